@@ -16,7 +16,7 @@ use crate::Tensor;
 /// assert_eq!(y.eval()?.to_vec::<f32>()?, z.eval()?.to_vec::<f32>()?);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
-#[diagnostic::on_unimplemented(message = "`{Self}` is not a tensor", label = "expected a tensor, as `x` or `&x`")]
+#[diagnostic::on_unimplemented(message = "`{Self}` is not a tensor", label = "expected a tensor, such as `x` or `&x`")]
 pub trait AsTensor {
     /// The tensor.
     fn as_tensor(&self) -> &Tensor;

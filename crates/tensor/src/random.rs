@@ -1,10 +1,10 @@
-//! Random numbers from counter-based keys: the same key gives the same numbers on one device and on many, today and
-//! after an update, in whatever order the code ran.
+//! Random numbers from counter-based keys. The same key gives the same numbers on one device and on many, after an
+//! update, and in any order of execution.
 //!
-//! A key is a `u32[2]` tensor. [`fold_in`] makes a new one from a key and a number (a step, a layer), so no state
-//! moves along. The generator and the bits it gives are those of JAX's partitionable Threefry: element `i` of a draw
-//! is the xor of the two words that [`Threefry-2×32`](https://doi.org/10.1145/2063384.2063405) makes of the counter
-//! `i` under the key.
+//! A key is a `u32[2]` tensor. [`fold_in`] derives a new key from a key and a number (a step, a layer), so no state is
+//! carried along. The generator and its bits are those of JAX's partitionable Threefry: element `i` of a draw is the
+//! xor of the two words that [`Threefry-2×32`](https://doi.org/10.1145/2063384.2063405) computes from the counter `i`
+//! with the key.
 //!
 //! ```
 //! use fulmen_tensor::{DType, random};
@@ -27,18 +27,18 @@ use crate::ops::threefry::{threefry2x32, threefry2x32_on_host};
 use crate::scope::{Refusal, Scope};
 use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 
-/// The key of a seed: its high and its low word.
+/// The key of a seed: its high and low words (JAX's `random.PRNGKey`).
 #[track_caller]
 pub fn key(seed: u64) -> Tensor {
     Tensor::from_slice(&[(seed >> 32) as u32, seed as u32], [2])
 }
 
-/// A new key from a key and a number.
+/// Derives a new key from a key and a number (JAX's `random.fold_in`).
 #[track_caller]
 pub fn fold_in(key: impl AsTensor, data: u32) -> Tensor {
     Tensor::record("fold_in", || {
         let key = key.as_tensor();
-        // A key that is known while recording costs the program nothing.
+        // A key that is known while recording is hashed on the host, which adds nothing to the program.
         match key.known::<u32>().as_deref() {
             Some(&[high, low]) => Ok(Tensor::from_slice(&threefry2x32_on_host([high, low], [0, data]), [2])),
             _ => fold(key, &Tensor::scalar(data)),
@@ -46,7 +46,7 @@ pub fn fold_in(key: impl AsTensor, data: u32) -> Tensor {
     })
 }
 
-/// A new key from a key and a number that is computed: a `u32` scalar.
+/// Derives a new key from a key and a computed number, a `u32` scalar.
 #[track_caller]
 pub fn fold_in_tensor(key: impl AsTensor, data: impl AsTensor) -> Tensor {
     Tensor::record("fold_in_tensor", || fold(key.as_tensor(), data.as_tensor()))
@@ -55,15 +55,15 @@ pub fn fold_in_tensor(key: impl AsTensor, data: impl AsTensor) -> Tensor {
 fn fold(key: &Tensor, data: &Tensor) -> Result<Tensor, Refusal> {
     check_key(key)?;
     if *data.live()?.ty() != TensorType::scalar(DType::U32) {
-        return Err(format!("the number must be a u32 scalar, it is {}", data.ty()).into());
+        return Err(format!("the number must be a u32 scalar, not {}", data.ty()).into());
     }
     let [a, b] = threefry2x32(key, &Tensor::zeros(DType::U32, []), data);
     Ok(Tensor::stack(&[&a, &b], 0))
 }
 
-/// `n` new keys, independent of each other: the `i`-th is [`fold_in`] of `i`, as in JAX.
+/// Derives `n` independent keys: key `i` is [`fold_in`] of `i`, as in JAX's `random.split`.
 ///
-/// All are poisoned if `key` is none.
+/// All results are poisoned if `key` is not a key.
 #[track_caller]
 pub fn split(key: impl AsTensor, n: u32) -> Vec<Tensor> {
     let _scope = Scope::open();
@@ -71,7 +71,7 @@ pub fn split(key: impl AsTensor, n: u32) -> Vec<Tensor> {
     (0..n).map(|i| fold_in(key, i)).collect()
 }
 
-/// A new key from a key and a name: both words of the name's 64-bit FNV-1a hash are folded in.
+/// Derives a new key from a key and a name, by folding in both words of the name's 64-bit FNV-1a hash.
 #[track_caller]
 pub fn fold_in_name(key: impl AsTensor, name: &str) -> Tensor {
     let key = key.as_tensor();
@@ -81,34 +81,36 @@ pub fn fold_in_name(key: impl AsTensor, name: &str) -> Tensor {
     fold_in(&fold_in(key, (hash >> 32) as u32), hash as u32)
 }
 
-/// Random bits: a `u32` tensor, each of its values equally likely.
+/// Random bits: a `u32` tensor of uniformly distributed values (JAX's `random.bits`). Poisoned if `shape` has more than
+/// 4294967295 elements.
 #[track_caller]
 pub fn bits(key: impl AsTensor, shape: impl Into<Shape>) -> Tensor {
     Tensor::record("bits", || draw(key.as_tensor(), shape.into()))
 }
 
-/// Whether `key` is one.
+/// Checks that `key` is a u32[2] tensor.
 fn check_key(key: &Tensor) -> Result<(), Refusal> {
     key.live()?;
     if *key.ty() != TensorType::new(DType::U32, [2]) {
-        return Err(format!("a random key is u32[2], this is {}; make one with random::key()", key.ty()).into());
+        return Err(format!("a random key must be u32[2], not {}; make one with random::key()", key.ty()).into());
     }
     Ok(())
 }
 
-/// [`bits`] for any function.
+/// The implementation of [`bits`].
 fn draw(key: &Tensor, shape: Shape) -> Result<Tensor, Refusal> {
     let [high, low] = words(key, shape)?;
     Ok(high.xor(&low))
 }
 
-/// 64 random bits in two words of 32, the high one first.
+/// 64 random bits in two 32-bit words, the high word first.
 fn words(key: &Tensor, shape: Shape) -> Result<[Tensor; 2], Refusal> {
     check_key(key)?;
     if shape.iter().map(|&d| d.max(1)).fold(1, usize::saturating_mul) > u32::MAX as usize {
         return Err(format!("{shape} has more elements than one draw gives, 4294967295").into());
     }
-    // The index of each element in row-major order, from the indices along the axes: this can be split over devices.
+    // The index of each element in row-major order, computed from the indices along the axes, so that it can be
+    // sharded.
     let mut counter = Tensor::zeros(DType::U32, &shape);
     let mut stride = 1u32;
     for (axis, &size) in shape.iter().enumerate().rev() {
@@ -118,7 +120,7 @@ fn words(key: &Tensor, shape: Shape) -> Result<[Tensor; 2], Refusal> {
     Ok(threefry2x32(key, &Tensor::zeros(DType::U32, &shape), &counter))
 }
 
-/// 64 random bits: a `u64` tensor.
+/// 64 random bits as a `u64` tensor.
 fn draw_long(key: &Tensor, shape: Shape) -> Result<Tensor, Refusal> {
     let [high, low] = words(key, shape)?;
     Ok(high.to_dtype(DType::U64).shift_left(32.0).or(low.to_dtype(DType::U64)))

@@ -1,7 +1,7 @@
-//! Means and maxima over windows that are chosen so that the result has a given size.
+//! Average and max pooling to a given output size.
 //!
-//! The `i`-th of `m` windows over an axis of size `n` goes from `⌊i·n/m⌋` to `⌈(i + 1)·n/m⌉`; they overlap where `m` does
-//! not divide `n`. Windows of several axes are boxes, so that one axis after the other is reduced.
+//! Of `m` windows over an axis of size `n`, window `i` covers `⌊i·n/m⌋` to `⌈(i + 1)·n/m⌉`. Windows overlap where `m`
+//! does not divide `n`. A window over several axes is a box, so the axes are reduced one after the other.
 
 use super::dtype_set::DTypeSet;
 use super::gather::{Dimensions, Gather};
@@ -9,31 +9,31 @@ use super::resample::greatest_common_divisor;
 use crate::autocast::wide;
 use crate::{DType, Tensor};
 
-/// Where the windows over an axis begin, and where they end.
+/// The start and the end of each of the `m` windows over an axis of size `n`.
 fn edges(n: usize, m: usize) -> (Vec<usize>, Vec<usize>) {
-    // In 128 bits the product of two sizes has room.
+    // The product of two sizes fits 128 bits.
     let edge = |i: usize| i as u128 * n as u128;
     let starts = (0..m).map(|i| (edge(i) / m as u128) as usize).collect();
     let ends = (0..m).map(|i| edge(i + 1).div_ceil(m as u128) as usize).collect();
     (starts, ends)
 }
 
-/// As many windows as this are slices, where they repeat along an axis.
-const MOST_SLICES: usize = 64;
+/// The largest number of distinct windows along an axis that are taken as slices.
+const MAX_SLICES: usize = 64;
 
-/// As many windows as this are listed while recording.
-const MOST_WINDOWS: usize = 1 << 20;
+/// The largest output size of an axis: its windows are listed while recording.
+const MAX_WINDOWS: usize = 1 << 20;
 
-/// The first of the pooled axes, or why these sizes are not possible.
+/// The first pooled axis, or a message that says why the sizes are invalid.
 fn first_axis(x: &Tensor, sizes: &[usize]) -> Result<usize, String> {
     let Some(first) = x.rank().checked_sub(sizes.len()) else {
         return Err(format!("the sizes {sizes:?} name more axes than {} has", x.ty()));
     };
-    if sizes.iter().any(|size| !(1..=MOST_WINDOWS).contains(size)) {
-        return Err(format!("the sizes {sizes:?} must be from 1 to {MOST_WINDOWS}"));
+    if sizes.iter().any(|size| !(1..=MAX_WINDOWS).contains(size)) {
+        return Err(format!("the sizes {sizes:?} must be from 1 to {MAX_WINDOWS}"));
     }
     match (first..x.rank()).find(|&axis| x.shape()[axis] == 0 || i32::try_from(x.shape()[axis]).is_err()) {
-        Some(axis) => Err(format!("axis {axis} of {} has no elements, or more than an i32 counts", x.ty())),
+        Some(axis) => Err(format!("axis {axis} of {} must have from 1 to 2147483647 elements", x.ty())),
         None => Ok(first),
     }
 }
@@ -43,7 +43,7 @@ fn count(list: &[usize]) -> Tensor {
 }
 
 impl Tensor {
-    /// This tensor with each of the last axes split in two, windows and the elements of one, where they do not overlap.
+    /// Splits each pooled axis into windows and elements. `None` if the windows overlap.
     fn tiles(&self, first: usize, sizes: &[usize]) -> Option<(Tensor, Vec<isize>)> {
         let divides = |i: usize| self.shape()[first + i].checked_rem(sizes[i]) == Some(0);
         if !(0..sizes.len()).all(divides) {
@@ -58,26 +58,26 @@ impl Tensor {
         Some((self.reshape(split), within))
     }
 
-    /// Windows along one axis, all of one length: `[…, windows, elements, …]`, and how many elements of each count, which
-    /// are the first. A shorter one has its last element again.
+    /// The windows along one axis, padded to one length: `[…, windows, elements, …]`, and the number of valid elements
+    /// in each. Valid elements come first; a shorter window repeats its last element.
     fn windows(&self, method: &'static str, axis: usize, size: usize) -> (Tensor, Tensor) {
         let (starts, ends) = edges(self.shape()[axis], size);
         let length = starts.iter().zip(&ends).map(|(start, end)| end - start).max().unwrap_or(1);
-        let at = Tensor::arange(DType::I32, length).broadcast_to([size, length]);
+        let offsets = Tensor::arange(DType::I32, length).broadcast_to([size, length]);
         let (start, end) = (count(&starts).reshape([size, 1]), count(&ends).reshape([size, 1]));
         let dimensions = Dimensions::along(axis, self.rank(), 2);
-        let places = (at + &start).minimum(&end - 1.0);
-        (Tensor::apply(Gather { method, dimensions }, &[self, &places]), end - start)
+        let indices = (offsets + &start).minimum(&end - 1.0);
+        (Tensor::apply(Gather { method, dimensions }, &[self, &indices]), end - start)
     }
 
-    /// The means of the windows along one axis, of floats that are wide enough. Each reads its elements alone: as a
-    /// product with a matrix of shares, one infinity times 0 would make all of them NaN.
+    /// The mean of each window along one axis, for floats of at least 32 bits. Each mean reads only its own elements:
+    /// in a product with a matrix of weights, one infinity times 0 would turn every mean into NaN.
     fn window_means(&self, method: &'static str, axis: usize, size: usize) -> Tensor {
         let n = self.shape()[axis];
-        // Windows repeat after this many elements.
+        // The pattern of windows repeats this many times along the axis.
         let tiles = greatest_common_divisor(n, size);
         let within = axis as isize + 1;
-        if size / tiles <= MOST_SLICES {
+        if size / tiles <= MAX_SLICES {
             let mut split = self.shape().to_vec();
             split.splice(axis..=axis, [tiles, n / tiles]);
             let tiled = self.reshape(split);
@@ -100,8 +100,10 @@ impl Tensor {
         sums / lengths.to_dtype(self.dtype()).reshape(shape)
     }
 
-    /// The means of a grid of windows over the last `sizes.len()` axes, as many along each as `sizes` says (PyTorch's
-    /// `adaptive_avg_pool2d` and its kin). 16-bit floats are summed as f32.
+    /// Averages windows over the last `sizes.len()` axes so that the results have the given sizes (PyTorch's
+    /// `adaptive_avg_pool1d`, `adaptive_avg_pool2d` and `adaptive_avg_pool3d`). 16-bit floats are summed as f32.
+    ///
+    /// Poisoned if the elements are not floats, if a size is not from 1 to 2²⁰, or if a pooled axis is empty.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -129,8 +131,11 @@ impl Tensor {
         })
     }
 
-    /// The largest elements of a grid of windows over the last `sizes.len()` axes, as many along each as `sizes` says
-    /// (PyTorch's `adaptive_max_pool2d` and its kin). Elements that tie share the gradient.
+    /// Takes the maximum of windows over the last `sizes.len()` axes so that the results have the given sizes
+    /// (PyTorch's `adaptive_max_pool1d`, `adaptive_max_pool2d` and `adaptive_max_pool3d`). Tied elements share the
+    /// gradient.
+    ///
+    /// Poisoned for booleans and complex numbers, if a size is not from 1 to 2²⁰, or if a pooled axis is empty.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -152,7 +157,7 @@ impl Tensor {
                 if n == size {
                     continue;
                 }
-                // A shorter window has its last element twice, which changes no maximum.
+                // A shorter window repeats its last element, which does not change the maximum.
                 let (windows, _) = pooled.windows("adaptive_max_pool", axis, size);
                 pooled = windows.max(&[axis as isize + 1]);
             }

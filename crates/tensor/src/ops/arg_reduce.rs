@@ -1,7 +1,7 @@
-//! The places of the largest and the smallest elements. Indices have no gradient.
+//! `argmax` and `argmin`: the indices of the largest and the smallest elements. Indices have no gradient.
 //!
-//! Composed: the extreme, then the least index of an element that equals it. XLA makes two reductions of it, which read
-//! what a variadic one would read.
+//! Composed of the extreme and the smallest index whose element equals it. XLA compiles this to two reductions, which
+//! read as much memory as one variadic reduction.
 
 use super::reduce::{Reducer, reductions};
 use super::unary::methods;
@@ -9,19 +9,21 @@ use crate::scope::Refusal;
 use crate::{DType, Tensor};
 
 reductions! {
-    /// The index (i32) of the largest element along one axis: the first of several, the first NaN if there is one.
+    /// The index (i32) of the largest element along one axis (PyTorch's `argmax`). Of several, the first index is
+    /// returned; if there is a NaN, the index of the first NaN.
     ///
-    /// Poisoned if there is no element along the axis.
+    /// Poisoned if the axis is empty.
     argmax, argmax_keepdim(axis: isize) -> Tensor, |x, keepdim| x.arg("argmax", axis, keepdim, Reducer::Max);
 
-    /// The index (i32) of the smallest element along one axis: the first of several, the first NaN if there is one.
+    /// The index (i32) of the smallest element along one axis (PyTorch's `argmin`). Of several, the first index is
+    /// returned; if there is a NaN, the index of the first NaN.
     ///
-    /// Poisoned if there is no element along the axis.
+    /// Poisoned if the axis is empty.
     argmin, argmin_keepdim(axis: isize) -> Tensor, |x, keepdim| x.arg("argmin", axis, keepdim, Reducer::Min);
 }
 
 methods! {
-    /// The index (i32) of the largest of all elements, counted in row-major order: a scalar.
+    /// The index (i32) of the largest of all elements, in row-major order: a scalar.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -31,7 +33,7 @@ methods! {
     /// ```
     argmax_all() -> Tensor, |x| x.flat().arg("argmax_all", 0, false, Reducer::Max);
 
-    /// The index (i32) of the smallest of all elements, counted in row-major order: a scalar.
+    /// The index (i32) of the smallest of all elements, in row-major order: a scalar.
     argmin_all() -> Tensor, |x| x.flat().arg("argmin_all", 0, false, Reducer::Min);
 }
 
@@ -49,11 +51,11 @@ impl Tensor {
         let extreme = self.extreme(method, reducer, &[axis], true)?;
         extreme.live()?;
         if size > i32::MAX as usize {
-            return Err(format!("axis {axis} of {shape} is longer than an i32 counts").into());
+            return Err(format!("axis {axis} of {shape} has more elements than an i32 can count").into());
         }
         let index = Tensor::iota(DType::I32, shape, axis);
-        let wanted = self.eq(extreme).or(self.ne(self));
-        Ok(wanted.select(&index, &Tensor::full(DType::I32, [], size as f64)).reduce(
+        let is_extreme = self.eq(extreme).or(self.ne(self));
+        Ok(is_extreme.select(&index, &Tensor::full(DType::I32, [], size as f64)).reduce(
             "min",
             Reducer::Min,
             &[axis],

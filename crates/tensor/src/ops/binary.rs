@@ -1,7 +1,7 @@
-//! Elementwise operations of two tensors, with NumPy's broadcasting: the table that other families use too, and
-//! arithmetic.
+//! Elementwise binary operations with NumPy's broadcasting: arithmetic, and the `binary!` table that other families
+//! use.
 //!
-//! Not here: the families that have files of their own: `bitwise`, `compare`, `exponential`, `rounding`, `trigonometric`.
+//! Not here: the families in `bitwise`, `compare`, `exponential`, `rounding` and `trigonometric`.
 
 use super::constant::holds;
 use super::dtype_set::DTypeSet;
@@ -12,14 +12,14 @@ use crate::{AsTensor, Tensor};
 
 /// The right operand of a binary operation: a tensor, or a number that takes the tensor's dtype.
 ///
-/// A number is rounded to a floating-point dtype, and is the real part of a complex one. For integers or booleans it must be one of their values: `0.5`
-/// with i32, or `300` with u8, is a mistake that poisons.
+/// A number is rounded to a floating-point dtype, and becomes the real part of a complex one. An integer or boolean
+/// dtype must hold the number exactly: `0.5` with i32, or `300` with u8, poisons the result.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither a tensor nor an `f64`",
-    label = "expected a tensor, as `x` or `&x`, or a number with a point, as `2.0`"
+    label = "expected a tensor, such as `x` or `&x`, or a number with a decimal point, such as `2.0`"
 )]
 pub trait Operand {
-    /// The operand as a tensor, given the tensor on the other side.
+    /// The operand as a tensor; `other` is the operand on the other side.
     fn to_tensor_like(&self, other: &Tensor) -> Tensor;
 }
 
@@ -42,14 +42,14 @@ impl Operand for f64 {
     }
 }
 
-/// Brings two tensors to one dtype by promotion and to one shape by broadcasting.
+/// Promotes two tensors to one dtype and broadcasts them to one shape.
 pub(super) fn broadcast_both(a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor), Refusal> {
     let dtype = common_dtype(a, b)?;
     let shape = a.shape().broadcast(b.shape())?;
     Ok((a.to_dtype(dtype).broadcast_to(&shape), b.to_dtype(dtype).broadcast_to(&shape)))
 }
 
-/// The operands of the binary `method`, brought together as autocast wants them.
+/// Prepares the operands of the binary `method`: autocast, promotion, broadcasting and the dtype check.
 pub(super) fn operands(
     method: &str,
     takes: DTypeSet,
@@ -63,9 +63,9 @@ pub(super) fn operands(
     Ok((a, b))
 }
 
-/// One row an operation: doc, method, struct, the StableHLO spelling, the dtypes, and the derivatives
-/// `|a, b, y, g|` of `y = f(a, b)` with respect to `a` and `b` under the cotangent `g` (`None` only where `f` is constant
-/// in pieces, so that they are zero, or takes no floats).
+/// One row for each operation: doc, method, struct, StableHLO name, dtypes, and the derivatives. These are
+/// `|a, b, y, g|` of `y = f(a, b)` with respect to `a` and `b`, where `g` is the cotangent. A derivative is `None` only
+/// where `f` is piecewise constant, so that it is zero, or where `f` takes no floats.
 macro_rules! binary {
     ($($(#[$doc:meta])* $method:ident, $op:ident, $stablehlo:literal, $takes:ident,
         |$a:ident, $b:ident, $y:ident, $g:ident| [$da:expr, $db:expr];)*) => {$(
@@ -108,40 +108,41 @@ macro_rules! binary {
 pub(super) use binary;
 
 binary! {
-    /// `a + b`, elementwise; also the operator.
+    /// `a + b`, elementwise; also the operator `+`.
     add, Add, "stablehlo.add", NumbersAndComplex, |a, b, y, g| [Some(g.clone()), Some(g.clone())];
 
-    /// `a − b`, elementwise; also the operator.
+    /// `a − b`, elementwise; also the operator `-`.
     sub, Subtract, "stablehlo.subtract", NumbersAndComplex, |a, b, y, g| [Some(g.clone()), Some(-g)];
 
-    /// `a · b`, elementwise; also the operator.
+    /// `a · b`, elementwise; also the operator `*`.
     mul, Multiply, "stablehlo.multiply", NumbersAndComplex, |a, b, y, g| [Some(g * b), Some(g * a)];
 
-    /// `a / b`, elementwise; also the operator. Integers round towards zero (see [`Tensor::floor_divide`]); a division of
-    /// integers by zero gives −1.
+    /// `a / b`, elementwise; also the operator `/`. Integer division rounds toward zero; [`Tensor::floor_divide`]
+    /// rounds down. Integer division by zero gives −1.
     div, Divide, "stablehlo.divide", NumbersAndComplex, |a, b, y, g| [Some(g / b), Some(-(g * y / b))];
 
-    /// What remains of `a / b` rounded towards zero, with the sign of `a`, elementwise (C's `%`, JAX's `lax.rem`,
-    /// `torch.fmod`). Derivatives 1 and `−trunc(a/b)`. [`Tensor::floor_mod`] has the sign of `b`, as `torch.remainder`.
+    /// The remainder of `a / b` rounded toward zero, elementwise (C's `%`, JAX's `lax.rem`, PyTorch's `fmod`). It has
+    /// the sign of `a`. The derivatives are 1 and `−trunc(a/b)`. For the sign of `b`, as in `torch.remainder`, use
+    /// [`Tensor::floor_mod`].
     remainder, Remainder, "stablehlo.remainder", Numbers, |a, b, y, g| [Some(g.clone()), Some(-(g * (a / b).trunc()))];
 
-    /// The larger of both, elementwise; NaN if one is NaN. The derivative of a tie is shared, ½ and ½.
+    /// The larger of the two operands, elementwise; NaN if either is NaN. Tied operands get half of the gradient each.
     maximum, Maximum, "stablehlo.maximum", Numbers, |a, b, y, g| [Some(g * chosen(a, b, y)), Some(g * chosen(b, a, y))];
 
-    /// The smaller of both, elementwise; NaN if one is NaN. The derivative of a tie is shared, ½ and ½.
+    /// The smaller of the two operands, elementwise; NaN if either is NaN. Tied operands get half of the gradient each.
     minimum, Minimum, "stablehlo.minimum", Numbers, |a, b, y, g| [Some(g * chosen(a, b, y)), Some(g * chosen(b, a, y))];
 
-    /// `aᵇ`, elementwise. Derivatives `b·aᵇ⁻¹` and `aᵇ·log(a)`, where `log(0)` counts as 0.
+    /// `aᵇ`, elementwise. The derivatives are `b·aᵇ⁻¹` and `aᵇ·log(a)`, with `log(0)` taken as 0.
     ///
-    /// Powers of integers are integers: `pow(2.0)` of i32 is i32, as JAX's `x ** 2`, and wraps where it is too large. What
-    /// a negative exponent gives there depends on the device.
+    /// Powers of integers are integers: `pow(2.0)` of i32 is i32, like JAX's `x ** 2`, and wraps on overflow. For
+    /// integers with a negative exponent, the result depends on the device.
     pow, Power, "stablehlo.power", NumbersAndComplex, |a, b, y, g| [
         Some(g * b.eq(0.0).select(&a.zeros_like(), &(b * a.pow(b - 1.0)))),
         Some(g * y * a.eq(0.0).select(&a.ones_like(), a).log())
     ];
 }
 
-/// 1 where `a` was chosen as `y`, ½ where `b` would have done as well, else 0.
+/// 1 where `y` is `a`, ½ where `a` and `b` tie, else 0.
 fn chosen(a: &Tensor, b: &Tensor, y: &Tensor) -> Tensor {
     let whole = Tensor::full(y.dtype(), y.shape(), 1.0);
     let half = Tensor::full(y.dtype(), y.shape(), 0.5);
@@ -149,8 +150,8 @@ fn chosen(a: &Tensor, b: &Tensor, y: &Tensor) -> Tensor {
 }
 
 impl Tensor {
-    /// `start + weight·(end − start)`, elementwise: from this tensor, at weight 0, to `end`, at weight 1. The three
-    /// broadcast. Exact at both ends.
+    /// Linear interpolation `start + weight·(end − start)`, elementwise, where `start` is this tensor (PyTorch's
+    /// `lerp`). The three operands broadcast. The result is exact at weights 0 and 1.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -164,13 +165,13 @@ impl Tensor {
             let (start, end) = operands("lerp", DTypeSet::FloatsAndComplex, self, end)?;
             let (start, weight) = operands("lerp", DTypeSet::FloatsAndComplex, &start, weight)?;
             let end = end.to_dtype(start.dtype()).broadcast_to(start.shape());
-            let way = &end - &start;
+            let difference = &end - &start;
             if weight.dtype().is_complex() {
-                return Ok(start + weight * way);
+                return Ok(start + weight * difference);
             }
-            // From whichever end is nearer, so that rounding leaves both ends what they are.
-            let from_end = end - (1.0 - &weight) * &way;
-            Ok(weight.lt(0.5).select(&(&start + &weight * &way), &from_end))
+            // Computed from the nearer end, so that rounding does not change the ends.
+            let from_end = end - (1.0 - &weight) * &difference;
+            Ok(weight.lt(0.5).select(&(&start + &weight * &difference), &from_end))
         })
     }
 }

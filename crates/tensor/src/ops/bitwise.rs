@@ -1,37 +1,39 @@
-//! Elementwise operations on bits: of integers, and the logical ones of booleans. No gradient flows through integers.
+//! Elementwise bitwise operations of integers and logical operations of booleans. They have no gradient.
 
 use super::binary::binary;
 use super::unary::unary;
 
 unary! {
-    /// Bitwise complement of integers, logical complement of booleans.
+    /// Bitwise NOT of integers, logical NOT of booleans, elementwise.
     not, Not, "stablehlo.not", IntegersAndBooleans, |x, y, g| None;
 
-    /// How many bits are set, elementwise, in the dtype of the integer.
+    /// The number of bits that are set, elementwise, in the dtype of the operand.
     population_count, PopulationCount, "stablehlo.popcnt", Integers, |x, y, g| None;
 
-    /// How many bits above the highest one that is set are not, elementwise, in the dtype of the integer.
+    /// The number of leading zero bits, elementwise, in the dtype of the operand.
     count_leading_zeros, CountLeadingZeros, "stablehlo.count_leading_zeros", Integers, |x, y, g| None;
 }
 
 binary! {
-    /// Bitwise and of integers, logical and of booleans.
+    /// Bitwise AND of integers, logical AND of booleans, elementwise.
     and, And, "stablehlo.and", IntegersAndBooleans, |a, b, y, g| [None, None];
 
-    /// Bitwise or of integers, logical or of booleans.
+    /// Bitwise OR of integers, logical OR of booleans, elementwise.
     or, Or, "stablehlo.or", IntegersAndBooleans, |a, b, y, g| [None, None];
 
-    /// Bitwise exclusive or of integers, logical exclusive or of booleans.
+    /// Bitwise XOR of integers, logical XOR of booleans, elementwise.
     xor, Xor, "stablehlo.xor", IntegersAndBooleans, |a, b, y, g| [None, None];
 
-    /// The bits of `a` moved up by `b` places, zeros coming in; 0 where `b` is the number of bits or more.
+    /// Shifts `a` left by `b` bits, filling with zeros, elementwise. The result is 0 where `b` is at least the number
+    /// of bits.
     shift_left, ShiftLeft, "stablehlo.shift_left", Integers, |a, b, y, g| [None, None];
 
-    /// The bits of `a` moved down by `b` places, zeros coming in; 0 where `b` is the number of bits or more.
+    /// Shifts `a` right by `b` bits, filling with zeros, elementwise. The result is 0 where `b` is at least the number
+    /// of bits.
     shift_right_logical, ShiftRightLogical, "stablehlo.shift_right_logical", Integers, |a, b, y, g| [None, None];
 
-    /// The bits of `a` moved down by `b` places, copies of the highest bit coming in: `a/2ᵇ` rounded down, of signed
-    /// integers. All bits are that bit where `b` is the number of bits or more.
+    /// Shifts `a` right by `b` bits, filling with copies of the highest bit, elementwise. For signed integers this is
+    /// `a/2ᵇ` rounded down. Where `b` is at least the number of bits, every bit equals the highest one.
     shift_right_arithmetic, ShiftRightArithmetic, "stablehlo.shift_right_arithmetic", Integers,
         |a, b, y, g| [None, None];
 }

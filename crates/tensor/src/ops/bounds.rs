@@ -1,41 +1,43 @@
-//! Indices that a program is given: checked for their dtype, and made safe where they are out of range, since a device cannot
-//! refuse one.
+//! Bounds of indices. The dtype is checked while recording. An index out of range is masked in the program, since a
+//! device cannot raise an error for it.
 //!
-//! The rule is one for all operations by index. `0..size` are the indices of an axis; negative ones do not count from the
-//! end. What is read outside is not a number (NaN, or the extreme of a dtype that has none), and what is written outside is
+//! One rule holds for all operations that take indices. The indices of an axis are `0..size`; negative indices do not
+//! count from the end. Reading out of range gives NaN, or the extreme of a dtype without NaN. Writing out of range is
 //! dropped.
 
 use super::constant::holds;
-use super::dtype_set::DTypeSet;
 use crate::{DType, Shape, Tensor};
 
-/// Where an index out of range is moved to.
+/// The index that replaces one out of range.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum OutOfBounds {
-    /// To 0, for what is read; the caller masks the result.
+    /// 0, for reads; the caller masks the result.
     ToZero,
-    /// Beyond the end, for what is written: StableHLO drops it.
+    /// The size of the axis, for writes: StableHLO drops them.
     PastEnd,
 }
 
-/// Safe indices, i32 where that counts the axes and i64 elsewhere.
+/// Indices within range (or at the end of the axis). They are i32 where that fits the axes, else i64.
 pub(super) struct ClampedIndices {
     pub(super) indices: Tensor,
-    /// Which ones lay inside: booleans of the shape of the indices, without the axis of components where there is one.
+    /// True where the original index was in range. It has the shape of the indices, without the axis of components if
+    /// there is one.
     pub(super) inside: Tensor,
 }
 
-/// Refuses what cannot be indices of these axes. An axis without elements can be written to, since all writes out of range
-/// is dropped, but has nothing to read.
+/// Checks that these are indices of these axes. An empty axis can be written to, since every write is out of range and
+/// dropped, but not read from.
 fn check(shape: &Shape, axes: &[usize], indices: &Tensor, out_of_bounds: OutOfBounds) -> Result<(), String> {
-    DTypeSet::Integers.check(indices.dtype()).map_err(|message| format!("as indices {message}"))?;
+    if !indices.dtype().is_integer() {
+        return Err(format!("the indices must be integers, not {}; convert with to_dtype() first", indices.dtype()));
+    }
     match axes.iter().find(|&&axis| shape[axis] == 0 && out_of_bounds == OutOfBounds::ToZero) {
         Some(axis) => Err(format!("{shape} has no element along axis {axis}")),
         None => Ok(()),
     }
 }
 
-/// Devices compute with 32 bits faster than with 64.
+/// Devices compute faster with 32 bits than with 64.
 fn dtype_for(shape: &Shape, axes: &[usize]) -> DType {
     let fits = axes.iter().all(|&axis| i32::try_from(shape[axis]).is_ok());
     if fits { DType::I32 } else { DType::I64 }
@@ -43,7 +45,7 @@ fn dtype_for(shape: &Shape, axes: &[usize]) -> DType {
 
 fn safe(size: usize, indices: &Tensor, out_of_bounds: OutOfBounds, dtype: DType) -> ClampedIndices {
     let mut inside = indices.ge(0.0);
-    // A dtype whose maximum is below the size has no index out of range.
+    // A dtype that cannot hold the size has no index past the end.
     if holds(indices.dtype(), size as f64) {
         inside = inside.and(indices.lt(size as f64));
     }
@@ -65,7 +67,7 @@ pub(super) fn along(
     Ok(safe(shape[axis], indices, out_of_bounds, dtype_for(shape, &[axis])))
 }
 
-/// Indices `[…, k]`, each a point in the first `k` axes of `shape`; the caller has checked `k`, which is not 0.
+/// Indices `[…, k]`, each a point in the first `k` axes of `shape`. The caller has checked that `k` is valid and not 0.
 pub(super) fn points(shape: &Shape, indices: &Tensor, out_of_bounds: OutOfBounds) -> Result<ClampedIndices, String> {
     let k = indices.size(-1);
     let axes: Vec<usize> = (0..k).collect();
@@ -75,9 +77,9 @@ pub(super) fn points(shape: &Shape, indices: &Tensor, out_of_bounds: OutOfBounds
     let mut inside = Tensor::ones(DType::Bool, batch);
     let mut components = vec![];
     for axis in axes {
-        let one = safe(shape[axis], &indices.narrow(-1, axis, 1), out_of_bounds, dtype);
-        inside = inside.and(one.inside.squeeze(-1));
-        components.push(one.indices);
+        let component = safe(shape[axis], &indices.narrow(-1, axis, 1), out_of_bounds, dtype);
+        inside = inside.and(component.inside.squeeze(-1));
+        components.push(component.indices);
     }
     let indices = Tensor::concatenate(&components.iter().collect::<Vec<_>>(), -1);
     Ok(ClampedIndices { indices, inside })

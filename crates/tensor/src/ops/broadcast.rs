@@ -1,4 +1,4 @@
-//! Broadcasting: repeating along axes without copying.
+//! Broadcasting: repeating a tensor along axes.
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp, one};
@@ -30,7 +30,7 @@ impl Operation for BroadcastInDim {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let from = cx.input(0).shape();
-        // Sum what was repeated: new axes, and axes that were 1 and no longer are.
+        // Sum over the repeated axes: new ones, and those that grew from size 1.
         let repeated: Vec<isize> = (0..self.to.rank())
             .filter(|axis| match self.axes.iter().position(|a| a == axis) {
                 Some(i) => from[i] != self.to[*axis],
@@ -49,8 +49,8 @@ impl Operation for BroadcastInDim {
 }
 
 impl Tensor {
-    /// This tensor repeated to `shape` by NumPy's rule: axes are aligned from the last, and axes of size 1 repeat.
-    /// The gradient is summed over what was repeated.
+    /// Repeats this tensor to `shape` by NumPy's rule: axes are aligned from the last, and axes of size 1 repeat. The
+    /// gradient is summed over the repeated axes.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -73,7 +73,7 @@ impl Tensor {
         })
     }
 
-    /// As [`Tensor::broadcast_to`], where −1 keeps the size of an axis that the tensor has (PyTorch's `expand`).
+    /// Like [`Tensor::broadcast_to`], but −1 keeps the size of an existing axis (PyTorch's `expand`).
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -91,16 +91,16 @@ impl Tensor {
             };
             let to = sizes.iter().enumerate().map(size).collect::<Option<Vec<usize>>>().ok_or_else(|| {
                 format!(
-                    "{from} cannot become {sizes:?}: -1 keeps the size of an axis that is there, and no \
-                                       other size is negative"
+                    "cannot expand {from} to {sizes:?}: -1 keeps the size of an existing axis, and no other size may \
+                     be negative"
                 )
             })?;
             Ok(self.broadcast_to(to))
         })
     }
 
-    /// This tensor repeated to `shape`, its axis `i` becoming axis `axes[i]` of the result (StableHLO's
-    /// `broadcast_in_dim`); `axes` must rise.
+    /// Repeats this tensor to `shape`, where its axis `i` becomes axis `axes[i]` of the result (StableHLO's
+    /// `broadcast_in_dim`). `axes` must be increasing.
     #[track_caller]
     pub fn broadcast_in_dim(&self, shape: impl Into<Shape>, axes: &[usize]) -> Tensor {
         let operation = BroadcastInDim { to: shape.into(), axes: axes.to_vec() };

@@ -1,4 +1,4 @@
-//! The Cholesky factor of symmetric, positive definite matrices, and what is solved with it.
+//! The Cholesky factor of symmetric positive definite matrices, and linear systems solved with it.
 
 use super::dtype_set::DTypeSet;
 use super::triangular_solve::TriangularSolve;
@@ -22,7 +22,7 @@ impl Operation for Cholesky {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let (l, g) = (cx.output(), cx.cotangent());
-        // With P the lower triangle of Lᵀ·g, its diagonal halved: L⁻ᵀ·P·L⁻¹, made symmetric.
+        // The symmetric part of L⁻ᵀ·P·L⁻¹, where P is the lower triangle of Lᵀ·g with its diagonal halved.
         let product = l.transpose(-1, -2).matmul(&g).tril(0);
         let p = &product - &(&product - product.tril(-1)) * 0.5;
         let transposed = TriangularSolve::lower().transpose();
@@ -35,7 +35,7 @@ impl Operation for Cholesky {
     }
 }
 
-/// Square matrices of floats, 16-bit ones as f32.
+/// Checks for square matrices of floats, and converts 16-bit floats to f32.
 pub(super) fn square(a: &Tensor) -> Result<Tensor, Refusal> {
     a.live()?;
     DTypeSet::Floats.check(a.dtype())?;
@@ -46,11 +46,11 @@ pub(super) fn square(a: &Tensor) -> Result<Tensor, Refusal> {
 }
 
 methods! {
-    /// The lower triangular matrices `L` with `L·Lᵀ = A`, for the matrices `A` on the last two axes; the symmetric
-    /// part `(A + Aᵀ)/2` counts (`torch.linalg.cholesky`, `jax.numpy.linalg.cholesky`). Of a matrix that is not positive
-    /// definite the result is NaN. 16-bit floats are computed as f32.
+    /// The lower triangular `L` with `L·Lᵀ = A` for each matrix `A` on the last two axes (`torch.linalg.cholesky`,
+    /// `jax.numpy.linalg.cholesky`). Only the symmetric part `(A + Aᵀ)/2` is used. The result is NaN where a matrix is
+    /// not positive definite. 16-bit floats are computed as f32.
     ///
-    /// The gradient is symmetric. Poisoned when the last two axes differ in size, and for integers and complex numbers.
+    /// The gradient is symmetric. Poisoned if the last two axes differ in size, and for integers and complex numbers.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -61,12 +61,12 @@ methods! {
     cholesky() -> Tensor, |x| {
         let a = square(x)?;
         let factor = Tensor::try_apply(Cholesky, &[&((&a + a.transpose(-1, -2)) * 0.5)])?;
-        // Elements above the diagonal are unspecified.
+        // The elements above the diagonal are unspecified.
         Ok(factor.tril(0).to_dtype(x.dtype()))
     };
 
-    /// `X` with `L·Lᵀ·X = B`, for the right sides `B` in this tensor and the Cholesky factor `L` of a matrix
-    /// (`torch.cholesky_solve`): two triangular solves. The leading axes of both broadcast.
+    /// Solves `L·Lᵀ·X = B` for `X` by two triangular solves (`torch.cholesky_solve`). This tensor is `B`; `factor` is
+    /// the Cholesky factor `L`. The leading axes of both broadcast.
     cholesky_solve(factor: impl AsTensor) -> Tensor, |x| {
         let factor = factor.as_tensor();
         let half = factor.triangular_solve(x, &TriangularSolve::lower());

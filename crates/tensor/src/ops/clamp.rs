@@ -1,4 +1,4 @@
-//! Keeping elements between two bounds.
+//! Limiting elements to a range.
 
 use super::binary::{Operand, broadcast_both};
 use super::dtype_set::DTypeSet;
@@ -6,7 +6,7 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{Tensor, TensorType};
 
-/// Operands as StableHLO has them: lower bound, value, upper bound, all of one type.
+/// Its operands, in StableHLO's order: lower bound, value, upper bound, all of one type.
 #[derive(Debug)]
 struct Clamp;
 
@@ -33,11 +33,11 @@ impl Operation for Clamp {
 }
 
 impl Tensor {
-    /// `min(max(x, low), high)`, elementwise, the bounds numbers or tensors that broadcast with `x`; NaN stays NaN. The
-    /// gradient flows to `x` where it is strictly between the bounds, else to the bound that it passed, and at a tie
-    /// nowhere, as in JAX.
+    /// `min(max(x, low), high)`, elementwise. The bounds are numbers, or tensors that broadcast with `x`. NaN stays
+    /// NaN. The gradient flows to `x` where it is strictly between the bounds, and to a bound where `x` lies beyond it.
+    /// At a tie neither gets a gradient, as in JAX.
     ///
-    /// For one bound alone use [`Tensor::maximum`] or [`Tensor::minimum`].
+    /// For a single bound, use [`Tensor::maximum`] or [`Tensor::minimum`].
     ///
     /// ```
     /// use fulmen_tensor::Tensor;

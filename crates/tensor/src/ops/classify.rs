@@ -1,5 +1,5 @@
-//! What kind of number an element is, its sign as a bit, and its neighbour: elementwise questions about how floats are
-//! written.
+//! Elementwise operations on the representation of floats: finite, infinite or NaN, the sign bit, and the neighboring
+//! number.
 
 use super::dtype_set::DTypeSet;
 use super::exponential::function_name;
@@ -68,7 +68,7 @@ impl Operation for CopySign {
     }
 }
 
-/// The integer dtype that holds the bits of a float; any other dtype as it is.
+/// The integer dtype as wide as a float dtype; any other dtype unchanged.
 pub(super) fn bits(dtype: DType) -> DType {
     match dtype {
         DType::F64 => DType::I64,
@@ -90,7 +90,7 @@ impl Operation for NextAfter {
         one(inputs[0].clone())
     }
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let none = Tensor::poison("nextafter", "has no derivative; detach() its operands if none is wanted");
+        let none = Tensor::poison("nextafter", "has no derivative; detach() its operands if you need none");
         vec![Some(none.clone()), Some(none)]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
@@ -99,13 +99,13 @@ impl Operation for NextAfter {
 }
 
 composed! {
-    /// True where `x` is NaN (of complex numbers: where a part is), elementwise.
+    /// True where `x` is NaN, elementwise. A complex number is NaN if either part is.
     is_nan, FloatsAndComplex, |x| x.ne(&x);
 
     /// True where `x` is ∞ or −∞, elementwise.
     is_inf, Floats, |x| x.abs().eq(f64::INFINITY);
 
-    /// True where the sign of `x` is minus, elementwise; of −0 and of a NaN with a minus too.
+    /// True where the sign bit of `x` is set, elementwise, also for −0 and for a negative NaN.
     signbit, Numbers, |x| {
         let bits = bits(x.dtype());
         if x.dtype().is_unsigned() {
@@ -113,17 +113,17 @@ composed! {
         } else if x.dtype() == bits {
             x.lt(0.0)
         } else {
-            // No gradient flows through bits, and none is asked for.
+            // Bits have no gradient.
             x.detach().bitcast(bits).lt(0.0)
         }
     };
 
-    /// `|a|` with the sign of `b`, elementwise. The derivative by `a` is 1 where the signs agree and −1 where they differ,
-    /// 0 and −0 both counting as positive; by `b` it is 0.
+    /// `|a|` with the sign of `b`, elementwise. The derivative with respect to `a` is 1 where the signs agree and −1
+    /// where they differ; `a = ±0` counts as positive. The derivative with respect to `b` is 0.
     copysign, Floats, |a, b| Tensor::apply(CopySign, &[&a, &b]);
 
-    /// The number of the dtype that comes after `a` on the way to `b`, elementwise; `b` where both are equal. It has no
-    /// derivative: a gradient through it is poisoned.
+    /// The next number of the dtype after `a` in the direction of `b`, elementwise; `b` where the two are equal. It has
+    /// no derivative: a gradient through it is poisoned.
     nextafter, Floats, |a, b| Tensor::apply(NextAfter, &[&a, &b]);
 }
 

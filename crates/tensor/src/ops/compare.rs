@@ -1,4 +1,4 @@
-//! Elementwise comparison, with NumPy's broadcasting. The results are booleans, so no gradient flows.
+//! Elementwise comparisons with NumPy's broadcasting. The results are booleans, which have no gradient.
 
 use super::binary::{Operand, broadcast_both};
 use crate::lower::Lowering;
@@ -47,16 +47,16 @@ macro_rules! comparisons {
 }
 
 comparisons! {
-    /// True where `a = b`, elementwise; false where one is NaN.
+    /// True where `a = b`, elementwise; false where either is NaN.
     eq EQ;
-    /// True where `a ≠ b`, elementwise; true where one is NaN.
+    /// True where `a ≠ b`, elementwise; true where either is NaN.
     ne NE;
-    /// True where `a < b`, elementwise; false where one is NaN.
+    /// True where `a < b`, elementwise; false where either is NaN.
     lt LT;
-    /// True where `a ≤ b`, elementwise; false where one is NaN.
+    /// True where `a ≤ b`, elementwise; false where either is NaN.
     le LE;
-    /// True where `a > b`, elementwise; false where one is NaN.
+    /// True where `a > b`, elementwise; false where either is NaN.
     gt GT;
-    /// True where `a ≥ b`, elementwise; false where one is NaN.
+    /// True where `a ≥ b`, elementwise; false where either is NaN.
     ge GE;
 }

@@ -1,7 +1,7 @@
-//! Complex numbers: how they are made of two parts, and taken apart again.
+//! Complex numbers: made of two real parts, and split into them.
 //!
-//! Gradients follow JAX: that of a real value with respect to `z = x + iy` is `∂/∂x − i·∂/∂y`, so that the derivative of a
-//! holomorphic function multiplies without a conjugate.
+//! Gradients follow JAX: the gradient of a real value with respect to `z = x + iy` is `∂/∂x − i·∂/∂y`. The derivative
+//! of a holomorphic function is then a multiplication without a conjugate.
 
 use super::binary::operands;
 use super::dtype_set::DTypeSet;
@@ -31,7 +31,7 @@ impl Operation for Complex {
     }
 }
 
-/// One part of complex numbers.
+/// The real or the imaginary part of complex numbers.
 #[derive(Debug)]
 enum Part {
     Real,
@@ -60,7 +60,7 @@ impl Operation for Part {
     }
 }
 
-/// The absolute value, of real numbers too.
+/// The absolute value of real or complex numbers.
 #[derive(Debug)]
 struct Abs;
 
@@ -86,21 +86,22 @@ impl Operation for Abs {
 }
 
 methods! {
-    /// The real part, elementwise; a real tensor as it is.
+    /// The real part, elementwise. A real tensor is unchanged.
     real() -> Tensor, |x| if x.dtype().is_complex() { Tensor::try_apply(Part::Real, &[x]) } else { Ok(x.clone()) };
 
-    /// The imaginary part, elementwise; zeros of a real tensor.
+    /// The imaginary part, elementwise; zeros for a real tensor.
     imag() -> Tensor, |x| if x.dtype().is_complex() { Tensor::try_apply(Part::Imag, &[x]) } else { Ok(x.zeros_like()) };
 
-    /// The complex conjugate, elementwise; a real tensor as it is.
+    /// The complex conjugate, elementwise. A real tensor is unchanged.
     conj() -> Tensor, |x| Ok(if x.dtype().is_complex() { Tensor::complex(&x.real(), &-x.imag()) } else { x.clone() });
 
-    /// `|x|`, elementwise; of complex numbers a real one. Derivative `sign(x)`, or `conj(x)/|x|`, and 0 at 0.
+    /// `|x|`, elementwise; real for complex `x`. The derivative is `sign(x)`, or `conj(x)/|x|` for complex `x`, and 0
+    /// at 0.
     abs() -> Tensor, |x| Tensor::try_apply(Abs, &[x]);
 }
 
 impl Tensor {
-    /// `re + i·im`, elementwise: c128 of f64, c64 of narrower floats. Both broadcast.
+    /// `re + i·im`, elementwise: c128 for f64 parts, c64 for narrower floats. The parts broadcast.
     ///
     /// ```
     /// use fulmen_tensor::{Complex, Tensor};
@@ -113,14 +114,14 @@ impl Tensor {
     pub fn complex(re: impl AsTensor, im: impl AsTensor) -> Tensor {
         Tensor::record("complex", || {
             let (re, im) = operands("complex", DTypeSet::Floats, re.as_tensor(), im.as_tensor())?;
-            // There are no complex numbers of 16-bit parts.
+            // No complex dtype has 16-bit parts.
             Tensor::try_apply(Complex, &[&wide(&re), &wide(&im)])
         })
     }
 }
 
 composed! {
-    /// The angle of complex numbers in `(−π, π]`, elementwise; of real ones 0, or π below 0. Derivatives as
-    /// [`Tensor::atan2`]'s: NaN at 0.
+    /// The angle in `(−π, π]`, elementwise. For real `x` it is π below 0, else 0. The derivative is that of
+    /// [`Tensor::atan2`]: NaN at 0.
     angle, FloatsAndComplex, |x| x.imag().atan2(x.real());
 }

@@ -18,10 +18,10 @@ impl Operation for Concatenate {
         let first = inputs[0];
         let mut total = 0usize;
         for (i, input) in inputs.iter().enumerate() {
-            let alike = input.dtype == first.dtype
+            let matches = input.dtype == first.dtype
                 && input.shape.rank() == first.shape.rank()
                 && (0..first.shape.rank()).all(|a| a == self.axis || input.shape[a] == first.shape[a]);
-            if !alike {
+            if !matches {
                 return Err(format!(
                     "tensor {i} is {input} and the first is {first}: all but axis {} must agree",
                     self.axis
@@ -29,9 +29,9 @@ impl Operation for Concatenate {
             }
             total = total.saturating_add(input.shape[self.axis]);
         }
-        let mut to = first.shape.to_vec();
-        to[self.axis] = total;
-        one(TensorType::new(first.dtype, to))
+        let mut shape = first.shape.to_vec();
+        shape[self.axis] = total;
+        one(TensorType::new(first.dtype, shape))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let g = cx.cotangent();
@@ -52,8 +52,8 @@ fn first<'a>(tensors: &[&'a Tensor]) -> Result<&'a Tensor, &'static str> {
     tensors.first().copied().ok_or("there is nothing to join: the list of tensors is empty")
 }
 
-/// The tensors, none of which is poisoned, in the dtype in which all meet.
-fn alike(tensors: &[&Tensor]) -> Result<Vec<Tensor>, String> {
+/// Converts the tensors to their common dtype. None of them is poisoned.
+fn to_common_dtype(tensors: &[&Tensor]) -> Result<Vec<Tensor>, String> {
     let mut dtype = tensors.first().map_or(DType::F32, |t| t.dtype());
     for (i, tensor) in tensors.iter().enumerate() {
         dtype = dtype.promote(tensor.dtype()).ok_or_else(|| {
@@ -67,19 +67,24 @@ fn alike(tensors: &[&Tensor]) -> Result<Vec<Tensor>, String> {
 }
 
 impl Tensor {
-    /// Joins tensors along an existing axis (PyTorch's `cat`). They must agree in all other axes; different dtypes are
-    /// brought to one by [`DType::promote`].
+    /// Joins tensors along an existing axis (PyTorch's `cat`, NumPy's `concatenate`). Their sizes along all other axes
+    /// must be equal. Different dtypes are promoted by [`DType::promote`].
+    ///
+    /// Poisoned if the list is empty, if the sizes differ, or if there is no such axis.
     #[track_caller]
     pub fn concatenate(tensors: &[&Tensor], axis: isize) -> Tensor {
         Tensor::record("concatenate", || {
             all_live(tensors.iter().copied())?;
             let axis = first(tensors)?.shape().axis(axis)?;
-            let parts = alike(tensors)?;
+            let parts = to_common_dtype(tensors)?;
             Tensor::try_apply(Concatenate { axis }, &parts.iter().collect::<Vec<_>>())
         })
     }
 
-    /// Joins tensors of one shape along a new axis, which becomes axis `axis` of the result.
+    /// Joins tensors of one shape along a new axis, which becomes axis `axis` of the result (PyTorch's and NumPy's
+    /// `stack`).
+    ///
+    /// Poisoned if the list is empty, if the shapes differ, or if `axis` is out of range.
     #[track_caller]
     pub fn stack(tensors: &[&Tensor], axis: isize) -> Tensor {
         Tensor::record("stack", || {
@@ -91,9 +96,9 @@ impl Tensor {
             }
             let rank = first.rank() as isize;
             if !(-rank - 1..=rank).contains(&axis) {
-                return Err(format!("{} has no place {axis} for a new axis", first.shape()).into());
+                return Err(format!("{} has no position {axis} for a new axis", first.shape()).into());
             }
-            let parts: Vec<Tensor> = alike(tensors)?.iter().map(|t| t.unsqueeze(axis)).collect();
+            let parts: Vec<Tensor> = to_common_dtype(tensors)?.iter().map(|t| t.unsqueeze(axis)).collect();
             Ok(Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), axis))
         })
     }

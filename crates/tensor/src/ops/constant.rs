@@ -1,4 +1,4 @@
-//! Constants: values known while the expression is recorded.
+//! Constants: values that are known while recording.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use crate::scope::{Refusal, Scope};
 use crate::tensor::Kind;
 use crate::{DType, Element, Literal, Shape, Tensor, TensorType};
 
-/// The most bytes that are written into the text of a [`Function`](crate::Function), where the compiler can fold them; a
-/// larger value becomes an argument. `eval` makes an argument of each value that was given, whatever its size: see
-/// [`Operation::given`].
-const LARGEST_IN_TEXT: usize = 1024;
+/// The largest constant, in bytes, that is written into the text of a [`Function`](crate::Function), where the compiler
+/// can fold it. A larger value becomes an argument. `eval` turns every user-supplied value into an argument, whatever
+/// its size: see [`Operation::given`].
+const MAX_BYTES_IN_TEXT: usize = 1024;
 
-/// A constant's bytes: those of every element, or those of one that all elements equal.
+/// The bytes of a constant: of all elements, or of a single one that all elements equal.
 struct Constant {
     ty: TensorType,
     bytes: Arc<[u8]>,
-    /// Whether the elements are a value that was given, and not a number that a tensor was filled with.
+    /// Whether the user supplied the elements, instead of a number to fill the tensor with.
     given: bool,
 }
 
@@ -55,7 +55,7 @@ impl Operation for Constant {
         }
         let elements: String = match (self.ty.dtype, self.is_splat()) {
             (dtype, true) => spell(dtype, &self.bytes),
-            // MLIR packs booleans in its raw form: they are spelled out instead.
+            // MLIR's raw form packs booleans, so they are written out.
             (DType::Bool, false) => nested(&self.ty.shape, &mut self.bytes.iter().map(|&b| (b != 0).to_string())),
             (_, false) => format!("\"0x{}\"", hex(&self.bytes)),
         };
@@ -64,7 +64,7 @@ impl Operation for Constant {
 }
 
 impl fmt::Debug for Constant {
-    /// All of it: two constants are the same value if this is the same text.
+    /// Prints all bytes: two constants with the same text count as the same value.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} {}", self.ty, hex(&self.bytes))
     }
@@ -86,7 +86,7 @@ fn nested(dims: &[usize], elements: &mut impl Iterator<Item = String>) -> String
     }
 }
 
-/// MLIR's spelling of one element: decimal where that is exact and readable, else the bits.
+/// One element in MLIR's syntax: decimal where that is exact and short, else the bits in hexadecimal.
 fn spell(dtype: DType, bytes: &[u8]) -> String {
     fn first<T: Element>(bytes: &[u8]) -> Option<T> {
         T::from_bytes(bytes).first().copied()
@@ -118,7 +118,7 @@ fn spell(dtype: DType, bytes: &[u8]) -> String {
     }
 }
 
-/// `value` as an element of `dtype`: rounded to the nearest float, truncated and saturated to an integer.
+/// Encodes `value` as an element of `dtype`. Floats round to nearest; integers truncate and saturate.
 fn encode(dtype: DType, value: f64) -> Vec<u8> {
     match dtype {
         DType::F32 => f32::to_bytes(&[value as f32]),
@@ -139,8 +139,8 @@ fn encode(dtype: DType, value: f64) -> Vec<u8> {
     }
 }
 
-/// Whether `value` is exactly an element of the integer or boolean `dtype`. Floats round, so they, and complex numbers,
-/// hold anything.
+/// Whether the integer or boolean `dtype` holds `value` exactly. Floating-point and complex dtypes round, so they hold
+/// every value.
 pub(super) fn holds(dtype: DType, value: f64) -> bool {
     if dtype.is_inexact() {
         return true;
@@ -155,15 +155,15 @@ pub(super) fn holds(dtype: DType, value: f64) -> bool {
 }
 
 methods! {
-    /// Zeros with the dtype and shape of this tensor.
+    /// Zeros of this tensor's dtype and shape.
     zeros_like() -> Tensor, |x| Tensor::filled(x.dtype(), x.shape(), 0.0);
 
-    /// Ones with the dtype and shape of this tensor.
+    /// Ones of this tensor's dtype and shape.
     ones_like() -> Tensor, |x| Tensor::filled(x.dtype(), x.shape(), 1.0);
 }
 
 impl Literal {
-    /// The value as a constant of an expression.
+    /// This value as a constant tensor.
     #[track_caller]
     pub fn to_tensor(&self) -> Tensor {
         let _scope = Scope::open();
@@ -172,9 +172,9 @@ impl Literal {
 }
 
 impl Tensor {
-    /// A constant with these elements, in row-major order.
+    /// A constant of the given elements, in row-major order.
     ///
-    /// Poisoned when the number of elements is not that of the shape.
+    /// Poisoned if the number of elements does not fit the shape.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -198,7 +198,7 @@ impl Tensor {
         })
     }
 
-    /// The elements of a constant that was given as many.
+    /// The elements of a constant that stores all of them and has the dtype of `T`.
     pub(crate) fn known<T: Element>(&self) -> Option<Vec<T>> {
         match &self.node.kind {
             Kind::Operation(operation) if self.dtype() == T::DTYPE => {
@@ -209,9 +209,9 @@ impl Tensor {
         }
     }
 
-    /// A constant of elements whose number the caller has checked.
+    /// A constant of these elements. The caller has checked their number.
     pub(crate) fn from_elements(ty: TensorType, elements: Vec<u8>) -> Tensor {
-        if elements.len() > LARGEST_IN_TEXT {
+        if elements.len() > MAX_BYTES_IN_TEXT {
             return Tensor::from_host(ty, elements);
         }
         Tensor::apply(Constant { ty, bytes: elements.into(), given: true }, &[])
@@ -223,8 +223,8 @@ impl Tensor {
         Tensor::from_slice(&[value], [])
     }
 
-    /// A constant whose elements all equal `value`: rounded to the nearest float of `dtype`, or truncated to its
-    /// integers.
+    /// A constant whose elements all equal `value`. It is rounded to the nearest float of `dtype`, or truncated to an
+    /// integer (PyTorch's and NumPy's `full`).
     #[track_caller]
     pub fn full(dtype: DType, shape: impl Into<Shape>, value: f64) -> Tensor {
         Tensor::record("full", || Tensor::filled(dtype, shape, value))
@@ -239,13 +239,13 @@ impl Tensor {
         Tensor::try_apply(Constant { ty, bytes, given: false }, &[])
     }
 
-    /// A constant of zeros (of `false`).
+    /// A constant of zeros, or of `false`.
     #[track_caller]
     pub fn zeros(dtype: DType, shape: impl Into<Shape>) -> Tensor {
         Tensor::record("zeros", || Tensor::filled(dtype, shape, 0.0))
     }
 
-    /// A constant of ones (of `true`).
+    /// A constant of ones, or of `true`.
     #[track_caller]
     pub fn ones(dtype: DType, shape: impl Into<Shape>) -> Tensor {
         Tensor::record("ones", || Tensor::filled(dtype, shape, 1.0))

@@ -1,4 +1,4 @@
-//! Changing the element type: by value (`convert`) or by bits (`bitcast_convert`).
+//! Changing the dtype, by value (`convert`) or by bits (`bitcast_convert`).
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp, one};
@@ -17,13 +17,13 @@ impl Operation for Convert {
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let from = inputs[0].dtype;
         if from.is_complex() && !self.to.is_complex() {
-            return Err(format!("{from} does not become {}: take real(), imag() or abs()", self.to));
+            return Err(format!("cannot convert {from} to {}; use real(), imag() or abs()", self.to));
         }
         one(TensorType::new(self.to, &inputs[0].shape))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let (from, g) = (cx.input(0).dtype(), cx.cotangent());
-        // Rounding to integers is constant in pieces.
+        // Rounding to integers is piecewise constant.
         vec![match (from.is_complex(), g.dtype().is_complex()) {
             (false, true) => Some(g.real().to_dtype(from)),
             _ if g.dtype().is_inexact() => Some(g.to_dtype(from)),
@@ -44,23 +44,23 @@ struct BitcastConvert {
 }
 
 impl BitcastConvert {
-    /// The shape of the result: a narrower dtype adds a last axis of parts, a wider one takes it away.
+    /// The shape of the result. A narrower dtype adds a last axis of parts; a wider one removes it.
     fn shape(&self, from: &TensorType) -> Result<Shape, String> {
-        let (had, has) = (from.dtype.size_in_bytes(), self.to.size_in_bytes());
-        let plain = |dtype: DType| dtype.is_float() || dtype.is_integer();
-        if !plain(from.dtype) || !plain(self.to) {
+        let (from_bytes, to_bytes) = (from.dtype.size_in_bytes(), self.to.size_in_bytes());
+        let has_bits = |dtype: DType| dtype.is_float() || dtype.is_integer();
+        if !has_bits(from.dtype) || !has_bits(self.to) {
             return Err(format!(
-                "the bits of {} are not those of {}: none may be bool or complex",
+                "cannot read the bits of {} as {}: neither dtype may be bool or complex",
                 from.dtype, self.to
             ));
         }
         let mut shape = from.shape.to_vec();
-        if had > has {
-            shape.push(had / has);
-        } else if had < has && shape.pop() != Some(has / had) {
+        if from_bytes > to_bytes {
+            shape.push(from_bytes / to_bytes);
+        } else if from_bytes < to_bytes && shape.pop() != Some(to_bytes / from_bytes) {
             return Err(format!(
                 "{} of {} make one {}: the last axis of {from} must have that size",
-                has / had,
+                to_bytes / from_bytes,
                 from.dtype,
                 self.to
             ));
@@ -77,10 +77,8 @@ impl Operation for BitcastConvert {
         one(TensorType::new(self.to, self.shape(inputs[0])?))
     }
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        // Only floats that are read as other floats come here with a gradient.
-        vec![
-            self.to.is_float().then(|| Tensor::poison("bitcast", "the bits have no derivative; detach() what is read")),
-        ]
+        // Only a bitcast between floating-point dtypes can receive a gradient.
+        vec![self.to.is_float().then(|| Tensor::poison("bitcast", "the bits have no derivative; detach() the operand"))]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.bitcast_convert {} : {}", cx.operand(0), cx.signature())
@@ -88,14 +86,16 @@ impl Operation for BitcastConvert {
 }
 
 impl Tensor {
-    /// The same values as `dtype`: floats round to nearest, floats become integers towards zero, numbers become
-    /// `value != 0` as booleans, real numbers become the real part of complex ones. Nothing is recorded when the dtype is
-    /// already that. The gradient flows between floating-point and complex types; through integers it is 0.
+    /// Converts the values to `dtype` (PyTorch's `to`, JAX's `astype`). Floats round to nearest; floats become integers
+    /// by rounding toward zero; numbers become booleans as `value != 0`; real numbers become the real part of complex
+    /// ones. If the dtype is already `dtype`, nothing is recorded. The gradient flows between floating-point and
+    /// complex dtypes; through integers it is 0.
     ///
-    /// Poisoned where complex numbers would become real: that is [`Tensor::real`], [`Tensor::imag`] or [`Tensor::abs`].
+    /// Poisoned for a conversion from complex to real: use [`Tensor::real`], [`Tensor::imag`] or [`Tensor::abs`].
     #[track_caller]
     pub fn to_dtype(&self, dtype: DType) -> Tensor {
-        // Most operands have their dtype already: no scope for these. A poisoned one stays so, whatever dtype it seems to have.
+        // Most operands already have the dtype, so no scope is opened for them. A poisoned tensor stays poisoned,
+        // whatever dtype it reports.
         if self.dtype() == dtype {
             return self.clone();
         }
@@ -109,18 +109,19 @@ impl Tensor {
             {
                 return Ok(parts.to_dtype(dtype).all_gather(sharding));
             }
-            // Compilers convert to complex numbers from floats of the same width only.
+            // Compilers convert to complex numbers only from floats of the same width.
             let real = dtype.is_complex() && !from.is_complex();
             let from = if real { self.to_dtype(dtype.real()) } else { self.clone() };
             Tensor::try_apply(Convert { to: dtype }, &[&from])
         })
     }
 
-    /// The same bits read as `dtype` (`lax.bitcast_convert_type`). A narrower dtype gives a new last axis with the parts of
-    /// each element, the lowest bits first; for a wider one the last axis must hold such parts, and goes away.
+    /// Reinterprets the bits as `dtype` (JAX's `lax.bitcast_convert_type`). A narrower dtype adds a last axis with the
+    /// parts of each element, lowest bits first. A wider dtype combines the parts on the last axis and removes that
+    /// axis.
     ///
-    /// No gradient flows: it is 0 through integers, and poisoned through floats that are read as floats. Poisoned for
-    /// booleans and complex numbers.
+    /// No gradient flows: it is 0 through integers, and poisoned between floating-point dtypes. Poisoned for booleans
+    /// and complex numbers, and if the last axis does not have the number of parts.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -141,10 +142,11 @@ impl Tensor {
         })
     }
 
-    /// What these are other bits of, and whether only floats are between, so that a gradient would flow.
+    /// The tensor whose bits these are, and whether all dtypes in between are floating-point, so that a gradient would
+    /// flow.
     ///
-    /// XLA makes one operation of two that follow each other, and where both change the width, its type is wrong and the
-    /// compiler fails: so they are one from the start.
+    /// XLA merges two bitcasts in a row. If both change the width, the merged operation has a wrong type and the
+    /// compiler fails. So they are merged here.
     fn bits_of(&self) -> Option<(&Tensor, bool)> {
         let mut tensor = self;
         let mut flows = self.dtype().is_float();
@@ -152,7 +154,7 @@ impl Tensor {
             let source = tensor.node.inputs.first()?;
             match operation.name() {
                 "bitcast" => return Some((source, flows)),
-                // To a compiler it is nothing.
+                // The compiler sees no operation here.
                 "detach" => (tensor, flows) = (source, false),
                 _ => return None,
             }
@@ -160,7 +162,7 @@ impl Tensor {
         None
     }
 
-    /// The same bits as this type, which has as many.
+    /// Reinterprets the bits as this type, which has as many bits.
     fn bitcast_to(&self, ty: &TensorType) -> Tensor {
         let parts = ty.dtype.size_in_bytes() / self.dtype().size_in_bytes();
         match parts {

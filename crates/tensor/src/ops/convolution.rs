@@ -1,8 +1,9 @@
 //! Convolution over any number of spatial axes, and its derivatives, which are convolutions too.
 //!
-//! The two derivative rules follow from writing the sum out: that of the input slides the flipped kernel over the
-//! cotangent, with stride and dilation of the input changing places; that of the kernel slides the cotangent over the
-//! input, with stride and dilation of the kernel changing places.
+//! Both derivative rules follow from the sum that defines a convolution. The derivative with respect to the input
+//! slides the flipped kernel over the cotangent; the stride and the dilation of the input change places. The derivative
+//! with respect to the kernel slides the cotangent over the input; the stride and the dilation of the kernel change
+//! places.
 
 use super::dot::product_operands;
 use crate::lower::Lowering;
@@ -10,25 +11,25 @@ use crate::operation::{Operation, Vjp, one};
 use crate::shape::{LARGEST, within_reach};
 use crate::{AsTensor, DType, Tensor, TensorType};
 
-/// The positions of one operand's axes: the two that have a role, then the spatial ones.
+/// The positions of an operand's axes: the batch or feature axes, and the spatial axes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Axes {
-    /// Batch of input and result; output features of the kernel.
+    /// The batch of an input or result; the output features of a kernel.
     first: usize,
-    /// Features of input and result; input features of the kernel.
+    /// The features of an input or result; the input features of a kernel.
     second: usize,
     spatial: Vec<usize>,
 }
 
 impl Axes {
-    /// `first, second, spatial…` in this order.
+    /// The order `first, second, spatial…`.
     fn standard(spatial: usize) -> Axes {
         Axes { first: 0, second: 1, spatial: (2..spatial + 2).collect() }
     }
     fn swapped(&self) -> Axes {
         Axes { first: self.second, second: self.first, spatial: self.spatial.clone() }
     }
-    /// StableHLO's spelling, e.g. `[b, f, 0, 1]`.
+    /// StableHLO's syntax, for example `[b, f, 0, 1]`.
     fn spell(&self, first: &str, second: &str) -> String {
         let mut names = vec![String::new(); self.spatial.len() + 2];
         names[self.first] = first.into();
@@ -58,13 +59,13 @@ struct ConvolutionOp {
     out: Axes,
 }
 
-/// The extent of `size` elements with `dilation − 1` gaps between neighbours.
+/// The extent of `size` elements with `dilation − 1` gaps between neighbors.
 fn dilated(size: usize, dilation: usize) -> usize {
     if size == 0 { 0 } else { (size - 1).saturating_mul(dilation).saturating_add(1) }
 }
 
 impl ConvolutionOp {
-    /// Sizes of the spatial axes of the result, or a sentence where an extent is beyond what a program can address.
+    /// The spatial sizes of the result, or an error message if an extent is larger than a program can address.
     fn spatial_result(&self, lhs: &TensorType, rhs: &TensorType) -> Result<Vec<usize>, String> {
         let (input, kernel) = (self.lhs.spatial_sizes(lhs), self.rhs.spatial_sizes(rhs));
         (0..input.len())
@@ -73,7 +74,7 @@ impl ConvolutionOp {
                 let spread = dilated(input[i], self.lhs_dilation[i]);
                 let window = dilated(kernel[i], self.rhs_dilation[i]);
                 let room = i128::from(low) + spread as i128 + i128::from(high);
-                for (what, amount) in [
+                for (name, amount) in [
                     ("stride", self.stride[i] as i128),
                     ("padding", low.into()),
                     ("padding", high.into()),
@@ -83,7 +84,7 @@ impl ConvolutionOp {
                     ("the dilated kernel size", window as i128),
                     ("the padded size", room),
                 ] {
-                    within_reach(what, self.lhs.spatial[i], amount)?;
+                    within_reach(name, self.lhs.spatial[i], amount)?;
                 }
                 let window = window as i128;
                 Ok(if room < window { 0 } else { (room - window) as usize / self.stride[i] + 1 })
@@ -130,7 +131,7 @@ impl ConvolutionOp {
 
     fn rhs_vjp(&self, lhs: &Tensor, rhs: &Tensor, g: &Tensor) -> Tensor {
         if g.shape().num_elements() == 0 {
-            // A cotangent without places is not a kernel.
+            // An empty cotangent cannot be a kernel.
             return rhs.zeros_like();
         }
         let (input, window, result) = self.extents(lhs, rhs, g);
@@ -159,7 +160,7 @@ impl ConvolutionOp {
         Tensor::apply(operation, &[lhs, g])
     }
 
-    /// The dilated extents of input, kernel and result along the spatial axes.
+    /// The dilated extents of the input, the kernel and the result along the spatial axes.
     fn extents(&self, lhs: &Tensor, rhs: &Tensor, g: &Tensor) -> (Vec<i64>, Vec<i64>, Vec<i64>) {
         let spread = |axes: &Axes, t: &Tensor, dilation: &[usize]| -> Vec<i64> {
             axes.spatial_sizes(t.ty()).iter().zip(dilation).map(|(&n, &d)| dilated(n, d) as i64).collect()
@@ -182,8 +183,8 @@ fn move_groups(t: &Tensor, from: usize, to: usize, groups: usize) -> Tensor {
     // The group axis is now at `from`; it moves directly before `to`.
     let to = if to > from { to + 1 } else { to };
     let mut order: Vec<usize> = (0..split.len()).filter(|&a| a != from).collect();
-    let at = order.iter().position(|&a| a == to).unwrap_or(0);
-    order.insert(at, from);
+    let position = order.iter().position(|&a| a == to).unwrap_or(0);
+    order.insert(position, from);
     t.reshape(split).permuted(order).reshape(result)
 }
 
@@ -195,7 +196,7 @@ impl Operation for ConvolutionOp {
         let (lhs, rhs) = (inputs[0], inputs[1]);
         let spatial = self.stride.len();
         if lhs.dtype != rhs.dtype || lhs.dtype == DType::Bool {
-            return Err(format!("input and kernel must be numbers of one dtype, they are {lhs} and {rhs}"));
+            return Err(format!("the input and the kernel must have one numeric dtype, but they are {lhs} and {rhs}"));
         }
         if lhs.shape.rank() != spatial + 2 || rhs.shape.rank() != spatial + 2 {
             return Err(format!(
@@ -205,18 +206,18 @@ impl Operation for ConvolutionOp {
             ));
         }
         let features = lhs.shape[self.lhs.second];
-        let taken = rhs.shape[self.rhs.second] as u128 * self.feature_groups as u128;
-        if features as u128 != taken {
+        let expected = rhs.shape[self.rhs.second] as u128 * self.feature_groups as u128;
+        if features as u128 != expected {
             return Err(format!(
-                "the input {lhs} has {features} channels; the kernel {rhs} in {} groups takes {taken}",
+                "the input {lhs} has {features} channels; the kernel {rhs} in {} groups takes {expected}",
                 self.feature_groups
             ));
         }
-        let (batch, made) = (lhs.shape[self.lhs.first], rhs.shape[self.rhs.first]);
-        if self.feature_groups == 0 || self.feature_groups > LARGEST || made % self.feature_groups != 0 {
-            return Err(format!("{made} output channels cannot be split into {} groups", self.feature_groups));
+        let (batch, out) = (lhs.shape[self.lhs.first], rhs.shape[self.rhs.first]);
+        if self.feature_groups == 0 || self.feature_groups > LARGEST || out % self.feature_groups != 0 {
+            return Err(format!("{out} output channels cannot be split into {} groups", self.feature_groups));
         }
-        if self.batch_groups == 0 || batch % self.batch_groups != 0 || made % self.batch_groups != 0 {
+        if self.batch_groups == 0 || batch % self.batch_groups != 0 || out % self.batch_groups != 0 {
             return Err(format!("a batch of {batch} cannot be split into {} groups", self.batch_groups));
         }
         if [&self.stride, &self.lhs_dilation, &self.rhs_dilation].iter().any(|v| v.contains(&0)) {
@@ -227,7 +228,7 @@ impl Operation for ConvolutionOp {
         }
         let mut to = vec![0; spatial + 2];
         to[self.out.first] = batch / self.batch_groups;
-        to[self.out.second] = made;
+        to[self.out.second] = out;
         for (&axis, size) in self.out.spatial.iter().zip(self.spatial_result(lhs, rhs)?) {
             to[axis] = size;
         }
@@ -262,17 +263,17 @@ impl Operation for ConvolutionOp {
     }
 }
 
-/// Zeros around the input.
+/// The zeros around the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Padding {
-    /// Before and after, along each spatial axis.
+    /// The numbers before and after the input, for each spatial axis.
     Numbers(Vec<(i64, i64)>),
-    /// As many as let the result have the input's size.
+    /// As many as keep the size of the input.
     Same,
 }
 
-/// How a convolution moves over its input; one entry a spatial axis. The default for `n` axes is
-/// [`Convolution::new`]: stride 1, no padding, no dilation, one group.
+/// The options of a convolution; lists have one entry for each spatial axis. [`Convolution::new`] sets stride 1, no
+/// padding, no dilation and one group.
 ///
 /// ```
 /// use fulmen_tensor::{Convolution, DType, Tensor};
@@ -293,7 +294,7 @@ pub struct Convolution {
 }
 
 impl Convolution {
-    /// Stride 1, no padding (PyTorch's `valid`), no dilation and one group over `spatial` axes.
+    /// A convolution over `spatial` axes with stride 1, no padding (PyTorch's `valid`), no dilation and one group.
     pub fn new(spatial: usize) -> Convolution {
         Convolution {
             stride: vec![1; spatial],
@@ -304,57 +305,58 @@ impl Convolution {
         }
     }
 
-    /// Steps between two places of the kernel.
+    /// The step between two positions of the kernel.
     pub fn stride(mut self, stride: impl Into<Vec<usize>>) -> Convolution {
         self.stride = stride.into();
         self
     }
 
-    /// Zeros before and after the input.
+    /// The numbers of zeros before and after the input.
     pub fn padding(mut self, padding: impl Into<Vec<(i64, i64)>>) -> Convolution {
         self.padding = Padding::Numbers(padding.into());
         self
     }
 
-    /// As many zeros around the input as let the result have its size (PyTorch's `padding="same"`): one more after it than
-    /// before it where their number is odd. For stride 1.
+    /// Pads so that the result has the size of the input (PyTorch's `padding="same"`). If the number of zeros is odd,
+    /// one more follows the input than precedes it. Requires stride 1.
     pub fn same(mut self) -> Convolution {
         self.padding = Padding::Same;
         self
     }
 
-    /// What the result of [`Tensor::conv_transpose`] has more at its end; less than the stride or the dilation.
+    /// The additional size at the end of the result of [`Tensor::conv_transpose`]. It must be less than the stride or
+    /// the dilation.
     pub fn output_padding(mut self, output_padding: impl Into<Vec<usize>>) -> Convolution {
         self.output_padding = output_padding.into();
         self
     }
 
-    /// Steps between two elements of the kernel.
+    /// The step between two elements of the kernel.
     pub fn dilation(mut self, dilation: impl Into<Vec<usize>>) -> Convolution {
         self.dilation = dilation.into();
         self
     }
 
-    /// Groups of channels that do not see each other.
+    /// The number of groups of channels. Each output channel depends only on the input channels of its group.
     pub fn groups(mut self, groups: usize) -> Convolution {
         self.groups = groups;
         self
     }
 
-    /// The zeros around the input, if all lists have one entry a spatial axis.
+    /// The zeros around the input, after a check that all lists have one entry for each spatial axis.
     fn check(&self, kernel: &Tensor) -> Result<Vec<(i64, i64)>, String> {
         let spatial = self.stride.len();
-        let named = match &self.padding {
+        let padding_entries = match &self.padding {
             Padding::Numbers(padding) => padding.len(),
             Padding::Same => spatial,
         };
-        if [named, self.dilation.len(), self.output_padding.len()].iter().any(|&n| n != spatial) {
-            return Err(format!("stride, padding and dilation name different numbers of axes: {self:?}"));
+        if [padding_entries, self.dilation.len(), self.output_padding.len()].iter().any(|&n| n != spatial) {
+            return Err(format!("stride, padding and dilation must have one entry for each spatial axis: {self:?}"));
         }
         match &self.padding {
             Padding::Numbers(padding) => Ok(padding.clone()),
             Padding::Same if self.stride.iter().any(|&stride| stride != 1) => {
-                Err(format!("the padding that keeps the size is for stride 1, not {:?}", self.stride))
+                Err(format!("same() requires stride 1, not {:?}", self.stride))
             }
             Padding::Same => Ok((0..spatial)
                 .map(|i| {
@@ -368,9 +370,11 @@ impl Convolution {
 }
 
 impl Tensor {
-    /// The convolution (the cross-correlation, as in PyTorch) of an input `[batch, channels, spatial…]` with a kernel
-    /// `[out, channels / groups, spatial…]`: `[batch, out, spatial…]`, each spatial axis of size
-    /// `(size + padding − dilation·(kernel − 1) − 1) / stride + 1`, rounded down.
+    /// The convolution of an input `[batch, channels, spatial…]` with a kernel `[out, channels / groups, spatial…]`. As
+    /// in PyTorch, this is the cross-correlation. The result is `[batch, out, spatial…]`; each spatial axis has the
+    /// size `(size + padding − dilation·(kernel − 1) − 1) / stride + 1`, rounded down.
+    ///
+    /// Poisoned if the ranks, channels, groups or lists of options do not fit, or for booleans.
     #[track_caller]
     pub fn convolution(&self, kernel: impl AsTensor, how: &Convolution) -> Tensor {
         Tensor::record("convolution", || {
@@ -379,7 +383,7 @@ impl Tensor {
             let spatial = how.stride.len();
             let padding = how.check(&kernel)?;
             if how.output_padding.iter().any(|&n| n != 0) {
-                return Err("output_padding is for conv_transpose only".into());
+                return Err("only conv_transpose supports output_padding".into());
             }
             let operation = ConvolutionOp {
                 method: "convolution",
@@ -398,9 +402,9 @@ impl Tensor {
     }
 
     /// The transposed convolution of an input `[batch, channels, spatial…]` with a kernel
-    /// `[channels, out / groups, spatial…]`: `[batch, out, spatial…]`, each spatial axis of size
-    /// `(size − 1)·stride − padding + dilation·(kernel − 1) + output_padding + 1` (PyTorch's `conv_transpose2d` and its
-    /// kin). It is the derivative of a convolution with respect to its input.
+    /// `[channels, out / groups, spatial…]` (PyTorch's `conv_transpose1d`, `conv_transpose2d` and `conv_transpose3d`).
+    /// It is the derivative of a convolution with respect to its input. The result is `[batch, out, spatial…]`; each
+    /// spatial axis has the size `(size − 1)·stride − padding + dilation·(kernel − 1) + output_padding + 1`.
     ///
     /// ```
     /// use fulmen_tensor::{Convolution, DType, Tensor};
@@ -423,11 +427,11 @@ impl Tensor {
 }
 
 impl Convolution {
-    /// The convolution over the spread input that is the transposed one, and whether the kernel's groups are to be moved
-    /// from its first axis to the second.
+    /// The equivalent convolution over the dilated input, and whether the kernel's groups move from its first axis to
+    /// the second.
     fn transposed(&self, input: &Tensor, kernel: &Tensor) -> Result<(ConvolutionOp, bool), String> {
         if self.padding == Padding::Same {
-            return Err("a transposed convolution takes its padding in numbers".into());
+            return Err("a transposed convolution does not support same(); use padding()".into());
         }
         let padding = self.check(kernel)?;
         let spatial = self.stride.len();
@@ -461,16 +465,16 @@ impl Convolution {
             if stride == 0 || dilation == 0 {
                 return Err("stride and dilation must be at least 1".into());
             }
-            for (what, amount) in [("padding", low), ("padding", high)] {
-                within_reach(what, i + 2, amount.into())?;
+            for (name, amount) in [("padding", low), ("padding", high)] {
+                within_reach(name, i + 2, amount.into())?;
             }
             within_reach("the dilated kernel size", i + 2, dilated(kernel.shape()[i + 2], dilation) as i128)?;
             within_reach("output_padding", i + 2, extra as i128)?;
         }
-        // None of this overflows: all of it is within reach.
+        // None of this overflows: the amounts were checked above.
         let padding = (0..spatial).map(|i| {
-            let around = dilated(kernel.shape()[i + 2], self.dilation[i]) as i64 - 1;
-            (around - padding[i].0, around - padding[i].1 + self.output_padding[i] as i64)
+            let margin = dilated(kernel.shape()[i + 2], self.dilation[i]) as i64 - 1;
+            (margin - padding[i].0, margin - padding[i].1 + self.output_padding[i] as i64)
         });
         let operation = ConvolutionOp {
             method: "conv_transpose",

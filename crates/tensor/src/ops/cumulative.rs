@@ -1,8 +1,9 @@
-//! Running reductions: at each place along an axis the sum, product, extreme or log-sum-exp of all elements up to it.
+//! Cumulative reductions: for each element, the sum, product, extreme or log-sum-exp of all elements up to it along an
+//! axis.
 //!
-//! Each is one `reduce_window`, whose windows reach to the beginning of the axis: XLA makes a tree of it. The derivative
-//! of a sum is a sum that runs the other way. Those of the others are scans in log₂(n) steps, each of which combines
-//! every element with the one a power of two before it.
+//! Each is one `reduce_window` whose windows reach back to the start of the axis; XLA compiles it to a tree. The
+//! derivative of a sum is a sum in the other direction. The derivatives of the others are scans in log₂(n) steps, each
+//! of which combines every element with the one a power of two before it.
 
 use super::dtype_set::DTypeSet;
 use super::reduce::Reducer;
@@ -13,28 +14,28 @@ use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
 use crate::{DType, Tensor, TensorType, grad};
 
-/// How two elements become one.
+/// How two elements are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum Accumulation {
     Reduce(Reducer),
     LogAddExp,
 }
 
-impl How {
-    /// MLIR's spelling of the element that changes nothing.
+impl Accumulation {
+    /// The identity element in MLIR's syntax.
     fn identity(self, dtype: DType) -> String {
         match self {
-            How::Reduce(reducer) => reducer.identity(dtype),
-            How::LogAddExp => Reducer::Max.identity(dtype),
+            Accumulation::Reduce(reducer) => reducer.identity(dtype),
+            Accumulation::LogAddExp => Reducer::Max.identity(dtype),
         }
     }
 
-    /// The statements, by generic names so that they fit into any region, that make `%r` of `%a` and `%b`.
+    /// The statements that compute `%r` from `%a` and `%b`. Their types are explicit, so that they fit into any region.
     fn combine(self, scalar: &str) -> String {
         match self {
-            How::Reduce(reducer) => format!("%r = {} %a, %b : {scalar}", reducer.stablehlo()),
-            // max + log1p(exp(−|a − b|)), but of two equal infinities, whose difference is none, the sum.
-            How::LogAddExp => format!(
+            Accumulation::Reduce(reducer) => format!("%r = {} %a, %b : {scalar}", reducer.stablehlo()),
+            // max + log1p(exp(−|a − b|)); for two equal infinities, whose difference is NaN, the sum.
+            Accumulation::LogAddExp => format!(
                 "%m = stablehlo.maximum %a, %b : {scalar} %d = stablehlo.subtract %a, %b : {scalar} \
                  %u = stablehlo.compare NE, %d, %d : ({scalar}, {scalar}) -> tensor<i1> \
                  %s = stablehlo.add %a, %b : {scalar} %p = stablehlo.abs %d : {scalar} \
@@ -46,18 +47,18 @@ impl How {
     }
 }
 
-/// Two floating-point tensors combined by operations that have a derivative; `after` follows `before`.
+/// Combines two floating-point tensors by operations with a derivative. `after` follows `before` along the axis.
 fn combined(reducer: Reducer, before: &Tensor, after: &Tensor) -> Tensor {
     match reducer {
         Reducer::Prod => before * after,
-        // Of equal ones the later is chosen, and NaN before all.
+        // Of equal elements the later one is selected, and NaN wins over all others.
         Reducer::Max => after.ge(before).or(after.ne(after)).select(after, before),
         Reducer::Min => after.le(before).or(after.ne(after)).select(after, before),
         Reducer::Sum | Reducer::And | Reducer::Or => before + after,
     }
 }
 
-/// 0 where a difference of two equal infinities is NaN.
+/// Replaces NaN, the difference of two equal infinities, by 0.
 fn defined(difference: &Tensor) -> Tensor {
     difference.ne(difference).select(&difference.zeros_like(), difference)
 }
@@ -65,32 +66,33 @@ fn defined(difference: &Tensor) -> Tensor {
 #[derive(Clone, Debug)]
 struct Cumulative {
     method: &'static str,
-    how: How,
+    accumulation: Accumulation,
     axis: usize,
-    /// From the end to the beginning.
+    /// Whether to reduce from the end to the start.
     reverse: bool,
 }
 
 impl Cumulative {
-    /// The element `distance` before each element along the axis, in the direction of the operation, and where there is
-    /// something; zeros elsewhere. Not by `pad`, which XLA gets wrong where the axis is sharded: see `lower`.
+    /// The element `distance` before each element along the axis, in the given direction, and whether it exists.
+    /// Missing elements are zeros. This avoids `pad`, which XLA miscompiles where the axis is sharded: see `lower`.
     fn before(&self, y: &Tensor, distance: usize, reverse: bool) -> (Tensor, Tensor) {
         let (size, axis) = (y.shape()[self.axis], self.axis as isize);
-        let mut edge = y.shape().to_vec();
-        edge[self.axis] = distance;
-        let edge = Tensor::zeros(y.dtype(), edge);
-        let moved = match reverse {
-            true => Tensor::concatenate(&[&y.narrow(axis, distance, size - distance), &edge], axis),
-            false => Tensor::concatenate(&[&edge, &y.narrow(axis, 0, size - distance)], axis),
+        let mut fill = y.shape().to_vec();
+        fill[self.axis] = distance;
+        let fill = Tensor::zeros(y.dtype(), fill);
+        let moved = if reverse {
+            Tensor::concatenate(&[&y.narrow(axis, distance, size - distance), &fill], axis)
+        } else {
+            Tensor::concatenate(&[&fill, &y.narrow(axis, 0, size - distance)], axis)
         };
-        // No axis of a tensor is longer than an i64 counts.
+        // The size of any axis fits an i64.
         let dtype = if size <= i32::MAX as usize { DType::I32 } else { DType::I64 };
-        let place = Tensor::iota(dtype, y.shape(), self.axis as isize);
-        let exists = if reverse { place.lt((size - distance) as f64) } else { place.ge(distance as f64) };
+        let index = Tensor::iota(dtype, y.shape(), self.axis as isize);
+        let exists = if reverse { index.lt((size - distance) as f64) } else { index.ge(distance as f64) };
         (moved, exists)
     }
 
-    /// The same by operations that each have a derivative, in steps whose number is the logarithm of the length.
+    /// The same reduction by operations with a derivative, in a logarithmic number of steps.
     fn in_steps(&self, reducer: Reducer, x: &Tensor) -> Tensor {
         let (mut y, mut distance) = (x.clone(), 1usize);
         while distance < x.shape()[self.axis] {
@@ -101,8 +103,8 @@ impl Cumulative {
         y
     }
 
-    /// The cotangent of `x` in its running log-sum-exp `y`: `exp(xⱼ − yⱼ)·sⱼ`, where `sⱼ` is the sum of `gᵢ·exp(yⱼ − yᵢ)`
-    /// over `j` and what comes after it, made of partial sums like every scan. No exponent is above 0.
+    /// The cotangent of `x`, where `y` is its cumulative log-sum-exp: `exp(xⱼ − yⱼ)·sⱼ`. Here `sⱼ` is the sum of
+    /// `gᵢ·exp(yⱼ − yᵢ)` over `i = j` and all later `i`, computed from partial sums. No exponent is above 0.
     fn log_sum_exp_vjp(&self, x: &Tensor, y: &Tensor, g: &Tensor) -> Tensor {
         let (mut s, mut distance) = (g.clone(), 1usize);
         while distance < x.shape()[self.axis] {
@@ -117,7 +119,7 @@ impl Cumulative {
 }
 
 impl Cumulative {
-    /// The statement's right-hand side, for an operand and the scalar to start with.
+    /// The right-hand side of the statement, for an operand and the initial scalar.
     fn windows(&self, operand: &str, start: &str, ty: &TensorType) -> String {
         let (rank, last) = (ty.shape.rank(), ty.shape[self.axis] - 1);
         let (scalar, text) = (TensorType::scalar(ty.dtype).stablehlo(), ty.stablehlo());
@@ -128,7 +130,7 @@ impl Cumulative {
             "\"stablehlo.reduce_window\"({operand}, {start}) ({{ ^bb0(%a: {scalar}, %b: {scalar}): {} \
              \"stablehlo.return\"(%r) : ({scalar}) -> () }}) {{padding = dense<[{}]> : tensor<{rank}x2xi64>, \
              window_dimensions = array<i64: {}>, window_strides = array<i64: {}>}} : ({text}, {scalar}) -> {text}",
-            self.how.combine(&scalar),
+            self.accumulation.combine(&scalar),
             padding.join(", "),
             window.join(", "),
             vec!["1"; rank].join(", "),
@@ -146,13 +148,13 @@ impl Operation for Cumulative {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let (x, g) = (cx.input(0), cx.cotangent());
-        let gradient = match self.how {
-            How::Reduce(Reducer::Sum) => {
+        let gradient = match self.accumulation {
+            Accumulation::Reduce(Reducer::Sum) => {
                 Some(Tensor::apply(Cumulative { reverse: !self.reverse, ..self.clone() }, &[&g]))
             }
-            How::LogAddExp => Some(self.log_sum_exp_vjp(x, cx.output(), &g)),
-            How::Reduce(reducer) => {
-                // A node of its own: `g` may be computed from `x`.
+            Accumulation::LogAddExp => Some(self.log_sum_exp_vjp(x, cx.output(), &g)),
+            Accumulation::Reduce(reducer) => {
+                // A separate node, since `g` may depend on `x`.
                 let leaf = x.unsqueeze(0);
                 let y = self.in_steps(reducer, &leaf.squeeze(0));
                 grad(&(y * g).sum_all(), &[&leaf]).first().map(|gradient| gradient.squeeze(0))
@@ -164,11 +166,12 @@ impl Operation for Cumulative {
         let ty = cx.result().clone();
         let (text, rank) = (ty.stablehlo(), ty.shape.rank());
         if !cx.is_partitioned() {
-            let start = cx.constant(ty.dtype, &self.how.identity(ty.dtype));
+            let start = cx.constant(ty.dtype, &self.accumulation.identity(ty.dtype));
             return self.windows(cx.operand(0), &start, &ty);
         }
-        // XLA's partitioner pads a sharded axis once for all windows of one size, with what the first of them
-        // pads with: next to its maximum, the product of a tensor would begin with −∞. So here the axis is not split.
+        // XLA's partitioner pads a sharded axis once for all windows of one size, with the padding value of the first
+        // of them: next to a cumulative maximum, the cumulative product of a tensor would start with −∞. So this axis
+        // is not sharded here.
         let axes: Vec<&str> = (0..rank).map(|a| if a == self.axis { "{}" } else { "{?}" }).collect();
         let whole = format!("<@mesh, [{}]>", axes.join(", "));
         let dims: Vec<_> = ty.shape.iter().map(usize::to_string).collect();
@@ -177,10 +180,11 @@ impl Operation for Cumulative {
         cx.helper(&name, || {
             let scalar = TensorType::scalar(ty.dtype).stablehlo();
             format!(
-                "  func.func private @{name}(%x: {text}) -> {text} {{\n    %w = sdy.sharding_constraint %x {whole} : {text}\n    \
+                "  func.func private @{name}(%x: {text}) -> {text} {{\n    %w = sdy.sharding_constraint %x {whole} : \
+                {text}\n    \
                  %i = stablehlo.constant dense<{}> : {scalar}\n    %y = {}\n    \
                  %z = sdy.sharding_constraint %y {whole} : {text}\n    return %z : {text}\n  }}\n",
-                self.how.identity(ty.dtype),
+                self.accumulation.identity(ty.dtype),
                 self.windows("%w", "%i", &ty)
             )
         });
@@ -189,10 +193,11 @@ impl Operation for Cumulative {
 }
 
 methods! {
-    /// At each place along `axis` the sum of all elements up to it. 16-bit floats are summed as f32, integers in their own
-    /// dtype, and booleans as i32 (i64 where an i32 may be too small).
+    /// The cumulative sum along `axis` (PyTorch's and NumPy's `cumsum`). 16-bit floats are summed as f32, integers in
+    /// their own dtype, and booleans as i32, or as i64 if an i32 may overflow.
     ///
-    /// From the end to the beginning: `x.flip(&[axis]).cumsum(axis).flip(&[axis])`. Poisoned if there is no such axis.
+    /// For a sum from the end to the start, use `x.flip(&[axis]).cumsum(axis).flip(&[axis])`. Poisoned for complex
+    /// numbers, or if there is no such axis.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -200,20 +205,22 @@ methods! {
     /// assert_eq!(x.cumsum(-1).eval()?.to_vec::<f32>()?, [1.0, 3.0, 3.0, 7.0]);
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
-    cumsum(axis: isize) -> Tensor, |x| x.countable().cumulate("cumsum", How::Reduce(Reducer::Sum), axis);
+    cumsum(axis: isize) -> Tensor, |x| x.countable().cumulate("cumsum", Accumulation::Reduce(Reducer::Sum), axis);
 
-    /// At each place along `axis` the product of all elements up to it. The gradient is right where elements are 0.
-    /// 16-bit floats are multiplied as f32, booleans as i32. Poisoned as [`Tensor::cumsum`].
-    cumprod(axis: isize) -> Tensor, |x| x.countable().cumulate("cumprod", How::Reduce(Reducer::Prod), axis);
+    /// The cumulative product along `axis` (PyTorch's and NumPy's `cumprod`). The gradient is exact where elements are
+    /// 0. 16-bit floats are multiplied as f32, booleans as i32. Poisoned under the same conditions as
+    /// [`Tensor::cumsum`].
+    cumprod(axis: isize) -> Tensor, |x| x.countable().cumulate("cumprod", Accumulation::Reduce(Reducer::Prod), axis);
 
-    /// At each place along `axis` `log Σ exp(x)` of all elements up to it, without overflow. 16-bit floats are computed
-    /// as f32. Poisoned if there is no such axis, or for elements that are not floats.
-    logcumsumexp(axis: isize) -> Tensor, |x| x.cumulate("logcumsumexp", How::LogAddExp, axis);
+    /// `log Σ exp(x)` of all elements up to each one along `axis`, without overflow (PyTorch's `logcumsumexp`). 16-bit
+    /// floats are computed as f32. Poisoned if the elements are not floats, or if there is no such axis.
+    logcumsumexp(axis: isize) -> Tensor, |x| x.cumulate("logcumsumexp", Accumulation::LogAddExp, axis);
 
-    /// At each place along `axis` the largest of the elements up to it, and its index (i32): of equal ones the last.
-    /// From the first NaN on, all are NaN, with the index of the latest. The gradient flows to the element at the index.
+    /// The cumulative maximum along `axis` and its index (i32), `(values, indices)` (PyTorch's `cummax`). Of equal
+    /// elements the last one counts. From the first NaN on, all values are NaN, with the index of the latest NaN. The
+    /// gradient flows to the element at the index.
     ///
-    /// Poisoned as [`Tensor::cumsum`], and for booleans.
+    /// Poisoned under the same conditions as [`Tensor::cumsum`], and for booleans.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -224,23 +231,23 @@ methods! {
     /// ```
     cummax(axis: isize) -> (Tensor, Tensor), |x| x.running_extreme("cummax", Reducer::Max, axis);
 
-    /// At each place along `axis` the smallest of the elements up to it, and its index (i32): as [`Tensor::cummax`].
+    /// The cumulative minimum along `axis` and its index (i32), like [`Tensor::cummax`].
     cummin(axis: isize) -> (Tensor, Tensor), |x| x.running_extreme("cummin", Reducer::Min, axis);
 }
 
 impl Tensor {
-    fn cumulate(&self, method: &'static str, how: How, axis: isize) -> Result<Tensor, Refusal> {
+    fn cumulate(&self, method: &'static str, accumulation: Accumulation, axis: isize) -> Result<Tensor, Refusal> {
         self.live()?;
-        let takes = if how == How::LogAddExp { DTypeSet::Floats } else { DTypeSet::Numbers };
+        let takes = if accumulation == Accumulation::LogAddExp { DTypeSet::Floats } else { DTypeSet::Numbers };
         let axis = takes.check(self.dtype()).and_then(|()| self.shape().axis(axis))?;
-        let to = result_of(method, self.dtype());
-        // One element is its own sum; of none there is no window.
+        let dtype = result_of(method, self.dtype());
+        // One element is its own sum; zero elements have no window.
         if self.shape()[axis] <= 1 || self.shape().num_elements() == 0 {
-            return Ok(self.to_dtype(to));
+            return Ok(self.to_dtype(dtype));
         }
-        let chosen = matches!(how, How::Reduce(Reducer::Max | Reducer::Min));
-        let from = if chosen { self.clone() } else { wide(self) };
-        Ok(Tensor::try_apply(Cumulative { method, how, axis, reverse: false }, &[&from])?.to_dtype(to))
+        let is_extreme = matches!(accumulation, Accumulation::Reduce(Reducer::Max | Reducer::Min));
+        let operand = if is_extreme { self.clone() } else { wide(self) };
+        Ok(Tensor::try_apply(Cumulative { method, accumulation, axis, reverse: false }, &[&operand])?.to_dtype(dtype))
     }
 
     fn running_extreme(
@@ -249,14 +256,14 @@ impl Tensor {
         reducer: Reducer,
         axis: isize,
     ) -> Result<(Tensor, Tensor), Refusal> {
-        let extreme = self.cumulate(method, How::Reduce(reducer), axis)?;
+        let extreme = self.cumulate(method, Accumulation::Reduce(reducer), axis)?;
         if self.size(axis) > i32::MAX as usize {
-            return Err(format!("axis {axis} of {} is longer than an i32 counts", self.shape()).into());
+            return Err(format!("axis {axis} of {} has more elements than an i32 can count", self.shape()).into());
         }
-        // Where an element equals the extreme so far it is the newest one.
-        let place = Tensor::iota(DType::I32, self.shape(), axis);
-        let newest = self.eq(&extreme).or(self.ne(self)).select(&place, &place.zeros_like());
-        let index = newest.cumulate(method, How::Reduce(Reducer::Max), axis)?;
+        // An element that equals the extreme so far is the latest extreme.
+        let position = Tensor::iota(DType::I32, self.shape(), axis);
+        let latest = self.eq(&extreme).or(self.ne(self)).select(&position, &position.zeros_like());
+        let index = latest.cumulate(method, Accumulation::Reduce(Reducer::Max), axis)?;
         Ok((extreme, index))
     }
 }

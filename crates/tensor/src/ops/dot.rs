@@ -1,4 +1,4 @@
-//! Products of tensors: `dot_general` and `matmul` upon it.
+//! Products of tensors: `dot_general`, and `matmul` built on it.
 
 use super::dtype_set::DTypeSet;
 use super::promote::common_dtype;
@@ -8,10 +8,10 @@ use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
 use crate::{AsTensor, Shape, Tensor, TensorType};
 
-/// Which axes of the two sides go together. An axis in neither list is free: it stays in the result.
+/// The paired axes of both operands. An axis in neither list is free: it stays in the result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct DotGeneral {
-    /// The method that the user called.
+    /// The public method, for messages.
     method: &'static str,
     lhs_batch: Vec<usize>,
     rhs_batch: Vec<usize>,
@@ -31,9 +31,9 @@ impl DotGeneral {
         free_axes(rank, &self.rhs_batch, &self.rhs_contracting)
     }
 
-    /// The cotangent of one side, given the other: contract the cotangent of the result with the other side's free
-    /// axes, then put the axes in this side's order. `y` is that side, of rank `rank`; `g_free` are the axes of the
-    /// cotangent that stem from `y`.
+    /// The cotangent of one operand, given the other operand `y`. It contracts the cotangent of the result with the
+    /// free axes of `y`, and then reorders the axes. `rank` is the rank of the result, that is, of the operand whose
+    /// cotangent is computed.
     fn side_vjp(side: &Side<'_>, g: &Tensor, y: &Tensor, rank: usize) -> Tensor {
         let y_free = free_axes(y.rank(), side.other_batch, side.other_contracting);
         let product = Tensor::apply(
@@ -46,7 +46,8 @@ impl DotGeneral {
             },
             &[g, y],
         );
-        // The product's axes: batch, this side's free axes, then the other side's contracting axes in rising order.
+        // The axes of the product are the batch axes, this operand's free axes, and the other operand's contracting
+        // axes in ascending order.
         let mut order: Vec<usize> = side.batch.to_vec();
         order.extend(free_axes(rank, side.batch, side.contracting));
         let mut pairs: Vec<(usize, usize)> =
@@ -54,20 +55,20 @@ impl DotGeneral {
         pairs.sort_unstable();
         order.extend(pairs.iter().map(|p| p.1));
         let mut permutation = vec![0; rank];
-        for (at, &axis) in order.iter().enumerate() {
-            permutation[axis] = at;
+        for (position, &axis) in order.iter().enumerate() {
+            permutation[axis] = position;
         }
         product.permuted(permutation)
     }
 }
 
-/// One side of a product, as its derivative sees it.
+/// The axes of one operand for its derivative.
 struct Side<'a> {
     batch: &'a [usize],
     contracting: &'a [usize],
     other_batch: &'a [usize],
     other_contracting: &'a [usize],
-    /// The axes of the result that stem from the other side's free axes.
+    /// The axes of the result that are the other operand's free axes.
     g_contracting: Vec<usize>,
 }
 
@@ -82,9 +83,9 @@ impl Operation for DotGeneral {
         }
         DTypeSet::NumbersAndComplex.check(lhs.dtype)?;
         let check = |side: &str, shape: &Shape, batch: &[usize], contracting: &[usize]| {
-            let mut named: Vec<usize> = batch.iter().chain(contracting).copied().collect();
-            named.sort_unstable();
-            if named.windows(2).any(|p| p[0] == p[1]) || named.last().is_some_and(|&a| a >= shape.rank()) {
+            let mut axes: Vec<usize> = batch.iter().chain(contracting).copied().collect();
+            axes.sort_unstable();
+            if axes.windows(2).any(|p| p[0] == p[1]) || axes.last().is_some_and(|&a| a >= shape.rank()) {
                 return Err(format!(
                     "the axes {batch:?} and {contracting:?} are not different axes of the {side} {shape}"
                 ));
@@ -93,13 +94,13 @@ impl Operation for DotGeneral {
         };
         check("left side", &lhs.shape, &self.lhs_batch, &self.lhs_contracting)?;
         check("right side", &rhs.shape, &self.rhs_batch, &self.rhs_contracting)?;
-        let pairs = |a: &[usize], b: &[usize], what: &str| -> Result<(), String> {
+        let pairs = |a: &[usize], b: &[usize], kind: &str| -> Result<(), String> {
             if a.len() != b.len() {
-                return Err(format!("the two sides have {} and {} {what} axes", a.len(), b.len()));
+                return Err(format!("the two sides have {} and {} {kind} axes", a.len(), b.len()));
             }
             match a.iter().zip(b).find(|&(&i, &j)| lhs.shape[i] != rhs.shape[j]) {
                 Some((&i, &j)) => Err(format!(
-                    "cannot multiply {} by {}: the {what} axes {i} and {j} have {} and {} elements",
+                    "cannot multiply {} by {}: the {kind} axes {i} and {j} have {} and {} elements",
                     lhs.shape, rhs.shape, lhs.shape[i], rhs.shape[j]
                 )),
                 None => Ok(()),
@@ -107,10 +108,10 @@ impl Operation for DotGeneral {
         };
         pairs(&self.lhs_batch, &self.rhs_batch, "batch")?;
         pairs(&self.lhs_contracting, &self.rhs_contracting, "contracted")?;
-        let mut to: Vec<usize> = self.lhs_batch.iter().map(|&a| lhs.shape[a]).collect();
-        to.extend(self.lhs_free(lhs.shape.rank()).iter().map(|&a| lhs.shape[a]));
-        to.extend(self.rhs_free(rhs.shape.rank()).iter().map(|&a| rhs.shape[a]));
-        one(TensorType::new(lhs.dtype, to))
+        let mut shape: Vec<usize> = self.lhs_batch.iter().map(|&a| lhs.shape[a]).collect();
+        shape.extend(self.lhs_free(lhs.shape.rank()).iter().map(|&a| lhs.shape[a]));
+        shape.extend(self.rhs_free(rhs.shape.rank()).iter().map(|&a| rhs.shape[a]));
+        one(TensorType::new(lhs.dtype, shape))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let (lhs, rhs, g) = (cx.input(0), cx.input(1), cx.cotangent());
@@ -154,8 +155,11 @@ impl Operation for DotGeneral {
 }
 
 impl Tensor {
-    /// The general product: sums over pairs of contracted axes, keeps pairs of batch axes once, keeps all other axes.
-    /// The result's axes are the batch axes, then the free axes of the left, then those of the right.
+    /// The general product (StableHLO's and JAX's `dot_general`). It sums over pairs of contracting axes and pairs up
+    /// batch axes; all other axes are free. `batch` and `contracting` list the axes of this tensor, then those of
+    /// `rhs`. The axes of the result are the batch axes, the free axes of this tensor, and the free axes of `rhs`.
+    ///
+    /// Poisoned if paired axes differ in number or size, for booleans, or if no common dtype exists.
     #[track_caller]
     pub fn dot_general(
         &self,
@@ -166,7 +170,7 @@ impl Tensor {
         self.product("dot_general", rhs.as_tensor(), batch, contracting)
     }
 
-    /// [`Tensor::dot_general`] for `method`, which faults name.
+    /// [`Tensor::dot_general`] under the name `method` in messages.
     #[track_caller]
     pub(super) fn product(
         &self,
@@ -188,8 +192,11 @@ impl Tensor {
         })
     }
 
-    /// The matrix product, as NumPy's `matmul`: `[…, n, k]` by `[…, k, m]` gives `[…, n, m]`, the leading axes
-    /// broadcast, a vector on the left is a row and one on the right a column whose axis of size 1 vanishes.
+    /// The matrix product (PyTorch's and NumPy's `matmul`): `[…, n, k]` by `[…, k, m]` gives `[…, n, m]`, and leading
+    /// axes broadcast. A vector on the left is a row and a vector on the right is a column; their axis of size 1 is
+    /// removed from the result.
+    ///
+    /// Poisoned if the sizes do not fit, if either operand is a scalar, or for booleans.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -206,7 +213,7 @@ impl Tensor {
         })
     }
 
-    /// [`Tensor::matmul`] of operands that have one dtype.
+    /// [`Tensor::matmul`] for operands of one dtype.
     fn matmul_same_dtype(&self, rhs: &Tensor) -> Result<Tensor, Refusal> {
         if self.rank() == 0 || rhs.rank() == 0 {
             return Err(format!(
@@ -230,7 +237,7 @@ impl Tensor {
         if rhs.rank() <= 2 {
             return Tensor::try_apply(matmul(vec![], contracted, 0), &[self, rhs]);
         }
-        // Batches: bring both sides to the same leading axes.
+        // Broadcast both operands to the same leading axes.
         let leading = |t: &Tensor| Shape::from(&t.shape()[..t.rank().saturating_sub(2)]);
         let batch = leading(self).broadcast(&leading(rhs))?;
         let lhs = if self.rank() == 1 { self.unsqueeze(0) } else { self.clone() };
@@ -240,13 +247,13 @@ impl Tensor {
     }
 }
 
-/// Both sides in the dtype in which their product is computed.
+/// Converts both operands to the dtype in which their product is computed.
 pub(super) fn product_operands(lhs: &Tensor, rhs: &Tensor) -> Result<(Tensor, Tensor), Refusal> {
     let dtype = common_dtype(lhs, rhs)?;
     Ok((for_product(lhs, dtype)?, for_product(rhs, dtype)?))
 }
 
-/// A stack of matrices repeated to the leading axes `batch`.
+/// Broadcasts a stack of matrices to the leading axes `batch`.
 fn spread(t: &Tensor, batch: &Shape) -> Tensor {
     let matrix = &t.shape()[t.rank().saturating_sub(2)..];
     t.broadcast_to([batch.dims(), matrix].concat())

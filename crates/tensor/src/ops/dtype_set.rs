@@ -1,4 +1,4 @@
-//! Which dtypes an operation takes, and what it says of others.
+//! The dtypes that an operation accepts, and its error messages for others.
 
 use crate::autocast::for_method;
 use crate::scope::Refusal;
@@ -8,7 +8,7 @@ use crate::{DType, Tensor};
 pub(super) enum DTypeSet {
     Floats,
     FloatsAndComplex,
-    /// Real ones.
+    /// Real numbers.
     Numbers,
     NumbersAndComplex,
     NumbersAndBooleans,
@@ -19,7 +19,7 @@ pub(super) enum DTypeSet {
 }
 
 impl DTypeSet {
-    /// Nothing, or a sentence for the fault.
+    /// Checks that the set contains `dtype`. An error is the message of the fault.
     pub(super) fn check(self, dtype: DType) -> Result<(), String> {
         let signed = dtype.is_float() || (dtype.is_integer() && !dtype.is_unsigned());
         let (fits, expected) = match self {
@@ -40,7 +40,7 @@ impl DTypeSet {
         }
     }
 
-    /// The operand of a `method` that is composed of others, as autocast wants it.
+    /// Checks the operand of a composed `method` and applies autocast to it.
     pub(super) fn operand(self, method: &str, x: &Tensor) -> Result<Tensor, Refusal> {
         x.live()?;
         self.check(x.dtype())?;

@@ -1,6 +1,6 @@
-//! Boxes whose place a program computes: cut out, or written over.
+//! Slices at positions that a program computes: read and updated.
 //!
-//! Their sizes are known while recording. Not here: boxes at a known place (`slice.rs`).
+//! Their sizes are known while recording. Not here: slices at positions that are known while recording (`slice.rs`).
 
 use super::constant::holds;
 use super::dtype_set::DTypeSet;
@@ -15,8 +15,8 @@ struct DynamicSlice {
     sizes: Vec<usize>,
 }
 
-/// No derivative flows to the starts.
-fn nothing_for(starts: usize) -> impl Iterator<Item = Option<Tensor>> {
+/// The starts have no derivative.
+fn no_cotangents(starts: usize) -> impl Iterator<Item = Option<Tensor>> {
     std::iter::repeat_with(|| None).take(starts)
 }
 
@@ -31,7 +31,7 @@ impl Operation for DynamicSlice {
         let (g, zeros) = (cx.cotangent(), cx.input(0).zeros_like());
         let inputs: Vec<&Tensor> = [&zeros, &g].into_iter().chain(&cx.inputs[1..]).collect();
         let placed = Tensor::apply(DynamicUpdateSlice, &inputs);
-        [Some(placed)].into_iter().chain(nothing_for(cx.inputs.len() - 1)).collect()
+        [Some(placed)].into_iter().chain(no_cotangents(cx.inputs.len() - 1)).collect()
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.dynamic_slice {}, sizes = {:?} : {}", cx.operands(), self.sizes, cx.signature())
@@ -57,7 +57,7 @@ impl Operation for DynamicUpdateSlice {
         let sizes = update.shape().to_vec();
         [Some(Tensor::apply(DynamicUpdateSlice, &to_operand)), Some(Tensor::apply(DynamicSlice { sizes }, &to_update))]
             .into_iter()
-            .chain(nothing_for(starts.len()))
+            .chain(no_cotangents(starts.len()))
             .collect()
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
@@ -65,44 +65,45 @@ impl Operation for DynamicUpdateSlice {
     }
 }
 
-/// The starts of a box of `sizes` in `of`, as the operations take them: scalars of one dtype.
-fn starts_in(of: &Tensor, starts: &[Tensor], sizes: &[usize]) -> Result<Vec<Tensor>, Refusal> {
-    all_live(std::iter::once(of).chain(starts))?;
-    let shape = of.shape();
+/// Checks the starts of a slice of `sizes` in `operand`, and converts them to scalars of one dtype.
+fn starts_in(operand: &Tensor, starts: &[Tensor], sizes: &[usize]) -> Result<Vec<Tensor>, Refusal> {
+    all_live(std::iter::once(operand).chain(starts))?;
+    let shape = operand.shape();
     if starts.len() != shape.rank() || sizes.len() != shape.rank() {
         return Err(format!(
             "{} starts and {} sizes were given; {} has {} axes",
             starts.len(),
             sizes.len(),
-            of.ty(),
+            operand.ty(),
             shape.rank()
         )
         .into());
     }
     if (0..shape.rank()).any(|a| sizes[a] > shape[a]) {
-        return Err(format!("a box of {} is not within {}", Shape::from(sizes), of.ty()).into());
+        return Err(format!("a box of {} is not within {}", Shape::from(sizes), operand.ty()).into());
     }
     let narrow = shape.iter().all(|&size| i32::try_from(size).is_ok());
     let dtype = if narrow { DType::I32 } else { DType::I64 };
-    let mut found = Vec::with_capacity(starts.len());
+    let mut scalars = Vec::with_capacity(starts.len());
     for (axis, start) in starts.iter().enumerate() {
         if start.rank() != 0 || DTypeSet::Integers.check(start.dtype()).is_err() {
-            return Err(format!("the start of axis {axis} must be an integer scalar, it is {}", start.ty()).into());
+            return Err(format!("the start of axis {axis} must be an integer scalar, not {}", start.ty()).into());
         }
-        // One of more bits would wrap around when it becomes an i32.
+        // A wider integer would wrap when it is converted to i32, so it is clamped first.
         let last = (shape[axis] - sizes[axis]) as f64;
         let wraps = start.dtype().size_in_bytes() > 4 || start.dtype() == DType::U32;
         let start = if wraps && holds(start.dtype(), last) { start.maximum(0.0).minimum(last) } else { start.clone() };
-        found.push(start.to_dtype(dtype));
+        scalars.push(start.to_dtype(dtype));
     }
-    Ok(found)
+    Ok(scalars)
 }
 
 impl Tensor {
-    /// The box of these sizes that begins at `starts`, one integer scalar an axis, which the program computes (JAX's
-    /// `dynamic_slice`). A start that would let the box end outside is moved to the nearest place where it does not.
+    /// The slice of the given sizes that begins at `starts`: one integer scalar for each axis, which the program
+    /// computes (JAX's `dynamic_slice`). Starts are clamped so that the slice lies within the tensor.
     ///
-    /// The gradient is put where the box was.
+    /// The gradient flows to the elements of the slice. Poisoned if there is not one start and one size for each axis,
+    /// or if a size is too large.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -121,9 +122,12 @@ impl Tensor {
         })
     }
 
-    /// This tensor with `update` written over the box that begins at `starts`, one integer scalar an axis, which the
-    /// program computes (JAX's `dynamic_update_slice`). A start that would let the box end outside is moved to the nearest
-    /// place where it does not. `update` has the dtype of this tensor.
+    /// This tensor with `update` written over the slice that begins at `starts`: one integer scalar for each axis,
+    /// which the program computes (JAX's `dynamic_update_slice`). Starts are clamped so that the slice lies within the
+    /// tensor.
+    ///
+    /// Poisoned if `update` has another dtype than this tensor, if it is too large, or if there is not one start for
+    /// each axis.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};

@@ -1,4 +1,4 @@
-//! Elementwise exponentials, logarithms and what is made of them.
+//! Elementwise exponentials, logarithms and functions built on them.
 
 use super::dtype_set::DTypeSet;
 use super::unary::{composed, unary};
@@ -8,24 +8,24 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 
 unary! {
-    /// `eˣ`, elementwise. Derivative `eˣ`.
+    /// `eˣ`, elementwise. The derivative is `eˣ`.
     exp, Exponential, "stablehlo.exponential", FloatsAndComplex, |x, y, g| Some(g * y);
 
-    /// `eˣ − 1`, exact near 0, elementwise. Derivative `eˣ`.
+    /// `eˣ − 1`, elementwise, accurate near 0. The derivative is `eˣ`.
     expm1, ExponentialMinusOne, "stablehlo.exponential_minus_one", FloatsAndComplex, |x, y, g| Some(g * (y + 1.0));
 
-    /// The natural logarithm, elementwise; NaN below 0, and of complex numbers the branch with an imaginary part in
-    /// `(−π, π]`. Derivative `1/x`.
+    /// The natural logarithm, elementwise; NaN below 0. For complex numbers, the imaginary part is in `(−π, π]`. The
+    /// derivative is `1/x`.
     log, Log, "stablehlo.log", FloatsAndComplex, |x, y, g| Some(g / x);
 
-    /// `log(1 + x)`, exact near 0, elementwise. Derivative `1/(1 + x)`.
+    /// `log(1 + x)`, elementwise, accurate near 0. The derivative is `1/(1 + x)`.
     log1p, LogPlusOne, "stablehlo.log_plus_one", FloatsAndComplex, |x, y, g| Some(g / (x + 1.0));
 
-    /// The logistic function `1/(1 + e⁻ˣ)`, elementwise. Derivative `y(1 − y)`.
+    /// The logistic function `y = 1/(1 + e⁻ˣ)`, elementwise. The derivative is `y(1 − y)`.
     sigmoid, Logistic, "stablehlo.logistic", FloatsAndComplex, |x, y, g| Some(g * y * (1.0 - y));
 }
 
-/// `x·log(y)`, where both derivatives need more care than the product gives.
+/// `x·log(y)`, with derivatives that handle `x = 0`.
 #[derive(Debug)]
 struct XLogY;
 
@@ -39,9 +39,9 @@ impl Operation for XLogY {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let (x, y, g) = (cx.input(0), cx.input(1), cx.cotangent());
-        let nothing = x.eq(0.0).and(y.le(0.0));
+        let is_zero = x.eq(0.0).and(y.le(0.0));
         let zeros = g.zeros_like();
-        vec![Some(nothing.select(&zeros, &(&g * y.log()))), Some(nothing.select(&zeros, &(&g * x / y)))]
+        vec![Some(is_zero.select(&zeros, &(&g * y.log()))), Some(is_zero.select(&zeros, &(&g * x / y)))]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let ty = cx.result().clone();
@@ -64,28 +64,28 @@ impl Operation for XLogY {
     }
 }
 
-/// A name for the private function of `operation` on values of this type.
+/// The name of the private function for `operation` on this type.
 pub(super) fn function_name(operation: &str, ty: &TensorType) -> String {
     let dims: Vec<_> = ty.shape.iter().map(usize::to_string).collect();
     format!("{operation}_{}_{}", ty.dtype.name(), dims.join("x"))
 }
 
 composed! {
-    /// `2ˣ`, elementwise. Derivative `log(2)·2ˣ`.
+    /// `2ˣ`, elementwise. The derivative is `log(2)·2ˣ`.
     exp2, FloatsAndComplex, |x| (x * std::f64::consts::LN_2).exp();
 
-    /// The logarithm to the base 2, elementwise; NaN below 0. Derivative `1/(x·log(2))`.
+    /// The base-2 logarithm, elementwise; NaN below 0. The derivative is `1/(x·log(2))`.
     log2, FloatsAndComplex, |x| x.log() / std::f64::consts::LN_2;
 
-    /// The logarithm to the base 10, elementwise; NaN below 0. Derivative `1/(x·log(10))`.
+    /// The base-10 logarithm, elementwise; NaN below 0. The derivative is `1/(x·log(10))`.
     log10, FloatsAndComplex, |x| x.log() / std::f64::consts::LN_10;
 
-    /// `log(x/(1 − x))`, the inverse of [`Tensor::sigmoid`], elementwise; NaN outside `[0, 1]`. Derivative
+    /// `log(x/(1 − x))`, the inverse of [`Tensor::sigmoid`], elementwise; NaN outside `[0, 1]`. The derivative is
     /// `1/(x(1 − x))`.
     logit, Floats, |x| x.log() - (-&x).log1p();
 
-    /// `log(eᵃ + eᵇ)`, elementwise, without overflow; the larger of both where one is infinite. Derivatives
-    /// `sigmoid(a − b)` and `sigmoid(b − a)`. With 0 on the right it is the softplus.
+    /// `log(eᵃ + eᵇ)`, elementwise, without overflow; the larger operand where either is infinite. The derivatives are
+    /// `sigmoid(a − b)` and `sigmoid(b − a)`. `x.logaddexp(0.0)` is the softplus of `x`.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -98,25 +98,25 @@ composed! {
         larger + below.exp().log1p()
     };
 
-    /// `log₂(2ᵃ + 2ᵇ)`, elementwise, without overflow; the larger of both where one is infinite.
+    /// `log₂(2ᵃ + 2ᵇ)`, elementwise, without overflow; the larger operand where either is infinite.
     logaddexp2, Floats, |a, b| {
         let (larger, below) = larger_and_below(&a, &b);
         larger + below.exp2().log1p() / std::f64::consts::LN_2
     };
 
-    /// `x·log(y)`, elementwise; 0 where `x` is 0, whatever number `y` is. Derivatives `log(y)` and `x/y`, and 0 where `x` is
-    /// 0 and `y` not above it.
+    /// `x·log(y)`, elementwise; 0 where `x` is 0 and `y` is not NaN. The derivatives are `log(y)` and `x/y`. Both are 0
+    /// where `x` is 0 and `y ≤ 0`.
     xlogy, Floats, |x, y| Tensor::apply(XLogY, &[&x, &y]);
 }
 
-/// The larger of both, and how far the other is below it: `−|a − b|`, and 0 for two equal infinities, whose difference
-/// would be NaN.
+/// The larger of both, and the difference `−|a − b|` of the smaller one to it. The difference is 0 for two equal
+/// infinities, where it would be NaN.
 ///
-/// Both by the same comparison, not by `maximum` and `abs`: those share or drop the gradient of a tie, so that derivatives
-/// of a derivative would be 0 there. Chosen together, either form has all derivatives of the whole.
+/// Both results use one comparison, not `maximum` and `abs`. Those share or drop the gradient of a tie, so that second
+/// derivatives would be 0 there. With one comparison, all derivatives are exact.
 fn larger_and_below(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
-    let (first, difference) = (a.ge(b), a - b);
-    let below = first.select(&-&difference, &difference);
+    let (a_is_larger, difference) = (a.ge(b), a - b);
+    let below = a_is_larger.select(&-&difference, &difference);
     let equal_infinities = a.eq(b).and(a.is_inf());
-    (first.select(a, b), equal_infinities.select(&below.zeros_like(), &below))
+    (a_is_larger.select(a, b), equal_infinities.select(&below.zeros_like(), &below))
 }

@@ -8,7 +8,7 @@ use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
 use crate::{DType, Tensor, TensorType};
 
-/// Which transform: StableHLO's `fft_type`.
+/// The transform: StableHLO's `fft_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Fft,
@@ -28,7 +28,7 @@ impl Kind {
     }
 }
 
-/// Over the last axes, which have these sizes where the numbers are real, or on both sides.
+/// A transform over the last axes. `lengths` are the sizes of these axes on the real side.
 #[derive(Debug)]
 struct Fft {
     kind: Kind,
@@ -57,7 +57,7 @@ impl Operation for Fft {
             Kind::Irfft => {
                 if last == 0 || *shape.last().unwrap_or(&0) != last / 2 + 1 {
                     return Err(format!(
-                        "the last axis transformed of {from} must have n/2 + 1 elements, which is {} for n = {last}",
+                        "the last transformed axis of {from} must have n/2 + 1 elements, which is {} for n = {last}",
                         last / 2 + 1
                     ));
                 }
@@ -69,27 +69,28 @@ impl Operation for Fft {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let g = cx.cotangent();
-        let again = |kind, x: &Tensor| Tensor::apply(Fft { kind, lengths: self.lengths.clone() }, &[x]);
+        let transform = |kind, x: &Tensor| Tensor::apply(Fft { kind, lengths: self.lengths.clone() }, &[x]);
         let last = self.lengths.last().copied().unwrap_or(1);
         vec![Some(match self.kind {
-            // The matrix of the transform is symmetric.
-            Kind::Fft | Kind::Ifft => again(self.kind, &g),
-            // The first half of a whole transform: what was left out gets no gradient.
+            // The matrix of the transform is symmetric, so the transform is its own derivative.
+            Kind::Fft | Kind::Ifft => transform(self.kind, &g),
+            // The result is the first half of a full transform; the other half gets no gradient.
             Kind::Rfft => {
                 let rank = g.rank();
                 let mut high = vec![0; rank];
                 high[rank - 1] = (last - (last / 2 + 1)) as i64;
                 let whole = g.pad(&Tensor::zeros(g.dtype(), []), &vec![0; rank], &high, &vec![0; rank]);
-                again(Kind::Fft, &whole).real()
+                transform(Kind::Fft, &whole).real()
             }
-            // All but the first number, and the last of an even size, count for themselves and for their conjugates.
+            // All elements count twice, for themselves and their conjugates, except the first, and the last for an even
+            // size.
             Kind::Irfft => {
                 let count: f64 = self.lengths.iter().map(|&n| n as f64).product();
                 let half = last / 2 + 1;
                 let weight: Vec<f64> =
                     (0..half).map(|k| if k == 0 || 2 * k == last { 1.0 / count } else { 2.0 / count }).collect();
                 let weight = Tensor::from_slice(&weight, [half]).to_dtype(g.dtype());
-                (again(Kind::Rfft, &g) * weight).conj()
+                (transform(Kind::Rfft, &g) * weight).conj()
             }
         })]
     }
@@ -100,10 +101,10 @@ impl Operation for Fft {
 }
 
 methods! {
-    /// The discrete Fourier transform over one to three different `axes`: `Σₙ xₙ exp(−2πi·kn/N)` along each. A real
-    /// tensor becomes complex first. Shapes do not change.
+    /// The discrete Fourier transform over one to three different `axes`: `Σₙ xₙ exp(−2πi·kn/N)` along each (NumPy's
+    /// `fft.fftn`). A real tensor is first converted to complex numbers. The shape does not change.
     ///
-    /// Poisoned when an axis has no element, when there are none or more than three axes, or for integers.
+    /// Poisoned if an axis is empty, if there are not one to three axes, or for integers.
     ///
     /// ```
     /// use fulmen_tensor::{Complex, Tensor};
@@ -116,8 +117,8 @@ methods! {
     /// The inverse of [`Tensor::fft`]: `1/N·Σₖ xₖ exp(2πi·kn/N)` along each of the `axes`.
     ifft(axes: &[isize]) -> Tensor, |x| x.transform(Kind::Ifft, axes, None);
 
-    /// [`Tensor::fft`] of a real tensor without what its symmetry tells: of the last of `axes`, with `n` elements, the
-    /// result has the first `n/2 + 1`. f64 gives c128, narrower floats c64.
+    /// [`Tensor::fft`] of a real tensor, without the half that follows by symmetry (NumPy's `fft.rfftn`). If the last
+    /// of `axes` has `n` elements, the result has the first `n/2 + 1`. f64 gives c128, narrower floats give c64.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -128,10 +129,10 @@ methods! {
     /// ```
     rfft(axes: &[isize]) -> Tensor, |x| x.transform(Kind::Rfft, axes, None);
 
-    /// The inverse of [`Tensor::rfft`], where the last of `axes` had `n` elements: a real tensor. The imaginary parts that
-    /// a real tensor's transform cannot have are ignored.
+    /// The inverse of [`Tensor::rfft`]: a real tensor with `n` elements along the last of `axes` (NumPy's
+    /// `fft.irfftn`). Imaginary parts that the transform of a real tensor cannot have are ignored.
     ///
-    /// Poisoned when that axis has not `n/2 + 1` elements.
+    /// Poisoned if that axis does not have `n/2 + 1` elements.
     irfft(axes: &[isize], n: usize) -> Tensor, |x| x.transform(Kind::Irfft, axes, Some(n));
 }
 
@@ -141,7 +142,7 @@ impl Tensor {
         if !(1..=3).contains(&axes.len()) {
             return Err(format!("takes one to three axes, not {}: {axes:?}", axes.len()).into());
         }
-        // Checks that they differ; the order in which they were named stays.
+        // This only checks that the axes differ; their order is kept below.
         self.shape().axes(axes)?;
         let takes = if kind == Kind::Rfft { DTypeSet::Floats } else { DTypeSet::FloatsAndComplex };
         takes.check(self.dtype())?;
@@ -149,21 +150,21 @@ impl Tensor {
         if kind != Kind::Rfft && !x.dtype().is_complex() {
             x = x.to_dtype(if x.dtype() == DType::F64 { DType::C128 } else { DType::C64 });
         }
-        let named = axes.iter().map(|&axis| self.shape().axis(axis)).collect::<Result<Vec<_>, _>>()?;
-        let mut order: Vec<usize> = (0..self.rank()).filter(|a| !named.contains(a)).collect();
-        order.extend(&named);
+        let transformed = axes.iter().map(|&axis| self.shape().axis(axis)).collect::<Result<Vec<_>, _>>()?;
+        let mut order: Vec<usize> = (0..self.rank()).filter(|a| !transformed.contains(a)).collect();
+        order.extend(&transformed);
         let in_place = order.iter().enumerate().all(|(i, &a)| i == a);
-        let mut lengths: Vec<usize> = named.iter().map(|&a| self.shape()[a]).collect();
+        let mut lengths: Vec<usize> = transformed.iter().map(|&a| self.shape()[a]).collect();
         if let (Some(last), Some(n)) = (lengths.last_mut(), n) {
             *last = n;
         }
         if in_place {
             return Tensor::try_apply(Fft { kind, lengths }, &[&x]);
         }
-        let mut back = vec![0; order.len()];
-        for (at, &axis) in order.iter().enumerate() {
-            back[axis] = at;
+        let mut inverse = vec![0; order.len()];
+        for (position, &axis) in order.iter().enumerate() {
+            inverse[axis] = position;
         }
-        Ok(Tensor::try_apply(Fft { kind, lengths }, &[&x.permuted(order)])?.permuted(back))
+        Ok(Tensor::try_apply(Fft { kind, lengths }, &[&x.permuted(order)])?.permuted(inverse))
     }
 }

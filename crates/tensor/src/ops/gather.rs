@@ -1,8 +1,8 @@
-//! Elements by their index: rows of a table, one element a row, points.
+//! Reading elements by index: slices along an axis, single elements, points.
 //!
-//! [`Gather`] is StableHLO's `gather` for windows that span whole axes; its derivative is a scatter. It takes indices that
-//! lie inside; the methods see to that. Not here: writing by index (`scatter.rs`), boxes whose place a program computes
-//! (`dynamic_slice.rs`).
+//! [`Gather`] is StableHLO's `gather` for windows that span whole axes; its derivative is a scatter. It takes indices
+//! within range, which the methods ensure. Not here: writing by index (`scatter.rs`), and slices at positions that a
+//! program computes (`dynamic_slice.rs`).
 
 use super::bounds::{self, ClampedIndices, OutOfBounds};
 use super::scatter::{Combine, Scatter};
@@ -13,23 +13,23 @@ use crate::scope::Refusal;
 use crate::tensor::all_live;
 use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 
-/// How the axes of an operand, of indices and of what is taken (or written) belong together. Each index names an element
-/// along the axes `mapped`, which the result does not have; along all other axes it is the whole axis.
+/// How the axes of an operand, of indices and of the gathered elements (or the updates) correspond. Each index names an
+/// element along the axes `mapped`, which the result lacks. Along all other axes it covers the whole axis.
 #[derive(Clone, Debug)]
 pub(super) struct Dimensions {
-    /// The axes of what is taken that stem from the operand.
+    /// The axes of the gathered elements that come from the operand.
     window: Vec<usize>,
-    /// The axes of the operand that an index names.
+    /// The operand's axes along which an index names an element.
     mapped: Vec<usize>,
-    /// The axes of the operand, and of the indices, that go along with each other.
+    /// The paired batch axes: of the operand here, of the indices in the next field.
     operand_batch: Vec<usize>,
     indices_batch: Vec<usize>,
-    /// The axis of the indices that holds the components of one index; their rank where each is one number.
+    /// The axis of the indices that holds the components of an index, or their rank if an index is a single number.
     vector: usize,
 }
 
 impl Dimensions {
-    /// Indices of any shape take the place of `axis`.
+    /// Indices of any shape replace `axis`.
     pub(super) fn along(axis: usize, operand_rank: usize, indices_rank: usize) -> Dimensions {
         Dimensions {
             window: (0..axis).chain(axis + indices_rank..(operand_rank + indices_rank).saturating_sub(1)).collect(),
@@ -40,7 +40,7 @@ impl Dimensions {
         }
     }
 
-    /// Indices with the operand's axes, each an element along `axis`.
+    /// Indices of the operand's rank. Each selects one element along `axis`.
     pub(super) fn elements(axis: usize, rank: usize) -> Dimensions {
         let others: Vec<usize> = (0..rank).filter(|&a| a != axis).collect();
         Dimensions {
@@ -64,49 +64,49 @@ impl Dimensions {
         }
     }
 
-    /// The shape of what is taken, or written.
+    /// The shape of the gathered elements, or of the updates.
     pub(super) fn taken(&self, operand: &Shape, indices: &Shape) -> Vec<usize> {
         let whole = |a: &usize| !self.mapped.contains(a) && !self.operand_batch.contains(a);
         let mut windows = (0..operand.rank()).filter(whole).map(|a| operand[a]);
         let mut batches = (0..indices.rank()).filter(|&a| a != self.vector).map(|a| indices[a]);
         let rank = self.window.len() + indices.rank() - usize::from(self.vector < indices.rank());
-        let of = |axis: usize| if self.window.contains(&axis) { windows.next() } else { batches.next() };
-        (0..rank).map_while(of).collect()
+        let size = |axis: usize| if self.window.contains(&axis) { windows.next() } else { batches.next() };
+        (0..rank).map_while(size).collect()
     }
 
-    /// The sizes of one window, in MLIR's spelling.
+    /// The sizes of one window, in MLIR's syntax.
     fn sizes(&self, operand: &Shape) -> String {
         let one = |a: usize| self.mapped.contains(&a) || self.operand_batch.contains(&a);
         let sizes: Vec<String> = (0..operand.rank()).map(|a| if one(a) { 1 } else { operand[a] }.to_string()).collect();
-        // MLIR takes no colon before nothing.
+        // MLIR rejects a colon before an empty list.
         if sizes.is_empty() { "array<i64>".into() } else { format!("array<i64: {}>", sizes.join(", ")) }
     }
 
-    /// The dimension numbers of a gather, or those of a scatter.
+    /// The dimension numbers of a scatter, or else of a gather.
     pub(super) fn attribute(&self, scatter: bool) -> String {
-        let [operation, window, collapsed, operand_batch, indices_batch, map] = match scatter {
-            false => [
-                "gather",
-                "offset_dims",
-                "collapsed_slice_dims",
-                "operand_batching_dims",
-                "start_indices_batching_dims",
-                "start_index_map",
-            ],
-            true => [
+        let [operation, window, collapsed, operand_batch, indices_batch, map] = if scatter {
+            [
                 "scatter",
                 "update_window_dims",
                 "inserted_window_dims",
                 "input_batching_dims",
                 "scatter_indices_batching_dims",
                 "scatter_dims_to_operand_dims",
-            ],
+            ]
+        } else {
+            [
+                "gather",
+                "offset_dims",
+                "collapsed_slice_dims",
+                "operand_batching_dims",
+                "start_indices_batching_dims",
+                "start_index_map",
+            ]
         };
-        let batches = match self.operand_batch.is_empty() {
-            true => String::new(),
-            false => {
-                format!("{operand_batch} = {:?}, {indices_batch} = {:?}, ", self.operand_batch, self.indices_batch)
-            }
+        let batches = if self.operand_batch.is_empty() {
+            String::new()
+        } else {
+            format!("{operand_batch} = {:?}, {indices_batch} = {:?}, ", self.operand_batch, self.indices_batch)
         };
         format!(
             "#stablehlo.{operation}<{window} = {:?}, {collapsed} = {:?}, {batches}{map} = {:?}, \
@@ -115,10 +115,10 @@ impl Dimensions {
         )
     }
 
-    /// Booleans or numbers, one an index, repeated to the shape of what is taken.
-    pub(super) fn spread(&self, of_indices: &Tensor, taken: &Shape) -> Tensor {
+    /// Broadcasts one value for each index to the shape of the gathered elements.
+    pub(super) fn spread(&self, values: &Tensor, taken: &Shape) -> Tensor {
         let axes: Vec<usize> = (0..taken.rank()).filter(|axis| !self.window.contains(axis)).collect();
-        of_indices.broadcast_in_dim(taken, &axes)
+        values.broadcast_in_dim(taken, &axes)
     }
 }
 
@@ -137,7 +137,7 @@ impl Operation for Gather {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let (operand, indices) = (cx.input(0), cx.input(1));
-        // An index that occurs often makes a long sum.
+        // A frequent index makes a long sum.
         let g = wide(&cx.cotangent());
         let zeros = Tensor::zeros(g.dtype(), operand.shape());
         let scatter = Scatter { method: self.method, combine: Combine::Add, dimensions: self.dimensions.clone() };
@@ -146,7 +146,7 @@ impl Operation for Gather {
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         if cx.result().shape.num_elements() == 0 {
-            // Windows of size 1 are not within an axis of size 0.
+            // A window of size 1 does not fit an axis of size 0.
             return format!("stablehlo.constant dense<> : {}", cx.result().stablehlo());
         }
         format!(
@@ -159,10 +159,9 @@ impl Operation for Gather {
     }
 }
 
-/// The element for an index out of range: NaN, or for integers the least signed or the largest unsigned one,
-/// or `true`.
+/// The element for an index out of range: NaN, the smallest signed or largest unsigned integer, or `true`.
 fn nothing(dtype: DType) -> Tensor {
-    // Infinities saturate.
+    // Infinities saturate to the extremes of integers.
     let value = match dtype {
         DType::Bool => f64::INFINITY,
         _ if dtype.is_unsigned() => f64::INFINITY,
@@ -172,32 +171,39 @@ fn nothing(dtype: DType) -> Tensor {
     Tensor::full(dtype, [], value)
 }
 
-/// The axis of `of` that indices name, unless one of the two is poisoned.
-pub(super) fn indexed_axis(of: &Tensor, axis: isize, indices: &Tensor) -> Result<usize, Refusal> {
-    all_live([of, indices])?;
-    Ok(of.shape().axis(axis)?)
+/// The axis of `x` that the indices refer to. An error if either tensor is poisoned.
+pub(super) fn indexed_axis(x: &Tensor, axis: isize, indices: &Tensor) -> Result<usize, Refusal> {
+    all_live([x, indices])?;
+    Ok(x.shape().axis(axis)?)
 }
 
 impl Tensor {
-    /// What the indices of `clamped` find, and nothing where they lay outside.
-    fn found(&self, method: &'static str, dimensions: Dimensions, clamped: &ClampedIndices) -> Result<Tensor, Refusal> {
+    /// The elements at the clamped indices, and [`nothing`] where the index was out of range.
+    fn gathered(
+        &self,
+        method: &'static str,
+        dimensions: Dimensions,
+        clamped: &ClampedIndices,
+    ) -> Result<Tensor, Refusal> {
         let gather = Gather { method, dimensions: dimensions.clone() };
-        let found = Tensor::try_apply(gather, &[self, &clamped.indices])?;
-        Ok(dimensions.spread(&clamped.inside, found.shape()).select(&found, &nothing(self.dtype())))
+        let gathered = Tensor::try_apply(gather, &[self, &clamped.indices])?;
+        Ok(dimensions.spread(&clamped.inside, gathered.shape()).select(&gathered, &nothing(self.dtype())))
     }
 
     fn taken(&self, method: &'static str, axis: isize, indices: &Tensor) -> Result<Tensor, Refusal> {
         let axis = indexed_axis(self, axis, indices)?;
         let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::ToZero)?;
-        self.found(method, Dimensions::along(axis, self.rank(), indices.rank()), &clamped)
+        self.gathered(method, Dimensions::along(axis, self.rank(), indices.rank()), &clamped)
     }
 
-    /// The elements at `indices` along `axis`: the rows of an embedding table, say (JAX's `take`, PyTorch's
-    /// `index_select` for indices of any shape). The axes of `indices` take the place of `axis`.
+    /// The elements at `indices` along `axis`, for example rows of an embedding table (JAX's and NumPy's `take`;
+    /// PyTorch's `index_select` for indices of any shape). The axes of `indices` replace `axis`.
     ///
-    /// An index outside `0..size`, which a device cannot refuse, gives NaN, or where there is none the least signed or
-    /// the largest unsigned integer, or `true`: JAX's choice, but that negative indices do not count from the end. The
-    /// gradient is added up where the elements came from, and that of an index outside is dropped.
+    /// An index outside of `0..size` gives NaN, the smallest signed or largest unsigned integer, or `true`, since a
+    /// device cannot raise an error. This matches JAX, except that negative indices do not count from the end. The
+    /// gradient is added up at the elements that were read; the gradient of an index out of range is dropped.
+    ///
+    /// Poisoned if the indices are not integers, if the axis does not exist, or if it is empty.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -213,8 +219,10 @@ impl Tensor {
         Tensor::record("take", || self.taken("take", axis, indices.as_tensor()))
     }
 
-    /// The slices at `indices`, a list, along `axis` (PyTorch's `index_select`). As [`Tensor::take`], which takes indices
-    /// of any shape.
+    /// The slices at `indices`, a vector, along `axis` (PyTorch's `index_select`). Like [`Tensor::take`], which accepts
+    /// indices of any shape.
+    ///
+    /// Poisoned under the same conditions, and if the rank of `indices` is above 1.
     #[track_caller]
     pub fn index_select(&self, axis: isize, indices: impl AsTensor) -> Tensor {
         Tensor::record("index_select", || {
@@ -223,19 +231,18 @@ impl Tensor {
             match indices.rank() {
                 0 => self.taken("index_select", axis, &indices.reshape([1])),
                 1 => self.taken("index_select", axis, indices),
-                _ => {
-                    Err(format!("the indices {} are not a list; take() takes indices of any shape", indices.ty())
-                        .into())
-                }
+                _ => Err(format!("the indices {} are not a vector; take() accepts indices of any shape", indices.ty())
+                    .into()),
             }
         })
     }
 
-    /// One element an index: `y[i, j, …] = x[i, j, …]` except that `index[i, j, …]` replaces the position along `axis`
-    /// (PyTorch's `gather`). `indices` has the rank of this tensor, and along the other axes at most its sizes; the
-    /// result has the shape of `indices`.
+    /// One element for each index: `y[i, j, …] = x[i, j, …]`, except that `indices[i, j, …]` replaces the position
+    /// along `axis` (PyTorch's `gather`). `indices` has the rank of this tensor. Along the other axes it must not be
+    /// larger than this tensor. The result has the shape of `indices`.
     ///
-    /// An index outside `0..size` gives what [`Tensor::take`] gives there, NaN. The gradient is added up.
+    /// An index out of range gives NaN, like [`Tensor::take`]. Gradients of elements that were read several times are
+    /// added up.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -257,8 +264,8 @@ impl Tensor {
         })
     }
 
-    /// One element an index, as [`Tensor::gather`], where sizes of 1 along the other axes broadcast, both of this tensor
-    /// and of `indices` (NumPy's `take_along_axis`, PyTorch's `take_along_dim`).
+    /// Like [`Tensor::gather`], but axes of size 1 other than `axis` broadcast, of this tensor and of `indices`
+    /// (NumPy's `take_along_axis`, PyTorch's `take_along_dim`).
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -272,34 +279,37 @@ impl Tensor {
         Tensor::record("take_along_axis", || {
             let indices = indices.as_tensor();
             let axis = indexed_axis(self, axis, indices)?;
-            let (mut from, mut to) = (self.shape().to_vec(), indices.shape().to_vec());
-            let fits = from.len() == to.len()
-                && (0..from.len()).all(|a| a == axis || from[a] == to[a] || from[a] == 1 || to[a] == 1);
+            let (mut shape, mut indices_shape) = (self.shape().to_vec(), indices.shape().to_vec());
+            let fits = shape.len() == indices_shape.len()
+                && (0..shape.len())
+                    .all(|a| a == axis || shape[a] == indices_shape[a] || shape[a] == 1 || indices_shape[a] == 1);
             if !fits {
                 return Err(format!(
-                    "the indices {} do not go along with {}: the ranks must be equal, and all sizes but those of axis {axis} \
-                 equal or 1",
+                    "the indices {} do not match {}: the ranks must be equal, and along every axis except {axis} the \
+                     sizes must be equal or 1",
                     indices.ty(),
                     self.ty()
-                ).into());
+                )
+                .into());
             }
-            for a in (0..from.len()).filter(|&a| a != axis) {
-                let size = if from[a] == 1 { to[a] } else { from[a] };
-                (from[a], to[a]) = (size, size);
+            for a in (0..shape.len()).filter(|&a| a != axis) {
+                let size = if shape[a] == 1 { indices_shape[a] } else { shape[a] };
+                (shape[a], indices_shape[a]) = (size, size);
             }
-            self.broadcast_to(from).elements("take_along_axis", axis, &indices.broadcast_to(to))
+            self.broadcast_to(shape).elements("take_along_axis", axis, &indices.broadcast_to(indices_shape))
         })
     }
 
     fn elements(&self, method: &'static str, axis: usize, indices: &Tensor) -> Result<Tensor, Refusal> {
         let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::ToZero)?;
-        self.found(method, Dimensions::elements(axis, self.rank()), &clamped)
+        self.gathered(method, Dimensions::elements(axis, self.rank()), &clamped)
     }
 
-    /// The elements at points: `indices` is `[…, k]`, each index names a place in the first `k` axes, and the result is
-    /// `[…, rest]` with the axes after them (TensorFlow's `gather_nd`, `x[i, j]` with lists in NumPy).
+    /// The elements at points. `indices` is `[…, k]`; each index names a point in the first `k` axes. The result is
+    /// `[…, rest]`, where `rest` are the remaining axes (TensorFlow's `gather_nd`; NumPy's `x[i, j]` with lists).
     ///
-    /// A point outside gives what [`Tensor::take`] gives there, NaN. The gradient is added up.
+    /// A point out of range gives NaN, like [`Tensor::take`]. Gradients of elements that were read several times are
+    /// added up.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -314,37 +324,37 @@ impl Tensor {
             let indices = indices.as_tensor();
             check_points(self, indices)?;
             if indices.size(-1) == 0 {
-                // Compilers do not expect such points.
+                // Compilers do not support points without components.
                 let batch = &indices.shape()[..indices.rank() - 1];
                 return Ok(self.broadcast_to([batch, self.shape()].concat()));
             }
             let clamped = bounds::points(self.shape(), indices, OutOfBounds::ToZero)?;
             let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
-            self.found("gather_nd", dimensions, &clamped)
+            self.gathered("gather_nd", dimensions, &clamped)
         })
     }
 }
 
-/// Whether `part` has the rank of `whole` and is within it along all axes except `axis`.
-pub(super) fn fits_into(what: &str, part: &Tensor, whole: &Tensor, axis: usize) -> Result<(), String> {
+/// Checks that `part` has the rank of `whole` and is not larger along any axis except `axis`.
+pub(super) fn fits_into(name: &str, part: &Tensor, whole: &Tensor, axis: usize) -> Result<(), String> {
     let (small, large) = (part.shape(), whole.shape());
     if small.rank() == large.rank() && (0..small.rank()).all(|a| a == axis || small[a] <= large[a]) {
         return Ok(());
     }
-    Err(format!("{what} {} must have the rank of {} and may be larger along axis {axis} only", part.ty(), whole.ty()))
+    Err(format!("{name} {} must have the rank of {} and may be larger along axis {axis} only", part.ty(), whole.ty()))
 }
 
-/// Whether `indices` can be points in `of`.
-pub(super) fn check_points(of: &Tensor, indices: &Tensor) -> Result<(), Refusal> {
-    all_live([of, indices])?;
-    if indices.rank() > 0 && indices.size(-1) <= of.rank() {
+/// Checks that `indices` can be points in `x`.
+pub(super) fn check_points(x: &Tensor, indices: &Tensor) -> Result<(), Refusal> {
+    all_live([x, indices])?;
+    if indices.rank() > 0 && indices.size(-1) <= x.rank() {
         return Ok(());
     }
     Err(format!(
-        "the indices {} must be […, k], each a point in the first k of the {} axes of {}",
+        "the indices {} must have the shape […, k] and name points in the first k of the {} axes of {}",
         indices.ty(),
-        of.rank(),
-        of.ty()
+        x.rank(),
+        x.ty()
     )
     .into())
 }

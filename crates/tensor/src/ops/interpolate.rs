@@ -1,7 +1,7 @@
-//! Images and other grids, resampled to a finer or coarser grid. PyTorch's `nn.functional.interpolate`.
+//! Resampling of images and other grids to finer or coarser grids (PyTorch's `nn.functional.interpolate`).
 //!
-//! Axes are treated one after the other. A nearest element that is a copy or a step is a broadcast or a slice, and a gather
-//! elsewhere; weighted sums: `resample.rs`.
+//! Axes are resampled one after the other. Nearest-neighbor resampling is a broadcast or a slice if the step is
+//! regular, else a gather. Weighted sums are in `resample.rs`.
 
 use super::dtype_set::DTypeSet;
 use super::gather::{Dimensions, Gather};
@@ -9,31 +9,31 @@ use super::resample::{Taps, along_axis};
 use crate::Tensor;
 use crate::scope::Refusal;
 
-/// How [`Tensor::interpolate`] finds an element between others; PyTorch's modes.
+/// The mode of [`Tensor::interpolate`]. These are PyTorch's modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interpolation {
-    /// The element at `⌊i·in/out⌋`.
+    /// The element at `⌊i·in/out⌋`: PyTorch's `nearest`.
     Nearest,
-    /// The element whose middle is nearest: `⌊(i + ½)·in/out⌋`.
+    /// The element whose center is nearest, at `⌊(i + ½)·in/out⌋`: PyTorch's `nearest-exact`.
     NearestExact,
-    /// Of the two elements on either side, by their distance: linear, bilinear, trilinear.
+    /// The two nearest elements along each axis, weighted by their distance: linear, bilinear, trilinear.
     Linear {
-        /// Whether the middles of the first and of the last element stay where they are, instead of the edges.
+        /// Whether the centers of the first and last elements are aligned, instead of the edges of the grid.
         align_corners: bool,
     },
-    /// Of the four nearest elements, by Keys' cubic kernel with a = −¾: bicubic.
+    /// The four nearest elements along each axis, weighted by Keys' cubic kernel with a = −¾: bicubic.
     Cubic {
-        /// Whether the middles of the first and of the last element stay where they are, instead of the edges.
+        /// Whether the centers of the first and last elements are aligned, instead of the edges of the grid.
         align_corners: bool,
     },
-    /// The mean of the elements that fall upon the new one, as [`Tensor::adaptive_avg_pool`].
+    /// The mean of the elements that the new element covers, like [`Tensor::adaptive_avg_pool`].
     Area,
 }
 
-/// Sizes that are listed while recording.
-const MOST: usize = 1 << 20;
+/// The largest size of an axis: its elements are listed while recording.
+const MAX_SIZE: usize = 1 << 20;
 
-/// The positions of an axis' new elements between the old: `step` old ones for each new one.
+/// A grid of `to` new elements over `from` old elements, with `step` old elements for each new one.
 struct Grid {
     from: usize,
     to: usize,
@@ -41,24 +41,24 @@ struct Grid {
 }
 
 impl Grid {
-    /// The place of each new element, and whether edges (false) or middles of the corners stay.
-    fn places(&self, align_corners: bool) -> Vec<f64> {
+    /// The position of each new element among the old ones.
+    fn positions(&self, align_corners: bool) -> Vec<f64> {
         let aligned = if self.to > 1 { (self.from - 1) as f64 / (self.to - 1) as f64 } else { 0.0 };
         (0..self.to)
             .map(|i| if align_corners { i as f64 * aligned } else { (i as f64 + 0.5) * self.step - 0.5 })
             .collect()
     }
 
-    /// The old element that each new one copies. In f32, as PyTorch computes it: where both are on an edge, rounding
-    /// decides.
+    /// The old element that each new one copies. It is computed in f32, like PyTorch: at an edge between two elements,
+    /// rounding decides.
     fn nearest(&self, exact: bool) -> Vec<usize> {
         let shift = if exact { 0.5f32 } else { 0.0 };
-        let place = |i: usize| ((i as f32 + shift) * self.step as f32).floor() as usize;
-        (0..self.to).map(|i| place(i).min(self.from - 1)).collect()
+        let index = |i: usize| ((i as f32 + shift) * self.step as f32).floor() as usize;
+        (0..self.to).map(|i| index(i).min(self.from - 1)).collect()
     }
 
-    /// What a new element is made of, given the old one that it begins at, and the weights from there on. What lies
-    /// outside is the element at the edge.
+    /// The taps of a new element. `weights` apply to the old elements from `first` on; positions outside of the grid
+    /// read the element at the edge.
     fn taps(&self, first: i64, weights: &[f64]) -> Taps {
         let mut taps: Taps = vec![];
         for (index, &weight) in (first..).zip(weights) {
@@ -73,28 +73,30 @@ impl Grid {
     }
 }
 
-fn linear(place: f64) -> (i64, Vec<f64>) {
-    let place = place.max(0.0);
-    let share = place - place.floor();
-    (place.floor() as i64, vec![1.0 - share, share])
+fn linear(position: f64) -> (i64, Vec<f64>) {
+    let position = position.max(0.0);
+    let fraction = position - position.floor();
+    (position.floor() as i64, vec![1.0 - fraction, fraction])
 }
 
-fn cubic(place: f64) -> (i64, Vec<f64>) {
+fn cubic(position: f64) -> (i64, Vec<f64>) {
     const A: f64 = -0.75;
     let near = |t: f64| ((A + 2.0) * t - (A + 3.0)) * t * t + 1.0;
     let far = |t: f64| ((A * t - 5.0 * A) * t + 8.0 * A) * t - 4.0 * A;
-    let t = place - place.floor();
-    (place.floor() as i64 - 1, vec![far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)])
+    let t = position - position.floor();
+    (position.floor() as i64 - 1, vec![far(t + 1.0), near(t), near(1.0 - t), far(2.0 - t)])
 }
 
-/// From a position in the source to the first element that counts there, and the weights from it on.
+/// Maps a position to the first old element with a weight, and the weights from it on.
 type Kernel = fn(f64) -> (i64, Vec<f64>);
 
 impl Tensor {
-    /// This tensor on another grid: its last `sizes.len()` axes get these sizes (PyTorch's
-    /// `nn.functional.interpolate(size=…)`).
+    /// Resamples the last `sizes.len()` axes to the given sizes (PyTorch's `nn.functional.interpolate(size=…)`).
     ///
-    /// Takes floating-point numbers, any for the nearest element; 16-bit floats are summed as f32.
+    /// Nearest-neighbor modes accept any dtype, the other modes only floating-point numbers. 16-bit floats are summed
+    /// as f32.
+    ///
+    /// Poisoned if there are more sizes than axes, or if an old or new size is not from 1 to 2²⁰.
     ///
     /// ```
     /// use fulmen_tensor::{Interpolation, Tensor};
@@ -116,9 +118,11 @@ impl Tensor {
         })
     }
 
-    /// This tensor on another grid: its last `scales.len()` axes get `scales[i]` times as many elements, rounded down
-    /// (PyTorch's `nn.functional.interpolate(scale_factor=…)`). The places of the elements follow from the scales
-    /// themselves, not from the sizes.
+    /// Resamples the last `scales.len()` axes to `scales[i]` times as many elements, rounded down (PyTorch's
+    /// `nn.functional.interpolate(scale_factor=…)`). The positions of the elements follow from the scales, not from the
+    /// rounded sizes.
+    ///
+    /// Poisoned under the same conditions as [`Tensor::interpolate`], and if a scale is not a positive number.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Interpolation, Tensor};
@@ -142,7 +146,7 @@ impl Tensor {
         })
     }
 
-    /// `steps[i]` old elements for each new one.
+    /// Resamples with `steps[i]` old elements for each new one.
     fn on_grid(
         &self,
         method: &'static str,
@@ -156,8 +160,8 @@ impl Tensor {
             DTypeSet::Floats.check(self.dtype())?;
         }
         let old = &self.shape()[first..];
-        if old.iter().chain(sizes).any(|size| !(1..=MOST).contains(size)) {
-            return Err(format!("the sizes {old:?} and {sizes:?} must be from 1 to {MOST}").into());
+        if old.iter().chain(sizes).any(|size| !(1..=MAX_SIZE).contains(size)) {
+            return Err(format!("the sizes {old:?} and {sizes:?} must be from 1 to {MAX_SIZE}").into());
         }
         if mode == Interpolation::Area {
             return Ok(self.adaptive_avg_pool(sizes));
@@ -170,12 +174,12 @@ impl Tensor {
                 Interpolation::Linear { align_corners } => (align_corners, linear),
                 Interpolation::Cubic { align_corners } => (align_corners, cubic),
                 _ => {
-                    let places = grid.nearest(mode == Interpolation::NearestExact);
-                    result = result.copied(method, axis, &places);
+                    let positions = grid.nearest(mode == Interpolation::NearestExact);
+                    result = result.copied(method, axis, &positions);
                     continue;
                 }
             };
-            let begins = grid.places(corners).into_iter().map(kernel);
+            let begins = grid.positions(corners).into_iter().map(kernel);
             let taps: Vec<Taps> = begins.map(|(first, weights)| grid.taps(first, &weights)).collect();
             let keeps = grid.from == to && taps.iter().enumerate().all(|(i, taps)| taps == &[(i, 1.0)]);
             if !keeps {
@@ -185,18 +189,18 @@ impl Tensor {
         Ok(result)
     }
 
-    /// The elements at these places, which rise, along an axis.
-    fn copied(&self, method: &'static str, axis: usize, places: &[usize]) -> Tensor {
-        let (from, to) = (self.shape()[axis], places.len());
-        if to % from == 0 && places.iter().enumerate().all(|(i, &place)| place == i / (to / from)) {
+    /// The elements at these positions, in ascending order, along an axis.
+    fn copied(&self, method: &'static str, axis: usize, positions: &[usize]) -> Tensor {
+        let (from, to) = (self.shape()[axis], positions.len());
+        if to % from == 0 && positions.iter().enumerate().all(|(i, &position)| position == i / (to / from)) {
             return if to == from { self.clone() } else { self.repeat_interleave(to / from, axis as isize) };
         }
-        let step = if to > 1 { places[1] - places[0] } else { 1 };
-        if step > 0 && places.iter().enumerate().all(|(i, &place)| place == places[0] + i * step) {
-            let (start, end) = (places[0] as isize, (places[0] + (to - 1) * step) as isize);
+        let step = if to > 1 { positions[1] - positions[0] } else { 1 };
+        if step > 0 && positions.iter().enumerate().all(|(i, &position)| position == positions[0] + i * step) {
+            let (start, end) = (positions[0] as isize, (positions[0] + (to - 1) * step) as isize);
             return self.slice_along(axis as isize, start..=end, step);
         }
-        let indices = Tensor::from_slice(&places.iter().map(|&place| place as i32).collect::<Vec<_>>(), [to]);
+        let indices = Tensor::from_slice(&positions.iter().map(|&position| position as i32).collect::<Vec<_>>(), [to]);
         let dimensions = Dimensions::along(axis, self.rank(), 1);
         Tensor::apply(Gather { method, dimensions }, &[self, &indices])
     }

@@ -1,4 +1,4 @@
-//! Counting along an axis, and what is made of it: one-hot vectors.
+//! Counting along an axis, and one-hot vectors.
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
@@ -27,7 +27,7 @@ impl Operation for Iota {
 }
 
 impl Tensor {
-    /// A tensor whose element at index `i` along `axis` is `i`.
+    /// A tensor whose element at index `i` along `axis` is `i` (JAX's `lax.broadcasted_iota`). Poisoned for `bool`.
     #[track_caller]
     pub fn iota(dtype: DType, shape: impl Into<Shape>, axis: isize) -> Tensor {
         Tensor::record("iota", || Tensor::counted(TensorType::new(dtype, shape), axis))
@@ -35,25 +35,27 @@ impl Tensor {
 
     pub(super) fn counted(ty: TensorType, axis: isize) -> Result<Tensor, Refusal> {
         if ty.dtype == DType::Bool {
-            return Err("booleans cannot count; ask for an integer or a float".into());
+            return Err("bool cannot count; use an integer or floating-point dtype".into());
         }
         if !ty.is_addressable() {
             return Err(ty.too_large().into());
         }
         let axis = ty.shape.axis(axis)?;
-        // XLA takes the magnitude of a complex iota for the iota itself, and ends the process over the two dtypes.
+        // XLA confuses the dtype of a complex iota with the dtype of its magnitude, and aborts the process. So the iota
+        // is real.
         let real = TensorType::new(ty.dtype.real(), &ty.shape);
         Ok(Tensor::try_apply(Iota { ty: real, axis }, &[])?.to_dtype(ty.dtype))
     }
 
-    /// `0, 1, …, n − 1`.
+    /// The vector `0, 1, …, n − 1` (PyTorch's and NumPy's `arange`). Poisoned for `bool`.
     #[track_caller]
     pub fn arange(dtype: DType, n: usize) -> Tensor {
         Tensor::record("arange", || Tensor::counted(TensorType::new(dtype, [n]), 0))
     }
 
-    /// For each integer a vector of `classes` elements on a new last axis: `true` at its index, else `false`. An
-    /// integer outside `0..classes` gives a vector without any `true`.
+    /// One-hot vectors of the integers on a new last axis of size `classes`: `true` at the index, else `false`
+    /// (PyTorch's `nn.functional.one_hot`). An integer outside of `0..classes` gives a vector of `false`. Poisoned if
+    /// the tensor is not of integers.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -66,13 +68,11 @@ impl Tensor {
         Tensor::record("one_hot", || {
             self.live()?;
             if !self.dtype().is_integer() {
-                return Err(format!(
-                    "class indices must be integers, these are {}; convert with to_dtype()",
-                    self.ty()
-                )
-                .into());
+                return Err(
+                    format!("class indices must be integers, not {}; convert with to_dtype()", self.ty()).into()
+                );
             }
-            // Narrow integers cannot count many classes: a u8 would start again at 256.
+            // Narrow integers cannot count many classes: a u8 would wrap at 256.
             let index = if self.dtype().size_in_bytes() < 4 { self.to_dtype(DType::I32) } else { self.clone() };
             let mut shape = self.shape().to_vec();
             shape.push(classes);

@@ -1,16 +1,16 @@
-//! Elements chosen by a mask, with shapes that are known while recording.
+//! Operations with masks whose shapes are known while recording.
 //!
-//! Not here: a selection of as many elements as the mask has `true` (PyTorch's `masked_select`, NumPy's `x[mask]`). A
-//! program has one shape, so there is none; [`Tensor::nonzero_static`] gives a number of places that the user names, and
-//! sums or means over a mask are those of [`Tensor::masked_fill`].
+//! Not here: a selection whose size depends on the mask (PyTorch's `masked_select`, NumPy's `x[mask]`), since the
+//! shapes of a program are fixed. [`Tensor::nonzero_static`] gives a fixed number of positions. For sums and means over
+//! a mask, use [`Tensor::masked_fill`].
 
 use super::binary::Operand;
 use crate::tensor::all_live;
 use crate::{AsTensor, DType, Tensor};
 
 impl Tensor {
-    /// `value` where the booleans of `mask`, which broadcast, are true, elsewhere this tensor (PyTorch's `masked_fill`).
-    /// The gradient flows to what was kept, and to a `value` that is a tensor.
+    /// `value` where `mask` is true, else the elements of this tensor (PyTorch's `masked_fill`). The mask broadcasts.
+    /// The gradient flows to the elements that stay, and to `value` if it is a tensor.
     ///
     /// Poisoned if `mask` is not `bool`, or if the shapes do not broadcast.
     ///
@@ -27,7 +27,7 @@ impl Tensor {
             all_live([self, mask])?;
             if mask.dtype() != DType::Bool {
                 return Err(format!(
-                    "the mask must be bool, it is {}; make it with lt(), eq() or another comparison",
+                    "the mask must be bool, not {}; make one with lt(), eq() or another comparison",
                     mask.ty()
                 )
                 .into());
@@ -37,10 +37,10 @@ impl Tensor {
         })
     }
 
-    /// The places (i32) of the first `size` elements that are not 0, in row-major order: `[size, rank]`, one row of
-    /// indices an element; rows that are left over hold `fill` (PyTorch's `nonzero_static`, whose default is −1).
+    /// The positions (i32) of the first `size` nonzero elements, in row-major order: `[size, rank]`, one row for each
+    /// element (PyTorch's `nonzero_static`). Surplus rows hold `fill`, which is −1 by default in PyTorch.
     ///
-    /// Poisoned if there are more elements than an i32 counts.
+    /// Poisoned if the tensor has more elements than an i32 can count.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -54,19 +54,19 @@ impl Tensor {
             self.live()?;
             let (count, rank) = (self.shape().num_elements(), self.rank());
             if count > i32::MAX as usize {
-                return Err(format!("{} has more elements than an i32 counts", self.ty()).into());
+                return Err(format!("{} has more elements than an i32 can count", self.ty()).into());
             }
             let filled = Tensor::full(DType::I32, [size, rank], f64::from(fill));
             if size == 0 || rank == 0 && size > 1 || count == 0 || filled.live().is_err() {
                 return Ok(filled);
             }
-            let found = self.to_dtype(DType::Bool).reshape([count]);
-            // A stable sort puts the places that are true first, and keeps their order.
-            let first = found.not().argsort(0, false);
+            let is_nonzero = self.to_dtype(DType::Bool).reshape([count]);
+            // A stable sort puts the positions of true elements first and keeps their order.
+            let first = is_nonzero.not().argsort(0, false);
             let kept = first.narrow(0, 0, size.min(count));
-            let places = kept.pad(&Tensor::scalar(0i32), &[0], &[(size - size.min(count)) as i64], &[0]);
+            let positions = kept.pad(&Tensor::scalar(0i32), &[0], &[(size - size.min(count)) as i64], &[0]);
             let mut columns = Vec::with_capacity(rank);
-            let mut rest = places;
+            let mut rest = positions;
             for &size in self.shape().iter().rev() {
                 columns.push(rest.remainder(size as f64));
                 rest = rest / size as f64;
@@ -77,7 +77,7 @@ impl Tensor {
             }
             let rows = Tensor::stack(&columns.iter().collect::<Vec<_>>(), -1);
             let number = Tensor::iota(DType::I32, [size, 1], 0);
-            Ok(number.lt(found.count_nonzero(&[0])).select(&rows, &filled))
+            Ok(number.lt(is_nonzero.count_nonzero(&[0])).select(&rows, &filled))
         })
     }
 }

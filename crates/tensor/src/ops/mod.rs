@@ -1,4 +1,5 @@
-//! The operations, a file a family. Each has its shape rule, derivative, StableHLO form and public method together.
+//! The operations, one file for each family. A file holds the shape rule, derivative, StableHLO form and public method
+//! of each operation.
 
 mod adaptive_pooling;
 mod arg_reduce;

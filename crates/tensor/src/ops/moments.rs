@@ -1,5 +1,4 @@
-//! Averages and what is spread around them: mean, variance and standard deviation. Compositions, computed as f32 where
-//! the elements have 16 bits.
+//! Mean, variance and standard deviation. They are composed of other operations; 16-bit elements are computed as f32.
 
 use super::dtype_set::DTypeSet;
 use super::reduce::{Reducer, reductions};
@@ -14,20 +13,20 @@ methods! {
 }
 
 impl Tensor {
-    /// The number of elements along `axes` of real numbers or booleans.
+    /// The number of elements along `axes`. An error for complex numbers.
     fn count_along(&self, axes: &[isize]) -> Result<f64, String> {
         DTypeSet::NumbersAndBooleans.check(self.dtype())?;
-        // The largest tensor has 2^47 bytes, but one without elements may have long axes.
+        // The largest tensor has 2^47 bytes, but an empty one may have long axes.
         let count = self.shape().axes(axes)?.iter().map(|&a| self.shape()[a]).fold(1, usize::saturating_mul);
         Ok(count as f64)
     }
 
-    /// Itself where it is floating-point, else as f32.
+    /// This tensor if it is floating-point, else converted to f32.
     fn floating(&self) -> Tensor {
         if self.dtype().is_float() { self.clone() } else { self.to_dtype(DType::F32) }
     }
 
-    /// Variance, or its root, for `method`.
+    /// The variance, or its root, for `method`.
     fn spread(
         &self,
         method: &'static str,
@@ -38,18 +37,18 @@ impl Tensor {
     ) -> Result<Tensor, Refusal> {
         let count = self.count_along(axes)?;
         if !correction.is_finite() {
-            return Err(format!("the correction {correction} is not a number").into());
+            return Err(format!("the correction must be a finite number, not {correction}").into());
         }
-        let given = self.floating();
-        let from = wide(&given);
-        let centred = &from - from.mean_keepdim(axes);
-        let squares = (&centred * &centred).reduce(method, Reducer::Sum, axes, keepdim);
+        let floats = self.floating();
+        let from = wide(&floats);
+        let centered = &from - from.mean_keepdim(axes);
+        let squares = (&centered * &centered).reduce(method, Reducer::Sum, axes, keepdim);
         let variance = squares / (count - correction).max(0.0);
         let spread = if root { variance.safe_sqrt() } else { variance };
-        Ok(spread.to_dtype(result_of(method, given.dtype())))
+        Ok(spread.to_dtype(result_of(method, floats.dtype())))
     }
 
-    /// The square root, whose derivative at 0, which is infinite, counts as 0.
+    /// The square root, with 0 as its derivative at 0 instead of infinity.
     pub(super) fn safe_sqrt(&self) -> Tensor {
         let zero = self.eq(0.0);
         zero.select(&self.zeros_like(), &zero.select(&self.ones_like(), self).sqrt())
@@ -57,8 +56,8 @@ impl Tensor {
 }
 
 reductions! {
-    /// The arithmetic mean along `axes`; NaN over nothing. Sums 16-bit floats as f32. That of integers and of booleans is
-    /// an f32, as in JAX, and so are their variance and standard deviation.
+    /// The arithmetic mean along `axes`, which are removed; NaN if there are no elements. 16-bit floats are summed as
+    /// f32. The mean, variance and standard deviation of integers and booleans are f32, as in JAX.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -68,19 +67,19 @@ reductions! {
     /// ```
     mean, mean_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
         let count = x.count_along(axes)?;
-        // The sum, and even the number of elements, may be too large for 16 bits.
+        // The sum, and even the number of elements, may overflow 16 bits.
         let from = x.floating();
         let sum = wide(&from).reduce("mean", Reducer::Sum, axes, keepdim);
         Ok((sum / count).to_dtype(result_of("mean", from.dtype())))
     };
 
-    /// The variance along `axes`: the mean of `(x − mean)²`, divided by the number of elements (NumPy's `var`; PyTorch
-    /// divides by one less unless told otherwise, see [`Tensor::var_corrected`]). Computes with 16-bit floats as f32.
+    /// The variance along `axes`, `Σ (x − mean)² / n` of `n` elements (NumPy's and JAX's `var`). PyTorch's `var`
+    /// divides by `n − 1` by default: see [`Tensor::var_corrected`]. 16-bit floats are computed as f32.
     var, var_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| x.spread("var", axes, 0.0, keepdim, false);
 
     /// The variance along `axes`: `Σ (x − mean)² / max(n − correction, 0)` of `n` elements (PyTorch's `correction`,
-    /// NumPy's `ddof`). With 1 it is the unbiased estimate, PyTorch's default; NaN where `n` is no more than the
-    /// correction.
+    /// NumPy's `ddof`). A correction of 1 gives the unbiased estimate, PyTorch's default. The result is NaN if `n` does
+    /// not exceed the correction. Poisoned if the correction is not finite.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -93,12 +92,12 @@ reductions! {
         x.spread("var_corrected", axes, correction, keepdim, false)
     };
 
-    /// The standard deviation along `axes`: the root of [`Tensor::var`], so divided by the number of elements. Where
-    /// it is 0 so is its derivative, as PyTorch has it.
+    /// The standard deviation along `axes`: the root of [`Tensor::var`] (NumPy's and JAX's `std`). Where it is 0, its
+    /// derivative is 0, as in PyTorch.
     std, std_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| x.spread("std", axes, 0.0, keepdim, true);
 
-    /// The standard deviation along `axes`: the root of [`Tensor::var_corrected`]. With a correction of 1 it is
-    /// PyTorch's `std`. Where it is 0 so is its derivative.
+    /// The standard deviation along `axes`: the root of [`Tensor::var_corrected`]. A correction of 1 gives PyTorch's
+    /// `std`. Where it is 0, its derivative is 0.
     std_corrected, std_corrected_keepdim(axes: &[isize], correction: f64) -> Tensor, |x, keepdim| {
         x.spread("std_corrected", axes, correction, keepdim, true)
     };

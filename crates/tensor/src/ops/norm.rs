@@ -1,4 +1,4 @@
-//! The lengths of vectors. Compositions, whose derivative at 0 is 0.
+//! Vector norms, composed of other operations. Their derivative at 0 is 0.
 
 use super::dtype_set::DTypeSet;
 use super::reduce::{Reducer, reductions};
@@ -7,15 +7,15 @@ use crate::autocast::{result_of, wide};
 use crate::scope::Refusal;
 
 reductions! {
-    /// The `p`-norm of the elements along `axes` taken as one vector, `(Σ |x|ᵖ)^(1/p)` (PyTorch's `vector_norm`): 2 is
-    /// the Euclidean, 1 the sum of magnitudes, ∞ the largest magnitude, −∞ the smallest, 0 the number of elements that
-    /// are not 0. Other numbers, negative ones too, go by the formula.
+    /// The `p`-norm `(Σ |x|ᵖ)^(1/p)` of the elements along `axes` as one vector (PyTorch's `linalg.vector_norm`).
+    /// `p = 2` is the Euclidean norm, 1 the sum of magnitudes, ∞ the largest magnitude, −∞ the smallest, and 0 the
+    /// number of nonzero elements. All other values of `p`, also negative ones, follow the formula.
     ///
-    /// The derivative where the norm is 0, or of a magnitude at 0, is 0; the largest and the smallest share theirs among
-    /// ties. 16-bit floats are computed as f32. The norm of nothing is 0.
+    /// Where the norm is 0, or an element is 0, the derivative is 0. Elements that tie for the largest or smallest
+    /// magnitude share the gradient. 16-bit floats are computed as f32. The norm of no elements is 0.
     ///
-    /// Poisoned if the elements are not floats, if `p` is NaN, or if the tensor has no such axis; with an infinite or
-    /// negative `p` also if there is no element.
+    /// Poisoned if the elements are not floats, if `p` is NaN, or if the tensor has no such axis. If `p` is infinite or
+    /// negative, it is also poisoned if an axis is empty.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -27,17 +27,17 @@ reductions! {
     norm, norm_keepdim(p: f64, axes: &[isize]) -> Tensor, |x, keepdim| norm(x, p, axes, keepdim);
 }
 
-fn norm(given: &Tensor, p: f64, axes: &[isize], keepdim: bool) -> Result<Tensor, Refusal> {
-    DTypeSet::Floats.check(given.dtype())?;
-    let found = given.shape().axes(axes)?;
+fn norm(operand: &Tensor, p: f64, axes: &[isize], keepdim: bool) -> Result<Tensor, Refusal> {
+    DTypeSet::Floats.check(operand.dtype())?;
+    let checked_axes = operand.shape().axes(axes)?;
     if p.is_nan() {
         return Err("p is NaN; it must be a number or an infinity".into());
     }
-    if (p.is_infinite() || p < 0.0) && found.iter().any(|&a| given.shape()[a] == 0) {
-        let ty = given.ty();
+    if (p.is_infinite() || p < 0.0) && checked_axes.iter().any(|&a| operand.shape()[a] == 0) {
+        let ty = operand.ty();
         return Err(format!("{ty} has no element along the axes {axes:?}: there is no norm with p = {p}").into());
     }
-    let x = wide(given);
+    let x = wide(operand);
     let sum = |x: &Tensor| x.reduce("sum", Reducer::Sum, axes, keepdim);
     let norm = if p == 2.0 {
         sum(&(&x * &x)).safe_sqrt()
@@ -50,14 +50,14 @@ fn norm(given: &Tensor, p: f64, axes: &[isize], keepdim: bool) -> Result<Tensor,
     } else if p == 0.0 {
         sum(&x.ne(0.0).countable()).to_dtype(x.dtype())
     } else {
-        // 0 and ∞ to the powers p and 1/p: each is a limit without a slope.
+        // 0 and ∞ to the powers p and 1/p are limits, without a derivative.
         let zero = Tensor::full(x.dtype(), [], if p < 0.0 { f64::INFINITY } else { 0.0 });
         power(&sum(&power(&x.abs(), p, &zero)), 1.0 / p, &zero)
     };
-    Ok(norm.to_dtype(result_of("norm", given.dtype())))
+    Ok(norm.to_dtype(result_of("norm", operand.dtype())))
 }
 
-/// `x` to the power `p`, but `at_zero`, without a gradient, where `x` is 0.
+/// `x` to the power `p`; `at_zero`, without a gradient, where `x` is 0.
 fn power(x: &Tensor, p: f64, at_zero: &Tensor) -> Tensor {
     let zero = x.eq(0.0);
     zero.select(at_zero, &zero.select(&x.ones_like(), x).pow(p))

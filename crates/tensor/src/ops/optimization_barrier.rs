@@ -1,4 +1,4 @@
-//! A point that no optimization reaches across.
+//! A barrier against compiler optimizations.
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp};
@@ -16,8 +16,8 @@ impl Operation for OptimizationBarrier {
         Ok(inputs.iter().map(|&ty| ty.clone()).collect())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let given: Vec<&Tensor> = cx.cotangents.iter().flatten().collect();
-        let mut after = Tensor::optimization_barrier(&given).into_iter();
+        let cotangents: Vec<&Tensor> = cx.cotangents.iter().flatten().collect();
+        let mut after = Tensor::optimization_barrier(&cotangents).into_iter();
         cx.cotangents.iter().map(|cotangent| cotangent.as_ref().and_then(|_| after.next())).collect()
     }
     fn recompute_policy(&self) -> RecomputePolicy {
@@ -30,8 +30,9 @@ impl Operation for OptimizationBarrier {
 }
 
 impl Tensor {
-    /// The same values, which the compiler computes all before it uses one of them, and which it does not know to equal
-    /// anything else (JAX's `optimization_barrier`). Gradients pass through a barrier of their own.
+    /// Returns the same values behind a barrier (JAX's `lax.optimization_barrier`). The compiler computes all of them
+    /// before it uses any of the results, and does not know that a result equals another value. Gradients pass through
+    /// a barrier of their own.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;

@@ -1,4 +1,4 @@
-//! Adding elements before, after and between those along each axis; negative amounts cut off.
+//! Padding before, after and between the elements of each axis. Negative amounts cut elements off.
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
@@ -20,14 +20,14 @@ impl Operation for Pad {
         let (from, value) = (inputs[0], inputs[1]);
         let rank = from.shape.rank();
         if value.shape.rank() != 0 || value.dtype != from.dtype {
-            return Err(format!("the padding value must be a scalar of {}, it is {value}", from.dtype));
+            return Err(format!("the padding value must be a scalar of {}, not {value}", from.dtype));
         }
         if self.low.len() != rank || self.high.len() != rank || self.interior.len() != rank {
             return Err(format!("low, high and interior must have one entry for each of the {rank} axes of {from}"));
         }
-        let mut to = Vec::with_capacity(rank);
+        let mut shape = Vec::with_capacity(rank);
         for (i, &size) in from.shape.iter().enumerate() {
-            // In 128 bits none of this overflows.
+            // None of this overflows 128 bits.
             let (low, high, interior) = (self.low[i].into(), self.high[i].into(), self.interior[i] as i128);
             within_reach("low", i, low)?;
             within_reach("high", i, high)?;
@@ -37,16 +37,16 @@ impl Operation for Pad {
             let padded = spread + low + high;
             if padded < 0 {
                 return Err(format!(
-                    "cutting {} and {} off axis {i} of {} leaves less than nothing",
+                    "cutting {} and {} off axis {i} of {} leaves a negative size",
                     -low, -high, from.shape
                 ));
             }
-            // The compiler spreads before it cuts.
+            // The compiler adds the interior padding before it cuts.
             within_reach("the spread size", i, spread)?;
             within_reach("the padded size", i, padded)?;
-            to.push(padded as usize);
+            shape.push(padded as usize);
         }
-        one(TensorType::new(from.dtype, to))
+        one(TensorType::new(from.dtype, shape))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let g = cx.cotangent();
@@ -71,8 +71,11 @@ impl Operation for Pad {
 }
 
 impl Tensor {
-    /// Puts `low[i]` copies of the scalar `value` before, `high[i]` after and `interior[i]` between the elements along
-    /// each axis `i`. Negative amounts of `low` and `high` cut elements off.
+    /// Adds `low[i]` copies of the scalar `value` before, `high[i]` after and `interior[i]` between the elements along
+    /// each axis `i` (JAX's `lax.pad`). Negative `low` and `high` cut elements off.
+    ///
+    /// Poisoned if a list does not have one entry for each axis, if `value` is not a scalar of this dtype, or if a size
+    /// becomes negative.
     #[track_caller]
     pub fn pad(&self, value: impl AsTensor, low: &[i64], high: &[i64], interior: &[usize]) -> Tensor {
         let value = value.as_tensor();

@@ -1,20 +1,20 @@
-//! Padding that continues what is at the edges.
+//! Padding modes that repeat or mirror elements.
 //!
-//! Not here: StableHLO's `pad`, which puts one value (`pad.rs`).
+//! Not here: StableHLO's `pad` with a single value (`pad.rs`).
 
 use crate::Tensor;
 use crate::shape::within_reach;
 
-/// The values of padding; PyTorch's modes.
+/// The mode of [`Tensor::pad_mode`]. These are PyTorch's modes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum PadMode {
-    /// This number.
+    /// A constant number.
     Constant(f64),
-    /// The elements before the edge, mirrored at it: `c b | a b c | b a`. Less than the size of the axis.
+    /// The elements mirrored at the edge: `c b | a b c | b a`. The padding must be less than the size of the axis.
     Reflect,
     /// The element at the edge: `a a | a b c | c c`.
     Replicate,
-    /// The elements at the other end: `b c | a b c | a b`. At most the size of the axis.
+    /// The elements at the other end: `b c | a b c | a b`. The padding must not exceed the size of the axis.
     Circular,
     /// 0, or `false`.
     #[default]
@@ -22,25 +22,25 @@ pub enum PadMode {
 }
 
 impl PadMode {
-    /// Whether an axis of this size can be padded by so much, or why not.
+    /// Checks that an axis of this size can be padded by up to `most` elements on a side.
     fn check(self, axis: usize, size: usize, most: i64) -> Result<(), String> {
         let (most, size) = (i128::from(most), size as i128);
-        let why = match self {
+        let problem = match self {
             _ if most <= 0 => return Ok(()),
-            PadMode::Reflect if most >= size => "reflection needs less padding than there are elements",
-            PadMode::Circular if most > size => "circular padding cannot be more than there are elements",
+            PadMode::Reflect if most >= size => "reflect padding must be less than the number of elements",
+            PadMode::Circular if most > size => "circular padding must not exceed the number of elements",
             PadMode::Replicate if size == 0 => "there is no element to repeat",
             _ => return Ok(()),
         };
-        Err(format!("{why}: padding {most} of axis {axis}, which has {size}"))
+        Err(format!("{problem}: padding {most} of axis {axis}, which has {size}"))
     }
 }
 
 impl Tensor {
-    /// This tensor with `padding[i]` elements before and after, along its last `padding.len()` axes, in their
-    /// order (PyTorch's `nn.functional.pad`, which lists the last axis first). Negative amounts cut elements off.
+    /// Pads the last `padding.len()` axes by `padding[i]` elements before and after (PyTorch's `nn.functional.pad`,
+    /// which lists the last axis first). The entries are in the order of the axes. Negative amounts cut elements off.
     ///
-    /// Poisoned where there are too few elements for the mode.
+    /// Poisoned if an axis has too few elements for the mode.
     ///
     /// ```
     /// use fulmen_tensor::{PadMode, Tensor};
@@ -65,7 +65,7 @@ impl Tensor {
                 mode.check(axis, size, low.max(high))?;
                 if size as i128 + i128::from(low) + i128::from(high) < 0 {
                     return Err(format!(
-                        "cutting {} and {} off axis {axis} of {} leaves less than nothing",
+                        "cutting {} and {} off axis {axis} of {} leaves a negative size",
                         -low,
                         -high,
                         self.shape()
@@ -74,21 +74,22 @@ impl Tensor {
                 }
                 padded = match mode {
                     PadMode::Constant(_) | PadMode::Zeros => padded,
-                    _ => padded.continued(axis as isize, low.max(0) as usize, high.max(0) as usize, mode),
+                    _ => padded.extended(axis as isize, low.max(0) as usize, high.max(0) as usize, mode),
                 };
             }
-            // What is cut off is cut off last, so that it may be the source of what continues.
+            // Elements are cut off last, since the padding may copy them.
             let rank = self.rank();
             let (mut low, mut high) = (vec![0; rank], vec![0; rank]);
             for (i, &(before, after)) in padding.iter().enumerate() {
-                let all = matches!(mode, PadMode::Constant(_) | PadMode::Zeros);
-                (low[first + i], high[first + i]) = if all { (before, after) } else { (before.min(0), after.min(0)) };
+                let is_constant = matches!(mode, PadMode::Constant(_) | PadMode::Zeros);
+                (low[first + i], high[first + i]) =
+                    if is_constant { (before, after) } else { (before.min(0), after.min(0)) };
             }
             if low.iter().chain(&high).all(|&amount| amount == 0) {
                 return Ok(padded);
             }
             let value = match mode {
-                // A number that the dtype does not have is refused, as it is by an operator.
+                // This rejects a number that the dtype cannot hold, as operators do.
                 PadMode::Constant(value) => crate::Operand::to_tensor_like(&value, self),
                 _ => Tensor::full(self.dtype(), [], 0.0),
             };
@@ -96,8 +97,9 @@ impl Tensor {
         })
     }
 
-    /// Pads one axis by `low` elements before and `high` after; the caller has checked that the axis has enough of them.
-    fn continued(&self, axis: isize, low: usize, high: usize, mode: PadMode) -> Tensor {
+    /// Pads one axis by `low` elements before and `high` after. The caller has checked that the axis has enough
+    /// elements.
+    fn extended(&self, axis: isize, low: usize, high: usize, mode: PadMode) -> Tensor {
         let size = self.size(axis);
         let before = || match mode {
             PadMode::Reflect => self.narrow(axis, 1, low).flip(&[axis]),

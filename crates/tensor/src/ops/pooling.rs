@@ -1,4 +1,4 @@
-//! Sliding windows: `reduce_window`, and its derivative for a maximum, `select_and_scatter`.
+//! Pooling by `reduce_window`. The derivative of a maximum is `select_and_scatter`.
 
 use super::constant::holds;
 use super::dtype_set::DTypeSet;
@@ -12,7 +12,7 @@ use crate::scope::Refusal;
 use crate::shape::within_reach;
 use crate::{DType, Tensor, TensorType};
 
-/// Windows over all axes of a tensor.
+/// The windows over all axes of a tensor.
 #[derive(Clone, Debug)]
 pub(super) struct Windows {
     size: Vec<usize>,
@@ -21,14 +21,14 @@ pub(super) struct Windows {
     dilation: Vec<usize>,
 }
 
-/// The extent of a window with `dilation − 1` gaps between neighbours.
+/// The extent of a window with `dilation − 1` gaps between neighbors.
 fn extent(window: usize, dilation: usize) -> usize {
     window.saturating_sub(1).saturating_mul(dilation).saturating_add(window.min(1))
 }
 
 impl Windows {
     pub(super) fn result(&self, from: &TensorType) -> Result<TensorType, String> {
-        let mut to = Vec::with_capacity(self.size.len());
+        let mut shape = Vec::with_capacity(self.size.len());
         for (axis, &size) in from.shape.iter().enumerate() {
             let (window, stride, (low, high)) = (self.size[axis], self.stride[axis], self.padding[axis]);
             let dilation = self.dilation[axis];
@@ -41,26 +41,27 @@ impl Windows {
             let window = extent(window, dilation) as i128;
             let room = size as i128 + i128::from(low) + i128::from(high);
             let amounts = [("window", window), ("stride", stride as i128), ("the padded size", room)];
-            for (what, amount) in amounts {
-                within_reach(what, axis, amount)?;
+            for (name, amount) in amounts {
+                within_reach(name, axis, amount)?;
             }
-            to.push(if room < window { 0 } else { (room - window) as usize / stride + 1 });
+            shape.push(if room < window { 0 } else { (room - window) as usize / stride + 1 });
         }
-        Ok(TensorType::new(from.dtype, to))
+        Ok(TensorType::new(from.dtype, shape))
     }
 
-    /// Whether the windows have gaps.
+    /// Whether any axis is dilated.
     fn is_dilated(&self) -> bool {
         self.dilation.iter().any(|&d| d != 1)
     }
 
-    /// The attributes in the generic form of StableHLO.
+    /// The attributes in StableHLO's generic form.
     pub(super) fn attributes(&self) -> String {
         let pads: Vec<_> = self.padding.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
-        // `select_and_scatter` knows no dilation.
-        let dilation = match self.is_dilated() {
-            true => format!(", window_dilations = array<i64: {}>", spell(&self.dilation)),
-            false => String::new(),
+        // `select_and_scatter` has no dilation attribute.
+        let dilation = if self.is_dilated() {
+            format!(", window_dilations = array<i64: {}>", spell(&self.dilation))
+        } else {
+            String::new()
         };
         format!(
             "padding = dense<[{}]> : tensor<{}x2xi64>, window_dimensions = array<i64: {}>, \
@@ -111,8 +112,8 @@ impl Operation for ReduceWindow {
             let operation = SelectAndScatter { reducer: self.reducer, windows: w.clone() };
             return vec![Some(Tensor::apply(operation, &[x, &g]))];
         }
-        // Each element of the input gets the sum over the windows it is in: the cotangent, spread by the stride and
-        // padded, summed by windows of the same size and stride 1.
+        // Each element of the input gets the sum of the cotangents of the windows that contain it. So the cotangent is
+        // dilated by the stride, padded, and summed over windows of the same size with stride 1.
         let (mut low, mut high) = (vec![], vec![]);
         for axis in 0..x.rank() {
             let window = extent(w.size[axis], w.dilation[axis]) as i64;
@@ -144,25 +145,26 @@ impl Operation for ReduceWindow {
 }
 
 impl ReduceWindow {
-    /// The cotangent of an extreme, by windows over an operand that is padded before.
+    /// The cotangent of a maximum or minimum, by windows over a padded operand.
     ///
-    /// Where windows with a side of 2 are padded, XLA's compiler for CPUs takes another element of a tie than the first.
-    /// (JAX pads all windows itself there.) Longer sides come out right, and a TPU would have to keep what is padded.
+    /// If windows with a side of 2 are padded, XLA's CPU compiler does not select the first element of a tie. (JAX pads
+    /// all windows itself for this reason.) Windows with longer sides give the right result, and on a TPU the padded
+    /// operand would take memory.
     fn select_and_scatter_unpadded(&self, x: &Tensor, g: &Tensor) -> Tensor {
         let w = &self.windows;
         let (low, high): (Vec<i64>, Vec<i64>) = w.padding.iter().copied().unzip();
         let least =
             Tensor::full(x.dtype(), [], if self.reducer == Reducer::Max { f64::NEG_INFINITY } else { f64::INFINITY });
-        let none = vec![0; x.rank()];
+        let zeros = vec![0; x.rank()];
         let windows = Windows { padding: vec![(0, 0); x.rank()], ..w.clone() };
-        let padded = x.pad(&least, &low, &high, &none);
+        let padded = x.pad(&least, &low, &high, &zeros);
         let spread = Tensor::apply(SelectAndScatter { reducer: self.reducer, windows }, &[&padded, g]);
-        let back = |v: &[i64]| v.iter().map(|n| -n).collect::<Vec<_>>();
-        spread.pad(&Tensor::zeros(x.dtype(), []), &back(&low), &back(&high), &none)
+        let negated = |v: &[i64]| v.iter().map(|n| -n).collect::<Vec<_>>();
+        spread.pad(&Tensor::zeros(x.dtype(), []), &negated(&low), &negated(&high), &zeros)
     }
 }
 
-/// Adds each element of the second operand to the place of the first that won its window.
+/// Adds each element of the second operand at the position of the selected element of its window in the first.
 #[derive(Debug)]
 struct SelectAndScatter {
     reducer: Reducer,
@@ -177,7 +179,7 @@ impl Operation for SelectAndScatter {
         one(inputs[0].clone())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        // Which places win does not change with small changes of the numbers.
+        // Small changes of the operand do not change the selected positions.
         let positions = winners(cx.input(0), &self.windows);
         vec![None, Some(at_winners(&cx.cotangent(), &positions))]
     }
@@ -200,7 +202,7 @@ impl Operation for SelectAndScatter {
     }
 }
 
-/// How a pooling window moves; one entry a spatial axis.
+/// The options of pooling; lists have one entry for each spatial axis.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Pooling, Tensor};
@@ -220,7 +222,7 @@ pub struct Pooling {
 }
 
 impl Pooling {
-    /// Windows of these sizes side by side, without padding.
+    /// Adjacent windows of these sizes, without padding: the stride equals the window.
     pub fn new(window: impl Into<Vec<usize>>) -> Pooling {
         let window = window.into();
         let n = window.len();
@@ -235,59 +237,60 @@ impl Pooling {
         }
     }
 
-    /// Steps between two windows.
+    /// The step between two windows.
     pub fn stride(mut self, stride: impl Into<Vec<usize>>) -> Pooling {
         self.stride = stride.into();
         self
     }
 
-    /// Elements added on either side, at most half of the window: never the largest for a maximum, zeros for an average.
+    /// The number of elements added on both sides, at most half of the window. For a maximum they are never selected;
+    /// for an average they are zeros.
     pub fn padding(mut self, padding: impl Into<Vec<usize>>) -> Pooling {
         self.padding = padding.into();
         self
     }
 
-    /// Steps between two elements of a window.
+    /// The step between two elements of a window.
     pub fn dilation(mut self, dilation: impl Into<Vec<usize>>) -> Pooling {
         self.dilation = dilation.into();
         self
     }
 
-    /// Whether a last window counts that begins within the input (or the padding before it) and ends beyond it.
+    /// Whether to add a last window that begins within the input or the padding before it, and ends beyond the padding.
     pub fn ceil_mode(mut self, ceil_mode: bool) -> Pooling {
         self.ceil_mode = ceil_mode;
         self
     }
 
-    /// Whether padding counts among the elements of an average, as it does at first. What a window of
-    /// [`Pooling::ceil_mode`] has beyond the padding never counts.
+    /// Whether padding counts as elements of an average; it does by default. Positions of a [`Pooling::ceil_mode`]
+    /// window beyond the padding never count.
     pub fn count_include_pad(mut self, count: bool) -> Pooling {
         self.count_include_pad = count;
         self
     }
 
-    /// What the sum of each window is divided by for an average, instead of its number of elements.
+    /// The divisor of each window's sum for an average, instead of the number of elements.
     pub fn divisor(mut self, divisor: usize) -> Pooling {
         self.divisor = Some(divisor);
         self
     }
 
-    /// The windows over all axes of a tensor `[batch, channels, spatial…]`.
-    fn windows(&self, over: &Tensor) -> Result<Windows, String> {
+    /// The windows over all axes of a tensor `[batch, channels, spatial…]`, after a check of the options.
+    fn windows(&self, operand: &Tensor) -> Result<Windows, String> {
         let n = self.window.len();
         let fits = [self.stride.len(), self.padding.len(), self.dilation.len()].iter().all(|&named| named == n);
-        if !fits || over.rank() != n + 2 {
-            return Err(format!("{} is not a [batch, channels, …] for windows over {n} axes: {self:?}", over.ty()));
+        if !fits || operand.rank() != n + 2 {
+            return Err(format!("{} is not a [batch, channels, …] for windows over {n} axes: {self:?}", operand.ty()));
         }
         let extents: Vec<usize> = (0..n).map(|i| extent(self.window[i], self.dilation[i])).collect();
         if let Some(i) = (0..n).find(|&i| self.padding[i] > extents[i] / 2) {
             return Err(format!(
-                "padding {} is more than half of the window {}: some windows would hold nothing else",
+                "padding {} is more than half of the window {}: some windows would hold only padding",
                 self.padding[i], extents[i]
             ));
         }
         let high = (0..n).map(|i| {
-            let (size, window, stride) = (over.shape()[i + 2] as i128, extents[i] as i128, self.stride[i] as i128);
+            let (size, window, stride) = (operand.shape()[i + 2] as i128, extents[i] as i128, self.stride[i] as i128);
             let padding = self.padding[i] as i128;
             let room = size + 2 * padding - window;
             if !self.ceil_mode || room < 0 || stride == 0 {
@@ -307,21 +310,21 @@ impl Pooling {
         })
     }
 
-    /// How many elements each window has that count, to be divided by: `[spatial…]`. Whole windows need no such thing.
-    fn counts(&self, over: &Tensor, windows: &Windows, result: &Tensor, dtype: DType) -> Option<Tensor> {
+    /// The number of elements of each window that count for an average: `[spatial…]`. `None` if it is the same for all.
+    fn counts(&self, operand: &Tensor, windows: &Windows, result: &Tensor, dtype: DType) -> Option<Tensor> {
         let n = self.window.len();
         let beyond = (0..n).any(|i| windows.padding[i + 2].1 > self.padding[i] as i64);
-        let some_out = if self.count_include_pad { beyond } else { beyond || self.padding.iter().any(|&p| p > 0) };
-        if !some_out || self.divisor.is_some() {
+        let varies = if self.count_include_pad { beyond } else { beyond || self.padding.iter().any(|&p| p > 0) };
+        if !varies || self.divisor.is_some() {
             return None;
         }
         let mut counts = Tensor::ones(dtype, []);
         for i in 0..n {
-            let (size, padding) = (over.shape()[i + 2] as f64, self.padding[i] as f64);
+            let (size, padding) = (operand.shape()[i + 2] as f64, self.padding[i] as f64);
             let (low, high) = if self.count_include_pad { (-padding, size + padding) } else { (0.0, size) };
             let dilation = self.dilation[i] as f64;
-            // Element `t` of a window that begins at `start` is at `start + t·dilation`: the first that counts, and the
-            // first that counts no more.
+            // Element `t` of a window that begins at `start` is at `start + t·dilation`. `first..end` are the elements
+            // that count.
             let start = Tensor::arange(DType::I64, result.shape()[i + 2]) * self.stride[i] as f64 - padding;
             let first = ((-&start + low).maximum(0.0) + (dilation - 1.0)) / dilation;
             let end = ((-start + (high + dilation - 1.0)) / dilation).minimum(self.window[i] as f64);
@@ -334,12 +337,15 @@ impl Pooling {
 }
 
 methods! {
-    /// The largest element of each window over `[batch, channels, spatial…]`. The gradient goes to the first of the
-    /// largest.
+    /// The largest element of each window over `[batch, channels, spatial…]` (PyTorch's `max_pool1d`, `max_pool2d` and
+    /// `max_pool3d`). Of tied elements, the first gets the gradient.
+    ///
+    /// Poisoned if the options do not fit the tensor, or for booleans and complex numbers.
     max_pool(how: &Pooling) -> Tensor, |x| x.pool("max_pool", Reducer::Max, how);
 
     /// The largest element of each window over `[batch, channels, spatial…]`, and its position (PyTorch's
-    /// `return_indices`): an i32 that counts the elements of one channel, row by row; the first of several.
+    /// `return_indices`). The position is an i32 that counts the elements of one channel in row-major order. Of tied
+    /// elements, the first is selected.
     ///
     /// ```
     /// use fulmen_tensor::{Pooling, Tensor};
@@ -355,8 +361,11 @@ methods! {
 }
 
 impl Tensor {
-    /// The mean of each window over `[batch, channels, spatial…]`. Padding counts as zeros unless
-    /// [`Pooling::count_include_pad`] says otherwise. 16-bit floats are summed as f32.
+    /// The mean of each window over `[batch, channels, spatial…]` (PyTorch's `avg_pool1d`, `avg_pool2d` and
+    /// `avg_pool3d`). Padding counts as zeros unless [`Pooling::count_include_pad`] is false. 16-bit floats are summed
+    /// as f32.
+    ///
+    /// Poisoned if the options do not fit the tensor, or if the dtype cannot hold the number of elements of a window.
     #[track_caller]
     pub fn avg_pool(&self, how: &Pooling) -> Tensor {
         Tensor::record("avg_pool", || {
@@ -372,7 +381,7 @@ impl Tensor {
             if how.divisor == Some(0) {
                 return Err("the divisor must be at least 1".into());
             }
-            // The sum, and even the number of elements, may be too large for 16 bits.
+            // The sum, and even the number of elements, may overflow 16 bits.
             let wide = wide(self);
             let sum = wide.pool("avg_pool", Reducer::Sum, how)?;
             let mean = match how.counts(&wide, &how.windows(&wide)?, &sum, wide.dtype()) {

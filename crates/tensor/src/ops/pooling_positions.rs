@@ -1,6 +1,6 @@
-//! The position of the largest element of each window: `reduce_window` of numbers together with their positions.
+//! The position of the largest element of each window, by a `reduce_window` of numbers and their positions.
 //!
-//! Not here: the maximum alone, and its derivative by `select_and_scatter`, which TPUs have an instruction for
+//! Not here: the maximum alone, and its derivative by `select_and_scatter`, for which TPUs have an instruction
 //! (`pooling.rs`).
 
 use super::dtype_set::DTypeSet;
@@ -13,8 +13,8 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
 use crate::{DType, Tensor, TensorType};
 
-/// Takes numbers and the places that are theirs; gives the largest of each window and its place. The smallest place wins
-/// where several tie; NaN is larger than all else.
+/// Takes numbers and their positions, and returns the largest number of each window with its position. Of tied numbers,
+/// the one with the smallest position is selected. NaN is larger than all other numbers.
 #[derive(Debug)]
 struct LargestAndWhere {
     method: &'static str,
@@ -28,8 +28,8 @@ impl Operation for LargestAndWhere {
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         DTypeSet::Numbers.check(inputs[0].dtype)?;
         let largest = self.windows.result(inputs[0])?;
-        let places = TensorType::new(DType::I32, &largest.shape);
-        Ok(vec![largest, places])
+        let positions = TensorType::new(DType::I32, &largest.shape);
+        Ok(vec![largest, positions])
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         vec![Some(to_winners(cx.input(0), &cx.outputs[1], &cx.cotangent())), None]
@@ -67,7 +67,7 @@ impl Operation for LargestAndWhere {
         .concat();
         let types: Vec<String> = [cx.operand_type(0), cx.operand_type(1)].iter().map(|ty| ty.stablehlo()).collect();
         let result = cx.result();
-        let places = TensorType::new(DType::I32, &result.shape);
+        let positions = TensorType::new(DType::I32, &result.shape);
         format!(
             "\"stablehlo.reduce_window\"({}, {least}, {nowhere}) ({{ ^bb0(%a: {scalar}, %i: {place}, %b: {scalar}, \
              %j: {place}): {body}\"stablehlo.return\"(%r, %k) : ({scalar}, {place}) -> () }}) {{{}}} : \
@@ -76,51 +76,51 @@ impl Operation for LargestAndWhere {
             self.windows.attributes(),
             types.join(", "),
             result.stablehlo(),
-            places.stablehlo()
+            positions.stablehlo()
         )
     }
 }
 
-/// The largest element of each window over `[batch, channels, spatial…]`, and its place among those of its channel.
+/// The largest element of each window over `[batch, channels, spatial…]`, and its position within its channel.
 pub(super) fn largest_and_where(method: &'static str, x: &Tensor, windows: &Windows) -> [Tensor; 2] {
     Tensor::record(method, || {
         let spatial = &x.shape()[2..];
         let count = spatial.iter().fold(1usize, |n, &size| n.saturating_mul(size));
         if i32::try_from(count).is_err() {
-            return Err(format!("a channel of {} has more elements than an i32 counts", x.ty()).into());
+            return Err(format!("a channel of {} has more elements than an i32 can count", x.ty()).into());
         }
         let axes: Vec<usize> = (2..x.rank()).collect();
-        let places = Tensor::arange(DType::I32, count).reshape(spatial).broadcast_in_dim(x.shape(), &axes);
-        Ok(Tensor::apply_many(LargestAndWhere { method, windows: windows.clone() }, &[x, &places]))
+        let positions = Tensor::arange(DType::I32, count).reshape(spatial).broadcast_in_dim(x.shape(), &axes);
+        Ok(Tensor::apply_many(LargestAndWhere { method, windows: windows.clone() }, &[x, &positions]))
     })
 }
 
-/// The places of the largest elements alone.
+/// The positions of the largest elements.
 pub(super) fn winners(x: &Tensor, windows: &Windows) -> Tensor {
-    let [_, places] = largest_and_where("max_pool", x, windows);
-    places
+    let [_, positions] = largest_and_where("max_pool", x, windows);
+    positions
 }
 
-/// `[batch, channels, elements]`.
+/// Flattens the spatial axes: `[batch, channels, elements]`.
 fn flat(x: &Tensor) -> Tensor {
     x.flatten(2, -1)
 }
 
-/// Adds each element of `g`, one a window, to the place of `x` that won the window.
-pub(super) fn to_winners(x: &Tensor, places: &Tensor, g: &Tensor) -> Tensor {
+/// Adds the element of `g` for each window at the position of the largest element of that window in `x`.
+pub(super) fn to_winners(x: &Tensor, positions: &Tensor, g: &Tensor) -> Tensor {
     if g.shape().num_elements() == 0 {
         return x.zeros_like();
     }
-    // An element may have won many windows.
+    // An element may be the largest of many windows.
     let g = wide(g);
     let zeros = Tensor::zeros(g.dtype(), flat(x).shape());
     let scatter = Scatter { method: "max_pool", combine: Combine::Add, dimensions: Dimensions::elements(2, 3) };
-    let sum = Tensor::apply(scatter, &[&zeros, &flat(places), &flat(&g)]);
+    let sum = Tensor::apply(scatter, &[&zeros, &flat(positions), &flat(&g)]);
     sum.reshape(x.shape()).to_dtype(x.dtype())
 }
 
-/// The elements of `g` at the places that won the windows.
-pub(super) fn at_winners(g: &Tensor, places: &Tensor) -> Tensor {
+/// The elements of `g` at the positions of the largest elements.
+pub(super) fn at_winners(g: &Tensor, positions: &Tensor) -> Tensor {
     let gather = Gather { method: "max_pool", dimensions: Dimensions::elements(2, 3) };
-    Tensor::apply(gather, &[&flat(g), &flat(places)]).reshape(places.shape())
+    Tensor::apply(gather, &[&flat(g), &flat(positions)]).reshape(positions.shape())
 }

@@ -1,12 +1,12 @@
-//! Bringing tensors of different dtypes to the one in which they meet, by the rule of [`DType::promote`].
+//! The common dtype of several tensors, by [`DType::promote`].
 //!
-//! Not here: broadcasting, which brings them to one shape.
+//! Not here: broadcasting to a common shape.
 
 use crate::scope::Refusal;
 use crate::tensor::all_live;
 use crate::{DType, Tensor};
 
-/// The dtype in which `a` and `b` meet.
+/// The common dtype of `a` and `b`.
 pub(super) fn common_dtype(a: &Tensor, b: &Tensor) -> Result<DType, Refusal> {
     all_live([a, b])?;
     a.dtype().promote(b.dtype()).ok_or_else(|| {
@@ -14,9 +14,9 @@ pub(super) fn common_dtype(a: &Tensor, b: &Tensor) -> Result<DType, Refusal> {
     })
 }
 
-/// The dtype in which all tensors meet, none of which is poisoned.
+/// The common dtype of all tensors. None of them is poisoned.
 pub(super) fn common_dtype_of_all(tensors: &[&Tensor]) -> Result<DType, String> {
-    // Floats first: with one, u64 and a signed integer are promoted to it.
+    // Floats come first: u64 and a signed integer have a common dtype only together with a float.
     let mut sorted = tensors.to_vec();
     sorted.sort_by_key(|t| !t.dtype().is_inexact());
     let mut dtype = sorted.first().map_or(DType::F32, |t| t.dtype());

@@ -1,7 +1,8 @@
-//! Reductions: many elements along some axes become one.
+//! Reductions: `sum`, `prod`, `max`, `min`, `any`, `all` and `count_nonzero` along axes.
 //!
-//! Not here: averages, [`moments`](super::moments); the places of extremes, [`arg_reduce`](super::arg_reduce); lengths of
-//! vectors, [`norm`](super::norm); results at every place along an axis, [`cumulative`](super::cumulative).
+//! Not here: means and variances ([`moments`](super::moments)), indices of extremes
+//! ([`arg_reduce`](super::arg_reduce)), norms ([`norm`](super::norm)), and cumulative reductions
+//! ([`cumulative`](super::cumulative)).
 
 use super::dtype_set::DTypeSet;
 use super::unary::methods;
@@ -11,7 +12,7 @@ use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
 use crate::{DType, Tensor, TensorType, grad};
 
-/// How two elements become one.
+/// How two elements are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reducer {
     Sum,
@@ -35,10 +36,10 @@ impl Reducer {
         }
     }
 
-    /// MLIR's spelling of the element that changes nothing.
+    /// The identity element in MLIR's syntax.
     pub(super) fn identity(self, dtype: DType) -> String {
         if dtype.is_complex() {
-            // Only sums take these.
+            // Only sums accept complex numbers.
             return "(0.0, 0.0)".into();
         }
         let bits = 8 * dtype.size_in_bytes() as u32;
@@ -73,7 +74,7 @@ fn no_element(from: &TensorType, axes: &[usize]) -> String {
 struct Reduce {
     method: &'static str,
     reducer: Reducer,
-    /// Sorted and different.
+    /// Sorted, without duplicates.
     axes: Vec<usize>,
 }
 
@@ -107,9 +108,9 @@ impl Operation for Reduce {
         let g = spread(&cx.cotangent());
         vec![Some(match self.reducer {
             Reducer::Sum | Reducer::Prod | Reducer::And | Reducer::Or => g,
-            // Elements that tie for the extreme share its gradient.
+            // Tied elements share the gradient.
             Reducer::Max | Reducer::Min => {
-                // A NaN is chosen too, though it equals nothing.
+                // A NaN is selected too, although it equals nothing.
                 let chosen = x.eq(spread(cx.output())).or(x.ne(x)).to_dtype(x.dtype());
                 let axes: Vec<isize> = self.axes.iter().map(|&a| a as isize).collect();
                 g * &chosen / spread(&chosen.sum(&axes))
@@ -131,10 +132,10 @@ impl Operation for Reduce {
     }
 }
 
-/// The cotangent of `x` in its product along `axes`, which are sorted. Exact where elements are 0: it is that of a tree
-/// of multiplications, and nothing is divided.
+/// The cotangent of `x`, given the cotangent `g` of its product along the sorted `axes`. It differentiates a tree of
+/// multiplications, without a division, so it is exact where elements are 0.
 fn product_vjp(x: &Tensor, axes: &[usize], g: &Tensor) -> Tensor {
-    // A node of its own: `g` may be computed from `x`.
+    // A separate node, since `g` may depend on `x`.
     let leaf = x.unsqueeze(0);
     let product = product_tree(&leaf.squeeze(0), axes);
     match grad(&(product * g).sum_all(), &[&leaf]).into_iter().next() {
@@ -143,7 +144,7 @@ fn product_vjp(x: &Tensor, axes: &[usize], g: &Tensor) -> Tensor {
     }
 }
 
-/// The product along `axes`, by multiplying one half with the other again and again.
+/// The product along `axes`, by repeated multiplication of one half with the other.
 fn product_tree(x: &Tensor, axes: &[usize]) -> Tensor {
     let kept: Vec<usize> = (0..x.rank()).filter(|a| !axes.contains(a)).collect();
     let mut to: Vec<usize> = kept.iter().map(|&a| x.shape()[a]).collect();
@@ -157,7 +158,7 @@ fn product_tree(x: &Tensor, axes: &[usize]) -> Tensor {
     while n > 1 {
         let half = n / 2;
         let pairs = tree.narrow(-1, 0, half) * tree.narrow(-1, half, half);
-        // The odd one waits for the next round.
+        // An odd element waits for the next round.
         tree = match n % 2 {
             0 => pairs,
             _ => Tensor::concatenate(&[&pairs, &tree.narrow(-1, n - 1, 1)], -1),
@@ -167,8 +168,8 @@ fn product_tree(x: &Tensor, axes: &[usize]) -> Tensor {
     tree.reshape(result)
 }
 
-/// Reductions, each in two methods: doc, the method, the one that keeps the axes, the parameters, what they give, and the
-/// value, a `Result`, given this tensor and whether the axes stay, `|x, keepdim|`.
+/// Reductions, each as two methods. A row has the doc, the method, the variant that keeps the axes, the parameters, the
+/// result type, and the value. The value is a `Result`, given this tensor and whether the axes stay: `|x, keepdim|`.
 macro_rules! reductions {
     ($(
         $(#[$doc:meta])*
@@ -184,7 +185,7 @@ macro_rules! reductions {
                 })
             }
 
-            #[doc = concat!("As [`Tensor::", stringify!($method), "`], but the axes stay, with size 1.")]
+            #[doc = concat!("Like [`Tensor::", stringify!($method), "`], but the axes stay, with size 1.")]
             #[track_caller]
             pub fn $kept(&self, $($arg: $ty),*) -> $result {
                 $crate::Tensor::record(stringify!($method), || {
@@ -203,25 +204,25 @@ methods! {
 }
 
 impl Tensor {
-    /// The reduction for `method`, which faults and autocast know it by.
+    /// The reduction under the name `method`, which messages and autocast use.
     pub(super) fn reduce(&self, method: &'static str, reducer: Reducer, axes: &[isize], keepdim: bool) -> Tensor {
         Tensor::record(method, || {
             let axes = self.live()?.shape().axes(axes)?;
-            let to = result_of(method, self.dtype());
+            let dtype = result_of(method, self.dtype());
             if axes.is_empty() {
-                return Ok(self.to_dtype(to));
+                return Ok(self.to_dtype(dtype));
             }
             let mut kept = self.shape().to_vec();
             axes.iter().for_each(|&a| kept[a] = 1);
-            // A 16-bit sum stops growing at 256 or 2048 ones; an extreme is one of the elements.
+            // A 16-bit sum of ones stops growing at 256 or 2048. An extreme is one of the elements, so it stays narrow.
             let long = matches!(reducer, Reducer::Sum | Reducer::Prod);
             let from = if long { wide(self) } else { self.clone() };
-            let reduced = Tensor::try_apply(Reduce { method, reducer, axes }, &[&from])?.to_dtype(to);
+            let reduced = Tensor::try_apply(Reduce { method, reducer, axes }, &[&from])?.to_dtype(dtype);
             Ok(if keepdim { reduced.reshape(kept) } else { reduced })
         })
     }
 
-    /// Booleans as numbers that count them, i32, or i64 where an i32 may be too small; anything else as it is.
+    /// Converts booleans to integers for counting: i32, or i64 if an i32 may overflow. Other dtypes are unchanged.
     pub(super) fn countable(&self) -> Tensor {
         if self.dtype() != DType::Bool {
             return self.clone();
@@ -230,7 +231,7 @@ impl Tensor {
         self.to_dtype(if fits { DType::I32 } else { DType::I64 })
     }
 
-    /// The largest or the smallest; of booleans, `true` is larger than `false`.
+    /// The largest or the smallest element. For booleans, `true` is larger than `false`.
     pub(super) fn extreme(
         &self,
         method: &'static str,
@@ -238,34 +239,36 @@ impl Tensor {
         axes: &[isize],
         keepdim: bool,
     ) -> Result<Tensor, Refusal> {
-        let found = self.live()?.shape().axes(axes)?;
+        let checked_axes = self.live()?.shape().axes(axes)?;
         let reducer = match reducer {
             _ if self.dtype() != DType::Bool => reducer,
-            // Of nothing there is a disjunction, but no extreme.
-            _ if found.iter().any(|&axis| self.shape()[axis] == 0) => return Err(no_element(self.ty(), &found).into()),
+            // `Or` and `And` have a value for an empty axis, but an extreme does not exist.
+            _ if checked_axes.iter().any(|&axis| self.shape()[axis] == 0) => {
+                return Err(no_element(self.ty(), &checked_axes).into());
+            }
             Reducer::Max => Reducer::Or,
             _ => Reducer::And,
         };
         Ok(self.reduce(method, reducer, axes, keepdim))
     }
 
-    /// Every axis.
+    /// All axes, for methods that reduce a whole tensor.
     pub(super) fn all_axes(&self) -> Vec<isize> {
         (0..self.rank() as isize).collect()
     }
 }
 
 reductions! {
-    /// The sum along `axes`, which vanish. The sum of nothing is 0. 16-bit floats are
-    /// summed as f32, integers in their own dtype. Of booleans it is the number of those that are true, an i32, or an i64
-    /// where an i32 may be too small.
+    /// The sum along `axes`, which are removed (PyTorch's and NumPy's `sum`). The sum of no elements is 0. 16-bit
+    /// floats are summed as f32, integers in their own dtype. For booleans it is the number of true elements, an i32,
+    /// or an i64 if an i32 may overflow.
     ///
-    /// Poisoned if an axis is named twice or out of range, as is every reduction here.
+    /// Like every reduction, it is poisoned if an axis is named twice or does not exist.
     sum, sum_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| Ok(x.countable().reduce("sum", Reducer::Sum, axes, keepdim));
 
-    /// The product along `axes`, which vanish. The product of nothing is 1. 16-bit
-    /// floats are multiplied as f32, booleans as i32. The gradient, the product of all others, is right where elements
-    /// are 0.
+    /// The product along `axes`, which are removed (PyTorch's and NumPy's `prod`). The product of no elements is 1.
+    /// 16-bit floats are multiplied as f32, booleans as i32. The gradient of an element is the product of all others,
+    /// also where elements are 0.
     ///
     /// ```
     /// use fulmen_tensor::{Tensor, grad};
@@ -276,25 +279,28 @@ reductions! {
     /// ```
     prod, prod_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| Ok(x.countable().reduce("prod", Reducer::Prod, axes, keepdim));
 
-    /// The largest element along `axes` (PyTorch's `amax`); NaN if one is NaN, and `true` is larger than `false`. Ties
-    /// share the gradient. Poisoned if there is no element along an axis.
+    /// The largest element along `axes`, which are removed (PyTorch's `amax`); NaN if any element is NaN. `true` is
+    /// larger than `false`. Tied elements share the gradient. Poisoned if an axis is empty, and for complex numbers.
     max, max_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| x.extreme("max", Reducer::Max, axes, keepdim);
 
-    /// The smallest element along `axes` (PyTorch's `amin`); NaN if one is NaN, and `false` is smaller than `true`. Ties
-    /// share the gradient. Poisoned if there is no element along an axis.
+    /// The smallest element along `axes`, which are removed (PyTorch's `amin`); NaN if any element is NaN. `false` is
+    /// smaller than `true`. Tied elements share the gradient. Poisoned if an axis is empty, and for complex numbers.
     min, min_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| x.extreme("min", Reducer::Min, axes, keepdim);
 
-    /// Whether any element along `axes` is true, or is not 0: booleans. False of nothing.
+    /// Whether any element along `axes` is true, or nonzero (PyTorch's and NumPy's `any`). The result is bool: false
+    /// for no elements.
     any, any_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
         Ok(x.to_dtype(DType::Bool).reduce("any", Reducer::Or, axes, keepdim))
     };
 
-    /// Whether all elements along `axes` are true, or not 0: booleans. True of nothing.
+    /// Whether all elements along `axes` are true, or nonzero (PyTorch's and NumPy's `all`). The result is bool: true
+    /// for no elements.
     all, all_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
         Ok(x.to_dtype(DType::Bool).reduce("all", Reducer::And, axes, keepdim))
     };
 
-    /// How many elements along `axes` are true, or not 0, NaNs among them: i32, or i64 where an i32 may be too small.
+    /// The number of elements along `axes` that are true, or nonzero (PyTorch's and NumPy's `count_nonzero`). NaN
+    /// counts as nonzero. The result is i32, or i64 if an i32 may overflow.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;

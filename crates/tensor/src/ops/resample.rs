@@ -1,10 +1,12 @@
-//! Weighted sums of a few elements along one axis, the elements and weights fixed: what interpolation is made of.
+//! Weighted sums of a few elements along one axis, for interpolation. The elements and weights are known while
+//! recording.
 //!
-//! Each reads the elements that it is made of and no others: in a product with a matrix of weights, one infinity times 0
-//! would be NaN everywhere. Where the elements repeat along the axis, as for whole multiples of a size, they are strided
-//! slices, whose derivatives are paddings. Elsewhere they are gathered, and the derivative is a product with the matrix,
-//! which a TPU's matrix unit computes: that of a gather is a scatter, which a TPU does one after the other. The product is
-//! exact to f32, since one pass of bf16 numbers would change even what interpolation copies.
+//! Each sum reads only its own elements: in a product with a matrix of weights, one infinity times 0 would turn every
+//! sum into NaN. If the pattern of elements repeats along the axis, as for integer multiples of a size, the sums use
+//! strided slices, whose derivatives are paddings. Otherwise the elements are gathered, and the derivative is a product
+//! with the matrix of weights, which a TPU's matrix unit computes. The derivative of a gather would be a scatter, which
+//! a TPU executes one element at a time. The product has f32 precision, since a single bf16 pass would change even
+//! values that interpolation copies.
 
 use std::collections::BTreeMap;
 
@@ -15,19 +17,19 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{DType, Tensor, TensorType};
 
-/// The old elements that a new one is made of, each with its weight, which is not 0.
+/// The old elements of a new one, each with its nonzero weight.
 pub(super) type Taps = Vec<(usize, f64)>;
 
-/// Slices that one axis may become.
-const MOST_SLICES: usize = 128;
+/// The largest number of slices for one axis.
+const MAX_SLICES: usize = 128;
 
-/// `y[…, o, …] = Σᵢ x[…, i, …] · w[o, i]`, where `o` comes last; or `w[i, o]`.
+/// `y[…, o] = Σᵢ x[…, i, …] · w[o, i]`, or with `w[i, o]`. The new axis `o` comes last.
 #[derive(Debug)]
 struct AlongAxis {
     method: &'static str,
-    /// Which axis of the input is summed over.
+    /// The axis of the input that is contracted.
     axis: usize,
-    /// Which axis of the weights is.
+    /// The axis of the weights that is contracted.
     contracted: usize,
 }
 
@@ -36,16 +38,16 @@ impl Operation for AlongAxis {
         self.method
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        let mut to = inputs[0].shape.to_vec();
-        to.remove(self.axis);
-        to.push(inputs[1].shape[1 - self.contracted]);
-        one(TensorType::new(inputs[0].dtype, to))
+        let mut shape = inputs[0].shape.to_vec();
+        shape.remove(self.axis);
+        shape.push(inputs[1].shape[1 - self.contracted]);
+        one(TensorType::new(inputs[0].dtype, shape))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let last = cx.output().rank() - 1;
         let back = AlongAxis { method: self.method, axis: last, contracted: 1 - self.contracted };
         let moved = Tensor::apply(back, &[&cx.cotangent(), cx.input(1)]);
-        // The weights are made here and depend on nothing.
+        // The weights are constants.
         vec![Some(moved.movedim(&[-1], &[self.axis as isize])), None]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
@@ -60,7 +62,7 @@ impl Operation for AlongAxis {
     }
 }
 
-/// The sums along `axis` of these elements, a list for each new element. 16-bit floats are summed as f32.
+/// The weighted sums along `axis`, with one list of taps for each new element. 16-bit floats are summed as f32.
 pub(super) fn along_axis(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps]) -> Tensor {
     let from = wide(x);
     let sums = match phases(taps, x.shape()[axis]) {
@@ -70,10 +72,10 @@ pub(super) fn along_axis(method: &'static str, x: &Tensor, axis: usize, taps: &[
     sums.to_dtype(x.dtype())
 }
 
-/// A tap of every `stride`-th new element, from the `first` of them on.
+/// One tap of every `stride`-th new element, from number `first` on.
 struct Run {
     first: usize,
-    /// The old element that the first reads. Each later one reads further on, by the same step.
+    /// The old element that the first new element reads. Each next one reads further by the same step.
     start: usize,
     weights: Vec<f64>,
 }
@@ -82,8 +84,8 @@ pub(super) fn greatest_common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
-/// New elements `j`, `j + stride`, … read old elements in equal steps: for each `j` below the stride, the runs that make
-/// them, in the order of the elements. `None` where that takes too many slices.
+/// New elements `j`, `j + stride`, … read old elements in equal steps. Returns the runs for each `j` below the stride,
+/// ordered by their offsets. `None` if this takes too many slices.
 fn phases(taps: &[Taps], from: usize) -> Option<Vec<Vec<Run>>> {
     let count = greatest_common_divisor(from, taps.len());
     let (stride, step) = (taps.len() / count, from / count);
@@ -101,7 +103,7 @@ fn phases(taps: &[Taps], from: usize) -> Option<Vec<Vec<Run>>> {
             }
         }
         slices += runs.len();
-        if slices > MOST_SLICES {
+        if slices > MAX_SLICES {
             return None;
         }
         phases.push(runs.into_values().collect());
@@ -109,7 +111,7 @@ fn phases(taps: &[Taps], from: usize) -> Option<Vec<Vec<Run>>> {
     Some(phases)
 }
 
-/// The part with a weight for each element along `axis`.
+/// Multiplies `part` by one weight for each element along `axis`.
 fn weighted(part: &Tensor, axis: usize, weights: &[f64]) -> Tensor {
     match weights {
         [first, rest @ ..] if rest.iter().all(|weight| weight == first) => {
@@ -127,7 +129,7 @@ fn weighted(part: &Tensor, axis: usize, weights: &[f64]) -> Tensor {
     }
 }
 
-/// A list of numbers.
+/// A constant vector of these numbers.
 fn numbers(values: &[f64], dtype: DType) -> Tensor {
     match dtype {
         DType::F64 => Tensor::from_slice(values, [values.len()]),
@@ -135,16 +137,16 @@ fn numbers(values: &[f64], dtype: DType) -> Tensor {
     }
 }
 
-/// The sums made of slices.
+/// The sums, by slices.
 fn sliced(x: &Tensor, axis: usize, to: usize, phases: &[Vec<Run>]) -> Tensor {
     let count = to / phases.len();
     let step = x.shape()[axis] / count;
-    let none = vec![0; x.rank()];
+    let zeros = vec![0; x.rank()];
     let mut sums = vec![];
     for runs in phases {
         let mut sum: Option<Tensor> = None;
         for run in runs {
-            let (mut start, mut limit, mut stride) = (none.clone(), x.shape().to_vec(), vec![1; x.rank()]);
+            let (mut start, mut limit, mut stride) = (zeros.clone(), x.shape().to_vec(), vec![1; x.rank()]);
             start[axis] = run.start;
             limit[axis] = run.start + (run.weights.len() - 1) * step + 1;
             stride[axis] = step;
@@ -153,7 +155,7 @@ fn sliced(x: &Tensor, axis: usize, to: usize, phases: &[Vec<Run>]) -> Tensor {
             low[axis] = run.first as i64;
             high[axis] = (count - run.first - run.weights.len()) as i64;
             let is_whole = run.weights.len() == count;
-            let part = if is_whole { part } else { part.pad(&Tensor::zeros(x.dtype(), []), &low, &high, &none) };
+            let part = if is_whole { part } else { part.pad(&Tensor::zeros(x.dtype(), []), &low, &high, &zeros) };
             sum = Some(match sum {
                 Some(sum) => sum + part,
                 None => part,
@@ -166,7 +168,7 @@ fn sliced(x: &Tensor, axis: usize, to: usize, phases: &[Vec<Run>]) -> Tensor {
     Tensor::stack(&sums.iter().collect::<Vec<_>>(), axis as isize + 1).reshape(shape)
 }
 
-/// The `t`-th elements of all taps, and their weights: 0 where there are fewer.
+/// The `t`-th element of each list of taps, and its weight: 0 if the list is shorter.
 fn column(taps: &[Taps], t: usize) -> (Tensor, Vec<f64>) {
     let mut indices = vec![];
     let mut weights = vec![];
@@ -182,7 +184,7 @@ fn longest(taps: &[Taps]) -> usize {
     taps.iter().map(Vec::len).max().unwrap_or(0)
 }
 
-/// The sums made of gathered elements, and their derivative by a product.
+/// The sums, by gathers, with a product as the derivative.
 fn gathered(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps]) -> Tensor {
     let mut sum = Tensor::zeros(x.dtype(), []);
     let input = x.clone();
@@ -203,12 +205,12 @@ fn gathered(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps]) -> Ten
     };
     let backward = move |_: &[Tensor], _: &[Tensor], g: &[Tensor]| {
         let g = &g[0];
-        let at = Tensor::arange(DType::I32, from).broadcast_to([owned.len(), from]);
+        let index = Tensor::arange(DType::I32, from).broadcast_to([owned.len(), from]);
         let mut matrix = Tensor::zeros(g.dtype(), [owned.len(), from]);
         for t in 0..longest(&owned) {
             let (indices, weights) = column(&owned, t);
-            let here = at.eq(indices.reshape([owned.len(), 1])).to_dtype(g.dtype());
-            matrix = matrix + here * numbers(&weights, g.dtype()).reshape([owned.len(), 1]);
+            let is_tap = index.eq(indices.reshape([owned.len(), 1])).to_dtype(g.dtype());
+            matrix = matrix + is_tap * numbers(&weights, g.dtype()).reshape([owned.len(), 1]);
         }
         let product = Tensor::apply(AlongAxis { method, axis, contracted: 0 }, &[g, &matrix]);
         vec![product.movedim(&[-1], &[axis as isize])]

@@ -1,19 +1,19 @@
-//! The same elements in the same order under another shape.
+//! Changing the shape of a tensor without changing its elements.
 
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::{Shape, Tensor, TensorType};
 
-/// The product of sizes; the largest number where it leaves `usize`, which no operation takes.
+/// The product of sizes. It saturates at `usize::MAX`, which every operation rejects.
 pub(super) fn product(sizes: &[usize]) -> usize {
     sizes.iter().fold(1usize, |n, &size| n.saturating_mul(size))
 }
 
-/// Sizes; one may be −1 and is then chosen so that there are `count` elements.
+/// Resolves sizes to `count` elements in total. One size may be −1.
 fn inferred(sizes: &[isize], count: usize) -> Result<Vec<usize>, String> {
     let unknown = sizes.iter().filter(|&&size| size == -1).count();
     if unknown > 1 || sizes.iter().any(|&size| size < -1) {
-        return Err(format!("the sizes {sizes:?} must not be negative, but that one may be -1"));
+        return Err(format!("the sizes {sizes:?} must not be negative, except that one may be -1"));
     }
     let known: Vec<usize> = sizes.iter().filter(|&&size| size != -1).map(|&size| size as usize).collect();
     let known = product(&known);
@@ -57,7 +57,8 @@ impl Operation for Reshape {
 }
 
 impl Tensor {
-    /// The same elements, in row-major order, under another shape with as many elements.
+    /// The same elements, in row-major order, in another shape (NumPy's and PyTorch's `reshape`). Poisoned if the
+    /// number of elements differs.
     #[track_caller]
     pub fn reshape(&self, shape: impl Into<Shape>) -> Tensor {
         Tensor::record("reshape", || {
@@ -69,7 +70,8 @@ impl Tensor {
         })
     }
 
-    /// As [`Tensor::reshape`], where one size may be −1: it is what the others leave (PyTorch's `view` and `reshape`).
+    /// Like [`Tensor::reshape`], but one size may be −1, which is inferred from the others (PyTorch's `view` and
+    /// `reshape`).
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -85,8 +87,8 @@ impl Tensor {
         })
     }
 
-    /// Splits one axis into several of these sizes. One may be −1: it is what the others leave (PyTorch's
-    /// `unflatten`).
+    /// Splits one axis into several axes of these sizes (PyTorch's `unflatten`). One size may be −1, which is inferred
+    /// from the others.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -103,7 +105,7 @@ impl Tensor {
         })
     }
 
-    /// Merges the axes from `start` to `end`, both included, into one, as PyTorch's `flatten(start_dim, end_dim)`.
+    /// Merges the axes from `start` to `end`, inclusive, into one (PyTorch's `flatten(start_dim, end_dim)`).
     #[track_caller]
     pub fn flatten(&self, start: isize, end: isize) -> Tensor {
         Tensor::record("flatten", || {
@@ -117,31 +119,31 @@ impl Tensor {
         })
     }
 
-    /// Adds an axis of size 1 so that it becomes axis `axis` of the result; −1 adds it last.
+    /// Inserts an axis of size 1, which becomes axis `axis` of the result; −1 inserts it last (PyTorch's `unsqueeze`).
     #[track_caller]
     pub fn unsqueeze(&self, axis: isize) -> Tensor {
         Tensor::record("unsqueeze", || {
             self.live()?;
-            let mut to = self.shape().to_vec();
-            let at = if axis < 0 { axis + to.len() as isize + 1 } else { axis };
-            if !(0..=to.len() as isize).contains(&at) {
-                return Err(format!("{} has no place {axis} for a new axis", self.shape()).into());
+            let mut shape = self.shape().to_vec();
+            let position = if axis < 0 { axis + shape.len() as isize + 1 } else { axis };
+            if !(0..=shape.len() as isize).contains(&position) {
+                return Err(format!("{} has no position {axis} for a new axis", self.shape()).into());
             }
-            to.insert(at as usize, 1);
-            Ok(self.reshape(to))
+            shape.insert(position as usize, 1);
+            Ok(self.reshape(shape))
         })
     }
 
-    /// Removes an axis, which must have size 1.
+    /// Removes an axis of size 1 (PyTorch's `squeeze(dim)`). Poisoned if the axis has another size.
     #[track_caller]
     pub fn squeeze(&self, axis: isize) -> Tensor {
         Tensor::record("squeeze", || {
             let shape = self.live()?.shape();
-            let at = shape.axis(axis)?;
-            if shape[at] != 1 {
-                return Err(format!("axis {at} of {shape} has size {}, not 1", shape[at]).into());
+            let index = shape.axis(axis)?;
+            if shape[index] != 1 {
+                return Err(format!("axis {index} of {shape} has size {}, not 1", shape[index]).into());
             }
-            Ok(self.reshape([&shape[..at], &shape[at + 1..]].concat()))
+            Ok(self.reshape([&shape[..index], &shape[index + 1..]].concat()))
         })
     }
 }

@@ -1,4 +1,4 @@
-//! Turning axes around.
+//! Reversing axes.
 
 use super::unary::methods;
 use crate::lower::Lowering;
@@ -26,6 +26,6 @@ impl Operation for Reverse {
 }
 
 methods! {
-    /// The elements in the opposite order along each of `axes` (StableHLO's `reverse`).
+    /// Reverses the order of the elements along each of `axes` (PyTorch's and NumPy's `flip`, StableHLO's `reverse`).
     flip(axes: &[isize]) -> Tensor, |x| Tensor::try_apply(Reverse { axes: x.shape().axes(axes)? }, &[x]);
 }

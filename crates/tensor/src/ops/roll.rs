@@ -1,10 +1,12 @@
-//! Moving elements along axes, those that leave at one end coming in at the other.
+//! Rolling elements along axes.
 
 use crate::Tensor;
 
 impl Tensor {
-    /// The elements moved by `shifts[i]` places along `axes[i]`; what leaves at the end comes in at the beginning
+    /// Shifts the elements by `shifts[i]` positions along `axes[i]`. Elements that leave at one end enter at the other
     /// (PyTorch's and NumPy's `roll`). An axis may be named more than once.
+    ///
+    /// Poisoned if there is not one shift for each axis, or if there is no such axis.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -17,15 +19,15 @@ impl Tensor {
         Tensor::record("roll", || {
             self.live()?;
             if shifts.len() != axes.len() {
-                return Err(format!("{shifts:?} and {axes:?} are not equally many shifts and axes").into());
+                return Err(format!("{shifts:?} and {axes:?} differ in length; give one shift for each axis").into());
             }
             let mut rolled = self.clone();
             for (&shift, &axis) in shifts.iter().zip(axes) {
                 let size = match self.shape().axis(axis) {
-                    Ok(at) => self.shape()[at],
+                    Ok(index) => self.shape()[index],
                     Err(message) => return Err(message.into()),
                 };
-                // A size is at most the address space, so that it is an isize.
+                // A size of an axis fits an isize.
                 let shift = if size == 0 { 0 } else { shift.rem_euclid(size as isize) as usize };
                 if shift != 0 {
                     let (head, tail) = (rolled.narrow(axis, 0, size - shift), rolled.narrow(axis, size - shift, shift));

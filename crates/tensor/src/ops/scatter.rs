@@ -1,7 +1,7 @@
-//! Writing by index: elements set, added, multiplied, or kept if they are larger or smaller.
+//! Writing by index: elements are set, added, multiplied, or combined by minimum or maximum.
 //!
-//! [`Scatter`] is StableHLO's `scatter` for windows that span whole axes, and drops updates out of range. Not here:
-//! reading by index (`gather.rs`), a box whose place a program computes (`dynamic_slice.rs`).
+//! [`Scatter`] is StableHLO's `scatter` for windows that span whole axes. It drops updates out of range. Not here:
+//! reading by index (`gather.rs`), and slices at positions that a program computes (`dynamic_slice.rs`).
 
 use super::bounds::{self, ClampedIndices, OutOfBounds};
 use super::dtype_set::DTypeSet;
@@ -14,25 +14,25 @@ use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
 use crate::{AsTensor, DType, Tensor, TensorType};
 
-/// What becomes of an element and of what is written to its place.
+/// How an element and its updates are combined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Combine {
-    /// The element is replaced. Of several written to one place, one wins; which, is the device's choice, and the
-    /// gradient goes to it.
+    /// The update replaces the element. If several updates have one index, the device selects one of them, which gets
+    /// the gradient.
     Set,
     /// The sum (PyTorch's `sum`). 16-bit floats are summed as f32.
     Add,
     /// The product (PyTorch's `prod`). 16-bit floats are multiplied as f32.
     Mul,
-    /// The smallest (PyTorch's `amin`); those that tie share the gradient. NaN if one is NaN.
+    /// The minimum (PyTorch's `amin`); NaN if any is NaN. Tied elements share the gradient.
     Min,
-    /// The largest (PyTorch's `amax`); those that tie share the gradient. NaN if one is NaN.
+    /// The maximum (PyTorch's `amax`); NaN if any is NaN. Tied elements share the gradient.
     Max,
 }
 
 impl Combine {
-    /// The statements of StableHLO that give `%r` from the element `%a` and the update `%b`, and its name.
+    /// The StableHLO statements that combine the element `%a` and the update `%b`, and the name of the result.
     fn body(self, scalar: &str) -> (String, &'static str) {
         let operation = match self {
             Combine::Set => return (String::new(), "%b"),
@@ -44,7 +44,7 @@ impl Combine {
         (format!("%r = stablehlo.{operation} %a, %b : {scalar} "), "%r")
     }
 
-    /// Whether the results of 16-bit floats are too coarse to be computed in 16 bits.
+    /// Whether 16-bit floats must be combined as f32.
     fn is_wide(self) -> bool {
         matches!(self, Combine::Add | Combine::Mul)
     }
@@ -58,7 +58,7 @@ pub(super) struct Scatter {
 }
 
 impl Scatter {
-    fn again(&self, combine: Combine, operand: &Tensor, indices: &Tensor, updates: &Tensor) -> Tensor {
+    fn scatter(&self, combine: Combine, operand: &Tensor, indices: &Tensor, updates: &Tensor) -> Tensor {
         let operation = Scatter { method: self.method, combine, dimensions: self.dimensions.clone() };
         Tensor::apply(operation, &[operand, indices, updates])
     }
@@ -66,38 +66,38 @@ impl Scatter {
         Tensor::apply(Gather { method: self.method, dimensions: self.dimensions.clone() }, &[from, indices])
     }
 
-    /// True for the updates that won their place.
+    /// True for the updates that were written.
     fn winners(&self, operand: &Tensor, indices: &Tensor, updates: &Tensor) -> Tensor {
         let count = updates.shape().num_elements();
         let dtype = if i32::try_from(count).is_ok() { DType::I32 } else { DType::I64 };
         let numbers = Tensor::arange(dtype, count).reshape(updates.shape());
         let no_update = Tensor::full(dtype, operand.shape(), -1.0);
-        let last = self.again(Combine::Set, &no_update, indices, &numbers);
+        let last = self.scatter(Combine::Set, &no_update, indices, &numbers);
         self.gather(&last, indices).eq(numbers)
     }
 
-    /// The derivative of a product: that of one factor is the product of the others.
+    /// The derivative of a product with respect to a factor: the product of all other factors.
     fn product_vjp(&self, operand: &Tensor, indices: &Tensor, updates: &Tensor, g: &Tensor) -> [Tensor; 2] {
-        let to_operand = g * self.again(Combine::Mul, &operand.ones_like(), indices, updates);
-        // Others cannot be had by division where a factor is 0: zeros are counted, and left out of the product.
+        let to_operand = g * self.scatter(Combine::Mul, &operand.ones_like(), indices, updates);
+        // A division by the factor fails where it is 0. So zeros are counted and left out of the product.
         let is_zero = updates.eq(0.0);
-        let zeros = self.again(Combine::Add, &operand.zeros_like(), indices, &is_zero.to_dtype(updates.dtype()));
+        let zeros = self.scatter(Combine::Add, &operand.zeros_like(), indices, &is_zero.to_dtype(updates.dtype()));
         let factors = is_zero.select(&updates.ones_like(), updates);
-        let product = self.gather(&(g * self.again(Combine::Mul, operand, indices, &factors)), indices);
+        let product = self.gather(&(g * self.scatter(Combine::Mul, operand, indices, &factors)), indices);
         let others = self.gather(&zeros, indices) - is_zero.to_dtype(updates.dtype());
         let to_updates = others.gt(0.0).select(&product.zeros_like(), &(product / factors));
         [to_operand, to_updates]
     }
 
-    /// The derivative of an extreme: those that are it share.
+    /// The derivative of an extreme. The elements and updates that equal it share the gradient.
     fn extreme_vjp(&self, inputs: &[Tensor], y: &Tensor, g: &Tensor) -> [Tensor; 2] {
         let [operand, indices, updates] = inputs else { return [g.clone(), g.clone()] };
-        // A NaN is chosen too, though it equals nothing.
+        // A NaN is selected too, although it equals nothing.
         let chosen = |x: &Tensor, y: &Tensor| x.eq(y).or(x.ne(x)).to_dtype(g.dtype());
-        let of_operand = chosen(operand, y);
-        let of_updates = chosen(updates, &self.gather(y, indices));
-        let share = g / self.again(Combine::Add, &of_operand, indices, &of_updates);
-        [of_operand * &share, of_updates * self.gather(&share, indices)]
+        let operand_mask = chosen(operand, y);
+        let updates_mask = chosen(updates, &self.gather(y, indices));
+        let share = g / self.scatter(Combine::Add, &operand_mask, indices, &updates_mask);
+        [operand_mask * &share, updates_mask * self.gather(&share, indices)]
     }
 }
 
@@ -119,7 +119,7 @@ impl Operation for Scatter {
                 let won = self.winners(operand, indices, updates);
                 let taken = self.gather(&g, indices);
                 let zeros = taken.zeros_like();
-                [self.again(Combine::Set, &g, indices, &zeros), won.select(&taken, &zeros)]
+                [self.scatter(Combine::Set, &g, indices, &zeros), won.select(&taken, &zeros)]
             }
             Combine::Mul => self.product_vjp(operand, indices, updates, &g),
             Combine::Min | Combine::Max => self.extreme_vjp(cx.inputs, cx.output(), &g),
@@ -139,28 +139,28 @@ impl Operation for Scatter {
     }
 }
 
-/// Brings both to the dtype in which they meet and `combine` computes.
-fn operands(combine: Combine, to: &Tensor, updates: &Tensor) -> Result<(DType, Tensor, Tensor), Refusal> {
-    let dtype = common_dtype(to, updates)?;
+/// Converts both to their common dtype, or to the wider dtype in which `combine` computes.
+fn operands(combine: Combine, operand: &Tensor, updates: &Tensor) -> Result<(DType, Tensor, Tensor), Refusal> {
+    let dtype = common_dtype(operand, updates)?;
     if combine != Combine::Set {
         DTypeSet::Numbers.check(dtype)?;
     }
-    let (to, updates) = (to.to_dtype(dtype), updates.to_dtype(dtype));
-    Ok(if combine.is_wide() { (dtype, wide(&to), wide(&updates)) } else { (dtype, to, updates) })
+    let (operand, updates) = (operand.to_dtype(dtype), updates.to_dtype(dtype));
+    Ok(if combine.is_wide() { (dtype, wide(&operand), wide(&updates)) } else { (dtype, operand, updates) })
 }
 
-/// Whether what is written has the shape of what would be read there.
-fn check_updates(what: &str, updates: &Tensor, expected: Vec<usize>, place: impl Fn() -> String) -> Result<(), String> {
+/// Checks that the updates have the shape that a gather with these indices would return.
+fn check_updates(updates: &Tensor, expected: Vec<usize>, place: impl Fn() -> String) -> Result<(), String> {
     if updates.shape().dims() == expected {
         return Ok(());
     }
-    Err(format!("what is {what} has the shape {}; for {} it must be {expected:?}", updates.shape(), place()))
+    Err(format!("the updates have the shape {}; for {} it must be {expected:?}", updates.shape(), place()))
 }
 
 methods! {
-    /// This tensor with `updates` added at `indices` along `axis`, as often as an index occurs (JAX's
-    /// `x.at[indices].add`, PyTorch's `index_add` for indices of any shape). `updates` has the shape that
-    /// [`Tensor::take`] gives. What an index outside `0..size` would add is dropped.
+    /// Adds `updates` at `indices` along `axis`; repeated indices accumulate (JAX's `x.at[indices].add`, PyTorch's
+    /// `index_add` for indices of any shape). `updates` must have the shape that [`Tensor::take`] returns. Updates with
+    /// an index outside of `0..size` are dropped.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -173,9 +173,9 @@ methods! {
         x.write_along("index_add", Combine::Add, axis, indices.as_tensor(), updates.as_tensor())
     };
 
-    /// This tensor with `updates` in place of what stood at `indices` along `axis` (JAX's `x.at[indices].set`, PyTorch's
-    /// `index_copy` for indices of any shape). `updates` has the shape that [`Tensor::take`] gives. What an index outside
-    /// `0..size` would write is dropped; of several written to one place, one wins.
+    /// Replaces the elements at `indices` along `axis` by `updates` (JAX's `x.at[indices].set`, PyTorch's `index_copy`
+    /// for indices of any shape). `updates` must have the shape that [`Tensor::take`] returns. Updates with an index
+    /// outside of `0..size` are dropped. If several updates have one index, one of them is written.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -188,18 +188,18 @@ methods! {
         x.write_along("index_copy", Combine::Set, axis, indices.as_tensor(), updates.as_tensor())
     };
 
-    /// As [`Tensor::index_add`] and [`Tensor::index_copy`] for any [`Combine`] (PyTorch's `index_reduce`, its
-    /// `include_self` true).
+    /// Like [`Tensor::index_add`] and [`Tensor::index_copy`], for any [`Combine`] (PyTorch's `index_reduce` with
+    /// `include_self=True`).
     index_reduce(axis: isize, indices: impl AsTensor, updates: impl AsTensor, combine: Combine) -> Tensor, |x| {
         x.write_along("index_reduce", combine, axis, indices.as_tensor(), updates.as_tensor())
     };
 
-    /// This tensor with `updates` written where [`Tensor::gather`] would read: `y[i, index[i, j]] = updates[i, j]` for
-    /// `axis` 1 (PyTorch's `scatter`). `indices` has the rank of this tensor, along the other axes at most its sizes, and
-    /// nowhere more than those of `updates`.
+    /// Writes `updates` where [`Tensor::gather`] would read: `y[i, indices[i, j]] = updates[i, j]` for `axis` 1
+    /// (PyTorch's `scatter`). `indices` has the rank of this tensor. Along the other axes it must not be larger than
+    /// this tensor, and along no axis larger than `updates`.
     ///
-    /// What an index outside `0..size` would write is dropped; of several written to one place, one wins, and the
-    /// gradient goes to it.
+    /// Updates with an index outside of `0..size` are dropped. If several updates have one index, one of them is
+    /// written and gets the gradient.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -212,12 +212,12 @@ methods! {
         x.write_elements("scatter", Combine::Set, axis, indices.as_tensor(), updates.as_tensor())
     };
 
-    /// As [`Tensor::scatter`], but `updates` are added, as often as an index occurs (PyTorch's `scatter_add`).
+    /// Like [`Tensor::scatter`], but adds `updates`; repeated indices accumulate (PyTorch's `scatter_add`).
     scatter_add(axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor, |x| {
         x.write_elements("scatter_add", Combine::Add, axis, indices.as_tensor(), updates.as_tensor())
     };
 
-    /// As [`Tensor::scatter`] for any [`Combine`] (PyTorch's `scatter_reduce`, its `include_self` true).
+    /// Like [`Tensor::scatter`], for any [`Combine`] (PyTorch's `scatter_reduce` with `include_self=True`).
     ///
     /// ```
     /// use fulmen_tensor::{Combine, Tensor};
@@ -232,7 +232,7 @@ methods! {
 }
 
 impl Tensor {
-    /// Writes `updates`, of the shape that the dimensions say, to safe places.
+    /// Writes `updates` at clamped indices. Their shape matches the dimensions.
     fn written(
         &self,
         method: &'static str,
@@ -241,7 +241,7 @@ impl Tensor {
         clamped: &ClampedIndices,
         updates: &Tensor,
     ) -> Result<Tensor, Refusal> {
-        // Every index is out of range. XLA has no windows of size 1 within an axis of size 0.
+        // Every index is out of range, and in XLA a window of size 1 does not fit an axis of size 0.
         if self.shape().num_elements() == 0 {
             return Ok(self.clone());
         }
@@ -263,9 +263,8 @@ impl Tensor {
         let axis = indexed_axis(self, axis, indices)?;
         let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::PastEnd)?;
         let dimensions = Dimensions::along(axis, self.rank(), indices.rank());
-        let what = if combine == Combine::Add { "added" } else { "written" };
         let place = || format!("indices {} along axis {axis} of {}", indices.shape(), self.shape());
-        check_updates(what, &updates, dimensions.taken(self.shape(), indices.shape()), place)?;
+        check_updates(&updates, dimensions.taken(self.shape(), indices.shape()), place)?;
         Ok(to.written(method, combine, dimensions, &clamped, &updates)?.to_dtype(dtype))
     }
 
@@ -280,31 +279,38 @@ impl Tensor {
         let (dtype, to, updates) = operands(combine, self, updates)?;
         let axis = indexed_axis(self, axis, indices)?;
         fits_into("the indices", indices, self, axis)?;
-        let (part, has) = (indices.shape(), updates.shape());
-        if has.rank() != part.rank() || part.iter().zip(has.iter()).any(|(part, has)| part > has) {
-            return Err(format!("the indices {} name more elements than what is written, {}", indices.ty(), has).into());
+        let (part, updates_shape) = (indices.shape(), updates.shape());
+        if updates_shape.rank() != part.rank()
+            || part.iter().zip(updates_shape.iter()).any(|(part, updates_shape)| part > updates_shape)
+        {
+            return Err(format!(
+                "the indices {} have more elements along an axis than the updates, {}",
+                indices.ty(),
+                updates_shape
+            )
+            .into());
         }
         let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::PastEnd)?;
-        let (none, step) = (vec![0; part.rank()], vec![1; part.rank()]);
-        let updates = updates.slice(&none, part, &step);
-        // Along the other axes the indices are to be as long as this tensor: added elements are out of range.
+        let (zeros, step) = (vec![0; part.rank()], vec![1; part.rank()]);
+        let updates = updates.slice(&zeros, part, &step);
+        // Pad the indices to the size of this tensor along the other axes. The padding is out of range.
         let low = vec![0; part.rank()];
         let high: Vec<i64> = (0..part.rank())
             .map(|a| if a == axis { 0 } else { self.shape()[a].saturating_sub(part[a]) as i64 })
             .collect();
         let beyond = Tensor::full(clamped.indices.dtype(), [], self.shape()[axis] as f64);
         let padded = ClampedIndices {
-            indices: clamped.indices.pad(&beyond, &low, &high, &none),
-            inside: clamped.inside.pad(&Tensor::zeros(DType::Bool, []), &low, &high, &none),
+            indices: clamped.indices.pad(&beyond, &low, &high, &zeros),
+            inside: clamped.inside.pad(&Tensor::zeros(DType::Bool, []), &low, &high, &zeros),
         };
-        let updates = updates.pad(&Tensor::zeros(updates.dtype(), []), &low, &high, &none);
+        let updates = updates.pad(&Tensor::zeros(updates.dtype(), []), &low, &high, &zeros);
         let dimensions = Dimensions::elements(axis, self.rank());
         Ok(to.written(method, combine, dimensions, &padded, &updates)?.to_dtype(dtype))
     }
 
-    /// This tensor with `updates` written to points: `indices` is `[…, k]` and `updates` `[…, rest]`, of the shape that
-    /// [`Tensor::gather_nd`] gives (JAX's `x.at[i, j]`, TensorFlow's `tensor_scatter_nd_*`). What a point outside would
-    /// write is dropped.
+    /// Writes `updates` at points (JAX's `x.at[i, j]`, TensorFlow's `tensor_scatter_nd_*`). `indices` is `[…, k]`;
+    /// `updates` is `[…, rest]`, the shape that [`Tensor::gather_nd`] returns. Updates at a point out of range are
+    /// dropped.
     ///
     /// ```
     /// use fulmen_tensor::{Combine, DType, Tensor};
@@ -325,7 +331,7 @@ impl Tensor {
             }
             let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
             let place = || format!("points {} in {}", indices.shape(), self.shape());
-            check_updates("written", &updates, dimensions.taken(self.shape(), indices.shape()), place)?;
+            check_updates(&updates, dimensions.taken(self.shape(), indices.shape()), place)?;
             let clamped = bounds::points(self.shape(), indices, OutOfBounds::PastEnd)?;
             Ok(to.written("scatter_nd", combine, dimensions, &clamped, &updates)?.to_dtype(dtype))
         })

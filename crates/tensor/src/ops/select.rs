@@ -1,4 +1,4 @@
-//! Choosing between two tensors, elementwise.
+//! Elementwise selection between two tensors.
 
 use super::binary::broadcast_both;
 use crate::lower::Lowering;
@@ -29,8 +29,10 @@ impl Operation for Select {
 }
 
 impl Tensor {
-    /// Where this boolean tensor is true the elements of `on_true`, elsewhere those of `on_false` (NumPy's `where`).
-    /// The three broadcast to one shape; the gradient flows to the chosen elements.
+    /// The elements of `on_true` where this boolean tensor is true, else those of `on_false` (NumPy's and PyTorch's
+    /// `where`). The three tensors broadcast to one shape. The gradient flows to the selected elements.
+    ///
+    /// Poisoned if this tensor is not `bool`, or if shapes or dtypes do not fit.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -46,7 +48,7 @@ impl Tensor {
             self.live()?;
             if self.dtype() != DType::Bool {
                 return Err(format!(
-                    "the condition must be bool, it is {}; make it with lt(), eq() or another comparison",
+                    "the condition must be bool, not {}; make one with lt(), eq() or another comparison",
                     self.ty()
                 )
                 .into());

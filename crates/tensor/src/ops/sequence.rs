@@ -1,15 +1,15 @@
-//! Numbers at equal steps, and grids of them. Compositions over [`Tensor::iota`].
+//! Evenly spaced numbers and grids, built on [`Tensor::iota`].
 
 use super::constant::holds;
 use crate::tensor::all_live;
 use crate::{DType, Tensor, TensorType};
 
 impl Tensor {
-    /// `start, start + step, start + 2·step, …` below `stop`, or above it where `step` is negative (PyTorch's and NumPy's
-    /// `arange(start, stop, step)`): `⌈(stop − start)/step⌉` numbers. [`Tensor::arange`] counts from 0.
+    /// The `⌈(stop − start)/step⌉` numbers `start, start + step, start + 2·step, …` below `stop`, or above `stop` if
+    /// `step` is negative (PyTorch's and NumPy's `arange(start, stop, step)`). To count from 0, use [`Tensor::arange`].
     ///
-    /// Poisoned if `step` is 0, if a bound is not a number, if `dtype` is an integer type that cannot hold
-    /// `start` or `step`, or if it is `bool`.
+    /// Poisoned if `step` is 0, if a bound or `step` is not finite, if `dtype` cannot hold the numbers, or if it is
+    /// `bool`.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -22,32 +22,32 @@ impl Tensor {
         Tensor::record("arange_step", || {
             let count = ((stop - start) / step).ceil().max(0.0);
             if step == 0.0 || !start.is_finite() || !count.is_finite() || !step.is_finite() {
-                return Err(format!("{start} to {stop} in steps of {step} is not a row of numbers").into());
+                return Err(format!("{start} to {stop} in steps of {step} is not a finite sequence of numbers").into());
             }
             if !holds(dtype, start) || (!dtype.is_float() && step != step.trunc()) {
-                return Err(format!("{start} to {stop} in steps of {step} are not elements of {dtype}").into());
+                return Err(format!("{start} to {stop} in steps of {step} do not fit {dtype}").into());
             }
             let last = start + step * (count - 1.0).max(0.0);
             if !holds(dtype, last) {
-                return Err(format!("the last number, {last}, is not an element of {dtype}").into());
+                return Err(format!("the last number, {last}, does not fit {dtype}").into());
             }
-            // Narrow integers cannot count over all of their own range.
+            // A narrow integer dtype cannot count the elements of its own range.
             let computed = match dtype {
                 DType::I8 | DType::I16 | DType::U8 | DType::U16 => DType::I32,
                 _ if dtype.is_half() => DType::F32,
                 _ => dtype,
             };
-            // Saturates; what is too long is refused.
+            // The conversion saturates; a sequence that is too long is an error.
             let counted = Tensor::counted(TensorType::new(computed, [count as usize]), 0)?;
-            // Unsigned integers count down by a difference.
+            // Unsigned integers count down by subtraction.
             let moved = counted * step.abs();
             let start = Tensor::full(computed, [], start);
             Ok(if step < 0.0 { (start - moved).to_dtype(dtype) } else { (start + moved).to_dtype(dtype) })
         })
     }
 
-    /// `n` numbers at equal steps from `start` to `stop`, both included: `start·(1 − t) + stop·t` with `t = i/(n − 1)`.
-    /// One number is `start`. 16-bit floats are computed as f32.
+    /// `n` evenly spaced numbers from `start` to `stop`, inclusive: `start·(1 − t) + stop·t` with `t = i/(n − 1)`
+    /// (PyTorch's and NumPy's `linspace`). If `n` is 1, the number is `start`. 16-bit floats are computed as f32.
     ///
     /// Poisoned if `dtype` is not a floating-point type.
     ///
@@ -63,27 +63,27 @@ impl Tensor {
                 return Err(format!("gives floating-point numbers, not {dtype}").into());
             }
             let computed = if dtype.is_half() { DType::F32 } else { dtype };
-            let place = Tensor::counted(TensorType::new(computed, [n]), 0)?;
+            let index = Tensor::counted(TensorType::new(computed, [n]), 0)?;
             if n < 2 {
-                return Ok((place + start).to_dtype(dtype));
+                return Ok((index + start).to_dtype(dtype));
             }
-            let t = &place / (n - 1) as f64;
+            let t = &index / (n - 1) as f64;
             let between = (1.0 - &t) * start + t * stop;
-            // Rounding must not move the ends.
-            Ok(place.eq((n - 1) as f64).select(&Tensor::full(computed, [], stop), &between).to_dtype(dtype))
+            // Rounding must not change the last number.
+            Ok(index.eq((n - 1) as f64).select(&Tensor::full(computed, [], stop), &between).to_dtype(dtype))
         })
     }
 
-    /// For vectors of `n₀, n₁, …` elements as many tensors of shape `[n₀, n₁, …]`: the `i`-th has the elements of the
-    /// `i`-th vector along axis `i` (NumPy's and PyTorch's `meshgrid` with `indexing="ij"`).
+    /// Coordinate grids of vectors with `n₀, n₁, …` elements: one tensor of shape `[n₀, n₁, …]` for each vector. Tensor
+    /// `i` repeats vector `i` along all axes except `i` (NumPy's and PyTorch's `meshgrid` with `indexing="ij"`).
     ///
-    /// All are poisoned if one is not a vector.
+    /// All results are poisoned if any input is not a vector.
     #[track_caller]
     pub fn meshgrid(vectors: &[&Tensor]) -> Vec<Tensor> {
         Tensor::record_many("meshgrid", vectors.len(), || {
             all_live(vectors.iter().copied())?;
             if let Some(i) = vectors.iter().position(|t| t.rank() != 1) {
-                return Err(format!("takes vectors, tensor {i} is {}", vectors[i].ty()).into());
+                return Err(format!("takes vectors, but tensor {i} is {}", vectors[i].ty()).into());
             }
             let shape: Vec<usize> = vectors.iter().map(|t| t.shape()[0]).collect();
             Ok(vectors.iter().enumerate().map(|(axis, t)| t.broadcast_in_dim(shape.clone(), &[axis])).collect())

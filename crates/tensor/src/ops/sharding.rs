@@ -1,4 +1,4 @@
-//! The sharding of a value.
+//! Sharding constraints and all-gather.
 
 use super::unary::methods;
 use crate::lower::Lowering;
@@ -27,7 +27,7 @@ impl Operation for ShardingConstraint {
     }
 }
 
-/// All-gather: whole on every device, from shards of this sharding.
+/// Gathers shards of this sharding, so that every device has the whole value.
 #[derive(Debug)]
 struct AllGather(Sharding);
 
@@ -44,7 +44,7 @@ impl Operation for AllGather {
     fn check(&self, mesh: &Mesh, inputs: &[&TensorType]) -> Result<(), String> {
         self.0.shard_shape(mesh, &inputs[0].shape).map(drop)
     }
-    /// A loop's derivative keeps the parts and gathers again.
+    /// The derivative of a loop keeps the shards and gathers them again.
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Always
     }
@@ -57,10 +57,10 @@ impl Operation for AllGather {
 }
 
 fn infer(sharding: &Sharding, input: &TensorType) -> Result<Vec<TensorType>, String> {
-    match sharding.axes().len() > input.shape.rank() {
-        true => Err(format!("the sharding {sharding} has more axes than {input}")),
-        false => one(input.clone()),
+    if sharding.axes().len() > input.shape.rank() {
+        return Err(format!("the sharding {sharding} has more axes than {input}"));
     }
+    one(input.clone())
 }
 
 fn lower(sharding: &Sharding, cx: &Lowering<'_>) -> String {
@@ -72,11 +72,11 @@ fn lower(sharding: &Sharding, cx: &Lowering<'_>) -> String {
 }
 
 methods! {
-    /// The same value, split over the devices as `sharding` says (JAX's `with_sharding_constraint`); so is its gradient.
-    /// It changes where the shards of a value are, never the value. On one device it does nothing.
+    /// Constrains the value, and its gradient, to `sharding` (JAX's `with_sharding_constraint`). This changes where the
+    /// shards of a value are, never the value. On one device it does nothing.
     ///
-    /// A sharding with more axes than the tensor poisons; one that the mesh does not fit is an error when the program is
-    /// compiled for that mesh.
+    /// Poisoned if the sharding has more axes than the tensor. A sharding that does not fit the mesh is an error when
+    /// the program is compiled for that mesh.
     ///
     /// ```
     /// use fulmen_tensor::{Sharding, Tensor};
@@ -86,11 +86,12 @@ methods! {
     /// ```
     with_sharding(sharding: &Sharding) -> Tensor, |x| Tensor::try_apply(ShardingConstraint(sharding.clone()), &[x]);
 
-    /// The same value, whole on every device, gathered from shards of `sharding`; its gradient is sharded in the same way. So
-    /// fully sharded training (FSDP) sees a parameter. A transposed or narrower copy is made of the parts and gathered then:
-    /// in mixed precision devices send 16-bit numbers. On one device it does nothing.
+    /// Gathers shards of `sharding`, so that every device has the whole value; the gradient is sharded in the same way.
+    /// Fully sharded training (FSDP) reads parameters through this. A transpose or a conversion to a narrower dtype
+    /// moves in front of the gather, so that in mixed precision devices send 16-bit numbers. On one device it does
+    /// nothing.
     ///
-    /// Poisoned, or an error when the program is compiled, as [`Tensor::with_sharding`].
+    /// Faults and errors are those of [`Tensor::with_sharding`].
     ///
     /// ```
     /// use fulmen_tensor::{DType, Sharding, Tensor};
@@ -106,8 +107,8 @@ methods! {
 }
 
 impl Tensor {
-    /// The operand of [`Tensor::all_gather`], and its sharding. A loop over stacked values uses it to gather one slice at
-    /// a time.
+    /// If this tensor is the result of [`Tensor::all_gather`], returns the operand and its sharding. A loop over
+    /// stacked values uses this to gather one slice at a time.
     pub fn gathered_from(&self) -> Option<(&Tensor, &Sharding)> {
         let Kind::Operation(operation) = &self.node.kind else { return None };
         Some((self.node.inputs.first()?, operation.gathers()?))

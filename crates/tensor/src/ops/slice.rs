@@ -1,4 +1,4 @@
-//! Cutting out a box of elements, with steps.
+//! Slices with strides, at positions that are known while recording.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -16,7 +16,7 @@ struct Slice {
 }
 
 impl Slice {
-    /// The elements taken along axis `i`.
+    /// The number of elements along axis `i` of the result.
     fn count(&self, i: usize) -> usize {
         (self.limit[i] - self.start[i]).div_ceil(self.stride[i])
     }
@@ -39,8 +39,8 @@ impl Operation for Slice {
             }
             within_reach("stride", axis, stride as i128)?;
         }
-        let to: Vec<usize> = (0..rank).map(|i| self.count(i)).collect();
-        one(TensorType::new(inputs[0].dtype, to))
+        let shape: Vec<usize> = (0..rank).map(|i| self.count(i)).collect();
+        one(TensorType::new(inputs[0].dtype, shape))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let from = cx.input(0).shape();
@@ -69,13 +69,15 @@ impl Operation for Slice {
 }
 
 impl Tensor {
-    /// The elements `start[i], start[i] + stride[i], …` below `limit[i]` along each axis `i`.
+    /// The elements `start[i], start[i] + stride[i], …` below `limit[i]` along each axis `i` (JAX's `lax.slice`).
+    /// Poisoned if a list does not have one entry for each axis, if a range is out of bounds, or if a stride is 0.
     #[track_caller]
     pub fn slice(&self, start: &[usize], limit: &[usize], stride: &[usize]) -> Tensor {
         Tensor::apply(Slice { start: start.into(), limit: limit.into(), stride: stride.into() }, &[self])
     }
 
-    /// The `length` elements from `start` on along one axis (PyTorch's `narrow`).
+    /// The `length` elements from `start` on along one axis (PyTorch's `narrow`). Poisoned if they are not within the
+    /// axis.
     #[track_caller]
     pub fn narrow(&self, axis: isize, start: usize, length: usize) -> Tensor {
         Tensor::record("narrow", || {
@@ -96,8 +98,8 @@ impl Tensor {
         })
     }
 
-    /// Every `step`-th element of a range along one axis, as Python's `x[start:end:step]`: negative ends count from the end
-    /// of the axis, and elements beyond it are left out.
+    /// Every `step`-th element of a range along one axis, like Python's `x[start:end:step]`. Negative bounds count from
+    /// the end of the axis, and bounds beyond it are clamped. Poisoned if `step` is 0.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -112,10 +114,10 @@ impl Tensor {
             self.live()?;
             let axis = self.shape().axis(axis)?;
             let size = self.shape()[axis];
-            // A size is at most the address space, so that it is an isize.
+            // A size of an axis fits an isize.
             let edge =
                 |i: isize| if i < 0 { i.saturating_add(size as isize).max(0) } else { i.min(size as isize) } as usize;
-            // The one after -1 is the end, not the first.
+            // The index after -1 is the end of the axis, not 0.
             let after = |i: isize| if i == -1 { size } else { edge(i.saturating_add(1)) };
             let start = match range.start_bound() {
                 Bound::Unbounded => 0,
@@ -133,8 +135,8 @@ impl Tensor {
         })
     }
 
-    /// The slice at one index along `axis`, which vanishes; a negative index counts from the end (PyTorch's
-    /// `select(dim, index)`, `x[index]`).
+    /// The slice at one index along `axis`, which is removed (PyTorch's `select(dim, index)`, `x[index]`). A negative
+    /// index counts from the end. Poisoned if there is no such index.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -146,18 +148,18 @@ impl Tensor {
     pub fn index(&self, axis: isize, index: isize) -> Tensor {
         Tensor::record("index", || {
             self.live()?;
-            let at = self.shape().axis(axis)?;
-            let size = self.shape()[at] as isize;
-            let found = if index < 0 { index.saturating_add(size) } else { index };
-            if !(0..size).contains(&found) {
-                return Err(format!("there is no index {index} along axis {at} of {}", self.shape()).into());
+            let checked_axis = self.shape().axis(axis)?;
+            let size = self.shape()[checked_axis] as isize;
+            let position = if index < 0 { index.saturating_add(size) } else { index };
+            if !(0..size).contains(&position) {
+                return Err(format!("there is no index {index} along axis {checked_axis} of {}", self.shape()).into());
             }
-            Ok(self.narrow(axis, found as usize, 1).squeeze(axis))
+            Ok(self.narrow(axis, position as usize, 1).squeeze(axis))
         })
     }
 
-    /// The tensor that [`Tensor::index`] took this from along the first axis, and the index. A loop over rows of one tensor
-    /// uses it to take that tensor instead of a stack of its rows.
+    /// If this tensor is the result of [`Tensor::index`] along the first axis, returns the indexed tensor and the
+    /// index. A loop over rows of one tensor uses this to read that tensor, instead of a stack of its rows.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};

@@ -1,7 +1,8 @@
-//! Putting elements in order along an axis: `sort` of one or several tensors, and what is read off its result.
+//! Sorting along an axis, of one tensor or several together, and `argsort`, `kthvalue` and `median`, which are built on
+//! it.
 //!
-//! A sort always carries along where each element came from. Its derivative is another sort, by that: it brings the
-//! cotangents back, without a scatter.
+//! A sort also returns the original index of each element. Its derivative is a second sort, by these indices, which
+//! moves the cotangents back without a scatter.
 
 use std::fmt::Write as _;
 
@@ -13,14 +14,14 @@ use crate::scope::Refusal;
 use crate::tensor::all_live;
 use crate::{DType, Tensor, TensorType};
 
-/// Sorts tensors of one shape together, by the first `keys` of them; the last is the index along the axis.
+/// Sorts tensors of one shape together by the first `keys` of them. The last input holds the indices along the axis.
 #[derive(Debug)]
 struct Sort {
     method: &'static str,
     axis: usize,
     keys: usize,
     descending: bool,
-    /// Those of the tensors.
+    /// The dtypes of the inputs.
     dtypes: Vec<DType>,
 }
 
@@ -33,7 +34,7 @@ impl Operation for Sort {
             return Err(format!("tensor {i} is {} and the first is {}: the shapes differ", inputs[i], inputs[0]));
         }
         if self.keys == 0 || self.keys >= inputs.len() {
-            return Err(format!("there are {} tensors and {} keys among them", inputs.len() - 1, self.keys));
+            return Err(format!("there are {} tensors, which cannot have {} keys", inputs.len() - 1, self.keys));
         }
         if let Some(ty) = inputs[..self.keys].iter().find(|ty| ty.dtype.is_complex()) {
             return Err(format!("the complex numbers of {ty} have no order; sort by real(), imag() or abs()"));
@@ -41,13 +42,14 @@ impl Operation for Sort {
         Ok(inputs.iter().map(|&ty| ty.clone()).collect())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let from = &cx.outputs[cx.outputs.len() - 1];
-        let wanted: Vec<usize> = (0..cx.inputs.len()).filter(|&i| cx.cotangents[i].is_some()).collect();
+        let original_index = &cx.outputs[cx.outputs.len() - 1];
+        let with_cotangent: Vec<usize> = (0..cx.inputs.len()).filter(|&i| cx.cotangents[i].is_some()).collect();
         let cotangents: Vec<&Tensor> = cx.cotangents.iter().flatten().collect();
-        let tensors = [&[from], cotangents.as_slice()].concat();
-        let back = Tensor::record_many("sort", tensors.len() + 1, || sort_all("sort", &tensors, 1, self.axis, false));
+        let tensors = [&[original_index], cotangents.as_slice()].concat();
+        let restored =
+            Tensor::record_many("sort", tensors.len() + 1, || sort_all("sort", &tensors, 1, self.axis, false));
         let mut gradients = vec![None; cx.inputs.len()];
-        for (&i, gradient) in wanted.iter().zip(&back[1..]) {
+        for (&i, gradient) in with_cotangent.iter().zip(&restored[1..]) {
             gradients[i] = Some(gradient.clone());
         }
         gradients
@@ -71,8 +73,8 @@ impl Operation for Sort {
 }
 
 impl Sort {
-    /// Whether the elements `a` come before the elements `b`, by the first key, or if that is equal by the next: the
-    /// statements and the name of their result.
+    /// The statements that compare the elements `a` and `b` by the first key, then by the next where they are equal,
+    /// and the name of their result: whether `a` comes first.
     fn comparator(&self) -> (String, String) {
         let direction = if self.descending { "GT" } else { "LT" };
         let mut text = String::new();
@@ -80,7 +82,8 @@ impl Sort {
             let scalar = TensorType::scalar(dtype).stablehlo();
             let (mut a, mut b, mut kind) = (format!("%a{i}"), format!("%b{i}"), "");
             if let Some(nan) = nan(dtype) {
-                // In the total order −0 comes before 0 and each NaN has a place of its own: of both only one is left.
+                // The total order distinguishes −0 from 0, and NaNs from each other. So every zero becomes 0, and every
+                // NaN the same NaN.
                 let _ = write!(text, "%z{i} = stablehlo.constant dense<0.0> : {scalar} ");
                 let _ = write!(text, "%n{i} = stablehlo.constant dense<{nan}> : {scalar} ");
                 for side in ["a", "b"] {
@@ -99,7 +102,7 @@ impl Sort {
             let _ = write!(text, "%first{i} = stablehlo.compare {direction}, {a}, {b}{kind} : {compared}");
             let _ = write!(text, "%same{i} = stablehlo.compare EQ, {a}, {b}{kind} : {compared}");
         }
-        // From the last key to the first: it decides, unless it is the same.
+        // From the last key to the first: an earlier key decides unless it is equal.
         let last = self.keys - 1;
         let mut before = format!("%first{last}");
         for i in (0..last).rev() {
@@ -114,7 +117,7 @@ impl Sort {
     }
 }
 
-/// MLIR's spelling of a NaN, where the dtype has one.
+/// NaN in MLIR's syntax, if the dtype has one.
 pub(super) fn nan(dtype: DType) -> Option<&'static str> {
     match dtype {
         DType::F32 => Some("0x7FC00000"),
@@ -125,7 +128,7 @@ pub(super) fn nan(dtype: DType) -> Option<&'static str> {
     }
 }
 
-/// The tensors sorted together and, as the last, the index (i32) along the axis where each element was.
+/// Sorts tensors together. The last result holds the original index (i32) of each element along the axis.
 fn sort_all(
     method: &'static str,
     tensors: &[&Tensor],
@@ -142,21 +145,26 @@ fn sort_all(
     Ok(sorted)
 }
 
-/// The axis, if it is one along which this tensor can be sorted.
+/// The index of `axis`, after a check that an i32 can count its elements.
 fn sortable(t: &Tensor, axis: isize) -> Result<usize, String> {
     match t.shape().axis(axis)? {
         a if t.shape()[a] > i32::MAX as usize => {
-            Err(format!("axis {axis} of {} is longer than an i32 counts", t.shape()))
+            Err(format!("axis {axis} of {} has more elements than an i32 can count", t.shape()))
         }
         a => Ok(a),
     }
 }
 
 methods! {
-    /// The tensors sorted together and, as the last, the index (i32) along the axis where each element was.
+    /// The elements sorted along `axis`, and the index (i32) of each before the sort: `(values, indices)` (PyTorch's
+    /// `sort`). The sort is stable, and ascending unless `descending`. NaN counts as larger than all other elements; −0
+    /// and 0 count as equal. Gradients flow to the original elements.
+    ///
+    /// Poisoned for complex numbers, if there is no such axis, or if it has more elements than an i32 can count.
     sort(axis: isize, descending: bool) -> (Tensor, Tensor), |x| x.sorted("sort", axis, descending);
 
-    /// The indices (i32) that put the elements along `axis` in order: the second result of [`Tensor::sort`].
+    /// The indices (i32) that sort the elements along `axis`: the second result of [`Tensor::sort`] (PyTorch's and
+    /// NumPy's `argsort`).
     argsort(axis: isize, descending: bool) -> Tensor, |x| Ok(x.sorted("argsort", axis, descending)?.1);
 }
 
@@ -167,12 +175,12 @@ impl Tensor {
         Ok((sorted[0].clone(), sorted[1].clone()))
     }
 
-    /// Tensors of one shape sorted together along `axis`: by the first, where that is equal by the second, and so on
-    /// through `keys` of them; the others move along (JAX's `lax.sort` with `num_keys`). The order is that of
-    /// [`Tensor::sort`], and gradients flow to where the elements came from.
+    /// Sorts tensors of one shape together along `axis` (JAX's `lax.sort` with `num_keys`). The first `keys` tensors
+    /// are the keys: the second decides where the first is equal, and so on. The others are reordered along with them.
+    /// The order is that of [`Tensor::sort`], and gradients flow to the original elements.
     ///
-    /// The result has one tensor for each that was given; all are poisoned if the shapes differ, if there are not as many
-    /// keys, or if there is no such axis.
+    /// Returns one tensor for each input. All are poisoned if the shapes differ, if `keys` is not from 1 to the number
+    /// of tensors, if a key is complex, or if there is no such axis.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -204,16 +212,16 @@ impl Tensor {
 }
 
 reductions! {
-    /// The `k`-th smallest element along `axis`, which vanishes, and its index (i32):
-    /// `(value, index)`, `k` counting from 1 as PyTorch's. NaN counts as larger than all others.
+    /// The `k`-th smallest element along `axis`, which is removed, and its index (i32): `(value, index)` (PyTorch's
+    /// `kthvalue`). `k` counts from 1. NaN counts as larger than all other elements.
     ///
-    /// Poisoned if `k` is not in `1..=n` for an axis of `n` elements.
+    /// Poisoned if `k` is not in `1..=n`, where `n` is the size of the axis.
     kthvalue, kthvalue_keepdim(k: usize, axis: isize) -> (Tensor, Tensor), |x, keepdim| x.kth("kthvalue", k, axis, keepdim);
 
-    /// The median along `axis` and its index (i32): `(value, index)`, of an even number of elements the smaller of the
-    /// two in the middle, as PyTorch. If elements are NaN, it is the first of them.
+    /// The median along `axis`, which is removed, and its index (i32): `(value, index)`, as in PyTorch. For an even
+    /// number of elements, it is the smaller of the two in the middle. If elements are NaN, it is the first NaN.
     ///
-    /// Poisoned if there is no element along the axis.
+    /// Poisoned if the axis is empty.
     median, median_keepdim(axis: isize) -> (Tensor, Tensor), |x, keepdim| median(x, axis, keepdim);
 }
 
@@ -228,9 +236,9 @@ fn median(x: &Tensor, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor), Re
     }
     let nan = x.ne(x);
     let first = nan.argmax_keepdim(axis);
-    // Read by a sum, so that the gradient flows to the NaN that is read.
-    let it = Tensor::iota(DType::I32, x.shape(), axis).eq(&first);
-    let not_a_number = it.select(x, &x.zeros_like()).reduce("median", Reducer::Sum, &[axis], keepdim);
+    // A sum reads the first NaN, so that the gradient flows to it.
+    let is_first_nan = Tensor::iota(DType::I32, x.shape(), axis).eq(&first);
+    let not_a_number = is_first_nan.select(x, &x.zeros_like()).reduce("median", Reducer::Sum, &[axis], keepdim);
     let has_nan = nan.reduce("any", Reducer::Or, &[axis], keepdim);
     let first = first.reshape(has_nan.shape().to_vec());
     Ok((has_nan.select(&not_a_number, &value), has_nan.select(&first, &index)))

@@ -1,4 +1,4 @@
-//! Special functions, elementwise: the error function and the gamma function with their kin.
+//! Special functions, elementwise: the error function, the gamma function and related functions.
 
 use super::classify::bits;
 use super::dtype_set::DTypeSet;
@@ -9,20 +9,20 @@ use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::{DType, Tensor, TensorType};
 
 unary! {
-    /// The error function `2/√π ∫₀ˣ exp(−t²) dt`, elementwise. Derivative `2/√π · exp(−x²)`.
+    /// The error function `2/√π ∫₀ˣ exp(−t²) dt`, elementwise. The derivative is `2/√π · exp(−x²)`.
     erf, Erf, "chlo.erf", Floats,
         |x, y, g| Some(g * (-(x * x)).exp() * std::f64::consts::FRAC_2_SQRT_PI);
 
-    /// `1 − erf(x)`, exact where that is near 0, elementwise. Derivative `−2/√π · exp(−x²)`.
+    /// `1 − erf(x)`, elementwise, accurate where it is near 0. The derivative is `−2/√π · exp(−x²)`.
     erfc, Erfc, "chlo.erfc", Floats,
         |x, y, g| Some(g * (-(x * x)).exp() * -std::f64::consts::FRAC_2_SQRT_PI);
 
-    /// The inverse of [`Tensor::erf`], elementwise. Derivative `√π/2 · exp(y²)`.
+    /// The inverse `y` of [`Tensor::erf`], elementwise. The derivative is `√π/2 · exp(y²)`.
     erf_inv, ErfInv, "chlo.erf_inv", Floats,
         |x, y, g| Some(g * (y * y).exp() * (1.0 / std::f64::consts::FRAC_2_SQRT_PI));
 
-    /// `ψ(x)`, the derivative of `log Γ(x)`, elementwise; NaN at 0 and at the negative integers. Derivative
-    /// `polygamma(1, x)`, which is there for `x > 0`.
+    /// `ψ(x)`, the derivative of `log Γ(x)`, elementwise; NaN at 0 and at negative integers. The derivative is
+    /// `polygamma(1, x)`, which is defined for `x > 0`.
     digamma, Digamma, "chlo.digamma", Floats, |x, y, g| Some(g * x.polygamma(1));
 }
 
@@ -44,8 +44,8 @@ impl Operation for Lgamma {
         RecomputePolicy::IfCheap
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        // Devices count subnormal numbers as 0. Near 0 it is −log |x|, and a subnormal is its bits, as an integer, times the
-        // least of them.
+        // Devices flush subnormal numbers to 0. Near 0, log |Γ(x)| is −log |x|, and a subnormal number is the integer
+        // value of its bits times the smallest subnormal.
         let ty = cx.result().clone();
         let integer = bits(ty.dtype);
         let (fraction, least) = match ty.dtype {
@@ -81,7 +81,7 @@ impl Operation for Lgamma {
     }
 }
 
-/// Takes its order as a tensor too, as chlo has it.
+/// Its first input is the order as a tensor, as in CHLO.
 #[derive(Debug)]
 struct Polygamma {
     order: u32,
@@ -104,13 +104,13 @@ impl Operation for Polygamma {
 }
 
 methods! {
-    /// `log |Γ(x)|`, elementwise; ∞ at 0 and at the negative integers. Derivative `digamma(x)`.
+    /// `log |Γ(x)|`, elementwise; ∞ at 0 and at negative integers. The derivative is `digamma(x)`.
     lgamma() -> Tensor, |x| Tensor::try_apply(Lgamma, &[x]);
 }
 
 impl Tensor {
-    /// The derivative of order `order` of [`Tensor::digamma`], elementwise, for `x > 0`; of order 0 the digamma itself.
-    /// Derivative `polygamma(order + 1, x)`.
+    /// The `order`-th derivative of [`Tensor::digamma`], elementwise, for `x > 0`. Order 0 is the digamma function
+    /// itself. The derivative is `polygamma(order + 1, x)`.
     #[track_caller]
     pub fn polygamma(&self, order: u32) -> Tensor {
         Tensor::record("polygamma", || {

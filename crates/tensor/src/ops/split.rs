@@ -1,17 +1,17 @@
-//! Cutting a tensor into parts along an axis.
+//! Splitting a tensor into parts along an axis.
 //!
-//! Each part is a slice; what each number of parts means is said at the methods. Not here: one part (`slice.rs`).
+//! Each part is a slice. Not here: single slices (`slice.rs`).
 
 use crate::Tensor;
 
-/// As many parts are more than a program could hold.
-const MOST_PARTS: usize = 1 << 16;
+/// The largest number of parts.
+const MAX_PARTS: usize = 1 << 16;
 
 impl Tensor {
-    /// The parts of these sizes along `axis`, one after the other (PyTorch's `split` with a list). Together the sizes must
-    /// be that of the axis.
+    /// Splits `axis` into consecutive parts of these sizes (PyTorch's `split` with a list). The sizes must add up to
+    /// the size of the axis.
     ///
-    /// As many tensors as sizes come back, all of them poisoned where the sizes do not fit.
+    /// Returns one tensor for each size. All are poisoned if the sizes do not fit.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -38,8 +38,11 @@ impl Tensor {
         })
     }
 
-    /// `chunks` parts of one size along `axis`, the last one smaller where they do not divide it (PyTorch's `chunk`). As
-    /// there, fewer parts come back where fewer hold all elements: 6 elements in 4 chunks are 3 times 2.
+    /// Splits `axis` into `chunks` parts of equal size; the last one is smaller if they do not divide the axis
+    /// (PyTorch's `chunk`). As in PyTorch, fewer parts are returned if fewer hold all elements: 6 elements in 4 chunks
+    /// give 3 parts of 2.
+    ///
+    /// A single poisoned tensor is returned if `chunks` is not from 1 to 65536.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -49,10 +52,10 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn chunk(&self, chunks: usize, axis: isize) -> Vec<Tensor> {
-        let possible = (1..=MOST_PARTS).contains(&chunks);
-        Tensor::record_many("chunk", if possible { chunks } else { 1 }, || {
-            if !possible {
-                return Err(format!("{chunks} is not a number of chunks from 1 to {MOST_PARTS}").into());
+        let is_valid = (1..=MAX_PARTS).contains(&chunks);
+        Tensor::record_many("chunk", if is_valid { chunks } else { 1 }, || {
+            if !is_valid {
+                return Err(format!("the number of chunks must be from 1 to {MAX_PARTS}, not {chunks}").into());
             }
             let shape = self.live()?.shape();
             let size = shape[shape.axis(axis)?];
@@ -65,7 +68,8 @@ impl Tensor {
         })
     }
 
-    /// The slices along `axis`, without it (PyTorch's `unbind`). One poisoned tensor where there is no such axis.
+    /// The slices along `axis`, which is removed (PyTorch's `unbind`). A single poisoned tensor is returned if there is
+    /// no such axis, or if it has more than 65536 slices.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -77,11 +81,11 @@ impl Tensor {
     pub fn unbind(&self, axis: isize) -> Vec<Tensor> {
         Tensor::record("unbind", || {
             let shape = self.live()?.shape();
-            let at = shape.axis(axis)?;
-            if shape[at] > MOST_PARTS {
-                return Err(format!("axis {at} of {shape} would give more than {MOST_PARTS} tensors").into());
+            let index = shape.axis(axis)?;
+            if shape[index] > MAX_PARTS {
+                return Err(format!("axis {index} of {shape} would give more than {MAX_PARTS} tensors").into());
             }
-            Ok((0..shape[at]).map(|i| self.narrow(axis, i, 1).squeeze(axis)).collect())
+            Ok((0..shape[index]).map(|i| self.narrow(axis, i, 1).squeeze(axis)).collect())
         })
     }
 }

@@ -1,4 +1,4 @@
-//! A value through which no gradient flows.
+//! Stopping gradients.
 
 use super::unary::methods;
 use crate::lower::Lowering;
@@ -19,12 +19,12 @@ impl Operation for StopGradient {
         vec![None]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        // StableHLO has no such operation because it has no gradients: a reshape to the same shape is the identity.
+        // StableHLO has no gradients, so a reshape to the same shape stands for the identity.
         format!("stablehlo.reshape {} : {}", cx.operand(0), cx.signature())
     }
 }
 
 methods! {
-    /// The same value, through which no gradient flows (JAX's `stop_gradient`).
+    /// The same value, without a gradient (PyTorch's `detach`, JAX's `lax.stop_gradient`).
     detach() -> Tensor, |x| Tensor::try_apply(StopGradient, &[x]);
 }

@@ -1,6 +1,6 @@
-//! The Threefry-2×32 block function with 20 rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy
-//! as 1, 2, 3", SC 2011): a keyed hash of two words, elementwise, so that every element of a random tensor is computed
-//! from its own index, on any device.
+//! The Threefry-2×32 block function with 20 rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as
+//! 1, 2, 3", SC 2011): an elementwise keyed hash of two words. Every element of a random tensor is computed from its
+//! own index, on any device.
 
 use std::fmt::Write as _;
 
@@ -8,9 +8,9 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
 use crate::{DType, Tensor, TensorType};
 
-/// The bits that each of four rounds rotates by; two sets take turns.
+/// The rotations of four rounds, in bits. The two sets alternate.
 const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
-/// What the key schedule adds to the xor of the two key words.
+/// The constant that the key schedule combines with both key words.
 const PARITY: u32 = 0x1BD1_1BDA;
 
 #[derive(Debug)]
@@ -23,10 +23,10 @@ impl Operation for Threefry2x32 {
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let (key, words) = (inputs[0], &inputs[1..]);
         if *key != TensorType::new(DType::U32, [2]) {
-            return Err(format!("a random key is u32[2], this is {key}; make one with random::key()"));
+            return Err(format!("a random key must be u32[2], not {key}; make one with random::key()"));
         }
         if words.iter().any(|w| w.dtype != DType::U32 || w.shape != words[0].shape) {
-            return Err(format!("counters must be u32 of one shape, these are {words:?}"));
+            return Err(format!("counters must be u32 of one shape, not {words:?}"));
         }
         Ok(vec![words[0].clone(), words[0].clone()])
     }
@@ -34,10 +34,10 @@ impl Operation for Threefry2x32 {
         vec![None; 3]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        // One private function a shape: the rounds are a hundred statements, and a model draws many times.
+        // One private function for each shape: the rounds are a hundred statements, and a model draws many times.
         let ty = cx.result().clone();
         let dims: Vec<_> = ty.shape.iter().map(usize::to_string).collect();
-        // With a dot, which no function has that a user named.
+        // The dot keeps the name apart from user-defined functions.
         let name = format!("threefry2x32.{}", dims.join("x"));
         cx.helper(&name, || helper(&name, &ty));
         format!("func.call @{name}({}) : {}", cx.operands(), cx.signature())
@@ -77,7 +77,7 @@ fn helper(name: &str, ty: &TensorType) -> String {
             (x, y) = (format!("%x{n}"), format!("%y{n}"));
             n += 1;
         }
-        // After each four rounds the key is injected, its words moving on, with the number of the group.
+        // After every four rounds, the next words of the key and the number of the group are added.
         line(format!("%g{n} = stablehlo.constant dense<{}> : {t}", group + 1));
         line(format!("%x{n} = stablehlo.add {x}, %w{} : {t}", (group + 1) % 3));
         line(format!("%i{n} = stablehlo.add {y}, %w{} : {t}", (group + 2) % 3));
@@ -90,7 +90,7 @@ fn helper(name: &str, ty: &TensorType) -> String {
     text
 }
 
-/// The same hash on the host, for words that are known while recording.
+/// The same hash on the host, for keys that are known while recording.
 pub(crate) fn threefry2x32_on_host(key: [u32; 2], words: [u32; 2]) -> [u32; 2] {
     let schedule = [key[0], key[1], key[0] ^ key[1] ^ PARITY];
     let (mut x, mut y) = (words[0].wrapping_add(schedule[0]), words[1].wrapping_add(schedule[1]));
@@ -105,7 +105,7 @@ pub(crate) fn threefry2x32_on_host(key: [u32; 2], words: [u32; 2]) -> [u32; 2] {
     [x, y]
 }
 
-/// Hashes the pairs of words `(a, b)`, u32 tensors of one shape, under a key u32[2].
+/// Hashes the pairs of words `(a, b)`, u32 tensors of one shape, with a u32[2] key.
 pub(crate) fn threefry2x32(key: &Tensor, a: &Tensor, b: &Tensor) -> [Tensor; 2] {
     Tensor::apply_many(Threefry2x32, &[key, a, b])
 }

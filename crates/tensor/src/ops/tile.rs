@@ -1,11 +1,11 @@
-//! Copies side by side: of the whole tensor, or of each element.
+//! Repeating the whole tensor, or each element, along axes.
 
 use super::reshape::product;
 use crate::Tensor;
 
 impl Tensor {
-    /// As many copies of this tensor along each axis (NumPy's and PyTorch's `tile`). Axes are aligned from the last: the
-    /// tensor gets new ones in front, or the list ones in front, where there are fewer.
+    /// Repeats the tensor `copies[i]` times along each axis (NumPy's and PyTorch's `tile`). Axes are aligned from the
+    /// last: if the tensor or the list is shorter, it gets leading ones.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -20,7 +20,7 @@ impl Tensor {
             let rank = self.rank().max(copies.len());
             let aligned = |sizes: &[usize]| [vec![1; rank - sizes.len()], sizes.to_vec()].concat();
             let (sizes, copies) = (aligned(self.shape()), aligned(copies));
-            // Each axis becomes two, [1, size]; the first repeats.
+            // Each axis becomes two, [1, size], and the first is broadcast.
             let pairs =
                 |first: &dyn Fn(usize) -> usize| (0..rank).flat_map(|a| [first(a), sizes[a]]).collect::<Vec<_>>();
             let result: Vec<usize> = (0..rank).map(|a| product(&[copies[a], sizes[a]])).collect();
@@ -28,8 +28,8 @@ impl Tensor {
         })
     }
 
-    /// As many copies of this tensor along each axis (PyTorch's `repeat`), of which there must be at least as many as the
-    /// tensor has; further ones are new leading axes. As [`Tensor::tile`] else.
+    /// Like [`Tensor::tile`], but `copies` must have at least as many entries as the tensor has axes (PyTorch's
+    /// `repeat`). Additional entries are new leading axes.
     #[track_caller]
     pub fn repeat(&self, copies: &[usize]) -> Tensor {
         Tensor::record("repeat", || {
@@ -40,7 +40,7 @@ impl Tensor {
         })
     }
 
-    /// Each slice along `axis` `copies` times in a row (PyTorch's `repeat_interleave`, NumPy's `repeat`).
+    /// Repeats each slice along `axis` `copies` times in a row (PyTorch's `repeat_interleave`, NumPy's `repeat`).
     ///
     /// ```
     /// use fulmen_tensor::Tensor;

@@ -1,4 +1,4 @@
-//! The largest or smallest elements along an axis, in order: `chlo.top_k` for few of them, a sort for many.
+//! The largest or smallest elements along an axis, in order: `chlo.top_k` for few elements, a sort for many.
 
 use super::exponential::function_name;
 use super::reduce::Reducer;
@@ -7,10 +7,10 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
 use crate::{DType, Tensor, TensorType};
 
-/// Above this many elements a sort is used, whose derivative does not grow with their number.
-const FEW: usize = 64;
+/// For a larger `k` a sort is used. The size of its derivative does not depend on `k`.
+const MAX_K: usize = 64;
 
-/// The `k` largest along the last axis, and their indices.
+/// The `k` largest elements along the last axis, and their indices.
 #[derive(Debug)]
 struct TopK {
     k: usize,
@@ -28,12 +28,13 @@ impl Operation for TopK {
         Ok(vec![TensorType::new(inputs[0].dtype, to.clone()), TensorType::new(DType::I32, to)])
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        // A one-hot vector for each of the few, times its cotangent: no scatter, and XLA keeps none of them in memory.
+        // A one-hot vector for each of the `k` elements times its cotangent. This needs no scatter, and XLA does not
+        // materialize the vectors.
         let (from, indices) = (cx.input(0).shape(), &cx.outputs[1]);
         let mut to = indices.shape().to_vec();
         to.push(from[from.rank() - 1]);
-        let place = Tensor::iota(DType::I32, to.clone(), -1);
-        let chosen = indices.unsqueeze(-1).broadcast_to(to.clone()).eq(place);
+        let position = Tensor::iota(DType::I32, to.clone(), -1);
+        let chosen = indices.unsqueeze(-1).broadcast_to(to.clone()).eq(position);
         let g = cx.cotangent();
         let spread = chosen.select(&g.unsqueeze(-1).broadcast_to(to), &Tensor::zeros(g.dtype(), []));
         vec![Some(spread.reduce("topk", Reducer::Sum, &[-2], false))]
@@ -45,7 +46,8 @@ impl Operation for TopK {
         let Some(nan) = nan(from.dtype) else {
             return format!("chlo.top_k({}, k = {k}) : {t} -> ({values}, {indices})", cx.operand(0));
         };
-        // It goes by the total order, in which −0 comes before 0 and a NaN with a sign before all: of both only one is left.
+        // `chlo.top_k` uses the total order, where −0 comes before 0 and a negative NaN before all numbers. So every
+        // zero becomes 0, and every NaN the same NaN.
         let name = function_name(&format!("top_{k}"), &from);
         cx.helper(&name, || {
             let mask = TensorType::new(DType::Bool, &from.shape).stablehlo();
@@ -66,11 +68,12 @@ impl Operation for TopK {
 }
 
 impl Tensor {
-    /// The `k` largest elements along `axis` (the smallest unless `largest`), the extreme one first, and their indices
-    /// (i32): `(values, indices)`, as PyTorch. Of equal elements, −0 and 0 among them, those with the lesser index come
-    /// first; NaN counts as larger than all others. A −0 among the values may become 0. The gradient flows to where the elements came from.
+    /// The `k` largest elements along `axis` and their indices (i32), in descending order: `(values, indices)`
+    /// (PyTorch's `topk`). Without `largest`, the smallest elements in ascending order. Equal elements, also −0 and 0,
+    /// are ordered by index. NaN counts as larger than all other elements. A −0 among the values may become 0.
+    /// Gradients flow to the original elements.
     ///
-    /// Poisoned if `k` is more than the axis has elements, or if there is no such axis.
+    /// Poisoned if the axis has fewer than `k` elements, or if there is no such axis.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -86,13 +89,13 @@ impl Tensor {
             let shape = self.live()?.shape();
             let size = shape[shape.axis(axis)?];
             if size > i32::MAX as usize {
-                return Err("the axis is longer than an i32 counts".into());
+                return Err("the axis has more elements than an i32 can count".into());
             }
             if k > size {
-                return Err(format!("there are no {k} elements along axis {axis} of {shape}").into());
+                return Err(format!("axis {axis} of {shape} has fewer than {k} elements").into());
             }
             let simple = self.dtype().is_float() || self.dtype().is_integer();
-            if !largest || k > FEW || k == 0 || !simple || shape.num_elements() == 0 {
+            if !largest || k > MAX_K || k == 0 || !simple || shape.num_elements() == 0 {
                 let (values, indices) = self.sort(axis, largest);
                 return Ok((values.narrow(axis, 0, k), indices.narrow(axis, 0, k)));
             }

@@ -20,11 +20,11 @@ impl Operation for Transpose {
         let mut sorted = self.permutation.clone();
         sorted.sort_unstable();
         if !sorted.into_iter().eq(0..from.rank()) {
-            let (named, rank) = (&self.permutation, from.rank());
-            return Err(format!("{named:?} does not name each of the {rank} axes of {from} once"));
+            let (permutation, rank) = (&self.permutation, from.rank());
+            return Err(format!("{permutation:?} does not name each of the {rank} axes of {from} once"));
         }
-        let to: Vec<usize> = self.permutation.iter().map(|&axis| from[axis]).collect();
-        one(TensorType::new(inputs[0].dtype, to))
+        let shape: Vec<usize> = self.permutation.iter().map(|&axis| from[axis]).collect();
+        one(TensorType::new(inputs[0].dtype, shape))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let mut inverse = vec![0; self.permutation.len()];
@@ -42,7 +42,8 @@ impl Operation for Transpose {
 }
 
 impl Tensor {
-    /// The axes in another order: axis `i` of the result is axis `axes[i]` of this tensor (PyTorch's `permute`).
+    /// Permutes the axes: axis `i` of the result is axis `axes[i]` of this tensor (PyTorch's `permute`). Poisoned
+    /// unless `axes` names each axis once.
     #[track_caller]
     pub fn permute(&self, axes: &[isize]) -> Tensor {
         Tensor::record("permute", || {
@@ -51,7 +52,7 @@ impl Tensor {
         })
     }
 
-    /// Swaps two axes.
+    /// Swaps two axes (PyTorch's `transpose`).
     #[track_caller]
     pub fn transpose(&self, a: isize, b: isize) -> Tensor {
         Tensor::record("transpose", || {
@@ -62,8 +63,8 @@ impl Tensor {
         })
     }
 
-    /// Moves axis `from[i]` to the place `to[i]` of the result; the others keep their order (PyTorch's `movedim`, NumPy's
-    /// `moveaxis`).
+    /// Moves axis `from[i]` to position `to[i]` of the result. The other axes keep their order (PyTorch's `movedim`,
+    /// NumPy's `moveaxis`).
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -74,17 +75,17 @@ impl Tensor {
     pub fn movedim(&self, from: &[isize], to: &[isize]) -> Tensor {
         Tensor::record("movedim", || {
             let shape = self.live()?.shape();
-            // Each axis is named at most once on either side.
-            let named = |axes: &[isize]| {
+            // `axes` rejects a list that names an axis twice.
+            let checked = |axes: &[isize]| {
                 shape.axes(axes)?;
                 axes.iter().map(|&axis| shape.axis(axis)).collect::<Result<Vec<usize>, String>>()
             };
-            let (from, to) = (named(from)?, named(to)?);
+            let (from, to) = (checked(from)?, checked(to)?);
             if from.len() != to.len() {
-                return Err(format!("{from:?} and {to:?} are not equally many axes").into());
+                return Err(format!("{from:?} and {to:?} differ in length; give one target for each axis").into());
             }
             let mut rest = (0..self.rank()).filter(|axis| !from.contains(axis));
-            let permutation = (0..self.rank()).filter_map(|place| match to.iter().position(|&t| t == place) {
+            let permutation = (0..self.rank()).filter_map(|position| match to.iter().position(|&t| t == position) {
                 Some(i) => Some(from[i]),
                 None => rest.next(),
             });
@@ -92,18 +93,18 @@ impl Tensor {
         })
     }
 
-    /// Swaps the last two axes; poisoned below rank 2.
+    /// Swaps the last two axes (PyTorch's `mT`). Poisoned if the rank is below 2.
     #[track_caller]
     pub fn t(&self) -> Tensor {
         Tensor::record("t", || {
             if self.live()?.rank() < 2 {
-                return Err(format!("{} has no two axes to swap", self.shape()).into());
+                return Err(format!("{} has fewer than two axes to swap", self.shape()).into());
             }
             Ok(self.transpose(-2, -1))
         })
     }
 
-    /// The axes in the order of a list that names each of them once.
+    /// Permutes the axes. The list names each axis once.
     pub(crate) fn permuted(&self, permutation: Vec<usize>) -> Tensor {
         Tensor::record("transpose", || self.try_permuted(permutation))
     }

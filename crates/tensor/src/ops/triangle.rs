@@ -1,12 +1,12 @@
-//! The lower and the upper triangle of matrices; of a matrix of `true` the masks of attention.
+//! The lower and upper triangles of matrices. Triangles of `true` are attention masks.
 
 use super::unary::methods;
 use crate::scope::Refusal;
 use crate::{DType, Tensor, TensorType};
 
 methods! {
-    /// The lower triangle of the matrices on the last two axes: zeros (or `false`) where the column is more than
-    /// `diagonal` to the right of the row.
+    /// The lower triangle of the matrices on the last two axes: zeros (or `false`) where `column > row + diagonal`
+    /// (PyTorch's and NumPy's `tril`). Poisoned if the rank is below 2.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -19,8 +19,8 @@ methods! {
     /// ```
     tril(diagonal: i64) -> Tensor, |x| x.triangle(true, diagonal);
 
-    /// The upper triangle of the matrices on the last two axes: zeros (or `false`) where the column is less than
-    /// `diagonal` to the right of the row.
+    /// The upper triangle of the matrices on the last two axes: zeros (or `false`) where `column < row + diagonal`
+    /// (PyTorch's and NumPy's `triu`). Poisoned if the rank is below 2.
     triu(diagonal: i64) -> Tensor, |x| x.triangle(false, diagonal);
 }
 
@@ -28,9 +28,9 @@ impl Tensor {
     fn triangle(&self, lower: bool, diagonal: i64) -> Result<Tensor, Refusal> {
         self.live()?;
         let [.., rows, columns] = self.shape().dims() else {
-            return Err(format!("{} has no two axes of rows and columns", self.shape()).into());
+            return Err(format!("{} has fewer than two axes, but rows and columns are needed", self.shape()).into());
         };
-        // Beyond the corners nothing changes any more, and nothing overflows.
+        // Clamped to just beyond the corners, where nothing changes any more, so that nothing overflows.
         let diagonal = diagonal.clamp(-(*rows as i64) - 1, *columns as i64 + 1) as f64;
         let dtype = if rows.saturating_add(*columns) < i32::MAX as usize { DType::I32 } else { DType::I64 };
         let matrix = TensorType::new(dtype, [*rows, *columns]);

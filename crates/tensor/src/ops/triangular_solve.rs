@@ -1,4 +1,4 @@
-//! Linear equations whose matrix is triangular, so that one unknown follows from another.
+//! Solving linear systems with triangular matrices.
 
 use super::cholesky::square;
 use super::promote::common_dtype;
@@ -7,7 +7,7 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{AsTensor, Shape, Tensor, TensorType};
 
-/// What [`Tensor::triangular_solve`] solves: which triangle holds the matrix, and its side of the equation.
+/// The options of [`Tensor::triangular_solve`]: which triangle holds the matrix, and its side of the equation.
 ///
 /// ```
 /// use fulmen_tensor::TriangularSolve;
@@ -23,29 +23,29 @@ pub struct TriangularSolve {
 }
 
 impl TriangularSolve {
-    /// `A·X = B`, where `A` is the lower triangle; elements above the diagonal are not read.
+    /// Solves `A·X = B`, where `A` is the lower triangle. Elements above the diagonal are not read.
     pub fn lower() -> TriangularSolve {
         TriangularSolve { lower: true, transpose: false, right: false, unit_diagonal: false }
     }
 
-    /// `A·X = B`, where `A` is the upper triangle; elements below the diagonal are not read.
+    /// Solves `A·X = B`, where `A` is the upper triangle. Elements below the diagonal are not read.
     pub fn upper() -> TriangularSolve {
         TriangularSolve { lower: false, ..TriangularSolve::lower() }
     }
 
-    /// With `Aᵀ` in place of `A`.
+    /// Replaces `A` by `Aᵀ`.
     pub fn transpose(mut self) -> TriangularSolve {
         self.transpose = !self.transpose;
         self
     }
 
-    /// With the matrix on the right: `X·A = B`.
+    /// Puts the matrix on the right: `X·A = B`.
     pub fn right(mut self) -> TriangularSolve {
         self.right = true;
         self
     }
 
-    /// With ones on the diagonal, which is not read.
+    /// Assumes ones on the diagonal, which is not read.
     pub fn unit_diagonal(mut self) -> TriangularSolve {
         self.unit_diagonal = true;
         self
@@ -62,12 +62,10 @@ impl Operation for TriangularSolve {
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let (a, x, g) = (cx.input(0), cx.output(), cx.cotangent());
         let b = Tensor::apply(self.clone().transpose(), &[a, &g]);
-        // With respect to the matrix as the equation has it.
+        // The cotangent of the matrix as it appears in the equation.
         let (left, right) = if self.right { (x, &b) } else { (&b, x) };
-        let product = match self.right {
-            true => left.transpose(-1, -2).matmul(right),
-            false => left.matmul(&right.transpose(-1, -2)),
-        };
+        let product =
+            if self.right { left.transpose(-1, -2).matmul(right) } else { left.matmul(&right.transpose(-1, -2)) };
         let whole = if self.transpose { -product.transpose(-1, -2) } else { -product };
         let diagonal = i64::from(self.unit_diagonal);
         let triangle = if self.lower { whole.tril(-diagonal) } else { whole.triu(diagonal) };
@@ -88,12 +86,13 @@ impl Operation for TriangularSolve {
 }
 
 impl Tensor {
-    /// `X` with `A·X = B`, or as `how` says, for the triangular matrices `A` on the last two axes of this tensor and the
-    /// matrices `B` on those of `b` (`torch.linalg.solve_triangular`, `lax.linalg.triangular_solve`). The leading axes of
-    /// both broadcast. A zero on the diagonal gives infinities or NaNs. 16-bit floats are computed as f32.
+    /// Solves `A·X = B` for `X`, or the variant in `how` (`torch.linalg.solve_triangular`,
+    /// `jax.lax.linalg.triangular_solve`). `A` are the triangular matrices on the last two axes of this tensor, and `B`
+    /// the matrices on the last two axes of `b`. The leading axes of both broadcast. A zero on the diagonal gives
+    /// infinities or NaNs. 16-bit floats are computed as f32.
     ///
-    /// The gradients are `A⁻ᵀ·g` of `b`, and `−A⁻ᵀ·g·Xᵀ` of `A`, in its triangle. Poisoned when `A` is not square or does not
-    /// fit `b`, and for integers and complex numbers.
+    /// The gradient is `A⁻ᵀ·g` with respect to `b`, and `−A⁻ᵀ·g·Xᵀ` within the triangle with respect to `A`. Poisoned
+    /// if `A` is not square or does not fit `b`, and for integers and complex numbers.
     ///
     /// ```
     /// use fulmen_tensor::{Tensor, TriangularSolve};
@@ -115,9 +114,9 @@ impl Tensor {
             };
             let fits = if how.right { columns } else { rows };
             if matrix[0] != *fits {
-                let what = if how.right { "columns" } else { "rows" };
+                let axis_name = if how.right { "columns" } else { "rows" };
                 return Err(format!(
-                    "{} has {} unknowns, and the right side, {}, has {fits} {what}",
+                    "{} has {} unknowns, but the right side, {}, has {fits} {axis_name}",
                     a.ty(),
                     matrix[0],
                     b.ty()

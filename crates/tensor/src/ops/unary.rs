@@ -1,13 +1,13 @@
-//! Elementwise operations of one tensor: the table that other families use too, and the plainest of them.
+//! Elementwise unary operations: the basic ones, and the tables `unary!`, `methods!` and `composed!` that other
+//! families use.
 //!
-//! Not here: the families that have files of their own: `exponential`, `trigonometric`, `rounding`, `special`, `bitwise`,
-//! `complex`.
+//! Not here: the families in `exponential`, `trigonometric`, `rounding`, `special`, `bitwise` and `complex`.
 
 use super::dtype_set::DTypeSet;
 use crate::{DType, Tensor};
 
-/// One row an operation: doc, method, struct, the StableHLO spelling, the dtypes, and the derivative
-/// `|x, y, g|` of `y = f(x)` under the cotangent `g` (`None` only where `f` is constant in pieces, so that it is zero).
+/// One row for each operation: doc, method, struct, StableHLO name, dtypes, and the derivative. It is `|x, y, g|` of
+/// `y = f(x)`, where `g` is the cotangent. It is `None` only where `f` is piecewise constant, so that it is zero.
 macro_rules! unary {
     ($($(#[$doc:meta])* $method:ident, $op:ident, $stablehlo:literal, $takes:ident,
         |$x:ident, $y:ident, $g:ident| $vjp:expr;)*) => {$(
@@ -31,7 +31,7 @@ macro_rules! unary {
                 $crate::operation::RecomputePolicy::IfCheap
             }
             fn lower(&self, cx: &mut $crate::lower::Lowering<'_>) -> String {
-                // A chlo operation is spelled with both types, a stablehlo one with its only type.
+                // A CHLO operation is written with both types, a StableHLO operation with a single type.
                 let types = if $stablehlo.starts_with("chlo") {
                     format!("{0} -> {0}", cx.result().stablehlo())
                 } else {
@@ -54,8 +54,8 @@ macro_rules! unary {
 }
 pub(super) use unary;
 
-/// Methods that are one call: doc, name and parameters, what they give, and the value, a `Result`, given this tensor
-/// `|x|`, which is not poisoned.
+/// Methods with a one-expression body. A row has the doc, the name, the parameters, the result type, and the value. The
+/// value is a `Result`, given this tensor as `|x|`, which is not poisoned.
 macro_rules! methods {
     ($($(#[$doc:meta])* $method:ident($($arg:ident: $ty:ty),*) -> $result:ty, |$x:ident| $value:expr;)*) => {
         impl $crate::Tensor {$(
@@ -72,8 +72,8 @@ macro_rules! methods {
 }
 pub(super) use methods;
 
-/// Methods that are composed of others: doc, name, the dtypes, and the value, of one operand `|x|` or of two `|a, b|` that
-/// were brought together.
+/// Methods composed of others. A row has the doc, the name, the dtypes, and the value, for one operand `|x|`, or for
+/// two operands `|a, b|` after promotion and broadcasting.
 macro_rules! composed {
     () => {};
     ($(#[$doc:meta])* $method:ident, $takes:ident, |$x:ident| $value:expr; $($rest:tt)*) => {
@@ -110,42 +110,43 @@ unary! {
     /// `−x`, elementwise; also the operator `-x`.
     neg, Negate, "stablehlo.negate", SignedNumbersAndComplex, |x, y, g| Some(-g);
 
-    /// `∛x`, elementwise, of negative numbers too. Derivative `1/(3y²)`.
+    /// `y = ∛x`, elementwise, also for negative numbers. The derivative is `1/(3y²)`.
     cbrt, Cbrt, "stablehlo.cbrt", Floats, |x, y, g| {
-        // By the reciprocal, whose square is infinite at 0: there `y·y` would be 0 in the derivative's derivative.
+        // Uses the reciprocal, whose square is infinite at 0. There `y·y` would be 0 in the second derivative.
         let reciprocal = 1.0 / y;
         Some(g * &reciprocal * &reciprocal * (1.0 / 3.0))
     };
 
-    /// `1/√x`, elementwise. Derivative `−½ y/x`.
+    /// `y = 1/√x`, elementwise. The derivative is `−½ y/x`.
     rsqrt, Rsqrt, "stablehlo.rsqrt", FloatsAndComplex, |x, y, g| Some(g * (y / x) * -0.5);
 
-    /// −1, 0 or 1 by the sign of `x`, elementwise; NaN of NaN. Derivative 0.
+    /// The sign of `x`, elementwise: −1, 0, 1, or NaN for NaN. The derivative is 0.
     sign, Sign, "stablehlo.sign", SignedNumbers, |x, y, g| None;
 
-    /// `√x`, elementwise; NaN below 0. Derivative `½/y`.
+    /// `y = √x`, elementwise; NaN below 0. The derivative is `½/y`.
     sqrt, Sqrt, "stablehlo.sqrt", FloatsAndComplex, |x, y, g| Some(g / y * 0.5);
 }
 
 composed! {
-    /// `x²`, elementwise. Derivative `2x`.
+    /// `x²`, elementwise. The derivative is `2x`.
     square, NumbersAndComplex, |x| &x * &x;
 
-    /// `1/x`, elementwise. Derivative `−1/x²`. Takes floating-point and complex numbers.
+    /// `1/x`, elementwise, for floating-point and complex numbers. The derivative is `−1/x²`.
     reciprocal, FloatsAndComplex, |x| x.ones_like() / x;
 }
 
 methods! {
-    /// `max(x, 0)`, elementwise; NaN stays NaN. Derivative 1 above 0 and 0 elsewhere.
+    /// `max(x, 0)`, elementwise; NaN stays NaN. The derivative is 1 where `x > 0`, else 0.
     relu() -> Tensor, |x| {
-        // Not `maximum`, whose derivative at a tie is ½: PyTorch and JAX give 0 at 0.
+        // `maximum` would have the derivative ½ at 0, where PyTorch and JAX give 0.
         Ok(x.le(0.0).select(&x.zeros_like(), x))
     };
 }
 
 impl Tensor {
-    /// `x` where it is finite; `nan` where it is NaN, `posinf` and `neginf` where it is infinite, or where that is `None` the
-    /// largest and the least finite number of the dtype. Elementwise; derivative 1 where `x` is finite, else 0.
+    /// Replaces NaN by `nan`, ∞ by `posinf` and −∞ by `neginf`, elementwise (PyTorch's and NumPy's `nan_to_num`).
+    /// `None` stands for the largest or the smallest finite number of the dtype. The derivative is 1 where `x` is
+    /// finite, else 0.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;

@@ -1,7 +1,7 @@
-//! Floating-point numbers of some distributions, each made of uniform ones as JAX makes it.
+//! Continuous distributions, computed from uniform numbers in the same way as in JAX.
 //!
-//! 16-bit ones are drawn as f32 and rounded. JAX draws them with as few bits as they have, so that a normal bf16 has 128
-//! values; here those of f32 and f64 are JAX's.
+//! 16-bit floats are drawn as f32 and rounded. JAX draws them with only as many bits as they have, so that a normal
+//! bf16 draw has 128 values. The f32 and f64 numbers equal JAX's.
 
 use std::cmp::Ordering;
 use std::f64::consts::SQRT_2;
@@ -19,31 +19,31 @@ pub(super) fn drawn_as(dtype: DType) -> Result<DType, String> {
     }
 }
 
-/// Numbers in [0, 1): multiples of 2⁻²³ as f32, of 2⁻⁵² as f64.
+/// Uniform numbers in [0, 1): multiples of 2⁻²³ for f32, of 2⁻⁵² for f64.
 pub(super) fn unit(key: &Tensor, dtype: DType, shape: Shape) -> Result<Tensor, Refusal> {
     if dtype == DType::F64 {
-        // By value: TPUs do not read bits as f64.
+        // Converted by value, since TPUs cannot bitcast to f64.
         return Ok(draw_long(key, shape)?.shift_right_logical(12.0).to_dtype(DType::F64) * f64::EPSILON);
     }
-    // 23 random bits under the exponent of 1 are a number in [1, 2).
+    // The exponent of 1 with 23 random bits as the mantissa is a number in [1, 2).
     let mantissa = draw(key, shape)?.shift_right_logical(9.0);
     Ok(mantissa.or(Tensor::full(DType::U32, [], f64::from(1.0f32.to_bits()))).bitcast(DType::F32) - 1.0)
 }
 
-/// Numbers drawn evenly from `low` to `high`: `low + (high − low)·u`, where `u` is one of the 2²³ multiples of 2⁻²³ in
-/// [0, 1), computed as f32 and converted to `dtype`; of f64 one of the 2⁵² multiples of 2⁻⁵², computed as f64.
+/// Uniform numbers from `low` to `high`: `low + (high − low)·u` (JAX's `random.uniform`). `u` is a multiple of 2⁻²³ in
+/// [0, 1), computed as f32 and converted to `dtype`. For f64 it is a multiple of 2⁻⁵², computed as f64.
 ///
-/// `low` can come out; `high` does only where rounding leads to it: f32 between two large bounds close to each other
-/// (1e6 and 1e6 + 1), or a `dtype` of 16 bits.
+/// The numbers include `low`. They include `high` only by rounding: in f32 between large bounds that are close to each
+/// other (1e6 and 1e6 + 1), or in a 16-bit `dtype`.
 ///
-/// Poisoned if `dtype` is not a floating-point type, if `low` is not below `high` once both are f32, or if their
-/// difference overflows f32; of an f64 draw, the same in f64.
+/// Poisoned if `dtype` is not a floating-point type, if `low` is not below `high` after both are rounded to f32, or if
+/// their difference overflows f32. For an f64 draw, f64 replaces f32.
 #[track_caller]
 pub fn uniform(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, low: f64, high: f64) -> Tensor {
     Tensor::record("uniform", || draw_uniform(key.as_tensor(), dtype, shape.into(), low, high))
 }
 
-/// [`uniform`] for any function.
+/// The implementation of [`uniform`].
 pub(super) fn draw_uniform(key: &Tensor, dtype: DType, shape: Shape, low: f64, high: f64) -> Result<Tensor, Refusal> {
     let wide = drawn_as(dtype)?;
     let (low_wide, high_wide) = (low, high);
@@ -54,31 +54,34 @@ pub(super) fn draw_uniform(key: &Tensor, dtype: DType, shape: Shape, low: f64, h
         return Err(format!("the lower bound {low_wide} must be below the upper, {high_wide}{rounded}").into());
     }
     if !round(high - low).is_finite() {
-        return Err(format!("the bounds {low_wide} and {high_wide} are further apart than {wide} reaches").into());
+        return Err(format!("the bounds {low_wide} and {high_wide} differ by more than {wide} can represent").into());
     }
     let drawn = (unit(key, wide, shape)? * (high - low) + low).maximum(low);
     Ok(drawn.to_dtype(dtype))
 }
 
-/// Numbers from the normal distribution with mean 0 and variance 1: `√2 · erf⁻¹(u)` of uniform `u` in (−1, 1).
+/// Numbers from the normal distribution with mean 0 and variance 1: `√2 · erf⁻¹(u)` for uniform `u` in (−1, 1) (JAX's
+/// `random.normal`).
 ///
 /// Poisoned if `dtype` is not a floating-point type.
 #[track_caller]
 pub fn normal(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>) -> Tensor {
     Tensor::record("normal", || {
         let wide = drawn_as(dtype)?;
-        // The number next above −1 is half an epsilon away.
+        // The next number above −1 is half an epsilon away.
         let epsilon = if wide == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
         let u = draw_uniform(key.as_tensor(), wide, shape.into(), epsilon / 2.0 - 1.0, 1.0)?;
         Ok((u.erf_inv() * SQRT_2).to_dtype(dtype))
     })
 }
 
-/// Numbers from the normal distribution with mean 0 and variance 1 within `lower` and `upper`, neither of which comes
-/// out: `√2 · erf⁻¹(u)` of uniform `u` between `erf(lower/√2)` and `erf(upper/√2)`.
+/// Numbers from the normal distribution with mean 0 and variance 1, truncated to the open interval from `lower` to
+/// `upper`: `√2 · erf⁻¹(u)` for uniform `u` between `erf(lower/√2)` and `erf(upper/√2)` (JAX's
+/// `random.truncated_normal`).
 ///
-/// Far from 0 the two are the same number, and so are all that are drawn. Poisoned if `dtype` is not a floating-point type,
-/// or if `lower` is not below `upper`; either may be infinite.
+/// For bounds far from 0, both values of `erf` are equal, and so are all drawn numbers.
+///
+/// Poisoned if `dtype` is not a floating-point type, or if `lower` is not below `upper`; either may be infinite.
 ///
 /// ```
 /// use fulmen_tensor::{DType, random};
@@ -105,8 +108,9 @@ pub fn truncated_normal(key: impl AsTensor, dtype: DType, shape: impl Into<Shape
     })
 }
 
-/// Numbers from the standard Gumbel distribution: `−log(−log(u))` of uniform `u` in (0, 1). The largest of several
-/// `x + gumbel` is largest at each index with probability `softmax(x)`: see [`categorical`](super::categorical).
+/// Numbers from the standard Gumbel distribution: `−log(−log(u))` for uniform `u` in (0, 1) (JAX's `random.gumbel`).
+/// The index of the largest element of `x + gumbel` is distributed as `softmax(x)`: see
+/// [`categorical`](super::categorical).
 ///
 /// Poisoned if `dtype` is not a floating-point type.
 #[track_caller]
@@ -114,7 +118,7 @@ pub fn gumbel(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>) -> Tens
     Tensor::record("gumbel", || draw_gumbel(key.as_tensor(), dtype, shape.into()))
 }
 
-/// [`gumbel`] for any function.
+/// The implementation of [`gumbel`].
 pub(super) fn draw_gumbel(key: &Tensor, dtype: DType, shape: Shape) -> Result<Tensor, Refusal> {
     let wide = drawn_as(dtype)?;
     let tiny = if wide == DType::F64 { f64::MIN_POSITIVE } else { f64::from(f32::MIN_POSITIVE) };
@@ -122,7 +126,8 @@ pub(super) fn draw_gumbel(key: &Tensor, dtype: DType, shape: Shape) -> Result<Te
     Ok((-(-u.log()).log()).to_dtype(dtype))
 }
 
-/// Numbers from the exponential distribution with mean 1: `−log(1 − u)` of uniform `u` in [0, 1).
+/// Numbers from the exponential distribution with mean 1: `−log(1 − u)` for uniform `u` in [0, 1) (JAX's
+/// `random.exponential`).
 ///
 /// Poisoned if `dtype` is not a floating-point type.
 #[track_caller]

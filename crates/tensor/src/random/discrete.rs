@@ -1,12 +1,13 @@
-//! Booleans, integers and classes.
+//! Discrete distributions: booleans, integers and classes.
 
 use super::continuous::{draw_gumbel, unit};
 use super::{draw, draw_long, split};
 use crate::scope::Refusal;
 use crate::{AsTensor, DType, Operand, Shape, Tensor};
 
-/// Booleans that are true with probability `p`: a number, or a tensor that broadcasts to `shape`. Where a uniform number
-/// in [0, 1) is below `p`, as f64 if `p` is an f64 tensor, else as f32.
+/// Booleans that are true with probability `p` (JAX's `random.bernoulli`). `p` is a number, or a tensor that broadcasts
+/// to `shape`. An element is true if a uniform number in [0, 1) is below `p`. The comparison is in f64 if `p` is an f64
+/// tensor, else in f32.
 ///
 /// Poisoned if a tensor `p` does not broadcast to `shape`.
 ///
@@ -32,10 +33,11 @@ pub fn bernoulli(key: impl AsTensor, p: impl Operand, shape: impl Into<Shape>) -
     })
 }
 
-/// Integers drawn evenly from `low` to `high`, which does not come out (JAX's `randint`): the remainder of twice as many
-/// random bits as `dtype` has, but at least 64, by `high − low`: nearly even, as the numbers are few compared with 2^64.
+/// Uniform integers in `low..high` (JAX's `random.randint`): random bits modulo `high − low`. They have twice as many
+/// bits as `dtype`, but at least 64. The distribution is nearly uniform if `high − low` is small compared with 2⁶⁴.
 ///
-/// Poisoned if `dtype` is not an integer type, if `low` is not below `high`, or if `dtype` does not hold `low` and `high − 1`.
+/// Poisoned if `dtype` is not an integer type, if `low` is not below `high`, or if `dtype` cannot hold `low` or
+/// `high − 1`.
 ///
 /// ```
 /// use fulmen_tensor::{DType, random};
@@ -48,7 +50,7 @@ pub fn randint(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, low: i
     Tensor::record("randint", || draw_integers(key.as_tensor(), dtype, shape.into(), low, high))
 }
 
-/// [`randint`] for any function.
+/// The implementation of [`randint`].
 pub(super) fn draw_integers(key: &Tensor, dtype: DType, shape: Shape, low: i64, high: i64) -> Result<Tensor, Refusal> {
     if !dtype.is_integer() {
         return Err(format!("draws integers, not {dtype}").into());
@@ -57,15 +59,17 @@ pub(super) fn draw_integers(key: &Tensor, dtype: DType, shape: Shape, low: i64, 
         return Err(format!("the lower bound {low} must be below the upper, {high}").into());
     }
     let width = 8 * dtype.size_in_bytes() as u32;
-    let (least, above) = match dtype.is_unsigned() {
-        true => (0, 1i128 << width),
-        false => (-(1i128 << (width - 1)), 1i128 << (width - 1)),
-    };
+    let (least, above) =
+        if dtype.is_unsigned() { (0, 1i128 << width) } else { (-(1i128 << (width - 1)), 1i128 << (width - 1)) };
     if i128::from(low) < least || i128::from(high) > above {
-        return Err(format!("the numbers from {low} to {high} are not all of {dtype}, {least} to {}", above - 1).into());
+        return Err(format!(
+            "the numbers from {low} to {high} are not all in the range of {dtype}, {least} to {}",
+            above - 1
+        )
+        .into());
     }
     super::check_key(key)?;
-    // Narrow integers are drawn with 32 bits, in arithmetic that wraps.
+    // Narrow integers are drawn with 32 bits, in wrapping arithmetic.
     let (unsigned, bits) = if width == 64 { (DType::U64, 64) } else { (DType::U32, 32) };
     let mut drawn = vec![];
     for key in split(key, 2) {
@@ -74,12 +78,12 @@ pub(super) fn draw_integers(key: &Tensor, dtype: DType, shape: Shape, low: i64, 
             _ => draw(&key, shape.clone())?,
         });
     }
-    let [upper, lower] = drawn.as_slice() else { return Err("two draws are not two".into()) };
+    let [upper, lower] = drawn.as_slice() else { return Err("expected two draws".into()) };
     let span = (i128::from(high) - i128::from(low)) as u128;
     let offset = if span == 1 << bits {
         lower.clone()
     } else {
-        // 2ⁿ modulo the span, by which the upper half of the bits counts, in arithmetic of n bits as JAX computes it.
+        // 2ⁿ modulo the span: the weight of the upper half of the bits, in n-bit arithmetic as in JAX.
         let half = (1u128 << (bits / 2)) % span;
         let weight = ((half * half) & ((1u128 << bits) - 1)) % span;
         let (span, weight) = (constant(unsigned, span as u64), constant(unsigned, weight as u64));
@@ -88,15 +92,16 @@ pub(super) fn draw_integers(key: &Tensor, dtype: DType, shape: Shape, low: i64, 
     Ok((offset + constant(unsigned, low as u64)).to_dtype(dtype))
 }
 
-/// A scalar of u64, or of u32: the last bits of `value`.
+/// A u64 scalar, or a u32 scalar of the low bits of `value`.
 fn constant(dtype: DType, value: u64) -> Tensor {
     if dtype == DType::U64 { Tensor::scalar(value) } else { Tensor::scalar(value as u32) }
 }
 
-/// For each vector along `axis`, which vanishes, one of its places (i32), with the probabilities `softmax(logits)`: the
-/// place of the largest of `logits + gumbel`. For several draws, broadcast the logits to as many.
+/// Samples an index (i32) along `axis`, which is removed, with the probabilities `softmax(logits)` (JAX's
+/// `random.categorical`). It is the index of the largest element of `logits + gumbel`. For several draws, broadcast the
+/// logits first.
 ///
-/// 16-bit logits are computed as f32. Poisoned if `logits` are not floats, or if there is none along the axis.
+/// 16-bit logits are computed as f32. Poisoned if `logits` are not floats, or if the axis is empty.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Tensor, random};

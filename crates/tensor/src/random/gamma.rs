@@ -1,8 +1,8 @@
-//! Numbers from the gamma and the beta distribution.
+//! The gamma and beta distributions.
 //!
-//! They are drawn by rejection, with as many tries as it takes: try `n` of an element has numbers of its own, decided by
-//! the key, `n` and the element's index. So no number depends on the tries that others need, nor on how many devices share
-//! the work. JAX splits the key for each element; its numbers are others.
+//! Numbers are drawn by rejection, with as many attempts as needed. Attempt `n` of an element uses random numbers that
+//! depend only on the key, `n` and the element's index. So a number depends neither on the attempts of other elements
+//! nor on the number of devices. JAX splits the key for each element instead, so its numbers differ.
 
 use super::continuous::{drawn_as, normal, unit};
 use super::{check_key, fold_in, fold_in_tensor};
@@ -11,15 +11,15 @@ use crate::{AsTensor, DType, Operand, Shape, Tensor, while_loop};
 
 /// A draw by the method of Marsaglia and Tsang ("A simple method for generating gamma variables", ACM TOMS 26, 2000).
 struct Draw {
-    /// `d · v` is drawn from the gamma distribution of `alpha`, or of `alpha + 1` where `alpha < 1`.
+    /// `d · v` follows the gamma distribution of `alpha`, or of `alpha + 1` where `alpha < 1`.
     d: Tensor,
     v: Tensor,
-    /// The logarithm of the factor that makes it one of `alpha`: of a uniform number to the power of `1 / alpha`, where
-    /// `alpha < 1`, else 0.
+    /// The logarithm of the factor that corrects `alpha + 1` to `alpha`. Where `alpha < 1`, the factor is a uniform
+    /// number to the power `1 / alpha`. Elsewhere this is 0.
     log_boost: Tensor,
 }
 
-/// The draws for each element of `alpha`, which is above 0 and of the dtype in which is drawn.
+/// A draw for each element of `alpha`. It must be above 0, and have the dtype of the computation.
 fn marsaglia_tsang(key: &Tensor, alpha: &Tensor) -> Result<Draw, Refusal> {
     check_key(key)?;
     let (dtype, shape) = (alpha.dtype(), alpha.shape().clone());
@@ -39,46 +39,46 @@ fn marsaglia_tsang(key: &Tensor, alpha: &Tensor) -> Result<Draw, Refusal> {
             let x = normal(&fold_in_tensor(&normals, number), dtype, &shape);
             let u = Tensor::record("gamma", || unit(&fold_in_tensor(&uniforms, number), dtype, shape.clone()));
             let root = &x * &c + 1.0;
-            let (squared, tried) = (&x * &x, &root * &root * &root);
-            // The first condition is implied by the second except for a few; of a root below 0 there is no logarithm, and a
-            // comparison with NaN is false.
+            let (squared, candidate) = (&x * &x, &root * &root * &root);
+            // The first condition implies the second, with rare exceptions. The logarithm of a negative root is NaN,
+            // and a comparison with NaN is false.
             let squeezed = u.lt(&squared * &squared * -0.0331 + 1.0);
-            let exact = u.log().lt(&squared * 0.5 + &d * (tried.log() - &tried + 1.0));
+            let exact = u.log().lt(&squared * 0.5 + &d * (candidate.log() - &candidate + 1.0));
             let accepted = root.gt(0.0).and(squeezed.or(&exact));
-            let v = pending.and(&accepted).select(&tried, v);
+            let v = pending.and(&accepted).select(&candidate, v);
             vec![number + 1.0, pending.and(accepted.not()), v]
         },
     );
     Ok(Draw { d, v: last[2].clone(), log_boost })
 }
 
-/// What a parameter of a distribution is: a tensor of `dtype` and `shape`, through which no gradient flows; and whether
-/// it is above 0, with 1 in the places where it is not.
-fn parameter(name: &str, given: impl Operand, dtype: DType, shape: &Shape) -> Result<(Tensor, Tensor), Refusal> {
-    let given = given.to_tensor_like(&Tensor::full(DType::F64, [], 0.0));
-    given.live()?;
-    if !given.dtype().is_float() {
-        return Err(format!("{name} must be floating-point numbers, they are {}", given.ty()).into());
+/// Checks a parameter of a distribution. Returns it with `dtype` and `shape`, without a gradient and with invalid
+/// elements replaced by 1, and a mask of the valid elements, which are above 0.
+fn parameter(name: &str, value: impl Operand, dtype: DType, shape: &Shape) -> Result<(Tensor, Tensor), Refusal> {
+    let value = value.to_tensor_like(&Tensor::full(DType::F64, [], 0.0));
+    value.live()?;
+    if !value.dtype().is_float() {
+        return Err(format!("{name} must be floating-point numbers, not {}", value.ty()).into());
     }
-    if given.shape().broadcast(shape).as_ref() != Ok(shape) {
-        return Err(format!("{name}, {}, does not broadcast to {shape}", given.ty()).into());
+    if value.shape().broadcast(shape).as_ref() != Ok(shape) {
+        return Err(format!("{name}, {}, does not broadcast to {shape}", value.ty()).into());
     }
-    if let Some(wrong) = given.known::<f64>().and_then(|known| known.into_iter().find(|x| x.is_nan() || *x <= 0.0)) {
-        return Err(format!("{name} must be above 0, it is {wrong}").into());
+    if let Some(invalid) = value.known::<f64>().and_then(|known| known.into_iter().find(|x| x.is_nan() || *x <= 0.0)) {
+        return Err(format!("{name} must be above 0, not {invalid}").into());
     }
-    let given = given.detach().to_dtype(dtype).broadcast_to(shape);
-    let above = given.gt(0.0);
-    Ok((given.masked_fill(&above.not(), 1.0), above))
+    let value = value.detach().to_dtype(dtype).broadcast_to(shape);
+    let valid = value.gt(0.0);
+    Ok((value.masked_fill(&valid.not(), 1.0), valid))
 }
 
-/// Numbers from the gamma distribution with the shape parameter `alpha`, a number or a tensor that broadcasts to `shape`,
-/// and the scale 1: mean and variance `alpha`. Drawn by Marsaglia and Tsang's method; NaN where a tensor `alpha` is not
-/// above 0. No gradient flows to `alpha`.
+/// Numbers from the gamma distribution with shape parameter `alpha` and scale 1, so that the mean and the variance are
+/// `alpha` (JAX's `random.gamma`). `alpha` is a number, or a tensor that broadcasts to `shape`. The method is Marsaglia
+/// and Tsang's. The result is NaN where a tensor `alpha` is not above 0. No gradient flows to `alpha`.
 ///
-/// Where `alpha` is far below 1 most numbers are too small for `dtype` and come out as 0.
+/// If `alpha` is far below 1, most numbers are too small for `dtype` and underflow to 0.
 ///
-/// Poisoned if `dtype` is not a floating-point type, if `alpha` is a number that is not above 0, or if it does not broadcast
-/// to `shape`.
+/// Poisoned if `dtype` is not a floating-point type, if `alpha` is a number that is not above 0, or if it does not
+/// broadcast to `shape`.
 ///
 /// ```
 /// use fulmen_tensor::{DType, random};
@@ -98,15 +98,16 @@ pub fn gamma(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, alpha: i
     })
 }
 
-/// The logarithms of what [`gamma`] draws with the key.
+/// The logarithms of the numbers that [`gamma`] draws with this key.
 fn log_gamma(key: &Tensor, alpha: &Tensor) -> Result<Tensor, Refusal> {
     let draw = marsaglia_tsang(key, alpha)?;
     Ok(draw.d.log() + draw.v.log() + draw.log_boost)
 }
 
-/// Numbers from the beta distribution with the parameters `a` and `b`, numbers or tensors that broadcast to `shape`: from
-/// 0 to 1, with the mean `a / (a + b)`. Made of two gamma draws, `x / (x + y)`, in logarithms; NaN where a tensor `a` or
-/// `b` is not above 0. No gradient flows to `a` and `b`.
+/// Numbers from the beta distribution with parameters `a` and `b`: from 0 to 1, with the mean `a / (a + b)` (JAX's
+/// `random.beta`). `a` and `b` are numbers, or tensors that broadcast to `shape`. A number is `x / (x + y)` of two
+/// gamma draws, computed from logarithms. The result is NaN where a tensor `a` or `b` is not above 0. No gradient flows
+/// to `a` and `b`.
 ///
 /// Poisoned if `dtype` is not a floating-point type, if `a` or `b` is a number that is not above 0, or if it does not
 /// broadcast to `shape`.

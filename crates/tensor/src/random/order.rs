@@ -1,4 +1,4 @@
-//! Random orders, and samples of what is ordered.
+//! Random permutations and samples.
 
 use super::continuous::{draw_gumbel, unit};
 use super::discrete::draw_integers;
@@ -7,10 +7,10 @@ use crate::scope::Refusal;
 use crate::tensor::all_live;
 use crate::{AsTensor, DType, Shape, Tensor};
 
-/// The numbers `0..n` in random order: i32. Sorted by random bits, again and again where `n` is so large that two may have
-/// the same (JAX's `permutation`).
+/// The numbers `0..n` in random order, as i32 (JAX's `random.permutation`). They are sorted by random bits, several
+/// times if `n` is so large that two numbers may get the same bits.
 ///
-/// Poisoned if `n` is more than an i32 counts.
+/// Poisoned if `n` is more than an i32 can count.
 ///
 /// ```
 /// use fulmen_tensor::random;
@@ -24,20 +24,20 @@ pub fn permutation(key: impl AsTensor, n: usize) -> Tensor {
     Tensor::record("permutation", || permuted(key.as_tensor(), n))
 }
 
-/// [`permutation`] for any function.
+/// The implementation of [`permutation`].
 fn permuted(key: &Tensor, n: usize) -> Result<Tensor, Refusal> {
     super::check_key(key)?;
     if n > i32::MAX as usize {
-        return Err(format!("{n} numbers are more than an i32 counts").into());
+        return Err(format!("{n} numbers are more than an i32 can count").into());
     }
-    // As often as makes it likely, by the cube of `n`, that no two elements have had the same bits each time.
+    // With this number of rounds, by the cube of `n`, two elements are unlikely to get equal bits in every round.
     let rounds = (3.0 * (n.max(1) as f64).ln() / f64::from(u32::MAX).ln()).ceil() as usize;
     let (mut key, mut order) = (key.clone(), Tensor::arange(DType::I32, n));
     for _ in 0..rounds {
         let mut keys = split(&key, 2).into_iter();
-        let (Some(next), Some(now)) = (keys.next(), keys.next()) else { break };
+        let (Some(next), Some(round_key)) = (keys.next(), keys.next()) else { break };
         key = next;
-        let bits = draw(&now, Shape::from([n]))?;
+        let bits = draw(&round_key, Shape::from([n]))?;
         if let Some(sorted) = Tensor::sort_together(&[&bits, &order], 1, 0, false).pop() {
             order = sorted;
         }
@@ -45,7 +45,7 @@ fn permuted(key: &Tensor, n: usize) -> Result<Tensor, Refusal> {
     Ok(order)
 }
 
-/// The elements along `axis` in random order, the same for all: [`Tensor::take`] of a [`permutation`].
+/// Shuffles the slices along `axis`: [`Tensor::take`] with a [`permutation`].
 ///
 /// Poisoned if there is no such axis.
 #[track_caller]
@@ -57,14 +57,15 @@ pub fn shuffle(key: impl AsTensor, x: impl AsTensor, axis: isize) -> Tensor {
     })
 }
 
-/// A sample of the numbers `0..n`, as many as `shape` has elements (i32): each as often as it comes, or each once at most
-/// unless `replace`; all with the same probability, or with those that `p`, a vector of `n` floats, is proportional to
-/// (JAX's `choice` of an integer). A sample of rows is [`Tensor::take`] of it.
+/// A random sample (i32) of the numbers `0..n` with this shape (JAX's `random.choice` of an integer). With `replace`, a
+/// number may occur several times; without, at most once. All numbers have the same probability, unless `p` is given: a
+/// vector of `n` floats that the probabilities are proportional to. For a sample of rows, use [`Tensor::take`] with the
+/// result.
 ///
-/// Without replacement, `p` needs as many numbers that are not 0 as are drawn.
+/// Without replacement, `p` needs at least as many nonzero elements as the sample has.
 ///
-/// Poisoned if there is nothing to choose from, if more are wanted than there are without replacement, if `p` is not a
-/// vector of `n` floats, or if `n` is more than an i32 counts.
+/// Poisoned if `n` is 0, if the sample without replacement is larger than `n`, if `p` is not a vector of `n` floats, or
+/// if `n` is more than an i32 can count.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, random};
@@ -83,11 +84,13 @@ pub fn choice(key: impl AsTensor, n: usize, shape: impl Into<Shape>, replace: bo
         super::check_key(key)?;
         all_live(p)?;
         match p {
-            _ if n > i32::MAX as usize => return Err(format!("{n} numbers are more than an i32 counts").into()),
+            _ if n > i32::MAX as usize => return Err(format!("{n} numbers are more than an i32 can count").into()),
             _ if n == 0 && count > 0 => return Err("there is nothing to choose from: n is 0".into()),
-            _ if !replace && count > n => return Err(format!("{count} different ones of {n} cannot be chosen").into()),
+            _ if !replace && count > n => {
+                return Err(format!("cannot choose {count} different numbers out of {n} without replacement").into());
+            }
             Some(p) if p.shape().dims() != [n] || !p.dtype().is_float() => {
-                return Err(format!("the probabilities must be a vector of {n} floats, they are {}", p.ty()).into());
+                return Err(format!("the probabilities must be a vector of {n} floats, not {}", p.ty()).into());
             }
             _ => {}
         }
@@ -101,15 +104,15 @@ pub fn choice(key: impl AsTensor, n: usize, shape: impl Into<Shape>, replace: bo
                 let dtype = if p.dtype().is_half() { DType::F32 } else { p.dtype() };
                 let p = p.to_dtype(dtype);
                 if !replace {
-                    // The largest of log(p) + gumbel are drawn one after the other.
+                    // The order of the largest elements of log(p) + gumbel is that of draws without replacement.
                     let noise = draw_gumbel(key, dtype, Shape::from([n]))?;
                     return Ok((noise + p.log()).topk(count, 0, true).1.reshape(shape));
                 }
-                // Where a number between 0, which does not come out, and the sum falls among the running sums.
+                // The index in the cumulative sums of a uniform number between 0, exclusive, and the total.
                 let sums = p.cumsum(0);
                 let point = sums.narrow(0, n - 1, 1) * (1.0 - unit(key, dtype, Shape::from([count]))?);
-                let below = sums.unsqueeze(0).lt(point.unsqueeze(1));
-                below.count_nonzero(&[1]).to_dtype(DType::I32).reshape(shape)
+                let is_below = sums.unsqueeze(0).lt(point.unsqueeze(1));
+                is_below.count_nonzero(&[1]).to_dtype(DType::I32).reshape(shape)
             }
         })
     })

@@ -1,4 +1,4 @@
-//! Mixed precision: what is computed in which dtype, that long sums stay exact, and that the setting ends.
+//! Mixed precision: the dtype of each computation, the accuracy of long sums, and the scope of the setting.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -77,12 +77,12 @@ fn the_softmax_family_sums_and_powers_are_computed_in_f32() {
     }
     let x = Tensor::full(DType::F64, [2, 3], 0.5);
     assert!(in_bf16(|| all(&x)).iter().all(|y| y.dtype() == DType::F64));
-    // The exponent is not rounded to bf16 first.
+    // The exponent must not be rounded to bf16 first.
     let power = in_bf16(|| Tensor::full(DType::Bf16, [1], 2.0).pow(0.3)).eval().unwrap().to_f64()[0];
     assert!((power - 2f64.powf(0.3)).abs() < 1e-6, "{power}");
 }
 
-/// Numbers of both signs that bf16 holds, and that cancel in part.
+/// Numbers of both signs that bf16 holds exactly, and that partly cancel in sums.
 fn halves(seed: u64, n: usize) -> Vec<bf16> {
     let mut state = seed;
     let mut next = || {
@@ -98,12 +98,13 @@ fn products_and_sums_of_16_bit_floats_accumulate_in_f32() {
     let (a, b) = (halves(1, 8 * K), halves(2, K * 8));
     let exact = |i: usize, j: usize| (0..K).map(|k| a[i * K + k].to_f64() * b[k * 8 + j].to_f64()).sum::<f64>();
     let reference: Vec<f64> = (0..64).map(|n| exact(n / 8, n % 8)).collect();
-    let check = |what: &str, ours: &Tensor, reference: &[f64]| {
-        let ours = ours.to_dtype(DType::F64).eval().unwrap().to_f64();
-        for (ours, reference) in ours.iter().zip(reference) {
-            // Half a unit of bf16's last place, with room for f32's own error. A sum kept in bf16 stalls far from it.
+    let check = |what: &str, actual: &Tensor, reference: &[f64]| {
+        let actual = actual.to_dtype(DType::F64).eval().unwrap().to_f64();
+        for (actual, reference) in actual.iter().zip(reference) {
+            // Half a unit in the last place of bf16, plus the error of f32. A sum in bf16 would stall far from the
+            // reference.
             let tolerance = reference.abs() * 2f64.powi(-8) + 1e-3;
-            assert!((ours - reference).abs() <= tolerance, "{what}: {ours}, in f64 {reference}");
+            assert!((actual - reference).abs() <= tolerance, "{what}: {actual}, in f64 {reference}");
         }
     };
     let (x, y) = (Tensor::from_slice(&a, [8, K]), Tensor::from_slice(&b, [K, 8]));
@@ -123,7 +124,7 @@ fn products_and_sums_of_16_bit_floats_accumulate_in_f32() {
     check("sum of f16 ones", &f16s.sum_all(), &[K as f64]);
     check("softmax", &Tensor::zeros(DType::Bf16, [K]).softmax(0), &[1.0 / K as f64]);
     check("logsumexp", &Tensor::zeros(DType::Bf16, [K]).logsumexp(&[0]), &[(K as f64).ln()]);
-    // The gradient of what is repeated is a sum too.
+    // The gradient of a broadcast is a sum too.
     let one = Tensor::ones(DType::Bf16, []);
     check("gradient of a broadcast", &grad(&one.broadcast_to([K]).sum_all(), &[&one])[0], &[K as f64]);
 }
@@ -149,7 +150,7 @@ fn a_training_steps_products_are_bf16_and_its_gradients_f32() {
     for product in products {
         assert!(product.contains("bf16") && !product.contains("xf32>"), "{product}");
     }
-    // Derivatives do not depend on where they are asked for. Only the lines of the calls differ.
+    // Derivatives do not depend on where `grad` is called. Only the lines of the calls differ.
     let without_lines = |f: &Function| crate::programs::unlocated(&f.stablehlo().unwrap());
     assert_eq!(without_lines(&function), without_lines(&step(true)));
 }
@@ -183,7 +184,7 @@ fn calls_nest_and_end_with_a_panic_too() {
         let panicked = std::panic::catch_unwind(|| autocast(Some(DType::F16), || panic!("as a user's model may")));
         assert!(panicked.is_err());
         assert_eq!(product(), DType::Bf16);
-        // Another thread has its own.
+        // Another thread has its own setting.
         std::thread::scope(|s| assert_eq!(s.spawn(product).join().unwrap(), DType::F32));
     });
     assert_eq!(product(), DType::F32);

@@ -1,4 +1,5 @@
-//! Programs that an earlier start has compiled. A new client knows nothing of the programs of another, as a new process.
+//! The cache of compiled programs across starts. A new client does not know the programs of an earlier client, like a
+//! new process.
 
 use std::fs;
 
@@ -17,7 +18,8 @@ fn counts(runtime: &Runtime) -> [u64; 3] {
     ["UncachedCompile", "PersistentCacheHit", "CachedCompile"].map(|name| runtime.metrics().value(name))
 }
 
-/// A step whose batch is split over the devices: the loss and the new weights, which replace the old ones.
+/// A training step whose batch is sharded over the devices. It returns the loss and the new weights, which replace the
+/// old ones.
 fn step(rows: usize) -> Function {
     let batch = Tensor::placeholder("batch.x", TensorType::new(DType::F32, [rows, 4]));
     let weights = Tensor::placeholder("weights", TensorType::new(DType::F32, [4, 3]));
@@ -27,7 +29,7 @@ fn step(rows: usize) -> Function {
     function.donate(1, 1).unwrap().shard_parameter(0, Sharding::new([Some("data")]))
 }
 
-/// The bits of what a step gives.
+/// The bits of the results of a step.
 fn bits(runtime: &Runtime) -> Vec<u32> {
     let step = runtime.compile(&step(8)).unwrap();
     let floats = |count: usize| (0..count).map(|i| (i as f32).sin()).collect::<Vec<_>>();
@@ -72,11 +74,11 @@ fn a_preloaded_program_needs_neither_the_disk_nor_the_compiler() {
     let of_one_device = second.preload(&step).unwrap();
     assert_eq!(counts(&second), [0, 0, 0]);
     fs::remove_dir_all(folder.path()).unwrap();
-    second.compile_announced(preloaded, |_| panic!("the program was there")).unwrap();
+    second.compile_announced(preloaded, |_| panic!("the program was preloaded")).unwrap();
     assert_eq!(counts(&second), [0, 1, 0]);
-    second.compile_announced(second.preload(&step).unwrap(), |_| panic!("it is known")).unwrap();
+    second.compile_announced(second.preload(&step).unwrap(), |_| panic!("the program was loaded before")).unwrap();
     assert_eq!(counts(&second), [0, 1, 1]);
-    // What was loaded for one device does not run on two.
+    // A program for one device does not run on two.
     let two = start(2, None);
     two.compile_announced(of_one_device, |_| ()).unwrap();
     assert_eq!(counts(&two), [1, 0, 0]);
@@ -87,16 +89,16 @@ fn a_compilation_is_announced_with_what_differs() {
     let folder = tempfile::tempdir().unwrap();
     let cache = CompileCache::new(folder.path(), 1 << 30);
     let announced = |rows| {
-        let mut told = None;
-        start(1, cache.clone()).compile_announced(&step(rows), |differs| told = Some(differs)).unwrap();
-        told
+        let mut difference = None;
+        start(1, cache.clone()).compile_announced(&step(rows), |differs| difference = Some(differs)).unwrap();
+        difference
     };
     assert_eq!(announced(8), Some(None));
     assert_eq!(announced(8), None);
     assert_eq!(announced(16).unwrap().unwrap(), "`batch.x`: f32[8, 4] then, f32[16, 4] now");
 }
 
-/// Lines are not part of a program: a user's edit above it changes nothing.
+/// Line numbers are not part of a program: an edit above the call does not change it.
 #[test]
 fn the_line_of_an_expression_does_not_matter() {
     let folder = tempfile::tempdir().unwrap();
@@ -121,11 +123,11 @@ fn damaged_programs_and_folders_cost_a_compilation_and_no_more() {
         let runtime = start(1, cache.clone());
         assert_eq!(bits(&runtime), expected);
         assert_eq!(counts(&runtime), [1, 0, 0]);
-        // It was stored again.
+        // The runtime stored it again.
         assert!(cache.verify().unwrap().is_empty());
         assert_eq!(counts_after_start(&cache), [0, 1, 0]);
     }
-    // A folder that is a file.
+    // The cache folder is a file.
     let runtime = start(1, CompileCache::new(&path, 1 << 30));
     assert_eq!(bits(&runtime), expected);
     assert_eq!(counts(&runtime), [1, 0, 0]);
@@ -137,7 +139,8 @@ fn counts_after_start(cache: &CompileCache) -> [u64; 3] {
     counts(&runtime)
 }
 
-/// What a process compiles for its own devices, another process loads from a file: the same bits, and no compiler.
+/// A process loads the programs that another process compiled ahead of time and saved to a file. It gets the same bits
+/// without compiling.
 #[test]
 fn programs_that_were_compiled_ahead_of_time_are_taken_from_their_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -151,13 +154,13 @@ fn programs_that_were_compiled_ahead_of_time_are_taken_from_their_file() {
         let second = start(devices, None).with_saved_programs(&path).unwrap();
         assert_eq!(bits(&second), expected);
         assert_eq!(counts(&second), [0, 1, 0], "{devices} devices");
-        // A program that is not in the file is compiled, and said to differ.
-        let mut told = None;
-        second.compile_announced(&step(16), |differs| told = differs).unwrap();
-        assert_eq!(told.unwrap().split("; ").next().unwrap(), "`batch.x`: f32[8, 4] then, f32[16, 4] now");
+        // A program that is not in the file is compiled, and the difference is announced.
+        let mut difference = None;
+        second.compile_announced(&step(16), |differs| difference = differs).unwrap();
+        assert_eq!(difference.unwrap().split("; ").next().unwrap(), "`batch.x`: f32[8, 4] then, f32[16, 4] now");
         assert_eq!(counts(&second), [1, 1, 0]);
     }
-    // Its programs are for eight devices.
+    // The programs in the file are for eight devices.
     let error = start(1, None).with_saved_programs(&path).err().unwrap().to_string();
     assert!(
         error.contains("compiled for another machine: the devices: ") && error.contains("save them again"),

@@ -1,5 +1,5 @@
-//! Branches and loops: values, derivatives against those of the same computation without them and against central
-//! differences, nesting, and what a program has of them.
+//! Branches and loops: values, nesting and emitted programs. Derivatives are compared with the same computation without
+//! branches and loops, and with central differences.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -20,9 +20,9 @@ fn values(tensors: &[Tensor]) -> Vec<Vec<f64>> {
 }
 
 #[track_caller]
-fn close(name: &str, ours: &[Vec<f64>], theirs: &[Vec<f64>], tolerance: f64) {
-    assert_eq!(ours.len(), theirs.len(), "{name}");
-    for (i, (a, b)) in ours.iter().zip(theirs).enumerate() {
+fn close(name: &str, actual: &[Vec<f64>], expected: &[Vec<f64>], tolerance: f64) {
+    assert_eq!(actual.len(), expected.len(), "{name}");
+    for (i, (a, b)) in actual.iter().zip(expected).enumerate() {
         assert_eq!(a.len(), b.len(), "{name}: {i}");
         for (j, (a, b)) in a.iter().zip(b).enumerate() {
             let near = (a - b).abs() <= tolerance * (1.0 + b.abs()) || a == b;
@@ -31,7 +31,7 @@ fn close(name: &str, ours: &[Vec<f64>], theirs: &[Vec<f64>], tolerance: f64) {
     }
 }
 
-/// A scalar in which every element of every tensor counts differently.
+/// A sum in which every element of every tensor has another weight.
 fn weighted(tensors: &[Tensor]) -> Tensor {
     let mut sum = Tensor::scalar(0.0f64);
     for (i, t) in tensors.iter().filter(|t| t.dtype().is_float()).enumerate() {
@@ -43,10 +43,9 @@ fn weighted(tensors: &[Tensor]) -> Tensor {
 
 type Body = fn(&[Tensor]) -> Vec<Tensor>;
 
-/// Checks that `ours` gives what `plain` gives, first and second derivatives included; and the first derivatives against
-/// central differences.
+/// Checks that `actual` and `plain` give the same values, first derivatives and second derivatives.
 #[track_caller]
-fn same(name: &str, shapes: &[&[usize]], ours: Body, plain: Body) {
+fn same(name: &str, shapes: &[&[usize]], actual: Body, plain: Body) {
     let inputs: Vec<Tensor> = shapes.iter().enumerate().map(|(i, s)| f64s(s, i)).collect();
     let all = |f: Body| {
         let parameters: Vec<Tensor> =
@@ -67,10 +66,10 @@ fn same(name: &str, shapes: &[&[usize]], ours: Body, plain: Body) {
         literals.iter().map(Literal::to_f64).collect::<Vec<_>>()
     };
     let literals: Vec<Literal> = inputs.iter().map(|t| t.eval().unwrap()).collect();
-    close(name, &run(ours, &literals), &run(plain, &literals), 1e-10);
+    close(name, &run(actual, &literals), &run(plain, &literals), 1e-10);
 }
 
-/// Runs `step` over the slices of `x[1..=xs]` without a scan.
+/// Runs `step` over the slices of `xs` without a scan.
 fn unrolled(
     init: &[Tensor],
     xs: &[Tensor],
@@ -100,7 +99,7 @@ fn joined((mut carry, ys): (Vec<Tensor>, Vec<Tensor>)) -> Vec<Tensor> {
 
 #[test]
 fn a_scan_is_its_steps_one_after_the_other() {
-    // A recurrent cell: the weights come from outside, and so does a view of them.
+    // A recurrent cell that captures its weights, and a view of them.
     fn cell(w: &Tensor, b: &Tensor, h: &[Tensor], x: &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>) {
         let next = (h[0].matmul(&w.transpose(0, 1)) + &x[0] + b).tanh();
         (vec![next.clone()], vec![&next * &x[0], h[0].exp()])
@@ -124,7 +123,7 @@ fn a_scan_is_its_steps_one_after_the_other() {
         |x| joined(scan(&[&x[0]], &[&x[1]], |h, s| cell(&x[2], &x[3], h, s))),
         |x| unrolled(&x[..1], &x[1..2], false, |h, s| cell(&x[2], &x[3], h, s)),
     );
-    // Two carries that change places, one of them never used, and an integer that counts.
+    // Two carries that swap, and an integer that counts.
     fn swap(c: &[Tensor], x: &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>) {
         let n = &c[2] + 1.0;
         (vec![&c[1] * &x[0], c[0].sin(), n.clone()], vec![n.to_dtype(DType::F64) * &c[0], n])
@@ -135,7 +134,7 @@ fn a_scan_is_its_steps_one_after_the_other() {
         |x| joined(scan(&[&x[0], &x[1], &Tensor::scalar(0i32)], &[&x[2]], swap)),
         |x| unrolled(&[x[0].clone(), x[1].clone(), Tensor::scalar(0i32)], &x[2..3], false, swap),
     );
-    // The carry is only reached by way of a value from outside, at first constant.
+    // The carry starts constant, and gets a gradient only through a captured value.
     same(
         "outside",
         &[&[2], &[4, 2]],
@@ -154,7 +153,7 @@ fn a_scan_is_its_steps_one_after_the_other() {
 
 #[test]
 fn scans_branches_and_checkpoints_nest() {
-    // A scan in a scan, whose body uses values of the outer body, of outside of both, and a branch.
+    // A scan in a scan. The inner body uses values of the outer body, and values from outside of both.
     fn inner(w: &Tensor, row: &Tensor, c: &[Tensor], x: &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>) {
         ((vec![(&c[0] * w + &x[0] * row).sin()]), vec![(&c[0] * row).sum_all()])
     }
@@ -234,7 +233,7 @@ fn scans_branches_and_checkpoints_nest() {
 
 #[test]
 fn gradients_flow_to_whatever_is_held_outside() {
-    // Constants, views and values of integers, recorded before the body and used in it.
+    // The body uses constants, views and a mask that were recorded before it.
     let (w, x) = (f64s(&[2, 2], 1), f64s(&[3, 2], 2));
     let (view, wide) = (w.t(), f64s(&[2], 3).broadcast_to([2, 2]));
     let mask = Tensor::from_slice(&[true, false], [2]);
@@ -249,11 +248,11 @@ fn gradients_flow_to_whatever_is_held_outside() {
     let scanned = scan(&[&zero], &[&x], |c, x| (vec![body(&c[0], &x[0])], vec![])).0.remove(0);
     let chosen =
         cond(&Tensor::scalar(true), &[], |_| vec![plain(std::slice::from_ref(&x))], |_| vec![zero.clone()]).remove(0);
-    let again = checkpoint(|x| vec![plain(x)], &[&x]).remove(0);
-    let held = [&w, &view, &wide, &x];
-    let gradients = |y: &Tensor| grad(&weighted(std::slice::from_ref(y)), &held);
+    let checkpointed = checkpoint(|x| vec![plain(x)], &[&x]).remove(0);
+    let captured = [&w, &view, &wide, &x];
+    let gradients = |y: &Tensor| grad(&weighted(std::slice::from_ref(y)), &captured);
     let expected = values(&gradients(&expected));
-    for (name, y) in [("scan", scanned), ("cond", chosen), ("checkpoint", again)] {
+    for (name, y) in [("scan", scanned), ("cond", chosen), ("checkpoint", checkpointed)] {
         close(name, &values(&gradients(&y)), &expected, 1e-12);
     }
 }
@@ -284,13 +283,13 @@ fn branches_give_what_the_chosen_one_gives() {
         values(&[y[0].clone(), gradient[0].clone()])
     };
     let x = values(&[f64s(&[3], 2)]).remove(0);
-    let of = |f: fn(f64) -> f64| x.iter().map(|&x| f(x)).collect::<Vec<_>>();
+    let mapped = |f: fn(f64) -> f64| x.iter().map(|&x| f(x)).collect::<Vec<_>>();
     for (index, value, slope) in [
-        (-5, of(|_| 1.0), of(|_| 0.0)),
-        (0, of(|_| 1.0), of(|_| 0.0)),
-        (1, of(|x| x), of(|_| 1.0)),
-        (2, of(|x| x * x), of(|x| 2.0 * x)),
-        (i64::MAX, of(|x| x * x), of(|x| 2.0 * x)),
+        (-5, mapped(|_| 1.0), mapped(|_| 0.0)),
+        (0, mapped(|_| 1.0), mapped(|_| 0.0)),
+        (1, mapped(|x| x), mapped(|_| 1.0)),
+        (2, mapped(|x| x * x), mapped(|x| 2.0 * x)),
+        (i64::MAX, mapped(|x| x * x), mapped(|x| 2.0 * x)),
     ] {
         close(&format!("switch {index}"), &powers(index), &[value, slope], 1e-12);
     }
@@ -320,7 +319,7 @@ fn loops_run_as_often_as_they_should() {
     };
     assert_eq!(halvings(40.0), [[0.625], [6.0]]);
     assert_eq!(halvings(0.5), [[0.5], [0.0]], "not once");
-    // A while loop around a scan that uses its carry.
+    // A while loop whose body is a scan that uses the carry of the loop.
     let x = f64s(&[3], 1);
     let outer = while_loop(
         &[&Tensor::scalar(1.0f64)],
@@ -375,7 +374,7 @@ fn a_custom_gradient_replaces_the_derivative() {
     let gradients = grad(&(y[0].sum_all() + y[1].sum_all()), &[&x, &w]);
     let expected = [Tensor::full(DType::F64, [3], 10.0) + x.exp(), &x * 100.0];
     close("custom", &values(&gradients), &values(&expected), 1e-12);
-    // In the body of a loop, and where only one result is used.
+    // In the body of a loop, where only one result is used.
     let (sum, _) = scan(&[&Tensor::scalar(0.0f64)], &[&x], |c, x| {
         let y = custom_gradient(&[&x[0]], |x| vec![x[0].floor(), x[0].clone()], |_, _, c| vec![&c[0] * 3.0 + &c[1]]);
         (vec![&c[0] + &y[0]], vec![])
@@ -410,17 +409,17 @@ fn derivatives_agree_with_central_differences() {
         read.iter().map(Literal::to_f64).collect::<Vec<_>>()
     };
     let point = values(&shapes.iter().enumerate().map(|(i, s)| f64s(s, i)).collect::<Vec<_>>());
-    let ours = run(&slopes, &point);
+    let gradients = run(&slopes, &point);
     let h = 1e-6;
     for input in 0..point.len() {
         for element in 0..point[input].len() {
-            let at = |delta: f64| {
+            let shifted = |delta: f64| {
                 let mut moved = point.clone();
                 moved[input][element] += delta;
                 run(&value, &moved)[0][0]
             };
-            let difference = (at(h) - at(-h)) / (2.0 * h);
-            let gradient = ours[input][element];
+            let difference = (shifted(h) - shifted(-h)) / (2.0 * h);
+            let gradient = gradients[input][element];
             assert!(
                 (gradient - difference).abs() < 1e-7 * (1.0 + difference.abs()),
                 "{input} {element}: {gradient} {difference}"

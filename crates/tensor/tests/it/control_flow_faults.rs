@@ -1,4 +1,4 @@
-//! What is refused of branches and loops, and what the message says; and shardings over several devices.
+//! Faults of branches and loops and their messages, and control flow on several devices.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -11,7 +11,7 @@ fn zeros(shape: &[usize]) -> Tensor {
     Tensor::zeros(DType::F32, shape)
 }
 
-/// Checks the message of each of the tensors, and that its line is one of this file.
+/// Checks the number of tensors, the message of each fault, and that its location is in this file.
 #[track_caller]
 fn check(tensors: &[Tensor], count: usize, expected: &str) {
     assert_eq!(tensors.len(), count);
@@ -35,24 +35,25 @@ fn branches_that_do_not_agree_are_refused() {
     check(
         &cond(&yes, &[&x], |x| vec![x[0].clone(), x[0].clone()], |x| vec![x[0].clone(), x[0].sum_all()]),
         2,
-        "cond: result 1 is f32[2] in branch 0 and f32[] in branch 1; all branches must give the same types",
+        "cond: result 1 is f32[2] in branch 0 and f32[] in branch 1; all branches must return the same types",
     );
     check(
         &cond(&yes, &[&x], |x| vec![x[0].clone()], |_| vec![]),
         1,
-        "cond: branch 0 gives 1 results and branch 1 gives 0; all branches must give as many, of the same types",
+        "cond: branch 0 returns 1 results and branch 1 returns 0; all branches must return the same number of \
+         results, of the same types",
     );
     check(
         &cond(&x, &[&x], |x| vec![x[0].clone(); 3], |x| vec![x[0].clone(); 3]),
         3,
-        "cond: the predicate must be a bool scalar, it is f32[2]; make it with lt() or all()",
+        "cond: the predicate must be a bool scalar, not f32[2]; make one with lt() or all()",
     );
     check(
         &switch(&Tensor::scalar(1.0f32), &[&x], &[&|x| x.to_vec(), &|x| x.to_vec()]),
         1,
-        "switch: the index must be an integer scalar, it is f32[]",
+        "switch: the index must be an integer scalar, not f32[]",
     );
-    check(&switch(&Tensor::scalar(1), &[&x], &[]), 1, "switch: there is no branch; give at least one");
+    check(&switch(&Tensor::scalar(1), &[&x], &[]), 1, "switch: there are no branches; pass at least one");
 }
 
 #[test]
@@ -61,30 +62,30 @@ fn a_carry_that_changes_is_refused() {
     check(
         &joined(scan(&[&x], &[&xs], |c, x| (vec![(&c[0] * &x[0]).sum_all()], vec![x[0].clone()]))),
         2,
-        "scan: carry 0 goes into the body as f32[2] and comes out as f32[]; its type must stay the same",
+        "scan: carry 0 enters the body as f32[2] and leaves it as f32[]; its type must stay the same",
     );
     check(
         &while_loop(&[&x], |c| c[0].sum_all().lt(1.0), |_| vec![]),
         1,
-        "while_loop: the carry goes into the body as 1 tensors and comes out as 0; they must be as many",
+        "while_loop: the carry enters the body as 1 tensors and leaves it as 0; the number must stay the same",
     );
     check(
         &while_loop(&[&x], |c| c[0].lt(1.0), |c| c.to_vec()),
         1,
-        "while_loop: the condition must be a bool scalar, it is bool[2]; reduce it with all() or any()",
+        "while_loop: the condition must be a bool scalar, not bool[2]; reduce it with all() or any()",
     );
     check(
         &fori_loop(0, 3, &[&x], |_, c| vec![c[0].to_dtype(DType::F64)]),
         1,
-        "scan: carry 0 goes into the body as f32[2] and comes out as f64[2]; its type must stay the same",
+        "scan: carry 0 enters the body as f32[2] and leaves it as f64[2]; its type must stay the same",
     );
-    // Under autocast a product is narrow, and a carry that is one of it changes.
+    // Under autocast a product has a narrow dtype, so a carry that is a product changes its type.
     let w = zeros(&[2, 2]);
     let fault = autocast(Some(DType::Bf16), || scan(&[&w], &[&xs], |c, _| (vec![c[0].matmul(&w)], vec![])));
     check(
         &fault.0,
         1,
-        "scan: carry 0 goes into the body as f32[2, 2] and comes out as bf16[2, 2]; its type must stay the same",
+        "scan: carry 0 enters the body as f32[2, 2] and leaves it as bf16[2, 2]; its type must stay the same",
     );
 }
 
@@ -94,38 +95,38 @@ fn xs_that_do_not_fit_are_refused() {
     check(
         &joined(scan(&[], &[&zeros(&[5, 2]), &zeros(&[4, 2])], body)),
         2,
-        "scan: x 1, f32[4, 2], has 4 slices along its first axis, and x 0 has 5; they must be as many",
+        "scan: x 1, f32[4, 2], has 4 slices along its first axis, and x 0 has 5; the numbers must be equal",
     );
     check(
         &joined(Scan::new().length(3).run(&[], &[&zeros(&[5])], body)),
         1,
-        "scan: x 0, f32[5], has 5 slices along its first axis, and the length is 3; they must be as many",
+        "scan: x 0, f32[5], has 5 slices along its first axis, and the length is 3; the numbers must be equal",
     );
     check(
         &joined(scan(&[], &[&zeros(&[])], body)),
         1,
-        "scan: x 0 is a scalar, f32[]; a scan goes over the first axis of each of the xs",
+        "scan: x 0 is a scalar, f32[]; a scan iterates over the first axis of each x",
     );
     check(
         &joined(scan(&[&zeros(&[])], &[], |c, _| (c.to_vec(), vec![]))),
         1,
-        "scan: there are no xs; say the number of steps with Scan::new().length(n)",
+        "scan: there are no xs; set the number of steps with Scan::new().length(n)",
     );
     check(
         &joined(Scan::new().length(usize::MAX).run(&[&zeros(&[])], &[], |c, _| (c.to_vec(), vec![]))),
         1,
-        "scan: 18446744073709551615 steps are more than a loop counts",
+        "scan: 18446744073709551615 steps are more than an i32 can count",
     );
-    check(&map(|_| vec![zeros(&[])], &[]), 1, "map: there are no xs to go over");
+    check(&map(|_| vec![zeros(&[])], &[]), 1, "map: there are no xs; pass at least one tensor");
     check(
         &fori_loop(0, i64::MAX, &[&zeros(&[])], |_, c| c.to_vec()),
         1,
-        "fori_loop: 0 to 9223372036854775807: a loop counts with 32 bits",
+        "fori_loop: 0 to 9223372036854775807: the bounds and the number of steps must fit an i32",
     );
     check(
         &fori_loop(0, zeros(&[]), &[&zeros(&[])], |_, c| c.to_vec()),
         1,
-        "fori_loop: a bound must be an integer scalar, this is f32[]",
+        "fori_loop: a bound must be an integer scalar, not f32[]",
     );
 }
 
@@ -137,7 +138,7 @@ fn a_mistake_in_a_body_names_its_own_line() {
     let fault = carry[0].fault().unwrap();
     assert_eq!((fault.operation(), fault.location().line()), ("add", line), "{fault}");
     assert_eq!(ys[0].fault().unwrap().to_string(), fault.to_string());
-    // A poisoned operand goes through, as many times as there are results.
+    // A poisoned operand poisons every result.
     let bad = x.matmul(&zeros(&[9, 9]));
     let all = [
         cond(&Tensor::scalar(true), &[&bad], |x| vec![x[0].exp(); 2], |x| vec![x[0].exp(); 2]),
@@ -163,13 +164,13 @@ fn derivatives_that_there_are_none_of_are_refused() {
     let fault = gradients[0].fault().unwrap();
     assert!(fault.message().contains("use scan(), or fori_loop()"), "{fault}");
     assert_eq!(fault.location().line(), line);
-    // Without a request for it, nothing is missing.
+    // No gradient is taken through the loop here, so nothing is poisoned.
     let (sum, _) = scan(&[&x], &[&zeros(&[3])], |c, _| {
         let n = while_loop(&[&Tensor::scalar(0i32)], |n| n[0].lt(2.0), |n| vec![&n[0] + 1.0]);
         (vec![&c[0] * n[0].to_dtype(DType::F32)], vec![])
     });
     assert_eq!(grad(&sum[0], &[&x])[0].eval().unwrap().to_f64(), [8.0]);
-    // In the body of a scan it is missed.
+    // In the body of a scan, the derivative of the loop is needed.
     let (sum, _) =
         scan(&[&x], &[&zeros(&[3])], |c, _| (while_loop(&[&c[0]], |c| c[0].lt(2.0), |c| c.to_vec()), vec![]));
     assert_eq!(grad(&sum[0], &[&x])[0].fault().unwrap().operation(), "while_loop");
@@ -181,21 +182,21 @@ fn derivatives_that_there_are_none_of_are_refused() {
     check(
         &wrong(|_, _, _| vec![]),
         1,
-        "custom_gradient: the backward function gives 0 cotangents for 1 inputs; they must be as many",
+        "custom_gradient: the backward function returns 0 cotangents for 1 inputs; it must return one for each input",
     );
     check(
         &wrong(|_, _, _| vec![zeros(&[2])]),
         1,
-        "custom_gradient: the backward function gives f32[2] for input 0, which is f32[]; a cotangent has the type of \
-         its input",
+        "custom_gradient: the backward function returns f32[2] for input 0, which is f32[]; a cotangent must have the \
+         type of its input",
     );
     let w = Tensor::scalar(2.0f32);
     let y = custom_gradient(&[&x], |x| vec![&x[0] * &w], |_, _, c| c.to_vec());
     check(
         &grad(&y[0], &[&w]),
         1,
-        "custom_gradient: the forward function uses a tensor from outside, f32[], and a gradient with respect to it is \
-         asked for, which the backward function does not give; make it one of the inputs",
+        "custom_gradient: the forward function uses a tensor from outside, f32[], and its gradient is needed, which \
+         the backward function does not return; make the tensor one of the inputs",
     );
 }
 
@@ -212,7 +213,7 @@ fn a_variable_that_a_body_sets_holds_nothing_outside() {
                     body what is used after it. (A Variable that is set within a body holds such a value.)";
     assert!(error.starts_with(expected), "{error}");
     assert!(error.contains("control_flow_faults.rs"), "{error} {line}");
-    // A checkpoint's body has ordinary values.
+    // The body of a checkpoint has ordinary values.
     let mean = Variable::new(zeros(&[2]));
     let x = Tensor::from_slice(&[1.0f32, 2.0], [2]);
     let y = checkpoint(
@@ -273,7 +274,7 @@ fn eight_devices_give_what_one_gives() {
         let near = one.iter().zip(&eight).all(|(a, b)| (a - b).abs() <= 1e-5 * (1.0 + a.abs()));
         assert!(near && one.len() == eight.len(), "result {i}: {one:?} {eight:?}");
     }
-    // A sharding within a body that the mesh has no axis for.
+    // A sharding within a body names an axis that the mesh lacks.
     let function = Function::trace("flow", &types[1..2], |x| {
         scan(&[], &[&x[0]], |_, x| (vec![], vec![x[0].with_sharding(&Sharding::new([Some("model")]))])).1
     });

@@ -1,5 +1,5 @@
-//! A deep model with its derivatives, compiled for a TPU: as a scan its program has each layer once, and with checkpoints
-//! it needs a fraction of the memory. Nothing runs.
+//! A deep model with its derivatives, compiled for a TPU. As a scan, its program has one layer, and with checkpoints it
+//! needs a fraction of the memory. Nothing runs.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -12,7 +12,7 @@ const HEADS: usize = 2;
 const BATCH: usize = 8;
 const TIME: usize = 256;
 
-/// Attention and an MLP, with what goes past them.
+/// Attention and an MLP, with residual connections.
 fn layer(x: &Tensor, w: &[Tensor]) -> Tensor {
     let [qkv, out, up, down] = w else { panic!("four weights") };
     let norm = |x: &Tensor| (x - x.mean_keepdim(&[-1])) * (x.var_keepdim(&[-1]) + 1e-5).rsqrt();
@@ -24,7 +24,7 @@ fn layer(x: &Tensor, w: &[Tensor]) -> Tensor {
     &x + (&hidden * hidden.sigmoid()).matmul(down)
 }
 
-/// The loss and the gradients of the weights, layer upon layer.
+/// The gradients of the weights and the loss of all layers.
 fn step(scanned: bool, checkpointed: bool) -> Function {
     let shapes = [[WIDTH, 3 * WIDTH], [WIDTH, WIDTH], [WIDTH, 4 * WIDTH], [4 * WIDTH, WIDTH]];
     let mut types = vec![TensorType::new(DType::Bf16, [BATCH, TIME, WIDTH])];
@@ -70,10 +70,10 @@ fn a_scan_is_one_loop_forward_and_one_back() {
 fn checkpoints_save_memory_layer_by_layer_and_in_a_scan() {
     let Some(plugin) = crate::libtpu::libtpu() else { return };
     for scanned in [false, true] {
-        let [kept, again] = [false, true].map(|checkpointed| {
+        let [kept, recomputed] = [false, true].map(|checkpointed| {
             let memory = compile(&plugin, &step(scanned, checkpointed)).memory_analysis().unwrap();
             memory.temp_bytes as f64
         });
-        assert!(again < 0.6 * kept, "scanned {scanned}: {again} bytes instead of {kept}");
+        assert!(recomputed < 0.6 * kept, "scanned {scanned}: {recomputed} bytes instead of {kept}");
     }
 }

@@ -1,4 +1,4 @@
-//! `eval` in a loop: what is compiled, and what it says where there is no value.
+//! `eval` in a loop: the number of compilations, the notes about them, and errors where a tensor has no value.
 
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
@@ -9,20 +9,20 @@ use fulmen_tensor::{
     scan, set_note_handler, while_loop,
 };
 
-/// A runtime whose metrics are its own.
+/// A runtime with its own metrics.
 fn open(devices: usize) -> Runtime {
     Runtime::open(Accelerator::Cpu, &Devices::from(devices)).unwrap()
 }
 
 static NOTES: Mutex<Vec<String>> = Mutex::new(vec![]);
 
-/// From now on the notes of all tests are kept.
+/// Collects the notes of all tests from now on.
 fn keep_notes() {
     set_note_handler(|note| NOTES.lock().unwrap().push(note.to_owned()));
 }
 
-/// Evaluates what `record` makes of 20 different values, compares the numbers with `expected`, and returns how many
-/// programs were compiled.
+/// Evaluates `record` of 20 different values, compares the results with `expected`, and returns the number of
+/// compilations.
 fn compilations(runtime: &Runtime, record: impl Fn(i32) -> Tensor, expected: impl Fn(i32) -> Vec<f64>) -> u64 {
     let before = runtime.metrics().value("UncachedCompile");
     for i in 0..20 {
@@ -122,12 +122,12 @@ fn new_numbers_in_the_body_of_a_loop_or_a_branch_are_no_new_program() {
 #[test]
 fn a_loop_that_uses_the_programs_inputs_compiles_for_a_tpu() {
     let Some(plugin) = crate::libtpu::libtpu() else { return };
-    let given = || Tensor::from_slice(&[1.0f32, 2.0], [2]);
+    let literal = || Tensor::from_slice(&[1.0f32, 2.0], [2]);
     let inner = |x: &Tensor| {
         let positive = x.sum_all().gt(0.0);
-        cond(&positive, &[x], |x| vec![&x[0] * given()], |x| vec![&x[0] + given()]).remove(0)
+        cond(&positive, &[x], |x| vec![&x[0] * literal()], |x| vec![&x[0] + literal()]).remove(0)
     };
-    let last = fori_loop(0, 3, &[&given()], |_, c| vec![inner(&c[0])]).remove(0);
+    let last = fori_loop(0, 3, &[&literal()], |_, c| vec![inner(&c[0])]).remove(0);
     let text = Function::new("f", vec![], vec![last]).constants_as_inputs().stablehlo().unwrap();
     assert!(text.contains("%arg2: tensor<2xf32>") && !text.contains("dense<\"0x"), "{text}");
     let topology = plugin.topology("v5e:1x1").unwrap();
@@ -140,15 +140,15 @@ fn what_is_a_value_already_needs_no_program() {
     let array =
         Arc::new(runtime.compute(&[&(Tensor::ones(DType::F32, [3]) * Tensor::scalar(2.0f32))]).unwrap().remove(0));
     let before = runtime.metrics().value("UncachedCompile") + runtime.metrics().value("CachedCompile");
-    let (given, large) = (Tensor::from_slice(&[1, 2], [2]), Tensor::from_slice(&[7u8; 2000], [2000]));
+    let (literal, large) = (Tensor::from_slice(&[1, 2], [2]), Tensor::from_slice(&[7u8; 2000], [2000]));
     let device = Tensor::from_array(array);
-    let values = runtime.eval_many(&[&given, &device, &large]).unwrap();
+    let values = runtime.eval_many(&[&literal, &device, &large]).unwrap();
     assert_eq!(values[0].to_vec::<i32>().unwrap(), [1, 2]);
     assert_eq!(values[1].to_vec::<f32>().unwrap(), [2.0; 3]);
     assert_eq!(values[2].to_vec::<u8>().unwrap(), [7; 2000]);
     assert_eq!(runtime.metrics().value("UncachedCompile") + runtime.metrics().value("CachedCompile"), before);
-    // Among expressions each result keeps its place.
-    let values = runtime.eval_many(&[&device, &(&given + 1.0), &given, &device.exp()]).unwrap();
+    // Results keep their order among expressions.
+    let values = runtime.eval_many(&[&device, &(&literal + 1.0), &literal, &device.exp()]).unwrap();
     let shapes: Vec<String> = values.iter().map(|value| value.ty().to_string()).collect();
     assert_eq!(shapes, ["f32[3]", "i32[2]", "i32[2]", "f32[3]"]);
     assert_eq!(values[1].to_vec::<i32>().unwrap(), [2, 3]);
@@ -164,7 +164,7 @@ fn a_line_that_compiles_its_fifth_program_is_told_of_once() {
         (0..evals).for_each(eval);
         lines.push(line);
     };
-    // Four programs are not told of, however often they run.
+    // Four programs cause no note, however often they run.
     run(line!(), 40, &|i| {
         drop(runtime.eval(&Tensor::from_slice(&vec![1.5f32; 1 + i % 4], [1 + i % 4]).neg()).unwrap())
     });
@@ -173,20 +173,24 @@ fn a_line_that_compiles_its_fifth_program_is_told_of_once() {
     run(line!(), 7, &|i| drop(runtime.eval(&Tensor::arange(DType::F32, 9).sin().narrow(0, i, 2)).unwrap()));
     run(line!(), 7, &|i| drop(runtime.eval(&(0..=i).fold(x.cos(), |x, _| x.exp())).unwrap()));
     let notes = NOTES.lock().unwrap();
-    let told: Vec<Vec<&String>> = lines
+    let notes_of_lines: Vec<Vec<&String>> = lines
         .iter()
         .map(|line| notes.iter().filter(|note| note.contains(&format!("one line, {}:{line}. ", file!()))).collect())
         .collect();
-    assert!(told[0].is_empty(), "{:?}", told[0]);
+    assert!(notes_of_lines[0].is_empty(), "{:?}", notes_of_lines[0]);
     let expected = [
         "differ in a shape or dtype: an input was f32[6], then f32[5]",
         "differ in a number: it was 0.75, then 1. A number in an expression is part of the program",
         "differ in what `slice` was given",
         "are different expressions",
     ];
-    for (told, expected) in told[1..].iter().zip(expected) {
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].starts_with("`eval` has compiled 5 programs") && told[0].contains(expected), "{}", told[0]);
+    for (notes_of_lines, expected) in notes_of_lines[1..].iter().zip(expected) {
+        assert_eq!(notes_of_lines.len(), 1, "{notes_of_lines:?}");
+        assert!(
+            notes_of_lines[0].starts_with("`eval` has compiled 5 programs") && notes_of_lines[0].contains(expected),
+            "{}",
+            notes_of_lines[0]
+        );
     }
 }
 
@@ -197,7 +201,7 @@ fn a_value_of_a_step_that_is_recorded_names_the_line_that_asked() {
     let expected = "eval: the tensor has no value yet: it depends on `batch.x`, an input of training_step, which is being \
                     recorded and runs later; log it\n  at ";
     assert!(error.0.starts_with(expected) && error.0.contains(&format!("evals.rs:{}:", error.1)), "{}", error.0);
-    // What does not depend on the step has a value in it.
+    // A tensor that does not depend on the step has a value within it.
     recording("training_step", "log it", || assert_eq!(Tensor::ones(DType::F32, []).eval().unwrap().to_f64(), [1.0]));
 }
 
@@ -227,7 +231,7 @@ fn a_jitted_function_is_compiled_once_for_each_combination_of_types() {
     let error = norm.call(&[&two]).unwrap_err().to_string();
     assert!(error.contains("`norm` was first called with another number of inputs"), "{error}");
     assert_eq!(traced.get(), 3);
-    // The first new shape is told of, and no other.
+    // Only the first new shape causes a note.
     let notes: Vec<String> = NOTES.lock().unwrap().iter().filter(|note| note.contains("`norm`")).cloned().collect();
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].contains("input 0 was f32[2], then f32[3]"), "{notes:?}");

@@ -1,4 +1,4 @@
-//! Numbers from the gamma and the beta distribution: that they are, and that nothing but the key decides them.
+//! The gamma and beta distributions: quantiles and moments of the draws, which depend only on the key.
 
 use fulmen_tensor::{
     Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, Sharding, Tensor, TensorType, grad, random,
@@ -7,21 +7,21 @@ use fulmen_tensor::{
 const COUNT: usize = 20_000;
 const PARTS: [f64; 5] = [0.05, 0.25, 0.5, 0.75, 0.95];
 
-/// What scipy 1.18.1 has for `gamma.ppf(PARTS, alpha)`.
+/// The values of `gamma.ppf(PARTS, alpha)` in SciPy 1.18.1.
 const GAMMA: [(f64, [f64; 5]); 3] = [
     (0.3, [3.2110347e-05, 0.00689980257, 0.0731311359, 0.342899461, 1.37234994]),
     (1.0, [0.0512932944, 0.287682072, std::f64::consts::LN_2, 1.38629436, 2.99573227]),
     (4.5, [1.66255642, 2.94941294, 4.17141635, 5.69437572, 8.4594888]),
 ];
 
-/// What it has for `beta.ppf(PARTS, a, b)`.
+/// The values of `beta.ppf(PARTS, a, b)` in SciPy 1.18.1.
 const BETA: [(f64, f64, [f64; 5]); 3] = [
     (0.2, 0.2, [7.74388579e-06, 0.0238147188, 0.5, 0.976185281, 0.999992256]),
     (1.0, 1.0, [0.05, 0.25, 0.5, 0.75, 0.95]),
     (3.0, 0.5, [0.500526487, 0.787255027, 0.920967233, 0.98178491, 0.999288214]),
 ];
 
-/// The parts of what was drawn below the quantiles are those of the distribution; so are mean and variance.
+/// Checks the fraction of draws below each quantile, the mean and the variance.
 fn check(name: &str, drawn: &Tensor, quantiles: [f64; 5], mean: f64, variance: f64) {
     let drawn: Vec<f64> = drawn.eval().unwrap().to_f64();
     assert!(drawn.iter().all(|x| x.is_finite() && *x >= 0.0), "{name}");
@@ -31,10 +31,13 @@ fn check(name: &str, drawn: &Tensor, quantiles: [f64; 5], mean: f64, variance: f
         // Four standard deviations.
         assert!((below - part).abs() < 4.0 * (part * (1.0 - part) / count).sqrt(), "{name}: {below} below {quantile}");
     }
-    let found = drawn.iter().sum::<f64>() / count;
-    assert!((found - mean).abs() < 4.0 * (variance / count).sqrt(), "{name}: the mean is {found}");
-    let spread = drawn.iter().map(|x| (x - found).powi(2)).sum::<f64>() / count;
-    assert!((spread / variance - 1.0).abs() < 0.15, "{name}: the variance is {spread}, not {variance}");
+    let actual_mean = drawn.iter().sum::<f64>() / count;
+    assert!((actual_mean - mean).abs() < 4.0 * (variance / count).sqrt(), "{name}: the mean is {actual_mean}");
+    let actual_variance = drawn.iter().map(|x| (x - actual_mean).powi(2)).sum::<f64>() / count;
+    assert!(
+        (actual_variance / variance - 1.0).abs() < 0.15,
+        "{name}: the variance is {actual_variance}, not {variance}"
+    );
 }
 
 #[test]
@@ -60,8 +63,8 @@ fn a_parameter_may_be_a_tensor_and_be_wrong_in_places() {
         assert!(row[0] >= 0.0 && (700.0..1100.0).contains(&row[2]), "{row:?}");
         assert!([row[1], row[3], row[4]].iter().all(|x| x.is_nan()), "{row:?}");
     }
-    // The number as a tensor is the number, except for what the compiler folds of one that it knows; 16-bit ones are drawn as
-    // f32 and rounded.
+    // A parameter as a tensor gives the same numbers as a number, apart from constant folding. 16-bit numbers are drawn
+    // as f32 and rounded.
     let key = random::key(5);
     let one = random::beta(&key, DType::F32, [6], 0.2, 3.0);
     let same = random::beta(&key, DType::F32, [6], Tensor::scalar(0.2f32), Tensor::full(DType::F32, [6], 3.0));

@@ -1,4 +1,4 @@
-//! Taking and adding by index: dtypes of indices and elements, indices outside, long sums.
+//! Reading and adding by index: dtypes of indices and elements, indices out of range, and long sums.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -6,26 +6,23 @@ use fulmen_tensor::{Combine, DType, Function, Tensor, TensorType, grad};
 
 #[test]
 fn indices_may_have_any_integer_dtype() {
-    // More elements than 8 bits count.
+    // More elements than 8 bits can count.
     let table = Tensor::arange(DType::F32, 300);
     for dtype in DType::all().filter(|d| d.is_integer()) {
         let indices = Tensor::from_slice(&[0i32, 127, 5], [3]).to_dtype(dtype);
         assert_eq!(table.take(0, &indices).eval().unwrap().to_f64(), [0.0, 127.0, 5.0], "{dtype}");
-        let outside = match dtype.is_unsigned() {
-            true => indices.zeros_like().not(),
-            false => indices.zeros_like() - 1.0,
-        };
-        // The largest index of u8, 255, is still one of the table's.
-        let found = table.take(0, &outside).eval().unwrap().to_f64();
+        let outside = if dtype.is_unsigned() { indices.zeros_like().not() } else { indices.zeros_like() - 1.0 };
+        // The largest u8, 255, is a valid index of the table.
+        let values = table.take(0, &outside).eval().unwrap().to_f64();
         let expected = if dtype == DType::U8 { 255.0 } else { f64::NAN };
-        assert!(found.iter().all(|v| *v == expected || (v.is_nan() && expected.is_nan())), "{dtype}: {found:?}");
+        assert!(values.iter().all(|v| *v == expected || (v.is_nan() && expected.is_nan())), "{dtype}: {values:?}");
     }
 }
 
 #[test]
 fn an_index_outside_gives_what_no_element_is_and_adds_nothing() {
     let outside = Tensor::from_slice(&[1i64, -1, 3, i64::MAX, i64::MIN], [5]);
-    // Of complex numbers, which are listed in two parts, the real ones.
+    // Complex numbers are listed as two parts; keep the real one.
     let numbers = |t: &Tensor| -> Vec<f64> {
         let parts = if t.dtype().is_complex() { 2 } else { 1 };
         t.eval().unwrap().to_f64().into_iter().step_by(parts).collect()
@@ -33,21 +30,21 @@ fn an_index_outside_gives_what_no_element_is_and_adds_nothing() {
     for dtype in DType::all() {
         let table = Tensor::from_slice(&[0i32, 1, 0], [3]).to_dtype(dtype);
         let bits = 8 * dtype.size_in_bytes() as i32;
-        let nothing = match dtype {
+        let invalid = match dtype {
             DType::Bool => 1.0,
             _ if dtype.is_inexact() => f64::NAN,
             _ if dtype.is_unsigned() => 2f64.powi(bits) - 1.0,
             _ => -(2f64.powi(bits - 1)),
         };
-        let found = numbers(&table.take(0, &outside));
-        assert_eq!(found[0], 1.0, "{dtype}");
-        assert!(found[1..].iter().all(|v| *v == nothing || (v.is_nan() && nothing.is_nan())), "{dtype}: {found:?}");
+        let values = numbers(&table.take(0, &outside));
+        assert_eq!(values[0], 1.0, "{dtype}");
+        assert!(values[1..].iter().all(|v| *v == invalid || (v.is_nan() && invalid.is_nan())), "{dtype}: {values:?}");
         if dtype != DType::Bool && !dtype.is_complex() {
             let added = numbers(&table.index_add(0, &outside, &Tensor::ones(dtype, [5])));
             assert_eq!(added, [0.0, 2.0, 0.0], "{dtype}");
         }
     }
-    // The loss is NaN, so it is not mistaken for a good one; the gradient of the other rows is what it is.
+    // The loss is NaN, so that the mistake is visible. The gradients of the other rows are not affected.
     let table = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
     let loss = table.take(0, &outside).sum_all();
     assert!(loss.eval().unwrap().to_f64()[0].is_nan());

@@ -1,4 +1,4 @@
-//! Whose line a node carries: that of the user's call, whatever is between; and the user's own within a closure.
+//! The source line of a node: the line of the user's call into the library, or the user's own line within a closure.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -9,7 +9,7 @@ use fulmen_tensor::{
 use crate::shape_rules::calls::CALLS;
 use crate::shape_rules::choices::Choices;
 
-/// A library of layers as `fulmen-nn` is one, whose sources are this folder's neighbours and not this file.
+/// A library of layers like `fulmen-nn`, whose sources are outside of this file.
 const ELSEWHERE: Library = Library::new("elsewhere/src/lib.rs");
 
 #[track_caller]
@@ -20,7 +20,7 @@ fn twice(x: &Tensor) -> Tensor {
     })
 }
 
-/// Calls a user's layer as a container of layers does.
+/// Calls a user's layer, like a container of layers.
 #[track_caller]
 fn call(library: Library, layer: &dyn Fn(&Tensor) -> Tensor, x: &Tensor) -> Tensor {
     let _scope = library.open();
@@ -29,7 +29,7 @@ fn call(library: Library, layer: &dyn Fn(&Tensor) -> Tensor, x: &Tensor) -> Tens
     layer(&inner)
 }
 
-/// The lines of all operations that this is computed by, in the order in which they were recorded.
+/// The lines of all operations that compute this tensor, in the order of recording.
 fn lines(y: &Tensor, x: &Tensor) -> Vec<u32> {
     let recorded = Function::new("f", vec![x.clone()], vec![y.clone()]).recorded().unwrap();
     recorded.iter().filter(|r| r.operation.is_some()).map(|r| r.location.line()).collect()
@@ -45,7 +45,7 @@ fn a_scope_gives_its_line_to_all_that_is_recorded_in_it() {
     let (y, line) = (twice(&x), line!());
     assert_eq!(lines(&y, &x), [line; 2]);
     let (dx, of_grad) = (grad(y.sum_all(), &[&x]).remove(0), line!());
-    // What the derivative of a node records carries the node's line.
+    // The nodes of a derivative carry the line of the differentiated node.
     assert!(lines(&dx, &x).iter().all(|&l| l == line || l == of_grad));
     assert!(lines(&dx, &x).contains(&line));
 }
@@ -64,7 +64,7 @@ fn a_users_code_within_a_library_carries_its_own_lines() {
     let (layer, own) = (|x: &Tensor| x.sin(), line!());
     let (y, line) = (call(ELSEWHERE, &layer, &x), line!());
     assert_eq!(lines(&y, &x), [line, line, own]);
-    // A layer that is the library's own carries the line of the call.
+    // The nodes of a layer of the library carry the line of the user's call.
     let (y, line) = (call(Library::new(file!()), &layer, &x), line!());
     assert_eq!(lines(&y, &x), [line; 3]);
 }
@@ -73,7 +73,7 @@ fn a_users_code_within_a_library_carries_its_own_lines() {
 fn bodies_carry_their_own_lines() {
     let x = placeholder();
     let wrong = |x: &Tensor| x.matmul(&Tensor::zeros(DType::F32, [9, 9]));
-    let at = line!() - 1;
+    let line = line!() - 1;
     let _scope = Scope::open();
     let bad = [
         scan(&[&x], &[], |c, _| (vec![wrong(&c[0])], vec![])).0,
@@ -91,7 +91,7 @@ fn bodies_carry_their_own_lines() {
     ];
     for (i, results) in bad.iter().enumerate().skip(1) {
         let fault = results[0].fault().unwrap();
-        assert_eq!((fault.operation(), fault.location().line()), ("matmul", at), "{i}: {fault}");
+        assert_eq!((fault.operation(), fault.location().line()), ("matmul", line), "{i}: {fault}");
     }
 }
 
@@ -133,7 +133,7 @@ fn every_call_and_its_derivative_carry_the_callers_file() {
     }
 }
 
-/// Whether a line is one of these tests'.
+/// Whether a file is one of these tests.
 fn is_own(file: &str) -> bool {
     file.contains("tests/it/")
 }

@@ -1,5 +1,5 @@
-//! Operations whose operands are split over eight CPU devices give what one device gives, and so do their gradients.
-//! Random bits, and all that counts along an axis, do not depend on the devices at all.
+//! Operations with operands sharded over eight CPU devices give the same results and gradients as on one device. Random
+//! bits and counts along an axis are equal bit by bit.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -12,7 +12,7 @@ fn cpu(devices: usize) -> Runtime {
     Runtime::open(Accelerator::Cpu, &Devices::from(devices)).unwrap()
 }
 
-/// Splits the axis over the devices.
+/// Shards the axis over the devices.
 fn split(axis: usize) -> Sharding {
     let axes = (0..=axis).map(|a| (a == axis).then_some("data"));
     Sharding::new(axes.collect::<Vec<_>>())
@@ -20,19 +20,19 @@ fn split(axis: usize) -> Sharding {
 
 type Operation = fn(&[Tensor]) -> Tensor;
 
-/// What an operation is called, the shapes of its operands, and the operation.
+/// The name of an operation, the shapes of its operands, and the operation.
 type Row = (&'static str, &'static [&'static [usize]], Operation);
 
-/// Rows of a table of 16, some of them often and one outside.
+/// Indices of a table of 16 rows: some repeat, and one is out of range.
 fn rows() -> Tensor {
     Tensor::from_slice(&[3i32, 15, 3, 8, 0, 99, 7, 7, 1, 2, 4, 14, 13, 12, 3, 3], [16])
 }
 
-/// Every axis that may be split is a multiple of 8.
+/// Every axis that can be sharded has a multiple of 8 elements.
 const OPERATIONS: [Row; 35] = [
     ("prod and norm", &[&[16, 8]], |x| x[0].prod(&[0]) + x[0].norm(2.0, &[0]) * x[0].std(&[0])),
     ("cumsum", &[&[16, 8]], |x| x[0].cumsum(0) * x[0].cumsum(1)),
-    // Windows of one size over one tensor that begin with different numbers.
+    // Cumulative reductions with windows of one size, but different initial values.
     ("cumprod and cummax", &[&[16, 8]], |x| x[0].cumprod(0) + x[0].cummax(0).0 * x[0].logcumsumexp(1)),
     ("cummin", &[&[16, 8]], |x| x[0].cummin(0).0 + x[0].cummin(0).1),
     ("sort", &[&[16, 8]], |x| x[0].sort(0, false).0 * x[0].sort(1, true).0),
@@ -83,7 +83,7 @@ fn numbers(shape: &[usize], seed: usize) -> Literal {
     Literal::from_slice(&(0..count).map(value).collect::<Vec<_>>(), shape).unwrap()
 }
 
-/// The results of all operations and their gradients; operands and results are split along `axis` where 8 divides it.
+/// The results of all operations and their gradients. Operands and results are sharded along `axis` where 8 divides it.
 fn run(devices: usize, axis: usize) -> Vec<(String, Vec<f64>)> {
     let runtime = cpu(devices);
     let fits = |shape: &[usize]| shape.get(axis).is_some_and(|size| size % 8 == 0);
@@ -144,7 +144,7 @@ fn operations_on_eight_devices_give_what_they_give_on_one() {
 fn random_numbers_are_the_same_bit_for_bit_however_they_are_split() {
     let draws = |devices: usize, axis: usize| {
         let runtime = cpu(devices);
-        // The key is an argument, as it is in a training step.
+        // The key is an argument, as in a training step.
         let function = Function::trace("draws", &[TensorType::new(DType::U32, [2])], |key| {
             let step = random::fold_in_tensor(&key[0], &Tensor::scalar(9u32));
             let layer = random::fold_in_name(&step, "dropout");

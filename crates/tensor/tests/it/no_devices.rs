@@ -1,5 +1,5 @@
-//! Opening devices that are not there: the error says what was looked at. Each case runs in a process of its own, with its
-//! own variables.
+//! Errors for missing devices, which say where the runtime looked. Each case runs in a process of its own, with its own
+//! environment variables.
 
 use std::process::Command;
 
@@ -7,8 +7,8 @@ use fulmen_pjrt::diagnosis::device_files;
 use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{Accelerator, Devices, Runtime};
 
-/// What opening this accelerator says, in a process with these variables.
-fn said(test: &str, variables: &[(&str, &str)]) -> String {
+/// The output of opening this accelerator, in a process with these environment variables.
+fn output(test: &str, variables: &[(&str, &str)]) -> String {
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture"])
         .env("FULMEN_TEST_CHILD", "1")
@@ -21,7 +21,7 @@ fn said(test: &str, variables: &[(&str, &str)]) -> String {
     text
 }
 
-/// In the process that `said` started: opens the accelerator and prints the error.
+/// Runs in the process that `output` starts: opens the accelerator and prints the error.
 fn is_child(accelerator: Accelerator) -> bool {
     let is_child = std::env::var_os("FULMEN_TEST_CHILD").is_some();
     if is_child {
@@ -44,7 +44,7 @@ fn without_a_plugin_all_that_was_looked_at_is_told() {
         return;
     }
     let variables = [("TPU_LIBRARY_PATH", "/no/such/libtpu.so"), ("XRT_TPU_CONFIG", "tpu_worker;0;10.0.0.2:8470")];
-    let text = said("no_devices::without_a_plugin_all_that_was_looked_at_is_told", &variables);
+    let text = output("no_devices::without_a_plugin_all_that_was_looked_at_is_told", &variables);
     has_parts(
         &text,
         &[
@@ -64,7 +64,7 @@ fn with_a_plugin_but_no_tpu_its_own_words_come_last() {
     }
     let Some(plugin) = crate::libtpu::libtpu() else { return };
     let path = plugin.path().to_str().unwrap();
-    let text = said("no_devices::with_a_plugin_but_no_tpu_its_own_words_come_last", &[("TPU_LIBRARY_PATH", path)]);
+    let text = output("no_devices::with_a_plugin_but_no_tpu_its_own_words_come_last", &[("TPU_LIBRARY_PATH", path)]);
     has_parts(
         &text,
         &[

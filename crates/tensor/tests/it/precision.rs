@@ -1,4 +1,4 @@
-//! The precision of f32 products: where it is asked for, and that a TPU's compiler heeds it.
+//! The precision of f32 products: the attributes in programs, and their effect on the TPU compiler.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -7,7 +7,7 @@ use fulmen_tensor::{Convolution, DType, Function, MatmulPrecision, Runtime, Tens
 
 const ALL: [MatmulPrecision; 3] = [MatmulPrecision::Default, MatmulPrecision::High, MatmulPrecision::Highest];
 
-/// A matrix product, a convolution and their derivatives: three statements of each.
+/// A matrix product, a convolution and their derivatives: three statements for each.
 fn products(dtype: DType) -> Function {
     let types =
         [TensorType::new(dtype, [1, 2, 4, 4]), TensorType::new(dtype, [3, 2, 3, 3]), TensorType::new(dtype, [2, 5])];
@@ -49,7 +49,7 @@ fn every_product_of_f32_and_its_derivatives_ask_for_it_and_no_other_does() {
 #[test]
 fn a_cpu_computes_f32_products_in_f32_at_every_precision() {
     let runtime = Runtime::global().unwrap();
-    // The difference vanishes if 1/3 is rounded to bf16.
+    // The difference would be 0 if 1/3 were rounded to bf16.
     let third = Tensor::full(DType::F32, [1, 64], 1.0 / 3.0);
     let rounded = third.to_dtype(DType::Bf16).to_dtype(DType::F32);
     for precision in ALL {

@@ -1,4 +1,4 @@
-//! What is emitted: StableHLO text, common subexpressions, dead code, donation, the cache of executables.
+//! Emitted programs: StableHLO text, common subexpressions, dead code, donation, and the cache of executables.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -13,7 +13,7 @@ fn f32s<const N: usize>(shape: [usize; N]) -> TensorType {
     TensorType::new(DType::F32, shape)
 }
 
-/// The program without locations, which change with each edit of this file.
+/// The text of a program without locations, which change with every edit of this file.
 fn check(function: &Function, expected: &Expect) {
     expected.assert_eq(&unlocated(&function.stablehlo().unwrap()));
 }
@@ -24,7 +24,8 @@ pub(crate) fn unlocated(text: &str) -> String {
     lines.map(|line| line.split(" loc(").next().unwrap().to_owned() + "\n").collect()
 }
 
-/// The statements of a program that carry a location, each with the operation and the line that its aliases stand for.
+/// The statements of a program that carry a location, each with the operation and the source line that its aliases
+/// resolve to.
 fn located(text: &str) -> Vec<(&str, &str, &str)> {
     let aliases: HashMap<&str, &str> =
         text.lines().filter_map(|l| l.strip_prefix('#')?.split_once(" = loc(")).collect();
@@ -74,12 +75,12 @@ fn statements_carry_the_line_that_recorded_them() {
     let line = line!() + 1;
     let function = Function::trace("f", &[f32s([2])], |x| vec![grad(&x[0].tanh().sum_all(), &[&x[0]]).remove(0)]);
     let text = function.stablehlo().unwrap();
-    let here = format!("tests/it/programs.rs\":{line}:");
+    let location = format!("tests/it/programs.rs\":{line}:");
     for (spelled, operation) in [("stablehlo.tanh", "tanh"), ("stablehlo.multiply", "mul")] {
         let statement = located(&text).into_iter().find(|(statement, ..)| statement.contains(spelled)).unwrap();
-        assert!(statement.1 == operation && statement.2.contains(&here), "{statement:?}");
+        assert!(statement.1 == operation && statement.2.contains(&location), "{statement:?}");
     }
-    // Each location is in the text once.
+    // Each location is defined once.
     let mut defined: Vec<_> = text.lines().filter(|line| line.starts_with("#loc")).collect();
     defined.iter_mut().for_each(|line| *line = line.split_once(" = ").unwrap().1);
     let all = defined.len();
@@ -143,7 +144,7 @@ fn a_call_computes_and_differentiates_as_what_it_calls() {
         vec![&inner * &inputs[1], inner.sum_all()]
     };
     let step = |called: bool| {
-        // One input is computed from the other: no gradient may flow twice.
+        // One input is computed from the other; no gradient may flow twice.
         let inputs = [&x, &(&x * &y)];
         let outputs = if called { call("outer", &inputs, body) } else { body(&inputs.map(Tensor::clone)) };
         let loss = (&outputs[0] * &outputs[0]).sum_all() * &outputs[1];
@@ -228,7 +229,7 @@ fn a_derivative_that_is_not_needed_need_not_exist() {
     let d = grad(&pooled, &[&x]).remove(0);
     let twice = grad(&(&d * &d).sum_all(), &[&d]).remove(0);
     assert_eq!(twice.eval().unwrap().to_f64(), [0.0, 2.0, 0.0, 0.0]);
-    // Where it is needed its absence is still said.
+    // Where the value is needed, its absence is still an error.
     assert!(grad(&(&d * &x).sum_all(), &[&x])[0].fault().is_none());
 }
 
@@ -269,7 +270,7 @@ fn bits_of_bits_are_those_of_the_first() {
     let wide = x.bitcast(DType::U16).bitcast(DType::U32).bitcast(DType::U64);
     assert_eq!(wide.eval().unwrap().to_vec::<u64>().unwrap(), [0x4000_0000_3f80_0000, 0x4080_0000_4040_0000]);
 
-    // Through integers the gradient is 0, and not refused.
+    // Through integers the gradient is 0, not poisoned.
     let y = (x.bitcast(DType::U32).bitcast(DType::F32) * &x).sum_all();
     assert_eq!(grad(&y, &[&x])[0].eval().unwrap().to_vec::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.0]);
 }
@@ -384,7 +385,7 @@ fn one_hot_counts_further_than_its_dtype() {
 
 #[test]
 fn the_magnitude_of_complex_counting_compiles() {
-    // XLA ends the process over the magnitude of a complex iota.
+    // XLA aborts the process on the magnitude of a complex iota.
     let magnitudes = Tensor::arange(DType::C128, 4).abs();
     assert_eq!(magnitudes.eval().unwrap().to_vec::<f64>().unwrap(), [0.0, 1.0, 2.0, 3.0]);
 }

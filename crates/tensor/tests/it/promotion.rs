@@ -1,10 +1,10 @@
-//! Tensors of different dtypes: where they meet, what is kept of their values, and where the gradients go.
+//! Operations on tensors of different dtypes: the common dtype, the values, and the gradients.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
 use fulmen_tensor::{Convolution, DType, Tensor, grad};
 
-/// The results of each operation that brings its operands to one dtype, where that is the result's dtype.
+/// The results of operations that promote their operands and return the promoted dtype.
 fn meetings(a: &Tensor, b: &Tensor) -> Vec<Tensor> {
     let image = |t: &Tensor| t.reshape([1, 1, 2, 2]);
     vec![
@@ -19,8 +19,8 @@ fn meetings(a: &Tensor, b: &Tensor) -> Vec<Tensor> {
     ]
 }
 
-/// `jax.numpy.promote_types` of JAX 0.12.0.1 with `jax_enable_x64`, a line a dtype, a column a dtype in the same order;
-/// made by `reference/promotion.py`.
+/// `jax.numpy.promote_types` of JAX 0.12.0.1 with `jax_enable_x64`. Lines and columns list the dtypes in the same
+/// order. `reference/promotion.py` writes the file.
 const JAX: &str = include_str!("../reference/promotion.txt");
 
 #[test]
@@ -65,10 +65,10 @@ fn the_values_are_those_of_the_dtype_in_which_both_meet() {
     let half = Tensor::full(DType::Bf16, [1], 1.0 / 3.0);
     let difference = (&third - &half).eval().unwrap().to_vec::<f32>().unwrap()[0];
     assert_eq!(difference, 1.0 / 3.0 - half::bf16::from_f32(1.0 / 3.0).to_f32());
-    // 257 is not a bf16; f16 and bf16 meet where both are exact.
+    // bf16 cannot hold 257. The common dtype of f16 and bf16 holds both exactly.
     let sum = Tensor::full(DType::F16, [1], 257.0) + Tensor::full(DType::Bf16, [1], 1024.0);
     assert_eq!(sum.eval().unwrap().to_vec::<f32>().unwrap(), [1281.0]);
-    // 200 is not an i8, and −1 is not a u32.
+    // i8 cannot hold 200, and u32 cannot hold −1.
     let sum = Tensor::full(DType::U8, [1], 200.0) + Tensor::full(DType::I8, [1], -1.0);
     assert_eq!(sum.eval().unwrap().to_vec::<i16>().unwrap(), [199]);
     let sum = Tensor::full(DType::U32, [1], 4e9) + Tensor::full(DType::I32, [1], -1.0);

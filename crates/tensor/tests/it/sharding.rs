@@ -1,4 +1,4 @@
-//! Programs on several CPU devices: the sharding of values, and that they compute what one device computes.
+//! Programs on several CPU devices: the sharding of values, and the same results as on one device.
 
 use fulmen_tensor::{
     Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, Sharding, Tensor, TensorType, grad, random,
@@ -57,11 +57,11 @@ fn what_is_gathered_has_a_sharded_gradient() {
     let value = numbers([16, 3]);
     let w = runtime.to_devices(&value, &rows()).unwrap();
     let outputs = runtime.compile(&step).unwrap().call(vec![Argument::Borrow(&w)]).unwrap();
-    let found = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+    let values = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
     let value = value.to_vec::<f32>().unwrap();
-    assert_eq!(found[1].to_vec::<f32>().unwrap(), value);
+    assert_eq!(values[1].to_vec::<f32>().unwrap(), value);
     let expected: Vec<f32> = value.iter().map(|x| 2.0 * x + 1.0).collect();
-    assert_eq!(found[0].to_vec::<f32>().unwrap(), expected);
+    assert_eq!(values[0].to_vec::<f32>().unwrap(), expected);
 }
 
 #[test]
@@ -124,8 +124,8 @@ fn random_numbers_do_not_depend_on_the_devices() {
 #[test]
 fn a_value_of_other_devices_is_brought_over() {
     let (one, eight) = (cpu(1), cpu(8));
-    let there = eight.to_devices(&numbers([8]), &rows()).unwrap();
-    let tensor = Tensor::from_array(there.into()) + 1.0;
+    let array = eight.to_devices(&numbers([8]), &rows()).unwrap();
+    let tensor = Tensor::from_array(array.into()) + 1.0;
     let expected: Vec<f32> = numbers([8]).to_vec::<f32>().unwrap().iter().map(|v| v + 1.0).collect();
     assert_eq!(one.eval(&tensor).unwrap().to_vec::<f32>().unwrap(), expected);
     assert_eq!(eight.eval(&tensor).unwrap().to_vec::<f32>().unwrap(), expected);
@@ -139,8 +139,8 @@ fn arguments_of_another_sharding_are_refused() {
     let whole = runtime.to_device(&numbers([4])).unwrap();
     let message = function.call(vec![Argument::Borrow(&whole)]).err().unwrap().to_string();
     assert!(message.contains("must have the sharding [data], but has []"), "{message}");
-    let elsewhere = cpu(4).to_devices(&numbers([4]), &rows()).unwrap();
-    let message = function.call(vec![Argument::Borrow(&elsewhere)]).err().unwrap().to_string();
+    let array = cpu(4).to_devices(&numbers([4]), &rows()).unwrap();
+    let message = function.call(vec![Argument::Borrow(&array)]).err().unwrap().to_string();
     assert!(message.contains("other devices"), "{message}");
 }
 
@@ -150,7 +150,7 @@ fn a_sharding_that_the_mesh_does_not_fit_is_an_error_with_the_users_line() {
     let x = Tensor::zeros(DType::F32, [4, 4]).with_sharding(&Sharding::new([None, Some("model")]));
     let error = cpu(2).eval(&(&x + 1.0)).unwrap_err().to_string();
     assert!(error.contains("the mesh is data=2") && error.contains(&format!("sharding.rs:{line}:")), "{error}");
-    // On one device a sharding says nothing.
+    // On one device a sharding has no effect.
     assert_eq!(cpu(1).eval(&x).unwrap().to_vec::<f32>().unwrap(), [0.0; 16]);
     let error = cpu(2).with_mesh(&Mesh::new([("data", 3)]).unwrap()).err().unwrap().to_string();
     assert!(error.contains("there are 2"), "{error}");

@@ -1,5 +1,5 @@
-//! A transformer block with its derivatives, whole: attention with a causal mask, layer norm, an MLP with GELU. In f64
-//! against differences, under autocast against f32, and compiled for a TPU.
+//! A transformer block with its derivatives: attention with a causal mask, layer norm, and an MLP with GELU. It is
+//! compared in f64 with differences, under autocast with f32, and compiled for a TPU.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -17,7 +17,7 @@ struct Sizes {
 const SMALL: Sizes = Sizes { batch: 2, time: 5, width: 8, heads: 2, vocabulary: 11 };
 
 impl Sizes {
-    /// Tokens and the class of each, then the weights.
+    /// The tokens and their classes, then the weights.
     fn types(&self, dtype: DType) -> Vec<TensorType> {
         let (d, tokens) = (self.width, TensorType::new(DType::I32, [self.batch, self.time]));
         let weights: [&[usize]; 13] = [
@@ -39,7 +39,7 @@ impl Sizes {
         [tokens.clone(), tokens].into_iter().chain(weights).collect()
     }
 
-    /// The loss of one block between an embedding and its transpose.
+    /// The loss of one block between an embedding and its transpose as the output layer.
     fn loss(&self, x: &[Tensor]) -> Tensor {
         let [
             tokens,
@@ -95,7 +95,7 @@ impl Sizes {
         })
     }
 
-    /// Numbers for the parameters, drawn and computed with on the host, so that every dtype gets the same.
+    /// The values of the parameters, drawn and computed on the host, so that every dtype gets the same.
     fn values(&self) -> Vec<Tensor> {
         let draw = |i: usize, ty: &TensorType| {
             let key = random::fold_in(&random::key(3), i as u32);
@@ -130,7 +130,7 @@ fn loss_and_gradients(sizes: &Sizes, x: &[Tensor], cast: Option<DType>) -> Vec<T
 fn the_gradient_in_f64_is_that_of_differences() {
     let values: Vec<Tensor> =
         SMALL.values().into_iter().map(|t| if t.dtype().is_float() { t.to_dtype(DType::F64) } else { t }).collect();
-    // One direction through all weights: a gradient that is wrong anywhere is wrong along it.
+    // One direction through all weights: an error of any gradient shows along it.
     let along = |x: &[Tensor], h: f64| {
         let mut moved = x.to_vec();
         for t in &mut moved[2..] {
@@ -140,7 +140,7 @@ fn the_gradient_in_f64_is_that_of_differences() {
         moved
     };
     let h = 1e-5;
-    let found = call(
+    let slopes = call(
         |x| {
             let mut slope = Tensor::scalar(0.0f64);
             for ((gradient, moved), x) in
@@ -152,7 +152,7 @@ fn the_gradient_in_f64_is_that_of_differences() {
         },
         &values,
     );
-    let (gradient, difference) = (found[0][0], found[1][0]);
+    let (gradient, difference) = (slopes[0][0], slopes[1][0]);
     assert!(difference.abs() > 0.1 && (gradient - difference).abs() < 1e-7, "{gradient}, by differences {difference}");
 }
 
@@ -178,7 +178,7 @@ fn a_block_under_autocast_compiles_for_a_tpu_and_multiplies_in_bf16() {
     let step = sizes.step(DType::F32, Some(DType::Bf16));
     let text = step.stablehlo().unwrap();
     let products: Vec<&str> = text.lines().filter(|l| l.contains("stablehlo.dot_general")).collect();
-    // Seven forward (qkv, scores, mix, out, up, down, logits), each with two derivatives.
+    // Seven forward products (qkv, scores, mix, out, up, down, logits), each with two derivatives.
     assert_eq!(products.len(), 21);
     assert!(products.iter().all(|p| p.split(" : ").last().unwrap().matches("bf16>").count() == 3), "{products:?}");
 

@@ -1,5 +1,5 @@
-"""Elementwise arithmetic beyond the four rules: rounding, division that rounds down, bounds, and how floats are written, with
-JAX. `generate.py` runs it."""
+"""Elementwise arithmetic beyond the four basic operations, with JAX: rounding, division that rounds down, clamping, and the
+representation of floats. `generate.py` runs it."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,7 +17,7 @@ def away_from_0(name, shape):
 
 
 def signs(name, shape):
-    """Integers of either sign without 0."""
+    """Nonzero integers of both signs."""
     return integers(name, shape, 1, 9) * np.where(rng(name + "/sign").random(shape) < 0.5, -1, 1).astype(I32)
 
 
@@ -47,7 +47,7 @@ def arithmetic():
     binary = {"hypot": (hypot, draw), "copysign": (jnp.copysign, draw), "floor_mod": (jnp.mod, away_from_0)}
     binary |= {"floor_divide": (jnp.floor_divide, away_from_0)}
     for op, (f, right) in binary.items():
-        differentiable = op != "floor_divide"  # JAX has a derivative of the quotient that no difference shows
+        differentiable = op != "floor_divide"  # JAX differentiates the quotient, but differences are 0
         f = broadcasting(f)
         for label, shape in SHAPES.items():
             name = f"{op}_{label}"

@@ -1,4 +1,4 @@
-"""Parts, copies and moves of elements, and padding that continues what is there, with JAX. `generate.py` runs it."""
+"""Splitting, repeating and moving elements, and padding modes, with JAX. `generate.py` runs it."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Bits of integers, logic of booleans, and the bits of one dtype read as another, with JAX. `generate.py` runs it."""
+"""Bitwise operations of integers, logical operations of booleans, and bitcasts, with JAX. `generate.py` runs it."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,11 +1,11 @@
-"""What the scripts of this folder share: how cases and tensors are written, and how inputs are drawn.
+"""Shared by the scripts of this folder: the format of cases and tensors, and random inputs.
 
 A case is {"op", "name", "attrs", "inputs", "outputs", "cotangents", "gradients", "kink"}. A tensor is {"dtype", "shape",
-"data"} with the data in row-major order, floats in the fewest digits that read back as the same number, NaN and the
-infinities as strings, and a complex element as two numbers. "cotangents" has one entry an output, null where it is no
-float, and "gradients" one an input, null where it is no float; both are empty where the case is about values only.
-"kink" says why a derivative at this point is no limit of differences, where it is none. Inputs are drawn from a generator
-seeded by the case's name, so a new case changes no old one.
+"data"}. The data are in row-major order, with floats in the fewest digits that parse to the same number. NaN and the
+infinities are strings, and a complex element is two numbers. "cotangents" has one entry for each output and "gradients" one
+for each input, null if it is not a float. Both are empty if the case is about values only. "kink" is the reason why a
+derivative at this point is not a limit of differences, if it is not. Inputs are drawn from a generator seeded by the name
+of the case, so a new case does not change others.
 """
 
 import json
@@ -45,7 +45,7 @@ def number(value):
         return '"nan"'
     if np.isinf(value):
         return '"inf"' if value > 0 else '"-inf"'
-    # Through f32, whose printed form is the shortest; bf16 and f16 are exact in it.
+    # f32 prints in the fewest digits and holds every bf16 and f16 exactly.
     text = repr(float(value)) if value.dtype == np.float64 else str(np.float32(value))
     return text.removesuffix(".0") if text != "-0.0" else text
 
@@ -70,7 +70,7 @@ class Family:
         self.name, self.lines, self.names = name, [], set()
 
     def case(self, op, name, f, *inputs, gradient=True, kink=None, x64=False, **attrs):
-        """A call of f, which gives an array or a tuple of them. With x64, JAX keeps i64, f64 and complex128."""
+        """Adds a call of f, which returns an array or a tuple of arrays. With x64, JAX keeps i64, f64 and complex128."""
         inputs = [np.asarray(v) for v in inputs]
         with jax.enable_x64(x64):
             several = lambda *xs: y if isinstance(y := f(*xs), (tuple, list)) else (y,)
@@ -126,7 +126,7 @@ def draw(name, shape, low=-2.0, high=2.0, digits=3):
 
 
 def seed(name, output):
-    """A cotangent of an output."""
+    """A random cotangent of an output."""
     drawn = draw(name, output.shape, digits=2)
     if jnp.iscomplexobj(output):
         drawn = drawn + 1j * draw(name + "/imaginary", output.shape, digits=2)
@@ -134,7 +134,7 @@ def seed(name, output):
 
 
 def distinct(name, shape):
-    """Values of which no two are equal, so that a maximum has no ties."""
+    """Distinct values, so that a maximum has no ties."""
     n = int(np.prod(shape))
     return (rng(name).permutation(n).reshape(shape) * 0.25 - n / 8).astype(F32)
 

@@ -28,7 +28,7 @@ def complex_numbers():
     for function, f in unary.items():
         for label, shape in shapes.items():
             name = f"complex_{function}_{label}"
-            # Not where logarithms and roots have their cut.
+            # Away from the branch cut of logarithms and roots.
             z = complex_of(name, shape, 0.2, 1.8) * np.complex64(1j if function in ("sin", "cos") else 1)
             out.case("of_complex", name, f, z, function=function)
     for function in ("abs", "exp", "log"):

@@ -52,7 +52,7 @@ def convolution():
         out.case("conv_same", label, run, draw(label + "/x", x, digits=2), draw(label + "/k", k, digits=2), dilation=dilation)
 
     def transposed(label, x, k, stride=None, padding=None, extra=None, dilation=None, groups=1, dtype=F32):
-        """As PyTorch defines it: the derivative of a convolution with respect to its input, of the size that is asked for."""
+        """The definition of PyTorch: the derivative of a convolution with respect to its input, with the output padding."""
         n = len(x) - 2
         s, d, e = stride or [1] * n, dilation or [1] * n, extra or [0] * n
         p = padding or [[0, 0]] * n
@@ -60,7 +60,7 @@ def convolution():
         shape = (x[0], k[1] * groups, *sizes)
 
         def run(x, k):
-            # With more output padding than the stride, the convolution gives more than x is.
+            # With more output padding than the stride, the convolution has a larger result than x.
             cut = (slice(None), slice(None), *(slice(size) for size in x.shape[2:]))
             forward = lambda y: lax.conv_general_dilated(y, k, s, p, rhs_dilation=d, feature_group_count=groups, dimension_numbers=numbers[n])[cut]
             return jax.vjp(forward, jnp.zeros(shape, x.dtype))[1](x)[0]

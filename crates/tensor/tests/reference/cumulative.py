@@ -1,4 +1,4 @@
-"""Running reductions, with JAX. `generate.py` runs it."""
+"""Cumulative reductions, with JAX. `generate.py` runs it."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from common import BF16, BOOL, distinct, draw, F32, Family, I32, INF, integers, 
 
 
 def extreme(f, later):
-    """PyTorch's cummax and cummin, which JAX has without the index: of equal elements the last."""
+    """PyTorch's cummax and cummin. JAX lacks the index. Of equal elements, the last one counts."""
 
     def run(x, axis):
         axis %= x.ndim

@@ -1,4 +1,4 @@
-"""Products, with JAX. `generate.py` runs it."""
+"""Matrix products, with JAX. `generate.py` runs it."""
 
 import jax.numpy as jnp
 from jax import lax

@@ -1,4 +1,4 @@
-"""Products by Einstein's notation, and diagonals, with JAX. `generate.py` runs it."""
+"""Einstein notation and diagonals, with JAX. `generate.py` runs it."""
 
 import jax
 import jax.numpy as jnp
@@ -28,13 +28,13 @@ def einsum():
     ]:  # fmt: skip
         xs = [draw(f"{label}{i}", s) for i, s in enumerate(shapes)]
         out.case("einsum", f"einsum_{label}", lambda *xs, e=equation: jnp.einsum(e.replace(" ", ""), *xs), *xs, equation=equation)
-    # PyTorch's broadcasting of a named axis of size 1.
+    # A labeled axis of size 1 broadcasts, as in PyTorch.
     a, b = draw("broadcast/a", (2, 1)), draw("broadcast/b", (3, 4))
     out.case("einsum", "einsum_broadcast_label", lambda a, b: jnp.einsum("ij,jk->ik", jnp.broadcast_to(a, (2, 3)), b), a, b, equation="ij,jk->ik")
     ints = integers("einsum", (3, 3)), integers("einsum/b", (3, 2))
     out.case("einsum", "einsum_i32", lambda a, b: jnp.einsum("ij,jk->ik", a, b), *ints, equation="ij,jk->ik")
     out.case("einsum", "einsum_i32_diagonal", lambda a: jnp.einsum("ii->i", a), ints[0], equation="ii->i")
-    # Sums that only the dtype in which all operands meet can hold.
+    # Sums that only the common dtype of all operands can hold.
     narrow = np.array([1, -2], np.int8), np.array([200, 100], np.uint8)
     out.case("einsum", "einsum_narrow", lambda a, b: jnp.einsum("a,b->a", a, b), *narrow, equation="a,b->a")
     bytes_ = np.full(100, 100, np.int8), np.full(100, 100, np.int8), np.array(1, I32)

@@ -9,7 +9,7 @@ from common import BOOL, broadcasting, BROADCASTS, draw, F32, Family, I32, INF, 
 
 def elementwise():
     out = Family("elementwise")
-    # "remainder" is StableHLO's: the sign is that of the dividend, as in C; "divide" of integers rounds towards zero.
+    # "remainder" is StableHLO's, with the sign of the dividend, as in C. "divide" of integers rounds toward zero.
     binary = {
         "add": lax.add, "subtract": lax.sub, "multiply": lax.mul, "divide": lax.div, "maximum": lax.max,
         "minimum": lax.min, "power": lax.pow, "remainder": lax.rem,
@@ -18,7 +18,7 @@ def elementwise():
         f = broadcasting(f)
 
         def right(name, shape):
-            if op in ("divide", "remainder"):  # far from 0, of either sign
+            if op in ("divide", "remainder"):  # far from 0, of both signs
                 value = draw(name, shape, 0.5, 2.5)
                 return value * np.where(rng(name + "/sign").random(shape) < 0.5, -1, 1).astype(F32)
             return draw(name, shape)
@@ -31,7 +31,7 @@ def elementwise():
             name = f"{op}_broadcast_{label}"
             out.case(op, name, f, draw(name + "/a", a, *bounds), right(name + "/b", b))
         pairs = np.meshgrid(SPECIAL, SPECIAL, indexing="ij")
-        if op not in ("remainder", "power"):  # XLA's own corner cases there differ from one backend to the next
+        if op not in ("remainder", "power"):  # corner cases of XLA that differ between backends
             out.case(op, f"{op}_special", f, *[p.ravel() for p in pairs], gradient=False)
         if op != "power":
             b = integers(op + "/b", (4, 1), 1, 9) * np.array([[1], [-1], [1], [-1]], I32)

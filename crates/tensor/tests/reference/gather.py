@@ -1,4 +1,4 @@
-"""Taking and adding rows, triangles, with JAX. `generate.py` runs it."""
+"""Reading and adding rows by index, and triangles, with JAX. `generate.py` runs it."""
 
 import jax.numpy as jnp
 import numpy as np

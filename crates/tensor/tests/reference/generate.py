@@ -1,8 +1,8 @@
-"""Writes the reference values of this folder with JAX: what each operation gives, and its derivative. A script a family
-of operations, which writes the JSON file of its name.
+"""Writes the reference values of this folder with JAX: the results of each operation and its derivative. Each family of
+operations has a script, which writes the JSON file of the same name.
 
-Not run by the tests: they read the files that this wrote, which are committed and say with which versions they were
-made. To write them again, all or some families:
+The tests do not run this. They read the JSON files, which are committed and contain the versions that made them. To write
+all or some families again:
 
     pip install jax torch && python generate.py [FAMILY ...]
 """

@@ -1,5 +1,5 @@
-"""Interpolation and adaptive pooling, with PyTorch: its modes differ from those of `jax.image.resize`, which has no aligned
-corners, rounds the nearest element otherwise and shrinks with a filter. `generate.py` runs it."""
+"""Interpolation and adaptive pooling, with PyTorch. `jax.image.resize` has other modes: no aligned corners, another rounding
+of the nearest element, and a filter for shrinking. `generate.py` runs it."""
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ def interpolation():
     out = Family("interpolation")
 
     def case(op, name, f, x, exact=False, **attrs):
-        # PyTorch computes places in the dtype of the values: in f32 those of long axes are off.
+        # PyTorch computes positions in the dtype of the values: in f32 they are inexact for long axes.
         half, wide = x.dtype == BF16, torch.float64 if exact else torch.float32
         to = (lambda v: v.detach().float().numpy().astype(BF16)) if half else (lambda v: v.detach().float().numpy())
         inner = torch.tensor(x.astype(np.float32), dtype=torch.bfloat16 if half else wide, requires_grad=True)
@@ -50,7 +50,7 @@ def interpolation():
     half = draw("half", (1, 1, 3, 3)).astype(BF16)
     case("interpolate", "interpolate_bf16", lambda x: F.interpolate(x, size=[5, 6], mode="bilinear", align_corners=False), half, size=[5, 6], mode="linear", align_corners=False)
 
-    # As many places as a gather is for, and many that repeat.
+    # So many positions that a gather is used, and many that repeat.
     for label, of, size, corners in [("far", (1, 1, 70, 2), [67, 3], False), ("corners", (1, 1, 64, 3), [128, 3], True), ("repeats", (1, 1, 7, 40), [28, 10], False)]:
         run = lambda x: F.interpolate(x, size=size, mode="bilinear", align_corners=corners)
         case("interpolate", f"interpolate_linear_{label}", run, draw(label, of), exact=True, size=size, mode="linear", align_corners=corners)
@@ -60,7 +60,7 @@ def interpolation():
     def values(op, name, f, x, **attrs):
         out.add(op, name, attrs, [tensor(x)], [tensor(f(torch.tensor(x).double()).float().numpy())])
 
-    # An infinity or a NaN stays with the elements that are made of it.
+    # An infinity or a NaN affects only the elements that depend on it.
     row = np.array([[[1, 2, 3, np.inf]]], np.float32)
     long = draw("long", (1, 2, 70))
     long[0, 0, 5], long[0, 1, 40] = np.inf, np.nan

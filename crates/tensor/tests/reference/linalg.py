@@ -9,13 +9,13 @@ from common import BF16, draw, F32, F64, Family
 
 
 def definite(name, batch, n):
-    """Symmetric, positive definite matrices."""
+    """Symmetric positive definite matrices."""
     a = draw(name, (*batch, n, n), -1, 1).astype(F64)
     return np.round(a @ np.swapaxes(a, -1, -2) + 0.5 * np.eye(n), 3).astype(F32)
 
 
 def triangle(name, batch, n):
-    """Matrices with a diagonal far from 0, of which either triangle may be meant."""
+    """Matrices with a diagonal far from 0. Either triangle can be used."""
     return draw(name, (*batch, n, n), -1, 1) + 2 * np.eye(n, dtype=F32)
 
 

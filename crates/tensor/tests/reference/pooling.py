@@ -22,12 +22,12 @@ def pooling():
         x = distinct(label, x_shape)
         largest = lambda x: lax.reduce_window(x, -jnp.inf, lax.max, size, step, pad)
         out.case("max_pool", f"max_pool_{label}", largest, x, **attrs)
-        # Padding counts, as in PyTorch's avg_pool2d unless told otherwise.
+        # Padding counts, as in PyTorch's avg_pool2d by default.
         mean = lambda x: lax.reduce_window(x, 0.0, lax.add, size, step, pad) / np.prod(window).astype(F32)
         out.case("avg_pool", f"avg_pool_{label}", mean, draw(label, x_shape), **attrs)
     largest_2x2 = lambda x: lax.reduce_window(x, np.array(-np.inf, x.dtype), lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
     out.case("max_pool", "max_pool_ties", largest_2x2, np.ones((1, 1, 4, 4), F32), kink="the first of a tie has the derivative", window=[2, 2], stride=[2, 2], padding=[0, 0])
-    # A window's places along an axis, counted from the first that is padding; with `ceil` one more where it begins inside.
+    # The number of windows along an axis, and the padding after it. `ceil` adds a window that begins within the input.
     def places(size, window, stride, padding, dilation, ceil):
         extent = (window - 1) * dilation + 1
         room = size + 2 * padding - extent
@@ -59,7 +59,7 @@ def pooling():
             won = jnp.argmax(values, -1, keepdims=True)
             return jnp.take_along_axis(values, won, -1)[..., 0], jnp.take_along_axis(numbers, won, -1)[..., 0]
 
-        # JAX has no derivative of windows with gaps: there the maximum is written out.
+        # JAX has no derivative of dilated windows, so the maximum is written out.
         out.case("max_pool", f"max_pool_{label}", largest if dilation == [1] * n else lambda x: where(x)[0], x, **attrs)
         out.case("max_pool_with_indices", f"max_pool_with_indices_{label}", where, x, **attrs)
         total = lambda x: lax.reduce_window(x, 0.0, lax.add, size, step, pad, window_dilation=spread)
@@ -76,7 +76,7 @@ def pooling():
                 out.case("avg_pool", f"avg_pool_{label}_{include}", mean, draw(label, x_shape), count_include_pad=include, **attrs)
             divided = lambda x: total(x) / 5
             out.case("avg_pool", f"avg_pool_{label}_divisor", divided, draw(label, x_shape), divisor=5, **attrs)
-    # Windows with ties beside padding, whose gradient goes to the first.
+    # Windows with ties next to padding. The first element gets the gradient.
     for window in ([2], [3], [2, 2], [3, 2], [4, 2], [2, 3], [3, 3], [2, 1, 2], [2, 2, 1], [3, 1, 2], [2, 2, 2]):
         n = len(window)
         padding, of = [k // 2 for k in window], (2, 2, *[5, 5, 4][:n])

@@ -1,5 +1,5 @@
-"""Writes promotion.txt: the dtypes in which two dtypes meet in JAX 0.12.0.1 with x64. A line a dtype: its name, then the dtype
-in which it meets each one, in the order of the lines. Not run by the tests.
+"""Writes promotion.txt: the common dtypes of pairs of dtypes in JAX 0.12.0.1 with x64. Each line has the name of a dtype, then
+its common dtype with each dtype, in the order of the lines. The tests do not run this.
 
     pip install jax && python promotion.py
 """

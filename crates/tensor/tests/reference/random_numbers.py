@@ -11,9 +11,9 @@ data = jax.random.key_data
 
 def random_numbers():
     """Threefry-2x32 in its partitionable form. Element i (row-major, 64-bit) of a draw hashes the two words of i, high
-    word first, under the key; 32 random bits are the xor of both result words. fold_in hashes (0, data) and the result
-    words are the new key. A uniform f32 takes the upper 23 bits as the mantissa of a number in [1, 2), less 1; a normal
-    one is sqrt(2) * erf_inv of a uniform one over [nextafter(-1, 0), 1)."""
+    word first, with the key; 32 random bits are the xor of both result words. fold_in hashes (0, data); the result words
+    are the new key. A uniform f32 takes the upper 23 bits as the mantissa of a number in [1, 2), minus 1. A normal f32 is
+    sqrt(2) * erf_inv of a uniform number in [nextafter(-1, 0), 1)."""
     assert jax.config.jax_threefry_partitionable
     out = Family("random_numbers")
     keys = {}
@@ -29,7 +29,7 @@ def random_numbers():
             key_case(f"key_{seed}_fold_{number_}", folded, "fold_in", [tensor(data(keys[f"key_{seed}"]))], data=number_)
     twice = jax.random.fold_in(keys["key_42_fold_7"], 2**32 - 1)
     key_case("key_42_fold_7_fold_max", twice, "fold_in", [tensor(data(keys["key_42_fold_7"]))], data=2**32 - 1)
-    with jax.enable_x64(True):  # without it JAX cuts a seed to 32 bits
+    with jax.enable_x64(True):  # otherwise JAX truncates a seed to 32 bits
         for seed in (2**40 + 5, 2**63 - 1):
             out.add("key", f"key_{seed}", {"seed": seed}, [], [tensor(data(jax.random.key(seed)))])
     keys["key_raw"] = jax.random.wrap_key_data(np.array([0x12345678, 0x9ABCDEF0], np.uint32))
@@ -47,7 +47,7 @@ def random_numbers():
         out.add("split", f"split_{name}", {"n": 3}, source, [tensor(data(jax.random.split(key, 3)))])
     integers_and_orders(out, keys["key_42"])
     distributions(out, keys["key_42_fold_7"])
-    # Enough draws that the tails, where erf_inv takes its other branch (|x| > 0.9966), are reached.
+    # Enough draws to reach the tails, where erf_inv takes its other branch (|x| > 0.9966).
     out.add("normal", "normal_long", {"shape": [3000]}, [tensor(data(keys["key_0"]))], [tensor(jax.random.normal(keys["key_0"], (3000,)))])
     out.write()
 

@@ -77,7 +77,7 @@ def products(out, wheres):
 
 
 def narrow(out):
-    """Numbers that are not floating-point, and booleans."""
+    """Integers and booleans."""
     functions = {"sum": jnp.sum, "prod": jnp.prod, "max": jnp.max, "min": jnp.min, "mean": jnp.mean, "var": jnp.var, "std": jnp.std}
     truth = np.array([[1, 0, 1], [1, 1, 1], [0, 0, 0]], BOOL)
     for op, f in functions.items():
@@ -119,7 +119,7 @@ def deviations(out):
                     run = lambda x, f=f, axes=axes, k=keepdims, c=correction: f(x, axis=tuple(axes), keepdims=k, correction=c)
                     if not keepdims or correction == 1:
                         out.case(op, f"{op}_{name}_by_{correction}", run, x, **more)
-    # Elements that are all equal: PyTorch's derivative of the root at 0, which JAX has as NaN.
+    # All elements are equal: the derivative of the root at 0 is 0 in PyTorch, and NaN in JAX.
     equal = np.full((2, 3), 1.5, F32)
     zero, g = tensor(np.zeros((2,), F32)), tensor(np.ones((2,), F32))
     kink = "the root has no derivative at 0"
@@ -140,7 +140,7 @@ def norms(out):
             run = lambda x, p=p, axes=axes, k=keepdims: vector(x, p, axes, k)
             more = {"p": words.get(p, p), "axes": axes, "keepdims": keepdims}
             out.case("norm", f"norm_{label}_{p}", run, x, gradient=p != 0, **more)
-    # PyTorch's derivative at 0, which JAX has as NaN for some: 0 where the norm or the element is.
+    # PyTorch's derivative is 0 where the norm or the element is 0. JAX has NaN for some of these.
     zeros, some = np.zeros((2, 3), F32), np.array([[0, 3, -4], [0, 0, -2]], F32)
     kink = "a magnitude has no derivative at 0"
     ones = np.ones((2,), F32)

@@ -1,4 +1,4 @@
-"""Reading and writing single elements, points and boxes by index, with JAX. `generate.py` runs it."""
+"""Reading and writing single elements, points and slices by index, with JAX. `generate.py` runs it."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ AT = {"Set": "set", "Add": "add", "Mul": "multiply", "Min": "min", "Max": "max"}
 
 
 def different(name, shape, size, axis):
-    """Indices along an axis of which no two in a line are equal, so that it does not matter which of them wins."""
+    """Indices along an axis without duplicates in a line, so that the order of writes does not matter."""
     lines = np.moveaxis(np.zeros(shape, I32), axis, -1)
     drawn = rng(name)
     for at in np.ndindex(lines.shape[:-1]):
@@ -20,7 +20,7 @@ def different(name, shape, size, axis):
 
 
 def where(shape, axis, i):
-    """The places that elementwise indices name, for `x.at`. JAX counts negative indices from the end; those are moved out."""
+    """The positions of elementwise indices, for `x.at`. Negative indices move out of range, since JAX counts them from the end."""
     at = list(jnp.indices(shape, sparse=True))
     at[axis] = jnp.where(i < 0, 2**30, i)
     return tuple(at)
@@ -43,7 +43,7 @@ def scatter():
                 continue
             at = different(label, indices, size, flat) if once else i
             write = lambda x, i, u, a=flat, c=combine: getattr(x.at[where(i.shape, a, i)], AT[c])(u, mode="drop", unique_indices=c == "Mul")
-            # JAX differentiates products of indices that it is told are unique only.
+            # JAX differentiates products only for indices that are declared unique.
             at = different(label, indices, size, flat) if combine == "Mul" and indices[flat] <= size else at
             gradient = combine != "Mul" or indices[flat] <= size
             updates = distinct(f"{label}/updates", indices) + F32(0.1)
@@ -77,7 +77,7 @@ def scatter():
             x, u = (rng(f"{k}{combine}").integers(1, 9, (4, 2)).astype(dtype) for k in "xu")
             name = f"index_reduce_{combine}_{np.dtype(dtype).name}"
             out.case("index_reduce", name, write, x, np.array([3, 1, 0, 2], I32), u, axis=0, combine=combine, gradient=combine != "Mul")
-    # JAX does not differentiate products of indices that occur twice: here they are written out.
+    # JAX does not differentiate products for repeated indices, so they are written out.
     multiply = lambda x, i, u: x * jnp.prod(jnp.where((i[:, None] == jnp.arange(4))[..., None], u[:, None], 1), 0)
     out.case("index_reduce", "index_reduce_Mul_often", multiply, draw("often", (4, 2)), *often, axis=0, combine="Mul")
     zeros = np.array([[0, 1, 2], [2, 0, 3], [3, 0, 0], [0, 0.5, 2], [1, 2, 0]], F32)

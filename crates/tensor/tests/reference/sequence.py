@@ -1,4 +1,4 @@
-"""Numbers at equal steps, and choice by masks, with JAX. `generate.py` runs it."""
+"""Evenly spaced numbers and masks, with JAX. `generate.py` runs it."""
 
 import jax.numpy as jnp
 import numpy as np

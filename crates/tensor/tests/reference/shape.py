@@ -37,7 +37,7 @@ def shape():
     ]:  # fmt: skip
         run = lambda x, s=start, l=limit, t=strides: lax.slice(x, s, l, t)
         out.case("slice", f"slice_{label}", run, draw(label, a), start=start, limit=limit, strides=strides)
-    # The value that is put in is the second input, a scalar, with its own gradient.
+    # The padding value is the second input, a scalar, with its own gradient.
     for label, a, low, high, interior in [
         ("edges", (2, 3), [1, 0], [2, 3], [0, 0]), ("interior", (2, 3), [0, 0], [0, 0], [1, 2]), ("both", (3,), [2], [1], [1]),
         ("crop", (4, 5), [-1, 0], [-1, -2], [0, 0]), ("crop_interior", (3, 3), [-1, 1], [1, -2], [1, 0]),
@@ -53,7 +53,7 @@ def shape():
         out.case("reverse", f"reverse_{label}", lambda x, a=axes: jnp.flip(x, a), draw(label, a), axes=axes)
 
     inputs = {
-        # 1 + 2^-8 and 1 + 3*2^-8 lie half-way between two bf16 numbers: ties go to the even one.
+        # 1 + 2^-8 and 1 + 3*2^-8 are halfway between two bf16 numbers: ties round to even.
         "f32": np.array([0.0, -0.0, 1.5, -1.5, 2.999, -2.999, 0.1, 1 + 2**-8, 1 + 3 * 2**-8, 65519, 1e9, -1e9], F32),
         "i32": np.array([0, 1, -1, 16777217, -16777219, 2147483647, -2147483648, 200], I32),
         "bool": np.array([True, False, True], BOOL),

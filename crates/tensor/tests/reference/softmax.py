@@ -30,7 +30,7 @@ def softmax():
     infinite = np.array([[-INF, -INF, -INF], [INF, 0, 1], [-INF, 2, 3], [NAN, 0, 0]], F32)
     out.case("logsumexp", "logsumexp_infinite", run, infinite, gradient=False, axes=[-1], keepdims=False)
 
-    # An index that is no class gives a row of zeros.
+    # An index that is not a class gives a row of zeros.
     for label, indices, classes in [("vector", [0, 2, 1, 2], 3), ("matrix", [[1, 0], [3, 2]], 5), ("scalar", 1, 2), ("beyond", [-1, 3, 2], 3), ("one_class", [0, 0], 1)]:
         run = lambda i, c=classes: jax.nn.one_hot(i, c, dtype=F32)
         out.case("one_hot", f"one_hot_{label}", run, np.array(indices, I32), classes=classes)

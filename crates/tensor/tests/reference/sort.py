@@ -1,4 +1,4 @@
-"""Putting in order, with JAX. `generate.py` runs it."""
+"""Sorting, with JAX. `generate.py` runs it."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -51,7 +51,7 @@ def sort():
     for label, x in {"ties": np.array([[1, 3, 3, 0, 3], [2, 2, 2, 2, 2]], F32), "i32": integers("topk", (3, 6)), "bf16": distinct("topk", (2, 9)).astype(BF16), "u8": integers("top", (9,), 0, 255).astype(U8), "nan": np.array([1, NAN, INF, -INF, 2], F32)}.items():
         run = lambda x: tuple(lax.top_k(x, 3))
         out.case("topk", f"topk_of_{label}", run, x, gradient=False, k=3, axis=-1, largest=True)
-    # JAX's own goes by the total order, in which 0 is above −0.
+    # JAX uses the total order, in which 0 is larger than −0.
     signs = np.array([[1, -0.0, 0, -0.0, 0, -1], [-0.0, 0, -NAN, 1, NAN, 2]], F32)
     run = lambda x: tuple(v[:, :4] for v in both(x, -1, True))
     out.case("topk", "topk_of_signs", run, signs, gradient=False, k=4, axis=-1, largest=True)
@@ -72,7 +72,7 @@ def sort():
             out.case("kthvalue", f"kthvalue_{label}{end}", at, distinct(label, shape), k=k, axis=axis, keepdims=keepdims)
             out.case("median", f"median_{label}{end}", median, distinct(label, shape), axis=axis, keepdims=keepdims)
 
-    # PyTorch's gradient goes to the NaN that it found, the first.
+    # In PyTorch, the first NaN gets the gradient.
     seed = np.array([2, -3, 0.5], F32)
     rows = np.array([[1, NAN, 2], [NAN, NAN, 0], [3, 1, 2]], F32)
     slope = np.array([[0, 2, 0], [-3, 0, 0], [0, 0, 0.5]], F32)

@@ -33,7 +33,7 @@ def transcendental():
     for op in ("tan", "asin", "atan", "sinh", "asinh", "atanh"):
         out.case(op, f"{op}_near_0", unary[op][0], small)
     out.case("erfc", "erfc_far", lax.erfc, np.array([4, 5, 8], F32))
-    # Numbers between 0 and the smallest normal one.
+    # Subnormal numbers.
     subnormal = np.array([1e-40, 1e-45, -1e-40, 3e-39, 1e-38, 1.2e-38, -1e-45, 0, -0.0], F32)
     out.case("lgamma", "lgamma_subnormal", lax.lgamma, subnormal, gradient=False)
     out.case("lgamma", "lgamma_subnormal_bf16", lambda x: lax.lgamma(x.astype(F32)).astype(BF16), subnormal.astype(BF16), gradient=False)

@@ -1,4 +1,4 @@
-//! The operation behind [`cond`](super::cond()) and [`switch`](super::switch()): one of several bodies runs.
+//! The operation behind [`cond`](super::cond()) and [`switch`](super::switch()), which runs one of several bodies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,30 +10,30 @@ use crate::operation::{Operation, RecomputePolicy, Vjp};
 use crate::region::{Region, parameters};
 use crate::{DType, Fault, Tensor, TensorType};
 
-/// The bodies, which all give results of the same types.
+/// The bodies. All return results of the same types.
 pub(super) struct Branches {
-    pub(super) of: &'static str,
+    pub(super) method: &'static str,
     pub(super) bodies: Vec<Body>,
     derivatives: Derivatives<Derivative>,
 }
 
-/// Other branches on the same choice, which give the cotangents of the inputs `wrt`.
+/// Branches on the same predicate or index that compute the cotangents of the inputs `wrt`.
 struct Derivative {
     branches: Arc<Branches>,
     wrt: Vec<usize>,
-    /// What a user's own derivative took from outside of the branches.
+    /// Tensors from outside of the branches that a user-defined derivative captured.
     outside: Vec<Tensor>,
 }
 
-/// Input 0 says which branch: a bool for two (the first runs on true), or an i32 within bounds.
+/// Input 0 selects the branch: a bool for two branches, where true runs the first, or an i32 within bounds.
 struct Branch(Arc<Branches>);
 
 impl Branches {
-    pub(super) fn new(of: &'static str, bodies: Vec<Body>) -> Arc<Branches> {
-        Arc::new(Branches { of, bodies, derivatives: Derivatives::new() })
+    pub(super) fn new(method: &'static str, bodies: Vec<Body>) -> Arc<Branches> {
+        Arc::new(Branches { method, bodies, derivatives: Derivatives::new() })
     }
 
-    /// The results of the branch that input 0 chooses. There is at least one.
+    /// The results of the branch that input 0 selects. There is at least one.
     pub(super) fn apply(self: Arc<Branches>, inputs: &[Tensor]) -> Vec<Tensor> {
         Tensor::apply_all(Branch(self), &borrowed(inputs))
     }
@@ -44,58 +44,59 @@ impl Branches {
 
     fn differentiate(&self, cx: &Vjp<'_>) -> Result<Derivative, Fault> {
         let wrt: Vec<usize> = (0..cx.inputs.len()).filter(|&i| cx.needed[i]).collect();
-        let given: Vec<usize> = (0..cx.outputs.len())
+        let with_cotangent: Vec<usize> = (0..cx.outputs.len())
             .filter(|&o| cx.cotangents[o].is_some() && cx.outputs[o].dtype().is_inexact())
             .collect();
         let (mut bodies, mut outside) = (vec![], vec![]);
         for body in &self.bodies {
             let Region { parameters: own, results } = &body.region;
-            let cotangents = parameters(self.of, "cotangent", given.iter().map(|&o| results[o].ty()));
-            // What the branch has a parameter for, of what is asked for.
-            let place = |i: usize| body.from.iter().position(|&from| from == i);
-            let used: Vec<&Tensor> = wrt.iter().filter_map(|&i| place(i)).map(|p| &own[p]).collect();
-            let seeds: Vec<_> = given.iter().zip(&cotangents).map(|(&o, c)| (results[o].clone(), c.clone())).collect();
-            let mut found = vjp(&seeds, &used)?.into_iter();
+            let cotangents = parameters(self.method, "cotangent", with_cotangent.iter().map(|&o| results[o].ty()));
+            // The parameter of this branch that stands for input `i`, if it has one.
+            let parameter_of = |i: usize| body.from.iter().position(|&from| from == i);
+            let used: Vec<&Tensor> = wrt.iter().filter_map(|&i| parameter_of(i)).map(|p| &own[p]).collect();
+            let seeds: Vec<_> =
+                with_cotangent.iter().zip(&cotangents).map(|(&o, c)| (results[o].clone(), c.clone())).collect();
+            let mut cotangents_of_inputs = vjp(&seeds, &used)?.into_iter();
             let mut gradients = vec![];
             for &i in &wrt {
-                gradients.push(match place(i).and_then(|_| found.next().flatten()) {
+                gradients.push(match parameter_of(i).and_then(|_| cotangents_of_inputs.next().flatten()) {
                     Some(gradient) => gradient,
                     None => cx.inputs[i].zeros_like(),
                 });
             }
             let all = own.iter().chain(&cotangents).cloned().collect();
-            let (region, captures) = Region::close(self.of, 0, all, &gradients);
+            let (region, captures) = Region::close(self.method, 0, all, &gradients);
             let mut from = body.from.clone();
-            let cotangents = cx.inputs.len()..cx.inputs.len() + given.len();
+            let cotangents = cx.inputs.len()..cx.inputs.len() + with_cotangent.len();
             let captured = cotangents.end + outside.len()..cotangents.end + outside.len() + captures.len();
             from.extend(cotangents.chain(captured));
             outside.extend(captures);
             bodies.push(Body { region, from });
         }
-        Ok(Derivative { branches: Branches::new(self.of, bodies), wrt, outside })
+        Ok(Derivative { branches: Branches::new(self.method, bodies), wrt, outside })
     }
 }
 
 impl Operation for Branch {
     fn name(&self) -> &'static str {
-        self.0.of
+        self.0.method
     }
     fn infer(&self, _: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         Ok(types(self.0.results()))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let mut cotangents = vec![None; cx.inputs.len()];
-        let asked = (cx.outputs.len(), cx.needed.to_vec(), cx.cotangents.iter().map(Option::is_some).collect());
-        let derivative = match self.0.derivatives.get(asked, || self.0.differentiate(cx)) {
+        let request = (cx.outputs.len(), cx.needed.to_vec(), cx.cotangents.iter().map(Option::is_some).collect());
+        let derivative = match self.0.derivatives.get(request, || self.0.differentiate(cx)) {
             Ok(derivative) => derivative,
             Err(fault) => return no_derivative(fault, cx.inputs.len()),
         };
         let mut inputs = cx.inputs.to_vec();
-        // Only floats have cotangents that mean anything.
+        // Only floating-point and complex results have cotangents.
         inputs.extend(cx.cotangents.iter().flatten().filter(|c| c.dtype().is_inexact()).cloned());
         inputs.extend(derivative.outside.iter().cloned());
-        let found = derivative.branches.clone().apply(&inputs);
-        for (&i, cotangent) in derivative.wrt.iter().zip(found) {
+        let results = derivative.branches.clone().apply(&inputs);
+        for (&i, cotangent) in derivative.wrt.iter().zip(results) {
             cotangents[i] = Some(cotangent);
         }
         cotangents
@@ -105,15 +106,15 @@ impl Operation for Branch {
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let results: Vec<_> = cx.results().iter().map(TensorType::stablehlo).collect();
-        let choice = cx.operand_type(0).clone();
-        let end = format!("}}) : ({}) -> ({})", choice.stablehlo(), results.join(", "));
+        let selector = cx.operand_type(0).clone();
+        let end = format!("}}) : ({}) -> ({})", selector.stablehlo(), results.join(", "));
         let last = self.0.bodies.len().saturating_sub(1);
         for (i, body) in self.0.bodies.iter().enumerate() {
             let arguments = body.arguments(|i| cx.operand(i).to_owned());
             let after = if i == last { end.clone() } else { "}, {".to_owned() };
             cx.block(after, |cx| cx.region(&body.region, &arguments));
         }
-        let operation = if choice.dtype == DType::Bool { "if" } else { "case" };
+        let operation = if selector.dtype == DType::Bool { "if" } else { "case" };
         format!("\"stablehlo.{operation}\"({}) ({{", cx.operand(0))
     }
     fn key(&self) -> String {
@@ -123,19 +124,19 @@ impl Operation for Branch {
 
 impl fmt::Debug for Branch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} of {} branches", self.0.of, self.0.bodies.len())
+        write!(f, "{} of {} branches", self.0.method, self.0.bodies.len())
     }
 }
 
-/// The branches with what they capture, and the operation's inputs: the choice, the operands, the captures.
+/// The branches, and the inputs of the operation: the selector, the operands and the captured tensors.
 pub(super) fn close(
-    of: &'static str,
-    choice: &Tensor,
+    method: &'static str,
+    selector: &Tensor,
     operands: &[&Tensor],
     closed: Vec<(Region, Vec<Tensor>)>,
 ) -> (Arc<Branches>, Vec<Tensor>) {
-    let mut inputs = vec![choice.clone()];
+    let mut inputs = vec![selector.clone()];
     inputs.extend(operands.iter().map(|&t| t.clone()));
     let bodies = join(&mut inputs, 1, operands.len(), closed);
-    (Branches::new(of, bodies), inputs)
+    (Branches::new(method, bodies), inputs)
 }

@@ -1,4 +1,4 @@
-//! Parts of a program that are functions of their own: [`call`].
+//! Parts of a program that become separate functions: [`call`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use crate::scope::Scope;
 use crate::tensor::{all_live, next_id};
 use crate::{Fault, Tensor, TensorType};
 
-/// A function that is called: its name and its body.
+/// The name and the body of a function.
 struct Callee {
     name: String,
     region: Region,
     derivatives: Derivatives<Derivative>,
 }
 
-/// Another function, which gives the cotangents of the inputs `wrt`.
+/// A function that returns the cotangents of the inputs `wrt`.
 struct Derivative {
     callee: Arc<Callee>,
     wrt: Vec<usize>,
-    /// What a user's own derivative took from outside of the function.
+    /// Tensors from outside of the function that a user-defined derivative captured.
     outside: Vec<Tensor>,
 }
 
@@ -34,23 +34,24 @@ impl Callee {
         Arc::new(Callee { name, region, derivatives: Derivatives::new() })
     }
 
-    /// The results; there may be none.
+    /// The results. There may be none.
     fn apply(self: Arc<Callee>, inputs: &[Tensor]) -> Vec<Tensor> {
         if self.region.results.is_empty() { vec![] } else { Tensor::apply_all(Call(self), &borrowed(inputs)) }
     }
 
     fn differentiate(&self, cx: &Vjp<'_>) -> Result<Derivative, Fault> {
         let Region { parameters: own, results } = &self.region;
-        let given: Vec<&Tensor> = (0..cx.outputs.len())
+        let with_cotangent: Vec<&Tensor> = (0..cx.outputs.len())
             .filter(|&o| cx.cotangents[o].is_some() && cx.outputs[o].dtype().is_inexact())
             .map(|o| &results[o])
             .collect();
-        let cotangents = parameters("call", "cotangent", given.iter().map(|t| t.ty()));
-        let seeds: Vec<_> = given.iter().map(|&t| t.clone()).zip(cotangents.iter().cloned()).collect();
+        let cotangents = parameters("call", "cotangent", with_cotangent.iter().map(|t| t.ty()));
+        let seeds: Vec<_> = with_cotangent.iter().map(|&t| t.clone()).zip(cotangents.iter().cloned()).collect();
         let needed: Vec<usize> = (0..own.len()).filter(|&i| cx.needed[i]).collect();
-        let found = vjp(&seeds, &needed.iter().map(|&i| &own[i]).collect::<Vec<_>>())?;
-        let found = needed.into_iter().zip(found).filter_map(|(i, gradient)| Some((i, gradient?)));
-        let (wrt, gradients): (Vec<usize>, Vec<Tensor>) = found.unzip();
+        let cotangents_of_inputs = vjp(&seeds, &needed.iter().map(|&i| &own[i]).collect::<Vec<_>>())?;
+        let cotangents_of_inputs =
+            needed.into_iter().zip(cotangents_of_inputs).filter_map(|(i, gradient)| Some((i, gradient?)));
+        let (wrt, gradients): (Vec<usize>, Vec<Tensor>) = cotangents_of_inputs.unzip();
         let all = own.iter().chain(&cotangents).cloned().collect();
         let (region, outside) = Region::close("call", 0, all, &gradients);
         Ok(Derivative { callee: Callee::new(format!("{}_vjp", self.name), region), wrt, outside })
@@ -66,13 +67,13 @@ impl Operation for Call {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let mut cotangents = vec![None; cx.inputs.len()];
-        let asked = (cx.outputs.len(), cx.needed.to_vec(), cx.cotangents.iter().map(Option::is_some).collect());
-        let derivative = match self.0.derivatives.get(asked, || self.0.differentiate(cx)) {
+        let request = (cx.outputs.len(), cx.needed.to_vec(), cx.cotangents.iter().map(Option::is_some).collect());
+        let derivative = match self.0.derivatives.get(request, || self.0.differentiate(cx)) {
             Ok(derivative) => derivative,
             Err(fault) => return no_derivative(fault, cx.inputs.len()),
         };
         let mut inputs = cx.inputs.to_vec();
-        // Only floats have cotangents that mean anything.
+        // Only floating-point and complex results have cotangents.
         inputs.extend(cx.cotangents.iter().flatten().filter(|c| c.dtype().is_inexact()).cloned());
         inputs.extend(derivative.outside.iter().cloned());
         for (&i, cotangent) in derivative.wrt.iter().zip(derivative.callee.clone().apply(&inputs)) {
@@ -98,13 +99,13 @@ impl fmt::Debug for Call {
     }
 }
 
-/// `f(inputs)` as a function of its own in the program, named `name`, that is called. All calls that record
-/// the same operations on the same types share one function, so that the program is a shorter text (JAX does this with a
-/// `jit` within a `jit`). The compiler inlines it: the values and the gradients are those of `f`.
+/// Computes `f(inputs)` in a separate function of the program, named `name`. All calls that record the same operations
+/// on the same types share one function, which makes the program shorter (like a `jit` inside a `jit` in JAX). The
+/// compiler inlines it: values and gradients are those of `f`.
 ///
-/// `f` is called once, with stand-ins for `inputs`. It may use tensors from outside as well; what depends on these alone is
-/// computed outside of the function. A [`Variable`](crate::Variable) that `f` sets keeps a value that exists only within it:
-/// return the value and set the variable after.
+/// `f` is called once, with symbolic tensors for `inputs`. It may use tensors from outside. What depends only on those
+/// is computed outside of the function. A [`Variable`](crate::Variable) that `f` sets would hold a value that exists
+/// only within the function: return the value, and set the variable after the call.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Function, TensorType, call};
@@ -121,14 +122,14 @@ impl fmt::Debug for Call {
 pub fn call(name: &str, inputs: &[&Tensor], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Vec<Tensor> {
     let _scope = Scope::open();
     let start = next_id();
-    // A poisoned input reaches the results in its own way.
+    // Without a function, a poisoned input reaches only the results that use it.
     if all_live(inputs.iter().copied()).is_err() {
         return Scope::outside(|| f(&super::owned(inputs)));
     }
     let own = parameters("call", "input", inputs.iter().map(|t| t.ty()));
     let results = Scope::outside(|| f(&own));
     if let Err(fault) = all_live(&results) {
-        // The others are values within the body.
+        // The other results are values within the body, so they are poisoned too.
         return vec![Tensor::poisoned(fault); results.len()];
     }
     let (region, captures) = Region::close("call", start, own, &results);

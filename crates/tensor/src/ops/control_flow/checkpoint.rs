@@ -1,4 +1,4 @@
-//! Parts of a computation whose intermediate values the backward pass computes again: [`checkpoint`].
+//! Computations whose intermediate values the backward pass recomputes: [`checkpoint`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::scope::Scope;
 use crate::tensor::{all_live, next_id};
 use crate::{Tensor, TensorType};
 
-/// What was recorded, with what it uses as inputs.
+/// The recorded expression. Its parameters are the inputs of the operation.
 struct Checkpoint(Arc<Region>);
 
 impl Operation for Checkpoint {
@@ -24,35 +24,36 @@ impl Operation for Checkpoint {
         Ok(types(&self.0.results))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let given: Vec<usize> = (0..cx.outputs.len())
+        let with_cotangent: Vec<usize> = (0..cx.outputs.len())
             .filter(|&o| cx.cotangents[o].is_some() && cx.outputs[o].dtype().is_inexact())
             .collect();
-        // Behind the barrier nothing is known to equal what the forward pass computed. The cotangents go through it as
-        // well, so that nothing is computed again before it is needed, nor kept by a scan around this.
+        // The barrier keeps the compiler from reusing values of the forward pass. The cotangents pass through it too.
+        // Without that, values would be recomputed before they are needed, and a surrounding scan would keep them.
         let mut before: Vec<&Tensor> = cx.inputs.iter().collect();
-        before.extend(given.iter().filter_map(|&o| cx.cotangents[o].as_ref()));
+        before.extend(with_cotangent.iter().filter_map(|&o| cx.cotangents[o].as_ref()));
         let after = Tensor::optimization_barrier(&before);
         let (inputs, cotangents) = after.split_at(cx.inputs.len());
-        let with = self.0.parameters.iter().map(value_id).zip(inputs.iter().cloned()).collect();
-        let again = replay(&self.0.results, &with);
-        let seeds: Vec<_> = given.iter().zip(cotangents).map(|(&o, c)| (again[o].clone(), c.clone())).collect();
+        let substitutes = self.0.parameters.iter().map(value_id).zip(inputs.iter().cloned()).collect();
+        let recomputed = replay(&self.0.results, &substitutes);
+        let seeds: Vec<_> =
+            with_cotangent.iter().zip(cotangents).map(|(&o, c)| (recomputed[o].clone(), c.clone())).collect();
         let wrt: Vec<usize> = (0..inputs.len()).filter(|&i| cx.needed[i]).collect();
-        let mut found = vec![None; inputs.len()];
+        let mut gradients_of_inputs = vec![None; inputs.len()];
         match vjp(&seeds, &wrt.iter().map(|&i| &inputs[i]).collect::<Vec<_>>()) {
             Ok(gradients) => {
                 for (i, gradient) in wrt.into_iter().zip(gradients) {
-                    found[i] = gradient;
+                    gradients_of_inputs[i] = gradient;
                 }
-                found
+                gradients_of_inputs
             }
-            Err(fault) => no_derivative(fault, found.len()),
+            Err(fault) => no_derivative(fault, gradients_of_inputs.len()),
         }
     }
     fn inlined(&self) -> Option<&Region> {
         Some(&self.0)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        // It is never in a list of instructions.
+        // Never called: a program contains the body instead.
         format!("stablehlo.optimization_barrier {} : {}", cx.operands(), cx.result().stablehlo())
     }
 }
@@ -63,11 +64,13 @@ impl fmt::Debug for Checkpoint {
     }
 }
 
-/// `f(inputs)`; the backward pass keeps only the inputs, and what `f` uses from outside; what is between it
-/// computes again (PyTorch's `torch.utils.checkpoint`, JAX's `jax.checkpoint`). The values and gradients are the same, for
-/// about a third more time and, in a model of many such blocks, a fraction of the memory.
+/// Computes `f(inputs)` and keeps only the inputs, and the tensors that `f` uses from outside, for the backward pass.
+/// The backward pass recomputes the values in between (PyTorch's `torch.utils.checkpoint`, JAX's `jax.checkpoint`).
+/// Values and gradients are the same. It takes about a third more time; in a model of many such blocks it needs a
+/// fraction of the memory.
 ///
-/// `f` is called once, with the inputs. It may set [`Variable`](crate::Variable)s: their values are of the forward pass.
+/// `f` is called once, with the inputs. It may set [`Variable`](crate::Variable)s, which get the values of the forward
+/// pass.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, checkpoint, grad};

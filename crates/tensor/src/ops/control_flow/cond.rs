@@ -1,4 +1,4 @@
-//! Branches: [`cond`] and [`switch`]. What is recorded, and its derivative, are in `branches.rs`.
+//! Branches: [`cond`] and [`switch`]. The operation and its derivative are in `branches.rs`.
 
 use super::branches::close;
 use super::owned;
@@ -7,77 +7,78 @@ use crate::scope::{Refusal, Scope};
 use crate::tensor::{all_live, next_id};
 use crate::{AsTensor, DType, Tensor};
 
-/// Traces a branch. What it records counts as inside also where it uses no operand: it is computed only in that branch.
+/// Traces a branch. Everything that it records belongs to the branch, even where it uses no operand: it is computed
+/// only if the branch runs.
 fn trace(
-    of: &'static str,
+    method: &'static str,
     operands: &[&Tensor],
     branch: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
 ) -> (u64, Vec<Tensor>, Vec<Tensor>) {
     let start = next_id();
-    let parameters = parameters(of, "operand", operands.iter().map(|t| t.ty()));
+    let parameters = parameters(method, "operand", operands.iter().map(|t| t.ty()));
     let results = Scope::outside(|| branch(&parameters));
     (start, parameters, results)
 }
 
 fn choose(
-    of: &'static str,
-    choice: &Tensor,
+    method: &'static str,
+    selector: &Tensor,
     operands: &[&Tensor],
     traced: Vec<(u64, Vec<Tensor>, Vec<Tensor>)>,
 ) -> Vec<Tensor> {
     let first = traced.first().map_or(vec![], |(_, _, results)| results.clone());
     let count = first.len();
-    Tensor::record_many(of, count, || {
+    Tensor::record_many(method, count, || {
         let mut closed = vec![];
         for (n, (start, parameters, results)) in traced.into_iter().enumerate() {
             all_live(&results)?;
             if results.len() != count {
                 return Err(format!(
-                    "branch 0 gives {count} results and branch {n} gives {}; all branches must give as many, of the same \
-                     types",
+                    "branch 0 returns {count} results and branch {n} returns {}; all branches must return the same \
+                     number of results, of the same types",
                     results.len()
                 )
                 .into());
             }
             if let Some(i) = (0..count).find(|&i| results[i].ty() != first[i].ty()) {
                 return Err(format!(
-                    "result {i} is {} in branch 0 and {} in branch {n}; all branches must give the same types",
+                    "result {i} is {} in branch 0 and {} in branch {n}; all branches must return the same types",
                     first[i].ty(),
                     results[i].ty()
                 )
                 .into());
             }
-            closed.push(Region::close_since(of, start, parameters, &results));
+            closed.push(Region::close_since(method, start, parameters, &results));
         }
         if count == 0 {
             return Ok(vec![]);
         }
-        let (branches, inputs) = close(of, choice, operands, closed);
+        let (branches, inputs) = close(method, selector, operands, closed);
         Ok(branches.apply(&inputs))
     })
 }
 
-/// As many poisoned results of `of` as `branch` would have, which alone can tell.
+/// Poisoned results of `method`, as many as `branch` returns. Only a call of `branch` reveals their number.
 fn refused(
-    of: &'static str,
+    method: &'static str,
     refusal: Refusal,
     operands: &[&Tensor],
     branch: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
 ) -> Vec<Tensor> {
-    let bad = Tensor::refused(of, refusal);
-    let count = Scope::outside(|| branch(&vec![bad.clone(); operands.len()])).len();
-    vec![bad; count]
+    let poisoned = Tensor::refused(method, refusal);
+    let count = Scope::outside(|| branch(&vec![poisoned.clone(); operands.len()])).len();
+    vec![poisoned; count]
 }
 
-/// The results of `on_true` where the bool scalar `pred` is true, else those of `on_false` (JAX's `lax.cond`): the device
-/// decides, and runs only one of them.
+/// Returns the results of `on_true` if the bool scalar `pred` is true, else those of `on_false` (JAX's `lax.cond`). The
+/// device evaluates `pred` and runs only one branch.
 ///
-/// Both are called once, with stand-ins for `operands`, and must give as many results of the same types. They may use
-/// tensors from outside as well. Gradients flow to the operands and to these, through the branch that ran; for them the
-/// branch is computed again.
+/// Both closures are called once, with symbolic tensors for `operands`. They must return the same number of results, of
+/// the same types. They may use tensors from outside. Gradients flow to the operands and to those tensors, through the
+/// branch that ran. The backward pass recomputes that branch.
 ///
-/// Poisoned when `pred` is not a bool scalar or the branches do not agree. A [`Variable`](crate::Variable) that a branch sets
-/// keeps a value that exists only within it: return the value and set the variable after.
+/// Poisoned if `pred` is not a bool scalar, or if the types of the results differ. A [`Variable`](crate::Variable) that
+/// a branch sets would hold a value that exists only within it: return the value, and set the variable after the call.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, cond, grad};
@@ -101,7 +102,7 @@ pub fn cond(
         all_live(std::iter::once(pred).chain(operands.iter().copied()))?;
         if pred.dtype() != DType::Bool || pred.rank() != 0 {
             let ty = pred.ty();
-            return Err(format!("the predicate must be a bool scalar, it is {ty}; make it with lt() or all()").into());
+            return Err(format!("the predicate must be a bool scalar, not {ty}; make one with lt() or all()").into());
         }
         Ok(())
     };
@@ -115,10 +116,10 @@ pub fn cond(
 /// A branch of [`switch`].
 type Case<'a> = &'a dyn Fn(&[Tensor]) -> Vec<Tensor>;
 
-/// The results of branch number `index`, an integer scalar, of several (JAX's `lax.switch`). An index below 0 means the
-/// first branch, one that is too large the last.
+/// Returns the results of `branches[index]` for an integer scalar `index` (JAX's `lax.switch`). An index below 0
+/// selects the first branch, an index that is too large the last. At most 128 branches are supported.
 ///
-/// The branches are held to what [`cond`] says, and so are gradients.
+/// Branches, gradients and faults follow the rules of [`cond`].
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, switch};
@@ -136,17 +137,17 @@ pub fn switch(index: impl AsTensor, operands: &[&Tensor], branches: &[Case<'_>])
     let _scope = Scope::open();
     let index = index.as_tensor();
     let Some(&first) = branches.first() else {
-        return vec![Tensor::poison("switch", "there is no branch; give at least one")];
+        return vec![Tensor::poison("switch", "there are no branches; pass at least one")];
     };
     let last = (branches.len() - 1).min(i8::MAX as usize);
     let check = || {
         all_live(std::iter::once(index).chain(operands.iter().copied()))?;
         if !index.dtype().is_integer() || index.rank() != 0 {
-            return Err(format!("the index must be an integer scalar, it is {}", index.ty()).into());
+            return Err(format!("the index must be an integer scalar, not {}", index.ty()).into());
         }
         if last + 1 != branches.len() {
             let (count, most) = (branches.len(), last + 1);
-            return Err(format!("there are {count} branches, and at most {most} can be told apart").into());
+            return Err(format!("there are {count} branches, but at most {most} are supported").into());
         }
         Ok(())
     };
@@ -158,7 +159,7 @@ pub fn switch(index: impl AsTensor, operands: &[&Tensor], branches: &[Case<'_>])
     }
     let zero = Tensor::full(index.dtype(), [], 0.0);
     let bound = Tensor::full(index.dtype(), [], last as f64);
-    let choice = index.maximum(&zero).minimum(&bound).to_dtype(DType::I32);
+    let selector = index.maximum(&zero).minimum(&bound).to_dtype(DType::I32);
     let traced = branches.iter().map(|branch| trace("switch", operands, branch)).collect();
-    choose("switch", &choice, operands, traced)
+    choose("switch", &selector, operands, traced)
 }

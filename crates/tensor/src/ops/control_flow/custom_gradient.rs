@@ -1,4 +1,4 @@
-//! Functions whose derivative is written by hand: [`custom_gradient`].
+//! Functions with a user-defined derivative: [`custom_gradient`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::{Tensor, TensorType};
 
 type Backward = dyn Fn(&[Tensor], &[Tensor], &[Tensor]) -> Vec<Tensor> + Send + Sync;
 
-/// What was recorded, of which only the first `inputs` parameters have cotangents.
+/// The recorded forward expression. Only its first `inputs` parameters get cotangents.
 struct CustomGradient {
     region: Arc<Region>,
     inputs: usize,
@@ -35,7 +35,7 @@ impl Operation for CustomGradient {
         Some(&self.region)
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        // It is never in a list of instructions.
+        // Never called: a program contains the body instead.
         format!("stablehlo.optimization_barrier {} : {}", cx.operands(), cx.result().stablehlo())
     }
 }
@@ -44,8 +44,8 @@ impl CustomGradient {
     fn cotangents(&self, cx: &Vjp<'_>) -> Result<Vec<Option<Tensor>>, Refusal> {
         if let Some(captured) = (self.inputs..cx.inputs.len()).find(|&i| cx.needed[i]) {
             return Err(format!(
-                "the forward function uses a tensor from outside, {}, and a gradient with respect to it is asked for, \
-                 which the backward function does not give; make it one of the inputs",
+                "the forward function uses a tensor from outside, {}, and its gradient is needed, which the backward \
+                 function does not return; make the tensor one of the inputs",
                 cx.inputs[captured].ty()
             )
             .into());
@@ -54,25 +54,26 @@ impl CustomGradient {
             .map(|(output, cotangent)| cotangent.clone().unwrap_or_else(|| output.zeros_like()))
             .collect();
         let inputs = &cx.inputs[..self.inputs];
-        let given = Scope::outside(|| (self.backward)(inputs, cx.outputs, &cotangents));
-        all_live(&given)?;
-        if given.len() != inputs.len() {
+        let returned = Scope::outside(|| (self.backward)(inputs, cx.outputs, &cotangents));
+        all_live(&returned)?;
+        if returned.len() != inputs.len() {
             return Err(format!(
-                "the backward function gives {} cotangents for {} inputs; they must be as many",
-                given.len(),
+                "the backward function returns {} cotangents for {} inputs; it must return one for each input",
+                returned.len(),
                 inputs.len()
             )
             .into());
         }
-        if let Some(i) = (0..inputs.len()).find(|&i| cx.needed[i] && given[i].ty() != inputs[i].ty()) {
+        if let Some(i) = (0..inputs.len()).find(|&i| cx.needed[i] && returned[i].ty() != inputs[i].ty()) {
             return Err(format!(
-                "the backward function gives {} for input {i}, which is {}; a cotangent has the type of its input",
-                given[i].ty(),
+                "the backward function returns {} for input {i}, which is {}; a cotangent must have the type of its \
+                 input",
+                returned[i].ty(),
                 inputs[i].ty()
             )
             .into());
         }
-        let mut all: Vec<Option<Tensor>> = given.into_iter().map(Some).collect();
+        let mut all: Vec<Option<Tensor>> = returned.into_iter().map(Some).collect();
         all.resize(cx.inputs.len(), None);
         Ok(all)
     }
@@ -84,15 +85,15 @@ impl fmt::Debug for CustomGradient {
     }
 }
 
-/// `forward(inputs)` with a derivative of one's own (PyTorch's `torch.autograd.Function`, JAX's `jax.custom_vjp`):
-/// `backward(inputs, outputs, cotangents)` gives the cotangents of the inputs, each of the type of its input. Those of
-/// integers and booleans are not looked at.
+/// Computes `forward(inputs)` with a user-defined derivative (PyTorch's `torch.autograd.Function`, JAX's
+/// `jax.custom_vjp`). `backward(inputs, outputs, cotangents)` returns one cotangent for each input, of the type of that
+/// input. The cotangents of integer and boolean inputs are ignored.
 ///
-/// `forward` is called once, with the inputs; `backward` when a gradient is taken, and then with the values that the node
-/// has there: it should use what it is given, and count what it takes from outside as constant.
+/// `forward` is called once, with the inputs. `backward` is called whenever a gradient is taken. It must use the values
+/// that it gets as arguments; tensors from outside count as constants.
 ///
-/// Poisoned, when a gradient is taken, where the cotangents do not fit the inputs, or where one is asked for of a tensor
-/// that `forward` uses without having it as input.
+/// The gradient is poisoned if the cotangents do not fit the inputs. It is also poisoned with respect to a tensor that
+/// `forward` uses but that is not among `inputs`.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, custom_gradient, grad};

@@ -1,15 +1,15 @@
-//! Loops that are said with [`scan`](super::scan()) or [`while_loop`]: [`fori_loop`] and [`map`].
+//! Loops built on [`scan`](super::scan()) and [`while_loop`]: [`fori_loop`] and [`map`].
 
 use super::{Scan, owned, while_loop};
 use crate::scope::Refusal;
 use crate::{DType, Tensor};
 
-/// Where a [`fori_loop`] begins or ends: an integer that is known while recording, or an integer scalar on the device.
+/// A bound of [`fori_loop`]: an integer that is known while recording, or an integer scalar on the device.
 #[derive(Clone, Debug)]
 pub enum Bound {
-    /// Known while recording.
+    /// An integer that is known while recording.
     Host(i64),
-    /// A scalar on the device.
+    /// An integer scalar on the device.
     Device(Tensor),
 }
 
@@ -17,7 +17,7 @@ macro_rules! bound_from {
     ($($integer:ty)*) => {$(
         impl From<$integer> for Bound {
             fn from(n: $integer) -> Bound {
-                // Beyond an i64 there are more steps than a loop counts, and that is said there.
+                // An integer beyond an i64 means too many steps; `fori_loop` reports that.
                 Bound::Host(i64::try_from(n).unwrap_or(i64::MAX))
             }
         }
@@ -43,16 +43,16 @@ impl Bound {
         match self {
             Bound::Host(n) => Ok(Tensor::full(dtype, [], *n as f64)),
             Bound::Device(t) if t.live()?.dtype().is_integer() && t.rank() == 0 => Ok(t.to_dtype(dtype)),
-            Bound::Device(t) => Err(format!("a bound must be an integer scalar, this is {}", t.ty()).into()),
+            Bound::Device(t) => Err(format!("a bound must be an integer scalar, not {}", t.ty()).into()),
         }
     }
 }
 
-/// Runs `body(i, carry)` for `i` from `lower` up to and without `upper`, the carry being `init` at first (JAX's
-/// `lax.fori_loop`), and gives the last carry. `i` is an i32 scalar; where a bound is a tensor, it has that one's dtype.
+/// Runs `carry = body(i, carry)` for each `i` in `lower..upper`, starting with `init`, and returns the last carry
+/// (JAX's `lax.fori_loop`). `i` is an i32 scalar; if a bound is a tensor, `i` has its dtype.
 ///
-/// With bounds that are integers of the host this is a [`scan`](super::scan()), and gradients flow; with a tensor it is a
-/// [`while_loop`], and none do. Where `upper` is not above `lower` the carry stays `init`.
+/// With host integers as bounds this is a [`scan`](super::scan()), and gradients flow. With a tensor as a bound it is a
+/// [`while_loop`], which has no derivative. If `upper` is not above `lower`, the result is `init`.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, fori_loop};
@@ -73,7 +73,7 @@ pub fn fori_loop(
         if let (Bound::Host(lower), Bound::Host(upper)) = (&lower, &upper) {
             let steps = usize::try_from(upper.saturating_sub(*lower)).unwrap_or(0);
             if i32::try_from(steps).is_err() || i32::try_from(*lower).is_err() || i32::try_from(*upper).is_err() {
-                return Err(format!("{lower} to {upper}: a loop counts with 32 bits").into());
+                return Err(format!("{lower} to {upper}: the bounds and the number of steps must fit an i32").into());
             }
             let numbers = Tensor::iota(DType::I32, [steps], 0) + Tensor::full(DType::I32, [], *lower as f64);
             return Ok(Scan::new().run(init, &[&numbers], |carry, i| (body(&i[0], carry), vec![])).0);
@@ -85,11 +85,11 @@ pub fn fori_loop(
         };
         let dtype = if dtype.is_integer() { dtype } else { DType::I32 };
         let (first, end) = (lower.tensor(dtype)?, upper.tensor(dtype)?);
-        let mut held = vec![&first];
-        held.extend(init);
+        let mut carry = vec![&first];
+        carry.extend(init);
         let one = Tensor::full(dtype, [], 1.0);
         let mut last = while_loop(
-            &held,
+            &carry,
             |carry| carry[0].lt(&end),
             |carry| {
                 let mut next = vec![&carry[0] + &one];
@@ -101,8 +101,9 @@ pub fn fori_loop(
     })
 }
 
-/// `f` of each slice of `xs` along their first axis, the results stacked (JAX's `lax.map`): one slice after the other, for
-/// what would take too much memory at once. A [`scan`](super::scan()) without a carry; gradients flow.
+/// Applies `f` to each slice of `xs` along their first axis and stacks the results (JAX's `lax.map`). Slices are
+/// computed one after the other, which needs less memory than all at once. This is a [`scan`](super::scan()) without a
+/// carry; gradients flow.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, map};
@@ -116,7 +117,7 @@ pub fn fori_loop(
 pub fn map(f: impl FnOnce(&[Tensor]) -> Vec<Tensor>, xs: &[&Tensor]) -> Vec<Tensor> {
     if xs.is_empty() {
         let count = f(&owned(xs)).len();
-        return vec![Tensor::poison("map", "there are no xs to go over"); count];
+        return vec![Tensor::poison("map", "there are no xs; pass at least one tensor"); count];
     }
     Scan::new().run(&[], xs, |_, x| (vec![], f(x))).1
 }

@@ -1,6 +1,6 @@
-//! Operations that have bodies: branches, loops, and parts whose derivative is made in a way of its own.
+//! Operations with bodies: branches, loops, calls, and expressions with a derivative of their own.
 //!
-//! A body is traced once, with parameters in place of its arguments, and closed ([`Region`]).
+//! A body is traced once, with parameters as arguments, and closed ([`Region`]).
 
 mod branches;
 mod call;
@@ -26,25 +26,25 @@ pub use while_loop::while_loop;
 use crate::region::Region;
 use crate::{Fault, Tensor, TensorType};
 
-/// Which derivative is asked for: the results that a body has, the inputs that need a cotangent, the results that have one.
-type Asked = (usize, Vec<bool>, Vec<bool>);
+/// Identifies a derivative of a body: the number of results, which inputs need a cotangent, and which results have one.
+type Request = (usize, Vec<bool>, Vec<bool>);
 
-/// The derivatives of a body, each traced once, so that two gradients of one loop are one loop.
-struct Derivatives<T>(Mutex<HashMap<Asked, Result<Arc<T>, Fault>>>);
+/// The derivatives of a body. Each is traced once, so that two gradients of one loop share one backward loop.
+struct Derivatives<T>(Mutex<HashMap<Request, Result<Arc<T>, Fault>>>);
 
 impl<T> Derivatives<T> {
     fn new() -> Derivatives<T> {
         Derivatives(Mutex::default())
     }
 
-    fn get(&self, asked: Asked, make: impl FnOnce() -> Result<T, Fault>) -> Result<Arc<T>, Fault> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // A body does not contain itself: making one derivative does not come here again.
-        known.entry(asked).or_insert_with(|| make().map(Arc::new)).clone()
+    fn get(&self, request: Request, make: impl FnOnce() -> Result<T, Fault>) -> Result<Arc<T>, Fault> {
+        let mut derivatives = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // A body does not contain itself, so `make` does not lock this again.
+        derivatives.entry(request).or_insert_with(|| make().map(Arc::new)).clone()
     }
 }
 
-/// The cotangents of `count` inputs where there is no derivative.
+/// Poisoned cotangents for `count` inputs of an operation without a derivative.
 fn no_derivative(fault: Fault, count: usize) -> Vec<Option<Tensor>> {
     vec![Some(Tensor::poisoned(fault)); count]
 }
@@ -61,23 +61,23 @@ fn types<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Vec<TensorType> {
     tensors.into_iter().map(|t| t.ty().clone()).collect()
 }
 
-/// A region, and which input of its operation each of its parameters is.
+/// A region, and the index of the operation's input for each of its parameters.
 struct Body {
     region: Region,
     from: Vec<usize>,
 }
 
-/// Several bodies of one operation, all with the `given` inputs from number `first` on as their first parameters. What
-/// they take from outside becomes further inputs, each once.
-fn join(inputs: &mut Vec<Tensor>, first: usize, given: usize, closed: Vec<(Region, Vec<Tensor>)>) -> Vec<Body> {
+/// Combines several bodies of one operation. The first parameters of each are the `shared` inputs from index `first`
+/// on. Each tensor that a body captures becomes one more input, which bodies share.
+fn join(inputs: &mut Vec<Tensor>, first: usize, shared: usize, closed: Vec<(Region, Vec<Tensor>)>) -> Vec<Body> {
     let mut bodies = vec![];
-    let shared = inputs.len();
+    let captures_start = inputs.len();
     for (region, captures) in closed {
-        let mut from: Vec<usize> = (first..first + given).collect();
+        let mut from: Vec<usize> = (first..first + shared).collect();
         for capture in captures {
-            let known = inputs[shared..].iter().position(|t| t.is(&capture)).map(|i| shared + i);
-            from.push(known.unwrap_or(inputs.len()));
-            if known.is_none() {
+            let index = inputs[captures_start..].iter().position(|t| t.is(&capture)).map(|i| captures_start + i);
+            from.push(index.unwrap_or(inputs.len()));
+            if index.is_none() {
                 inputs.push(capture);
             }
         }
@@ -87,7 +87,7 @@ fn join(inputs: &mut Vec<Tensor>, first: usize, given: usize, closed: Vec<(Regio
 }
 
 impl Body {
-    /// The names that the parameters have, given those of the operation's inputs.
+    /// The names of the parameters, where `name` maps an input of the operation to its name.
     fn arguments(&self, name: impl Fn(usize) -> String) -> Vec<String> {
         self.from.iter().map(|&i| name(i)).collect()
     }

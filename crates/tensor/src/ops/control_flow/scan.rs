@@ -13,13 +13,13 @@ use crate::scope::{Refusal, Scope};
 use crate::tensor::{all_live, next_id};
 use crate::{DType, Tensor, TensorType};
 
-/// One step: parameters are the carry, a slice of each of the xs, and what comes from outside; results are the carry and
-/// a slice of each of the ys.
+/// One step. Its parameters are the carry, a slice of each x, and the captured tensors. Its results are the carry and a
+/// slice of each y.
 pub(super) struct Step {
     pub(super) region: Region,
     pub(super) carries: usize,
     pub(super) xs: usize,
-    /// What derivatives want to know of each step, in the order in which they asked for it.
+    /// The values of a step that derivatives need, in the order of their requests.
     pub(super) residuals: Mutex<Vec<Tensor>>,
     pub(super) derivatives: Derivatives<Derivative>,
 }
@@ -30,7 +30,7 @@ impl Step {
     }
 }
 
-/// The loop. Two with the same step differ only in how many of its residuals they give as further ys.
+/// The loop. Two loops with the same step differ only in how many residuals they return as further ys.
 #[derive(Clone)]
 pub(super) struct Loop {
     pub(super) step: Arc<Step>,
@@ -40,18 +40,18 @@ pub(super) struct Loop {
 }
 
 impl Loop {
-    /// The carry and the ys, residuals after the others. There is at least one.
+    /// The carry, the ys and the residuals. There is at least one.
     pub(super) fn apply(self, inputs: &[Tensor]) -> Vec<Tensor> {
         Tensor::apply_all(self, &borrowed(inputs))
     }
 
-    /// What a step gives, residuals too.
+    /// The results of a step, followed by the residuals.
     pub(super) fn results(&self) -> Vec<Tensor> {
         self.step.region.results.iter().chain(&self.residuals).cloned().collect()
     }
 }
 
-/// The type of `length` values stacked.
+/// The type of `length` stacked values of type `ty`.
 fn stacked(length: usize, ty: &TensorType) -> TensorType {
     TensorType::new(ty.dtype, std::iter::once(length).chain(ty.shape.iter().copied()).collect::<Vec<_>>())
 }
@@ -80,7 +80,8 @@ impl Operation for Loop {
             init.push(cx.statement(format!("stablehlo.constant dense<{}> : {}", zero(ty.dtype), ty.stablehlo())));
         }
         init.push(cx.constant(DType::I32, "0"));
-        // The counter is the last value of the loop, so that the results are numbered as the operation's.
+        // The counter is the last value of the loop, so that the other values have the numbers of the operation's
+        // results.
         let names: Vec<String> = init.iter().map(|_| cx.fresh()).collect();
         let counter = names[results.len()].clone();
         cx.extra_results(1);
@@ -96,7 +97,7 @@ impl Operation for Loop {
             } else {
                 counter.clone()
             };
-            // Where the slices of a value with this many axes begin, and the types of the starts.
+            // The start indices of the slices of a value of this rank, and the types of these indices.
             let start = |cx: &mut Lowering<'_>, rank: usize| {
                 let zero = cx.constant(DType::I32, "0");
                 let starts: Vec<&str> = (0..rank).map(|i| if i == 0 { index.as_str() } else { &zero }).collect();
@@ -136,13 +137,13 @@ impl Operation for Loop {
             values.push((next, TensorType::scalar(DType::I32)));
             values
         });
-        let held: Vec<_> = names.iter().zip(&init).map(|(name, init)| format!("{name} = {init}")).collect();
+        let bindings: Vec<_> = names.iter().zip(&init).map(|(name, init)| format!("{name} = {init}")).collect();
         let mut types: Vec<_> = results.iter().map(TensorType::stablehlo).collect();
         types.push(scalar);
-        format!("stablehlo.while({}) : {} cond {{", held.join(", "), types.join(", "))
+        format!("stablehlo.while({}) : {} cond {{", bindings.join(", "), types.join(", "))
     }
     fn key(&self) -> String {
-        // However many residuals there are: with fewer it is part of the same loop.
+        // Independent of the residuals: a loop with fewer of them is part of the loop with more.
         format!("{:p} {} {}", Arc::as_ptr(&self.step), self.length, self.reverse)
     }
 }
@@ -153,7 +154,7 @@ impl fmt::Debug for Loop {
     }
 }
 
-/// MLIR's spelling of zero.
+/// Zero in MLIR's syntax.
 fn zero(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "false",
@@ -163,12 +164,12 @@ fn zero(dtype: DType) -> &'static str {
     }
 }
 
-/// How [`scan`] goes through its steps.
+/// Options of [`scan`]: the number of steps and the direction.
 ///
 /// ```
 /// use fulmen_tensor::{Scan, Tensor};
 ///
-/// // The powers of two, without xs, from the last to the first.
+/// // Powers of two without xs, stacked in reverse.
 /// let (carry, ys) = Scan::new().length(4).reverse(true).run(&[&Tensor::scalar(1i32)], &[], |carry, _| {
 ///     (vec![&carry[0] * 2.0], vec![carry[0].clone()])
 /// });
@@ -182,7 +183,7 @@ pub struct Scan {
     reverse: bool,
 }
 
-/// A step that was traced: since which node, with which parameters, and what it gave.
+/// A traced step: the id of its first node, its parameters and its results.
 struct Traced {
     start: u64,
     parameters: Vec<Tensor>,
@@ -191,17 +192,17 @@ struct Traced {
 }
 
 impl Scan {
-    /// From the first step to the last, as many as the xs have slices.
+    /// Scans forward. The xs determine the number of steps.
     pub fn new() -> Scan {
         Scan::default()
     }
 
-    /// The number of steps. Needed where there are no xs, checked where there are.
+    /// Sets the number of steps. It is required without xs; with xs it must match their first axes.
     pub fn length(self, length: usize) -> Scan {
         Scan { length: Some(length), ..self }
     }
 
-    /// Whether to go from the last slice to the first. Each y is at the index of its x.
+    /// Whether to scan from the last slice to the first. Each y is at the index of its x.
     pub fn reverse(self, reverse: bool) -> Scan {
         Scan { reverse, ..self }
     }
@@ -220,15 +221,15 @@ impl Scan {
             Ok::<_, Refusal>(self.steps(xs)?)
         };
         let poisoned = |refusal: Refusal, ys: usize| {
-            let bad = Tensor::refused("scan", refusal);
-            (vec![bad.clone(); init.len()], vec![bad; ys])
+            let tensor = Tensor::refused("scan", refusal);
+            (vec![tensor.clone(); init.len()], vec![tensor; ys])
         };
         let length = match check() {
             Ok(length) => length,
             Err(refusal) => {
-                // How many ys there would be, only the body can tell.
-                let bad = Tensor::refused("scan", refusal.clone());
-                let (_, ys) = Scope::outside(|| f(&vec![bad.clone(); init.len()], &vec![bad; xs.len()]));
+                // Only the body knows the number of ys.
+                let tensor = Tensor::refused("scan", refusal.clone());
+                let (_, ys) = Scope::outside(|| f(&vec![tensor.clone(); init.len()], &vec![tensor; xs.len()]));
                 return poisoned(refusal, ys.len());
             }
         };
@@ -242,7 +243,7 @@ impl Scan {
         self.close(init, xs, length, traced).unwrap_or_else(|refusal| poisoned(refusal, count))
     }
 
-    /// The loop over a step that was traced: the last carry and the ys.
+    /// Builds the loop over a traced step, and returns the last carry and the ys.
     fn close(
         self,
         init: &[&Tensor],
@@ -254,14 +255,14 @@ impl Scan {
         all_live(carry.iter().chain(&ys))?;
         same_carry(init, &carry)?;
         if length == 0 {
-            let none = ys.iter().map(|y| Tensor::zeros(y.dtype(), stacked(0, y.ty()).shape)).collect();
-            return Ok((init.iter().map(|&t| t.clone()).collect(), none));
+            let empty = ys.iter().map(|y| Tensor::zeros(y.dtype(), stacked(0, y.ty()).shape)).collect();
+            return Ok((init.iter().map(|&t| t.clone()).collect(), empty));
         }
         if init.is_empty() && ys.is_empty() {
             return Ok((vec![], vec![]));
         }
         let results: Vec<Tensor> = carry.into_iter().chain(ys).collect();
-        // What no step uses is not an input, so that nothing depends on it.
+        // An x that no step uses is not an input, so that nothing depends on it.
         let is_used = |slice: &Tensor| results.iter().any(|result| result.depends_on(slice));
         let (carries, slices) = parameters.split_at(init.len());
         let (xs, slices): (Vec<&Tensor>, Vec<&Tensor>) =
@@ -276,20 +277,17 @@ impl Scan {
         Ok((outputs, ys))
     }
 
-    /// The number of steps, or a sentence that says why there is none.
+    /// The number of steps, or an error message.
     fn steps(&self, xs: &[&Tensor]) -> Result<usize, String> {
         let mut length = self.length;
         for (i, x) in xs.iter().enumerate() {
             let Some(&size) = x.shape().first() else {
-                return Err(format!(
-                    "x {i} is a scalar, {}; a scan goes over the first axis of each of the xs",
-                    x.ty()
-                ));
+                return Err(format!("x {i} is a scalar, {}; a scan iterates over the first axis of each x", x.ty()));
             };
             let expected = *length.get_or_insert(size);
             if expected != size {
                 return Err(format!(
-                    "x {i}, {}, has {size} slices along its first axis, and {} {expected}; they must be as many",
+                    "x {i}, {}, has {size} slices along its first axis, and {} {expected}; the numbers must be equal",
                     x.ty(),
                     if self.length.is_some() { "the length is" } else { "x 0 has" }
                 ));
@@ -297,26 +295,30 @@ impl Scan {
         }
         match length {
             Some(length) if i32::try_from(length).is_err() => {
-                Err(format!("{length} steps are more than a loop counts"))
+                Err(format!("{length} steps are more than an i32 can count"))
             }
             Some(length) => Ok(length),
-            None => Err("there are no xs; say the number of steps with Scan::new().length(n)".to_owned()),
+            None => Err("there are no xs; set the number of steps with Scan::new().length(n)".to_owned()),
         }
     }
 }
 
-/// Goes over the slices of `xs` along their first axis and hands a carry, at first `init`, from step to step (JAX's
-/// `lax.scan`): `(carry, y) = f(carry, x)`. Gives the last carry, and the ys of all steps stacked along a new first axis.
+/// Iterates over the slices of `xs` along their first axis and passes a carry, at first `init`, from step to step
+/// (JAX's `lax.scan`): `(carry, y) = f(carry, x)`. Returns the last carry, and the ys of all steps stacked along a new
+/// first axis.
 ///
-/// `f` is called once, with stand-ins, so that a program has its body once however many steps there are: a model of many
-/// equal layers compiles in the time of one. It gives a carry of the same types. It may use tensors from outside.
+/// `f` is called once, with symbolic tensors. A program contains its body once, however many steps there are: a model
+/// of many equal layers compiles as fast as a single layer. The types of the carry must not change. `f` may use tensors
+/// from outside.
 ///
-/// Gradients flow to `init`, `xs` and what is used from outside. The backward pass is a scan the other way; what it needs
-/// of each step the forward pass keeps, unless a step is [`checkpoint`](super::checkpoint())ed.
+/// Gradients flow to `init`, `xs` and the tensors from outside. The backward pass is a scan in the other direction. The
+/// forward pass keeps what the backward pass needs of each step, unless a step uses
+/// [`checkpoint`](super::checkpoint()).
 ///
-/// No xs, another direction: [`Scan`]. Poisoned when the xs differ in length or the type of the carry changes. A
-/// [`Variable`](crate::Variable) that `f` sets keeps a value that exists only within a step: hand it on as carry instead.
-/// Random numbers of a key from outside are the same in each step; fold the number of the step into the key.
+/// To scan without xs or in reverse, use [`Scan`]. Poisoned if the xs differ in length, or if the type of the carry
+/// changes. A [`Variable`](crate::Variable) that `f` sets would hold a value that exists only within a step: pass it on
+/// as a carry instead. A random key from outside gives the same numbers in each step: fold the number of the step into
+/// the key.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, grad, scan};

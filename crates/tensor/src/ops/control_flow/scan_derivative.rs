@@ -1,9 +1,9 @@
 //! The derivative of a scan: a scan in the other direction.
 //!
-//! Its carry is the cotangent of the forward carry, and a sum for each value from outside. What a step's derivative needs
-//! of the forward step is read from the forward xs and ys, or is one more y of the forward scan, a *residual*. Residuals
-//! are only ever added to a step, so that of two scans with one step the one with more of them has all that the other
-//! has, and [`Graph`] keeps that one alone: the forward pass runs once.
+//! Its carry is the cotangent of the forward carry, and one sum for each captured tensor. A backward step reads values
+//! of the forward step from the forward xs and ys. Any other value becomes one more y of the forward scan, a
+//! *residual*. Residuals are only ever added to a step. Of two scans with one step, the scan with more residuals
+//! therefore has all results of the other. [`Graph`] keeps only that scan, so the forward pass runs once.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -18,26 +18,26 @@ use crate::scope::Scope;
 use crate::tensor::{Kind, all_live};
 use crate::{Fault, Tensor};
 
-/// How to run a scan backwards, for the inputs that need it and the results that have cotangents.
+/// The backward scan, for the inputs that need cotangents and the results that have them.
 pub(super) struct Derivative {
     step: std::sync::Arc<Step>,
-    /// Those of the forward scan.
+    /// The residuals that the forward scan must return.
     residuals: Vec<Tensor>,
-    /// The forward carry whose cotangent each backward carry is, of the first ones.
+    /// For each of the first backward carries, the forward carry whose cotangent it is.
     carries: Vec<usize>,
-    /// The forward input that each backward carry after those sums up the cotangent of.
+    /// For each of the other backward carries, the forward input whose cotangent it sums up.
     sums: Vec<usize>,
-    /// The forward results whose cotangents are the first of the backward xs.
+    /// For each of the first backward xs, the forward result whose cotangent it is.
     cotangents: Vec<usize>,
-    /// What the other backward xs are.
+    /// The sources of the other backward xs.
     sources: Vec<Source>,
-    /// What the backward step takes from outside, in terms of the forward step's parameters.
+    /// The captured tensors of the backward step, in terms of the forward step's parameters.
     outside: Vec<Tensor>,
-    /// The forward input whose cotangent each backward y is.
+    /// For each backward y, the forward input whose cotangent it is.
     ys: Vec<usize>,
 }
 
-/// What holds, step for step, a value of the forward pass.
+/// The forward input or result that holds a value of each step.
 enum Source {
     Input(usize),
     Result(usize),
@@ -47,14 +47,15 @@ fn is_cheap(t: &Tensor) -> bool {
     matches!(&t.node.kind, Kind::Operation(operation) if operation.recompute_policy() == RecomputePolicy::IfCheap)
 }
 
-/// Puts, in value_id of values, what they are computed from elementwise, where that is less to keep: of a value, of its square
-/// and of its sigmoid only the value. `below` gives what a value is computed from; only what is `kept` takes memory.
+/// Replaces values by the operands of their elementwise computation where those need less memory. For example, of a
+/// value, its square and its sigmoid, only the value is kept. `below` returns the values that a value is computed from.
+/// Only tensors for which `kept` is true take memory.
 fn keep_less(
     needs: Vec<Tensor>,
     below: impl Fn(&Tensor) -> Vec<Tensor>,
     kept: impl Fn(&Tensor) -> bool,
 ) -> Vec<Tensor> {
-    // Groups of values that have something below them in common, and what is below each group.
+    // Groups of values that share an operand, with the operands of each group.
     let mut groups: Vec<(Vec<Tensor>, Vec<Tensor>)> = vec![];
     for value in needs {
         let (mut values, mut base) = (vec![], below(&value));
@@ -91,8 +92,8 @@ fn keep_less(
 
 impl Loop {
     pub(super) fn scan_vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let asked = (cx.outputs.len(), cx.needed.to_vec(), cx.cotangents.iter().map(Option::is_some).collect());
-        let derivative = match self.step.derivatives.get(asked, || self.differentiate(cx)) {
+        let request = (cx.outputs.len(), cx.needed.to_vec(), cx.cotangents.iter().map(Option::is_some).collect());
+        let derivative = match self.step.derivatives.get(request, || self.differentiate(cx)) {
             Ok(derivative) => derivative,
             Err(fault) => return no_derivative(fault, cx.inputs.len()),
         };
@@ -126,8 +127,8 @@ impl Loop {
         }));
         let captured = self.step.carries + self.step.xs;
         let actual = |i: usize| (value_id(&self.step.region.parameters[i]), cx.inputs[i].clone());
-        let with: HashMap<_, _> = (captured..cx.inputs.len()).map(actual).collect();
-        inputs.extend(replay(&d.outside, &with));
+        let substitutes: HashMap<_, _> = (captured..cx.inputs.len()).map(actual).collect();
+        inputs.extend(replay(&d.outside, &substitutes));
         let backward = Loop { step: d.step.clone(), residuals: vec![], length: self.length, reverse: !self.reverse }
             .apply(&inputs);
         if let Err(fault) = all_live(&backward) {
@@ -143,7 +144,7 @@ impl Loop {
         let (carries, xs) = (self.step.carries, self.step.xs);
         let own = &self.step.region.parameters;
         let results = self.results();
-        // A carry that depends on what is asked for is asked for in the next step.
+        // A carry that depends on an active input is active in the next step.
         let mut active = cx.needed.to_vec();
         let reached = loop {
             let sources: Vec<&Tensor> =
@@ -161,16 +162,17 @@ impl Loop {
         let with_cotangent: Vec<usize> =
             (carries..results.len()).filter(|&i| cx.cotangents[i].is_some() && reached(i)).collect();
 
-        let of_carries = parameters("scan", "cotangent of carry", active_carries.iter().map(|&i| results[i].ty()));
-        let of_ys = parameters("scan", "cotangent of y", with_cotangent.iter().map(|&i| results[i].ty()));
-        let seeds: Vec<(Tensor, Tensor)> = (active_carries.iter().zip(&of_carries))
-            .chain(with_cotangent.iter().zip(&of_ys))
+        let carry_cotangents =
+            parameters("scan", "cotangent of carry", active_carries.iter().map(|&i| results[i].ty()));
+        let y_cotangents = parameters("scan", "cotangent of y", with_cotangent.iter().map(|&i| results[i].ty()));
+        let seeds: Vec<(Tensor, Tensor)> = (active_carries.iter().zip(&carry_cotangents))
+            .chain(with_cotangent.iter().zip(&y_cotangents))
             .map(|(&i, cotangent)| (results[i].clone(), cotangent.clone()))
             .collect();
         let wrt: Vec<usize> = (0..own.len()).filter(|&i| active[i]).collect();
-        let found = vjp(&seeds, &wrt.iter().map(|&i| &own[i]).collect::<Vec<_>>())?;
+        let cotangents_of_inputs = vjp(&seeds, &wrt.iter().map(|&i| &own[i]).collect::<Vec<_>>())?;
         let mut gradients: HashMap<usize, Tensor> =
-            wrt.into_iter().zip(found).filter_map(|(i, gradient)| Some((i, gradient?))).collect();
+            wrt.into_iter().zip(cotangents_of_inputs).filter_map(|(i, gradient)| Some((i, gradient?))).collect();
 
         let mut backward = vec![];
         for &i in &active_carries {
@@ -180,8 +182,8 @@ impl Loop {
             });
         }
         let sums: Vec<usize> = (carries + xs..own.len()).filter(|i| gradients.contains_key(i)).collect();
-        let so_far = parameters("scan", "sum of cotangents", sums.iter().map(|&i| own[i].ty()));
-        for (i, sum) in sums.iter().zip(&so_far) {
+        let partial_sums = parameters("scan", "sum of cotangents", sums.iter().map(|&i| own[i].ty()));
+        for (i, sum) in sums.iter().zip(&partial_sums) {
             if let Some(gradient) = gradients.get(i) {
                 backward.push(sum + gradient);
             }
@@ -189,9 +191,10 @@ impl Loop {
         let ys: Vec<usize> = (carries..carries + xs).filter(|i| gradients.contains_key(i)).collect();
         backward.extend(ys.iter().filter_map(|i| gradients.get(i).cloned()));
 
-        // What the backward step needs and does not compute.
-        let given: Vec<Tensor> = of_carries.into_iter().chain(so_far).chain(of_ys).collect();
-        let inside = dependents(&backward, &given.iter().collect::<Vec<_>>());
+        // The values that the backward step needs but does not compute.
+        let own_parameters: Vec<Tensor> =
+            carry_cotangents.into_iter().chain(partial_sums).chain(y_cotangents).collect();
+        let inside = dependents(&backward, &own_parameters.iter().collect::<Vec<_>>());
         let steps = dependents(&backward, &own[..carries + xs].iter().collect::<Vec<_>>());
         let smaller = |t: &Tensor| {
             let operand = t.node.inputs.first().map_or(usize::MAX, |o| o.ty().size_in_bytes());
@@ -207,7 +210,7 @@ impl Loop {
         let (sources, residuals) = self.keep(&each)?;
         each.extend(outside.iter().cloned());
         let (step_carries, step_xs) = (active_carries.len() + sums.len(), with_cotangent.len() + sources.len());
-        let region = Region::cut("scan", given, each, &backward);
+        let region = Region::cut("scan", own_parameters, each, &backward);
         Ok(Derivative {
             step: Step::new(region, step_carries, step_xs),
             residuals,
@@ -220,20 +223,20 @@ impl Loop {
         })
     }
 
-    /// Where to read these values of a step, and the residuals that the forward scan then has.
+    /// The sources of these values of a step, and the residuals that the forward scan then returns.
     fn keep(&self, values: &[Tensor]) -> Result<(Vec<Source>, Vec<Tensor>), Fault> {
         let (carries, xs) = (self.step.carries, self.step.xs);
         let own = &self.step.region;
         let mut residuals = self.step.residuals.lock().unwrap_or_else(PoisonError::into_inner);
         let ys = &own.results[carries..];
-        // Twins are kept once.
+        // Equal values are kept once.
         let all: Vec<Tensor> = ys.iter().chain(&*residuals).chain(values).cloned().collect();
         let graph = Graph::new(&all, Constants::InText, Calls::Inlined)
             .map_err(|e| Fault::new("scan", e.to_string(), Scope::line()))?;
-        let (kept, wanted) = graph.results.split_at(ys.len() + residuals.len());
+        let (kept, identities) = graph.results.split_at(ys.len() + residuals.len());
         let mut kept: Vec<Value> = kept.to_vec();
         let mut sources = vec![];
-        for (value, identity) in values.iter().zip(wanted) {
+        for (value, identity) in values.iter().zip(identities) {
             let slice = own.parameters[carries..carries + xs].iter().position(|p| p.is(value));
             sources.push(match slice {
                 Some(i) => Source::Input(carries + i),

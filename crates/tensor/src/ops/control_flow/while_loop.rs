@@ -1,4 +1,4 @@
-//! Loops whose number of steps only the device knows: [`while_loop`].
+//! Loops whose number of steps depends on values: [`while_loop`].
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use crate::scope::Scope;
 use crate::tensor::{all_live, next_id};
 use crate::{DType, Tensor, TensorType};
 
-/// Inputs: the carry, then what the condition and the body use from outside.
+/// The inputs are the carry, then the tensors that the condition and the body capture.
 struct While {
     condition: Body,
     body: Body,
 }
 
-/// What the loop is, apart from what it runs on.
+/// The operation: the loop without its inputs.
 struct WhileLoop(Arc<While>);
 
 impl Operation for WhileLoop {
@@ -28,8 +28,8 @@ impl Operation for WhileLoop {
         Ok(types(&self.0.body.region.results))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let message = "a loop that runs until a condition holds has no derivative, because nothing says how many steps \
-                       are to be remembered; use scan(), or fori_loop() with bounds that are integers of the host";
+        let message = "a loop with a condition has no derivative, because its number of steps is not known in \
+                       advance; use scan(), or fori_loop() with host integers as bounds";
         vec![Some(Tensor::poison("while_loop", message)); cx.inputs.len()]
     }
     fn recompute_policy(&self) -> RecomputePolicy {
@@ -38,14 +38,14 @@ impl Operation for WhileLoop {
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let carries = cx.results().len();
         let names: Vec<String> = (0..carries).map(|_| cx.fresh()).collect();
-        let held: Vec<_> = (0..carries).map(|i| format!("{} = {}", names[i], cx.operand(i))).collect();
+        let bindings: Vec<_> = (0..carries).map(|i| format!("{} = {}", names[i], cx.operand(i))).collect();
         let types: Vec<_> = cx.results().iter().map(TensorType::stablehlo).collect();
         for (body, after) in [(&self.0.condition, "} do {"), (&self.0.body, "}")] {
             let name = |i: usize| names.get(i).cloned().unwrap_or_else(|| cx.operand(i).to_owned());
             let arguments = body.arguments(name);
             cx.block(after.to_owned(), |cx| cx.region(&body.region, &arguments));
         }
-        format!("stablehlo.while({}) : {} cond {{", held.join(", "), types.join(", "))
+        format!("stablehlo.while({}) : {} cond {{", bindings.join(", "), types.join(", "))
     }
     fn key(&self) -> String {
         format!("{:p}", Arc::as_ptr(&self.0))
@@ -58,13 +58,14 @@ impl fmt::Debug for WhileLoop {
     }
 }
 
-/// Runs `body` on the carry, at first `init`, as long as `cond` of it is true (JAX's `lax.while_loop`), and gives the last
-/// carry. On the device; how many steps there are may depend on the values.
+/// Runs `carry = body(carry)` while `cond(carry)` is true, starting with `init`, and returns the last carry (JAX's
+/// `lax.while_loop`). The loop runs on the device; the number of steps may depend on values.
 ///
-/// Both are called once, with stand-ins. `cond` gives a bool scalar; `body` gives a carry of the same types. Both may use
-/// tensors from outside.
+/// Both closures are called once, with symbolic tensors. `cond` returns a bool scalar; `body` returns a carry of the
+/// same types. Both may use tensors from outside.
 ///
-/// There is no derivative: [`grad`](crate::grad()) through it is poisoned. Poisoned, too, if the types change.
+/// It has no derivative: [`grad`](crate::grad()) through it is poisoned. Poisoned if the condition is not a bool
+/// scalar, or if the types of the carry change.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, while_loop};
@@ -94,18 +95,16 @@ pub fn while_loop(
         }
         let start = next_id();
         let before = parameters("while_loop", "carry", init.iter().map(|t| t.ty()));
-        let goes_on = Scope::outside(|| cond(&before));
-        if goes_on.live()?.dtype() != DType::Bool || goes_on.rank() != 0 {
-            let ty = goes_on.ty();
-            return Err(
-                format!("the condition must be a bool scalar, it is {ty}; reduce it with all() or any()").into()
-            );
+        let condition = Scope::outside(|| cond(&before));
+        if condition.live()?.dtype() != DType::Bool || condition.rank() != 0 {
+            let ty = condition.ty();
+            return Err(format!("the condition must be a bool scalar, not {ty}; reduce it with all() or any()").into());
         }
         let carry = parameters("while_loop", "carry", init.iter().map(|t| t.ty()));
         let results = Scope::outside(|| body(&carry));
         all_live(&results)?;
         same_carry(init, &results)?;
-        let mut closed = vec![Region::close("while_loop", start, before, std::slice::from_ref(&goes_on))];
+        let mut closed = vec![Region::close("while_loop", start, before, std::slice::from_ref(&condition))];
         closed.push(Region::close("while_loop", start, carry, &results));
         let mut inputs: Vec<Tensor> = init.iter().map(|&t| t.clone()).collect();
         let mut bodies = join(&mut inputs, 0, init.len(), closed).into_iter();
@@ -114,18 +113,18 @@ pub fn while_loop(
     })
 }
 
-/// Nothing if a body that is given a carry like `init` gives one back that can be given to it again, else why not.
+/// Checks that a body returns a carry of the same types as `init`.
 pub(super) fn same_carry(init: &[&Tensor], carry: &[Tensor]) -> Result<(), String> {
     if carry.len() != init.len() {
         return Err(format!(
-            "the carry goes into the body as {} tensors and comes out as {}; they must be as many",
+            "the carry enters the body as {} tensors and leaves it as {}; the number must stay the same",
             init.len(),
             carry.len()
         ));
     }
     match init.iter().zip(carry).position(|(before, after)| before.ty() != after.ty()) {
         Some(i) => Err(format!(
-            "carry {i} goes into the body as {} and comes out as {}; its type must stay the same",
+            "carry {i} enters the body as {} and leaves it as {}; its type must stay the same",
             init[i].ty(),
             carry[i].ty()
         )),

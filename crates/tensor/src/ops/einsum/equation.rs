@@ -1,38 +1,38 @@
-//! Reading an equation of Einstein's notation and fitting it to operands. What is wrong is pointed at.
+//! Parses an equation in Einstein notation and matches it to operands. Error messages point at the wrong character.
 
 use std::collections::HashMap;
 
 use crate::Shape;
 
-/// An axis of the equation: an index into [`Equation::sizes`].
+/// A label of the equation: an index into [`Equation::sizes`].
 pub(super) type Label = usize;
 
-/// An equation that fits its operands.
+/// An equation that matches its operands.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Equation {
-    /// One label for each axis of each operand.
+    /// For each operand, one label for each axis.
     pub(super) operands: Vec<Vec<Label>>,
     pub(super) result: Vec<Label>,
-    /// The size of each label: that of all its axes but those of size 1.
+    /// The size of each label: the size of all its axes that are not 1.
     pub(super) sizes: Vec<usize>,
 }
 
-/// One list of labels: each letter, and each `...`, with its place in the text.
+/// One list of labels: the letters and the `...`, with their positions in the text.
 #[derive(Default)]
 struct Term {
     letters: Vec<(char, usize)>,
-    /// How many letters are before `...`, and its position.
+    /// The number of letters before `...`, and its position.
     ellipsis: Option<(usize, usize)>,
-    /// Where the term ends.
+    /// The position of the end of the term.
     end: usize,
 }
 
-/// `message`, and under it the equation with a mark at character `at`.
-fn pointing(text: &str, at: usize, message: impl AsRef<str>) -> String {
-    format!("{}\n  {text}\n  {}^", message.as_ref(), " ".repeat(at))
+/// `message`, then the equation with a mark under the character at `position`.
+fn pointing(text: &str, position: usize, message: impl AsRef<str>) -> String {
+    format!("{}\n  {text}\n  {}^", message.as_ref(), " ".repeat(position))
 }
 
-/// The terms of the operands, and that of the result if there is one.
+/// The terms of the operands, and the term of the result if there is one.
 fn terms(text: &str) -> Result<(Vec<Term>, Option<Term>), String> {
     let characters: Vec<char> = text.chars().collect();
     let (mut operands, mut term, mut in_result) = (vec![], Term::default(), false);
@@ -40,14 +40,14 @@ fn terms(text: &str) -> Result<(Vec<Term>, Option<Term>), String> {
     while let Some(&c) = characters.get(i) {
         match c {
             ' ' => {}
-            ',' if in_result => return Err(pointing(text, i, "there is one result, this is a second")),
+            ',' if in_result => return Err(pointing(text, i, "there can be only one result")),
             ',' => {
                 term.end = i;
                 operands.push(std::mem::take(&mut term));
             }
             '-' if characters.get(i + 1) == Some(&'>') => {
                 if in_result {
-                    return Err(pointing(text, i, "this is a second arrow"));
+                    return Err(pointing(text, i, "there can be only one arrow"));
                 }
                 term.end = i;
                 operands.push(std::mem::take(&mut term));
@@ -56,7 +56,7 @@ fn terms(text: &str) -> Result<(Vec<Term>, Option<Term>), String> {
             }
             '.' if characters.get(i..i + 3) == Some(&['.'; 3]) => {
                 if term.ellipsis.is_some() {
-                    return Err(pointing(text, i, "this is a second `...` in one list of labels"));
+                    return Err(pointing(text, i, "a list of labels can have only one `...`"));
                 }
                 term.ellipsis = Some((term.letters.len(), i));
                 i += 2;
@@ -76,20 +76,20 @@ fn terms(text: &str) -> Result<(Vec<Term>, Option<Term>), String> {
 }
 
 impl Equation {
-    /// Reads `text` for operands of these shapes.
+    /// Parses `text` for operands of these shapes.
     pub(super) fn read(text: &str, shapes: &[&Shape]) -> Result<Equation, String> {
         let (terms, result) = terms(text)?;
         if terms.len() != shapes.len() {
-            let at = terms.last().map_or(0, |term| term.end);
-            let message = format!("the equation names {} operands, {} were given", terms.len(), shapes.len());
-            return Err(pointing(text, at, message));
+            let position = terms.last().map_or(0, |term| term.end);
+            let message = format!("the equation has {} operands, but {} were given", terms.len(), shapes.len());
+            return Err(pointing(text, position, message));
         }
         let mut names: HashMap<char, Label> = HashMap::new();
-        // The unnamed axes come first, the last of them aligned: as many as the operand with the most has.
+        // The unlabeled axes get the first labels, as many as any operand has. They are aligned from the last.
         let unnamed = |term: &Term, shape: &Shape| shape.rank().saturating_sub(term.letters.len());
         let with_ellipsis = terms.iter().zip(shapes).filter(|(term, _)| term.ellipsis.is_some());
-        let most = with_ellipsis.map(|(term, shape)| unnamed(term, shape)).max().unwrap_or(0);
-        let mut sizes = vec![1; most];
+        let unlabeled = with_ellipsis.map(|(term, shape)| unnamed(term, shape)).max().unwrap_or(0);
+        let mut sizes = vec![1; unlabeled];
         let mut operands = vec![];
         for (n, (term, shape)) in terms.iter().zip(shapes).enumerate() {
             let enough = match term.ellipsis {
@@ -99,57 +99,62 @@ impl Equation {
             if !enough {
                 let least = if term.ellipsis.is_some() { "at least " } else { "" };
                 let message = format!(
-                    "operand {n} has {} axes, {shape}, and the equation names {least}{} of it",
+                    "operand {n} has {} axes, {shape}, but the equation labels {least}{}",
                     shape.rank(),
                     term.letters.len()
                 );
                 return Err(pointing(text, term.letters.first().map_or(term.end, |l| l.1), message));
             }
             let mut axes: Vec<(Label, usize)> = vec![];
-            for &(letter, at) in &term.letters {
+            for &(letter, position) in &term.letters {
                 let label = *names.entry(letter).or_insert_with(|| {
                     sizes.push(1);
                     sizes.len() - 1
                 });
-                axes.push((label, at));
+                axes.push((label, position));
             }
-            if let Some((before, at)) = term.ellipsis {
+            if let Some((before, position)) = term.ellipsis {
                 let count = unnamed(term, shape);
-                axes.splice(before..before, (most - count..most).map(|label| (label, at)));
+                axes.splice(before..before, (unlabeled - count..unlabeled).map(|label| (label, position)));
             }
-            for (&(label, at), &size) in axes.iter().zip(shape.iter()) {
+            for (&(label, position), &size) in axes.iter().zip(shape.iter()) {
                 match sizes[label] {
                     known if known == size || size == 1 => {}
                     1 => sizes[label] = size,
                     known => {
                         let message = format!(
-                            "this axis of operand {n}, {shape}, has {size} elements, and elsewhere it has {known}"
+                            "this axis of operand {n}, {shape}, has {size} elements, but elsewhere the label has \
+                             {known}"
                         );
-                        return Err(pointing(text, at, message));
+                        return Err(pointing(text, position, message));
                     }
                 }
             }
             operands.push(axes.into_iter().map(|axis| axis.0).collect());
         }
         let result = match result {
-            Some(result) => named(text, &result, &names, most)?,
-            None => implied(&terms, &names, most),
+            Some(result) => named(text, &result, &names, unlabeled)?,
+            None => implied(&terms, &names, unlabeled),
         };
         Ok(Equation { operands, result, sizes })
     }
 }
 
-/// The labels of a result that the equation names.
+/// The labels of an explicit result.
 fn named(text: &str, term: &Term, names: &HashMap<char, Label>, unnamed: usize) -> Result<Vec<Label>, String> {
     let mut result = vec![];
-    for &(letter, at) in &term.letters {
+    for &(letter, position) in &term.letters {
         match names.get(&letter) {
             Some(label) if result.contains(label) => {
-                return Err(pointing(text, at, format!("the label {letter:?} is in the result twice")));
+                return Err(pointing(text, position, format!("the label {letter:?} is in the result twice")));
             }
             Some(&label) => result.push(label),
             None => {
-                return Err(pointing(text, at, format!("the label {letter:?} of the result is that of no operand")));
+                return Err(pointing(
+                    text,
+                    position,
+                    format!("the label {letter:?} of the result does not occur in any operand"),
+                ));
             }
         }
     }
@@ -159,7 +164,7 @@ fn named(text: &str, term: &Term, names: &HashMap<char, Label>, unnamed: usize) 
     Ok(result)
 }
 
-/// The labels of a result that the equation does not name.
+/// The labels of an implicit result.
 fn implied(terms: &[Term], names: &HashMap<char, Label>, unnamed: usize) -> Vec<Label> {
     let mut once: Vec<char> = terms.iter().flat_map(|term| term.letters.iter().map(|l| l.0)).collect();
     once.sort_unstable();
@@ -203,34 +208,34 @@ mod tests {
             fault("é", &[&[2]]),
         ];
         expect![[r#"
-            the label 'z' of the result is that of no operand
+            the label 'z' of the result does not occur in any operand
               ij,jk->iz
                       ^
             the label 'k' is in the result twice
               ij,jk->ikk
                        ^
-            this axis of operand 1, [4, 4], has 4 elements, and elsewhere it has 3
+            this axis of operand 1, [4, 4], has 4 elements, but elsewhere the label has 3
               ij,jk->ik
                  ^
-            the equation names 2 operands, 1 were given
+            the equation has 2 operands, but 1 were given
               ij,jk->ik
                    ^
             '1' is not a letter, `,`, `...` or `->`
               i1->i
                ^
-            operand 0 has 2 axes, [2, 3], and the equation names 3 of it
+            operand 0 has 2 axes, [2, 3], but the equation labels 3
               ijk->i
               ^
-            operand 0 has 2 axes, [2, 3], and the equation names at least 3 of it
+            operand 0 has 2 axes, [2, 3], but the equation labels at least 3
               ...ijk->i
                  ^
-            this is a second `...` in one list of labels
+            a list of labels can have only one `...`
               i...j...->i
                    ^
-            this is a second arrow
+            there can be only one arrow
               ij->i->j
                    ^
-            there is one result, this is a second
+            there can be only one result
               ij->i,j
                    ^
             'é' is not a letter, `,`, `...` or `->`

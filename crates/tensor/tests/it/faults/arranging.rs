@@ -1,4 +1,4 @@
-//! Wrong calls of what arranges elements.
+//! Invalid calls of operations that arrange elements.
 
 use expect_test::expect;
 use fulmen_tensor::{DType, PadMode, Tensor};
@@ -26,18 +26,18 @@ fn shapes_and_axes() {
         ],
         expect![[r#"
             view: [2, 3, 4]: 24 elements cannot become [5, -1]
-            view: [2, 3, 4]: the sizes [-1, -1] must not be negative, but that one may be -1
+            view: [2, 3, 4]: the sizes [-1, -1] must not be negative, except that one may be -1
             unflatten: axis 1 of [2, 3, 4]: 3 elements cannot become [2, 2]
-            movedim: [0, 1] and [2] are not equally many axes
+            movedim: [0, 1] and [2] differ in length; give one target for each axis
             movedim: axis 0 is named twice in [0, 0]
             broadcast_to: [2, 3, 4] cannot be broadcast to [2, 2, 4] along the axes [0, 1, 2]
-            unsqueeze: [2, 3, 4] has no place 5 for a new axis
+            unsqueeze: [2, 3, 4] has no position 5 for a new axis
             flatten: the first axis 2 comes after the last, 1
             transpose: axis 3 is not one of the 3 axes of [2, 3, 4]
             flip: axis 0 is named twice in [0, -3]
-            roll: [1] and [0, 1] are not equally many shifts and axes
+            roll: [1] and [0, 1] differ in length; give one shift for each axis
             roll: axis 3 is not one of the 3 axes of [2, 3, 4]
-            t: [] has no two axes to swap
+            t: [] has fewer than two axes to swap
         "#]],
     );
 }
@@ -63,7 +63,7 @@ fn parts_and_copies() {
         expect![[r#"
             split: the sizes [1, 1] add up to 2; axis 1 of [2, 3, 4] has 3
             split: axis 3 is not one of the 3 axes of [2, 3, 4]
-            chunk: 0 is not a number of chunks from 1 to 65536
+            chunk: the number of chunks must be from 1 to 65536, not 0
             unbind: axis 3 is not one of the 3 axes of [2, 3, 4]
             slice: 0..3 in steps of 0 is not within axis 1 of [2, 3, 4]
             index: there is no index 3 along axis 1 of [2, 3, 4]
@@ -92,12 +92,12 @@ fn borders() {
             x.tril(0).bitcast(DType::F64),
         ],
         expect![[r#"
-            pad_mode: reflection needs less padding than there are elements: padding 3 of axis 1, which has 3
-            pad_mode: circular padding cannot be more than there are elements: padding 4 of axis 1, which has 3
+            pad_mode: reflect padding must be less than the number of elements: padding 3 of axis 1, which has 3
+            pad_mode: circular padding must not exceed the number of elements: padding 4 of axis 1, which has 3
             pad_mode: there is no element to repeat: padding 1 of axis 0, which has 0
             pad_mode: padding [(0, 0), (0, 0), (0, 0)] names more axes than [2, 3] has
             number: 0.5 is not an i32; convert the tensor with to_dtype() first
-            pad: the padding value must be a scalar of f32, it is f32[1]
+            pad: the padding value must be a scalar of f32, not f32[1]
             pad: low, high and interior must have one entry for each of the 2 axes of f32[2, 3]
             bitcast: 2 of f32 make one f64: the last axis of f32[2, 3] must have that size
         "#]],
@@ -111,42 +111,39 @@ fn shapes_that_cannot_be_are_refused() {
     check_words(&x.view(&[4, -1]), "6 elements cannot become [4, -1]");
     check_words(&x.unflatten(1, &[2, -1]), "3 elements cannot become");
     check_words(&x.movedim(&[0, 0], &[0, 1]), "named twice");
-    check_words(&x.expand(&[-1, 2, 3]), "keeps the size of an axis that is there");
+    check_words(&x.expand(&[-1, 2, 3]), "keeps the size of an existing axis");
     check_words(&x.split(&[1, 1], 1)[0], "add up to 2; axis 1 of [2, 3] has 3");
-    check_words(&x.chunk(0, 0)[0], "not a number of chunks");
+    check_words(&x.chunk(0, 0)[0], "the number of chunks must be");
     check_words(&zeros([1 << 20]).unbind(0)[0], "more than 65536 tensors");
     check_words(&x.index(0, -3), "there is no index -3");
     check_words(&x.slice_along(0, .., 0), "in steps of 0");
-    check_words(&x.roll(&[1], &[]), "not equally many");
+    check_words(&x.roll(&[1], &[]), "differ in length");
     check_words(&x.repeat(&[2]), "fewer axes");
     check_words(&x.tile(&[usize::MAX, usize::MAX]), "2^47");
-    check_words(&x.pad_mode(&[(3, 0)], PadMode::Reflect), "reflection needs less padding");
-    check_words(&x.pad_mode(&[(0, 4)], PadMode::Circular), "circular padding cannot be more");
+    check_words(&x.pad_mode(&[(3, 0)], PadMode::Reflect), "reflect padding must be less");
+    check_words(&x.pad_mode(&[(0, 4)], PadMode::Circular), "circular padding must not exceed");
     check_words(&x.pad_mode(&[(i64::MIN, 0)], PadMode::Zeros), "2^47");
-    check_words(&x.pad_mode(&[(-2, -2)], PadMode::Zeros), "less than nothing");
+    check_words(&x.pad_mode(&[(-2, -2)], PadMode::Zeros), "a negative size");
 }
 
 #[test]
 fn sequences_and_masks() {
     check_starts(&[
-        (Tensor::arange_step(DType::F32, 0.0, 1.0, 0.0), "arange_step: 0 to 1 in steps of 0 is not a row of numbers"),
+        (
+            Tensor::arange_step(DType::F32, 0.0, 1.0, 0.0),
+            "arange_step: 0 to 1 in steps of 0 is not a finite sequence of numbers",
+        ),
         (
             Tensor::arange_step(DType::F32, 0.0, f64::INFINITY, 1.0),
-            "arange_step: 0 to inf in steps of 1 is not a row of numbers",
+            "arange_step: 0 to inf in steps of 1 is not a finite sequence of numbers",
         ),
-        (Tensor::arange_step(DType::I32, 0.0, 1.0, 0.5), "arange_step: 0 to 1 in steps of 0.5 are not elements of i32"),
-        (
-            Tensor::arange_step(DType::U8, 0.0, 400.0, 100.0),
-            "arange_step: the last number, 300, is not an element of u8",
-        ),
-        (
-            Tensor::arange_step(DType::I8, 0.0, 300.0, 100.0),
-            "arange_step: the last number, 200, is not an element of i8",
-        ),
+        (Tensor::arange_step(DType::I32, 0.0, 1.0, 0.5), "arange_step: 0 to 1 in steps of 0.5 do not fit i32"),
+        (Tensor::arange_step(DType::U8, 0.0, 400.0, 100.0), "arange_step: the last number, 300, does not fit u8"),
+        (Tensor::arange_step(DType::I8, 0.0, 300.0, 100.0), "arange_step: the last number, 200, does not fit i8"),
         (Tensor::arange_step(DType::F32, 0.0, 1e300, 1.0), "arange_step: f32["),
         (Tensor::linspace(DType::I32, 0.0, 1.0, 3), "linspace: gives floating-point numbers, not i32"),
-        (Tensor::meshgrid(&[&zeros([2]), &zeros([])])[1].clone(), "meshgrid: takes vectors, tensor 1 is f32[]"),
-        (zeros([2]).masked_fill(&zeros([2]), 0.0), "masked_fill: the mask must be bool, it is f32[2]"),
+        (Tensor::meshgrid(&[&zeros([2]), &zeros([])])[1].clone(), "meshgrid: takes vectors, but tensor 1 is f32[]"),
+        (zeros([2]).masked_fill(&zeros([2]), 0.0), "masked_fill: the mask must be bool, not f32[2]"),
         (zeros([2]).masked_fill(&zeros([3]).gt(0.0), 0.0), "masked_fill: [3] and [2] do not broadcast"),
     ]);
 }

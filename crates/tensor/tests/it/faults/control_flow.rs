@@ -1,4 +1,4 @@
-//! Wrong calls of branches and loops.
+//! Invalid calls of branches and loops.
 
 use expect_test::expect;
 use fulmen_tensor::{DType, Scan, Tensor, cond, fori_loop, map, switch, while_loop};
@@ -19,12 +19,12 @@ fn branches() {
             switch(&integers([]), &[&x], &[]).remove(0),
         ],
         expect![[r#"
-            cond: the predicate must be a bool scalar, it is f32[2]; make it with lt() or all()
-            cond: the predicate must be a bool scalar, it is i32[]; make it with lt() or all()
-            cond: result 0 is f32[2] in branch 0 and f32[] in branch 1; all branches must give the same types
-            cond: branch 0 gives 1 results and branch 1 gives 2; all branches must give as many, of the same types
-            switch: the index must be an integer scalar, it is f32[2]
-            switch: there is no branch; give at least one
+            cond: the predicate must be a bool scalar, not f32[2]; make one with lt() or all()
+            cond: the predicate must be a bool scalar, not i32[]; make one with lt() or all()
+            cond: result 0 is f32[2] in branch 0 and f32[] in branch 1; all branches must return the same types
+            cond: branch 0 returns 1 results and branch 1 returns 2; all branches must return the same number of results, of the same types
+            switch: the index must be an integer scalar, not f32[2]
+            switch: there are no branches; pass at least one
         "#]],
     );
 }
@@ -46,14 +46,14 @@ fn loops() {
             map(|x| vec![x[0].clone() + zeros([3])], &[&zeros([4, 2])]).remove(0),
         ],
         expect![[r#"
-            while_loop: the condition must be a bool scalar, it is f32[2]; reduce it with all() or any()
-            while_loop: the condition must be a bool scalar, it is bool[2]; reduce it with all() or any()
-            while_loop: carry 0 goes into the body as f32[2] and comes out as f32[]; its type must stay the same
-            scan: carry 0 goes into the body as f32[2] and comes out as i32[2]; its type must stay the same
-            scan: there are no xs; say the number of steps with Scan::new().length(n)
-            scan: x 0 is a scalar, f32[]; a scan goes over the first axis of each of the xs
-            scan: x 1, f32[3], has 3 slices along its first axis, and x 0 has 2; they must be as many
-            scan: carry 0 goes into the body as f32[2] and comes out as f32[]; its type must stay the same
+            while_loop: the condition must be a bool scalar, not f32[2]; reduce it with all() or any()
+            while_loop: the condition must be a bool scalar, not bool[2]; reduce it with all() or any()
+            while_loop: carry 0 enters the body as f32[2] and leaves it as f32[]; its type must stay the same
+            scan: carry 0 enters the body as f32[2] and leaves it as i32[2]; its type must stay the same
+            scan: there are no xs; set the number of steps with Scan::new().length(n)
+            scan: x 0 is a scalar, f32[]; a scan iterates over the first axis of each x
+            scan: x 1, f32[3], has 3 slices along its first axis, and x 0 has 2; the numbers must be equal
+            scan: carry 0 enters the body as f32[2] and leaves it as f32[]; its type must stay the same
             add: [2] and [3] do not broadcast: counted from the last, axis -1 has 2 and 3, and neither is 1
         "#]],
     );

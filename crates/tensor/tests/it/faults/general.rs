@@ -1,4 +1,5 @@
-//! What holds for all operations: the first fault survives, names the method and the line, and no size is too large.
+//! Rules for all operations: the first fault survives and names the method and the line, and sizes may be arbitrarily
+//! large.
 
 use fulmen_tensor::{
     Accelerator, Convolution, DType, Devices, Function, Literal, Pooling, Runtime, Tensor, TensorType, TriangularSolve,
@@ -7,7 +8,7 @@ use fulmen_tensor::{
 
 use crate::faults::zeros;
 
-/// Checks the whole message except the line, which must be one of this file.
+/// Checks the whole message without the location, which must be in this file.
 #[track_caller]
 fn check(tensor: &Tensor, expected: &str) {
     let fault = tensor.fault().expect("the operation must be refused");
@@ -55,7 +56,7 @@ fn elementwise_operations_say_why_shapes_and_dtypes_do_not_fit() {
     check(&zeros([2]).and(zeros([2])), "and: takes integers or booleans, not f32; convert with to_dtype() first");
     check(
         &zeros([2]).select(&zeros([2]), &zeros([2])),
-        "select: the condition must be bool, it is f32[2]; make it with lt(), eq() or another comparison",
+        "select: the condition must be bool, not f32[2]; make one with lt(), eq() or another comparison",
     );
 }
 
@@ -81,7 +82,7 @@ fn elementwise_operations_and_linear_algebra_say_what_they_do_not_take() {
     check(&i32s.logaddexp(1.0), "logaddexp: takes floating-point numbers, not i32; convert with to_dtype() first");
     check(&c64s.erf(), "erf: takes real numbers, not c64; use real(), imag() or abs() first");
     check(&c64s.lt(1.0), "lt: c64 has no order; compare real(), imag() or abs()");
-    check(&c64s.to_dtype(DType::F32), "to_dtype: c64 does not become f32: take real(), imag() or abs()");
+    check(&c64s.to_dtype(DType::F32), "to_dtype: cannot convert c64 to f32; use real(), imag() or abs()");
     check(&c64s.max(&[0]), "max: takes real numbers, not c64; use real(), imag() or abs() first");
     check(&i32s.clamp(0.5, 1.0), "number: 0.5 is not an i32; convert the tensor with to_dtype() first");
     check(
@@ -92,20 +93,23 @@ fn elementwise_operations_and_linear_algebra_say_what_they_do_not_take() {
         &zeros([3]).bitcast(DType::F64),
         "bitcast: 2 of f32 make one f64: the last axis of f32[3] must have that size",
     );
-    check(&c64s.bitcast(DType::U64), "bitcast: the bits of c64 are not those of u64: none may be bool or complex");
+    check(
+        &c64s.bitcast(DType::U64),
+        "bitcast: cannot read the bits of c64 as u64: neither dtype may be bool or complex",
+    );
     check(&zeros([2, 3]).fft(&[]), "fft: takes one to three axes, not 0: []");
     check(&zeros([2, 3]).fft(&[2]), "fft: axis 2 is not one of the 2 axes of [2, 3]");
     check(&zeros([2, 0]).rfft(&[1]), "rfft: f32[2, 0] has no element along axis 1");
     check(&i32s.ifft(&[0]), "ifft: takes floating-point numbers, not i32; convert with to_dtype() first");
     check(
         &c64s.irfft(&[1], 4),
-        "irfft: the last axis transformed of c64[2, 2] must have n/2 + 1 elements, which is 3 for n = 4",
+        "irfft: the last transformed axis of c64[2, 2] must have n/2 + 1 elements, which is 3 for n = 4",
     );
     check(&zeros([2, 3]).cholesky(), "cholesky: takes square matrices on the last two axes, not f32[2, 3]");
     check(&i32s.cholesky(), "cholesky: takes floating-point numbers, not i32; convert with to_dtype() first");
     check(
         &zeros([2, 2]).triangular_solve(&zeros([3, 1]), &TriangularSolve::lower()),
-        "triangular_solve: f32[2, 2] has 2 unknowns, and the right side, f32[3, 1], has 3 rows",
+        "triangular_solve: f32[2, 2] has 2 unknowns, but the right side, f32[3, 1], has 3 rows",
     );
     check(
         &zeros([3, 2, 2]).triangular_solve(&zeros([2, 2, 2]), &TriangularSolve::upper()),
@@ -116,17 +120,17 @@ fn elementwise_operations_and_linear_algebra_say_what_they_do_not_take() {
 #[test]
 fn a_derivative_that_does_not_exist_is_refused() {
     let x = zeros([2]);
-    let of = |y: Tensor| grad(&y.sum_all(), &[&x]).remove(0);
-    check(&of(x.nextafter(1.0)), "nextafter: has no derivative; detach() its operands if none is wanted");
+    let gradient = |y: Tensor| grad(&y.sum_all(), &[&x]).remove(0);
+    check(&gradient(x.nextafter(1.0)), "nextafter: has no derivative; detach() its operands if you need none");
     check(
-        &of(x.bitcast(DType::Bf16).to_dtype(DType::F32)),
-        "bitcast: the bits have no derivative; detach() what is read",
+        &gradient(x.bitcast(DType::Bf16).to_dtype(DType::F32)),
+        "bitcast: the bits have no derivative; detach() the operand",
     );
-    // What is constant in pieces has zeros, and so has what nothing depends on.
+    // Piecewise constant operations have zero gradients, and so do inputs without effect.
     for y in
         [x.floor(), x.round(), x.sign(), x.floor_divide(2.0), x.to_dtype(DType::I32).to_dtype(DType::F32), x.detach()]
     {
-        assert_eq!(of(y).eval().unwrap().to_f64(), [0.0, 0.0]);
+        assert_eq!(gradient(y).eval().unwrap().to_f64(), [0.0, 0.0]);
     }
     let z = Tensor::complex(&x, &x);
     check(
@@ -159,12 +163,12 @@ fn shape_operations_say_what_they_expected() {
 fn rows_that_cannot_be_taken_or_added_are_refused() {
     let (table, rows) = (zeros([3, 2]), Tensor::from_slice(&[0i32, 2], [2]));
     check(&table.take(2, &rows), "take: axis 2 is not one of the 2 axes of [3, 2]");
-    check(&table.take(0, &zeros([2])), "take: as indices takes integers, not f32; convert with to_dtype() first");
+    check(&table.take(0, &zeros([2])), "take: the indices must be integers, not f32; convert with to_dtype() first");
     check(&zeros([0, 2]).take(0, &rows), "take: [0, 2] has no element along axis 0");
     check(&zeros([]).take(0, &rows), "take: axis 0 is not one of the 0 axes of []");
     check(
         &table.index_add(0, &rows, &zeros([3, 2])),
-        "index_add: what is added has the shape [3, 2]; for indices [2] along axis 0 of [3, 2] it must be [2, 2]",
+        "index_add: the updates have the shape [3, 2]; for indices [2] along axis 0 of [3, 2] it must be [2, 2]",
     );
     check(
         &Tensor::zeros(DType::I32, [3]).index_add(0, &rows, &Tensor::zeros(DType::U64, [2])),
@@ -176,8 +180,8 @@ fn rows_that_cannot_be_taken_or_added_are_refused() {
     );
     let many = Tensor::zeros(DType::I32, [1 << 45]);
     check(&table.take(0, &many), "take: f32[35184372088832, 2] has more bytes than a program can address, 2^47");
-    check(&zeros([3]).tril(0), "tril: [3] has no two axes of rows and columns");
-    check(&zeros([]).triu(0), "triu: [] has no two axes of rows and columns");
+    check(&zeros([3]).tril(0), "tril: [3] has fewer than two axes, but rows and columns are needed");
+    check(&zeros([]).triu(0), "triu: [] has fewer than two axes, but rows and columns are needed");
 }
 
 #[test]
@@ -212,7 +216,11 @@ fn gradients_are_refused_where_there_are_none() {
 fn random_draws_check_their_bounds_and_keys() {
     let key = random::key(0);
     check(&random::uniform(&key, DType::F32, [2], 1.0, 1.0), "uniform: the lower bound 1 must be below the upper, 1");
-    check(&random::bits(&zeros([2]), [2]), "bits: a random key is u32[2], this is f32[2]; make one with random::key()");
+    check(
+        &random::bits(&zeros([2]), [2]),
+        "bits: a random key must be u32[2], not f32[2]; make one with \
+                                            random::key()",
+    );
 }
 
 #[test]
@@ -346,17 +354,17 @@ fn faults_carry_the_name_of_the_method_that_was_called() {
         "stack: tensor 1 is f32[2] and the first is f32[2, 3]: their shapes must agree",
     );
     check(&Tensor::stack(&[], 0), "stack: there is nothing to join: the list of tensors is empty");
-    check(&Tensor::stack(&[&x], 4), "stack: [2, 3] has no place 4 for a new axis");
+    check(&Tensor::stack(&[&x], 4), "stack: [2, 3] has no position 4 for a new axis");
     check(
         &Tensor::zeros(DType::C64, [2]).argmax(0),
         "argmax: takes real numbers, not c64; use real(), imag() or abs() first",
     );
-    check(&zeros([2]).t(), "t: [2] has no two axes to swap");
+    check(&zeros([2]).t(), "t: [2] has fewer than two axes to swap");
     check(
         &zeros([2]).broadcast_in_dim([3], &[0]),
         "broadcast_in_dim: [2] cannot be broadcast to [3] along the axes [0]",
     );
-    let key = "a random key is u32[2], this is f32[2, 3]; make one with random::key()";
+    let key = "a random key must be u32[2], not f32[2, 3]; make one with random::key()";
     check(&random::normal(&x, DType::F32, [2]), &format!("normal: {key}"));
     check(&random::uniform(&x, DType::F32, [2], 0.0, 1.0), &format!("uniform: {key}"));
     check(&random::bernoulli(&x, 0.5, [2]), &format!("bernoulli: {key}"));
@@ -371,7 +379,7 @@ fn the_bounds_of_a_draw_must_differ_as_f32_and_be_within_its_range() {
         "the lower bound 1 must be below the upper, 1.000000000001, also when both are f32"
     );
     for (low, high) in [(-3e38, 3e38), (0.0, f64::INFINITY)] {
-        let message = format!("the bounds {low} and {high} are further apart than f32 reaches");
+        let message = format!("the bounds {low} and {high} differ by more than f32 can represent");
         assert_eq!(draw(low, high).fault().unwrap().message(), message);
     }
     assert!(draw(f64::NAN, 1.0).fault().is_some());

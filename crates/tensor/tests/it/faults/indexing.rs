@@ -1,4 +1,4 @@
-//! Wrong calls of what reads and writes by index.
+//! Invalid calls of reads and writes by index.
 
 use expect_test::expect;
 use fulmen_tensor::{Combine, DType, Tensor};
@@ -25,17 +25,17 @@ fn reading() {
         ],
         expect![[r#"
             take: axis 2 is not one of the 2 axes of [3, 4]
-            take: as indices takes integers, not f32; convert with to_dtype() first
-            index_select: the indices i32[2, 2] are not a list; take() takes indices of any shape
+            take: the indices must be integers, not f32; convert with to_dtype() first
+            index_select: the indices i32[2, 2] are not a vector; take() accepts indices of any shape
             gather: the indices i32[2] must have the rank of f32[3, 4] and may be larger along axis 0 only
-            gather: as indices takes integers, not f32; convert with to_dtype() first
+            gather: the indices must be integers, not f32; convert with to_dtype() first
             gather: the indices i32[2, 5] must have the rank of f32[3, 4] and may be larger along axis 0 only
             take_along_axis: axis 2 is not one of the 2 axes of [3, 4]
-            take_along_axis: the indices i32[2, 3] do not go along with f32[3, 4]: the ranks must be equal, and all sizes but those of axis 0 equal or 1
-            gather_nd: the indices i32[2, 3] must be […, k], each a point in the first k of the 2 axes of f32[3, 4]
-            gather_nd: as indices takes integers, not f32; convert with to_dtype() first
+            take_along_axis: the indices i32[2, 3] do not match f32[3, 4]: the ranks must be equal, and along every axis except 0 the sizes must be equal or 1
+            gather_nd: the indices i32[2, 3] must have the shape […, k] and name points in the first k of the 2 axes of f32[3, 4]
+            gather_nd: the indices must be integers, not f32; convert with to_dtype() first
             index_select: [0, 2] has no element along axis 0
-            one_hot: class indices must be integers, these are f32[2]; convert with to_dtype()
+            one_hot: class indices must be integers, not f32[2]; convert with to_dtype()
         "#]],
     );
 }
@@ -58,17 +58,17 @@ fn writing() {
             x.scatter_nd(&integers([2, 2]), &zeros([3]), Combine::Add),
         ],
         expect![[r#"
-            index_add: what is added has the shape [2, 3]; for indices [2] along axis 0 of [3, 4] it must be [2, 4]
-            index_copy: what is written has the shape [3, 4]; for indices [2] along axis 0 of [3, 4] it must be [2, 4]
-            index_copy: as indices takes integers, not f32; convert with to_dtype() first
+            index_add: the updates have the shape [2, 3]; for indices [2] along axis 0 of [3, 4] it must be [2, 4]
+            index_copy: the updates have the shape [3, 4]; for indices [2] along axis 0 of [3, 4] it must be [2, 4]
+            index_copy: the indices must be integers, not f32; convert with to_dtype() first
             index_reduce: axis 3 is not one of the 2 axes of [3, 4]
-            index_copy: what is written has the shape [3]; for indices [2] along axis 0 of [3] it must be [2]
+            index_copy: the updates have the shape [3]; for indices [2] along axis 0 of [3] it must be [2]
             scatter: the indices i32[2] must have the rank of f32[3, 4] and may be larger along axis 0 only
-            scatter_add: as indices takes integers, not f32; convert with to_dtype() first
+            scatter_add: the indices must be integers, not f32; convert with to_dtype() first
             scatter_add: takes numbers, not bool; convert with to_dtype() first
             scatter_reduce: axis 5 is not one of the 2 axes of [3, 4]
-            scatter_nd: the indices i32[2, 3] must be […, k], each a point in the first k of the 2 axes of f32[3, 4]
-            scatter_nd: what is written has the shape [3]; for points [2, 2] in [3, 4] it must be [2]
+            scatter_nd: the indices i32[2, 3] must have the shape […, k] and name points in the first k of the 2 axes of f32[3, 4]
+            scatter_nd: the updates have the shape [3]; for points [2, 2] in [3, 4] it must be [2]
         "#]],
     );
 }
@@ -92,8 +92,8 @@ fn boxes_at_computed_places() {
             dynamic_slice: 1 starts and 2 sizes were given; f32[3, 4] has 2 axes
             dynamic_slice: a box of [4, 1] is not within f32[3, 4]
             dynamic_slice: 2 starts and 1 sizes were given; f32[3, 4] has 2 axes
-            dynamic_slice: the start of axis 1 must be an integer scalar, it is f32[]
-            dynamic_slice: the start of axis 1 must be an integer scalar, it is i32[1]
+            dynamic_slice: the start of axis 1 must be an integer scalar, not f32[]
+            dynamic_slice: the start of axis 1 must be an integer scalar, not i32[1]
             dynamic_update_slice: a box of [4, 1] is not within f32[3, 4]
             dynamic_update_slice: 2 starts and 1 sizes were given; f32[3, 4] has 2 axes
             dynamic_update_slice: the dtypes differ: f32[3, 4] and i32[1, 1]; convert one with to_dtype()
@@ -105,11 +105,14 @@ fn boxes_at_computed_places() {
 fn indices_that_do_not_fit_are_refused() {
     let (x, at) = (zeros([2, 3]), Tensor::from_slice(&[0i32, 1], [2]));
     check_words(&x.gather(1, &at), "must have the rank of f32[2, 3]");
-    check_words(&x.gather(1, &zeros([2, 1])), "takes integers, not f32");
-    check_words(&x.take_along_axis(0, &Tensor::zeros(DType::I32, [1, 2])), "do not go along with f32[2, 3]");
-    check_words(&x.index_select(0, &Tensor::zeros(DType::I32, [2, 2])), "are not a list");
+    check_words(&x.gather(1, &zeros([2, 1])), "must be integers, not f32");
+    check_words(&x.take_along_axis(0, &Tensor::zeros(DType::I32, [1, 2])), "do not match f32[2, 3]");
+    check_words(&x.index_select(0, &Tensor::zeros(DType::I32, [2, 2])), "are not a vector");
     check_words(&x.gather_nd(&Tensor::zeros(DType::I32, [1, 3])), "first k of the 2 axes");
-    check_words(&x.scatter(1, &Tensor::zeros(DType::I32, [2, 2]), &zeros([1, 2])), "name more elements than");
+    check_words(
+        &x.scatter(1, &Tensor::zeros(DType::I32, [2, 2]), &zeros([1, 2])),
+        "have more elements along an axis than",
+    );
     check_words(&x.index_copy(0, &at, &zeros([2, 2])), "it must be [2, 3]");
     check_words(&x.scatter_nd(&Tensor::zeros(DType::I32, [4, 0]), &zeros([4, 2, 3]), Combine::Set), "name no axis");
     check_words(&x.dynamic_slice(&[Tensor::scalar(0i32)], &[1, 1]), "1 starts and 2 sizes");

@@ -1,6 +1,6 @@
-//! Mistakes in an expression: each names the operation, the shapes and the user's file and line, and none panics.
+//! Faults of invalid expressions. Each names the operation, the shapes, and the user's file and line. None panics.
 //!
-//! `general` has the rules that hold everywhere; the other files the wrong calls of a family each.
+//! `general` tests the rules for all operations. Each other file tests invalid calls of one family.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -26,7 +26,7 @@ fn integers<const N: usize>(shape: [usize; N]) -> Tensor {
     Tensor::zeros(DType::I32, shape)
 }
 
-/// Checks the whole message of each refused call, a line each. The calls are on lines of this folder.
+/// Checks the whole messages of poisoned tensors, one line for each. The calls must be in this folder.
 #[track_caller]
 fn check_all(refused: impl IntoIterator<Item = Tensor>, expected: Expect) {
     let mut text = String::new();
@@ -42,7 +42,7 @@ fn check_all(refused: impl IntoIterator<Item = Tensor>, expected: Expect) {
     expected.assert_eq(&text);
 }
 
-/// Checks that the message has these words. The call is on a line of this folder.
+/// Checks that the message contains these words. The call must be in this folder.
 #[track_caller]
 fn check_words(refused: &Tensor, words: &str) {
     let fault = refused.fault().expect("the operation must be refused");
@@ -50,7 +50,7 @@ fn check_words(refused: &Tensor, words: &str) {
     assert!(fault.location().file().contains("tests/it/faults/"), "{fault}");
 }
 
-/// Checks what each fault begins with. The calls are on lines of this folder.
+/// Checks the start of each message. The calls must be in this folder.
 #[track_caller]
 fn check_starts(rows: &[(Tensor, &str)]) {
     for (refused, expected) in rows {

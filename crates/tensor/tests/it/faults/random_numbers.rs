@@ -1,4 +1,4 @@
-//! Wrong calls of random draws.
+//! Invalid calls of random draws.
 
 use expect_test::expect;
 use fulmen_tensor::{DType, Tensor, random};
@@ -37,8 +37,8 @@ fn draws() {
             random::beta(&zeros([2]), DType::F32, [2], 1.0, 1.0),
         ],
         expect![[r#"
-            fold_in: a random key is u32[2], this is f32[2]; make one with random::key()
-            fold_in_tensor: the number must be a u32 scalar, it is i32[]
+            fold_in: a random key must be u32[2], not f32[2]; make one with random::key()
+            fold_in_tensor: the number must be a u32 scalar, not i32[]
             uniform: draws floating-point numbers, not i32
             uniform: the lower bound 2 must be below the upper, 1
             uniform: the lower bound NaN must be below the upper, 1
@@ -46,22 +46,22 @@ fn draws() {
             truncated_normal: the lower bound 1 must be below the upper, -1
             randint: draws integers, not f32
             randint: the lower bound 3 must be below the upper, 3
-            randint: the numbers from -1 to 3 are not all of u8, 0 to 255
+            randint: the numbers from -1 to 3 are not all in the range of u8, 0 to 255
             categorical: draws floating-point numbers, not i32
             categorical: axis 2 is not one of the 2 axes of [2, 3]
-            choice: 4 different ones of 3 cannot be chosen
-            choice: the probabilities must be a vector of 3 floats, they are f32[4]
+            choice: cannot choose 4 different numbers out of 3 without replacement
+            choice: the probabilities must be a vector of 3 floats, not f32[4]
             shuffle: axis 1 is not one of the 1 axes of [2]
             bits: [1152921504606846976] has more elements than one draw gives, 4294967295
             gamma: draws floating-point numbers, not i32
-            gamma: alpha must be above 0, it is 0
-            gamma: alpha must be above 0, it is NaN
+            gamma: alpha must be above 0, not 0
+            gamma: alpha must be above 0, not NaN
             gamma: alpha, f32[3], does not broadcast to [2]
-            gamma: alpha must be floating-point numbers, they are i32[2]
-            gamma: a random key is u32[2], this is f32[2]; make one with random::key()
-            beta: a must be above 0, it is -1
-            beta: b must be above 0, it is 0
-            beta: a random key is u32[2], this is f32[2]; make one with random::key()
+            gamma: alpha must be floating-point numbers, not i32[2]
+            gamma: a random key must be u32[2], not f32[2]; make one with random::key()
+            beta: a must be above 0, not -1
+            beta: b must be above 0, not 0
+            beta: a random key must be u32[2], not f32[2]; make one with random::key()
         "#]],
     );
 }
@@ -69,7 +69,7 @@ fn draws() {
 #[test]
 fn draws_say_what_they_take() {
     let (key, wrong) = (random::key(0), zeros([2]));
-    let no_key = "a random key is u32[2], this is f32[2]";
+    let no_key = "a random key must be u32[2], not f32[2]";
     let half = Tensor::full(DType::F32, [3], 0.5);
     check_starts(&[
         (random::split(&wrong, 2)[1].clone(), &format!("fold_in: {no_key}")),
@@ -85,7 +85,7 @@ fn draws_say_what_they_take() {
         (random::randint(&key, DType::I32, [2], 1, 1), "randint: the lower bound 1 must be below the upper, 1"),
         (
             random::randint(&key, DType::U8, [2], 0, 257),
-            "randint: the numbers from 0 to 257 are not all of u8, 0 to 255",
+            "randint: the numbers from 0 to 257 are not all in the range of u8, 0 to 255",
         ),
         (random::truncated_normal(&key, DType::F32, [2], 1.0, f64::NAN), "truncated_normal: the lower bound 1 must"),
         (random::gumbel(&key, DType::I32, [2]), "gumbel: draws floating-point numbers, not i32"),
@@ -95,13 +95,17 @@ fn draws_say_what_they_take() {
             random::categorical(&key, &Tensor::zeros(DType::I32, [2]), 0),
             "categorical: draws floating-point numbers, not i32",
         ),
-        (random::permutation(&key, 1 << 40), "permutation: 1099511627776 numbers are more than an i32 counts"),
+        (random::permutation(&key, 1 << 40), "permutation: 1099511627776 numbers are more than an i32 can count"),
         (random::shuffle(&key, &half, 1), "shuffle: axis 1"),
         (random::choice(&key, 0, [1], true, None), "choice: there is nothing to choose from: n is 0"),
-        (random::choice(&key, 2, [3], false, None), "choice: 3 different ones of 2 cannot be chosen"),
+        (
+            random::choice(&key, 2, [3], false, None),
+            "choice: cannot choose 3 different numbers out of 2 without \
+                                                     replacement",
+        ),
         (
             random::choice(&key, 2, [3], true, Some(&half)),
-            "choice: the probabilities must be a vector of 2 floats, they are",
+            "choice: the probabilities must be a vector of 2 floats, not",
         ),
     ]);
 }

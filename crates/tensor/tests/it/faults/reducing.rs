@@ -1,4 +1,4 @@
-//! Wrong calls of reductions, running ones, and products of axes.
+//! Invalid calls of reductions, cumulative reductions and products.
 
 use expect_test::expect;
 use fulmen_tensor::{DType, Tensor};
@@ -104,13 +104,13 @@ fn products() {
             dot_general: the two sides have 1 and 0 batch axes
             dot_general: cannot multiply [2, 3] by [2, 3]: the contracted axes 0 and 1 have 2 and 3 elements
             dot_general: the axes [0] and [0] are not different axes of the left side [2, 3]
-            einsum: this axis of operand 1, [2, 3], has 2 elements, and elsewhere it has 3
+            einsum: this axis of operand 1, [2, 3], has 2 elements, but elsewhere the label has 3
               ij,jk->ik
                  ^
-            einsum: operand 1 has 1 axes, [3], and the equation names 2 of it
+            einsum: operand 1 has 1 axes, [3], but the equation labels 2
               ij,jk->iz
                  ^
-            einsum: the equation names 1 operands, 2 were given
+            einsum: the equation has 1 operands, but 2 were given
               ij->j
                 ^
             einsum: '1' is not a letter, `,`, `...` or `->`
@@ -118,15 +118,15 @@ fn products() {
                ^
             tensordot: cannot multiply [2, 3] by [2, 3]: the contracted axes 0 and 1 have 2 and 3 elements
             tensordot: the two sides have 2 and 1 contracted axes
-            outer: takes two vectors, one is f32[2, 3]
-            trace: [3] has no two axes of rows and columns
+            outer: takes two vectors, but one is f32[2, 3]
+            trace: [3] has fewer than two axes, but rows and columns are needed
             diagonal: axis 1 is not one of the 1 axes of [3]
             diagonal: rows and columns are the same axis 1 of [2, 3]
             diag_embed: matrices of 9223372036854775810 rows and columns of f32[2, 3]: more bytes than a program can address
             diag: takes a vector or a matrix, not []
             linspace: gives floating-point numbers, not i32
-            arange_step: 0 to 1 in steps of 0 is not a row of numbers
-            arange_step: 0 to 1 in steps of 0.5 are not elements of i32
+            arange_step: 0 to 1 in steps of 0 is not a finite sequence of numbers
+            arange_step: 0 to 1 in steps of 0.5 do not fit i32
         "#]],
     );
 }
@@ -144,7 +144,7 @@ fn reductions() {
         (empty.argmin_all(), "argmin_all: [0] has no element along axis 0"),
         (empty.logsumexp(&[0]), "logsumexp: [0, 3] has no element along axis 0"),
         (Tensor::zeros(DType::Bool, [0]).argmax_all(), "argmax_all: [0] has no element along axis 0"),
-        (x.var_corrected(&[0], f64::NAN), "var_corrected: the correction NaN is not a number"),
+        (x.var_corrected(&[0], f64::NAN), "var_corrected: the correction must be a finite number, not NaN"),
         (integers.norm(2.0, &[0]), "norm: takes floating-point numbers, not i32"),
         (x.norm(f64::NAN, &[0]), "norm: p is NaN"),
         (empty.norm(f64::INFINITY, &[0]), "norm: f32[0, 3] has no element along the axes [0]"),
@@ -161,10 +161,11 @@ fn products_and_diagonals() {
     check_starts(&[
         (
             Tensor::einsum("ij,jk->ik", &[&x, &y]),
-            "einsum: this axis of operand 1, [4, 5], has 4 elements, and elsewhere it has 3\n  ij,jk->ik\n     ^",
+            "einsum: this axis of operand 1, [4, 5], has 4 elements, but elsewhere the label has 3\n  ij,jk->ik\n     \
+             ^",
         ),
-        (Tensor::einsum("ij->ij", &[]), "einsum: the equation names 1 operands, 0 were given"),
-        (Tensor::einsum("", &[]), "einsum: the equation names 1 operands, 0 were given"),
+        (Tensor::einsum("ij->ij", &[]), "einsum: the equation has 1 operands, but 0 were given"),
+        (Tensor::einsum("", &[]), "einsum: the equation has 1 operands, but 0 were given"),
         (Tensor::einsum("ij,jk->ik", &[&x.gt(0.0), &x.gt(0.0).t()]), "einsum: takes numbers, not bool"),
         (
             x.tensordot(&y, (&[1], &[0])),
@@ -172,16 +173,16 @@ fn products_and_diagonals() {
         ),
         (x.tensordot(&y, (&[1], &[])), "tensordot: the two sides have 1 and 0 contracted axes"),
         (x.tensordot(&y, (&[2], &[0])), "tensordot: axis 2"),
-        (x.outer(&y), "outer: takes two vectors, one is f32[2, 3]"),
+        (x.outer(&y), "outer: takes two vectors, but one is f32[2, 3]"),
         (x.diagonal(0, 1, -1), "diagonal: rows and columns are the same axis 1 of [2, 3]"),
         (x.diagonal(0, 0, 2), "diagonal: axis 2"),
         (zeros([]).diag_embed(0), "diag_embed: a scalar has no axis to put on a diagonal"),
         (zeros([2]).diag_embed(i64::MIN), "diag_embed: matrices of 9223372036854775810 rows"),
         (zeros([2, 2, 2]).diag(0), "diag: takes a vector or a matrix, not [2, 2, 2]"),
-        (zeros([2]).trace(), "trace: [2] has no two axes of rows and columns"),
+        (zeros([2]).trace(), "trace: [2] has fewer than two axes, but rows and columns are needed"),
         (Tensor::eye(DType::F32, usize::MAX, 2), "eye: f32[18446744073709551615, 2] has more bytes than"),
     ]);
-    // Beyond the corners there is nothing, however far.
+    // A diagonal beyond the corners is empty, whatever its offset.
     for offset in [i64::MIN, -3, 3, i64::MAX] {
         assert_eq!(x.diagonal(offset, 0, 1).ty().to_string(), "f32[0]");
     }

@@ -1,4 +1,4 @@
-//! Wrong calls of sorts and of what picks by order.
+//! Invalid calls of sorts and selections.
 
 use expect_test::expect;
 use fulmen_tensor::{DType, Tensor};
@@ -31,14 +31,14 @@ fn order() {
             sort: axis 0 is not one of the 0 axes of []
             argsort: axis -3 is not one of the 2 axes of [2, 3]
             sort_together: tensor 1 is i32[2] and the first is f32[2, 3]: the shapes differ
-            sort_together: there are 1 tensors and 2 keys among them
+            sort_together: there are 1 tensors, which cannot have 2 keys
             sort: the complex numbers of c64[2, 3] have no order; sort by real(), imag() or abs()
-            topk: there are no 4 elements along axis 1 of [2, 3]
+            topk: axis 1 of [2, 3] has fewer than 4 elements
             topk: axis 2 is not one of the 2 axes of [2, 3]
             kthvalue: there is no element number 0 along axis 1 of [2, 3]
             kthvalue: there is no element number 4 along axis 1 of [2, 3]
             median: [2, 0] has no element along axis 1
-            masked_fill: the mask must be bool, it is f32[2, 3]; make it with lt(), eq() or another comparison
+            masked_fill: the mask must be bool, not f32[2, 3]; make one with lt(), eq() or another comparison
             masked_fill: [4] and [2, 3] do not broadcast: counted from the last, axis -1 has 4 and 3, and neither is 1
             number: 0.5 is not an i32; convert the tensor with to_dtype() first
             full: i32[1125899906842624, 2] has more bytes than a program can address, 2^47
@@ -57,9 +57,9 @@ fn sorts() {
         (together[1].clone(), "sort_together: tensor 1 is f32[2] and the first is f32[2, 3]: the shapes differ"),
         (
             Tensor::sort_together(&[&x], 0, 0, false)[0].clone(),
-            "sort_together: there are 1 tensors and 0 keys among them",
+            "sort_together: there are 1 tensors, which cannot have 0 keys",
         ),
-        (x.topk(4, 1, true).0, "topk: there are no 4 elements along axis 1 of [2, 3]"),
+        (x.topk(4, 1, true).0, "topk: axis 1 of [2, 3] has fewer than 4 elements"),
         (x.topk(1, 2, true).1, "topk: axis 2"),
         (x.kthvalue(0, 1).0, "kthvalue: there is no element number 0 along axis 1 of [2, 3]"),
         (x.kthvalue(4, 1).1, "kthvalue: there is no element number 4"),

@@ -1,4 +1,4 @@
-//! Wrong calls of convolutions, poolings and interpolations.
+//! Invalid calls of convolution, pooling and interpolation.
 
 use expect_test::expect;
 use fulmen_tensor::{Convolution, DType, Interpolation, Pooling, Tensor};
@@ -25,8 +25,8 @@ fn convolutions() {
             convolution: the input f32[1, 2, 5, 5] has 2 channels; the kernel f32[4, 3, 3, 3] in 1 groups takes 3
             convolution: the kernel f32[4, 2, 0, 3] has no element along axis 2
             convolution: stride and dilation must be at least 1
-            convolution: stride, padding and dilation name different numbers of axes: Convolution { stride: [1], padding: Numbers([(0, 0), (0, 0)]), output_padding: [0, 0], dilation: [1, 1], groups: 1 }
-            convolution: stride, padding and dilation name different numbers of axes: Convolution { stride: [1, 1], padding: Numbers([(0, 0), (0, 0)]), output_padding: [0, 0], dilation: [1, 1, 1], groups: 1 }
+            convolution: stride, padding and dilation must have one entry for each spatial axis: Convolution { stride: [1], padding: Numbers([(0, 0), (0, 0)]), output_padding: [0, 0], dilation: [1, 1], groups: 1 }
+            convolution: stride, padding and dilation must have one entry for each spatial axis: Convolution { stride: [1, 1], padding: Numbers([(0, 0), (0, 0)]), output_padding: [0, 0], dilation: [1, 1, 1], groups: 1 }
             convolution: 3 output channels cannot be split into 2 groups
             convolution: a convolution over 1 axes takes an input [batch, channels, …] and a kernel [out, in, …] of rank 3; they are f32[1, 2, 5, 5] and f32[4, 2, 3]
             conv_transpose: the input f32[1, 2, 5, 5] has 2 channels; the kernel f32[3, 4, 3, 3] in 1 groups takes 3
@@ -54,7 +54,7 @@ fn poolings() {
         expect![[r#"
             max_pool: window and stride must be at least 1, axis 2 has 2 and 0
             max_pool: window and stride must be at least 1, axis 2 has 0 and 0
-            max_pool: padding 2 is more than half of the window 2: some windows would hold nothing else
+            max_pool: padding 2 is more than half of the window 2: some windows would hold only padding
             max_pool: f32[1, 2, 5, 5] is not a [batch, channels, …] for windows over 5 axes: Pooling { window: [2, 2, 2, 2, 2], stride: [2, 2, 2, 2, 2], padding: [0, 0, 0, 0, 0], dilation: [1, 1, 1, 1, 1], ceil_mode: false, count_include_pad: true, divisor: None }
             avg_pool: the divisor must be at least 1
             adaptive_avg_pool: the sizes [0, 2] must be from 1 to 1048576
@@ -73,9 +73,9 @@ fn windows_and_grids_that_cannot_be_are_refused() {
     check_words(&x.conv_transpose(&zeros([3, 2, 3, 3]), &how), "has 4 channels");
     check_words(&x.conv_transpose(&w, &how.clone().groups(3)), "in 3 groups");
     check_words(&x.conv_transpose(&w, &how.clone().output_padding([1, 0])), "must be less than the stride");
-    check_words(&x.conv_transpose(&w, &how.clone().same()), "in numbers");
+    check_words(&x.conv_transpose(&w, &how.clone().same()), "does not support same()");
     check_words(&x.conv_transpose(&w, &how.clone().padding([(i64::MIN, 0), (0, 0)])), "2^47");
-    check_words(&x.convolution(&zeros([2, 4, 3, 3]), &how.same().stride([2, 1])), "for stride 1");
+    check_words(&x.convolution(&zeros([2, 4, 3, 3]), &how.same().stride([2, 1])), "requires stride 1");
     check_words(&x.max_pool(&Pooling::new([2, 2]).dilation([0, 1])), "dilation must be at least 1");
     check_words(&x.max_pool(&Pooling::new([2, 2]).padding([2, 0])), "more than half of the window");
     check_words(&x.avg_pool(&Pooling::new([2, 2]).divisor(0)), "at least 1");

@@ -1,10 +1,10 @@
-//! The attributes of a case: what its operation takes besides tensors.
+//! The attributes of a case: the arguments of its operation that are not tensors.
 
 use fulmen_tensor::DType;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Each method reads the attribute of that name as what it returns, and fails the test where it is something else.
+/// Each method reads the attribute as its return type, and fails the test if the attribute has another type.
 #[derive(Clone, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Attrs(Value);
@@ -12,15 +12,15 @@ pub(crate) struct Attrs(Value);
 #[allow(dead_code, reason = "read by the families that have such an attribute")]
 impl Attrs {
     #[track_caller]
-    fn read<T>(&self, name: &str, as_what: impl Fn(&Value) -> Option<T>) -> T {
-        as_what(&self.0[name]).unwrap_or_else(|| panic!("attribute `{name}` of {}", self.0))
+    fn read<T>(&self, name: &str, convert: impl Fn(&Value) -> Option<T>) -> T {
+        convert(&self.0[name]).unwrap_or_else(|| panic!("attribute `{name}` of {}", self.0))
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
         self.0.get(name).is_some_and(|value| !value.is_null())
     }
 
-    /// Another value for an attribute.
+    /// Replaces the value of an attribute.
     pub(crate) fn set(&mut self, name: &str, word: &str) {
         self.0[name] = Value::from(word);
     }
@@ -50,7 +50,7 @@ impl Attrs {
         self.read(name, as_isize)
     }
 
-    /// Also of the words that JSON has no number for: `"nan"`, `"inf"`, `"-inf"`.
+    /// A number, or one of the words for numbers that JSON lacks: `"nan"`, `"inf"`, `"-inf"`.
     #[track_caller]
     pub(crate) fn number(&self, name: &str) -> f64 {
         self.read(name, as_number)
@@ -81,19 +81,19 @@ impl Attrs {
         self.read(name, |v| list(v, as_number))
     }
 
-    /// A list of pairs, as `padding` is.
+    /// A list of pairs, like `padding`.
     #[track_caller]
     pub(crate) fn pairs(&self, name: &str) -> Vec<(i64, i64)> {
         self.read(name, |v| list(v, |pair| Some((pair[0].as_i64()?, pair[1].as_i64()?))))
     }
 
-    /// A list of lists of axes, counted from 0.
+    /// A list of lists of axes, which count from 0.
     #[track_caller]
     pub(crate) fn lists(&self, name: &str) -> Vec<Vec<usize>> {
         self.read(name, |v| list(v, |inner| list(inner, as_usize)))
     }
 
-    /// Axes that may count from the end.
+    /// Axes, which may count from the end.
     #[track_caller]
     pub(crate) fn isizes(&self, name: &str) -> Vec<isize> {
         self.read(name, |v| list(v, as_isize))

@@ -1,4 +1,4 @@
-//! The files of reference values, as `reference/common.py` writes them.
+//! The files of reference values that `reference/common.py` writes.
 
 use fulmen_tensor::{DType, Element, Literal, Shape, Tensor, TensorType};
 use half::{bf16, f16};
@@ -12,7 +12,7 @@ struct File {
     cases: Vec<Case>,
 }
 
-/// An operation at one point: what goes in, what JAX has come out, and the derivative.
+/// An operation at one point: its inputs, and the outputs and gradients of JAX.
 #[derive(Clone, Deserialize)]
 pub(crate) struct Case {
     pub(crate) op: String,
@@ -20,15 +20,15 @@ pub(crate) struct Case {
     pub(crate) attrs: Attrs,
     pub(crate) inputs: Vec<Array>,
     pub(crate) outputs: Vec<Array>,
-    /// What each output is weighted with for the gradients; none for a case about values only.
+    /// The weights of each output in the loss for the gradients. Empty for a case about values only.
     pub(crate) cotangents: Vec<Option<Array>>,
-    /// One an input.
+    /// One gradient for each input.
     pub(crate) gradients: Vec<Option<Array>>,
-    /// Why the derivative at this point is not a limit of differences.
+    /// The reason why the derivative at this point is not a limit of differences.
     pub(crate) kink: Option<String>,
 }
 
-/// A tensor. A complex element is two numbers of `data`.
+/// A tensor. A complex element takes two numbers of `data`.
 #[derive(Clone, Deserialize)]
 pub(crate) struct Array {
     dtype: String,
@@ -45,7 +45,7 @@ impl Case {
         self.inputs.iter().map(Array::ty)
     }
 
-    /// Whether the case is about gradients too.
+    /// Whether the case has gradients.
     pub(crate) fn has_gradients(&self) -> bool {
         self.gradients.iter().any(Option::is_some)
     }
@@ -98,7 +98,8 @@ fn encode(dtype: &str, data: &[Value]) -> Vec<u8> {
     }
 }
 
-/// How far from JAX a number may be: (of itself, of the largest of the tensor). Zero except for floats.
+/// The tolerance against JAX: relative to the number, and to the largest number of the tensor. Zero for dtypes other
+/// than floats.
 fn tolerance(dtype: &str) -> (f64, f64) {
     match dtype {
         "f32" | "c64" => (1e-5, 1e-6),
@@ -118,22 +119,22 @@ fn decode(literal: &Literal) -> Vec<f64> {
     }
 }
 
-/// What is wrong with a value, if something is.
-pub(crate) fn difference(ours: &Literal, expected: &Array) -> Option<String> {
-    if ours.ty() != &expected.ty() {
-        return Some(format!("ours is {}, JAX has {}", ours.ty(), expected.ty()));
+/// A description of the difference from the expected value, if there is one.
+pub(crate) fn difference(actual: &Literal, expected: &Array) -> Option<String> {
+    if actual.ty() != &expected.ty() {
+        return Some(format!("the type is {}, JAX has {}", actual.ty(), expected.ty()));
     }
     let exact = expected.literal();
-    if ours.bytes() == exact.bytes() {
+    if actual.bytes() == exact.bytes() {
         return None;
     }
-    let (of_itself, of_largest) = tolerance(&expected.dtype);
-    let whole = of_itself == 0.0;
-    let (ours, expected) = (decode(ours), decode(&exact));
+    let (relative, relative_to_largest) = tolerance(&expected.dtype);
+    let whole = relative == 0.0;
+    let (actual, expected) = (decode(actual), decode(&exact));
     let largest = expected.iter().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs()));
-    for (i, (a, b)) in ours.iter().zip(&expected).enumerate() {
+    for (i, (a, b)) in actual.iter().zip(&expected).enumerate() {
         let same = a == b || (a.is_nan() && b.is_nan());
-        let close = (a - b).abs() <= of_itself * b.abs() + of_largest * largest;
+        let close = (a - b).abs() <= relative * b.abs() + relative_to_largest * largest;
         if !same && !close {
             return Some(format!("number {i} is {a}, JAX has {b}"));
         }

@@ -1,4 +1,4 @@
-//! That each public function of the crate that records an operation has a row, or a reason to have none.
+//! Checks that each public function that records an operation has a row in the catalogue, or a reason to have none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,9 +6,9 @@ use std::path::Path;
 
 use crate::operations::catalogue::families;
 
-/// Public functions that give tensors and have no row.
+/// Public functions that return tensors but have no row, with the reason.
 const WITHOUT_A_ROW: &[(&str, &str)] = &[
-    ("broadcast_in_dim", "broadcast_to is it along the last axes"),
+    ("broadcast_in_dim", "broadcast_to covers the last axes"),
     ("mean_all", "mean over all axes"),
     ("sum_all", "sum over all axes"),
     ("flatten", "reshape"),
@@ -22,12 +22,12 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
     ("arange", "no input: programs.rs"),
     ("with_sharding", "the identity on one device: sharding.rs"),
     ("all_gather", "the identity on one device: sharding.rs"),
-    ("gathered_from", "no operation: what all_gather was given"),
-    ("row_of", "no operation: what index was given"),
-    ("random::fold_in_tensor", "fold_in is it for a number"),
+    ("gathered_from", "no operation: returns the operand of all_gather"),
+    ("row_of", "no operation: returns the operand of index"),
+    ("random::fold_in_tensor", "fold_in covers it for a number"),
     ("random::fold_in_name", "fold_in of a hash"),
-    ("random::gamma", "drawn otherwise than by JAX: gamma.rs has the distribution"),
-    ("random::beta", "made of gamma: gamma.rs"),
+    ("random::gamma", "differs from JAX: gamma.rs tests the distribution"),
+    ("random::beta", "built on gamma: gamma.rs"),
     ("grad", "every gradient of this folder"),
     ("value_and_grad", "grad"),
     ("from_slice", "no operation: every constant of this folder"),
@@ -46,17 +46,17 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
     ("optimization_barrier", "the identity: control_flow.rs"),
 ];
 
-/// Constants and leaves: no operation at all.
+/// Constants and leaves, which record no operation.
 const NO_OPERATIONS: [&str; 8] =
     ["scalar", "zeros", "ones", "zeros_like", "ones_like", "poison", "placeholder", "from_array"];
 
-/// Whether a type says that a function gives tensors.
-fn gives_tensors(ty: &str) -> bool {
+/// Whether a return type contains a tensor.
+fn returns_tensors(ty: &str) -> bool {
     ty.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "Tensor")
 }
 
-/// The names in the tables that a macro makes methods of: the word under each doc comment.
-fn of_tables(text: &str, found: &mut BTreeSet<String>) {
+/// Collects the names of methods in macro tables: the word below each doc comment.
+fn collect_tables(text: &str, names: &mut BTreeSet<String>) {
     let mut in_table = false;
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
@@ -67,17 +67,17 @@ fn of_tables(text: &str, found: &mut BTreeSet<String>) {
         let rest = next.strip_prefix("    ").unwrap_or_default();
         let word = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
         if !word.is_empty() && word != "static" && rest[word.len()..].starts_with([',', ' ', ';', '(']) {
-            found.insert(word.to_owned());
+            names.insert(word.to_owned());
         }
     }
 }
 
-/// The public functions of a source file that give tensors: methods of `Tensor` and free functions.
-fn of_file(path: &Path, prefix: &str, found: &mut BTreeSet<String>) {
+/// Collects the public functions of a source file that return tensors: methods of `Tensor` and free functions.
+fn collect_file(path: &Path, prefix: &str, names: &mut BTreeSet<String>) {
     let text = fs::read_to_string(path).unwrap();
-    // The tests of a file, not what is compiled for them in its middle.
+    // Leave out the tests at the end of the file.
     let text = text.split("\n#[cfg(test)]").next().unwrap();
-    of_tables(text, found);
+    collect_tables(text, names);
     let (mut methods, mut in_macro) = (false, false);
     let mut rest = text;
     while let Some(line) = rest.lines().next() {
@@ -92,13 +92,13 @@ fn of_file(path: &Path, prefix: &str, found: &mut BTreeSet<String>) {
         };
         if let Some((name, prefix)) = name {
             let signature = rest.split(" {").next().unwrap();
-            let gives = signature.rsplit_once("->").is_some_and(|(_, ty)| gives_tensors(ty));
+            let has_tensor = signature.rsplit_once("->").is_some_and(|(_, ty)| returns_tensors(ty));
             match name.strip_prefix('$') {
-                _ if !gives => {}
+                _ if !has_tensor => {}
                 Some(_) => {}
                 None => {
                     let end = name.find(['(', '<']).unwrap();
-                    found.insert(format!("{prefix}{}", &name[..end]));
+                    names.insert(format!("{prefix}{}", &name[..end]));
                 }
             }
         }
@@ -106,25 +106,25 @@ fn of_file(path: &Path, prefix: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-fn of_folder(folder: &Path, prefix: &str, found: &mut BTreeSet<String>) {
+fn collect_folder(folder: &Path, prefix: &str, names: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let prefix = if name == "random" { "random::" } else { prefix };
         if path.is_dir() {
-            of_folder(&path, prefix, found);
+            collect_folder(&path, prefix, names);
         } else if name != "tests" {
-            of_file(&path, prefix, found);
+            collect_file(&path, prefix, names);
         }
     }
 }
 
 #[test]
 fn every_public_operation_has_a_row_or_a_reason_to_have_none() {
-    let mut found = BTreeSet::new();
-    of_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut found);
+    let mut names = BTreeSet::new();
+    collect_folder(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), "", &mut names);
     for known in ["matmul", "exp", "lt", "maximum", "random::uniform", "grad"] {
-        assert!(found.contains(known), "{known} is not among the functions found: {found:?}");
+        assert!(names.contains(known), "{known} is not among the public functions: {names:?}");
     }
     let families = families();
     let rows: BTreeSet<&str> =
@@ -132,12 +132,12 @@ fn every_public_operation_has_a_row_or_a_reason_to_have_none() {
     let mut exceptions: BTreeMap<&str, &str> = WITHOUT_A_ROW.iter().copied().collect();
     exceptions.extend(NO_OPERATIONS.map(|name| (name, "no operation")));
     let missing: Vec<&String> =
-        found.iter().filter(|n| !rows.contains(n.as_str()) && !exceptions.contains_key(n.as_str())).collect();
+        names.iter().filter(|n| !rows.contains(n.as_str()) && !exceptions.contains_key(n.as_str())).collect();
     assert!(missing.is_empty(), "these have no row in catalogue/ and no reason in complete.rs: {missing:?}");
-    let unknown: Vec<&&str> = rows.iter().filter(|name| !found.contains(**name)).collect();
+    let unknown: Vec<&&str> = rows.iter().filter(|name| !names.contains(**name)).collect();
     assert!(unknown.is_empty(), "these rows name no public function: {unknown:?}");
     for (name, reason) in exceptions {
-        assert!(found.contains(name), "{name} is no longer a function ({reason})");
+        assert!(names.contains(name), "{name} is no longer a function ({reason})");
         assert!(!rows.contains(name), "{name} has a row, so it is not an exception ({reason})");
     }
 }

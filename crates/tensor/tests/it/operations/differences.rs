@@ -1,13 +1,13 @@
-//! Gradients against central differences, `(f(x + h) − f(x − h)) / 2h`: the cases of `reference`, their floats as f64.
+//! Compares gradients with central differences, `(f(x + h) − f(x − h)) / 2h`, for the cases of `reference` in f64.
 //!
-//! All cases of an operation are one program with one parameter, so that to move one number of each case is one call.
+//! All cases of an operation form one program with one parameter, so that one call moves one number of each case.
 
 use fulmen_tensor::{Argument, DType, Function, Literal, Runtime, Tensor, TensorType, grad};
 
 use crate::operations::case::Case;
 use crate::operations::catalogue::{Family, Row};
 
-/// As many numbers of an input are moved, evenly over it.
+/// The number of elements of an input that are moved, evenly spaced.
 const MOVED: usize = 24;
 
 type Outputs<'a> = dyn Fn(&[Tensor]) -> Vec<Tensor> + 'a;
@@ -19,9 +19,9 @@ pub(crate) struct Point<'a> {
     pub(crate) function: Box<Outputs<'a>>,
 }
 
-/// What goes into a function at a point.
+/// The input of a function at a point.
 pub(crate) enum Input {
-    /// Differentiated. Complex numbers are two floats each.
+    /// A differentiated input. A complex number is two floats.
     Floats {
         shape: Vec<usize>,
         values: Vec<f64>,
@@ -44,7 +44,7 @@ impl Point<'_> {
         self.inputs.iter().flat_map(|input| input.values().iter().copied())
     }
 
-    /// The places, among the numbers of this point, that are moved.
+    /// The indices of the numbers of this point that are moved.
     fn moved(&self) -> Vec<usize> {
         let (mut start, mut places) = (0, vec![]);
         for input in &self.inputs {
@@ -65,13 +65,12 @@ impl Point<'_> {
                     let part = numbers.narrow(0, start, values.len());
                     start += values.len();
                     wrt.push(part.clone());
-                    x.push(match complex {
-                        false => part.reshape(shape.as_slice()),
-                        true => {
-                            let parts = part.reshape([values.len() / 2, 2]);
-                            let parts = [0, 1].map(|i| parts.narrow(1, i, 1).reshape(shape.as_slice()));
-                            Tensor::complex(&parts[0], &parts[1])
-                        }
+                    x.push(if *complex {
+                        let parts = part.reshape([values.len() / 2, 2]);
+                        let parts = [0, 1].map(|i| parts.narrow(1, i, 1).reshape(shape.as_slice()));
+                        Tensor::complex(&parts[0], &parts[1])
+                    } else {
+                        part.reshape(shape.as_slice())
                     });
                 }
                 Input::Constant(literal) => x.push(literal.to_tensor()),
@@ -87,7 +86,7 @@ impl Point<'_> {
         for (i, y) in parts.enumerate() {
             let n = y.shape().num_elements();
             let weights = (Tensor::arange(DType::F64, n) * 0.37 + (0.5 + i as f64)).sin().reshape(y.shape());
-            // What is NaN by design, as an index outside gives, would hide everything else.
+            // A NaN by design, for example from an index out of range, would hide everything else.
             let known = y.is_finite().select(&y, &y.zeros_like());
             value = value + (known * weights).sum_all();
         }
@@ -100,7 +99,7 @@ impl Point<'_> {
     }
 }
 
-/// What is wrong with the gradients at these points.
+/// The differences that the gradients at these points have from the expected values.
 pub(crate) fn run(name: &str, points: &[Point<'_>]) -> Vec<String> {
     let numbers: Vec<f64> = points.iter().flat_map(Point::numbers).collect();
     let types = [TensorType::new(DType::F64, [numbers.len()])];
@@ -163,7 +162,7 @@ pub(crate) fn run(name: &str, points: &[Point<'_>]) -> Vec<String> {
     wrong
 }
 
-/// The case with its floats as f64, unless it says nothing about smooth points.
+/// The case with its floats as f64. `None` if it is not about smooth points.
 fn point<'a>(row: &'a Row, case: &'a Case) -> Option<Point<'a>> {
     let finite =
         || case.inputs.iter().filter(|a| a.ty().dtype.is_inexact()).flat_map(|a| a.values()).all(f64::is_finite);
@@ -183,7 +182,7 @@ fn point<'a>(row: &'a Row, case: &'a Case) -> Option<Point<'a>> {
     Some(Point { name: &case.name, inputs, function: Box::new(|x| row.record(x, &case.attrs)) })
 }
 
-/// The gradients of every operation of the family that has some.
+/// Checks the gradients of every operation of the family that has gradients.
 pub(crate) fn check(family: &Family) {
     let cases = family.cases();
     let mut wrong = vec![];

@@ -1,4 +1,4 @@
-//! Values and gradients against JAX: the cases of one operation are one program.
+//! Compares values and gradients with JAX. The cases of one operation form one program.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use fulmen_tensor::{Argument, Function, Literal, Runtime, Tensor, TensorType, gr
 use crate::operations::case::{Array, Case, difference};
 use crate::operations::catalogue::{Family, Row};
 
-/// Outputs, and the gradients that JAX has too.
+/// The outputs, and the gradients that JAX has too.
 fn record(row: &Row, case: &Case, x: &[Tensor]) -> Vec<Tensor> {
     let outputs = row.record(x, &case.attrs);
     assert_eq!(outputs.len(), case.outputs.len(), "{}: the number of outputs", case.name);
@@ -23,13 +23,13 @@ fn record(row: &Row, case: &Case, x: &[Tensor]) -> Vec<Tensor> {
     results
 }
 
-/// The part of an output in the loss.
+/// The contribution of an output to the loss.
 fn weigh(output: &Tensor, cotangent: &Array) -> Tensor {
-    // Of complex numbers the real part, which is what JAX's cotangents mean.
+    // For complex numbers, the real part: this is the meaning of JAX's cotangents.
     (output * cotangent.tensor()).real().sum_all()
 }
 
-/// Names and expected values of what `record` gives.
+/// The names and expected values of the results of `record`.
 fn expected(case: &Case) -> Vec<(String, &Array)> {
     let outputs = case.outputs.iter().enumerate().map(|(i, y)| (format!("{}, output {i}", case.name), y));
     let gradients = case.gradients.iter().enumerate();
@@ -37,7 +37,8 @@ fn expected(case: &Case) -> Vec<(String, &Array)> {
     outputs.chain(gradients).collect()
 }
 
-/// Records the cases, each with its own parameters, and runs all as one program: what is wrong with each result.
+/// Records the cases, each with its own parameters, runs all as one program, and returns the differences from the
+/// expected values.
 fn run(row: &Row, cases: &[&Case]) -> Vec<String> {
     let types: Vec<TensorType> = cases.iter().flat_map(|case| case.types()).collect();
     let function = Function::trace(row.op, &types, |mut rest| {
@@ -62,7 +63,7 @@ fn run(row: &Row, cases: &[&Case]) -> Vec<String> {
     wrong.collect()
 }
 
-/// Every case of the family has a row, every row has cases, and they agree.
+/// Checks that every case of the family has a row, that every row has cases, and that all results agree.
 pub(crate) fn check(family: &Family) {
     let cases = family.cases();
     let mut by_op: BTreeMap<&str, Vec<&Case>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! Derivatives of derivatives against central differences.
+//! Compares second derivatives with central differences.
 
 use fulmen_tensor::{
     Argument, Combine, Convolution, DType, Function, Interpolation, Literal, Pooling, Runtime, Tensor, TensorType, grad,
@@ -12,19 +12,19 @@ fn input(shape: &[usize]) -> Input {
     Input::Floats { shape: shape.to_vec(), values: (0..shape.iter().product()).map(number).collect(), complex: false }
 }
 
-/// The gradient of the sum of `f`, as a function.
+/// The gradient of the sum of `f`, as a function of its input.
 fn slope<'a>(name: &'a str, shape: &[usize], f: fn(&Tensor) -> Tensor) -> Point<'a> {
     let function = Box::new(move |x: &[Tensor]| grad(&f(&x[0]).sum_all(), &[&x[0]]));
     Point { name, inputs: vec![input(shape)], function }
 }
 
-/// The same at these numbers.
-fn at<'a>(name: &'a str, numbers: &[f64], f: fn(&Tensor) -> Tensor) -> Point<'a> {
+/// The gradient at these numbers.
+fn point<'a>(name: &'a str, numbers: &[f64], f: fn(&Tensor) -> Tensor) -> Point<'a> {
     let input = Input::Floats { shape: vec![numbers.len()], values: numbers.to_vec(), complex: false };
     Point { inputs: vec![input], ..slope(name, &[0], f) }
 }
 
-/// What the derivative of the derivative of `f` is, elementwise.
+/// The second derivative of `f`, elementwise.
 fn curvature(x: &[f32], f: fn(&Tensor) -> Tensor) -> Vec<f32> {
     let function = Function::trace("curvature", &[TensorType::new(DType::F32, [x.len()])], |inputs| {
         let x = &inputs[0];
@@ -40,10 +40,10 @@ fn curvature(x: &[f32], f: fn(&Tensor) -> Tensor) -> Vec<f32> {
 #[test]
 fn infinite_gradients_of_gradients() {
     let infinity = f32::INFINITY;
-    // JAX's.
+    // The values of JAX.
     assert_eq!(curvature(&[0.0, -0.0], Tensor::cbrt), [-infinity, infinity]);
     assert_eq!(curvature(&[0.0], Tensor::sqrt), [-infinity]);
-    // The limits; JAX and PyTorch have NaN.
+    // The limits, where JAX and PyTorch give NaN.
     assert_eq!(curvature(&[0.0, 1.0], Tensor::logit), [-infinity, infinity]);
 }
 
@@ -52,19 +52,19 @@ fn gradients_of_gradients() {
     let points = [
         slope("tanh", &[3], Tensor::tanh),
         slope("softmax", &[3], |x| x.softmax(0) * x),
-        at("logaddexp of ties", &[0.0, -1.5, 2.0, 0.5], |x| {
+        point("logaddexp of ties", &[0.0, -1.5, 2.0, 0.5], |x| {
             x.logaddexp(&Tensor::from_slice(&[0.0, -1.5, 2.0, 0.7], [4]))
         }),
-        at("logaddexp2 of ties", &[0.0, -1.5, 2.0, 0.5], |x| {
+        point("logaddexp2 of ties", &[0.0, -1.5, 2.0, 0.5], |x| {
             x.logaddexp2(&Tensor::from_slice(&[0.0, -1.5, 2.0, 0.7], [4]))
         }),
-        at("logsumexp of ties", &[0.5, 0.5, 0.5, -1.0], |x| x.logsumexp(&[0])),
-        at("logcumsumexp of ties", &[0.5, 0.5, 0.5, -1.0], |x| x.logcumsumexp(0)),
-        at("softmax of ties", &[0.5, 0.5, 0.5, -1.0], |x| x.softmax(0).narrow(0, 1, 2)),
-        at("hypot of ties", &[0.5, 2.0, -1.0, -3.0], |x| x.hypot(&Tensor::from_slice(&[0.5, 2.0, 1.0, -3.0], [4]))),
-        at("logit", &[0.5, 0.25, 0.9, 0.01], Tensor::logit),
-        at("cbrt", &[0.5, -0.25, 8.0, -0.9], Tensor::cbrt),
-        at("interpolation", &[0.5, 1.0, -2.0, 3.0], |x| {
+        point("logsumexp of ties", &[0.5, 0.5, 0.5, -1.0], |x| x.logsumexp(&[0])),
+        point("logcumsumexp of ties", &[0.5, 0.5, 0.5, -1.0], |x| x.logcumsumexp(0)),
+        point("softmax of ties", &[0.5, 0.5, 0.5, -1.0], |x| x.softmax(0).narrow(0, 1, 2)),
+        point("hypot of ties", &[0.5, 2.0, -1.0, -3.0], |x| x.hypot(&Tensor::from_slice(&[0.5, 2.0, 1.0, -3.0], [4]))),
+        point("logit", &[0.5, 0.25, 0.9, 0.01], Tensor::logit),
+        point("cbrt", &[0.5, -0.25, 8.0, -0.9], Tensor::cbrt),
+        point("interpolation", &[0.5, 1.0, -2.0, 3.0], |x| {
             let y = x.reshape([1, 1, 4]).interpolate(&[7], Interpolation::Linear { align_corners: false });
             &y * &y * &y
         }),
@@ -113,16 +113,16 @@ fn gradients_of_gradients() {
             &y * &y * &y
         }),
         slope("scatter", &[6], |x| {
-            let at = Tensor::from_slice(&[0i32, 3, 5], [3]);
+            let indices = Tensor::from_slice(&[0i32, 3, 5], [3]);
             [Combine::Set, Combine::Add, Combine::Mul, Combine::Max].into_iter().fold(x.zeros_like(), |sum, combine| {
-                let y = x.scatter_reduce(0, &at, &(x.narrow(0, 1, 3) * 1.01), combine);
+                let y = x.scatter_reduce(0, &indices, &(x.narrow(0, 1, 3) * 1.01), combine);
                 sum + &y * &y * &y
             })
         }),
         slope("dynamic_slice", &[5], |x| {
-            let at = [Tensor::scalar(1i32)];
-            let part = x.dynamic_slice(&at, &[3]);
-            let y = x.dynamic_update_slice(&(&part * &part), &at);
+            let indices = [Tensor::scalar(1i32)];
+            let part = x.dynamic_slice(&indices, &[3]);
+            let y = x.dynamic_update_slice(&(&part * &part), &indices);
             &y * &y
         }),
     ];

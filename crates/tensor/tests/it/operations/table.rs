@@ -1,8 +1,8 @@
-//! The book's table of operations and dtypes: what is recorded, and what the compilers for CPUs and TPUs take.
+//! The table of operations and dtypes in the book: which can be recorded, and which the CPU and TPU compilers accept.
 //!
-//! The first case of a row is its template: its float inputs (integers, where it has no floats) become each dtype in turn.
-//! All that is recorded for a dtype is one program, which is halved only where a compiler refuses it: that an operation is
-//! recorded for a dtype and not compiled is a mistake.
+//! The first case of a row is its template. Its float inputs (or its integers, if it has no floats) take each dtype in
+//! turn. All that can be recorded for a dtype forms one program, which is halved only if a compiler rejects it. An
+//! operation that can be recorded for a dtype but not compiled is an error.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,13 +17,13 @@ use crate::operations::attrs::Attrs;
 use crate::operations::case::Case;
 use crate::operations::catalogue::{Family, Row, families};
 
-/// Whether a TPU has the dtype: it emulates some of what is done with 64-bit numbers, lacks the rest (products of
-/// integers, Fourier transforms, how a maximum's gradient is scattered), and takes minutes to say so.
+/// Whether a TPU supports the dtype. For 64-bit numbers it emulates some operations, lacks others (products of
+/// integers, Fourier transforms, the scatter of a maximum's gradient), and takes minutes to report that.
 fn on_a_tpu(dtype: DType) -> bool {
     !["f64", "i64", "u64", "c128"].contains(&dtype.name())
 }
 
-/// The columns: as what each dtype is taken for, those that a TPU has apart from those that it has not.
+/// The columns: kinds of dtypes. Dtypes that a TPU supports are apart from the others.
 fn columns() -> Vec<(String, Vec<DType>)> {
     let groups: [fn(&DType) -> bool; 4] =
         [|d| d.is_integer() && !d.is_unsigned(), |d| d.is_unsigned(), |d| *d == DType::Bool, |d| d.is_complex()];
@@ -52,24 +52,25 @@ struct Item<'a> {
     dtype: DType,
     attrs: Attrs,
     types: Vec<TensorType>,
-    /// The inputs that have the dtype.
+    /// The inputs that take the dtype.
     recast: Vec<usize>,
-    /// Whether values, and whether gradients are part of the program.
+    /// Whether the program contains the values, and whether it contains the gradients.
     parts: (bool, bool),
 }
 
 impl Template<'_> {
-    fn at(&self, dtype: DType) -> Item<'_> {
+    fn item(&self, dtype: DType) -> Item<'_> {
         let (row, mut attrs, mut types) = (self.row, self.case.attrs.clone(), self.case.types().collect::<Vec<_>>());
-        let of = |fits: fn(DType) -> bool| (0..types.len()).filter(|&i| fits(types[i].dtype)).collect::<Vec<_>>();
-        let floats = of(|d| !(d.is_integer() || d == DType::Bool));
+        let inputs_where =
+            |fits: fn(DType) -> bool| (0..types.len()).filter(|&i| fits(types[i].dtype)).collect::<Vec<_>>();
+        let floats = inputs_where(|d| !(d.is_integer() || d == DType::Bool));
         let recast = match floats.is_empty() {
             _ if attrs.has("dtype") => {
                 attrs.set("dtype", dtype.name());
                 floats
             }
-            true if types.iter().any(|ty| ty.dtype.is_integer()) => of(DType::is_integer),
-            true => of(|d| d == DType::Bool),
+            true if types.iter().any(|ty| ty.dtype.is_integer()) => inputs_where(DType::is_integer),
+            true => inputs_where(|d| d == DType::Bool),
             false => floats,
         };
         for &i in &recast {
@@ -84,7 +85,7 @@ impl Item<'_> {
         Item { attrs: self.attrs.clone(), types: self.types.clone(), recast: self.recast.clone(), parts, ..*self }
     }
 
-    /// Values and gradients, which are none where they are refused or where there is none to have.
+    /// The values and gradients. They are empty if recording poisons them, or if there are none.
     fn record(&self, x: &[Tensor]) -> Option<(Vec<Tensor>, Option<Vec<Tensor>>)> {
         let values = self.row.record(x, &self.attrs);
         if values.iter().any(|y| y.fault().is_some()) {
@@ -99,10 +100,10 @@ impl Item<'_> {
         Some((values, gradients))
     }
 
-    /// Whether values and gradients are recorded at this dtype.
+    /// Whether values and gradients can be recorded with this dtype.
     fn recorded(&self) -> (bool, bool) {
         let x: Vec<Tensor> = self.types.iter().map(|ty| Tensor::placeholder("x", ty.clone())).collect();
-        // Without a dtype to choose, the operation gives what it gives.
+        // Without an input to convert, the operation has a fixed result dtype.
         let fixed = self.recast.is_empty() && !self.attrs.has("dtype");
         match self.record(&x) {
             Some((values, _)) if fixed && values[0].dtype() != self.dtype => (false, false),
@@ -112,7 +113,7 @@ impl Item<'_> {
     }
 }
 
-/// The program of several items.
+/// One program for several items.
 fn program(items: &[Item<'_>]) -> Function {
     let types: Vec<TensorType> = items.iter().flat_map(|item| item.types.clone()).collect();
     Function::trace("table", &types, |mut rest| {
@@ -128,12 +129,12 @@ fn program(items: &[Item<'_>]) -> Function {
     })
 }
 
-/// What compiles for one kind of device: nothing, or why it does not.
+/// Compiles for one kind of device. Returns `None`, or the error.
 trait Compiler {
     fn compile(&self, function: &Function) -> Result<(), String>;
 }
 
-/// The least effort: whether a program compiles does not depend on it.
+/// The lowest effort, since it does not affect whether a program compiles.
 fn options() -> CompileOptions {
     CompileOptions::new().partitions(1).optimization(Effort::O0)
 }
@@ -157,7 +158,7 @@ impl Compiler for Tpu {
     }
 }
 
-/// Why items do not compile, for each that does not.
+/// The items that do not compile, each with the error.
 fn refused(compiler: &dyn Compiler, items: &[Item<'_>]) -> Vec<String> {
     let items: Vec<Item<'_>> = items.iter().filter(|i| i.parts.0 || i.parts.1).map(|i| i.with(i.parts)).collect();
     let why = match items.as_slice() {
@@ -178,17 +179,22 @@ fn refused(compiler: &dyn Compiler, items: &[Item<'_>]) -> Vec<String> {
     }
 }
 
-/// `∇` for value and gradient, `✓` for the value.
+/// `∇` for a value with a gradient, `✓` for a value alone.
 fn mark((value, gradient): (bool, bool)) -> Mark {
     value.then_some(if gradient { "∇" } else { "✓" })
 }
 
-/// The mark of a dtype: none where recording refuses it.
+/// The mark of a dtype. Empty if recording rejects the dtype.
 type Mark = Option<&'static str>;
 
-/// The marks of every template at one dtype, once the compilers have taken what they say.
-fn at(dtype: DType, templates: &[Template<'_>], [cpu, tpu]: [&dyn Compiler; 2], wrong: &mut Vec<String>) -> Vec<Mark> {
-    let mut items: Vec<Item<'_>> = templates.iter().map(|template| template.at(dtype)).collect();
+/// The marks of every template for one dtype, after the compilers have accepted the programs.
+fn marks_of(
+    dtype: DType,
+    templates: &[Template<'_>],
+    [cpu, tpu]: [&dyn Compiler; 2],
+    wrong: &mut Vec<String>,
+) -> Vec<Mark> {
+    let mut items: Vec<Item<'_>> = templates.iter().map(|template| template.item(dtype)).collect();
     for item in &mut items {
         item.parts = item.recorded();
     }
@@ -199,24 +205,25 @@ fn at(dtype: DType, templates: &[Template<'_>], [cpu, tpu]: [&dyn Compiler; 2], 
     items.iter().map(|item| mark(item.parts)).collect()
 }
 
-/// A cell for several dtypes, which are named where they differ.
+/// A cell for several dtypes, which are listed if their marks differ.
 fn cell(marks: &[(DType, Mark)]) -> String {
     if marks.iter().all(|m| m.1 == marks[0].1) {
         return marks[0].1.unwrap_or_default().to_owned();
     }
-    let mut found: Vec<(&str, Vec<&str>)> = vec![];
+    let mut dtypes_by_mark: Vec<(&str, Vec<&str>)> = vec![];
     for (dtype, mark) in marks.iter().filter_map(|(dtype, mark)| Some((dtype, (*mark)?))) {
-        match found.iter_mut().find(|f| f.0 == mark) {
+        match dtypes_by_mark.iter_mut().find(|f| f.0 == mark) {
             Some(known) => known.1.push(dtype.name()),
-            None => found.push((mark, vec![dtype.name()])),
+            None => dtypes_by_mark.push((mark, vec![dtype.name()])),
         }
     }
-    let spelled: Vec<String> = found.iter().map(|(mark, dtypes)| format!("{mark} {}", dtypes.join(" "))).collect();
+    let spelled: Vec<String> =
+        dtypes_by_mark.iter().map(|(mark, dtypes)| format!("{mark} {}", dtypes.join(" "))).collect();
     spelled.join(", ")
 }
 
 fn templates(families: &[Family]) -> Vec<Template<'_>> {
-    let (mut found, mut named) = (vec![], BTreeSet::new());
+    let (mut templates, mut named) = (vec![], BTreeSet::new());
     for family in families {
         let cases = family.cases();
         for row in family.rows.iter().filter(|row| !row.methods.is_empty()) {
@@ -225,32 +232,33 @@ fn templates(families: &[Family]) -> Vec<Template<'_>> {
             let has_floats = |case: &&Case| has_elements(case) && case.types().any(|ty| ty.dtype.is_float());
             let case = fitting.clone().find(has_floats).or_else(|| fitting.clone().find(has_elements));
             let case = case.or_else(|| fitting.next()).unwrap();
-            // Rows of the same function would be the same line.
+            // Rows of one function would give the same line.
             if named.insert(row.methods) {
-                found.push(Template { row, case: case.clone() });
+                templates.push(Template { row, case: case.clone() });
             }
         }
     }
-    found
+    templates
 }
 
-/// The table as the code has it.
+/// The table that the code implies.
 fn table(compilers: [&dyn Compiler; 2]) -> String {
     let families = families();
     let (templates, columns) = (templates(&families), columns());
     let heads: String = columns.iter().map(|(name, _)| format!(" {name} |")).collect();
     let mut text = format!("| operation |{heads}\n| --- |{}\n", " --- |".repeat(columns.len()));
     let mut wrong = vec![];
-    let mut of_column = |dtypes: &[DType]| -> Vec<Vec<Mark>> {
-        dtypes.iter().map(|&dtype| at(dtype, &templates, compilers, &mut wrong)).collect()
+    let mut column_marks = |dtypes: &[DType]| -> Vec<Vec<Mark>> {
+        dtypes.iter().map(|&dtype| marks_of(dtype, &templates, compilers, &mut wrong)).collect()
     };
-    let found: Vec<Vec<Vec<Mark>>> = columns.iter().map(|(_, dtypes)| of_column(dtypes)).collect();
-    assert!(wrong.is_empty(), "these are recorded and do not compile:\n{}", wrong.join("\n"));
+    let marks_by_column: Vec<Vec<Vec<Mark>>> = columns.iter().map(|(_, dtypes)| column_marks(dtypes)).collect();
+    assert!(wrong.is_empty(), "these operations can be recorded but do not compile:\n{}", wrong.join("\n"));
     for (i, template) in templates.iter().enumerate() {
         let names: Vec<String> = template.row.methods.iter().map(|name| format!("`{name}`")).collect();
         text += &format!("| {} |", names.join(" "));
-        for ((_, dtypes), found) in columns.iter().zip(&found) {
-            let marks: Vec<_> = dtypes.iter().zip(found).map(|(&d, found)| (d, found[i])).collect();
+        for ((_, dtypes), marks_by_column) in columns.iter().zip(&marks_by_column) {
+            let marks: Vec<_> =
+                dtypes.iter().zip(marks_by_column).map(|(&d, marks_by_column)| (d, marks_by_column[i])).collect();
             text += &format!(" {} |", cell(&marks));
         }
         text += "\n";
@@ -276,6 +284,10 @@ fn the_table_in_the_book_is_what_compiles() {
     let lines: BTreeSet<&str> = chapter[start..end].lines().collect();
     let new: Vec<&str> = expected.lines().filter(|line| !lines.contains(line)).collect();
     let update = std::env::var("UPDATE_EXPECT").as_deref() == Ok("1");
-    assert!(update, "the table is not the code's; UPDATE_EXPECT=1 writes it again. New lines:\n{}", new.join("\n"));
+    assert!(
+        update,
+        "the table in the book does not match the code; set UPDATE_EXPECT=1 to write it again. New lines:\n{}",
+        new.join("\n")
+    );
     fs::write(&path, [&chapter[..start], &expected, &chapter[end..]].concat()).unwrap();
 }

@@ -1,4 +1,4 @@
-//! A table of calls with random attributes, every family's. The fuzzer in `fuzz/` takes the same table.
+//! A table of calls with random attributes, for every family. The fuzzer in `fuzz/` uses the same table.
 
 use fulmen_tensor::{
     Combine, Convolution, DType, Interpolation, PadMode, Pooling, Scan, Tensor, TriangularSolve, checkpoint, cond,
@@ -10,17 +10,17 @@ use super::choices::Choices;
 /// Records an operation on some of the tensors; there is at least one.
 pub(crate) type Call = fn(&mut Choices<'_>, &[Tensor]) -> Vec<Tensor>;
 
-/// Operations of one tensor and no attribute.
+/// Operations of one tensor without attributes.
 macro_rules! of_one {
     ($($method:ident)*) => { [$((stringify!($method), |c, x| vec![c.pick(x).$method()])),*] };
 }
 
-/// Operations of two tensors and no attribute.
+/// Operations of two tensors without attributes.
 macro_rules! of_two {
     ($($method:ident)*) => { [$((stringify!($method), |c, x| vec![c.pick(x).$method(c.pick(x))])),*] };
 }
 
-/// A reduction, or the method that keeps the axes.
+/// A reduction, or its variant that keeps the axes.
 macro_rules! keepdim {
     ($c:expr, $t:ident.$method:ident | $kept:ident($($arg:expr),*)) => {
         if $c.bool() { $t.$kept($($arg),*) } else { $t.$method($($arg),*) }
@@ -255,7 +255,7 @@ fn combine(c: &mut Choices<'_>) -> Combine {
     c.one_of(&[Combine::Set, Combine::Add, Combine::Mul, Combine::Min, Combine::Max])
 }
 
-/// Functions of one axis that give a tensor.
+/// Functions of one axis that return a tensor.
 macro_rules! along {
     ($($method:ident)*) => { [$((stringify!($method), |c, x| {
         let t = c.pick(x);
@@ -457,6 +457,6 @@ const FLOW: &[(&str, Call)] = &[
     }),
 ];
 
-/// Every call by name.
+/// All calls, with their names.
 pub(crate) const CALLS: &[&[(&str, Call)]] =
     &[OF_ONE, OF_TWO, OVER_AXES, ARRANGED, INDEXED, RUNNING, ORDERED, PRODUCTS, DRAWN, FLOW];

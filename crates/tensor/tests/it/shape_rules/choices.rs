@@ -1,9 +1,9 @@
-//! Choices made by a string of bytes, for tests of random cases: the same bytes make the same choices, and
-//! where they end everything is small and plain.
+//! Choices derived from a string of bytes, for tests of random cases. The same bytes give the same choices. After the
+//! end of the bytes, all choices are small and simple.
 
 use fulmen_tensor::{DType, Tensor, TensorType};
 
-/// What is left of the bytes.
+/// The remaining bytes.
 pub(crate) struct Choices<'a>(pub(crate) &'a [u8]);
 
 impl Choices<'_> {
@@ -22,7 +22,7 @@ impl Choices<'_> {
         }
     }
 
-    /// Less than `n`, or 0.
+    /// A number below `n`, or 0.
     pub(crate) fn below(&mut self, n: usize) -> usize {
         self.byte() % n.max(1)
     }
@@ -35,7 +35,7 @@ impl Choices<'_> {
         values[self.below(values.len())]
     }
 
-    /// The size of an axis, a count, a start: small, now and then beyond reason.
+    /// The size of an axis, a count or a start: usually small, sometimes extreme.
     pub(crate) fn size(&mut self) -> usize {
         match self.byte() {
             250 => 1 << 20,
@@ -57,7 +57,7 @@ impl Choices<'_> {
         self.one_of(&[0.5, 1.0, 0.0, -1.0, 2.0, -0.25, 300.0, f64::INFINITY, f64::NAN])
     }
 
-    /// An axis of `x`, seldom none that it has.
+    /// An axis of `x`, rarely one that does not exist.
     pub(crate) fn axis(&mut self, x: &Tensor) -> isize {
         let rank = x.rank() as isize;
         match self.byte() {
@@ -67,13 +67,13 @@ impl Choices<'_> {
         }
     }
 
-    /// A few axes of `x`, perhaps one of them twice.
+    /// A few axes of `x`, sometimes with a duplicate.
     pub(crate) fn axes(&mut self, x: &Tensor) -> Vec<isize> {
         let n = self.below(x.rank() + 1);
         (0..n).map(|_| self.axis(x)).collect()
     }
 
-    /// One for each axis of `x`, seldom one less.
+    /// One number for each axis of `x`, rarely one less.
     fn for_axes<T>(&mut self, x: &Tensor, mut one: impl FnMut(&mut Self, usize) -> T) -> Vec<T> {
         let n = if self.byte() > 250 { x.rank().saturating_sub(1) } else { x.rank() };
         (0..n).map(|axis| one(self, axis)).collect()
@@ -116,9 +116,9 @@ impl Choices<'_> {
         &x[self.below(x.len())]
     }
 
-    /// Types that go together more often than chance would have it: some of the first one's, an index and a condition.
+    /// Types that fit together more often than random ones: some like the first type, an index and a condition.
     pub(crate) fn types(&mut self) -> Vec<TensorType> {
-        // Half of all is f32, since most rules begin with floats.
+        // Half of the types are f32, since most rules require floats.
         let dtype = if self.bool() { self.dtype() } else { DType::F32 };
         let first = TensorType::new(dtype, self.shape());
         let second = match self.below(6) {

@@ -1,4 +1,4 @@
-//! The CPU plugin's verdict on a program's text, from a process of its own: what ends that process is a refusal too.
+//! Compiles a program's text with the CPU plugin in a separate process. A crash of that process counts as a rejection.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -6,9 +6,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{CompileOptions, Effort, Plugin};
 
-/// Set for the process that judges.
+/// The environment variable that marks the separate process.
 const ROLE: &str = "FULMEN_TEST_JUDGES";
-/// What an answer begins with: the test harness prints lines of its own.
+/// The prefix of an answer, since the test harness prints its own lines.
 const ANSWER: &str = "verdict: ";
 
 pub(super) struct Judge(Option<(Child, BufReader<ChildStdout>)>);
@@ -18,7 +18,7 @@ impl Judge {
         Judge(None)
     }
 
-    /// Nothing if the program compiles, or why it does not.
+    /// `None` if the program compiles, else the error.
     pub(super) fn refuses(&mut self, text: &str) -> Option<String> {
         let (child, answers) = self.0.get_or_insert_with(|| {
             let mut child = Command::new(std::env::current_exe().unwrap())
@@ -32,13 +32,14 @@ impl Judge {
             let answers = BufReader::new(child.stdout.take().unwrap());
             (child, answers)
         });
-        let mut to = child.stdin.as_ref().unwrap();
-        let sent =
-            writeln!(to, "{}", text.len()).and_then(|()| to.write_all(text.as_bytes())).and_then(|()| to.flush());
+        let mut input = child.stdin.as_ref().unwrap();
+        let sent = writeln!(input, "{}", text.len())
+            .and_then(|()| input.write_all(text.as_bytes()))
+            .and_then(|()| input.flush());
         let mut line = String::new();
         while sent.is_ok() && matches!(answers.read_line(&mut line), Ok(n) if n > 0) {
-            if let Some(at) = line.find(ANSWER) {
-                let answer = line[at + ANSWER.len()..].trim();
+            if let Some(start) = line.find(ANSWER) {
+                let answer = line[start + ANSWER.len()..].trim();
                 return (!answer.is_empty()).then(|| answer.to_owned());
             }
             line.clear();

@@ -1,5 +1,5 @@
-//! Shape rules against the plugin's own: what a rule accepts must compile with the types it says, and what it refuses the
-//! plugin must refuse, unless the refusal is one of ours.
+//! Compares shape rules with those of the plugin. A recorded call must compile with the types of its rule. A call that
+//! a rule rejects must be rejected by the plugin too, unless it is in [`OURS`].
 
 pub(crate) mod calls;
 pub(crate) mod choices;
@@ -18,18 +18,19 @@ use calls::{CALLS, Call};
 use choices::Choices;
 use judge::Judge;
 
-/// Refusals of programs that the plugin would take: how the operation prints itself, a piece of the message, and why.
+/// Rejections of programs that the plugin accepts: the start of the operation's debug text, a part of the message, and
+/// the reason.
 const OURS: &[(&str, &str, &str)] = &[
     ("", "convert with to_dtype() first", "StableHLO counts with bools; here a user says that they are numbers"),
     ("", "takes real numbers, not c", "chlo has some of these for complex numbers, without a derivative here"),
-    ("Convert", "does not become", "StableHLO takes the real part; here a user says which part"),
+    ("Convert", "cannot convert", "StableHLO takes the real part; here a user says which part"),
     ("Reduce", "has no element along the axes", "StableHLO gives the infinity that a maximum starts from"),
 ];
 
 /// Larger tensors are not compiled: the compiler computes constants while it compiles.
 const LARGE: usize = 1 << 16;
 
-/// The program that gives these results; none where there are none, or where they are large.
+/// The program with these results. `None` if there are no results, or if tensors are large.
 fn program(parameters: &[Tensor], results: Vec<Tensor>) -> Option<String> {
     let function = Function::new("call", parameters.to_vec(), results);
     let small = function.recorded().ok()?.iter().all(|r| r.types.iter().all(|ty| ty.shape.num_elements() < LARGE));
@@ -49,8 +50,8 @@ fn parse(text: &str) -> Option<TensorType> {
     Some(TensorType::new(dtype, sizes?))
 }
 
-/// Types that a refused operation could give: those of its inputs, and, where an attribute is the result's shape or dtype,
-/// that one.
+/// Possible result types of a rejected operation: the types of its inputs, or, if an attribute is the shape or dtype of
+/// the result, that type.
 fn candidates(refused: &Refused) -> Vec<Vec<TensorType>> {
     let inputs = refused.inputs().to_vec();
     let printed = refused.operation();
@@ -66,14 +67,14 @@ fn candidates(refused: &Refused) -> Vec<Vec<TensorType>> {
             (None, None) => vec![],
         };
     }
-    let mut found: Vec<Vec<TensorType>> = vec![vec![first.clone()]];
+    let mut candidates: Vec<Vec<TensorType>> = vec![vec![first.clone()]];
     if inputs.len() > 1 {
-        found.push(inputs);
+        candidates.push(inputs);
     }
-    found
+    candidates
 }
 
-/// The result types that the plugin would have taken of a refused operation, if it would have taken it.
+/// The result types and the program with which the plugin accepts a rejected operation, if there are any.
 fn taken(judge: &mut Judge, refused: &Refused) -> Option<String> {
     let mut pending = candidates(refused);
     let mut tried = BTreeSet::new();
@@ -83,11 +84,12 @@ fn taken(judge: &mut Judge, refused: &Refused) -> Option<String> {
         }
         let parameters: Vec<Tensor> = refused.inputs().iter().map(|ty| Tensor::placeholder("x", ty.clone())).collect();
         let result = refused.forced(&parameters, &outputs);
-        // A text cannot be written of attributes that do not fit at all; then there is nothing to judge.
+        // Invalid attributes may have no text; then there is nothing to compare.
         let text = catch_unwind(AssertUnwindSafe(|| program(&parameters, vec![result])));
         let Ok(Some(text)) = text else { continue };
         let Some(why) = judge.refuses(&text) else { return Some(format!("{outputs:?}\n{text}")) };
-        // `inferred type(s) 'tensor<2xf32>' are incompatible with return type(s)`: nothing else is wrong.
+        // `inferred type(s) 'tensor<2xf32>' are incompatible with return type(s)` means that only the result types are
+        // wrong.
         if let Some((_, rest)) = why.split_once("inferred type(s) ") {
             let inferred = rest.split(" are incompatible").next().unwrap_or_default();
             let types: Option<Vec<TensorType>> = inferred.split(", ").map(|ty| parse(ty.trim_matches('\''))).collect();
@@ -97,14 +99,14 @@ fn taken(judge: &mut Judge, refused: &Refused) -> Option<String> {
     None
 }
 
-/// What came of one call.
+/// The numbers of recorded and rejected calls.
 #[derive(Default)]
 struct Count {
     accepted: usize,
     refused: usize,
 }
 
-/// Records one call with the choices that the bytes make, and asks the plugin.
+/// Records one call with the choices that the bytes give, and compares with the plugin.
 fn judge_call(judge: &mut Judge, name: &str, call: Call, bytes: &[u8], count: &mut Count) -> Result<(), String> {
     let mut choices = Choices(bytes);
     let x: Vec<Tensor> = choices.types().into_iter().map(|ty| Tensor::placeholder("x", ty)).collect();
@@ -141,11 +143,11 @@ fn shape_rules_and_the_plugin_agree() {
     for (i, (name, call)) in CALLS.iter().copied().flatten().enumerate() {
         let config = Config { cases, failure_persistence: None, max_shrink_iters: 64, ..Config::default() };
         let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[i as u8; 32]));
-        let found = runner.run(&vec(proptest::num::u8::ANY, 48), |bytes| {
+        let result = runner.run(&vec(proptest::num::u8::ANY, 48), |bytes| {
             judge_call(&mut judge.borrow_mut(), name, *call, &bytes, &mut count.borrow_mut())
                 .map_err(TestCaseError::fail)
         });
-        if let Err(TestError::Fail(reason, _)) = found {
+        if let Err(TestError::Fail(reason, _)) = result {
             wrong.push(reason.message().to_owned());
         }
     }

@@ -1,4 +1,4 @@
-//! Elementwise arithmetic beyond the four rules, rounding, bounds, and how floats are written.
+//! Elementwise arithmetic beyond the four basic operations, rounding, clamping, and the representation of floats.
 
 use super::{Row, row};
 
@@ -19,8 +19,8 @@ pub(super) fn rows() -> Vec<Row> {
         row("clamp", &["clamp"], |x, _| x[0].clamp(&x[1], &x[2])),
         row("lerp", &["lerp"], |x, _| x[0].lerp(&x[1], &x[2])),
         row("nan_to_num", &["nan_to_num"], |x, a| {
-            let given = |name: &str| a.has(name).then(|| a.number(name));
-            x[0].nan_to_num(a.number("nan"), given("posinf"), given("neginf"))
+            let optional = |name: &str| a.has(name).then(|| a.number(name));
+            x[0].nan_to_num(a.number("nan"), optional("posinf"), optional("neginf"))
         }),
         row("is_nan", &["is_nan"], |x, _| x[0].is_nan()),
         row("is_inf", &["is_inf"], |x, _| x[0].is_inf()),

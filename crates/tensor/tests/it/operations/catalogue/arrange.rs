@@ -1,4 +1,4 @@
-//! Parts, copies and moves of elements, and padding that continues what is there.
+//! Splitting, repeating and moving elements, and padding modes.
 
 use std::ops::Bound;
 

@@ -1,4 +1,4 @@
-//! Bits of integers, logic of booleans, and the bits of one dtype read as another.
+//! Bitwise operations of integers, logical operations of booleans, and bitcasts.
 
 use super::{Row, row};
 

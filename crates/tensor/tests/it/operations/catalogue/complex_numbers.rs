@@ -1,4 +1,4 @@
-//! Complex numbers: their parts, and what takes them besides real ones.
+//! Complex numbers: their parts, and the operations that accept them.
 
 use fulmen_tensor::{DType, Tensor};
 
@@ -27,7 +27,7 @@ pub(super) fn rows() -> Vec<Row> {
             "square" => x[0].square(),
             "reciprocal" => x[0].reciprocal(),
             "sum" => x[0].sum_all(),
-            other => panic!("{other} is in no row"),
+            other => panic!("no row for {other}"),
         }),
         row("of_two_complex", &[], |x, a| match a.str("function") {
             "add" => &x[0] + &x[1],
@@ -38,7 +38,7 @@ pub(super) fn rows() -> Vec<Row> {
             "matmul" => x[0].matmul(&x[1]),
             "eq" => x[0].eq(&x[1]),
             "ne" => x[0].ne(&x[1]),
-            other => panic!("{other} is in no row"),
+            other => panic!("no row for {other}"),
         }),
         row("to_complex", &[], |x, _| {
             let to = if x[0].dtype() == DType::F64 { DType::C128 } else { DType::C64 };

@@ -1,4 +1,4 @@
-//! Running reductions along an axis.
+//! Cumulative reductions along an axis.
 
 use super::{Row, many, pair, row};
 

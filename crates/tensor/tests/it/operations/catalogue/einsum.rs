@@ -1,4 +1,4 @@
-//! Products by Einstein's notation and their kin, and the diagonals that they have.
+//! Einstein notation, related products, and diagonals.
 
 use fulmen_tensor::Tensor;
 

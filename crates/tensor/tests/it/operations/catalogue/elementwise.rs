@@ -1,4 +1,4 @@
-//! Arithmetic, functions of one number, comparisons, and the choice between two tensors.
+//! Arithmetic, unary functions, comparisons, and selection between two tensors.
 
 use super::{Row, row};
 

@@ -1,4 +1,4 @@
-//! Rows taken and added by index, and triangles.
+//! Reading and adding rows by index, and triangles.
 
 use super::{Row, row};
 

@@ -1,4 +1,4 @@
-//! Other grids: interpolation, and windows chosen by the size of the result. The reference is PyTorch.
+//! Interpolation and adaptive pooling. The reference is PyTorch.
 
 use fulmen_tensor::Interpolation;
 

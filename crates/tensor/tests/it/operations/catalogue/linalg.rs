@@ -1,4 +1,4 @@
-//! Linear algebra: the Cholesky factor and triangular equations.
+//! Linear algebra: the Cholesky factor and triangular solves.
 
 use fulmen_tensor::TriangularSolve;
 

@@ -1,28 +1,28 @@
-//! The catalogue of operations: a row an operation, a file a family.
+//! The catalogue of operations: one row for each operation, one file for each family.
 
 use fulmen_tensor::Tensor;
 
 use crate::operations::attrs::Attrs;
 use crate::operations::case::{Case, read};
 
-/// A reduction, or the method that keeps the axes, as the attributes of a case say.
+/// Calls a reduction, or the variant that keeps the axes if the attributes of the case say so.
 macro_rules! keepdim {
     ($attrs:expr, $x:expr, $method:ident, $kept:ident, $($arg:expr),*) => {
         if $attrs.keepdims() { $x.$kept($($arg),*) } else { $x.$method($($arg),*) }
     };
 }
 
-/// What is known of one operation.
+/// The row of one operation.
 pub(crate) struct Row {
-    /// The name that its reference cases carry.
+    /// The name of the operation in the reference cases.
     pub(crate) op: &'static str,
-    /// The public functions that it covers: the name of a method of `Tensor`, else the path within the crate
-    /// (`random::bits`). Empty where it is a composition that users write themselves.
+    /// The public functions that the row covers: the name of a method of `Tensor`, or the path within the crate
+    /// (`random::bits`). Empty for a composition that users write themselves.
     pub(crate) methods: &'static [&'static str],
     record: Record,
-    /// Cases where another value than JAX's is wanted, and why.
+    /// Cases whose expected value differs from JAX, with the reason.
     pub(crate) unlike: &'static [(&'static str, &'static str)],
-    /// Why gradients are not compared with differences, where they are not.
+    /// The reason why gradients are not compared with differences, if they are not.
     pub(crate) no_differences: Option<&'static str>,
 }
 
@@ -59,18 +59,19 @@ impl Row {
         }
     }
 
-    /// Names cases where another value than JAX's is wanted, each with the reason.
+    /// Sets the cases whose expected value differs from JAX, each with the reason.
     pub(crate) fn unlike_jax(self, cases: &'static [(&'static str, &'static str)]) -> Row {
         Row { unlike: cases, ..self }
     }
 
-    /// Says why the gradients of no case are limits of differences in f64. One case says so with `kink=` in its script.
+    /// Sets the reason why no gradient of this operation is a limit of differences in f64. For a single case, its
+    /// script uses `kink=`.
     pub(crate) fn without_differences(self, reason: &'static str) -> Row {
         Row { no_differences: Some(reason), ..self }
     }
 }
 
-/// Operations whose cases are one file of `../../reference`.
+/// The operations whose cases are in one file of `../../reference`.
 pub(crate) struct Family {
     pub(crate) name: &'static str,
     text: &'static str,
@@ -83,12 +84,12 @@ impl Family {
     }
 }
 
-/// Declares the files, lists them, and makes two tests of each.
+/// Declares and lists the families, and makes two tests of each.
 macro_rules! families {
     ($($name:ident),* $(,)?) => {
         $(mod $name;)*
 
-        /// Every family.
+        /// All families.
         pub(crate) fn families() -> Vec<Family> {
             vec![$(family::$name()),*]
         }
@@ -100,7 +101,7 @@ macro_rules! families {
             })*
         }
 
-        /// Values and gradients against JAX, a test a family.
+        /// Compares values and gradients with JAX, one test for each family.
         mod agrees_with_jax {
             $(#[test]
             fn $name() {
@@ -108,7 +109,7 @@ macro_rules! families {
             })*
         }
 
-        /// Gradients against central differences, a test a family.
+        /// Compares gradients with central differences, one test for each family.
         mod agrees_with_differences {
             $(#[test]
             fn $name() {

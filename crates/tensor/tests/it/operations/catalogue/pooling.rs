@@ -1,4 +1,4 @@
-//! Windows that slide over the last axes.
+//! Pooling windows over the last axes.
 
 use fulmen_tensor::Pooling;
 

@@ -1,4 +1,4 @@
-//! Keys, and what is drawn from them.
+//! Random keys and draws.
 
 use fulmen_tensor::{DType, Tensor, random};
 

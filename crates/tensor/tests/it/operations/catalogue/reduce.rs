@@ -1,4 +1,4 @@
-//! Reductions over axes, averages and norms among them, and the positions of the largest and the smallest element.
+//! Reductions along axes, also means and norms, and the indices of the largest and smallest elements.
 
 use super::{Row, row};
 

@@ -1,4 +1,4 @@
-//! Single elements, points and boxes, read and written by index.
+//! Reading and writing single elements, points and slices by index.
 
 use fulmen_tensor::{Combine, Tensor};
 
@@ -10,12 +10,12 @@ fn combine(a: &Attrs) -> Combine {
     all.into_iter().find(|combine| format!("{combine:?}") == a.str("combine")).unwrap()
 }
 
-/// The scalars of a list.
+/// Splits a vector into scalars.
 fn scalars(list: &Tensor) -> Vec<Tensor> {
     (0..list.size(0)).map(|i| list.narrow(0, i, 1).squeeze(0)).collect()
 }
 
-/// The method of its own where there is one, so that all of them are seen.
+/// Calls the specific method for `combine` if there is one, so that all methods are covered.
 fn scatter(x: &[Tensor], a: &Attrs) -> Tensor {
     match combine(a) {
         Combine::Set => x[0].scatter(a.axis(), &x[1], &x[2]),

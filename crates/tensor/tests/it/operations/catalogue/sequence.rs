@@ -1,4 +1,4 @@
-//! Numbers at equal steps, and choice by masks.
+//! Evenly spaced numbers and masks.
 
 use fulmen_tensor::Tensor;
 

@@ -1,4 +1,4 @@
-//! Operations that move elements without computing, and conversions between dtypes.
+//! Operations that move elements without arithmetic, and conversions between dtypes.
 
 use fulmen_tensor::Tensor;
 

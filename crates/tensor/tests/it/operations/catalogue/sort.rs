@@ -1,4 +1,4 @@
-//! Putting in order, and what is read off the order.
+//! Sorting, and operations built on it.
 
 use fulmen_tensor::Tensor;
 
