@@ -295,7 +295,7 @@ pub(crate) fn locate(
 
 /// The block of the one record batch.
 fn check_footer(footer: &[u8], fields: &[Field], key: &str, part: usize) -> Result<Block, String> {
-    let footer = root_as_footer(footer).map_err(|why| format!("its footer is damaged: {why}"))?;
+    let footer = root_as_footer(footer).map_err(|error| format!("its footer is damaged: {error}"))?;
     let schema = footer.schema().ok_or("its footer has no schema")?;
     let metadata = |name: &str| {
         let pairs = schema.custom_metadata()?;
@@ -303,8 +303,8 @@ fn check_footer(footer: &[u8], fields: &[Field], key: &str, part: usize) -> Resu
     };
     for (name, expected) in [(KEY, key), (PART, &part.to_string())] {
         match metadata(name) {
-            Some(found) if found == expected => {}
-            found => return Err(format!("its {name} is {found:?}, expected {expected:?}")),
+            Some(value) if value == expected => {}
+            value => return Err(format!("its {name} is {value:?}, expected {expected:?}")),
         }
     }
     let columns = schema.fields().ok_or("its schema has no fields")?;
@@ -337,7 +337,8 @@ fn check_batch(message: &[u8], fields: &[Field], rows: usize, body: Range<u64>) 
         _ => return Err("its record batch does not start as one".to_owned()),
     };
     let message = message[8..].get(..length).ok_or("the length of its record batch is wrong")?;
-    let message: Message<'_> = root_as_message(message).map_err(|why| format!("its record batch is damaged: {why}"))?;
+    let message: Message<'_> =
+        root_as_message(message).map_err(|error| format!("its record batch is damaged: {error}"))?;
     let batch = message.header_as_record_batch().ok_or("its record batch is something else")?;
     if batch.compression().is_some() {
         return Err("its record batch is compressed".to_owned());
@@ -384,7 +385,7 @@ mod tests {
     }
 
     fn find(bytes: &[u8], rows: usize) -> Result<Vec<Range<u64>>, String> {
-        let read = |at: u64, length: usize| Ok(bytes[at as usize..][..length].to_vec());
+        let read = |offset: u64, length: usize| Ok(bytes[offset as usize..][..length].to_vec());
         locate(&read, bytes.len() as u64, &fields(), rows, "abc", 2).unwrap()
     }
 
@@ -414,10 +415,10 @@ mod tests {
         let bytes = whole(&frame);
         assert!(find(&bytes, 12).is_err());
         let metadata = (0..frame.head.len()).chain(frame.tail_start as usize..bytes.len());
-        for at in metadata {
+        for index in metadata {
             for change in [1, 0x80, 0xff] {
                 let mut damaged = bytes.clone();
-                damaged[at] ^= change;
+                damaged[index] ^= change;
                 if let Ok(columns) = find(&damaged, 11) {
                     assert!(columns.iter().all(|column| column.end <= bytes.len() as u64));
                 }

@@ -87,8 +87,8 @@ impl Build<'_> {
     /// finished ones stay.
     pub(crate) fn run(&self, plan: &mut Plan, tell: &mut dyn FnMut(CacheEvent)) -> Result<()> {
         let todo: VecDeque<usize> = (0..plan.num_parts()).filter(|&part| !plan.is_finished(part)).collect();
-        let there = (0..plan.num_parts()).filter(|&part| plan.is_finished(part));
-        let done = there.map(|part| plan.rows_of(part)).sum();
+        let finished = (0..plan.num_parts()).filter(|&part| plan.is_finished(part));
+        let done = finished.map(|part| plan.rows_of(part)).sum();
         let sample_bytes: usize = plan.fields.iter().map(|field| field.sample_bytes().unwrap_or(0)).sum();
         let piece_rows = (PIECE_BYTES / sample_bytes.max(1)).clamp(1, MOST_PIECE_ROWS);
         let state = State {
@@ -214,8 +214,8 @@ impl Shared<'_> {
         file.write_at(&frame.tail, frame.tail_start)?;
         let entry = PartEntry { number: part, bytes: frame.file_bytes(), sha256: file.finish()? };
         let parts = &mut plan.manifest.parts;
-        let at = parts.partition_point(|entry| entry.number < part);
-        parts.insert(at, entry);
+        let index = parts.partition_point(|entry| entry.number < part);
+        parts.insert(index, entry);
         // Those of unfinished parts will be found again.
         bad.retain(|row| plan.is_finished(row.row / plan.manifest.rows_per_part));
         bad.sort_by_key(|row| row.row);
@@ -312,10 +312,10 @@ impl Reader {
         }
         if state.error.is_none() {
             state.done += rows;
-            if let Some(at) = state.missing.iter().position(|(part, _)| *part == open.part) {
-                state.missing[at].1 -= rows;
-                if state.missing[at].1 == 0 {
-                    state.missing.swap_remove(at);
+            if let Some(index) = state.missing.iter().position(|(part, _)| *part == open.part) {
+                state.missing[index].1 -= rows;
+                if state.missing[index].1 == 0 {
+                    state.missing.swap_remove(index);
                     state.full.push_back(open);
                 }
             }
@@ -327,12 +327,12 @@ impl Reader {
     fn read(&mut self, shared: &Shared<'_>, piece: &Chunk) -> Result<Vec<BadRow>> {
         let manifest = &shared.plan.manifest;
         let mut bad = Vec::new();
-        for at in 0..piece.rows {
-            let row = piece.open.part * manifest.rows_per_part + piece.first + at;
+        for slot in 0..piece.rows {
+            let row = piece.open.part * manifest.rows_per_part + piece.first + slot;
             let (variant, index) = (row / manifest.samples, row % manifest.samples);
             let (epoch, number) = (variant as u64, index as u64);
             let key = SampleKey { seed: manifest.seed, epoch, random_epoch: epoch, index: number };
-            let mut sample = Sample::new(&self.layout, &mut self.memory, at, &mut self.written, key);
+            let mut sample = Sample::new(&self.layout, &mut self.memory, slot, &mut self.written, key);
             let dataset = shared.build.dataset;
             // A panic leaves at most a half-written row, which is cleared or dropped.
             let read = catch_unwind(AssertUnwindSafe(|| dataset.read(index, &mut sample)))
@@ -346,7 +346,7 @@ impl Reader {
                 return Err(error);
             }
             for field in 0..self.layout.fields().len() {
-                self.memory[self.layout.row(field, at)].fill(0);
+                self.memory[self.layout.row(field, slot)].fill(0);
             }
             bad.push(BadRow { row, message: error.to_string() });
         }

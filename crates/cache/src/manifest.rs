@@ -209,7 +209,7 @@ struct AnyFormat {
 /// Parses a manifest.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Plan, String> {
     let manifest: Manifest =
-        serde_json::from_slice(bytes).map_err(|why| format!("it is not a manifest of a cache: {why}"))?;
+        serde_json::from_slice(bytes).map_err(|error| format!("it is not a manifest of a cache: {error}"))?;
     Plan::new(manifest)
 }
 
@@ -245,7 +245,7 @@ pub(crate) fn load(dir: &Path) -> Result<Option<Plan>, Unusable> {
 pub(crate) fn save(dir: &Path, manifest: &Manifest) -> Result<()> {
     let path = dir.join(MANIFEST);
     let text =
-        serde_json::to_vec_pretty(manifest).map_err(|why| Error::runtime("writing the cache's manifest", why))?;
+        serde_json::to_vec_pretty(manifest).map_err(|error| Error::runtime("writing the cache's manifest", error))?;
     write_whole(&path, &text)
 }
 
@@ -273,8 +273,8 @@ fn is_key(dir: &Path) -> bool {
 
 /// The caches at `path`, sorted: the one in this folder, or those in its subfolders.
 pub(crate) fn find(path: &Path) -> Result<Vec<CacheEntry>> {
-    if let Some(found) = CacheEntry::at(path.to_owned()) {
-        return Ok(vec![found]);
+    if let Some(entry) = CacheEntry::at(path.to_owned()) {
+        return Ok(vec![entry]);
     }
     let entries = match std::fs::read_dir(path) {
         Ok(entries) => entries,

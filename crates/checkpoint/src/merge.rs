@@ -57,7 +57,7 @@ pub fn merge(checkpoint: &Checkpoint, to: &dyn Store, folder: &str, options: &Me
         let bytes = bytes_of(tensor.dtype, &tensor.shape).unwrap_or_default();
         let part = Part::whole(name, tensor.dtype, tensor.shape.clone());
         match files.last_mut() {
-            Some((filled, parts)) if options.max_shard_bytes.is_none_or(|most| *filled + bytes <= most) => {
+            Some((filled, parts)) if options.max_shard_bytes.is_none_or(|limit| *filled + bytes <= limit) => {
                 *filled += bytes;
                 parts.push(part);
             }

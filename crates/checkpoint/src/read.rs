@@ -158,13 +158,13 @@ impl Checkpoint {
         })
     }
 
-    fn read_into(&self, name: &str, tensor: &TensorEntry, wanted: &Rectangle, into: &mut [u8]) -> Result<()> {
+    fn read_into(&self, name: &str, tensor: &TensorEntry, region: &Rectangle, into: &mut [u8]) -> Result<()> {
         let size = size_of(tensor.dtype).unwrap_or(1);
         for part in &tensor.parts {
-            let Some(common) = part.rectangle.intersection(wanted) else { continue };
+            let Some(common) = part.rectangle.intersection(region) else { continue };
             self.compare_header(&part.file)?;
             let mut blocks = Blocks::new(self, name, tensor, part);
-            part.rectangle.runs(wanted, &common, |from, to, run| {
+            part.rectangle.runs(region, &common, |from, to, run| {
                 let to = (to * size) as usize;
                 blocks.copy(from * size, &mut into[to..to + (run * size) as usize])
             })?;
@@ -248,10 +248,10 @@ impl<'a> Blocks<'a> {
 
     /// Reads block `number` of the part. `wanted` is the number of blocks, from this one on, that
     /// the caller will read.
-    pub(crate) fn read(&mut self, number: u64, wanted: u64) -> Result<&[u8]> {
+    pub(crate) fn read(&mut self, number: u64, expected: u64) -> Result<&[u8]> {
         let (checkpoint, part) = (self.checkpoint, self.part);
         if number < self.first || number - self.first >= self.compared.len() as u64 {
-            let (start, count) = (number * BLOCK, wanted.clamp(1, WINDOW).min(self.count() - number));
+            let (start, count) = (number * BLOCK, expected.clamp(1, WINDOW).min(self.count() - number));
             self.compared.clear();
             self.window.resize((self.bytes - start).min(count * BLOCK) as usize, 0);
             checkpoint.read_file(&part.file, part.start + start, &mut self.window)?;

@@ -171,12 +171,12 @@ impl ShardWriter {
         }
         let ShardWriter { file, sha256, parts, next, written, .. } = self;
         let Some((_, entry)) = parts.get_mut(*next) else { return Ok(()) };
-        let done = hash_in_parallel(sha256, bytes, || {
+        let result = hash_in_parallel(sha256, bytes, || {
             file.write_all(bytes)?;
             append_checksums(&mut entry.crc32c, *written, bytes);
             Ok(())
         });
-        done.map_err(|e| Error::io("write", &self.place, e))?;
+        result.map_err(|e| Error::io("write", &self.place, e))?;
         self.written += bytes.len() as u64;
         self.skip_full();
         Ok(())

@@ -14,8 +14,8 @@ use fulmen_data::{Error, Result};
 pub fn open_unpacked(location: &Location) -> Result<Box<dyn Read + Send>> {
     let mut reader = location.open()?;
     let mut start = [0; 2];
-    let found = fill(&mut reader, &mut start).map_err(|error| location.read_error(error))?;
-    let whole = Cursor::new(start[..found].to_vec()).chain(reader);
+    let count = fill(&mut reader, &mut start).map_err(|error| location.read_error(error))?;
+    let whole = Cursor::new(start[..count].to_vec()).chain(reader);
     Ok(if start == [0x1f, 0x8b] { gunzip(whole) } else { Box::new(whole) })
 }
 

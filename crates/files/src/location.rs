@@ -65,7 +65,7 @@ enum Place {
 }
 
 fn parse(text: &str) -> Place {
-    let bad = |why: &str| Place::Bad(text.to_owned(), why.to_owned());
+    let bad = |reason: &str| Place::Bad(text.to_owned(), reason.to_owned());
     let Some((scheme, rest)) = text.split_once("://") else { return Place::Local(PathBuf::from(text)) };
     // A slash in front marks it as a local path.
     if scheme.is_empty() || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte)) {
@@ -197,17 +197,17 @@ impl Location {
             Target::Local(path) => {
                 let size = local::size(path)?;
                 let length = usize::try_from(range.end - range.start).ok().filter(|_| range.end <= size);
-                let Some(length) = length else { return Err(self.beyond(&range, size)) };
+                let Some(length) = length else { return Err(self.range_error(&range, size)) };
                 local::read_at(path, range.start, length)
             }
             Target::Store(object) => match remote::read_range(object, &self.options, range.clone())? {
                 Ok(bytes) => Ok(bytes),
-                Err(size) => Err(self.beyond(&range, size)),
+                Err(size) => Err(self.range_error(&range, size)),
             },
         }
     }
 
-    fn beyond(&self, range: &Range<u64>, size: u64) -> Error {
+    fn range_error(&self, range: &Range<u64>, size: u64) -> Error {
         self.error(format!("bytes {} to {} were requested, but the file has {size}", range.start, range.end))
     }
 
@@ -228,11 +228,11 @@ impl Location {
         match self.place()? {
             Target::Local(path) => Ok(local::list(path)?.into_iter().map(|path| self.at(Place::Local(path))).collect()),
             Target::Store(object) => {
-                let found = remote::list(object, &self.options)?;
-                if found.is_empty() {
+                let keys = remote::list(object, &self.options)?;
+                if keys.is_empty() {
                     return Err(Error::missing(format!("{self}: there are no objects below this name")));
                 }
-                Ok(found.into_iter().map(|key| self.at(Place::Store(ObjectPath { key, ..object.clone() }))).collect())
+                Ok(keys.into_iter().map(|key| self.at(Place::Store(ObjectPath { key, ..object.clone() }))).collect())
             }
         }
     }
@@ -252,8 +252,8 @@ impl Location {
             Target::Local(path) => path.as_os_str().as_bytes(),
             Target::Store(object) => object.key.as_bytes(),
         };
-        let mut found = Vec::new();
-        for name in pattern::braces(text).map_err(|why| Error::usage(format!("{self}: {why}")))? {
+        let mut locations = Vec::new();
+        for name in pattern::braces(text).map_err(|error| Error::usage(format!("{self}: {error}")))? {
             let wild = pattern::has_wildcard(&name);
             let place = match self.place()? {
                 Target::Local(_) => Place::Local(local::path(name)),
@@ -262,30 +262,30 @@ impl Location {
                     Place::Store(ObjectPath { key: String::from_utf8_lossy(&name).into_owned(), ..object.clone() })
                 }
             };
-            let one = self.at(place);
+            let location = self.at(place);
             match wild {
-                true => found.extend(one.matching()?),
-                false => found.push(one),
+                true => locations.extend(location.matching()?),
+                false => locations.push(location),
             }
         }
-        Ok(found)
+        Ok(locations)
     }
 
     /// The files that match wildcards.
     fn matching(&self) -> Result<Vec<Location>> {
-        let found: Vec<Location> = match self.place()? {
+        let locations: Vec<Location> = match self.place()? {
             Target::Local(path) => local::matching(path)?.into_iter().map(|path| self.at(Place::Local(path))).collect(),
             Target::Store(object) => {
                 let literal = object.key.split('/').take_while(|part| !pattern::has_wildcard(part.as_bytes()));
-                let below = ObjectPath { key: literal.collect::<Vec<_>>().join("/"), ..object.clone() };
+                let folder = ObjectPath { key: literal.collect::<Vec<_>>().join("/"), ..object.clone() };
                 let wildcards = Wildcards::new(object.key.as_bytes());
-                let keys = remote::list(&below, &self.options)?.into_iter().filter(|key| wildcards.fit(key));
+                let keys = remote::list(&folder, &self.options)?.into_iter().filter(|key| wildcards.fit(key));
                 keys.map(|key| self.at(Place::Store(ObjectPath { key, ..object.clone() }))).collect()
             }
         };
-        match found.is_empty() {
+        match locations.is_empty() {
             true => Err(Error::missing(format!("{self}: no file matches this pattern"))),
-            false => Ok(found),
+            false => Ok(locations),
         }
     }
 
@@ -348,7 +348,7 @@ impl Location {
             Place::Local(path) if path.as_os_str().is_empty() => Err(Error::usage("the path is empty")),
             Place::Local(path) => Ok(Target::Local(path)),
             Place::Store(object) => Ok(Target::Store(object)),
-            Place::Bad(text, why) => Err(Error::usage(format!("{text}: {why}"))),
+            Place::Bad(text, reason) => Err(Error::usage(format!("{text}: {reason}"))),
         }
     }
 
@@ -377,11 +377,11 @@ pub fn fingerprint_all(files: &[Location], fingerprint: &mut Fingerprint) -> Res
     if files.len() < 2 || files.iter().all(|file| file.local().is_some()) {
         return files.iter().try_for_each(|file| file.fingerprint(fingerprint));
     }
-    let found = in_parallel(files, MOST_ASKING, |file| {
+    let fingerprints = in_parallel(files, MOST_ASKING, |file| {
         let mut fingerprint = Fingerprint::new();
         file.fingerprint(&mut fingerprint).map(|()| fingerprint)
     })?;
-    found.iter().for_each(|of| fingerprint.add("file", of.to_string()));
+    fingerprints.iter().for_each(|version| fingerprint.add("file", version.to_string()));
     Ok(())
 }
 

@@ -143,17 +143,17 @@ impl ObjectWriter {
     fn complete(&mut self) -> Result<()> {
         let Some(upload) = self.upload.take() else { return Ok(()) };
         let (connection, size, previous) = (self.connection.clone(), self.written, self.previous.take());
-        let done = wait(async move {
+        let completed = wait(async move {
             let Err(error) = upload.finish().await else { return Ok(Ok(())) };
             // If the answer was lost, the object exists and the upload is no longer known.
             let lost = matches!(error, StoreError::NotFound { .. });
-            let there = if lost { found(&connection).await.unwrap_or_default() } else { None };
-            match there.is_some_and(|meta| meta.size == size && Some(meta) != previous) {
+            let stored = if lost { found(&connection).await.unwrap_or_default() } else { None };
+            match stored.is_some_and(|meta| meta.size == size && Some(meta) != previous) {
                 true => Ok(Ok(())),
                 false => Ok(Err(error)),
             }
         })?;
-        done.map_err(|error| self.explain(&error))
+        completed.map_err(|error| self.explain(&error))
     }
 
     fn explain(&self, error: &StoreError) -> Error {
@@ -191,7 +191,7 @@ impl RetryPolicy for RetryOnce {
         'a: 'b,
         Self: 'b,
     {
-        let again = context.attempt == 1 && matches!(context.failure, RetryFailure::Transport(_));
-        Box::pin(async move { again })
+        let may_retry = context.attempt == 1 && matches!(context.failure, RetryFailure::Transport(_));
+        Box::pin(async move { may_retry })
     }
 }

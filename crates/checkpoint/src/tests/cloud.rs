@@ -31,7 +31,7 @@ pub(super) fn store(url: &str, place: &str, give_up_after: Duration) -> Arc<dyn 
 }
 
 fn newest_step(store: &Arc<dyn Store>, tensors: &[Divided<'_>]) -> Option<u64> {
-    newest(store, |found| read_all(found, tensors).map(|()| found.manifest().run.step)).unwrap().0
+    newest(store, |checkpoint| read_all(checkpoint, tensors).map(|()| checkpoint.manifest().run.step)).unwrap().0
 }
 
 /// All that is done with checkpoints, at an empty place in a bucket.
@@ -41,7 +41,8 @@ pub(super) fn check_place(store: &Arc<dyn Store>, place: &str) {
         let tensors: &[Divided<'_>] = if step == 3 { &LARGE } else { &SMALL };
         write(store, step, tensors, 2).unwrap();
     }
-    let (step, skipped) = newest(store, |found| read_all(found, &LARGE).map(|()| found.manifest().run.step)).unwrap();
+    let (step, skipped) =
+        newest(store, |checkpoint| read_all(checkpoint, &LARGE).map(|()| checkpoint.manifest().run.step)).unwrap();
     assert_eq!(step, Some(3), "{skipped:?}");
     let checkpoint = Checkpoint::open(store.clone(), "step_3").unwrap();
     assert!(verify(&checkpoint).is_empty());
@@ -54,7 +55,7 @@ pub(super) fn check_place(store: &Arc<dyn Store>, place: &str) {
     let writer = CheckpointWriter::new(store.clone(), "step_4").unwrap();
     write_process(&writer, &SMALL, 0, 2).unwrap();
     remove_unfinished(store).unwrap();
-    let names: Vec<String> = list(store).unwrap().into_iter().map(|one| one.name).collect();
+    let names: Vec<String> = list(store).unwrap().into_iter().map(|listed| listed.name).collect();
     assert_eq!(names, ["step_3", "step_2", "merged"]);
     let error = Checkpoint::open(store.clone(), "step_1").unwrap_err();
     assert!(error.is_not_found() && error.to_string().starts_with(&format!("{place}/step_1: ")), "{error}");

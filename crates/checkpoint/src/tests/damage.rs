@@ -36,22 +36,22 @@ fn every_byte_that_flips_is_found_and_an_older_checkpoint_loads() {
         let path = folder.path().join("step_2").join(file);
         let whole = fs::read(&path).unwrap();
         let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
-        for at in 0..whole.len() {
+        for index in 0..whole.len() {
             let mut bytes = whole.clone();
-            bytes[at] ^= 1 << (at % 8);
+            bytes[index] ^= 1 << (index % 8);
             fs::write(&path, bytes).unwrap();
             let error = older_loads(&store);
             let part = match file {
                 "manifest.json" => "manifest.json",
-                _ if at < header => "the header",
+                _ if index < header => "the header",
                 _ => "of the tensor `",
             };
             let text = error.to_string();
-            assert!(error.is_damaged() && text.contains(file) && text.contains(part), "{at}: {text}");
+            assert!(error.is_damaged() && text.contains(file) && text.contains(part), "{index}: {text}");
             if file != "manifest.json" {
                 let checkpoint = Checkpoint::open(store.clone(), "step_2").unwrap();
                 let damaged = verify(&checkpoint);
-                assert!(matches!(&damaged[..], [one] if one.to_string() == text), "{at}: {damaged:?}");
+                assert!(matches!(&damaged[..], [error] if error.to_string() == text), "{index}: {damaged:?}");
             }
         }
         fs::write(&path, whole).unwrap();
@@ -86,7 +86,8 @@ fn a_shard_that_is_missing_is_named_and_the_only_good_checkpoint_is_kept() {
     write(&store, 3, &SMALL, 1).unwrap();
     assert_eq!(prune(&store, &Keep { last: 1, ..Keep::default() }).unwrap(), ["step_1"]);
     assert!(!folder.path().join("step_1").exists());
-    let listed: Vec<_> = list(&store).unwrap().into_iter().map(|one| (one.name, one.checkpoint.is_ok())).collect();
+    let listed: Vec<_> =
+        list(&store).unwrap().into_iter().map(|listed| (listed.name, listed.checkpoint.is_ok())).collect();
     assert_eq!(listed, [("step_3".to_owned(), true), ("step_2".to_owned(), false)]);
 }
 

@@ -46,14 +46,14 @@ impl Drop for Server {
 impl Server {
     /// A server for a test; `None` where there can be none, which is an error if the environment asks for one.
     pub(crate) fn for_test(test: &str) -> Option<Server> {
-        let why = match Server::start() {
+        let reason = match Server::start() {
             Ok(server) => return Some(server),
-            Err(why) => why,
+            Err(reason) => reason,
         };
         let required = std::env::var_os("FULMEN_TEST_OBJECT_STORES").is_some_and(|set| !set.is_empty() && set != "0");
-        assert!(!required, "FULMEN_TEST_OBJECT_STORES is set, and there is no server: {why}");
+        assert!(!required, "FULMEN_TEST_OBJECT_STORES is set, and there is no server: {reason}");
         // Past the test harness, which keeps what a passing test prints to itself.
-        io::stderr().write_all(format!("\nskipped: {test}: {why}\n").as_bytes()).unwrap();
+        io::stderr().write_all(format!("\nskipped: {test}: {reason}\n").as_bytes()).unwrap();
         None
     }
 
@@ -98,16 +98,16 @@ impl Server {
 fn environment() -> Result<PathBuf, String> {
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
     let folder = exe.ancestors().nth(3).unwrap_or(Path::new(".")).join("object-store-servers");
-    let (python, done) = (folder.join("bin/python"), folder.join("installed"));
-    let wanted = PACKAGES.join(" ");
-    if std::fs::read_to_string(&done).is_ok_and(|found| found == wanted) {
+    let (python, marker) = (folder.join("bin/python"), folder.join("installed"));
+    let packages = PACKAGES.join(" ");
+    if std::fs::read_to_string(&marker).is_ok_and(|installed| installed == packages) {
         return Ok(python);
     }
     finish(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
     finish(
         Command::new(&python).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(PACKAGES),
     )?;
-    std::fs::write(done, wanted).map_err(|e| e.to_string())?;
+    std::fs::write(marker, packages).map_err(|e| e.to_string())?;
     Ok(python)
 }
 

@@ -54,11 +54,11 @@ fn merged_files_and_shards_open_with_every_reader_of_the_format() {
     assert_eq!(files.len(), 4, "{files:?}");
     let index = fs::read_to_string(folder.path().join("several/model.safetensors.index.json")).unwrap();
     let index: serde_json::Value = serde_json::from_str(&index).unwrap();
-    let one = fs::read(folder.path().join("one/model.safetensors")).unwrap();
-    let one = SafeTensors::deserialize(&one).unwrap();
+    let merged = fs::read(folder.path().join("one/model.safetensors")).unwrap();
+    let merged = SafeTensors::deserialize(&merged).unwrap();
     for (name, dtype, shape, _) in TENSORS {
         let whole = expected(name, dtype, shape, &Rectangle::whole(shape));
-        assert!(one.tensor(name).unwrap().data() == whole, "{name}");
+        assert!(merged.tensor(name).unwrap().data() == whole, "{name}");
         let file = index["weight_map"][name].as_str().unwrap();
         let file = fs::read(folder.path().join("several").join(file)).unwrap();
         let view = SafeTensors::deserialize(&file).unwrap();

@@ -117,11 +117,11 @@ impl Tiers {
     }
 
     fn names(&self, level: &str) -> Vec<String> {
-        list(&local(&self.folder.path().join(level))).unwrap().into_iter().map(|one| one.name).collect()
+        list(&local(&self.folder.path().join(level))).unwrap().into_iter().map(|listed| listed.name).collect()
     }
 
     fn newest(&self) -> (Option<u64>, Vec<String>) {
-        let load = |one: &Checkpoint| read_all(one, &SMALL).map(|()| one.manifest().run.step);
+        let load = |checkpoint: &Checkpoint| read_all(checkpoint, &SMALL).map(|()| checkpoint.manifest().run.step);
         let (step, skipped) = newest(&self.store(), load).unwrap();
         (step, skipped.iter().map(ToString::to_string).collect())
     }
@@ -148,8 +148,8 @@ fn a_far_store_that_fails_is_tried_again_and_told_until_all_is_there() {
     while tiers.told.lock().unwrap().is_empty() {
         std::thread::yield_now();
     }
-    let told = tiers.told.lock().unwrap()[0].clone();
-    assert!(told.contains("/far/step_") && told.contains("the answer was 503; retrying in 1 s"), "{told}");
+    let message = tiers.told.lock().unwrap()[0].clone();
+    assert!(message.contains("/far/step_") && message.contains("the answer was 503; retrying in 1 s"), "{message}");
     assert!(tiers.tiered.finish(Duration::ZERO).unwrap_err().to_string().contains("the answer was 503"));
     assert!(tiers.names("far").is_empty());
     assert_eq!(tiers.names("near"), ["step_3", "step_2", "step_1"]);

@@ -85,7 +85,7 @@ fn lists_go_on_over_pages_and_patterns_pick_from_them() {
     }
     // Some programs write such an object to create a folder.
     store.put("b/a/sub/", vec![]);
-    let names = |found: Vec<Location>| found.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let names = |locations: Vec<Location>| locations.iter().map(ToString::to_string).collect::<Vec<_>>();
     let folder = at(&store, "s3://b/a");
     let all = ["s3://b/a/sub/t-3.tar", "s3://b/a/t-0.tar", "s3://b/a/t-1.tar", "s3://b/a/t-2.tar", "s3://b/a/t.idx"];
     assert_eq!(names(folder.list().unwrap()), all);
@@ -109,8 +109,8 @@ fn a_list_that_fails_between_two_pages_is_taken_up_where_it_was() {
     names.iter().for_each(|name| store.put(&format!("b/f/{}", name.replace('&', "and")), vec![1]));
     let mut expected: Vec<String> = names.iter().map(|name| format!("s3://b/f/{}", name.replace('&', "and"))).collect();
     expected.sort();
-    let found: Vec<String> = at(&store, "s3://b/f").list().unwrap().iter().map(ToString::to_string).collect();
-    assert_eq!(found, expected);
+    let actual: Vec<String> = at(&store, "s3://b/f").list().unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(actual, expected);
 }
 
 #[test]
@@ -177,9 +177,9 @@ fn every_third_answer_may_fail_in_any_way() {
     for number in 0..9 {
         store.put(&format!("b/f/{number}"), bytes(number * 700));
     }
-    let found = at(&store, "s3://b/f").list().unwrap();
-    assert_eq!(found.len(), 9);
-    for (number, object) in found.iter().enumerate() {
+    let objects = at(&store, "s3://b/f").list().unwrap();
+    assert_eq!(objects.len(), 9);
+    for (number, object) in objects.iter().enumerate() {
         assert_eq!(read(object), bytes(number * 700));
     }
     let dir = tempfile::tempdir().unwrap();
@@ -225,7 +225,7 @@ fn a_store_that_never_works_is_given_up_with_its_name() {
 
 #[test]
 fn what_will_not_pass_is_not_tried_again() {
-    for (status, why) in [
+    for (status, reason) in [
         (403, "AWS_ACCESS_KEY_ID"),
         (404, "the object does not exist"),
         (400, "400"),
@@ -234,7 +234,7 @@ fn what_will_not_pass_is_not_tried_again() {
     ] {
         let store = S3::start(move |_| Answer::Status(status));
         let error = at(&store, "s3://b/k").size().unwrap_err();
-        assert!(error.to_string().contains(why), "{error}");
+        assert!(error.to_string().contains(reason), "{error}");
         assert_eq!(store.seen().len(), 1);
     }
     let error = Location::from("s3://b/k").with_options(StoreOptions::new().set("aws_colour", "red")).size();
@@ -264,11 +264,11 @@ fn uploads_arrive_whole_or_not_at_all() {
         ("PUT", 3) => Answer::Lose,
         _ => Answer::Serve,
     });
-    let told = RefCell::new(Vec::new());
-    at(&store, "s3://b/large").upload(&file, &|sent| told.borrow_mut().push(sent)).unwrap();
+    let progress = RefCell::new(Vec::new());
+    at(&store, "s3://b/large").upload(&file, &|sent| progress.borrow_mut().push(sent)).unwrap();
     assert!(store.get("b/large").unwrap() == large);
-    assert_eq!(told.borrow().last(), Some(&(large.len() as u64)));
-    assert!(told.borrow().is_sorted() && told.borrow().len() == 3);
+    assert_eq!(progress.borrow().last(), Some(&(large.len() as u64)));
+    assert!(progress.borrow().is_sorted() && progress.borrow().len() == 3);
     assert_eq!(store.uploads(), 0);
 
     // The answer to the last request is lost: a complete object stays complete.
@@ -299,15 +299,15 @@ fn google_is_spoken_to_too() {
     folder.join("one").upload(&dir.path().join("file"), &|_| {}).unwrap();
     assert_eq!(read(&folder.join("one")), bytes(5000));
     assert_eq!(folder.list().unwrap(), [folder.join("one")]);
-    let of = || {
+    let fingerprint = || {
         let mut fingerprint = Fingerprint::new();
         folder.join("one").fingerprint(&mut fingerprint).unwrap();
         fingerprint.to_string()
     };
-    let first = of();
-    assert_eq!(first, of());
+    let first = fingerprint();
+    assert_eq!(first, fingerprint());
     store.put("b/folder/one", bytes(5001));
-    assert_ne!(first, of());
+    assert_ne!(first, fingerprint());
 }
 
 #[test]
@@ -417,9 +417,9 @@ fn settings_come_from_the_environment() {
         .output()
         .unwrap();
     assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
-    let seen = store.seen();
+    let requests = store.seen();
     assert!(
-        !seen.is_empty() && seen.iter().all(|request| request.signed_for("eu-central-1")),
+        !requests.is_empty() && requests.iter().all(|request| request.signed_for("eu-central-1")),
         "it asked with its keys"
     );
 }
