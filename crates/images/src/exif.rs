@@ -31,12 +31,12 @@ fn find(exif: &[u8]) -> Option<u16> {
         b"MM\0*" => false,
         _ => return None,
     };
-    let short = |at: usize| {
-        let bytes: [u8; 2] = exif.get(at..at.checked_add(2)?)?.try_into().ok()?;
+    let short = |offset: usize| {
+        let bytes: [u8; 2] = exif.get(offset..offset.checked_add(2)?)?.try_into().ok()?;
         Some(if little { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) })
     };
-    let long = |at: usize| {
-        let bytes: [u8; 4] = exif.get(at..at.checked_add(4)?)?.try_into().ok()?;
+    let long = |offset: usize| {
+        let bytes: [u8; 4] = exif.get(offset..offset.checked_add(4)?)?.try_into().ok()?;
         Some(if little { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) })
     };
     let directory = long(4)? as usize;

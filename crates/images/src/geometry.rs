@@ -74,9 +74,9 @@ impl Geometric {
             true => Ok(()),
             false => Err(Error::usage(format!("{self}: a side is not between 1 and {MOST} pixels"))),
         };
-        let range = |name: &str, (low, high): (f64, f64), most: f64| match 0.0 < low && low <= high && high <= most {
+        let range = |name: &str, (low, high): (f64, f64), max: f64| match 0.0 < low && low <= high && high <= max {
             true => Ok(()),
-            false => Err(Error::usage(format!("{self}: the {name} must be ascending, above 0 and at most {most}"))),
+            false => Err(Error::usage(format!("{self}: the {name} must be ascending, above 0 and at most {max}"))),
         };
         let chance = |chance: f64| match (0.0..=1.0).contains(&chance) {
             true => Ok(()),
@@ -195,13 +195,13 @@ impl Orientation {
 
     /// Maps a rectangle of the oriented image back to the original one of this size.
     fn back(&self, rect: Rect, size: ImageSize) -> Rect {
-        let seen = self.size(size);
+        let turned = self.size(size);
         let Rect { mut x, mut y, width, height } = rect;
         if self.flip_x {
-            x = seen.width as isize - x - width as isize;
+            x = turned.width as isize - x - width as isize;
         }
         if self.flip_y {
-            y = seen.height as isize - y - height as isize;
+            y = turned.height as isize - y - height as isize;
         }
         match self.transpose {
             true => Rect { x: y, y: x, width: height, height: width },
@@ -331,21 +331,26 @@ fn random_resized_crop(
 }
 
 /// torchvision's center: half a pixel is rounded to even; if the image is smaller, it moves right and down.
-fn center(of: ImageSize, size: ImageSize) -> Rect {
+fn center(outer: ImageSize, size: ImageSize) -> Rect {
     let start = |all: usize, part: usize| match part > all {
         true => -(((part - all) / 2) as isize),
         false => ((all - part) as f64 / 2.0).round_ties_even() as isize,
     };
-    Rect { x: start(of.width, size.width), y: start(of.height, size.height), width: size.width, height: size.height }
+    Rect {
+        x: start(outer.width, size.width),
+        y: start(outer.height, size.height),
+        width: size.width,
+        height: size.height,
+    }
 }
 
-fn random_crop(of: ImageSize, size: ImageSize, padding: usize, random: &mut SampleRng) -> Result<Rect> {
+fn random_crop(outer: ImageSize, size: ImageSize, padding: usize, random: &mut SampleRng) -> Result<Rect> {
     let room = |all: usize, part: usize| (all + 2 * padding).checked_sub(part);
-    let (Some(rows), Some(columns)) = (room(of.height, size.height), room(of.width, size.width)) else {
+    let (Some(rows), Some(columns)) = (room(outer.height, size.height), room(outer.width, size.width)) else {
         return Err(Error::content(format!(
             "RandomCrop(size={size}, padding={padding}) does not fit into an image of {} x {} pixels; resize before \
              it, or pad more",
-            of.width, of.height
+            outer.width, outer.height
         )));
     };
     let y = random.below(rows + 1) as isize - padding as isize;

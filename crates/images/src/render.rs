@@ -203,12 +203,12 @@ impl ImagePipeline {
         }
         // Resizing the shorter side of a narrow strip would make it extremely long.
         let pixels = |size: ImageSize| (size.width as u64).saturating_mul(size.height as u64);
-        let seen = view.output();
-        if pixels(seen) > self.limits.pixels.max(pixels(size)) {
+        let output = view.output();
+        if pixels(output) > self.limits.pixels.max(pixels(size)) {
             return Err(Error::content(format!(
                 "the steps make {} x {} pixels of {} x {}, over the limit of {}; use resize_exact, crop before \
                  augmentations, or raise the limit with ImagePipeline::max_pixels",
-                seen.width, seen.height, size.width, size.height, self.limits.pixels
+                output.width, output.height, size.width, size.height, self.limits.pixels
             )));
         }
         Ok((view, done))
@@ -244,10 +244,10 @@ impl ImagePipeline {
 }
 
 /// The part of an image that a view shows.
-fn see(view: &View, of: &Image, pipeline: &ImagePipeline) -> Result<Image> {
-    let channels = of.channels();
-    let rect = Rect::all(ImageSize { height: of.height(), width: of.width() });
-    let pixels = Pixels { bytes: of.pixels(), stride: of.width() * channels, channels, rect, eighths: 8 };
+fn see(view: &View, image: &Image, pipeline: &ImagePipeline) -> Result<Image> {
+    let channels = image.channels();
+    let rect = Rect::all(ImageSize { height: image.height(), width: image.width() });
+    let pixels = Pixels { bytes: image.pixels(), stride: image.width() * channels, channels, rect, eighths: 8 };
     let mut rendered = Vec::new();
     resize::render(view, &pixels, pipeline.interpolation, &mut Resizer::new(), &mut rendered)?;
     oriented(&rendered, view.window.size(), view.orientation, channels)

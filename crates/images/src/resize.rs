@@ -106,11 +106,11 @@ fn sample<P: PixelTrait + InnerPixel>(
     resizer: &mut Resizer,
     into: &mut [u8],
 ) -> Result<()> {
-    let refuse = |why: String| Error::usage(format!("cannot resize: {why}; this is a bug in fulmen-images"));
+    let refuse = |reason: String| Error::usage(format!("cannot resize: {reason}; this is a bug in fulmen-images"));
     let rows = pixels.rect.height;
     let bytes = pixels.bytes.get(..rows * pixels.stride).unwrap_or(pixels.bytes);
     let whole = TypedImageRef::<P>::from_buffer((pixels.stride / pixels.channels) as u32, rows as u32, bytes)
-        .map_err(|why| refuse(why.to_string()))?;
+        .map_err(|error| refuse(error.to_string()))?;
     // The decoded part of the crop, in pixels of the scaled source: kernels must not reach beyond it.
     let scale = pixels.eighths as f64 / 8.0;
     let axis =
@@ -126,15 +126,15 @@ fn sample<P: PixelTrait + InnerPixel>(
     let (x, width, left, box_width) = axis(crop.x, crop.width, rect.x, rect.width, seen.x, seen.width, view.size.width);
     let (y, height, top, box_height) =
         axis(crop.y, crop.height, rect.y, rect.height, seen.y, seen.height, view.size.height);
-    let source = TypedCroppedImage::from_ref(&whole, x, y, width, height).map_err(|why| refuse(why.to_string()))?;
+    let source = TypedCroppedImage::from_ref(&whole, x, y, width, height).map_err(|error| refuse(error.to_string()))?;
     let mut target = TypedImage::<P>::from_buffer(seen.width as u32, seen.height as u32, into)
-        .map_err(|why| refuse(why.to_string()))?;
+        .map_err(|error| refuse(error.to_string()))?;
     let algorithm = match interpolation.filter() {
         None => ResizeAlg::Nearest,
         Some((filter, _)) => ResizeAlg::Convolution(filter),
     };
     let options = ResizeOptions::new().resize_alg(algorithm).crop(left, top, box_width, box_height);
-    resizer.resize_typed(&source, &mut target, &options).map_err(|why| refuse(why.to_string()))
+    resizer.resize_typed(&source, &mut target, &options).map_err(|error| refuse(error.to_string()))
 }
 
 /// The output layout: orientation, and channel by channel or pixel by pixel.
@@ -157,12 +157,12 @@ impl Target {
             return;
         }
         if transpose {
-            for (at, (y, x)) in (0..out.height).flat_map(|y| (0..out.width).map(move |x| (y, x))).enumerate() {
+            for (index, (y, x)) in (0..out.height).flat_map(|y| (0..out.width).map(move |x| (y, x))).enumerate() {
                 let column = if flip_y { out.height - 1 - y } else { y };
                 let row = if flip_x { out.width - 1 - x } else { x };
                 let pixel = &from[(row * size.width + column) * channels..][..channels];
                 for (channel, &value) in pixel.iter().enumerate() {
-                    let place = if channels_first { channel * plane + at } else { at * channels + channel };
+                    let place = if channels_first { channel * plane + index } else { index * channels + channel };
                     into[place] = make(channel, value);
                 }
             }
@@ -183,8 +183,8 @@ impl Target {
             } else if channels == 3 {
                 let (red, rest) = into.split_at_mut(plane);
                 let (green, blue) = rest.split_at_mut(plane);
-                let at = y * size.width..(y + 1) * size.width;
-                split(row, [&mut red[at.clone()], &mut green[at.clone()], &mut blue[at]], flip_x, &make);
+                let range = y * size.width..(y + 1) * size.width;
+                split(row, [&mut red[range.clone()], &mut green[range.clone()], &mut blue[range]], flip_x, &make);
             } else {
                 for channel in 0..channels {
                     let to = into[channel * plane + y * size.width..][..size.width].iter_mut();

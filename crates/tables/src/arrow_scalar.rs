@@ -135,11 +135,11 @@ pub(crate) fn store_list(
         (values, start, end) = (children, first, last);
     }
     // A shape of another rank takes the elements in their order.
-    let fits = match found.len() == shape.len() {
+    let shape_matches = match found.len() == shape.len() {
         true => found == shape,
         false => shape.iter().product::<usize>() == end - start,
     };
-    if !fits {
+    if !shape_matches {
         let found = if let [length] = found[..] {
             format!("a list of {length} elements")
         } else {

@@ -173,7 +173,7 @@ impl BlockReader {
     pub(crate) fn find(&self, index: usize) -> Result<(Arc<Block>, usize)> {
         let (number, row) = self.locate(index)?;
         let expected = self.offsets.first(number + 1) - self.offsets.first(number);
-        let found = self.cache.get(number, || {
+        let block = self.cache.get(number, || {
             let block = self.decode.decode(number)?;
             match block.columns.len() {
                 rows if rows == expected => Ok(block),
@@ -183,7 +183,7 @@ impl BlockReader {
                 ))),
             }
         })?;
-        Ok((found, row))
+        Ok((block, row))
     }
 
     pub(crate) fn row(&self, index: usize) -> Result<Row> {
@@ -264,15 +264,15 @@ impl Cache {
 
     fn get(&self, number: usize, decode: impl FnOnce() -> Result<Block>) -> Result<Arc<Block>> {
         let slot = Arc::clone(&lock(&self.state).slots.get_or_insert(number, Default::default).0);
-        let mut held = lock(&slot);
-        if let Some(block) = &*held {
+        let mut slot_guard = lock(&slot);
+        if let Some(block) = &*slot_guard {
             return Ok(Arc::clone(block));
         }
-        let block = Arc::clone(held.insert(Arc::new(decode()?)));
+        let block = Arc::clone(slot_guard.insert(Arc::new(decode()?)));
         let State { slots, bytes: sum } = &mut *lock(&self.state);
         // Other threads may have evicted the slot in the meantime.
-        if let Some((_, known)) = slots.peek_mut(&number).filter(|(found, _)| Arc::ptr_eq(found, &slot)) {
-            (*known, *sum) = (block.bytes, *sum + block.bytes);
+        if let Some((_, slot_bytes)) = slots.peek_mut(&number).filter(|(other, _)| Arc::ptr_eq(other, &slot)) {
+            (*slot_bytes, *sum) = (block.bytes, *sum + block.bytes);
         }
         while *sum > self.limit
             && slots.len() > 1

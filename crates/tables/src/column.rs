@@ -77,12 +77,12 @@ pub enum ColumnRef {
 impl ColumnRef {
     /// The position of this column in a table from file or folder `place`.
     pub(crate) fn find(&self, columns: &[Column], names: &Positions, place: &str) -> Result<usize> {
-        let found = match self {
+        let index = match self {
             ColumnRef::Position(position) => (*position < columns.len()).then_some(*position),
             ColumnRef::Name(name) => names.get(name),
         };
         let names = || columns.iter().map(|column| column.name.as_str());
-        found.ok_or_else(|| Error::field(format!("{place} has no column {self}; {}", known(names()))))
+        index.ok_or_else(|| Error::field(format!("{place} has no column {self}; {}", known(names()))))
     }
 }
 

@@ -136,17 +136,17 @@ impl HfFolder {
         };
         let Config { splits, patterns, .. } = &self.configs[chosen];
         let Some((_, files)) = splits.iter().find(|(split, _)| split == name) else {
-            let known = match &self.splits()[..] {
+            let splits = match &self.splits()[..] {
                 [] => "this configuration has no files here".to_owned(),
                 splits => format!("there are {}", splits.join(", ")),
             };
-            return Err(Error::usage(format!("{}: there is no split `{name}`; {known}", self.place)));
+            return Err(Error::usage(format!("{}: there is no split `{name}`; {splits}", self.place)));
         };
-        let mut found = Vec::new();
+        let mut locations = Vec::new();
         for files in files {
-            found.extend(if *patterns { files.expand()? } else { vec![files.clone()] });
+            locations.extend(if *patterns { files.expand()? } else { vec![files.clone()] });
         }
-        let mut rows = open_files(&found, format!("{} ({name})", self.place))?;
+        let mut rows = open_files(&locations, format!("{} ({name})", self.place))?;
         if rows.features.is_empty() && self.saved {
             self.add_features(&mut rows, name)?;
         }

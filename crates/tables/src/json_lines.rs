@@ -87,8 +87,8 @@ fn parse<T: DeserializeOwned>(line: &[u8], failed: &dyn Fn(String) -> Error) -> 
         let reason = error.to_string();
         // Each line is parsed separately, so `at line 1` would be misleading.
         let reason = reason.split(" at line ").next().unwrap_or_default();
-        let what = if error.is_data() { "the value has an unexpected form" } else { "this is not JSON" };
-        failed(format!("{what} at character {column}: {reason}"))
+        let problem = if error.is_data() { "the value has an unexpected form" } else { "this is not JSON" };
+        failed(format!("{problem} at character {column}: {reason}"))
     })
 }
 

@@ -33,12 +33,12 @@ impl Labels {
     pub(crate) fn find(
         table: &mut BlockReader,
         column: usize,
-        given: Option<&[String]>,
+        names: Option<&[String]>,
         fill: Option<f64>,
     ) -> Result<Labels> {
         let info = &table.columns[column];
-        if let Some(given) = given {
-            return Labels::named(given.into(), info);
+        if let Some(names) = names {
+            return Labels::named(names.into(), info);
         }
         if let Some(classes) = &info.classes {
             return Labels::named(Arc::clone(classes), info);

@@ -64,8 +64,8 @@ impl ParquetInput {
     }
 
     /// The read error, if there was one; otherwise the error that the file is damaged.
-    fn error(&self, why: impl std::fmt::Display) -> Error {
-        self.failed().unwrap_or_else(|| damaged(&self.input, why))
+    fn error(&self, reason: impl std::fmt::Display) -> Error {
+        self.failed().unwrap_or_else(|| damaged(&self.input, reason))
     }
 }
 
@@ -123,7 +123,7 @@ impl ParquetFile {
         let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
         let bytes = ParquetInput::new(input);
         let metadata = guard(input, || ArrowReaderMetadata::load(&bytes, options).map_err(|error| bytes.error(error)))?;
-        check_rows(metadata.metadata()).map_err(|why| damaged(input, why))?;
+        check_rows(metadata.metadata()).map_err(|reason| damaged(input, reason))?;
         Ok(ParquetFile { input: Arc::clone(input), metadata })
     }
 
@@ -257,8 +257,8 @@ impl ParquetBlocks {
     /// The rows of this part, which is the next one in the row group.
     fn next(&self, part: &Part, (reader, bytes): &mut Reader) -> Result<Option<RecordBatch>> {
         let (file, mask) = (&self.files[part.file], &self.masks[part.file]);
-        let undecodable = |why: &dyn std::fmt::Display| {
-            bytes.failed().unwrap_or_else(|| file.undecodable(part.group, mask, part.rows.end, why))
+        let undecodable = |reason: &dyn std::fmt::Display| {
+            bytes.failed().unwrap_or_else(|| file.undecodable(part.group, mask, part.rows.end, reason))
         };
         match catch_quietly(|| reader.next()) {
             Ok(batch) => batch.transpose().map_err(|error| undecodable(&error)),
@@ -332,8 +332,8 @@ impl Iterator for Parts {
         let (number, part) = (self.next, blocks.parts.get(self.next)?);
         let read = self.read(part);
         let group = (part.file, part.group);
-        let lost = |part: &&Part| read.is_err() && (part.file, part.group) == group;
-        self.next += 1 + blocks.parts[number + 1..].iter().take_while(lost).count();
+        let is_lost = |part: &&Part| read.is_err() && (part.file, part.group) == group;
+        self.next += 1 + blocks.parts[number + 1..].iter().take_while(is_lost).count();
         Some(read.map(|batch| (number, blocks.block(part, batch))))
     }
 }

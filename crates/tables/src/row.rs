@@ -199,8 +199,8 @@ impl Row {
                 }
             }
         }
-        let known = known(self.columns().into_iter());
-        Err(Error::field(format!("{} has no column {column}; {known}", self.origin())))
+        let names = known(self.columns().into_iter());
+        Err(Error::field(format!("{} has no column {column}; {names}", self.origin())))
     }
 
     fn mismatch(&self, column: &ColumnRef, mismatch: &Mismatch) -> Error {

@@ -47,7 +47,7 @@ impl Mismatch {
                 "has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"
                     .to_owned()
             }
-            Mismatch::Kind(found, expected) => format!("holds {found}, expected {expected}"),
+            Mismatch::Kind(actual, expected) => format!("holds {actual}, expected {expected}"),
         }
     }
 }
@@ -72,7 +72,7 @@ impl ScalarRef<'_> {
             ScalarRef::Text(text) => format!("the text {}", shorten(text)),
             ScalarRef::Bytes(bytes) => format!("{} bytes", bytes.len()),
             ScalarRef::List(_, start, end) => format!("a list of {} elements", end - start),
-            ScalarRef::Other(what) => (*what).to_owned(),
+            ScalarRef::Other(description) => (*description).to_owned(),
         }
     }
 

@@ -125,7 +125,7 @@ impl<T: Table> TableBuilder<T> {
     /// Names the field that was added last; by default it is named like its column.
     pub fn named(mut self, name: impl Into<String>) -> TableBuilder<T> {
         match self.wanted.last_mut() {
-            Some(wanted) => wanted.name = name.into(),
+            Some(spec) => spec.name = name.into(),
             None => self.fault = Some("`named` names the field before it, but there is none yet".to_owned()),
         }
         self
@@ -135,7 +135,7 @@ impl<T: Table> TableBuilder<T> {
     /// that names its line.
     pub fn fill(mut self, value: f64) -> TableBuilder<T> {
         match self.wanted.last_mut() {
-            Some(wanted) => wanted.fill = Some(value),
+            Some(spec) => spec.fill = Some(value),
             None => self.fault = Some("`fill` is for the field before it, but there is none yet".to_owned()),
         }
         self
@@ -177,7 +177,7 @@ fn check(wanted: &FieldSpec, schema: &[Column], positions: &Positions, place: &s
         wanted.columns.iter().map(|column| column.find(schema, positions, place)).collect::<Result<_>>()?;
     for &column in &columns {
         let column = &schema[column];
-        let (fits, expected) = match wanted.form {
+        let (is_readable, expected) = match wanted.form {
             FieldKind::Values => {
                 (column.kind.fits(wanted.dtype), format!("values that can be read as {}", wanted.dtype))
             }
@@ -186,7 +186,7 @@ fn check(wanted: &FieldSpec, schema: &[Column], positions: &Positions, place: &s
             }
             FieldKind::Label(_) => (Labels::fits(&column.kind), "texts or integers, to number classes by".to_owned()),
         };
-        if !fits {
+        if !is_readable {
             return Err(Error::field(format!(
                 "{place}: column `{}` has the type {}, expected {expected}",
                 column.name, column.found

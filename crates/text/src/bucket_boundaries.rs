@@ -169,15 +169,15 @@ impl Row<'_> {
         let middle = range.start + range.len() / 2;
         let (length, samples) = self.steps[middle];
         let mut best = low;
-        let mut least = u128::MAX;
+        let mut lowest = u128::MAX;
         for before in low..=high.min(middle - 1) {
             let cost = self.costs[before] + u128::from(length) * u128::from(samples - self.steps[before].1);
-            if cost < least {
-                (best, least) = (before, cost);
+            if cost < lowest {
+                (best, lowest) = (before, cost);
             }
         }
-        if least < self.next[middle] {
-            (self.next[middle], self.before[middle]) = (least, best as u32);
+        if lowest < self.next[middle] {
+            (self.next[middle], self.before[middle]) = (lowest, best as u32);
         }
         self.solve(range.start..middle, low, best);
         self.solve(middle + 1..range.end, best, high);

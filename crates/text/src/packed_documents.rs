@@ -127,11 +127,11 @@ impl<T: TokenStore> PackedDocuments<T> {
 
 /// The parts of a document that go into blocks: the start and the length of each.
 pub(super) fn parts(document: u64, length: usize, long: LongDocuments) -> impl Iterator<Item = (u64, u32)> {
-    let kept = match long {
+    let tokens = match long {
         LongDocuments::Split => document,
         LongDocuments::Truncate => document.min(length as u64),
     };
-    (0..kept).step_by(length).map(move |start| (start, (kept - start).min(length as u64) as u32))
+    (0..tokens).step_by(length).map(move |start| (start, (tokens - start).min(length as u64) as u32))
 }
 
 /// The free space of blocks as a tree of maxima: a leaf is a block, and a node has the maximum below it.

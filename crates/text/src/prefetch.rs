@@ -41,7 +41,7 @@ impl<T: Send + 'static> Prefetch<T> {
                 }
             };
             let spawned = thread::Builder::new().name(format!("fulmen-text-{number}")).spawn(work);
-            spawned.map(|_| sender).map_err(|why| Error::runtime("starting a thread that makes documents", why))
+            spawned.map(|_| sender).map_err(|error| Error::runtime("starting a thread that makes documents", error))
         };
         let threads = (0..threads).map(spawn).collect::<Result<_>>()?;
         Ok(Prefetch { items: Some(items), threads, next: 0, pending: VecDeque::new() })
@@ -81,8 +81,8 @@ impl<T: Send + 'static> Iterator for Prefetch<T> {
         }
         self.fill();
         Some(self.pending.pop_front()?.and_then(|StreamItem { index, origin, item }| {
-            let made = item.recv().unwrap_or_else(|_| Err(Error::panic("a thread that makes documents has ended")));
-            finish(index, origin, made)
+            let result = item.recv().unwrap_or_else(|_| Err(Error::panic("a thread that makes documents has ended")));
+            finish(index, origin, result)
         }))
     }
 }
@@ -92,8 +92,8 @@ fn make<T>(item: Deferred<T>) -> Result<T> {
         .unwrap_or_else(|payload| Err(panicked("the stream panicked", payload)))
 }
 
-fn finish<T>(index: u64, origin: String, made: Result<T>) -> Result<StreamItem<T>> {
-    match made {
+fn finish<T>(index: u64, origin: String, result: Result<T>) -> Result<StreamItem<T>> {
+    match result {
         Ok(item) => Ok(StreamItem { index, origin, item }),
         Err(error) => Err(error.at_sample(index, Some(origin))),
     }

@@ -176,9 +176,9 @@ impl TokenCollator {
         let length = match sample.fields().get(first) {
             Some(Field { shape, .. }) if shape.len() == 1 => shape[0],
             other => {
-                let found = other.map_or("there is none".to_owned(), |field| format!("it is {field}"));
+                let actual = other.map_or("there is none".to_owned(), |field| format!("it is {field}"));
                 return Err(Error::field(format!(
-                    "field {first} should hold the tokens as {}, but {found}; give TokenCollator::fields to the \
+                    "field {first} should hold the tokens as {}, but {actual}; give TokenCollator::fields to the \
                      dataset, and their position to `write`",
                     self.field("input_ids")
                 )));

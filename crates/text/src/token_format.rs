@@ -196,8 +196,8 @@ impl Head {
             Some((info.dtype, length as u64, data + info.data_offsets.0 as u64))
         };
         let (width, num_tokens, tokens_at, documents, ends_at) = match (tensor("tokens"), tensor("ends")) {
-            (Some((Dtype::U16, tokens, start)), Some((Dtype::U64, ends, at))) => (2, tokens, start, ends, at),
-            (Some((Dtype::U32, tokens, start)), Some((Dtype::U64, ends, at))) => (4, tokens, start, ends, at),
+            (Some((Dtype::U16, tokens, start)), Some((Dtype::U64, ends, end))) => (2, tokens, start, ends, end),
+            (Some((Dtype::U32, tokens, start)), Some((Dtype::U64, ends, end))) => (4, tokens, start, ends, end),
             _ => {
                 let expected = "the tensors `tokens` of u16[n] or u32[n] and `ends` of u64[m]";
                 return Err(format!("not a token file: it should have {expected}"));
@@ -212,12 +212,13 @@ impl Head {
         }
         let metadata = |key: &str| header.metadata().as_ref().and_then(|texts| texts.get(key));
         let vocabulary = metadata(VOCAB_SIZE).ok_or("not a token file: its metadata has no `vocab_size`")?;
-        let fits = vocabulary.parse().ok().and_then(|size| Documents::new(size).ok());
-        let Some(Documents { vocab_size, .. }) = fits.filter(|documents| documents.width == width) else {
+        let layout = vocabulary.parse().ok().and_then(|size| Documents::new(size).ok());
+        let Some(Documents { vocab_size, .. }) = layout.filter(|layout| layout.width == width) else {
             return Err(format!("it has {width} bytes a token, which do not fit its vocabulary of {vocabulary}"));
         };
-        let damaged =
-            |what: &str| format!("the checksum of {what} is missing or wrong: the file is damaged; create it again");
+        let damaged = |region: &str| {
+            format!("the checksum of {region} is missing or wrong: the file is damaged; create it again")
+        };
         let sums = metadata(CHECKSUMS).and_then(|sums| serde_json::from_str::<Checksums>(sums).ok());
         let sums = sums.ok_or_else(|| damaged("all of it"))?;
         if sums.metadata.get(VOCAB_SIZE) != Some(&crc32c(vocabulary.as_bytes())) {

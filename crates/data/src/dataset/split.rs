@@ -92,9 +92,9 @@ pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<
     check_folds("stratified_k_fold", folds, labels.len(), "samples")?;
     let classes = class_indices(labels);
     let members = members(&classes);
-    if let Some(most) = members.iter().map(Vec::len).max().filter(|&most| most < folds) {
+    if let Some(largest) = members.iter().map(Vec::len).max().filter(|&largest| largest < folds) {
         return Err(Error::usage(format!(
-            "stratified_k_fold: {folds} folds need a class with as many samples, and the largest has {most}; use \
+            "stratified_k_fold: {folds} folds need a class with as many samples, and the largest has {largest}; use \
              fewer folds"
         )));
     }
@@ -194,10 +194,10 @@ pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) 
             alone.first().copied().unwrap_or(0)
         )));
     }
-    let least = count.min(labels.len() - count);
-    if least < members.len() {
+    let smaller = count.min(labels.len() - count);
+    if smaller < members.len() {
         return Err(Error::usage(format!(
-            "stratified_split: {count} of {} samples validate, which leaves {least} on one side, fewer than the {} \
+            "stratified_split: {count} of {} samples validate, which leaves {smaller} on one side, fewer than the {} \
              classes",
             labels.len(),
             members.len()
@@ -220,17 +220,17 @@ pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) 
     Ok(Fold::from_predicate(labels.len(), |index| validates[index]))
 }
 
-fn check_folds(name: &str, folds: usize, len: usize, what: &str) -> Result<()> {
+fn check_folds(name: &str, folds: usize, len: usize, noun: &str) -> Result<()> {
     if folds < 2 {
         return Err(Error::usage(format!("{name}: {folds} folds; at least 2 are needed")));
     }
     if folds > len {
-        return Err(Error::usage(format!("{name}: {folds} folds of {len} {what}; each fold needs at least one")));
+        return Err(Error::usage(format!("{name}: {folds} folds of {len} {noun}; each fold needs at least one")));
     }
     Ok(())
 }
 
-fn validation_count(name: &str, part: f64, len: usize, what: &str) -> Result<usize> {
+fn validation_count(name: &str, part: f64, len: usize, noun: &str) -> Result<usize> {
     if !(part > 0.0 && part < 1.0) {
         return Err(Error::usage(format!("{name}: the validation fraction is {part}; it must be between 0 and 1")));
     }
@@ -238,7 +238,7 @@ fn validation_count(name: &str, part: f64, len: usize, what: &str) -> Result<usi
     if count > 0 && count < len {
         Ok(count)
     } else {
-        Err(Error::usage(format!("{name}: {count} of {len} {what} would validate; each side needs at least one")))
+        Err(Error::usage(format!("{name}: {count} of {len} {noun} would validate; each side needs at least one")))
     }
 }
 
@@ -256,7 +256,7 @@ fn class_indices<L: Eq + Hash>(labels: &[L]) -> Vec<usize> {
 
 /// The samples of each class.
 fn members(classes: &[usize]) -> Vec<Vec<usize>> {
-    let mut members = vec![Vec::new(); classes.iter().max().map_or(0, |&most| most + 1)];
+    let mut members = vec![Vec::new(); classes.iter().max().map_or(0, |&class| class + 1)];
     classes.iter().enumerate().for_each(|(index, &class)| members[class].push(index));
     members
 }

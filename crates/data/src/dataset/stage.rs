@@ -83,8 +83,8 @@ impl Clock {
         let now = Instant::now();
         let mut clock = CLOCK.get();
         let before = clock.running.map(|(stage, _)| stage);
-        if let Some((stage, since)) = clock.running {
-            clock.times.0[stage as usize] += now - since;
+        if let Some((stage, start)) = clock.running {
+            clock.times.0[stage as usize] += now - start;
         }
         clock.running = stage.map(|stage| (stage, now));
         CLOCK.set(clock);

@@ -267,10 +267,10 @@ impl DataLoader {
         let Setup { config, shard, .. } = &*self.inner.setup;
         let source = &self.inner.source;
         let (samples, batches, size) = (self.num_samples(), self.len(), self.batch_size());
-        let (total, what) = (source.total(), source.describe());
+        let (total, order) = (source.total(), source.describe());
         let mut text = match self.is_endless() {
-            true => format!("{total}, batches of {size}, {what}"),
-            false => format!("{samples} of {total}, {batches} batches of {size}, {what}"),
+            true => format!("{total}, batches of {size}, {order}"),
+            false => format!("{samples} of {total}, {batches} batches of {size}, {order}"),
         };
         // The description of the shuffling includes the seed, which is the same one.
         if config.seed != 0 && !config.shuffled {

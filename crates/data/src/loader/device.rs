@@ -70,7 +70,8 @@ impl HostBatch {
     fn check_rows(&self, runtime: &Runtime, sharding: &Sharding) -> Result<()> {
         let rows = self.rows();
         let mask = TensorType::new(DType::F32, [self.global_batch_size()]);
-        let blocks = runtime.blocks(&mask, sharding).map_err(|why| Error::usage(format!("a batch's mask: {why}")))?;
+        let blocks =
+            runtime.blocks(&mask, sharding).map_err(|error| Error::usage(format!("a batch's mask: {error}")))?;
         for (device, block) in runtime.local_devices().zip(blocks) {
             let (start, end) = (block.start[0], block.start[0] + block.size[0]);
             if start < rows.start || end > rows.end {
@@ -176,7 +177,7 @@ fn transfer(
     loop {
         let start = Instant::now();
         let Some(batch) = batches.next() else { return };
-        let came = Instant::now();
+        let start_of_transfer = Instant::now();
         let moved = batch.and_then(|batch| {
             let _transfer = numbered("transfer", batch.index() as u64);
             let moved = batch.to_devices(runtime, sharding)?;
@@ -197,8 +198,8 @@ fn transfer(
         let mut report = stats.report();
         let transfer = report.transfer.get_or_insert_default();
         transfer.batches += 1;
-        transfer.waited_for_batches += came - start;
-        transfer.busy += done - came;
+        transfer.waited_for_batches += start_of_transfer - start;
+        transfer.busy += done - start_of_transfer;
         transfer.waited_for_space += done.elapsed();
     }
 }

@@ -187,15 +187,15 @@ fn threads(number: usize) -> String {
     count(number, "thread")
 }
 
-fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Alternatives joined by commas: `a`, `a or b`, `a, b, or c`.
-fn one_of(things: &[&str]) -> String {
-    match things {
+fn one_of(names: &[&str]) -> String {
+    match names {
         [some @ .., last] if some.len() > 1 => format!("{}, or {last}", some.join(", ")),
-        _ => things.join(" or "),
+        _ => names.join(" or "),
     }
 }
 
@@ -228,11 +228,11 @@ impl fmt::Display for QueueDepth {
 impl fmt::Display for LoaderReport {
     /// A line for each stage and queue; the last one is the [bottleneck](LoaderReport::bottleneck).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let by = match self.num_workers {
+        let source = match self.num_workers {
             0 => "the consumer's own thread".to_owned(),
             count => threads(count),
         };
-        writeln!(f, "{} batches, {} samples, filled by {by}", self.batches, self.samples)?;
+        writeln!(f, "{} batches, {} samples, filled by {source}", self.batches, self.samples)?;
         for (name, spent) in self.parts() {
             let percent = 100.0 * share(spent, self.work());
             writeln!(f, "{name:<10} {:>9}  {percent:>3.0} %", time(spent))?;

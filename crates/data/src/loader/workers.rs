@@ -130,10 +130,10 @@ impl Shared {
     fn work(&self) {
         let stats = &self.inner.setup.stats;
         loop {
-            let (came, fetched) = (Instant::now(), stats.report().in_order);
+            let (start, fetched) = (Instant::now(), stats.report().in_order);
             let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
             let fetched = stats.report().in_order.saturating_sub(fetched);
-            stats.waited_for_sampler(came.elapsed(), fetched);
+            stats.waited_for_sampler(start.elapsed(), fetched);
             let number = sampler.issued;
             let task = if self.wait_for_space(number) { sampler.next() } else { None };
             let Some(task) = task else {
@@ -151,11 +151,11 @@ impl Shared {
 
     /// Waits until batch `number` is within the prefetch window. False after a stop.
     fn wait_for_space(&self, number: u64) -> bool {
-        let came = Instant::now();
+        let start = Instant::now();
         let mut queue = self.queue();
         while !self.stop.load(Ordering::Relaxed) {
             if number - queue.taken < self.inner.setup.config.prefetch as u64 {
-                self.inner.setup.stats.report().waited_for_space += came.elapsed();
+                self.inner.setup.stats.report().waited_for_space += start.elapsed();
                 return true;
             }
             queue = self.space.wait(queue).unwrap_or_else(PoisonError::into_inner);

@@ -15,10 +15,10 @@ pub(crate) struct Weights {
 
 impl Weights {
     /// Weights for a number of things; `what` names them in messages.
-    pub(crate) fn new(name: &str, weights: &[f64], count: usize, what: &str) -> Result<Weights> {
+    pub(crate) fn new(name: &str, weights: &[f64], count: usize, noun: &str) -> Result<Weights> {
         if weights.len() != count {
             return Err(Error::usage(format!(
-                "{name}: {} weights for {count} {what}; give one for each",
+                "{name}: {} weights for {count} {noun}; give one for each",
                 weights.len()
             )));
         }

@@ -106,8 +106,8 @@ fn each_batch_is_of_one_bucket_and_each_epoch_has_as_many_of_each() {
 fn a_batch_comes_when_it_is_full_and_the_short_ones_at_the_end() {
     // Lengths 1 8 5 2 9 6 3 10 7 4 1 8: buckets 0 2 1 0 2 1 0 2 2 1 0 2.
     let batches: Vec<_> = loader(12).build().unwrap().epoch(0).map(content).collect();
-    let seen: Vec<(usize, &[i32])> = batches.iter().map(|batch| (batch.2, &batch.3[..])).collect();
-    assert_eq!(seen, [(2, &[1, 4, 7, 8][..]), (0, &[0, 3, 6, 10]), (1, &[2, 5, 9, 2]), (2, &[11, 11, 11, 11])]);
+    let actual: Vec<(usize, &[i32])> = batches.iter().map(|batch| (batch.2, &batch.3[..])).collect();
+    assert_eq!(actual, [(2, &[1, 4, 7, 8][..]), (0, &[0, 3, 6, 10]), (1, &[2, 5, 9, 2]), (2, &[11, 11, 11, 11])]);
     assert_eq!(batches[3].5, [1.0, 0.0, 0.0, 0.0]);
 }
 

@@ -86,7 +86,7 @@ fn substitutes_are_other_samples_of_the_epoch() {
     let bad = |i: usize| i.is_multiple_of(5);
     let loader = torn(40, bad).shuffle(true).seed(3).on_error(OnError::Replace).build().unwrap();
     let clean = torn(40, |_| false).shuffle(true).seed(3).build().unwrap();
-    let (mut replaced, mut by) = (0, std::collections::BTreeSet::new());
+    let (mut replaced, mut substitutes) = (0, std::collections::BTreeSet::new());
     for epoch in 0..5 {
         for (batch, whole) in loader.epoch(epoch).map(content).zip(clean.epoch(epoch).map(content)) {
             assert_eq!(batch.2, [1.0; 4]);
@@ -95,7 +95,7 @@ fn substitutes_are_other_samples_of_the_epoch() {
                     false => assert_eq!((batch.0[row], batch.1[row]), (whole.0[row], whole.1[row])),
                     true => {
                         replaced += 1;
-                        by.insert(batch.0[row]);
+                        substitutes.insert(batch.0[row]);
                         assert!(!bad(batch.0[row] as usize));
                     }
                 }
@@ -103,7 +103,7 @@ fn substitutes_are_other_samples_of_the_epoch() {
         }
     }
     assert_eq!(replaced, 40);
-    assert!(by.len() > 10, "one is drawn for each: {by:?}");
+    assert!(substitutes.len() > 10, "one is drawn for each: {substitutes:?}");
 }
 
 #[test]

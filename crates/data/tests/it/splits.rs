@@ -89,18 +89,18 @@ fn splits_have_the_counts_of_scikit_learns() {
     for case in reference("stratified_split") {
         let (labels, part) = (numbers(&case["labels"]), case["part"].as_f64().unwrap());
         let allowed: BTreeSet<Vec<usize>> = case["counts"].as_array().unwrap().iter().map(numbers).collect();
-        let mut seen = BTreeSet::new();
+        let mut counts_seen = BTreeSet::new();
         let mut splits = BTreeSet::new();
         for seed in 0..50 {
             let split = stratified_split(&labels, part, seed).unwrap();
             whole(std::slice::from_ref(&split), labels.len());
             let mut counts = vec![0; 1 + labels.iter().max().unwrap()];
             split.validation.iter().for_each(|&index| counts[labels[index]] += 1);
-            seen.insert(counts);
+            counts_seen.insert(counts);
             splits.insert(split.validation);
         }
         // The same ones where a tie is broken at random.
-        assert_eq!(seen, allowed);
+        assert_eq!(counts_seen, allowed);
         assert_eq!(splits.len(), 50);
     }
     for case in reference("group_split") {
@@ -109,8 +109,8 @@ fn splits_have_the_counts_of_scikit_learns() {
         for seed in 0..50 {
             let split = group_split(&groups, part, seed).unwrap();
             whole(std::slice::from_ref(&split), groups.len());
-            let of = |indices: &[usize]| indices.iter().map(|&index| groups[index]).collect::<BTreeSet<_>>();
-            let (train, validation) = (of(&split.train), of(&split.validation));
+            let groups_of = |indices: &[usize]| indices.iter().map(|&index| groups[index]).collect::<BTreeSet<_>>();
+            let (train, validation) = (groups_of(&split.train), groups_of(&split.validation));
             assert!(train.is_disjoint(&validation));
             assert_eq!(validation.len(), number(&case["count"]));
             drawn.extend(validation);

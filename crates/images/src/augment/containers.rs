@@ -11,11 +11,11 @@ use fulmen_data::{Error, Result, SampleRng};
 struct TransformList(Vec<Box<dyn ImageTransform>>);
 
 impl TransformList {
-    fn check(&self, of: &str) -> Result<()> {
+    fn check(&self, name: &str) -> Result<()> {
         if self.0.is_empty() {
-            return Err(Error::usage(format!("{of} has no transforms; add them with .then(...)")));
+            return Err(Error::usage(format!("{name} has no transforms; add them with .then(...)")));
         }
-        self.0.iter().try_for_each(|transform| named(of, transform.check()))
+        self.0.iter().try_for_each(|transform| named(name, transform.check()))
     }
 
     /// The size, if every transform keeps it.

@@ -29,9 +29,9 @@ impl From<(f64, f64)> for FactorRange {
 
 impl FactorRange {
     /// The range around `center`: one number extends equally to both sides, but not below `least`.
-    pub(super) fn about(self, center: f64, least: f64) -> (f64, f64) {
+    pub(super) fn about(self, center: f64, minimum: f64) -> (f64, f64) {
         match self {
-            FactorRange::One(amount) => ((center - amount).max(least), center + amount),
+            FactorRange::One(amount) => ((center - amount).max(minimum), center + amount),
             FactorRange::Range(from, to) => (from, to),
         }
     }
@@ -49,10 +49,10 @@ impl FactorRange {
         match allowed.0 <= from && from <= to && to <= allowed.1 && to.is_finite() && from.is_finite() {
             true => Ok(()),
             false => {
-                let (least, most) = allowed;
-                let limits = match (least.is_finite(), most.is_finite()) {
-                    (true, true) => format!(", within {least} to {most}"),
-                    (true, false) => format!(", from {least} up"),
+                let (lower, upper) = allowed;
+                let limits = match (lower.is_finite(), upper.is_finite()) {
+                    (true, true) => format!(", within {lower} to {upper}"),
+                    (true, false) => format!(", from {lower} up"),
                     _ => String::new(),
                 };
                 let message = format!("the {name} goes from {from} to {to}; it must be ascending{limits}");

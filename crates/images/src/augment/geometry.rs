@@ -143,8 +143,8 @@ impl ImageTransform for RandomAffine {
             return Err(Error::usage(message));
         }
         match self.scale {
-            Some((least, most)) if !(least > 0.0 && least <= most && most.is_finite()) => Err(Error::usage(format!(
-                "RandomAffine: the scale goes from {least} to {most}; it must be ascending, above 0"
+            Some((low, high)) if !(low > 0.0 && low <= high && high.is_finite()) => Err(Error::usage(format!(
+                "RandomAffine: the scale goes from {low} to {high}; it must be ascending, above 0"
             ))),
             _ => Ok(()),
         }
@@ -155,8 +155,8 @@ impl ImageTransform for RandomAffine {
         let angle = draw(random, about_zero(self.degrees));
         let size = (image.width() as f64, image.height() as f64);
         let translate = self.translate.map_or((0.0, 0.0), |(x, y)| {
-            let mut along = |most: f64| random.uniform(-most, most).round_ties_even();
-            (along(x * size.0), along(y * size.1))
+            let mut shift = |max: f64| random.uniform(-max, max).round_ties_even();
+            (shift(x * size.0), shift(y * size.1))
         });
         let scale = self.scale.map_or(1.0, |range| draw(random, range));
         let mut lean = |shear: Option<FactorRange>| shear.map_or(0.0, |amount| draw(random, about_zero(amount)));
@@ -240,11 +240,11 @@ impl ImageTransform for RandomPerspective {
         }
         let reach = |size: usize| (self.distortion_scale * (size / 2) as f64) as usize + 1;
         let mut corner = |right: bool, lower: bool| {
-            let mut along = |far: bool, size: usize| {
+            let mut start = |far: bool, size: usize| {
                 let inwards = random.below(reach(size).min(size));
                 (if far { size - 1 - inwards } else { inwards }) as f64
             };
-            (along(right, width), along(lower, height))
+            (start(right, width), start(lower, height))
         };
         let (right, bottom) = ((width - 1) as f64, (height - 1) as f64);
         let from = [(0.0, 0.0), (right, 0.0), (right, bottom), (0.0, bottom)];

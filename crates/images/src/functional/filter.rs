@@ -25,17 +25,20 @@ pub fn adjust_sharpness(mut image: Image, factor: f64) -> Result<Image> {
     let after = image.pixels_mut();
     for y in 1..height - 1 {
         let rows = [y - 1, y, y + 1].map(|row| &before[row * stride..(row + 1) * stride]);
-        for at in channels..stride - channels {
-            if at % channels >= colors {
+        for index in channels..stride - channels {
+            if index % channels >= colors {
                 continue;
             }
-            let sum: u32 =
-                rows.iter().flat_map(|row| [row[at - channels], row[at], row[at + channels]]).map(u32::from).sum();
-            let own = rows[1][at];
+            let sum: u32 = rows
+                .iter()
+                .flat_map(|row| [row[index - channels], row[index], row[index + channels]])
+                .map(u32::from)
+                .sum();
+            let center = rows[1][index];
             // Rounds to nearest: an integer sum is never halfway between multiples of 13.
-            let smooth = (2 * (sum + 4 * u32::from(own)) + 13) / 26;
-            let value = f32::from(own) + (smooth as f32 - f32::from(own)) * ratio;
-            after[y * stride + at] = value.clamp(0.0, 255.0) as u8;
+            let smooth = (2 * (sum + 4 * u32::from(center)) + 13) / 26;
+            let value = f32::from(center) + (smooth as f32 - f32::from(center)) * ratio;
+            after[y * stride + index] = value.clamp(0.0, 255.0) as u8;
         }
     }
     Ok(image)

@@ -86,8 +86,8 @@ pub fn pad(image: &Image, padding: Padding, mode: &PaddingMode) -> Result<Image>
         for column in &columns {
             match (row, column) {
                 (Some(y), Some(x)) => {
-                    let at = (y * width + x) * channels;
-                    pixels.extend_from_slice(&image.pixels()[at..at + channels]);
+                    let start = (y * width + x) * channels;
+                    pixels.extend_from_slice(&image.pixels()[start..start + channels]);
                 }
                 _ => pixels.extend_from_slice(&fill[..channels]),
             }
@@ -106,9 +106,9 @@ fn sources(size: usize, before: usize, after: usize, mode: &PaddingMode) -> Resu
         PaddingMode::Symmetric => size,
     };
     if before.max(after) > reach {
-        let most = before.max(after);
+        let longest = before.max(after);
         return Err(Error::usage(format!(
-            "{most} pixels of padding cannot be taken from {size} along that side of the image, at most {reach}; pad \
+            "{longest} pixels of padding cannot be taken from {size} along that side of the image, at most {reach}; pad \
              by less, or with a constant"
         )));
     }
@@ -123,8 +123,8 @@ fn sources(size: usize, before: usize, after: usize, mode: &PaddingMode) -> Resu
         (Some(_), PaddingMode::Edge) => Some(size - 1),
         (None, PaddingMode::Reflect) => Some(before - place),
         (None, PaddingMode::Symmetric) => Some(before - place - 1),
-        (Some(beyond), PaddingMode::Reflect) => Some(2 * size - 2 - beyond),
-        (Some(beyond), PaddingMode::Symmetric) => Some(2 * size - 1 - beyond),
+        (Some(distance), PaddingMode::Reflect) => Some(2 * size - 2 - distance),
+        (Some(distance), PaddingMode::Symmetric) => Some(2 * size - 1 - distance),
     }));
     Ok(places)
 }

@@ -37,13 +37,13 @@ pub fn solarize(image: Image, threshold: f64) -> Result<Image> {
 pub fn autocontrast(image: Image) -> Image {
     let mut tables = vec![];
     for histogram in histograms(&image) {
-        let least = histogram.iter().position(|&count| count > 0).unwrap_or(0);
-        let most = histogram.iter().rposition(|&count| count > 0).unwrap_or(0);
-        tables.push(match least == most {
+        let darkest = histogram.iter().position(|&count| count > 0).unwrap_or(0);
+        let brightest = histogram.iter().rposition(|&count| count > 0).unwrap_or(0);
+        tables.push(match darkest == brightest {
             true => lut(|value| value),
             false => {
-                let scale = (most - least) as f32 * (1.0 / 255.0);
-                lut(|value| ((f32::from(value) - least as f32) / scale).clamp(0.0, 255.0) as u8)
+                let scale = (brightest - darkest) as f32 * (1.0 / 255.0);
+                lut(|value| ((f32::from(value) - darkest as f32) / scale).clamp(0.0, 255.0) as u8)
             }
         });
     }
@@ -59,13 +59,13 @@ pub fn equalize(image: Image) -> Image {
         // the same.
         let largest = histogram.iter().rev().find(|&&count| count > 0).copied().unwrap_or(0);
         let step = (pixels - largest) / 255;
-        let mut below = step / 2;
+        let mut cumulative = step / 2;
         tables.push(std::array::from_fn(|value| {
             if step == 0 {
                 return value as u8;
             }
-            let level = below / step;
-            below += histogram[value];
+            let level = cumulative / step;
+            cumulative += histogram[value];
             level.min(255) as u8
         }));
     }

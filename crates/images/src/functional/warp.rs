@@ -56,7 +56,7 @@ fn channels<const C: usize, I: Iterator<Item = Place>>(
 ) -> Result<Image> {
     let (pixels, _) = image.pixels().as_chunks::<C>();
     let (source_width, source_height) = (image.width(), image.height());
-    let at = |x: i64, y: i64| match (x as u64) < source_width as u64 && (y as u64) < source_height as u64 {
+    let source_pixel = |x: i64, y: i64| match (x as u64) < source_width as u64 && (y as u64) < source_height as u64 {
         true => pixels.get(y as usize * source_width + x as usize).unwrap_or(&fill),
         false => &fill,
     };
@@ -64,10 +64,15 @@ fn channels<const C: usize, I: Iterator<Item = Place>>(
     for y in 0..height {
         for place in places(y).take(width) {
             let pixel = match mode {
-                Interpolation::Nearest => *at(nearest(place.0), nearest(place.1)),
+                Interpolation::Nearest => *source_pixel(nearest(place.0), nearest(place.1)),
                 _ => {
                     let (x, y) = (place.0 >> 32, place.1 >> 32);
-                    let corners = [at(x, y), at(x + 1, y), at(x, y + 1), at(x + 1, y + 1)];
+                    let corners = [
+                        source_pixel(x, y),
+                        source_pixel(x + 1, y),
+                        source_pixel(x, y + 1),
+                        source_pixel(x + 1, y + 1),
+                    ];
                     // The 16 highest bits of the fraction.
                     let (right, lower) = ((place.0 as u32 >> 16) as u64, (place.1 as u32 >> 16) as u64);
                     let (left, upper) = (0x1_0000 - right, 0x1_0000 - lower);
@@ -86,9 +91,9 @@ fn channels<const C: usize, I: Iterator<Item = Place>>(
 
 /// Rounds a coordinate to the nearest integer, ties to even.
 fn nearest(coordinate: i64) -> i64 {
-    let (below, fraction) = (coordinate >> 32, coordinate as u32);
-    let up = fraction > 0x8000_0000 || (fraction == 0x8000_0000 && below & 1 == 1);
-    below + i64::from(up)
+    let (floor, fraction) = (coordinate >> 32, coordinate as u32);
+    let rounds_up = fraction > 0x8000_0000 || (fraction == 0x8000_0000 && floor & 1 == 1);
+    floor + i64::from(rounds_up)
 }
 
 /// An empty vector with capacity for the pixels of an image.

@@ -63,8 +63,8 @@ fn compare(row: &Row, expected: &Value) {
                 assert_eq!(row.get::<Vec<i64>>(column).unwrap(), expected, "{context}");
             }
             "matrix" => {
-                let found: Value = serde_json::to_value(row.get::<Vec<Vec<i64>>>(column).unwrap()).unwrap();
-                assert_eq!(&found, value, "{context}");
+                let actual: Value = serde_json::to_value(row.get::<Vec<Vec<i64>>>(column).unwrap()).unwrap();
+                assert_eq!(&actual, value, "{context}");
             }
             "picture" => {
                 assert_eq!(row.bytes("picture.bytes").unwrap(), bytes(&value["bytes"]), "{context}");
@@ -74,9 +74,9 @@ fn compare(row: &Row, expected: &Value) {
             "boxes" => {
                 let boxes = row.rows(column).unwrap();
                 assert_eq!(boxes.len(), value.as_array().unwrap().len(), "{context}");
-                for (found, expected) in boxes.iter().zip(value.as_array().unwrap()) {
-                    assert_eq!(found.get::<f64>("x").unwrap(), expected["x"].as_f64().unwrap(), "{context}");
-                    assert_eq!(found.str("kind").unwrap(), expected["kind"], "{context}");
+                for (actual, expected) in boxes.iter().zip(value.as_array().unwrap()) {
+                    assert_eq!(actual.get::<f64>("x").unwrap(), expected["x"].as_f64().unwrap(), "{context}");
+                    assert_eq!(actual.str("kind").unwrap(), expected["kind"], "{context}");
                 }
             }
             other => panic!("the column {other} is not compared"),
@@ -282,13 +282,13 @@ fn a_large_row_group_is_read_in_parts_by_index_and_in_order() {
         );
         assert_eq!(row.origin(), table.origin(index));
     }
-    let mut seen = 0;
+    let mut count = 0;
     for (index, item) in table.stream().items(0).unwrap().enumerate() {
         let item = item.unwrap();
         assert_eq!((item.index as usize, item.item.get::<usize>("number").unwrap()), (index, index));
-        seen += 1;
+        count += 1;
     }
-    assert_eq!(seen, rows);
+    assert_eq!(count, rows);
 }
 
 #[test]
@@ -411,10 +411,10 @@ fn no_flipped_bit_in_a_page_with_a_checksum_gives_other_values() {
                     bytes[place as usize] ^= 1 << (place % 8);
                     fs::write(&path, &bytes).unwrap();
                     flips += 1;
-                    for found in checked_values(&path) {
-                        match found {
-                            Ok(found) => {
-                                assert!(found == expected, "a flip at byte {place} changes `{column}` silently")
+                    for values in checked_values(&path) {
+                        match values {
+                            Ok(values) => {
+                                assert!(values == expected, "a flip at byte {place} changes `{column}` silently")
                             }
                             Err(error) => {
                                 let message = error.to_string();
@@ -607,9 +607,9 @@ fn hugging_face_folders_are_read_as_they_are() {
             assert_eq!(batch.values::<i32>(2).unwrap()[4 * row], grid[0] as i32);
         }
     }
-    let one = HfDataset::open(reference().join("saved_one")).unwrap();
-    assert_eq!(one.len(), 23);
-    check_animals(&one, 0);
+    let dataset = HfDataset::open(reference().join("saved_one")).unwrap();
+    assert_eq!(dataset.len(), 23);
+    check_animals(&dataset, 0);
     let selected = HfDataset::open(reference().join("saved_selected")).unwrap();
     let captions: Vec<String> = (0..3).map(|index| selected.get(index).unwrap().get("caption").unwrap()).collect();
     assert_eq!(captions, ["caption 3", "caption 1", "caption 2"]);
@@ -640,9 +640,9 @@ fn files_that_belong_to_no_split_are_left_out() {
             fs::copy(from, to).unwrap();
         }
         let opened = HfFolder::open(folder.path()).unwrap();
-        let found: Vec<(&str, usize)> =
+        let actual: Vec<(&str, usize)> =
             opened.splits().into_iter().map(|split| (split, opened.split(split).unwrap().len())).collect();
-        assert_eq!(found, expected, "{files:?}");
+        assert_eq!(actual, expected, "{files:?}");
     };
     let (of_train, of_test) = (rows(&train), rows(&test));
     assert_ne!(of_train, of_test);
