@@ -113,7 +113,7 @@ impl Rectangle {
         }
     }
 
-    /// Divides a tensor into rectangles of at most `most` elements each, consecutive in row-major
+    /// Divides a tensor into rectangles of at most `max_elements` elements each, consecutive in row-major
     /// order.
     pub(crate) fn slabs(shape: &[u64], max_elements: u64) -> Vec<Rectangle> {
         if elements(shape) == Some(0) {

@@ -78,13 +78,13 @@ impl Span {
     /// `[count, keys]`, or `[batch, 1, count, keys]` with padding.
     pub(crate) fn mask(&self, window: Option<usize>) -> Tensor {
         let keys = Tensor::arange(DType::I32, self.keys);
-        let mut seen = keys.le(&self.queries);
+        let mut mask = keys.le(&self.queries);
         if let Some(window) = window {
-            seen = seen.and(keys.gt(&self.queries - window as f64));
+            mask = mask.and(keys.gt(&self.queries - window as f64));
         }
         match &self.padding {
-            Some(padding) => seen.and(keys.ge(padding.reshape([padding.size(0), 1, 1, 1]))),
-            None => seen,
+            Some(padding) => mask.and(keys.ge(padding.reshape([padding.size(0), 1, 1, 1]))),
+            None => mask,
         }
     }
 }
@@ -92,21 +92,21 @@ impl Span {
 /// Attention of the queries, `[batch, heads, count, width]`, to the keys and values of `[batch, key heads, …]`: to their
 /// own, or to those in the cache, where they are put first.
 pub(crate) fn attend(
-    how: Attention,
+    attention: Attention,
     [q, k, v]: [&Tensor; 3],
     cache: Option<&KeyValueCache>,
 ) -> (Tensor, Option<KeyValueCache>) {
     match cache {
-        None => (join_heads(&how.forward(q, k, v)), None),
+        None => (join_heads(&attention.forward(q, k, v)), None),
         Some(cache) => {
             let cache = cache.append(k, v);
-            (join_heads(&how.forward(q, cache.keys(), cache.values())), Some(cache))
+            (join_heads(&attention.forward(q, cache.keys(), cache.values())), Some(cache))
         }
     }
 }
 
 /// Attention of tokens `[batch, length, features]` to each other, by the layers that make queries, keys and values.
-pub(crate) fn self_attention(how: Attention, projections: [&Linear; 3], x: &Tensor, heads: usize) -> Tensor {
+pub(crate) fn self_attention(attention: Attention, projections: [&Linear; 3], x: &Tensor, heads: usize) -> Tensor {
     let [q, k, v] = projections.map(|projection| split_heads(&projection.forward(x), heads));
-    join_heads(&how.forward(q, k, v))
+    join_heads(&attention.forward(q, k, v))
 }

@@ -259,11 +259,11 @@ impl Layer {
         }
     }
 
-    fn forward(&self, x: &Tensor, how: &Attention) -> Tensor {
+    fn forward(&self, x: &Tensor, attention: &Attention) -> Tensor {
         let SelfAttention { projections, output, dropout, heads } = &self.attention;
         let Projections { query, key, value } = projections;
-        let found = self_attention(how.clone().dropout(dropout), [query, key, value], x, *heads);
-        let x = output.forward(&found, x);
+        let attended = self_attention(attention.clone().dropout(dropout), [query, key, value], x, *heads);
+        let x = output.forward(&attended, x);
         let inner = self.activation.forward(&self.intermediate.dense.forward(&x));
         self.output.forward(&inner, &x)
     }
@@ -301,13 +301,15 @@ impl Encoder {
     ) -> Result<Tensor, Refusal> {
         let ids = ids.live()?;
         let Embeddings { word_embeddings, position_embeddings, token_type_embeddings, .. } = &self.embeddings;
-        let most = self.embeddings.max_positions;
-        if ids.rank() != 2 || ids.size(1) > most {
-            return Err(format!("the ids {} are not [batch, length] with a length of at most {most}", ids.ty()).into());
+        let max_length = self.embeddings.max_positions;
+        if ids.rank() != 2 || ids.size(1) > max_length {
+            return Err(
+                format!("the ids {} are not [batch, length] with a length of at most {max_length}", ids.ty()).into()
+            );
         }
-        for (what, other) in [("segments", token_type_ids), ("mask", attention_mask)] {
+        for (name, other) in [("segments", token_type_ids), ("mask", attention_mask)] {
             if let Some(other) = other.filter(|other| other.shape() != ids.shape()) {
-                return Err(format!("the {what} {} do not have the shape of the ids, {}", other.ty(), ids.ty()).into());
+                return Err(format!("the {name} {} do not have the shape of the ids, {}", other.ty(), ids.ty()).into());
             }
         }
         let positions = match self.first_position {
@@ -322,9 +324,9 @@ impl Encoder {
         let x = word_embeddings.forward(ids) + token_type_embeddings.forward(segments);
         let x = self.embeddings.layer_norm.forward(x + position_embeddings.forward(positions));
         let x = self.embeddings.dropout.forward(x);
-        let how = attention_mask.map_or(Attention::new(), |mask| Attention::new().mask(padding_mask(mask)));
+        let attention = attention_mask.map_or(Attention::new(), |mask| Attention::new().mask(padding_mask(mask)));
         let Layers { ref layer, gradient_checkpointing, scan_layers } = self.encoder;
-        let forward = |i: usize, x: &Tensor, _: Option<&_>| (layer[i].forward(x, &how), None);
+        let forward = |i: usize, x: &Tensor, _: Option<&_>| (layer[i].forward(x, &attention), None);
         Ok(run_layers(x, layer, None, LayerOptions { gradient_checkpointing, scan_layers }, |_| true, forward).0)
     }
 }

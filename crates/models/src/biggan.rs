@@ -270,8 +270,8 @@ impl SelfAttention {
         let phi = pool.forward(self.phi.forward(x)).flatten(2, 3); // [batch, channels / 8, places / 4]
         let g = pool.forward(self.g.forward(x)).flatten(2, 3); // [batch, channels / 2, places / 4]
         let weights = theta.transpose(1, 2).matmul(&phi).softmax(-1); // [batch, places, places / 4]
-        let found = g.matmul(&weights.transpose(1, 2)).unflatten(2, &[x.size(2) as isize, -1]);
-        self.gamma.get().to_dtype(x.dtype()) * self.o.forward(found) + x
+        let attended = g.matmul(&weights.transpose(1, 2)).unflatten(2, &[x.size(2) as isize, -1]);
+        self.gamma.get().to_dtype(x.dtype()) * self.o.forward(attended) + x
     }
 }
 

@@ -215,11 +215,11 @@ impl Config {
     /// The rotations of a layer.
     fn rope(&self, sliding: bool) -> Result<RotaryEmbedding> {
         let kind = if sliding { "sliding_attention" } else { "full_attention" };
-        let table = |key: &str, of: &Map<String, Value>| of.get(key).and_then(Value::as_object).cloned();
-        let own = self.rope_parameters.as_ref().map(|all| table(kind, all).unwrap_or_else(|| all.clone()));
-        let local = sliding && self.model_type == ModelType::Gemma3 && own.is_none();
-        let scaling = if local { None } else { own.as_ref().or(self.rope_scaling.as_ref()) };
-        let own_theta = own.as_ref().and_then(|own| own.get("rope_theta")).and_then(Value::as_f64);
+        let table = |key: &str, settings: &Map<String, Value>| settings.get(key).and_then(Value::as_object).cloned();
+        let settings = self.rope_parameters.as_ref().map(|all| table(kind, all).unwrap_or_else(|| all.clone()));
+        let local = sliding && self.model_type == ModelType::Gemma3 && settings.is_none();
+        let scaling = if local { None } else { settings.as_ref().or(self.rope_scaling.as_ref()) };
+        let own_theta = settings.as_ref().and_then(|settings| settings.get("rope_theta")).and_then(Value::as_f64);
         let theta = match local {
             true => self.rope_local_base_freq,
             false => own_theta.or(self.rope_theta),
@@ -228,8 +228,8 @@ impl Config {
             return Ok(RotaryEmbedding::new(self.width()).theta(theta.unwrap_or(10_000.0)));
         };
         let number = |key: &str| {
-            let found = scaling.get(key).and_then(Value::as_f64);
-            found.ok_or_else(|| Error::config(format!("the scaling of rotations has no number `{key}`")))
+            let number = scaling.get(key).and_then(Value::as_f64);
+            number.ok_or_else(|| Error::config(format!("the scaling of rotations has no number `{key}`")))
         };
         let name = scaling.get("rope_type").or(scaling.get("type")).and_then(Value::as_str).unwrap_or("default");
         let rule = match name {
@@ -353,7 +353,7 @@ pub struct SelfAttention {
     #[module(skip)]
     rope: RotaryEmbedding,
     #[module(skip)]
-    how: Attention,
+    attention: Attention,
     sliding: bool,
     heads: usize,
     key_heads: usize,
@@ -400,12 +400,12 @@ impl Layer {
         let (width, key_heads) = (config.width(), config.key_heads());
         let biased = config.attention_bias || config.model_type == ModelType::Qwen2;
         let sliding = config.is_sliding(number);
-        let mut how = Attention::new().enable_gqa(true);
+        let mut attention = Attention::new().enable_gqa(true);
         if let Some(scalar) = config.query_pre_attn_scalar.filter(|_| config.has_post_norms()) {
-            how = how.scale((scalar as f64).powf(-0.5));
+            attention = attention.scale((scalar as f64).powf(-0.5));
         }
         if let Some(cap) = config.attn_logit_softcapping {
-            how = how.softcap(cap);
+            attention = attention.softcap(cap);
         }
         let norm = || Norm::new(config, features);
         let head_norm = || config.has_qk_norm().then(|| Norm::new(config, width));
@@ -419,7 +419,7 @@ impl Layer {
                 k_norm: head_norm(),
                 dropout: Dropout::new(config.attention_dropout),
                 rope: config.rope(sliding)?,
-                how,
+                attention,
                 sliding,
                 heads,
                 key_heads,
@@ -437,40 +437,50 @@ impl Layer {
         })
     }
 
-    fn forward(&self, x: &Tensor, seen: &Seen, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
-        let (found, cache) = self.self_attn.forward(&self.input_layernorm.forward(x), seen, cache);
+    fn forward(
+        &self,
+        x: &Tensor,
+        masks: &AttentionMasks,
+        cache: Option<&KeyValueCache>,
+    ) -> (Tensor, Option<KeyValueCache>) {
+        let (attended, cache) = self.self_attn.forward(&self.input_layernorm.forward(x), masks, cache);
         let (Some(before), Some(after)) = (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm) else {
-            let x = x + found;
-            let made = self.mlp.forward(&self.post_attention_layernorm.forward(&x));
-            return (x + made, cache);
+            let x = x + attended;
+            let transformed = self.mlp.forward(&self.post_attention_layernorm.forward(&x));
+            return (x + transformed, cache);
         };
-        let x = x + self.post_attention_layernorm.forward(&found);
-        let made = after.forward(&self.mlp.forward(&before.forward(&x)));
-        (x + made, cache)
+        let x = x + self.post_attention_layernorm.forward(&attended);
+        let transformed = after.forward(&self.mlp.forward(&before.forward(&x)));
+        (x + transformed, cache)
     }
 }
 
 /// The positions of tokens, and what each of them sees.
-struct Seen {
+struct AttentionMasks {
     positions: Tensor,
     full: Tensor,
     sliding: Tensor,
 }
 
 impl SelfAttention {
-    fn forward(&self, x: &Tensor, seen: &Seen, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
+    fn forward(
+        &self,
+        x: &Tensor,
+        masks: &AttentionMasks,
+        cache: Option<&KeyValueCache>,
+    ) -> (Tensor, Option<KeyValueCache>) {
         let place = |x: Tensor, heads: usize, norm: &Option<Norm>| {
             let x = split_heads(&x, heads);
             let x = norm.as_ref().map_or(x.clone(), |norm| norm.forward(&x));
-            self.rope.forward_at(x, &seen.positions)
+            self.rope.forward_at(x, &masks.positions)
         };
         let q = place(self.q_proj.forward(x), self.heads, &self.q_norm);
         let k = place(self.k_proj.forward(x), self.key_heads, &self.k_norm);
         let v = split_heads(&self.v_proj.forward(x), self.key_heads);
-        let mask = if self.sliding { &seen.sliding } else { &seen.full };
-        let how = self.how.clone().mask(mask).dropout(&self.dropout);
-        let (found, cache) = attend(how, [&q, &k, &v], cache);
-        (self.o_proj.forward(found), cache)
+        let mask = if self.sliding { &masks.sliding } else { &masks.full };
+        let attention = self.attention.clone().mask(mask).dropout(&self.dropout);
+        let (attended, cache) = attend(attention, [&q, &k, &v], cache);
+        (self.o_proj.forward(attended), cache)
     }
 }
 
@@ -503,7 +513,7 @@ impl Decoder {
         let Model { embed_tokens, layers, norm } = &self.model;
         let span = Span::new(ids, cache);
         let (full, sliding) = (span.mask(None), span.mask(self.config.sliding_window));
-        let seen = Seen { positions: span.positions_of_heads(), full, sliding };
+        let masks = AttentionMasks { positions: span.positions_of_heads(), full, sliding };
         let mut x = embed_tokens.forward(ids);
         if self.config.is_gemma() {
             x = x * (self.config.hidden_size as f64).sqrt();
@@ -512,7 +522,7 @@ impl Decoder {
         let options = LayerOptions { gradient_checkpointing, scan_layers };
         let is_sliding = |layer: &Layer| layer.self_attn.sliding;
         let (x, cache) =
-            run_layers(x, layers, cache, options, is_sliding, |i, x, cache| layers[i].forward(x, &seen, cache));
+            run_layers(x, layers, cache, options, is_sliding, |i, x, cache| layers[i].forward(x, &masks, cache));
         Ok((norm.forward(&x), cache))
     }
 }

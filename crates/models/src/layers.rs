@@ -103,11 +103,11 @@ mod tests {
         assert!(mixed.fault().is_none(), "{:?}", mixed.fault());
         let values = Runtime::global().unwrap().eval_many(&all.iter().collect::<Vec<_>>()).unwrap();
         let values: Vec<Vec<f64>> = values.iter().map(|value| value.to_f64()).collect();
-        let (expected, found) = values.split_at(count);
-        for (i, (expected, found)) in expected.iter().zip(found).enumerate() {
+        let (expected, actual) = values.split_at(count);
+        for (i, (expected, actual)) in expected.iter().zip(actual).enumerate() {
             let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
-            let off = expected.iter().zip(found).fold(0.0f64, |off, (x, y)| off.max((x - y).abs()));
-            assert!(off <= 1e-5 * largest + 1e-9, "value {i} is {off:e} off; its largest number is {largest:e}");
+            let error = expected.iter().zip(actual).fold(0.0f64, |error, (x, y)| error.max((x - y).abs()));
+            assert!(error <= 1e-5 * largest + 1e-9, "value {i} is {error:e} off; its largest number is {largest:e}");
         }
     }
 

@@ -168,8 +168,8 @@ impl Config {
 /// assert_eq!(model.forward(&ids, None, &decoder_ids).ty().to_string(), "f32[4, 6, 50]");
 ///
 /// let decoding = model.decoding(&ids, None);
-/// let how = GenerationConfig { max_new_tokens: 3, num_beams: 2, ..GenerationConfig::default() };
-/// assert_eq!(generate(&decoding, &decoding.start(), &how).ty().to_string(), "i32[4, 3]");
+/// let config = GenerationConfig { max_new_tokens: 3, num_beams: 2, ..GenerationConfig::default() };
+/// assert_eq!(generate(&decoding, &decoding.start(), &config).ty().to_string(), "i32[4, 3]");
 /// # Ok::<(), fulmen_models::Error>(())
 /// ```
 #[derive(Module)]
@@ -293,10 +293,15 @@ impl MultiHeadAttention {
     }
 
     /// Self-attention.
-    fn forward(&self, x: &Tensor, how: &Attention, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
+    fn forward(
+        &self,
+        x: &Tensor,
+        attention: &Attention,
+        cache: Option<&KeyValueCache>,
+    ) -> (Tensor, Option<KeyValueCache>) {
         let (q, [k, v]) = (self.queries(x), self.keys_values(x));
-        let (found, cache) = attend(how.clone().dropout(&self.dropout), [&q, &k, &v], cache);
-        (self.out_proj.forward(found), cache)
+        let (attended, cache) = attend(attention.clone().dropout(&self.dropout), [&q, &k, &v], cache);
+        (self.out_proj.forward(attended), cache)
     }
 }
 
@@ -372,17 +377,19 @@ impl EncoderDecoder for Marian {
     }
 
     fn encode(&self, ids: &Tensor, mask: Option<&Tensor>) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal> {
-        let most = self.config.max_position_embeddings;
-        if ids.size(1) > most {
-            return Err(format!("the ids {} are longer than the {most} positions of the encoder", ids.ty()).into());
+        let max_length = self.config.max_position_embeddings;
+        if ids.size(1) > max_length {
+            return Err(
+                format!("the ids {} are longer than the {max_length} positions of the encoder", ids.ty()).into()
+            );
         }
         let Encoder { embed_tokens, layers, dropout } = &self.model.encoder;
         let x = dropout.forward(self.embed(embed_tokens, ids, &Span::new(ids, None)));
-        let how = mask.map_or(Attention::new(), |mask| Attention::new().mask(mask));
+        let attention = mask.map_or(Attention::new(), |mask| Attention::new().mask(mask));
         let forward = |i: usize, x: &Tensor, _: Option<&_>| {
             let EncoderLayer { self_attn, self_attn_layer_norm, network } = &layers[i];
-            let found = self_attn.forward(x, &how, None).0;
-            (network.forward(&network.add(x, found, self_attn_layer_norm)), None)
+            let attended = self_attn.forward(x, &attention, None).0;
+            (network.forward(&network.add(x, attended, self_attn_layer_norm)), None)
         };
         let features = run_layers(x, layers, None, self.layer_options(), |_| true, forward).0;
         let decoder = &self.model.decoder.layers;
@@ -393,7 +400,7 @@ impl EncoderDecoder for Marian {
     fn decode(&self, ids: &Tensor, memory: &Memory, cache: Option<&StaticCache>) -> (Tensor, Option<StaticCache>) {
         let Decoder { embed_tokens, layers, dropout } = &self.model.decoder;
         let span = Span::new(ids, cache);
-        let how = Attention::new().mask(&span.mask(None));
+        let attention = Attention::new().mask(&span.mask(None));
         let x = dropout.forward(self.embed(embed_tokens, ids, &span));
         run_layers(
             x,
@@ -405,12 +412,13 @@ impl EncoderDecoder for Marian {
                 let DecoderLayer { self_attn, self_attn_layer_norm, encoder_attn, encoder_attn_layer_norm, network } =
                     &layers[i];
                 let has_cache = cache.is_some();
-                let (found, cache) = self_attn.forward(x, &how, cache);
-                let x = network.add(x, found, self_attn_layer_norm);
+                let (attended, cache) = self_attn.forward(x, &attention, cache);
+                let x = network.add(x, attended, self_attn_layer_norm);
                 let keys_values = memory.keys_values(i, has_cache, |features| encoder_attn.keys_values(features));
-                let how = Attention::new().dropout(&encoder_attn.dropout);
-                let found = encoder_attn.out_proj.forward(memory.attend(how, &encoder_attn.queries(&x), &keys_values));
-                (network.forward(&network.add(&x, found, encoder_attn_layer_norm)), cache)
+                let attention = Attention::new().dropout(&encoder_attn.dropout);
+                let attended =
+                    encoder_attn.out_proj.forward(memory.attend(attention, &encoder_attn.queries(&x), &keys_values));
+                (network.forward(&network.add(&x, attended, encoder_attn_layer_norm)), cache)
             },
         )
     }

@@ -31,7 +31,7 @@ impl Expected {
 
     /// Whether the file has such a value.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.0.iter().any(|(own, _)| own == name)
+        self.0.iter().any(|(known, _)| known == name)
     }
 
     /// The token ids of a value, by rows.
@@ -46,17 +46,20 @@ impl Expected {
     /// Computes all as one program and compares each with the file's value of that name: at most `1e-4` off, measured
     /// by the largest expected number.
     #[track_caller]
-    pub(crate) fn check(&self, found: &[(&str, &Tensor)]) {
-        let tensors: Vec<&Tensor> = found.iter().map(|(_, tensor)| *tensor).collect();
+    pub(crate) fn check(&self, actual: &[(&str, &Tensor)]) {
+        let tensors: Vec<&Tensor> = actual.iter().map(|(_, tensor)| *tensor).collect();
         let values =
             Runtime::global().and_then(|runtime| runtime.eval_many(&tensors)).unwrap_or_else(|e| panic!("{e}"));
-        for ((name, tensor), value) in found.iter().zip(values) {
+        for ((name, tensor), value) in actual.iter().zip(values) {
             let expected = self.0.get(name).ok().flatten().unwrap_or_else(|| panic!("no `{name}` is expected"));
             assert_eq!(tensor.shape(), &expected.ty().shape, "{name}: shape");
             let (value, expected) = (value.to_f64(), expected.to_f64());
             let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
-            let off = value.iter().zip(&expected).fold(0.0f64, |off, (x, y)| off.max((x - y).abs()));
-            assert!(largest > 0.0 && off <= 1e-4 * largest, "{name} is {off:e} off; its largest number is {largest:e}");
+            let error = value.iter().zip(&expected).fold(0.0f64, |error, (x, y)| error.max((x - y).abs()));
+            assert!(
+                largest > 0.0 && error <= 1e-4 * largest,
+                "{name} is {error:e} off; its largest number is {largest:e}"
+            );
         }
     }
 }
@@ -77,19 +80,19 @@ pub(crate) fn without_cache(expected: &Expected, forward: impl Fn(&Tensor) -> Te
 #[track_caller]
 pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&Tensor) -> Tensor) {
     let expected = Expected::read(name);
-    let mut found = without_cache(&expected, forward);
+    let mut outputs = without_cache(&expected, forward);
     let ids = expected.tensor("ids");
     let plain = GenerationConfig { max_new_tokens: 32, ..GenerationConfig::default() };
-    found.push(("greedy", generate(model, &Prompt::from(&ids), &plain)));
+    outputs.push(("greedy", generate(model, &Prompt::from(&ids), &plain)));
     let end = expected.rows("end")[0][0] as i32;
     let ending = GenerationConfig { max_new_tokens: 8, eos_token_id: vec![end], pad_token_id: Some(1), ..plain };
     if expected.has("padded") {
         let rows = expected.rows("ids");
-        found.push(("padded", generate(model, &Prompt::new(&[&rows[0][..], &rows[1][3..]]), &ending)));
+        outputs.push(("padded", generate(model, &Prompt::new(&[&rows[0][..], &rows[1][3..]]), &ending)));
     }
     if expected.has("beams") {
         let beams = GenerationConfig { num_beams: 3, ..ending.clone() };
-        found.push(("beams", generate(model, &Prompt::from(&ids), &beams)));
+        outputs.push(("beams", generate(model, &Prompt::from(&ids), &beams)));
     }
     if expected.has("restricted") {
         let bad = expected.rows("bad")[0][0] as i32;
@@ -103,13 +106,13 @@ pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&
         let beams = GenerationConfig { num_beams: 3, ..restricted.clone() };
         let renormalized = GenerationConfig { renormalize_logits: true, ..beams.clone() };
         let all = [("restricted", restricted), ("restricted_beams", beams), ("renormalized_beams", renormalized)];
-        found.extend(all.map(|(name, how)| (name, generate(model, &Prompt::from(&ids), &how))));
+        outputs.extend(all.map(|(name, config)| (name, generate(model, &Prompt::from(&ids), &config))));
     }
-    expected.check(&borrowed(&found));
+    expected.check(&borrowed(&outputs));
 }
 
-pub(crate) fn borrowed<'a>(found: &'a [(&'a str, Tensor)]) -> Vec<(&'a str, &'a Tensor)> {
-    found.iter().map(|(name, tensor)| (*name, tensor)).collect()
+pub(crate) fn borrowed<'a>(outputs: &'a [(&'a str, Tensor)]) -> Vec<(&'a str, &'a Tensor)> {
+    outputs.iter().map(|(name, tensor)| (*name, tensor)).collect()
 }
 
 /// Saves a model that was loaded from `reference/NAME`, and asks Python whether it gives there what is expected.

@@ -252,8 +252,8 @@ impl Block {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        let found = self.attention.forward(&self.layernorm_before.forward(x));
-        let x = x + self.dropout.forward(found);
+        let attended = self.attention.forward(&self.layernorm_before.forward(x));
+        let x = x + self.dropout.forward(attended);
         let inner = self.activation.forward(&self.intermediate.dense.forward(self.layernorm_after.forward(&x)));
         &x + self.dropout.forward(self.output.dense.forward(inner))
     }
@@ -262,8 +262,8 @@ impl Block {
 impl AttentionWithOutput {
     fn forward(&self, x: &Tensor) -> Tensor {
         let SelfAttention { query, key, value, dropout, heads } = &self.attention;
-        let how = Attention::new().dropout(dropout);
-        self.output.dense.forward(self_attention(how, [query, key, value], x, *heads))
+        let attention = Attention::new().dropout(dropout);
+        self.output.dense.forward(self_attention(attention, [query, key, value], x, *heads))
     }
 }
 

@@ -64,9 +64,9 @@ impl ModelSummary {
         max_depth: usize,
         sharding: impl Fn(&str) -> Option<Sharding>,
     ) -> ModelSummary {
-        let mut found = Found::default();
-        module.visit(&mut Visit::new(&mut found));
-        let Found { parts, parameters, others } = found;
+        let mut contents = Found::default();
+        module.visit(&mut Visit::new(&mut contents));
+        let Found { parts, parameters, others } = contents;
         let mut rows = vec![];
         for (part, type_name) in parts {
             let prefix = format!("{part}.");
@@ -79,7 +79,7 @@ impl ModelSummary {
             }
             let mut distinct: Vec<&(String, Parameter)> = vec![];
             for entry in within() {
-                if !distinct.iter().any(|seen| seen.1.is(&entry.1)) {
+                if !distinct.iter().any(|known| known.1.is(&entry.1)) {
                     distinct.push(entry);
                 }
             }

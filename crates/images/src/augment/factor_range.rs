@@ -28,7 +28,7 @@ impl From<(f64, f64)> for FactorRange {
 }
 
 impl FactorRange {
-    /// The range around `center`: one number extends equally to both sides, but not below `least`.
+    /// The range around `center`: one number extends equally to both sides, but not below `minimum`.
     pub(super) fn about(self, center: f64, minimum: f64) -> (f64, f64) {
         match self {
             FactorRange::One(amount) => ((center - amount).max(minimum), center + amount),

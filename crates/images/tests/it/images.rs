@@ -45,9 +45,9 @@ fn difference(a: &Image, b: &Image) -> (u8, f64) {
 }
 
 #[track_caller]
-fn check_near(what: &str, found: &Image, expected: &Image, most: u8) {
-    let (difference, mean) = difference(found, expected);
-    assert!(difference <= most, "{what}: values differ by up to {difference}, {mean:.3} in the mean");
+fn check_near(name: &str, actual: &Image, expected: &Image, tolerance: u8) {
+    let (difference, mean) = difference(actual, expected);
+    assert!(difference <= tolerance, "{name}: values differ by up to {difference}, {mean:.3} in the mean");
 }
 
 #[test]
@@ -110,12 +110,12 @@ fn images_are_resized_as_torchvision_resizes_them() {
         ("bicubic", Interpolation::Bicubic, 1),
         ("lanczos", Interpolation::Lanczos, 3),
     ];
-    for (name, mode, most) in modes {
+    for (name, mode, tolerance) in modes {
         let small = decode(&ImagePipeline::rgb().resize(48).interpolation(mode), "large.png");
-        check_near(name, &small, &expected(&format!("resize_{name}")), most);
+        check_near(name, &small, &expected(&format!("resize_{name}")), tolerance);
         let great =
             decode(&ImagePipeline::rgb().center_crop(40).resize_exact((64, 80)).interpolation(mode), "large.png");
-        check_near(name, &great, &expected(&format!("enlarge_{name}")), most);
+        check_near(name, &great, &expected(&format!("enlarge_{name}")), tolerance);
     }
     check_near(
         "crop",
@@ -180,10 +180,10 @@ fn resizing_a_part_gives_the_pixels_of_resizing_the_whole() {
 fn a_decoder_that_shrinks_leaves_the_image_nearly_the_same() {
     let name = "s420.jpg";
     let full = decode(&ImagePipeline::rgb().resize_exact((9, 12)).reducing_gap(None), name);
-    for (gap, most, mean) in [(1.0, 40, 6.0), (2.0, 12, 2.0), (3.0, 12, 2.0), (1000.0, 0, 0.0)] {
+    for (gap, tolerance, mean) in [(1.0, 40, 6.0), (2.0, 12, 2.0), (3.0, 12, 2.0), (1000.0, 0, 0.0)] {
         let shrunk = decode(&ImagePipeline::rgb().resize_exact((9, 12)).reducing_gap(Some(gap)), name);
         let (greatest, average) = difference(&shrunk, &full);
-        assert!(greatest <= most && average <= mean, "gap {gap}: up to {greatest}, {average:.2} in the mean");
+        assert!(greatest <= tolerance && average <= mean, "gap {gap}: up to {greatest}, {average:.2} in the mean");
     }
     let crop = ImagePipeline::rgb().random_resized_crop(8);
     for seed in 0..30 {
@@ -240,12 +240,12 @@ fn a_jpeg_whose_data_make_no_sense_is_refused_or_kept_on_request() {
     // An end in the middle: the rest would be grey.
     file[middle..middle + 2].copy_from_slice(&[0xff, 0xd9]);
     refused(&file, &ImagePipeline::rgb(), &["damaged", "keep_damaged"]);
-    let kept = ImagePipeline::rgb().keep_damaged().decode(&file, &mut none()).unwrap();
-    assert_eq!((kept.width(), kept.height()), (101, 75));
+    let image = ImagePipeline::rgb().keep_damaged().decode(&file, &mut none()).unwrap();
+    assert_eq!((image.width(), image.height()), (101, 75));
     // The part before the damage is intact.
     let whole = decode(&ImagePipeline::rgb(), "s444.jpg");
     let top = |image: Image| image.pixels()[..101 * 3 * 16].to_vec();
-    assert_eq!(top(kept), top(whole));
+    assert_eq!(top(image), top(whole));
     // A file that is cut short is not treated as damaged, even if only its end marker is missing.
     let file = bytes("s444.jpg");
     refused(&file[..middle], &ImagePipeline::rgb().keep_damaged(), &["cut short"]);
@@ -280,21 +280,21 @@ fn a_jpeg_of_red_green_and_blue_is_not_converted() {
     // Without JFIF's segment, which declares YCbCr.
     let after = 4 + usize::from(u16::from_be_bytes([file[4], file[5]]));
     let rgb = [&file[..2], adobe, &file[after..]].concat();
-    let found = ImagePipeline::rgb().decode(&rgb, &mut none()).unwrap();
+    let actual = ImagePipeline::rgb().decode(&rgb, &mut none()).unwrap();
     let luma = decode(&ImagePipeline::gray(), "s444.jpg");
-    let red: Vec<u8> = found.pixels().iter().copied().step_by(3).collect();
+    let red: Vec<u8> = actual.pixels().iter().copied().step_by(3).collect();
     assert!(red.iter().zip(luma.pixels()).all(|(a, b)| a.abs_diff(*b) <= 1));
     let gray = ImagePipeline::gray().decode(&rgb, &mut none()).unwrap();
-    check_near("gray", &gray, &found.with_channels(1).unwrap(), 1);
+    check_near("gray", &gray, &actual.with_channels(1).unwrap(), 1);
 }
 
 #[test]
 fn jpegs_that_no_decoder_here_reads_say_so() {
     let file = bytes("s420.jpg");
     let frame = file.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
-    let changed = |at: usize, byte: u8| {
+    let changed = |offset: usize, byte: u8| {
         let mut file = file.clone();
-        file[frame + at] = byte;
+        file[frame + offset] = byte;
         file
     };
     refused(&changed(1, 0xc3), &ImagePipeline::rgb(), &["cannot decode this JPEG"]);
@@ -305,13 +305,13 @@ fn jpegs_that_no_decoder_here_reads_say_so() {
 
 #[test]
 fn files_that_are_no_images_are_named() {
-    let any = ImagePipeline::rgb();
-    refused(b"", &any, &["empty", "0 bytes"]);
-    refused(b"GIF89a........", &any, &["GIF", "convert"]);
-    refused(b"<html><body>404</body></html>", &any, &["web page"]);
-    refused(b"\xff\xd8", &any, &["JPEG", "ends"]);
-    refused(b"hello, world", &any, &["68, 65, 6c"]);
-    refused(&bytes("s420.jpg")[..24], &any, &["before its pixels begin"]);
+    let pipeline = ImagePipeline::rgb();
+    refused(b"", &pipeline, &["empty", "0 bytes"]);
+    refused(b"GIF89a........", &pipeline, &["GIF", "convert"]);
+    refused(b"<html><body>404</body></html>", &pipeline, &["web page"]);
+    refused(b"\xff\xd8", &pipeline, &["JPEG", "ends"]);
+    refused(b"hello, world", &pipeline, &["68, 65, 6c"]);
+    refused(&bytes("s420.jpg")[..24], &pipeline, &["before its pixels begin"]);
 }
 
 #[test]
@@ -428,8 +428,8 @@ fn a_folder_without_images_says_what_is_missing() {
     fs::create_dir(root.path().join("dog")).unwrap();
     fs::write(root.path().join("dog/a.jpg"), bytes("s420.jpg")).unwrap();
     assert!(message(root.path()).contains("1 of 2 classes have no images, the first of them \"bird\""));
-    let kept = ImageFolder::open_allowing_empty(root.path()).unwrap();
-    assert_eq!((kept.classes().len(), kept.label(0)), (2, 1));
+    let dataset = ImageFolder::open_allowing_empty(root.path()).unwrap();
+    assert_eq!((dataset.classes().len(), dataset.label(0)), (2, 1));
 }
 
 #[test]
@@ -443,8 +443,8 @@ fn a_bad_file_and_a_deleted_one_are_named_with_the_sample() {
     assert!(batches[..3].iter().all(Result::is_ok));
     let empty = batches[3].as_ref().unwrap_err();
     assert!(empty.to_string().contains("a.png") && empty.to_string().contains("the file is empty"), "{empty}");
-    let gone = batches[4].as_ref().unwrap_err();
-    assert!(gone.is_not_found() && gone.to_string().contains("b.JPG"), "{gone}");
+    let missing = batches[4].as_ref().unwrap_err();
+    assert!(missing.is_not_found() && missing.to_string().contains("b.JPG"), "{missing}");
 }
 
 #[test]
@@ -480,19 +480,19 @@ fn pixels_are_the_same_on_any_number_of_workers() {
 #[test]
 fn fingerprints_tell_files_and_steps_apart() {
     let root = folder();
-    let of = |pipeline: ImagePipeline| {
+    let fingerprint = |pipeline: ImagePipeline| {
         let mut fingerprint = Fingerprint::new();
         let data = ImageFolder::open(root.path()).unwrap().decode(pipeline).unwrap();
         data.fingerprint(&mut fingerprint).unwrap();
         fingerprint.to_string()
     };
-    let first = of(ImagePipeline::rgb().resize_exact(8));
-    assert_eq!(of(ImagePipeline::rgb().resize_exact(8)), first);
-    assert_ne!(of(ImagePipeline::rgb().resize_exact(8).interpolation(Interpolation::Lanczos)), first);
+    let first = fingerprint(ImagePipeline::rgb().resize_exact(8));
+    assert_eq!(fingerprint(ImagePipeline::rgb().resize_exact(8)), first);
+    assert_ne!(fingerprint(ImagePipeline::rgb().resize_exact(8).interpolation(Interpolation::Lanczos)), first);
     // The limit determines which samples exist.
-    assert_ne!(of(ImagePipeline::rgb().resize_exact(8).max_pixels(1 << 30)), first);
+    assert_ne!(fingerprint(ImagePipeline::rgb().resize_exact(8).max_pixels(1 << 30)), first);
     fs::write(root.path().join("dog/a.png"), bytes("gray.jpg")).unwrap();
-    assert_ne!(of(ImagePipeline::rgb().resize_exact(8)), first);
+    assert_ne!(fingerprint(ImagePipeline::rgb().resize_exact(8)), first);
 }
 
 #[test]

@@ -45,15 +45,15 @@ impl RandomErasing {
 
     /// Sets the range of the erased fraction of the image area, within 0 to 1.
     #[must_use]
-    pub fn scale(mut self, least: f64, most: f64) -> RandomErasing {
-        self.scale = (least, most);
+    pub fn scale(mut self, min: f64, max: f64) -> RandomErasing {
+        self.scale = (min, max);
         self
     }
 
     /// Sets the range of the aspect ratio (height divided by width), above 0.
     #[must_use]
-    pub fn ratio(mut self, least: f64, most: f64) -> RandomErasing {
-        self.ratio = (least, most);
+    pub fn ratio(mut self, min: f64, max: f64) -> RandomErasing {
+        self.ratio = (min, max);
         self
     }
 
@@ -75,7 +75,7 @@ impl RandomErasing {
     fn check(&self, images: &Tensor) -> Result<[usize; 4], Refusal> {
         let size = batch_of_pictures(images)?;
         probability(self.p)?;
-        let ordered = |(least, most): (f64, f64)| least <= most && most.is_finite();
+        let ordered = |(min, max): (f64, f64)| min <= max && max.is_finite();
         if !ordered(self.scale) || self.scale.0 < 0.0 || self.scale.1 > 1.0 {
             let message = format!("the scale goes from {} to {}; it must be within 0 to 1", self.scale.0, self.scale.1);
             return Err(message.into());
@@ -113,16 +113,16 @@ impl RandomErasing {
             let (heights, widths) = ((&area * &ratio).sqrt().round(), (&area / &ratio).sqrt().round());
             let fits = heights.lt(height as f64).and(widths.lt(width as f64));
             let first = fits.to_dtype(DType::I32).argmax_keepdim(1);
-            let chosen = |of: &Tensor| of.take_along_axis(1, &first);
+            let chosen = |sizes: &Tensor| sizes.take_along_axis(1, &first);
             let (erased_height, erased_width) = (chosen(&heights), chosen(&widths));
             let place = |key: &Tensor, size: usize, erased: &Tensor| {
                 let places = -(erased - (size + 1) as f64);
                 (random::uniform(key, DType::F32, [n, 1], 0.0, 1.0) * &places).floor().minimum(&places - 1.0)
             };
             let (top, left) = (place(of_top, height, &erased_height), place(of_left, width, &erased_width));
-            let done = fits.any_keepdim(&[1]).and(random::bernoulli(of_chance, self.p, [n, 1]));
+            let is_erased = fits.any_keepdim(&[1]).and(random::bernoulli(of_chance, self.p, [n, 1]));
             let [top, left, erased_height, erased_width] = [top, left, erased_height, erased_width].map(beforehand);
-            let done = beforehand(done);
+            let is_erased = beforehand(is_erased);
 
             // The rows and columns inside the rectangle.
             let within = |axis_shape: [usize; 4], axis: isize, start: &Tensor, length: &Tensor| {
@@ -130,7 +130,7 @@ impl RandomErasing {
                 let place = Tensor::iota(DType::F32, axis_shape, axis);
                 place.ge(start.reshape(shape)).and(place.lt((start + length).reshape(shape)))
             };
-            let rows = within([n, 1, height, 1], 2, &top, &erased_height).and(done.reshape([n, 1, 1, 1]));
+            let rows = within([n, 1, height, 1], 2, &top, &erased_height).and(is_erased.reshape([n, 1, 1, 1]));
             let columns = within([n, 1, 1, width], 3, &left, &erased_width);
             let shape = images.shape();
             let erased = rows.broadcast_to(shape).and(columns.broadcast_to(shape));

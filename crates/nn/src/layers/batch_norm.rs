@@ -35,9 +35,9 @@ impl Norm<'_> {
         check_channels(x, c)?;
         check_float(x)?;
         if (self.training || self.running.is_none()) && count(x) < 2 {
-            let when = if self.training { "while training" } else { "without running statistics" };
+            let mode = if self.training { "while training" } else { "without running statistics" };
             return Err(format!(
-                "the input {ty} has {} value a channel; the variance of a batch needs at least 2 {when}",
+                "the input {ty} has {} value a channel; the variance of a batch needs at least 2 {mode}",
                 count(x)
             ));
         }

@@ -56,7 +56,7 @@ impl Chance {
         Ok(match self.draw(shape)? {
             Fate::Stay => x.clone(),
             Fate::Vanish => x * 0.0,
-            Fate::Keep(kept) => kept.select(&(x / (1.0 - self.p)), &x.zeros_like()),
+            Fate::Keep(mask) => mask.select(&(x / (1.0 - self.p)), &x.zeros_like()),
         })
     }
 }
@@ -201,17 +201,17 @@ impl AlphaDropout {
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record("AlphaDropout", || {
             let x = x.as_tensor().live()?;
-            let kept = match self.0.draw(x.shape())? {
+            let mask = match self.0.draw(x.shape())? {
                 Fate::Stay => return Ok(x.clone()),
                 Fate::Vanish => return Ok(x * 0.0),
-                Fate::Keep(kept) => kept,
+                Fate::Keep(mask) => mask,
             };
             let (p, dropped) = (self.0.p, -SELU_SCALE * SELU_ALPHA);
             let a = ((1.0 - p) * (1.0 + p * dropped * dropped)).sqrt().recip();
             let b = -a * p * dropped;
             let wide = wide(x);
             let replaced = Tensor::full(wide.dtype(), [], a * dropped + b);
-            Ok(kept.select(&(&wide * a + b), &replaced).to_dtype(x.dtype()))
+            Ok(mask.select(&(&wide * a + b), &replaced).to_dtype(x.dtype()))
         })
     }
 }
@@ -263,7 +263,7 @@ impl DropPath {
             Ok(match self.chance.draw(&shape)? {
                 Fate::Stay => x.clone(),
                 Fate::Vanish => x * 0.0,
-                Fate::Keep(kept) => kept.select(x, &x.zeros_like()),
+                Fate::Keep(mask) => mask.select(x, &x.zeros_like()),
             })
         })
     }

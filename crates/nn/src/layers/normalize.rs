@@ -39,8 +39,8 @@ pub(super) fn check_float(x: &Tensor) -> Result<(), String> {
 /// Rejects an input without `channels` channels on axis 1.
 pub(super) fn check_channels(x: &Tensor, channels: usize) -> Result<(), String> {
     match x.size(1) {
-        found if found == channels => Ok(()),
-        found => Err(format!("the input {} has {found} channels on its axis 1, not {channels}", x.ty())),
+        actual if actual == channels => Ok(()),
+        actual => Err(format!("the input {} has {actual} channels on its axis 1, not {channels}", x.ty())),
     }
 }
 

@@ -130,7 +130,7 @@ impl<const N: usize> MaxPool<N> {
         NN.record(self, || {
             self.check(x.live()?)?;
             Ok(match x.rank() == N + 1 {
-                true => x.unsqueeze(0).max_pool_with_indices(&self.pooling()).map(|found| found.squeeze(0)),
+                true => x.unsqueeze(0).max_pool_with_indices(&self.pooling()).map(|output| output.squeeze(0)),
                 false => x.max_pool_with_indices(&self.pooling()),
             })
         })
@@ -178,10 +178,10 @@ impl<const N: usize> AvgPool<N> {
     }
 
     fn apply(&self, x: &Tensor) -> Tensor {
-        let how = self.pooling().count_include_pad(self.count_include_pad);
+        let pooling = self.pooling().count_include_pad(self.count_include_pad);
         x.avg_pool(&match self.divisor {
-            Some(divisor) => how.divisor(divisor),
-            None => how,
+            Some(divisor) => pooling.divisor(divisor),
+            None => pooling,
         })
     }
 }

@@ -20,8 +20,8 @@ pub(super) fn same_shape(tensors: &[(&str, &Tensor)]) -> Result<(), Refusal> {
     if tensors.windows(2).all(|pair| pair[0].1.shape() == pair[1].1.shape()) {
         return Ok(());
     }
-    let found: Vec<String> = tensors.iter().map(|(name, tensor)| format!("the {name} is {}", tensor.ty())).collect();
-    Err(format!("{}; make their shapes equal", found.join(", ")).into())
+    let types: Vec<String> = tensors.iter().map(|(name, tensor)| format!("the {name} is {}", tensor.ty())).collect();
+    Err(format!("{}; make their shapes equal", types.join(", ")).into())
 }
 
 /// A prediction in the dtype of the computation, and a target of the same shape, numbers of any
@@ -34,15 +34,15 @@ pub(super) fn pair(prediction: &Tensor, target: &Tensor) -> Result<(Tensor, Tens
 }
 
 /// A weight that must broadcast to `shape` without enlarging it, converted to `dtype`.
-pub(super) fn weight(name: &str, weight: &Tensor, of: &Tensor, dtype: DType) -> Result<Tensor, Refusal> {
-    let (small, large) = (weight.live()?.shape().dims(), of.shape().dims());
-    let fits = small.len() <= large.len()
+pub(super) fn weight(name: &str, weight: &Tensor, losses: &Tensor, dtype: DType) -> Result<Tensor, Refusal> {
+    let (small, large) = (weight.live()?.shape().dims(), losses.shape().dims());
+    let broadcasts = small.len() <= large.len()
         && small.iter().rev().zip(large.iter().rev()).all(|(small, large)| *small == 1 || small == large);
-    if fits {
+    if broadcasts {
         return Ok(weight.to_dtype(dtype));
     }
-    let (ty, of) = (weight.ty(), of.ty());
-    Err(format!("the {name} is {ty}, which does not broadcast to the losses, {of}").into())
+    let (ty, losses) = (weight.ty(), losses.ty());
+    Err(format!("the {name} is {ty}, which does not broadcast to the losses, {losses}").into())
 }
 
 /// Checks that a number is finite and at least 0.

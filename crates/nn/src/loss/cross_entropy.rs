@@ -134,8 +134,8 @@ impl CrossEntropyLoss {
             let targets = Classes::new(target, classes, self.ignore_index);
             let mut losses = -targets.pick(&weighted);
             if self.label_smoothing != 0.0 {
-                let even = -weighted.mean(&[-1]);
-                losses = losses * (1.0 - self.label_smoothing) + even * self.label_smoothing;
+                let uniform_loss = -weighted.mean(&[-1]);
+                losses = losses * (1.0 - self.label_smoothing) + uniform_loss * self.label_smoothing;
             }
             Ok(mean_by(self.reduction, &targets, &targets.masked_losses(&losses), weight.as_ref()))
         })

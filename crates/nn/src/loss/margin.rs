@@ -24,8 +24,8 @@ pub fn hinge_embedding_loss(input: impl AsTensor, target: impl AsTensor, margin:
         let (input, target) = (input.as_tensor(), target.as_tensor());
         let (input, target) = pair(input, target)?;
         let zero = input.zeros_like();
-        let apart = target.ne(1.0).select(&(-&input + margin).relu(), &zero);
-        Ok(reduction.apply(&(apart + target.ne(-1.0).select(&input, &zero))))
+        let different = target.ne(1.0).select(&(-&input + margin).relu(), &zero);
+        Ok(reduction.apply(&(different + target.ne(-1.0).select(&input, &zero))))
     })
 }
 
@@ -164,10 +164,10 @@ impl TripletMarginLoss {
         let powers = if self.p == 2.0 { &size * &size } else { size.pow(self.p) };
         let sum = powers.sum(&[-1]);
         // At 0 the root has no gradient to pass on.
-        let none = sum.eq(0.0);
-        let safe = none.select(&sum.ones_like(), &sum);
+        let is_zero = sum.eq(0.0);
+        let safe = is_zero.select(&sum.ones_like(), &sum);
         let root = if self.p == 2.0 { safe.sqrt() } else { safe.pow(1.0 / self.p) };
-        none.select(&sum.zeros_like(), &root)
+        is_zero.select(&sum.zeros_like(), &root)
     }
 }
 

@@ -74,8 +74,8 @@ macro_rules! adam {
 
             fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
                 let names = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"];
-                let kept = if self.settings.amsgrad { &names[..] } else { &names[..2] };
-                kept.iter().map(|&name| (name, zeros(parameter))).collect()
+                let stored = if self.settings.amsgrad { &names[..] } else { &names[..2] };
+                stored.iter().map(|&name| (name, zeros(parameter))).collect()
             }
 
             fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {

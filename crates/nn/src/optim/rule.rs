@@ -78,8 +78,8 @@ impl UpdateArgs<'_> {
     }
 
     /// The value of a schedule in this step. Messages call it `what`.
-    pub(super) fn value(&self, what: &str, schedule: &dyn Schedule) -> Tensor {
-        value(self.origin, what, self.step, schedule).to_dtype(self.p.dtype())
+    pub(super) fn value(&self, name: &str, schedule: &dyn Schedule) -> Tensor {
+        value(self.origin, name, self.step, schedule).to_dtype(self.p.dtype())
     }
 
     /// The parameter and its gradient, after weight decay of the former (decoupled, as in AdamW) or
@@ -166,26 +166,26 @@ pub(super) fn check<R: Rule>(rule: &R) -> Result<()> {
 }
 
 /// The value of a schedule, or poison with the optimizer's line if the schedule is invalid.
-fn scheduled(origin: Origin, what: &str, step: &Step, number: Tensor) -> Tensor {
+fn scheduled(origin: Origin, name: &str, step: &Step, number: Tensor) -> Tensor {
     let expected = TensorType::new(DType::F32, []);
     match number.fault() {
         Some(fault) if fault.location() == step.location => {
-            origin.poison(format!("{what}: {}: {}", fault.operation(), fault.message()))
+            origin.poison(format!("{name}: {}: {}", fault.operation(), fault.message()))
         }
         None if *number.ty() != expected => {
-            origin.poison(format!("{what} must be a scalar, {expected}, and its schedule gives {}", number.ty()))
+            origin.poison(format!("{name} must be a scalar, {expected}, and its schedule gives {}", number.ty()))
         }
         _ => number,
     }
 }
 
 /// The value of a schedule in a step. Messages call it `what`.
-fn value(origin: Origin, what: &str, step: &Step, schedule: &dyn Schedule) -> Tensor {
+fn value(origin: Origin, name: &str, step: &Step, schedule: &dyn Schedule) -> Tensor {
     let number = {
         let _user = Scope::leave();
         schedule.value(step.finished())
     };
-    scheduled(origin, what, step, number)
+    scheduled(origin, name, step, number)
 }
 
 /// The settings that apply to all parameters in a step.

@@ -124,7 +124,7 @@ impl Step {
     }
 
     /// The weight decay of this step: the group's, or else the optimizer's own.
-    pub fn weight_decay(&self, own: f64) -> f64 {
-        self.weight_decay.unwrap_or(own)
+    pub fn weight_decay(&self, default: f64) -> f64 {
+        self.weight_decay.unwrap_or(default)
     }
 }

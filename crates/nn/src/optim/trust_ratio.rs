@@ -12,6 +12,6 @@ pub(super) fn length(x: &Tensor) -> Tensor {
 pub(super) fn trust_ratio(parameter: &Tensor, update: &Tensor, coefficient: f64, eps: f64) -> Tensor {
     let (of_parameter, of_update) = (length(parameter), length(update));
     let ratio = &of_parameter * coefficient / (&of_update + eps);
-    let none = of_parameter.eq(0.0).or(of_update.eq(0.0));
-    none.select(&ratio.ones_like(), &ratio)
+    let is_zero = of_parameter.eq(0.0).or(of_update.eq(0.0));
+    is_zero.select(&ratio.ones_like(), &ratio)
 }

@@ -52,10 +52,10 @@ impl Checksums {
         self.compare("tensors", name, || of_tensor(ty, bytes))
     }
 
-    fn compare(&self, kind: &str, name: &str, found: impl FnOnce() -> u32) -> Result<(), String> {
+    fn compare(&self, kind: &str, name: &str, actual: impl FnOnce() -> u32) -> Result<(), String> {
         let Some(table) = &self.0 else { return Ok(()) };
         match table[kind][name].as_u64() {
-            Some(expected) if expected == u64::from(found()) => Ok(()),
+            Some(expected) if expected == u64::from(actual()) => Ok(()),
             Some(_) => Err(damaged(kind, name, "does not match its checksum")),
             None => Err(damaged(kind, name, "has no checksum, but the rest of the file has")),
         }
@@ -75,6 +75,6 @@ impl Checksums {
 }
 
 fn damaged(kind: &str, name: &str, problem: &str) -> String {
-    let what = if kind == "tensors" { "tensor" } else { "metadata" };
-    format!("{what} `{name}` {problem}: the file was damaged after it was written; use another copy of it")
+    let noun = if kind == "tensors" { "tensor" } else { "metadata" };
+    format!("{noun} `{name}` {problem}: the file was damaged after it was written; use another copy of it")
 }

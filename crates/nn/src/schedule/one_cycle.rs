@@ -152,10 +152,10 @@ impl OneCycle {
         if end <= start {
             return Tensor::full(DType::F32, [], to);
         }
-        let (done, left) = ((step - start) / (end - start), (end - step) / (end - start));
+        let (elapsed, left) = ((step - start) / (end - start), (end - step) / (end - start));
         match self.anneal {
-            Anneal::Linear => left * from + done * to,
-            Anneal::Cos => cosine(left, done, from, to),
+            Anneal::Linear => left * from + elapsed * to,
+            Anneal::Cos => cosine(left, elapsed, from, to),
         }
     }
 }

@@ -50,9 +50,9 @@ pub fn load_weights<M: Module + ?Sized>(
 pub(super) fn load<M: Module + ?Sized>(values: &StateDict, module: &M, strictness: Strictness) -> Result<LoadReport> {
     let mut report = LoadReport::default();
     let mut fitting: Vec<(Variable, String)> = vec![];
-    let mut known = BTreeSet::new();
+    let mut known_names = BTreeSet::new();
     for (names, variable) in cells(module) {
-        known.extend(names.iter().cloned());
+        known_names.extend(names.iter().cloned());
         let name = &names[0];
         let mut there = names.iter().filter_map(|name| Some((name, values.ty(name)?)));
         let Some((first, found)) = there.next() else {
@@ -76,7 +76,8 @@ pub(super) fn load<M: Module + ?Sized>(values: &StateDict, module: &M, strictnes
         report.loaded.push(name.clone());
         fitting.push((variable, first.clone()));
     }
-    report.unexpected = values.iter().map(|(name, _)| name.to_owned()).filter(|name| !known.contains(name)).collect();
+    report.unexpected =
+        values.iter().map(|(name, _)| name.to_owned()).filter(|name| !known_names.contains(name)).collect();
     if strictness == Strictness::Strict && !report.is_complete() {
         report.loaded.clear();
         report.converted.clear();
@@ -95,9 +96,9 @@ pub(super) fn load<M: Module + ?Sized>(values: &StateDict, module: &M, strictnes
     Ok(report)
 }
 
-fn same_bytes(values: &StateDict, one: &str, other: &str) -> Result<bool> {
-    let (one, other) = (values.get(one)?, values.get(other)?);
-    Ok(one.as_deref().map(Literal::bytes) == other.as_deref().map(Literal::bytes))
+fn same_bytes(values: &StateDict, first: &str, second: &str) -> Result<bool> {
+    let (first, second) = (values.get(first)?, values.get(second)?);
+    Ok(first.as_deref().map(Literal::bytes) == second.as_deref().map(Literal::bytes))
 }
 
 fn fits(expected: &TensorType, found: &TensorType) -> bool {
@@ -108,7 +109,7 @@ fn fits(expected: &TensorType, found: &TensorType) -> bool {
 /// The cell of each parameter and buffer, once, with all its names.
 fn cells<M: Module + ?Sized>(module: &M) -> Vec<(Vec<String>, Variable)> {
     let mut cells: Vec<(Vec<String>, Variable)> = vec![];
-    let mut note = |name: &str, variable: &Variable| match cells.iter_mut().find(|(_, seen)| seen.is(variable)) {
+    let mut note = |name: &str, variable: &Variable| match cells.iter_mut().find(|(_, known)| known.is(variable)) {
         Some((names, _)) => names.push(name.into()),
         None => cells.push((vec![name.into()], variable.clone())),
     };
