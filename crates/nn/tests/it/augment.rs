@@ -71,11 +71,11 @@ fn normalized_levels_are_torchvisions() {
     // All levels, in three channels.
     let all: Vec<u8> = (0..3).flat_map(|_| 0..=255).collect();
     let images = Tensor::from_slice(&all, [3, 16, 16]);
-    let ours = values(&normalize(&images, &IMAGENET_MEAN, &IMAGENET_STD));
+    let actual = values(&normalize(&images, &IMAGENET_MEAN, &IMAGENET_STD));
     for channel in 0..3 {
         for level in 0..256 {
             let expected = (level as f64 / 255.0 - IMAGENET_MEAN[channel]) / IMAGENET_STD[channel];
-            assert!((ours[256 * channel + level] - expected).abs() < 1e-6, "level {level} of channel {channel}");
+            assert!((actual[256 * channel + level] - expected).abs() < 1e-6, "level {level} of channel {channel}");
         }
     }
     let faults = [
@@ -106,9 +106,9 @@ fn mixup_blends_each_picture_with_the_one_before_it() {
     let mut lambdas = vec![];
     for results in &mixed {
         let lambda = results[2][0];
-        for (place, &found) in results[0].iter().enumerate() {
+        for (place, &actual) in results[0].iter().enumerate() {
             let other = images[(place + images.len() - size) % images.len()];
-            assert!(close(found, lambda * images[place] + (1.0 - lambda) * other), "place {place}");
+            assert!(close(actual, lambda * images[place] + (1.0 - lambda) * other), "place {place}");
         }
         check_targets(&results[1], lambda, |row| (row + N - 1) % N, N);
         // Probabilities that say the same give the same.
@@ -130,11 +130,11 @@ fn cutmix_puts_one_rectangle_into_all_pictures() {
     for results in for_keys(60, |key| three(CutMix::new(CLASSES).apply(key, &images(), &labels()))) {
         let partner = |place: usize| (place + levels.len() - 2 * plane) % levels.len();
         let replaced: Vec<bool> = (0..plane)
-            .map(|at| {
-                let places = (0..2 * N).map(|channel| channel * plane + at);
+            .map(|pixel| {
+                let places = (0..2 * N).map(|channel| channel * plane + pixel);
                 let (own, other): (Vec<bool>, Vec<bool>) =
                     places.map(|p| (results[0][p] == levels[p], results[0][p] == levels[partner(p)])).unzip();
-                assert!(own.iter().all(|own| *own) || other.iter().all(|other| *other), "pixel {at}");
+                assert!(own.iter().all(|own| *own) || other.iter().all(|other| *other), "pixel {pixel}");
                 !own.iter().all(|own| *own)
             })
             .collect();
@@ -207,12 +207,12 @@ fn no_real_picture_is_mixed_with_padding() {
             check_targets(&kind[1], lambda, partner, real);
             for place in 0..4 * real {
                 let (own, other) = (f64::from(levels[place]), f64::from(levels[4 * partner(place / 4) + place % 4]));
-                let found = kind[0][place];
+                let actual = kind[0][place];
                 let right = match number {
-                    0 => (found - (lambda * own + (1.0 - lambda) * other)).abs() < 1e-3,
-                    _ => found == own || found == other,
+                    0 => (actual - (lambda * own + (1.0 - lambda) * other)).abs() < 1e-3,
+                    _ => actual == own || actual == other,
                 };
-                assert!(right, "kind {number}, place {place}: {found} of {own} and {other}");
+                assert!(right, "kind {number}, place {place}: {actual} of {own} and {other}");
             }
         }
     }
@@ -222,7 +222,7 @@ fn no_real_picture_is_mixed_with_padding() {
 fn flips_and_erasing_are_done_to_each_picture_by_itself() {
     let shape = [64, 2, 5, 8];
     let images = values(&floats(shape));
-    let plane = |of: &[f64], picture: usize, channel: usize| of[(picture * 2 + channel) * 40..][..40].to_vec();
+    let plane = |images: &[f64], picture: usize, channel: usize| images[(picture * 2 + channel) * 40..][..40].to_vec();
     let results = for_keys(3, |key| {
         vec![
             random_horizontal_flip(key, &floats(shape), 0.5),
@@ -249,18 +249,22 @@ fn flips_and_erasing_are_done_to_each_picture_by_itself() {
             flipped += usize::from(all[0]);
 
             // A rectangle of -7 in both channels, the rest as it was.
-            let gone: Vec<usize> = (0..40).filter(|&at| plane(&result[2], picture, 0)[at] == -7.0).collect();
+            let erased_pixels: Vec<usize> =
+                (0..40).filter(|&index| plane(&result[2], picture, 0)[index] == -7.0).collect();
             for channel in 0..2 {
                 let (before, after) = (plane(&images, picture, channel), plane(&result[2], picture, channel));
-                assert!((0..40).all(|at| after[at] == if gone.contains(&at) { -7.0 } else { before[at] }));
+                assert!(
+                    (0..40)
+                        .all(|index| after[index] == if erased_pixels.contains(&index) { -7.0 } else { before[index] })
+                );
             }
-            if let (Some(first), Some(last)) = (gone.first(), gone.last()) {
-                assert_eq!(gone.len(), (last / 8 - first / 8 + 1) * (last % 8 - first % 8 + 1), "a rectangle");
+            if let (Some(first), Some(last)) = (erased_pixels.first(), erased_pixels.last()) {
+                assert_eq!(erased_pixels.len(), (last / 8 - first / 8 + 1) * (last % 8 - first % 8 + 1), "a rectangle");
                 erased += 1;
             }
             // 0.3 of 40 is 12, a square of 3.46 by 3.46.
             let (before, after) = (plane(&images, picture, 1), plane(&result[3], picture, 1));
-            assert_eq!((0..40).filter(|&at| before[at] != after[at]).count(), 9);
+            assert_eq!((0..40).filter(|&index| before[index] != after[index]).count(), 9);
         }
     }
     assert!((70..=122).contains(&flipped), "{flipped} of 192");

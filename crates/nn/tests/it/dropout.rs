@@ -10,14 +10,14 @@ fn ones(shape: &[usize]) -> Tensor {
 
 /// The share of groups of `size` elements that are dropped; each is dropped or kept as a whole, and kept ones are `kept`.
 #[track_caller]
-fn dropped(layer: &dyn Forward, shape: &[usize], size: usize, kept: f64) -> f64 {
+fn dropped(layer: &dyn Forward, shape: &[usize], size: usize, scaled: f64) -> f64 {
     layer.set_random_key(&random::key(3));
     let all = values(&layer.forward(&ones(shape)));
     let groups: Vec<&[f64]> = all.chunks(size).collect();
     let share = groups.iter().filter(|group| group[0] == 0.0).count() as f64 / groups.len() as f64;
     for group in groups {
         assert!(group.iter().all(|x| x == &group[0]), "{group:?} is torn");
-        assert!(group[0] == 0.0 || (group[0] - kept).abs() < 1e-6, "{group:?}");
+        assert!(group[0] == 0.0 || (group[0] - scaled).abs() < 1e-6, "{group:?}");
     }
     share
 }
@@ -42,12 +42,12 @@ fn whole_channels_and_whole_samples_are_dropped() {
 fn alpha_dropout_replaces_and_shifts_as_pytorchs() {
     let layer = AlphaDropout::new(0.3);
     layer.set_random_key(&random::key(3));
-    let found = values(&layer.forward(&(ones(&[1000]) * 2.0)));
+    let actual = values(&layer.forward(&(ones(&[1000]) * 2.0)));
     // The two values that torch.nn.functional.alpha_dropout(torch.full((1000,), 2.0), 0.3, True) has.
     let (kept, dropped) =
-        (found.iter().cloned().fold(f64::MIN, f64::max), found.iter().cloned().fold(f64::MAX, f64::min));
+        (actual.iter().cloned().fold(f64::MIN, f64::max), actual.iter().cloned().fold(f64::MAX, f64::min));
     assert_close(&[kept, dropped], &[2.1759973, -1.0595483], 1e-6, 0.0, "alpha dropout");
-    assert!(found.iter().all(|&x| x == kept || x == dropped));
+    assert!(actual.iter().all(|&x| x == kept || x == dropped));
 }
 
 #[test]

@@ -188,9 +188,9 @@ fn ignored_samples_count_neither_above_nor_below_the_line() {
 fn classes_may_stand_on_any_axis() {
     let logits = numbers(&[2, 5, 3]);
     let target = Tensor::from_slice(&[0i32, 1, 2, 3, 4, 0], [2, 3]);
-    let there = CrossEntropyLoss::new().class_axis(1).reduction(Reduction::None).forward(&logits, &target);
+    let on_axis = CrossEntropyLoss::new().class_axis(1).reduction(Reduction::None).forward(&logits, &target);
     let last = cross_entropy(&logits.transpose(1, 2), &target, Reduction::None);
-    assert_eq!(values(&there), values(&last));
+    assert_eq!(values(&on_axis), values(&last));
 }
 
 #[test]
@@ -224,9 +224,9 @@ fn gradients_through_a_network_agree_with_finite_differences() {
     let x = numbers(&[3, 2, 5, 5]).to_dtype(DType::F64);
     let target = Tensor::from_slice(&[0i32, 2, 1], [3]);
     let loss = |p: &[Tensor]| {
-        let how = fulmen_tensor::Convolution::new(2).padding([(1, 1), (1, 1)]).stride([2, 2]);
+        let convolution = fulmen_tensor::Convolution::new(2).padding([(1, 1), (1, 1)]).stride([2, 2]);
         let bn = BatchNorm2d::new(4).affine(false);
-        let h = bn.forward(&x.convolution(&p[0], &how));
+        let h = bn.forward(&x.convolution(&p[0], &convolution));
         let h = activation::elu(&activation::gelu(&h), 1.0);
         let h = AvgPool2d::new(3).stride(1).padding(1).count_include_pad(false).forward(&h).flatten(1, -1);
         let logits = activation::softplus(&h.matmul(&p[1]), 2.0, 20.0);
@@ -239,9 +239,9 @@ fn gradients_through_a_network_agree_with_finite_differences() {
         let gradient = values(gradient);
         let shape = parameters[i].shape().clone();
         for element in [0, 7, 31, 50] {
-            let mut at = vec![0.0f64; shape.num_elements()];
-            at[element] = 1e-6;
-            let nudge = Tensor::from_slice(&at, &shape);
+            let mut offsets = vec![0.0f64; shape.num_elements()];
+            offsets[element] = 1e-6;
+            let nudge = Tensor::from_slice(&offsets, &shape);
             let moved = |sign: f64| {
                 let mut p = parameters.clone();
                 p[i] = &p[i] + &nudge * sign;
@@ -390,6 +390,6 @@ fn the_variance_of_a_batch_far_from_0_is_exact_once_the_running_mean_is_near() {
 fn a_long_index_is_not_taken_for_padding() {
     let bag = EmbeddingBag::new(4, 2).mode(BagMode::Sum).padding_idx(0);
     bag.weight.set(Tensor::ones(DType::F32, [4, 2]));
-    let found = values(&bag.forward(&Tensor::from_slice(&[1i64, 0, 1, 1 << 32], [2, 2])));
-    assert!(found[..2] == [1.0; 2] && found[2..].iter().all(|x| x.is_nan()), "{found:?}");
+    let actual = values(&bag.forward(&Tensor::from_slice(&[1i64, 0, 1, 1 << 32], [2, 2])));
+    assert!(actual[..2] == [1.0; 2] && actual[2..].iter().all(|x| x.is_nan()), "{actual:?}");
 }

@@ -104,9 +104,9 @@ fn what_is_masked_adds_nothing_to_the_loss_or_its_gradient() {
     let weighted = masked_mean(&x, &f32s(&[2.0, 0.0], &[2]));
     assert_eq!(values(&weighted), [1.5]);
     assert_eq!(values(&grad(&weighted, &[&x])[0]), [0.5, 0.5, 0.0, 0.0]);
-    let none = masked_mean(&x, &Tensor::zeros(DType::Bool, [2]));
-    assert_eq!(values(&none), [0.0]);
-    assert_eq!(values(&grad(&none, &[&x])[0]), [0.0; 4]);
+    let all_masked = masked_mean(&x, &Tensor::zeros(DType::Bool, [2]));
+    assert_eq!(values(&all_masked), [0.0]);
+    assert_eq!(values(&grad(&all_masked, &[&x])[0]), [0.0; 4]);
     assert_eq!(values(&masked_mean(&Tensor::scalar(3.0f32), &Tensor::scalar(true))), [3.0]);
     assert_eq!(values(&masked_mean(&Tensor::zeros(DType::F32, [0, 3]), &Tensor::zeros(DType::Bool, [0]))), [0.0]);
 }
@@ -118,8 +118,8 @@ fn probabilities_of_impossible_classes_do_not_spoil_the_loss() {
     let loss = cross_entropy(&logits, &target, Reduction::Mean);
     assert_close(&values(&loss), &[2f64.ln()], 1e-6, 0.0, "loss");
     assert_close(&values(&grad(&loss, &[&logits])[0]), &[0.0; 3], 0.0, 1e-7, "gradient");
-    let asked = cross_entropy(&logits, &f32s(&[0.0, 1.0, 0.0], &[1, 3]), Reduction::Mean);
-    assert_eq!(values(&asked), [f64::INFINITY]);
+    let loss = cross_entropy(&logits, &f32s(&[0.0, 1.0, 0.0], &[1, 3]), Reduction::Mean);
+    assert_eq!(values(&loss), [f64::INFINITY]);
 }
 
 #[test]
@@ -132,8 +132,8 @@ fn a_class_that_is_not_there_is_nan_in_every_loss_of_classes() {
         NllLoss::new().weight(&weight).reduction(Reduction::None).forward(&x, &target),
         CrossEntropyLoss::new().weight(&weight).label_smoothing(0.1).reduction(Reduction::None).forward(&x, &target),
     ] {
-        let found = values(&losses);
-        assert!(found[0].is_finite() && found[1].is_nan(), "{found:?}");
+        let actual = values(&losses);
+        assert!(actual[0].is_finite() && actual[1].is_nan(), "{actual:?}");
     }
 }
 
@@ -150,9 +150,9 @@ fn a_negative_variance_and_a_probability_beyond_one_are_nan() {
 fn what_does_not_fit_is_refused_with_shapes_and_line() {
     let (x, y) = (Tensor::zeros(DType::F32, [4, 3]), Tensor::zeros(DType::F32, [4]));
     let (int, mean) = (Tensor::zeros(DType::I32, [4]), Reduction::Mean);
-    let check = |found: &Tensor, says: &str| {
-        let text = fault(found);
-        assert!(text.contains(says) && text.contains("losses.rs:"), "{text}");
+    let check = |output: &Tensor, expected: &str| {
+        let text = fault(output);
+        assert!(text.contains(expected) && text.contains("losses.rs:"), "{text}");
     };
     check(
         &mse_loss(&x, &y, mean),
@@ -235,16 +235,16 @@ fn a_sequence_with_what_is_no_label_or_no_length_is_nan_and_no_other() {
     // Too many steps, a class that is not there, one below all, too many labels; the others are sound.
     let loss = CtcLoss::new().reduction(Reduction::None);
     let losses = loss.forward(&log_p, &targets, &ints(&[4, 5, 4, 4, 4, 4]), &ints(&[2, 2, 2, 2, 3, 1]));
-    let found = values(&losses);
-    let nan: Vec<bool> = found.iter().map(|loss| loss.is_nan()).collect();
-    assert_eq!(nan, [false, true, true, true, true, false], "{found:?}");
+    let actual = values(&losses);
+    let nan: Vec<bool> = actual.iter().map(|loss| loss.is_nan()).collect();
+    assert_eq!(nan, [false, true, true, true, true, false], "{actual:?}");
     assert_eq!(
         CtcLoss::new().forward(&log_p.to_dtype(DType::Bf16), &targets, &ints(&[4; 6]), &ints(&[1; 6])).dtype(),
         DType::F32
     );
-    let check = |found: &Tensor, says: &str| {
-        let text = fault(found);
-        assert!(text.starts_with("ctc_loss: ") && text.contains(says) && text.contains("losses.rs:"), "{text}");
+    let check = |output: &Tensor, expected: &str| {
+        let text = fault(output);
+        assert!(text.starts_with("ctc_loss: ") && text.contains(expected) && text.contains("losses.rs:"), "{text}");
     };
     let lengths = ints(&[1; 6]);
     check(
@@ -257,7 +257,7 @@ fn a_sequence_with_what_is_no_label_or_no_length_is_nan_and_no_other() {
         "lengths [batch] that are integers, got f32[4, 6, 3], i32[6, 2]",
     );
     check(&loss.forward(&log_p, &targets.to_dtype(DType::F32), &lengths, &lengths), "that are integers");
-    let (none, no_label) = (Tensor::zeros(DType::F32, [0, 1, 3]), Tensor::zeros(DType::I32, [1, 0]));
+    let (empty, no_label) = (Tensor::zeros(DType::F32, [0, 1, 3]), Tensor::zeros(DType::I32, [1, 0]));
     let zero = Tensor::zeros(DType::I32, [1]);
     // The blank is not a label, and a length is checked before it is narrowed.
     let long = |n: i64| Tensor::from_slice(&[4, n, 4], [3]);
@@ -270,8 +270,8 @@ fn a_sequence_with_what_is_no_label_or_no_length_is_nan_and_no_other() {
         (&wrapped, &two, [false, true, true]),
         (&four, &wrapped_label, [false, true, false]),
     ] {
-        let found = values(&loss.forward(&log_p, &labels, lengths, label_lengths));
-        assert_eq!(found.iter().map(|loss| loss.is_nan()).collect::<Vec<_>>(), expected, "{found:?}");
+        let actual = values(&loss.forward(&log_p, &labels, lengths, label_lengths));
+        assert_eq!(actual.iter().map(|loss| loss.is_nan()).collect::<Vec<_>>(), expected, "{actual:?}");
     }
-    assert_eq!(values(&ctc_loss(&none, &no_label, &zero, &zero, Reduction::None)), [0.0]);
+    assert_eq!(values(&ctc_loss(&empty, &no_label, &zero, &zero, Reduction::None)), [0.0]);
 }

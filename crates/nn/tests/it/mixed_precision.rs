@@ -109,8 +109,8 @@ fn statistics_of_16_bit_numbers_are_those_of_f32() {
     let x = Tensor::from_slice(&[256.0f32, 258.0, 260.0, 262.0], [1, 4]).to_dtype(DType::Bf16);
     let y = LayerNorm::new([4]).elementwise_affine(false).forward(&x).to_dtype(DType::F32);
     let y = y.eval().unwrap().to_vec::<f32>().unwrap();
-    for (found, expected) in y.iter().zip([-1.341_64f32, -0.447_21, 0.447_21, 1.341_64]) {
-        assert!((found - expected).abs() < 0.005, "{y:?}");
+    for (actual, expected) in y.iter().zip([-1.341_64f32, -0.447_21, 0.447_21, 1.341_64]) {
+        assert!((actual - expected).abs() < 0.005, "{y:?}");
     }
     // With statistics of bf16, momentum·new would vanish next to the old value.
     let norm = BatchNorm2d::new(1).momentum(0.001);

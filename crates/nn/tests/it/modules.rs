@@ -211,11 +211,11 @@ fn initialization_depends_on_the_seed_and_the_name_only() {
         assert!((v - (2.0 * u - 1.0) * bound).abs() < 1e-6);
     }
 
-    let again = Linear::new(8, 8);
-    again.initialize(7);
-    assert_eq!(first, values(&again.weight.get()));
-    again.reinitialize(8);
-    assert_ne!(first, values(&again.weight.get()));
+    let other = Linear::new(8, 8);
+    other.initialize(7);
+    assert_eq!(first, values(&other.weight.get()));
+    other.reinitialize(8);
+    assert_ne!(first, values(&other.weight.get()));
 }
 
 #[test]
@@ -293,8 +293,8 @@ fn a_layer_of_a_row_stands_at_the_line_that_added_it() {
     let y = conv.forward(&Tensor::zeros(DType::F32, [2, 4, 4]));
     assert_eq!((y.location().file(), y.location().line()), (file!(), line));
     // A user's own layer keeps its lines.
-    let own = Sequential::new().add(Wrong {}).forward(&x).fault().unwrap().clone();
-    assert_eq!((own.location().file(), own.location().line()), (file!(), WRONG), "{own}");
+    let fault = Sequential::new().add(Wrong {}).forward(&x).fault().unwrap().clone();
+    assert_eq!((fault.location().file(), fault.location().line()), (file!(), WRONG), "{fault}");
 }
 
 #[test]

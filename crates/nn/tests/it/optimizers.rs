@@ -79,9 +79,9 @@ fn parameters_and_state_keep_their_types() {
         }
     }
     let tensors: Vec<&Tensor> = after.iter().map(|(_, new)| new).collect();
-    for (literal, (what, _)) in Runtime::global().unwrap().eval_many(&tensors).unwrap().iter().zip(&after) {
+    for (literal, (name, _)) in Runtime::global().unwrap().eval_many(&tensors).unwrap().iter().zip(&after) {
         let new = literal.to_f64();
-        assert!(new[0] < 1.0 && new[1] > 2.0, "{what}: {new:?}");
+        assert!(new[0] < 1.0 && new[1] > 2.0, "{name}: {new:?}");
     }
 }
 
@@ -200,8 +200,8 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
     for (optimizer, expected) in cases {
         let state: Vec<Tensor> = optimizer.state("p", p.ty()).into_iter().map(|(_, first)| first).collect();
         let wrong = fault(&optimizer.update(&step(0), "p", &p, &p, &state).0);
-        let told = lines.clone().any(|line| wrong.contains(&format!("optimizers.rs:{line}:")));
-        assert!(wrong.contains(expected) && told, "{wrong}");
+        let names_line = lines.clone().any(|line| wrong.contains(&format!("optimizers.rs:{line}:")));
+        assert!(wrong.contains(expected) && names_line, "{wrong}");
     }
     for (optimizer, expected) in [
         (Box::new(Sgd::new(0.1).weight_decay(-1.0)) as Box<dyn Optimizer>, "weight_decay must be at least 0, it is -1"),

@@ -87,7 +87,7 @@ fn settings_default_to_pytorchs() {
         (format!("{:?}", Gelu::new()), "Gelu { approximate: Exact }"),
         (format!("{:?}", Glu::new()), "Glu { axis: -1 }"),
     ];
-    settings.iter().for_each(|(found, expected)| assert_eq!(found, expected));
+    settings.iter().for_each(|(actual, expected)| assert_eq!(actual, expected));
 }
 
 #[test]

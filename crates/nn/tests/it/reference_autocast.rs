@@ -141,10 +141,10 @@ impl Model for Mixed {
 }
 
 /// How far two lists lie from each other, as a share of the second's length.
-fn distance(found: &[f64], expected: &[f64]) -> f64 {
-    assert_eq!(found.len(), expected.len());
+fn distance(actual: &[f64], expected: &[f64]) -> f64 {
+    assert_eq!(actual.len(), expected.len());
     let norm = |list: &mut dyn Iterator<Item = f64>| list.map(|x| x * x).sum::<f64>().sqrt();
-    norm(&mut found.iter().zip(expected).map(|(f, e)| f - e)) / norm(&mut expected.iter().copied())
+    norm(&mut actual.iter().zip(expected).map(|(f, e)| f - e)) / norm(&mut expected.iter().copied())
 }
 
 struct Step {
@@ -198,12 +198,12 @@ fn check(model: &dyn Model, case: &Value) {
         near.push((name, value, expected, 0.01));
     }
     // All as one program: each of its own would take the compiler its time.
-    let all: Vec<&Tensor> = near.iter().flat_map(|(_, found, expected, _)| [found, expected]).collect();
+    let all: Vec<&Tensor> = near.iter().flat_map(|(_, actual, expected, _)| [actual, expected]).collect();
     let all = Runtime::global().and_then(|runtime| runtime.eval_many(&all)).unwrap_or_else(|e| panic!("{e}"));
-    for ((what, .., share), pair) in near.iter().zip(all.chunks(2)) {
-        let off = distance(&pair[0].to_f64(), &pair[1].to_f64());
-        assert!(off < *share, "{what} is off by {off}");
-        assert!(off > 0.0 || !what.ends_with("against f32"), "{what} is equal: was it computed in bf16?");
+    for ((name, .., share), pair) in near.iter().zip(all.chunks(2)) {
+        let error = distance(&pair[0].to_f64(), &pair[1].to_f64());
+        assert!(error < *share, "{name} is off by {error}");
+        assert!(error > 0.0 || !name.ends_with("against f32"), "{name} is equal: was it computed in bf16?");
     }
 }
 

@@ -31,7 +31,7 @@ fn initial_values_have_pytorchs_spread() {
         }
         let shape: Vec<usize> = case["shape"].as_array().into_iter().flatten().map(count).collect();
         let fan = if attrs["mode"] == "fan_out" { Fan::Out } else { Fan::In };
-        let found = match case["op"].as_str() {
+        let actual = match case["op"].as_str() {
             Some("kaiming_uniform") => Init::kaiming_uniform(nonlinearity(attrs), fan).spread(&shape),
             Some("kaiming_normal") => Init::kaiming_normal(nonlinearity(attrs), fan).spread(&shape),
             Some("xavier_uniform") => Init::xavier_uniform(number(&attrs["gain"])).spread(&shape),
@@ -55,7 +55,7 @@ fn initial_values_have_pytorchs_spread() {
             }
             other => panic!("no rule {other:?}"),
         };
-        assert_close(&found.into_iter().collect::<Vec<_>>(), &[number(&case["spread"])], 1e-12, 0.0, &name);
+        assert_close(&actual.into_iter().collect::<Vec<_>>(), &[number(&case["spread"])], 1e-12, 0.0, &name);
     }
 }
 
@@ -99,8 +99,8 @@ fn patterns_and_truncated_normal_numbers_are_pytorchs() {
                 drawn.sort_by(f64::total_cmp);
                 assert!(drawn[0] >= a && drawn[drawn.len() - 1] <= b, "{name}");
                 for (q, expected) in [0.1, 0.3, 0.5, 0.7, 0.9].into_iter().zip(numbers(&case["quantiles"])) {
-                    let found = drawn[(q * drawn.len() as f64) as usize];
-                    assert!((found - expected).abs() < 0.03 * std, "{name}: {found} at {q} is not {expected}");
+                    let actual = drawn[(q * drawn.len() as f64) as usize];
+                    assert!((actual - expected).abs() < 0.03 * std, "{name}: {actual} at {q} is not {expected}");
                 }
                 continue;
             }
@@ -133,9 +133,9 @@ fn orthogonal_weights_are_orthonormal_and_evenly_distributed() {
         let drawn = draw.call(vec![Argument::Borrow(&key)]).unwrap().arrays;
         all.push(runtime.read(&[&drawn[0]]).unwrap().wait().unwrap().remove(0).to_f64());
     }
-    let of = |f: &dyn Fn(&[f64]) -> f64| all.iter().map(|q| f(q)).sum::<f64>() / f64::from(draws);
-    assert!(of(&|q| q[0]).abs() < 0.15 && (of(&|q| q[0] * q[0]) - 0.5).abs() < 0.1);
-    assert!((of(&|q| f64::from(q[0] * q[3] - q[1] * q[2] > 0.0)) - 0.5).abs() < 0.12);
+    let mean = |f: &dyn Fn(&[f64]) -> f64| all.iter().map(|q| f(q)).sum::<f64>() / f64::from(draws);
+    assert!(mean(&|q| q[0]).abs() < 0.15 && (mean(&|q| q[0] * q[0]) - 0.5).abs() < 0.1);
+    assert!((mean(&|q| f64::from(q[0] * q[3] - q[1] * q[2] > 0.0)) - 0.5).abs() < 0.12);
 }
 
 #[test]

@@ -104,13 +104,13 @@ fn running_statistics_are_pytorchs_over_three_steps_and_in_evaluation() {
             }
             expect(&mut expected, step, &inputs, &parameters, &run(&inputs));
             let Some(buffers) = step["buffers"].as_object() else { continue };
-            let found = layer.buffers();
-            assert_eq!(found.len(), buffers.len(), "{}", step["name"]);
-            for (name, buffer) in found {
-                let what = format!("{}: {name}", step["name"]);
+            let actual_buffers = layer.buffers();
+            assert_eq!(actual_buffers.len(), buffers.len(), "{}", step["name"]);
+            for (name, buffer) in actual_buffers {
+                let title = format!("{}: {name}", step["name"]);
                 match buffers[&name].as_f64() {
-                    Some(number) => expected.numbers(what, &buffer.get(), vec![number]),
-                    None => expected.tensor(what, &buffer.get(), &buffers[&name]),
+                    Some(number) => expected.numbers(title, &buffer.get(), vec![number]),
+                    None => expected.tensor(title, &buffer.get(), &buffers[&name]),
                 }
             }
         }

@@ -120,16 +120,20 @@ fn walk(file: &str) {
         let steps = case["steps"].as_array().cloned().unwrap_or_default();
         assert_eq!((parameters.len(), steps.len()), (2, 20));
         for (i, step) in steps.iter().enumerate() {
-            let at = Step::new(&Tensor::scalar(i as i32));
+            let current = Step::new(&Tensor::scalar(i as i32));
             for (name, (parameter, state)) in &mut parameters {
                 let gradient = tensor(&step["gradients"][name]);
-                (*parameter, *state) = optimizer.update(&at, name, parameter, &gradient, state);
-                let what = format!("{}, step {i}: {name}", case["name"]);
-                expected.tensor(what, parameter, &step["parameters"][name]);
+                (*parameter, *state) = optimizer.update(&current, name, parameter, &gradient, state);
+                let title = format!("{}, step {i}: {name}", case["name"]);
+                expected.tensor(title, parameter, &step["parameters"][name]);
             }
             let attrs = &case["attrs"];
             let rate = step["lr"].as_f64().or(attrs["lr"].as_f64()).unwrap_or_else(|| number(&attrs["learning_rate"]));
-            expected.numbers(format!("{}, step {i}: rate", case["name"]), &optimizer.learning_rate(&at), vec![rate]);
+            expected.numbers(
+                format!("{}, step {i}: rate", case["name"]),
+                &optimizer.learning_rate(&current),
+                vec![rate],
+            );
         }
         expected.check();
     }

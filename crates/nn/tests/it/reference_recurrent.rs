@@ -86,8 +86,8 @@ fn a_sequence_in_two_parts_is_the_sequence() {
         1e-6,
         "two parts",
     );
-    let (none, h) = layer.forward(&x.narrow(0, 0, 0), None);
-    assert_eq!((none.ty().to_string(), values(&h)), ("f32[0, 2, 4]".into(), vec![0.0; 16]));
+    let (empty, h) = layer.forward(&x.narrow(0, 0, 0), None);
+    assert_eq!((empty.ty().to_string(), values(&h)), ("f32[0, 2, 4]".into(), vec![0.0; 16]));
 }
 
 #[test]

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 /// One number an axis.
 fn each<const N: usize>(value: &Value) -> Sizes<N> {
-    let found = sizes(value);
-    Sizes(found.try_into().unwrap_or_else(|found| panic!("{found:?} are not {N} sizes")))
+    let numbers = sizes(value);
+    Sizes(numbers.try_into().unwrap_or_else(|numbers| panic!("{numbers:?} are not {N} sizes")))
 }
 
 fn mode(value: &Value) -> PadMode {
@@ -157,9 +157,9 @@ fn the_places_of_maxima_are_pytorchs() {
         fn places<const N: usize>(a: &Value, x: &fulmen_tensor::Tensor) -> [fulmen_tensor::Tensor; 2] {
             max_pool::<N>(a).forward_with_indices(x)
         }
-        let [_, at] = over!(sizes(&a["window"]).len(), places(a, &x));
-        assert_eq!(at.dtype(), DType::I32);
-        expected.tensor(word(&case["name"], "name"), &at, &case["outputs"][0]);
+        let [_, indices] = over!(sizes(&a["window"]).len(), places(a, &x));
+        assert_eq!(indices.dtype(), DType::I32);
+        expected.tensor(word(&case["name"], "name"), &indices, &case["outputs"][0]);
     }
     expected.check();
 }

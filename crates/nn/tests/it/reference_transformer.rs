@@ -92,15 +92,15 @@ fn dropout_acts_in_every_place_while_training_only() {
 }
 
 fn scaling(attrs: &Value) -> RotaryScaling {
-    let how = &attrs["scaling"];
-    match how["rope_type"].as_str() {
+    let settings = &attrs["scaling"];
+    match settings["rope_type"].as_str() {
         None => RotaryScaling::None,
-        Some("linear") => RotaryScaling::Linear { factor: number(&how["factor"]) },
+        Some("linear") => RotaryScaling::Linear { factor: number(&settings["factor"]) },
         Some("llama3") => RotaryScaling::Llama3 {
-            factor: number(&how["factor"]),
-            low_freq_factor: number(&how["low_freq_factor"]),
-            high_freq_factor: number(&how["high_freq_factor"]),
-            original_max_position_embeddings: count(&how["original_max_position_embeddings"]),
+            factor: number(&settings["factor"]),
+            low_freq_factor: number(&settings["low_freq_factor"]),
+            high_freq_factor: number(&settings["high_freq_factor"]),
+            original_max_position_embeddings: count(&settings["original_max_position_embeddings"]),
         },
         Some(other) => panic!("no scaling {other}"),
     }
@@ -116,8 +116,8 @@ fn positions_are_hugging_faces() {
             // Of the last query, counted from the first key instead of itself.
             let last = alibi(heads, 5, 5).narrow(1, 4, 1).reshape([heads, 5]);
             expected.tensor(name, &(&last - last.narrow(1, 0, 1)), &case["outputs"][0]);
-            let there = alibi_at(heads, &Tensor::from_slice(&[4i32], [1]), 5).reshape([heads, 5]);
-            expected.numbers(format!("{name} at 4"), &(there - last), vec![0.0; heads * 5]);
+            let shifted = alibi_at(heads, &Tensor::from_slice(&[4i32], [1]), 5).reshape([heads, 5]);
+            expected.numbers(format!("{name} at 4"), &(shifted - last), vec![0.0; heads * 5]);
             continue;
         }
         let inputs = inputs(&case);
@@ -137,8 +137,8 @@ fn rotated_products_depend_on_the_distance_alone() {
         let rope = RotaryEmbedding::new(8).interleaved(interleaved);
         let x = random::normal(&random::key(0), DType::F32, [2, 8]);
         let product = |a: i32| {
-            let at = rope.forward_at(&x, &Tensor::from_slice(&[a, a + 3], [2]));
-            values(&(at.narrow(0, 0, 1) * at.narrow(0, 1, 1)).sum_all())[0]
+            let rotated = rope.forward_at(&x, &Tensor::from_slice(&[a, a + 3], [2]));
+            values(&(rotated.narrow(0, 0, 1) * rotated.narrow(0, 1, 1)).sum_all())[0]
         };
         assert!((product(0) - product(100)).abs() < 1e-4);
     }
@@ -161,9 +161,9 @@ fn encodings_refuse_what_does_not_fit() {
     let learned = LearnedPositions::new(2, 4);
     learned.initialize(0);
     assert!(fault(&learned.forward(&x)).contains("has 3 positions, there are 2"));
-    let there = learned.forward_at(&x, &Tensor::from_slice(&[1i32, 0, 2], [3]));
-    let there = values(&there);
-    assert!(there[..8].iter().all(|v| v.is_finite()) && there[8..].iter().all(|v| v.is_nan()));
+    let output = learned.forward_at(&x, &Tensor::from_slice(&[1i32, 0, 2], [3]));
+    let output = values(&output);
+    assert!(output[..8].iter().all(|v| v.is_finite()) && output[8..].iter().all(|v| v.is_nan()));
     // An odd width ends with a sine.
     assert_close(&values(&sinusoidal(3, 5))[10..11], &[2f64.sin()], 1e-6, 0.0, "sine");
     assert_eq!(sinusoidal(3, 5).shape().dims(), [3, 5]);

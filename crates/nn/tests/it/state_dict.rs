@@ -106,11 +106,11 @@ fn what_a_folder_or_a_file_is_not_is_said() {
 fn names_are_changed_or_the_mistake_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.safetensors");
-    let one = |v: &[f32], shape: &[usize]| Literal::from_slice(v, shape).unwrap();
+    let literal = |v: &[f32], shape: &[usize]| Literal::from_slice(v, shape).unwrap();
     let tensors = [
-        ("model.a.weight".to_owned(), one(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3])),
-        ("model.b.weight".to_owned(), one(&[7.0], &[1])),
-        ("steps".to_owned(), one(&[8.0], &[1])),
+        ("model.a.weight".to_owned(), literal(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3])),
+        ("model.b.weight".to_owned(), literal(&[7.0], &[1])),
+        ("steps".to_owned(), literal(&[8.0], &[1])),
     ];
     write(&path, &tensors, &BTreeMap::new()).unwrap();
     let all = StateDict::read(&path).unwrap();
@@ -123,8 +123,8 @@ fn names_are_changed_or_the_mistake_is_told() {
     let twice = swapped.transpose(|name| name == "a.weight").unwrap();
     assert_eq!(twice.get("a.weight").unwrap().unwrap().bytes(), tensors[0].1.bytes());
     assert_eq!(names(&all.rename("model.", "m.").unwrap())[0], "m.a.weight f32[2, 3]");
-    let kept = all.rename_with(|name| name.starts_with("model").then(|| name.to_owned())).unwrap();
-    assert_eq!((kept.len(), all.len(), kept.is_empty()), (2, 3, false));
+    let selected = all.rename_with(|name| name.starts_with("model").then(|| name.to_owned())).unwrap();
+    assert_eq!((selected.len(), all.len(), selected.is_empty()), (2, 3, false));
 
     let line = line!() + 1;
     let error = all.part("state_dict").unwrap_err();
@@ -170,8 +170,8 @@ fn no_code_in_a_pickle_runs() {
     let pickle = format!("cposix\nsystem\n(S'touch {}'\ntR.", mark.display());
     for protocol in [&b""[..], b"\x80\x02"] {
         fs::write(&path, [protocol, pickle.as_bytes()].concat()).unwrap();
-        let found = StateDict::read(&path);
-        assert!(found.is_err() || found.unwrap().is_empty());
+        let result = StateDict::read(&path);
+        assert!(result.is_err() || result.unwrap().is_empty());
         assert!(!mark.exists());
     }
 }

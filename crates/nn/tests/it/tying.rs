@@ -44,12 +44,12 @@ fn tied_parameters_are_one_for_all_that_ask() {
     let before = (words.embed.weight.clone(), words.head.weight.clone());
     assert_eq!(words.num_parameters(), 30);
     assert_ne!(values(&words.embed.weight.get()), values(&words.head.weight.get()));
-    let kept = values(&words.embed.weight.get());
+    let expected = values(&words.embed.weight.get());
     words.tie();
     assert_eq!(names(&words), ["embed.weight"]);
     assert_eq!(words.num_parameters(), 15);
     assert_eq!(words.state().len(), 1);
-    assert_eq!(values(&words.head.weight.get()), kept, "the value is that of the one tied to");
+    assert_eq!(values(&words.head.weight.get()), expected, "the value is that of the one tied to");
 
     // Clones from before follow, in both directions.
     assert!(before.0.is(&before.1) && before.1.is(&words.embed.weight));
@@ -65,15 +65,15 @@ fn tied_parameters_are_one_for_all_that_ask() {
 
 #[test]
 fn the_gradient_of_a_tied_weight_is_the_sum_of_both() {
-    let (apart, tied) = (Words::new(), Words::new());
+    let (untied, tied) = (Words::new(), Words::new());
     let value = random::normal(&random::key(3), DType::F32, [5, 3]);
-    for parameter in [&apart.embed.weight, &apart.head.weight, &tied.embed.weight] {
+    for parameter in [&untied.embed.weight, &untied.head.weight, &tied.embed.weight] {
         parameter.set(Tensor::from_slice(&values(&value).iter().map(|&v| v as f32).collect::<Vec<_>>(), [5, 3]));
     }
     tied.tie();
-    let both = grad(&apart.loss(), &[&apart.embed.weight.get(), &apart.head.weight.get()]);
-    let one = grad(&tied.loss(), &[&tied.embed.weight.get()]);
-    assert_close(&values(&one[0]), &values(&(&both[0] + &both[1])), 1e-5, 1e-6, "gradient");
+    let gradients = grad(&untied.loss(), &[&untied.embed.weight.get(), &untied.head.weight.get()]);
+    let gradient = grad(&tied.loss(), &[&tied.embed.weight.get()]);
+    assert_close(&values(&gradient[0]), &values(&(&gradients[0] + &gradients[1])), 1e-5, 1e-6, "gradient");
 }
 
 #[test]

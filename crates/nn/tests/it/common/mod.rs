@@ -27,11 +27,11 @@ pub(crate) fn fault(tensor: &Tensor) -> String {
 
 /// Compares with a relative and an absolute tolerance; equal infinities and NaNs are equal.
 #[track_caller]
-pub(crate) fn assert_close(found: &[f64], expected: &[f64], relative: f64, absolute: f64, what: &str) {
-    assert_eq!(found.len(), expected.len(), "{what}: number of elements");
-    for (i, (&f, &e)) in found.iter().zip(expected).enumerate() {
+pub(crate) fn assert_close(actual: &[f64], expected: &[f64], relative: f64, absolute: f64, name: &str) {
+    assert_eq!(actual.len(), expected.len(), "{name}: number of elements");
+    for (i, (&f, &e)) in actual.iter().zip(expected).enumerate() {
         let equal = f == e || (f.is_nan() && e.is_nan()) || (f - e).abs() <= absolute + relative * e.abs();
-        assert!(equal, "{what}: element {i} is {f:e}, expected {e:e} (off by {:e})", (f - e).abs());
+        assert!(equal, "{name}: element {i} is {f:e}, expected {e:e} (off by {:e})", (f - e).abs());
     }
 }
 

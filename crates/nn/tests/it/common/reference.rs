@@ -89,36 +89,36 @@ impl Expected {
 
     /// `found` is to have the shape and the numbers of the file's `expected`.
     #[track_caller]
-    pub(crate) fn tensor(&mut self, what: impl Into<String>, found: &Tensor, expected: &Value) {
-        let (what, shape) = (what.into(), &expected["shape"]);
-        if let Some(fault) = found.fault() {
-            panic!("{what}: {fault}");
+    pub(crate) fn tensor(&mut self, name: impl Into<String>, actual: &Tensor, expected: &Value) {
+        let (name, shape) = (name.into(), &expected["shape"]);
+        if let Some(fault) = actual.fault() {
+            panic!("{name}: {fault}");
         }
-        assert_eq!(&serde_json::json!(found.shape().dims()), shape, "{what}: shape");
-        self.list.push((what, found.clone(), numbers(expected)));
+        assert_eq!(&serde_json::json!(actual.shape().dims()), shape, "{name}: shape");
+        self.list.push((name, actual.clone(), numbers(expected)));
     }
 
     /// `found` is to have these numbers.
-    pub(crate) fn numbers(&mut self, what: impl Into<String>, found: &Tensor, expected: Vec<f64>) {
-        self.list.push((what.into(), found.clone(), expected));
+    pub(crate) fn numbers(&mut self, name: impl Into<String>, actual: &Tensor, expected: Vec<f64>) {
+        self.list.push((name.into(), actual.clone(), expected));
     }
 
     /// Computes all and compares.
     #[track_caller]
     pub(crate) fn check(self) {
-        let tensors: Vec<&Tensor> = self.list.iter().map(|(_, found, _)| found).collect();
+        let tensors: Vec<&Tensor> = self.list.iter().map(|(_, actual, _)| actual).collect();
         let values = Runtime::global().and_then(|runtime| runtime.eval_many(&tensors));
         let values = values.unwrap_or_else(|e| panic!("{e}"));
-        for ((what, _, expected), found) in self.list.iter().zip(values) {
-            assert_close(&found.to_f64(), expected, self.relative, self.absolute, what);
+        for ((name, _, expected), actual) in self.list.iter().zip(values) {
+            assert_close(&actual.to_f64(), expected, self.relative, self.absolute, name);
         }
     }
 }
 
 /// A text.
 #[track_caller]
-pub(crate) fn word<'a>(value: &'a Value, what: &str) -> &'a str {
-    value.as_str().unwrap_or_else(|| panic!("{what} is not a string"))
+pub(crate) fn word<'a>(value: &'a Value, name: &str) -> &'a str {
+    value.as_str().unwrap_or_else(|| panic!("{name} is not a string"))
 }
 
 /// A truth value.
