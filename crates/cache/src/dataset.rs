@@ -177,9 +177,10 @@ impl CachedDataset {
     /// The row of a sample in an epoch.
     fn row(&self, index: usize, epoch: u64) -> Result<usize> {
         let Inner { samples, variants, .. } = *self.0;
-        match index < samples {
-            true => Ok((epoch % variants as u64) as usize * samples + index),
-            false => Err(Error::usage(format!("there is no sample {index}; the cache has {samples}"))),
+        if index < samples {
+            Ok((epoch % variants as u64) as usize * samples + index)
+        } else {
+            Err(Error::usage(format!("there is no sample {index}; the cache has {samples}")))
         }
     }
 }

@@ -134,9 +134,10 @@ pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) 
             })?);
         }
     }
-    match wrong.is_empty() {
-        true => Ok(read),
-        false => Err(Error::file(
+    if wrong.is_empty() {
+        Ok(read)
+    } else {
+        Err(Error::file(
             path.as_ref(),
             format!(
                 "{} files are damaged: {}; remove them with repair_cache (`fulmen cache verify --repair`), and make \
@@ -144,7 +145,7 @@ pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) 
                 wrong.len(),
                 wrong.join("; ")
             ),
-        )),
+        ))
     }
 }
 

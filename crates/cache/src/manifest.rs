@@ -287,9 +287,10 @@ pub(crate) fn find(path: &Path) -> Result<Vec<CacheEntry>> {
         all.extend(CacheEntry::at(entry.path()));
     }
     all.sort_by(|a, b| a.dir.cmp(&b.dir));
-    match all.is_empty() {
+    if all.is_empty() {
         // If there is no other cache, the error in the manifest is worth reporting.
-        true => Ok(load(path).map(|_| all)?),
-        false => Ok(all),
+        Ok(load(path).map(|_| all)?)
+    } else {
+        Ok(all)
     }
 }

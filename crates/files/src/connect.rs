@@ -72,9 +72,9 @@ pub(super) fn connect_for(object: &ObjectPath, options: &StoreOptions, silence: 
     let _ = rustls::crypto::ring::default_provider().install_default();
     // Without the lock, because the machine may be asked for credentials now.
     let store: Arc<dyn ObjectStore> = match object.scheme {
-        Scheme::S3 => s3(object, options, (give_up_after, silence))?,
-        Scheme::Gs => gs(object, options, (give_up_after, silence))?,
-        Scheme::Http | Scheme::Https => web(object, (give_up_after, silence))?,
+        Scheme::S3 => s3(object, options, give_up_after, silence)?,
+        Scheme::Gs => gs(object, options, give_up_after, silence)?,
+        Scheme::Http | Scheme::Https => web(object, give_up_after, silence)?,
     };
     Ok(connection(stores.lock().entry(identity).or_insert(store).clone()))
 }
@@ -94,7 +94,7 @@ fn unknown(object: &ObjectPath, name: &str) -> Error {
 }
 
 /// Only the connection has a timeout: downloading a large object may take long.
-fn patience((give_up_after, silence): (Duration, Duration)) -> (ClientOptions, RetryConfig) {
+fn patience(give_up_after: Duration, silence: Duration) -> (ClientOptions, RetryConfig) {
     let client = ClientOptions::new().with_timeout_disabled().with_connect_timeout(Duration::from_secs(10));
     let backoff = BackoffConfig { max_backoff: LONGEST_WAIT, ..BackoffConfig::default() };
     let retry = RetryConfig { backoff, max_retries: 1_000_000, retry_timeout: give_up_after };
@@ -102,8 +102,8 @@ fn patience((give_up_after, silence): (Duration, Duration)) -> (ClientOptions, R
 }
 
 /// A web server.
-fn web(object: &ObjectPath, times: (Duration, Duration)) -> Result<Arc<dyn ObjectStore>> {
-    let (client, retry) = patience(times);
+fn web(object: &ObjectPath, give_up_after: Duration, silence: Duration) -> Result<Arc<dyn ObjectStore>> {
+    let (client, retry) = patience(give_up_after, silence);
     let builder = HttpBuilder::new().with_url(object.root()).with_client_options(client.with_allow_http(true));
     let refused = |error| Error::usage(format!("{object}: cannot connect to the server: {error}"));
     Ok(Arc::new(builder.with_retry(retry).build().map_err(refused)?))
@@ -115,9 +115,10 @@ macro_rules! build {
         fn $name(
             object: &ObjectPath,
             options: &StoreOptions,
-            (give_up_after, silence): (Duration, Duration),
+            give_up_after: Duration,
+            silence: Duration,
         ) -> Result<Arc<dyn ObjectStore>> {
-            let (client, retry) = patience((give_up_after, silence));
+            let (client, retry) = patience(give_up_after, silence);
             let mut builder = $builder::new().with_client_options(client).with_retry(retry);
             for (name, value, must_be_known) in settings($prefix, options) {
                 match name.parse::<$key>() {

@@ -25,10 +25,12 @@ pub(super) fn path(bytes: Vec<u8>) -> PathBuf {
 /// The size of a file. Only regular files are accepted: opening a pipe would wait for a writer.
 pub(super) fn size(path: &Path) -> Result<u64> {
     let metadata = fs::metadata(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
-    match metadata.is_file() {
-        true => Ok(metadata.len()),
-        false if metadata.is_dir() => Err(Error::file(path, "this is a folder; expected a file")),
-        false => Err(Error::file(path, "this is not a regular file")),
+    if metadata.is_file() {
+        Ok(metadata.len())
+    } else if metadata.is_dir() {
+        Err(Error::file(path, "this is a folder; expected a file"))
+    } else {
+        Err(Error::file(path, "this is not a regular file"))
     }
 }
 

@@ -263,10 +263,7 @@ impl Location {
                 }
             };
             let location = self.at(place);
-            match wild {
-                true => locations.extend(location.matching()?),
-                false => locations.push(location),
-            }
+            if wild { locations.extend(location.matching()?) } else { locations.push(location) }
         }
         Ok(locations)
     }
@@ -283,9 +280,10 @@ impl Location {
                 keys.map(|key| self.at(Place::Store(ObjectPath { key, ..object.clone() }))).collect()
             }
         };
-        match locations.is_empty() {
-            true => Err(Error::missing(format!("{self}: no file matches this pattern"))),
-            false => Ok(locations),
+        if locations.is_empty() {
+            Err(Error::missing(format!("{self}: no file matches this pattern")))
+        } else {
+            Ok(locations)
         }
     }
 

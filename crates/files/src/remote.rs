@@ -105,9 +105,10 @@ impl Object {
     fn memory(&self, range: &Range<u64>) -> Result<Vec<u8>> {
         let length = range.end - range.start;
         let mut bytes = Vec::new();
-        match usize::try_from(length).is_ok_and(|length| bytes.try_reserve_exact(length).is_ok()) {
-            true => Ok(bytes),
-            false => Err(self.connection.object.error(format!("not enough memory for {length} bytes"))),
+        if usize::try_from(length).is_ok_and(|length| bytes.try_reserve_exact(length).is_ok()) {
+            Ok(bytes)
+        } else {
+            Err(self.connection.object.error(format!("not enough memory for {length} bytes")))
         }
     }
 

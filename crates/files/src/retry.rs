@@ -148,9 +148,13 @@ fn is_broken(error: &StoreError) -> Option<HttpErrorKind> {
 
 /// The error and its sources. Most errors repeat their sources.
 fn text(error: &StoreError) -> String {
-    chain(error).map(ToString::to_string).fold(String::new(), |text, more| match text.contains(&more) {
-        true => text,
-        false if text.is_empty() => more,
-        false => format!("{text}: {more}"),
+    chain(error).map(ToString::to_string).fold(String::new(), |text, source| {
+        if text.contains(&source) {
+            text
+        } else if text.is_empty() {
+            source
+        } else {
+            format!("{text}: {source}")
+        }
     })
 }

@@ -148,9 +148,10 @@ impl ObjectWriter {
             // If the answer was lost, the object exists and the upload is no longer known.
             let lost = matches!(error, StoreError::NotFound { .. });
             let stored = if lost { found(&connection).await.unwrap_or_default() } else { None };
-            match stored.is_some_and(|meta| meta.size == size && Some(meta) != previous) {
-                true => Ok(Ok(())),
-                false => Ok(Err(error)),
+            if stored.is_some_and(|meta| meta.size == size && Some(meta) != previous) {
+                Ok(Ok(()))
+            } else {
+                Ok(Err(error))
             }
         })?;
         completed.map_err(|error| self.explain(&error))

@@ -191,17 +191,16 @@ impl Encoded<'_> {
 pub(crate) fn whole<'b>(size: ImageSize, stored: usize, channels: usize, buffers: &'b mut Buffers) -> Pixels<'b> {
     let bytes = size.width * size.height * stored;
     let Buffers { raw, pixels } = buffers;
-    let bytes: &[u8] = match stored == channels {
-        true => &raw[..bytes],
-        false => {
-            pixels.clear();
-            match stored {
-                // Grey with alpha, which `Image` does not have: alpha is kept only if it is wanted.
-                2 => gray_alpha(&raw[..bytes], pixels, channels),
-                _ => super::image::convert(&raw[..bytes], stored, pixels, channels),
-            }
-            pixels
+    let bytes: &[u8] = if stored == channels {
+        &raw[..bytes]
+    } else {
+        pixels.clear();
+        match stored {
+            // Grey with alpha, which `Image` does not have: alpha is kept only if it is wanted.
+            2 => gray_alpha(&raw[..bytes], pixels, channels),
+            _ => super::image::convert(&raw[..bytes], stored, pixels, channels),
         }
+        pixels
     };
     Pixels { bytes, stride: size.width * channels, channels, rect: Rect::all(size), eighths: 8 }
 }

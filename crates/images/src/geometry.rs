@@ -70,17 +70,26 @@ const MOST: usize = 1 << 16;
 impl Geometric {
     /// Checks the options.
     pub(crate) fn check(&self) -> Result<()> {
-        let size = |size: ImageSize| match (1..=MOST).contains(&size.height) && (1..=MOST).contains(&size.width) {
-            true => Ok(()),
-            false => Err(Error::usage(format!("{self}: a side is not between 1 and {MOST} pixels"))),
+        let size = |size: ImageSize| {
+            if (1..=MOST).contains(&size.height) && (1..=MOST).contains(&size.width) {
+                Ok(())
+            } else {
+                Err(Error::usage(format!("{self}: a side is not between 1 and {MOST} pixels")))
+            }
         };
-        let range = |name: &str, (low, high): (f64, f64), max: f64| match 0.0 < low && low <= high && high <= max {
-            true => Ok(()),
-            false => Err(Error::usage(format!("{self}: the {name} must be ascending, above 0 and at most {max}"))),
+        let range = |name: &str, (low, high): (f64, f64), max: f64| {
+            if 0.0 < low && low <= high && high <= max {
+                Ok(())
+            } else {
+                Err(Error::usage(format!("{self}: the {name} must be ascending, above 0 and at most {max}")))
+            }
         };
-        let chance = |chance: f64| match (0.0..=1.0).contains(&chance) {
-            true => Ok(()),
-            false => Err(Error::usage(format!("{self}: a probability is between 0 and 1"))),
+        let chance = |chance: f64| {
+            if (0.0..=1.0).contains(&chance) {
+                Ok(())
+            } else {
+                Err(Error::usage(format!("{self}: a probability is between 0 and 1")))
+            }
         };
         match *self {
             Geometric::RandomResizedCrop { size: sides, scale, ratio } => {
@@ -130,9 +139,10 @@ pub(crate) fn shorter_side(size: ImageSize, side: usize) -> ImageSize {
     let ImageSize { height, width } = size;
     // Sides are below 2^32, so the product is exact.
     let longer = |long: usize, short: usize| (side as u64 * long as u64 / short.max(1) as u64).max(1) as usize;
-    match width <= height {
-        true => ImageSize { height: longer(height, width), width: side },
-        false => ImageSize { height: side, width: longer(width, height) },
+    if width <= height {
+        ImageSize { height: longer(height, width), width: side }
+    } else {
+        ImageSize { height: side, width: longer(width, height) }
     }
 }
 
@@ -187,10 +197,7 @@ pub(crate) struct Orientation {
 impl Orientation {
     /// The size of an image after it is oriented.
     pub(crate) fn size(&self, size: ImageSize) -> ImageSize {
-        match self.transpose {
-            true => ImageSize { height: size.width, width: size.height },
-            false => size,
-        }
+        if self.transpose { ImageSize { height: size.width, width: size.height } } else { size }
     }
 
     /// Maps a rectangle of the oriented image back to the original one of this size.
@@ -203,10 +210,7 @@ impl Orientation {
         if self.flip_y {
             y = turned.height as isize - y - height as isize;
         }
-        match self.transpose {
-            true => Rect { x: y, y: x, width: height, height: width },
-            false => Rect { x, y, width, height },
-        }
+        if self.transpose { Rect { x: y, y: x, width: height, height: width } } else { Rect { x, y, width, height } }
     }
 }
 
@@ -332,9 +336,8 @@ fn random_resized_crop(
 
 /// torchvision's center: half a pixel is rounded to even; if the image is smaller, it moves right and down.
 fn center(outer: ImageSize, size: ImageSize) -> Rect {
-    let start = |all: usize, part: usize| match part > all {
-        true => -(((part - all) / 2) as isize),
-        false => ((all - part) as f64 / 2.0).round_ties_even() as isize,
+    let start = |all: usize, part: usize| {
+        if part > all { -(((part - all) / 2) as isize) } else { ((all - part) as f64 / 2.0).round_ties_even() as isize }
     };
     Rect {
         x: start(outer.width, size.width),

@@ -143,10 +143,7 @@ impl ImagePipeline {
         field: usize,
     ) -> Result<()> {
         let ImageSize { height, width } = orientation.size(size);
-        let shape = match self.channels_first {
-            true => [self.channels, height, width],
-            false => [height, width, self.channels],
-        };
+        let shape = if self.channels_first { [self.channels, height, width] } else { [height, width, self.channels] };
         let declared = sample.fields().get(field);
         if let Some(declared) = declared.filter(|declared| declared.shape != shape) {
             return Err(Error::field(format!(

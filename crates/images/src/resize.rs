@@ -176,9 +176,10 @@ impl Target {
                 let put = |(to, from): (&mut [T], &[u8])| {
                     to.iter_mut().zip(from).enumerate().for_each(|(channel, (to, from))| *to = make(channel, *from));
                 };
-                match flip_x {
-                    false => to.zip(row.chunks_exact(channels)).for_each(put),
-                    true => to.zip(row.chunks_exact(channels).rev()).for_each(put),
+                if flip_x {
+                    to.zip(row.chunks_exact(channels).rev()).for_each(put)
+                } else {
+                    to.zip(row.chunks_exact(channels)).for_each(put)
                 }
             } else if channels == 3 {
                 let (red, rest) = into.split_at_mut(plane);
@@ -189,9 +190,10 @@ impl Target {
                 for channel in 0..channels {
                     let to = into[channel * plane + y * size.width..][..size.width].iter_mut();
                     let values = row[channel..].iter().step_by(channels);
-                    match flip_x {
-                        false => to.zip(values).for_each(|(to, from)| *to = make(channel, *from)),
-                        true => to.rev().zip(values).for_each(|(to, from)| *to = make(channel, *from)),
+                    if flip_x {
+                        to.rev().zip(values).for_each(|(to, from)| *to = make(channel, *from))
+                    } else {
+                        to.zip(values).for_each(|(to, from)| *to = make(channel, *from))
                     }
                 }
             }
@@ -207,8 +209,9 @@ fn split<T: Copy>(row: &[u8], [red, green, blue]: [&mut [T]; 3], flip: bool, mak
         *g = make(1, pixel[1]);
         *b = make(2, pixel[2]);
     };
-    match flip {
-        false => places.zip(row.chunks_exact(3)).for_each(put),
-        true => places.zip(row.chunks_exact(3).rev()).for_each(put),
+    if flip {
+        places.zip(row.chunks_exact(3).rev()).for_each(put)
+    } else {
+        places.zip(row.chunks_exact(3)).for_each(put)
     }
 }

@@ -128,7 +128,8 @@ impl Opened<'_> {
     /// `stride` bytes, and the window says which columns they begin with.
     pub(crate) fn decode(
         &mut self,
-        (space, channels): (u32, usize),
+        space: u32,
+        channels: usize,
         eighths: u32,
         window: Window,
         into: &mut Vec<u8>,

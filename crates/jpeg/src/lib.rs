@@ -212,7 +212,7 @@ impl Jpeg<'_> {
         let stride = (right - left + BLOCK).min(width) * space.channels();
         let window =
             Window { left: left as u32, width: (right - left) as u32, top: y as u32, rows: (bottom - y) as u32 };
-        let window = opened.decode((space.code(), space.channels()), eighths as u32, window, pixels, stride);
+        let window = opened.decode(space.code(), space.channels(), eighths as u32, window, pixels, stride);
         self.damage = opened.damage();
         let window = window.map_err(|failure| match failure {
             Failure::CutShort => Error::cut_short("the file is cut short: its data end before its last row"),

@@ -9,9 +9,10 @@ use crate::{Error, Result, StaticCache};
 /// Rejects a number of heads that does not divide the number of features. The arguments are two
 /// keys of a config and their values.
 pub(crate) fn check_heads((key, heads): (&str, usize), (other, features): (&str, usize)) -> Result<()> {
-    match heads == 0 || features == 0 || !features.is_multiple_of(heads) {
-        true => Err(Error::config(format!("`{key}` is {heads}, which does not divide `{other}`, {features}"))),
-        false => Ok(()),
+    if heads == 0 || features == 0 || !features.is_multiple_of(heads) {
+        Err(Error::config(format!("`{key}` is {heads}, which does not divide `{other}`, {features}")))
+    } else {
+        Ok(())
     }
 }
 

@@ -325,9 +325,10 @@ impl DiscriminatorBlock {
     fn forward(&self, x: &Tensor) -> Tensor {
         let halve = |x: Tensor| if self.downsample { AvgPool2d::new(2).forward(x) } else { x };
         let project = |x: Tensor| self.conv_sc.as_ref().map_or(x.clone(), |conv| conv.forward(x));
-        let (y, short) = match self.preactivation {
-            true => (x.relu(), halve(project(x.clone()))),
-            false => (x.clone(), project(halve(x.clone()))),
+        let (y, short) = if self.preactivation {
+            (x.relu(), halve(project(x.clone())))
+        } else {
+            (x.clone(), project(halve(x.clone())))
         };
         halve(self.conv2.forward(self.conv1.forward(y).relu())) + short
     }

@@ -220,10 +220,7 @@ impl Config {
         let local = sliding && self.model_type == ModelType::Gemma3 && settings.is_none();
         let scaling = if local { None } else { settings.as_ref().or(self.rope_scaling.as_ref()) };
         let own_theta = settings.as_ref().and_then(|settings| settings.get("rope_theta")).and_then(Value::as_f64);
-        let theta = match local {
-            true => self.rope_local_base_freq,
-            false => own_theta.or(self.rope_theta),
-        };
+        let theta = if local { self.rope_local_base_freq } else { own_theta.or(self.rope_theta) };
         let Some(scaling) = scaling else {
             return Ok(RotaryEmbedding::new(self.width()).theta(theta.unwrap_or(10_000.0)));
         };
@@ -259,9 +256,10 @@ impl Config {
         let Config { num_attention_heads: heads, num_hidden_layers: layers, .. } = *self;
         check_heads(("num_key_value_heads", self.key_heads()), ("num_attention_heads", heads))?;
         let types = self.layer_types.as_ref().map_or(layers, Vec::len);
-        match types == layers {
-            true => Ok(()),
-            false => Err(Error::config(format!("`layer_types` has {types} entries, `num_hidden_layers` is {layers}"))),
+        if types == layers {
+            Ok(())
+        } else {
+            Err(Error::config(format!("`layer_types` has {types} entries, `num_hidden_layers` is {layers}")))
         }
     }
 }

@@ -35,9 +35,12 @@ pub(crate) fn run_layers<L: Module>(
         }
         return (x, Some(cache.with_layers(next)));
     }
-    let forward = |x: Tensor, i: usize| match options.gradient_checkpointing {
-        true => checkpoint(|x| vec![layer(i, &x[0], None).0], &[&x]).swap_remove(0),
-        false => layer(i, &x, None).0,
+    let forward = |x: Tensor, i: usize| {
+        if options.gradient_checkpointing {
+            checkpoint(|x| vec![layer(i, &x[0], None).0], &[&x]).swap_remove(0)
+        } else {
+            layer(i, &x, None).0
+        }
     };
     let (mut x, mut first) = (x, 0);
     let kinds: Vec<bool> = layers.iter().map(kind).collect();

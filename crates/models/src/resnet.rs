@@ -310,9 +310,10 @@ impl Block {
     fn new(inputs: usize, channels: usize, stride: usize, bottleneck: bool) -> Block {
         let outputs = if bottleneck { 4 * channels } else { channels };
         let norm = BatchNorm2d::new;
-        let [conv1, conv2] = match bottleneck {
-            false => [conv(inputs, channels, 3, stride), conv(channels, channels, 3, 1)],
-            true => [conv(inputs, channels, 1, 1), conv(channels, channels, 3, stride)],
+        let [conv1, conv2] = if bottleneck {
+            [conv(inputs, channels, 1, 1), conv(channels, channels, 3, stride)]
+        } else {
+            [conv(inputs, channels, 3, stride), conv(channels, channels, 3, 1)]
         };
         Block {
             conv1,

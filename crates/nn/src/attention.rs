@@ -126,9 +126,10 @@ impl Attention {
 
     /// The number of query heads that share a key head.
     fn group(&self, q: &Tensor, k: &Tensor) -> usize {
-        match self.grouped && q.rank() > 2 && k.rank() > 2 {
-            true => q.size(-3).checked_div(k.size(-3)).unwrap_or(1).max(1),
-            false => 1,
+        if self.grouped && q.rank() > 2 && k.rank() > 2 {
+            q.size(-3).checked_div(k.size(-3)).unwrap_or(1).max(1)
+        } else {
+            1
         }
     }
 

@@ -206,9 +206,10 @@ impl Contents {
                 entry(entries)
             ));
         }
-        match self.streams.iter().zip(&other.streams).any(|(a, b)| a.is(b)) {
-            true => Err(format!("layers 0 and {number} share a random stream; make one for each")),
-            false => Ok(()),
+        if self.streams.iter().zip(&other.streams).any(|(a, b)| a.is(b)) {
+            Err(format!("layers 0 and {number} share a random stream; make one for each"))
+        } else {
+            Ok(())
         }
     }
 }

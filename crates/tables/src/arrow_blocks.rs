@@ -99,10 +99,10 @@ impl ArrowFile {
         let mut start = [0; 6];
         let len = input.size().min(6) as usize;
         input.read_at(0, &mut start[..len])?;
-        guard(input, || match &start == MAGIC {
-            true => ArrowFile::open_file(input),
-            false => ArrowFile::open_stream(input, start),
-        })
+        guard(
+            input,
+            || if &start == MAGIC { ArrowFile::open_file(input) } else { ArrowFile::open_stream(input, start) },
+        )
     }
 
     fn open_file(input: &Arc<SourceFile>) -> Result<ArrowFile> {
@@ -211,10 +211,12 @@ fn message_length(input: &SourceFile, offset: u64) -> Result<Option<(u64, usize)
     input.read_at(offset, &mut prefix[..prefix_bytes])?;
     let [a, b, c, d, e, f, g, h] = prefix;
     // Before version 0.15, the format had no marker in front of the length.
-    let (size, length) = match [a, b, c, d] == [0xff; 4] {
-        true if prefix_bytes < 8 => return Err(damaged(input, "it ends in a message's length")),
-        true => (8, i32::from_le_bytes([e, f, g, h])),
-        false => (4, i32::from_le_bytes([a, b, c, d])),
+    let (size, length) = if [a, b, c, d] != [0xff; 4] {
+        (4, i32::from_le_bytes([a, b, c, d]))
+    } else if prefix_bytes < 8 {
+        return Err(damaged(input, "it ends in a message's length"));
+    } else {
+        (8, i32::from_le_bytes([e, f, g, h]))
     };
     match usize::try_from(length) {
         Ok(0) => Ok(None),

@@ -50,7 +50,7 @@ pub(crate) fn open(locations: &[Location], name: String) -> Result<BlockReader> 
     let (columns, features) = columns(&first.schema);
     files[1..].iter().try_for_each(|file| check_same(&first.input, &columns, &file.input, &file.schema))?;
     let blocks = ArrowBlocks::new(Arc::new(files), None)?;
-    Ok(BlockReader::new(Arc::new(blocks), (columns, features), name))
+    Ok(BlockReader::new(Arc::new(blocks), columns, features, name))
 }
 
 /// The columns of a schema, with the metadata of `datasets`.
@@ -88,13 +88,14 @@ pub(crate) fn check_same(first: &SourceFile, expected: &[Column], file: &SourceF
             )));
         }
     }
-    match fields.len() == expected.len() {
-        true => Ok(()),
-        false => Err(file.error(format!(
+    if fields.len() == expected.len() {
+        Ok(())
+    } else {
+        Err(file.error(format!(
             "the file has {} columns, but {} has {}; the files of one table must have the same columns",
             fields.len(),
             first.name(),
             expected.len()
-        ))),
+        )))
     }
 }

@@ -114,8 +114,10 @@ fn children(array: &dyn Array, start: usize, end: usize) -> Option<(&dyn Array, 
 /// Writes the elements `start..end` of an array as a field of this shape, flattening nested lists.
 pub(crate) fn store_list(
     mut values: &dyn Array,
-    (mut start, mut end): (usize, usize),
-    (dtype, shape): (DType, &[usize]),
+    mut start: usize,
+    mut end: usize,
+    dtype: DType,
+    shape: &[usize],
     fill: Option<f64>,
     out: &mut [u8],
 ) -> Result<(), Mismatch> {
@@ -135,10 +137,8 @@ pub(crate) fn store_list(
         (values, start, end) = (children, first, last);
     }
     // A shape of another rank takes the elements in their order.
-    let shape_matches = match found.len() == shape.len() {
-        true => found == shape,
-        false => shape.iter().product::<usize>() == end - start,
-    };
+    let shape_matches =
+        if found.len() == shape.len() { found == shape } else { shape.iter().product::<usize>() == end - start };
     if !shape_matches {
         let found = if let [length] = found[..] {
             format!("a list of {length} elements")

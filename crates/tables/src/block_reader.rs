@@ -123,7 +123,8 @@ pub struct BlockReader {
 impl BlockReader {
     pub(crate) fn new(
         decode: Arc<dyn BlockSource>,
-        (columns, features): (Vec<Column>, HfFeatures),
+        columns: Vec<Column>,
+        features: HfFeatures,
         name: String,
     ) -> BlockReader {
         BlockReader {

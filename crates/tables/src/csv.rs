@@ -91,20 +91,21 @@ impl Csv {
         found.iter().try_for_each(|(file, found)| check_header(&file.input, found, &first.input, names))?;
         let (columns, format) = (columns(names), CsvFormat::new(names.clone(), options));
         let blocks = TextBlocks::new(found.into_iter().map(|(file, _)| file).collect(), format);
-        Ok(Csv { rows: BlockReader::new(Arc::new(blocks), (columns, HfFeatures::default()), location.to_string()) })
+        Ok(Csv { rows: BlockReader::new(Arc::new(blocks), columns, HfFeatures::default(), location.to_string()) })
     }
 }
 
 /// Rejects a file whose columns differ from those of the first.
 fn check_header(file: &SourceFile, found: &[String], first: &SourceFile, expected: &[String]) -> Result<()> {
-    match found == expected {
-        true => Ok(()),
-        false => Err(file.error(format!(
+    if found == expected {
+        Ok(())
+    } else {
+        Err(file.error(format!(
             "the columns are {}, expected {} as in {}; the files of one table must have the same columns",
             found.join(", "),
             expected.join(", "),
             first.name()
-        ))),
+        )))
     }
 }
 

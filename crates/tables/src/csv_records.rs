@@ -227,9 +227,10 @@ impl Scan {
         if count == expected {
             return Ok(());
         }
-        let hint = match self.line > line + 1 {
-            true => format!(" (it goes on to line {}: is a quote not closed?)", self.line - 1),
-            false => String::new(),
+        let hint = if self.line > line + 1 {
+            format!(" (it goes on to line {}: is a quote not closed?)", self.line - 1)
+        } else {
+            String::new()
         };
         let values = if count == 1 { "1 value".to_owned() } else { format!("{count} values") };
         Err(file.error(format!("line {line}: the record has {values}{hint}, expected {expected} as in the first line")))

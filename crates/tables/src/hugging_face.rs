@@ -191,13 +191,12 @@ fn saved(place: &Location) -> Result<Option<Splits>> {
         let split = |name: &str| Ok((name.to_owned(), state(&place.join(name))?));
         return names.into_iter().map(split).collect::<Result<_>>().map(Some);
     }
-    match place.join("state.json").exists()? {
-        true => {
-            let name = json(&place.join("state.json"))?;
-            let name = name.get("_split").and_then(Value::as_str).unwrap_or("train").to_owned();
-            Ok(Some(vec![(name, state(place)?)]))
-        }
-        false => Ok(None),
+    if place.join("state.json").exists()? {
+        let name = json(&place.join("state.json"))?;
+        let name = name.get("_split").and_then(Value::as_str).unwrap_or("train").to_owned();
+        Ok(Some(vec![(name, state(place)?)]))
+    } else {
+        Ok(None)
     }
 }
 

@@ -37,14 +37,13 @@ pub(crate) struct Config {
 /// The configurations of a folder in the layout of the hub.
 pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
     let card = folder.join("README.md");
-    let configs = match card.exists()? {
-        true => {
-            let text = String::from_utf8_lossy(&read_small(&card, LARGEST_TEXT)?).into_owned();
-            front_matter::configs(&text).map_err(|error| {
-                card.error(format!("`configs` should be a list of maps with `config_name` and `data_files`: {error}"))
-            })?
-        }
-        false => None,
+    let configs = if card.exists()? {
+        let text = String::from_utf8_lossy(&read_small(&card, LARGEST_TEXT)?).into_owned();
+        front_matter::configs(&text).map_err(|error| {
+            card.error(format!("`configs` should be a list of maps with `config_name` and `data_files`: {error}"))
+        })?
+    } else {
+        None
     };
     let Some(configs) = configs else {
         let splits = by_name(folder)?;

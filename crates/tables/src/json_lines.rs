@@ -59,12 +59,12 @@ impl JsonLines {
     /// The values in sequence, from files that may be compressed with gzip or zstd.
     pub fn stream(location: impl Into<Location>) -> Result<LineStream<Value>> {
         const EXTENSIONS: [&str; 6] = [".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst"];
-        LineStream::open(&location.into(), &EXTENSIONS, false, parse, what::<Value>())
+        LineStream::open(&location.into(), &EXTENSIONS, false, parse, fingerprint_entry::<Value>())
     }
 }
 
-/// The type that is read, for fingerprints.
-fn what<T>() -> (&'static str, &'static str) {
+/// The type of the values, as an entry of a fingerprint.
+fn fingerprint_entry<T>() -> (&'static str, &'static str) {
     ("JSON lines", std::any::type_name::<T>())
 }
 
@@ -108,7 +108,7 @@ impl<T: DeserializeOwned + Send + 'static> Source for JsonLines<T> {
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        let (key, ty) = what::<T>();
+        let (key, ty) = fingerprint_entry::<T>();
         fingerprint.add(key, ty);
         self.lines.fingerprint(fingerprint)
     }
@@ -117,6 +117,6 @@ impl<T: DeserializeOwned + Send + 'static> Source for JsonLines<T> {
 impl LineStream<Value> {
     /// The same lines, parsed as another type.
     pub fn typed<U: DeserializeOwned + Send + 'static>(self) -> LineStream<U> {
-        self.with(parse, what::<U>())
+        self.with_parser(parse, fingerprint_entry::<U>())
     }
 }

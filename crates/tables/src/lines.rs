@@ -97,7 +97,7 @@ pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, inste
         Ok(())
     })?;
     let blocks = TextBlocks::new(found.into_iter().map(|(file, ())| file).collect(), LineFormat { blank });
-    Ok(BlockReader::new(Arc::new(blocks), (Vec::new(), HfFeatures::default()), location.to_string()))
+    Ok(BlockReader::new(Arc::new(blocks), Vec::new(), HfFeatures::default(), location.to_string()))
 }
 
 /// Parses a line; the second argument converts a message to an error.
@@ -120,8 +120,8 @@ pub struct LineStream<T> {
     /// Whether whitespace-only lines count too.
     blank: bool,
     parse: Parse<T>,
-    /// What it reads, for fingerprints.
-    what: (&'static str, &'static str),
+    /// The name and value of its entry in a fingerprint.
+    fingerprint_entry: (&'static str, &'static str),
 }
 
 impl<T> LineStream<T> {
@@ -130,15 +130,19 @@ impl<T> LineStream<T> {
         extensions: &[&str],
         blank: bool,
         parse: Parse<T>,
-        what: (&'static str, &'static str),
+        fingerprint_entry: (&'static str, &'static str),
     ) -> Result<LineStream<T>> {
         let files = SourceFile::open_all(&expand(location, extensions)?)?;
-        Ok(LineStream { files: files.into(), blank, parse, what })
+        Ok(LineStream { files: files.into(), blank, parse, fingerprint_entry })
     }
 
     /// The same lines with another item type.
-    pub(crate) fn with<U>(self, parse: Parse<U>, what: (&'static str, &'static str)) -> LineStream<U> {
-        LineStream { files: self.files, blank: self.blank, parse, what }
+    pub(crate) fn with_parser<U>(
+        self,
+        parse: Parse<U>,
+        fingerprint_entry: (&'static str, &'static str),
+    ) -> LineStream<U> {
+        LineStream { files: self.files, blank: self.blank, parse, fingerprint_entry }
     }
 }
 
@@ -174,7 +178,7 @@ impl<T: Send + 'static> Stream for LineStream<T> {
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add(self.what.0, self.what.1);
+        fingerprint.add(self.fingerprint_entry.0, self.fingerprint_entry.1);
         fingerprint_inputs(self.files.iter().map(|file| &**file), fingerprint)
     }
 

@@ -194,9 +194,10 @@ fn check_rows(metadata: &ParquetMetaData) -> Result<(), String> {
         total = sum.ok_or_else(|| format!("row group {number} claims to have {rows} rows"))?;
     }
     let claim = metadata.file_metadata().num_rows();
-    match claim == total {
-        true => Ok(()),
-        false => Err(format!("it claims to have {claim} rows, but its row groups have {total}")),
+    if claim == total {
+        Ok(())
+    } else {
+        Err(format!("it claims to have {claim} rows, but its row groups have {total}"))
     }
 }
 

@@ -262,10 +262,7 @@ impl Value for u8 {
 impl<T: Value> sealed::Sealed for Option<T> {}
 impl<T: Value> Value for Option<T> {
     fn from_cell(cell: ScalarRef<'_>) -> Result<Option<T>, Mismatch> {
-        match cell.is_missing() {
-            true => Ok(None),
-            false => T::from_cell(cell).map(Some),
-        }
+        if cell.is_missing() { Ok(None) } else { T::from_cell(cell).map(Some) }
     }
 }
 

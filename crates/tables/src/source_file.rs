@@ -182,17 +182,19 @@ pub(crate) fn describe(name: &str, inputs: &[Arc<SourceFile>]) -> String {
 pub(crate) fn expand(location: &Location, extensions: &[&str]) -> Result<Vec<Location>> {
     let mut files = Vec::new();
     for place in location.expand()? {
-        match is_folder(&place)? {
-            true => files.extend(files_below(&place, extensions)?.into_iter().map(|(file, _)| file)),
-            false => files.push(place),
+        if is_folder(&place)? {
+            files.extend(files_below(&place, extensions)?.into_iter().map(|(file, _)| file))
+        } else {
+            files.push(place)
         }
     }
-    match files.is_empty() {
-        false => Ok(files),
-        true => Err(Error::missing(format!(
+    if files.is_empty() {
+        Err(Error::missing(format!(
             "{location}: the folder has no file whose name ends in {}",
             extensions.iter().map(|extension| format!("`{extension}`")).collect::<Vec<_>>().join(" or ")
-        ))),
+        )))
+    } else {
+        Ok(files)
     }
 }
 
@@ -229,8 +231,9 @@ pub(crate) fn ends_in(file: &Location, extensions: &[&str]) -> bool {
 /// Reads a whole small file.
 pub(crate) fn read_small(location: &Location, limit: u64) -> Result<Vec<u8>> {
     let size = location.size()?;
-    match size > limit {
-        true => Err(location.error(format!("the file has {size} bytes, expected at most {limit}"))),
-        false => location.read(),
+    if size > limit {
+        Err(location.error(format!("the file has {size} bytes, expected at most {limit}")))
+    } else {
+        location.read()
     }
 }

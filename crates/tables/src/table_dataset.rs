@@ -227,7 +227,7 @@ impl FieldWriter {
             return Ok(());
         }
         if self.array {
-            let written = write_array(&row.cell(column), (dtype, &self.field.shape), self.fill, out);
+            let written = write_array(&row.cell(column), dtype, &self.field.shape, self.fill, out);
             return written.map_err(|mismatch| (column, mismatch));
         }
         for (&column, place) in self.columns.iter().zip(out.chunks_exact_mut(dtype.size_in_bytes())) {
@@ -240,12 +240,13 @@ impl FieldWriter {
 /// Writes a list, or bytes.
 fn write_array(
     cell: &ScalarRef<'_>,
-    (dtype, shape): (DType, &[usize]),
+    dtype: DType,
+    shape: &[usize],
     fill: Option<f64>,
     out: &mut [u8],
 ) -> Result<(), Mismatch> {
     match *cell {
-        ScalarRef::List(values, start, end) => store_list(values, (start, end), (dtype, shape), fill, out),
+        ScalarRef::List(values, start, end) => store_list(values, start, end, dtype, shape, fill, out),
         ScalarRef::Bytes(bytes) if bytes.len() == out.len() => {
             out.copy_from_slice(bytes);
             Ok(())

@@ -87,9 +87,10 @@ impl ByteLevelBpe {
         let bytes = ByteLevel::new(false, true, true);
         let mut tokenizer = tokenizers::Tokenizer::new(BPE::default());
         tokenizer.with_decoder(Some(bytes));
-        match self.single_digits {
-            true => tokenizer.with_pre_tokenizer(Some(Sequence::new(vec![Digits::new(true).into(), bytes.into()]))),
-            false => tokenizer.with_pre_tokenizer(Some(bytes)),
+        if self.single_digits {
+            tokenizer.with_pre_tokenizer(Some(Sequence::new(vec![Digits::new(true).into(), bytes.into()])))
+        } else {
+            tokenizer.with_pre_tokenizer(Some(bytes))
         };
         let special: Vec<AddedToken> = self.special_tokens.iter().map(|token| AddedToken::from(token, true)).collect();
         let trainer = BpeTrainer::builder()

@@ -85,14 +85,15 @@ impl Encoding {
         let ascending = self.starts.windows(2).all(|pair| pair[0] < pair[1]);
         let inside = self.starts.first().is_none_or(|&first| first > 0)
             && self.starts.last().is_none_or(|&last| last < self.len() + usize::from(self.next.is_some()));
-        match ascending && inside {
-            true => Ok(()),
-            false => Err(Error::usage(format!(
+        if ascending && inside {
+            Ok(())
+        } else {
+            Err(Error::usage(format!(
                 "an encoding of {} ids has documents that begin at {:?}; the places must ascend, from 1 on and within \
                  the ids, or right behind them where the next token is known",
                 self.len(),
                 self.starts
-            ))),
+            )))
         }
     }
 }

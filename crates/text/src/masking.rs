@@ -100,12 +100,13 @@ impl MaskedLanguageModel {
                 self.probability, self.mask_share, self.random_share
             )));
         }
-        match (self.mask_id as usize) < self.vocab_size {
-            true => Ok(()),
-            false => Err(Error::usage(format!(
+        if (self.mask_id as usize) < self.vocab_size {
+            Ok(())
+        } else {
+            Err(Error::usage(format!(
                 "the mask token {} is not in the vocabulary of {}",
                 self.mask_id, self.vocab_size
-            ))),
+            )))
         }
     }
 
@@ -132,10 +133,7 @@ impl MaskedLanguageModel {
                 continue;
             }
             let word = if self.whole_words { encoding.words[place] } else { None };
-            let chosen = match word.is_some() && last.0 == word {
-                true => last.1,
-                false => random.bernoulli(self.probability),
-            };
+            let chosen = if word.is_some() && last.0 == word { last.1 } else { random.bernoulli(self.probability) };
             last = (word, chosen);
             if chosen {
                 *label = token_label(id)?;

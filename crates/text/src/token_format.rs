@@ -132,9 +132,10 @@ fn type_text(dtype: Dtype, length: u64) -> String {
 
 /// Rejects positions out of range.
 pub(super) fn check_range(start: u64, count: usize, tokens: u64) -> Result<()> {
-    match start.checked_add(count as u64).is_some_and(|end| end <= tokens) {
-        true => Ok(()),
-        false => Err(Error::usage(format!("there are no {count} tokens from {start} on; there are {tokens} in all"))),
+    if start.checked_add(count as u64).is_some_and(|end| end <= tokens) {
+        Ok(())
+    } else {
+        Err(Error::usage(format!("there are no {count} tokens from {start} on; there are {tokens} in all")))
     }
 }
 
@@ -263,15 +264,16 @@ impl Head {
     pub(super) fn documents(&self, ends: &[u8], path: &Path) -> Result<Documents> {
         let ends: Vec<u64> = ends.as_chunks().0.iter().map(|end| u64::from_le_bytes(*end)).collect();
         let ascending = ends.first().is_none_or(|&end| end > 0) && ends.windows(2).all(|pair| pair[0] < pair[1]);
-        match ascending && ends.last().copied().unwrap_or(0) == self.num_tokens {
-            true => Ok(Documents { width: self.width, vocab_size: self.vocab_size, separator: None, ends }),
-            false => Err(Error::file(
+        if ascending && ends.last().copied().unwrap_or(0) == self.num_tokens {
+            Ok(Documents { width: self.width, vocab_size: self.vocab_size, separator: None, ends })
+        } else {
+            Err(Error::file(
                 path,
                 format!(
                     "the ends of its documents do not ascend to its {} tokens; the file is damaged",
                     self.num_tokens
                 ),
-            )),
+            ))
         }
     }
 }

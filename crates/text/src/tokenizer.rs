@@ -223,10 +223,13 @@ impl Tokenizer {
     }
 
     fn encode_input(&self, input: EncodeInput<'_>, text: &str) -> Result<Encoding> {
-        let encode = || match self.words {
-            true => self.inner.encode(input, self.special_tokens),
-            // Without offsets into the text, which are not needed.
-            false => self.inner.encode_fast(input, self.special_tokens),
+        let encode = || {
+            if self.words {
+                self.inner.encode(input, self.special_tokens)
+            } else {
+                // Without offsets into the text, which are not needed.
+                self.inner.encode_fast(input, self.special_tokens)
+            }
         };
         let encoding = catch_quietly(encode)
             .unwrap_or_else(|message| Err(format!("the tokenizers crate panicked: {message}").into()))
@@ -235,9 +238,10 @@ impl Tokenizer {
         Ok(Encoding {
             ids: encoding.get_ids().to_vec(),
             type_ids: if types.iter().any(|&id| id != 0) { types.to_vec() } else { Vec::new() },
-            special: match special.contains(&1) {
-                true => special.iter().map(|&special| special != 0).collect(),
-                false => Vec::new(),
+            special: if special.contains(&1) {
+                special.iter().map(|&special| special != 0).collect()
+            } else {
+                Vec::new()
             },
             words: if self.words { encoding.get_word_ids().to_vec() } else { Vec::new() },
             ..Encoding::default()

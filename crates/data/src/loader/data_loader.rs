@@ -268,9 +268,10 @@ impl DataLoader {
         let source = &self.inner.source;
         let (samples, batches, size) = (self.num_samples(), self.len(), self.batch_size());
         let (total, order) = (source.total(), source.describe());
-        let mut text = match self.is_endless() {
-            true => format!("{total}, batches of {size}, {order}"),
-            false => format!("{samples} of {total}, {batches} batches of {size}, {order}"),
+        let mut text = if self.is_endless() {
+            format!("{total}, batches of {size}, {order}")
+        } else {
+            format!("{samples} of {total}, {batches} batches of {size}, {order}")
         };
         // The description of the shuffling includes the seed, which is the same one.
         if config.seed != 0 && !config.shuffled {

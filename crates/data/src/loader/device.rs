@@ -151,10 +151,10 @@ impl HostBatches {
         let (runtime, sharding) = (runtime.clone(), sharding.clone());
         let ready = Arc::new(AtomicUsize::new(0));
         let first = First::default();
-        let of_thread = (Arc::clone(&ready), Arc::clone(&first));
+        let (thread_ready, thread_first) = (Arc::clone(&ready), Arc::clone(&first));
         let thread = Builder::new()
             .name("fulmen-transfer".to_owned())
-            .spawn(move || transfer(self, &runtime, &sharding, &sender, of_thread))
+            .spawn(move || transfer(self, &runtime, &sharding, &sender, &thread_ready, thread_first))
             .map_err(|source| Error::usage(format!("cannot start the transfer thread: {source}")));
         let (thread, failed) = match thread {
             Ok(thread) => (Some(thread), None),
@@ -170,7 +170,8 @@ fn transfer(
     runtime: &Runtime,
     sharding: &Sharding,
     sender: &SyncSender<Result<DeviceBatch>>,
-    (ready, first): (Arc<AtomicUsize>, First),
+    ready: &AtomicUsize,
+    first: First,
 ) {
     let stats = Arc::clone(&batches.inner().setup.stats);
     let mut first = Some(first);

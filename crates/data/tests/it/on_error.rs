@@ -91,13 +91,12 @@ fn substitutes_are_other_samples_of_the_epoch() {
         for (batch, whole) in loader.epoch(epoch).map(content).zip(clean.epoch(epoch).map(content)) {
             assert_eq!(batch.2, [1.0; 4]);
             for row in 0..4 {
-                match bad(whole.0[row] as usize) {
-                    false => assert_eq!((batch.0[row], batch.1[row]), (whole.0[row], whole.1[row])),
-                    true => {
-                        replaced += 1;
-                        substitutes.insert(batch.0[row]);
-                        assert!(!bad(batch.0[row] as usize));
-                    }
+                if bad(whole.0[row] as usize) {
+                    replaced += 1;
+                    substitutes.insert(batch.0[row]);
+                    assert!(!bad(batch.0[row] as usize));
+                } else {
+                    assert_eq!((batch.0[row], batch.1[row]), (whole.0[row], whole.1[row]))
                 }
             }
         }

@@ -46,18 +46,17 @@ impl FactorRange {
             )));
         }
         let (from, to) = self.about(center, allowed.0);
-        match allowed.0 <= from && from <= to && to <= allowed.1 && to.is_finite() && from.is_finite() {
-            true => Ok(()),
-            false => {
-                let (lower, upper) = allowed;
-                let limits = match (lower.is_finite(), upper.is_finite()) {
-                    (true, true) => format!(", within {lower} to {upper}"),
-                    (true, false) => format!(", from {lower} up"),
-                    _ => String::new(),
-                };
-                let message = format!("the {name} goes from {from} to {to}; it must be ascending{limits}");
-                Err(Error::usage(message))
-            }
+        if allowed.0 <= from && from <= to && to <= allowed.1 && to.is_finite() && from.is_finite() {
+            Ok(())
+        } else {
+            let (lower, upper) = allowed;
+            let limits = match (lower.is_finite(), upper.is_finite()) {
+                (true, true) => format!(", within {lower} to {upper}"),
+                (true, false) => format!(", from {lower} up"),
+                _ => String::new(),
+            };
+            let message = format!("the {name} goes from {from} to {to}; it must be ascending{limits}");
+            Err(Error::usage(message))
         }
     }
 }

@@ -222,12 +222,13 @@ impl ImageTransform for RandomPerspective {
     fn check(&self) -> Result<()> {
         check_probability("RandomPerspective", self.p)?;
         named("RandomPerspective", check_interpolation(self.interpolation))?;
-        match (0.0..=1.0).contains(&self.distortion_scale) {
-            true => Ok(()),
-            false => Err(Error::usage(format!(
+        if (0.0..=1.0).contains(&self.distortion_scale) {
+            Ok(())
+        } else {
+            Err(Error::usage(format!(
                 "RandomPerspective: the distortion scale is {}; it must be from 0 to 1",
                 self.distortion_scale
-            ))),
+            )))
         }
     }
 

@@ -40,9 +40,10 @@ impl Affine {
             check_finite(name, x)?;
             check_finite(name, y)?;
         }
-        match self.scale.is_finite() && self.scale > 0.0 {
-            true => Ok(()),
-            false => Err(Error::usage(format!("the scale is {}; it must be above 0", self.scale))),
+        if self.scale.is_finite() && self.scale > 0.0 {
+            Ok(())
+        } else {
+            Err(Error::usage(format!("the scale is {}; it must be above 0", self.scale)))
         }
     }
 

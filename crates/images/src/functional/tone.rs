@@ -39,12 +39,11 @@ pub fn autocontrast(image: Image) -> Image {
     for histogram in histograms(&image) {
         let darkest = histogram.iter().position(|&count| count > 0).unwrap_or(0);
         let brightest = histogram.iter().rposition(|&count| count > 0).unwrap_or(0);
-        tables.push(match darkest == brightest {
-            true => lut(|value| value),
-            false => {
-                let scale = (brightest - darkest) as f32 * (1.0 / 255.0);
-                lut(|value| ((f32::from(value) - darkest as f32) / scale).clamp(0.0, 255.0) as u8)
-            }
+        tables.push(if darkest == brightest {
+            lut(|value| value)
+        } else {
+            let scale = (brightest - darkest) as f32 * (1.0 / 255.0);
+            lut(|value| ((f32::from(value) - darkest as f32) / scale).clamp(0.0, 255.0) as u8)
         });
     }
     apply_luts(image, &tables)

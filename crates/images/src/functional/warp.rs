@@ -56,9 +56,12 @@ fn channels<const C: usize, I: Iterator<Item = Place>>(
 ) -> Result<Image> {
     let (pixels, _) = image.pixels().as_chunks::<C>();
     let (source_width, source_height) = (image.width(), image.height());
-    let source_pixel = |x: i64, y: i64| match (x as u64) < source_width as u64 && (y as u64) < source_height as u64 {
-        true => pixels.get(y as usize * source_width + x as usize).unwrap_or(&fill),
-        false => &fill,
+    let source_pixel = |x: i64, y: i64| {
+        if (x as u64) < source_width as u64 && (y as u64) < source_height as u64 {
+            pixels.get(y as usize * source_width + x as usize).unwrap_or(&fill)
+        } else {
+            &fill
+        }
     };
     let mut out = room(width, height, C)?;
     for y in 0..height {

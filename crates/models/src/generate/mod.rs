@@ -97,9 +97,10 @@ fn token_by_token<M: CausalLm + ?Sized>(
             let _scope = MODELS.at(line);
             let [tokens, ended, step, logits, inner @ ..] = carry else { return vec![] };
             let logits = config.restrict(logits, step);
-            let next = match config.do_sample {
-                true => config.sample(&random::fold_in_tensor(&key, step.to_dtype(DType::U32)), &logits),
-                false => logits.argmax(-1),
+            let next = if config.do_sample {
+                config.sample(&random::fold_in_tensor(&key, step.to_dtype(DType::U32)), &logits)
+            } else {
+                logits.argmax(-1)
             };
             let next = ended.select(&Tensor::full(DType::I32, [], config.padding()), &next);
             let column = next.unsqueeze(-1);

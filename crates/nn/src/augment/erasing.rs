@@ -134,9 +134,10 @@ impl RandomErasing {
             let columns = within([n, 1, 1, width], 3, &left, &erased_width);
             let shape = images.shape();
             let erased = rows.broadcast_to(shape).and(columns.broadcast_to(shape));
-            Ok(match self.random {
-                true => erased.select(&random::normal(of_noise, images.dtype(), shape), images),
-                false => images.masked_fill(&erased, self.value),
+            Ok(if self.random {
+                erased.select(&random::normal(of_noise, images.dtype(), shape), images)
+            } else {
+                images.masked_fill(&erased, self.value)
             })
         })
     }

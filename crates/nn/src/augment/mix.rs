@@ -60,11 +60,10 @@ impl Options {
 
     /// A fault if the images are not floats.
     fn floats(&self, images: &Tensor) -> Result<(), Refusal> {
-        match images.dtype().is_float() {
-            true => Ok(()),
-            false => {
-                Err(format!("blended images must be floats, these are {}; normalize them first", images.ty()).into())
-            }
+        if images.dtype().is_float() {
+            Ok(())
+        } else {
+            Err(format!("blended images must be floats, these are {}; normalize them first", images.ty()).into())
         }
     }
 
@@ -77,9 +76,10 @@ impl Options {
 
     /// The labels as probabilities.
     fn soft(&self, labels: &Tensor) -> Tensor {
-        match labels.dtype().is_float() {
-            true => labels.to_dtype(DType::F32),
-            false => labels.one_hot(self.classes).to_dtype(DType::F32),
+        if labels.dtype().is_float() {
+            labels.to_dtype(DType::F32)
+        } else {
+            labels.one_hot(self.classes).to_dtype(DType::F32)
         }
     }
 

@@ -30,9 +30,10 @@ pub(super) fn channel_shape(rank: usize, channels: usize) -> Vec<usize> {
 
 /// Rejects an input that is not floating-point.
 pub(super) fn check_float(x: &Tensor) -> Result<(), String> {
-    match x.dtype().is_float() {
-        true => Ok(()),
-        false => Err(format!("the input {} is not floating-point; convert it with to_dtype()", x.ty())),
+    if x.dtype().is_float() {
+        Ok(())
+    } else {
+        Err(format!("the input {} is not floating-point; convert it with to_dtype()", x.ty()))
     }
 }
 

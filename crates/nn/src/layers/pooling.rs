@@ -129,9 +129,10 @@ impl<const N: usize> MaxPool<N> {
     pub fn forward_with_indices(&self, x: &Tensor) -> [Tensor; 2] {
         NN.record(self, || {
             self.check(x.live()?)?;
-            Ok(match x.rank() == N + 1 {
-                true => x.unsqueeze(0).max_pool_with_indices(&self.pooling()).map(|output| output.squeeze(0)),
-                false => x.max_pool_with_indices(&self.pooling()),
+            Ok(if x.rank() == N + 1 {
+                x.unsqueeze(0).max_pool_with_indices(&self.pooling()).map(|output| output.squeeze(0))
+            } else {
+                x.max_pool_with_indices(&self.pooling())
             })
         })
     }

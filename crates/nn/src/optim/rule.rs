@@ -85,10 +85,7 @@ impl UpdateArgs<'_> {
     /// The parameter and its gradient, after weight decay of the former (decoupled, as in AdamW) or
     /// the latter.
     pub(super) fn decayed(&self, decoupled: bool) -> (Tensor, Tensor) {
-        match decoupled {
-            true => (self.decayed_parameter(), self.g.clone()),
-            false => (self.p.clone(), self.decayed_gradient()),
-        }
+        if decoupled { (self.decayed_parameter(), self.g.clone()) } else { (self.p.clone(), self.decayed_gradient()) }
     }
 
     /// A number as a scalar tensor.

@@ -90,11 +90,9 @@ fn losses_of_numbers_are_pytorchs() {
                 .forward(x, t),
             "kl_div" => {
                 let loss = KlDivLoss::new().log_target(flag(&attrs["log_target"]));
-                match attrs["reduction"] == "batchmean" {
-                    true => loss.batchmean(true),
-                    false => loss.reduction(reduction(attrs)),
-                }
-                .forward(x, t)
+                let batchmean = attrs["reduction"] == "batchmean";
+                let loss = if batchmean { loss.batchmean(true) } else { loss.reduction(reduction(attrs)) };
+                loss.forward(x, t)
             }
             "gaussian_nll_loss" => {
                 let loss = GaussianNllLoss::new().full(flag(&attrs["full"])).reduction(reduction(attrs));

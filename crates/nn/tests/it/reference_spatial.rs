@@ -65,10 +65,7 @@ fn avg_pool<const N: usize>(a: &Value) -> Box<dyn Forward> {
         .padding(each(&a["padding"]))
         .ceil_mode(flag(&a["ceil_mode"]))
         .count_include_pad(flag(&a["count_include_pad"]));
-    Box::new(match a["divisor"].is_null() {
-        true => layer,
-        false => layer.divisor_override(count(&a["divisor"])),
-    })
+    Box::new(if a["divisor"].is_null() { layer } else { layer.divisor_override(count(&a["divisor"])) })
 }
 
 fn pad<const N: usize>(kind: &str, a: &Value) -> Box<dyn Forward> {
@@ -92,9 +89,10 @@ fn upsample(a: &Value) -> Box<dyn Forward> {
         Some("bicubic") => Interpolation::Cubic { align_corners },
         Some(_) => Interpolation::Linear { align_corners },
     };
-    let layer = match a["size"].is_null() {
-        true => Upsample::scale_factor(numbers(&a["scale_factor"])),
-        false => Upsample::size(sizes(&a["size"])),
+    let layer = if a["size"].is_null() {
+        Upsample::scale_factor(numbers(&a["scale_factor"]))
+    } else {
+        Upsample::size(sizes(&a["size"]))
     };
     Box::new(layer.mode(mode))
 }

@@ -364,9 +364,10 @@ fn damage_within_a_file_is_an_error_of_the_rows_it_hits_and_never_a_panic() {
                     count(source(index).and_then(|row| row.get::<Vec<i64>>("ragged")).map(drop));
                 }
             };
-            let opened = match name.ends_with("parquet") {
-                true => Parquet::open(&path).map(|table| read(&|index| table.get(index))),
-                false => ArrowFiles::open(&path).map(|table| read(&|index| table.get(index))),
+            let opened = if name.ends_with("parquet") {
+                Parquet::open(&path).map(|table| read(&|index| table.get(index)))
+            } else {
+                ArrowFiles::open(&path).map(|table| read(&|index| table.get(index)))
             };
             opened.unwrap_or_else(|error| count(Err(error)));
         }

@@ -528,9 +528,10 @@ fn a_stream_of_lines_gives_the_same_batches_for_any_number_of_workers_and_after_
     let samples = TokenCollator::new(24, end).documents(true).causal(CausalLabels::Shifted);
     let loader = |first_fit, workers, threads| {
         let documents = tokenizer.tokenize(Memory(lines.clone()).shuffle(8, 5));
-        let packed = match first_fit {
-            true => PackedStream::first_fit(documents, 24, 4).unwrap(),
-            false => PackedStream::new(documents, 24).unwrap(),
+        let packed = if first_fit {
+            PackedStream::first_fit(documents, 24, 4).unwrap()
+        } else {
+            PackedStream::new(documents, 24).unwrap()
         };
         let data = samples.clone().dataset(packed.separator(end).threads(threads)).unwrap();
         DataLoader::from_stream(data).num_samples(24).batch_size(4).num_workers(workers).build().unwrap()

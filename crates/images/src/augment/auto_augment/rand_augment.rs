@@ -62,12 +62,13 @@ impl RandAugment {
 impl ImageTransform for RandAugment {
     fn check(&self) -> Result<()> {
         named("RandAugment", check_interpolation(self.interpolation))?;
-        match self.magnitude < self.num_magnitude_bins {
-            true => Ok(()),
-            false => Err(Error::usage(format!(
+        if self.magnitude < self.num_magnitude_bins {
+            Ok(())
+        } else {
+            Err(Error::usage(format!(
                 "RandAugment: the magnitude is {}, but there are {} magnitudes, counted from 0",
                 self.magnitude, self.num_magnitude_bins
-            ))),
+            )))
         }
     }
 
