@@ -104,7 +104,7 @@ impl Build<'_> {
         let frozen = plan.clone();
         let shared =
             Shared { build: self, plan: &frozen, piece_rows, state: Mutex::new(state), changed: Condvar::new() };
-        let mut teller = ProgressReporter { tell, total: plan.rows, sample_bytes: sample_bytes as u64, last: None };
+        let mut reporter = ProgressReporter { tell, total: plan.rows, sample_bytes: sample_bytes as u64, last: None };
         std::thread::scope(|scope| {
             for i in 0..self.workers {
                 let thread = std::thread::Builder::new().name(format!("fulmen-cache-{i}"));
@@ -116,10 +116,10 @@ impl Build<'_> {
                     break;
                 }
             }
-            shared.coordinate(plan, &mut teller);
+            shared.coordinate(plan, &mut reporter);
         });
         let state = shared.state.into_inner();
-        teller.now(state.done);
+        reporter.report(state.done);
         // A partly filled file is removed when it is dropped.
         state.error.map_or(Ok(()), Err)
     }
@@ -134,13 +134,13 @@ struct ProgressReporter<'a> {
 }
 
 impl ProgressReporter<'_> {
-    fn maybe(&mut self, done: usize) {
+    fn report_if_due(&mut self, done: usize) {
         if self.last.is_none_or(|last| last.elapsed() >= REPORT_INTERVAL) {
-            self.now(done);
+            self.report(done);
         }
     }
 
-    fn now(&mut self, done: usize) {
+    fn report(&mut self, done: usize) {
         self.last = Some(Instant::now());
         (self.tell)(CacheEvent::Progress { done, total: self.total, sample_bytes: self.sample_bytes });
     }
@@ -166,7 +166,7 @@ impl Shared<'_> {
     }
 
     /// The main thread: it finishes full parts, reports progress, and reads if there are no workers.
-    fn coordinate(&self, plan: &mut Plan, teller: &mut ProgressReporter<'_>) {
+    fn coordinate(&self, plan: &mut Plan, reporter: &mut ProgressReporter<'_>) {
         let _failing = FailIfPanicking(self);
         let mut reader = match self.build.workers {
             0 => match Reader::new(self) {
@@ -178,7 +178,7 @@ impl Shared<'_> {
         loop {
             // Without the lock, because the callback is user code and may take long.
             let done = self.state.lock().done;
-            teller.maybe(done);
+            reporter.report_if_due(done);
             let mut state = self.state.lock();
             if state.error.is_some() {
                 return;

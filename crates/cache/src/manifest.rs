@@ -258,7 +258,7 @@ pub(crate) struct CacheEntry {
 impl CacheEntry {
     /// The cache in a folder, if it has a cache's manifest, or a cache's name and lock. Files of other programs may
     /// have the manifest's name.
-    fn at(dir: PathBuf) -> Option<CacheEntry> {
+    fn read(dir: PathBuf) -> Option<CacheEntry> {
         let plan = load(&dir);
         let is_cache = matches!(plan, Ok(Some(_))) || is_key(&dir) && dir.join(LOCK).is_file();
         is_cache.then_some(CacheEntry { dir, plan })
@@ -273,7 +273,7 @@ fn is_key(dir: &Path) -> bool {
 
 /// The caches at `path`, sorted: the one in this folder, or those in its subfolders.
 pub(crate) fn find(path: &Path) -> Result<Vec<CacheEntry>> {
-    if let Some(entry) = CacheEntry::at(path.to_owned()) {
+    if let Some(entry) = CacheEntry::read(path.to_owned()) {
         return Ok(vec![entry]);
     }
     let entries = match std::fs::read_dir(path) {
@@ -284,7 +284,7 @@ pub(crate) fn find(path: &Path) -> Result<Vec<CacheEntry>> {
     let mut all = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|source| Error::io(path, "cannot list the caches", source))?;
-        all.extend(CacheEntry::at(entry.path()));
+        all.extend(CacheEntry::read(entry.path()));
     }
     all.sort_by(|a, b| a.dir.cmp(&b.dir));
     if all.is_empty() {

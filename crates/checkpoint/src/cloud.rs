@@ -33,38 +33,38 @@ impl CloudStore {
         CloudStore { root: root.into() }
     }
 
-    fn at(&self, name: &str) -> Location {
+    fn location(&self, name: &str) -> Location {
         if name.is_empty() { self.root.clone() } else { self.root.join(name) }
     }
 }
 
 impl Store for CloudStore {
     fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn NewObject>> {
-        let location = self.at(name);
+        let location = self.location(name);
         let writer = location.object_writer(bytes).map_err(|e| explain(&location, &e))?;
         Ok(Box::new(NewCloud { writer, location }))
     }
 
     fn read(&self, name: &str, start: u64, into: &mut [u8]) -> io::Result<()> {
-        let location = self.at(name);
+        let location = self.location(name);
         let bytes = location.read_range(start..start + into.len() as u64).map_err(|e| explain(&location, &e))?;
         into.copy_from_slice(&bytes);
         Ok(())
     }
 
     fn list(&self, folder: &str) -> io::Result<Vec<Entry>> {
-        let location = self.at(folder);
+        let location = self.location(folder);
         let entries = location.entries().map_err(|e| explain(&location, &e))?;
         Ok(entries.into_iter().map(|(name, bytes)| Entry { name, bytes }).collect())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let location = self.at(name);
+        let location = self.location(name);
         location.remove_object().map_err(|e| explain(&location, &e))
     }
 
     fn describe(&self, name: &str) -> String {
-        self.at(name).to_string()
+        self.location(name).to_string()
     }
 }
 

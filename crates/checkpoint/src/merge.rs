@@ -32,7 +32,7 @@ pub struct Merge {
 }
 
 impl Merge {
-    fn takes(&self, name: &str) -> bool {
+    fn selects(&self, name: &str) -> bool {
         !self.weights_only || !is_training_state(name)
     }
 }
@@ -51,7 +51,7 @@ pub fn merge(checkpoint: &Checkpoint, to: &dyn Store, folder: &str, options: &Me
             "{place}: the folder is not empty; name a new one, so that files of two models do not mix"
         )));
     }
-    let tensors = checkpoint.manifest().tensors.iter().filter(|(name, _)| options.takes(name));
+    let tensors = checkpoint.manifest().tensors.iter().filter(|(name, _)| options.selects(name));
     let mut files: Vec<(u64, Vec<Part>)> = vec![];
     for (name, tensor) in tensors {
         let bytes = bytes_of(tensor.dtype, &tensor.shape).unwrap_or_default();

@@ -108,7 +108,7 @@ impl Location {
     }
 
     /// Another location with the same options.
-    fn at(&self, place: Place) -> Location {
+    fn with_place(&self, place: Place) -> Location {
         Location { place, options: self.options.clone() }
     }
 
@@ -130,7 +130,7 @@ impl Location {
             },
             bad => bad.clone(),
         };
-        self.at(place)
+        self.with_place(place)
     }
 
     /// The path, if the location is local. You may then also open it by other means.
@@ -226,13 +226,18 @@ impl Location {
     /// A local folder that does not exist; a prefix in a store without objects.
     pub fn list(&self) -> Result<Vec<Location>> {
         match self.place()? {
-            Target::Local(path) => Ok(local::list(path)?.into_iter().map(|path| self.at(Place::Local(path))).collect()),
+            Target::Local(path) => {
+                Ok(local::list(path)?.into_iter().map(|path| self.with_place(Place::Local(path))).collect())
+            }
             Target::Store(object) => {
                 let keys = remote::list(object, &self.options)?;
                 if keys.is_empty() {
                     return Err(Error::missing(format!("{self}: there are no objects below this name")));
                 }
-                Ok(keys.into_iter().map(|key| self.at(Place::Store(ObjectPath { key, ..object.clone() }))).collect())
+                Ok(keys
+                    .into_iter()
+                    .map(|key| self.with_place(Place::Store(ObjectPath { key, ..object.clone() })))
+                    .collect())
             }
         }
     }
@@ -262,7 +267,7 @@ impl Location {
                     Place::Store(ObjectPath { key: String::from_utf8_lossy(&name).into_owned(), ..object.clone() })
                 }
             };
-            let location = self.at(place);
+            let location = self.with_place(place);
             if wild { locations.extend(location.matching()?) } else { locations.push(location) }
         }
         Ok(locations)
@@ -271,13 +276,15 @@ impl Location {
     /// The files that match wildcards.
     fn matching(&self) -> Result<Vec<Location>> {
         let locations: Vec<Location> = match self.place()? {
-            Target::Local(path) => local::matching(path)?.into_iter().map(|path| self.at(Place::Local(path))).collect(),
+            Target::Local(path) => {
+                local::matching(path)?.into_iter().map(|path| self.with_place(Place::Local(path))).collect()
+            }
             Target::Store(object) => {
                 let literal = object.key.split('/').take_while(|part| !pattern::has_wildcard(part.as_bytes()));
                 let folder = ObjectPath { key: literal.collect::<Vec<_>>().join("/"), ..object.clone() };
                 let wildcards = Wildcards::new(object.key.as_bytes());
                 let keys = remote::list(&folder, &self.options)?.into_iter().filter(|key| wildcards.fit(key));
-                keys.map(|key| self.at(Place::Store(ObjectPath { key, ..object.clone() }))).collect()
+                keys.map(|key| self.with_place(Place::Store(ObjectPath { key, ..object.clone() }))).collect()
             }
         };
         if locations.is_empty() {

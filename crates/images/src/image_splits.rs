@@ -184,12 +184,12 @@ impl ImageSplits {
                     _ => Cifar::cifar100(&self.root, files)?,
                 };
                 let labels = cifar.labels();
-                self.divide(cifar.augment(pipeline)?, &labels, part, HeldOut::of(part))
+                self.divide(cifar.augment(pipeline)?, &labels, part, HeldOut::for_part(part))
             }
             Layout::Mnist => {
                 let mnist = Mnist::open(&self.root, files)?;
                 let labels = mnist.labels().to_vec();
-                self.divide(MnistImages::new(mnist, pipeline)?, &labels, part, HeldOut::of(part))
+                self.divide(MnistImages::new(mnist, pipeline)?, &labels, part, HeldOut::for_part(part))
             }
             Layout::PreSplit { validation, test } => {
                 let own_folder = match part {
@@ -245,7 +245,7 @@ enum HeldOut {
 
 impl HeldOut {
     /// For a dataset that has test files.
-    fn of(part: Part) -> HeldOut {
+    fn for_part(part: Part) -> HeldOut {
         if part == Part::Test { HeldOut::Nothing } else { HeldOut::Validation }
     }
 }

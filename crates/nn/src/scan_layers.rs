@@ -46,7 +46,7 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
 ) -> Tensor {
     NN.record("scan_layers", || {
         let layers: Vec<&M> = layers.into_iter().collect();
-        let contents: Vec<Contents> = layers.iter().map(|&layer| Contents::of(layer)).collect();
+        let contents: Vec<Contents> = layers.iter().map(|&layer| Contents::read(layer)).collect();
         let (Some(&layer), Some(first)) = (layers.first(), contents.first()) else { return Ok(x.clone()) };
         for (number, other) in contents.iter().enumerate().skip(1) {
             first.compare(number, other)?;
@@ -178,7 +178,7 @@ struct Contents {
 }
 
 impl Contents {
-    fn of<M: Module + ?Sized>(layer: &M) -> Contents {
+    fn read<M: Module + ?Sized>(layer: &M) -> Contents {
         let mut contents = Contents::default();
         layer.visit(&mut Visit::new(&mut contents));
         contents

@@ -60,7 +60,7 @@ pub(crate) fn columns(schema: &Schema) -> (Vec<Column>, HfFeatures) {
     let column = |field: &arrow_schema::FieldRef| Column {
         name: field.name().clone(),
         kind: kind(field.data_type()),
-        found: type_name(field.data_type()),
+        type_name: type_name(field.data_type()),
         classes: features.classes(field.name()),
     };
     (schema.fields().iter().map(column).collect(), features)
@@ -78,12 +78,12 @@ pub(crate) fn check_same(first: &SourceFile, expected: &[Column], file: &SourceF
                 column.name
             )));
         }
-        let found = type_name(field.data_type());
-        if column.found != found {
+        let actual = type_name(field.data_type());
+        if column.type_name != actual {
             return Err(file.error(format!(
-                "column `{}` has the type {found}, expected {}, which it has in {}",
+                "column `{}` has the type {actual}, expected {}, which it has in {}",
                 column.name,
-                column.found,
+                column.type_name,
                 first.name()
             )));
         }

@@ -131,7 +131,7 @@ impl BlockReader {
             offsets: Offsets::new(decode.block_rows()),
             decode,
             positions: (0..columns.len()).map(Some).collect(),
-            names: Arc::new(Positions::of(&columns)),
+            names: Arc::new(Positions::new(&columns)),
             columns,
             features,
             cache: Cache::new(DEFAULT_CACHE),
@@ -157,7 +157,7 @@ impl BlockReader {
         // With fewer columns, blocks may have more rows.
         self.offsets = Offsets::new(self.decode.block_rows());
         self.positions = (0..self.columns.len()).map(|column| columns.binary_search(&column).ok()).collect();
-        self.names = Arc::new(Positions::of(self.selected()));
+        self.names = Arc::new(Positions::new(self.selected()));
         self.cache = Cache::new(self.cache.limit);
         Ok(())
     }

@@ -53,7 +53,7 @@ pub(crate) struct Column {
     pub(crate) name: String,
     pub(crate) kind: Kind,
     /// Its type, as named by the file's format.
-    pub(crate) found: String,
+    pub(crate) type_name: String,
     /// The names of its classes, if the file has them.
     pub(crate) classes: Option<Arc<[String]>>,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Column {
 impl Column {
     /// A column whose values have individual types.
     pub(crate) fn untyped(name: String) -> Column {
-        Column { name, kind: Kind::Untyped, found: "text".to_owned(), classes: None }
+        Column { name, kind: Kind::Untyped, type_name: "text".to_owned(), classes: None }
     }
 }
 
@@ -91,7 +91,7 @@ impl ColumnRef {
 pub(crate) struct Positions(HashMap<String, usize>);
 
 impl Positions {
-    pub(crate) fn of<'a>(columns: impl IntoIterator<Item = &'a Column>) -> Positions {
+    pub(crate) fn new<'a>(columns: impl IntoIterator<Item = &'a Column>) -> Positions {
         let mut positions = HashMap::new();
         for (position, column) in columns.into_iter().enumerate() {
             // The first column with a name counts.

@@ -88,7 +88,7 @@ impl Format for LineFormat {
 /// The lines of files as rows.
 pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, instead: &str) -> Result<BlockReader> {
     let inputs = SourceFile::open_all(&expand(location, extensions)?)?;
-    let found = text_blocks::index(&inputs, KEPT, |file, reader| {
+    let files = text_blocks::index(&inputs, KEPT, |file, reader| {
         file.input.refuse_compressed(instead)?;
         let mut lines = LineReader::default();
         while let Some((start, _)) = lines.next(&Arc::clone(&file.input), reader, blank)? {
@@ -96,7 +96,7 @@ pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, inste
         }
         Ok(())
     })?;
-    let blocks = TextBlocks::new(found.into_iter().map(|(file, ())| file).collect(), LineFormat { blank });
+    let blocks = TextBlocks::new(files.into_iter().map(|(file, ())| file).collect(), LineFormat { blank });
     Ok(BlockReader::new(Arc::new(blocks), Vec::new(), HfFeatures::default(), location.to_string()))
 }
 

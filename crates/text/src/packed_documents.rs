@@ -136,31 +136,31 @@ pub(super) fn parts(document: u64, length: usize, long: LongDocuments) -> impl I
 
 /// The free space of blocks as a tree of maxima: a leaf is a block, and a node has the maximum below it.
 struct FreeSpace {
-    leaves: usize,
-    most: Vec<u32>,
+    leaf_count: usize,
+    max_free: Vec<u32>,
 }
 
 impl FreeSpace {
     /// `blocks` empty blocks of `length`.
     fn new(blocks: usize, length: u32) -> FreeSpace {
-        let leaves = blocks.next_power_of_two();
-        FreeSpace { leaves, most: vec![length; 2 * leaves] }
+        let leaf_count = blocks.next_power_of_two();
+        FreeSpace { leaf_count, max_free: vec![length; 2 * leaf_count] }
     }
 
     /// Takes this much space from the first block that has it. One exists, because there are as many blocks as pieces.
     fn take(&mut self, length: u32) -> usize {
         let mut node = 1;
-        while node < self.leaves {
+        while node < self.leaf_count {
             node *= 2;
-            if self.most[node] < length {
+            if self.max_free[node] < length {
                 node += 1;
             }
         }
-        let block = node - self.leaves;
-        self.most[node] -= length;
+        let block = node - self.leaf_count;
+        self.max_free[node] -= length;
         while node > 1 {
             node /= 2;
-            self.most[node] = self.most[2 * node].max(self.most[2 * node + 1]);
+            self.max_free[node] = self.max_free[2 * node].max(self.max_free[2 * node + 1]);
         }
         block
     }

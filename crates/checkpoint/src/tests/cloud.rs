@@ -77,7 +77,7 @@ struct Faults {
     first: usize,
     /// Of the requests from the first on: that one alone, or all.
     all: bool,
-    seen: usize,
+    requests: usize,
 }
 
 fn faulty() -> (S3, Arc<Mutex<Option<Faults>>>) {
@@ -85,8 +85,8 @@ fn faulty() -> (S3, Arc<Mutex<Option<Faults>>>) {
     let shared = faults.clone();
     let server = S3::start(move |_: &Request| match &mut *shared.lock().unwrap() {
         Some(faults) => {
-            faults.seen += 1;
-            let fails = faults.seen > faults.first && (faults.all || faults.seen == faults.first + 1);
+            faults.requests += 1;
+            let fails = faults.requests > faults.first && (faults.all || faults.requests == faults.first + 1);
             if fails { faults.answer } else { Answer::Serve }
         }
         None => Answer::Serve,
@@ -121,11 +121,11 @@ fn a_request_that_fails_once_is_made_again() {
     for_each(&ANSWERS, |answer, server, faults| {
         let store = store(&server.url(), "s3://b/run", Duration::from_secs(60));
         for first in 0.. {
-            *faults.lock().unwrap() = Some(Faults { answer, first, all: false, seen: 0 });
+            *faults.lock().unwrap() = Some(Faults { answer, first, all: false, requests: 0 });
             write(&store, first as u64, &SMALL, 1).unwrap_or_else(|error| panic!("{answer:?} {first}: {error}"));
-            let seen = faults.lock().unwrap().take().unwrap().seen;
+            let requests = faults.lock().unwrap().take().unwrap().requests;
             read_all(&Checkpoint::open(store.clone(), &format!("step_{first}")).unwrap(), &SMALL).unwrap();
-            if seen <= first {
+            if requests <= first {
                 assert!(first >= 4, "{first}");
                 break;
             }
@@ -140,15 +140,15 @@ fn fails_from_any_request_on(answer: Answer, server: &S3, faults: &Mutex<Option<
     write(&patient, 1, tensors, 1).unwrap();
     let mut failed = 0;
     for first in 0.. {
-        *faults.lock().unwrap() = Some(Faults { answer, first, all: true, seen: 0 });
+        *faults.lock().unwrap() = Some(Faults { answer, first, all: true, requests: 0 });
         let result = write(&store, 2, tensors, 1);
-        let seen = faults.lock().unwrap().take().unwrap().seen;
+        let requests = faults.lock().unwrap().take().unwrap().requests;
         // Whatever was said, what loads has the right bits. A commit whose answer was lost was done.
         let step = newest_step(&patient, tensors);
         let Err(error) = result else {
             assert_eq!(step, Some(2));
             // An error after the manifest is written is not a failure.
-            if seen <= first {
+            if requests <= first {
                 break;
             }
             crate::remove(&patient, "step_2").unwrap();

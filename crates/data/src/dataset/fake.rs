@@ -28,7 +28,7 @@ use crate::{Dataset, Error, Field, Fingerprint, Result, Sample, SampleRng};
 pub struct FakeDataset {
     base: Option<Arc<dyn Dataset>>,
     /// The fields of the wrapped dataset.
-    others: Vec<Field>,
+    base_fields: Vec<Field>,
     len: usize,
     seed: u64,
     fields: Vec<(Field, Values)>,
@@ -44,7 +44,7 @@ enum Values {
 impl FakeDataset {
     /// A dataset of `len` samples without fields.
     pub fn new(len: usize) -> FakeDataset {
-        FakeDataset { base: None, others: vec![], len, seed: 0, fields: vec![] }
+        FakeDataset { base: None, base_fields: vec![], len, seed: 0, fields: vec![] }
     }
 
     /// The samples of a dataset, with random fields added to theirs: the noise for a generator, for example.
@@ -59,8 +59,8 @@ impl FakeDataset {
     /// # Ok::<(), fulmen_data::Error>(())
     /// ```
     pub fn extending(dataset: impl Dataset) -> FakeDataset {
-        let (others, len) = (dataset.fields(), dataset.len());
-        FakeDataset { base: Some(Arc::new(dataset)), others, ..FakeDataset::new(len) }
+        let (base_fields, len) = (dataset.fields(), dataset.len());
+        FakeDataset { base: Some(Arc::new(dataset)), base_fields, ..FakeDataset::new(len) }
     }
 
     /// Sets the seed; 0 unless set.
@@ -96,7 +96,7 @@ impl Dataset for FakeDataset {
     }
 
     fn fields(&self) -> Vec<Field> {
-        self.others.iter().chain(self.fields.iter().map(|(field, _)| field)).cloned().collect()
+        self.base_fields.iter().chain(self.fields.iter().map(|(field, _)| field)).cloned().collect()
     }
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
@@ -105,7 +105,7 @@ impl Dataset for FakeDataset {
         }
         // Not the loader's random numbers: those differ from epoch to epoch.
         let mut random = SampleRng::new(self.seed, 0, index as u64);
-        for (place, (field, values)) in (self.others.len()..).zip(&self.fields) {
+        for (place, (field, values)) in (self.base_fields.len()..).zip(&self.fields) {
             let count = field.elements()?;
             match *values {
                 Values::Bytes => {

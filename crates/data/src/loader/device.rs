@@ -123,8 +123,8 @@ pub struct DeviceBatches {
     /// Batches on the devices that the consumer has not taken yet.
     ready: Arc<AtomicUsize>,
     first: First,
-    /// Batches that the consumer has taken.
-    taken: u64,
+    /// The number of batches that the consumer has taken.
+    delivered: u64,
     stats: Arc<Stats>,
     timer: Option<ConsumerTimer>,
 }
@@ -137,7 +137,7 @@ impl DeviceBatches {
     /// the first batch is taken and before the second.
     pub fn first_on_host(&mut self) -> Option<HostBatch> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
-        first.filter(|_| self.taken == 1)
+        first.filter(|_| self.delivered == 1)
     }
 }
 
@@ -160,7 +160,7 @@ impl HostBatches {
             Ok(thread) => (Some(thread), None),
             Err(error) => (None, Some(error)),
         };
-        DeviceBatches { batches: Some(receiver), thread, stop, failed, ready, first, taken: 0, stats, timer }
+        DeviceBatches { batches: Some(receiver), thread, stop, failed, ready, first, delivered: 0, stats, timer }
     }
 }
 
@@ -213,10 +213,10 @@ impl Iterator for DeviceBatches {
             return Some(Err(error));
         }
         let batches = self.batches.as_ref()?;
-        if self.taken == 1 {
+        if self.delivered == 1 {
             self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
-        self.taken += 1;
+        self.delivered += 1;
         self.stats.report().transfer.get_or_insert_default().queue.record(self.ready.load(Ordering::Relaxed));
         let wait = || batches.recv();
         let batch = match &mut self.timer {

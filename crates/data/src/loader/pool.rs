@@ -13,18 +13,18 @@ use crate::{Error, Result};
 pub(crate) struct Pool {
     size: usize,
     capacity: usize,
-    known: Mutex<Vec<Arc<HostBuffer>>>,
+    buffers: Mutex<Vec<Arc<HostBuffer>>>,
 }
 
 impl Pool {
     /// A pool for allocations of `size` bytes that remembers at most `capacity` of them.
     pub(crate) fn new(size: usize, capacity: usize) -> Pool {
-        Pool { size, capacity, known: Mutex::new(Vec::new()) }
+        Pool { size, capacity, buffers: Mutex::new(Vec::new()) }
     }
 
     /// An allocation that only the caller holds. The gaps between the fields are zero because nothing writes to them.
     pub(crate) fn take(&self) -> Result<Arc<HostBuffer>> {
-        let mut buffers = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         // Only the pool holds an `Arc` whose count is one, so the count cannot rise in the meantime.
         if let Some(free) = buffers.iter().position(|buffer| Arc::strong_count(buffer) == 1) {
             return Ok(buffers.swap_remove(free));
@@ -37,7 +37,7 @@ impl Pool {
 
     /// Remembers an allocation from [`take`](Pool::take) that is about to be handed out.
     pub(crate) fn remember(&self, buffer: &Arc<HostBuffer>) {
-        let mut buffers = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         if buffers.len() < self.capacity {
             buffers.push(Arc::clone(buffer));
         }

@@ -68,7 +68,7 @@ impl Stopwatch {
     /// Adds the time in each stage; returns the total time, and the part outside of all stages.
     fn add_to(&self, report: &mut LoaderReport) -> (Duration, Duration) {
         let (total, stages) = (self.start.elapsed(), StageTimes::current_thread().since(&self.stages));
-        report.stages.iter_mut().for_each(|(stage, spent)| *spent += stages.of(*stage));
+        report.stages.iter_mut().for_each(|(stage, spent)| *spent += stages.time(*stage));
         (total, total.saturating_sub(stages.sum()))
     }
 }

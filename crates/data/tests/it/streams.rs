@@ -17,24 +17,24 @@ use crate::common::refused;
 struct Numbers {
     start: u64,
     count: usize,
-    known: bool,
+    knows_length: bool,
     read: Arc<AtomicUsize>,
     fault: fn(u64) -> Option<Error>,
 }
 
 impl Numbers {
     fn new(count: usize) -> Numbers {
-        Numbers { start: 0, count, known: true, read: Arc::default(), fault: |_| None }
+        Numbers { start: 0, count, knows_length: true, read: Arc::default(), fault: |_| None }
     }
     fn unknown(count: usize) -> Numbers {
-        Numbers { known: false, ..Numbers::new(count) }
+        Numbers { knows_length: false, ..Numbers::new(count) }
     }
 }
 
 impl Stream for Numbers {
     type Item = u64;
     fn len(&self) -> Option<usize> {
-        self.known.then_some(self.count)
+        self.knows_length.then_some(self.count)
     }
     fn items(&self, _epoch: u64) -> Result<Items<u64>> {
         let Numbers { start, read, fault, .. } = self.clone();

@@ -61,7 +61,7 @@ enum Change {
 }
 
 impl Selector {
-    fn has(&self, name: &str, parameter: &TensorType) -> bool {
+    fn selects(&self, name: &str, parameter: &TensorType) -> bool {
         match self {
             Selector::Pattern(pattern) => matches_pattern(pattern, name),
             Selector::Vectors => parameter.shape.rank() < 2,
@@ -122,7 +122,7 @@ impl ParamGroups {
     /// The changes that apply to a parameter, the latest first.
     fn changes(&self, name: &str, parameter: &TensorType) -> impl Iterator<Item = &Change> {
         let (name, parameter) = (name.to_owned(), parameter.clone());
-        self.settings.iter().rev().filter(move |s| s.selector.has(&name, &parameter)).map(|s| &s.change)
+        self.settings.iter().rev().filter(move |s| s.selector.selects(&name, &parameter)).map(|s| &s.change)
     }
 
     /// The step for a parameter's optimizer, with the changes of its groups.
@@ -185,7 +185,8 @@ impl Optimizer for ParamGroups {
     }
 
     fn updates_stacked(&self, names: &[&str], parameter: &TensorType) -> bool {
-        let matching = |name: &str| self.settings.iter().map(|s| s.selector.has(name, parameter)).collect::<Vec<_>>();
+        let matching =
+            |name: &str| self.settings.iter().map(|s| s.selector.selects(name, parameter)).collect::<Vec<_>>();
         let Some((&first, others)) = names.split_first() else { return false };
         let of_first = matching(first);
         others.iter().all(|other| matching(other) == of_first)
@@ -196,7 +197,7 @@ impl Optimizer for ParamGroups {
     fn group_step(&self, step: &Step, name: &str, parameter: &TensorType) -> GroupStep {
         let pattern_of = |is: fn(&Change) -> bool| {
             let mut settings = self.settings.iter().rev();
-            let setting = settings.find(|setting| is(&setting.change) && setting.selector.has(name, parameter));
+            let setting = settings.find(|setting| is(&setting.change) && setting.selector.selects(name, parameter));
             setting.and_then(|setting| match &setting.selector {
                 Selector::Pattern(pattern) => Some(pattern.clone()),
                 Selector::Vectors => None,

@@ -42,7 +42,7 @@ type Behave = dyn FnMut(&Request) -> Answer + Send;
 struct State {
     objects: BTreeMap<String, Vec<u8>>,
     uploads: BTreeMap<String, BTreeMap<u32, Vec<u8>>>,
-    seen: Vec<Request>,
+    requests: Vec<Request>,
     behave: Box<Behave>,
 }
 
@@ -59,7 +59,7 @@ impl S3 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (objects, uploads) = (BTreeMap::new(), BTreeMap::new());
-        let state = State { objects, uploads, seen: Vec::new(), behave: Box::new(behave) };
+        let state = State { objects, uploads, requests: Vec::new(), behave: Box::new(behave) };
         let state = Arc::new(Mutex::new(state));
         let shared = state.clone();
         thread::spawn(move || {
@@ -90,7 +90,7 @@ impl S3 {
 
     /// The requests so far, as method and path with query.
     pub(crate) fn seen(&self) -> Vec<Request> {
-        self.state.lock().unwrap().seen.clone()
+        self.state.lock().unwrap().requests.clone()
     }
 }
 
@@ -119,7 +119,7 @@ fn connection(stream: TcpStream, state: &Mutex<State>) {
     let mut stream = stream;
     while let Some(request) = read_request(&mut reader) {
         let mut state = state.lock().unwrap();
-        state.seen.push(request.clone());
+        state.requests.push(request.clone());
         let answer = (state.behave)(&request);
         let response = match answer {
             Answer::LoseLate(_) => Response::new(500, Vec::new()),
@@ -240,7 +240,7 @@ fn serve(state: &mut State, request: &Request) -> Response {
             Response::new(status, "")
         }
         ("POST", None) => {
-            let id = format!("upload-{}", state.seen.len());
+            let id = format!("upload-{}", state.requests.len());
             state.uploads.insert(id.clone(), BTreeMap::new());
             let text = format!(
                 "<InitiateMultipartUploadResult><Bucket>b</Bucket><Key>k</Key><UploadId>{id}</UploadId>\
