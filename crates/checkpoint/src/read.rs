@@ -246,7 +246,7 @@ impl<'a> Blocks<'a> {
         Ok(())
     }
 
-    /// Reads block `number` of the part. `wanted` is the number of blocks, from this one on, that
+    /// Reads block `number` of the part. `expected` is the number of blocks, from this one on, that
     /// the caller will read.
     pub(crate) fn read(&mut self, number: u64, expected: u64) -> Result<&[u8]> {
         let (checkpoint, part) = (self.checkpoint, self.part);

@@ -37,9 +37,9 @@ impl Interpolation {
 
 /// The part of the source that a view needs; none if it shows only black.
 pub(crate) fn needed(view: &View, interpolation: Interpolation) -> Option<Rect> {
-    let seen = view.window.intersection(&Rect::all(view.size))?;
+    let visible = view.window.intersection(&Rect::all(view.size))?;
     if !view.is_resized() {
-        return Some(Rect { x: view.crop.x + seen.x, y: view.crop.y + seen.y, ..seen });
+        return Some(Rect { x: view.crop.x + visible.x, y: view.crop.y + visible.y, ..visible });
     }
     let support = interpolation.filter().map_or(1.0, |(_, support)| support);
     let axis = |start: isize, length: usize, crop: usize, size: usize| {
@@ -50,8 +50,8 @@ pub(crate) fn needed(view: &View, interpolation: Interpolation) -> Option<Rect> 
         let high = (((start + length as isize) as f64 * scale).ceil() as isize + reach).min(crop as isize);
         (low, (high - low).max(1) as usize)
     };
-    let (x, width) = axis(seen.x, seen.width, view.crop.width, view.size.width);
-    let (y, height) = axis(seen.y, seen.height, view.crop.height, view.size.height);
+    let (x, width) = axis(visible.x, visible.width, view.crop.width, view.size.width);
+    let (y, height) = axis(visible.y, visible.height, view.crop.height, view.size.height);
     Some(Rect { x: view.crop.x + x, y: view.crop.y + y, width, height })
 }
 
@@ -67,13 +67,13 @@ pub(crate) fn render(
     let ImageSize { width, height } = view.window.size();
     into.clear();
     lengthen(into, width * height * channels)?;
-    let Some(seen) = view.window.intersection(&Rect::all(view.size)) else { return Ok(()) };
+    let Some(visible) = view.window.intersection(&Rect::all(view.size)) else { return Ok(()) };
     if !view.is_resized() && pixels.eighths == 8 {
-        let left = (view.crop.x + seen.x - pixels.rect.x) as usize * channels;
-        let top = (view.crop.y + seen.y - pixels.rect.y) as usize;
-        for row in 0..seen.height {
-            let from = &pixels.bytes[(top + row) * pixels.stride + left..][..seen.width * channels];
-            let to = ((seen.y - view.window.y) as usize + row) * width + (seen.x - view.window.x) as usize;
+        let left = (view.crop.x + visible.x - pixels.rect.x) as usize * channels;
+        let top = (view.crop.y + visible.y - pixels.rect.y) as usize;
+        for row in 0..visible.height {
+            let from = &pixels.bytes[(top + row) * pixels.stride + left..][..visible.width * channels];
+            let to = ((visible.y - view.window.y) as usize + row) * width + (visible.x - view.window.x) as usize;
             into[to * channels..][..from.len()].copy_from_slice(from);
         }
         return Ok(());
@@ -83,24 +83,24 @@ pub(crate) fn render(
         3 => sample::<U8x3>,
         _ => sample::<U8x4>,
     };
-    if seen == view.window {
-        return sample(view, seen, pixels, interpolation, resizer, into);
+    if visible == view.window {
+        return sample(view, visible, pixels, interpolation, resizer, into);
     }
     let mut part = Vec::new();
-    lengthen(&mut part, seen.width * seen.height * channels)?;
-    sample(view, seen, pixels, interpolation, resizer, &mut part)?;
-    for (row, from) in part.chunks_exact(seen.width * channels).enumerate() {
-        let to = ((seen.y - view.window.y) as usize + row) * width + (seen.x - view.window.x) as usize;
+    lengthen(&mut part, visible.width * visible.height * channels)?;
+    sample(view, visible, pixels, interpolation, resizer, &mut part)?;
+    for (row, from) in part.chunks_exact(visible.width * channels).enumerate() {
+        let to = ((visible.y - view.window.y) as usize + row) * width + (visible.x - view.window.x) as usize;
         into[to * channels..][..from.len()].copy_from_slice(from);
     }
     Ok(())
 }
 
-/// Samples the part `seen` of the resized crop. Generic over the pixel type, because the crate's `resize` would add
+/// Samples the part `visible` of the resized crop. Generic over the pixel type, because the crate's `resize` would add
 /// code for all of its 13 pixel types to a program.
 fn sample<P: PixelTrait + InnerPixel>(
     view: &View,
-    seen: Rect,
+    visible: Rect,
     pixels: &Pixels<'_>,
     interpolation: Interpolation,
     resizer: &mut Resizer,
@@ -113,21 +113,27 @@ fn sample<P: PixelTrait + InnerPixel>(
         .map_err(|error| refuse(error.to_string()))?;
     // The decoded part of the crop, in pixels of the scaled source: kernels must not reach beyond it.
     let scale = pixels.eighths as f64 / 8.0;
-    let axis =
-        |crop: isize, crop_length: usize, rect: isize, length: usize, seen: isize, seen_length: usize, size: usize| {
-            let low = ((crop as f64 * scale).floor() as isize).max(rect);
-            let high = (((crop + crop_length as isize) as f64 * scale).ceil() as isize).min(rect + length as isize);
-            let step = crop_length as f64 * scale / size as f64;
-            let from = crop as f64 * scale + seen as f64 * step - low as f64;
-            let length = (seen_length as f64 * step).min((high - low) as f64 - from);
-            ((low - rect) as u32, (high - low) as u32, from, length)
-        };
+    let axis = |crop: isize,
+                crop_length: usize,
+                rect: isize,
+                length: usize,
+                visible: isize,
+                visible_length: usize,
+                size: usize| {
+        let low = ((crop as f64 * scale).floor() as isize).max(rect);
+        let high = (((crop + crop_length as isize) as f64 * scale).ceil() as isize).min(rect + length as isize);
+        let step = crop_length as f64 * scale / size as f64;
+        let from = crop as f64 * scale + visible as f64 * step - low as f64;
+        let length = (visible_length as f64 * step).min((high - low) as f64 - from);
+        ((low - rect) as u32, (high - low) as u32, from, length)
+    };
     let (crop, rect) = (view.crop, pixels.rect);
-    let (x, width, left, box_width) = axis(crop.x, crop.width, rect.x, rect.width, seen.x, seen.width, view.size.width);
+    let (x, width, left, box_width) =
+        axis(crop.x, crop.width, rect.x, rect.width, visible.x, visible.width, view.size.width);
     let (y, height, top, box_height) =
-        axis(crop.y, crop.height, rect.y, rect.height, seen.y, seen.height, view.size.height);
+        axis(crop.y, crop.height, rect.y, rect.height, visible.y, visible.height, view.size.height);
     let source = TypedCroppedImage::from_ref(&whole, x, y, width, height).map_err(|error| refuse(error.to_string()))?;
-    let mut target = TypedImage::<P>::from_buffer(seen.width as u32, seen.height as u32, into)
+    let mut target = TypedImage::<P>::from_buffer(visible.width as u32, visible.height as u32, into)
         .map_err(|error| refuse(error.to_string()))?;
     let algorithm = match interpolation.filter() {
         None => ResizeAlg::Nearest,

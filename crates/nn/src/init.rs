@@ -248,20 +248,22 @@ impl Init {
     /// none.
     pub fn spread(&self, shape: &[usize]) -> Option<f64> {
         let reciprocal = |fan: f64| if fan > 0.0 { 1.0 / fan } else { 0.0 };
-        let of_fan = |fan: &Fan| {
+        let reciprocal_of_fan = |fan: &Fan| {
             let (fan_in, fan_out) = fans(shape)?;
             Some(reciprocal(if *fan == Fan::In { fan_in } else { fan_out }))
         };
-        let of_both_fans = || fans(shape).map(|(fan_in, fan_out)| reciprocal(fan_in + fan_out));
+        let reciprocal_of_both = || fans(shape).map(|(fan_in, fan_out)| reciprocal(fan_in + fan_out));
         match self {
             Init::Constant(_) | Init::Value(_) | Init::Uniform { .. } | Init::TruncNormal { .. } => None,
             Init::Eye | Init::Dirac { .. } | Init::Orthogonal { .. } | Init::Sparse { .. } => None,
             Init::ZeroRow { rest, .. } => rest.spread(shape),
             Init::Normal { std, .. } => Some(*std),
-            Init::KaimingUniform { nonlinearity, fan } => Some(nonlinearity.gain() * (3.0 * of_fan(fan)?).sqrt()),
-            Init::KaimingNormal { nonlinearity, fan } => Some(nonlinearity.gain() * of_fan(fan)?.sqrt()),
-            Init::XavierUniform { gain } => Some(gain * (6.0 * of_both_fans()?).sqrt()),
-            Init::XavierNormal { gain } => Some(gain * (2.0 * of_both_fans()?).sqrt()),
+            Init::KaimingUniform { nonlinearity, fan } => {
+                Some(nonlinearity.gain() * (3.0 * reciprocal_of_fan(fan)?).sqrt())
+            }
+            Init::KaimingNormal { nonlinearity, fan } => Some(nonlinearity.gain() * reciprocal_of_fan(fan)?.sqrt()),
+            Init::XavierUniform { gain } => Some(gain * (6.0 * reciprocal_of_both()?).sqrt()),
+            Init::XavierNormal { gain } => Some(gain * (2.0 * reciprocal_of_both()?).sqrt()),
         }
     }
 

@@ -116,14 +116,14 @@ fn by_name(folder: &Location) -> Result<Splits> {
             EXTENSIONS.map(|extension| format!("`{extension}`")).join(" or ")
         )));
     }
-    let of_folder = |name: &str| keyword(name.rsplit_once('/')?.0);
-    let of_file = |name: &str| keyword(name.rsplit_once('/').map_or(name, |(_, file)| file));
-    let ways: [SplitRule<'_>; 3] = [&sharded, &of_folder, &of_file];
-    let matches = |way: &&SplitRule<'_>| named.iter().any(|(_, name)| way(name).is_some());
-    let way = ways.iter().find(matches);
+    let split_of_folder = |name: &str| keyword(name.rsplit_once('/')?.0);
+    let split_of_file = |name: &str| keyword(name.rsplit_once('/').map_or(name, |(_, file)| file));
+    let rules: [SplitRule<'_>; 3] = [&sharded, &split_of_folder, &split_of_file];
+    let matches = |rule: &&SplitRule<'_>| named.iter().any(|(_, name)| rule(name).is_some());
+    let rule = rules.iter().find(matches);
     let mut splits: Splits = Vec::new();
     for (file, name) in &named {
-        let Some(split) = way.map_or(Some("train".to_owned()), |way| way(name)) else { continue };
+        let Some(split) = rule.map_or(Some("train".to_owned()), |rule| rule(name)) else { continue };
         match splits.iter_mut().find(|(name, _)| *name == split) {
             Some((_, files)) => files.push(file.clone()),
             None => splits.push((split, vec![file.clone()])),

@@ -207,11 +207,11 @@ pub(crate) fn files_below(folder: &Location, extensions: &[&str]) -> Result<Vec<
         let name = name.strip_prefix(&base).unwrap_or(&name).trim_start_matches('/').to_owned();
         (file, name)
     });
-    let of_tools = |name: &str| {
+    let is_hidden = |name: &str| {
         let folders = name.rsplit_once('/').map_or("", |(folders, _)| folders);
         folders.split('/').any(|folder| folder.starts_with('.') || folder.starts_with("__"))
     };
-    Ok(named.filter(|(_, name)| !of_tools(name)).collect())
+    Ok(named.filter(|(_, name)| !is_hidden(name)).collect())
 }
 
 /// Whether this is a folder. In a store, that is a name without an ending for which there is no object.

@@ -67,8 +67,8 @@ pub fn k_fold(len: usize, folds: usize, seed: Option<u64>) -> Result<Vec<Fold>> 
     let (size, longer) = (len / folds, len % folds);
     for (place, index) in order.into_iter().enumerate() {
         // The first `longer` folds have one sample more.
-        let of_longer = longer * (size + 1);
-        fold_of[index] = if place < of_longer { place / (size + 1) } else { longer + (place - of_longer) / size };
+        let longer_len = longer * (size + 1);
+        fold_of[index] = if place < longer_len { place / (size + 1) } else { longer + (place - longer_len) / size };
     }
     Ok(Fold::from_assignment(folds, &fold_of))
 }
@@ -132,10 +132,10 @@ pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<
 /// # Errors
 /// Fewer than two folds, or fewer groups than folds.
 pub fn group_k_fold<G: Ord>(groups: &[G], folds: usize) -> Result<Vec<Fold>> {
-    let mut of_group: BTreeMap<&G, Vec<usize>> = BTreeMap::new();
-    groups.iter().enumerate().for_each(|(index, group)| of_group.entry(group).or_default().push(index));
-    check_folds("group_k_fold", folds, of_group.len(), "groups")?;
-    let mut by_size: Vec<Vec<usize>> = of_group.into_values().collect();
+    let mut members_by_group: BTreeMap<&G, Vec<usize>> = BTreeMap::new();
+    groups.iter().enumerate().for_each(|(index, group)| members_by_group.entry(group).or_default().push(index));
+    check_folds("group_k_fold", folds, members_by_group.len(), "groups")?;
+    let mut by_size: Vec<Vec<usize>> = members_by_group.into_values().collect();
     by_size.sort_by_key(Vec::len);
     let (mut sizes, mut fold_of) = (vec![0; folds], vec![0; groups.len()]);
     for members in by_size.into_iter().rev() {

@@ -312,24 +312,24 @@ mod tests {
                  and this machine has 2 cores"
             ],
         );
-        let of_reading =
+        let slow_reading =
             || LoaderReport { stages: vec![(Stage::Read, ms(2500)), (Stage::Decode, ms(400))], ..report() };
         check(
-            of_reading(),
+            slow_reading(),
             expect![
                 "input-bound: 33 % of step time waits; read is the slow stage; read from faster storage, put many \
                  samples into one file, cache what is read, or add 1 thread"
             ],
         );
         check(
-            LoaderReport { num_workers: 4, cores: 1, ..of_reading() },
+            LoaderReport { num_workers: 4, cores: 1, ..slow_reading() },
             expect![
                 "input-bound: 33 % of step time waits; read is the slow stage; 4 threads are too many for 1 core; \
                  read from faster storage, put many samples into one file, or cache what is read"
             ],
         );
         check(
-            LoaderReport { cores: 2, ..of_reading() },
+            LoaderReport { cores: 2, ..slow_reading() },
             expect![
                 "input-bound: 33 % of step time waits; read is the slow stage; read from faster storage, put many \
                  samples into one file, or cache what is read: it would take 3 threads, and this machine has 2 cores"

@@ -14,7 +14,7 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Weights for a number of things; `what` names them in messages.
+    /// Weights for a number of things; `noun` names them in messages.
     pub(crate) fn new(name: &str, weights: &[f64], count: usize, noun: &str) -> Result<Weights> {
         if weights.len() != count {
             return Err(Error::usage(format!(

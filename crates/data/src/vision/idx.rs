@@ -223,7 +223,7 @@ impl<R: Read> Reader<'_, R> {
         ))
     }
 
-    /// The error for a read that failed after `found` of `expected` bytes.
+    /// The error for a read that failed after `count` of `expected` bytes.
     fn broken(&self, count: usize, expected: usize, source: io::Error) -> Error {
         match source.kind() {
             io::ErrorKind::UnexpectedEof if self.compressed => self.error(format!(

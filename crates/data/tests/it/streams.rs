@@ -132,9 +132,9 @@ fn a_start_in_mid_epoch_decodes_nothing_of_what_was_before() {
 #[test]
 fn workers_map_at_the_same_time() {
     let meeting = Arc::new((Mutex::new((0, 0)), Condvar::new()));
-    let of_map = Arc::clone(&meeting);
+    let map_meeting = Arc::clone(&meeting);
     let mapped = Numbers::new(8).map(move |number| {
-        let (inside, changed) = &*of_map;
+        let (inside, changed) = &*map_meeting;
         let mut now = inside.lock().unwrap();
         now.0 += 1;
         now.1 = now.1.max(now.0);

@@ -93,10 +93,10 @@ fn images_are_turned_only_on_request() {
         };
         for seed in 0..8 {
             let random = || SampleRng::new(seed, 0, 0);
-            let of_file =
+            let from_file =
                 steps(ImagePipeline::rgb().exif_orientation(true)).decode(&bytes(&file), &mut random()).unwrap();
-            let of_turned = steps(ImagePipeline::rgb()).apply(turned.clone(), &mut random()).unwrap();
-            check_near(&name, &of_file, &of_turned, 1);
+            let from_turned = steps(ImagePipeline::rgb()).apply(turned.clone(), &mut random()).unwrap();
+            check_near(&name, &from_file, &from_turned, 1);
         }
     }
 }

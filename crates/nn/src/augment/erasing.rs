@@ -100,7 +100,7 @@ impl RandomErasing {
             let (key, images) = (key.as_tensor(), images.as_tensor());
             let [n, _, height, width] = self.check(images)?;
             let keys = random::split(key, 6);
-            let [of_area, of_ratio, of_top, of_left, of_chance, of_noise] = keys.as_slice() else {
+            let [area_key, ratio_key, top_key, left_key, chance_key, noise_key] = keys.as_slice() else {
                 return Ok(images.clone());
             };
             // Ten rectangles each; the first that is smaller than the image counts.
@@ -108,8 +108,8 @@ impl RandomErasing {
                 // For a range of a single number, that number.
                 random::uniform(key, DType::F32, shape, 0.0, 1.0) * (high - low) + low
             };
-            let area = draw(of_area, self.scale, [n, TRIES]) * (height * width) as f64;
-            let ratio = draw(of_ratio, (self.ratio.0.ln(), self.ratio.1.ln()), [n, TRIES]).exp();
+            let area = draw(area_key, self.scale, [n, TRIES]) * (height * width) as f64;
+            let ratio = draw(ratio_key, (self.ratio.0.ln(), self.ratio.1.ln()), [n, TRIES]).exp();
             let (heights, widths) = ((&area * &ratio).sqrt().round(), (&area / &ratio).sqrt().round());
             let fits = heights.lt(height as f64).and(widths.lt(width as f64));
             let first = fits.to_dtype(DType::I32).argmax_keepdim(1);
@@ -119,8 +119,8 @@ impl RandomErasing {
                 let places = -(erased - (size + 1) as f64);
                 (random::uniform(key, DType::F32, [n, 1], 0.0, 1.0) * &places).floor().minimum(&places - 1.0)
             };
-            let (top, left) = (place(of_top, height, &erased_height), place(of_left, width, &erased_width));
-            let is_erased = fits.any_keepdim(&[1]).and(random::bernoulli(of_chance, self.p, [n, 1]));
+            let (top, left) = (place(top_key, height, &erased_height), place(left_key, width, &erased_width));
+            let is_erased = fits.any_keepdim(&[1]).and(random::bernoulli(chance_key, self.p, [n, 1]));
             let [top, left, erased_height, erased_width] = [top, left, erased_height, erased_width].map(beforehand);
             let is_erased = beforehand(is_erased);
 
@@ -135,7 +135,7 @@ impl RandomErasing {
             let shape = images.shape();
             let erased = rows.broadcast_to(shape).and(columns.broadcast_to(shape));
             Ok(if self.random {
-                erased.select(&random::normal(of_noise, images.dtype(), shape), images)
+                erased.select(&random::normal(noise_key, images.dtype(), shape), images)
             } else {
                 images.masked_fill(&erased, self.value)
             })

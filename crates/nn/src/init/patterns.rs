@@ -30,8 +30,8 @@ pub(super) fn dirac(ty: &TensorType, groups: usize) -> Result<Tensor, Refusal> {
         shape
     };
     let output = Tensor::iota(DType::I64, axis_shape(0, *out), 0);
-    let of_group = if groups == 1 { output } else { output.remainder((out / groups) as f64) };
-    let mut is_one = of_group.eq(Tensor::iota(DType::I64, axis_shape(1, *inputs), 1));
+    let output_in_group = if groups == 1 { output } else { output.remainder((out / groups) as f64) };
+    let mut is_one = output_in_group.eq(Tensor::iota(DType::I64, axis_shape(1, *inputs), 1));
     for (i, &size) in kernel.iter().enumerate() {
         is_one = is_one.and(Tensor::iota(DType::I64, axis_shape(i + 2, size), i as isize + 2).eq((size / 2) as f64));
     }

@@ -188,8 +188,8 @@ impl Optimizer for ParamGroups {
         let matching =
             |name: &str| self.settings.iter().map(|s| s.selector.selects(name, parameter)).collect::<Vec<_>>();
         let Some((&first, others)) = names.split_first() else { return false };
-        let of_first = matching(first);
-        others.iter().all(|other| matching(other) == of_first)
+        let first_matches = matching(first);
+        others.iter().all(|other| matching(other) == first_matches)
             && self.optimizer(first, parameter).updates_stacked(names, parameter)
     }
 

@@ -77,7 +77,7 @@ impl UpdateArgs<'_> {
         if self.weight_decay == 0.0 { self.p.clone() } else { &self.p - &self.p * (&self.lr * self.weight_decay) }
     }
 
-    /// The value of a schedule in this step. Messages call it `what`.
+    /// The value of a schedule in this step. Messages call it `name`.
     pub(super) fn value(&self, name: &str, schedule: &dyn Schedule) -> Tensor {
         value(self.origin, name, self.step, schedule).to_dtype(self.p.dtype())
     }
@@ -176,7 +176,7 @@ fn scheduled(origin: Origin, name: &str, step: &Step, number: Tensor) -> Tensor 
     }
 }
 
-/// The value of a schedule in a step. Messages call it `what`.
+/// The value of a schedule in a step. Messages call it `name`.
 fn value(origin: Origin, name: &str, step: &Step, schedule: &dyn Schedule) -> Tensor {
     let number = {
         let _user = Scope::leave();

@@ -144,9 +144,9 @@ fn sparse_weights_have_their_share_of_zeros_in_each_column() {
     let drawn = values(&init.tensor(&random::key(0), &TensorType::new(DType::F32, [10, 200])));
     let mut zeros = [0; 10];
     for column in 0..200 {
-        let of_column: Vec<usize> = (0..10).filter(|row| drawn[row * 200 + column] == 0.0).collect();
-        assert_eq!(of_column.len(), 4, "column {column}");
-        of_column.into_iter().for_each(|row| zeros[row] += 1);
+        let zero_rows: Vec<usize> = (0..10).filter(|row| drawn[row * 200 + column] == 0.0).collect();
+        assert_eq!(zero_rows.len(), 4, "column {column}");
+        zero_rows.into_iter().for_each(|row| zeros[row] += 1);
     }
     assert!(zeros.iter().all(|count| (50..110).contains(count)), "{zeros:?}");
     let variance = drawn.iter().map(|v| v * v).sum::<f64>() / 1200.0;

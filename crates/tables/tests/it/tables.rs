@@ -501,10 +501,10 @@ fn numbers_of_rows_that_cannot_be_are_refused_before_places_are_taken_for_them()
     let footer = whole.len() - 8 - u32::from_le_bytes(length) as usize;
     let rewritten = |rows: i64| {
         let old = metadata.file_metadata();
-        let of_file = FileMetaData::new(old.version(), rows, None, None, old.schema_descr_ptr(), None);
-        let of_group = metadata.row_group(0).clone().into_builder().set_num_rows(rows).build().unwrap();
+        let file_metadata = FileMetaData::new(old.version(), rows, None, None, old.schema_descr_ptr(), None);
+        let group_metadata = metadata.row_group(0).clone().into_builder().set_num_rows(rows).build().unwrap();
         let mut bytes = whole[..footer].to_vec();
-        let metadata = ParquetMetaData::new(of_file, vec![of_group]);
+        let metadata = ParquetMetaData::new(file_metadata, vec![group_metadata]);
         ParquetMetaDataWriter::new(&mut bytes, &metadata).finish().unwrap();
         fs::write(&path, bytes).unwrap();
         Parquet::open(&path)

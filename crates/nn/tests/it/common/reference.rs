@@ -87,7 +87,7 @@ impl Expected {
         Expected { relative, absolute, list: vec![] }
     }
 
-    /// `found` is to have the shape and the numbers of the file's `expected`.
+    /// `actual` is to have the shape and the numbers of the file's `expected`.
     #[track_caller]
     pub(crate) fn tensor(&mut self, name: impl Into<String>, actual: &Tensor, expected: &Value) {
         let (name, shape) = (name.into(), &expected["shape"]);
@@ -98,7 +98,7 @@ impl Expected {
         self.list.push((name, actual.clone(), numbers(expected)));
     }
 
-    /// `found` is to have these numbers.
+    /// `actual` is to have these numbers.
     pub(crate) fn numbers(&mut self, name: impl Into<String>, actual: &Tensor, expected: Vec<f64>) {
         self.list.push((name.into(), actual.clone(), expected));
     }
