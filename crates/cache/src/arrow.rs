@@ -281,12 +281,12 @@ pub(crate) fn locate(
     let unsigned = |number: i64| u64::try_from(number).ok();
     let (start, metadata, body) =
         (unsigned(block.offset()), unsigned(i64::from(block.metaDataLength())), unsigned(block.bodyLength()));
-    let place = start.zip(metadata).zip(body).and_then(|((start, metadata), body)| {
+    let located = start.zip(metadata).zip(body).and_then(|((start, metadata), body)| {
         let body_start = start.checked_add(metadata).filter(|_| (8..=MOST_METADATA).contains(&metadata))?;
         let body_end = body_start.checked_add(body).filter(|&end| end <= footer_start)?;
         Some((start, metadata as usize, body_start..body_end))
     });
-    let Some((start, metadata, body)) = place else {
+    let Some((start, metadata, body)) = located else {
         return Ok(Err("its footer points outside the file".to_owned()));
     };
     let message = read(start, metadata)?;

@@ -138,9 +138,9 @@ impl Manifest {
         serde_json::to_vec(&Frame { sha256, manifest }).map_err(failed)
     }
 
-    /// Parses the content of a manifest file, which errors call `place`.
-    pub(crate) fn from_bytes(bytes: &[u8], place: &str) -> Result<Manifest> {
-        let damaged = |reason: String| Error::damaged(format_args!("{place}: {reason}"));
+    /// Parses the content of a manifest file, which errors call `location`.
+    pub(crate) fn from_bytes(bytes: &[u8], location: &str) -> Result<Manifest> {
+        let damaged = |reason: String| Error::damaged(format_args!("{location}: {reason}"));
         let frame: Frame =
             serde_json::from_slice(bytes).map_err(|e| damaged(format!("not a complete manifest ({e})")))?;
         if hex(Sha256::digest(frame.manifest.get()).as_ref()) != frame.sha256 {
@@ -154,7 +154,7 @@ impl Manifest {
         let Version { format_version } = serde_json::from_str(frame.manifest.get()).map_err(wrong)?;
         if format_version > FORMAT_VERSION {
             return Err(Error::newer(format!(
-                "{place}: the checkpoint has format version {format_version}, and this program reads up to \
+                "{location}: the checkpoint has format version {format_version}, and this program reads up to \
                  {FORMAT_VERSION}; use the version of Fulmen that wrote it, or a newer one"
             )));
         }

@@ -46,9 +46,9 @@ impl Merge {
 /// is full.
 pub fn merge(checkpoint: &Checkpoint, to: &dyn Store, folder: &str, options: &Merge) -> Result<Vec<String>> {
     if to.list(folder).is_ok_and(|entries| !entries.is_empty()) {
-        let place = to.describe(folder);
+        let location = to.describe(folder);
         return Err(Error::usage(format!(
-            "{place}: the folder is not empty; name a new one, so that files of two models do not mix"
+            "{location}: the folder is not empty; name a new one, so that files of two models do not mix"
         )));
     }
     let tensors = checkpoint.manifest().tensors.iter().filter(|(name, _)| options.selects(name));

@@ -168,8 +168,8 @@ impl Target {
                 let row = if flip_x { out.width - 1 - x } else { x };
                 let pixel = &from[(row * size.width + column) * channels..][..channels];
                 for (channel, &value) in pixel.iter().enumerate() {
-                    let place = if channels_first { channel * plane + index } else { index * channels + channel };
-                    into[place] = make(channel, value);
+                    let target = if channels_first { channel * plane + index } else { index * channels + channel };
+                    into[target] = make(channel, value);
                 }
             }
             return;
@@ -209,15 +209,15 @@ impl Target {
 
 /// Splits a row of three channels into one row per channel.
 fn split<T: Copy>(row: &[u8], [red, green, blue]: [&mut [T]; 3], flip: bool, make: &impl Fn(usize, u8) -> T) {
-    let places = red.iter_mut().zip(green.iter_mut()).zip(blue.iter_mut());
+    let targets = red.iter_mut().zip(green.iter_mut()).zip(blue.iter_mut());
     let put = |(((r, g), b), pixel): (((&mut T, &mut T), &mut T), &[u8])| {
         *r = make(0, pixel[0]);
         *g = make(1, pixel[1]);
         *b = make(2, pixel[2]);
     };
     if flip {
-        places.zip(row.chunks_exact(3).rev()).for_each(put)
+        targets.zip(row.chunks_exact(3).rev()).for_each(put)
     } else {
-        places.zip(row.chunks_exact(3)).for_each(put)
+        targets.zip(row.chunks_exact(3)).for_each(put)
     }
 }

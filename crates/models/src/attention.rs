@@ -60,10 +60,10 @@ impl Span {
     /// The positions, counted from the first token that is not padding: `[count]`, or `[batch,
     /// count]` with padding.
     pub(crate) fn positions(&self) -> Tensor {
-        let places = self.queries.squeeze(-1);
+        let positions = self.queries.squeeze(-1);
         match &self.padding {
-            Some(padding) => (places - padding.unsqueeze(-1)).clamp(0.0, f64::from(i32::MAX)),
-            None => places,
+            Some(padding) => (positions - padding.unsqueeze(-1)).clamp(0.0, f64::from(i32::MAX)),
+            None => positions,
         }
     }
 

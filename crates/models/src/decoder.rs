@@ -467,13 +467,13 @@ impl SelfAttention {
         masks: &AttentionMasks,
         cache: Option<&KeyValueCache>,
     ) -> (Tensor, Option<KeyValueCache>) {
-        let place = |x: Tensor, heads: usize, norm: &Option<Norm>| {
+        let rotated_heads = |x: Tensor, heads: usize, norm: &Option<Norm>| {
             let x = split_heads(&x, heads);
             let x = norm.as_ref().map_or(x.clone(), |norm| norm.forward(&x));
             self.rope.forward_at(x, &masks.positions)
         };
-        let q = place(self.q_proj.forward(x), self.heads, &self.q_norm);
-        let k = place(self.k_proj.forward(x), self.key_heads, &self.k_norm);
+        let q = rotated_heads(self.q_proj.forward(x), self.heads, &self.q_norm);
+        let k = rotated_heads(self.k_proj.forward(x), self.key_heads, &self.k_norm);
         let v = split_heads(&self.v_proj.forward(x), self.key_heads);
         let mask = if self.sliding { &masks.sliding } else { &masks.full };
         let attention = self.attention.clone().mask(mask).dropout(&self.dropout);

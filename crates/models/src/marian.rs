@@ -362,8 +362,8 @@ impl Marian {
         let rates: Vec<f32> = (0..width / 2).map(|i| 10_000f64.powf(-2.0 * i as f64 / width as f64) as f32).collect();
         let rates = Tensor::from_slice(&rates, [rates.len()]);
         let angles = span.positions().to_dtype(DType::F32).unsqueeze(-1) * rates;
-        let places = Tensor::concatenate(&[&angles.sin(), &angles.cos()], -1);
-        &tokens + places.to_dtype(tokens.dtype())
+        let encodings = Tensor::concatenate(&[&angles.sin(), &angles.cos()], -1);
+        &tokens + encodings.to_dtype(tokens.dtype())
     }
 }
 

@@ -336,8 +336,8 @@ impl SpatialAttention {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        let places = self.group_norm.forward(x).flatten(2, 3).transpose(1, 2); // [batch, height·width, channels]
-        let [q, k, v] = [&self.to_q, &self.to_k, &self.to_v].map(|l| split_heads(&l.forward(&places), self.heads));
+        let pixels = self.group_norm.forward(x).flatten(2, 3).transpose(1, 2); // [batch, height·width, channels]
+        let [q, k, v] = [&self.to_q, &self.to_k, &self.to_v].map(|l| split_heads(&l.forward(&pixels), self.heads));
         let attended = self.to_out.0.forward(join_heads(&Attention::new().forward(q, k, v)));
         x + attended.transpose(1, 2).reshape(x.shape())
     }

@@ -148,7 +148,7 @@ impl ArrowFile {
             let message = root_as_message(&metadata).map_err(|error| damaged(input, error))?;
             let body = message.bodyLength();
             let header = i32::try_from(prefix + len as u64).ok().zip(i64::try_from(offset).ok());
-            let (header, place) = header.ok_or_else(|| damaged(input, "a message is too long"))?;
+            let (header, block_offset) = header.ok_or_else(|| damaged(input, "a message is too long"))?;
             let next = u64::try_from(body).ok().and_then(|body| (offset + header as u64).checked_add(body));
             let Some(next) = next.filter(|&next| next <= input.size()) else {
                 return Err(input.error(format!(
@@ -157,7 +157,7 @@ impl ArrowFile {
                     input.size()
                 )));
             };
-            let block = IpcBlock::new(place, header, body);
+            let block = IpcBlock::new(block_offset, header, body);
             match message.header_type() {
                 MessageHeader::Schema => {
                     let schema_message = message.header_as_schema().ok_or_else(|| damaged(input, "an empty schema"))?;
@@ -271,7 +271,7 @@ impl BlockSource for ArrowBlocks {
         self.batches.iter().map(|&(file, batch, _)| self.files[file].batches[batch].1).collect()
     }
 
-    fn place(&self, block: usize) -> Option<RowOrigin> {
+    fn row_origin(&self, block: usize) -> Option<RowOrigin> {
         let (file, _, first_row) = self.batches[block];
         Some(RowOrigin::new(&self.files[file].input, RowNumbers::Rows(first_row)))
     }

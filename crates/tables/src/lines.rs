@@ -34,11 +34,13 @@ impl LineReader {
         loop {
             self.line.clear();
             self.number += 1;
-            let place = || format!("line {}", self.number);
+            let position = || format!("line {}", self.number);
             let read = Read::take(&mut *reader, LONGEST).read_until(b'\n', &mut self.line);
-            let count = read.map_err(|source| input.reading_failed(&place(), source))? as u64;
+            let count = read.map_err(|source| input.reading_failed(&position(), source))? as u64;
             if count == LONGEST {
-                return Err(input.error(format!("{} has more than {LONGEST} bytes; are line ends missing?", place())));
+                return Err(
+                    input.error(format!("{} has more than {LONGEST} bytes; are line ends missing?", position()))
+                );
             }
             self.end += count;
             if count == 0 {
@@ -107,7 +109,7 @@ pub(crate) type Parse<T> = fn(&[u8], &dyn Fn(String) -> Error) -> Result<T>;
 pub(crate) fn get<T>(rows: &BlockReader, index: usize, parse: Parse<T>) -> Result<T> {
     let (block, row) = rows.find(index)?;
     let lines = block.columns.column(0).as_binary::<i32>();
-    parse(lines.value(row), &|message| block.place.error(row, message))
+    parse(lines.value(row), &|message| block.row_origin.error(row, message))
 }
 
 /// The items in the lines of files in sequence, which may be compressed with gzip or zstd: the texts of
@@ -169,9 +171,9 @@ impl<T: Send + 'static> Stream for LineStream<T> {
         let lines = Lines { files, next: 0, open: None, blank };
         Ok(Box::new(lines.scan(0, move |index, line| {
             Some(line.map(|line| {
-                let origin = line.place.origin(0);
+                let origin = line.row_origin.origin(0);
                 *index += 1;
-                let item = Deferred::new(move || parse(&line.bytes, &|message| line.place.error(0, message)));
+                let item = Deferred::new(move || parse(&line.bytes, &|message| line.row_origin.error(0, message)));
                 StreamItem { index: *index - 1, origin, item }
             }))
         })))
@@ -200,7 +202,7 @@ struct Lines {
 /// A line, and its origin.
 struct Line {
     bytes: Vec<u8>,
-    place: RowOrigin,
+    row_origin: RowOrigin,
 }
 
 impl Iterator for Lines {
@@ -222,7 +224,7 @@ impl Lines {
                 let file = &self.files[self.next - 1];
                 if let Some((_, line)) = lines.next(file, reader, self.blank)? {
                     let bytes = line.to_vec();
-                    return Ok(Some(Line { bytes, place: RowOrigin::new(file, RowNumbers::Lines(lines.number)) }));
+                    return Ok(Some(Line { bytes, row_origin: RowOrigin::new(file, RowNumbers::Lines(lines.number)) }));
                 }
             }
             self.open = None;

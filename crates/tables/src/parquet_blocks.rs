@@ -274,7 +274,7 @@ impl BlockSource for ParquetBlocks {
         self.parts.iter().map(|part| part.rows.len()).collect()
     }
 
-    fn place(&self, block: usize) -> Option<RowOrigin> {
+    fn row_origin(&self, block: usize) -> Option<RowOrigin> {
         let part = &self.parts[block];
         Some(RowOrigin::new(&self.files[part.file].input, RowNumbers::Rows(part.first_row)))
     }

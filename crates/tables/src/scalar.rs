@@ -173,10 +173,10 @@ pub(crate) fn store<'a>(
     });
     macro_rules! each {
         ($type:ty, $cell:ident => $value:expr) => {
-            for (cell, place) in cells.zip(out.chunks_exact_mut(size_of::<$type>())) {
+            for (cell, slot) in cells.zip(out.chunks_exact_mut(size_of::<$type>())) {
                 let $cell = &cell;
                 let value: $type = $value;
-                place.copy_from_slice(bytemuck::bytes_of(&value));
+                slot.copy_from_slice(bytemuck::bytes_of(&value));
             }
         };
     }

@@ -158,8 +158,8 @@ impl SourceFile {
     }
 
     /// The error for reading this file in sequence, at this position.
-    pub(crate) fn reading_failed(&self, place: &str, source: io::Error) -> Error {
-        explain(&self.location, place, source)
+    pub(crate) fn reading_failed(&self, position: &str, source: io::Error) -> Error {
+        explain(&self.location, position, source)
     }
 }
 
@@ -181,11 +181,11 @@ pub(crate) fn describe(name: &str, inputs: &[Arc<SourceFile>]) -> String {
 /// in one of `extensions`.
 pub(crate) fn expand(location: &Location, extensions: &[&str]) -> Result<Vec<Location>> {
     let mut files = Vec::new();
-    for place in location.expand()? {
-        if is_folder(&place)? {
-            files.extend(files_below(&place, extensions)?.into_iter().map(|(file, _)| file))
+    for entry in location.expand()? {
+        if is_folder(&entry)? {
+            files.extend(files_below(&entry, extensions)?.into_iter().map(|(file, _)| file))
         } else {
-            files.push(place)
+            files.push(entry)
         }
     }
     if files.is_empty() {
@@ -215,10 +215,10 @@ pub(crate) fn files_below(folder: &Location, extensions: &[&str]) -> Result<Vec<
 }
 
 /// Whether this is a folder. In a store, that is a name without an ending for which there is no object.
-pub(crate) fn is_folder(place: &Location) -> Result<bool> {
-    match place.local() {
+pub(crate) fn is_folder(location: &Location) -> Result<bool> {
+    match location.local() {
         Some(path) => Ok(path.is_dir()),
-        None => Ok(!place.name().contains('.') && !place.exists()?),
+        None => Ok(!location.name().contains('.') && !location.exists()?),
     }
 }
 

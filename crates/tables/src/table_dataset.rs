@@ -170,11 +170,11 @@ impl<T: Table> TableBuilder<T> {
 }
 
 /// A field, validated against the columns of the table.
-fn check(spec: &FieldSpec, schema: &[Column], positions: &Positions, place: &str) -> Result<FieldWriter> {
+fn check(spec: &FieldSpec, schema: &[Column], positions: &Positions, table_name: &str) -> Result<FieldWriter> {
     let field = Field::new(spec.name.clone(), spec.dtype, spec.shape.clone());
     field.elements()?;
     let columns: Vec<usize> =
-        spec.columns.iter().map(|column| column.find(schema, positions, place)).collect::<Result<_>>()?;
+        spec.columns.iter().map(|column| column.find(schema, positions, table_name)).collect::<Result<_>>()?;
     for &column in &columns {
         let column = &schema[column];
         let (is_readable, expected) = match spec.form {
@@ -186,16 +186,16 @@ fn check(spec: &FieldSpec, schema: &[Column], positions: &Positions, place: &str
         };
         if !is_readable {
             return Err(Error::field(format!(
-                "{place}: column `{}` has the type {}, expected {expected}",
+                "{table_name}: column `{}` has the type {}, expected {expected}",
                 column.name, column.type_name
             )));
         }
     }
     if let Some(fill) = spec.fill {
-        let mut place = vec![0; spec.dtype.size_in_bytes()];
-        let whole = spec.dtype.is_float() || fill.fract() == 0.0;
-        let stored = store(std::iter::once(ScalarRef::Missing), spec.dtype, Some(fill), &mut place);
-        if !whole || stored.is_err() {
+        let mut bytes = vec![0; spec.dtype.size_in_bytes()];
+        let is_representable = spec.dtype.is_float() || fill.fract() == 0.0;
+        let stored = store(std::iter::once(ScalarRef::Missing), spec.dtype, Some(fill), &mut bytes);
+        if !is_representable || stored.is_err() {
             return Err(Error::field(format!("field `{field}` cannot be filled with {fill}")));
         }
     }
@@ -228,8 +228,8 @@ impl FieldWriter {
             let written = write_array(&row.cell(column), dtype, &self.field.shape, self.fill, out);
             return written.map_err(|mismatch| (column, mismatch));
         }
-        for (&column, place) in self.columns.iter().zip(out.chunks_exact_mut(dtype.size_in_bytes())) {
-            store(std::iter::once(row.cell(column)), dtype, self.fill, place).map_err(|mismatch| (column, mismatch))?;
+        for (&column, bytes) in self.columns.iter().zip(out.chunks_exact_mut(dtype.size_in_bytes())) {
+            store(std::iter::once(row.cell(column)), dtype, self.fill, bytes).map_err(|mismatch| (column, mismatch))?;
         }
         Ok(())
     }

@@ -127,7 +127,7 @@ impl<F: Format> BlockSource for TextBlocks<F> {
         self.files.iter().flat_map(|file| file.parts.iter().map(|part| part.rows as usize)).collect()
     }
 
-    fn place(&self, block: usize) -> Option<RowOrigin> {
+    fn row_origin(&self, block: usize) -> Option<RowOrigin> {
         let (file, part) = self.find(block);
         let Part { line, in_lines, .. } = file.parts[part];
         in_lines.then(|| RowOrigin::new(&file.input, RowNumbers::Lines(line)))

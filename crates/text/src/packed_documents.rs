@@ -107,14 +107,14 @@ impl<T: TokenStore> PackedDocuments<T> {
         let blocks: Vec<usize> = pieces.iter().map(|piece| room.take(piece.length)).collect();
         // A counting sort: the pieces of a block keep their order.
         let count = blocks.iter().max().map_or(0, |last| last + 1);
-        let mut places = vec![0; count + 1];
-        blocks.iter().for_each(|&block| places[block + 1] += 1);
-        (0..count).for_each(|block| places[block + 1] += places[block]);
-        self.ends = places[1..].to_vec();
+        let mut block_ends = vec![0; count + 1];
+        blocks.iter().for_each(|&block| block_ends[block + 1] += 1);
+        (0..count).for_each(|block| block_ends[block + 1] += block_ends[block]);
+        self.ends = block_ends[1..].to_vec();
         self.pieces = vec![Piece { start: 0, length: 0 }; pieces.len()];
         for (piece, block) in pieces.into_iter().zip(blocks) {
-            self.pieces[places[block]] = piece;
-            places[block] += 1;
+            self.pieces[block_ends[block]] = piece;
+            block_ends[block] += 1;
         }
         self
     }

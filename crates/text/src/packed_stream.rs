@@ -184,9 +184,9 @@ impl Block {
 
     /// Adds a document or a part of one.
     fn push(&mut self, tokens: &[u32], begins: bool) {
-        let place = self.encoding.len();
-        if begins && place > 0 {
-            self.encoding.starts.push(place);
+        let start = self.encoding.len();
+        if begins && start > 0 {
+            self.encoding.starts.push(start);
         }
         self.encoding.ids.extend_from_slice(tokens);
     }

@@ -193,25 +193,25 @@ impl TokenCollator {
         let labels = self.make_labels(&mut encoding, sample)?;
 
         let mut values = Values { sample, field: first, start };
-        values.write(token_label(self.pad_id)?, tokens, |place| token_label(encoding.ids[place]))?;
-        let mask: Vec<bool> = (0..length).map(|place| (start..start + tokens).contains(&place)).collect();
+        values.write(token_label(self.pad_id)?, tokens, |position| token_label(encoding.ids[position]))?;
+        let mask: Vec<bool> = (0..length).map(|position| (start..start + tokens).contains(&position)).collect();
         values.sample.write_slice::<bool>(first + 1, &mask)?;
         values.field += 1;
         if self.token_types {
             let types = &encoding.type_ids;
-            values.write(0, tokens, |place| token_label(types.get(place).copied().unwrap_or(0)))?;
+            values.write(0, tokens, |position| token_label(types.get(position).copied().unwrap_or(0)))?;
         }
         if self.documents {
             let starts = &encoding.starts;
-            let before = |place: usize| starts.partition_point(|&start| start <= place);
-            values.write(0, tokens, |place| Ok(before(place) as i32 + 1))?;
-            values.write(0, tokens, |place| {
-                let document = before(place).checked_sub(1).map_or(0, |last| starts[last]);
-                Ok((place - document) as i32)
+            let before = |position: usize| starts.partition_point(|&start| start <= position);
+            values.write(0, tokens, |position| Ok(before(position) as i32 + 1))?;
+            values.write(0, tokens, |position| {
+                let document = before(position).checked_sub(1).map_or(0, |last| starts[last]);
+                Ok((position - document) as i32)
             })?;
         }
         if let Some(labels) = labels {
-            values.write(IGNORE_INDEX, tokens, |place| Ok(labels[place]))?;
+            values.write(IGNORE_INDEX, tokens, |position| Ok(labels[position]))?;
         }
         Ok(())
     }
@@ -301,8 +301,8 @@ impl Values<'_, '_> {
             )));
         }
         values.fill(padding);
-        for (place, slot) in values[self.start..self.start + tokens].iter_mut().enumerate() {
-            *slot = value(place)?;
+        for (index, slot) in values[self.start..self.start + tokens].iter_mut().enumerate() {
+            *slot = value(index)?;
         }
         self.field += 1;
         Ok(())

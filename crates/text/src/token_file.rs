@@ -253,12 +253,12 @@ impl TokenStore for TokenFile {
         documents.decode(&bytes, tokens);
         match tokens.iter().position(|&token| token as usize >= head.vocab_size) {
             None => Ok(()),
-            Some(place) => Err(Error::file(
+            Some(index) => Err(Error::file(
                 path,
                 format!(
                     "token {} is {}, outside its vocabulary of {}: the file is damaged; create it again",
-                    start + place as u64,
-                    tokens[place],
+                    start + index as u64,
+                    tokens[index],
                     head.vocab_size
                 ),
             )),

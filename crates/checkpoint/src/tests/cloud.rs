@@ -15,10 +15,10 @@ use crate::{
 /// A shard that is sent in two parts.
 const LARGE: [Divided<'static>; 1] = [("embedding", Dtype::U64, &[700, 1000], &[1, 1])];
 
-/// A place in a bucket of a server that asks for no keys.
-pub(super) fn store(url: &str, place: &str, give_up_after: Duration) -> Arc<dyn Store> {
+/// A location in a bucket of a server that asks for no keys.
+pub(super) fn store(url: &str, location: &str, give_up_after: Duration) -> Arc<dyn Store> {
     let options = StoreOptions::new().read_ahead(2, 5 << 20).give_up_after(give_up_after);
-    let options = if place.starts_with("gs://") {
+    let options = if location.starts_with("gs://") {
         // The library's own way around keys: without a signature it only reads.
         let key = serde_json::json!({
             "gcs_base_url": url, "disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": "",
@@ -27,15 +27,15 @@ pub(super) fn store(url: &str, place: &str, give_up_after: Duration) -> Arc<dyn 
     } else {
         options.set("aws_endpoint_url", url).set("aws_skip_signature", "true")
     };
-    Arc::new(CloudStore::new(Location::from(place).with_options(options)))
+    Arc::new(CloudStore::new(Location::from(location).with_options(options)))
 }
 
 fn newest_step(store: &Arc<dyn Store>, tensors: &[Divided<'_>]) -> Option<u64> {
     newest(store, |checkpoint| read_all(checkpoint, tensors).map(|()| checkpoint.manifest().run.step)).unwrap().0
 }
 
-/// All that is done with checkpoints, at an empty place in a bucket.
-pub(super) fn check_place(store: &Arc<dyn Store>, place: &str) {
+/// All that is done with checkpoints, at an empty location in a bucket.
+pub(super) fn check_location(store: &Arc<dyn Store>, location: &str) {
     assert!(list(store).unwrap().is_empty());
     for step in 1..=3 {
         let tensors: &[Divided<'_>] = if step == 3 { &LARGE } else { &SMALL };
@@ -58,14 +58,14 @@ pub(super) fn check_place(store: &Arc<dyn Store>, place: &str) {
     let names: Vec<String> = list(store).unwrap().into_iter().map(|listed| listed.name).collect();
     assert_eq!(names, ["step_3", "step_2", "merged"]);
     let error = Checkpoint::open(store.clone(), "step_1").unwrap_err();
-    assert!(error.is_not_found() && error.to_string().starts_with(&format!("{place}/step_1: ")), "{error}");
+    assert!(error.is_not_found() && error.to_string().starts_with(&format!("{location}/step_1: ")), "{error}");
 }
 
 #[test]
 fn checkpoints_are_written_read_merged_copied_and_removed_in_a_bucket() {
     let server = S3::start(|_| Answer::Serve);
-    for place in ["s3://b/run", "gs://g/deep/run"] {
-        check_place(&store(&server.url(), place, Duration::from_secs(60)), place);
+    for location in ["s3://b/run", "gs://g/deep/run"] {
+        check_location(&store(&server.url(), location, Duration::from_secs(60)), location);
     }
     assert_eq!(server.uploads(), 0);
     assert!(server.seen().iter().any(|request| request.query("partNumber").is_some()));
@@ -135,8 +135,8 @@ fn a_request_that_fails_once_is_made_again() {
 
 /// Lets all requests from a number on fail, for each number, while step 2 is written.
 fn fails_from_any_request_on(answer: Answer, server: &S3, faults: &Mutex<Option<Faults>>, tensors: &[Divided<'_>]) {
-    let place = "s3://b/run";
-    let [store, patient] = [20, 60_000].map(|ms| store(&server.url(), place, Duration::from_millis(ms)));
+    let location = "s3://b/run";
+    let [store, patient] = [20, 60_000].map(|ms| store(&server.url(), location, Duration::from_millis(ms)));
     write(&patient, 1, tensors, 1).unwrap();
     let mut failed = 0;
     for first in 0.. {
@@ -156,7 +156,7 @@ fn fails_from_any_request_on(answer: Answer, server: &S3, faults: &Mutex<Option<
         };
         let text = error.to_string();
         assert!(step == Some(1) || answer == Answer::Lose && step == Some(2), "{answer:?} {first}: {step:?} {text}");
-        assert!(text.starts_with(place) && text.contains("given up after") && text.contains("check that"), "{text}");
+        assert!(text.starts_with(location) && text.contains("given up after") && text.contains("check that"), "{text}");
         crate::remove(&patient, "step_2").unwrap();
         failed += 1;
     }

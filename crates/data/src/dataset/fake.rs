@@ -105,19 +105,19 @@ impl Dataset for FakeDataset {
         }
         // Not the loader's random numbers: those differ from epoch to epoch.
         let mut random = SampleRng::new(self.seed, 0, index as u64);
-        for (place, (field, values)) in (self.base_fields.len()..).zip(&self.fields) {
+        for (field_index, (field, values)) in (self.base_fields.len()..).zip(&self.fields) {
             let count = field.elements()?;
             match *values {
                 Values::Bytes => {
                     let words = std::iter::repeat_with(|| random.next_u64().to_le_bytes());
                     let bytes: Vec<u8> = words.flatten().take(count).collect();
-                    sample.write(place, &bytes)?;
+                    sample.write(field_index, &bytes)?;
                 }
                 Values::Below(bound) if bound == 0 || i32::try_from(bound).is_err() => {
                     return Err(Error::usage(format!("`{field}` needs a bound from 1 to 2147483647, not {bound}")));
                 }
-                Values::Below(bound) => fill(sample, place, count, || random.below(bound) as i32)?,
-                Values::Normal => fill(sample, place, count, || random.normal() as f32)?,
+                Values::Below(bound) => fill(sample, field_index, count, || random.below(bound) as i32)?,
+                Values::Normal => fill(sample, field_index, count, || random.normal() as f32)?,
             }
         }
         Ok(())

@@ -65,10 +65,11 @@ pub fn k_fold(len: usize, folds: usize, seed: Option<u64>) -> Result<Vec<Fold>> 
     };
     let mut fold_of = vec![0; len];
     let (size, longer) = (len / folds, len % folds);
-    for (place, index) in order.into_iter().enumerate() {
+    for (position, index) in order.into_iter().enumerate() {
         // The first `longer` folds have one sample more.
         let longer_len = longer * (size + 1);
-        fold_of[index] = if place < longer_len { place / (size + 1) } else { longer + (place - longer_len) / size };
+        fold_of[index] =
+            if position < longer_len { position / (size + 1) } else { longer + (position - longer_len) / size };
     }
     Ok(Fold::from_assignment(folds, &fold_of))
 }
@@ -102,8 +103,8 @@ pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<
     sorted.sort_unstable();
     // The samples are dealt in turns, in the order of the classes, which gives each fold its share of each class.
     let mut shares = vec![vec![0; members.len()]; folds];
-    for (place, class) in sorted.into_iter().enumerate() {
-        shares[place % folds][class] += 1;
+    for (position, class) in sorted.into_iter().enumerate() {
+        shares[position % folds][class] += 1;
     }
     let mut fold_of = vec![0; labels.len()];
     for (class, members) in members.iter().enumerate() {
@@ -162,7 +163,7 @@ pub fn group_k_fold<G: Ord>(groups: &[G], folds: usize) -> Result<Vec<Fold>> {
 /// A fraction outside 0 to 1, or one that leaves a side without a group.
 pub fn group_split<G: Ord>(groups: &[G], validation: f64, seed: u64) -> Result<Fold> {
     let mut numbers: BTreeMap<&G, usize> = groups.iter().map(|group| (group, 0)).collect();
-    numbers.values_mut().enumerate().for_each(|(number, place)| *place = number);
+    numbers.values_mut().enumerate().for_each(|(number, slot)| *slot = number);
     let count = validation_count("group_split", validation, numbers.len(), "groups")?;
     let mut validates = vec![false; numbers.len()];
     permutation(Purpose::Folds, seed, 1, numbers.len())[..count].iter().for_each(|&group| validates[group] = true);

@@ -135,8 +135,8 @@ impl<T> Iterator for Shuffled<T> {
                 None => self.items = None,
             }
         }
-        let place = below(&mut self.random, self.buffer.len() as u64) as usize;
-        (!self.buffer.is_empty()).then(|| Ok(self.buffer.swap_remove(place)))
+        let index = below(&mut self.random, self.buffer.len() as u64) as usize;
+        (!self.buffer.is_empty()).then(|| Ok(self.buffer.swap_remove(index)))
     }
 }
 

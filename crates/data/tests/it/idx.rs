@@ -130,8 +130,8 @@ fn a_damaged_gz_is_refused() {
     // A flipped bit is detected, unless it is an unused one; then the data is unchanged.
     let expected = Case::new(&whole).open().unwrap();
     let mut refused = 0;
-    let places: Vec<usize> = (10..whole.len()).step_by(997).collect();
-    for &index in &places {
+    let indices: Vec<usize> = (10..whole.len()).step_by(997).collect();
+    for &index in &indices {
         let mut flipped = whole.clone();
         flipped[index] ^= 0x10;
         match Case::new(&flipped).open() {
@@ -142,7 +142,7 @@ fn a_damaged_gz_is_refused() {
             }
         }
     }
-    assert!(refused + 1 >= places.len(), "{refused} of {}", places.len());
+    assert!(refused + 1 >= indices.len(), "{refused} of {}", indices.len());
 }
 
 #[test]

@@ -85,8 +85,8 @@ fn an_epoch_can_start_in_the_middle_and_several_follow_without_a_seam() {
         (3..6).flat_map(|epoch| batches(&loader, epoch)).skip(2).map(|batch| number(&batch)).collect();
     let stream: Vec<_> = loader.epochs(3..6, 2).map(|batch| batch.unwrap()).collect();
     assert_eq!(stream.iter().map(number).collect::<Vec<_>>(), expected);
-    let places: Vec<_> = stream.iter().map(|batch| (batch.epoch(), batch.index())).collect();
-    assert_eq!(places, [(3, 2), (4, 0), (4, 1), (4, 2), (5, 0), (5, 1), (5, 2)]);
+    let positions: Vec<_> = stream.iter().map(|batch| (batch.epoch(), batch.index())).collect();
+    assert_eq!(positions, [(3, 2), (4, 0), (4, 1), (4, 2), (5, 0), (5, 1), (5, 2)]);
     // Directly after the end of an epoch comes the start of the next.
     assert_eq!(loader.epochs(3..5, 3).count(), 3);
     assert_eq!(loader.epochs(3..4, 3).count(), 0);

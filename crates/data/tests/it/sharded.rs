@@ -122,22 +122,22 @@ fn memory_is_used_again_only_when_all_devices_are_done_with_it() {
     let runtime = runtime(8);
     let loader = DataLoader::builder(data(16)).batch_size(16).build().unwrap();
     let next = || loader.epoch(0).next().unwrap().unwrap();
-    let place = |host: &HostBatch| host.field_bytes(0).unwrap().as_ptr() as usize;
+    let address = |host: &HostBatch| host.field_bytes(0).unwrap().as_ptr() as usize;
     let host = next();
-    let (first, expected) = (place(&host), host.clone());
+    let (first, expected) = (address(&host), host.clone());
     let moved = host.to_devices(&runtime, &rows()).unwrap();
     compare(&moved, &expected, |shard| shard * 2..shard * 2 + 2);
     drop((host, expected));
     // Only the devices hold the memory now; nothing else may be written there.
     for epoch in 1..20 {
-        assert_ne!(place(&loader.epoch(epoch).next().unwrap().unwrap()), first);
+        assert_ne!(address(&loader.epoch(epoch).next().unwrap().unwrap()), first);
     }
     compare(&moved, &next(), |shard| shard * 2..shard * 2 + 2);
     drop(moved);
     // The plugin releases it on its own thread.
     let patience = std::time::Instant::now();
     let mut held = vec![];
-    while held.iter().all(|host| place(host) != first) {
+    while held.iter().all(|host| address(host) != first) {
         assert!(patience.elapsed() < std::time::Duration::from_secs(20), "the memory never came back");
         held.truncate(2);
         held.push(next());

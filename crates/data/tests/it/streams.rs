@@ -277,7 +277,7 @@ fn a_shuffle_buffer_moves_an_item_forward_by_at_most_its_length() {
     let order = |buffer, seed, epoch| items(Numbers::new(200).shuffle(buffer, seed), epoch);
     for buffer in [1, 2, 10, 199, 200, 1000] {
         let shuffled = order(buffer, 5, 0);
-        assert!(shuffled.iter().enumerate().all(|(place, item)| item.0 < (place + buffer) as u64));
+        assert!(shuffled.iter().enumerate().all(|(position, item)| item.0 < (position + buffer) as u64));
         let mut all: Vec<u64> = shuffled.iter().map(|item| item.1).collect();
         all.sort_unstable();
         assert_eq!(all, (0..200).collect::<Vec<_>>());
@@ -520,11 +520,11 @@ impl Stream for Says {
 #[test]
 fn a_stream_longer_than_it_said_is_an_error() {
     for workers in [0, 2] {
-        for (promised, place) in [(6, 1), (7, 2)] {
+        for (promised, failing_batch) in [(6, 1), (7, 2)] {
             let (batches, _) = outcome(Says(promised, Numbers::new(9)), OnError::Fail, workers);
-            assert_eq!(batches.len(), place + 1);
+            assert_eq!(batches.len(), failing_batch + 1);
             assert_eq!(
-                batches[place],
+                batches[failing_batch],
                 format!(
                     "the stream has more records than the {promised} it promised for an epoch; correct the number, or check whether records were added since it was opened. With num_samples({promised}), the loader would read only that many in each epoch"
                 )

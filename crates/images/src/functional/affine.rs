@@ -109,8 +109,8 @@ fn resample(image: &Image, size: (usize, usize), matrix: [f64; 6], mode: Interpo
     let (to_x, to_y) = (half(image.width()) + dx, half(image.height()) + dy);
     let (step_x, step_y) = (fixed(a), fixed(c));
     warp(image, size, mode, fill, |row| {
-        let down = row as f64 - top;
-        let start = (fixed(b * down - a * left + to_x), fixed(d * down - c * left + to_y));
+        let rows_below = row as f64 - top;
+        let start = (fixed(b * rows_below - a * left + to_x), fixed(d * rows_below - c * left + to_y));
         (0..size.0 as i64).map(move |column| {
             let source = |start: i64, step: i64| start.saturating_add(step.saturating_mul(column));
             (source(start.0, step_x), source(start.1, step_y))

@@ -89,7 +89,7 @@ pub fn adjust_hue(mut image: Image, factor: f64) -> Result<Image> {
         let turned = hue + turn;
         let rgb = from_hsv(turned - turned.floor(), saturation, value);
         // torchvision converts 0 to 1 to u8 in 256 equal steps.
-        pixel[..3].iter_mut().zip(rgb).for_each(|(place, value)| *place = (value * 255.999) as u8);
+        pixel[..3].iter_mut().zip(rgb).for_each(|(channel, value)| *channel = (value * 255.999) as u8);
     }
     Ok(image)
 }

@@ -74,7 +74,7 @@ pub fn gaussian_blur(image: Image, kernel_size: (usize, usize), sigma: (f64, f64
     for (row, out) in image.pixels().chunks_exact(stride).zip(rows.chunks_exact_mut(stride)) {
         for (x, pixel) in edged.chunks_exact_mut(channels).enumerate() {
             let from = mirrored(x as isize - reach as isize, width) * channels;
-            pixel.iter_mut().zip(&row[from..]).for_each(|(place, &value)| *place = f32::from(value));
+            pixel.iter_mut().zip(&row[from..]).for_each(|(sum, &value)| *sum = f32::from(value));
         }
         for (tap, &weight) in kernel.iter().enumerate() {
             let shifted = &edged[tap * channels..];
@@ -91,7 +91,7 @@ pub fn gaussian_blur(image: Image, kernel_size: (usize, usize), sigma: (f64, f64
             let from = mirrored(y as isize + tap as isize - reach as isize, height) * stride;
             sums.iter_mut().zip(&rows[from..from + stride]).for_each(|(sum, value)| *sum += value * weight);
         }
-        out.iter_mut().zip(&sums).for_each(|(place, sum)| *place = sum.round_ties_even() as u8);
+        out.iter_mut().zip(&sums).for_each(|(byte, sum)| *byte = sum.round_ties_even() as u8);
     }
     Ok(image)
 }
@@ -117,8 +117,8 @@ fn gaussian(size: usize, sigma: f64) -> Vec<f32> {
 }
 
 /// The mirrored index of one that is up to `size - 1` beyond the ends.
-fn mirrored(place: isize, size: usize) -> usize {
+fn mirrored(position: isize, size: usize) -> usize {
     let last = size as isize - 1;
-    let place = place.abs();
-    (if place > last { 2 * last - place } else { place }) as usize
+    let position = position.abs();
+    (if position > last { 2 * last - position } else { position }) as usize
 }

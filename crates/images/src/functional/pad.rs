@@ -114,17 +114,17 @@ fn sources(size: usize, before: usize, after: usize, mode: &PaddingMode) -> Resu
     }
     let too_large = || Error::usage(format!("{size} pixels with {before} before and {after} after them are too many"));
     let length = size.checked_add(before).and_then(|sum| sum.checked_add(after)).ok_or_else(too_large)?;
-    let mut places = Vec::new();
-    places.try_reserve_exact(length).map_err(|_| too_large())?;
-    places.extend((0..length).map(|place| match (place.checked_sub(before), mode) {
+    let mut indices = Vec::new();
+    indices.try_reserve_exact(length).map_err(|_| too_large())?;
+    indices.extend((0..length).map(|index| match (index.checked_sub(before), mode) {
         (Some(inside), _) if inside < size => Some(inside),
         (_, PaddingMode::Constant(_)) => None,
         (None, PaddingMode::Edge) => Some(0),
         (Some(_), PaddingMode::Edge) => Some(size - 1),
-        (None, PaddingMode::Reflect) => Some(before - place),
-        (None, PaddingMode::Symmetric) => Some(before - place - 1),
+        (None, PaddingMode::Reflect) => Some(before - index),
+        (None, PaddingMode::Symmetric) => Some(before - index - 1),
         (Some(distance), PaddingMode::Reflect) => Some(2 * size - 2 - distance),
         (Some(distance), PaddingMode::Symmetric) => Some(2 * size - 1 - distance),
     }));
-    Ok(places)
+    Ok(indices)
 }

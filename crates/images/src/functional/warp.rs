@@ -8,7 +8,7 @@ use crate::{Image, Interpolation};
 use fulmen_data::{Error, Result};
 
 /// A point in units of 2⁻³² of a pixel; the center of the first pixel is 0.
-pub(super) type Place = (i64, i64);
+pub(super) type SourcePoint = (i64, i64);
 
 /// Converts a coordinate in pixels. Large values saturate.
 pub(super) fn fixed(pixels: f64) -> i64 {
@@ -29,30 +29,30 @@ pub(crate) fn check_interpolation(mode: Interpolation) -> Result<()> {
 /// Resamples an image of `size` (width, height), whose rows come from `places` in this one: from the nearest pixel (of
 /// two equally near, the one with the even index), or from the four surrounding pixels, weighted by distance, with the
 /// fill's color outside.
-pub(super) fn warp<I: Iterator<Item = Place>>(
+pub(super) fn warp<I: Iterator<Item = SourcePoint>>(
     image: &Image,
     size: (usize, usize),
     mode: Interpolation,
     fill: &Fill,
-    places: impl Fn(usize) -> I,
+    points: impl Fn(usize) -> I,
 ) -> Result<Image> {
     check_interpolation(mode)?;
     let fill = fill.pixel(image)?;
     match image.channels() {
-        1 => channels::<1, _>(image, size, mode, [fill[0]], places),
-        3 => channels::<3, _>(image, size, mode, [fill[0], fill[1], fill[2]], places),
-        4 => channels::<4, _>(image, size, mode, fill, places),
+        1 => channels::<1, _>(image, size, mode, [fill[0]], points),
+        3 => channels::<3, _>(image, size, mode, [fill[0], fill[1], fill[2]], points),
+        4 => channels::<4, _>(image, size, mode, fill, points),
         other => Err(Error::usage(format!("an image has 1, 3 or 4 channels, this one has {other}"))),
     }
 }
 
 /// [`warp`] for a constant number of channels.
-fn channels<const C: usize, I: Iterator<Item = Place>>(
+fn channels<const C: usize, I: Iterator<Item = SourcePoint>>(
     image: &Image,
     (width, height): (usize, usize),
     mode: Interpolation,
     fill: [u8; C],
-    places: impl Fn(usize) -> I,
+    points: impl Fn(usize) -> I,
 ) -> Result<Image> {
     let (pixels, _) = image.pixels().as_chunks::<C>();
     let (source_width, source_height) = (image.width(), image.height());
@@ -65,11 +65,11 @@ fn channels<const C: usize, I: Iterator<Item = Place>>(
     };
     let mut out = room(width, height, C)?;
     for y in 0..height {
-        for place in places(y).take(width) {
+        for point in points(y).take(width) {
             let pixel = match mode {
-                Interpolation::Nearest => *source_pixel(nearest(place.0), nearest(place.1)),
+                Interpolation::Nearest => *source_pixel(nearest(point.0), nearest(point.1)),
                 _ => {
-                    let (x, y) = (place.0 >> 32, place.1 >> 32);
+                    let (x, y) = (point.0 >> 32, point.1 >> 32);
                     let corners = [
                         source_pixel(x, y),
                         source_pixel(x + 1, y),
@@ -77,7 +77,7 @@ fn channels<const C: usize, I: Iterator<Item = Place>>(
                         source_pixel(x + 1, y + 1),
                     ];
                     // The 16 highest bits of the fraction.
-                    let (right, lower) = ((place.0 as u32 >> 16) as u64, (place.1 as u32 >> 16) as u64);
+                    let (right, lower) = ((point.0 as u32 >> 16) as u64, (point.1 as u32 >> 16) as u64);
                     let (left, upper) = (0x1_0000 - right, 0x1_0000 - lower);
                     let weights = [left * upper, right * upper, left * lower, right * lower];
                     std::array::from_fn(|channel| {

@@ -47,8 +47,8 @@ pub(super) fn read(file: &[u8]) -> Result<Header> {
     let mut transform = None;
     let mut position = 2;
     loop {
-        let (marker, place) = next_marker(file, position).ok_or_else(cut_short)?;
-        position = place + 1;
+        let (marker, marker_position) = next_marker(file, position).ok_or_else(cut_short)?;
+        position = marker_position + 1;
         match marker {
             // These have no segment.
             0x01 | 0xd0..=0xd8 => continue,

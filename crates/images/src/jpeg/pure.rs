@@ -106,15 +106,15 @@ struct Stored {
 ///
 /// zune-jpeg does not support all values of Adobe's segment, so the copy of the file has another one.
 fn plan(header: &Header, channels: usize, copy: &mut [u8]) -> Stored {
-    let transform = header.transform.map(|place| copy[place]);
-    if let Some(place) = header.transform {
+    let transform = header.transform.map(|offset| copy[offset]);
+    if let Some(offset) = header.transform {
         match (header.components, transform) {
             // CMYK.
             (4, Some(0)) => {}
             // YCCK, or unknown, which libjpeg treats as YCCK.
-            (4, _) => copy[place] = 2,
+            (4, _) => copy[offset] = 2,
             // A segment without Adobe's name is ignored.
-            _ => copy[place - ADOBE] = 0,
+            _ => copy[offset - ADOBE] = 0,
         }
     }
     let stored = |space, channels| Stored { space, channels, is_luma_first: false };
@@ -150,10 +150,10 @@ fn guarded(file: &[u8], header: &Header) -> Result<Vec<u8>> {
     // Between two scans there may be other segments; only the first one ends data.
     let mut is_data = true;
     // None if damage looks like a segment beyond the end.
-    while let Some((marker, place)) = next_marker(file, position) {
-        copy.extend_from_slice(&file[copied..place - 1]);
-        copied = place - 1;
-        position = place + 1;
+    while let Some((marker, marker_position)) = next_marker(file, position) {
+        copy.extend_from_slice(&file[copied..marker_position - 1]);
+        copied = marker_position - 1;
+        position = marker_position + 1;
         let is_guarded = match marker {
             0xd0..=0xd7 => true,
             _ if header.is_progressive => scans > 1,

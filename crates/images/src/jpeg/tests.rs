@@ -24,8 +24,8 @@ fn pixels(width: usize, height: usize, channels: usize) -> Vec<u8> {
         let wave = (x as f64 / (4.0 + channel as f64)).sin() * (y as f64 / (9.0 - 2.0 * channel as f64)).cos();
         (128.0 + 100.0 * wave) as u8
     };
-    let places = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));
-    places.flat_map(|(x, y)| (0..channels).map(move |channel| value(x, y, channel))).collect()
+    let points = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));
+    points.flat_map(|(x, y)| (0..channels).map(move |channel| value(x, y, channel))).collect()
 }
 
 fn encode(

@@ -311,7 +311,7 @@ fn jitter_stays_in_its_ranges_and_in_all_orders() {
 fn erased_rectangles_have_the_asked_area_and_ratio() {
     let image = Image::black(60, 40, 3).unwrap();
     let erasing = RandomErasing::new().p(1.0).scale(0.05, 0.2).ratio(0.5, 2.0).value(255);
-    let mut places = std::collections::BTreeSet::new();
+    let mut corners = std::collections::BTreeSet::new();
     for index in 0..300 {
         let erased = erasing.apply(image.clone(), &mut random(index)).unwrap();
         let white: Vec<(usize, usize)> =
@@ -322,9 +322,9 @@ fn erased_rectangles_have_the_asked_area_and_ratio() {
         assert_eq!(white.len(), height * width, "a rectangle");
         let (area, ratio) = (white.len() as f64 / 2400.0, height as f64 / width as f64);
         assert!((0.04..0.22).contains(&area) && (0.42..2.4).contains(&ratio), "{area} {ratio}");
-        places.insert((top, left));
+        corners.insert((top, left));
     }
-    assert!(places.len() > 200);
+    assert!(corners.len() > 200);
     // The mean color of the image, and colors that are not constant.
     let noise = noise(30, 30, 3);
     let mean = RandomErasing::new().p(1.0).value(ErasingValue::Mean).apply(noise.clone(), &mut random(1)).unwrap();
@@ -387,7 +387,7 @@ fn rand_augment_does_each_operation_at_its_magnitude() {
     for index in 0..2000 {
         let result = augment.apply(image.clone(), &mut random(index)).unwrap();
         match expected.iter().position(|image| *image == result) {
-            Some(place) => counts[place] += 1,
+            Some(index) => counts[index] += 1,
             None => panic!("sample {index} is not among them"),
         }
     }

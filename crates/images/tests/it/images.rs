@@ -572,8 +572,8 @@ fn normalized_images_are_those_of_bytes() {
     assert_eq!(data.fields()[0].to_string(), "image f32[3, 6, 6]");
     let normalized = HostBatch::collate(&data, &[2]).unwrap();
     let values = normalized.values::<f32>(0).unwrap();
-    for (place, (value, byte)) in values.iter().zip(bytes.values::<u8>(0).unwrap()).enumerate() {
-        let channel = place / 36;
+    for (index, (value, byte)) in values.iter().zip(bytes.values::<u8>(0).unwrap()).enumerate() {
+        let channel = index / 36;
         assert_eq!(*value, (f32::from(*byte) / 255.0 - mean[channel]) / std[channel]);
     }
 }

@@ -94,9 +94,9 @@ fn step<M: CausalLm + ?Sized>(model: &M, state: Beams, cache: &StaticCache, conf
     let candidates = beams * (1 + config.eos_token_id.len()).max(2);
     let scores = config.restrict(&state.logits.log_softmax(-1), &state.step).reshape([batch, beams, vocabulary])
         + state.open_scores.unsqueeze(-1);
-    let (scores, places) = scores.flatten(1, 2).topk(candidates, -1, true);
-    let beam = &places / vocabulary as f64;
-    let token = &places - &beam * vocabulary as f64;
+    let (scores, indices) = scores.flatten(1, 2).topk(candidates, -1, true);
+    let beam = &indices / vocabulary as f64;
+    let token = &indices - &beam * vocabulary as f64;
     let column = [Tensor::zeros(DType::I32, []), Tensor::zeros(DType::I32, []), state.step.clone()];
     let sequences = pick(&state.open, &beam).dynamic_update_slice(token.unsqueeze(-1), &column);
     let length = &state.step + 1.0;
@@ -136,10 +136,10 @@ fn step<M: CausalLm + ?Sized>(model: &M, state: Beams, cache: &StaticCache, conf
 }
 
 /// The rows `[batch, n, …]` of `[batch, m, …]` at the places `[batch, n]`.
-fn pick(x: &Tensor, places: &Tensor) -> Tensor {
+fn pick(x: &Tensor, indices: &Tensor) -> Tensor {
     match x.rank() {
-        2 => x.gather(1, places),
-        _ => x.take_along_axis(1, places.unsqueeze(-1)),
+        2 => x.gather(1, indices),
+        _ => x.take_along_axis(1, indices.unsqueeze(-1)),
     }
 }
 

@@ -115,11 +115,12 @@ impl RandomErasing {
             let first = fits.to_dtype(DType::I32).argmax_keepdim(1);
             let chosen = |sizes: &Tensor| sizes.take_along_axis(1, &first);
             let (erased_height, erased_width) = (chosen(&heights), chosen(&widths));
-            let place = |key: &Tensor, size: usize, erased: &Tensor| {
-                let places = -(erased - (size + 1) as f64);
-                (random::uniform(key, DType::F32, [n, 1], 0.0, 1.0) * &places).floor().minimum(&places - 1.0)
+            let draw_position = |key: &Tensor, size: usize, erased: &Tensor| {
+                let positions = -(erased - (size + 1) as f64);
+                (random::uniform(key, DType::F32, [n, 1], 0.0, 1.0) * &positions).floor().minimum(&positions - 1.0)
             };
-            let (top, left) = (place(top_key, height, &erased_height), place(left_key, width, &erased_width));
+            let (top, left) =
+                (draw_position(top_key, height, &erased_height), draw_position(left_key, width, &erased_width));
             let is_erased = fits.any_keepdim(&[1]).and(random::bernoulli(chance_key, self.p, [n, 1]));
             let [top, left, erased_height, erased_width] = [top, left, erased_height, erased_width].map(beforehand);
             let is_erased = beforehand(is_erased);
@@ -127,8 +128,8 @@ impl RandomErasing {
             // The rows and columns inside the rectangle.
             let within = |axis_shape: [usize; 4], axis: isize, start: &Tensor, length: &Tensor| {
                 let shape = [n, 1, 1, 1];
-                let place = Tensor::iota(DType::F32, axis_shape, axis);
-                place.ge(start.reshape(shape)).and(place.lt((start + length).reshape(shape)))
+                let position = Tensor::iota(DType::F32, axis_shape, axis);
+                position.ge(start.reshape(shape)).and(position.lt((start + length).reshape(shape)))
             };
             let rows = within([n, 1, height, 1], 2, &top, &erased_height).and(is_erased.reshape([n, 1, 1, 1]));
             let columns = within([n, 1, 1, width], 3, &left, &erased_width);

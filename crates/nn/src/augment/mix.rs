@@ -92,8 +92,8 @@ impl Options {
             let reach = (&half * size as f64).floor().to_dtype(DType::I32);
             let (start, end) = ((&centre - &reach).maximum(0.0), (&centre + &reach).minimum(size as f64));
             let (start, end) = (beforehand(start), beforehand(end));
-            let place = Tensor::iota(DType::I32, shape, axis);
-            (place.ge(&start).and(place.lt(&end)), (end - start).to_dtype(DType::F32))
+            let position = Tensor::iota(DType::I32, shape, axis);
+            (position.ge(&start).and(position.lt(&end)), (end - start).to_dtype(DType::F32))
         };
         let (rows, high) = side(2, height, 2, [1, 1, height, 1]);
         let (columns, wide) = side(3, width, 3, [1, 1, 1, width]);

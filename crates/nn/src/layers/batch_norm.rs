@@ -79,15 +79,15 @@ impl Norm<'_> {
 /// Mean and variance along `axes` in a single pass. Computing the mean first would read a large
 /// input twice, and devices would communicate twice. The shift by `near`, any number close to the
 /// mean, cancels out; without it, the difference of two large squares would lose digits.
-fn in_one_pass(x: &Tensor, axes: &[isize], near: &Tensor) -> (Tensor, Tensor) {
+fn in_one_pass(x: &Tensor, axes: &[isize], running_mean: &Tensor) -> (Tensor, Tensor) {
     // Infinite or NaN running statistics must not affect the statistics of a finite batch.
-    let near = near.is_finite().select(near, &near.zeros_like()).detach();
-    let shifted = x - &near;
+    let running_mean = running_mean.is_finite().select(running_mean, &running_mean.zeros_like()).detach();
+    let shifted = x - &running_mean;
     let mean = shifted.mean_keepdim(axes);
     let square = (&shifted * &shifted).mean_keepdim(axes);
     // Rounding may give a negative number.
     let var = (square - &mean * &mean).maximum(0.0);
-    (mean + near, var)
+    (mean + running_mean, var)
 }
 
 /// The number of values in each channel.

@@ -65,8 +65,8 @@ impl Metric for FrechetDistance {
             roots.zip(vectors).map(|(root, row)| row.into_iter().map(|x| x * root).collect()).collect();
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
         let product = rows.iter().map(|row| {
-            let through: Vec<f64> = covariance_2.iter().map(|column| dot(column, row)).collect();
-            rows.iter().map(|other| dot(other, &through)).collect()
+            let product_row: Vec<f64> = covariance_2.iter().map(|column| dot(column, row)).collect();
+            rows.iter().map(|other| dot(other, &product_row)).collect()
         });
         let shared: f64 = eigen(product.collect()).0.iter().map(|value| value.max(0.0).sqrt()).sum();
         Value::Scalar(mean_distance + traces - 2.0 * shared)

@@ -99,8 +99,8 @@ impl Metric for TokenBleu {
             }
             let [theirs, own] = &grams;
             let starts = own.size(1);
-            let place = Tensor::arange(DType::I32, starts);
-            let earlier = place.unsqueeze(0).lt(place.unsqueeze(1));
+            let position = Tensor::arange(DType::I32, starts);
+            let earlier = position.unsqueeze(0).lt(position.unsqueeze(1));
             let count = |mask: &Tensor| mask.to_dtype(DType::I32).sum(&[2]);
             // The third occurrence matches if the reference has three.
             let is_match = count(&own.and(earlier)).lt(count(theirs));

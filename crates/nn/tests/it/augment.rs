@@ -106,9 +106,9 @@ fn mixup_blends_each_picture_with_the_one_before_it() {
     let mut lambdas = vec![];
     for results in &mixed {
         let lambda = results[2][0];
-        for (place, &actual) in results[0].iter().enumerate() {
-            let other = images[(place + images.len() - size) % images.len()];
-            assert!(close(actual, lambda * images[place] + (1.0 - lambda) * other), "place {place}");
+        for (index, &actual) in results[0].iter().enumerate() {
+            let other = images[(index + images.len() - size) % images.len()];
+            assert!(close(actual, lambda * images[index] + (1.0 - lambda) * other), "place {index}");
         }
         check_targets(&results[1], lambda, |row| (row + N - 1) % N, N);
         // Probabilities that say the same give the same.
@@ -128,12 +128,12 @@ fn cutmix_puts_one_rectangle_into_all_pictures() {
     let plane = height * width;
     let mut areas = std::collections::BTreeSet::new();
     for results in for_keys(60, |key| three(CutMix::new(CLASSES).apply(key, &images(), &labels()))) {
-        let partner = |place: usize| (place + levels.len() - 2 * plane) % levels.len();
+        let partner = |index: usize| (index + levels.len() - 2 * plane) % levels.len();
         let replaced: Vec<bool> = (0..plane)
             .map(|pixel| {
-                let places = (0..2 * N).map(|channel| channel * plane + pixel);
+                let indices = (0..2 * N).map(|channel| channel * plane + pixel);
                 let (own, other): (Vec<bool>, Vec<bool>) =
-                    places.map(|p| (results[0][p] == levels[p], results[0][p] == levels[partner(p)])).unzip();
+                    indices.map(|p| (results[0][p] == levels[p], results[0][p] == levels[partner(p)])).unzip();
                 assert!(own.iter().all(|own| *own) || other.iter().all(|other| *other), "pixel {pixel}");
                 !own.iter().all(|own| *own)
             })
@@ -158,7 +158,7 @@ fn one_of_the_two_is_as_likely_as_the_other() {
     let batches = for_keys(60, |key| three(MixUpOrCutMix::new(CLASSES).apply(key, &floats(shape), &labels())));
     for results in &batches {
         let lambda = results[2][0];
-        let other = |place: usize| images[(place + images.len() - 16) % images.len()];
+        let other = |index: usize| images[(index + images.len() - 16) % images.len()];
         let blended = (0..images.len()).all(|p| close(results[0][p], lambda * images[p] + (1.0 - lambda) * other(p)));
         let cut = (0..images.len()).all(|p| close(results[0][p], images[p]) || close(results[0][p], other(p)));
         assert!(blended || cut);
@@ -205,14 +205,14 @@ fn no_real_picture_is_mixed_with_padding() {
         for (kind, number) in results.chunks(3).zip(0..) {
             let lambda = kind[2][0];
             check_targets(&kind[1], lambda, partner, real);
-            for place in 0..4 * real {
-                let (own, other) = (f64::from(levels[place]), f64::from(levels[4 * partner(place / 4) + place % 4]));
-                let actual = kind[0][place];
+            for index in 0..4 * real {
+                let (own, other) = (f64::from(levels[index]), f64::from(levels[4 * partner(index / 4) + index % 4]));
+                let actual = kind[0][index];
                 let right = match number {
                     0 => (actual - (lambda * own + (1.0 - lambda) * other)).abs() < 1e-3,
                     _ => actual == own || actual == other,
                 };
-                assert!(right, "kind {number}, place {place}: {actual} of {own} and {other}");
+                assert!(right, "kind {number}, place {index}: {actual} of {own} and {other}");
             }
         }
     }
@@ -342,11 +342,11 @@ fn run_step(devices: usize) -> Vec<Vec<f64>> {
         function = function.shard_parameter(batch, rows.clone());
     }
     let compiled = runtime.compile(&function).unwrap();
-    let place = |(i, literal): (usize, &Literal)| {
+    let to_array = |(i, literal): (usize, &Literal)| {
         let sharding = if (1..4).contains(&i) { rows.clone() } else { Sharding::replicated() };
         runtime.to_devices(literal, &sharding).unwrap()
     };
-    let arrays: Vec<_> = inputs.iter().enumerate().map(place).collect();
+    let arrays: Vec<_> = inputs.iter().enumerate().map(to_array).collect();
     let outputs = compiled.call(arrays.iter().map(Argument::Borrow).collect()).unwrap();
     let literals = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
     literals.iter().map(Literal::to_f64).collect()

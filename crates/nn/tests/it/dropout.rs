@@ -24,15 +24,15 @@ fn dropped(layer: &dyn Forward, shape: &[usize], size: usize, scaled: f64) -> f6
 
 #[test]
 fn whole_channels_and_whole_samples_are_dropped() {
-    let near = |share: f64| assert!((share - 0.25).abs() < 0.06, "{share}");
-    near(dropped(&Dropout1d::new(0.25), &[20, 50, 3], 3, 4.0 / 3.0));
-    near(dropped(&Dropout1d::new(0.25), &[1000, 3], 3, 4.0 / 3.0));
-    near(dropped(&Dropout2d::new(0.25), &[20, 50, 2, 3], 6, 4.0 / 3.0));
-    near(dropped(&Dropout2d::new(0.25), &[20, 50, 3], 3, 4.0 / 3.0));
-    near(dropped(&Dropout3d::new(0.25), &[20, 50, 2, 1, 2], 4, 4.0 / 3.0));
-    near(dropped(&Dropout3d::new(0.25), &[1000, 2, 1, 2], 4, 4.0 / 3.0));
-    near(dropped(&DropPath::new(0.25), &[1000, 2, 3], 6, 4.0 / 3.0));
-    near(dropped(&DropPath::new(0.25).scale_by_keep(false), &[1000, 2, 3], 6, 1.0));
+    let check = |share: f64| assert!((share - 0.25).abs() < 0.06, "{share}");
+    check(dropped(&Dropout1d::new(0.25), &[20, 50, 3], 3, 4.0 / 3.0));
+    check(dropped(&Dropout1d::new(0.25), &[1000, 3], 3, 4.0 / 3.0));
+    check(dropped(&Dropout2d::new(0.25), &[20, 50, 2, 3], 6, 4.0 / 3.0));
+    check(dropped(&Dropout2d::new(0.25), &[20, 50, 3], 3, 4.0 / 3.0));
+    check(dropped(&Dropout3d::new(0.25), &[20, 50, 2, 1, 2], 4, 4.0 / 3.0));
+    check(dropped(&Dropout3d::new(0.25), &[1000, 2, 1, 2], 4, 4.0 / 3.0));
+    check(dropped(&DropPath::new(0.25), &[1000, 2, 3], 6, 4.0 / 3.0));
+    check(dropped(&DropPath::new(0.25).scale_by_keep(false), &[1000, 2, 3], 6, 1.0));
     assert!(fault(&Dropout1d::new(0.5).forward(&ones(&[4]))).contains("is not [batch, channels, length]"));
     assert!(fault(&Dropout2d::new(0.5).forward(&ones(&[4, 4]))).contains("height, width"));
     assert!(fault(&DropPath::new(1.5).forward(&ones(&[4, 4]))).contains("between 0 and 1"));

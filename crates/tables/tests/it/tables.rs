@@ -154,26 +154,26 @@ fn columns_become_fields_alike_from_all_formats() {
         let batch = HostBatch::collate(&dataset, &order).unwrap();
         let expected = expected();
         let (category, flat) = (batch.field_index("category").unwrap(), batch.field_index("flat").unwrap());
-        for (place, index) in order.iter().enumerate() {
+        for (position, index) in order.iter().enumerate() {
             let row = &expected["rows"][index.to_string()];
-            let numbers = &batch.values::<f32>(0).unwrap()[2 * place..];
+            let numbers = &batch.values::<f32>(0).unwrap()[2 * position..];
             assert_eq!(f64::from(numbers[0]), row["f32"].as_f64().unwrap());
             assert_eq!(numbers[1], row["f64"].as_f64().map_or(-1.0, |x| x as f32));
-            assert_eq!(i64::from(batch.values::<i16>(1).unwrap()[place]), row["i8"]);
-            assert_eq!(batch.values::<u64>(2).unwrap()[place], row["u64"]);
-            assert_eq!(batch.values::<bool>(3).unwrap()[place], row["flag"].as_bool().unwrap_or(false));
-            let vector = &batch.values::<f32>(4).unwrap()[4 * place..4 * place + 4];
+            assert_eq!(i64::from(batch.values::<i16>(1).unwrap()[position]), row["i8"]);
+            assert_eq!(batch.values::<u64>(2).unwrap()[position], row["u64"]);
+            assert_eq!(batch.values::<bool>(3).unwrap()[position], row["flag"].as_bool().unwrap_or(false));
+            let vector = &batch.values::<f32>(4).unwrap()[4 * position..4 * position + 4];
             let expected_vector: Vec<f32> =
                 row["vector"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect();
             assert_eq!(vector, expected_vector);
             let i = *index as i64;
-            assert_eq!(batch.values::<i64>(5).unwrap()[3 * place..3 * place + 3], [i, i + 1, -i]);
-            assert_eq!(batch.values::<i64>(6).unwrap()[6 * place..6 * place + 6], [i, 1, 2, 3, 4, -i]);
-            let flat = batch.values::<half::bf16>(flat).unwrap()[6 * place + 4];
+            assert_eq!(batch.values::<i64>(5).unwrap()[3 * position..3 * position + 3], [i, i + 1, -i]);
+            assert_eq!(batch.values::<i64>(6).unwrap()[6 * position..6 * position + 6], [i, 1, 2, 3, 4, -i]);
+            let flat = batch.values::<half::bf16>(flat).unwrap()[6 * position + 4];
             assert_eq!(flat.to_f32(), 4.0);
-            assert_eq!(batch.field_bytes(8).unwrap()[3 * place..3 * place + 3], bytes(&row["raw"])[..]);
+            assert_eq!(batch.field_bytes(8).unwrap()[3 * position..3 * position + 3], bytes(&row["raw"])[..]);
             assert_eq!(
-                label[batch.values::<i32>(category).unwrap()[place] as usize],
+                label[batch.values::<i32>(category).unwrap()[position] as usize],
                 row["category"].as_str().unwrap()
             );
         }
@@ -356,8 +356,8 @@ fn damage_within_a_file_is_an_error_of_the_rows_it_hits_and_never_a_panic() {
         };
         for step in 0..24 {
             let mut bytes = whole.clone();
-            let place = whole.len() * step / 24 + 7;
-            bytes[place..place + 2].iter_mut().for_each(|byte| *byte ^= 0xa5);
+            let offset = whole.len() * step / 24 + 7;
+            bytes[offset..offset + 2].iter_mut().for_each(|byte| *byte ^= 0xa5);
             fs::write(&path, &bytes).unwrap();
             let mut read = |source: &dyn Fn(usize) -> fulmen_data::Result<Row>| {
                 for index in (0..60).step_by(13) {
@@ -407,20 +407,20 @@ fn no_flipped_bit_in_a_page_with_a_checksum_gives_other_values() {
                 let (start, size) = chunk.byte_range();
                 let column = &chunk.column_path().parts()[0];
                 let (mut refused, mut flips) = (0, 0);
-                for place in (start..start + size).step_by(11) {
+                for offset in (start..start + size).step_by(11) {
                     let mut bytes = whole.clone();
-                    bytes[place as usize] ^= 1 << (place % 8);
+                    bytes[offset as usize] ^= 1 << (offset % 8);
                     fs::write(&path, &bytes).unwrap();
                     flips += 1;
                     for values in checked_values(&path) {
                         match values {
                             Ok(values) => {
-                                assert!(values == expected, "a flip at byte {place} changes `{column}` silently")
+                                assert!(values == expected, "a flip at byte {offset} changes `{column}` silently")
                             }
                             Err(error) => {
                                 let message = error.to_string();
-                                let place = format!("row group {number}, column `{column}`: ");
-                                assert!(message.contains("x.parquet: ") && message.contains(&place), "{message}");
+                                let position = format!("row group {number}, column `{column}`: ");
+                                assert!(message.contains("x.parquet: ") && message.contains(&position), "{message}");
                                 refused += 1;
                             }
                         }
@@ -453,13 +453,13 @@ fn with_a_bad_block(folder: &Path) -> (PathBuf, PathBuf) {
     }
     let metadata = rows.close().unwrap();
     batches.finish().unwrap();
-    let place = metadata.row_group(1).column(0).data_page_offset() as usize;
+    let offset = metadata.row_group(1).column(0).data_page_offset() as usize;
     let mut bytes = fs::read(&parquet).unwrap();
-    bytes[place..place + 8].fill(0xff);
+    bytes[offset..offset + 8].fill(0xff);
     fs::write(&parquet, bytes).unwrap();
     let mut bytes = fs::read(&arrow).unwrap();
-    let place = bytes.windows(12).position(|bytes| bytes == b"row010row011").unwrap();
-    bytes[place] = 0xff;
+    let offset = bytes.windows(12).position(|bytes| bytes == b"row010row011").unwrap();
+    bytes[offset] = 0xff;
     fs::write(&arrow, bytes).unwrap();
     (parquet, arrow)
 }
@@ -520,8 +520,8 @@ fn numbers_of_rows_that_cannot_be_are_refused_before_places_are_taken_for_them()
     writer.write(&batch).unwrap();
     writer.finish().unwrap();
     let mut bytes = fs::read(&path).unwrap();
-    let place = bytes.windows(8).position(|bytes| bytes == 12_345i64.to_le_bytes()).unwrap();
-    bytes[place..place + 8].copy_from_slice(&(1i64 << 62).to_le_bytes());
+    let offset = bytes.windows(8).position(|bytes| bytes == 12_345i64.to_le_bytes()).unwrap();
+    bytes[offset..offset + 8].copy_from_slice(&(1i64 << 62).to_le_bytes());
     fs::write(&path, bytes).unwrap();
     let error = ArrowFiles::open(&path).unwrap_err().to_string();
     assert!(error.contains("damaged") && error.contains("claims to have 4611686018427387904 rows"), "{error}");

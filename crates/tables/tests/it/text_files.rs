@@ -366,7 +366,7 @@ fn a_bad_line_is_one_bad_sample_and_the_lines_behind_it_are_read() {
     assert_eq!(shuffled, all_but_5);
     // In order, the numbers of the items are those of the lines, and each stream describes itself.
     let items: Vec<_> = Csv::stream(&csv).unwrap().items(0).unwrap().collect();
-    let index_at = |place: usize| items[place].as_ref().map(|item| item.index).ok();
+    let index_at = |position: usize| items[position].as_ref().map(|item| item.index).ok();
     assert_eq!((items.len(), index_at(2), index_at(3), index_at(4)), (99, Some(2), None, Some(4)));
     for message in [
         TextFile::stream(&text).unwrap().describe(),

@@ -657,10 +657,10 @@ fn damaged_token_files_are_refused() {
         let error = open(&sound[..length]).unwrap_err();
         assert!(error.is_file() && error.to_string().contains("tokens"), "{error}");
     }
-    for place in (0..1024).chain((1024..sound.len()).step_by(11)) {
+    for offset in (0..1024).chain((1024..sound.len()).step_by(11)) {
         let mut bytes = sound.clone();
-        bytes[place] ^= 0x10;
-        assert!(open(&bytes).unwrap_err().is_file(), "byte {place}");
+        bytes[offset] ^= 0x10;
+        assert!(open(&bytes).unwrap_err().is_file(), "byte {offset}");
     }
     // A token outside the vocabulary is detected even without the checksum.
     let mut bytes = sound.clone();
