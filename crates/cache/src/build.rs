@@ -32,7 +32,7 @@ const MOST_PIECE_ROWS: usize = 4096;
 /// The minimum time between progress reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is to be done.
+/// The inputs of a build.
 pub(crate) struct Build<'a> {
     pub(crate) dataset: &'a dyn Dataset,
     pub(crate) dir: &'a Path,
@@ -216,7 +216,7 @@ impl Shared<'_> {
         let parts = &mut plan.manifest.parts;
         let index = parts.partition_point(|entry| entry.number < part);
         parts.insert(index, entry);
-        // Those of unfinished parts will be found again.
+        // The next run reads unfinished parts again, and finds their bad rows again.
         bad.retain(|row| plan.is_finished(row.row / plan.manifest.rows_per_part));
         bad.sort_by_key(|row| row.row);
         plan.manifest.bad = bad;

@@ -32,13 +32,13 @@ pub(crate) fn padding_mask(attention_mask: &Tensor) -> Tensor {
     attention_mask.ne(0.0).unsqueeze(1).unsqueeze(1)
 }
 
-/// The next tokens of causal sequences: their positions, and what they see.
+/// The next tokens of causal sequences: their positions, and which tokens they see.
 pub(crate) struct Span {
-    /// The places of the tokens in the sequence, i32 `[count, 1]`.
+    /// The positions of the tokens in the sequence, i32 `[count, 1]`.
     pub(crate) queries: Tensor,
-    /// How many places there are.
+    /// The number of positions in the sequence.
     pub(crate) keys: usize,
-    /// How many places at the front of each sequence are padding, i32 `[batch]`.
+    /// The number of padding tokens at the front of each sequence, i32 `[batch]`.
     padding: Option<Tensor>,
 }
 

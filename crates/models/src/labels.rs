@@ -22,7 +22,7 @@ pub struct Labels {
     pub label2id: BTreeMap<String, usize>,
 }
 
-/// Two, as transformers has them where a config says nothing.
+/// Two classes, the default of transformers.
 impl Default for Labels {
     fn default() -> Labels {
         Labels::numbered(2)

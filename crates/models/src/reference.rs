@@ -1,4 +1,4 @@
-//! What the Python library gave for the models in `reference`: read by the tests.
+//! The results of the Python library for the models in `reference`, which the tests read.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -64,8 +64,8 @@ impl Expected {
     }
 }
 
-/// What a decoder that transformers wrote gives without a cache, with the names of what is expected: logits, and greedy
-/// tokens, each the likeliest after the whole sequence before it.
+/// The outputs of a decoder without a cache, under the names of the expected ones: the logits, and the greedy tokens, each
+/// the likeliest after the whole sequence before it.
 #[track_caller]
 pub(crate) fn without_cache(expected: &Expected, forward: impl Fn(&Tensor) -> Tensor) -> Vec<(&'static str, Tensor)> {
     let (ids, greedy) = (expected.tensor("ids"), expected.tensor("greedy"));
@@ -75,8 +75,8 @@ pub(crate) fn without_cache(expected: &Expected, forward: impl Fn(&Tensor) -> Te
     vec![("logits", logits.narrow(1, 0, ids.size(1))), ("greedy", tokens)]
 }
 
-/// Checks what a decoder gives without a cache and with it: greedy tokens, those of a padded prompt, those of a beam
-/// search, those where some are forbidden and forced.
+/// Checks the outputs of a decoder without a cache and with one: greedy tokens, those after a padded prompt, those of a
+/// beam search, and those with some tokens forbidden or forced.
 #[track_caller]
 pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&Tensor) -> Tensor) {
     let expected = Expected::read(name);
@@ -115,7 +115,7 @@ pub(crate) fn borrowed<'a>(outputs: &'a [(&'a str, Tensor)]) -> Vec<(&'a str, &'
     outputs.iter().map(|(name, tensor)| (*name, tensor)).collect()
 }
 
-/// Saves a model that was loaded from `reference/NAME`, and asks Python whether it gives there what is expected.
+/// Saves a model that was loaded from `reference/NAME`, and checks in Python that it gives the expected outputs.
 pub(crate) fn compare_in_python(model: &impl Pretrained, name: &str, script: &str) {
     let saved = tempfile::tempdir().unwrap();
     model.save_pretrained(saved.path()).unwrap();

@@ -49,8 +49,8 @@ pub struct Config {
     pub feed_forward_proj: String,
     /// Whether the head shares the weight of the token embedding; T5 1.1's is not.
     pub tie_word_embeddings: bool,
-    /// Whether the features are divided by the root of `d_model` before the head, as T5's are and T5 1.1's are not; if it is
-    /// not said, `tie_word_embeddings`. transformers 5 says it, and says of T5 1.1, too, that its head is tied.
+    /// Whether the features are divided by the root of `d_model` before the head, as in T5 but not in T5 1.1. If a config
+    /// does not set it, it equals `tie_word_embeddings`. transformers 5 sets it, and declares the head of T5 1.1 as tied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_decoder_outputs: Option<bool>,
     /// The first token of the decoder.
@@ -177,8 +177,8 @@ struct Distances {
     count: usize,
 }
 
-/// Attention of its tokens to each other, in a decoder to what the encoder made, and a network. transformers calls these
-/// `layer.0`, `layer.1` and so on.
+/// Self-attention, in a decoder cross-attention to the encoder's output, and a feed-forward network. transformers calls
+/// them `layer.0`, `layer.1` and so on.
 pub struct Block {
     /// Self-attention.
     pub self_attention: SelfAttention,

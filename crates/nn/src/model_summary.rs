@@ -146,7 +146,7 @@ fn short(type_name: &str) -> String {
 struct Contents {
     parts: Vec<(String, &'static str)>,
     parameters: Vec<(String, Parameter)>,
-    /// Other things that a part can hold.
+    /// The names of buffers, modes and random streams.
     others: Vec<String>,
 }
 

@@ -117,7 +117,7 @@ impl Parameter {
         self.address() == other.address()
     }
 
-    /// What it has in common with the parameters that are the same, and with no other.
+    /// An address that identical parameters share. Different parameters have different addresses.
     pub(crate) fn address(&self) -> usize {
         Arc::as_ptr(&self.cell()).addr()
     }

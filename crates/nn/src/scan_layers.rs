@@ -1,7 +1,7 @@
-//! [`scan_layers`]: equal modules one after the other, as one loop, whose body a program has once.
+//! [`scan_layers`]: equal modules in sequence as one loop, whose body is in the program only once.
 //!
-//! The modules stay what they are. While the body is recorded, the first of them holds one slice of the stacked values of
-//! all; afterwards each holds its own again.
+//! The modules do not change. While the body is recorded, the first module holds one slice of the stacked values of all of
+//! them; afterwards each module holds its own values again.
 
 use std::cell::RefCell;
 
@@ -11,18 +11,19 @@ use crate::random_stream::State;
 use crate::record::NN;
 use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
 
-/// Runs `x` through the layers as one [`scan`]: `f` is called once, with the first layer, and what it records is the body
-/// of a loop over all of them. Many equal layers compile in the time of one. Values, gradients and random numbers are
-/// those of `layers.fold(x, |x, layer| f(layer, x))`.
+/// Runs `x` through the layers as one [`scan`]: `f` is called once, with the first layer, and records the body of a loop
+/// over all of them. Many equal layers compile in the time of one. Values, gradients and random numbers are the same as
+/// with `layers.fold(x, |x, layer| f(layer, x))`.
 ///
-/// The layers keep their parameters, with their names. The program stacks the values before the loop, which takes the
-/// memory of the layers' parameters once more. In a training step of the Trainer the parameters of all layers are one array
-/// already, for optimizers that change each element by itself. Parameters that a strategy such as FSDP splits between steps
-/// stay split there: the loop gathers those of one layer at a time, in the backward pass again.
+/// The layers keep their parameters and their names. The program stacks the values before the loop, which needs memory for
+/// a second copy of the layers' parameters. In a training step of the Trainer, no second copy is needed with optimizers that
+/// update each element independently: there, the parameters of all layers are already one array. Parameters that a strategy
+/// such as FSDP splits between steps stay split: the loop gathers one layer at a time, and does so again in the backward
+/// pass.
 ///
 /// The layers must be equal except for their values: the same names, dtypes and shapes, all in training or all in evaluation
-/// mode. Settings that are not parameters, such as a stride, must be equal too, and are not compared. Layers that differ in
-/// turns are scanned by turns: `scan_layers(layers.chunks(2), …)`.
+/// mode. Settings that are not parameters, such as a stride, must be equal too, but they are not compared. If two kinds of
+/// layers alternate, scan pairs: `scan_layers(layers.chunks(2), …)`.
 ///
 /// Poisoned for layers that differ, and for an `f` that changes shape or dtype.
 ///
@@ -103,12 +104,12 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
 }
 
 thread_local! {
-    /// The cells that were stacked, for those who watch.
+    /// The cells that were stacked, if [`scanned`] is running.
     static SCANNED: RefCell<Option<Vec<Vec<Variable>>>> = const { RefCell::new(None) };
 }
 
-/// Runs `record`, and says which variables [`scan_layers`] stacked in it: for each loop and each name in a layer those of all
-/// layers, in order. For the Trainer, which keeps the parameters among them as one array.
+/// Runs `record`, and returns the variables that [`scan_layers`] stacked in it: for each loop and each name in a layer, the
+/// variables of all layers in order. The Trainer keeps such parameters as one array.
 ///
 /// ```
 /// use fulmen_nn::{Linear, Module, scan_layers, scanned};
@@ -123,7 +124,7 @@ thread_local! {
 /// ```
 #[doc(hidden)]
 pub fn scanned<T>(record: impl FnOnce() -> T) -> (T, Vec<Vec<Variable>>) {
-    /// Goes on watching for the caller, also where the user's code panics.
+    /// Restores the list of an outer call, even if the user's code panics.
     struct Restore(Option<Vec<Vec<Variable>>>);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -137,7 +138,7 @@ pub fn scanned<T>(record: impl FnOnce() -> T) -> (T, Vec<Vec<Variable>>) {
     (value, variables)
 }
 
-/// The tensors along a new first axis: where they are the rows of one tensor, that one.
+/// Stacks the tensors along a new first axis. If they are all the rows of one tensor, in order, returns that tensor.
 fn stack<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Tensor {
     let tensors: Vec<&Tensor> = tensors.collect();
     let whole = tensors.first().and_then(|first| first.row_of()).map(|(whole, _)| whole);
@@ -152,8 +153,8 @@ fn stack<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Tensor {
     }
 }
 
-/// The values of all layers, stacked. Where each is gathered from parts that lie alike, the stacked parts, and how those of
-/// one layer lie.
+/// The stacked values of all layers. If each value is gathered from parts with the same sharding, stacks the parts instead,
+/// and also returns the sharding of one layer.
 fn stack_parts<'a>(values: impl Iterator<Item = &'a Tensor> + Clone) -> (Tensor, Option<Sharding>) {
     let gathered: Option<Vec<_>> = values.clone().map(Tensor::gathered_from).collect();
     match gathered.as_deref() {
@@ -165,12 +166,12 @@ fn stack_parts<'a>(values: impl Iterator<Item = &'a Tensor> + Clone) -> (Tensor,
     }
 }
 
-/// What a layer holds.
+/// The contents of a layer.
 #[derive(Default)]
 struct Contents {
-    /// All of it in words, for comparing.
+    /// Descriptions of all contents, to compare layers.
     entries: Vec<String>,
-    /// The cells of parameters and buffers, each once, and what they hold.
+    /// The cells of parameters and buffers, each once, and their values.
     cells: Vec<Variable>,
     values: Vec<Tensor>,
     streams: Vec<RandomStream>,
@@ -234,7 +235,7 @@ impl Visitor for Contents {
     }
 }
 
-/// Gives a layer what it held, also where the user's code panics.
+/// Gives a layer its own values again when dropped, even if the user's code panics.
 struct Restore<'a>(&'a Contents);
 
 impl Drop for Restore<'_> {

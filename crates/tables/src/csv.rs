@@ -150,7 +150,7 @@ struct Walk {
     /// The next file to open.
     next: usize,
     open: Option<OpenFile>,
-    /// What follows the last block, and how many records it takes.
+    /// The error to return after the last block, and the number of records that it stands for.
     failed: Option<(Error, usize)>,
     /// The number of the next record.
     index: usize,

@@ -242,7 +242,7 @@ impl Head {
         let mut bytes = vec![0; 1 << 18];
         for Tensor { name, ty, bytes: size, checksum } in &self.tensors {
             let (mut crc, mut left) = (crc32c(ty.as_bytes()), *size);
-            // Until the bytes end, not as many as the header claims.
+            // In pieces of limited size, because a damaged header may claim any number of bytes.
             while left > 0 {
                 let part = &mut bytes[..left.min(1 << 18) as usize];
                 file.read_exact(part).map_err(|source| Error::io(path, "cannot read the token file", source))?;

@@ -75,7 +75,7 @@ fn checkpoints_are_written_read_merged_copied_and_removed_in_a_bucket() {
 struct Faults {
     answer: Answer,
     first: usize,
-    /// Of the requests from the first on: that one alone, or all.
+    /// Whether all requests from the first on fail, or only the first.
     all: bool,
     requests: usize,
 }
@@ -98,7 +98,7 @@ const ANSWERS: [Answer; 5] = [
     Answer::Status(500),
     Answer::Status(429),
     Answer::Cut(7),
-    // The answer to what was done is lost; the connection breaks and nothing is done.
+    // The server does the work, but its answer is lost.
     Answer::Lose,
     Answer::LoseLate(Duration::ZERO),
 ];
@@ -143,7 +143,7 @@ fn fails_from_any_request_on(answer: Answer, server: &S3, faults: &Mutex<Option<
         *faults.lock().unwrap() = Some(Faults { answer, first, all: true, requests: 0 });
         let result = write(&store, 2, tensors, 1);
         let requests = faults.lock().unwrap().take().unwrap().requests;
-        // Whatever was said, what loads has the right bits. A commit whose answer was lost was done.
+        // Whatever `write` returns, a checkpoint that loads has the right bits. A commit whose answer was lost took effect.
         let step = newest_step(&patient, tensors);
         let Err(error) = result else {
             assert_eq!(step, Some(2));

@@ -22,7 +22,7 @@ pub(crate) const SMALL: [Divided<'static>; 4] = [
     ("empty", Dtype::F32, &[0, 3], &[1, 1]),
 ];
 
-/// The bytes of the element of a tensor at a position: no two near each other are alike.
+/// The bytes of a tensor's element at a position. Neighboring elements differ.
 pub(crate) fn element(name: &str, dtype: Dtype, position: u64) -> Vec<u8> {
     let mixed = (position + name.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed.to_le_bytes()[8 - dtype.bitsize() / 8..].to_vec()

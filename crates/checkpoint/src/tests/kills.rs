@@ -64,7 +64,7 @@ fn a_writer_that_is_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_g
         assert!((reached + 1..=reached + 2).contains(&first), "kill {kill}: {first} after {reached}");
         std::thread::sleep(Duration::from_micros(kill * 7919 % 40_000));
         child.kill().unwrap();
-        // What it still said before it died.
+        // The last step that it reported before it died.
         reached = steps.last().unwrap_or(first);
         child.wait().unwrap();
 

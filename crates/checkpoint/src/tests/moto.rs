@@ -1,5 +1,5 @@
-//! A real server of object stores on loopback, which Python's package index has: `moto`. It speaks S3's interface, of which
-//! Google's XML interface is a sibling. A machine without Python, or without the index, says that it skips the test.
+//! A real object store on loopback: `moto`, a package of Python's index. It implements S3's interface, which Google's XML
+//! interface resembles. Without Python or the index, the test is skipped with a message.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -52,7 +52,7 @@ impl Server {
         };
         let required = std::env::var_os("FULMEN_TEST_OBJECT_STORES").is_some_and(|set| !set.is_empty() && set != "0");
         assert!(!required, "FULMEN_TEST_OBJECT_STORES is set, and there is no server: {reason}");
-        // Past the test harness, which keeps what a passing test prints to itself.
+        // Written to stderr directly, because the test harness hides what a passing test prints.
         io::stderr().write_all(format!("\nskipped: {test}: {reason}\n").as_bytes()).unwrap();
         None
     }

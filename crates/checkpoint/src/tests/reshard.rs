@@ -65,7 +65,7 @@ fn merged_files_and_shards_open_with_every_reader_of_the_format() {
         assert!(view.tensor(name).unwrap().data() == whole, "{name}");
     }
     assert!(merge(&checkpoint, &*store, "one", &Merge::default()).unwrap_err().is_usage());
-    // A part has a name that says which it is; a whole tensor has its own.
+    // The name of a part includes its rectangle; a whole tensor keeps its name.
     let shards: Vec<Vec<u8>> = (0..3)
         .map(|process| fs::read(folder.path().join(format!("step_1/shard_{process}.safetensors"))).unwrap())
         .collect();

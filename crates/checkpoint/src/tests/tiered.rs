@@ -1,4 +1,4 @@
-//! Two levels: memory and a store that fails, waits, or loses what it has.
+//! Two levels: memory, and a store that fails, waits or loses its content.
 
 use std::fs;
 use std::io::{self, Write};
@@ -27,7 +27,7 @@ enum Mode {
 #[derive(Clone, Debug)]
 struct ControlledStore {
     inner: LocalStore,
-    /// How it is, and how many commits wait.
+    /// The current mode, and the number of commits that wait.
     mode: Arc<(Mutex<(Mode, usize)>, Condvar)>,
 }
 
@@ -182,7 +182,7 @@ fn the_newest_whole_checkpoint_of_both_levels_loads() {
     flip(2);
     let (step, skipped) = tiers.newest();
     assert!(step == Some(2) && skipped.len() == 1 && skipped[0].contains("/near/step_2"), "{skipped:?}");
-    // One that has no copy yet.
+    // A byte flips in a checkpoint that has no copy yet: the older one loads.
     tiers.far.set(Mode::Fails);
     write(&tiers.store(), 3, &SMALL, 2).unwrap();
     assert_eq!(tiers.newest().0, Some(3));
@@ -224,7 +224,7 @@ fn a_checkpoint_that_replaces_another_of_its_name_does_so_in_both() {
     tiers.far.set(Mode::Waits);
     save(2);
     tiers.far.until_one_waits();
-    // Until the manifest is there, the older one is whole; one more replaces what is being copied.
+    // Until the new manifest is copied, the older checkpoint stays complete. A third save replaces the one being copied.
     assert_eq!(far(), 1);
     save(3);
     assert_eq!(far(), 1);

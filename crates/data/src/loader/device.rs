@@ -38,8 +38,8 @@ impl HostBatch {
     /// devices needs it.
     ///
     /// # Errors
-    /// A sharding of other axes than the first; one that does not fit the batch size or the mesh; one by which a device
-    /// of this process needs rows that another process has read.
+    /// The sharding splits an axis other than the first; it does not fit the batch size or the mesh; or it gives a
+    /// device of this process rows that another process has read.
     pub fn to_devices(&self, runtime: &Runtime, sharding: &Sharding) -> Result<DeviceBatch> {
         if sharding.axes().len() > 1 {
             return Err(Error::usage(format!(

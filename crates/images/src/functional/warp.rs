@@ -26,7 +26,7 @@ pub(crate) fn check_interpolation(mode: Interpolation) -> Result<()> {
     }
 }
 
-/// Resamples an image of `size` (width, height), whose rows come from `places` in this one: from the nearest pixel (of
+/// Resamples an image of `size` (width, height), whose rows come from `points` in this one: from the nearest pixel (of
 /// two equally near, the one with the even index), or from the four surrounding pixels, weighted by distance, with the
 /// fill's color outside.
 pub(super) fn warp<I: Iterator<Item = SourcePoint>>(

@@ -32,10 +32,10 @@ pub struct GenerationConfig {
     /// The tokens that end a sequence.
     #[serde(deserialize_with = "one_or_many")]
     pub eos_token_id: Vec<i32>,
-    /// The token that the last of `max_new_tokens` is, if the sequence has not ended before; several compete.
+    /// The token in the last position of `max_new_tokens`, if the sequence has not ended before. Of several, the likeliest.
     #[serde(deserialize_with = "one_or_many")]
     pub forced_eos_token_id: Vec<i32>,
-    /// Tokens that are never written, each as a list of its own: `[[7], [8]]`. One that ends a sequence may be.
+    /// Tokens that are never generated, each in its own list: `[[7], [8]]`. End tokens are allowed even if they are listed.
     pub bad_words_ids: Vec<Vec<i32>>,
     /// Whether a beam search makes the probabilities of the tokens that are left sum to 1 again.
     pub renormalize_logits: bool,
@@ -123,8 +123,8 @@ impl GenerationConfig {
         is_one_of(tokens, &self.eos_token_id)
     }
 
-    /// The logits or log-probabilities `[…, vocabulary]` of what follows `step` new tokens, an i32 scalar, with those of
-    /// forbidden tokens at -∞.
+    /// The logits or log-probabilities `[…, vocabulary]` of the token after `step` new ones, an i32 scalar. Forbidden tokens
+    /// get −∞.
     pub(super) fn restrict(&self, scores: &Tensor, step: &Tensor) -> Tensor {
         let tokens = Tensor::arange(DType::I32, scores.size(-1));
         let mut scores = scores.clone();

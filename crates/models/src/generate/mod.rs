@@ -20,17 +20,17 @@ pub trait CausalLm {
     /// A cache for `batch` sequences of up to `max_len` tokens, with none in it.
     fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache;
 
-    /// The logits `[batch, vocabulary]` of what follows the last of `ids`, the i32 `[batch, count]` tokens that come after
-    /// those in the cache; and the cache with theirs.
+    /// The logits `[batch, vocabulary]` of the token after `ids`, and the cache extended by `ids`. `ids`, i32
+    /// `[batch, count]`, follow the tokens in the cache.
     fn next_token_logits(&self, ids: &Tensor, cache: &StaticCache) -> (Tensor, StaticCache);
 
-    /// The most tokens of a sequence; `None` if there is no limit.
+    /// The maximum number of tokens in a sequence; `None` if there is no limit.
     fn max_positions(&self) -> Option<usize>;
 }
 
-/// The tokens, i32 `[batch, max_new_tokens]`, that follow the prompts; behind the end of one, padding.
+/// The tokens, i32 `[batch, max_new_tokens]`, that follow the prompts; after the end of a sequence, padding.
 ///
-/// The choice is that of transformers' `generate`: the likeliest token in each step, a sampled one
+/// Tokens are chosen as by transformers' `generate`: the likeliest token in each step, a sampled one
 /// (`do_sample`), or the likeliest sequences of a beam search (`num_beams`). The loop ends early
 /// once all sequences have ended.
 ///

@@ -77,17 +77,17 @@ impl Norm<'_> {
 }
 
 /// Mean and variance along `axes` in a single pass. Computing the mean first would read a large
-/// input twice, and devices would communicate twice. The shift by `near`, any number close to the
+/// input twice, and devices would communicate twice. The shift by `shift`, any number close to the
 /// mean, cancels out; without it, the difference of two large squares would lose digits.
-fn in_one_pass(x: &Tensor, axes: &[isize], running_mean: &Tensor) -> (Tensor, Tensor) {
+fn in_one_pass(x: &Tensor, axes: &[isize], shift: &Tensor) -> (Tensor, Tensor) {
     // Infinite or NaN running statistics must not affect the statistics of a finite batch.
-    let running_mean = running_mean.is_finite().select(running_mean, &running_mean.zeros_like()).detach();
-    let shifted = x - &running_mean;
+    let shift = shift.is_finite().select(shift, &shift.zeros_like()).detach();
+    let shifted = x - &shift;
     let mean = shifted.mean_keepdim(axes);
     let square = (&shifted * &shifted).mean_keepdim(axes);
     // Rounding may give a negative number.
     let var = (square - &mean * &mean).maximum(0.0);
-    (mean + running_mean, var)
+    (mean + shift, var)
 }
 
 /// The number of values in each channel.

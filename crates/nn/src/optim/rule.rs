@@ -99,7 +99,7 @@ pub(super) trait Rule: Debug {
     /// The name in messages.
     const NAME: &'static str;
 
-    /// Whether each element of a parameter changes by its own gradient and by what is remembered of it, and by nothing else.
+    /// Whether the update of each element of a parameter depends only on the gradient and the state of that element.
     const ELEMENTWISE: bool;
 
     fn common(&self) -> &Common;
