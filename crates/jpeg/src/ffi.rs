@@ -124,8 +124,8 @@ pub(crate) struct Opened<'a> {
 }
 
 impl Opened<'_> {
-    /// Decodes a window. `space` is a J_COLOR_SPACE with `channels` values a pixel. Afterwards `into` holds `rows` rows of
-    /// `stride` bytes, and the window says which columns they begin with.
+    /// Decodes a window. `space` is a J_COLOR_SPACE with `channels` values a pixel. Afterwards `into` holds `rows` rows
+    /// of `stride` bytes, and the window says which columns they begin with.
     pub(crate) fn decode(
         &mut self,
         space: u32,

@@ -90,8 +90,8 @@ impl Span {
     }
 }
 
-/// Attention of the queries, `[batch, heads, count, width]`, to the keys and values of `[batch, key heads, …]`: to their
-/// own, or to those in the cache, where they are put first.
+/// Attention of queries `[batch, heads, count, width]` to keys and values `[batch, key heads, count, width]`. With a
+/// cache, keys and values are first appended to it, and the queries attend to everything in it.
 pub(crate) fn attend(
     attention: Attention,
     [q, k, v]: [&Tensor; 3],
@@ -106,7 +106,7 @@ pub(crate) fn attend(
     }
 }
 
-/// Attention of tokens `[batch, length, features]` to each other, by the layers that make queries, keys and values.
+/// Self-attention of tokens `[batch, length, features]`. `projections` make the queries, keys and values.
 pub(crate) fn self_attention(attention: Attention, projections: [&Linear; 3], x: &Tensor, heads: usize) -> Tensor {
     let [q, k, v] = projections.map(|projection| split_heads(&projection.forward(x), heads));
     join_heads(&attention.forward(q, k, v))

@@ -97,7 +97,7 @@ impl Config {
         }
     }
 
-    /// The most tokens of a text.
+    /// The maximum number of tokens in a text.
     pub fn max_length(&self) -> usize {
         self.max_position_embeddings.saturating_sub(self.first_position().unwrap_or(0))
     }
@@ -157,7 +157,7 @@ pub struct Embeddings {
     pub position_embeddings: Embedding,
     /// `[segments, features]`.
     pub token_type_embeddings: Embedding,
-    /// Of the sum.
+    /// The normalization of the sum.
     #[module(rename = "LayerNorm")]
     pub layer_norm: LayerNorm,
     dropout: Dropout,
@@ -225,7 +225,7 @@ pub struct Dense {
 pub struct Output {
     /// `[out, in]`.
     pub dense: Linear,
-    /// Of the sum.
+    /// The normalization of the sum.
     #[module(rename = "LayerNorm")]
     pub layer_norm: LayerNorm,
     dropout: Dropout,
@@ -361,7 +361,7 @@ pub struct BertForMaskedLm {
 /// The head of a [`BertForMaskedLm`].
 #[derive(Module)]
 pub struct MaskedLmHead {
-    /// All of it.
+    /// The layers of the head.
     pub predictions: Predictions,
 }
 
@@ -381,14 +381,14 @@ pub struct Predictions {
 pub struct Transform {
     /// `[features, features]`.
     pub dense: Linear,
-    /// Of the result.
+    /// The normalization of the result.
     #[module(rename = "LayerNorm")]
     pub layer_norm: LayerNorm,
 }
 
 impl BertForMaskedLm {
     /// The logits `[batch, length, vocabulary]` of each token. `ids`, integers `[batch, length]`; `token_type_ids`, the
-    /// same shape, says which segment a token is of, all 0 without; `attention_mask`, the same shape, is 0 at padding.
+    /// same shape, is the segment of each token, by default 0; `attention_mask`, the same shape, is 0 at padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
@@ -465,13 +465,13 @@ pub struct Pooled {
     /// Embeddings and layers.
     #[module(flatten)]
     pub encoder: Encoder,
-    /// Of the first token.
+    /// The layer over the first token.
     pub pooler: Dense,
 }
 
 impl BertForSequenceClassification {
-    /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `token_type_ids`, the same shape, says which
-    /// segment a token is of, all 0 without; `attention_mask`, the same shape, is 0 at padding.
+    /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `token_type_ids`, the same shape, is the
+    /// segment of each token, by default 0; `attention_mask`, the same shape, is 0 at padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
@@ -520,7 +520,7 @@ impl Pretrained for BertForSequenceClassification {
     }
 }
 
-/// Settings that would make another model.
+/// Settings for which only one value is supported; other values would change the model.
 pub(crate) const FIXED: &[(&str, &str)] =
     &[("is_decoder", "false"), ("add_cross_attention", "false"), ("position_embedding_type", "\"absolute\"")];
 
@@ -548,7 +548,7 @@ mod tests {
         let (model, expected) = load::<BertForSequenceClassification>("bert-classifier");
         expected.check(&borrowed(&[("logits", model.forward(&ids, Some(&kinds), Some(&mask)))]));
 
-        // Padding is seen from the ids too.
+        // Positions also skip padding that only the ids show.
         let (model, expected) = load::<RobertaForMaskedLm>("roberta");
         let [ids, mask] = ["input_ids", "attention_mask"].map(|name| expected.tensor(name));
         expected.check(&borrowed(&[("logits", model.forward(&ids, Some(&mask)))]));

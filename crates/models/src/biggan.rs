@@ -1,5 +1,5 @@
-//! BigGAN: a generator and a discriminator conditioned on the class. Brock et al. 2018, "Large Scale GAN Training for High
-//! Fidelity Natural Image Synthesis".
+//! BigGAN: a generator and a discriminator conditioned on the class. Brock et al. 2018, "Large Scale GAN Training for
+//! High Fidelity Natural Image Synthesis".
 //!
 //! Both consist of residual blocks with spectral normalization, and attention over positions at one
 //! size. In the generator, the scales and shifts of normalizations come from the class's embedding

@@ -1,5 +1,5 @@
-//! DCGAN: a generator and a discriminator of plain convolutions. Radford et al. 2015, "Unsupervised Representation Learning
-//! with Deep Convolutional Generative Adversarial Networks".
+//! DCGAN: a generator and a discriminator of plain convolutions. Radford et al. 2015, "Unsupervised Representation
+//! Learning with Deep Convolutional Generative Adversarial Networks".
 //!
 //! Parameters have the names of PyTorch's example (`main.0.weight`, …), so its checkpoints can be
 //! loaded.

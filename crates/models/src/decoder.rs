@@ -87,7 +87,7 @@ pub struct Config {
     pub mlp_bias: bool,
     /// The dropout of attention weights.
     pub attention_dropout: f64,
-    /// Whether the head shares the weight of the token embedding; Gemma's is if not given.
+    /// Whether the head shares the weight of the token embedding; by default only in Gemma.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tie_word_embeddings: Option<bool>,
     /// The rotations as in transformers 5: `rope_theta`, `rope_type` and its settings; or such a
@@ -315,20 +315,20 @@ pub struct Model {
     pub norm: Norm,
 }
 
-/// A layer: `x + self_attn(norm(x))`, and of that `x + mlp(norm(x))`.
+/// A layer: `h = x + self_attn(norm(x))`, then `h + mlp(norm(h))`.
 #[derive(Module)]
 pub struct Layer {
     /// Attention to earlier tokens.
     pub self_attn: SelfAttention,
     /// The gated network.
     pub mlp: Mlp,
-    /// Before attention.
+    /// The normalization before attention.
     pub input_layernorm: Norm,
-    /// Before the network; in Gemma 2 and 3, after attention.
+    /// The normalization before the network; in Gemma 2 and 3, after attention.
     pub post_attention_layernorm: Norm,
-    /// Gemma 2 and 3: before the network.
+    /// In Gemma 2 and 3, the normalization before the network.
     pub pre_feedforward_layernorm: Option<Norm>,
-    /// Gemma 2 and 3: after the network.
+    /// In Gemma 2 and 3, the normalization after the network.
     pub post_feedforward_layernorm: Option<Norm>,
 }
 
@@ -343,9 +343,9 @@ pub struct SelfAttention {
     pub v_proj: Linear,
     /// `[features, heads·width]`.
     pub o_proj: Linear,
-    /// Of each head of queries.
+    /// The normalization of each query head.
     pub q_norm: Option<Norm>,
-    /// Of each head of keys.
+    /// The normalization of each key head.
     pub k_norm: Option<Norm>,
     dropout: Dropout,
     #[module(skip)]
@@ -453,7 +453,7 @@ impl Layer {
     }
 }
 
-/// The positions of tokens, and what each of them sees.
+/// The positions of tokens, and the masks of the keys that each token sees.
 struct AttentionMasks {
     positions: Tensor,
     full: Tensor,
@@ -540,7 +540,7 @@ impl CausalLm for Decoder {
         })
     }
 
-    /// Rotations have no limit.
+    /// `None`, because rotations work at any position.
     fn max_positions(&self) -> Option<usize> {
         None
     }
@@ -554,7 +554,7 @@ impl Pretrained for Decoder {
         &[("use_bidirectional_attention", "false"), ("pretraining_tp", "1")];
     const BASE_MODEL_PREFIX: &'static str = "model";
     const HEAD: &'static [&'static str] = &["lm_head"];
-    /// Tables in old files.
+    /// Tables that only old files have.
     const IGNORED: &'static [&'static str] = &["rotary_emb.inv_freq"];
 
     fn new(config: Config) -> Result<Decoder> {

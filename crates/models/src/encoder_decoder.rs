@@ -8,7 +8,7 @@ use crate::{CausalLm, MODELS, Prompt, StaticCache};
 
 /// A model with an encoder and a decoder.
 pub(crate) trait EncoderDecoder {
-    /// For faults.
+    /// The name of the operation in faults.
     fn name(&self) -> &'static str;
 
     /// The first token of the decoder.
@@ -27,7 +27,7 @@ pub(crate) trait EncoderDecoder {
     /// A cache for `batch` sequences.
     fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache;
 
-    /// The most tokens of the decoder.
+    /// The maximum number of tokens of the decoder; `None` if there is no limit.
     fn max_positions(&self) -> Option<usize>;
 }
 

@@ -63,7 +63,7 @@ pub trait Pretrained: Module + Sized {
     /// positions.
     const IGNORED: &'static [&'static str] = &[];
 
-    /// The name here of a parameter that older files call `name`.
+    /// The current name of a parameter that older files call `name`.
     fn current_name(name: &str) -> String {
         name.into()
     }

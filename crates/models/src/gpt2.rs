@@ -22,7 +22,7 @@ pub struct Config {
     pub model_type: String,
     /// The size of the vocabulary.
     pub vocab_size: usize,
-    /// The most tokens of a sequence.
+    /// The maximum number of tokens in a sequence.
     pub n_positions: usize,
     /// The number of features of a token.
     pub n_embd: usize,
@@ -120,14 +120,14 @@ pub struct Transformer {
     pub ln_f: LayerNorm,
 }
 
-/// A block: `x + attn(ln_1(x))`, and of that `x + mlp(ln_2(x))`.
+/// A block: `h = x + attn(ln_1(x))`, then `h + mlp(ln_2(h))`.
 #[derive(Module)]
 pub struct Block {
-    /// Before attention.
+    /// The normalization before attention.
     pub ln_1: LayerNorm,
     /// Attention to earlier tokens.
     pub attn: SelfAttention,
-    /// Before the network.
+    /// The normalization before the network.
     pub ln_2: LayerNorm,
     /// The network of two layers.
     pub mlp: Mlp,

@@ -44,7 +44,7 @@ impl Labels {
         Labels::new((0..count).map(|id| format!("LABEL_{id}")))
     }
 
-    /// How many classes there are.
+    /// The number of classes.
     pub fn len(&self) -> usize {
         self.id2label.len()
     }

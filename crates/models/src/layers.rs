@@ -15,9 +15,9 @@ pub(crate) struct LayerOptions {
     pub(crate) scan_layers: bool,
 }
 
-/// Runs the layers one after the other and collects their updated caches. `layer` gets a layer's number, its input and its
-/// cache, if there is one. The options apply only without a cache. Layers of the same `kind` differ only in their values; a
-/// scan calls `layer` only for the layers of its first step.
+/// Runs the layers one after the other and collects their updated caches. `layer` gets a layer's number, its input and
+/// its cache, if there is one. The options apply only without a cache. Layers of the same `kind` differ only in their
+/// values; a scan calls `layer` only for the layers of its first step.
 pub(crate) fn run_layers<L: Module>(
     x: Tensor,
     layers: &[L],
@@ -58,8 +58,8 @@ pub(crate) fn run_layers<L: Module>(
     (x, None)
 }
 
-/// The length of the repeated pattern at the start of `kinds`, and the number of its repetitions. Of all patterns, it is
-/// the one that covers the most layers with one loop. If nothing repeats, it is a single layer.
+/// The length of the repeated pattern at the start of `kinds`, and the number of its repetitions. Of all patterns, it
+/// is the one that covers the most layers with one loop. If nothing repeats, it is a single layer.
 fn repetition(kinds: &[bool]) -> (usize, usize) {
     let times = |period: usize| {
         let repeated = kinds.iter().zip(&kinds[period..]).take_while(|(a, b)| a == b).count();

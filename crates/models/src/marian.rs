@@ -16,8 +16,8 @@ use crate::encoder_decoder::{Decoding, EncoderDecoder, Memory};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, Error, MODELS, Pretrained, Result, StaticCache, init};
 
-/// The settings, with the names of `config.json`. The default is transformers'; [`Config::base`] and [`Config::big`] are
-/// those of the paper.
+/// The settings, with the names of `config.json`. The default is transformers'; [`Config::base`] and [`Config::big`]
+/// are those of the paper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -31,7 +31,7 @@ pub struct Config {
     pub share_encoder_decoder_embeddings: bool,
     /// Whether the head shares the weight of the decoder's token embedding.
     pub tie_word_embeddings: bool,
-    /// The most tokens of a text.
+    /// The maximum number of tokens in a text.
     pub max_position_embeddings: usize,
     /// The number of features of a token.
     pub d_model: usize,
@@ -193,7 +193,7 @@ pub struct Marian {
 /// Encoder and decoder: transformers' `MarianModel`.
 #[derive(Module)]
 pub struct Model {
-    /// The tokens' embedding where both have one, `[vocabulary, features]`.
+    /// The token embedding, if encoder and decoder share it, `[vocabulary, features]`.
     pub shared: Option<Embedding>,
     /// The encoder.
     pub encoder: Encoder,
@@ -221,12 +221,12 @@ pub struct Decoder {
     dropout: Dropout,
 }
 
-/// A layer of the encoder: `norm(x + self_attn(x))`, and of that `norm(x + fc2(activation(fc1(x))))`.
+/// A layer of the encoder: `h = norm(x + self_attn(x))`, then `norm(h + fc2(activation(fc1(h))))`.
 #[derive(Module)]
 pub struct EncoderLayer {
     /// Attention to all tokens.
     pub self_attn: MultiHeadAttention,
-    /// After it.
+    /// The normalization after self-attention.
     pub self_attn_layer_norm: LayerNorm,
     #[module(flatten)]
     network: Network,
@@ -238,11 +238,11 @@ pub struct EncoderLayer {
 pub struct DecoderLayer {
     /// Attention to earlier tokens.
     pub self_attn: MultiHeadAttention,
-    /// After it.
+    /// The normalization after self-attention.
     pub self_attn_layer_norm: LayerNorm,
     /// Attention to the encoder's output.
     pub encoder_attn: MultiHeadAttention,
-    /// After it.
+    /// The normalization after attention to the encoder's output.
     pub encoder_attn_layer_norm: LayerNorm,
     #[module(flatten)]
     network: Network,
@@ -329,8 +329,8 @@ impl Network {
 }
 
 impl Marian {
-    /// The logits `[batch, decoder length, vocabulary]` of the token after each of `decoder_ids`, integers
-    /// `[batch, decoder length]`, given `ids`, integers `[batch, length]`. `attention_mask`, of the shape of `ids`, is 0 at
+    /// The logits `[batch, decoder length, vocabulary]` of the token after each of `decoder_ids`, integers `[batch,
+    /// decoder length]`, given `ids`, integers `[batch, length]`. `attention_mask`, of the shape of `ids`, is 0 at
     /// padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
@@ -451,7 +451,7 @@ impl Pretrained for Marian {
     ];
     const BASE_MODEL_PREFIX: &'static str = "model";
     const HEAD: &'static [&'static str] = &["lm_head", "final_logits_bias"];
-    /// Tables of sines and cosines.
+    /// Tables of sines and cosines, which are computed instead.
     const IGNORED: &'static [&'static str] = &["embed_positions.weight"];
 
     fn new(config: Config) -> Result<Marian> {

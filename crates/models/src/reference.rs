@@ -43,8 +43,8 @@ impl Expected {
         all.chunks(length).map(<[u32]>::to_vec).collect()
     }
 
-    /// Computes all as one program and compares each with the file's value of that name: at most `1e-4` off, measured
-    /// by the largest expected number.
+    /// Computes all tensors as one program, and compares each with the file's value of the same name. The tolerance is
+    /// 1e-4 of the largest expected number.
     #[track_caller]
     pub(crate) fn check(&self, actual: &[(&str, &Tensor)]) {
         let tensors: Vec<&Tensor> = actual.iter().map(|(_, tensor)| *tensor).collect();
@@ -64,8 +64,8 @@ impl Expected {
     }
 }
 
-/// The outputs of a decoder without a cache, under the names of the expected ones: the logits, and the greedy tokens, each
-/// the likeliest after the whole sequence before it.
+/// The outputs of a decoder without a cache, under the names of the expected ones: the logits, and the greedy tokens,
+/// each the likeliest after the whole sequence before it.
 #[track_caller]
 pub(crate) fn without_cache(expected: &Expected, forward: impl Fn(&Tensor) -> Tensor) -> Vec<(&'static str, Tensor)> {
     let (ids, greedy) = (expected.tensor("ids"), expected.tensor("greedy"));

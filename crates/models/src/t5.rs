@@ -37,7 +37,7 @@ pub struct Config {
     pub num_heads: usize,
     /// Ranges of distances that have a bias of their own.
     pub relative_attention_num_buckets: usize,
-    /// The distance from which on all share the last range.
+    /// Distances from this one on share the last range.
     pub relative_attention_max_distance: usize,
     /// All dropouts.
     pub dropout_rate: f64,
@@ -49,8 +49,9 @@ pub struct Config {
     pub feed_forward_proj: String,
     /// Whether the head shares the weight of the token embedding; T5 1.1's is not.
     pub tie_word_embeddings: bool,
-    /// Whether the features are divided by the root of `d_model` before the head, as in T5 but not in T5 1.1. If a config
-    /// does not set it, it equals `tie_word_embeddings`. transformers 5 sets it, and declares the head of T5 1.1 as tied.
+    /// Whether the features are divided by the root of `d_model` before the head, as in T5 but not in T5 1.1. If a
+    /// config does not set it, it equals `tie_word_embeddings`. transformers 5 sets it, and declares the head of T5 1.1
+    /// as tied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_decoder_outputs: Option<bool>,
     /// The first token of the decoder.
@@ -137,9 +138,9 @@ impl Config {
 pub struct T5 {
     /// The tokens' embedding, `[vocabulary, features]`.
     pub shared: Embedding,
-    /// Reads.
+    /// The encoder.
     pub encoder: Stack,
-    /// Writes.
+    /// The decoder.
     pub decoder: Stack,
     /// The output projection from features to logits, `[vocabulary, features]`.
     pub lm_head: Linear,
@@ -156,7 +157,7 @@ pub struct T5 {
 /// An encoder or a decoder.
 #[derive(Module)]
 pub struct Stack {
-    /// The tokens' embedding again.
+    /// The token embedding, the same as [`T5::shared`].
     pub embed_tokens: Embedding,
     /// The blocks.
     pub block: Vec<Block>,
@@ -173,7 +174,7 @@ struct Distances {
     bidirectional: bool,
     /// The range of each distance, from 0 to the largest.
     ranges: Vec<i32>,
-    /// How many ranges there are for one direction.
+    /// The number of ranges for one direction.
     count: usize,
 }
 
@@ -182,13 +183,13 @@ struct Distances {
 pub struct Block {
     /// Self-attention.
     pub self_attention: SelfAttention,
-    /// Before it.
+    /// The normalization before self-attention.
     pub self_norm: RmsNorm,
-    /// To the encoder's tokens, and the normalization before it.
+    /// Attention to the encoder's tokens, and the normalization before it.
     pub cross_attention: Option<(SelfAttention, RmsNorm)>,
     /// The network.
     pub dense: Dense,
-    /// Before it.
+    /// The normalization before the network.
     pub dense_norm: RmsNorm,
     dropout: Dropout,
 }
@@ -401,8 +402,8 @@ impl Stack {
 }
 
 impl T5 {
-    /// The logits `[batch, decoder length, vocabulary]` of the token after each of `decoder_ids`, integers
-    /// `[batch, decoder length]`, given `ids`, integers `[batch, length]`. `attention_mask`, of the shape of `ids`, is 0 at
+    /// The logits `[batch, decoder length, vocabulary]` of the token after each of `decoder_ids`, integers `[batch,
+    /// decoder length]`, given `ids`, integers `[batch, length]`. `attention_mask`, of the shape of `ids`, is 0 at
     /// padding.
     ///
     /// Poisoned if the shapes do not fit.
@@ -460,7 +461,7 @@ impl EncoderDecoder for T5 {
         StaticCache::new(decoder.block.iter().map(layer))
     }
 
-    /// Distances have no end.
+    /// `None`, because any distance has a range.
     fn max_positions(&self) -> Option<usize> {
         None
     }

@@ -1,7 +1,7 @@
 //! [`scan_layers`]: equal modules in sequence as one loop, whose body is in the program only once.
 //!
-//! The modules do not change. While the body is recorded, the first module holds one slice of the stacked values of all of
-//! them; afterwards each module holds its own values again.
+//! The modules do not change. While the body is recorded, the first module holds one slice of the stacked values of all
+//! of them; afterwards each module holds its own values again.
 
 use std::cell::RefCell;
 
@@ -11,19 +11,19 @@ use crate::random_stream::State;
 use crate::record::NN;
 use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
 
-/// Runs `x` through the layers as one [`scan`]: `f` is called once, with the first layer, and records the body of a loop
-/// over all of them. Many equal layers compile in the time of one. Values, gradients and random numbers are the same as
-/// with `layers.fold(x, |x, layer| f(layer, x))`.
+/// Runs `x` through the layers as one [`scan`]: `f` is called once, with the first layer, and records the body of a
+/// loop over all of them. Many equal layers compile in the time of one. Values, gradients and random numbers are the
+/// same as with `layers.fold(x, |x, layer| f(layer, x))`.
 ///
-/// The layers keep their parameters and their names. The program stacks the values before the loop, which needs memory for
-/// a second copy of the layers' parameters. In a training step of the Trainer, no second copy is needed with optimizers that
-/// update each element independently: there, the parameters of all layers are already one array. Parameters that a strategy
-/// such as FSDP splits between steps stay split: the loop gathers one layer at a time, and does so again in the backward
-/// pass.
+/// The layers keep their parameters and their names. The program stacks the values before the loop, which needs memory
+/// for a second copy of the layers' parameters. In a training step of the Trainer, no second copy is needed with
+/// optimizers that update each element independently: there, the parameters of all layers are already one array.
+/// Parameters that a strategy such as FSDP splits between steps stay split: the loop gathers one layer at a time, and
+/// does so again in the backward pass.
 ///
-/// The layers must be equal except for their values: the same names, dtypes and shapes, all in training or all in evaluation
-/// mode. Settings that are not parameters, such as a stride, must be equal too, but they are not compared. If two kinds of
-/// layers alternate, scan pairs: `scan_layers(layers.chunks(2), …)`.
+/// The layers must be equal except for their values: the same names, dtypes and shapes, all in training or all in
+/// evaluation mode. Settings that are not parameters, such as a stride, must be equal too, but they are not compared.
+/// If two kinds of layers alternate, scan pairs: `scan_layers(layers.chunks(2), …)`.
 ///
 /// Poisoned for layers that differ, and for an `f` that changes shape or dtype.
 ///
@@ -108,8 +108,8 @@ thread_local! {
     static SCANNED: RefCell<Option<Vec<Vec<Variable>>>> = const { RefCell::new(None) };
 }
 
-/// Runs `record`, and returns the variables that [`scan_layers`] stacked in it: for each loop and each name in a layer, the
-/// variables of all layers in order. The Trainer keeps such parameters as one array.
+/// Runs `record`, and returns the variables that [`scan_layers`] stacked in it: for each loop and each name in a layer,
+/// the variables of all layers in order. The Trainer keeps such parameters as one array.
 ///
 /// ```
 /// use fulmen_nn::{Linear, Module, scan_layers, scanned};
@@ -153,8 +153,8 @@ fn stack<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Tensor {
     }
 }
 
-/// The stacked values of all layers. If each value is gathered from parts with the same sharding, stacks the parts instead,
-/// and also returns the sharding of one layer.
+/// The stacked values of all layers. If each value is gathered from parts with the same sharding, stacks the parts
+/// instead, and also returns the sharding of one layer.
 fn stack_parts<'a>(values: impl Iterator<Item = &'a Tensor> + Clone) -> (Tensor, Option<Sharding>) {
     let gathered: Option<Vec<_>> = values.clone().map(Tensor::gathered_from).collect();
     match gathered.as_deref() {

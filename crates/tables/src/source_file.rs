@@ -177,8 +177,8 @@ pub(crate) fn describe(name: &str, inputs: &[Arc<SourceFile>]) -> String {
     format!("{name}({}{first})", inputs.len())
 }
 
-/// The files of a location: those that match its pattern, and, for folders, those [below](files_below) whose names end in
-/// one of `extensions`.
+/// The files of a location: those that match its pattern, and, for folders, those [below](files_below) whose names end
+/// in one of `extensions`.
 pub(crate) fn expand(location: &Location, extensions: &[&str]) -> Result<Vec<Location>> {
     let mut files = Vec::new();
     for entry in location.expand()? {
@@ -198,9 +198,9 @@ pub(crate) fn expand(location: &Location, extensions: &[&str]) -> Result<Vec<Loc
     }
 }
 
-/// The files below a folder whose names end in one of `extensions`, each with its path relative to the folder. Folders that
-/// begin with `.` or `__` are skipped, because they belong to tools: editors' checkpoints, download caches, metadata in
-/// archives.
+/// The files below a folder whose names end in one of `extensions`, each with its path relative to the folder. Folders
+/// that begin with `.` or `__` are skipped, because they belong to tools: editors' checkpoints, download caches,
+/// metadata in archives.
 pub(crate) fn files_below(folder: &Location, extensions: &[&str]) -> Result<Vec<(Location, String)>> {
     let base = folder.to_string();
     let named = folder.list()?.into_iter().filter(|file| ends_in(file, extensions)).map(|file| {

@@ -143,7 +143,8 @@ fn fails_from_any_request_on(answer: Answer, server: &S3, faults: &Mutex<Option<
         *faults.lock().unwrap() = Some(Faults { answer, first, all: true, requests: 0 });
         let result = write(&store, 2, tensors, 1);
         let requests = faults.lock().unwrap().take().unwrap().requests;
-        // Whatever `write` returns, a checkpoint that loads has the right bits. A commit whose answer was lost took effect.
+        // Whatever `write` returns, a checkpoint that loads has the right bits. A commit whose answer was lost took
+        // effect.
         let step = newest_step(&patient, tensors);
         let Err(error) = result else {
             assert_eq!(step, Some(2));

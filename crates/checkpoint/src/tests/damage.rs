@@ -1,4 +1,5 @@
-//! A byte that flipped, a file that is cut short or missing, a newer version: each an error, and an older checkpoint loads.
+//! A byte that flipped, a file that is cut short or missing, a newer version: each an error, and an older checkpoint
+//! loads.
 
 use std::fs;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! A real object store on loopback: `moto`, a package of Python's index. It implements S3's interface, which Google's XML
-//! interface resembles. Without Python or the index, the test is skipped with a message.
+//! A real object store on loopback: `moto`, a package of Python's index. It implements S3's interface, which Google's
+//! XML interface resembles. Without Python or the index, the test is skipped with a message.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -16,8 +16,8 @@ const PACKAGES: [&str; 3] = ["moto[s3]==5.2.5", "flask==3.1.3", "flask-cors==6.0
 const INSTALL: Duration = Duration::from_secs(300);
 const START: Duration = Duration::from_secs(120);
 
-/// The server on a port. To Google's stores the client sends a header without a token where a key asks for none, which `moto`
-/// cannot read.
+/// The server on a port. To Google's stores the client sends a header without a token where a key asks for none, which
+/// `moto` cannot read.
 const SERVE: &str = r#"
 import sys
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app

@@ -1,4 +1,5 @@
-//! What some processes write, others read in other parts; merged files hold the same; every reader of the format opens them.
+//! What some processes write, others read in other parts; merged files hold the same; every reader of the format opens
+//! them.
 
 use std::fs;
 

@@ -224,7 +224,8 @@ fn a_checkpoint_that_replaces_another_of_its_name_does_so_in_both() {
     tiers.far.set(Mode::Waits);
     save(2);
     tiers.far.until_one_waits();
-    // Until the new manifest is copied, the older checkpoint stays complete. A third save replaces the one being copied.
+    // Until the new manifest is copied, the older checkpoint stays complete. A third save replaces the one being
+    // copied.
     assert_eq!(far(), 1);
     save(3);
     assert_eq!(far(), 1);

@@ -246,7 +246,8 @@ impl DataLoader {
         self.inner.setup.stats.bad.get()
     }
 
-    /// Whether the sampler has divided the samples among the processes ([`Sampler::is_presharded`](crate::Sampler::is_presharded)).
+    /// Whether the sampler has divided the samples among the processes
+    /// ([`Sampler::is_presharded`](crate::Sampler::is_presharded)).
     pub fn is_presharded(&self) -> bool {
         self.inner.setup.shard.is_presharded
     }

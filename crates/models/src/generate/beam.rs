@@ -1,17 +1,18 @@
-//! Beam search, as transformers does it: `num_beams` sequences are kept open, each step makes the likeliest continuations
-//! of all of them, and those that end compete by their log-probability over a power of their length.
+//! Beam search, as transformers does it: `num_beams` sequences are kept open, each step makes the likeliest
+//! continuations of all of them, and finished sequences compete by their log-probability, divided by a power of their
+//! length.
 
 use fulmen_tensor::{DType, Refusal, Scope, Tensor, while_loop};
 
 use super::{CausalLm, GenerationConfig, StaticCache};
 use crate::MODELS;
 
-/// The score of a sequence that is out of the race.
+/// The score of an excluded sequence.
 const OUT: f64 = -1e9;
 
 /// The state of the loop, besides the cache.
 struct Beams {
-    /// How many tokens there are, an i32 scalar.
+    /// The number of generated tokens, an i32 scalar.
     step: Tensor,
     /// Whether the search continues, a bool scalar.
     goes_on: Tensor,
@@ -19,19 +20,19 @@ struct Beams {
     open: Tensor,
     /// Their log-probabilities, f32 `[batch, beams]`.
     open_scores: Tensor,
-    /// The best that ended, i32 `[batch, beams, new]`.
+    /// The best finished sequences, i32 `[batch, beams, new]`.
     ended: Tensor,
     /// Their scores, f32 `[batch, beams]`.
     ended_scores: Tensor,
-    /// Which of them there are, bool `[batch, beams]`.
+    /// Which of the finished sequences exist, bool `[batch, beams]`.
     is_ended: Tensor,
-    /// Whether an open one can still become better than one that ended, bool `[batch, 1]`.
+    /// Whether an open sequence can still surpass a finished one, bool `[batch, 1]`.
     improvable: Tensor,
     /// The next-token logits of the open sequences, f32 `[batch·beams, vocabulary]`.
     logits: Tensor,
 }
 
-/// How many tensors [`Beams`] are.
+/// The number of tensors in [`Beams`].
 const CARRIED: usize = 9;
 
 impl Beams {
@@ -86,11 +87,11 @@ pub(super) fn search<M: CausalLm + ?Sized>(
     Ok(Beams::from_carry(&end).ended.index(1, 0))
 }
 
-/// One more token.
+/// The state after one more token.
 fn step<M: CausalLm + ?Sized>(model: &M, state: Beams, cache: &StaticCache, config: &GenerationConfig) -> Vec<Tensor> {
     let [batch, beams, new] = [0, 1, 2].map(|axis| state.open.size(axis));
     let vocabulary = state.logits.size(-1);
-    // The likeliest continuations; enough of them that `beams` stay open, however many end.
+    // The likeliest continuations, so many that `beams` sequences stay open even if as many as possible end.
     let candidates = beams * (1 + config.eos_token_id.len()).max(2);
     let scores = config.restrict(&state.logits.log_softmax(-1), &state.step).reshape([batch, beams, vocabulary])
         + state.open_scores.unsqueeze(-1);
@@ -106,7 +107,7 @@ fn step<M: CausalLm + ?Sized>(model: &M, state: Beams, cache: &StaticCache, conf
     let (open_scores, chosen) = (&scores + out(&ends)).topk(beams, -1, true);
     let (open, parent, next) = (pick(&sequences, &chosen), pick(&beam, &chosen), pick(&token, &chosen));
 
-    // Finished sequences count only among the first `beams`; the others are only there to continue.
+    // A sequence that ends counts only if it is among the first `beams`; later ones only replace those that end.
     let first = Tensor::arange(DType::I32, candidates).lt(beams as f64);
     let ends_now = ends.and(first);
     let length_penalty = |length: &Tensor| (length.to_dtype(DType::F32).log() * config.length_penalty).exp();
@@ -119,7 +120,7 @@ fn step<M: CausalLm + ?Sized>(model: &M, state: Beams, cache: &StaticCache, conf
     let ended = pick(&join(&state.ended, &sequences), &best);
     let is_ended = pick(&join(&state.is_ended, &ends_now), &best);
 
-    // Whether there is anything to be gained.
+    // Whether an open sequence can still surpass a finished one.
     let hope = open_scores.narrow(-1, 0, 1) / length_penalty(&length);
     let worst = is_ended.select(&ended_scores.min_keepdim(&[-1]), &Tensor::full(DType::F32, [], OUT));
     let improvable = state.improvable.and(hope.gt(&worst).any_keepdim(&[-1]));
@@ -135,7 +136,7 @@ fn step<M: CausalLm + ?Sized>(model: &M, state: Beams, cache: &StaticCache, conf
     Beams { step: length, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits }.carry(&cache)
 }
 
-/// The rows `[batch, n, …]` of `[batch, m, …]` at the places `[batch, n]`.
+/// The rows `[batch, n, …]` of `[batch, m, …]` at the indices `[batch, n]`.
 fn pick(x: &Tensor, indices: &Tensor) -> Tensor {
     match x.rank() {
         2 => x.gather(1, indices),
@@ -143,7 +144,7 @@ fn pick(x: &Tensor, indices: &Tensor) -> Tensor {
     }
 }
 
-/// Removes candidates for which this is true from the search.
+/// A score to add: very low where the mask is true, to exclude those candidates; 0 elsewhere.
 fn out(mask: &Tensor) -> Tensor {
     mask.to_dtype(DType::F32) * OUT
 }

@@ -12,7 +12,7 @@ use crate::folder::{read_json, read_object};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GenerationConfig {
-    /// How many tokens follow the prompt at most.
+    /// The maximum number of new tokens.
     pub max_new_tokens: usize,
     /// Whether to sample tokens instead of choosing the likeliest.
     pub do_sample: bool,
@@ -24,24 +24,27 @@ pub struct GenerationConfig {
     pub top_p: f64,
     /// The number of beams of a beam search; 1 disables it.
     pub num_beams: usize,
-    /// The power of its length that a sequence's log-probability is divided by in a beam search: above 0, longer
-    /// sequences are preferred.
+    /// The exponent of the length: a beam search divides a sequence's log-probability by this power of its length.
+    /// Above 0, it prefers longer sequences.
     pub length_penalty: f64,
-    /// Whether a beam search ends as soon as it has `num_beams` sequences that ended, and not when none can become better.
+    /// Whether a beam search ends as soon as it has `num_beams` finished sequences, not only when none can become
+    /// better.
     pub early_stopping: bool,
     /// The tokens that end a sequence.
     #[serde(deserialize_with = "one_or_many")]
     pub eos_token_id: Vec<i32>,
-    /// The token in the last position of `max_new_tokens`, if the sequence has not ended before. Of several, the likeliest.
+    /// The token in the last position of `max_new_tokens`, if the sequence has not ended before. Of several, the
+    /// likeliest.
     #[serde(deserialize_with = "one_or_many")]
     pub forced_eos_token_id: Vec<i32>,
-    /// Tokens that are never generated, each in its own list: `[[7], [8]]`. End tokens are allowed even if they are listed.
+    /// Tokens that are never generated, each in its own list: `[[7], [8]]`. End tokens are allowed even if they are
+    /// listed.
     pub bad_words_ids: Vec<Vec<i32>>,
-    /// Whether a beam search makes the probabilities of the tokens that are left sum to 1 again.
+    /// Whether a beam search scales the probabilities of the remaining tokens to a sum of 1.
     pub renormalize_logits: bool,
     /// The padding token after the end of a sequence; the first end token if not given.
     pub pad_token_id: Option<i32>,
-    /// The first token of a decoder behind an encoder.
+    /// The first token of the decoder in an encoder-decoder.
     pub decoder_start_token_id: Option<i32>,
     /// The same seed draws the same tokens.
     pub seed: u64,
@@ -69,7 +72,7 @@ impl Default for GenerationConfig {
     }
 }
 
-/// Settings that change what is chosen, with the only supported value.
+/// Settings that would change the choice of tokens, each with its only supported value.
 const FIXED: [(&str, &str); 8] = [
     ("repetition_penalty", "1.0"),
     ("no_repeat_ngram_size", "0"),
@@ -95,7 +98,7 @@ impl GenerationConfig {
         read_json(&json, &FIXED).map_err(|e| e.in_file(&file))
     }
 
-    /// Why there can be no such generation, if there cannot.
+    /// What is wrong with the settings, if anything.
     pub(super) fn check(&self) -> Option<String> {
         if self.max_new_tokens == 0 || self.num_beams == 0 {
             return Some("`max_new_tokens` and `num_beams` are at least 1".into());
@@ -123,8 +126,8 @@ impl GenerationConfig {
         is_one_of(tokens, &self.eos_token_id)
     }
 
-    /// The logits or log-probabilities `[…, vocabulary]` of the token after `step` new ones, an i32 scalar. Forbidden tokens
-    /// get −∞.
+    /// The logits or log-probabilities `[…, vocabulary]` of the token after `step` new ones, an i32 scalar. Forbidden
+    /// tokens get −∞.
     pub(super) fn restrict(&self, scores: &Tensor, step: &Tensor) -> Tensor {
         let tokens = Tensor::arange(DType::I32, scores.size(-1));
         let mut scores = scores.clone();

@@ -1,4 +1,4 @@
-//! [`generate`]: tokens that follow a prompt, by any model that knows the next one ([`CausalLm`]). The whole generation is
+//! [`generate`] continues a prompt with any model that predicts the next token ([`CausalLm`]). The whole generation is
 //! one expression, with a loop on the device, so it is compiled once for each shape of the prompt.
 
 mod beam;
@@ -34,7 +34,7 @@ pub trait CausalLm {
 /// (`do_sample`), or the likeliest sequences of a beam search (`num_beams`). The loop ends early
 /// once all sequences have ended.
 ///
-/// Poisoned for a setting that is out of its range, and where prompt and new tokens are more than the model has positions.
+/// Poisoned if a setting is out of its range, or if the prompt and the new tokens exceed the positions of the model.
 ///
 /// ```
 /// use fulmen_models::gpt2::{Config, Gpt2};
@@ -73,7 +73,7 @@ pub fn generate<M: CausalLm + ?Sized>(model: &M, prompt: &Prompt, config: &Gener
     })
 }
 
-/// Greedy, or sampling.
+/// Generates greedily or by sampling.
 fn token_by_token<M: CausalLm + ?Sized>(
     model: &M,
     logits: Tensor,

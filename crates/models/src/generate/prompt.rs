@@ -17,7 +17,7 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// A sequence of ids a row. Shorter ones are padded at the front to the longest, and nothing sees the padding.
+    /// One sequence of ids per row. Shorter rows are padded at the front to the longest one; no token sees the padding.
     ///
     /// Poisoned if there are no rows, or a row is empty.
     #[track_caller]
@@ -50,7 +50,7 @@ impl Prompt {
         &self.ids
     }
 
-    /// How many ids at the front of each row are padding, i32 `[batch]`; none if the rows have one length.
+    /// The number of padding ids at the front of each row, i32 `[batch]`; `None` if all rows have the same length.
     pub fn padding(&self) -> Option<&Tensor> {
         self.padding.as_ref()
     }

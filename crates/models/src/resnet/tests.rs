@@ -1,4 +1,4 @@
-//! What timm and torchvision gave for the same weights.
+//! Comparison with the results of timm and torchvision for the same weights.
 
 use fulmen_nn::weights::save_weights;
 

@@ -8,8 +8,8 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Shape, Tensor};
 use crate::record::{NN, live};
 use crate::{Init, Module, Parameter};
 
-/// The table `[length, width]` (f32) of "Attention is all you need": `sin(p·10000^(−2i/width))` at feature `2i` of position
-/// `p`, and the cosine at `2i + 1`.
+/// The table `[length, width]` (f32) of "Attention is all you need": `sin(p·10000^(−2i/width))` at feature `2i` of
+/// position `p`, and the cosine at `2i + 1`.
 ///
 /// ```
 /// use fulmen_nn::attention::sinusoidal;
@@ -98,8 +98,8 @@ impl SinusoidalPositions {
     }
 }
 
-/// Adds a learned row for each position to `[…, length, width]`, as GPT-2 and BERT do. A field `wpe` of this type has the
-/// parameter `wpe.weight`.
+/// Adds a learned row for each position to `[…, length, width]`, as GPT-2 and BERT do. A field `wpe` of this type has
+/// the parameter `wpe.weight`.
 ///
 /// ```
 /// use fulmen_nn::{Module, attention::LearnedPositions};

@@ -8,8 +8,8 @@ use super::linear::bias_init;
 use crate::record::{NN, live};
 use crate::{Module, Parameter};
 
-/// `y[o] = Σᵢⱼ x1[i]·weight[o, i, j]·x2[j] + bias[o]` over the last axes: `[…, in1]` and `[…, in2]` become `[…, out]`. As
-/// PyTorch's `nn.Bilinear`.
+/// `y[o] = Σᵢⱼ x1[i]·weight[o, i, j]·x2[j] + bias[o]` over the last axes: `[…, in1]` and `[…, in2]` become `[…, out]`.
+/// As PyTorch's `nn.Bilinear`.
 ///
 /// Weight `[out, in1, in2]` and bias `[out]` are initialized uniformly in `±1/√in1`.
 ///

@@ -162,8 +162,8 @@ fn finish(reduction: Reduction, losses: Tensor, factor: Option<&Tensor>) -> Resu
     Ok(reduction.apply(&(losses * factor)))
 }
 
-/// `−αₜ(1 − pₜ)^γ·log pₜ`, where `pₜ` is the probability that `sigmoid(logits)` gives to the target and `αₜ` is `alpha` for
-/// positive and `1 − alpha` for negative targets: torchvision's `sigmoid_focal_loss`, whose α is 0.25 and γ is 2.
+/// `−αₜ(1 − pₜ)^γ·log pₜ`, where `pₜ` is the probability that `sigmoid(logits)` gives to the target and `αₜ` is `alpha`
+/// for positive and `1 − alpha` for negative targets: torchvision's `sigmoid_focal_loss`, whose α is 0.25 and γ is 2.
 ///
 /// Poisoned like [`binary_cross_entropy_with_logits`].
 ///

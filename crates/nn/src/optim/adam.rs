@@ -103,7 +103,8 @@ adam! {
 }
 
 adam! {
-    /// Adam with decoupled weight decay, like PyTorch's `optim.AdamW`: first `p ← p − lr·λ·p`, then the step of [`Adam`].
+    /// Adam with decoupled weight decay, like PyTorch's `optim.AdamW`: first `p ← p − lr·λ·p`, then the step of
+    /// [`Adam`].
     ///
     /// ```
     /// use fulmen_nn::{optim::AdamW, schedule::OneCycle};

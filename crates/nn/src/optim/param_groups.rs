@@ -9,7 +9,8 @@ use super::pattern::{check_pattern, matches_pattern};
 use super::{GroupStep, Optimizer, Step};
 use crate::{Error, Result};
 
-/// An optimizer that treats some parameters differently, by patterns over their dotted names: PyTorch's parameter groups.
+/// An optimizer that treats some parameters differently, by patterns over their dotted names: PyTorch's parameter
+/// groups.
 ///
 /// In a pattern, `*` matches any text, including dots, and `?` matches one character; the pattern
 /// must match the whole name. If two settings of the same kind match a parameter, the later one

@@ -1,4 +1,5 @@
-//! What is done to batches on the device: that the values are right, that the key alone decides them, that gradients flow.
+//! What is done to batches on the device: that the values are right, that the key alone decides them, that gradients
+//! flow.
 
 use fulmen_nn::augment::{
     CutMix, IMAGENET_MEAN, IMAGENET_STD, MixUp, MixUpOrCutMix, Mixed, RandomErasing, normalize, random_horizontal_flip,

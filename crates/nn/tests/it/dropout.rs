@@ -8,7 +8,8 @@ fn ones(shape: &[usize]) -> Tensor {
     Tensor::ones(DType::F32, shape)
 }
 
-/// The share of groups of `size` elements that are dropped; each is dropped or kept as a whole, and kept ones are `scaled`.
+/// The share of groups of `size` elements that are dropped; each is dropped or kept as a whole, and kept ones are
+/// `scaled`.
 #[track_caller]
 fn dropped(layer: &dyn Forward, shape: &[usize], size: usize, scaled: f64) -> f64 {
     layer.set_random_key(&random::key(3));

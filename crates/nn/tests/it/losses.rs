@@ -1,5 +1,5 @@
-//! What losses do at their limits: half precision, masks, and tensors that do not fit. Their values against PyTorch are in
-//! `reference_losses.rs`.
+//! What losses do at their limits: half precision, masks, and tensors that do not fit. Their values against PyTorch are
+//! in `reference_losses.rs`.
 
 use crate::common::{assert_close, fault, values};
 use fulmen_nn::activation::{log_sigmoid, mish, softplus};

@@ -1,5 +1,5 @@
-//! What metrics do at their limits: masks, NaN, targets outside the classes, half precision, and tensors that do not fit.
-//! Their values against scikit-learn are in `reference_metrics.rs`.
+//! What metrics do at their limits: masks, NaN, targets outside the classes, half precision, and tensors that do not
+//! fit. Their values against scikit-learn are in `reference_metrics.rs`.
 
 use std::sync::Arc;
 

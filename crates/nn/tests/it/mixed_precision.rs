@@ -1,5 +1,5 @@
-//! Layers and losses under autocast: activations stay narrow, statistics and losses are f32, weights and their gradients
-//! keep their dtype.
+//! Layers and losses under autocast: activations stay narrow, statistics and losses are f32, weights and their
+//! gradients keep their dtype.
 
 #![allow(clippy::unwrap_used)] // a test may panic: that fails the test
 
