@@ -19,7 +19,7 @@ const LARGE: [Divided<'static>; 1] = [("embedding", Dtype::U64, &[700, 1000], &[
 pub(super) fn store(url: &str, location: &str, give_up_after: Duration) -> Arc<dyn Store> {
     let options = StoreOptions::new().read_ahead(2, 5 << 20).give_up_after(give_up_after);
     let options = if location.starts_with("gs://") {
-        // The library's own way around keys: without a signature it only reads.
+        // The library's option for stores without keys works only for reading, because it does not sign.
         let key = serde_json::json!({
             "gcs_base_url": url, "disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": "",
         });
@@ -34,7 +34,7 @@ fn newest_step(store: &Arc<dyn Store>, tensors: &[Divided<'_>]) -> Option<u64> {
     newest(store, |checkpoint| read_all(checkpoint, tensors).map(|()| checkpoint.manifest().run.step)).unwrap().0
 }
 
-/// All that is done with checkpoints, at an empty location in a bucket.
+/// Checks all operations on checkpoints at an empty location in a bucket.
 pub(super) fn check_location(store: &Arc<dyn Store>, location: &str) {
     assert!(list(store).unwrap().is_empty());
     for step in 1..=3 {
@@ -98,12 +98,13 @@ const ANSWERS: [Answer; 5] = [
     Answer::Status(500),
     Answer::Status(429),
     Answer::Cut(7),
-    // The server does the work, but its answer is lost.
+    // The request is executed, but its answer is lost; the connection is cut before the request is executed.
     Answer::Lose,
     Answer::LoseLate(Duration::ZERO),
 ];
 
-/// Each of these answers to a server of its own, at the same time: most of the time is waits between attempts.
+/// Runs with each of these answers on a separate server, all at the same time, because most of the time is spent
+/// waiting.
 fn for_each(answers: &[Answer], check: impl Fn(Answer, &S3, &Mutex<Option<Faults>>) + Sync) {
     std::thread::scope(|scope| {
         for &answer in answers {

@@ -62,7 +62,7 @@ pub(crate) fn pieces(shape: &[u64], counts: &[u64]) -> Vec<Rectangle> {
     pieces
 }
 
-/// Writes the shards of one process of several: every so-manieth part is its own.
+/// Writes the shard of one process of `processes`: every `processes`-th part, starting with part `process`.
 pub(crate) fn write_process(
     writer: &CheckpointWriter,
     tensors: &[Divided<'_>],
@@ -80,7 +80,7 @@ pub(crate) fn write_process(
     while let Some(part) = shard.next_part() {
         let (name, dtype, shape, _) = tensors.iter().find(|tensor| tensor.0 == part.name()).unwrap();
         let bytes = expected(name, *dtype, shape, part.rectangle());
-        // In pieces that fit nothing.
+        // In pieces that match neither blocks nor elements.
         for piece in bytes.chunks(777_777) {
             shard.write(piece)?;
         }

@@ -1,5 +1,4 @@
-//! A byte that flipped, a file that is cut short or missing, a newer version: each an error, and an older checkpoint
-//! loads.
+//! Flipped bytes, truncated or missing files, and newer versions: each is an error, and an older checkpoint loads.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +20,7 @@ fn two(folder: &Path) -> Arc<dyn Store> {
     store
 }
 
-/// Loads the newest: that must be the older one, and the error of the newer one is given.
+/// Loads the newest valid checkpoint, which must be the older one, and returns the error of the newer one.
 fn older_loads(store: &Arc<dyn Store>) -> Error {
     let load = |checkpoint: &Checkpoint| read_all(checkpoint, &SMALL).map(|()| checkpoint.manifest().run.step);
     let (loaded, mut skipped) = newest(store, load).unwrap();

@@ -1,4 +1,4 @@
-//! A disk that is full and a permission that is lost, at any byte.
+//! A full disk or a lost permission at any byte.
 
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;

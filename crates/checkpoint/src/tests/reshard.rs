@@ -1,5 +1,5 @@
-//! What some processes write, others read in other parts; merged files hold the same; every reader of the format opens
-//! them.
+//! Checkpoints are read in other parts than they were written in; merged files have the same values; every reader of
+//! the format opens them.
 
 use std::fs;
 
@@ -37,7 +37,7 @@ fn any_rectangle_is_read_whatever_parts_were_written() {
         }
         assert!(verify(&checkpoint).is_empty());
     }
-    // However they were divided, they hold the same.
+    // The values do not depend on how the tensors were divided.
     let [first, last] = ["step_1", "step_3"].map(|name| Checkpoint::open(store.clone(), name).unwrap());
     let differences = diff(&first, &last).unwrap();
     assert!(matches!(&differences[..], [Difference::Run { name, .. }] if name == "step"), "{differences:?}");
@@ -125,7 +125,7 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
                 while let Some(part) = shard.next_part() {
                     shard.write(&vec![0; part.bytes() as usize]).unwrap();
                 }
-                // As it goes from process to process.
+                // As JSON, the form in which processes exchange it.
                 serde_json::from_str(&serde_json::to_string(&shard.commit().unwrap()).unwrap()).unwrap()
             })
             .collect();
@@ -142,7 +142,7 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
         "the same tensors",
     );
     assert!(Checkpoint::open(store.clone(), "step_1").unwrap_err().is_not_found());
-    // And parts that no shard holds.
+    // Also parts that are in no shard.
     let writer = CheckpointWriter::new(store, "step_1").unwrap();
     for parts in [
         vec![row(3)],

@@ -144,7 +144,7 @@ fn a_far_store_that_fails_is_tried_again_and_told_until_all_is_there() {
     let text = error.to_string();
     assert!(error.is_late() && text.contains("/far") && text.contains("/near") && text.contains("0ns"), "{text}");
     assert_eq!(tiers.newest().0, Some(3));
-    // It is in the middle of an attempt, or waits for the next.
+    // The copy is in the middle of an attempt, or waits for the next one.
     while tiers.messages.lock().unwrap().is_empty() {
         std::thread::yield_now();
     }
@@ -243,7 +243,7 @@ fn what_a_killed_process_did_not_copy_the_next_one_does() {
     write(&(tiered.clone() as Arc<dyn Store>), 1, &SMALL, 2).unwrap();
     drop(tiered);
     far.set(Mode::Works);
-    // The time between two copies is not waited for at the end.
+    // At the end, the time between two copies is not waited for.
     let (tiered, _) = tiers(folder.path(), &far, Duration::MAX);
     write(&(tiered.clone() as Arc<dyn Store>), 2, &SMALL, 2).unwrap();
     tiered.finish(LONG).unwrap();

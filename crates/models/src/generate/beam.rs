@@ -91,7 +91,7 @@ pub(super) fn search<M: CausalLm + ?Sized>(
 fn step<M: CausalLm + ?Sized>(model: &M, state: Beams, cache: &StaticCache, config: &GenerationConfig) -> Vec<Tensor> {
     let [batch, beams, new] = [0, 1, 2].map(|axis| state.open.size(axis));
     let vocabulary = state.logits.size(-1);
-    // The likeliest continuations, so many that `beams` sequences stay open even if as many as possible end.
+    // The likeliest continuations: enough to keep `beams` sequences open even if as many as possible end.
     let candidates = beams * (1 + config.eos_token_id.len()).max(2);
     let scores = config.restrict(&state.logits.log_softmax(-1), &state.step).reshape([batch, beams, vocabulary])
         + state.open_scores.unsqueeze(-1);

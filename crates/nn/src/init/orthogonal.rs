@@ -21,7 +21,7 @@ pub(super) fn orthogonal(key: &Tensor, shape: &Shape) -> Result<Tensor, Refusal>
     if short == 0 {
         return Ok(Tensor::zeros(DType::F32, shape));
     }
-    // The largest singular value of such a matrix is about √few + √many, and exceeds it by 6 with a
+    // The largest singular value of such a matrix is about √short + √long, and exceeds it by 6 with a
     // probability of 1e-8. `lift` accepts values below 1.2.
     let largest = (short as f64).sqrt() + (long as f64).sqrt() + 6.0;
     let x = random::normal(key, DType::F32, [short, long]) / largest;

@@ -13,7 +13,7 @@ const N: usize = 8;
 const CLASSES: usize = 3;
 const LABELS: [i32; N] = [0, 2, 1, 1, 2, 0, 2, 1];
 
-/// A value for each channel of each pixel of each picture, all different from their neighbours'.
+/// A value for each channel of each pixel of each picture, different from its neighbors.
 fn levels(shape: [usize; 4]) -> Vec<u8> {
     (0..shape.iter().product::<usize>()).map(|i| ((i * 2_654_435_761) >> 9) as u8).collect()
 }
@@ -26,7 +26,7 @@ fn values(tensor: &Tensor) -> Vec<f64> {
     tensor.eval().unwrap().to_f64()
 }
 
-/// A program of a key, compiled once and run for many keys.
+/// Compiles a function of a key once, and runs it for many keys.
 fn for_keys(count: u32, f: impl Fn(&Tensor) -> Vec<Tensor>) -> Vec<Vec<Vec<f64>>> {
     let runtime = Runtime::global().unwrap();
     let function = Function::trace("of_a_key", &[TensorType::new(DType::U32, [2])], |x| f(&x[0]));
@@ -56,7 +56,7 @@ fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 2e-6 * (1.0 + b.abs())
 }
 
-/// The targets are those of each row and of its partner in the parts that `lambda` says.
+/// Checks that the targets of each row and of its partner are mixed by `lambda`.
 fn check_targets(targets: &[f64], lambda: f64, partner: impl Fn(usize) -> usize, rows: usize) {
     for row in 0..rows {
         let (own, other) = (one_hot(row), one_hot(partner(row)));
@@ -112,7 +112,7 @@ fn mixup_blends_each_picture_with_the_one_before_it() {
             assert!(close(actual, lambda * images[index] + (1.0 - lambda) * other), "place {index}");
         }
         check_targets(&results[1], lambda, |row| (row + N - 1) % N, N);
-        // Probabilities that say the same give the same.
+        // Labels as probabilities give the same results.
         assert_eq!(results[..3], results[3..]);
         lambdas.push(lambda);
     }
@@ -166,10 +166,10 @@ fn one_of_the_two_is_as_likely_as_the_other() {
         cuts += usize::from(cut && !blended);
         check_targets(&results[1], lambda, |row| (row + N - 1) % N, N);
     }
-    // Some rectangles are empty, and look like a blend with nothing.
+    // Some rectangles are empty, so those batches do not count as cut.
     assert!((12..=42).contains(&cuts), "{cuts} of 60");
 
-    // With a probability of 0 nothing is mixed, by any of them.
+    // With probability 0, none of them mixes anything.
     for results in for_keys(3, |key| {
         let (images, labels) = (floats(shape), labels());
         [
@@ -190,7 +190,7 @@ fn one_of_the_two_is_as_likely_as_the_other() {
 fn no_real_picture_is_mixed_with_padding() {
     let shape = [N, 1, 2, 2];
     let real = 5;
-    // What padding holds must not be seen: it is far away from all real levels.
+    // The values of padding are far from all real levels, so that any mixing with padding shows.
     let mut levels: Vec<f32> = levels(shape).into_iter().map(f32::from).collect();
     levels[4 * real..].fill(1e6);
     let images = || Tensor::from_slice(&levels, shape);
@@ -249,7 +249,7 @@ fn flips_and_erasing_are_done_to_each_picture_by_itself() {
             assert_eq!(all[0], all[1]);
             flipped += usize::from(all[0]);
 
-            // A rectangle of -7 in both channels, the rest as it was.
+            // A rectangle of -7 in both channels; the other pixels are unchanged.
             let erased_pixels: Vec<usize> =
                 (0..40).filter(|&index| plane(&result[2], picture, 0)[index] == -7.0).collect();
             for channel in 0..2 {
@@ -263,13 +263,13 @@ fn flips_and_erasing_are_done_to_each_picture_by_itself() {
                 assert_eq!(erased_pixels.len(), (last / 8 - first / 8 + 1) * (last % 8 - first % 8 + 1), "a rectangle");
                 erased += 1;
             }
-            // 0.3 of 40 is 12, a square of 3.46 by 3.46.
+            // 0.3 of 40 pixels is 12, a square with sides of 3.46, rounded to 3.
             let (before, after) = (plane(&images, picture, 1), plane(&result[3], picture, 1));
             assert_eq!((0..40).filter(|&index| before[index] != after[index]).count(), 9);
         }
     }
     assert!((70..=122).contains(&flipped), "{flipped} of 192");
-    // Of 0.02 and more of 40 pixels some round to none.
+    // Areas from 0.02 of 40 pixels on: some round to no pixel.
     assert!((110..=160).contains(&erased), "{erased} of 192");
 }
 
@@ -308,7 +308,8 @@ fn wrong_calls_are_poisoned_with_the_reason() {
 const IMAGES: [usize; 4] = [N, 3, 4, 4];
 const PIXELS: usize = 48;
 
-/// A step of a linear model on normalized, mixed pictures: the loss, the weights' gradient, the pictures' and lambda.
+/// A step of a linear model on normalized, mixed pictures: the loss, the gradient of the weights, the pictures, and
+/// lambda.
 fn step(x: &[Tensor]) -> Vec<Tensor> {
     let [key, images, labels, mask, weights] = x else { panic!("five inputs") };
     let images = normalize(images, &IMAGENET_MEAN, &IMAGENET_STD);

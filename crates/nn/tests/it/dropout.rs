@@ -1,4 +1,4 @@
-//! The dropouts: what they drop together, and what they keep of mean and variance.
+//! Dropout: which elements are dropped together, and the mean and variance of the result.
 
 use crate::common::{assert_close, fault, values};
 use fulmen_nn::{AlphaDropout, DropPath, Dropout1d, Dropout2d, Dropout3d, Forward, Module, Rrelu};
@@ -44,7 +44,7 @@ fn alpha_dropout_replaces_and_shifts_as_pytorchs() {
     let layer = AlphaDropout::new(0.3);
     layer.set_random_key(&random::key(3));
     let actual = values(&layer.forward(&(ones(&[1000]) * 2.0)));
-    // The two values that torch.nn.functional.alpha_dropout(torch.full((1000,), 2.0), 0.3, True) has.
+    // The two values in the result of torch.nn.functional.alpha_dropout(torch.full((1000,), 2.0), 0.3, True).
     let (kept, dropped) =
         (actual.iter().cloned().fold(f64::MIN, f64::max), actual.iter().cloned().fold(f64::MAX, f64::min));
     assert_close(&[kept, dropped], &[2.1759973, -1.0595483], 1e-6, 0.0, "alpha dropout");

@@ -1,4 +1,4 @@
-//! What the layers refuse, and what PyTorch's reference values do not show.
+//! Layers: the inputs that they reject, and properties that PyTorch's reference values do not show.
 
 use crate::common::{assert_close, fault, values};
 use fulmen_nn::loss::{CrossEntropyLoss, Reduction, cross_entropy, mse_loss};
@@ -12,7 +12,7 @@ fn zeros(shape: &[usize]) -> Tensor {
     Tensor::zeros(DType::F32, shape)
 }
 
-/// Some numbers without a pattern that a sum would hide.
+/// Numbers so irregular that an error does not cancel out in a sum.
 fn numbers(shape: &[usize]) -> Tensor {
     let n = shape.iter().product::<usize>();
     let all: Vec<f32> = (0..n).map(|i| ((i * 37 % 101) as f32 - 50.0) / 23.0).collect();
@@ -57,7 +57,7 @@ fn settings_without_sense_are_poisoned_and_never_panic() {
     for p in [-0.1, 1.5, f64::NAN] {
         assert!(fault(&Dropout::new(p).forward(&x)).contains("between 0 and 1"));
     }
-    // Layers without inputs begin with something, too.
+    // Layers without inputs are initialized too.
     let empty = Linear::new(0, 2);
     empty.initialize(0);
     assert_eq!(values(&empty.forward(&zeros(&[1, 0]))), [0.0, 0.0]);
@@ -123,7 +123,7 @@ fn dropout_keeps_the_expected_share_and_scales_it() {
 fn batch_norm_of_half_precision_keeps_f32_statistics() {
     let bn = BatchNorm2d::new(1);
     bn.initialize(0);
-    // 300 + 1/64 is not a bf16; the mean of these is not either.
+    // bf16 cannot represent 300 + 1/64, nor the mean of these numbers.
     let x = Tensor::from_slice(&[300.0f32, 302.0, 304.0, 300.0], [4, 1, 1, 1]).to_dtype(DType::Bf16);
     let y = bn.forward(&x);
     assert_eq!(y.dtype(), DType::Bf16);
@@ -217,7 +217,7 @@ fn accuracy_counts_what_is_right() {
     assert_eq!(values(&right), [1.0, 0.0, 0.0]);
 }
 
-/// The whole of a small network against finite differences in f64.
+/// Compares the gradients of a small network with finite differences in f64.
 #[test]
 fn gradients_through_a_network_agree_with_finite_differences() {
     let weight = |shape: &[usize], i: usize| (numbers(shape) * (0.3 + i as f64 * 0.1)).to_dtype(DType::F64);
@@ -337,7 +337,7 @@ fn an_embedding_begins_normal_and_its_padding_with_zeros() {
     assert_eq!(weight[150..200], [0.0; 50]);
     let variance = weight.iter().map(|w| w * w).sum::<f64>() / (199.0 * 50.0);
     assert!((variance - 1.0).abs() < 0.05, "{variance}");
-    // The other rows are those that it would have without padding.
+    // The other rows are the same as without padding.
     let plain = Embedding::new(200, 50);
     plain.initialize(1);
     assert_eq!(values(&plain.weight.get())[200..], weight[200..]);
@@ -369,8 +369,8 @@ fn the_variance_of_a_batch_far_from_0_is_exact_once_the_running_mean_is_near() {
     let var = deviations.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / 64.0;
     let expected: Vec<f64> = deviations.iter().map(|v| (f64::from(*v) - mean) / (var + 1e-5).sqrt()).collect();
     let x = Tensor::from_slice(&deviations, [64, 1, 1, 1]) + 4096.0;
-    // What rounding to multiples of 2⁻¹¹ leaves of the input itself; 97 away the squares' sum, 600,000, is rounded to
-    // multiples of 1/16, which are 2e-3 of the variance's.
+    // At 4096.5, the tolerance covers the rounding of the input to multiples of 2⁻¹¹. At 4000, which is 97 away, the
+    // sum of squares, 600,000, is rounded to multiples of 1/16, which change the variance by 2e-3.
     for (near, tolerance) in [(4000.0f32, 2e-3), (4096.5, 6e-4), (f32::NAN, f64::INFINITY)] {
         let bn = BatchNorm2d::new(1).affine(false);
         bn.initialize(0);
@@ -380,7 +380,7 @@ fn the_variance_of_a_batch_far_from_0_is_exact_once_the_running_mean_is_near() {
             assert!(y.is_finite() && (y - expected).abs() <= tolerance, "{near}: {y}, {expected}");
         }
     }
-    // In two passes the running mean, 0 here, does not matter.
+    // With two passes, the running mean, 0 here, has no effect.
     let flat = BatchNorm1d::new(1).affine(false);
     let y = values(&flat.forward(&x.reshape([64, 1])));
     assert_close(&y, &expected, 0.0, 6e-4, "two passes");

@@ -11,12 +11,12 @@ fn f32s(elements: &[f32], shape: &[usize]) -> Tensor {
     Tensor::from_slice(elements, shape)
 }
 
-/// A loss of one tensor.
+/// A loss as a function of one tensor.
 type Loss<'a> = dyn Fn(&Tensor) -> Tensor + 'a;
 
 #[test]
 fn second_derivatives_of_losses_at_0_are_those_of_the_sigmoid() {
-    // −log σ(x) and what is made of it: σ(x)·(1 − σ(x)), which is ¼ at 0, times what stands before it.
+    // Losses made of −log σ(x). Its second derivative is σ(x)·(1 − σ(x)), which is ¼ at 0.
     let target = f32s(&[0.0, 1.0, 0.25], &[3]);
     let yes = target.ones_like();
     let losses: Vec<(&str, Box<Loss<'_>>, f64)> = vec![
@@ -40,7 +40,7 @@ fn second_derivatives_of_losses_at_0_are_those_of_the_sigmoid() {
 
 #[test]
 fn half_precision_is_computed_with_as_f32() {
-    // 300 losses of about 100: their sum has no place in f16, and bf16 would not count beyond 256.
+    // 300 losses of about 100: f16 cannot hold their sum, and bf16 cannot count beyond 256.
     let x = Tensor::full(DType::F32, [300, 2], 10.0);
     let zero = x.zeros_like();
     let index = Tensor::zeros(DType::I32, [300]);
@@ -99,7 +99,7 @@ fn what_is_masked_adds_nothing_to_the_loss_or_its_gradient() {
     let expected = cross_entropy(&kept, &Tensor::from_slice(&[0i32, 1, 1], [3]), Reduction::Mean);
     assert_close(&values(&loss), &values(&expected), 1e-6, 0.0, "masked");
 
-    // Weights: twice the first row, nothing of the second; the third axis follows the mask.
+    // A mask of weights: the first row counts twice, the second not at all. The mask broadcasts over the last axis.
     let x = f32s(&[1.0, 2.0, 3.0, 5.0], &[2, 2]);
     let weighted = masked_mean(&x, &f32s(&[2.0, 0.0], &[2]));
     assert_eq!(values(&weighted), [1.5]);
@@ -232,7 +232,8 @@ fn a_sequence_with_what_is_no_label_or_no_length_is_nan_and_no_other() {
     let log_p = Tensor::zeros(DType::F32, [4, 6, 3]).log_softmax(-1);
     let ints = |values: &[i32]| Tensor::from_slice(values, [6]);
     let targets = Tensor::from_slice(&[1i32, 2, 1, 2, 1, 3, 1, -1, 1, 2, 1, 2], [6, 2]);
-    // Too many steps, a class that is not there, one below all, too many labels; the others are sound.
+    // In turn: a valid sequence, too many steps, a class that does not exist, a negative one, too many labels, a valid
+    // one.
     let loss = CtcLoss::new().reduction(Reduction::None);
     let losses = loss.forward(&log_p, &targets, &ints(&[4, 5, 4, 4, 4, 4]), &ints(&[2, 2, 2, 2, 3, 1]));
     let actual = values(&losses);
@@ -259,7 +260,7 @@ fn a_sequence_with_what_is_no_label_or_no_length_is_nan_and_no_other() {
     check(&loss.forward(&log_p, &targets.to_dtype(DType::F32), &lengths, &lengths), "that are integers");
     let (empty, no_label) = (Tensor::zeros(DType::F32, [0, 1, 3]), Tensor::zeros(DType::I32, [1, 0]));
     let zero = Tensor::zeros(DType::I32, [1]);
-    // The blank is not a label, and a length is checked before it is narrowed.
+    // The blank is not a valid label, and lengths are checked before they are converted to i32.
     let long = |n: i64| Tensor::from_slice(&[4, n, 4], [3]);
     let log_p = log_p.narrow(1, 0, 3);
     let labels = Tensor::from_slice(&[1i32, 2, 1, 2, 1, 0], [3, 2]);

@@ -48,7 +48,7 @@ fn what_is_masked_does_not_count_whatever_it_is() {
     assert_eq!(scalar(&Auroc::binary().update(&scores, &yes).masked(&mask)), 1.0);
     assert_eq!(scalar(&AveragePrecision::binary().update(&scores, &yes).masked(&mask)), 1.0);
     assert_eq!(scalar(&R2Score::new().update(&scores, &scores).masked(&mask)), 1.0);
-    // Masks add up, as numbers and booleans, over the first axes or all.
+    // Several masks combine, of numbers or booleans, over the first axes or all of them.
     let x = f32s(&[1.0, 2.0, 4.0, 8.0], &[2, 2]);
     let mean = Mean::new().update(&x).masked(&f32s(&[1.0, 0.0], &[2])).masked(&i32s(&[1, 0, 1, 1]).reshape([2, 2]));
     assert_eq!(scalar(&mean), 1.0);
@@ -68,14 +68,14 @@ fn a_target_that_is_no_class_is_nan_and_scores_of_nan_are_wrong() {
         assert!(value(&per_class).elements().iter().all(|n| n.is_nan()));
         assert!(scalar(&Recall::binary().update(&f32s(&[0.1, 0.9], &[2]), &target)).is_nan());
     }
-    // Indices that an i32 or i64 would wrap to a class.
+    // Indices that would wrap to a class if converted to i32 or i64.
     let far = Tensor::from_slice(&[1u64, (1 << 63) + 1], [2]);
     assert!(scalar(&Accuracy::new(2).update(&logits, &far)).is_nan());
     let nan = f32s(&[f32::NAN, 1.0, 1.0, 0.0], &[2, 2]);
     for k in [1, 2] {
         assert_eq!(scalar(&Accuracy::new(2).top_k(k).update(&nan, &i32s(&[1, 0]))), 0.5, "{k}");
     }
-    // A logit given for a probability is not taken for one.
+    // Scores outside 0 to 1 are not accepted as probabilities.
     for scores in [[0.5, 3.0], [0.5, -0.5], [0.5, f32::NAN]] {
         assert!(scalar(&Auroc::binary().update(&f32s(&scores, &[2]), &i32s(&[0, 1]))).is_nan(), "{scores:?}");
     }
@@ -224,11 +224,11 @@ fn targets_that_are_all_equal_have_no_spread_that_rounding_made() {
     assert_eq!(score(&[0.7, 0.7, 0.8], &[0.7; 3]), 0.0);
     assert_eq!(score(&[0.7; 3], &[0.7; 3]), 1.0);
     assert_eq!(score(&[1.0; 5000], &[1e4 / 3.0; 5000]), 0.0);
-    // A spread that f32 sums of squares would lose is there nevertheless.
+    // A small spread is preserved, although sums of squares in f32 would lose it.
     let near = score(&[1000.0, 1000.25, 1000.5, 1000.5], &[1000.0, 1000.25, 1000.5, 1000.75]);
     assert!((near - (1.0 - 0.0625 / 0.3125)).abs() < 1e-6, "{near}");
     assert!(score(&[0.0, 1.0], &[f32::NAN, 1.0]).is_nan());
-    // In batches, too.
+    // The same in batches.
     let batch = R2Score::new().update(&f32s(&[0.5; 7], &[7]), &f32s(&[0.1; 7], &[7]));
     let mut sums = batch.eval().unwrap();
     for _ in 0..5 {
@@ -254,10 +254,10 @@ fn sums_that_are_no_sums_of_the_metric_are_nan() {
         metric(Perplexity::new().update(&x, &y)),
     ];
     for metric in metrics {
-        // Tensors enough, elements too few, too many or ragged; and too few tensors.
+        // The right number of tensors with too few, too many or ragged elements, and other numbers of tensors.
         let ragged = |n: usize| (0..n).map(|i| vec![1.0; i % 3]).collect::<Vec<_>>();
         for n in 0..8 {
-            // Means are of two, and the coefficient of determination of six.
+            // A mean needs two tensors, and the coefficient of determination six.
             let fits = n == 2 || n == 6;
             for sums in [vec![vec![]; n], vec![vec![1.0; 3]; n], ragged(n)] {
                 if let Value::Scalar(value) = Sums::new(metric.clone(), sums).compute() {

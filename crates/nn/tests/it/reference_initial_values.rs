@@ -39,7 +39,7 @@ fn initial_values_have_pytorchs_spread() {
             Some("default_weight") => match shape[..] {
                 [out, inputs] => Linear::new(inputs, out).weight.init().spread(&shape),
                 [out, inputs, height, width] => Conv2d::new(inputs, out, (height, width)).weight.init().spread(&shape),
-                // No layer here has such a weight yet.
+                // No layer of this crate has such a weight yet.
                 _ => continue,
             },
             Some("default_bias") => {
@@ -121,7 +121,8 @@ fn orthogonal_weights_are_orthonormal_and_evenly_distributed() {
         let expected: Vec<f64> = (0..n * n).map(|i| if i % (n + 1) == 0 { 4.0 } else { 0.0 }).collect();
         assert_close(&values(&product), &expected, 0.0, 1e-5, &format!("{shape:?}"));
     }
-    // Of an even distribution, E[q₀₀] = 0, E[q₀₀²] = 1/n, and determinants of both signs. One program draws them all.
+    // For a uniform distribution, E[q₀₀] = 0 and E[q₀₀²] = 1/n, and determinants have both signs. One program draws
+    // all.
     let (draws, runtime) = (400, Runtime::global().unwrap());
     let draw = Function::trace("draw", &[TensorType::new(DType::U32, [2])], |key| {
         vec![Init::orthogonal(1.0).tensor(&key[0], &TensorType::new(DType::F32, [2, 2]))]

@@ -41,7 +41,7 @@ fn optimizer_of_pytorch(case: &Value) -> Box<dyn Optimizer> {
     }
 }
 
-/// The optimizer of a case; what its attributes do not name keeps its default.
+/// The optimizer of a case; settings that its attributes do not name keep their defaults.
 fn optimizer(case: &Value) -> Box<dyn Optimizer> {
     let attrs = &case["attrs"];
     let flag = |name: &str| attrs[name] == true;

@@ -7,7 +7,7 @@ use fulmen_nn::{Gru, Lstm, Module, Rnn, RnnNonlinearity};
 use fulmen_tensor::{DType, Function, Tensor, TensorType, autocast, grad, random};
 use serde_json::Value;
 
-/// All that a layer gives, in one row.
+/// All outputs of a layer in one row.
 fn row(all: &[&Tensor]) -> Tensor {
     let flat: Vec<Tensor> = all.iter().map(|t| t.flatten(0, -1)).collect();
     Tensor::concatenate(&flat.iter().collect::<Vec<_>>(), 0)
@@ -168,7 +168,7 @@ fn every_statement_carries_the_users_line() {
     });
     let text = function.stablehlo().unwrap();
     assert!(text.matches(" loc(#loc").count() > 100, "{text}");
-    // An alias has a file, or a name and the alias that has it.
+    // A location has a file, or a name and a reference to the location that has the file.
     let lines: Vec<_> = text.lines().filter(|line| line.starts_with("#loc") && line.contains(".rs\":")).collect();
     assert!(!lines.is_empty() && lines.iter().all(|line| line.contains("nn/tests/")), "{lines:#?}");
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 #[test]
 fn schedules_are_pytorchs_at_every_step() {
-    // Relative to the number itself: the last rates of a cycle are a millionth of the first.
+    // A relative tolerance only, because the last rates of a cycle are a millionth of the first.
     let mut expected = Expected::within(2e-6, 0.0);
     let mut steps = 0;
     for case in cases("schedules.json") {
@@ -117,7 +117,7 @@ fn plain_schedules_are_pytorchs_over_a_thousand_steps() {
 fn late_steps_are_as_exact_as_early_ones() {
     let step = Tensor::from_slice(&[10_000_000i32, 9_999_999, 10_000_001], [3]);
     let mut expected = Expected::within(2e-6, 0.0);
-    // The positions within a period, from whole numbers in f64.
+    // The positions within a period, computed exactly in f64.
     let wave = |position: f64, length: f64| 0.05 * (1.0 + (std::f64::consts::PI * position / length).cos());
     let positions = |n: f64| [10_000_000.0 % n, 9_999_999.0 % n, 10_000_001.0 % n];
     expected.numbers(

@@ -8,7 +8,7 @@ use fulmen_nn::{
 use fulmen_tensor::{DType, Interpolation, PadMode};
 use serde_json::Value;
 
-/// One number an axis.
+/// One number per axis.
 fn each<const N: usize>(value: &Value) -> Sizes<N> {
     let numbers = sizes(value);
     Sizes(numbers.try_into().unwrap_or_else(|numbers| panic!("{numbers:?} are not {N} sizes")))
@@ -97,7 +97,7 @@ fn upsample(a: &Value) -> Box<dyn Forward> {
     Box::new(layer.mode(mode))
 }
 
-/// The layer for as many axes as its name, or the list, says.
+/// Calls a generic function for the given number of axes.
 macro_rules! over {
     ($axes:expr, $make:ident($($argument:expr),*)) => {
         match $axes {

@@ -113,7 +113,7 @@ fn positions_are_hugging_faces() {
         let (attrs, name) = (&case["attrs"], word(&case["name"], "name"));
         if case["op"] == "alibi" {
             let heads = count(&attrs["heads"]);
-            // Of the last query, counted from the first key instead of itself.
+            // The bias of the last query, relative to the first key instead of the query itself.
             let last = alibi(heads, 5, 5).narrow(1, 4, 1).reshape([heads, 5]);
             expected.tensor(name, &(&last - last.narrow(1, 0, 1)), &case["outputs"][0]);
             let shifted = alibi_at(heads, &Tensor::from_slice(&[4i32], [1]), 5).reshape([heads, 5]);
@@ -164,7 +164,7 @@ fn encodings_refuse_what_does_not_fit() {
     let output = learned.forward_at(&x, &Tensor::from_slice(&[1i32, 0, 2], [3]));
     let output = values(&output);
     assert!(output[..8].iter().all(|v| v.is_finite()) && output[8..].iter().all(|v| v.is_nan()));
-    // An odd width ends with a sine.
+    // With an odd width, the last feature is a sine.
     assert_close(&values(&sinusoidal(3, 5))[10..11], &[2f64.sin()], 1e-6, 0.0, "sine");
     assert_eq!(sinusoidal(3, 5).shape().dims(), [3, 5]);
     assert_eq!(sinusoidal(3, 0).shape().dims(), [3, 0]);

@@ -1,4 +1,5 @@
-//! Weights of many files and of PyTorch's: found, renamed, split and joined; what is damaged or hostile is refused.
+//! Weights in several files and in PyTorch's formats: loading, renaming, splitting and merging; damaged or malicious
+//! files are rejected.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -33,7 +34,7 @@ fn a_model_in_shards_comes_back_and_says_how_it_was_split() {
     assert_eq!(index["metadata"]["total_size"], 4 * saved.num_parameters());
     assert_eq!(index["weight_map"].as_object().unwrap().len(), 6);
 
-    // By the folder and by the index.
+    // Loaded by the folder and by the index.
     for path in [folder.clone(), folder.join("model.safetensors.index.json")] {
         let loaded = model();
         assert!(load_weights(&loaded, &path, Strictness::Strict).unwrap().is_complete());
@@ -41,7 +42,7 @@ fn a_model_in_shards_comes_back_and_says_how_it_was_split() {
             assert_eq!(values(&a.get()), values(&b.get()), "{name}");
         }
     }
-    // Nothing is written over, and nothing is left lying about.
+    // No file is overwritten, and no temporary file is left behind.
     let error = save_sharded_weights(&saved, &folder, 1000).unwrap_err();
     assert!(error.is_io() && error.to_string().contains("the folder is not empty"), "{error}");
     assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1);
@@ -65,7 +66,7 @@ fn an_index_that_lies_is_refused() {
         assert!(error.is_format() && error.to_string().contains(expected), "{error}");
     };
     refused("{", "index.json: not a valid index of weight files");
-    // A sparse terabyte.
+    // A sparse file of a terabyte.
     fs::OpenOptions::new().write(true).open(&index).unwrap().set_len(1 << 40).unwrap();
     let error = StateDict::read(&folder).unwrap_err();
     assert!(error.is_format() && error.to_string().contains("it is larger than 200 MB"), "{error}");
@@ -74,7 +75,7 @@ fn an_index_that_lies_is_refused() {
     for outside in ["../x.safetensors", "/etc/passwd", "", ".."] {
         refused(&format!(r#"{{"weight_map": {{"a": "{outside}"}}}}"#), "which is not a file next to the index");
     }
-    // An index as a part would lead in a circle: itself, or two that name each other.
+    // An index must not list an index: itself, or another one that lists the first, would be a cycle.
     refused(r#"{"weight_map": {"a": "model.safetensors.index.json"}}"#, "it is itself an index of weight files");
     fs::write(folder.join("other.json"), r#"{"weight_map": {"a": "model.safetensors.index.json"}}"#).unwrap();
     refused(r#"{"weight_map": {"a": "other.json"}}"#, "it is itself an index of weight files");
@@ -154,7 +155,7 @@ fn a_damaged_file_of_pytorch_is_an_error_and_changes_no_model() {
         let error = try_all(&whole[..length]).unwrap_err();
         assert!(error.to_string().contains("bad.bin"), "{error}");
     }
-    // Any byte may be another: an error or other values, no more than that.
+    // With any byte changed, the result is an error or other values, but never a panic.
     for i in (0..whole.len()).step_by(41) {
         let mut bytes = whole.clone();
         bytes[i] ^= 0x55;
@@ -166,7 +167,7 @@ fn a_damaged_file_of_pytorch_is_an_error_and_changes_no_model() {
 fn no_code_in_a_pickle_runs() {
     let folder = tempfile::tempdir().unwrap();
     let (mark, path) = (folder.path().join("was-here"), folder.path().join("hostile.pt"));
-    // What Python would make `os.system("touch ...")` of.
+    // Python would run this as `os.system("touch ...")`.
     let pickle = format!("cposix\nsystem\n(S'touch {}'\ntR.", mark.display());
     for protocol in [&b""[..], b"\x80\x02"] {
         fs::write(&path, [protocol, pickle.as_bytes()].concat()).unwrap();

@@ -1,4 +1,4 @@
-//! Weight files: what is written is read back, what is damaged is refused, and nothing is ever half done.
+//! Weight files: values are read back as written, damaged files are rejected, and no file is left half written.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -97,7 +97,7 @@ fn a_file_that_cannot_be_written_leaves_all_as_it_was() {
     let error = write(&path, &tensors, &BTreeMap::new()).unwrap_err();
     assert!(error.is_io() && error.to_string().contains("no/such/folder"), "{error}");
 
-    // A folder has the path of the file: the new file is complete and cannot take its place.
+    // The path is a folder, so the complete new file cannot replace it.
     let occupied = folder.path().join("taken");
     fs::create_dir(&occupied).unwrap();
     fs::write(occupied.join("inside"), "kept").unwrap();
@@ -154,7 +154,7 @@ fn damaged_files_are_errors_that_name_the_file() {
     refused(&replaced("[3]", "[18446744073709551615,9]"), "a shape that overflows");
     refused(&replaced("[12,14]", "[13,15]"), "a gap");
     refused(&replaced("[12,14]", "[14,12]"), "an end before its start");
-    // No byte of the header can bring the reader down, whatever it becomes.
+    // No change of a byte in the header makes the reader panic.
     for i in 0..whole.len() {
         for value in [0, b'"', b'9', b'-', 255] {
             let mut bytes = whole.clone();
@@ -266,7 +266,7 @@ fn tied_weights_are_saved_once_and_found_under_any_name() {
     save_weights(&model, &path).unwrap();
     assert_eq!(read(&path).unwrap().0.into_keys().collect::<Vec<_>>(), ["embed"]);
     load_weights(&tied(), &path, Strictness::Strict).unwrap();
-    // PyTorch's state dict has both names, or may keep the other one.
+    // PyTorch's state dict has both names, or only the other one.
     let value = || Literal::from_slice(&[3.0f32, 4.0], [2]).unwrap();
     for names in [&["head"][..], &["embed", "head"]] {
         let tensors: Vec<_> = names.iter().map(|name| (name.to_string(), value())).collect();
@@ -296,9 +296,9 @@ fn each_flipped_bit_is_found_and_named() {
     save_weights(&layer, &path).unwrap();
     let whole = fs::read(&path).unwrap();
     let data = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
-    // Of one dtype, by name: the bias comes first.
+    // Tensors of one dtype are sorted by name, so the bias comes first.
     assert_eq!(whole.len() - data, 24 + 8);
-    // Flipped, the key of the checksums is another key, and the file is one without them: all else is as it was.
+    // A flip in the key of the checksums makes it another key, and the file one without checksums. So skip the key.
     let key = whole.windows(CHECKSUMS.len()).position(|window| window == CHECKSUMS.as_bytes()).unwrap();
     for byte in (0..whole.len()).filter(|byte| !(key..key + CHECKSUMS.len()).contains(byte)) {
         for bit in [byte % 8, (byte + 3) % 8] {
@@ -328,20 +328,20 @@ fn a_file_without_checksums_is_read_as_it_is() {
     assert_eq!(read_metadata(&path).unwrap(), metadata);
 }
 
-/// The most memory that this process ever had, in MB.
+/// The peak memory of this process in MB.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1000
 }
 
-/// Needs no device: nothing here is a tensor.
+/// Needs no device, because it uses no tensors.
 #[test]
 #[ignore = "writes 6 GB; run it alone, since it measures the process"]
 fn a_file_of_2_gb_is_converted_within_300_mb() {
     let folder = tempfile::tempdir().unwrap();
     let [from, to] = ["from.safetensors", "to.safetensors"].map(|name| folder.path().join(name));
-    // One whose values are not in memory at once, either: 33 of 64 MB, without checksums.
+    // Written piece by piece, so that the values are never in memory at once: 33 tensors of 64 MB, without checksums.
     let tensors: Vec<_> =
         (0..33).map(|i| (format!("layers.{i:02}.weight"), safetensors::Dtype::F32, vec![4000u64, 4000])).collect();
     let mut file = std::fs::File::create(&from).unwrap();

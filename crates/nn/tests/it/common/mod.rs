@@ -1,4 +1,4 @@
-//! What several test files need: values by number, comparison with a tolerance.
+//! Helpers of several test files: values as numbers, and comparison with a tolerance.
 
 #![allow(dead_code)] // Each test file uses some of it.
 
@@ -7,7 +7,7 @@ pub(crate) mod reference;
 use fulmen_nn::Module;
 use fulmen_tensor::Tensor;
 
-/// The value as f64.
+/// The values as f64.
 #[track_caller]
 pub(crate) fn values(tensor: &Tensor) -> Vec<f64> {
     match tensor.eval() {
@@ -35,7 +35,7 @@ pub(crate) fn assert_close(actual: &[f64], expected: &[f64], relative: f64, abso
     }
 }
 
-/// Gives all parameters short numbers. To draw them would take the compiler longer than what is tested.
+/// Sets all parameters to simple numbers. Drawing random ones would take longer to compile than the tests.
 pub(crate) fn settle(module: &dyn Module) {
     for (i, (_, parameter)) in module.parameters().into_iter().enumerate() {
         let shape = parameter.ty().shape;
