@@ -76,7 +76,7 @@ fn kind(field: &Field) -> Result<Kind> {
     let count = |number: usize| {
         i32::try_from(number).map_err(|_| {
             Error::field(format!(
-                "field `{field}` is too large for a cache: Arrow counts what is in one sample in 31 bits; split the \
+                "field `{field}` is too large for a cache: Arrow counts the elements of a sample with 31 bits; split the \
                  field"
             ))
         })

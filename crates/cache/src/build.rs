@@ -371,7 +371,7 @@ fn too_many_bad(shared: &Shared<'_>, bad: &[BadRow]) -> Error {
     first.sort_by_key(|row| row.row);
     let messages: Vec<&str> = first.iter().take(3).map(|row| row.message.as_str()).collect();
     Error::usage(format!(
-        "more than {} samples could not be read, which is what allow_bad_samples allows; among them: {}",
+        "more than {} samples could not be read, the limit of allow_bad_samples; among them: {}",
         shared.build.allowed_bad,
         messages.join("; ")
     ))

@@ -36,7 +36,7 @@ impl Interpolation {
 }
 
 /// The part of the source that a view needs; none if it shows only black.
-pub(crate) fn needed(view: &View, interpolation: Interpolation) -> Option<Rect> {
+pub(crate) fn needed_part(view: &View, interpolation: Interpolation) -> Option<Rect> {
     let visible = view.window.intersection(&Rect::all(view.size))?;
     if !view.is_resized() {
         return Some(Rect { x: view.crop.x + visible.x, y: view.crop.y + visible.y, ..visible });

@@ -25,7 +25,7 @@ use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visito
 /// evaluation mode. Settings that are not parameters, such as a stride, must be equal too, but they are not compared.
 /// If two kinds of layers alternate, scan pairs: `scan_layers(layers.chunks(2), …)`.
 ///
-/// Poisoned for layers that differ, and for an `f` that changes shape or dtype.
+/// Poisoned if the layers differ, or if `f` changes shape or dtype.
 ///
 /// ```
 /// use fulmen_nn::{Linear, Module, scan_layers};

@@ -188,7 +188,7 @@ impl TokenCollator {
             encoding.truncate(length, side);
         }
         let tokens = encoding.len();
-        let start = place(tokens, length, self.padding)?;
+        let start = first_position(tokens, length, self.padding)?;
         // Before the ids are written, because masking changes them.
         let labels = self.make_labels(&mut encoding, sample)?;
 

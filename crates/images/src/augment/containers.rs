@@ -19,7 +19,7 @@ impl TransformList {
     }
 
     /// The size, if every transform keeps it.
-    fn kept(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
+    fn preserved_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
         input.filter(|_| self.0.iter().all(|transform| transform.output_size(input) == input))
     }
 
@@ -73,7 +73,7 @@ impl ImageTransform for RandomApply {
     }
 
     fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
-        self.transforms.kept(input)
+        self.transforms.preserved_size(input)
     }
 
     fn describe(&self) -> String {
@@ -193,7 +193,7 @@ impl ImageTransform for RandomOrder {
     }
 
     fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
-        self.transforms.kept(input)
+        self.transforms.preserved_size(input)
     }
 
     fn describe(&self) -> String {

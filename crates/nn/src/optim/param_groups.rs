@@ -194,7 +194,7 @@ impl Optimizer for ParamGroups {
             && self.optimizer(first, parameter).updates_stacked(names, parameter)
     }
 
-    /// A group has its own optimizer or learning rate; its name is the patterns that say so.
+    /// A group has its own optimizer or learning rate. It is named after the patterns that set them.
     fn group_step(&self, step: &Step, name: &str, parameter: &TensorType) -> GroupStep {
         let pattern_of = |is: fn(&Change) -> bool| {
             let mut settings = self.settings.iter().rev();
