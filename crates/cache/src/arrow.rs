@@ -377,7 +377,7 @@ mod tests {
         Identity { key: "abc".into(), part: 2, first_row: 20, samples: 33, variants: 1, version: "v1".into() }
     }
 
-    fn whole(frame: &Frame) -> Vec<u8> {
+    fn file_bytes(frame: &Frame) -> Vec<u8> {
         let mut bytes = frame.head.clone();
         bytes.resize(frame.tail_start as usize, 7);
         bytes.extend_from_slice(&frame.tail);
@@ -392,7 +392,7 @@ mod tests {
     #[test]
     fn a_frame_is_found_again_and_aligned() {
         let frame = Frame::new(&fields(), 11, &identity()).unwrap();
-        let bytes = whole(&frame);
+        let bytes = file_bytes(&frame);
         assert_eq!(frame.file_bytes(), bytes.len() as u64);
         assert_eq!(find(&bytes, 11).unwrap(), frame.columns);
         assert!(frame.columns.iter().all(|column| column.start % 64 == 0));
@@ -403,7 +403,7 @@ mod tests {
     #[test]
     fn arrow_ipc_reads_it_too() {
         let frame = Frame::new(&fields(), 11, &identity()).unwrap();
-        let reader = arrow_ipc::reader::FileReader::try_new(std::io::Cursor::new(whole(&frame)), None).unwrap();
+        let reader = arrow_ipc::reader::FileReader::try_new(std::io::Cursor::new(file_bytes(&frame)), None).unwrap();
         assert_eq!(reader.schema().metadata().get(KEY).map(String::as_str), Some("abc"));
         let batches: Vec<_> = reader.collect::<Result<_, _>>().unwrap();
         assert_eq!((batches.len(), batches[0].num_rows(), batches[0].num_columns()), (1, 11, 6));
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn any_byte_changed_and_any_cut_is_an_error_or_harmless() {
         let frame = Frame::new(&fields(), 11, &identity()).unwrap();
-        let bytes = whole(&frame);
+        let bytes = file_bytes(&frame);
         assert!(find(&bytes, 12).is_err());
         let metadata = (0..frame.head.len()).chain(frame.tail_start as usize..bytes.len());
         for index in metadata {

@@ -105,9 +105,9 @@ impl CachedDataset {
         caches.retain(|entry| !matches!(entry.plan, Ok(None)));
         match <[CacheEntry; 1]>::try_from(caches) {
             Ok([CacheEntry { dir, plan }]) => {
-                CachedDataset::from_plan(&dir, plan?.ok_or_else(|| maintenance::none(path))?)
+                CachedDataset::from_plan(&dir, plan?.ok_or_else(|| maintenance::no_cache(path))?)
             }
-            Err(none) if none.is_empty() => Err(maintenance::none(path)),
+            Err(caches) if caches.is_empty() => Err(maintenance::no_cache(path)),
             Err(several) => Err(Error::usage(format!(
                 "{} has {} caches; name one of them: {}",
                 path.display(),

@@ -153,7 +153,7 @@ impl Location {
 
     /// The size of the file in bytes.
     pub fn size(&self) -> Result<u64> {
-        match self.place()? {
+        match self.target()? {
             Target::Local(path) => local::size(path),
             Target::Store(object) => remote::size(object, &self.options),
         }
@@ -164,7 +164,7 @@ impl Location {
     /// # Errors
     /// The store does not answer, or denies access.
     pub fn exists(&self) -> Result<bool> {
-        if let Target::Local(path) = self.place()? {
+        if let Target::Local(path) = self.target()? {
             return Ok(path.is_file());
         }
         match self.size() {
@@ -176,7 +176,7 @@ impl Location {
 
     /// Reads the whole file.
     pub fn read(&self) -> Result<Vec<u8>> {
-        if let Target::Local(path) = self.place()? {
+        if let Target::Local(path) = self.target()? {
             local::size(path)?;
             return std::fs::read(path).map_err(|source| Error::io(path, "cannot read the file", source));
         }
@@ -193,7 +193,7 @@ impl Location {
         if range.is_empty() {
             return Ok(Vec::new());
         }
-        match self.place()? {
+        match self.target()? {
             Target::Local(path) => {
                 let size = local::size(path)?;
                 let length = usize::try_from(range.end - range.start).ok().filter(|_| range.end <= size);
@@ -213,7 +213,7 @@ impl Location {
 
     /// A buffered reader from the beginning to the end. From a store it reads ahead ([`StoreOptions::read_ahead`]).
     pub fn open(&self) -> Result<Box<dyn Read + Send>> {
-        match self.place()? {
+        match self.target()? {
             Target::Local(path) => Ok(Box::new(BufReader::with_capacity(BUFFER, local::open(path)?))),
             Target::Store(object) => remote::open(object, &self.options),
         }
@@ -225,7 +225,7 @@ impl Location {
     /// # Errors
     /// A local folder that does not exist; a prefix in a store without objects.
     pub fn list(&self) -> Result<Vec<Location>> {
-        match self.place()? {
+        match self.target()? {
             Target::Local(path) => {
                 Ok(local::list(path)?.into_iter().map(|path| self.with_place(Place::Local(path))).collect())
             }
@@ -252,7 +252,7 @@ impl Location {
     /// # Errors
     /// Wildcards without a match; braces that expand to more than a million names.
     pub fn expand(&self) -> Result<Vec<Location>> {
-        let text = match self.place()? {
+        let text = match self.target()? {
             Target::Local(path) if std::fs::symlink_metadata(path).is_ok() => return Ok(vec![self.clone()]),
             Target::Local(path) => path.as_os_str().as_bytes(),
             Target::Store(object) => object.key.as_bytes(),
@@ -260,7 +260,7 @@ impl Location {
         let mut locations = Vec::new();
         for name in pattern::braces(text).map_err(|error| Error::usage(format!("{self}: {error}")))? {
             let wild = pattern::has_wildcard(&name);
-            let place = match self.place()? {
+            let place = match self.target()? {
                 Target::Local(_) => Place::Local(local::path(name)),
                 // Braces are ASCII, so the result is valid UTF-8 if the input was.
                 Target::Store(object) => {
@@ -275,7 +275,7 @@ impl Location {
 
     /// The files that match wildcards.
     fn matching(&self) -> Result<Vec<Location>> {
-        let locations: Vec<Location> = match self.place()? {
+        let locations: Vec<Location> = match self.target()? {
             Target::Local(path) => {
                 local::matching(path)?.into_iter().map(|path| self.with_place(Place::Local(path))).collect()
             }
@@ -299,7 +299,7 @@ impl Location {
     /// shows an object only then. A file larger than a chunk ([`StoreOptions::read_ahead`], but at least 5 MiB) is sent
     /// in parts, several at a time.
     pub fn upload(&self, from: &Path, progress: &dyn Fn(u64)) -> Result<()> {
-        match self.place()? {
+        match self.target()? {
             Target::Local(path) => local::copy(from, path, progress),
             Target::Store(object) => remote::upload(object, &self.options, from, progress),
         }
@@ -328,7 +328,7 @@ impl Location {
 
     #[cfg(feature = "cloud")]
     fn object(&self) -> Result<&ObjectPath> {
-        match self.place()? {
+        match self.target()? {
             Target::Store(object) => Ok(object),
             Target::Local(_) => Err(Error::usage(format!("{self}: expected gs://bucket/path or s3://bucket/path"))),
         }
@@ -336,7 +336,7 @@ impl Location {
 
     /// Adds the file by its name, its size, and its modification time or the store's version; its content is not read.
     pub fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        match self.place()? {
+        match self.target()? {
             Target::Local(path) => fingerprint.add_file(path),
             Target::Store(object) => {
                 let (size, version) = remote::version(object, &self.options)?;
@@ -348,7 +348,7 @@ impl Location {
         }
     }
 
-    fn place(&self) -> Result<Target<'_>> {
+    fn target(&self) -> Result<Target<'_>> {
         match &self.place {
             Place::Local(path) if path.as_os_str().is_empty() => Err(Error::usage("the path is empty")),
             Place::Local(path) => Ok(Target::Local(path)),

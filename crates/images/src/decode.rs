@@ -188,7 +188,12 @@ impl Encoded<'_> {
 }
 
 /// Converts whole images to the wanted channels, from `raw` to `pixels`.
-pub(crate) fn whole<'b>(size: ImageSize, stored: usize, channels: usize, buffers: &'b mut Buffers) -> Pixels<'b> {
+pub(crate) fn convert_whole<'b>(
+    size: ImageSize,
+    stored: usize,
+    channels: usize,
+    buffers: &'b mut Buffers,
+) -> Pixels<'b> {
     let bytes = size.width * size.height * stored;
     let Buffers { raw, pixels } = buffers;
     let bytes: &[u8] = if stored == channels {

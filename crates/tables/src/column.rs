@@ -82,7 +82,7 @@ impl ColumnRef {
             ColumnRef::Name(name) => names.get(name),
         };
         let names = || columns.iter().map(|column| column.name.as_str());
-        index.ok_or_else(|| Error::field(format!("{table_name} has no column {self}; {}", known(names()))))
+        index.ok_or_else(|| Error::field(format!("{table_name} has no column {self}; {}", known_columns(names()))))
     }
 }
 
@@ -106,7 +106,7 @@ impl Positions {
 }
 
 /// The list of columns, for a message.
-pub(crate) fn known<'a>(columns: impl ExactSizeIterator<Item = &'a str>) -> String {
+pub(crate) fn known_columns<'a>(columns: impl ExactSizeIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 30;
     let count = columns.len();
     let names: Vec<String> = columns.take(SHOWN).map(|name| format!("`{name}`")).collect();

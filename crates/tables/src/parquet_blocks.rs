@@ -52,7 +52,7 @@ impl ParquetInput {
     }
 
     /// Records a read error, and returns its text.
-    fn keep(&self, error: Error) -> String {
+    fn record(&self, error: Error) -> String {
         let text = error.to_string();
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         text
@@ -84,7 +84,7 @@ impl ChunkReader for ParquetInput {
 
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
         let read = self.input.read_range(start, length);
-        read.map(Bytes::from).map_err(|error| ParquetError::General(self.keep(error)))
+        read.map(Bytes::from).map_err(|error| ParquetError::General(self.record(error)))
     }
 }
 
@@ -98,7 +98,7 @@ impl Read for ParquetRead {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let input = &self.bytes.input;
         let count = input.size().saturating_sub(self.next).min(into.len() as u64) as usize;
-        input.read_at(self.next, &mut into[..count]).map_err(|error| io::Error::other(self.bytes.keep(error)))?;
+        input.read_at(self.next, &mut into[..count]).map_err(|error| io::Error::other(self.bytes.record(error)))?;
         self.next += count as u64;
         Ok(count)
     }

@@ -11,7 +11,7 @@ use arrow_schema::DataType;
 
 use super::arrow_scalar;
 use super::block_reader::{Block, RowOrigin};
-use super::column::{ColumnRef, Positions, known};
+use super::column::{ColumnRef, Positions, known_columns};
 use super::scalar::{Mismatch, ScalarRef, Value, bytes, text};
 use fulmen_data::{Error, Result};
 
@@ -199,7 +199,7 @@ impl Row {
                 }
             }
         }
-        let names = known(self.columns().into_iter());
+        let names = known_columns(self.columns().into_iter());
         Err(Error::field(format!("{} has no column {column}; {names}", self.origin())))
     }
 

@@ -211,7 +211,7 @@ mod tests {
     use fulmen_data::SampleRng;
 
     /// The minimum over all choices of boundaries among the lengths.
-    fn least(lengths: &[usize], distinct: &[usize], count: usize) -> u128 {
+    fn lowest_cost(lengths: &[usize], distinct: &[usize], count: usize) -> u128 {
         let mut best = u128::MAX;
         for choice in 0u32..1 << distinct.len() {
             let boundaries: Vec<usize> =
@@ -245,7 +245,7 @@ mod tests {
             for count in 1..6 {
                 let chosen = choose_boundaries(&lengths, count).unwrap();
                 assert!(chosen.lengths().len() <= count);
-                assert_eq!(positions(&chosen), least(&lengths, &distinct, count), "{lengths:?} into {count}");
+                assert_eq!(positions(&chosen), lowest_cost(&lengths, &distinct, count), "{lengths:?} into {count}");
                 assert_eq!(chosen.samples().iter().sum::<u64>(), lengths.len() as u64);
             }
         }

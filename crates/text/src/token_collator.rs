@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::encoding::place;
+use super::encoding::first_position;
 use super::masking::token_label;
 use super::{Encoding, MaskedLanguageModel, Side};
 use fulmen_data::{
@@ -35,7 +35,7 @@ pub enum CausalLabels {
 /// | `attention_mask` | `bool[length]`: true where there is a token, false for padding | always |
 /// | `token_type_ids` | `i32[length]`: which text of a pair | [`token_type_ids`](TokenCollator::token_type_ids) |
 /// | `segment_ids` | `i32[length]`: which document, from 1; 0 for padding | [`documents`](TokenCollator::documents) |
-/// | `position_ids` | `i32[length]`: the place within its document | [`documents`](TokenCollator::documents) |
+/// | `position_ids` | `i32[length]`: the position within its document | [`documents`](TokenCollator::documents) |
 /// | `labels` | `i32[length]` | [`causal`](TokenCollator::causal), [`masked`](TokenCollator::masked) |
 ///
 /// `attention_mask` is a mask for `fulmen_nn`'s attention after a reshape to `[batch, 1, 1, length]`. Padding has the

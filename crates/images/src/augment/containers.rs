@@ -2,7 +2,7 @@
 //!
 //! Not here: all in a fixed order (`ImagePipeline::then`).
 
-use super::{check_probability, named};
+use super::{check_probability, with_name};
 use crate::{Image, ImageTransform};
 use fulmen_data::{Error, Result, SampleRng};
 
@@ -15,7 +15,7 @@ impl TransformList {
         if self.0.is_empty() {
             return Err(Error::usage(format!("{name} has no transforms; add them with .then(...)")));
         }
-        self.0.iter().try_for_each(|transform| named(name, transform.check()))
+        self.0.iter().try_for_each(|transform| with_name(name, transform.check()))
     }
 
     /// The size, if every transform keeps it.

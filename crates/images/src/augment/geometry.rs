@@ -3,7 +3,7 @@
 //! Not here: the resampling (`functional`).
 
 use super::factor_range::{FactorRange, draw};
-use super::{check_probability, named, options, resampling_options};
+use super::{check_probability, options, resampling_options, with_name};
 use crate::functional::{self, Affine, Fill, check_interpolation};
 use crate::{Image, ImageTransform, Interpolation};
 use fulmen_data::{Error, Result, SampleRng};
@@ -59,8 +59,8 @@ impl RandomRotation {
 
 impl ImageTransform for RandomRotation {
     fn check(&self) -> Result<()> {
-        named("RandomRotation", check_interpolation(self.interpolation))?;
-        named("RandomRotation", self.degrees.check("range of degrees", 0.0, ALL))
+        with_name("RandomRotation", check_interpolation(self.interpolation))?;
+        with_name("RandomRotation", self.degrees.check("range of degrees", 0.0, ALL))
     }
 
     fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
@@ -131,10 +131,10 @@ impl RandomAffine {
 
 impl ImageTransform for RandomAffine {
     fn check(&self) -> Result<()> {
-        named("RandomAffine", check_interpolation(self.interpolation))?;
-        named("RandomAffine", self.degrees.check("range of degrees", 0.0, ALL))?;
+        with_name("RandomAffine", check_interpolation(self.interpolation))?;
+        with_name("RandomAffine", self.degrees.check("range of degrees", 0.0, ALL))?;
         for (name, shear) in [("shear along x", self.shear), ("shear along y", self.shear_y)] {
-            named("RandomAffine", shear.map_or(Ok(()), |shear| shear.check(name, 0.0, ALL)))?;
+            with_name("RandomAffine", shear.map_or(Ok(()), |shear| shear.check(name, 0.0, ALL)))?;
         }
         if let Some((x, y)) = self.translate
             && !((0.0..=1.0).contains(&x) && (0.0..=1.0).contains(&y))
@@ -221,7 +221,7 @@ impl RandomPerspective {
 impl ImageTransform for RandomPerspective {
     fn check(&self) -> Result<()> {
         check_probability("RandomPerspective", self.p)?;
-        named("RandomPerspective", check_interpolation(self.interpolation))?;
+        with_name("RandomPerspective", check_interpolation(self.interpolation))?;
         if (0.0..=1.0).contains(&self.distortion_scale) {
             Ok(())
         } else {

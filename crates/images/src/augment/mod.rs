@@ -68,6 +68,6 @@ fn check_probability(transform: &str, p: f64) -> Result<()> {
 }
 
 /// Adds the name of the transform to an error.
-fn named<T>(transform: &str, result: Result<T>) -> Result<T> {
+fn with_name<T>(transform: &str, result: Result<T>) -> Result<T> {
     result.map_err(|error| if error.is_usage() { Error::usage(format!("{transform}: {error}")) } else { error })
 }

@@ -3,7 +3,7 @@
 //! Not here: enlarging it by resizing.
 
 use super::Fill;
-use super::warp::room;
+use super::warp::reserve;
 use crate::Image;
 use fulmen_data::{Error, Result};
 
@@ -81,7 +81,7 @@ pub fn pad(image: &Image, padding: Padding, mode: &PaddingMode) -> Result<Image>
     };
     let columns = sources(width, padding.left, padding.right, mode)?;
     let rows = sources(height, padding.top, padding.bottom, mode)?;
-    let mut pixels = room(columns.len(), rows.len(), channels)?;
+    let mut pixels = reserve(columns.len(), rows.len(), channels)?;
     for row in &rows {
         for column in &columns {
             match (row, column) {

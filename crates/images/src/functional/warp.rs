@@ -63,7 +63,7 @@ fn channels<const C: usize, I: Iterator<Item = SourcePoint>>(
             &fill
         }
     };
-    let mut out = room(width, height, C)?;
+    let mut out = reserve(width, height, C)?;
     for y in 0..height {
         for point in points(y).take(width) {
             let pixel = match mode {
@@ -103,7 +103,7 @@ fn nearest(coordinate: i64) -> i64 {
 ///
 /// # Errors
 /// The image does not fit in memory.
-pub(super) fn room(width: usize, height: usize, channels: usize) -> Result<Vec<u8>> {
+pub(super) fn reserve(width: usize, height: usize, channels: usize) -> Result<Vec<u8>> {
     let too_large =
         || Error::usage(format!("an image of {width}x{height} with {channels} channels does not fit in memory"));
     let bytes = width.checked_mul(height).and_then(|pixels| pixels.checked_mul(channels)).ok_or_else(too_large)?;

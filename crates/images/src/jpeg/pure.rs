@@ -14,7 +14,7 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::header::{self, ADOBE, Header, next_marker, refuse};
 use crate::Image;
-use crate::decode::{Buffers, Limits, whole};
+use crate::decode::{Buffers, Limits, convert_whole};
 use crate::exif;
 use crate::geometry::{ImageSize, Orientation, Rect};
 use crate::resize::Pixels;
@@ -85,7 +85,7 @@ impl<'a> Jpeg<'a> {
             (0..width * height).for_each(|pixel| buffers.raw[pixel] = buffers.raw[3 * pixel]);
             stored = 1;
         }
-        Ok(whole(header.size, stored, channels, buffers))
+        Ok(convert_whole(header.size, stored, channels, buffers))
     }
 }
 

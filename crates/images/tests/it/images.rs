@@ -24,12 +24,12 @@ fn bytes(name: &str) -> Vec<u8> {
     fs::read(path(name)).unwrap()
 }
 
-fn none() -> SampleRng {
+fn unused_random() -> SampleRng {
     SampleRng::new(0, 0, 0)
 }
 
 fn decode(pipeline: &ImagePipeline, name: &str) -> Image {
-    pipeline.decode(&bytes(name), &mut none()).unwrap()
+    pipeline.decode(&bytes(name), &mut unused_random()).unwrap()
 }
 
 fn expected(name: &str) -> Image {
@@ -133,7 +133,7 @@ fn a_part_of_a_jpeg_has_the_pixels_of_the_whole() {
     for name in JPEGS {
         let file = bytes(&format!("{name}.jpg"));
         for pipeline in [ImagePipeline::rgb(), ImagePipeline::gray()] {
-            let whole = pipeline.decode(&file, &mut none()).unwrap();
+            let whole = pipeline.decode(&file, &mut unused_random()).unwrap();
             for (size, seeds) in [((1, 1), 40), ((3, 40), 20), ((33, 2), 20), ((30, 31), 30), ((74, 100), 4)] {
                 let crop = pipeline.clone().random_crop(size, 0).horizontal_flip(0.5);
                 for seed in 0..seeds {
@@ -206,7 +206,7 @@ fn a_decoder_that_cannot_shrink_gives_the_same_image_for_any_gap() {
 
 #[track_caller]
 fn refused(file: &[u8], pipeline: &ImagePipeline, words: &[&str]) {
-    let error = pipeline.decode(file, &mut none()).unwrap_err();
+    let error = pipeline.decode(file, &mut unused_random()).unwrap_err();
     assert!(error.is_file(), "{error}");
     let message = error.to_string();
     for word in words {
@@ -240,7 +240,7 @@ fn a_jpeg_whose_data_make_no_sense_is_refused_or_kept_on_request() {
     // An end in the middle: the rest would be grey.
     file[middle..middle + 2].copy_from_slice(&[0xff, 0xd9]);
     refused(&file, &ImagePipeline::rgb(), &["damaged", "keep_damaged"]);
-    let image = ImagePipeline::rgb().keep_damaged().decode(&file, &mut none()).unwrap();
+    let image = ImagePipeline::rgb().keep_damaged().decode(&file, &mut unused_random()).unwrap();
     assert_eq!((image.width(), image.height()), (101, 75));
     // The part before the damage is intact.
     let whole = decode(&ImagePipeline::rgb(), "s444.jpg");
@@ -255,7 +255,7 @@ fn a_jpeg_whose_data_make_no_sense_is_refused_or_kept_on_request() {
     let restart = file.windows(2).position(|pair| pair == [0xff, 0xd0]).unwrap();
     file.drain(restart - 40..restart);
     refused(&file, &ImagePipeline::rgb(), &["damaged", "keep_damaged"]);
-    assert!(ImagePipeline::rgb().keep_damaged().decode(&file, &mut none()).is_ok());
+    assert!(ImagePipeline::rgb().keep_damaged().decode(&file, &mut unused_random()).is_ok());
 }
 
 /// A file of a few kilobytes with thousands of scans would keep a thread busy for minutes.
@@ -268,7 +268,7 @@ fn a_jpeg_of_too_many_scans_is_refused() {
     let third = find([0xff, 0xc4], second);
     let many = |scans: usize| [&file[..third], &file[second..third].repeat(scans), &file[third..]].concat();
     let pipeline = ImagePipeline::rgb().keep_damaged();
-    assert!(pipeline.decode(&many(50), &mut none()).is_ok());
+    assert!(pipeline.decode(&many(50), &mut unused_random()).is_ok());
     refused(&many(600), &pipeline, &["more than 500 scans"]);
 }
 
@@ -280,11 +280,11 @@ fn a_jpeg_of_red_green_and_blue_is_not_converted() {
     // Without JFIF's segment, which declares YCbCr.
     let after = 4 + usize::from(u16::from_be_bytes([file[4], file[5]]));
     let rgb = [&file[..2], adobe, &file[after..]].concat();
-    let actual = ImagePipeline::rgb().decode(&rgb, &mut none()).unwrap();
+    let actual = ImagePipeline::rgb().decode(&rgb, &mut unused_random()).unwrap();
     let luma = decode(&ImagePipeline::gray(), "s444.jpg");
     let red: Vec<u8> = actual.pixels().iter().copied().step_by(3).collect();
     assert!(red.iter().zip(luma.pixels()).all(|(a, b)| a.abs_diff(*b) <= 1));
-    let gray = ImagePipeline::gray().decode(&rgb, &mut none()).unwrap();
+    let gray = ImagePipeline::gray().decode(&rgb, &mut unused_random()).unwrap();
     check_near("gray", &gray, &actual.with_channels(1).unwrap(), 1);
 }
 
@@ -351,14 +351,14 @@ fn a_strip_that_becomes_too_great_is_refused() {
         refused(&strip, &steps, &["256 x 20480000000 pixels of 1 x 80000000", "resize_exact", "max_pixels"]);
     }
     let strip = Image::black(1, 600_000, 1).unwrap();
-    let error = great.apply(strip.clone(), &mut none()).unwrap_err();
+    let error = great.apply(strip.clone(), &mut unused_random()).unwrap_err();
     assert!(error.is_file() && error.to_string().contains("256 x 153600000"), "{error}");
     // Only the visible part counts.
-    let middle = ImagePipeline::gray().resize(256).center_crop(224).apply(strip, &mut none()).unwrap();
+    let middle = ImagePipeline::gray().resize(256).center_crop(224).apply(strip, &mut unused_random()).unwrap();
     assert_eq!((middle.width(), middle.height()), (224, 224));
     // A large input image may keep its size.
     let flipped = ImagePipeline::gray().max_pixels(10).horizontal_flip(1.0);
-    assert!(flipped.apply(Image::black(8, 8, 1).unwrap(), &mut none()).is_ok());
+    assert!(flipped.apply(Image::black(8, 8, 1).unwrap(), &mut unused_random()).is_ok());
 }
 
 /// PNG's checksum.

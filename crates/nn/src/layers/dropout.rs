@@ -62,7 +62,7 @@ impl Chance {
 }
 
 /// The first `outer` axes unchanged, the others with size 1.
-fn whole(x: &Tensor, outer: usize) -> Vec<usize> {
+fn outer_shape(x: &Tensor, outer: usize) -> Vec<usize> {
     x.shape().iter().enumerate().map(|(axis, &size)| if axis < outer { size } else { 1 }).collect()
 }
 
@@ -127,7 +127,7 @@ macro_rules! channels {
                 let x = x.as_tensor().live()?;
                 let $rank = x.rank();
                 match $outer {
-                    Some(outer) => self.0.drop(x, &whole(x, outer)),
+                    Some(outer) => self.0.drop(x, &outer_shape(x, outer)),
                     None => Err(format!("the input {} is not {}", x.ty(), $layouts).into()),
                 }
                 })
@@ -256,7 +256,7 @@ impl DropPath {
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record("DropPath", || {
             let x = x.as_tensor().live()?;
-            let shape = whole(x, 1);
+            let shape = outer_shape(x, 1);
             if self.scale_by_keep {
                 return self.chance.drop(x, &shape);
             }

@@ -279,11 +279,11 @@ impl TransformerDecoderLayer {
         let (tgt, memory) = (tgt.as_tensor(), memory.as_tensor());
         if self.norm_first {
             let x = tgt + self.attend(&self.norm1.forward(tgt), attention);
-            let x = &x + self.look(&self.norm2.forward(&x), memory, cross);
+            let x = &x + self.attend_memory(&self.norm2.forward(&x), memory, cross);
             &x + self.feed(&self.norm3.forward(&x))
         } else {
             let x = self.norm1.forward(&(tgt + self.attend(tgt, attention)));
-            let x = self.norm2.forward(&(&x + self.look(&x, memory, cross)));
+            let x = self.norm2.forward(&(&x + self.attend_memory(&x, memory, cross)));
             self.norm3.forward(&(&x + self.feed(&x)))
         }
     }
@@ -292,7 +292,7 @@ impl TransformerDecoderLayer {
         self.dropout1.forward(&self.self_attn.forward(x, x, x, attention))
     }
 
-    fn look(&self, x: &Tensor, memory: &Tensor, attention: &Attention) -> Tensor {
+    fn attend_memory(&self, x: &Tensor, memory: &Tensor, attention: &Attention) -> Tensor {
         self.dropout2.forward(&self.multihead_attn.forward(x, memory, memory, attention))
     }
 

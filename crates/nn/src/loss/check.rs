@@ -5,7 +5,7 @@ use fulmen_tensor::{DType, Refusal, Tensor};
 use crate::precision::{precision, wide};
 
 /// Checks named tensors: floating-point, with the same shape.
-pub(super) fn alike(tensors: &[(&str, &Tensor)]) -> Result<(), Refusal> {
+pub(super) fn same_floats(tensors: &[(&str, &Tensor)]) -> Result<(), Refusal> {
     for (name, tensor) in tensors {
         if !tensor.live()?.dtype().is_float() {
             return Err(format!("the {name} must be floating-point numbers, it is {}", tensor.ty()).into());
@@ -27,7 +27,7 @@ pub(super) fn same_shape(tensors: &[(&str, &Tensor)]) -> Result<(), Refusal> {
 /// A prediction in the dtype of the computation, and a target of the same shape, numbers of any
 /// kind or booleans.
 pub(super) fn pair(prediction: &Tensor, target: &Tensor) -> Result<(Tensor, Tensor), Refusal> {
-    alike(&[("prediction", prediction)])?;
+    same_floats(&[("prediction", prediction)])?;
     same_shape(&[("prediction", prediction), ("target", target)])?;
     let target = if target.dtype().is_float() { wide(target) } else { target.to_dtype(precision(prediction.dtype())) };
     Ok((wide(prediction), target))

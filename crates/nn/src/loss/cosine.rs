@@ -3,7 +3,7 @@
 use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
-use super::check::{alike, same_shape};
+use super::check::{same_floats, same_shape};
 use crate::precision::wide;
 use crate::record::NN;
 
@@ -22,7 +22,7 @@ use crate::record::NN;
 pub fn cosine_similarity(a: impl AsTensor, b: impl AsTensor, axis: isize, eps: f64) -> Tensor {
     NN.record("cosine_similarity", || {
         let (a, b) = (a.as_tensor(), b.as_tensor());
-        alike(&[("first", a), ("second", b)])?;
+        same_floats(&[("first", a), ("second", b)])?;
         a.shape().axis(axis)?;
         if eps.is_nan() || eps <= 0.0 {
             return Err(format!("eps must be above 0, it is {eps}").into());
@@ -64,7 +64,7 @@ pub fn cosine_embedding_loss(
 ) -> Tensor {
     NN.record("cosine_embedding_loss", || {
         let (a, b, target) = (a.as_tensor(), b.as_tensor(), target.as_tensor());
-        alike(&[("first", a), ("second", b)])?;
+        same_floats(&[("first", a), ("second", b)])?;
         if a.rank() == 0 {
             return Err("vectors are on the last axis, and scalars have none".into());
         }

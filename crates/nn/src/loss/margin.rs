@@ -3,7 +3,7 @@
 use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
-use super::check::{alike, pair, same_shape};
+use super::check::{pair, same_floats, same_shape};
 use crate::precision::wide;
 use crate::record::NN;
 
@@ -50,7 +50,7 @@ pub fn margin_ranking_loss(
 ) -> Tensor {
     NN.record("margin_ranking_loss", || {
         let (first, second, target) = (first.as_tensor(), second.as_tensor(), target.as_tensor());
-        alike(&[("first", first), ("second", second)])?;
+        same_floats(&[("first", first), ("second", second)])?;
         same_shape(&[("first", first), ("target", target)])?;
         let difference = wide(first) - wide(second);
         let target = target.to_dtype(difference.dtype());
@@ -135,7 +135,7 @@ impl TripletMarginLoss {
     pub fn forward(&self, anchor: impl AsTensor, positive: impl AsTensor, negative: impl AsTensor) -> Tensor {
         NN.record("triplet_margin_loss", || {
             let (anchor, positive, negative) = (anchor.as_tensor(), positive.as_tensor(), negative.as_tensor());
-            alike(&[("anchor", anchor), ("positive", positive), ("negative", negative)])?;
+            same_floats(&[("anchor", anchor), ("positive", positive), ("negative", negative)])?;
             if anchor.rank() == 0 {
                 return Err("embeddings are vectors on the last axis, and scalars have none".into());
             }

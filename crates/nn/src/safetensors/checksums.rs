@@ -19,11 +19,12 @@ pub(super) fn of_tensor(ty: &TensorType, bytes: &[u8]) -> u32 {
 
 /// The checksums as an entry of the metadata.
 pub(super) fn write(tensors: &BTreeMap<&str, u32>, metadata: &BTreeMap<String, String>) -> String {
-    let metadata: BTreeMap<&str, u32> = others(metadata).map(|(key, text)| (key, crc32c(text.as_bytes()))).collect();
+    let metadata: BTreeMap<&str, u32> =
+        other_entries(metadata).map(|(key, text)| (key, crc32c(text.as_bytes()))).collect();
     json!({ "tensors": tensors, "metadata": metadata }).to_string()
 }
 
-fn others(metadata: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
+fn other_entries(metadata: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
     metadata.iter().map(|(key, text)| (key.as_str(), text.as_str())).filter(|(key, _)| *key != CHECKSUMS)
 }
 
@@ -38,7 +39,7 @@ impl Checksums {
         let table: Value = serde_json::from_str(text)
             .map_err(|e| format!("the checksums in its metadata (`{CHECKSUMS}`) are damaged: {e}"))?;
         let checksums = Checksums(Some(table));
-        for (key, text) in others(metadata) {
+        for (key, text) in other_entries(metadata) {
             checksums.compare("metadata", key, || crc32c(text.as_bytes()))?;
         }
         checksums.check_all("metadata", |key| metadata.contains_key(key))?;

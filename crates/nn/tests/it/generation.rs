@@ -1,7 +1,7 @@
 //! Generation with a cache of keys and values: token by token, it gives the same results as the whole sequence at once,
 //! with a single program that is compiled once.
 
-use crate::common::{assert_close, fault, settle, values};
+use crate::common::{assert_close, fault, set_simple_values, values};
 use fulmen_nn::attention::{Attention, KeyValueCache, RotaryEmbedding};
 use fulmen_nn::{
     Embedding, LayerNorm, Linear, Module, MultiheadAttention, RmsNorm, TransformerEncoder, TransformerEncoderLayer,
@@ -89,7 +89,7 @@ impl Model {
             layers: (0..2).map(|_| Block::new(16)).collect(),
             lm_head: Linear::new(16, 17).bias(false),
         };
-        settle(&model);
+        set_simple_values(&model);
         model
     }
 
@@ -170,7 +170,7 @@ fn token_by_token_is_the_whole_sequence_by_one_program() {
 #[test]
 fn multihead_attention_with_a_cache_is_causal_attention() {
     let layer = MultiheadAttention::new(8, 2);
-    settle(&layer);
+    set_simple_values(&layer);
     let x = random::normal(&random::key(0), DType::F32, [2, 6, 8]);
     let whole = values(&layer.forward(&x, &x, &x, &Attention::new().causal(true)));
     let mut cache = KeyValueCache::new(DType::F32, 2, 2, 10, 4);
@@ -190,7 +190,7 @@ fn a_transformer_with_caches_is_the_causal_one() {
     for norm_first in [false, true] {
         let layer = || TransformerEncoderLayer::new(8, 2).dim_feedforward(12).dropout(0.0).norm_first(norm_first);
         let model = TransformerEncoder::new(2, layer).norm(LayerNorm::new([8]));
-        settle(&model);
+        set_simple_values(&model);
         let x = random::normal(&random::key(0), DType::F32, [1, 4, 8]);
         let whole = model.forward(&x, &Attention::new().causal(true));
         let caches = vec![KeyValueCache::new(DType::F32, 1, 2, 5, 4); 2];
@@ -206,7 +206,7 @@ fn a_transformer_with_caches_is_the_causal_one() {
 #[test]
 fn a_loop_on_the_device_can_carry_the_cache() {
     let layer = MultiheadAttention::new(8, 2);
-    settle(&layer);
+    set_simple_values(&layer);
     let first = random::normal(&random::key(0), DType::F32, [1, 1, 8]);
     // The next token is the layer's output for the last one.
     let mut all = first.clone();

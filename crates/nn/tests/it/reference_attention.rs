@@ -7,7 +7,7 @@ use fulmen_nn::{Dropout, Module, MultiheadAttention};
 use fulmen_tensor::{DType, Tensor, grad, random};
 use serde_json::Value;
 
-fn how(attrs: &Value) -> Attention {
+fn attention(attrs: &Value) -> Attention {
     let flag = |name: &str| attrs[name].as_bool().unwrap_or(false);
     let mut attention = Attention::new().causal(flag("causal")).enable_gqa(flag("enable_gqa"));
     if !attrs["scale"].is_null() {
@@ -26,7 +26,7 @@ fn attention_is_pytorchs() {
         let (attrs, inputs) = (&case["attrs"], inputs(&case));
         match word(&case["op"], "op") {
             "attention" => {
-                let y = how(attrs).forward(&inputs[0], &inputs[1], &inputs[2]);
+                let y = attention(attrs).forward(&inputs[0], &inputs[1], &inputs[2]);
                 expect(&mut expected, &case, &inputs, &[], &y);
             }
             "multihead_attention" => {
@@ -37,7 +37,7 @@ fn attention_is_pytorchs() {
                 }
                 let parameters = fill(&layer, &case);
                 let (k, v) = (inputs.get(1).unwrap_or(&inputs[0]), inputs.get(2).unwrap_or(&inputs[0]));
-                let (y, weights) = layer.forward_with_weights(&inputs[0], k, v, &how(attrs));
+                let (y, weights) = layer.forward_with_weights(&inputs[0], k, v, &attention(attrs));
                 expect(&mut expected, &case, &inputs, &parameters, &y);
                 expected.tensor(format!("{}: weights", case["name"]), &weights, &case["weights"]);
             }

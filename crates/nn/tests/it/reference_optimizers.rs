@@ -95,20 +95,20 @@ fn optimizer(case: &Value) -> Box<dyn Optimizer> {
 
 #[test]
 fn optimizers_walk_pytorchs_path_over_twenty_steps() {
-    walk("optimizers.json");
+    check_steps("optimizers.json");
 }
 
 #[test]
 fn adaptive_optimizers_walk_pytorchs_path_over_twenty_steps() {
-    walk("optimizers_adaptive.json");
+    check_steps("optimizers_adaptive.json");
 }
 
 #[test]
 fn optimizers_that_pytorch_has_not_walk_optaxs_path_over_twenty_steps() {
-    walk("optimizers_optax.json");
+    check_steps("optimizers_optax.json");
 }
 
-fn walk(file: &str) {
+fn check_steps(file: &str) {
     for case in cases(file) {
         let mut expected = Expected::within(5e-6, 2e-6);
         let optimizer = optimizer(&case);

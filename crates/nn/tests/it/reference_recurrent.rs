@@ -154,7 +154,7 @@ fn every_statement_carries_the_users_line() {
         ctc_loss(&log_p.log_softmax(-1), &one, &long, &one.reshape([2]), Reduction::Mean)
     };
     for layer in [&lstm as &dyn Module, &gru, &rnn] {
-        crate::common::settle(layer);
+        crate::common::set_simple_values(layer);
     }
     let function = Function::trace("f", &[ty(&[5, 2, 3]), ty(&[2])], |x| {
         let target = Tensor::from_slice(&[1i32, -100], [2]);

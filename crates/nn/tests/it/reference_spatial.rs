@@ -9,7 +9,7 @@ use fulmen_tensor::{DType, Interpolation, PadMode};
 use serde_json::Value;
 
 /// One number per axis.
-fn each<const N: usize>(value: &Value) -> Sizes<N> {
+fn per_axis<const N: usize>(value: &Value) -> Sizes<N> {
     let numbers = sizes(value);
     Sizes(numbers.try_into().unwrap_or_else(|numbers| panic!("{numbers:?} are not {N} sizes")))
 }
@@ -25,44 +25,44 @@ fn mode(value: &Value) -> PadMode {
 }
 
 fn conv<const N: usize>(a: &Value) -> Box<dyn Forward> {
-    let layer = Conv::<N>::new(count(&a["in_channels"]), count(&a["out_channels"]), each(&a["kernel"]))
-        .stride(each(&a["stride"]))
-        .dilation(each(&a["dilation"]))
+    let layer = Conv::<N>::new(count(&a["in_channels"]), count(&a["out_channels"]), per_axis(&a["kernel"]))
+        .stride(per_axis(&a["stride"]))
+        .dilation(per_axis(&a["dilation"]))
         .groups(count(&a["groups"]))
         .bias(flag(&a["bias"]))
         .padding_mode(mode(&a["padding_mode"]));
     Box::new(match a["padding"].as_str() {
         Some("same") => layer.padding_same(),
         Some("valid") => layer,
-        _ => layer.padding(each(&a["padding"])),
+        _ => layer.padding(per_axis(&a["padding"])),
     })
 }
 
 fn conv_transpose<const N: usize>(a: &Value) -> Box<dyn Forward> {
-    let layer = ConvTranspose::<N>::new(count(&a["in_channels"]), count(&a["out_channels"]), each(&a["kernel"]));
+    let layer = ConvTranspose::<N>::new(count(&a["in_channels"]), count(&a["out_channels"]), per_axis(&a["kernel"]));
     Box::new(
         layer
-            .stride(each(&a["stride"]))
-            .padding(each(&a["padding"]))
-            .output_padding(each(&a["output_padding"]))
-            .dilation(each(&a["dilation"]))
+            .stride(per_axis(&a["stride"]))
+            .padding(per_axis(&a["padding"]))
+            .output_padding(per_axis(&a["output_padding"]))
+            .dilation(per_axis(&a["dilation"]))
             .groups(count(&a["groups"]))
             .bias(flag(&a["bias"])),
     )
 }
 
 fn max_pool<const N: usize>(a: &Value) -> MaxPool<N> {
-    MaxPool::new(each(&a["window"]))
-        .stride(each(&a["stride"]))
-        .padding(each(&a["padding"]))
-        .dilation(each(&a["dilation"]))
+    MaxPool::new(per_axis(&a["window"]))
+        .stride(per_axis(&a["stride"]))
+        .padding(per_axis(&a["padding"]))
+        .dilation(per_axis(&a["dilation"]))
         .ceil_mode(flag(&a["ceil_mode"]))
 }
 
 fn avg_pool<const N: usize>(a: &Value) -> Box<dyn Forward> {
-    let layer = AvgPool::<N>::new(each(&a["window"]))
-        .stride(each(&a["stride"]))
-        .padding(each(&a["padding"]))
+    let layer = AvgPool::<N>::new(per_axis(&a["window"]))
+        .stride(per_axis(&a["stride"]))
+        .padding(per_axis(&a["padding"]))
         .ceil_mode(flag(&a["ceil_mode"]))
         .count_include_pad(flag(&a["count_include_pad"]));
     Box::new(if a["divisor"].is_null() { layer } else { layer.divisor_override(count(&a["divisor"])) })
@@ -113,10 +113,10 @@ fn boxed_max_pool<const N: usize>(a: &Value) -> Box<dyn Forward> {
     Box::new(max_pool::<N>(a))
 }
 fn adaptive_avg_pool<const N: usize>(a: &Value) -> Box<dyn Forward> {
-    Box::new(AdaptiveAvgPool::<N>::new(each(&a["size"])))
+    Box::new(AdaptiveAvgPool::<N>::new(per_axis(&a["size"])))
 }
 fn adaptive_max_pool<const N: usize>(a: &Value) -> Box<dyn Forward> {
-    Box::new(AdaptiveMaxPool::<N>::new(each(&a["size"])))
+    Box::new(AdaptiveMaxPool::<N>::new(per_axis(&a["size"])))
 }
 
 #[test]
@@ -152,10 +152,10 @@ fn the_places_of_maxima_are_pytorchs() {
     let mut expected = Expected::within(0.0, 0.0);
     for case in cases("spatial.json").iter().filter(|case| case["op"] == "where_max_pool") {
         let (a, x) = (&case["attrs"], inputs(case).remove(0));
-        fn places<const N: usize>(a: &Value, x: &fulmen_tensor::Tensor) -> [fulmen_tensor::Tensor; 2] {
+        fn max_indices<const N: usize>(a: &Value, x: &fulmen_tensor::Tensor) -> [fulmen_tensor::Tensor; 2] {
             max_pool::<N>(a).forward_with_indices(x)
         }
-        let [_, indices] = over!(sizes(&a["window"]).len(), places(a, &x));
+        let [_, indices] = over!(sizes(&a["window"]).len(), max_indices(a, &x));
         assert_eq!(indices.dtype(), DType::I32);
         expected.tensor(word(&case["name"], "name"), &indices, &case["outputs"][0]);
     }

@@ -1,7 +1,7 @@
 //! Transformers and encodings of positions against PyTorch and Hugging Face: values and gradients.
 
 use crate::common::reference::{Expected, cases, count, expect, fill, flag, inputs, number, tensor, word};
-use crate::common::{assert_close, fault, settle, values};
+use crate::common::{assert_close, fault, set_simple_values, values};
 use fulmen_nn::attention::{
     Attention, LearnedPositions, RotaryEmbedding, RotaryScaling, SinusoidalPositions, alibi, alibi_at, sinusoidal,
 };
@@ -77,7 +77,7 @@ fn a_transformer_begins_with_xaviers_rule_and_layers_of_their_own() {
 fn dropout_acts_in_every_place_while_training_only() {
     let encoder =
         TransformerEncoder::new(1, || TransformerEncoderLayer::new(8, 2).dropout(0.5).activation(Prelu::new()));
-    settle(&encoder);
+    set_simple_values(&encoder);
     assert!(encoder.parameters().iter().any(|(name, _)| name == "layers.0.activation.weight"));
     let x = random::normal(&random::key(0), DType::F32, [2, 3, 8]);
     let run = || encoder.forward(&x, &Attention::new());

@@ -200,7 +200,7 @@ impl Response {
         Response { status, headers: Vec::new(), body: body.into() }
     }
 
-    fn with(mut self, name: &'static str, value: String) -> Response {
+    fn header(mut self, name: &'static str, value: String) -> Response {
         self.headers.push((name, value));
         self
     }
@@ -250,7 +250,7 @@ fn serve(state: &mut State, request: &Request) -> Response {
         }
         ("PUT", None) => {
             state.objects.insert(path.clone(), body.clone());
-            Response::new(200, "").with("ETag", tag(body))
+            Response::new(200, "").header("ETag", tag(body))
         }
         (_, Some(id)) if !state.uploads.contains_key(id) => {
             Response::new(404, "<Error><Code>NoSuchUpload</Code></Error>")
@@ -258,7 +258,7 @@ fn serve(state: &mut State, request: &Request) -> Response {
         ("PUT", Some(id)) => {
             let number = query["partNumber"].parse().unwrap();
             state.uploads.get_mut(id).unwrap().insert(number, body.clone());
-            Response::new(200, "").with("ETag", tag(body))
+            Response::new(200, "").header("ETag", tag(body))
         }
         ("POST", Some(id)) => {
             let parts = state.uploads.remove(id).unwrap();
@@ -293,11 +293,11 @@ fn object(state: &State, request: &Request) -> Response {
         Some((first, end)) => {
             let end = end.min(bytes.len());
             let range = format!("bytes {first}-{}/{}", end - 1, bytes.len());
-            Response::new(206, &bytes[first..end]).with("Content-Range", range)
+            Response::new(206, &bytes[first..end]).header("Content-Range", range)
         }
         None => Response::new(200, bytes.clone()),
     };
-    response.with("ETag", tag(bytes)).with("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT".to_owned())
+    response.header("ETag", tag(bytes)).header("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT".to_owned())
 }
 
 fn list(state: &State, request: &Request) -> Response {

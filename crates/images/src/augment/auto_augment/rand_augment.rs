@@ -3,7 +3,7 @@
 //! Not here: the operations (`operation`).
 
 use super::operation::{CHOICES, MagnitudeSpace};
-use crate::augment::{named, options, resampling_options};
+use crate::augment::{options, resampling_options, with_name};
 use crate::functional::{Fill, check_interpolation};
 use crate::{Image, ImageTransform, Interpolation};
 use fulmen_data::{Error, Result, SampleRng};
@@ -61,7 +61,7 @@ impl RandAugment {
 
 impl ImageTransform for RandAugment {
     fn check(&self) -> Result<()> {
-        named("RandAugment", check_interpolation(self.interpolation))?;
+        with_name("RandAugment", check_interpolation(self.interpolation))?;
         if self.magnitude < self.num_magnitude_bins {
             Ok(())
         } else {

@@ -36,7 +36,7 @@ pub(crate) fn assert_close(actual: &[f64], expected: &[f64], relative: f64, abso
 }
 
 /// Sets all parameters to simple numbers. Drawing random ones would take longer to compile than the tests.
-pub(crate) fn settle(module: &dyn Module) {
+pub(crate) fn set_simple_values(module: &dyn Module) {
     for (i, (_, parameter)) in module.parameters().into_iter().enumerate() {
         let shape = parameter.ty().shape;
         let numbers: Vec<f32> =
