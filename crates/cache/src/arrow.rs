@@ -318,10 +318,10 @@ fn check_footer(footer: &[u8], fields: &[Field], key: &str, part: usize) -> Resu
             Kind::Tensor(..) => Type::FixedSizeList,
             Kind::Binary(_) => Type::FixedSizeBinary,
         };
-        let said = column.custom_metadata().and_then(|pairs| pairs.iter().find(|pair| pair.key() == Some(FIELD)));
-        let said = said.and_then(|pair| pair.value());
-        if said != Some(field.to_string().as_str()) || column.type_type() != expected {
-            return Err(format!("it has a column {said:?}, expected `{field}`"));
+        let declared = column.custom_metadata().and_then(|pairs| pairs.iter().find(|pair| pair.key() == Some(FIELD)));
+        let declared = declared.and_then(|pair| pair.value());
+        if declared != Some(field.to_string().as_str()) || column.type_type() != expected {
+            return Err(format!("it has a column {declared:?}, expected `{field}`"));
         }
     }
     match footer.recordBatches() {

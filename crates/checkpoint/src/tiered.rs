@@ -54,7 +54,7 @@ struct Shared {
     near: Arc<dyn Store>,
     far: Arc<dyn Store>,
     /// The least time between the starts of two copies.
-    every: Duration,
+    interval: Duration,
     tell: Box<dyn Fn(&str) + Send + Sync>,
     state: Mutex<State>,
     changed: Condvar,
@@ -79,15 +79,15 @@ impl std::fmt::Debug for Shared {
 }
 
 impl TieredStore {
-    /// Combines two stores. Copies start at least `every` apart, until [`finish`](Store::finish).
+    /// Combines two stores. Copies start at least `interval` apart, until [`finish`](Store::finish).
     pub fn new(
         near: Arc<dyn Store>,
         far: Arc<dyn Store>,
-        every: Duration,
+        interval: Duration,
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> TieredStore {
-        let (every, state, changed) = (every.min(LONGEST), Mutex::default(), Condvar::new());
-        TieredStore { shared: Arc::new(Shared { near, far, every, tell: Box::new(tell), state, changed }) }
+        let (interval, state, changed) = (interval.min(LONGEST), Mutex::default(), Condvar::new());
+        TieredStore { shared: Arc::new(Shared { near, far, interval, tell: Box::new(tell), state, changed }) }
     }
 }
 
@@ -145,7 +145,7 @@ impl Shared {
                 failures = (failures + 1).min(6);
                 (self.tell)(&format!("{failure}; retrying in {} s", wait.as_secs()));
             } else {
-                (next_copy, due_at_end, failures) = (now + self.every, now, 0);
+                (next_copy, due_at_end, failures) = (now + self.interval, now, 0);
             }
             state = self.lock();
             state.copying = false;

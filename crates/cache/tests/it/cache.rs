@@ -145,8 +145,8 @@ fn the_estimate_is_the_size_of_the_files() {
     let estimate = builder.estimate().unwrap();
     assert!(!folder.path().join("x").exists() && fs::read_dir(folder.path()).unwrap().next().is_none());
     let events = Arc::new(Mutex::new(vec![]));
-    let told = Arc::clone(&events);
-    builder.on_event(move |event| told.lock().unwrap().push(event)).open().unwrap();
+    let recorder = Arc::clone(&events);
+    builder.on_event(move |event| recorder.lock().unwrap().push(event)).open().unwrap();
     let parts = files_of(folder.path()).into_iter().filter(|(name, _)| name.ends_with(".arrow"));
     assert_eq!(estimate.bytes, parts.map(|(_, bytes)| bytes.len() as u64).sum::<u64>());
     assert_eq!((estimate.parts, estimate.missing_parts, estimate.sample_bytes), (12, 12, SAMPLE));
@@ -213,13 +213,13 @@ fn what_differs_is_said_and_a_new_cache_stands_beside_the_old() {
     let expected = "is a cache of something else: version: was `v1`, is `v2`; source: was `noise`, is `louder noise`;";
     assert!(text.contains(expected), "{text}");
 
-    let told = Arc::new(Mutex::new(vec![]));
-    let events = Arc::clone(&told);
+    let recorded = Arc::new(Mutex::new(vec![]));
+    let events = Arc::clone(&recorded);
     let builder = small(&other, folder.path()).on_event(move |event| events.lock().unwrap().push(event));
     let other_cache = builder.open().unwrap();
     let differences =
         ["version: was `v1`, is ``", "source: was `noise`, is `louder noise`"].map(str::to_owned).to_vec();
-    assert_eq!(told.lock().unwrap()[0], CacheEvent::Differs { differences });
+    assert_eq!(recorded.lock().unwrap()[0], CacheEvent::Differs { differences });
     let infos = cache_info(folder.path()).unwrap();
     assert_eq!(infos.len(), 2);
     assert!(infos.iter().any(|info| info.depends_on.contains(&"source: `louder noise`".to_owned())), "{infos:?}");

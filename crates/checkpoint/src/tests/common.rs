@@ -75,8 +75,8 @@ pub(crate) fn write_process(
             parts.push(Part::slice(*name, *dtype, *shape, rectangle));
         }
     }
-    let own: Vec<Part> = parts.into_iter().skip(process).step_by(processes).collect();
-    let mut shard = writer.shard(&format!("shard_{process}.safetensors"), own)?;
+    let own_parts: Vec<Part> = parts.into_iter().skip(process).step_by(processes).collect();
+    let mut shard = writer.shard(&format!("shard_{process}.safetensors"), own_parts)?;
     while let Some(part) = shard.next_part() {
         let (name, dtype, shape, _) = tensors.iter().find(|tensor| tensor.0 == part.name()).unwrap();
         let bytes = expected(name, *dtype, shape, part.rectangle());

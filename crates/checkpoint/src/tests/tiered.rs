@@ -127,11 +127,11 @@ impl Tiers {
     }
 }
 
-fn tiers(folder: &Path, far: &ControlledStore, every: Duration) -> (Arc<TieredStore>, Arc<Mutex<Vec<String>>>) {
+fn tiers(folder: &Path, far: &ControlledStore, interval: Duration) -> (Arc<TieredStore>, Arc<Mutex<Vec<String>>>) {
     let messages: Arc<Mutex<Vec<String>>> = Arc::default();
     let tell = messages.clone();
     let tell = move |text: &str| tell.lock().unwrap().push(text.to_owned());
-    (Arc::new(TieredStore::new(local(&folder.join("near")), Arc::new(far.clone()), every, tell)), messages)
+    (Arc::new(TieredStore::new(local(&folder.join("near")), Arc::new(far.clone()), interval, tell)), messages)
 }
 
 #[test]

@@ -194,7 +194,7 @@ fn count(number: usize, noun: &str) -> String {
 /// Alternatives joined by commas: `a`, `a or b`, `a, b, or c`.
 fn one_of(names: &[&str]) -> String {
     match names {
-        [some @ .., last] if some.len() > 1 => format!("{}, or {last}", some.join(", ")),
+        [head @ .., last] if head.len() > 1 => format!("{}, or {last}", head.join(", ")),
         _ => names.join(" or "),
     }
 }

@@ -72,8 +72,8 @@ fn memory_is_used_again_unless_someone_holds_it() {
     addresses.dedup();
     assert_eq!(addresses.len(), 1);
     // Held batches keep their content.
-    let held = batches(&loader, 0);
-    let numbers: Vec<i32> = held.iter().map(|batch| batch.values::<i32>(1).unwrap()[0]).collect();
+    let held_batches = batches(&loader, 0);
+    let numbers: Vec<i32> = held_batches.iter().map(|batch| batch.values::<i32>(1).unwrap()[0]).collect();
     assert_eq!(numbers, (0..10).collect::<Vec<_>>());
 }
 

@@ -66,8 +66,8 @@ fn skipped_samples_leave_padding_behind() {
     );
     // Nothing half-written is visible.
     assert_eq!(batches[0].1[3], batches[0].1[0]);
-    let even = torn(8, |_| false).on_error(OnError::Skip).drop_last(true).build().unwrap();
-    assert!(even.pads(), "a batch may have padding at any time");
+    let loader = torn(8, |_| false).on_error(OnError::Skip).drop_last(true).build().unwrap();
+    assert!(loader.pads(), "a batch may have padding at any time");
     assert!(!torn(8, |_| false).on_error(OnError::Replace).build().unwrap().pads());
 }
 

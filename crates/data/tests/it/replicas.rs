@@ -407,8 +407,8 @@ fn replicas_that_disagree_are_refused() {
     );
     // One replica agrees with itself, and four of them if the samples divide equally.
     assert_eq!(builder().build().unwrap().num_samples(), 7);
-    let even = DataLoader::builder(data(8)).batch_size(4).sampler(Uneven).build().unwrap();
-    assert_eq!(processes(&even, 4, 4)[3].num_samples(), 8);
+    let loader = DataLoader::builder(data(8)).batch_size(4).sampler(Uneven).build().unwrap();
+    assert_eq!(processes(&loader, 4, 4)[3].num_samples(), 8);
 }
 
 #[test]

@@ -136,11 +136,11 @@ fn memory_is_used_again_only_when_all_devices_are_done_with_it() {
     drop(moved);
     // The plugin releases it on its own thread.
     let patience = std::time::Instant::now();
-    let mut held = vec![];
-    while held.iter().all(|host| address(host) != first) {
+    let mut held_batches = vec![];
+    while held_batches.iter().all(|host| address(host) != first) {
         assert!(patience.elapsed() < std::time::Duration::from_secs(20), "the memory never came back");
-        held.truncate(2);
-        held.push(next());
+        held_batches.truncate(2);
+        held_batches.push(next());
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }

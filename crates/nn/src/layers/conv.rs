@@ -99,8 +99,8 @@ macro_rules! settings {
             }
 
             /// With or without a bias.
-            pub fn bias(mut self, with: bool) -> $name<N> {
-                self.bias = with.then(|| bias(self.out_channels, &self.weight));
+            pub fn bias(mut self, enabled: bool) -> $name<N> {
+                self.bias = enabled.then(|| bias(self.out_channels, &self.weight));
                 self
             }
 

@@ -257,8 +257,8 @@ fn mean_by(reduction: Reduction, targets: &Classes, losses: &Tensor, weight: Opt
 
 /// The permutation of axes that moves the classes to the last.
 fn classes_last(rank: usize, axis: usize) -> Vec<isize> {
-    let others = (0..rank).filter(|&a| a != axis);
-    others.chain([axis]).map(|a| a as isize).collect()
+    let other_axes = (0..rank).filter(|&a| a != axis);
+    other_axes.chain([axis]).map(|a| a as isize).collect()
 }
 
 /// The weights of the classes in the dtype of the losses.

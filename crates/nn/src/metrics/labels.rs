@@ -40,7 +40,7 @@ impl Task {
         let (i, t) = (input.ty(), target.ty());
         let (whole, dims) = (!t.dtype.is_float(), t.shape.dims());
         let input_dims = i.shape.dims();
-        let (expected, fits) = match self {
+        let (expected, is_valid) = match self {
             Task::Multiclass(n) => {
                 let scores = i.dtype.is_float() && input_dims.split_last() == Some((&n, dims));
                 let expected = format!("scores [.., {n}] and the integer index of each right class [..]");
@@ -58,7 +58,7 @@ impl Task {
                 (expected, whole && input_dims == dims && dims.last() == Some(&n) && (i.dtype.is_float() || classes))
             }
         };
-        if !fits {
+        if !is_valid {
             return Err(format!("needs {expected}, got {i} and {t}").into());
         }
         Ok(match self {

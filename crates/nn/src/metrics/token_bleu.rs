@@ -97,13 +97,13 @@ impl Metric for TokenBleu {
                     *grams = grams.narrow(1, 0, rows).narrow(2, 0, columns).and(last);
                 }
             }
-            let [theirs, own] = &grams;
-            let starts = own.size(1);
+            let [reference_matches, candidate_matches] = &grams;
+            let starts = candidate_matches.size(1);
             let position = Tensor::arange(DType::I32, starts);
             let earlier = position.unsqueeze(0).lt(position.unsqueeze(1));
             let count = |mask: &Tensor| mask.to_dtype(DType::I32).sum(&[2]);
             // The third occurrence matches if the reference has three.
-            let is_match = count(&own.and(earlier)).lt(count(theirs));
+            let is_match = count(&candidate_matches.and(earlier)).lt(count(reference_matches));
             matches.push(count_all(&is_match));
             possible.push(count_all(&in_candidate.narrow(1, n - 1, starts)));
         }

@@ -54,12 +54,12 @@ pub(super) fn load<M: Module + ?Sized>(values: &StateDict, module: &M, strictnes
     for (names, variable) in cells(module) {
         known_names.extend(names.iter().cloned());
         let name = &names[0];
-        let mut there = names.iter().filter_map(|name| Some((name, values.ty(name)?)));
-        let Some((first, found)) = there.next() else {
+        let mut candidates = names.iter().filter_map(|name| Some((name, values.ty(name)?)));
+        let Some((first, found)) = candidates.next() else {
             report.missing.push(name.clone());
             continue;
         };
-        for (other, ty) in there {
+        for (other, ty) in candidates {
             let same = ty == found && same_bytes(values, first, other)?;
             if !same {
                 report.conflicting.push(Conflict { name: first.clone(), other: other.clone() });
@@ -101,9 +101,9 @@ fn same_bytes(values: &StateDict, first: &str, second: &str) -> Result<bool> {
     Ok(first.as_deref().map(Literal::bytes) == second.as_deref().map(Literal::bytes))
 }
 
-fn fits(expected: &TensorType, found: &TensorType) -> bool {
-    let convertible = expected.dtype.is_float() && found.dtype.is_float();
-    expected.shape == found.shape && (expected.dtype == found.dtype || convertible)
+fn fits(expected: &TensorType, actual: &TensorType) -> bool {
+    let convertible = expected.dtype.is_float() && actual.dtype.is_float();
+    expected.shape == actual.shape && (expected.dtype == actual.dtype || convertible)
 }
 
 /// The cell of each parameter and buffer, once, with all its names.

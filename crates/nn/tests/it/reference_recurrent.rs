@@ -15,10 +15,10 @@ fn row(all: &[&Tensor]) -> Tensor {
 
 macro_rules! built {
     ($layer:expr, $attrs:expr) => {{
-        let said = |name: &str, otherwise: bool| $attrs[name].as_bool().unwrap_or(otherwise);
+        let setting = |name: &str, otherwise: bool| $attrs[name].as_bool().unwrap_or(otherwise);
         let layers = if $attrs["num_layers"].is_null() { 1 } else { count(&$attrs["num_layers"]) };
-        let layer = $layer.num_layers(layers).bias(said("bias", true)).batch_first(said("batch_first", false));
-        layer.bidirectional(said("bidirectional", false))
+        let layer = $layer.num_layers(layers).bias(setting("bias", true)).batch_first(setting("batch_first", false));
+        layer.bidirectional(setting("bidirectional", false))
     }};
 }
 

@@ -362,9 +362,9 @@ fn first_fit_loses_and_doubles_no_token() {
             assert_eq!(all, (0..next).collect::<Vec<_>>());
         }
         let truncated = PackedStream::first_fit(Memory(documents.clone()), length, open).unwrap();
-        let kept: usize = documents.iter().map(|document| document.len().min(length)).sum();
+        let expected_tokens: usize = documents.iter().map(|document| document.len().min(length)).sum();
         let actual = blocks(&truncated.long_documents(LongDocuments::Truncate));
-        assert_eq!(actual.iter().map(Encoding::len).sum::<usize>(), kept);
+        assert_eq!(actual.iter().map(Encoding::len).sum::<usize>(), expected_tokens);
     }
 }
 
@@ -398,19 +398,19 @@ fn masking_has_the_shares_that_transformers_has() {
             kept += u64::from(after == before);
         }
     }
-    let theirs = |name: &str| case[name].as_u64().unwrap();
-    assert_eq!(maskable, theirs("maskable"));
+    let expected_count = |name: &str| case[name].as_u64().unwrap();
+    assert_eq!(maskable, expected_count("maskable"));
     // A random token is the mask token or the original one, each once in the vocabulary.
     let random = 0.1 / 300.0;
-    for (ours, theirs, of, their_of, probability) in [
-        (chosen, theirs("chosen"), maskable, theirs("maskable"), 0.15),
-        (masked, theirs("masked"), chosen, theirs("chosen"), 0.8 + random),
-        (changed, theirs("changed"), chosen, theirs("chosen"), 0.1 - 2.0 * random),
-        (kept, theirs("kept"), chosen, theirs("chosen"), 0.1 + random),
+    for (actual, expected, total, expected_total, probability) in [
+        (chosen, expected_count("chosen"), maskable, reference("maskable"), 0.15),
+        (masked, expected_count("masked"), chosen, reference("chosen"), 0.8 + random),
+        (changed, expected_count("changed"), chosen, reference("chosen"), 0.1 - 2.0 * random),
+        (kept, expected_count("kept"), chosen, reference("chosen"), 0.1 + random),
     ] {
-        for (count, of) in [(ours, of), (theirs, their_of)] {
-            let deviations = deviations(count, of, probability);
-            assert!(deviations.abs() < 4.0, "{count} of {of} at {probability}: {deviations}");
+        for (count, total) in [(actual, total), (expected, expected_total)] {
+            let deviations = deviations(count, total, probability);
+            assert!(deviations.abs() < 4.0, "{count} of {total} at {probability}: {deviations}");
         }
     }
 }

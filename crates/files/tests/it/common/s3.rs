@@ -205,14 +205,14 @@ impl Response {
         self
     }
 
-    fn send(&self, stream: &mut TcpStream, method: &str, most: usize) -> std::io::Result<()> {
+    fn send(&self, stream: &mut TcpStream, method: &str, limit: usize) -> std::io::Result<()> {
         let mut head = format!("HTTP/1.1 {} Status\r\nContent-Length: {}\r\n", self.status, self.body.len());
         self.headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
         stream.write_all(head.as_bytes())?;
         stream.write_all(b"\r\n")?;
         match method {
             "HEAD" => Ok(()),
-            _ => stream.write_all(&self.body[..self.body.len().min(most)]),
+            _ => stream.write_all(&self.body[..self.body.len().min(limit)]),
         }
     }
 }
@@ -283,7 +283,7 @@ fn object(state: &State, request: &Request) -> Response {
     let Some(bytes) = state.objects.get(&request.path) else {
         return Response::new(404, "<Error><Code>NoSuchKey</Code></Error>");
     };
-    if request.headers.get("if-match").is_some_and(|wanted| *wanted != tag(bytes)) {
+    if request.headers.get("if-match").is_some_and(|expected| *expected != tag(bytes)) {
         return Response::new(412, "<Error><Code>PreconditionFailed</Code></Error>");
     }
     let response = match request.range() {
