@@ -201,7 +201,7 @@ impl Orientation {
     }
 
     /// Maps a rectangle of the oriented image back to the original one of this size.
-    fn to_original(&self, rect: Rect, size: ImageSize) -> Rect {
+    fn map_back(&self, rect: Rect, size: ImageSize) -> Rect {
         let turned = self.size(size);
         let Rect { mut x, mut y, width, height } = rect;
         if self.flip_x {
@@ -242,10 +242,10 @@ impl View {
 
     /// Converts a view of the oriented source to one of the stored source.
     pub(crate) fn reorient(&self, orientation: Orientation, source: ImageSize) -> View {
-        let crop = orientation.to_original(self.crop, source);
+        let crop = orientation.map_back(self.crop, source);
         // The inverse is the same except for the order of the axes, which transposing swaps.
         let size = orientation.size(self.size);
-        let window = orientation.to_original(self.window, size);
+        let window = orientation.map_back(self.window, size);
         let Orientation { flip_x, flip_y, .. } = self.orientation;
         let flips = Orientation {
             transpose: orientation.transpose,
@@ -289,7 +289,7 @@ impl View {
 
     /// Restricts the view to a part of it.
     fn cut(&mut self, part: Rect) {
-        let part = self.orientation.to_original(part, self.window.size());
+        let part = self.orientation.map_back(part, self.window.size());
         self.window = Rect { x: self.window.x + part.x, y: self.window.y + part.y, ..part };
     }
 

@@ -33,7 +33,7 @@ impl SourceFile {
     /// Opens the files of a table, or queries a store for them.
     pub(crate) fn open_all(locations: &[Location]) -> Result<Vec<Arc<SourceFile>>> {
         let numbered: Vec<(usize, &Location)> = locations.iter().enumerate().collect();
-        // Each response of a store takes time.
+        // In parallel, because each response of a store takes time.
         in_parallel(&numbered, MOST_ASKING, |&(number, location)| {
             let size = location.size()?;
             let open = |path| File::open(path).map_err(|source| Error::io(path, "cannot open the file", source));
