@@ -76,7 +76,7 @@ fn kind(field: &Field) -> Result<Kind> {
     let count = |number: usize| {
         i32::try_from(number).map_err(|_| {
             Error::field(format!(
-                "field `{field}` is too large for a cache: Arrow counts what is in one sample in 31 bits; split the \
+                "field `{field}` is too large for a cache: Arrow counts the elements of a sample with 31 bits; split the \
                  field"
             ))
         })
@@ -281,12 +281,12 @@ pub(crate) fn locate(
     let unsigned = |number: i64| u64::try_from(number).ok();
     let (start, metadata, body) =
         (unsigned(block.offset()), unsigned(i64::from(block.metaDataLength())), unsigned(block.bodyLength()));
-    let place = start.zip(metadata).zip(body).and_then(|((start, metadata), body)| {
+    let located = start.zip(metadata).zip(body).and_then(|((start, metadata), body)| {
         let body_start = start.checked_add(metadata).filter(|_| (8..=MOST_METADATA).contains(&metadata))?;
         let body_end = body_start.checked_add(body).filter(|&end| end <= footer_start)?;
         Some((start, metadata as usize, body_start..body_end))
     });
-    let Some((start, metadata, body)) = place else {
+    let Some((start, metadata, body)) = located else {
         return Ok(Err("its footer points outside the file".to_owned()));
     };
     let message = read(start, metadata)?;
@@ -295,7 +295,7 @@ pub(crate) fn locate(
 
 /// The block of the one record batch.
 fn check_footer(footer: &[u8], fields: &[Field], key: &str, part: usize) -> Result<Block, String> {
-    let footer = root_as_footer(footer).map_err(|why| format!("its footer is damaged: {why}"))?;
+    let footer = root_as_footer(footer).map_err(|error| format!("its footer is damaged: {error}"))?;
     let schema = footer.schema().ok_or("its footer has no schema")?;
     let metadata = |name: &str| {
         let pairs = schema.custom_metadata()?;
@@ -303,8 +303,8 @@ fn check_footer(footer: &[u8], fields: &[Field], key: &str, part: usize) -> Resu
     };
     for (name, expected) in [(KEY, key), (PART, &part.to_string())] {
         match metadata(name) {
-            Some(found) if found == expected => {}
-            found => return Err(format!("its {name} is {found:?}, expected {expected:?}")),
+            Some(value) if value == expected => {}
+            value => return Err(format!("its {name} is {value:?}, expected {expected:?}")),
         }
     }
     let columns = schema.fields().ok_or("its schema has no fields")?;
@@ -318,10 +318,10 @@ fn check_footer(footer: &[u8], fields: &[Field], key: &str, part: usize) -> Resu
             Kind::Tensor(..) => Type::FixedSizeList,
             Kind::Binary(_) => Type::FixedSizeBinary,
         };
-        let said = column.custom_metadata().and_then(|pairs| pairs.iter().find(|pair| pair.key() == Some(FIELD)));
-        let said = said.and_then(|pair| pair.value());
-        if said != Some(field.to_string().as_str()) || column.type_type() != expected {
-            return Err(format!("it has a column {said:?}, expected `{field}`"));
+        let declared = column.custom_metadata().and_then(|pairs| pairs.iter().find(|pair| pair.key() == Some(FIELD)));
+        let declared = declared.and_then(|pair| pair.value());
+        if declared != Some(field.to_string().as_str()) || column.type_type() != expected {
+            return Err(format!("it has a column {declared:?}, expected `{field}`"));
         }
     }
     match footer.recordBatches() {
@@ -337,7 +337,8 @@ fn check_batch(message: &[u8], fields: &[Field], rows: usize, body: Range<u64>) 
         _ => return Err("its record batch does not start as one".to_owned()),
     };
     let message = message[8..].get(..length).ok_or("the length of its record batch is wrong")?;
-    let message: Message<'_> = root_as_message(message).map_err(|why| format!("its record batch is damaged: {why}"))?;
+    let message: Message<'_> =
+        root_as_message(message).map_err(|error| format!("its record batch is damaged: {error}"))?;
     let batch = message.header_as_record_batch().ok_or("its record batch is something else")?;
     if batch.compression().is_some() {
         return Err("its record batch is compressed".to_owned());
@@ -376,7 +377,7 @@ mod tests {
         Identity { key: "abc".into(), part: 2, first_row: 20, samples: 33, variants: 1, version: "v1".into() }
     }
 
-    fn whole(frame: &Frame) -> Vec<u8> {
+    fn file_bytes(frame: &Frame) -> Vec<u8> {
         let mut bytes = frame.head.clone();
         bytes.resize(frame.tail_start as usize, 7);
         bytes.extend_from_slice(&frame.tail);
@@ -384,14 +385,14 @@ mod tests {
     }
 
     fn find(bytes: &[u8], rows: usize) -> Result<Vec<Range<u64>>, String> {
-        let read = |at: u64, length: usize| Ok(bytes[at as usize..][..length].to_vec());
+        let read = |offset: u64, length: usize| Ok(bytes[offset as usize..][..length].to_vec());
         locate(&read, bytes.len() as u64, &fields(), rows, "abc", 2).unwrap()
     }
 
     #[test]
     fn a_frame_is_found_again_and_aligned() {
         let frame = Frame::new(&fields(), 11, &identity()).unwrap();
-        let bytes = whole(&frame);
+        let bytes = file_bytes(&frame);
         assert_eq!(frame.file_bytes(), bytes.len() as u64);
         assert_eq!(find(&bytes, 11).unwrap(), frame.columns);
         assert!(frame.columns.iter().all(|column| column.start % 64 == 0));
@@ -402,7 +403,7 @@ mod tests {
     #[test]
     fn arrow_ipc_reads_it_too() {
         let frame = Frame::new(&fields(), 11, &identity()).unwrap();
-        let reader = arrow_ipc::reader::FileReader::try_new(std::io::Cursor::new(whole(&frame)), None).unwrap();
+        let reader = arrow_ipc::reader::FileReader::try_new(std::io::Cursor::new(file_bytes(&frame)), None).unwrap();
         assert_eq!(reader.schema().metadata().get(KEY).map(String::as_str), Some("abc"));
         let batches: Vec<_> = reader.collect::<Result<_, _>>().unwrap();
         assert_eq!((batches.len(), batches[0].num_rows(), batches[0].num_columns()), (1, 11, 6));
@@ -411,13 +412,13 @@ mod tests {
     #[test]
     fn any_byte_changed_and_any_cut_is_an_error_or_harmless() {
         let frame = Frame::new(&fields(), 11, &identity()).unwrap();
-        let bytes = whole(&frame);
+        let bytes = file_bytes(&frame);
         assert!(find(&bytes, 12).is_err());
         let metadata = (0..frame.head.len()).chain(frame.tail_start as usize..bytes.len());
-        for at in metadata {
+        for index in metadata {
             for change in [1, 0x80, 0xff] {
                 let mut damaged = bytes.clone();
-                damaged[at] ^= change;
+                damaged[index] ^= change;
                 if let Ok(columns) = find(&damaged, 11) {
                     assert!(columns.iter().all(|column| column.end <= bytes.len() as u64));
                 }

@@ -73,7 +73,7 @@ impl NewFile {
     /// Syncs the file, gives it its name, and returns the SHA-256 of its content.
     pub(crate) fn finish(&self) -> Result<String> {
         let (path, file) = (&self.path, self.file.file());
-        let doing = |what: &'static str| move |source| Error::io(path, what, source);
+        let doing = |operation: &'static str| move |source| Error::io(path, operation, source);
         let hash = checksum::<Sha256>(file, |_| {}).map_err(doing("cannot read the file"))?;
         let permissions = file.metadata().map(|metadata| metadata.permissions());
         let mut permissions = permissions.map_err(doing("cannot read the file's metadata"))?;

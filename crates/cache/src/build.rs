@@ -32,7 +32,7 @@ const MOST_PIECE_ROWS: usize = 4096;
 /// The minimum time between progress reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is to be done.
+/// The inputs of a build.
 pub(crate) struct Build<'a> {
     pub(crate) dataset: &'a dyn Dataset,
     pub(crate) dir: &'a Path,
@@ -87,8 +87,8 @@ impl Build<'_> {
     /// finished ones stay.
     pub(crate) fn run(&self, plan: &mut Plan, tell: &mut dyn FnMut(CacheEvent)) -> Result<()> {
         let todo: VecDeque<usize> = (0..plan.num_parts()).filter(|&part| !plan.is_finished(part)).collect();
-        let there = (0..plan.num_parts()).filter(|&part| plan.is_finished(part));
-        let done = there.map(|part| plan.rows_of(part)).sum();
+        let finished = (0..plan.num_parts()).filter(|&part| plan.is_finished(part));
+        let done = finished.map(|part| plan.rows_of(part)).sum();
         let sample_bytes: usize = plan.fields.iter().map(|field| field.sample_bytes().unwrap_or(0)).sum();
         let piece_rows = (PIECE_BYTES / sample_bytes.max(1)).clamp(1, MOST_PIECE_ROWS);
         let state = State {
@@ -104,7 +104,7 @@ impl Build<'_> {
         let frozen = plan.clone();
         let shared =
             Shared { build: self, plan: &frozen, piece_rows, state: Mutex::new(state), changed: Condvar::new() };
-        let mut teller = ProgressReporter { tell, total: plan.rows, sample_bytes: sample_bytes as u64, last: None };
+        let mut reporter = ProgressReporter { tell, total: plan.rows, sample_bytes: sample_bytes as u64, last: None };
         std::thread::scope(|scope| {
             for i in 0..self.workers {
                 let thread = std::thread::Builder::new().name(format!("fulmen-cache-{i}"));
@@ -116,10 +116,10 @@ impl Build<'_> {
                     break;
                 }
             }
-            shared.coordinate(plan, &mut teller);
+            shared.coordinate(plan, &mut reporter);
         });
         let state = shared.state.into_inner();
-        teller.now(state.done);
+        reporter.report(state.done);
         // A partly filled file is removed when it is dropped.
         state.error.map_or(Ok(()), Err)
     }
@@ -134,13 +134,13 @@ struct ProgressReporter<'a> {
 }
 
 impl ProgressReporter<'_> {
-    fn maybe(&mut self, done: usize) {
+    fn report_if_due(&mut self, done: usize) {
         if self.last.is_none_or(|last| last.elapsed() >= REPORT_INTERVAL) {
-            self.now(done);
+            self.report(done);
         }
     }
 
-    fn now(&mut self, done: usize) {
+    fn report(&mut self, done: usize) {
         self.last = Some(Instant::now());
         (self.tell)(CacheEvent::Progress { done, total: self.total, sample_bytes: self.sample_bytes });
     }
@@ -166,7 +166,7 @@ impl Shared<'_> {
     }
 
     /// The main thread: it finishes full parts, reports progress, and reads if there are no workers.
-    fn coordinate(&self, plan: &mut Plan, teller: &mut ProgressReporter<'_>) {
+    fn coordinate(&self, plan: &mut Plan, reporter: &mut ProgressReporter<'_>) {
         let _failing = FailIfPanicking(self);
         let mut reader = match self.build.workers {
             0 => match Reader::new(self) {
@@ -178,7 +178,7 @@ impl Shared<'_> {
         loop {
             // Without the lock, because the callback is user code and may take long.
             let done = self.state.lock().done;
-            teller.maybe(done);
+            reporter.report_if_due(done);
             let mut state = self.state.lock();
             if state.error.is_some() {
                 return;
@@ -214,9 +214,9 @@ impl Shared<'_> {
         file.write_at(&frame.tail, frame.tail_start)?;
         let entry = PartEntry { number: part, bytes: frame.file_bytes(), sha256: file.finish()? };
         let parts = &mut plan.manifest.parts;
-        let at = parts.partition_point(|entry| entry.number < part);
-        parts.insert(at, entry);
-        // Those of unfinished parts will be found again.
+        let index = parts.partition_point(|entry| entry.number < part);
+        parts.insert(index, entry);
+        // The next run reads unfinished parts again, and finds their bad rows again.
         bad.retain(|row| plan.is_finished(row.row / plan.manifest.rows_per_part));
         bad.sort_by_key(|row| row.row);
         plan.manifest.bad = bad;
@@ -312,10 +312,10 @@ impl Reader {
         }
         if state.error.is_none() {
             state.done += rows;
-            if let Some(at) = state.missing.iter().position(|(part, _)| *part == open.part) {
-                state.missing[at].1 -= rows;
-                if state.missing[at].1 == 0 {
-                    state.missing.swap_remove(at);
+            if let Some(index) = state.missing.iter().position(|(part, _)| *part == open.part) {
+                state.missing[index].1 -= rows;
+                if state.missing[index].1 == 0 {
+                    state.missing.swap_remove(index);
                     state.full.push_back(open);
                 }
             }
@@ -327,12 +327,12 @@ impl Reader {
     fn read(&mut self, shared: &Shared<'_>, piece: &Chunk) -> Result<Vec<BadRow>> {
         let manifest = &shared.plan.manifest;
         let mut bad = Vec::new();
-        for at in 0..piece.rows {
-            let row = piece.open.part * manifest.rows_per_part + piece.first + at;
+        for slot in 0..piece.rows {
+            let row = piece.open.part * manifest.rows_per_part + piece.first + slot;
             let (variant, index) = (row / manifest.samples, row % manifest.samples);
             let (epoch, number) = (variant as u64, index as u64);
             let key = SampleKey { seed: manifest.seed, epoch, random_epoch: epoch, index: number };
-            let mut sample = Sample::new(&self.layout, &mut self.memory, at, &mut self.written, key);
+            let mut sample = Sample::new(&self.layout, &mut self.memory, slot, &mut self.written, key);
             let dataset = shared.build.dataset;
             // A panic leaves at most a half-written row, which is cleared or dropped.
             let read = catch_unwind(AssertUnwindSafe(|| dataset.read(index, &mut sample)))
@@ -346,7 +346,7 @@ impl Reader {
                 return Err(error);
             }
             for field in 0..self.layout.fields().len() {
-                self.memory[self.layout.row(field, at)].fill(0);
+                self.memory[self.layout.row(field, slot)].fill(0);
             }
             bad.push(BadRow { row, message: error.to_string() });
         }
@@ -371,7 +371,7 @@ fn too_many_bad(shared: &Shared<'_>, bad: &[BadRow]) -> Error {
     first.sort_by_key(|row| row.row);
     let messages: Vec<&str> = first.iter().take(3).map(|row| row.message.as_str()).collect();
     Error::usage(format!(
-        "more than {} samples could not be read, which is what allow_bad_samples allows; among them: {}",
+        "more than {} samples could not be read, the limit of allow_bad_samples; among them: {}",
         shared.build.allowed_bad,
         messages.join("; ")
     ))

@@ -100,19 +100,19 @@ impl CachedDataset {
     /// No cache, several caches, or an unfinished one; files that do not match the manifest.
     pub fn open(path: impl AsRef<Path>) -> Result<CachedDataset> {
         let path = path.as_ref();
-        let mut found = manifest::find(path)?;
+        let mut caches = manifest::find(path)?;
         // A folder without a manifest cannot be opened.
-        found.retain(|found| !matches!(found.plan, Ok(None)));
-        match <[CacheEntry; 1]>::try_from(found) {
+        caches.retain(|entry| !matches!(entry.plan, Ok(None)));
+        match <[CacheEntry; 1]>::try_from(caches) {
             Ok([CacheEntry { dir, plan }]) => {
-                CachedDataset::from_plan(&dir, plan?.ok_or_else(|| maintenance::none(path))?)
+                CachedDataset::from_plan(&dir, plan?.ok_or_else(|| maintenance::no_cache(path))?)
             }
-            Err(none) if none.is_empty() => Err(maintenance::none(path)),
+            Err(caches) if caches.is_empty() => Err(maintenance::no_cache(path)),
             Err(several) => Err(Error::usage(format!(
                 "{} has {} caches; name one of them: {}",
                 path.display(),
                 several.len(),
-                several.iter().map(|found| found.dir.display().to_string()).collect::<Vec<_>>().join(", ")
+                several.iter().map(|entry| entry.dir.display().to_string()).collect::<Vec<_>>().join(", ")
             ))),
         }
     }
@@ -177,9 +177,10 @@ impl CachedDataset {
     /// The row of a sample in an epoch.
     fn row(&self, index: usize, epoch: u64) -> Result<usize> {
         let Inner { samples, variants, .. } = *self.0;
-        match index < samples {
-            true => Ok((epoch % variants as u64) as usize * samples + index),
-            false => Err(Error::usage(format!("there is no sample {index}; the cache has {samples}"))),
+        if index < samples {
+            Ok((epoch % variants as u64) as usize * samples + index)
+        } else {
+            Err(Error::usage(format!("there is no sample {index}; the cache has {samples}")))
         }
     }
 }
@@ -205,9 +206,9 @@ impl Part {
 }
 
 /// Reads bytes of a part.
-pub(crate) fn read_at(path: &Path, file: &File, at: u64, length: usize) -> Result<Vec<u8>> {
+pub(crate) fn read_at(path: &Path, file: &File, offset: u64, length: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; length];
-    file.read_exact_at(&mut bytes, at).map_err(|source| Error::io(path, "cannot read the file", source))?;
+    file.read_exact_at(&mut bytes, offset).map_err(|source| Error::io(path, "cannot read the file", source))?;
     Ok(bytes)
 }
 
@@ -224,9 +225,9 @@ impl Dataset for CachedDataset {
         let row = self.row(index, sample.epoch())?;
         let Inner { rows_per_part, parts, bad, .. } = &*self.0;
         if !bad.is_empty()
-            && let Ok(at) = bad.binary_search_by_key(&row, |bad| bad.row)
+            && let Ok(index) = bad.binary_search_by_key(&row, |bad| bad.row)
         {
-            return Err(Error::new(format!("it could not be read when the cache was made: {}", bad[at].message)));
+            return Err(Error::new(format!("it could not be read when the cache was made: {}", bad[index].message)));
         }
         let (part, row) = (&parts[row / rows_per_part], row % rows_per_part);
         let bytes = part.map.bytes();

@@ -64,7 +64,7 @@ pub fn cache_info(path: impl AsRef<Path>) -> Result<Vec<CacheInfo>> {
     match (infos.is_empty(), failed) {
         (false, _) => Ok(infos),
         (true, Some(error)) => Err(error.into()),
-        (true, None) => Err(none(path.as_ref())),
+        (true, None) => Err(no_cache(path.as_ref())),
     }
 }
 
@@ -89,13 +89,13 @@ fn info(path: PathBuf, plan: &Plan) -> Result<CacheInfo> {
 
 /// The caches at a path; at least one.
 fn find(path: &Path) -> Result<Vec<CacheEntry>> {
-    let found = manifest::find(path)?;
-    if found.is_empty() { Err(none(path)) } else { Ok(found) }
+    let caches = manifest::find(path)?;
+    if caches.is_empty() { Err(no_cache(path)) } else { Ok(caches) }
 }
 
 /// The caches of this release; an error if there are only others.
 fn find_own(path: &Path) -> Result<Vec<CacheEntry>> {
-    let is_other = |found: &CacheEntry| matches!(found.plan, Err(Unusable::OtherFormat(_)));
+    let is_other = |entry: &CacheEntry| matches!(entry.plan, Err(Unusable::OtherFormat(_)));
     let (others, own): (Vec<_>, Vec<_>) = find(path)?.into_iter().partition(is_other);
     match others.into_iter().next() {
         Some(CacheEntry { plan: Err(other), .. }) if own.is_empty() => Err(other.into()),
@@ -103,7 +103,7 @@ fn find_own(path: &Path) -> Result<Vec<CacheEntry>> {
     }
 }
 
-pub(crate) fn none(path: &Path) -> Error {
+pub(crate) fn no_cache(path: &Path) -> Error {
     Error::missing(format!("{}: there is no cache here", path.display()))
 }
 
@@ -134,9 +134,10 @@ pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) 
             })?);
         }
     }
-    match wrong.is_empty() {
-        true => Ok(read),
-        false => Err(Error::file(
+    if wrong.is_empty() {
+        Ok(read)
+    } else {
+        Err(Error::file(
             path.as_ref(),
             format!(
                 "{} files are damaged: {}; remove them with repair_cache (`fulmen cache verify --repair`), and make \
@@ -144,7 +145,7 @@ pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) 
                 wrong.len(),
                 wrong.join("; ")
             ),
-        )),
+        ))
     }
 }
 
@@ -219,13 +220,13 @@ pub fn clear_cache(path: impl AsRef<Path>) -> Result<u64> {
 pub(crate) fn remove_files(dir: &Path) -> Result<u64> {
     let entries = fs::read_dir(dir).map_err(|source| Error::io(dir, "cannot list the cache", source))?;
     let names = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();
-    let mut ours: Vec<PathBuf> = names.map_err(|source| Error::io(dir, "cannot list the cache", source))?;
-    ours.retain(|path| is_cache_file(path));
+    let mut paths: Vec<PathBuf> = names.map_err(|source| Error::io(dir, "cannot list the cache", source))?;
+    paths.retain(|path| is_cache_file(path));
     // The manifest first: a kill then leaves a folder without one, which the next cache with this name fills again. The
     // lock last: it still marks the folder as a cache.
-    ours.sort_by_key(|path| (!path.ends_with(MANIFEST), path.ends_with(LOCK)));
+    paths.sort_by_key(|path| (!path.ends_with(MANIFEST), path.ends_with(LOCK)));
     let mut freed = 0;
-    for path in ours {
+    for path in paths {
         freed += path.metadata().map_or(0, |metadata| metadata.len());
         remove(&path)?;
     }
@@ -289,7 +290,7 @@ fn columns(path: &Path, file: &File, bytes: u64, plan: &Plan, part: usize) -> Re
         let expected = expected.map_or("none".to_owned(), |bytes| bytes.to_string());
         return Ok(Err(format!("it has {bytes} bytes, expected {expected}")));
     }
-    let read = |at: u64, length: usize| read_at(path, file, at, length);
+    let read = |offset: u64, length: usize| read_at(path, file, offset, length);
     let rows = plan.rows_of(part);
     arrow::locate(&read, bytes, &plan.fields, rows, &plan.manifest.key, part)
 }

@@ -209,7 +209,7 @@ struct AnyFormat {
 /// Parses a manifest.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Plan, String> {
     let manifest: Manifest =
-        serde_json::from_slice(bytes).map_err(|why| format!("it is not a manifest of a cache: {why}"))?;
+        serde_json::from_slice(bytes).map_err(|error| format!("it is not a manifest of a cache: {error}"))?;
     Plan::new(manifest)
 }
 
@@ -245,7 +245,7 @@ pub(crate) fn load(dir: &Path) -> Result<Option<Plan>, Unusable> {
 pub(crate) fn save(dir: &Path, manifest: &Manifest) -> Result<()> {
     let path = dir.join(MANIFEST);
     let text =
-        serde_json::to_vec_pretty(manifest).map_err(|why| Error::runtime("writing the cache's manifest", why))?;
+        serde_json::to_vec_pretty(manifest).map_err(|error| Error::runtime("writing the cache's manifest", error))?;
     write_whole(&path, &text)
 }
 
@@ -258,7 +258,7 @@ pub(crate) struct CacheEntry {
 impl CacheEntry {
     /// The cache in a folder, if it has a cache's manifest, or a cache's name and lock. Files of other programs may
     /// have the manifest's name.
-    fn at(dir: PathBuf) -> Option<CacheEntry> {
+    fn read(dir: PathBuf) -> Option<CacheEntry> {
         let plan = load(&dir);
         let is_cache = matches!(plan, Ok(Some(_))) || is_key(&dir) && dir.join(LOCK).is_file();
         is_cache.then_some(CacheEntry { dir, plan })
@@ -273,8 +273,8 @@ fn is_key(dir: &Path) -> bool {
 
 /// The caches at `path`, sorted: the one in this folder, or those in its subfolders.
 pub(crate) fn find(path: &Path) -> Result<Vec<CacheEntry>> {
-    if let Some(found) = CacheEntry::at(path.to_owned()) {
-        return Ok(vec![found]);
+    if let Some(entry) = CacheEntry::read(path.to_owned()) {
+        return Ok(vec![entry]);
     }
     let entries = match std::fs::read_dir(path) {
         Ok(entries) => entries,
@@ -284,12 +284,13 @@ pub(crate) fn find(path: &Path) -> Result<Vec<CacheEntry>> {
     let mut all = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|source| Error::io(path, "cannot list the caches", source))?;
-        all.extend(CacheEntry::at(entry.path()));
+        all.extend(CacheEntry::read(entry.path()));
     }
     all.sort_by(|a, b| a.dir.cmp(&b.dir));
-    match all.is_empty() {
+    if all.is_empty() {
         // If there is no other cache, the error in the manifest is worth reporting.
-        true => Ok(load(path).map(|_| all)?),
-        false => Ok(all),
+        Ok(load(path).map(|_| all)?)
+    } else {
+        Ok(all)
     }
 }

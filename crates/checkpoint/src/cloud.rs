@@ -33,49 +33,49 @@ impl CloudStore {
         CloudStore { root: root.into() }
     }
 
-    fn at(&self, name: &str) -> Location {
+    fn location(&self, name: &str) -> Location {
         if name.is_empty() { self.root.clone() } else { self.root.join(name) }
     }
 }
 
 impl Store for CloudStore {
     fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn NewObject>> {
-        let at = self.at(name);
-        let writer = at.object_writer(bytes).map_err(|e| explain(&at, &e))?;
-        Ok(Box::new(NewCloud { writer, at }))
+        let location = self.location(name);
+        let writer = location.object_writer(bytes).map_err(|e| explain(&location, &e))?;
+        Ok(Box::new(NewCloud { writer, location }))
     }
 
     fn read(&self, name: &str, start: u64, into: &mut [u8]) -> io::Result<()> {
-        let at = self.at(name);
-        let bytes = at.read_range(start..start + into.len() as u64).map_err(|e| explain(&at, &e))?;
+        let location = self.location(name);
+        let bytes = location.read_range(start..start + into.len() as u64).map_err(|e| explain(&location, &e))?;
         into.copy_from_slice(&bytes);
         Ok(())
     }
 
     fn list(&self, folder: &str) -> io::Result<Vec<Entry>> {
-        let at = self.at(folder);
-        let found = at.entries().map_err(|e| explain(&at, &e))?;
-        Ok(found.into_iter().map(|(name, bytes)| Entry { name, bytes }).collect())
+        let location = self.location(folder);
+        let entries = location.entries().map_err(|e| explain(&location, &e))?;
+        Ok(entries.into_iter().map(|(name, bytes)| Entry { name, bytes }).collect())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let at = self.at(name);
-        at.remove_object().map_err(|e| explain(&at, &e))
+        let location = self.location(name);
+        location.remove_object().map_err(|e| explain(&location, &e))
     }
 
     fn describe(&self, name: &str) -> String {
-        self.at(name).to_string()
+        self.location(name).to_string()
     }
 }
 
 struct NewCloud {
     writer: ObjectWriter,
-    at: Location,
+    location: Location,
 }
 
 impl Write for NewCloud {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.writer.write(bytes).map_err(|e| explain(&self.at, &e))?;
+        self.writer.write(bytes).map_err(|e| explain(&self.location, &e))?;
         Ok(bytes.len())
     }
 
@@ -87,15 +87,15 @@ impl Write for NewCloud {
 
 impl NewObject for NewCloud {
     fn commit(self: Box<Self>) -> io::Result<()> {
-        let NewCloud { writer, at } = *self;
-        writer.commit().map_err(|e| explain(&at, &e))
+        let NewCloud { writer, location } = *self;
+        writer.commit().map_err(|e| explain(&location, &e))
     }
 }
 
 /// The error without the location, which the caller adds.
-fn explain(at: &Location, error: &fulmen_data::Error) -> io::Error {
+fn explain(location: &Location, error: &fulmen_data::Error) -> io::Error {
     let text = error.to_string();
-    let text = text.strip_prefix(&format!("{at}: ")).unwrap_or(&text).to_owned();
+    let text = text.strip_prefix(&format!("{location}: ")).unwrap_or(&text).to_owned();
     let kind = if error.is_not_found() { io::ErrorKind::NotFound } else { io::ErrorKind::Other };
     io::Error::new(kind, text)
 }

@@ -40,12 +40,12 @@ pub(crate) fn copy_while(
     let mut shards = vec![];
     for shard in &manifest.shards {
         checkpoint.compare_header(&shard.file)?;
-        let found = manifest.parts_in(&shard.file);
+        let parts = manifest.parts_in(&shard.file);
         let part = |(name, tensor, part): &(&str, &crate::TensorEntry, &crate::PartEntry)| {
             Part::slice(*name, tensor.dtype, tensor.shape.clone(), part.rectangle.clone())
         };
-        let mut written = writer.shard(&shard.file, found.iter().map(part).collect())?;
-        for (name, tensor, part) in found {
+        let mut written = writer.shard(&shard.file, parts.iter().map(part).collect())?;
+        for (name, tensor, part) in parts {
             Blocks::new(checkpoint, name, tensor, part).try_each(|block| {
                 go_on()?;
                 written.write(block?)

@@ -57,14 +57,14 @@ impl Error {
         Error { kind: Kind::Late, message: message.into(), source: None }
     }
 
-    pub(crate) fn io(doing: &str, place: &str, source: io::Error) -> Error {
+    pub(crate) fn io(doing: &str, location: &str, source: io::Error) -> Error {
         let advice = match source.kind() {
             io::ErrorKind::PermissionDenied => "; check the permissions of the folder and its files",
             _ if fulmen_durable::is_full(&source) => "; free some room or name another folder",
             _ => "",
         };
         let kind = if source.kind() == io::ErrorKind::NotFound { Kind::NotFound } else { Kind::Io };
-        Error { kind, message: format!("{place}: cannot {doing}: {source}{advice}"), source: Some(source) }
+        Error { kind, message: format!("{location}: cannot {doing}: {source}{advice}"), source: Some(source) }
     }
 
     /// Whether arguments are inconsistent, or do not fit the checkpoint.

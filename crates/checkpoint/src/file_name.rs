@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_is_no_pattern_is_told() {
-        for (pattern, why) in [
+        for (pattern, reason) in [
             ("", "is empty"),
             ("a/b", "cannot contain `/`"),
             ("{epoch", "has no `}`"),
@@ -130,7 +130,7 @@ mod tests {
             ("{}", "names no value"),
             ("{epoch:x}", "`x` is not a format"),
         ] {
-            assert!(FileName::parse(pattern).unwrap_err().contains(why), "{pattern}");
+            assert!(FileName::parse(pattern).unwrap_err().contains(reason), "{pattern}");
         }
     }
 }

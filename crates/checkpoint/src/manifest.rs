@@ -113,20 +113,20 @@ impl Manifest {
         let mut manifest = Manifest { format_version: FORMAT_VERSION, run, shards: vec![], tensors: BTreeMap::new() };
         for WrittenShard { shard, tensors } in written {
             manifest.shards.push(shard);
-            for (name, found) in tensors {
-                let entry = TensorEntry { parts: vec![], ..found.clone() };
+            for (name, incoming) in tensors {
+                let entry = TensorEntry { parts: vec![], ..incoming.clone() };
                 let tensor = manifest.tensors.entry(name.clone()).or_insert(entry);
-                if (tensor.dtype, &tensor.shape) != (found.dtype, &found.shape) {
+                if (tensor.dtype, &tensor.shape) != (incoming.dtype, &incoming.shape) {
                     return Err(Error::usage(format!(
                         "`{name}` is {} {:?} in one shard and {} {:?} in another; all processes must save the same \
                          tensors",
-                        tensor.dtype, tensor.shape, found.dtype, found.shape
+                        tensor.dtype, tensor.shape, incoming.dtype, incoming.shape
                     )));
                 }
-                tensor.parts.extend(found.parts);
+                tensor.parts.extend(incoming.parts);
             }
         }
-        manifest.check().map_err(|why| Error::usage(format!("the shards do not form a checkpoint: {why}")))?;
+        manifest.check().map_err(|error| Error::usage(format!("the shards do not form a checkpoint: {error}")))?;
         Ok(manifest)
     }
 
@@ -138,9 +138,9 @@ impl Manifest {
         serde_json::to_vec(&Frame { sha256, manifest }).map_err(failed)
     }
 
-    /// Parses the content of a manifest file, which errors call `place`.
-    pub(crate) fn from_bytes(bytes: &[u8], place: &str) -> Result<Manifest> {
-        let damaged = |why: String| Error::damaged(format_args!("{place}: {why}"));
+    /// Parses the content of a manifest file, which errors call `location`.
+    pub(crate) fn from_bytes(bytes: &[u8], location: &str) -> Result<Manifest> {
+        let damaged = |reason: String| Error::damaged(format_args!("{location}: {reason}"));
         let frame: Frame =
             serde_json::from_slice(bytes).map_err(|e| damaged(format!("not a complete manifest ({e})")))?;
         if hex(Sha256::digest(frame.manifest.get()).as_ref()) != frame.sha256 {
@@ -154,7 +154,7 @@ impl Manifest {
         let Version { format_version } = serde_json::from_str(frame.manifest.get()).map_err(wrong)?;
         if format_version > FORMAT_VERSION {
             return Err(Error::newer(format!(
-                "{place}: the checkpoint has format version {format_version}, and this program reads up to \
+                "{location}: the checkpoint has format version {format_version}, and this program reads up to \
                  {FORMAT_VERSION}; use the version of Fulmen that wrote it, or a newer one"
             )));
         }
@@ -207,12 +207,13 @@ impl Manifest {
                 }
                 spans.entry(&part.file).or_default().push((part.start, end.unwrap_or_default()));
             }
-            check_cover(tensor).map_err(|why| format!("`{name}` {why}"))?;
+            check_cover(tensor).map_err(|reason| format!("`{name}` {reason}"))?;
         }
         for shard in &self.shards {
             let mut spans = spans.remove(shard.file.as_str()).unwrap_or_default();
             spans.sort_unstable();
-            let filled = spans.iter().try_fold(shard.header_bytes, |at, (start, end)| (at == *start).then_some(*end));
+            let filled =
+                spans.iter().try_fold(shard.header_bytes, |offset, (start, end)| (offset == *start).then_some(*end));
             if filled != Some(shard.bytes) {
                 return Err(format!("the parts in {} do not fill its {} bytes", shard.file, shard.bytes));
             }

@@ -32,7 +32,7 @@ pub struct Merge {
 }
 
 impl Merge {
-    fn takes(&self, name: &str) -> bool {
+    fn selects(&self, name: &str) -> bool {
         !self.weights_only || !is_training_state(name)
     }
 }
@@ -46,18 +46,18 @@ impl Merge {
 /// is full.
 pub fn merge(checkpoint: &Checkpoint, to: &dyn Store, folder: &str, options: &Merge) -> Result<Vec<String>> {
     if to.list(folder).is_ok_and(|entries| !entries.is_empty()) {
-        let place = to.describe(folder);
+        let location = to.describe(folder);
         return Err(Error::usage(format!(
-            "{place}: the folder is not empty; name a new one, so that files of two models do not mix"
+            "{location}: the folder is not empty; name a new one, so that files of two models do not mix"
         )));
     }
-    let tensors = checkpoint.manifest().tensors.iter().filter(|(name, _)| options.takes(name));
+    let tensors = checkpoint.manifest().tensors.iter().filter(|(name, _)| options.selects(name));
     let mut files: Vec<(u64, Vec<Part>)> = vec![];
     for (name, tensor) in tensors {
         let bytes = bytes_of(tensor.dtype, &tensor.shape).unwrap_or_default();
         let part = Part::whole(name, tensor.dtype, tensor.shape.clone());
         match files.last_mut() {
-            Some((filled, parts)) if options.max_shard_bytes.is_none_or(|most| *filled + bytes <= most) => {
+            Some((filled, parts)) if options.max_shard_bytes.is_none_or(|limit| *filled + bytes <= limit) => {
                 *filled += bytes;
                 parts.push(part);
             }

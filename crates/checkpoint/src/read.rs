@@ -47,13 +47,13 @@ impl Checkpoint {
             )));
         };
         let file = join(name, MANIFEST);
-        let place = store.describe(&file);
+        let location = store.describe(&file);
         if bytes > MOST_MANIFEST {
-            return Err(Error::damaged(format_args!("{place}: {bytes} bytes is too large for a manifest")));
+            return Err(Error::damaged(format_args!("{location}: {bytes} bytes is too large for a manifest")));
         }
         let mut content = vec![0; bytes as usize];
-        store.read(&file, 0, &mut content).map_err(|e| Error::io("read", &place, e))?;
-        let manifest = Manifest::from_bytes(&content, &place)?;
+        store.read(&file, 0, &mut content).map_err(|e| Error::io("read", &location, e))?;
+        let manifest = Manifest::from_bytes(&content, &location)?;
         for shard in &manifest.shards {
             match length(&shard.file) {
                 Some(bytes) if bytes == shard.bytes => {}
@@ -77,19 +77,19 @@ impl Checkpoint {
     /// Those of [`Checkpoint::open`] and [`open_store`]; the path is not a folder.
     pub fn open_folder(folder: impl AsRef<Path>) -> Result<Checkpoint> {
         let folder = folder.as_ref();
-        let place = folder.display().to_string();
-        if let Some((scheme, path)) = place.split_once("://") {
+        let location = folder.display().to_string();
+        if let Some((scheme, path)) = location.split_once("://") {
             let Some((parent, name)) = path.trim_end_matches('/').rsplit_once('/') else {
-                return Err(Error::usage(format!("{place}: this is a bucket; name a checkpoint in it")));
+                return Err(Error::usage(format!("{location}: this is a bucket; name a checkpoint in it")));
             };
             return Checkpoint::open(open_store(format!("{scheme}://{parent}"))?, name);
         }
         // Resolves paths such as `.`, which have no name.
-        let whole = folder.canonicalize().map_err(|e| Error::io("open", &place, e))?;
+        let whole = folder.canonicalize().map_err(|e| Error::io("open", &location, e))?;
         match (whole.parent(), whole.file_name().and_then(|name| name.to_str())) {
             (Some(parent), Some(name)) if whole.is_dir() => Checkpoint::open(Arc::new(LocalStore::new(parent)), name),
             _ => Err(Error::usage(format!(
-                "{place}: not the folder of a checkpoint; name the one that has a {MANIFEST}. Weights alone are loaded with \
+                "{location}: not the folder of a checkpoint; name the one that has a {MANIFEST}. Weights alone are loaded with \
                  load_weights"
             ))),
         }
@@ -158,13 +158,13 @@ impl Checkpoint {
         })
     }
 
-    fn read_into(&self, name: &str, tensor: &TensorEntry, wanted: &Rectangle, into: &mut [u8]) -> Result<()> {
+    fn read_into(&self, name: &str, tensor: &TensorEntry, region: &Rectangle, into: &mut [u8]) -> Result<()> {
         let size = size_of(tensor.dtype).unwrap_or(1);
         for part in &tensor.parts {
-            let Some(common) = part.rectangle.intersection(wanted) else { continue };
+            let Some(common) = part.rectangle.intersection(region) else { continue };
             self.compare_header(&part.file)?;
             let mut blocks = Blocks::new(self, name, tensor, part);
-            part.rectangle.runs(wanted, &common, |from, to, run| {
+            part.rectangle.runs(region, &common, |from, to, run| {
                 let to = (to * size) as usize;
                 blocks.copy(from * size, &mut into[to..to + (run * size) as usize])
             })?;
@@ -184,25 +184,25 @@ impl Checkpoint {
 
     /// The header of a shard, verified.
     pub(crate) fn header(&self, file: &str) -> Result<Vec<u8>> {
-        let place = self.place(file);
+        let location = self.location(file);
         let Some(shard) = self.manifest.shard(file) else {
-            return Err(Error::damaged(format_args!("{place}: not a shard of this manifest")));
+            return Err(Error::damaged(format_args!("{location}: not a shard of this manifest")));
         };
         let mut header = vec![0; shard.header_bytes as usize];
         self.read_file(file, 0, &mut header)?;
         if crc32c(&header) != shard.header_crc32c {
-            return Err(Error::damaged(format_args!("{place}: the header does not match its checksum")));
+            return Err(Error::damaged(format_args!("{location}: the header does not match its checksum")));
         }
         Ok(header)
     }
 
     /// The full name of a file of the checkpoint, for messages.
-    pub(crate) fn place(&self, file: &str) -> String {
+    pub(crate) fn location(&self, file: &str) -> String {
         self.store.describe(&join(&self.name, file))
     }
 
     fn read_file(&self, file: &str, start: u64, into: &mut [u8]) -> Result<()> {
-        self.store.read(&join(&self.name, file), start, into).map_err(|e| Error::io("read", &self.place(file), e))
+        self.store.read(&join(&self.name, file), start, into).map_err(|e| Error::io("read", &self.location(file), e))
     }
 }
 
@@ -246,12 +246,12 @@ impl<'a> Blocks<'a> {
         Ok(())
     }
 
-    /// Reads block `number` of the part. `wanted` is the number of blocks, from this one on, that
+    /// Reads block `number` of the part. `expected` is the number of blocks, from this one on, that
     /// the caller will read.
-    pub(crate) fn read(&mut self, number: u64, wanted: u64) -> Result<&[u8]> {
+    pub(crate) fn read(&mut self, number: u64, expected: u64) -> Result<&[u8]> {
         let (checkpoint, part) = (self.checkpoint, self.part);
         if number < self.first || number - self.first >= self.compared.len() as u64 {
-            let (start, count) = (number * BLOCK, wanted.clamp(1, WINDOW).min(self.count() - number));
+            let (start, count) = (number * BLOCK, expected.clamp(1, WINDOW).min(self.count() - number));
             self.compared.clear();
             self.window.resize((self.bytes - start).min(count * BLOCK) as usize, 0);
             checkpoint.read_file(&part.file, part.start + start, &mut self.window)?;
@@ -265,7 +265,7 @@ impl<'a> Blocks<'a> {
                 let first = part.start + number * BLOCK;
                 return Err(Error::damaged(format_args!(
                     "{}: bytes {first} to {}, of the tensor `{}`, do not match their checksum",
-                    checkpoint.place(&part.file),
+                    checkpoint.location(&part.file),
                     first + block.len() as u64,
                     self.name
                 )));

@@ -42,11 +42,11 @@ impl Rectangle {
 
     /// Checks that it lies within a tensor of this shape.
     pub(crate) fn check_within(&self, shape: &[u64]) -> Result<()> {
-        let within = || {
+        let axes_fit = || {
             let mut axes = self.offset.iter().zip(&self.extent).zip(shape);
             axes.all(|((offset, extent), size)| offset.checked_add(*extent).is_some_and(|end| end <= *size))
         };
-        if self.offset.len() == shape.len() && self.extent.len() == shape.len() && within() {
+        if self.offset.len() == shape.len() && self.extent.len() == shape.len() && axes_fit() {
             return Ok(());
         }
         Err(Error::usage(format!("{self} is not within a tensor of shape {shape:?}")))
@@ -54,8 +54,13 @@ impl Rectangle {
 
     /// The intersection of two rectangles of one tensor, unless it is empty.
     pub fn intersection(&self, other: &Rectangle) -> Option<Rectangle> {
-        let ends = |of: &Rectangle| -> Vec<(u64, u64)> {
-            of.offset.iter().zip(&of.extent).map(|(offset, extent)| (*offset, offset.saturating_add(*extent))).collect()
+        let ends = |rectangle: &Rectangle| -> Vec<(u64, u64)> {
+            rectangle
+                .offset
+                .iter()
+                .zip(&rectangle.extent)
+                .map(|(offset, extent)| (*offset, offset.saturating_add(*extent)))
+                .collect()
         };
         let (a, b) = (ends(self), ends(other));
         let axis = |((a, b), (c, d)): (&(u64, u64), &(u64, u64))| {
@@ -108,18 +113,18 @@ impl Rectangle {
         }
     }
 
-    /// Divides a tensor into rectangles of at most `most` elements each, consecutive in row-major
+    /// Divides a tensor into rectangles of at most `max_elements` elements each, consecutive in row-major
     /// order.
-    pub(crate) fn slabs(shape: &[u64], most: u64) -> Vec<Rectangle> {
+    pub(crate) fn slabs(shape: &[u64], max_elements: u64) -> Vec<Rectangle> {
         if elements(shape) == Some(0) {
             return vec![];
         }
         // The first axis along which a single index is small enough.
         let inner = |axis: usize| shape[axis + 1..].iter().product::<u64>();
-        let Some(axis) = (0..shape.len()).find(|axis| inner(*axis) <= most.max(1)) else {
+        let Some(axis) = (0..shape.len()).find(|axis| inner(*axis) <= max_elements.max(1)) else {
             return vec![Rectangle::whole(shape)];
         };
-        let step = (most / inner(axis)).max(1);
+        let step = (max_elements / inner(axis)).max(1);
         let outer: u64 = shape[..axis].iter().product();
         let mut slabs = vec![];
         for mut number in 0..outer {
@@ -164,11 +169,11 @@ mod tests {
     #[test]
     fn slabs_follow_each_other_and_cover_a_tensor_once() {
         for shape in [vec![], vec![7], vec![3, 5], vec![2, 3, 4], vec![1, 1, 9], vec![0, 4]] {
-            for most in [1, 2, 4, 5, 100] {
+            for max_elements in [1, 2, 4, 5, 100] {
                 let (whole, mut next) = (Rectangle::whole(&shape), 0);
-                for slab in Rectangle::slabs(&shape, most) {
-                    assert!(slab.elements().is_some_and(|elements| elements <= most));
-                    assert_eq!(whole.position(&slab.offset), next, "{shape:?} {most} {slab}");
+                for slab in Rectangle::slabs(&shape, max_elements) {
+                    assert!(slab.elements().is_some_and(|elements| elements <= max_elements));
+                    assert_eq!(whole.position(&slab.offset), next, "{shape:?} {max_elements} {slab}");
                     next += slab.elements().unwrap_or_default();
                 }
                 assert_eq!(Some(next), elements(&shape));

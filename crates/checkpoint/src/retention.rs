@@ -57,7 +57,7 @@ pub fn newest<T>(
     store: &Arc<dyn Store>,
     mut load: impl FnMut(&Checkpoint) -> Result<T>,
 ) -> Result<(Option<T>, Vec<Error>)> {
-    let (mut skipped, mut found) = (vec![], None);
+    let (mut skipped, mut loaded_checkpoint) = (vec![], None);
     let levels = store.levels();
     let levels = if levels.is_empty() { vec![store.clone()] } else { levels };
     let mut listed =
@@ -65,15 +65,15 @@ pub fn newest<T>(
     listed.sort_by_key(newest_first);
     for ListedCheckpoint { checkpoint, .. } in listed {
         match checkpoint {
-            Ok(checkpoint) if found.is_none() => match load(&checkpoint) {
-                Ok(loaded) => found = Some(loaded),
+            Ok(checkpoint) if loaded_checkpoint.is_none() => match load(&checkpoint) {
+                Ok(loaded) => loaded_checkpoint = Some(loaded),
                 Err(error) => skipped.push(error),
             },
             Ok(_) => {}
             Err(error) => skipped.push(error),
         }
     }
-    Ok((found, skipped))
+    Ok((loaded_checkpoint, skipped))
 }
 
 /// Whether a smaller or a larger score is better.

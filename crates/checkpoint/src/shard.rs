@@ -102,7 +102,7 @@ pub struct WrittenShard {
 /// ```
 pub struct ShardWriter {
     file: Box<dyn NewObject>,
-    place: String,
+    location: String,
     parts: Vec<(Part, PartEntry)>,
     /// The index of the next part, and how much of it is written.
     next: usize,
@@ -113,7 +113,10 @@ pub struct ShardWriter {
 
 impl std::fmt::Debug for ShardWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ShardWriter").field("place", &self.place).field("next", &self.next).finish_non_exhaustive()
+        f.debug_struct("ShardWriter")
+            .field("location", &self.location)
+            .field("next", &self.next)
+            .finish_non_exhaustive()
     }
 }
 
@@ -121,7 +124,7 @@ impl ShardWriter {
     /// Begins the shard `file` in the folder `folder`.
     pub(crate) fn new(store: &dyn Store, folder: &str, file: &str, mut parts: Vec<Part>) -> Result<ShardWriter> {
         let name = if folder.is_empty() { file.to_owned() } else { format!("{folder}/{file}") };
-        let place = store.describe(&name);
+        let location = store.describe(&name);
         // With larger elements first, every value is aligned to its element size, as readers that
         // map the file expect.
         parts.sort_by_key(|part| Reverse(part.dtype));
@@ -133,8 +136,8 @@ impl ShardWriter {
             start += part.bytes();
             placed.push((part, entry));
         }
-        let mut object = store.create(&name, start).map_err(|e| Error::io("write", &place, e))?;
-        object.write_all(&header).map_err(|e| Error::io("write", &place, e))?;
+        let mut object = store.create(&name, start).map_err(|e| Error::io("write", &location, e))?;
+        object.write_all(&header).map_err(|e| Error::io("write", &location, e))?;
         let mut sha256 = Sha256::new();
         sha256.update(&header);
         let entry = ShardEntry {
@@ -144,7 +147,7 @@ impl ShardWriter {
             header_crc32c: crc32c(&header),
             sha256: String::new(),
         };
-        let mut writer = ShardWriter { file: object, place, parts: placed, next: 0, written: 0, sha256, entry };
+        let mut writer = ShardWriter { file: object, location, parts: placed, next: 0, written: 0, sha256, entry };
         writer.skip_full();
         Ok(writer)
     }
@@ -165,18 +168,18 @@ impl ShardWriter {
             let name = self.next_part().map_or("the shard", Part::name);
             return Err(Error::usage(format!(
                 "{}: {} bytes for {name}, which has {left} left",
-                self.place,
+                self.location,
                 bytes.len()
             )));
         }
         let ShardWriter { file, sha256, parts, next, written, .. } = self;
         let Some((_, entry)) = parts.get_mut(*next) else { return Ok(()) };
-        let done = hash_in_parallel(sha256, bytes, || {
+        let result = hash_in_parallel(sha256, bytes, || {
             file.write_all(bytes)?;
             append_checksums(&mut entry.crc32c, *written, bytes);
             Ok(())
         });
-        done.map_err(|e| Error::io("write", &self.place, e))?;
+        result.map_err(|e| Error::io("write", &self.location, e))?;
         self.written += bytes.len() as u64;
         self.skip_full();
         Ok(())
@@ -196,9 +199,9 @@ impl ShardWriter {
     pub fn commit(mut self) -> Result<WrittenShard> {
         if let Some(part) = self.next_part() {
             let (name, bytes) = (part.name(), part.bytes());
-            return Err(Error::usage(format!("{}: `{name}` has {} of its {bytes} bytes", self.place, self.written)));
+            return Err(Error::usage(format!("{}: `{name}` has {} of its {bytes} bytes", self.location, self.written)));
         }
-        self.file.commit().map_err(|e| Error::io("write", &self.place, e))?;
+        self.file.commit().map_err(|e| Error::io("write", &self.location, e))?;
         self.entry.sha256 = hex(self.sha256.finalize().as_ref());
         let mut tensors: BTreeMap<String, TensorEntry> = BTreeMap::new();
         for (Part { name, dtype, shape, .. }, entry) in self.parts {

@@ -26,7 +26,7 @@ pub struct Entry {
     pub bytes: Option<u64>,
 }
 
-/// A place for checkpoints. All processes that write one checkpoint must see the same files.
+/// A location for checkpoints. All processes that write one checkpoint must see the same files.
 pub trait Store: fmt::Debug + Send + Sync {
     /// Begins a file of `bytes` bytes. The commit replaces a file of the same name. Folders are
     /// created as needed.
@@ -83,9 +83,9 @@ pub trait Store: fmt::Debug + Send + Sync {
 /// assert_eq!(store.describe("step_10"), "/dev/shm/run_7/step_10");
 /// # Ok::<(), fulmen_checkpoint::Error>(())
 /// ```
-pub fn open_store(place: impl AsRef<Path>) -> Result<Arc<dyn Store>> {
-    let place = place.as_ref();
-    let text = place.to_string_lossy();
+pub fn open_store(location: impl AsRef<Path>) -> Result<Arc<dyn Store>> {
+    let location = location.as_ref();
+    let text = location.to_string_lossy();
     match text.split_once("://") {
         #[cfg(feature = "cloud")]
         Some(("gs" | "s3", _)) => Ok(Arc::new(crate::CloudStore::new(&*text))),
@@ -97,7 +97,7 @@ pub fn open_store(place: impl AsRef<Path>) -> Result<Arc<dyn Store>> {
             "{text}: checkpoints are kept in a folder, or below gs://bucket/path or s3://bucket/path"
         ))),
         _ if text.is_empty() => Err(Error::usage("the folder for checkpoints is an empty string; name a folder")),
-        _ => Ok(Arc::new(LocalStore::new(place))),
+        _ => Ok(Arc::new(LocalStore::new(location))),
     }
 }
 

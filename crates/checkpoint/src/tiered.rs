@@ -54,7 +54,7 @@ struct Shared {
     near: Arc<dyn Store>,
     far: Arc<dyn Store>,
     /// The least time between the starts of two copies.
-    every: Duration,
+    interval: Duration,
     tell: Box<dyn Fn(&str) + Send + Sync>,
     state: Mutex<State>,
     changed: Condvar,
@@ -79,15 +79,15 @@ impl std::fmt::Debug for Shared {
 }
 
 impl TieredStore {
-    /// Combines two stores. Copies start at least `every` apart, until [`finish`](Store::finish).
+    /// Combines two stores. Copies start at least `interval` apart, until [`finish`](Store::finish).
     pub fn new(
         near: Arc<dyn Store>,
         far: Arc<dyn Store>,
-        every: Duration,
+        interval: Duration,
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> TieredStore {
-        let (every, state, changed) = (every.min(LONGEST), Mutex::default(), Condvar::new());
-        TieredStore { shared: Arc::new(Shared { near, far, every, tell: Box::new(tell), state, changed }) }
+        let (interval, state, changed) = (interval.min(LONGEST), Mutex::default(), Condvar::new());
+        TieredStore { shared: Arc::new(Shared { near, far, interval, tell: Box::new(tell), state, changed }) }
     }
 }
 
@@ -124,11 +124,12 @@ impl Shared {
         let mut copied = BTreeMap::new();
         let mut failures = 0;
         // The time of the next attempt, and the final deadline.
-        let (mut due, mut due_at_end) = (Instant::now(), Instant::now());
+        let (mut next_copy, mut due_at_end) = (Instant::now(), Instant::now());
         let mut state = self.lock();
         while !state.dropped {
             let now = Instant::now();
-            let left = if state.finishing { due.min(due_at_end) } else { due }.saturating_duration_since(now);
+            let left =
+                if state.finishing { next_copy.min(due_at_end) } else { next_copy }.saturating_duration_since(now);
             if !state.pending || !left.is_zero() {
                 let wait = if state.pending { left } else { LAST_WAIT };
                 state = self.wait(state, wait);
@@ -140,11 +141,11 @@ impl Shared {
             let failure = result.as_ref().err().filter(|_| self.go_on().is_ok()).map(ToString::to_string);
             if let Some(failure) = &failure {
                 let wait = LAST_WAIT.min(FIRST_WAIT * 2u32.pow(failures));
-                (due, due_at_end) = (Instant::now() + wait, Instant::now() + FIRST_WAIT);
+                (next_copy, due_at_end) = (Instant::now() + wait, Instant::now() + FIRST_WAIT);
                 failures = (failures + 1).min(6);
                 (self.tell)(&format!("{failure}; retrying in {} s", wait.as_secs()));
             } else {
-                (due, due_at_end, failures) = (now + self.every, now, 0);
+                (next_copy, due_at_end, failures) = (now + self.interval, now, 0);
             }
             state = self.lock();
             state.copying = false;
@@ -158,14 +159,15 @@ impl Shared {
     fn copy_newest(&self, copied: &mut BTreeMap<String, String>) -> Result<bool> {
         let whole: Vec<Checkpoint> =
             list(&self.near)?.into_iter().filter_map(|listed| listed.checkpoint.ok()).collect();
-        let is_copied = |one: &Checkpoint| copied.get(one.name()).is_some_and(|sha256| sha256 == one.sha256());
+        let is_copied =
+            |checkpoint: &Checkpoint| copied.get(checkpoint.name()).is_some_and(|sha256| sha256 == checkpoint.sha256());
         // The first is the newest.
         for old in whole.iter().skip(1).filter(|old| is_copied(old)) {
             remove(&self.near, old.name())?;
         }
-        let Some(next) = whole.iter().find(|one| !is_copied(one)) else { return Ok(false) };
-        let done = match Checkpoint::open(self.far.clone(), next.name()) {
-            Ok(there) if is_copy(there.manifest(), next.manifest()) => Ok(()),
+        let Some(next) = whole.iter().find(|checkpoint| !is_copied(checkpoint)) else { return Ok(false) };
+        let result = match Checkpoint::open(self.far.clone(), next.name()) {
+            Ok(copy) if is_copy(copy.manifest(), next.manifest()) => Ok(()),
             _ => copy_while(next, self.far.clone(), &|| self.go_on()).map(drop),
         };
         match Checkpoint::open(self.near.clone(), next.name()) {
@@ -177,7 +179,7 @@ impl Shared {
             // A different checkpoint has the name now.
             Ok(now) if now.sha256() != next.sha256() => {}
             _ => {
-                done?;
+                result?;
                 copied.insert(next.name().to_owned(), next.sha256().to_owned());
             }
         }
@@ -240,14 +242,14 @@ impl Store for TieredStore {
         if let Some(store) = self.shared.holder(folder)? {
             return store.list(folder);
         }
-        let mut found = entries(&self.shared.near, folder)?;
+        let mut merged = entries(&self.shared.near, folder)?;
         for entry in entries(&self.shared.far, folder)? {
-            if !found.iter().any(|near| near.name == entry.name) {
-                found.push(entry);
+            if !merged.iter().any(|near| near.name == entry.name) {
+                merged.push(entry);
             }
         }
-        found.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(found)
+        merged.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(merged)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
@@ -258,7 +260,7 @@ impl Store for TieredStore {
         {
             return store.remove(name);
         }
-        let is_gone = |done: &io::Result<()>| done.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+        let is_gone = |result: &io::Result<()>| result.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
         let (near, far) = (self.shared.near.remove(name), self.shared.far.remove(name));
         match (is_gone(&near), is_gone(&far)) {
             (true, _) => far,
@@ -285,10 +287,10 @@ impl Store for TieredStore {
         while state.pending || state.copying {
             let left = deadline.map_or(grace, |deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_zero() {
-                let why = state.failure.clone().unwrap_or_else(|| "the copy takes longer".into());
+                let reason = state.failure.clone().unwrap_or_else(|| "the copy takes longer".into());
                 let (near, far) = (self.shared.near.describe(""), self.shared.far.describe(""));
                 return Err(Error::late(format!(
-                    "{far}: the last checkpoints were not copied there within {grace:?}: {why}; they are in {near}: copy \
+                    "{far}: the last checkpoints were not copied there within {grace:?}: {reason}; they are in {near}: copy \
                      them from there, or start the run again with the same options"
                 )));
             }

@@ -43,9 +43,9 @@ impl CheckpointWriter {
         let Some(stem) = file.strip_suffix(SHARD).filter(|_| is_plain(file)) else {
             return Err(Error::usage(format!("`{file}` is not a valid shard name; use a name like shard_0{SHARD}")));
         };
-        let taken = files(&*self.store, &self.name)?;
+        let existing = files(&*self.store, &self.name)?;
         let names = iter::once(file.to_owned()).chain((1..).map(|n: u64| format!("{stem}-{n}{SHARD}")));
-        let free = names.filter(|name| !taken.contains(name)).take(1).collect::<String>();
+        let free = names.filter(|name| !existing.contains(name)).take(1).collect::<String>();
         ShardWriter::new(&*self.store, &self.name, &free, parts)
     }
 

@@ -282,7 +282,7 @@ impl StdError for Error {
 }
 
 /// The error for a panic in foreign code, with its message if it has one.
-pub fn panicked(what: &str, payload: Box<dyn Any + Send>) -> Error {
+pub fn panicked(doing: &str, payload: Box<dyn Any + Send>) -> Error {
     let message = payload
         .downcast_ref::<&str>()
         .map(|text| (*text).to_owned())
@@ -290,5 +290,5 @@ pub fn panicked(what: &str, payload: Box<dyn Any + Send>) -> Error {
         .unwrap_or_else(|| "(no message)".to_owned());
     // The payload is leaked: if its own drop panicked, the thread that catches it would end.
     std::mem::forget(payload);
-    Error::panic(format!("{what}: {message}"))
+    Error::panic(format!("{doing}: {message}"))
 }

@@ -66,9 +66,9 @@ mod tests {
         let test = "panics::tests::the_panic_hook_of_the_program_hears_of_all_panics_but_those_that_become_errors";
         let mut child = Command::new(std::env::current_exe().unwrap());
         let output = child.args([test, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{told}");
-        let heard: Vec<&str> = told.lines().filter_map(|line| line.strip_prefix("heard: ")).collect();
-        assert_eq!(heard, ["in another thread", "of the user's"], "{told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
+        let heard: Vec<&str> = stderr.lines().filter_map(|line| line.strip_prefix("heard: ")).collect();
+        assert_eq!(heard, ["in another thread", "of the user's"], "{stderr}");
     }
 }

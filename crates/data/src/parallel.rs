@@ -18,30 +18,30 @@ pub fn in_parallel<T: Sync, R: Send>(
 ) -> Result<Vec<R>> {
     let next = AtomicUsize::new(0);
     let run = || {
-        let mut done = Vec::new();
+        let mut results = Vec::new();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(number) else { return done };
+            let Some(item) = items.get(number) else { return results };
             let result = catch_unwind(AssertUnwindSafe(|| work(item)))
                 .unwrap_or_else(|payload| Err(panicked("a thread panicked", payload)));
             if result.is_err() {
                 next.store(items.len(), Ordering::Relaxed);
             }
-            done.push((number, result));
+            results.push((number, result));
         }
     };
-    let mut done = thread::scope(|scope| {
+    let mut results = thread::scope(|scope| {
         let worker = |_| thread::Builder::new().name("fulmen-parallel".to_owned()).spawn_scoped(scope, run);
         // If no thread can be started, the existing ones do the work.
         let workers: Vec<_> = (1..most_threads.min(items.len())).map_while(|number| worker(number).ok()).collect();
-        let mut done = run();
+        let mut results = run();
         for worker in workers {
-            done.extend(worker.join().map_err(|payload| panicked("a thread panicked", payload))?);
+            results.extend(worker.join().map_err(|payload| panicked("a thread panicked", payload))?);
         }
-        Ok::<_, Error>(done)
+        Ok::<_, Error>(results)
     })?;
-    done.sort_by_key(|(number, _)| *number);
-    done.into_iter().map(|(_, result)| result).collect()
+    results.sort_by_key(|(number, _)| *number);
+    results.into_iter().map(|(_, result)| result).collect()
 }
 
 /// The number of cores that this process may use.
@@ -67,13 +67,13 @@ mod tests {
     #[test]
     fn panics_end_the_work_as_errors_do() {
         let items: Vec<u32> = (0..100).collect();
-        let begun = AtomicUsize::new(0);
+        let started = AtomicUsize::new(0);
         let error = in_parallel(&items, 7, |&item| {
-            begun.fetch_add(1, Ordering::Relaxed);
+            started.fetch_add(1, Ordering::Relaxed);
             assert!(item < 10, "too many");
             Ok(item)
         });
         assert!(error.unwrap_err().is_panic());
-        assert!(begun.into_inner() <= 17);
+        assert!(started.into_inner() <= 17);
     }
 }

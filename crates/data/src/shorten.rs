@@ -22,28 +22,28 @@ pub fn shorten(message: &str) -> Cow<'_, str> {
         return Cow::Borrowed(message);
     }
     let mut short = String::with_capacity(SHORT);
-    let (mut copied, mut at, mut last) = (0, 0, ' ');
+    let (mut copied, mut position, mut last) = (0, 0, ' ');
     let mut unclosed = String::new();
-    while let Some(letter) = message[at..].chars().next() {
-        at += letter.len_utf8();
+    while let Some(letter) = message[position..].chars().next() {
+        position += letter.len_utf8();
         // Within a word it is an apostrophe.
         let opens = matches!(letter, '`' | '"') || letter == '\'' && !last.is_alphanumeric();
         last = letter;
         if !opens || unclosed.contains(letter) {
             continue;
         }
-        let Some(size) = closing(&message[at..], letter) else {
+        let Some(size) = closing(&message[position..], letter) else {
             unclosed.push(letter);
             continue;
         };
-        short.push_str(&message[copied..at]);
+        short.push_str(&message[copied..position]);
         if size > LONG_VALUE {
-            push_cut(&mut short, &message[at..at + size])
+            push_cut(&mut short, &message[position..position + size])
         } else {
-            short.push_str(&message[at..at + size])
+            short.push_str(&message[position..position + size])
         }
-        copied = at + size;
-        at = copied + letter.len_utf8();
+        copied = position + size;
+        position = copied + letter.len_utf8();
     }
     short.push_str(&message[copied..]);
     if short.len() > LONGEST {

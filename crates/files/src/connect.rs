@@ -60,7 +60,7 @@ pub(super) fn connect(object: &ObjectPath, options: &StoreOptions) -> Result<Con
 /// one connection per bucket with the same settings and times.
 pub(super) fn connect_for(object: &ObjectPath, options: &StoreOptions, silence: Duration) -> Result<Connection> {
     static STORES: OnceLock<Mutex<HashMap<Identity, Arc<dyn ObjectStore>>>> = OnceLock::new();
-    let key = Key::parse(&object.key).map_err(|why| Error::usage(format!("{object}: {why}")))?;
+    let key = Key::parse(&object.key).map_err(|error| Error::usage(format!("{object}: {error}")))?;
     let give_up_after = options.give_up_time()?;
     let identity = (object.scheme, object.bucket.clone(), options.settings().to_vec(), give_up_after, silence);
     let stores = STORES.get_or_init(Mutex::default);
@@ -72,9 +72,9 @@ pub(super) fn connect_for(object: &ObjectPath, options: &StoreOptions, silence: 
     let _ = rustls::crypto::ring::default_provider().install_default();
     // Without the lock, because the machine may be asked for credentials now.
     let store: Arc<dyn ObjectStore> = match object.scheme {
-        Scheme::S3 => s3(object, options, (give_up_after, silence))?,
-        Scheme::Gs => gs(object, options, (give_up_after, silence))?,
-        Scheme::Http | Scheme::Https => web(object, (give_up_after, silence))?,
+        Scheme::S3 => s3(object, options, give_up_after, silence)?,
+        Scheme::Gs => gs(object, options, give_up_after, silence)?,
+        Scheme::Http | Scheme::Https => web(object, give_up_after, silence)?,
     };
     Ok(connection(stores.lock().entry(identity).or_insert(store).clone()))
 }
@@ -94,7 +94,7 @@ fn unknown(object: &ObjectPath, name: &str) -> Error {
 }
 
 /// Only the connection has a timeout: downloading a large object may take long.
-fn patience((give_up_after, silence): (Duration, Duration)) -> (ClientOptions, RetryConfig) {
+fn patience(give_up_after: Duration, silence: Duration) -> (ClientOptions, RetryConfig) {
     let client = ClientOptions::new().with_timeout_disabled().with_connect_timeout(Duration::from_secs(10));
     let backoff = BackoffConfig { max_backoff: LONGEST_WAIT, ..BackoffConfig::default() };
     let retry = RetryConfig { backoff, max_retries: 1_000_000, retry_timeout: give_up_after };
@@ -102,10 +102,10 @@ fn patience((give_up_after, silence): (Duration, Duration)) -> (ClientOptions, R
 }
 
 /// A web server.
-fn web(object: &ObjectPath, times: (Duration, Duration)) -> Result<Arc<dyn ObjectStore>> {
-    let (client, retry) = patience(times);
+fn web(object: &ObjectPath, give_up_after: Duration, silence: Duration) -> Result<Arc<dyn ObjectStore>> {
+    let (client, retry) = patience(give_up_after, silence);
     let builder = HttpBuilder::new().with_url(object.root()).with_client_options(client.with_allow_http(true));
-    let refused = |why| Error::usage(format!("{object}: cannot connect to the server: {why}"));
+    let refused = |error| Error::usage(format!("{object}: cannot connect to the server: {error}"));
     Ok(Arc::new(builder.with_retry(retry).build().map_err(refused)?))
 }
 
@@ -115,9 +115,10 @@ macro_rules! build {
         fn $name(
             object: &ObjectPath,
             options: &StoreOptions,
-            (give_up_after, silence): (Duration, Duration),
+            give_up_after: Duration,
+            silence: Duration,
         ) -> Result<Arc<dyn ObjectStore>> {
-            let (client, retry) = patience((give_up_after, silence));
+            let (client, retry) = patience(give_up_after, silence);
             let mut builder = $builder::new().with_client_options(client).with_retry(retry);
             for (name, value, must_be_known) in settings($prefix, options) {
                 match name.parse::<$key>() {
@@ -132,7 +133,7 @@ macro_rules! build {
                 builder = builder.with_config($key::Client(ClientConfigKey::AllowHttp), "true");
             }
             let is_public = builder.get_config_value(&$key::SkipSignature).is_some_and(|skip| skip == "true");
-            let refused = |why| Error::usage(format!("{object}: cannot connect to the store: {why}"));
+            let refused = |error| Error::usage(format!("{object}: cannot connect to the store: {error}"));
             let store = builder.with_bucket_name(&object.bucket).build().map_err(refused)?;
             if !is_public {
                 let keys = store.credentials().clone();
@@ -157,12 +158,12 @@ build!(gs, GoogleCloudStorageBuilder, GoogleConfigKey, "GOOGLE_", [BaseUrl]);
 /// The runtime for requests, one per process.
 pub(super) fn runtime() -> Result<&'static Runtime> {
     static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
-    let made = RUNTIME.get_or_init(|| {
+    let runtime = RUNTIME.get_or_init(|| {
         let mut builder = Builder::new_multi_thread();
         let builder = builder.worker_threads(2).thread_name("fulmen-store").enable_all();
-        builder.build().map_err(|why| why.to_string())
+        builder.build().map_err(|error| error.to_string())
     });
-    made.as_ref().map_err(|why| Error::runtime("starting the threads for object stores", why.as_str()))
+    runtime.as_ref().map_err(|error| Error::runtime("starting the threads for object stores", error.as_str()))
 }
 
 /// The error for a request whose task ended without a result.

@@ -14,8 +14,8 @@ use fulmen_data::{Error, Result};
 pub fn open_unpacked(location: &Location) -> Result<Box<dyn Read + Send>> {
     let mut reader = location.open()?;
     let mut start = [0; 2];
-    let found = fill(&mut reader, &mut start).map_err(|error| location.read_error(error))?;
-    let whole = Cursor::new(start[..found].to_vec()).chain(reader);
+    let count = fill(&mut reader, &mut start).map_err(|error| location.read_error(error))?;
+    let whole = Cursor::new(start[..count].to_vec()).chain(reader);
     Ok(if start == [0x1f, 0x8b] { gunzip(whole) } else { Box::new(whole) })
 }
 
@@ -26,21 +26,21 @@ pub fn gunzip(packed: impl Read + Send + 'static) -> Box<dyn Read + Send> {
 
 /// The error for a failed read at a position in the file. It distinguishes a damaged compressed file from a failing
 /// disk or store.
-pub fn explain(location: &Location, place: &str, source: io::Error) -> Error {
+pub fn explain(location: &Location, position: &str, source: io::Error) -> Error {
     let source = match source.downcast::<Error>() {
         Ok(of_store) => return of_store,
         Err(source) => source,
     };
     match source.kind() {
         io::ErrorKind::UnexpectedEof => {
-            location.error(format!("{place}: the compressed file is cut short; copy or download it again"))
+            location.error(format!("{position}: the compressed file is cut short; copy or download it again"))
         }
         // zstd's errors have no specific kind.
         io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData | io::ErrorKind::Other => {
-            location.error(format!("{place}: the compressed file is damaged ({source}); copy or download it again"))
+            location.error(format!("{position}: the compressed file is damaged ({source}); copy or download it again"))
         }
         _ => match location.local() {
-            Some(path) => Error::io(path, &format!("{place}: cannot read the file"), source),
+            Some(path) => Error::io(path, &format!("{position}: cannot read the file"), source),
             None => location.read_error(source),
         },
     }

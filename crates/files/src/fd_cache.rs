@@ -36,9 +36,6 @@ impl CachedFile {
             return read(file);
         }
         let file = File::open(&self.path).map_err(|source| Error::io(&self.path, "cannot open the file", source))?;
-        match self.stays_open {
-            true => read(self.file.get_or_init(|| file)),
-            false => read(&file),
-        }
+        if self.stays_open { read(self.file.get_or_init(|| file)) } else { read(&file) }
     }
 }

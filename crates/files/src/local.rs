@@ -25,10 +25,12 @@ pub(super) fn path(bytes: Vec<u8>) -> PathBuf {
 /// The size of a file. Only regular files are accepted: opening a pipe would wait for a writer.
 pub(super) fn size(path: &Path) -> Result<u64> {
     let metadata = fs::metadata(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
-    match metadata.is_file() {
-        true => Ok(metadata.len()),
-        false if metadata.is_dir() => Err(Error::file(path, "this is a folder; expected a file")),
-        false => Err(Error::file(path, "this is not a regular file")),
+    if metadata.is_file() {
+        Ok(metadata.len())
+    } else if metadata.is_dir() {
+        Err(Error::file(path, "this is a folder; expected a file"))
+    } else {
+        Err(Error::file(path, "this is not a regular file"))
     }
 }
 
@@ -98,26 +100,26 @@ fn sort(paths: &mut [PathBuf]) {
 
 /// The files and folders that match a pattern, sorted by the bytes of their paths.
 pub(super) fn matching(pattern: &Path) -> Result<Vec<PathBuf>> {
-    let mut found = vec![PathBuf::new()];
+    let mut paths = vec![PathBuf::new()];
     for part in pattern.components() {
         let part = part.as_os_str();
         if !has_wildcard(part.as_bytes()) {
-            found.iter_mut().for_each(|path| path.push(part));
+            paths.iter_mut().for_each(|path| path.push(part));
             continue;
         }
         let wildcards = Wildcards::new(part.as_bytes());
         let mut deeper = Vec::new();
-        for path in found {
+        for path in paths {
             let folder = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
             if !folder.is_dir() {
                 continue;
             }
-            let below = |entry: &Path| path.join(entry.strip_prefix(folder).unwrap_or(entry));
+            let joined = |entry: &Path| path.join(entry.strip_prefix(folder).unwrap_or(entry));
             if part == "**" {
                 deeper.push(path.clone());
                 for entry in walk(folder, false) {
                     let entry = entry?;
-                    deeper.extend(entry.file_type().is_dir().then(|| below(entry.path())));
+                    deeper.extend(entry.file_type().is_dir().then(|| joined(entry.path())));
                 }
                 continue;
             }
@@ -125,15 +127,15 @@ pub(super) fn matching(pattern: &Path) -> Result<Vec<PathBuf>> {
             for entry in fs::read_dir(folder).map_err(refused)? {
                 let entry = entry.map_err(refused)?;
                 let fits = wildcards.fit(&entry.file_name().to_string_lossy());
-                deeper.extend(fits.then(|| below(&entry.path())));
+                deeper.extend(fits.then(|| joined(&entry.path())));
             }
         }
-        found = deeper;
+        paths = deeper;
     }
-    found.retain(|path| fs::metadata(path).is_ok());
-    sort(&mut found);
-    found.dedup();
-    Ok(found)
+    paths.retain(|path| fs::metadata(path).is_ok());
+    sort(&mut paths);
+    paths.dedup();
+    Ok(paths)
 }
 
 /// Copies a file to a temporary name next to its destination, and renames it when it is complete. Missing folders are

@@ -65,7 +65,7 @@ enum Place {
 }
 
 fn parse(text: &str) -> Place {
-    let bad = |why: &str| Place::Bad(text.to_owned(), why.to_owned());
+    let bad = |reason: &str| Place::Bad(text.to_owned(), reason.to_owned());
     let Some((scheme, rest)) = text.split_once("://") else { return Place::Local(PathBuf::from(text)) };
     // A slash in front marks it as a local path.
     if scheme.is_empty() || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte)) {
@@ -108,7 +108,7 @@ impl Location {
     }
 
     /// Another location with the same options.
-    fn at(&self, place: Place) -> Location {
+    fn with_place(&self, place: Place) -> Location {
         Location { place, options: self.options.clone() }
     }
 
@@ -130,7 +130,7 @@ impl Location {
             },
             bad => bad.clone(),
         };
-        self.at(place)
+        self.with_place(place)
     }
 
     /// The path, if the location is local. You may then also open it by other means.
@@ -153,7 +153,7 @@ impl Location {
 
     /// The size of the file in bytes.
     pub fn size(&self) -> Result<u64> {
-        match self.place()? {
+        match self.target()? {
             Target::Local(path) => local::size(path),
             Target::Store(object) => remote::size(object, &self.options),
         }
@@ -164,7 +164,7 @@ impl Location {
     /// # Errors
     /// The store does not answer, or denies access.
     pub fn exists(&self) -> Result<bool> {
-        if let Target::Local(path) = self.place()? {
+        if let Target::Local(path) = self.target()? {
             return Ok(path.is_file());
         }
         match self.size() {
@@ -176,7 +176,7 @@ impl Location {
 
     /// Reads the whole file.
     pub fn read(&self) -> Result<Vec<u8>> {
-        if let Target::Local(path) = self.place()? {
+        if let Target::Local(path) = self.target()? {
             local::size(path)?;
             return std::fs::read(path).map_err(|source| Error::io(path, "cannot read the file", source));
         }
@@ -193,27 +193,27 @@ impl Location {
         if range.is_empty() {
             return Ok(Vec::new());
         }
-        match self.place()? {
+        match self.target()? {
             Target::Local(path) => {
                 let size = local::size(path)?;
                 let length = usize::try_from(range.end - range.start).ok().filter(|_| range.end <= size);
-                let Some(length) = length else { return Err(self.beyond(&range, size)) };
+                let Some(length) = length else { return Err(self.range_error(&range, size)) };
                 local::read_at(path, range.start, length)
             }
             Target::Store(object) => match remote::read_range(object, &self.options, range.clone())? {
                 Ok(bytes) => Ok(bytes),
-                Err(size) => Err(self.beyond(&range, size)),
+                Err(size) => Err(self.range_error(&range, size)),
             },
         }
     }
 
-    fn beyond(&self, range: &Range<u64>, size: u64) -> Error {
+    fn range_error(&self, range: &Range<u64>, size: u64) -> Error {
         self.error(format!("bytes {} to {} were requested, but the file has {size}", range.start, range.end))
     }
 
     /// A buffered reader from the beginning to the end. From a store it reads ahead ([`StoreOptions::read_ahead`]).
     pub fn open(&self) -> Result<Box<dyn Read + Send>> {
-        match self.place()? {
+        match self.target()? {
             Target::Local(path) => Ok(Box::new(BufReader::with_capacity(BUFFER, local::open(path)?))),
             Target::Store(object) => remote::open(object, &self.options),
         }
@@ -225,14 +225,19 @@ impl Location {
     /// # Errors
     /// A local folder that does not exist; a prefix in a store without objects.
     pub fn list(&self) -> Result<Vec<Location>> {
-        match self.place()? {
-            Target::Local(path) => Ok(local::list(path)?.into_iter().map(|path| self.at(Place::Local(path))).collect()),
+        match self.target()? {
+            Target::Local(path) => {
+                Ok(local::list(path)?.into_iter().map(|path| self.with_place(Place::Local(path))).collect())
+            }
             Target::Store(object) => {
-                let found = remote::list(object, &self.options)?;
-                if found.is_empty() {
+                let keys = remote::list(object, &self.options)?;
+                if keys.is_empty() {
                     return Err(Error::missing(format!("{self}: there are no objects below this name")));
                 }
-                Ok(found.into_iter().map(|key| self.at(Place::Store(ObjectPath { key, ..object.clone() }))).collect())
+                Ok(keys
+                    .into_iter()
+                    .map(|key| self.with_place(Place::Store(ObjectPath { key, ..object.clone() })))
+                    .collect())
             }
         }
     }
@@ -247,45 +252,45 @@ impl Location {
     /// # Errors
     /// Wildcards without a match; braces that expand to more than a million names.
     pub fn expand(&self) -> Result<Vec<Location>> {
-        let text = match self.place()? {
+        let text = match self.target()? {
             Target::Local(path) if std::fs::symlink_metadata(path).is_ok() => return Ok(vec![self.clone()]),
             Target::Local(path) => path.as_os_str().as_bytes(),
             Target::Store(object) => object.key.as_bytes(),
         };
-        let mut found = Vec::new();
-        for name in pattern::braces(text).map_err(|why| Error::usage(format!("{self}: {why}")))? {
+        let mut locations = Vec::new();
+        for name in pattern::braces(text).map_err(|error| Error::usage(format!("{self}: {error}")))? {
             let wild = pattern::has_wildcard(&name);
-            let place = match self.place()? {
+            let place = match self.target()? {
                 Target::Local(_) => Place::Local(local::path(name)),
                 // Braces are ASCII, so the result is valid UTF-8 if the input was.
                 Target::Store(object) => {
                     Place::Store(ObjectPath { key: String::from_utf8_lossy(&name).into_owned(), ..object.clone() })
                 }
             };
-            let one = self.at(place);
-            match wild {
-                true => found.extend(one.matching()?),
-                false => found.push(one),
-            }
+            let location = self.with_place(place);
+            if wild { locations.extend(location.matching()?) } else { locations.push(location) }
         }
-        Ok(found)
+        Ok(locations)
     }
 
     /// The files that match wildcards.
     fn matching(&self) -> Result<Vec<Location>> {
-        let found: Vec<Location> = match self.place()? {
-            Target::Local(path) => local::matching(path)?.into_iter().map(|path| self.at(Place::Local(path))).collect(),
+        let locations: Vec<Location> = match self.target()? {
+            Target::Local(path) => {
+                local::matching(path)?.into_iter().map(|path| self.with_place(Place::Local(path))).collect()
+            }
             Target::Store(object) => {
                 let literal = object.key.split('/').take_while(|part| !pattern::has_wildcard(part.as_bytes()));
-                let below = ObjectPath { key: literal.collect::<Vec<_>>().join("/"), ..object.clone() };
+                let folder = ObjectPath { key: literal.collect::<Vec<_>>().join("/"), ..object.clone() };
                 let wildcards = Wildcards::new(object.key.as_bytes());
-                let keys = remote::list(&below, &self.options)?.into_iter().filter(|key| wildcards.fit(key));
-                keys.map(|key| self.at(Place::Store(ObjectPath { key, ..object.clone() }))).collect()
+                let keys = remote::list(&folder, &self.options)?.into_iter().filter(|key| wildcards.fit(key));
+                keys.map(|key| self.with_place(Place::Store(ObjectPath { key, ..object.clone() }))).collect()
             }
         };
-        match found.is_empty() {
-            true => Err(Error::missing(format!("{self}: no file matches this pattern"))),
-            false => Ok(found),
+        if locations.is_empty() {
+            Err(Error::missing(format!("{self}: no file matches this pattern")))
+        } else {
+            Ok(locations)
         }
     }
 
@@ -294,7 +299,7 @@ impl Location {
     /// shows an object only then. A file larger than a chunk ([`StoreOptions::read_ahead`], but at least 5 MiB) is sent
     /// in parts, several at a time.
     pub fn upload(&self, from: &Path, progress: &dyn Fn(u64)) -> Result<()> {
-        match self.place()? {
+        match self.target()? {
             Target::Local(path) => local::copy(from, path, progress),
             Target::Store(object) => remote::upload(object, &self.options, from, progress),
         }
@@ -323,7 +328,7 @@ impl Location {
 
     #[cfg(feature = "cloud")]
     fn object(&self) -> Result<&ObjectPath> {
-        match self.place()? {
+        match self.target()? {
             Target::Store(object) => Ok(object),
             Target::Local(_) => Err(Error::usage(format!("{self}: expected gs://bucket/path or s3://bucket/path"))),
         }
@@ -331,7 +336,7 @@ impl Location {
 
     /// Adds the file by its name, its size, and its modification time or the store's version; its content is not read.
     pub fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        match self.place()? {
+        match self.target()? {
             Target::Local(path) => fingerprint.add_file(path),
             Target::Store(object) => {
                 let (size, version) = remote::version(object, &self.options)?;
@@ -343,12 +348,12 @@ impl Location {
         }
     }
 
-    fn place(&self) -> Result<Target<'_>> {
+    fn target(&self) -> Result<Target<'_>> {
         match &self.place {
             Place::Local(path) if path.as_os_str().is_empty() => Err(Error::usage("the path is empty")),
             Place::Local(path) => Ok(Target::Local(path)),
             Place::Store(object) => Ok(Target::Store(object)),
-            Place::Bad(text, why) => Err(Error::usage(format!("{text}: {why}"))),
+            Place::Bad(text, reason) => Err(Error::usage(format!("{text}: {reason}"))),
         }
     }
 
@@ -377,11 +382,11 @@ pub fn fingerprint_all(files: &[Location], fingerprint: &mut Fingerprint) -> Res
     if files.len() < 2 || files.iter().all(|file| file.local().is_some()) {
         return files.iter().try_for_each(|file| file.fingerprint(fingerprint));
     }
-    let found = in_parallel(files, MOST_ASKING, |file| {
+    let fingerprints = in_parallel(files, MOST_ASKING, |file| {
         let mut fingerprint = Fingerprint::new();
         file.fingerprint(&mut fingerprint).map(|()| fingerprint)
     })?;
-    found.iter().for_each(|of| fingerprint.add("file", of.to_string()));
+    fingerprints.iter().for_each(|version| fingerprint.add("file", version.to_string()));
     Ok(())
 }
 

@@ -19,11 +19,11 @@ const MOMENT: Duration = Duration::from_millis(500);
 /// Takes a lock, or reports that another process holds it for longer than a moment. A process started by another thread
 /// shares this process's locks until it runs its program, even those that were released in the meantime.
 pub fn lock_soon(mut take: impl FnMut() -> Result<(), TryLockError>) -> Result<(), TryLockError> {
-    let begun = Instant::now();
+    let start = Instant::now();
     loop {
         match take() {
-            Err(TryLockError::WouldBlock) if begun.elapsed() < MOMENT => std::thread::sleep(MOMENT / 10),
-            taken => return taken,
+            Err(TryLockError::WouldBlock) if start.elapsed() < MOMENT => std::thread::sleep(MOMENT / 10),
+            result => return result,
         }
     }
 }
@@ -57,11 +57,11 @@ impl Lock {
 
     /// The lock, or an error that names the writer.
     pub fn take(dir: &Path, name: &str) -> Result<Lock> {
-        let begun = Instant::now();
+        let start = Instant::now();
         loop {
             match Lock::try_take(dir, name)? {
                 Ok(lock) => return Ok(lock),
-                Err(_) if begun.elapsed() < MOMENT => std::thread::sleep(MOMENT / 10),
+                Err(_) if start.elapsed() < MOMENT => std::thread::sleep(MOMENT / 10),
                 Err(holder) => {
                     let message =
                         format!("{} is being written by {holder}; wait for it, or end it first", dir.display());

@@ -57,10 +57,11 @@ impl ObjectPath {
     }
 
     /// Rejects operations that a web server does not support.
-    pub(super) fn refuse_web(&self, what: &str) -> Result<(), Error> {
-        match self.is_web() {
-            true => Err(Error::usage(format!("{self}: from a web server files are read by their names; {what}"))),
-            false => Ok(()),
+    pub(super) fn refuse_web(&self, instruction: &str) -> Result<(), Error> {
+        if self.is_web() {
+            Err(Error::usage(format!("{self}: from a web server files are read by their names; {instruction}")))
+        } else {
+            Ok(())
         }
     }
 

@@ -48,7 +48,7 @@ impl StoreOptions {
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> StoreOptions {
         let name = name.to_ascii_lowercase();
-        self.settings.retain(|(known, _)| *known != name);
+        self.settings.retain(|(setting, _)| *setting != name);
         self.settings.push((name, value.to_owned()));
         self
     }

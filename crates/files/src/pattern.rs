@@ -57,14 +57,14 @@ type Group = (Vec<Vec<u8>>, usize);
 fn group(text: &[u8], depth: usize) -> Result<Option<Group>, String> {
     let mut open = 0usize;
     let mut commas = vec![0];
-    let end = text.iter().enumerate().find_map(|(at, byte)| {
+    let end = text.iter().enumerate().find_map(|(index, byte)| {
         match byte {
             b'{' => open += 1,
             b'}' => open -= 1,
-            b',' if open == 1 => commas.push(at),
+            b',' if open == 1 => commas.push(index),
             _ => {}
         }
-        (open == 0).then_some(at)
+        (open == 0).then_some(index)
     });
     let Some(end) = end else { return Ok(None) };
     if commas.len() == 1 {
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn wildcards_fit_as_in_a_shell() {
-        let fits = |pattern: &str, name: &str| Wildcards::new(pattern.as_bytes()).fit(name);
+        let matches = |pattern: &str, name: &str| Wildcards::new(pattern.as_bytes()).fit(name);
         for (pattern, name) in [
             ("*.tar", "a.tar"),
             ("*a*b*", "xaxbx"),
@@ -192,7 +192,7 @@ mod tests {
             ("a***b", "axb"),
             ("[^a-c]1", "d1"),
         ] {
-            assert!(fits(pattern, name), "{pattern} {name}");
+            assert!(matches(pattern, name), "{pattern} {name}");
         }
         for (pattern, name) in [
             ("*.tar", "a.tar.gz"),
@@ -203,10 +203,10 @@ mod tests {
             ("ab", "a"),
             ("?", ""),
         ] {
-            assert!(!fits(pattern, name), "{pattern} {name}");
+            assert!(!matches(pattern, name), "{pattern} {name}");
         }
-        assert!(fits("a/**/*.tar", "a/b/c/d.tar"));
-        assert!(fits("a/**/*.tar", "a/d.tar"));
-        assert!(!fits("a/*.tar", "a/b/d.tar"));
+        assert!(matches("a/**/*.tar", "a/b/c/d.tar"));
+        assert!(matches("a/**/*.tar", "a/d.tar"));
+        assert!(!matches("a/*.tar", "a/b/d.tar"));
     }
 }

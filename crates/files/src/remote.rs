@@ -105,9 +105,10 @@ impl Object {
     fn memory(&self, range: &Range<u64>) -> Result<Vec<u8>> {
         let length = range.end - range.start;
         let mut bytes = Vec::new();
-        match usize::try_from(length).is_ok_and(|length| bytes.try_reserve_exact(length).is_ok()) {
-            true => Ok(bytes),
-            false => Err(self.connection.object.error(format!("not enough memory for {length} bytes"))),
+        if usize::try_from(length).is_ok_and(|length| bytes.try_reserve_exact(length).is_ok()) {
+            Ok(bytes)
+        } else {
+            Err(self.connection.object.error(format!("not enough memory for {length} bytes")))
         }
     }
 
@@ -131,9 +132,9 @@ pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<St
     wait(async move {
         let mut state = connection.retry_state("listing");
         let prefix = (!connection.object.key.is_empty()).then_some(&connection.key);
-        let mut found: Vec<(Key, u64)> = Vec::new();
+        let mut objects: Vec<(Key, u64)> = Vec::new();
         loop {
-            let mut stream = match found.last() {
+            let mut stream = match objects.last() {
                 // The key as received: parsing its text would encode `%` and other characters differently.
                 Some((last, _)) => connection.store.list_with_offset(prefix, last),
                 None => connection.store.list(prefix),
@@ -141,7 +142,7 @@ pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<St
             let failed = loop {
                 match stream.next().await {
                     Some(Ok(meta)) => {
-                        found.push((meta.location, meta.size));
+                        objects.push((meta.location, meta.size));
                         state.progress();
                     }
                     Some(Err(error)) => break Some(error),
@@ -153,9 +154,9 @@ pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<St
                 None => break,
             }
         }
-        found.sort();
-        found.dedup();
-        Ok(files(found))
+        objects.sort();
+        objects.dedup();
+        Ok(files(objects))
     })
 }
 
@@ -163,12 +164,12 @@ pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<St
 pub(super) fn entries(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<(String, Option<u64>)>> {
     object.refuse_web("it cannot list folders")?;
     let connection = connect(object, options)?;
-    let found = wait(async move {
+    let listing = wait(async move {
         let prefix = (!connection.object.key.is_empty()).then_some(&connection.key);
         connection.retry_state("listing").retry(|| connection.store.list_with_delimiter(prefix)).await
     })?;
-    let folders = found.common_prefixes.iter().map(|key| (key, None));
-    let objects = found.objects.iter().map(|meta| (&meta.location, Some(meta.size)));
+    let folders = listing.common_prefixes.iter().map(|key| (key, None));
+    let objects = listing.objects.iter().map(|meta| (&meta.location, Some(meta.size)));
     Ok(folders.chain(objects).filter_map(|(key, size)| Some((key.filename()?.to_owned(), size))).collect())
 }
 
@@ -180,7 +181,7 @@ pub(super) fn remove(object: &ObjectPath, options: &StoreOptions) -> Result<()> 
         let remove = || async {
             match connection.store.delete(&connection.key).await {
                 Err(StoreError::NotFound { .. }) => Ok(()),
-                done => done,
+                result => result,
             }
         };
         connection.retry_state("removing it").retry(remove).await
@@ -188,12 +189,12 @@ pub(super) fn remove(object: &ObjectPath, options: &StoreOptions) -> Result<()> 
 }
 
 /// Without the empty objects that some programs create as folders.
-fn files(found: Vec<(Key, u64)>) -> Vec<String> {
-    let found: Vec<(&str, u64)> = found.iter().map(|(key, size)| (key.as_ref(), *size)).collect();
-    let keys: std::collections::BTreeSet<&str> = found.iter().map(|(key, _)| *key).collect();
+fn files(objects: Vec<(Key, u64)>) -> Vec<String> {
+    let objects: Vec<(&str, u64)> = objects.iter().map(|(key, size)| (key.as_ref(), *size)).collect();
+    let keys: std::collections::BTreeSet<&str> = objects.iter().map(|(key, _)| *key).collect();
     let folder = |key: &str| {
-        let below = format!("{key}/");
-        keys.range(below.as_str()..).next().is_some_and(|next| next.starts_with(&below))
+        let prefix = format!("{key}/");
+        keys.range(prefix.as_str()..).next().is_some_and(|next| next.starts_with(&prefix))
     };
-    found.iter().filter(|(key, size)| *size > 0 || !folder(key)).map(|(key, _)| (*key).to_owned()).collect()
+    objects.iter().filter(|(key, size)| *size > 0 || !folder(key)).map(|(key, _)| (*key).to_owned()).collect()
 }

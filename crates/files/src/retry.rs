@@ -62,8 +62,8 @@ impl RetryState {
     /// Waits before the next attempt, or returns why there is none.
     pub(super) async fn failed(&mut self, error: StoreError) -> Result<(), Error> {
         let in_time = self.last_progress.elapsed() < self.limit || std::mem::take(&mut self.spare);
-        let again = std::mem::take(&mut self.progressed) || in_time && is_broken(&error).is_some();
-        if !again {
+        let may_retry = std::mem::take(&mut self.progressed) || in_time && is_broken(&error).is_some();
+        if !may_retry {
             return Err(self.explain(&error));
         }
         tokio::time::sleep(PAUSE).await;
@@ -87,17 +87,17 @@ impl RetryState {
     pub(super) fn explain(&self, error: &StoreError) -> Error {
         let (text, doing) = (text(error), &self.doing);
         // The library may have wrapped one of its own errors.
-        let known = chain(error).find_map(|error| {
+        let cause = chain(error).find_map(|error| {
             error.downcast_ref::<StoreError>().filter(|error| !matches!(error, StoreError::Generic { .. }))
         });
-        match known {
+        match cause {
             Some(StoreError::NotFound { .. }) => {
                 let source = io::Error::new(io::ErrorKind::NotFound, text);
                 return self.object.io(&format!("{doing}: the object does not exist"), source);
             }
             Some(StoreError::Precondition { .. }) => {
-                let why = "the object changed while it was read; read it again from the beginning";
-                return self.object.error(format!("{doing}: {why} ({text})"));
+                let reason = "the object changed while it was read; read it again from the beginning";
+                return self.object.error(format!("{doing}: {reason} ({text})"));
             }
             Some(StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. }) if !self.object.is_web() => {
                 return self.object.error(format!(
@@ -107,8 +107,8 @@ impl RetryState {
             _ => {}
         }
         if text.contains(BARE_REDIRECT) {
-            let why = "the bucket is in another region; set AWS_REGION to the bucket's region";
-            return self.object.error(format!("{doing}: {why} ({text})"));
+            let reason = "the bucket is in another region; set AWS_REGION to the bucket's region";
+            return self.object.error(format!("{doing}: {reason} ({text})"));
         }
         if text.contains("169.254.169.254") || text.contains("metadata.google.internal") {
             return self.no_keys(&text);
@@ -116,7 +116,7 @@ impl RetryState {
         let silent = match is_broken(error) {
             Some(HttpErrorKind::Timeout) => ", no data for some time",
             // The text alone shows the number of retries, including one that was about to be made.
-            None if ![" retries, ", "status code: 5", "status code: 429"].iter().any(|told| text.contains(told)) => {
+            None if ![" retries, ", "status code: 5", "status code: 429"].iter().any(|mark| text.contains(mark)) => {
                 return self.object.error(format!("{doing}: {text}"));
             }
             _ => "",
@@ -148,9 +148,13 @@ fn is_broken(error: &StoreError) -> Option<HttpErrorKind> {
 
 /// The error and its sources. Most errors repeat their sources.
 fn text(error: &StoreError) -> String {
-    chain(error).map(ToString::to_string).fold(String::new(), |text, more| match text.contains(&more) {
-        true => text,
-        false if text.is_empty() => more,
-        false => format!("{text}: {more}"),
+    chain(error).map(ToString::to_string).fold(String::new(), |text, source| {
+        if text.contains(&source) {
+            text
+        } else if text.is_empty() {
+            source
+        } else {
+            format!("{text}: {source}")
+        }
     })
 }

@@ -110,7 +110,7 @@ impl ObjectWriter {
         let (connection, part) = (self.connection.clone(), usize::try_from(self.part).unwrap_or(usize::MAX));
         let (previous, upload) = wait(async move {
             let state = connection.retry_state("asking what is there");
-            let previous = state.retry(|| found(&connection)).await?;
+            let previous = state.retry(|| current_metadata(&connection)).await?;
             let state = connection.retry_state("beginning an upload in parts");
             let begin = || {
                 let options = PutMultipartOptions::default().with_retry_policy(Arc::new(RetryOnce));
@@ -143,17 +143,18 @@ impl ObjectWriter {
     fn complete(&mut self) -> Result<()> {
         let Some(upload) = self.upload.take() else { return Ok(()) };
         let (connection, size, previous) = (self.connection.clone(), self.written, self.previous.take());
-        let done = wait(async move {
+        let completed = wait(async move {
             let Err(error) = upload.finish().await else { return Ok(Ok(())) };
             // If the answer was lost, the object exists and the upload is no longer known.
             let lost = matches!(error, StoreError::NotFound { .. });
-            let there = if lost { found(&connection).await.unwrap_or_default() } else { None };
-            match there.is_some_and(|meta| meta.size == size && Some(meta) != previous) {
-                true => Ok(Ok(())),
-                false => Ok(Err(error)),
+            let stored = if lost { current_metadata(&connection).await.unwrap_or_default() } else { None };
+            if stored.is_some_and(|meta| meta.size == size && Some(meta) != previous) {
+                Ok(Ok(()))
+            } else {
+                Ok(Err(error))
             }
         })?;
-        done.map_err(|error| self.explain(&error))
+        completed.map_err(|error| self.explain(&error))
     }
 
     fn explain(&self, error: &StoreError) -> Error {
@@ -173,7 +174,7 @@ impl Drop for ObjectWriter {
 }
 
 /// The object that has the name now.
-async fn found(connection: &Connection) -> object_store::Result<Option<ObjectMeta>> {
+async fn current_metadata(connection: &Connection) -> object_store::Result<Option<ObjectMeta>> {
     match connection.store.head(&connection.key).await {
         Ok(meta) => Ok(Some(meta)),
         Err(StoreError::NotFound { .. }) => Ok(None),
@@ -191,7 +192,7 @@ impl RetryPolicy for RetryOnce {
         'a: 'b,
         Self: 'b,
     {
-        let again = context.attempt == 1 && matches!(context.failure, RetryFailure::Transport(_));
-        Box::pin(async move { again })
+        let may_retry = context.attempt == 1 && matches!(context.failure, RetryFailure::Transport(_));
+        Box::pin(async move { may_retry })
     }
 }

@@ -94,7 +94,7 @@ impl Cifar {
             read(file, each, record, &mut records)?;
             let start = records.len() - each * record;
             for (number, record) in records[start..].chunks_exact(record).enumerate() {
-                check_labels(kind, record).map_err(|why| Error::file(file, format!("record {number}: {why}")))?;
+                check_labels(kind, record).map_err(|reason| Error::file(file, format!("record {number}: {reason}")))?;
             }
         }
         let fields = vec![Field::new("image", DType::U8, [3, SIDE, SIDE]), Field::new("label", DType::I32, [])];
@@ -154,13 +154,13 @@ impl Kind {
 }
 
 fn check_labels(kind: Kind, record: &[u8]) -> std::result::Result<(), String> {
-    let most: &[u8] = match kind {
+    let last_classes: &[u8] = match kind {
         Kind::Ten => &[9],
         Kind::Hundred { .. } => &[19, 99],
     };
-    match record.iter().zip(most).find(|(label, most)| label > most) {
-        Some((label, most)) => {
-            Err(format!("the label is {label}, but the last class is {most}; is it another CIFAR's file?"))
+    match record.iter().zip(last_classes).find(|(label, last_class)| label > last_class) {
+        Some((label, last_class)) => {
+            Err(format!("the label is {label}, but the last class is {last_class}; is it another CIFAR's file?"))
         }
         None => Ok(()),
     }
@@ -189,9 +189,10 @@ fn read(file: &Path, records: usize, record: usize, into: &mut Vec<u8>) -> Resul
     into.try_reserve_exact(records * record)
         .map_err(|_| Error::file(file, format!("not enough memory for its {expected} bytes")))?;
     opened.take(expected).read_to_end(into).map_err(|source| Error::io(file, "reading the file", source))?;
-    match into.len() - before == records * record {
-        true => Ok(()),
-        false => Err(Error::file(file, "it became shorter while it was read")),
+    if into.len() - before == records * record {
+        Ok(())
+    } else {
+        Err(Error::file(file, "it became shorter while it was read"))
     }
 }
 

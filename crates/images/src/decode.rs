@@ -98,9 +98,9 @@ pub(crate) fn open<'a>(file: &'a [u8], decoder: &'a mut Option<jpeg::Decoder>, l
     if pixels == 0 {
         return Err(Error::content(format!("the header claims {width} x {height} pixels; the file is damaged")));
     }
-    if let Some(most) = encoded.max_pixels_for(file.len()).filter(|&most| pixels > most) {
+    if let Some(max_pixels) = encoded.max_pixels_for(file.len()).filter(|&max_pixels| pixels > max_pixels) {
         return Err(Error::content(format!(
-            "the file is cut short: the header claims {width} x {height} pixels, but {} bytes can hold at most {most}",
+            "the file is cut short: the header claims {width} x {height} pixels, but {} bytes can hold at most {max_pixels}",
             file.len()
         )));
     }
@@ -109,7 +109,7 @@ pub(crate) fn open<'a>(file: &'a [u8], decoder: &'a mut Option<jpeg::Decoder>, l
 
 /// The message for bytes in no supported format.
 fn unknown(file: &[u8]) -> String {
-    let what = match file {
+    let kind = match file {
         [] => return "the file is empty (0 bytes); copy or download it again".into(),
         [b'G', b'I', b'F', b'8', ..] => "a GIF",
         [b'B', b'M', ..] => "a BMP",
@@ -122,7 +122,7 @@ fn unknown(file: &[u8]) -> String {
             return format!("not a JPEG, PNG or WebP file: it starts with the bytes {start:02x?}");
         }
     };
-    format!("not a JPEG, PNG or WebP file but {what}; convert it, or leave it out")
+    format!("not a JPEG, PNG or WebP file but {kind}; convert it, or leave it out")
 }
 
 impl Encoded<'_> {
@@ -188,20 +188,24 @@ impl Encoded<'_> {
 }
 
 /// Converts whole images to the wanted channels, from `raw` to `pixels`.
-pub(crate) fn whole<'b>(size: ImageSize, stored: usize, channels: usize, buffers: &'b mut Buffers) -> Pixels<'b> {
+pub(crate) fn convert_whole<'b>(
+    size: ImageSize,
+    stored: usize,
+    channels: usize,
+    buffers: &'b mut Buffers,
+) -> Pixels<'b> {
     let bytes = size.width * size.height * stored;
     let Buffers { raw, pixels } = buffers;
-    let bytes: &[u8] = match stored == channels {
-        true => &raw[..bytes],
-        false => {
-            pixels.clear();
-            match stored {
-                // Grey with alpha, which `Image` does not have: alpha is kept only if it is wanted.
-                2 => gray_alpha(&raw[..bytes], pixels, channels),
-                _ => super::image::convert(&raw[..bytes], stored, pixels, channels),
-            }
-            pixels
+    let bytes: &[u8] = if stored == channels {
+        &raw[..bytes]
+    } else {
+        pixels.clear();
+        match stored {
+            // Grey with alpha, which `Image` does not have: alpha is kept only if it is wanted.
+            2 => gray_alpha(&raw[..bytes], pixels, channels),
+            _ => super::image::convert(&raw[..bytes], stored, pixels, channels),
         }
+        pixels
     };
     Pixels { bytes, stride: size.width * channels, channels, rect: Rect::all(size), eighths: 8 }
 }

@@ -48,7 +48,7 @@ fn jpeg(image: &Image, quality: u8) -> Result<Vec<u8>> {
 }
 
 fn png(image: &Image) -> Result<Vec<u8>> {
-    let refuse = |why: ::png::EncodingError| Error::usage(format!("cannot encode {image:?} as PNG: {why}"));
+    let refuse = |error: ::png::EncodingError| Error::usage(format!("cannot encode {image:?} as PNG: {error}"));
     let side = |pixels: usize| u32::try_from(pixels).unwrap_or(u32::MAX);
     let mut bytes = Vec::new();
     let mut encoder = ::png::Encoder::new(&mut bytes, side(image.width()), side(image.height()));

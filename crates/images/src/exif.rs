@@ -26,25 +26,25 @@ pub(crate) fn from_exif(exif: &[u8]) -> Orientation {
 
 fn find(exif: &[u8]) -> Option<u16> {
     let exif = exif.strip_prefix(b"Exif\0\0").unwrap_or(exif);
-    let little = match exif.get(..4)? {
+    let is_little_endian = match exif.get(..4)? {
         b"II*\0" => true,
         b"MM\0*" => false,
         _ => return None,
     };
-    let short = |at: usize| {
-        let bytes: [u8; 2] = exif.get(at..at.checked_add(2)?)?.try_into().ok()?;
-        Some(if little { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) })
+    let read_u16 = |offset: usize| {
+        let bytes: [u8; 2] = exif.get(offset..offset.checked_add(2)?)?.try_into().ok()?;
+        Some(if is_little_endian { u16::from_le_bytes(bytes) } else { u16::from_be_bytes(bytes) })
     };
-    let long = |at: usize| {
-        let bytes: [u8; 4] = exif.get(at..at.checked_add(4)?)?.try_into().ok()?;
-        Some(if little { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) })
+    let read_u32 = |offset: usize| {
+        let bytes: [u8; 4] = exif.get(offset..offset.checked_add(4)?)?.try_into().ok()?;
+        Some(if is_little_endian { u32::from_le_bytes(bytes) } else { u32::from_be_bytes(bytes) })
     };
-    let directory = long(4)? as usize;
-    let entries = short(directory)? as usize;
+    let directory = read_u32(4)? as usize;
+    let entries = read_u16(directory)? as usize;
     // Entries of 12 bytes: tag, type, count, value. The orientation is tag 0x0112, of type 3 (16 bits).
-    let mut places = (0..entries).map(|entry| directory + 2 + 12 * entry);
-    let place = places.find(|&place| short(place) == Some(0x0112) && short(place + 2) == Some(3))?;
-    short(place + 8)
+    let mut offsets = (0..entries).map(|entry| directory + 2 + 12 * entry);
+    let offset = offsets.find(|&offset| read_u16(offset) == Some(0x0112) && read_u16(offset + 2) == Some(3))?;
+    read_u16(offset + 8)
 }
 
 /// The orientation of a JPEG file, from its APP1 segment.

@@ -70,17 +70,26 @@ const MOST: usize = 1 << 16;
 impl Geometric {
     /// Checks the options.
     pub(crate) fn check(&self) -> Result<()> {
-        let size = |size: ImageSize| match (1..=MOST).contains(&size.height) && (1..=MOST).contains(&size.width) {
-            true => Ok(()),
-            false => Err(Error::usage(format!("{self}: a side is not between 1 and {MOST} pixels"))),
+        let size = |size: ImageSize| {
+            if (1..=MOST).contains(&size.height) && (1..=MOST).contains(&size.width) {
+                Ok(())
+            } else {
+                Err(Error::usage(format!("{self}: a side is not between 1 and {MOST} pixels")))
+            }
         };
-        let range = |name: &str, (low, high): (f64, f64), most: f64| match 0.0 < low && low <= high && high <= most {
-            true => Ok(()),
-            false => Err(Error::usage(format!("{self}: the {name} must be ascending, above 0 and at most {most}"))),
+        let range = |name: &str, (low, high): (f64, f64), max: f64| {
+            if 0.0 < low && low <= high && high <= max {
+                Ok(())
+            } else {
+                Err(Error::usage(format!("{self}: the {name} must be ascending, above 0 and at most {max}")))
+            }
         };
-        let chance = |chance: f64| match (0.0..=1.0).contains(&chance) {
-            true => Ok(()),
-            false => Err(Error::usage(format!("{self}: a probability is between 0 and 1"))),
+        let chance = |chance: f64| {
+            if (0.0..=1.0).contains(&chance) {
+                Ok(())
+            } else {
+                Err(Error::usage(format!("{self}: a probability is between 0 and 1")))
+            }
         };
         match *self {
             Geometric::RandomResizedCrop { size: sides, scale, ratio } => {
@@ -130,9 +139,10 @@ pub(crate) fn shorter_side(size: ImageSize, side: usize) -> ImageSize {
     let ImageSize { height, width } = size;
     // Sides are below 2^32, so the product is exact.
     let longer = |long: usize, short: usize| (side as u64 * long as u64 / short.max(1) as u64).max(1) as usize;
-    match width <= height {
-        true => ImageSize { height: longer(height, width), width: side },
-        false => ImageSize { height: side, width: longer(width, height) },
+    if width <= height {
+        ImageSize { height: longer(height, width), width: side }
+    } else {
+        ImageSize { height: side, width: longer(width, height) }
     }
 }
 
@@ -187,26 +197,20 @@ pub(crate) struct Orientation {
 impl Orientation {
     /// The size of an image after it is oriented.
     pub(crate) fn size(&self, size: ImageSize) -> ImageSize {
-        match self.transpose {
-            true => ImageSize { height: size.width, width: size.height },
-            false => size,
-        }
+        if self.transpose { ImageSize { height: size.width, width: size.height } } else { size }
     }
 
     /// Maps a rectangle of the oriented image back to the original one of this size.
-    fn back(&self, rect: Rect, size: ImageSize) -> Rect {
-        let seen = self.size(size);
+    fn map_back(&self, rect: Rect, size: ImageSize) -> Rect {
+        let turned = self.size(size);
         let Rect { mut x, mut y, width, height } = rect;
         if self.flip_x {
-            x = seen.width as isize - x - width as isize;
+            x = turned.width as isize - x - width as isize;
         }
         if self.flip_y {
-            y = seen.height as isize - y - height as isize;
+            y = turned.height as isize - y - height as isize;
         }
-        match self.transpose {
-            true => Rect { x: y, y: x, width: height, height: width },
-            false => Rect { x, y, width, height },
-        }
+        if self.transpose { Rect { x: y, y: x, width: height, height: width } } else { Rect { x, y, width, height } }
     }
 }
 
@@ -238,10 +242,10 @@ impl View {
 
     /// Converts a view of the oriented source to one of the stored source.
     pub(crate) fn reorient(&self, orientation: Orientation, source: ImageSize) -> View {
-        let crop = orientation.back(self.crop, source);
+        let crop = orientation.map_back(self.crop, source);
         // The inverse is the same except for the order of the axes, which transposing swaps.
         let size = orientation.size(self.size);
-        let window = orientation.back(self.window, size);
+        let window = orientation.map_back(self.window, size);
         let Orientation { flip_x, flip_y, .. } = self.orientation;
         let flips = Orientation {
             transpose: orientation.transpose,
@@ -285,7 +289,7 @@ impl View {
 
     /// Restricts the view to a part of it.
     fn cut(&mut self, part: Rect) {
-        let part = self.orientation.back(part, self.window.size());
+        let part = self.orientation.map_back(part, self.window.size());
         self.window = Rect { x: self.window.x + part.x, y: self.window.y + part.y, ..part };
     }
 
@@ -331,21 +335,25 @@ fn random_resized_crop(
 }
 
 /// torchvision's center: half a pixel is rounded to even; if the image is smaller, it moves right and down.
-fn center(of: ImageSize, size: ImageSize) -> Rect {
-    let start = |all: usize, part: usize| match part > all {
-        true => -(((part - all) / 2) as isize),
-        false => ((all - part) as f64 / 2.0).round_ties_even() as isize,
+fn center(outer: ImageSize, size: ImageSize) -> Rect {
+    let start = |all: usize, part: usize| {
+        if part > all { -(((part - all) / 2) as isize) } else { ((all - part) as f64 / 2.0).round_ties_even() as isize }
     };
-    Rect { x: start(of.width, size.width), y: start(of.height, size.height), width: size.width, height: size.height }
+    Rect {
+        x: start(outer.width, size.width),
+        y: start(outer.height, size.height),
+        width: size.width,
+        height: size.height,
+    }
 }
 
-fn random_crop(of: ImageSize, size: ImageSize, padding: usize, random: &mut SampleRng) -> Result<Rect> {
+fn random_crop(outer: ImageSize, size: ImageSize, padding: usize, random: &mut SampleRng) -> Result<Rect> {
     let room = |all: usize, part: usize| (all + 2 * padding).checked_sub(part);
-    let (Some(rows), Some(columns)) = (room(of.height, size.height), room(of.width, size.width)) else {
+    let (Some(rows), Some(columns)) = (room(outer.height, size.height), room(outer.width, size.width)) else {
         return Err(Error::content(format!(
             "RandomCrop(size={size}, padding={padding}) does not fit into an image of {} x {} pixels; resize before \
              it, or pad more",
-            of.width, of.height
+            outer.width, outer.height
         )));
     };
     let y = random.below(rows + 1) as isize - padding as isize;

@@ -34,12 +34,13 @@ impl Image {
     /// A number of channels other than 1, 3 or 4; a number of bytes other than `width * height * channels`.
     pub fn new(width: usize, height: usize, channels: usize, pixels: Vec<u8>) -> Result<Image> {
         let bytes = Image::bytes(width, height, channels)?;
-        match pixels.len() == bytes {
-            true => Ok(Image { width, height, channels, pixels }),
-            false => Err(Error::usage(format!(
+        if pixels.len() == bytes {
+            Ok(Image { width, height, channels, pixels })
+        } else {
+            Err(Error::usage(format!(
                 "an image of {width} x {height} pixels with {channels} channels has {bytes} bytes, not {}",
                 pixels.len()
-            ))),
+            )))
         }
     }
 

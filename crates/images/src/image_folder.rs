@@ -201,5 +201,6 @@ fn walk(folder: &Path, deepest: usize) -> impl Iterator<Item = Result<DirEntry>>
 }
 
 fn is_image(path: &Path) -> bool {
-    path.extension().is_some_and(|found| EXTENSIONS.iter().any(|known| found.eq_ignore_ascii_case(known)))
+    path.extension()
+        .is_some_and(|extension| EXTENSIONS.iter().any(|supported| extension.eq_ignore_ascii_case(supported)))
 }

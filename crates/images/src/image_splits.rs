@@ -114,9 +114,9 @@ impl ImageSplits {
         let classes = class_names(&train)?;
         let (validation, test) = (folder(&["val", "valid", "validation"]), folder(&["test"]));
         for other in [&validation, &test].into_iter().flatten() {
-            let found = class_names(other)?;
-            let only = |these: &[String], those: &[String]| these.iter().find(|name| !those.contains(name)).cloned();
-            let difference = match (only(&classes, &found), only(&found, &classes)) {
+            let other_classes = class_names(other)?;
+            let only = |names: &[String], those: &[String]| names.iter().find(|name| !those.contains(name)).cloned();
+            let difference = match (only(&classes, &other_classes), only(&other_classes, &classes)) {
                 (Some(name), _) => format!("it has no folder {name:?}, which train has"),
                 (None, Some(name)) => format!("train has no folder {name:?}"),
                 (None, None) => continue,
@@ -184,21 +184,21 @@ impl ImageSplits {
                     _ => Cifar::cifar100(&self.root, files)?,
                 };
                 let labels = cifar.labels();
-                self.divide(cifar.augment(pipeline)?, &labels, part, HeldOut::of(part))
+                self.divide(cifar.augment(pipeline)?, &labels, part, HeldOut::for_part(part))
             }
             Layout::Mnist => {
                 let mnist = Mnist::open(&self.root, files)?;
                 let labels = mnist.labels().to_vec();
-                self.divide(MnistImages::new(mnist, pipeline)?, &labels, part, HeldOut::of(part))
+                self.divide(MnistImages::new(mnist, pipeline)?, &labels, part, HeldOut::for_part(part))
             }
             Layout::PreSplit { validation, test } => {
-                let own = match part {
+                let own_folder = match part {
                     Part::Train => None,
                     Part::Validation => validation.as_ref(),
                     Part::Test => test.as_ref().or(validation.as_ref()),
                 };
-                match (own, validation) {
-                    (Some(own), _) => folder(own, part, HeldOut::Nothing),
+                match (own_folder, validation) {
+                    (Some(own_folder), _) => folder(own_folder, part, HeldOut::Nothing),
                     (None, Some(_)) => folder(&self.root.join("train"), part, HeldOut::Nothing),
                     // Without test images, the validation images are used.
                     (None, None) if part == Part::Test => {
@@ -218,18 +218,18 @@ impl ImageSplits {
             HeldOut::Validation => 0.1,
             HeldOut::ValidationAndTest => 0.2,
         };
-        let Fold { train, validation: mut held } = stratified_split(labels, share, 0).map_err(|error| {
+        let Fold { train, validation: mut held_out_indices } = stratified_split(labels, share, 0).map_err(|error| {
             let advice = "lay them out as train/CLASS/… and val/CLASS/…";
             Error::file(&self.root, format!("a tenth of its images cannot be held out ({error}); {advice}"))
         })?;
         // Dealt in turns, so that both get their share of each class.
-        held.sort_by_key(|&index| labels[index]);
-        let every_second = |first| held.iter().copied().skip(first).step_by(2).collect();
+        held_out_indices.sort_by_key(|&index| labels[index]);
+        let every_second = |first| held_out_indices.iter().copied().skip(first).step_by(2).collect();
         let indices = match (part, held_out) {
             (Part::Train, _) => train,
             (Part::Validation, HeldOut::ValidationAndTest) => every_second(0),
             (Part::Test, HeldOut::ValidationAndTest) => every_second(1),
-            (Part::Validation | Part::Test, _) => held,
+            (Part::Validation | Part::Test, _) => held_out_indices,
         };
         Ok(Box::new(Subset::new(dataset, indices)?))
     }
@@ -245,7 +245,7 @@ enum HeldOut {
 
 impl HeldOut {
     /// For a dataset that has test files.
-    fn of(part: Part) -> HeldOut {
+    fn for_part(part: Part) -> HeldOut {
         if part == Part::Test { HeldOut::Nothing } else { HeldOut::Validation }
     }
 }
@@ -275,7 +275,7 @@ mod tests {
         let all: Vec<usize> = (0..dataset.len()).collect();
         let batch = HostBatch::collate(dataset, &all).unwrap();
         let (pixels, labels) = (batch.values::<u8>(0).unwrap(), batch.values::<i32>(1).unwrap());
-        pixels.chunks(16).zip(labels).filter(|(_, own)| **own == label).map(|(pixels, _)| pixels[0]).collect()
+        pixels.chunks(16).zip(labels).filter(|(_, other)| **other == label).map(|(pixels, _)| pixels[0]).collect()
     }
 
     fn parts(splits: &ImageSplits) -> [Box<dyn Dataset>; 3] {
@@ -298,8 +298,8 @@ mod tests {
             let union: BTreeSet<_> = shades.iter().flatten().collect();
             assert_eq!(union.len(), expected.iter().sum::<usize>());
         }
-        let again = parts(&ImageSplits::open(root.path()).unwrap());
-        assert_eq!([0, 1, 2].map(|part| shades(&*all[part], 0)), [0, 1, 2].map(|part| shades(&*again[part], 0)));
+        let reopened = parts(&ImageSplits::open(root.path()).unwrap());
+        assert_eq!([0, 1, 2].map(|part| shades(&*all[part], 0)), [0, 1, 2].map(|part| shades(&*reopened[part], 0)));
     }
 
     #[test]

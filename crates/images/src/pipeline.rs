@@ -270,10 +270,7 @@ impl ImagePipeline {
                  resize_exact, or resize and center_crop; or say with source_size that all files have the same"
             )));
         };
-        let shape = match self.channels_first {
-            true => [self.channels, height, width],
-            false => [height, width, self.channels],
-        };
+        let shape = if self.channels_first { [self.channels, height, width] } else { [height, width, self.channels] };
         let dtype = if self.normalize.is_some() { DType::F32 } else { DType::U8 };
         Ok(Field::new(name, dtype, shape))
     }

@@ -8,7 +8,7 @@ use std::io::Cursor;
 
 use png::{ColorType, Decoder, Reader, Transformations};
 
-use super::decode::{Buffers, whole};
+use super::decode::{Buffers, convert_whole};
 use super::exif;
 use super::geometry::{ImageSize, Orientation};
 use super::resize::Pixels;
@@ -52,6 +52,6 @@ impl<'a> Png<'a> {
             ColorType::Rgb | ColorType::Indexed => 3,
             ColorType::Rgba => 4,
         };
-        Ok(whole(size, stored, channels, buffers))
+        Ok(convert_whole(size, stored, channels, buffers))
     }
 }

@@ -99,7 +99,7 @@ impl ImagePipeline {
             let rendered = sample.timed(Stage::Decode, || self.begin(file, &mut random, scratch))?;
             if rendered.done == self.steps.len() {
                 let Rendered { size, orientation, .. } = rendered;
-                return self.put(&scratch.rendered, size, orientation, sample, field);
+                return self.write_field(&scratch.rendered, size, orientation, sample, field);
             }
             let image = sample.timed(Stage::Transform, || {
                 self.finish(image(&rendered, self.channels, scratch)?, rendered.done, &mut random)
@@ -130,11 +130,11 @@ impl ImagePipeline {
                 self.channels
             )));
         }
-        self.put(image.pixels(), size, Orientation::default(), sample, field)
+        self.write_field(image.pixels(), size, Orientation::default(), sample, field)
     }
 
     /// Writes pixels into a field.
-    fn put(
+    fn write_field(
         &self,
         pixels: &[u8],
         size: ImageSize,
@@ -143,10 +143,7 @@ impl ImagePipeline {
         field: usize,
     ) -> Result<()> {
         let ImageSize { height, width } = orientation.size(size);
-        let shape = match self.channels_first {
-            true => [self.channels, height, width],
-            false => [height, width, self.channels],
-        };
+        let shape = if self.channels_first { [self.channels, height, width] } else { [height, width, self.channels] };
         let declared = sample.fields().get(field);
         if let Some(declared) = declared.filter(|declared| declared.shape != shape) {
             return Err(Error::field(format!(
@@ -154,12 +151,12 @@ impl ImagePipeline {
                  ImagePipeline::field, or give all images one size (random_resized_crop, resize_exact, center_crop)"
             )));
         }
-        let to = resize::Target { size, channels: self.channels, orientation, channels_first: self.channels_first };
+        let target = resize::Target { size, channels: self.channels, orientation, channels_first: self.channels_first };
         match &self.normalize {
-            None => to.write(pixels, sample.values_mut::<u8>(field)?, |_, value| value),
+            None => target.write(pixels, sample.values_mut::<u8>(field)?, |_, value| value),
             Some(normalize) => {
                 let tables = &*normalize.tables;
-                to.write(pixels, sample.values_mut::<f32>(field)?, |channel, value| match tables.get(channel) {
+                target.write(pixels, sample.values_mut::<f32>(field)?, |channel, value| match tables.get(channel) {
                     Some(table) => table[usize::from(value)],
                     None => f32::from(value) / 255.0,
                 });
@@ -177,7 +174,7 @@ impl ImagePipeline {
         let (view, done) = self.view(turned.size(stored), 0, random)?;
         let view = view.reorient(turned, stored);
         let eighths = if encoded.has_scales() { self.eighths(&view) } else { 8 };
-        match resize::needed(&view, self.interpolation) {
+        match resize::needed_part(&view, self.interpolation) {
             Some(rect) => {
                 let pixels = encoded.decode(rect, eighths, self.channels, &self.limits, buffers)?;
                 resize::render(&view, &pixels, self.interpolation, resizer, rendered)?;
@@ -203,12 +200,12 @@ impl ImagePipeline {
         }
         // Resizing the shorter side of a narrow strip would make it extremely long.
         let pixels = |size: ImageSize| (size.width as u64).saturating_mul(size.height as u64);
-        let seen = view.output();
-        if pixels(seen) > self.limits.pixels.max(pixels(size)) {
+        let output = view.output();
+        if pixels(output) > self.limits.pixels.max(pixels(size)) {
             return Err(Error::content(format!(
                 "the steps make {} x {} pixels of {} x {}, over the limit of {}; use resize_exact, crop before \
                  augmentations, or raise the limit with ImagePipeline::max_pixels",
-                seen.width, seen.height, size.width, size.height, self.limits.pixels
+                output.width, output.height, size.width, size.height, self.limits.pixels
             )));
         }
         Ok((view, done))
@@ -234,7 +231,7 @@ impl ImagePipeline {
                 Step::Geometric(_) => {
                     let size = ImageSize { height: image.height(), width: image.width() };
                     let (view, next) = self.view(size, done, random)?;
-                    image = see(&view, &image, self)?;
+                    image = render_view(&view, &image, self)?;
                     done = next;
                 }
             }
@@ -244,10 +241,10 @@ impl ImagePipeline {
 }
 
 /// The part of an image that a view shows.
-fn see(view: &View, of: &Image, pipeline: &ImagePipeline) -> Result<Image> {
-    let channels = of.channels();
-    let rect = Rect::all(ImageSize { height: of.height(), width: of.width() });
-    let pixels = Pixels { bytes: of.pixels(), stride: of.width() * channels, channels, rect, eighths: 8 };
+fn render_view(view: &View, image: &Image, pipeline: &ImagePipeline) -> Result<Image> {
+    let channels = image.channels();
+    let rect = Rect::all(ImageSize { height: image.height(), width: image.width() });
+    let pixels = Pixels { bytes: image.pixels(), stride: image.width() * channels, channels, rect, eighths: 8 };
     let mut rendered = Vec::new();
     resize::render(view, &pixels, pipeline.interpolation, &mut Resizer::new(), &mut rendered)?;
     oriented(&rendered, view.window.size(), view.orientation, channels)

@@ -6,7 +6,7 @@ use std::io::Cursor;
 
 use image_webp::{DecodingError, WebPDecoder};
 
-use super::decode::{Buffers, whole};
+use super::decode::{Buffers, convert_whole};
 use super::exif;
 use super::geometry::{ImageSize, Orientation};
 use super::resize::Pixels;
@@ -43,6 +43,6 @@ impl<'a> WebP<'a> {
         buffers.reserve(bytes)?;
         self.0.read_image(&mut buffers.raw[..bytes]).map_err(refuse)?;
         let stored = if self.0.has_alpha() { 4 } else { 3 };
-        Ok(whole(size, stored, channels, buffers))
+        Ok(convert_whole(size, stored, channels, buffers))
     }
 }

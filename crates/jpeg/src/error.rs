@@ -22,7 +22,7 @@ impl Error {
         Error { message: message.into(), cut_short: true }
     }
 
-    pub(crate) fn of(failure: Failure) -> Error {
+    pub(crate) fn from_failure(failure: Failure) -> Error {
         match failure {
             Failure::Failed(message) => Error::other(message),
             Failure::CutShort => Error::cut_short("the file is cut short"),

@@ -124,11 +124,12 @@ pub(crate) struct Opened<'a> {
 }
 
 impl Opened<'_> {
-    /// Decodes a window. `space` is a J_COLOR_SPACE with `channels` values a pixel. Afterwards `into` holds `rows` rows of
-    /// `stride` bytes, and the window says which columns they begin with.
+    /// Decodes a window. `space` is a J_COLOR_SPACE with `channels` values a pixel. Afterwards `into` holds `rows` rows
+    /// of `stride` bytes, and the window says which columns they begin with.
     pub(crate) fn decode(
         &mut self,
-        (space, channels): (u32, usize),
+        space: u32,
+        channels: usize,
         eighths: u32,
         window: Window,
         into: &mut Vec<u8>,

@@ -114,7 +114,7 @@ impl Decoder {
     pub fn open<'a>(&'a mut self, file: &'a [u8]) -> Result<Jpeg<'a>, Error> {
         let (opened, header) = self.0.open(file).map_err(|failure| match failure {
             Failure::CutShort => Error::cut_short("the file ends before its pixels begin"),
-            failure => Error::of(failure),
+            failure => Error::from_failure(failure),
         })?;
         if header.precision != 8 {
             return Err(Error::other(format!("it has {} bits a value; only 8 are supported", header.precision)));
@@ -212,11 +212,11 @@ impl Jpeg<'_> {
         let stride = (right - left + BLOCK).min(width) * space.channels();
         let window =
             Window { left: left as u32, width: (right - left) as u32, top: y as u32, rows: (bottom - y) as u32 };
-        let window = opened.decode((space.code(), space.channels()), eighths as u32, window, pixels, stride);
+        let window = opened.decode(space.code(), space.channels(), eighths as u32, window, pixels, stride);
         self.damage = opened.damage();
         let window = window.map_err(|failure| match failure {
             Failure::CutShort => Error::cut_short("the file is cut short: its data end before its last row"),
-            failure => Error::of(failure),
+            failure => Error::from_failure(failure),
         })?;
         Ok(Part { x: window.left as usize, y, width: window.width as usize, height: region.height, stride })
     }

@@ -94,15 +94,15 @@ fn parts_are_those_of_the_whole_in_a_progressive_file_without_all_its_scans() {
             compressor.set_subsamp(sampling).unwrap();
             compressor.set_progressive(true).unwrap();
         });
-        let scans: Vec<usize> = (0..file.len() - 1).filter(|&at| file[at..at + 2] == [0xff, 0xda]).collect();
+        let scans: Vec<usize> = (0..file.len() - 1).filter(|&index| file[index..index + 2] == [0xff, 0xda]).collect();
         assert_eq!(scans.len(), 10);
-        for kept in [1, 2, 5, 9] {
+        for scan_count in [1, 2, 5, 9] {
             // The tables before a scan belong to it.
-            let mut cut = file[..scans[kept]].to_vec();
+            let mut cut = file[..scans[scan_count]].to_vec();
             let tables = cut.windows(2).rposition(|pair| pair == [0xff, 0xc4]);
-            cut.truncate(tables.filter(|&at| at > scans[kept - 1]).unwrap_or(cut.len()));
+            cut.truncate(tables.filter(|&index| index > scans[scan_count - 1]).unwrap_or(cut.len()));
             cut.extend([0xff, 0xd9]);
-            check_parts(&format!("{sampling:?}, {kept} of 10 scans"), &cut, Space::Rgb);
+            check_parts(&format!("{sampling:?}, {scan_count} of 10 scans"), &cut, Space::Rgb);
         }
     }
 }

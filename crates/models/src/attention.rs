@@ -9,9 +9,10 @@ use crate::{Error, Result, StaticCache};
 /// Rejects a number of heads that does not divide the number of features. The arguments are two
 /// keys of a config and their values.
 pub(crate) fn check_heads((key, heads): (&str, usize), (other, features): (&str, usize)) -> Result<()> {
-    match heads == 0 || features == 0 || !features.is_multiple_of(heads) {
-        true => Err(Error::config(format!("`{key}` is {heads}, which does not divide `{other}`, {features}"))),
-        false => Ok(()),
+    if heads == 0 || features == 0 || !features.is_multiple_of(heads) {
+        Err(Error::config(format!("`{key}` is {heads}, which does not divide `{other}`, {features}")))
+    } else {
+        Ok(())
     }
 }
 
@@ -31,13 +32,13 @@ pub(crate) fn padding_mask(attention_mask: &Tensor) -> Tensor {
     attention_mask.ne(0.0).unsqueeze(1).unsqueeze(1)
 }
 
-/// The next tokens of causal sequences: their positions, and what they see.
+/// The next tokens of causal sequences: their positions, and which tokens they see.
 pub(crate) struct Span {
-    /// The places of the tokens in the sequence, i32 `[count, 1]`.
+    /// The positions of the tokens in the sequence, i32 `[count, 1]`.
     pub(crate) queries: Tensor,
-    /// How many places there are.
+    /// The number of positions in the sequence.
     pub(crate) keys: usize,
-    /// How many places at the front of each sequence are padding, i32 `[batch]`.
+    /// The number of padding tokens at the front of each sequence, i32 `[batch]`.
     padding: Option<Tensor>,
 }
 
@@ -59,10 +60,10 @@ impl Span {
     /// The positions, counted from the first token that is not padding: `[count]`, or `[batch,
     /// count]` with padding.
     pub(crate) fn positions(&self) -> Tensor {
-        let places = self.queries.squeeze(-1);
+        let positions = self.queries.squeeze(-1);
         match &self.padding {
-            Some(padding) => (places - padding.unsqueeze(-1)).clamp(0.0, f64::from(i32::MAX)),
-            None => places,
+            Some(padding) => (positions - padding.unsqueeze(-1)).clamp(0.0, f64::from(i32::MAX)),
+            None => positions,
         }
     }
 
@@ -78,35 +79,35 @@ impl Span {
     /// `[count, keys]`, or `[batch, 1, count, keys]` with padding.
     pub(crate) fn mask(&self, window: Option<usize>) -> Tensor {
         let keys = Tensor::arange(DType::I32, self.keys);
-        let mut seen = keys.le(&self.queries);
+        let mut mask = keys.le(&self.queries);
         if let Some(window) = window {
-            seen = seen.and(keys.gt(&self.queries - window as f64));
+            mask = mask.and(keys.gt(&self.queries - window as f64));
         }
         match &self.padding {
-            Some(padding) => seen.and(keys.ge(padding.reshape([padding.size(0), 1, 1, 1]))),
-            None => seen,
+            Some(padding) => mask.and(keys.ge(padding.reshape([padding.size(0), 1, 1, 1]))),
+            None => mask,
         }
     }
 }
 
-/// Attention of the queries, `[batch, heads, count, width]`, to the keys and values of `[batch, key heads, …]`: to their
-/// own, or to those in the cache, where they are put first.
+/// Attention of queries `[batch, heads, count, width]` to keys and values `[batch, key heads, count, width]`. With a
+/// cache, keys and values are first appended to it, and the queries attend to everything in it.
 pub(crate) fn attend(
-    how: Attention,
+    attention: Attention,
     [q, k, v]: [&Tensor; 3],
     cache: Option<&KeyValueCache>,
 ) -> (Tensor, Option<KeyValueCache>) {
     match cache {
-        None => (join_heads(&how.forward(q, k, v)), None),
+        None => (join_heads(&attention.forward(q, k, v)), None),
         Some(cache) => {
             let cache = cache.append(k, v);
-            (join_heads(&how.forward(q, cache.keys(), cache.values())), Some(cache))
+            (join_heads(&attention.forward(q, cache.keys(), cache.values())), Some(cache))
         }
     }
 }
 
-/// Attention of tokens `[batch, length, features]` to each other, by the layers that make queries, keys and values.
-pub(crate) fn self_attention(how: Attention, projections: [&Linear; 3], x: &Tensor, heads: usize) -> Tensor {
+/// Self-attention of tokens `[batch, length, features]`. `projections` make the queries, keys and values.
+pub(crate) fn self_attention(attention: Attention, projections: [&Linear; 3], x: &Tensor, heads: usize) -> Tensor {
     let [q, k, v] = projections.map(|projection| split_heads(&projection.forward(x), heads));
-    join_heads(&how.forward(q, k, v))
+    join_heads(&attention.forward(q, k, v))
 }

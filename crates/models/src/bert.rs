@@ -97,7 +97,7 @@ impl Config {
         }
     }
 
-    /// The most tokens of a text.
+    /// The maximum number of tokens in a text.
     pub fn max_length(&self) -> usize {
         self.max_position_embeddings.saturating_sub(self.first_position().unwrap_or(0))
     }
@@ -157,7 +157,7 @@ pub struct Embeddings {
     pub position_embeddings: Embedding,
     /// `[segments, features]`.
     pub token_type_embeddings: Embedding,
-    /// Of the sum.
+    /// The normalization of the sum.
     #[module(rename = "LayerNorm")]
     pub layer_norm: LayerNorm,
     dropout: Dropout,
@@ -225,7 +225,7 @@ pub struct Dense {
 pub struct Output {
     /// `[out, in]`.
     pub dense: Linear,
-    /// Of the sum.
+    /// The normalization of the sum.
     #[module(rename = "LayerNorm")]
     pub layer_norm: LayerNorm,
     dropout: Dropout,
@@ -259,11 +259,11 @@ impl Layer {
         }
     }
 
-    fn forward(&self, x: &Tensor, how: &Attention) -> Tensor {
+    fn forward(&self, x: &Tensor, attention: &Attention) -> Tensor {
         let SelfAttention { projections, output, dropout, heads } = &self.attention;
         let Projections { query, key, value } = projections;
-        let found = self_attention(how.clone().dropout(dropout), [query, key, value], x, *heads);
-        let x = output.forward(&found, x);
+        let attended = self_attention(attention.clone().dropout(dropout), [query, key, value], x, *heads);
+        let x = output.forward(&attended, x);
         let inner = self.activation.forward(&self.intermediate.dense.forward(&x));
         self.output.forward(&inner, &x)
     }
@@ -301,13 +301,15 @@ impl Encoder {
     ) -> Result<Tensor, Refusal> {
         let ids = ids.live()?;
         let Embeddings { word_embeddings, position_embeddings, token_type_embeddings, .. } = &self.embeddings;
-        let most = self.embeddings.max_positions;
-        if ids.rank() != 2 || ids.size(1) > most {
-            return Err(format!("the ids {} are not [batch, length] with a length of at most {most}", ids.ty()).into());
+        let max_length = self.embeddings.max_positions;
+        if ids.rank() != 2 || ids.size(1) > max_length {
+            return Err(
+                format!("the ids {} are not [batch, length] with a length of at most {max_length}", ids.ty()).into()
+            );
         }
-        for (what, other) in [("segments", token_type_ids), ("mask", attention_mask)] {
+        for (name, other) in [("segments", token_type_ids), ("mask", attention_mask)] {
             if let Some(other) = other.filter(|other| other.shape() != ids.shape()) {
-                return Err(format!("the {what} {} do not have the shape of the ids, {}", other.ty(), ids.ty()).into());
+                return Err(format!("the {name} {} do not have the shape of the ids, {}", other.ty(), ids.ty()).into());
             }
         }
         let positions = match self.first_position {
@@ -322,9 +324,9 @@ impl Encoder {
         let x = word_embeddings.forward(ids) + token_type_embeddings.forward(segments);
         let x = self.embeddings.layer_norm.forward(x + position_embeddings.forward(positions));
         let x = self.embeddings.dropout.forward(x);
-        let how = attention_mask.map_or(Attention::new(), |mask| Attention::new().mask(padding_mask(mask)));
+        let attention = attention_mask.map_or(Attention::new(), |mask| Attention::new().mask(padding_mask(mask)));
         let Layers { ref layer, gradient_checkpointing, scan_layers } = self.encoder;
-        let forward = |i: usize, x: &Tensor, _: Option<&_>| (layer[i].forward(x, &how), None);
+        let forward = |i: usize, x: &Tensor, _: Option<&_>| (layer[i].forward(x, &attention), None);
         Ok(run_layers(x, layer, None, LayerOptions { gradient_checkpointing, scan_layers }, |_| true, forward).0)
     }
 }
@@ -359,7 +361,7 @@ pub struct BertForMaskedLm {
 /// The head of a [`BertForMaskedLm`].
 #[derive(Module)]
 pub struct MaskedLmHead {
-    /// All of it.
+    /// The layers of the head.
     pub predictions: Predictions,
 }
 
@@ -379,14 +381,14 @@ pub struct Predictions {
 pub struct Transform {
     /// `[features, features]`.
     pub dense: Linear,
-    /// Of the result.
+    /// The normalization of the result.
     #[module(rename = "LayerNorm")]
     pub layer_norm: LayerNorm,
 }
 
 impl BertForMaskedLm {
     /// The logits `[batch, length, vocabulary]` of each token. `ids`, integers `[batch, length]`; `token_type_ids`, the
-    /// same shape, says which segment a token is of, all 0 without; `attention_mask`, the same shape, is 0 at padding.
+    /// same shape, is the segment of each token, by default 0; `attention_mask`, the same shape, is 0 at padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
@@ -463,13 +465,13 @@ pub struct Pooled {
     /// Embeddings and layers.
     #[module(flatten)]
     pub encoder: Encoder,
-    /// Of the first token.
+    /// The layer over the first token.
     pub pooler: Dense,
 }
 
 impl BertForSequenceClassification {
-    /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `token_type_ids`, the same shape, says which
-    /// segment a token is of, all 0 without; `attention_mask`, the same shape, is 0 at padding.
+    /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `token_type_ids`, the same shape, is the
+    /// segment of each token, by default 0; `attention_mask`, the same shape, is 0 at padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
@@ -518,7 +520,7 @@ impl Pretrained for BertForSequenceClassification {
     }
 }
 
-/// Settings that would make another model.
+/// Settings for which only one value is supported; other values would change the model.
 pub(crate) const FIXED: &[(&str, &str)] =
     &[("is_decoder", "false"), ("add_cross_attention", "false"), ("position_embedding_type", "\"absolute\"")];
 
@@ -546,7 +548,7 @@ mod tests {
         let (model, expected) = load::<BertForSequenceClassification>("bert-classifier");
         expected.check(&borrowed(&[("logits", model.forward(&ids, Some(&kinds), Some(&mask)))]));
 
-        // Padding is seen from the ids too.
+        // Positions also skip padding that only the ids show.
         let (model, expected) = load::<RobertaForMaskedLm>("roberta");
         let [ids, mask] = ["input_ids", "attention_mask"].map(|name| expected.tensor(name));
         expected.check(&borrowed(&[("logits", model.forward(&ids, Some(&mask)))]));

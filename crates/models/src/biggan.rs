@@ -1,5 +1,5 @@
-//! BigGAN: a generator and a discriminator conditioned on the class. Brock et al. 2018, "Large Scale GAN Training for High
-//! Fidelity Natural Image Synthesis".
+//! BigGAN: a generator and a discriminator conditioned on the class. Brock et al. 2018, "Large Scale GAN Training for
+//! High Fidelity Natural Image Synthesis".
 //!
 //! Both consist of residual blocks with spectral normalization, and attention over positions at one
 //! size. In the generator, the scales and shifts of normalizations come from the class's embedding
@@ -270,8 +270,8 @@ impl SelfAttention {
         let phi = pool.forward(self.phi.forward(x)).flatten(2, 3); // [batch, channels / 8, places / 4]
         let g = pool.forward(self.g.forward(x)).flatten(2, 3); // [batch, channels / 2, places / 4]
         let weights = theta.transpose(1, 2).matmul(&phi).softmax(-1); // [batch, places, places / 4]
-        let found = g.matmul(&weights.transpose(1, 2)).unflatten(2, &[x.size(2) as isize, -1]);
-        self.gamma.get().to_dtype(x.dtype()) * self.o.forward(found) + x
+        let attended = g.matmul(&weights.transpose(1, 2)).unflatten(2, &[x.size(2) as isize, -1]);
+        self.gamma.get().to_dtype(x.dtype()) * self.o.forward(attended) + x
     }
 }
 
@@ -316,8 +316,8 @@ impl Discriminator {
             x = attention.as_ref().map_or(x.clone(), |attention| attention.forward(&x));
         }
         let features = x.relu().sum(&[-2, -1]); // [batch, channels]
-        let of_class = (self.embed.forward(classes) * &features).sum(&[-1]);
-        self.linear.forward(features).squeeze(1) + of_class
+        let class_score = (self.embed.forward(classes) * &features).sum(&[-1]);
+        self.linear.forward(features).squeeze(1) + class_score
     }
 }
 
@@ -325,9 +325,10 @@ impl DiscriminatorBlock {
     fn forward(&self, x: &Tensor) -> Tensor {
         let halve = |x: Tensor| if self.downsample { AvgPool2d::new(2).forward(x) } else { x };
         let project = |x: Tensor| self.conv_sc.as_ref().map_or(x.clone(), |conv| conv.forward(x));
-        let (y, short) = match self.preactivation {
-            true => (x.relu(), halve(project(x.clone()))),
-            false => (x.clone(), project(halve(x.clone()))),
+        let (y, short) = if self.preactivation {
+            (x.relu(), halve(project(x.clone())))
+        } else {
+            (x.clone(), project(halve(x.clone())))
         };
         halve(self.conv2.forward(self.conv1.forward(y).relu())) + short
     }

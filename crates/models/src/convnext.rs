@@ -152,9 +152,10 @@ impl ConvNext {
                 x = conv.forward(over_channels(&x, |x| norm.forward(x)));
             }
             for block in &stage.layers {
-                x = match self.gradient_checkpointing {
-                    true => checkpoint(|x| vec![block.forward(&x[0])], &[&x]).swap_remove(0),
-                    false => block.forward(&x),
+                x = if self.gradient_checkpointing {
+                    checkpoint(|x| vec![block.forward(&x[0])], &[&x]).swap_remove(0)
+                } else {
+                    block.forward(&x)
                 };
             }
         }

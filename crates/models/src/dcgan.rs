@@ -1,5 +1,5 @@
-//! DCGAN: a generator and a discriminator of plain convolutions. Radford et al. 2015, "Unsupervised Representation Learning
-//! with Deep Convolutional Generative Adversarial Networks".
+//! DCGAN: a generator and a discriminator of plain convolutions. Radford et al. 2015, "Unsupervised Representation
+//! Learning with Deep Convolutional Generative Adversarial Networks".
 //!
 //! Parameters have the names of PyTorch's example (`main.0.weight`, …), so its checkpoints can be
 //! loaded.
@@ -53,12 +53,11 @@ impl Default for Config {
 impl Config {
     /// How often 4 × 4 positions are doubled before the last layer doubles them to the whole image.
     fn doublings(&self) -> Result<u32> {
-        match self.image_size.is_power_of_two() && (8..=4096).contains(&self.image_size) {
-            true => Ok(self.image_size.trailing_zeros() - 3),
-            false => {
-                let message = format!("`image_size` is {}, not a power of 2 from 8 to 4096", self.image_size);
-                Err(Error::config(message))
-            }
+        if self.image_size.is_power_of_two() && (8..=4096).contains(&self.image_size) {
+            Ok(self.image_size.trailing_zeros() - 3)
+        } else {
+            let message = format!("`image_size` is {}, not a power of 2 from 8 to 4096", self.image_size);
+            Err(Error::config(message))
         }
     }
 }

@@ -87,7 +87,7 @@ pub struct Config {
     pub mlp_bias: bool,
     /// The dropout of attention weights.
     pub attention_dropout: f64,
-    /// Whether the head shares the weight of the token embedding; Gemma's is if not given.
+    /// Whether the head shares the weight of the token embedding; by default only in Gemma.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tie_word_embeddings: Option<bool>,
     /// The rotations as in transformers 5: `rope_theta`, `rope_type` and its settings; or such a
@@ -215,21 +215,18 @@ impl Config {
     /// The rotations of a layer.
     fn rope(&self, sliding: bool) -> Result<RotaryEmbedding> {
         let kind = if sliding { "sliding_attention" } else { "full_attention" };
-        let table = |key: &str, of: &Map<String, Value>| of.get(key).and_then(Value::as_object).cloned();
-        let own = self.rope_parameters.as_ref().map(|all| table(kind, all).unwrap_or_else(|| all.clone()));
-        let local = sliding && self.model_type == ModelType::Gemma3 && own.is_none();
-        let scaling = if local { None } else { own.as_ref().or(self.rope_scaling.as_ref()) };
-        let own_theta = own.as_ref().and_then(|own| own.get("rope_theta")).and_then(Value::as_f64);
-        let theta = match local {
-            true => self.rope_local_base_freq,
-            false => own_theta.or(self.rope_theta),
-        };
+        let table = |key: &str, settings: &Map<String, Value>| settings.get(key).and_then(Value::as_object).cloned();
+        let settings = self.rope_parameters.as_ref().map(|all| table(kind, all).unwrap_or_else(|| all.clone()));
+        let local = sliding && self.model_type == ModelType::Gemma3 && settings.is_none();
+        let scaling = if local { None } else { settings.as_ref().or(self.rope_scaling.as_ref()) };
+        let own_theta = settings.as_ref().and_then(|settings| settings.get("rope_theta")).and_then(Value::as_f64);
+        let theta = if local { self.rope_local_base_freq } else { own_theta.or(self.rope_theta) };
         let Some(scaling) = scaling else {
             return Ok(RotaryEmbedding::new(self.width()).theta(theta.unwrap_or(10_000.0)));
         };
         let number = |key: &str| {
-            let found = scaling.get(key).and_then(Value::as_f64);
-            found.ok_or_else(|| Error::config(format!("the scaling of rotations has no number `{key}`")))
+            let number = scaling.get(key).and_then(Value::as_f64);
+            number.ok_or_else(|| Error::config(format!("the scaling of rotations has no number `{key}`")))
         };
         let name = scaling.get("rope_type").or(scaling.get("type")).and_then(Value::as_str).unwrap_or("default");
         let rule = match name {
@@ -259,9 +256,10 @@ impl Config {
         let Config { num_attention_heads: heads, num_hidden_layers: layers, .. } = *self;
         check_heads(("num_key_value_heads", self.key_heads()), ("num_attention_heads", heads))?;
         let types = self.layer_types.as_ref().map_or(layers, Vec::len);
-        match types == layers {
-            true => Ok(()),
-            false => Err(Error::config(format!("`layer_types` has {types} entries, `num_hidden_layers` is {layers}"))),
+        if types == layers {
+            Ok(())
+        } else {
+            Err(Error::config(format!("`layer_types` has {types} entries, `num_hidden_layers` is {layers}")))
         }
     }
 }
@@ -317,20 +315,20 @@ pub struct Model {
     pub norm: Norm,
 }
 
-/// A layer: `x + self_attn(norm(x))`, and of that `x + mlp(norm(x))`.
+/// A layer: `h = x + self_attn(norm(x))`, then `h + mlp(norm(h))`.
 #[derive(Module)]
 pub struct Layer {
     /// Attention to earlier tokens.
     pub self_attn: SelfAttention,
     /// The gated network.
     pub mlp: Mlp,
-    /// Before attention.
+    /// The normalization before attention.
     pub input_layernorm: Norm,
-    /// Before the network; in Gemma 2 and 3, after attention.
+    /// The normalization before the network; in Gemma 2 and 3, after attention.
     pub post_attention_layernorm: Norm,
-    /// Gemma 2 and 3: before the network.
+    /// In Gemma 2 and 3, the normalization before the network.
     pub pre_feedforward_layernorm: Option<Norm>,
-    /// Gemma 2 and 3: after the network.
+    /// In Gemma 2 and 3, the normalization after the network.
     pub post_feedforward_layernorm: Option<Norm>,
 }
 
@@ -345,15 +343,15 @@ pub struct SelfAttention {
     pub v_proj: Linear,
     /// `[features, heads·width]`.
     pub o_proj: Linear,
-    /// Of each head of queries.
+    /// The normalization of each query head.
     pub q_norm: Option<Norm>,
-    /// Of each head of keys.
+    /// The normalization of each key head.
     pub k_norm: Option<Norm>,
     dropout: Dropout,
     #[module(skip)]
     rope: RotaryEmbedding,
     #[module(skip)]
-    how: Attention,
+    attention: Attention,
     sliding: bool,
     heads: usize,
     key_heads: usize,
@@ -400,12 +398,12 @@ impl Layer {
         let (width, key_heads) = (config.width(), config.key_heads());
         let biased = config.attention_bias || config.model_type == ModelType::Qwen2;
         let sliding = config.is_sliding(number);
-        let mut how = Attention::new().enable_gqa(true);
+        let mut attention = Attention::new().enable_gqa(true);
         if let Some(scalar) = config.query_pre_attn_scalar.filter(|_| config.has_post_norms()) {
-            how = how.scale((scalar as f64).powf(-0.5));
+            attention = attention.scale((scalar as f64).powf(-0.5));
         }
         if let Some(cap) = config.attn_logit_softcapping {
-            how = how.softcap(cap);
+            attention = attention.softcap(cap);
         }
         let norm = || Norm::new(config, features);
         let head_norm = || config.has_qk_norm().then(|| Norm::new(config, width));
@@ -419,7 +417,7 @@ impl Layer {
                 k_norm: head_norm(),
                 dropout: Dropout::new(config.attention_dropout),
                 rope: config.rope(sliding)?,
-                how,
+                attention,
                 sliding,
                 heads,
                 key_heads,
@@ -437,40 +435,50 @@ impl Layer {
         })
     }
 
-    fn forward(&self, x: &Tensor, seen: &Seen, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
-        let (found, cache) = self.self_attn.forward(&self.input_layernorm.forward(x), seen, cache);
+    fn forward(
+        &self,
+        x: &Tensor,
+        masks: &AttentionMasks,
+        cache: Option<&KeyValueCache>,
+    ) -> (Tensor, Option<KeyValueCache>) {
+        let (attended, cache) = self.self_attn.forward(&self.input_layernorm.forward(x), masks, cache);
         let (Some(before), Some(after)) = (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm) else {
-            let x = x + found;
-            let made = self.mlp.forward(&self.post_attention_layernorm.forward(&x));
-            return (x + made, cache);
+            let x = x + attended;
+            let transformed = self.mlp.forward(&self.post_attention_layernorm.forward(&x));
+            return (x + transformed, cache);
         };
-        let x = x + self.post_attention_layernorm.forward(&found);
-        let made = after.forward(&self.mlp.forward(&before.forward(&x)));
-        (x + made, cache)
+        let x = x + self.post_attention_layernorm.forward(&attended);
+        let transformed = after.forward(&self.mlp.forward(&before.forward(&x)));
+        (x + transformed, cache)
     }
 }
 
-/// The positions of tokens, and what each of them sees.
-struct Seen {
+/// The positions of tokens, and the masks of the keys that each token sees.
+struct AttentionMasks {
     positions: Tensor,
     full: Tensor,
     sliding: Tensor,
 }
 
 impl SelfAttention {
-    fn forward(&self, x: &Tensor, seen: &Seen, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
-        let place = |x: Tensor, heads: usize, norm: &Option<Norm>| {
+    fn forward(
+        &self,
+        x: &Tensor,
+        masks: &AttentionMasks,
+        cache: Option<&KeyValueCache>,
+    ) -> (Tensor, Option<KeyValueCache>) {
+        let rotated_heads = |x: Tensor, heads: usize, norm: &Option<Norm>| {
             let x = split_heads(&x, heads);
             let x = norm.as_ref().map_or(x.clone(), |norm| norm.forward(&x));
-            self.rope.forward_at(x, &seen.positions)
+            self.rope.forward_at(x, &masks.positions)
         };
-        let q = place(self.q_proj.forward(x), self.heads, &self.q_norm);
-        let k = place(self.k_proj.forward(x), self.key_heads, &self.k_norm);
+        let q = rotated_heads(self.q_proj.forward(x), self.heads, &self.q_norm);
+        let k = rotated_heads(self.k_proj.forward(x), self.key_heads, &self.k_norm);
         let v = split_heads(&self.v_proj.forward(x), self.key_heads);
-        let mask = if self.sliding { &seen.sliding } else { &seen.full };
-        let how = self.how.clone().mask(mask).dropout(&self.dropout);
-        let (found, cache) = attend(how, [&q, &k, &v], cache);
-        (self.o_proj.forward(found), cache)
+        let mask = if self.sliding { &masks.sliding } else { &masks.full };
+        let attention = self.attention.clone().mask(mask).dropout(&self.dropout);
+        let (attended, cache) = attend(attention, [&q, &k, &v], cache);
+        (self.o_proj.forward(attended), cache)
     }
 }
 
@@ -503,7 +511,7 @@ impl Decoder {
         let Model { embed_tokens, layers, norm } = &self.model;
         let span = Span::new(ids, cache);
         let (full, sliding) = (span.mask(None), span.mask(self.config.sliding_window));
-        let seen = Seen { positions: span.positions_of_heads(), full, sliding };
+        let masks = AttentionMasks { positions: span.positions_of_heads(), full, sliding };
         let mut x = embed_tokens.forward(ids);
         if self.config.is_gemma() {
             x = x * (self.config.hidden_size as f64).sqrt();
@@ -512,7 +520,7 @@ impl Decoder {
         let options = LayerOptions { gradient_checkpointing, scan_layers };
         let is_sliding = |layer: &Layer| layer.self_attn.sliding;
         let (x, cache) =
-            run_layers(x, layers, cache, options, is_sliding, |i, x, cache| layers[i].forward(x, &seen, cache));
+            run_layers(x, layers, cache, options, is_sliding, |i, x, cache| layers[i].forward(x, &masks, cache));
         Ok((norm.forward(&x), cache))
     }
 }
@@ -532,7 +540,7 @@ impl CausalLm for Decoder {
         })
     }
 
-    /// Rotations have no limit.
+    /// `None`, because rotations work at any position.
     fn max_positions(&self) -> Option<usize> {
         None
     }
@@ -546,7 +554,7 @@ impl Pretrained for Decoder {
         &[("use_bidirectional_attention", "false"), ("pretraining_tp", "1")];
     const BASE_MODEL_PREFIX: &'static str = "model";
     const HEAD: &'static [&'static str] = &["lm_head"];
-    /// Tables in old files.
+    /// Tables that only old files have.
     const IGNORED: &'static [&'static str] = &["rotary_emb.inv_freq"];
 
     fn new(config: Config) -> Result<Decoder> {

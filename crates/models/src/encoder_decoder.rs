@@ -8,7 +8,7 @@ use crate::{CausalLm, MODELS, Prompt, StaticCache};
 
 /// A model with an encoder and a decoder.
 pub(crate) trait EncoderDecoder {
-    /// For faults.
+    /// The name of the operation in faults.
     fn name(&self) -> &'static str;
 
     /// The first token of the decoder.
@@ -27,7 +27,7 @@ pub(crate) trait EncoderDecoder {
     /// A cache for `batch` sequences.
     fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache;
 
-    /// The most tokens of the decoder.
+    /// The maximum number of tokens of the decoder; `None` if there is no limit.
     fn max_positions(&self) -> Option<usize>;
 }
 
@@ -41,17 +41,17 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Keys and values for a layer. Without a cache, `of` computes them, because a scan over layers
+    /// Keys and values for a layer. Without a cache, `project` computes them, because a scan over layers
     /// is recorded for its first layer only, while each layer has its own.
     pub(crate) fn keys_values(
         &self,
         layer: usize,
         has_cache: bool,
-        of: impl Fn(&Tensor) -> [Tensor; 2],
+        project: impl Fn(&Tensor) -> [Tensor; 2],
     ) -> [Tensor; 2] {
         match self.keys_values.get(layer).filter(|_| has_cache) {
             Some(keys_values) => keys_values.clone(),
-            None => of(&self.features),
+            None => project(&self.features),
         }
     }
 
@@ -59,18 +59,18 @@ impl Memory {
     /// tokens: `[rows, count, heads·width]`. Each text may have several consecutive rows, the beams
     /// of a search. They attend as if they were tokens of a single row, so that keys are not
     /// copied.
-    pub(crate) fn attend(&self, how: Attention, q: &Tensor, [k, v]: &[Tensor; 2]) -> Tensor {
+    pub(crate) fn attend(&self, attention: Attention, q: &Tensor, [k, v]: &[Tensor; 2]) -> Tensor {
         let [rows, heads, count, width] = [0, 1, 2, 3].map(|axis| q.size(axis));
         let batch = k.size(0).max(1);
         let beams = rows / batch;
         let q = q.reshape([batch, beams, heads, count, width]).transpose(1, 2);
-        let how = match &self.mask {
-            Some(mask) => how.mask(mask),
-            None => how,
+        let attention = match &self.mask {
+            Some(mask) => attention.mask(mask),
+            None => attention,
         };
-        let found = how.forward(q.reshape([batch, heads, beams * count, width]), k, v);
-        let found = found.reshape([batch, heads, beams, count, width]).transpose(1, 2);
-        join_heads(&found.reshape([rows, heads, count, width]))
+        let attended = attention.forward(q.reshape([batch, heads, beams * count, width]), k, v);
+        let attended = attended.reshape([batch, heads, beams, count, width]).transpose(1, 2);
+        join_heads(&attended.reshape([rows, heads, count, width]))
     }
 }
 
@@ -138,8 +138,8 @@ impl<'m> Decoding<'m> {
         if ids.rank() != 2 || batch == 0 || !ids.size(0).is_multiple_of(batch) {
             return Err(format!("the decoder's ids {} are not [batch, length] of {batch} texts", ids.ty()).into());
         }
-        if let Some(most) = self.model.max_positions().filter(|&most| ids.size(1) > most) {
-            return Err(format!("the decoder's ids {} are more than {most} positions", ids.ty()).into());
+        if let Some(max_length) = self.model.max_positions().filter(|&max_length| ids.size(1) > max_length) {
+            return Err(format!("the decoder's ids {} are more than {max_length} positions", ids.ty()).into());
         }
         Ok(self.model.decode(ids, &self.memory, cache))
     }

@@ -1,5 +1,5 @@
-//! The crate's error: what is wrong with a config, with a folder, or with the weights in it. Mistakes in what is recorded
-//! are faults of the tensors instead.
+//! The crate's error: what is wrong with a config, with a folder, or with the weights in it. Mistakes in recorded
+//! operations are faults of tensors instead.
 
 use std::fmt;
 use std::io;
@@ -11,7 +11,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a model could not be built, loaded or saved.
 ///
-/// The kind is private; ask with the methods. The message is whole.
+/// The kind is private; use the methods to query it. The message is complete.
 #[derive(Clone)]
 pub struct Error(Kind);
 
@@ -32,7 +32,7 @@ impl Error {
         Error(Kind::Config { path: None, message: message.into() })
     }
 
-    /// The same, of this file.
+    /// Adds the config's file to the error.
     pub(crate) fn in_file(self, file: &Path) -> Error {
         match self.0 {
             Kind::Config { path: None, message } => Error(Kind::Config { path: Some(file.into()), message }),
@@ -45,7 +45,7 @@ impl Error {
         matches!(self.0, Kind::Config { .. })
     }
 
-    /// Whether the file system refused: no such file, no permission, a full disk.
+    /// Whether it is an error of the file system: no such file, no permission, a full disk.
     pub fn is_io(&self) -> bool {
         matches!(self.0, Kind::Io { .. }) || self.get_ref().is_some_and(fulmen_nn::Error::is_io)
     }

@@ -63,7 +63,7 @@ pub trait Pretrained: Module + Sized {
     /// positions.
     const IGNORED: &'static [&'static str] = &[];
 
-    /// The name here of a parameter that older files call `name`.
+    /// The current name of a parameter that older files call `name`.
     fn current_name(name: &str) -> String {
         name.into()
     }
@@ -209,9 +209,9 @@ pub(crate) fn read_object(file: &Path) -> Result<Map<String, Value>> {
 /// Settings with defaults for all keys. For keys in `fixed`, only the given JSON value is allowed.
 pub(crate) fn read_json<C: DeserializeOwned>(json: &Map<String, Value>, fixed: &[(&str, &str)]) -> Result<C> {
     for (key, expected) in fixed {
-        let found = json.get(*key).map(Value::to_string);
-        if let Some(found) = found.filter(|found| found != expected && found != "null") {
-            return Err(Error::config(format!("`{key}` is {found}; only {expected} is supported")));
+        let value = json.get(*key).map(Value::to_string);
+        if let Some(value) = value.filter(|value| value != expected && value != "null") {
+            return Err(Error::config(format!("`{key}` is {value}; only {expected} is supported")));
         }
     }
     serde_json::from_value(Value::Object(json.clone())).map_err(|error| {
@@ -235,7 +235,7 @@ fn json_of(config: &impl Serialize) -> Result<Map<String, Value>> {
 #[track_caller]
 fn load<M: Pretrained>(model: &M, folder: &Path, strictness: Strictness) -> Result<LoadReport> {
     let names: Vec<String> = all_names(model);
-    let has = |name: &str| names.iter().any(|own| own == name);
+    let has = |name: &str| names.iter().any(|known| known == name);
     let mut values = StateDict::read(folder)?;
     for wrapper in ["module.", "_orig_mod."] {
         if values.iter().all(|(name, _)| name.starts_with(wrapper)) && !values.is_empty() {
@@ -364,15 +364,15 @@ mod tests {
 
     #[test]
     fn a_saved_folder_is_the_model_with_what_its_config_said() {
-        let there = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
+        let directory = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
         let model = Decoder::from_folder(folder("gemma3")).unwrap_or_else(|e| panic!("{e}"));
-        model.save_pretrained(there.path().join("model")).unwrap_or_else(|e| panic!("{e}"));
-        let again = Decoder::from_folder(there.path().join("model")).unwrap_or_else(|e| panic!("{e}"));
+        model.save_pretrained(directory.path().join("model")).unwrap_or_else(|e| panic!("{e}"));
+        let loaded = Decoder::from_folder(directory.path().join("model")).unwrap_or_else(|e| panic!("{e}"));
         let value = |model: &Decoder| model.parameters().iter().map(|(_, p)| p.get()).collect::<Vec<_>>();
-        for (one, other) in value(&model).iter().zip(value(&again)) {
-            assert_eq!(one.literal().map(|l| l.bytes().to_vec()), other.literal().map(|l| l.bytes().to_vec()));
+        for (saved, read) in value(&model).iter().zip(value(&loaded)) {
+            assert_eq!(saved.literal().map(|l| l.bytes().to_vec()), read.literal().map(|l| l.bytes().to_vec()));
         }
-        let [before, after] = [folder("gemma3"), there.path().join("model")]
+        let [before, after] = [folder("gemma3"), directory.path().join("model")]
             .map(|folder| read_object(&folder.join(CONFIG)).unwrap_or_else(|e| panic!("{e}")));
         for (key, value) in before {
             assert!(after[&key] == value || (value.is_f64() && after[&key].as_f64() == value.as_f64()), "{key}");

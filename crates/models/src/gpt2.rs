@@ -22,7 +22,7 @@ pub struct Config {
     pub model_type: String,
     /// The size of the vocabulary.
     pub vocab_size: usize,
-    /// The most tokens of a sequence.
+    /// The maximum number of tokens in a sequence.
     pub n_positions: usize,
     /// The number of features of a token.
     pub n_embd: usize,
@@ -120,14 +120,14 @@ pub struct Transformer {
     pub ln_f: LayerNorm,
 }
 
-/// A block: `x + attn(ln_1(x))`, and of that `x + mlp(ln_2(x))`.
+/// A block: `h = x + attn(ln_1(x))`, then `h + mlp(ln_2(h))`.
 #[derive(Module)]
 pub struct Block {
-    /// Before attention.
+    /// The normalization before attention.
     pub ln_1: LayerNorm,
     /// Attention to earlier tokens.
     pub attn: SelfAttention,
-    /// Before the network.
+    /// The normalization before the network.
     pub ln_2: LayerNorm,
     /// The network of two layers.
     pub mlp: Mlp,
@@ -205,10 +205,10 @@ impl Block {
     }
 
     fn forward(&self, x: &Tensor, mask: &Tensor, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
-        let (found, cache) = self.attn.forward(&self.ln_1.forward(x), mask, cache);
-        let x = x + found;
-        let made = self.mlp.forward(&self.ln_2.forward(&x));
-        (x + made, cache)
+        let (attended, cache) = self.attn.forward(&self.ln_1.forward(x), mask, cache);
+        let x = x + attended;
+        let transformed = self.mlp.forward(&self.ln_2.forward(&x));
+        (x + transformed, cache)
     }
 }
 
@@ -217,9 +217,9 @@ impl SelfAttention {
         let qkv = self.c_attn.forward(x);
         let width = x.size(-1);
         let [q, k, v] = [0, 1, 2].map(|i| split_heads(&qkv.narrow(-1, i * width, width), self.n_head));
-        let how = Attention::new().mask(mask).dropout(&self.attn_dropout);
-        let (found, cache) = attend(how, [&q, &k, &v], cache);
-        (self.resid_dropout.forward(self.c_proj.forward(&found)), cache)
+        let attention = Attention::new().mask(mask).dropout(&self.attn_dropout);
+        let (attended, cache) = attend(attention, [&q, &k, &v], cache);
+        (self.resid_dropout.forward(self.c_proj.forward(&attended)), cache)
     }
 }
 
@@ -245,8 +245,10 @@ impl Gpt2 {
     fn features(&self, ids: &Tensor, cache: Option<&StaticCache>) -> Result<(Tensor, Option<StaticCache>), Refusal> {
         let ids = ids.live()?;
         if ids.rank() != 2 || ids.size(1) > self.config.n_positions {
-            let most = self.config.n_positions;
-            return Err(format!("the ids {} are not [batch, length] with a length of at most {most}", ids.ty()).into());
+            let max_length = self.config.n_positions;
+            return Err(
+                format!("the ids {} are not [batch, length] with a length of at most {max_length}", ids.ty()).into()
+            );
         }
         let Transformer { wte, wpe, drop, h, ln_f } = &self.transformer;
         let span = Span::new(ids, cache);

@@ -1,4 +1,4 @@
-//! First values as transformers draws them.
+//! Initial values as in transformers.
 
 use fulmen_nn::{Init, Module};
 

@@ -22,7 +22,7 @@ pub struct Labels {
     pub label2id: BTreeMap<String, usize>,
 }
 
-/// Two, as transformers has them where a config says nothing.
+/// Two classes, the default of transformers.
 impl Default for Labels {
     fn default() -> Labels {
         Labels::numbered(2)
@@ -44,7 +44,7 @@ impl Labels {
         Labels::new((0..count).map(|id| format!("LABEL_{id}")))
     }
 
-    /// How many classes there are.
+    /// The number of classes.
     pub fn len(&self) -> usize {
         self.id2label.len()
     }

@@ -15,9 +15,9 @@ pub(crate) struct LayerOptions {
     pub(crate) scan_layers: bool,
 }
 
-/// Runs `layer` over the row of layers, each with its number and its cache if there is one, and gathers what they made of
-/// the caches. The options count where there is no cache. Layers of one `kind` differ in nothing but their values; a scan
-/// calls `layer` for the first ones of its rows alone.
+/// Runs the layers one after the other and collects their updated caches. `layer` gets a layer's number, its input and
+/// its cache, if there is one. The options apply only without a cache. Layers of the same `kind` differ only in their
+/// values; a scan calls `layer` only for the layers of its first step.
 pub(crate) fn run_layers<L: Module>(
     x: Tensor,
     layers: &[L],
@@ -35,9 +35,12 @@ pub(crate) fn run_layers<L: Module>(
         }
         return (x, Some(cache.with_layers(next)));
     }
-    let forward = |x: Tensor, i: usize| match options.gradient_checkpointing {
-        true => checkpoint(|x| vec![layer(i, &x[0], None).0], &[&x]).swap_remove(0),
-        false => layer(i, &x, None).0,
+    let forward = |x: Tensor, i: usize| {
+        if options.gradient_checkpointing {
+            checkpoint(|x| vec![layer(i, &x[0], None).0], &[&x]).swap_remove(0)
+        } else {
+            layer(i, &x, None).0
+        }
     };
     let (mut x, mut first) = (x, 0);
     let kinds: Vec<bool> = layers.iter().map(kind).collect();
@@ -55,8 +58,8 @@ pub(crate) fn run_layers<L: Module>(
     (x, None)
 }
 
-/// How many of the first kinds repeat, and how often: those by which the most layers become one loop; one layer alone
-/// where the first does not repeat.
+/// The length of the repeated pattern at the start of `kinds`, and the number of its repetitions. Of all patterns, it
+/// is the one that covers the most layers with one loop. If nothing repeats, it is a single layer.
 fn repetition(kinds: &[bool]) -> (usize, usize) {
     let times = |period: usize| {
         let repeated = kinds.iter().zip(&kinds[period..]).take_while(|(a, b)| a == b).count();
@@ -103,11 +106,11 @@ mod tests {
         assert!(mixed.fault().is_none(), "{:?}", mixed.fault());
         let values = Runtime::global().unwrap().eval_many(&all.iter().collect::<Vec<_>>()).unwrap();
         let values: Vec<Vec<f64>> = values.iter().map(|value| value.to_f64()).collect();
-        let (expected, found) = values.split_at(count);
-        for (i, (expected, found)) in expected.iter().zip(found).enumerate() {
+        let (expected, actual) = values.split_at(count);
+        for (i, (expected, actual)) in expected.iter().zip(actual).enumerate() {
             let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
-            let off = expected.iter().zip(found).fold(0.0f64, |off, (x, y)| off.max((x - y).abs()));
-            assert!(off <= 1e-5 * largest + 1e-9, "value {i} is {off:e} off; its largest number is {largest:e}");
+            let error = expected.iter().zip(actual).fold(0.0f64, |error, (x, y)| error.max((x - y).abs()));
+            assert!(error <= 1e-5 * largest + 1e-9, "value {i} is {error:e} off; its largest number is {largest:e}");
         }
     }
 

@@ -16,8 +16,8 @@
 //! | [`unet`] | UNet for diffusion | diffusers |
 //! | [`vit`] | Vision Transformer | transformers |
 //!
-//! [`Pretrained`] loads a downloaded folder, with a new head if the task is another, and saves one.
-//! [`AutoModelForSequenceClassification`] is of the family that the folder names.
+//! [`Pretrained`] loads a downloaded folder, with a new head for another task, and saves folders.
+//! [`AutoModelForSequenceClassification`] loads a classifier of the family that the folder's config names.
 
 // A single family leaves some of the shared code unused.
 #![cfg_attr(

@@ -197,7 +197,9 @@ impl<M: Module> Lora<M> {
     /// The model has no such module.
     pub fn modules_to_save(mut self, names: &[&str]) -> Result<Lora<M>> {
         self.modules_to_save = names.iter().map(|&name| name.to_owned()).collect();
-        if let Some(name) = names.iter().find(|name| !self.model.parameters().iter().any(|(own, _)| is_in(own, name))) {
+        if let Some(name) =
+            names.iter().find(|name| !self.model.parameters().iter().any(|(parameter, _)| is_in(parameter, name)))
+        {
             return Err(Error::config(format!("`modules_to_save` names `{name}`, but the model has no such module")));
         }
         self.saved().whole.iter().for_each(|(_, parameter)| parameter.set_requires_grad(true));
@@ -330,16 +332,16 @@ mod tests {
         let logits = lora.apply(|model| model.forward(&ids));
 
         let base = lora.model().forward(&ids);
-        let again = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
-        lora.save_pretrained(again.path()).unwrap_or_else(|e| panic!("{e}"));
-        let again = Lora::from_folder(gpt2(), again.path()).unwrap_or_else(|e| panic!("{e}"));
+        let directory = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
+        lora.save_pretrained(directory.path()).unwrap_or_else(|e| panic!("{e}"));
+        let loaded = Lora::from_folder(gpt2(), directory.path()).unwrap_or_else(|e| panic!("{e}"));
         // Everything that is trained, and no other gradient.
         let trained: Vec<Tensor> =
             lora.parameters().into_iter().filter(|(_, p)| p.requires_grad()).map(|(_, p)| p.get()).collect();
         assert_eq!(trained.len(), 4);
         let gradients = grad(&logits.square().mean_all(), &trained.iter().collect::<Vec<_>>());
         assert!(gradients.iter().all(|gradient| gradient.fault().is_none()));
-        let mut merged = again.merge_and_unload();
+        let mut merged = loaded.merge_and_unload();
         merged.gradient_checkpointing = true;
         let merged = merged.forward(&ids);
         expected.check(&borrowed(&[("logits", logits), ("base", base), ("logits", merged)]));
@@ -350,20 +352,21 @@ mod tests {
         type Classifier = AutoModelForSequenceClassification;
         let classifier = |folder: &Path| Classifier::from_folder(folder).unwrap_or_else(|e| panic!("{e}"));
         let base = || classifier(&folder("roberta-classifier"));
-        let (expected, there) = (Expected::read("roberta-lora"), tempfile::tempdir().unwrap_or_else(|e| panic!("{e}")));
-        let [merged, adapter] = ["merged", "adapter"].map(|name| there.path().join(name));
+        let (expected, directory) =
+            (Expected::read("roberta-lora"), tempfile::tempdir().unwrap_or_else(|e| panic!("{e}")));
+        let [merged, adapter] = ["merged", "adapter"].map(|name| directory.path().join(name));
         let ids = expected.tensor("input_ids");
 
         let lora = Lora::from_folder(base(), folder("roberta-lora")).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!(lora.parameters().iter().filter(|(_, parameter)| parameter.requires_grad()).count(), 2 + 4);
         lora.save_pretrained(&adapter).unwrap_or_else(|e| panic!("{e}"));
         lora.apply(|model| model.save_pretrained(&merged)).unwrap_or_else(|e| panic!("{e}"));
-        let again = Lora::from_folder(base(), &adapter).unwrap_or_else(|e| panic!("{e}"));
+        let loaded = Lora::from_folder(base(), &adapter).unwrap_or_else(|e| panic!("{e}"));
         let logits = |lora: &Lora<Classifier>| lora.apply(|model| model.forward(&ids, None, None));
         expected.check(&borrowed(&[
             ("base", base().forward(&ids, None, None)),
             ("logits", logits(&lora)),
-            ("logits", logits(&again)),
+            ("logits", logits(&loaded)),
             ("logits", classifier(&merged).forward(&ids, None, None)),
         ]));
 

@@ -16,8 +16,8 @@ use crate::encoder_decoder::{Decoding, EncoderDecoder, Memory};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, Error, MODELS, Pretrained, Result, StaticCache, init};
 
-/// The settings, with the names of `config.json`. The default is transformers'; [`Config::base`] and [`Config::big`] are
-/// those of the paper.
+/// The settings, with the names of `config.json`. The default is transformers'; [`Config::base`] and [`Config::big`]
+/// are those of the paper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -31,7 +31,7 @@ pub struct Config {
     pub share_encoder_decoder_embeddings: bool,
     /// Whether the head shares the weight of the decoder's token embedding.
     pub tie_word_embeddings: bool,
-    /// The most tokens of a text.
+    /// The maximum number of tokens in a text.
     pub max_position_embeddings: usize,
     /// The number of features of a token.
     pub d_model: usize,
@@ -168,8 +168,8 @@ impl Config {
 /// assert_eq!(model.forward(&ids, None, &decoder_ids).ty().to_string(), "f32[4, 6, 50]");
 ///
 /// let decoding = model.decoding(&ids, None);
-/// let how = GenerationConfig { max_new_tokens: 3, num_beams: 2, ..GenerationConfig::default() };
-/// assert_eq!(generate(&decoding, &decoding.start(), &how).ty().to_string(), "i32[4, 3]");
+/// let config = GenerationConfig { max_new_tokens: 3, num_beams: 2, ..GenerationConfig::default() };
+/// assert_eq!(generate(&decoding, &decoding.start(), &config).ty().to_string(), "i32[4, 3]");
 /// # Ok::<(), fulmen_models::Error>(())
 /// ```
 #[derive(Module)]
@@ -193,7 +193,7 @@ pub struct Marian {
 /// Encoder and decoder: transformers' `MarianModel`.
 #[derive(Module)]
 pub struct Model {
-    /// The tokens' embedding where both have one, `[vocabulary, features]`.
+    /// The token embedding, if encoder and decoder share it, `[vocabulary, features]`.
     pub shared: Option<Embedding>,
     /// The encoder.
     pub encoder: Encoder,
@@ -221,12 +221,12 @@ pub struct Decoder {
     dropout: Dropout,
 }
 
-/// A layer of the encoder: `norm(x + self_attn(x))`, and of that `norm(x + fc2(activation(fc1(x))))`.
+/// A layer of the encoder: `h = norm(x + self_attn(x))`, then `norm(h + fc2(activation(fc1(h))))`.
 #[derive(Module)]
 pub struct EncoderLayer {
     /// Attention to all tokens.
     pub self_attn: MultiHeadAttention,
-    /// After it.
+    /// The normalization after self-attention.
     pub self_attn_layer_norm: LayerNorm,
     #[module(flatten)]
     network: Network,
@@ -238,11 +238,11 @@ pub struct EncoderLayer {
 pub struct DecoderLayer {
     /// Attention to earlier tokens.
     pub self_attn: MultiHeadAttention,
-    /// After it.
+    /// The normalization after self-attention.
     pub self_attn_layer_norm: LayerNorm,
     /// Attention to the encoder's output.
     pub encoder_attn: MultiHeadAttention,
-    /// After it.
+    /// The normalization after attention to the encoder's output.
     pub encoder_attn_layer_norm: LayerNorm,
     #[module(flatten)]
     network: Network,
@@ -293,10 +293,15 @@ impl MultiHeadAttention {
     }
 
     /// Self-attention.
-    fn forward(&self, x: &Tensor, how: &Attention, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
+    fn forward(
+        &self,
+        x: &Tensor,
+        attention: &Attention,
+        cache: Option<&KeyValueCache>,
+    ) -> (Tensor, Option<KeyValueCache>) {
         let (q, [k, v]) = (self.queries(x), self.keys_values(x));
-        let (found, cache) = attend(how.clone().dropout(&self.dropout), [&q, &k, &v], cache);
-        (self.out_proj.forward(found), cache)
+        let (attended, cache) = attend(attention.clone().dropout(&self.dropout), [&q, &k, &v], cache);
+        (self.out_proj.forward(attended), cache)
     }
 }
 
@@ -324,8 +329,8 @@ impl Network {
 }
 
 impl Marian {
-    /// The logits `[batch, decoder length, vocabulary]` of the token after each of `decoder_ids`, integers
-    /// `[batch, decoder length]`, given `ids`, integers `[batch, length]`. `attention_mask`, of the shape of `ids`, is 0 at
+    /// The logits `[batch, decoder length, vocabulary]` of the token after each of `decoder_ids`, integers `[batch,
+    /// decoder length]`, given `ids`, integers `[batch, length]`. `attention_mask`, of the shape of `ids`, is 0 at
     /// padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
@@ -357,8 +362,8 @@ impl Marian {
         let rates: Vec<f32> = (0..width / 2).map(|i| 10_000f64.powf(-2.0 * i as f64 / width as f64) as f32).collect();
         let rates = Tensor::from_slice(&rates, [rates.len()]);
         let angles = span.positions().to_dtype(DType::F32).unsqueeze(-1) * rates;
-        let places = Tensor::concatenate(&[&angles.sin(), &angles.cos()], -1);
-        &tokens + places.to_dtype(tokens.dtype())
+        let encodings = Tensor::concatenate(&[&angles.sin(), &angles.cos()], -1);
+        &tokens + encodings.to_dtype(tokens.dtype())
     }
 }
 
@@ -372,17 +377,19 @@ impl EncoderDecoder for Marian {
     }
 
     fn encode(&self, ids: &Tensor, mask: Option<&Tensor>) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal> {
-        let most = self.config.max_position_embeddings;
-        if ids.size(1) > most {
-            return Err(format!("the ids {} are longer than the {most} positions of the encoder", ids.ty()).into());
+        let max_length = self.config.max_position_embeddings;
+        if ids.size(1) > max_length {
+            return Err(
+                format!("the ids {} are longer than the {max_length} positions of the encoder", ids.ty()).into()
+            );
         }
         let Encoder { embed_tokens, layers, dropout } = &self.model.encoder;
         let x = dropout.forward(self.embed(embed_tokens, ids, &Span::new(ids, None)));
-        let how = mask.map_or(Attention::new(), |mask| Attention::new().mask(mask));
+        let attention = mask.map_or(Attention::new(), |mask| Attention::new().mask(mask));
         let forward = |i: usize, x: &Tensor, _: Option<&_>| {
             let EncoderLayer { self_attn, self_attn_layer_norm, network } = &layers[i];
-            let found = self_attn.forward(x, &how, None).0;
-            (network.forward(&network.add(x, found, self_attn_layer_norm)), None)
+            let attended = self_attn.forward(x, &attention, None).0;
+            (network.forward(&network.add(x, attended, self_attn_layer_norm)), None)
         };
         let features = run_layers(x, layers, None, self.layer_options(), |_| true, forward).0;
         let decoder = &self.model.decoder.layers;
@@ -393,7 +400,7 @@ impl EncoderDecoder for Marian {
     fn decode(&self, ids: &Tensor, memory: &Memory, cache: Option<&StaticCache>) -> (Tensor, Option<StaticCache>) {
         let Decoder { embed_tokens, layers, dropout } = &self.model.decoder;
         let span = Span::new(ids, cache);
-        let how = Attention::new().mask(&span.mask(None));
+        let attention = Attention::new().mask(&span.mask(None));
         let x = dropout.forward(self.embed(embed_tokens, ids, &span));
         run_layers(
             x,
@@ -405,12 +412,13 @@ impl EncoderDecoder for Marian {
                 let DecoderLayer { self_attn, self_attn_layer_norm, encoder_attn, encoder_attn_layer_norm, network } =
                     &layers[i];
                 let has_cache = cache.is_some();
-                let (found, cache) = self_attn.forward(x, &how, cache);
-                let x = network.add(x, found, self_attn_layer_norm);
+                let (attended, cache) = self_attn.forward(x, &attention, cache);
+                let x = network.add(x, attended, self_attn_layer_norm);
                 let keys_values = memory.keys_values(i, has_cache, |features| encoder_attn.keys_values(features));
-                let how = Attention::new().dropout(&encoder_attn.dropout);
-                let found = encoder_attn.out_proj.forward(memory.attend(how, &encoder_attn.queries(&x), &keys_values));
-                (network.forward(&network.add(&x, found, encoder_attn_layer_norm)), cache)
+                let attention = Attention::new().dropout(&encoder_attn.dropout);
+                let attended =
+                    encoder_attn.out_proj.forward(memory.attend(attention, &encoder_attn.queries(&x), &keys_values));
+                (network.forward(&network.add(&x, attended, encoder_attn_layer_norm)), cache)
             },
         )
     }
@@ -443,7 +451,7 @@ impl Pretrained for Marian {
     ];
     const BASE_MODEL_PREFIX: &'static str = "model";
     const HEAD: &'static [&'static str] = &["lm_head", "final_logits_bias"];
-    /// Tables of sines and cosines.
+    /// Tables of sines and cosines, which are computed instead.
     const IGNORED: &'static [&'static str] = &["embed_positions.weight"];
 
     fn new(config: Config) -> Result<Marian> {

@@ -1,4 +1,4 @@
-//! What the Python library gave for the models in `reference`: read by the tests.
+//! The results of the Python library for the models in `reference`, which the tests read.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,7 +31,7 @@ impl Expected {
 
     /// Whether the file has such a value.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.0.iter().any(|(own, _)| own == name)
+        self.0.iter().any(|(known, _)| known == name)
     }
 
     /// The token ids of a value, by rows.
@@ -43,26 +43,29 @@ impl Expected {
         all.chunks(length).map(<[u32]>::to_vec).collect()
     }
 
-    /// Computes all as one program and compares each with the file's value of that name: at most `1e-4` off, measured
-    /// by the largest expected number.
+    /// Computes all tensors as one program, and compares each with the file's value of the same name. The tolerance is
+    /// 1e-4 of the largest expected number.
     #[track_caller]
-    pub(crate) fn check(&self, found: &[(&str, &Tensor)]) {
-        let tensors: Vec<&Tensor> = found.iter().map(|(_, tensor)| *tensor).collect();
+    pub(crate) fn check(&self, actual: &[(&str, &Tensor)]) {
+        let tensors: Vec<&Tensor> = actual.iter().map(|(_, tensor)| *tensor).collect();
         let values =
             Runtime::global().and_then(|runtime| runtime.eval_many(&tensors)).unwrap_or_else(|e| panic!("{e}"));
-        for ((name, tensor), value) in found.iter().zip(values) {
+        for ((name, tensor), value) in actual.iter().zip(values) {
             let expected = self.0.get(name).ok().flatten().unwrap_or_else(|| panic!("no `{name}` is expected"));
             assert_eq!(tensor.shape(), &expected.ty().shape, "{name}: shape");
             let (value, expected) = (value.to_f64(), expected.to_f64());
             let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
-            let off = value.iter().zip(&expected).fold(0.0f64, |off, (x, y)| off.max((x - y).abs()));
-            assert!(largest > 0.0 && off <= 1e-4 * largest, "{name} is {off:e} off; its largest number is {largest:e}");
+            let error = value.iter().zip(&expected).fold(0.0f64, |error, (x, y)| error.max((x - y).abs()));
+            assert!(
+                largest > 0.0 && error <= 1e-4 * largest,
+                "{name} is {error:e} off; its largest number is {largest:e}"
+            );
         }
     }
 }
 
-/// What a decoder that transformers wrote gives without a cache, with the names of what is expected: logits, and greedy
-/// tokens, each the likeliest after the whole sequence before it.
+/// The outputs of a decoder without a cache, under the names of the expected ones: the logits, and the greedy tokens,
+/// each the likeliest after the whole sequence before it.
 #[track_caller]
 pub(crate) fn without_cache(expected: &Expected, forward: impl Fn(&Tensor) -> Tensor) -> Vec<(&'static str, Tensor)> {
     let (ids, greedy) = (expected.tensor("ids"), expected.tensor("greedy"));
@@ -72,24 +75,24 @@ pub(crate) fn without_cache(expected: &Expected, forward: impl Fn(&Tensor) -> Te
     vec![("logits", logits.narrow(1, 0, ids.size(1))), ("greedy", tokens)]
 }
 
-/// Checks what a decoder gives without a cache and with it: greedy tokens, those of a padded prompt, those of a beam
-/// search, those where some are forbidden and forced.
+/// Checks the outputs of a decoder without a cache and with one: greedy tokens, those after a padded prompt, those of a
+/// beam search, and those with some tokens forbidden or forced.
 #[track_caller]
 pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&Tensor) -> Tensor) {
     let expected = Expected::read(name);
-    let mut found = without_cache(&expected, forward);
+    let mut outputs = without_cache(&expected, forward);
     let ids = expected.tensor("ids");
     let plain = GenerationConfig { max_new_tokens: 32, ..GenerationConfig::default() };
-    found.push(("greedy", generate(model, &Prompt::from(&ids), &plain)));
+    outputs.push(("greedy", generate(model, &Prompt::from(&ids), &plain)));
     let end = expected.rows("end")[0][0] as i32;
     let ending = GenerationConfig { max_new_tokens: 8, eos_token_id: vec![end], pad_token_id: Some(1), ..plain };
     if expected.has("padded") {
         let rows = expected.rows("ids");
-        found.push(("padded", generate(model, &Prompt::new(&[&rows[0][..], &rows[1][3..]]), &ending)));
+        outputs.push(("padded", generate(model, &Prompt::new(&[&rows[0][..], &rows[1][3..]]), &ending)));
     }
     if expected.has("beams") {
         let beams = GenerationConfig { num_beams: 3, ..ending.clone() };
-        found.push(("beams", generate(model, &Prompt::from(&ids), &beams)));
+        outputs.push(("beams", generate(model, &Prompt::from(&ids), &beams)));
     }
     if expected.has("restricted") {
         let bad = expected.rows("bad")[0][0] as i32;
@@ -103,16 +106,16 @@ pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&
         let beams = GenerationConfig { num_beams: 3, ..restricted.clone() };
         let renormalized = GenerationConfig { renormalize_logits: true, ..beams.clone() };
         let all = [("restricted", restricted), ("restricted_beams", beams), ("renormalized_beams", renormalized)];
-        found.extend(all.map(|(name, how)| (name, generate(model, &Prompt::from(&ids), &how))));
+        outputs.extend(all.map(|(name, config)| (name, generate(model, &Prompt::from(&ids), &config))));
     }
-    expected.check(&borrowed(&found));
+    expected.check(&borrowed(&outputs));
 }
 
-pub(crate) fn borrowed<'a>(found: &'a [(&'a str, Tensor)]) -> Vec<(&'a str, &'a Tensor)> {
-    found.iter().map(|(name, tensor)| (*name, tensor)).collect()
+pub(crate) fn borrowed<'a>(outputs: &'a [(&'a str, Tensor)]) -> Vec<(&'a str, &'a Tensor)> {
+    outputs.iter().map(|(name, tensor)| (*name, tensor)).collect()
 }
 
-/// Saves a model that was loaded from `reference/NAME`, and asks Python whether it gives there what is expected.
+/// Saves a model that was loaded from `reference/NAME`, and checks in Python that it gives the expected outputs.
 pub(crate) fn compare_in_python(model: &impl Pretrained, name: &str, script: &str) {
     let saved = tempfile::tempdir().unwrap();
     model.save_pretrained(saved.path()).unwrap();

@@ -111,7 +111,7 @@ impl Config {
     /// The settings of the ResNet with these weights, from their names and shapes; `None` if they
     /// are not those of a ResNet.
     fn of_weights(weights: &StateDict) -> Option<Config> {
-        let dims = |name: &str| weights.iter().find(|(own, _)| *own == name).map(|(_, ty)| ty.shape.to_vec());
+        let dims = |name: &str| weights.iter().find(|(known, _)| *known == name).map(|(_, ty)| ty.shape.to_vec());
         let has = |name: String| dims(&name).is_some();
         let layers =
             [1, 2, 3, 4].map(|stage| (0..).take_while(|i| has(format!("layer{stage}.{i}.conv1.weight"))).count());
@@ -262,8 +262,8 @@ impl ResNet {
         })?;
         let model = ResNet::new(config)?;
         let names: BTreeSet<String> = model.state().into_iter().map(|(name, _)| name).collect();
-        let own = weights.rename_with(|name| names.contains(name).then(|| name.to_owned()))?;
-        own.load_into(&model, Strictness::Strict)?;
+        let model_weights = weights.rename_with(|name| names.contains(name).then(|| name.to_owned()))?;
+        model_weights.load_into(&model, Strictness::Strict)?;
         Ok(model)
     }
 
@@ -310,9 +310,10 @@ impl Block {
     fn new(inputs: usize, channels: usize, stride: usize, bottleneck: bool) -> Block {
         let outputs = if bottleneck { 4 * channels } else { channels };
         let norm = BatchNorm2d::new;
-        let [conv1, conv2] = match bottleneck {
-            false => [conv(inputs, channels, 3, stride), conv(channels, channels, 3, 1)],
-            true => [conv(inputs, channels, 1, 1), conv(channels, channels, 3, stride)],
+        let [conv1, conv2] = if bottleneck {
+            [conv(inputs, channels, 1, 1), conv(channels, channels, 3, stride)]
+        } else {
+            [conv(inputs, channels, 3, stride), conv(channels, channels, 3, 1)]
         };
         Block {
             conv1,

@@ -42,15 +42,15 @@ pub struct LmHead {
     pub bias: Parameter,
     /// `[features, features]`.
     pub dense: Linear,
-    /// Of the result.
+    /// The normalization of the result.
     pub layer_norm: LayerNorm,
     /// `[vocabulary, features]`.
     pub decoder: Linear,
 }
 
 impl RobertaForMaskedLm {
-    /// The logits `[batch, length, vocabulary]` of each token. `ids`, integers `[batch, length]`; `attention_mask`, the same
-    /// shape, is 0 at padding.
+    /// The logits `[batch, length, vocabulary]` of each token. `ids`, integers `[batch, length]`; `attention_mask`, the
+    /// same shape, is 0 at padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
@@ -124,7 +124,8 @@ pub struct ClassificationHead {
 }
 
 impl RobertaForSequenceClassification {
-    /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `attention_mask`, the same shape, is 0 at padding.
+    /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `attention_mask`, the same shape, is 0 at
+    /// padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]

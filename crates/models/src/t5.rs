@@ -37,7 +37,7 @@ pub struct Config {
     pub num_heads: usize,
     /// Ranges of distances that have a bias of their own.
     pub relative_attention_num_buckets: usize,
-    /// The distance from which on all share the last range.
+    /// Distances from this one on share the last range.
     pub relative_attention_max_distance: usize,
     /// All dropouts.
     pub dropout_rate: f64,
@@ -49,8 +49,9 @@ pub struct Config {
     pub feed_forward_proj: String,
     /// Whether the head shares the weight of the token embedding; T5 1.1's is not.
     pub tie_word_embeddings: bool,
-    /// Whether the features are divided by the root of `d_model` before the head, as T5's are and T5 1.1's are not; if it is
-    /// not said, `tie_word_embeddings`. transformers 5 says it, and says of T5 1.1, too, that its head is tied.
+    /// Whether the features are divided by the root of `d_model` before the head, as in T5 but not in T5 1.1. If a
+    /// config does not set it, it equals `tie_word_embeddings`. transformers 5 sets it, and declares the head of T5 1.1
+    /// as tied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_decoder_outputs: Option<bool>,
     /// The first token of the decoder.
@@ -129,17 +130,17 @@ impl Config {
 /// assert_eq!(model.forward(&ids, None, &decoder_ids).ty().to_string(), "f32[4, 6, 50]");
 ///
 /// let decoding = model.decoding(&ids, None);
-/// let how = GenerationConfig { max_new_tokens: 3, ..GenerationConfig::default() };
-/// assert_eq!(generate(&decoding, &decoding.start(), &how).ty().to_string(), "i32[4, 3]");
+/// let config = GenerationConfig { max_new_tokens: 3, ..GenerationConfig::default() };
+/// assert_eq!(generate(&decoding, &decoding.start(), &config).ty().to_string(), "i32[4, 3]");
 /// # Ok::<(), fulmen_models::Error>(())
 /// ```
 #[derive(Module)]
 pub struct T5 {
     /// The tokens' embedding, `[vocabulary, features]`.
     pub shared: Embedding,
-    /// Reads.
+    /// The encoder.
     pub encoder: Stack,
-    /// Writes.
+    /// The decoder.
     pub decoder: Stack,
     /// The output projection from features to logits, `[vocabulary, features]`.
     pub lm_head: Linear,
@@ -156,7 +157,7 @@ pub struct T5 {
 /// An encoder or a decoder.
 #[derive(Module)]
 pub struct Stack {
-    /// The tokens' embedding again.
+    /// The token embedding, the same as [`T5::shared`].
     pub embed_tokens: Embedding,
     /// The blocks.
     pub block: Vec<Block>,
@@ -173,22 +174,22 @@ struct Distances {
     bidirectional: bool,
     /// The range of each distance, from 0 to the largest.
     ranges: Vec<i32>,
-    /// How many ranges there are for one direction.
+    /// The number of ranges for one direction.
     count: usize,
 }
 
-/// Attention of its tokens to each other, in a decoder to what the encoder made, and a network. transformers calls these
-/// `layer.0`, `layer.1` and so on.
+/// Self-attention, in a decoder cross-attention to the encoder's output, and a feed-forward network. transformers calls
+/// them `layer.0`, `layer.1` and so on.
 pub struct Block {
     /// Self-attention.
     pub self_attention: SelfAttention,
-    /// Before it.
+    /// The normalization before self-attention.
     pub self_norm: RmsNorm,
-    /// To the encoder's tokens, and the normalization before it.
+    /// Attention to the encoder's tokens, and the normalization before it.
     pub cross_attention: Option<(SelfAttention, RmsNorm)>,
     /// The network.
     pub dense: Dense,
-    /// Before it.
+    /// The normalization before the network.
     pub dense_norm: RmsNorm,
     dropout: Dropout,
 }
@@ -262,7 +263,7 @@ impl SelfAttention {
         }
     }
 
-    fn how(&self) -> Attention {
+    fn attention(&self) -> Attention {
         Attention::new().scale(1.0).dropout(&self.dropout)
     }
 
@@ -274,15 +275,15 @@ impl SelfAttention {
     /// Attention of the tokens to each other, with the bias `[…, count, keys]` on the scores.
     fn forward(&self, x: &Tensor, bias: &Tensor, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
         let (q, [k, v]) = (split_heads(&self.q.forward(x), self.heads), self.keys_values(x));
-        let (found, cache) = attend(self.how().mask(bias), [&q, &k, &v], cache);
-        (self.o.forward(found), cache)
+        let (attended, cache) = attend(self.attention().mask(bias), [&q, &k, &v], cache);
+        (self.o.forward(attended), cache)
     }
 
     /// Attention to the encoder's tokens.
     fn forward_cross(&self, x: &Tensor, memory: &Memory, layer: usize, has_cache: bool) -> Tensor {
         let q = split_heads(&self.q.forward(x), self.heads);
         let keys_values = memory.keys_values(layer, has_cache, |features| self.keys_values(features));
-        self.o.forward(memory.attend(self.how(), &q, &keys_values))
+        self.o.forward(memory.attend(self.attention(), &q, &keys_values))
     }
 }
 
@@ -290,7 +291,7 @@ impl Dense {
     fn new(config: &Config) -> Result<Dense> {
         let (activation, gated) = config.activation()?;
         let Config { d_model, d_ff, .. } = *config;
-        let inner = |wanted: bool| wanted.then(|| config.linear(d_model, d_ff, (d_model as f64).powf(-0.5)));
+        let inner = |present: bool| present.then(|| config.linear(d_model, d_ff, (d_model as f64).powf(-0.5)));
         Ok(Dense {
             wi: inner(!gated),
             wi_0: inner(gated),
@@ -302,9 +303,9 @@ impl Dense {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        let of = |layer: &Option<Linear>| layer.as_ref().map(|layer| layer.forward(x));
-        let hidden = of(&self.wi).or_else(|| of(&self.wi_0)).map(|hidden| self.activation.forward(&hidden));
-        let hidden = match (hidden, of(&self.wi_1)) {
+        let apply = |layer: &Option<Linear>| layer.as_ref().map(|layer| layer.forward(x));
+        let hidden = apply(&self.wi).or_else(|| apply(&self.wi_0)).map(|hidden| self.activation.forward(&hidden));
+        let hidden = match (hidden, apply(&self.wi_1)) {
             (Some(hidden), Some(other)) => hidden * other,
             (Some(hidden), None) => hidden,
             (None, _) => x.clone(),
@@ -316,14 +317,14 @@ impl Dense {
 impl Distances {
     fn new(config: &Config, bidirectional: bool) -> Distances {
         let count = config.relative_attention_num_buckets / if bidirectional { 2 } else { 1 };
-        let (exact, most) = (count / 2, config.relative_attention_max_distance);
+        let (exact, max_distance) = (count / 2, config.relative_attention_max_distance);
         // In f32, as transformers computes it: a distance at the border of two ranges is in the same one.
         let rate = (count - exact) as f32;
-        let ranges = (0..=most).map(|distance| {
+        let ranges = (0..=max_distance).map(|distance| {
             if distance < exact {
                 return distance as i32;
             }
-            let times = (distance as f32 / exact as f32).ln() / (most as f64 / exact as f64).ln() as f32;
+            let times = (distance as f32 / exact as f32).ln() / (max_distance as f64 / exact as f64).ln() as f32;
             ((exact as f32 + times * rate) as i32).min(count as i32 - 1)
         });
         Distances { bidirectional, ranges: ranges.collect(), count }
@@ -332,13 +333,13 @@ impl Distances {
     /// The range of each key from each query, integers `[count, keys]`.
     fn ranges(&self, span: &Span) -> Tensor {
         let distance = Tensor::arange(DType::I32, span.keys) - &span.queries;
-        let most = self.ranges.len() as f64 - 1.0;
+        let max_distance = self.ranges.len() as f64 - 1.0;
         let ranges = Tensor::from_slice(&self.ranges, [self.ranges.len()]);
         if self.bidirectional {
             let after = distance.gt(0.0).to_dtype(DType::I32) * self.count as f64;
-            return ranges.take(0, distance.abs().clamp(0.0, most)) + after;
+            return ranges.take(0, distance.abs().clamp(0.0, max_distance)) + after;
         }
-        ranges.take(0, (-distance).clamp(0.0, most))
+        ranges.take(0, (-distance).clamp(0.0, max_distance))
     }
 }
 
@@ -364,13 +365,13 @@ impl Stack {
         })
     }
 
-    /// The features of tokens. Each token sees those where `seen` is true, and the encoder's output
+    /// The features of tokens. Each token sees those where `mask` is true, and the encoder's output
     /// in `memory`.
     fn forward(
         &self,
         ids: &Tensor,
         span: &Span,
-        seen: Option<&Tensor>,
+        mask: Option<&Tensor>,
         memory: Option<&Memory>,
         cache: Option<&StaticCache>,
         options: LayerOptions,
@@ -378,8 +379,8 @@ impl Stack {
         let first = self.block.first().and_then(|block| block.self_attention.relative_attention_bias.as_ref());
         let Some(first) = first else { return (self.final_layer_norm.forward(self.embed_tokens.forward(ids)), None) };
         let bias = first.forward(self.distances.ranges(span)).permute(&[2, 0, 1]);
-        let bias = match seen {
-            Some(seen) => seen.select(&bias, &Tensor::full(bias.dtype(), [], f64::NEG_INFINITY)),
+        let bias = match mask {
+            Some(mask) => mask.select(&bias, &Tensor::full(bias.dtype(), [], f64::NEG_INFINITY)),
             None => bias,
         };
         let x = self.dropout.forward(self.embed_tokens.forward(ids));
@@ -387,22 +388,22 @@ impl Stack {
         let (x, cache) = run_layers(x, &self.block, cache, options, is_first, |i, x, cache| {
             let (block, has_cache) = (&self.block[i], cache.is_some());
             let dropout = |x: Tensor| block.dropout.forward(x);
-            let (found, cache) = block.self_attention.forward(&block.self_norm.forward(x), &bias, cache);
-            let mut x = x + dropout(found);
+            let (attended, cache) = block.self_attention.forward(&block.self_norm.forward(x), &bias, cache);
+            let mut x = x + dropout(attended);
             if let (Some((attention, norm)), Some(memory)) = (&block.cross_attention, memory) {
-                let found = attention.forward_cross(&norm.forward(&x), memory, i, has_cache);
-                x = x + dropout(found);
+                let attended = attention.forward_cross(&norm.forward(&x), memory, i, has_cache);
+                x = x + dropout(attended);
             }
-            let made = block.dense.forward(&block.dense_norm.forward(&x));
-            (x + dropout(made), cache)
+            let transformed = block.dense.forward(&block.dense_norm.forward(&x));
+            (x + dropout(transformed), cache)
         });
         (self.dropout.forward(self.final_layer_norm.forward(x)), cache)
     }
 }
 
 impl T5 {
-    /// The logits `[batch, decoder length, vocabulary]` of the token after each of `decoder_ids`, integers
-    /// `[batch, decoder length]`, given `ids`, integers `[batch, length]`. `attention_mask`, of the shape of `ids`, is 0 at
+    /// The logits `[batch, decoder length, vocabulary]` of the token after each of `decoder_ids`, integers `[batch,
+    /// decoder length]`, given `ids`, integers `[batch, length]`. `attention_mask`, of the shape of `ids`, is 0 at
     /// padding.
     ///
     /// Poisoned if the shapes do not fit.
@@ -460,7 +461,7 @@ impl EncoderDecoder for T5 {
         StaticCache::new(decoder.block.iter().map(layer))
     }
 
-    /// Distances have no end.
+    /// `None`, because any distance has a range.
     fn max_positions(&self) -> Option<usize> {
         None
     }
@@ -478,10 +479,10 @@ impl Pretrained for T5 {
     fn new(config: Config) -> Result<T5> {
         let Config { vocab_size, d_model, relative_attention_num_buckets: ranges, .. } = config;
         if ranges < 4 || config.relative_attention_max_distance <= ranges {
-            let most = config.relative_attention_max_distance;
+            let max_distance = config.relative_attention_max_distance;
             let message = format!(
                 "`relative_attention_num_buckets` is {ranges}, expected at least 4 and less than \
-                 `relative_attention_max_distance`, {most}"
+                 `relative_attention_max_distance`, {max_distance}"
             );
             return Err(Error::config(message));
         }

@@ -242,15 +242,15 @@ impl UNet {
         let emb = self.config.act_fn.forward(&emb);
 
         let mut x = self.conv_in.forward(x);
-        let mut seen = vec![x.clone()];
+        let mut skips = vec![x.clone()];
         for block in &self.down_blocks {
             for (i, resnet) in block.resnets.iter().enumerate() {
                 x = self.residual(resnet, block.attentions.get(i), &x, &emb);
-                seen.push(x.clone());
+                skips.push(x.clone());
             }
             if let Some((downsample,)) = &block.downsamplers {
                 x = downsample.forward(&x);
-                seen.push(x.clone());
+                skips.push(x.clone());
             }
         }
         let MidBlock { resnets: [first, last], attentions: [attention] } = &self.mid_block;
@@ -258,7 +258,7 @@ impl UNet {
         x = self.residual(last, None, &x, &emb);
         for block in &self.up_blocks {
             for (i, resnet) in block.resnets.iter().enumerate() {
-                let opposite = seen.pop().unwrap_or_else(|| x.clone());
+                let opposite = skips.pop().unwrap_or_else(|| x.clone());
                 x = Tensor::concatenate(&[&x, &opposite], 1);
                 x = self.residual(resnet, block.attentions.get(i), &x, &emb);
             }
@@ -275,10 +275,7 @@ impl UNet {
             let x = resnet.forward(x, emb);
             attention.map_or_else(|| x.clone(), |attention| attention.forward(&x))
         };
-        match self.gradient_checkpointing {
-            true => checkpoint(|x| vec![forward(&x[0])], &[x]).swap_remove(0),
-            false => forward(x),
-        }
+        if self.gradient_checkpointing { checkpoint(|x| vec![forward(&x[0])], &[x]).swap_remove(0) } else { forward(x) }
     }
 
     /// Sines and cosines of the time steps `[batch]`, at frequencies from 1 down to 1/10000: `[batch, channels]`.
@@ -339,10 +336,10 @@ impl SpatialAttention {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        let places = self.group_norm.forward(x).flatten(2, 3).transpose(1, 2); // [batch, height·width, channels]
-        let [q, k, v] = [&self.to_q, &self.to_k, &self.to_v].map(|l| split_heads(&l.forward(&places), self.heads));
-        let found = self.to_out.0.forward(join_heads(&Attention::new().forward(q, k, v)));
-        x + found.transpose(1, 2).reshape(x.shape())
+        let pixels = self.group_norm.forward(x).flatten(2, 3).transpose(1, 2); // [batch, height·width, channels]
+        let [q, k, v] = [&self.to_q, &self.to_k, &self.to_v].map(|l| split_heads(&l.forward(&pixels), self.heads));
+        let attended = self.to_out.0.forward(join_heads(&Attention::new().forward(q, k, v)));
+        x + attended.transpose(1, 2).reshape(x.shape())
     }
 }
 
@@ -405,7 +402,7 @@ impl Pretrained for UNet {
         let layers = config.layers_per_block;
 
         // The numbers of channels that the way up will concatenate.
-        let (mut inputs, mut seen, mut down_blocks) = (first, vec![first], vec![]);
+        let (mut inputs, mut skip_channels, mut down_blocks) = (first, vec![first], vec![]);
         for (i, (&outputs, kind)) in channels.iter().zip(&config.down_block_types).enumerate() {
             let halves = i + 1 < channels.len();
             let conv = || Conv2d::new(outputs, outputs, 3).stride(2).padding(config.downsample_padding);
@@ -416,13 +413,13 @@ impl Pretrained for UNet {
                 attentions: attentions(if *kind == DownBlockType::AttnDown { layers } else { 0 }, outputs),
                 downsamplers: halves.then(|| (Downsample { conv: conv(), padding: config.downsample_padding },)),
             });
-            seen.extend(vec![outputs; layers + usize::from(halves)]);
+            skip_channels.extend(vec![outputs; layers + usize::from(halves)]);
             inputs = outputs;
         }
         let mut up_blocks = vec![];
         for (i, (&outputs, kind)) in channels.iter().rev().zip(&config.up_block_types).enumerate() {
             let resnets = (0..=layers).map(|_| {
-                let opposite = seen.pop().unwrap_or(first);
+                let opposite = skip_channels.pop().unwrap_or(first);
                 ResnetBlock::new(&config, std::mem::replace(&mut inputs, outputs) + opposite, outputs)
             });
             up_blocks.push(UpBlock {

@@ -1,4 +1,5 @@
-//! Vision Transformer: transformers' `ViTForImageClassification`, Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words".
+//! Vision Transformer: transformers' `ViTForImageClassification`, Dosovitskiy et al. 2020, "An Image is Worth 16x16
+//! Words".
 //!
 //! An image is cut into patches, and each patch is a token. Position embeddings are added, and a
 //! token in front of the others, `[CLS]`, collects the input of the head. A block consists of
@@ -17,7 +18,8 @@ use crate::attention::{check_heads, self_attention};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, Error, Labels, MODELS, Pretrained, Result, init};
 
-/// The settings, with the names of `config.json`; by default ViT-Base with patches of 16 × 16, of 86 million parameters.
+/// The settings, with the names of `config.json`; by default ViT-Base with patches of 16 × 16, of 86 million
+/// parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -147,7 +149,7 @@ struct Encoder {
     layer: Vec<Block>,
 }
 
-/// A block: `x + attention(layernorm_before(x))`, and of that `x + output(intermediate(layernorm_after(x)))`.
+/// A block: `h = x + attention(layernorm_before(x))`, then `h + output(intermediate(layernorm_after(h)))`.
 #[derive(Module)]
 struct Block {
     layernorm_before: LayerNorm,
@@ -175,7 +177,7 @@ struct SelfAttention {
     heads: usize,
 }
 
-/// A linear layer, one name deeper.
+/// A linear layer under the name `dense`.
 #[derive(Module)]
 struct Dense {
     dense: Linear,
@@ -252,8 +254,8 @@ impl Block {
     }
 
     fn forward(&self, x: &Tensor) -> Tensor {
-        let found = self.attention.forward(&self.layernorm_before.forward(x));
-        let x = x + self.dropout.forward(found);
+        let attended = self.attention.forward(&self.layernorm_before.forward(x));
+        let x = x + self.dropout.forward(attended);
         let inner = self.activation.forward(&self.intermediate.dense.forward(self.layernorm_after.forward(&x)));
         &x + self.dropout.forward(self.output.dense.forward(inner))
     }
@@ -262,8 +264,8 @@ impl Block {
 impl AttentionWithOutput {
     fn forward(&self, x: &Tensor) -> Tensor {
         let SelfAttention { query, key, value, dropout, heads } = &self.attention;
-        let how = Attention::new().dropout(dropout);
-        self.output.dense.forward(self_attention(how, [query, key, value], x, *heads))
+        let attention = Attention::new().dropout(dropout);
+        self.output.dense.forward(self_attention(attention, [query, key, value], x, *heads))
     }
 }
 

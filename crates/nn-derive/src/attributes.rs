@@ -21,7 +21,7 @@ pub(crate) enum Treatment {
 /// An unknown word, a name that would break dotted paths, or two contradictory attributes; the
 /// error points at the attribute.
 pub(crate) fn treatment(field: &syn::Field) -> syn::Result<Treatment> {
-    let mut found = Treatment::Named;
+    let mut treatment = Treatment::Named;
     for attribute in field.attrs.iter().filter(|a| a.path().is_ident("module")) {
         attribute.parse_nested_meta(|meta| {
             let wish = if meta.path.is_ident("skip") {
@@ -39,14 +39,14 @@ pub(crate) fn treatment(field: &syn::Field) -> syn::Result<Treatment> {
             } else {
                 return Err(meta.error("expected `skip`, `flatten` or `rename = \"name\"`"));
             };
-            if found != Treatment::Named {
+            if treatment != Treatment::Named {
                 return Err(syn::Error::new(meta.path.span(), "a field takes one of `skip`, `flatten` and `rename`"));
             }
-            found = wish;
+            treatment = wish;
             Ok(())
         })?;
     }
-    Ok(found)
+    Ok(treatment)
 }
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<TokenStream> {
                 };
                 arms.push(quote!(Self::#name #pattern => { #(let _ = #bindings;)* #visits }));
             }
-            // Without variants there is no value; only a match on the place itself shows this to the compiler.
+            // An enum without variants has no value; the compiler accepts an empty match only on `*self`.
             if arms.is_empty() { quote!(match *self {}) } else { quote!(match self { #(#arms)* }) }
         }
         Data::Union(_) => {

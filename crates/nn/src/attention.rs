@@ -126,9 +126,10 @@ impl Attention {
 
     /// The number of query heads that share a key head.
     fn group(&self, q: &Tensor, k: &Tensor) -> usize {
-        match self.grouped && q.rank() > 2 && k.rank() > 2 {
-            true => q.size(-3).checked_div(k.size(-3)).unwrap_or(1).max(1),
-            false => 1,
+        if self.grouped && q.rank() > 2 && k.rank() > 2 {
+            q.size(-3).checked_div(k.size(-3)).unwrap_or(1).max(1)
+        } else {
+            1
         }
     }
 
@@ -196,23 +197,23 @@ impl Attention {
         if let Some(cap) = self.softcap {
             scores = (scores / cap).tanh() * cap;
         }
-        let mut seen = None;
+        let mut visible = None;
         match &self.mask {
-            Some(mask) if mask.dtype() == DType::Bool => seen = Some(mask.clone()),
+            Some(mask) if mask.dtype() == DType::Bool => visible = Some(mask.clone()),
             Some(mask) => scores = scores + mask.to_dtype(wide),
             None => {}
         }
         if self.causal {
             let square = [q.size(-2), k.size(-2)];
             let before = Tensor::ones(DType::Bool, square).tril(0);
-            seen = Some(match seen {
-                Some(seen) => seen.and(before),
+            visible = Some(match visible {
+                Some(visible) => visible.and(before),
                 None => before,
             });
         }
-        if let Some(seen) = seen {
-            let never = Tensor::full(wide, [], f64::NEG_INFINITY);
-            scores = seen.select(&scores, &never);
+        if let Some(visible) = visible {
+            let hidden = Tensor::full(wide, [], f64::NEG_INFINITY);
+            scores = visible.select(&scores, &hidden);
         }
         let mut weights = softmax_of_some(&scores).to_dtype(product.dtype());
         if let Some(dropout) = &self.dropout {
@@ -245,9 +246,9 @@ fn split_heads(x: &Tensor, group: usize) -> Tensor {
 /// The softmax over the last axis. Zeros if all scores are −∞, without NaN in the gradient.
 fn softmax_of_some(scores: &Tensor) -> Tensor {
     let largest = scores.detach().max_keepdim(&[-1]);
-    let none = largest.eq(f64::NEG_INFINITY);
-    let largest = none.select(&largest.zeros_like(), &largest);
+    let all_hidden = largest.eq(f64::NEG_INFINITY);
+    let largest = all_hidden.select(&largest.zeros_like(), &largest);
     let exp = (scores - largest).exp();
     let sum = exp.sum_keepdim(&[-1]);
-    &exp / none.select(&sum.ones_like(), &sum)
+    &exp / all_hidden.select(&sum.ones_like(), &sum)
 }

@@ -247,21 +247,23 @@ impl Init {
     /// weight of this shape. `None` for other rules, and for rules that need fans if the shape has
     /// none.
     pub fn spread(&self, shape: &[usize]) -> Option<f64> {
-        let over = |fan: f64| if fan > 0.0 { 1.0 / fan } else { 0.0 };
-        let one = |fan: &Fan| {
+        let reciprocal = |fan: f64| if fan > 0.0 { 1.0 / fan } else { 0.0 };
+        let reciprocal_of_fan = |fan: &Fan| {
             let (fan_in, fan_out) = fans(shape)?;
-            Some(over(if *fan == Fan::In { fan_in } else { fan_out }))
+            Some(reciprocal(if *fan == Fan::In { fan_in } else { fan_out }))
         };
-        let both = || fans(shape).map(|(fan_in, fan_out)| over(fan_in + fan_out));
+        let reciprocal_of_both = || fans(shape).map(|(fan_in, fan_out)| reciprocal(fan_in + fan_out));
         match self {
             Init::Constant(_) | Init::Value(_) | Init::Uniform { .. } | Init::TruncNormal { .. } => None,
             Init::Eye | Init::Dirac { .. } | Init::Orthogonal { .. } | Init::Sparse { .. } => None,
             Init::ZeroRow { rest, .. } => rest.spread(shape),
             Init::Normal { std, .. } => Some(*std),
-            Init::KaimingUniform { nonlinearity, fan } => Some(nonlinearity.gain() * (3.0 * one(fan)?).sqrt()),
-            Init::KaimingNormal { nonlinearity, fan } => Some(nonlinearity.gain() * one(fan)?.sqrt()),
-            Init::XavierUniform { gain } => Some(gain * (6.0 * both()?).sqrt()),
-            Init::XavierNormal { gain } => Some(gain * (2.0 * both()?).sqrt()),
+            Init::KaimingUniform { nonlinearity, fan } => {
+                Some(nonlinearity.gain() * (3.0 * reciprocal_of_fan(fan)?).sqrt())
+            }
+            Init::KaimingNormal { nonlinearity, fan } => Some(nonlinearity.gain() * reciprocal_of_fan(fan)?.sqrt()),
+            Init::XavierUniform { gain } => Some(gain * (6.0 * reciprocal_of_both()?).sqrt()),
+            Init::XavierNormal { gain } => Some(gain * (2.0 * reciprocal_of_both()?).sqrt()),
         }
     }
 

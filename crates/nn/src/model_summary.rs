@@ -64,22 +64,22 @@ impl ModelSummary {
         max_depth: usize,
         sharding: impl Fn(&str) -> Option<Sharding>,
     ) -> ModelSummary {
-        let mut found = Found::default();
-        module.visit(&mut Visit::new(&mut found));
-        let Found { parts, parameters, others } = found;
+        let mut contents = Contents::default();
+        module.visit(&mut Visit::new(&mut contents));
+        let Contents { parts, parameters, others } = contents;
         let mut rows = vec![];
         for (part, type_name) in parts {
             let prefix = format!("{part}.");
             let depth = part.split('.').count();
             let within =
                 || parameters.iter().filter(|(name, _)| name.starts_with(&prefix) || depth == 1 && *name == part);
-            let holds = within().next().is_some() || others.iter().any(|name| name.starts_with(&prefix));
-            if depth > max_depth || !holds {
+            let is_used = within().next().is_some() || others.iter().any(|name| name.starts_with(&prefix));
+            if depth > max_depth || !is_used {
                 continue;
             }
             let mut distinct: Vec<&(String, Parameter)> = vec![];
             for entry in within() {
-                if !distinct.iter().any(|seen| seen.1.is(&entry.1)) {
+                if !distinct.iter().any(|known| known.1.is(&entry.1)) {
                     distinct.push(entry);
                 }
             }
@@ -143,14 +143,14 @@ fn short(type_name: &str) -> String {
 
 /// The contents of a module.
 #[derive(Default)]
-struct Found {
+struct Contents {
     parts: Vec<(String, &'static str)>,
     parameters: Vec<(String, Parameter)>,
-    /// Other things that a part can hold.
+    /// The names of buffers, modes and random streams.
     others: Vec<String>,
 }
 
-impl Visitor for Found {
+impl Visitor for Contents {
     fn part(&mut self, name: &str, type_name: &'static str) {
         self.parts.push((name.into(), type_name));
     }

@@ -51,24 +51,24 @@ pub trait Module {
     /// The parameters with their names, in the order of the fields. A parameter with several names
     /// (tied weights) is listed once, under the first.
     fn parameters(&self) -> Vec<(String, Parameter)> {
-        let (mut found, mut seen) = (vec![], HashSet::new());
+        let (mut parameters, mut seen) = (vec![], HashSet::new());
         each_parameter(self, |name, parameter| {
             if seen.insert(parameter.address()) {
-                found.push((name.into(), parameter.clone()));
+                parameters.push((name.into(), parameter.clone()));
             }
         });
-        found
+        parameters
     }
 
     /// The buffers with their names, each once.
     fn buffers(&self) -> Vec<(String, Buffer)> {
-        let mut found: Vec<(String, Buffer)> = vec![];
+        let mut buffers: Vec<(String, Buffer)> = vec![];
         each_buffer(self, |name, buffer| {
-            if !found.iter().any(|(_, seen)| seen.variable().is(buffer.variable())) {
-                found.push((name.into(), buffer.clone()));
+            if !buffers.iter().any(|(_, seen)| seen.variable().is(buffer.variable())) {
+                buffers.push((name.into(), buffer.clone()));
             }
         });
-        found
+        buffers
     }
 
     /// The content of a weight file: the cells of the parameters and then of the buffers, each
@@ -165,7 +165,7 @@ pub trait Module {
         impl Visitor for Reset<'_> {
             fn random_stream(&mut self, name: &str, stream: &RandomStream) {
                 // A shared stream uses the key of its first name, as a shared parameter does.
-                if !self.1.iter().any(|seen| seen.is(stream)) {
+                if !self.1.iter().any(|known| known.is(stream)) {
                     stream.reset(random::fold_in_name(self.0, name));
                     self.1.push(stream.clone());
                 }

@@ -99,11 +99,11 @@ impl Parameter {
     #[track_caller]
     pub fn tie(&self, other: &Parameter) -> Result<()> {
         let _one_at_a_time = lock(&TYING);
-        let ((from, cell), (to, wanted)) = (self.resolve(), other.resolve());
-        if Arc::ptr_eq(&cell, &wanted) {
+        let ((from, cell), (to, target)) = (self.resolve(), other.resolve());
+        if Arc::ptr_eq(&cell, &target) {
             return Ok(());
         }
-        let (ty, expected) = (cell.variable.ty(), wanted.variable.ty());
+        let (ty, expected) = (cell.variable.ty(), target.variable.ty());
         if ty != expected {
             let message = format!("cannot tie {ty} to {expected}: tied parameters have one shape and one dtype");
             return Err(Error::usage(message, Location::caller()));
@@ -117,7 +117,7 @@ impl Parameter {
         self.address() == other.address()
     }
 
-    /// What it has in common with the parameters that are the same, and with no other.
+    /// An address that identical parameters share. Different parameters have different addresses.
     pub(crate) fn address(&self) -> usize {
         Arc::as_ptr(&self.cell()).addr()
     }
@@ -271,7 +271,7 @@ impl Cell {
     /// preserve.
     fn is_set(&self) -> bool {
         match (self.variable.get().fault(), self.unset.fault()) {
-            (Some(held), Some(unset)) => !std::ptr::eq(held.message(), unset.message()),
+            (Some(current), Some(unset)) => !std::ptr::eq(current.message(), unset.message()),
             _ => true,
         }
     }
@@ -279,8 +279,8 @@ impl Cell {
     fn check_sharding(&self) -> Option<String> {
         let (sharding, location) = lock(&self.sharding).clone()?;
         let ty = self.variable.ty();
-        let fits = sharding.axes().len() <= ty.shape.rank();
-        (!fits).then(|| format!("the sharding {sharding} has more axes than {ty}; it was given at {location}"))
+        let is_valid = sharding.axes().len() <= ty.shape.rank();
+        (!is_valid).then(|| format!("the sharding {sharding} has more axes than {ty}; it was given at {location}"))
     }
 }
 

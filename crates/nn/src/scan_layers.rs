@@ -1,7 +1,7 @@
-//! [`scan_layers`]: equal modules one after the other, as one loop, whose body a program has once.
+//! [`scan_layers`]: equal modules in sequence as one loop, whose body is in the program only once.
 //!
-//! The modules stay what they are. While the body is recorded, the first of them holds one slice of the stacked values of
-//! all; afterwards each holds its own again.
+//! The modules do not change. While the body is recorded, the first module holds one slice of the stacked values of all
+//! of them; afterwards each module holds its own values again.
 
 use std::cell::RefCell;
 
@@ -11,20 +11,21 @@ use crate::random_stream::State;
 use crate::record::NN;
 use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
 
-/// Runs `x` through the layers as one [`scan`]: `f` is called once, with the first layer, and what it records is the body
-/// of a loop over all of them. Many equal layers compile in the time of one. Values, gradients and random numbers are
-/// those of `layers.fold(x, |x, layer| f(layer, x))`.
+/// Runs `x` through the layers as one [`scan`]: `f` is called once, with the first layer, and records the body of a
+/// loop over all of them. Many equal layers compile in the time of one. Values, gradients and random numbers are the
+/// same as with `layers.fold(x, |x, layer| f(layer, x))`.
 ///
-/// The layers keep their parameters, with their names. The program stacks the values before the loop, which takes the
-/// memory of the layers' parameters once more. In a training step of the Trainer the parameters of all layers are one array
-/// already, for optimizers that change each element by itself. Parameters that a strategy such as FSDP splits between steps
-/// stay split there: the loop gathers those of one layer at a time, in the backward pass again.
+/// The layers keep their parameters and their names. The program stacks the values before the loop, which needs memory
+/// for a second copy of the layers' parameters. In a training step of the Trainer, no second copy is needed with
+/// optimizers that update each element independently: there, the parameters of all layers are already one array.
+/// Parameters that a strategy such as FSDP splits between steps stay split: the loop gathers one layer at a time, and
+/// does so again in the backward pass.
 ///
-/// The layers must be equal except for their values: the same names, dtypes and shapes, all in training or all in evaluation
-/// mode. Settings that are not parameters, such as a stride, must be equal too, and are not compared. Layers that differ in
-/// turns are scanned by turns: `scan_layers(layers.chunks(2), …)`.
+/// The layers must be equal except for their values: the same names, dtypes and shapes, all in training or all in
+/// evaluation mode. Settings that are not parameters, such as a stride, must be equal too, but they are not compared.
+/// If two kinds of layers alternate, scan pairs: `scan_layers(layers.chunks(2), …)`.
 ///
-/// Poisoned for layers that differ, and for an `f` that changes shape or dtype.
+/// Poisoned if the layers differ, or if `f` changes shape or dtype.
 ///
 /// ```
 /// use fulmen_nn::{Linear, Module, scan_layers};
@@ -46,26 +47,27 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
 ) -> Tensor {
     NN.record("scan_layers", || {
         let layers: Vec<&M> = layers.into_iter().collect();
-        let contents: Vec<Contents> = layers.iter().map(|&layer| Contents::of(layer)).collect();
+        let contents: Vec<Contents> = layers.iter().map(|&layer| Contents::read(layer)).collect();
         let (Some(&layer), Some(first)) = (layers.first(), contents.first()) else { return Ok(x.clone()) };
         for (number, other) in contents.iter().enumerate().skip(1) {
             first.compare(number, other)?;
         }
         SCANNED.with_borrow_mut(|scanned| {
-            let cells = |i: usize| contents.iter().map(|own| own.cells[i].clone()).collect();
+            let cells = |i: usize| contents.iter().map(|content| content.cells[i].clone()).collect();
             scanned.iter_mut().for_each(|scanned| scanned.extend((0..first.cells.len()).map(cells)));
         });
         let (mut xs, parts): (Vec<Tensor>, Vec<Option<Sharding>>) =
-            (0..first.cells.len()).map(|i| stack_parts(contents.iter().map(|own| &own.values[i]))).unzip();
+            (0..first.cells.len()).map(|i| stack_parts(contents.iter().map(|content| &content.values[i]))).unzip();
         // A stream that some layers have no key for gives none.
         let drawn: Vec<u32> = (0..first.streams.len())
-            .map(|i| contents.iter().map(|own| own.states[i].drawn).max().unwrap_or_default())
+            .map(|i| contents.iter().map(|content| content.states[i].drawn).max().unwrap_or_default())
             .collect();
-        let keys =
-            contents.iter().map(|own| own.states.iter().map(|state| state.key.as_ref()).collect::<Option<Vec<_>>>());
+        let keys = contents
+            .iter()
+            .map(|content| content.states.iter().map(|state| state.key.as_ref()).collect::<Option<Vec<_>>>());
         let keys: Option<Vec<Vec<&Tensor>>> = keys.collect();
         if let Some(keys) = &keys {
-            xs.extend((0..first.streams.len()).map(|i| stack(keys.iter().map(|own| own[i]))));
+            xs.extend((0..first.streams.len()).map(|i| stack(keys.iter().map(|layer_keys| layer_keys[i]))));
         }
         let (mut changed, mut after) = (vec![], vec![]);
         let restore = Restore(first);
@@ -86,14 +88,14 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
             (vec![y], changed.iter().map(|&i| first.cells[i].get()).collect())
         });
         drop(restore);
-        for (number, own) in contents.iter().enumerate() {
+        for (number, content) in contents.iter().enumerate() {
             for (&i, y) in changed.iter().zip(&ys) {
-                if number > 0 && own.cells[i].is(&first.cells[i]) {
+                if number > 0 && content.cells[i].is(&first.cells[i]) {
                     return Err(format!("layers 0 and {number} share a buffer that they change").into());
                 }
-                own.cells[i].set(y.index(0, number as isize));
+                content.cells[i].set(y.index(0, number as isize));
             }
-            for ((stream, state), &drawn) in own.streams.iter().zip(&own.states).zip(&after) {
+            for ((stream, state), &drawn) in content.streams.iter().zip(&content.states).zip(&after) {
                 stream.set_state(State { drawn, ..state.clone() });
             }
         }
@@ -102,12 +104,12 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
 }
 
 thread_local! {
-    /// The cells that were stacked, for those who watch.
+    /// The cells that were stacked, if [`scanned`] is running.
     static SCANNED: RefCell<Option<Vec<Vec<Variable>>>> = const { RefCell::new(None) };
 }
 
-/// Runs `record`, and says which variables [`scan_layers`] stacked in it: for each loop and each name in a layer those of all
-/// layers, in order. For the Trainer, which keeps the parameters among them as one array.
+/// Runs `record`, and returns the variables that [`scan_layers`] stacked in it: for each loop and each name in a layer,
+/// the variables of all layers in order. The Trainer keeps such parameters as one array.
 ///
 /// ```
 /// use fulmen_nn::{Linear, Module, scan_layers, scanned};
@@ -122,7 +124,7 @@ thread_local! {
 /// ```
 #[doc(hidden)]
 pub fn scanned<T>(record: impl FnOnce() -> T) -> (T, Vec<Vec<Variable>>) {
-    /// Goes on watching for the caller, also where the user's code panics.
+    /// Restores the list of an outer call, even if the user's code panics.
     struct Restore(Option<Vec<Vec<Variable>>>);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -131,17 +133,17 @@ pub fn scanned<T>(record: impl FnOnce() -> T) -> (T, Vec<Vec<Variable>>) {
     }
     let restore = Restore(SCANNED.replace(Some(vec![])));
     let value = record();
-    let found = SCANNED.take().unwrap_or_default();
+    let variables = SCANNED.take().unwrap_or_default();
     drop(restore);
-    (value, found)
+    (value, variables)
 }
 
-/// The tensors along a new first axis: where they are the rows of one tensor, that one.
+/// Stacks the tensors along a new first axis. If they are all the rows of one tensor, in order, returns that tensor.
 fn stack<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Tensor {
     let tensors: Vec<&Tensor> = tensors.collect();
     let whole = tensors.first().and_then(|first| first.row_of()).map(|(whole, _)| whole);
     let is_row = |(number, tensor): (usize, &&Tensor), whole: &Tensor| {
-        tensor.row_of().is_some_and(|(of, row)| of.is(whole) && row == number)
+        tensor.row_of().is_some_and(|(stacked, row)| stacked.is(whole) && row == number)
     };
     match whole {
         Some(whole) if whole.size(0) == tensors.len() && tensors.iter().enumerate().all(|row| is_row(row, whole)) => {
@@ -151,8 +153,8 @@ fn stack<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Tensor {
     }
 }
 
-/// The values of all layers, stacked. Where each is gathered from parts that lie alike, the stacked parts, and how those of
-/// one layer lie.
+/// The stacked values of all layers. If each value is gathered from parts with the same sharding, stacks the parts
+/// instead, and also returns the sharding of one layer.
 fn stack_parts<'a>(values: impl Iterator<Item = &'a Tensor> + Clone) -> (Tensor, Option<Sharding>) {
     let gathered: Option<Vec<_>> = values.clone().map(Tensor::gathered_from).collect();
     match gathered.as_deref() {
@@ -164,12 +166,12 @@ fn stack_parts<'a>(values: impl Iterator<Item = &'a Tensor> + Clone) -> (Tensor,
     }
 }
 
-/// What a layer holds.
+/// The contents of a layer.
 #[derive(Default)]
 struct Contents {
-    /// All of it in words, for comparing.
+    /// Descriptions of all contents, to compare layers.
     entries: Vec<String>,
-    /// The cells of parameters and buffers, each once, and what they hold.
+    /// The cells of parameters and buffers, each once, and their values.
     cells: Vec<Variable>,
     values: Vec<Tensor>,
     streams: Vec<RandomStream>,
@@ -177,17 +179,17 @@ struct Contents {
 }
 
 impl Contents {
-    fn of<M: Module + ?Sized>(layer: &M) -> Contents {
+    fn read<M: Module + ?Sized>(layer: &M) -> Contents {
         let mut contents = Contents::default();
         layer.visit(&mut Visit::new(&mut contents));
         contents
     }
 
     fn cell(&mut self, name: &str, cell: Variable, value: Tensor) {
-        let known = self.cells.iter().position(|known| known.is(&cell));
-        let tied = known.map_or(String::new(), |i| format!(", tied to number {i}"));
+        let index = self.cells.iter().position(|other| other.is(&cell));
+        let tied = index.map_or(String::new(), |i| format!(", tied to number {i}"));
         self.entries.push(format!("`{name}` {}{tied}", cell.ty()));
-        if known.is_none() {
+        if index.is_none() {
             self.cells.push(cell);
             self.values.push(value);
         }
@@ -195,19 +197,20 @@ impl Contents {
 
     /// Rejects a layer that is not equal to this one, the first.
     fn compare(&self, number: usize, other: &Contents) -> Result<(), String> {
-        let (ours, theirs) = (&self.entries, &other.entries);
-        let most = ours.len().max(theirs.len());
-        if let Some(i) = (0..most).find(|&i| ours.get(i) != theirs.get(i)) {
-            let entry = |of: &[String]| of.get(i).map_or("nothing more".to_owned(), String::clone);
+        let (entries, other_entries) = (&self.entries, &other.entries);
+        let count = entries.len().max(other_entries.len());
+        if let Some(i) = (0..count).find(|&i| entries.get(i) != other_entries.get(i)) {
+            let entry = |entries: &[String]| entries.get(i).map_or("nothing more".to_owned(), String::clone);
             return Err(format!(
                 "layer {number} has {} where layer 0 has {}; a scan needs equal layers",
-                entry(theirs),
-                entry(ours)
+                entry(other_entries),
+                entry(entries)
             ));
         }
-        match self.streams.iter().zip(&other.streams).any(|(a, b)| a.is(b)) {
-            true => Err(format!("layers 0 and {number} share a random stream; make one for each")),
-            false => Ok(()),
+        if self.streams.iter().zip(&other.streams).any(|(a, b)| a.is(b)) {
+            Err(format!("layers 0 and {number} share a random stream; make one for each"))
+        } else {
+            Ok(())
         }
     }
 }
@@ -220,19 +223,19 @@ impl Visitor for Contents {
         self.cell(name, buffer.variable().clone(), buffer.get());
     }
     fn mode(&mut self, name: &str, mode: &TrainingMode) {
-        let what = if mode.is_training() { "training" } else { "evaluation" };
-        self.entries.push(format!("`{name}` in {what} mode"));
+        let mode = if mode.is_training() { "training" } else { "evaluation" };
+        self.entries.push(format!("`{name}` in {mode} mode"));
     }
     fn random_stream(&mut self, name: &str, stream: &RandomStream) {
         self.entries.push(format!("the random stream `{name}`"));
-        if !self.streams.iter().any(|known| known.is(stream)) {
+        if !self.streams.iter().any(|other| other.is(stream)) {
             self.streams.push(stream.clone());
             self.states.push(stream.state().clone());
         }
     }
 }
 
-/// Gives a layer what it held, also where the user's code panics.
+/// Gives a layer its own values again when dropped, even if the user's code panics.
 struct Restore<'a>(&'a Contents);
 
 impl Drop for Restore<'_> {
@@ -267,15 +270,15 @@ mod tests {
         layers.set_random_key(&random::key(2));
         let y = scan_layers(&layers, &x, forward);
         let next = layers[1].2.forward(&x);
-        let found = [vec![y, next], statistics()].concat();
-        let all: Vec<&Tensor> = expected.iter().chain(&found).collect();
+        let actual = [vec![y, next], statistics()].concat();
+        let all: Vec<&Tensor> = expected.iter().chain(&actual).collect();
         let values: Vec<Vec<f64>> =
             Runtime::global().unwrap().eval_many(&all).unwrap().iter().map(|v| v.to_f64()).collect();
-        let (expected, found) = values.split_at(expected.len());
+        let (expected, actual) = values.split_at(expected.len());
         assert!(expected[0].contains(&0.0) && expected[2].iter().any(|mean| *mean != 0.0));
-        for (i, (expected, found)) in expected.iter().zip(found).enumerate() {
-            let off = expected.iter().zip(found).fold(0.0f64, |off, (a, b)| off.max((a - b).abs()));
-            assert!(off < 1e-5, "value {i} is {off:e} off");
+        for (i, (expected, actual)) in expected.iter().zip(actual).enumerate() {
+            let error = expected.iter().zip(actual).fold(0.0f64, |error, (a, b)| error.max((a - b).abs()));
+            assert!(error < 1e-5, "value {i} is {error:e} off");
         }
     }
 
@@ -309,14 +312,14 @@ mod tests {
         };
         let layer = || (Linear::new(4, 4), Dropout::new(0.5));
         let plain = (Linear::new(4, 4).bias(false), Dropout::new(0.5));
-        let said = message(&[layer(), plain]);
-        assert!(said.contains("layer 1 has") && said.contains("where layer 0 has `0.bias` f32[4]"), "{said}");
+        let text = message(&[layer(), plain]);
+        assert!(text.contains("layer 1 has") && text.contains("where layer 0 has `0.bias` f32[4]"), "{text}");
         let quiet = layer();
         quiet.eval();
-        let said = message(&[layer(), layer(), quiet]);
-        assert!(said.contains("layer 2 has") && said.contains("evaluation mode"), "{said}");
+        let text = message(&[layer(), layer(), quiet]);
+        assert!(text.contains("layer 2 has") && text.contains("evaluation mode"), "{text}");
         let shared = layer();
-        let said = message(&[(Linear::new(4, 4), shared.1.clone()), shared]);
-        assert!(said.contains("share a random stream"), "{said}");
+        let text = message(&[(Linear::new(4, 4), shared.1.clone()), shared]);
+        assert!(text.contains("share a random stream"), "{text}");
     }
 }

@@ -61,7 +61,7 @@ fn check_sizes(input: &SourceFile, block: &IpcBlock, bytes: &[u8]) -> Result<()>
         return Ok(());
     };
     // A byte of LZ4 expands to at most 255. zstd's smallest block has 4 bytes, and the largest expands to 128 KiB.
-    let most = if compression.codec() == CompressionType::LZ4_FRAME { 255 } else { 32 << 10 };
+    let max_ratio = if compression.codec() == CompressionType::LZ4_FRAME { 255 } else { 32 << 10 };
     let body = bytes.get(block.metaDataLength() as usize..).unwrap_or_default();
     for buffer in batch.buffers().iter().flatten().filter(|buffer| buffer.length() > 0) {
         let start = usize::try_from(buffer.offset()).ok().and_then(|start| body.get(start..));
@@ -69,7 +69,7 @@ fn check_sizes(input: &SourceFile, block: &IpcBlock, bytes: &[u8]) -> Result<()>
             return Err(damaged(input, "a buffer is outside of its batch"));
         };
         let (claim, length) = (i64::from_le_bytes(*claim), buffer.length().min(body.len() as i64));
-        if claim > length.saturating_mul(most) {
+        if claim > length.saturating_mul(max_ratio) {
             return Err(damaged(input, format!("a buffer of {length} bytes claims to hold {claim}")));
         }
     }
@@ -86,11 +86,11 @@ fn message<'a>(input: &SourceFile, bytes: &'a [u8]) -> Result<arrow_ipc::Message
     root_as_message(message).map_err(|error| damaged(input, error))
 }
 
-fn damaged(input: &SourceFile, why: impl std::fmt::Display) -> Error {
-    if cfg!(not(feature = "parquet")) && why.to_string().contains("zstd feature") {
+fn damaged(input: &SourceFile, reason: impl std::fmt::Display) -> Error {
+    if cfg!(not(feature = "parquet")) && reason.to_string().contains("zstd feature") {
         return input.error("the Arrow file is compressed with zstd; build fulmen with its feature `parquet`");
     }
-    input.error(format!("the Arrow file is damaged or cut short ({why}); copy or download it again"))
+    input.error(format!("the Arrow file is damaged or cut short ({reason}); copy or download it again"))
 }
 
 impl ArrowFile {
@@ -99,10 +99,10 @@ impl ArrowFile {
         let mut start = [0; 6];
         let len = input.size().min(6) as usize;
         input.read_at(0, &mut start[..len])?;
-        guard(input, || match &start == MAGIC {
-            true => ArrowFile::open_file(input),
-            false => ArrowFile::open_stream(input, start),
-        })
+        guard(
+            input,
+            || if &start == MAGIC { ArrowFile::open_file(input) } else { ArrowFile::open_stream(input, start) },
+        )
     }
 
     fn open_file(input: &Arc<SourceFile>) -> Result<ArrowFile> {
@@ -148,7 +148,7 @@ impl ArrowFile {
             let message = root_as_message(&metadata).map_err(|error| damaged(input, error))?;
             let body = message.bodyLength();
             let header = i32::try_from(prefix + len as u64).ok().zip(i64::try_from(offset).ok());
-            let (header, place) = header.ok_or_else(|| damaged(input, "a message is too long"))?;
+            let (header, block_offset) = header.ok_or_else(|| damaged(input, "a message is too long"))?;
             let next = u64::try_from(body).ok().and_then(|body| (offset + header as u64).checked_add(body));
             let Some(next) = next.filter(|&next| next <= input.size()) else {
                 return Err(input.error(format!(
@@ -157,12 +157,12 @@ impl ArrowFile {
                     input.size()
                 )));
             };
-            let block = IpcBlock::new(place, header, body);
+            let block = IpcBlock::new(block_offset, header, body);
             match message.header_type() {
                 MessageHeader::Schema => {
-                    let found = message.header_as_schema().ok_or_else(|| damaged(input, "an empty schema"))?;
-                    let found = try_fb_to_schema(found).map_err(|error| damaged(input, error))?;
-                    schema = Some((Arc::new(found), message.version()));
+                    let schema_message = message.header_as_schema().ok_or_else(|| damaged(input, "an empty schema"))?;
+                    let parsed = try_fb_to_schema(schema_message).map_err(|error| damaged(input, error))?;
+                    schema = Some((Arc::new(parsed), message.version()));
                 }
                 MessageHeader::DictionaryBatch if batches.is_empty() => dictionaries.push(block),
                 MessageHeader::DictionaryBatch => {
@@ -207,14 +207,16 @@ fn message_length(input: &SourceFile, offset: u64) -> Result<Option<(u64, usize)
         return Err(damaged(input, "it ends in a message's length"));
     }
     let mut prefix = [0; 8];
-    let known = rest.min(8) as usize;
-    input.read_at(offset, &mut prefix[..known])?;
+    let prefix_bytes = rest.min(8) as usize;
+    input.read_at(offset, &mut prefix[..prefix_bytes])?;
     let [a, b, c, d, e, f, g, h] = prefix;
     // Before version 0.15, the format had no marker in front of the length.
-    let (size, length) = match [a, b, c, d] == [0xff; 4] {
-        true if known < 8 => return Err(damaged(input, "it ends in a message's length")),
-        true => (8, i32::from_le_bytes([e, f, g, h])),
-        false => (4, i32::from_le_bytes([a, b, c, d])),
+    let (size, length) = if [a, b, c, d] != [0xff; 4] {
+        (4, i32::from_le_bytes([a, b, c, d]))
+    } else if prefix_bytes < 8 {
+        return Err(damaged(input, "it ends in a message's length"));
+    } else {
+        (8, i32::from_le_bytes([e, f, g, h]))
     };
     match usize::try_from(length) {
         Ok(0) => Ok(None),
@@ -269,7 +271,7 @@ impl BlockSource for ArrowBlocks {
         self.batches.iter().map(|&(file, batch, _)| self.files[file].batches[batch].1).collect()
     }
 
-    fn place(&self, block: usize) -> Option<RowOrigin> {
+    fn row_origin(&self, block: usize) -> Option<RowOrigin> {
         let (file, _, first_row) = self.batches[block];
         Some(RowOrigin::new(&self.files[file].input, RowNumbers::Rows(first_row)))
     }

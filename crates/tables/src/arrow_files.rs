@@ -50,7 +50,7 @@ pub(crate) fn open(locations: &[Location], name: String) -> Result<BlockReader> 
     let (columns, features) = columns(&first.schema);
     files[1..].iter().try_for_each(|file| check_same(&first.input, &columns, &file.input, &file.schema))?;
     let blocks = ArrowBlocks::new(Arc::new(files), None)?;
-    Ok(BlockReader::new(Arc::new(blocks), (columns, features), name))
+    Ok(BlockReader::new(Arc::new(blocks), columns, features, name))
 }
 
 /// The columns of a schema, with the metadata of `datasets`.
@@ -60,7 +60,7 @@ pub(crate) fn columns(schema: &Schema) -> (Vec<Column>, HfFeatures) {
     let column = |field: &arrow_schema::FieldRef| Column {
         name: field.name().clone(),
         kind: kind(field.data_type()),
-        found: type_name(field.data_type()),
+        type_name: type_name(field.data_type()),
         classes: features.classes(field.name()),
     };
     (schema.fields().iter().map(column).collect(), features)
@@ -78,23 +78,24 @@ pub(crate) fn check_same(first: &SourceFile, expected: &[Column], file: &SourceF
                 column.name
             )));
         }
-        let found = type_name(field.data_type());
-        if column.found != found {
+        let actual = type_name(field.data_type());
+        if column.type_name != actual {
             return Err(file.error(format!(
-                "column `{}` has the type {found}, expected {}, which it has in {}",
+                "column `{}` has the type {actual}, expected {}, which it has in {}",
                 column.name,
-                column.found,
+                column.type_name,
                 first.name()
             )));
         }
     }
-    match fields.len() == expected.len() {
-        true => Ok(()),
-        false => Err(file.error(format!(
+    if fields.len() == expected.len() {
+        Ok(())
+    } else {
+        Err(file.error(format!(
             "the file has {} columns, but {} has {}; the files of one table must have the same columns",
             fields.len(),
             first.name(),
             expected.len()
-        ))),
+        )))
     }
 }

@@ -114,12 +114,14 @@ fn children(array: &dyn Array, start: usize, end: usize) -> Option<(&dyn Array, 
 /// Writes the elements `start..end` of an array as a field of this shape, flattening nested lists.
 pub(crate) fn store_list(
     mut values: &dyn Array,
-    (mut start, mut end): (usize, usize),
-    (dtype, shape): (DType, &[usize]),
+    mut start: usize,
+    mut end: usize,
+    dtype: DType,
+    shape: &[usize],
     fill: Option<f64>,
     out: &mut [u8],
 ) -> Result<(), Mismatch> {
-    let mut found = vec![end - start];
+    let mut sizes = vec![end - start];
     while let Some((children, first, last)) = children(values, start, end) {
         let lists = end - start;
         if (start..end).any(|list| values.is_null(list)) {
@@ -131,21 +133,19 @@ pub(crate) fn store_list(
         if ragged {
             return Err(Mismatch::Kind("lists of different lengths".to_owned(), format!("the shape {shape:?}")));
         }
-        found.push(size);
+        sizes.push(size);
         (values, start, end) = (children, first, last);
     }
     // A shape of another rank takes the elements in their order.
-    let fits = match found.len() == shape.len() {
-        true => found == shape,
-        false => shape.iter().product::<usize>() == end - start,
-    };
-    if !fits {
-        let found = if let [length] = found[..] {
+    let shape_matches =
+        if sizes.len() == shape.len() { sizes == shape } else { shape.iter().product::<usize>() == end - start };
+    if !shape_matches {
+        let actual = if let [length] = sizes[..] {
             format!("a list of {length} elements")
         } else {
-            format!("lists of the shape {found:?}")
+            format!("lists of the shape {sizes:?}")
         };
-        return Err(Mismatch::Kind(found, format!("the shape {shape:?}")));
+        return Err(Mismatch::Kind(actual, format!("the shape {shape:?}")));
     }
     store_range(values, start, end, dtype, fill, out)
 }

@@ -24,14 +24,14 @@ pub(crate) const DEFAULT_CACHE: usize = 256 << 20;
 #[derive(Debug)]
 pub(crate) struct Block {
     pub(crate) columns: Arc<StructArray>,
-    pub(crate) place: Arc<RowOrigin>,
+    pub(crate) row_origin: Arc<RowOrigin>,
     /// Its size in memory.
     bytes: usize,
 }
 
 impl Block {
-    pub(crate) fn new(batch: RecordBatch, place: RowOrigin, bytes: usize) -> Block {
-        Block { columns: Arc::new(StructArray::from(batch)), place: Arc::new(place), bytes }
+    pub(crate) fn new(batch: RecordBatch, row_origin: RowOrigin, bytes: usize) -> Block {
+        Block { columns: Arc::new(StructArray::from(batch)), row_origin: Arc::new(row_origin), bytes }
     }
 }
 
@@ -85,7 +85,7 @@ pub(crate) trait BlockSource: Send + Sync + 'static {
     fn block_rows(&self) -> Vec<usize>;
 
     /// The origin of a block, if it is known before the block is decoded.
-    fn place(&self, block: usize) -> Option<RowOrigin>;
+    fn row_origin(&self, block: usize) -> Option<RowOrigin>;
 
     /// Decodes a block.
     fn decode(&self, block: usize) -> Result<Block>;
@@ -123,14 +123,15 @@ pub struct BlockReader {
 impl BlockReader {
     pub(crate) fn new(
         decode: Arc<dyn BlockSource>,
-        (columns, features): (Vec<Column>, HfFeatures),
+        columns: Vec<Column>,
+        features: HfFeatures,
         name: String,
     ) -> BlockReader {
         BlockReader {
             offsets: Offsets::new(decode.block_rows()),
             decode,
             positions: (0..columns.len()).map(Some).collect(),
-            names: Arc::new(Positions::of(&columns)),
+            names: Arc::new(Positions::new(&columns)),
             columns,
             features,
             cache: Cache::new(DEFAULT_CACHE),
@@ -156,7 +157,7 @@ impl BlockReader {
         // With fewer columns, blocks may have more rows.
         self.offsets = Offsets::new(self.decode.block_rows());
         self.positions = (0..self.columns.len()).map(|column| columns.binary_search(&column).ok()).collect();
-        self.names = Arc::new(Positions::of(self.selected()));
+        self.names = Arc::new(Positions::new(self.selected()));
         self.cache = Cache::new(self.cache.limit);
         Ok(())
     }
@@ -173,17 +174,17 @@ impl BlockReader {
     pub(crate) fn find(&self, index: usize) -> Result<(Arc<Block>, usize)> {
         let (number, row) = self.locate(index)?;
         let expected = self.offsets.first(number + 1) - self.offsets.first(number);
-        let found = self.cache.get(number, || {
+        let block = self.cache.get(number, || {
             let block = self.decode.decode(number)?;
             match block.columns.len() {
                 rows if rows == expected => Ok(block),
-                rows => Err(block.place.file.error(format!(
+                rows => Err(block.row_origin.file.error(format!(
                     "{rows} rows were read in the block of the table's row {index}, expected {expected}; the file is \
                      damaged, or was changed"
                 ))),
             }
         })?;
-        Ok((found, row))
+        Ok((block, row))
     }
 
     pub(crate) fn row(&self, index: usize) -> Result<Row> {
@@ -198,24 +199,24 @@ impl BlockReader {
     }
 
     /// The origin of a row, and its number there.
-    fn place(&self, index: usize) -> Result<(Arc<RowOrigin>, usize)> {
+    fn row_origin(&self, index: usize) -> Result<(Arc<RowOrigin>, usize)> {
         let (number, row) = self.locate(index)?;
-        match self.decode.place(number) {
-            Some(place) => Ok((Arc::new(place), row)),
-            None => self.find(index).map(|(block, row)| (Arc::clone(&block.place), row)),
+        match self.decode.row_origin(number) {
+            Some(row_origin) => Ok((Arc::new(row_origin), row)),
+            None => self.find(index).map(|(block, row)| (Arc::clone(&block.row_origin), row)),
         }
     }
 
     pub(crate) fn origin(&self, index: usize) -> String {
-        match self.place(index) {
-            Ok((place, row)) => place.origin(row),
+        match self.row_origin(index) {
+            Ok((row_origin, row)) => row_origin.origin(row),
             Err(_) if index < self.len() => format!("{}, item {index}", self.name),
             Err(_) => format!("item {index}, which does not exist"),
         }
     }
 
     pub(crate) fn error(&self, index: usize, message: &str) -> Error {
-        self.place(index).map_or_else(|error| error, |(place, row)| place.error(row, message))
+        self.row_origin(index).map_or_else(|error| error, |(row_origin, row)| row_origin.error(row, message))
     }
 
     /// The rows in sequence.
@@ -264,15 +265,15 @@ impl Cache {
 
     fn get(&self, number: usize, decode: impl FnOnce() -> Result<Block>) -> Result<Arc<Block>> {
         let slot = Arc::clone(&lock(&self.state).slots.get_or_insert(number, Default::default).0);
-        let mut held = lock(&slot);
-        if let Some(block) = &*held {
+        let mut slot_guard = lock(&slot);
+        if let Some(block) = &*slot_guard {
             return Ok(Arc::clone(block));
         }
-        let block = Arc::clone(held.insert(Arc::new(decode()?)));
+        let block = Arc::clone(slot_guard.insert(Arc::new(decode()?)));
         let State { slots, bytes: sum } = &mut *lock(&self.state);
         // Other threads may have evicted the slot in the meantime.
-        if let Some((_, known)) = slots.peek_mut(&number).filter(|(found, _)| Arc::ptr_eq(found, &slot)) {
-            (*known, *sum) = (block.bytes, *sum + block.bytes);
+        if let Some((_, slot_bytes)) = slots.peek_mut(&number).filter(|(other, _)| Arc::ptr_eq(other, &slot)) {
+            (*slot_bytes, *sum) = (block.bytes, *sum + block.bytes);
         }
         while *sum > self.limit
             && slots.len() > 1
@@ -304,10 +305,10 @@ mod tests {
     fn the_cache_keeps_what_was_used_last_within_its_bytes_and_at_least_one_block() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let input = SourceFile::open_all(&[file.path().into()]).unwrap().remove(0);
-        let place = || RowOrigin::new(&input, RowNumbers::Rows(0));
+        let row_origin = || RowOrigin::new(&input, RowNumbers::Rows(0));
         let block = |bytes| {
             let column: ArrayRef = Arc::new(Int32Array::from(vec![1]));
-            Block::new(RecordBatch::try_from_iter([("x", column)]).unwrap(), place(), bytes)
+            Block::new(RecordBatch::try_from_iter([("x", column)]).unwrap(), row_origin(), bytes)
         };
         let cache = Cache::new(20);
         let decoded = Mutex::new(Vec::new());

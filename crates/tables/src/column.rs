@@ -53,7 +53,7 @@ pub(crate) struct Column {
     pub(crate) name: String,
     pub(crate) kind: Kind,
     /// Its type, as named by the file's format.
-    pub(crate) found: String,
+    pub(crate) type_name: String,
     /// The names of its classes, if the file has them.
     pub(crate) classes: Option<Arc<[String]>>,
 }
@@ -61,7 +61,7 @@ pub(crate) struct Column {
 impl Column {
     /// A column whose values have individual types.
     pub(crate) fn untyped(name: String) -> Column {
-        Column { name, kind: Kind::Untyped, found: "text".to_owned(), classes: None }
+        Column { name, kind: Kind::Untyped, type_name: "text".to_owned(), classes: None }
     }
 }
 
@@ -75,14 +75,14 @@ pub enum ColumnRef {
 }
 
 impl ColumnRef {
-    /// The position of this column in a table from file or folder `place`.
-    pub(crate) fn find(&self, columns: &[Column], names: &Positions, place: &str) -> Result<usize> {
-        let found = match self {
+    /// The position of this column in a table of this name, a file or folder.
+    pub(crate) fn find(&self, columns: &[Column], names: &Positions, table_name: &str) -> Result<usize> {
+        let index = match self {
             ColumnRef::Position(position) => (*position < columns.len()).then_some(*position),
             ColumnRef::Name(name) => names.get(name),
         };
         let names = || columns.iter().map(|column| column.name.as_str());
-        found.ok_or_else(|| Error::field(format!("{place} has no column {self}; {}", known(names()))))
+        index.ok_or_else(|| Error::field(format!("{table_name} has no column {self}; {}", known_columns(names()))))
     }
 }
 
@@ -91,7 +91,7 @@ impl ColumnRef {
 pub(crate) struct Positions(HashMap<String, usize>);
 
 impl Positions {
-    pub(crate) fn of<'a>(columns: impl IntoIterator<Item = &'a Column>) -> Positions {
+    pub(crate) fn new<'a>(columns: impl IntoIterator<Item = &'a Column>) -> Positions {
         let mut positions = HashMap::new();
         for (position, column) in columns.into_iter().enumerate() {
             // The first column with a name counts.
@@ -106,7 +106,7 @@ impl Positions {
 }
 
 /// The list of columns, for a message.
-pub(crate) fn known<'a>(columns: impl ExactSizeIterator<Item = &'a str>) -> String {
+pub(crate) fn known_columns<'a>(columns: impl ExactSizeIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 30;
     let count = columns.len();
     let names: Vec<String> = columns.take(SHOWN).map(|name| format!("`{name}`")).collect();

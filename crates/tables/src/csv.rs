@@ -86,25 +86,26 @@ impl Csv {
     pub(crate) fn open_with(location: Location, options: CsvOptions) -> Result<Csv> {
         options.check()?;
         let inputs = SourceFile::open_all(&expand(&location, &[".csv", ".tsv"])?)?;
-        let found = index(&inputs, options.keep_below, |file, reader| Scan::index(file, reader, &options))?;
-        let Some((first, names)) = found.first() else { return Err(location.error("there are no files")) };
-        found.iter().try_for_each(|(file, found)| check_header(&file.input, found, &first.input, names))?;
+        let files = index(&inputs, options.keep_below, |file, reader| Scan::index(file, reader, &options))?;
+        let Some((first, names)) = files.first() else { return Err(location.error("there are no files")) };
+        files.iter().try_for_each(|(file, file_names)| check_header(&file.input, file_names, &first.input, names))?;
         let (columns, format) = (columns(names), CsvFormat::new(names.clone(), options));
-        let blocks = TextBlocks::new(found.into_iter().map(|(file, _)| file).collect(), format);
-        Ok(Csv { rows: BlockReader::new(Arc::new(blocks), (columns, HfFeatures::default()), location.to_string()) })
+        let blocks = TextBlocks::new(files.into_iter().map(|(file, _)| file).collect(), format);
+        Ok(Csv { rows: BlockReader::new(Arc::new(blocks), columns, HfFeatures::default(), location.to_string()) })
     }
 }
 
 /// Rejects a file whose columns differ from those of the first.
-fn check_header(file: &SourceFile, found: &[String], first: &SourceFile, expected: &[String]) -> Result<()> {
-    match found == expected {
-        true => Ok(()),
-        false => Err(file.error(format!(
+fn check_header(file: &SourceFile, names: &[String], first: &SourceFile, expected: &[String]) -> Result<()> {
+    if names == expected {
+        Ok(())
+    } else {
+        Err(file.error(format!(
             "the columns are {}, expected {} as in {}; the files of one table must have the same columns",
-            found.join(", "),
+            names.join(", "),
             expected.join(", "),
             first.name()
-        ))),
+        )))
     }
 }
 
@@ -115,7 +116,7 @@ pub(crate) fn stream(location: &Location, options: CsvOptions) -> Result<RowStre
         SourceFile::open_all(&expand(location, &[".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst"])?)?;
     let Some(first) = files.first() else { return Err(location.error("there are no files")) };
     let names = Scan::new(&options, first, BUFFER).header(first, &mut *first.decompressed()?, &options)?.names;
-    let positions = Positions::of(&columns(&names));
+    let positions = Positions::new(&columns(&names));
     Ok(RowStream::new(Arc::new(CsvFiles { files, format: CsvFormat::new(names, options) }), Arc::new(positions)))
 }
 
@@ -149,7 +150,7 @@ struct Walk {
     /// The next file to open.
     next: usize,
     open: Option<OpenFile>,
-    /// What follows the last block, and how many records it takes.
+    /// The error to return after the last block, and the number of records that it stands for.
     failed: Option<(Error, usize)>,
     /// The number of the next record.
     index: usize,

@@ -101,10 +101,11 @@ impl CsvOptions {
 
     pub(crate) fn check(&self) -> Result<()> {
         let special = [Some(self.delimiter.unwrap_or(b',')), self.quote, self.comment];
-        let clash = (0..3).any(|one| special[one].is_some() && special[one + 1..].contains(&special[one]));
-        match clash || special.iter().flatten().any(|byte| matches!(byte, b'\n' | b'\r')) {
-            false => Ok(()),
-            true => Err(Error::usage("delimiter, quote and comment of CSV must differ, and must not be line ends")),
+        let clash = (0..3).any(|i| special[i].is_some() && special[i + 1..].contains(&special[i]));
+        if clash || special.iter().flatten().any(|byte| matches!(byte, b'\n' | b'\r')) {
+            Err(Error::usage("delimiter, quote and comment of CSV must differ, and must not be line ends"))
+        } else {
+            Ok(())
         }
     }
 

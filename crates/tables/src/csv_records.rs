@@ -31,8 +31,9 @@ pub(crate) struct CsvFormat {
 impl CsvFormat {
     pub(crate) fn new(names: Vec<String>, options: CsvOptions) -> CsvFormat {
         let all: Vec<usize> = (0..names.len()).collect();
-        let none = CsvFormat { options, names: names.into(), selected: Vec::new(), schema: Arc::new(Schema::empty()) };
-        none.select(&all)
+        let format =
+            CsvFormat { options, names: names.into(), selected: Vec::new(), schema: Arc::new(Schema::empty()) };
+        format.select(&all)
     }
 
     /// A block with the columns that are read.
@@ -226,9 +227,10 @@ impl Scan {
         if count == expected {
             return Ok(());
         }
-        let hint = match self.line > line + 1 {
-            true => format!(" (it goes on to line {}: is a quote not closed?)", self.line - 1),
-            false => String::new(),
+        let hint = if self.line > line + 1 {
+            format!(" (it goes on to line {}: is a quote not closed?)", self.line - 1)
+        } else {
+            String::new()
         };
         let values = if count == 1 { "1 value".to_owned() } else { format!("{count} values") };
         Err(file.error(format!("line {line}: the record has {values}{hint}, expected {expected} as in the first line")))
@@ -264,10 +266,10 @@ impl Scan {
                 }
                 skipped += 1;
             }
-            let found = skipped < buffer.len();
+            let line_starts = skipped < buffer.len();
             reader.consume(skipped);
             self.offset += skipped as u64;
-            if found {
+            if line_starts {
                 return Ok(true);
             }
         }
@@ -275,9 +277,9 @@ impl Scan {
 
     /// Reads one record and counts its values. They are kept if `into` is given.
     fn record(&mut self, file: &SourceFile, reader: &mut dyn BufRead, mut keep: Option<&mut Records>) -> Result<usize> {
-        let (mut values, begun) = (0, self.line);
+        let (mut values, first_line) = (0, self.line);
         let before = keep.as_ref().map_or(0, |records| records.bytes.len());
-        self.parser.set_line(begun);
+        self.parser.set_line(first_line);
         loop {
             let line = self.line;
             let buffer = reader.fill_buf().map_err(|source| file.reading_failed(&format!("line {line}"), source))?;
@@ -307,7 +309,7 @@ impl Scan {
                 }
                 _ if at_end => {
                     return Err(file.error(format!(
-                        "line {begun}: the record that begins here has a quote that is not closed before the file ends"
+                        "line {first_line}: the record that begins here has a quote that is not closed before the file ends"
                     )));
                 }
                 _ => {}
@@ -321,20 +323,20 @@ fn names(input: &SourceFile, first: &Records, options: &CsvOptions) -> Result<Ve
     let Records { bytes, ends, .. } = first;
     let columns = ends.len();
     if columns == 0 {
-        let what = if options.header { "a line with the names of the columns" } else { "lines of values" };
-        return Err(input.error(format!("the file is empty; expected {what}")));
+        let expected = if options.header { "a line with the names of the columns" } else { "lines of values" };
+        return Err(input.error(format!("the file is empty; expected {expected}")));
     }
     if !options.header {
         return Ok((0..columns).map(|column| column.to_string()).collect());
     }
     let mut names: Vec<String> = Vec::with_capacity(columns);
-    let mut taken = HashSet::with_capacity(columns);
+    let mut used = HashSet::with_capacity(columns);
     let mut start = 0;
     for &end in ends {
         let name = std::str::from_utf8(&bytes[start..end])
             .map_err(|_| input.error(format!("the name of column {} is not UTF-8; convert the file", names.len())))?;
         let name = name.trim();
-        if !name.is_empty() && !taken.insert(name) {
+        if !name.is_empty() && !used.insert(name) {
             return Err(input.error(format!("the header names two columns `{name}`")));
         }
         names.push(name.to_owned());

@@ -50,7 +50,7 @@ impl HfDataset {
             [] => folder.split(""),
             splits => Err(Error::usage(format!(
                 "{}: the dataset has the splits {}; say which with `HfDataset::open_split`",
-                folder.place,
+                folder.location,
                 splits.join(", ")
             ))),
         }
@@ -75,7 +75,7 @@ impl HfDataset {
 /// `datasets`, the first of these rules that matches any file counts, and other files are left out. Of the files in a
 /// card, only those of the split that is read must exist.
 pub struct HfFolder {
-    place: Location,
+    location: Location,
     configs: Vec<Config>,
     /// None if there are several and no default.
     chosen: Option<usize>,
@@ -85,14 +85,14 @@ pub struct HfFolder {
 impl HfFolder {
     /// Inspects a folder. If it has several configurations, the default one is selected.
     pub fn open(folder: impl Into<Location>) -> Result<HfFolder> {
-        let place = folder.into();
-        let (configs, saved) = match saved(&place)? {
+        let location = folder.into();
+        let (configs, saved) = match saved(&location)? {
             Some(splits) => (vec![Config { name: "default".to_owned(), default: true, patterns: false, splits }], true),
-            None => (configs(&place)?, false),
+            None => (configs(&location)?, false),
         };
         let only = (configs.len() == 1).then_some(0);
         let chosen = configs.iter().position(|config| config.default).or(only);
-        Ok(HfFolder { place, configs, chosen, saved })
+        Ok(HfFolder { location, configs, chosen, saved })
     }
 
     /// The names of the configurations.
@@ -107,7 +107,7 @@ impl HfFolder {
             None => {
                 return Err(Error::usage(format!(
                     "{}: there is no configuration `{name}`; there are {}",
-                    self.place,
+                    self.location,
                     self.configs().join(", ")
                 )));
             }
@@ -130,23 +130,23 @@ impl HfFolder {
         let Some(chosen) = self.chosen else {
             return Err(Error::usage(format!(
                 "{}: the dataset has the configurations {}; choose one with `HfFolder::config`",
-                self.place,
+                self.location,
                 self.configs().join(", ")
             )));
         };
         let Config { splits, patterns, .. } = &self.configs[chosen];
         let Some((_, files)) = splits.iter().find(|(split, _)| split == name) else {
-            let known = match &self.splits()[..] {
+            let splits = match &self.splits()[..] {
                 [] => "this configuration has no files here".to_owned(),
                 splits => format!("there are {}", splits.join(", ")),
             };
-            return Err(Error::usage(format!("{}: there is no split `{name}`; {known}", self.place)));
+            return Err(Error::usage(format!("{}: there is no split `{name}`; {splits}", self.location)));
         };
-        let mut found = Vec::new();
+        let mut locations = Vec::new();
         for files in files {
-            found.extend(if *patterns { files.expand()? } else { vec![files.clone()] });
+            locations.extend(if *patterns { files.expand()? } else { vec![files.clone()] });
         }
-        let mut rows = open_files(&found, format!("{} ({name})", self.place))?;
+        let mut rows = open_files(&locations, format!("{} ({name})", self.location))?;
         if rows.features.is_empty() && self.saved {
             self.add_features(&mut rows, name)?;
         }
@@ -155,7 +155,7 @@ impl HfFolder {
 
     /// The metadata in `dataset_info.json`, if the files have none.
     fn add_features(&self, rows: &mut BlockReader, split: &str) -> Result<()> {
-        for folder in [self.place.join(split), self.place.clone()] {
+        for folder in [self.location.join(split), self.location.clone()] {
             let info = folder.join("dataset_info.json");
             if info.exists()? {
                 let text = String::from_utf8_lossy(&read_small(&info, LARGEST_TEXT)?).into_owned();
@@ -173,7 +173,7 @@ impl HfFolder {
 impl fmt::Debug for HfFolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("HfFolder")
-            .field("place", &self.place)
+            .field("location", &self.location)
             .field("configs", &self.configs())
             .field("splits", &self.splits())
             .finish_non_exhaustive()
@@ -181,23 +181,22 @@ impl fmt::Debug for HfFolder {
 }
 
 /// The splits of a folder written by `save_to_disk`, if it is one.
-fn saved(place: &Location) -> Result<Option<Splits>> {
-    let dict = place.join("dataset_dict.json");
+fn saved(location: &Location) -> Result<Option<Splits>> {
+    let dict = location.join("dataset_dict.json");
     if dict.exists()? {
         let names = json(&dict)?;
         let names = names.get("splits").and_then(Value::as_array);
         let names: Option<Vec<&str>> = names.and_then(|names| names.iter().map(Value::as_str).collect());
         let names = names.ok_or_else(|| dict.error("the file should have a list of `splits`"))?;
-        let split = |name: &str| Ok((name.to_owned(), state(&place.join(name))?));
+        let split = |name: &str| Ok((name.to_owned(), state(&location.join(name))?));
         return names.into_iter().map(split).collect::<Result<_>>().map(Some);
     }
-    match place.join("state.json").exists()? {
-        true => {
-            let name = json(&place.join("state.json"))?;
-            let name = name.get("_split").and_then(Value::as_str).unwrap_or("train").to_owned();
-            Ok(Some(vec![(name, state(place)?)]))
-        }
-        false => Ok(None),
+    if location.join("state.json").exists()? {
+        let name = json(&location.join("state.json"))?;
+        let name = name.get("_split").and_then(Value::as_str).unwrap_or("train").to_owned();
+        Ok(Some(vec![(name, state(location)?)]))
+    } else {
+        Ok(None)
     }
 }
 

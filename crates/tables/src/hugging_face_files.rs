@@ -37,40 +37,39 @@ pub(crate) struct Config {
 /// The configurations of a folder in the layout of the hub.
 pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
     let card = folder.join("README.md");
-    let configs = match card.exists()? {
-        true => {
-            let text = String::from_utf8_lossy(&read_small(&card, LARGEST_TEXT)?).into_owned();
-            front_matter::configs(&text).map_err(|why| {
-                card.error(format!("`configs` should be a list of maps with `config_name` and `data_files`: {why}"))
-            })?
-        }
-        false => None,
+    let configs = if card.exists()? {
+        let text = String::from_utf8_lossy(&read_small(&card, LARGEST_TEXT)?).into_owned();
+        front_matter::configs(&text).map_err(|error| {
+            card.error(format!("`configs` should be a list of maps with `config_name` and `data_files`: {error}"))
+        })?
+    } else {
+        None
     };
     let Some(configs) = configs else {
         let splits = by_name(folder)?;
         return Ok(vec![Config { name: "default".to_owned(), default: true, patterns: false, splits }]);
     };
     let count = configs.len();
-    let mut found = Vec::new();
+    let mut resolved = Vec::new();
     for CardConfig { config_name: name, default, data_dir, data_files } in configs {
-        let within = data_dir.map_or(folder.clone(), |inner| folder.join(inner));
+        let data_folder = data_dir.map_or(folder.clone(), |inner| folder.join(inner));
         let splits = match &data_files {
-            Some(files) => listed(&within, files).ok_or_else(|| {
+            Some(files) => listed(&data_folder, files).ok_or_else(|| {
                 card.error(format!(
                     "the `data_files` of the configuration `{name}` should be patterns, or a list of maps with `split` \
                      and `path`"
                 ))
             })?,
             // The splits of a configuration that was not downloaded are unknown.
-            None => match by_name(&within) {
+            None => match by_name(&data_folder) {
                 Err(error) if error.is_not_found() && count > 1 => Splits::new(),
                 splits => splits?,
             },
         };
         let default = default || name == "default";
-        found.push(Config { name, default, patterns: data_files.is_some(), splits });
+        resolved.push(Config { name, default, patterns: data_files.is_some(), splits });
     }
-    Ok(found)
+    Ok(resolved)
 }
 
 /// The splits listed in a card; none if the form is unknown.
@@ -96,10 +95,10 @@ fn listed(folder: &Location, files: &Value) -> Option<Splits> {
         }
         files => patterns.push(("train".to_owned(), texts(files)?)),
     }
-    let within = |(split, patterns): (String, Vec<String>)| {
+    let located = |(split, patterns): (String, Vec<String>)| {
         (split, patterns.into_iter().map(|pattern| folder.join(pattern)).collect())
     };
-    Some(patterns.into_iter().map(within).collect())
+    Some(patterns.into_iter().map(located).collect())
 }
 
 /// How the name of a file gives its split.
@@ -117,23 +116,23 @@ fn by_name(folder: &Location) -> Result<Splits> {
             EXTENSIONS.map(|extension| format!("`{extension}`")).join(" or ")
         )));
     }
-    let of_folder = |name: &str| keyword(name.rsplit_once('/')?.0);
-    let of_file = |name: &str| keyword(name.rsplit_once('/').map_or(name, |(_, file)| file));
-    let ways: [SplitRule<'_>; 3] = [&sharded, &of_folder, &of_file];
-    let fits = |way: &&SplitRule<'_>| named.iter().any(|(_, name)| way(name).is_some());
-    let way = ways.iter().find(fits);
-    let mut found: Splits = Vec::new();
+    let split_of_folder = |name: &str| keyword(name.rsplit_once('/')?.0);
+    let split_of_file = |name: &str| keyword(name.rsplit_once('/').map_or(name, |(_, file)| file));
+    let rules: [SplitRule<'_>; 3] = [&sharded, &split_of_folder, &split_of_file];
+    let matches = |rule: &&SplitRule<'_>| named.iter().any(|(_, name)| rule(name).is_some());
+    let rule = rules.iter().find(matches);
+    let mut splits: Splits = Vec::new();
     for (file, name) in &named {
-        let Some(split) = way.map_or(Some("train".to_owned()), |way| way(name)) else { continue };
-        match found.iter_mut().find(|(name, _)| *name == split) {
+        let Some(split) = rule.map_or(Some("train".to_owned()), |rule| rule(name)) else { continue };
+        match splits.iter_mut().find(|(name, _)| *name == split) {
             Some((_, files)) => files.push(file.clone()),
-            None => found.push((split, vec![file.clone()])),
+            None => splits.push((split, vec![file.clone()])),
         }
     }
     // Train first, as in `datasets`.
     let order = |name: &str| KEYWORDS.iter().position(|(split, _)| *split == name).unwrap_or(KEYWORDS.len());
-    found.sort_by_key(|(name, _)| order(name));
-    Ok(found)
+    splits.sort_by_key(|(name, _)| order(name));
+    Ok(splits)
 }
 
 /// The split in `data/SPLIT-00000-of-00002.parquet`.

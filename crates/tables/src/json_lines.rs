@@ -59,12 +59,12 @@ impl JsonLines {
     /// The values in sequence, from files that may be compressed with gzip or zstd.
     pub fn stream(location: impl Into<Location>) -> Result<LineStream<Value>> {
         const EXTENSIONS: [&str; 6] = [".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst"];
-        LineStream::open(&location.into(), &EXTENSIONS, false, parse, what::<Value>())
+        LineStream::open(&location.into(), &EXTENSIONS, false, parse, fingerprint_entry::<Value>())
     }
 }
 
-/// The type that is read, for fingerprints.
-fn what<T>() -> (&'static str, &'static str) {
+/// The type of the values, as an entry of a fingerprint.
+fn fingerprint_entry<T>() -> (&'static str, &'static str) {
     ("JSON lines", std::any::type_name::<T>())
 }
 
@@ -87,8 +87,8 @@ fn parse<T: DeserializeOwned>(line: &[u8], failed: &dyn Fn(String) -> Error) -> 
         let reason = error.to_string();
         // Each line is parsed separately, so `at line 1` would be misleading.
         let reason = reason.split(" at line ").next().unwrap_or_default();
-        let what = if error.is_data() { "the value has an unexpected form" } else { "this is not JSON" };
-        failed(format!("{what} at character {column}: {reason}"))
+        let problem = if error.is_data() { "the value has an unexpected form" } else { "this is not JSON" };
+        failed(format!("{problem} at character {column}: {reason}"))
     })
 }
 
@@ -108,7 +108,7 @@ impl<T: DeserializeOwned + Send + 'static> Source for JsonLines<T> {
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        let (key, ty) = what::<T>();
+        let (key, ty) = fingerprint_entry::<T>();
         fingerprint.add(key, ty);
         self.lines.fingerprint(fingerprint)
     }
@@ -117,6 +117,6 @@ impl<T: DeserializeOwned + Send + 'static> Source for JsonLines<T> {
 impl LineStream<Value> {
     /// The same lines, parsed as another type.
     pub fn typed<U: DeserializeOwned + Send + 'static>(self) -> LineStream<U> {
-        self.with(parse, what::<U>())
+        self.with_parser(parse, fingerprint_entry::<U>())
     }
 }

@@ -33,15 +33,15 @@ impl Labels {
     pub(crate) fn find(
         table: &mut BlockReader,
         column: usize,
-        given: Option<&[String]>,
+        names: Option<&[String]>,
         fill: Option<f64>,
     ) -> Result<Labels> {
         let info = &table.columns[column];
-        if let Some(given) = given {
-            return Labels::named(given.into(), info);
+        if let Some(names) = names {
+            return Labels::from_names(names.into(), info);
         }
         if let Some(classes) = &info.classes {
-            return Labels::named(Arc::clone(classes), info);
+            return Labels::from_names(Arc::clone(classes), info);
         }
         if matches!(info.kind, Kind::Integer | Kind::Bool) {
             return Ok(Labels::Integers);
@@ -70,10 +70,10 @@ impl Labels {
         if info.kind == Kind::Untyped && texts.iter().all(|text| is_integer(text)) {
             return Ok(Labels::Integers);
         }
-        Labels::named(texts.into_iter().collect(), info)
+        Labels::from_names(texts.into_iter().collect(), info)
     }
 
-    fn named(names: Arc<[String]>, info: &Column) -> Result<Labels> {
+    fn from_names(names: Arc<[String]>, info: &Column) -> Result<Labels> {
         let column = &info.name;
         let mut indices = HashMap::with_capacity(names.len());
         for (index, name) in names.iter().enumerate() {

@@ -34,11 +34,13 @@ impl LineReader {
         loop {
             self.line.clear();
             self.number += 1;
-            let place = || format!("line {}", self.number);
+            let position = || format!("line {}", self.number);
             let read = Read::take(&mut *reader, LONGEST).read_until(b'\n', &mut self.line);
-            let count = read.map_err(|source| input.reading_failed(&place(), source))? as u64;
+            let count = read.map_err(|source| input.reading_failed(&position(), source))? as u64;
             if count == LONGEST {
-                return Err(input.error(format!("{} has more than {LONGEST} bytes; are line ends missing?", place())));
+                return Err(
+                    input.error(format!("{} has more than {LONGEST} bytes; are line ends missing?", position()))
+                );
             }
             self.end += count;
             if count == 0 {
@@ -88,7 +90,7 @@ impl Format for LineFormat {
 /// The lines of files as rows.
 pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, instead: &str) -> Result<BlockReader> {
     let inputs = SourceFile::open_all(&expand(location, extensions)?)?;
-    let found = text_blocks::index(&inputs, KEPT, |file, reader| {
+    let files = text_blocks::index(&inputs, KEPT, |file, reader| {
         file.input.refuse_compressed(instead)?;
         let mut lines = LineReader::default();
         while let Some((start, _)) = lines.next(&Arc::clone(&file.input), reader, blank)? {
@@ -96,8 +98,8 @@ pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, inste
         }
         Ok(())
     })?;
-    let blocks = TextBlocks::new(found.into_iter().map(|(file, ())| file).collect(), LineFormat { blank });
-    Ok(BlockReader::new(Arc::new(blocks), (Vec::new(), HfFeatures::default()), location.to_string()))
+    let blocks = TextBlocks::new(files.into_iter().map(|(file, ())| file).collect(), LineFormat { blank });
+    Ok(BlockReader::new(Arc::new(blocks), Vec::new(), HfFeatures::default(), location.to_string()))
 }
 
 /// Parses a line; the second argument converts a message to an error.
@@ -107,7 +109,7 @@ pub(crate) type Parse<T> = fn(&[u8], &dyn Fn(String) -> Error) -> Result<T>;
 pub(crate) fn get<T>(rows: &BlockReader, index: usize, parse: Parse<T>) -> Result<T> {
     let (block, row) = rows.find(index)?;
     let lines = block.columns.column(0).as_binary::<i32>();
-    parse(lines.value(row), &|message| block.place.error(row, message))
+    parse(lines.value(row), &|message| block.row_origin.error(row, message))
 }
 
 /// The items in the lines of files in sequence, which may be compressed with gzip or zstd: the texts of
@@ -120,8 +122,8 @@ pub struct LineStream<T> {
     /// Whether whitespace-only lines count too.
     blank: bool,
     parse: Parse<T>,
-    /// What it reads, for fingerprints.
-    what: (&'static str, &'static str),
+    /// The name and value of its entry in a fingerprint.
+    fingerprint_entry: (&'static str, &'static str),
 }
 
 impl<T> LineStream<T> {
@@ -130,15 +132,19 @@ impl<T> LineStream<T> {
         extensions: &[&str],
         blank: bool,
         parse: Parse<T>,
-        what: (&'static str, &'static str),
+        fingerprint_entry: (&'static str, &'static str),
     ) -> Result<LineStream<T>> {
         let files = SourceFile::open_all(&expand(location, extensions)?)?;
-        Ok(LineStream { files: files.into(), blank, parse, what })
+        Ok(LineStream { files: files.into(), blank, parse, fingerprint_entry })
     }
 
     /// The same lines with another item type.
-    pub(crate) fn with<U>(self, parse: Parse<U>, what: (&'static str, &'static str)) -> LineStream<U> {
-        LineStream { files: self.files, blank: self.blank, parse, what }
+    pub(crate) fn with_parser<U>(
+        self,
+        parse: Parse<U>,
+        fingerprint_entry: (&'static str, &'static str),
+    ) -> LineStream<U> {
+        LineStream { files: self.files, blank: self.blank, parse, fingerprint_entry }
     }
 }
 
@@ -165,16 +171,16 @@ impl<T: Send + 'static> Stream for LineStream<T> {
         let lines = Lines { files, next: 0, open: None, blank };
         Ok(Box::new(lines.scan(0, move |index, line| {
             Some(line.map(|line| {
-                let origin = line.place.origin(0);
+                let origin = line.row_origin.origin(0);
                 *index += 1;
-                let item = Deferred::new(move || parse(&line.bytes, &|message| line.place.error(0, message)));
+                let item = Deferred::new(move || parse(&line.bytes, &|message| line.row_origin.error(0, message)));
                 StreamItem { index: *index - 1, origin, item }
             }))
         })))
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add(self.what.0, self.what.1);
+        fingerprint.add(self.fingerprint_entry.0, self.fingerprint_entry.1);
         fingerprint_inputs(self.files.iter().map(|file| &**file), fingerprint)
     }
 
@@ -196,7 +202,7 @@ struct Lines {
 /// A line, and its origin.
 struct Line {
     bytes: Vec<u8>,
-    place: RowOrigin,
+    row_origin: RowOrigin,
 }
 
 impl Iterator for Lines {
@@ -218,7 +224,7 @@ impl Lines {
                 let file = &self.files[self.next - 1];
                 if let Some((_, line)) = lines.next(file, reader, self.blank)? {
                     let bytes = line.to_vec();
-                    return Ok(Some(Line { bytes, place: RowOrigin::new(file, RowNumbers::Lines(lines.number)) }));
+                    return Ok(Some(Line { bytes, row_origin: RowOrigin::new(file, RowNumbers::Lines(lines.number)) }));
                 }
             }
             self.open = None;

@@ -71,5 +71,5 @@ pub(crate) fn open(locations: &[Location], name: String) -> Result<BlockReader> 
     let (columns, features) = columns(first.metadata.schema());
     files[1..].iter().try_for_each(|file| check_same(&first.input, &columns, &file.input, file.metadata.schema()))?;
     let blocks = ParquetBlocks::new(Arc::new(files), None)?;
-    Ok(BlockReader::new(Arc::new(blocks), (columns, features), name))
+    Ok(BlockReader::new(Arc::new(blocks), columns, features, name))
 }

@@ -52,7 +52,7 @@ impl ParquetInput {
     }
 
     /// Records a read error, and returns its text.
-    fn keep(&self, error: Error) -> String {
+    fn record(&self, error: Error) -> String {
         let text = error.to_string();
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         text
@@ -64,8 +64,8 @@ impl ParquetInput {
     }
 
     /// The read error, if there was one; otherwise the error that the file is damaged.
-    fn error(&self, why: impl std::fmt::Display) -> Error {
-        self.failed().unwrap_or_else(|| damaged(&self.input, why))
+    fn error(&self, reason: impl std::fmt::Display) -> Error {
+        self.failed().unwrap_or_else(|| damaged(&self.input, reason))
     }
 }
 
@@ -84,7 +84,7 @@ impl ChunkReader for ParquetInput {
 
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
         let read = self.input.read_range(start, length);
-        read.map(Bytes::from).map_err(|error| ParquetError::General(self.keep(error)))
+        read.map(Bytes::from).map_err(|error| ParquetError::General(self.record(error)))
     }
 }
 
@@ -98,7 +98,7 @@ impl Read for ParquetRead {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let input = &self.bytes.input;
         let count = input.size().saturating_sub(self.next).min(into.len() as u64) as usize;
-        input.read_at(self.next, &mut into[..count]).map_err(|error| io::Error::other(self.bytes.keep(error)))?;
+        input.read_at(self.next, &mut into[..count]).map_err(|error| io::Error::other(self.bytes.record(error)))?;
         self.next += count as u64;
         Ok(count)
     }
@@ -123,7 +123,7 @@ impl ParquetFile {
         let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
         let bytes = ParquetInput::new(input);
         let metadata = guard(input, || ArrowReaderMetadata::load(&bytes, options).map_err(|error| bytes.error(error)))?;
-        check_rows(metadata.metadata()).map_err(|why| damaged(input, why))?;
+        check_rows(metadata.metadata()).map_err(|reason| damaged(input, reason))?;
         Ok(ParquetFile { input: Arc::clone(input), metadata })
     }
 
@@ -194,9 +194,10 @@ fn check_rows(metadata: &ParquetMetaData) -> Result<(), String> {
         total = sum.ok_or_else(|| format!("row group {number} claims to have {rows} rows"))?;
     }
     let claim = metadata.file_metadata().num_rows();
-    match claim == total {
-        true => Ok(()),
-        false => Err(format!("it claims to have {claim} rows, but its row groups have {total}")),
+    if claim == total {
+        Ok(())
+    } else {
+        Err(format!("it claims to have {claim} rows, but its row groups have {total}"))
     }
 }
 
@@ -257,8 +258,8 @@ impl ParquetBlocks {
     /// The rows of this part, which is the next one in the row group.
     fn next(&self, part: &Part, (reader, bytes): &mut Reader) -> Result<Option<RecordBatch>> {
         let (file, mask) = (&self.files[part.file], &self.masks[part.file]);
-        let undecodable = |why: &dyn std::fmt::Display| {
-            bytes.failed().unwrap_or_else(|| file.undecodable(part.group, mask, part.rows.end, why))
+        let undecodable = |reason: &dyn std::fmt::Display| {
+            bytes.failed().unwrap_or_else(|| file.undecodable(part.group, mask, part.rows.end, reason))
         };
         match catch_quietly(|| reader.next()) {
             Ok(batch) => batch.transpose().map_err(|error| undecodable(&error)),
@@ -273,7 +274,7 @@ impl BlockSource for ParquetBlocks {
         self.parts.iter().map(|part| part.rows.len()).collect()
     }
 
-    fn place(&self, block: usize) -> Option<RowOrigin> {
+    fn row_origin(&self, block: usize) -> Option<RowOrigin> {
         let part = &self.parts[block];
         Some(RowOrigin::new(&self.files[part.file].input, RowNumbers::Rows(part.first_row)))
     }
@@ -332,8 +333,8 @@ impl Iterator for Parts {
         let (number, part) = (self.next, blocks.parts.get(self.next)?);
         let read = self.read(part);
         let group = (part.file, part.group);
-        let lost = |part: &&Part| read.is_err() && (part.file, part.group) == group;
-        self.next += 1 + blocks.parts[number + 1..].iter().take_while(lost).count();
+        let is_lost = |part: &&Part| read.is_err() && (part.file, part.group) == group;
+        self.next += 1 + blocks.parts[number + 1..].iter().take_while(is_lost).count();
         Some(read.map(|batch| (number, blocks.block(part, batch))))
     }
 }

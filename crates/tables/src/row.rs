@@ -11,7 +11,7 @@ use arrow_schema::DataType;
 
 use super::arrow_scalar;
 use super::block_reader::{Block, RowOrigin};
-use super::column::{ColumnRef, Positions, known};
+use super::column::{ColumnRef, Positions, known_columns};
 use super::scalar::{Mismatch, ScalarRef, Value, bytes, text};
 use fulmen_data::{Error, Result};
 
@@ -49,14 +49,14 @@ pub struct Row {
     /// The positions of the columns, except for a part of a row.
     names: Option<Arc<Positions>>,
     /// The origin of the row, and its number there.
-    place: Arc<RowOrigin>,
+    row_origin: Arc<RowOrigin>,
     number: usize,
 }
 
 impl Row {
     pub(crate) fn new(block: &Block, row: usize, names: &Arc<Positions>) -> Row {
         let names = Some(Arc::clone(names));
-        Row { columns: Arc::clone(&block.columns), row, names, place: Arc::clone(&block.place), number: row }
+        Row { columns: Arc::clone(&block.columns), row, names, row_origin: Arc::clone(&block.row_origin), number: row }
     }
 
     /// The row for a struct in this one.
@@ -65,7 +65,7 @@ impl Row {
             columns: Arc::new(columns.clone()),
             row,
             names: None,
-            place: Arc::clone(&self.place),
+            row_origin: Arc::clone(&self.row_origin),
             number: self.number,
         }
     }
@@ -137,7 +137,7 @@ impl Row {
                     "column {column} names the file `{path}` and does not hold its bytes; save the dataset with its \
                      files embedded (`embed_external_files=True`), or read that file"
                 );
-                return Err(self.place.error(self.number, message));
+                return Err(self.row_origin.error(self.number, message));
             }
             (_, cell, _) => cell.unwrap_or(ScalarRef::Missing),
         };
@@ -151,7 +151,7 @@ impl Row {
 
     /// The origin of the row, for messages: `train.parquet, row 3`, counted from 0, or `iris.csv, line 17`.
     pub fn origin(&self) -> String {
-        self.place.origin(self.number)
+        self.row_origin.origin(self.number)
     }
 
     /// The Arrow array of a column, and this row's index in it, for types without an accessor here.
@@ -166,7 +166,7 @@ impl Row {
     fn cell(&self, column: &ColumnRef) -> Result<ScalarRef<'_>> {
         let array = self.find(column)?;
         let position = self.position(column);
-        Ok(array.map_or(ScalarRef::Missing, |array| cell(array, self.row, position, &self.place)))
+        Ok(array.map_or(ScalarRef::Missing, |array| cell(array, self.row, position, &self.row_origin)))
     }
 
     /// The position of a column in this row.
@@ -199,8 +199,8 @@ impl Row {
                 }
             }
         }
-        let known = known(self.columns().into_iter());
-        Err(Error::field(format!("{} has no column {column}; {known}", self.origin())))
+        let names = known_columns(self.columns().into_iter());
+        Err(Error::field(format!("{} has no column {column}; {names}", self.origin())))
     }
 
     fn mismatch(&self, column: &ColumnRef, mismatch: &Mismatch) -> Error {
@@ -208,14 +208,14 @@ impl Row {
             ColumnRef::Name(name) => name,
             ColumnRef::Position(position) => self.columns.column_names()[*position],
         };
-        self.place.error(self.number, format!("column `{name}` {}", mismatch.message()))
+        self.row_origin.error(self.number, format!("column `{name}` {}", mismatch.message()))
     }
 }
 
 /// The value in a row of a block.
-fn cell<'a>(array: &'a dyn Array, row: usize, position: Option<usize>, place: &RowOrigin) -> ScalarRef<'a> {
+fn cell<'a>(array: &'a dyn Array, row: usize, position: Option<usize>, row_origin: &RowOrigin) -> ScalarRef<'a> {
     match (arrow_scalar::cell(array, row), position) {
-        (ScalarRef::Missing, Some(position)) if place.not_utf8.contains(&(row, position)) => {
+        (ScalarRef::Missing, Some(position)) if row_origin.not_utf8.contains(&(row, position)) => {
             ScalarRef::Other("bytes that are not UTF-8 (convert the file)")
         }
         (cell, _) => cell,
@@ -240,7 +240,7 @@ impl RowLease<'_> {
     pub(crate) fn cell(&self, column: usize) -> ScalarRef<'_> {
         match self.positions.get(column) {
             Some(&Some(position)) => {
-                cell(self.block.columns.column(position), self.row, Some(position), &self.block.place)
+                cell(self.block.columns.column(position), self.row, Some(position), &self.block.row_origin)
             }
             _ => ScalarRef::Other("a column that is not read"),
         }

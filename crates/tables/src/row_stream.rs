@@ -19,9 +19,9 @@ use fulmen_data::{Fingerprint, Items, Result, Stream, StreamItem};
 /// Only the current block is in memory. A [`Row`] holds its block: before a shuffle buffer, convert rows to the values
 /// you need.
 ///
-/// If a row group or a batch cannot be decoded, the next one follows, and its rows keep their numbers. In CSV, the next
-/// record follows one with more or fewer values than the first line, and the next file follows one that cannot be read
-/// further.
+/// If a row group or a batch cannot be decoded, the stream continues with the next one, whose rows keep their numbers.
+/// In CSV, it continues with the next record if a record has more or fewer values than the first line, and with the
+/// next file if a file cannot be read further.
 pub struct RowStream {
     source: Arc<dyn SequentialBlocks>,
     names: Arc<Positions>,

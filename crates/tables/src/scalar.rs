@@ -47,7 +47,7 @@ impl Mismatch {
                 "has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"
                     .to_owned()
             }
-            Mismatch::Kind(found, expected) => format!("holds {found}, expected {expected}"),
+            Mismatch::Kind(actual, expected) => format!("holds {actual}, expected {expected}"),
         }
     }
 }
@@ -72,7 +72,7 @@ impl ScalarRef<'_> {
             ScalarRef::Text(text) => format!("the text {}", shorten(text)),
             ScalarRef::Bytes(bytes) => format!("{} bytes", bytes.len()),
             ScalarRef::List(_, start, end) => format!("a list of {} elements", end - start),
-            ScalarRef::Other(what) => (*what).to_owned(),
+            ScalarRef::Other(description) => (*description).to_owned(),
         }
     }
 
@@ -173,10 +173,10 @@ pub(crate) fn store<'a>(
     });
     macro_rules! each {
         ($type:ty, $cell:ident => $value:expr) => {
-            for (cell, place) in cells.zip(out.chunks_exact_mut(size_of::<$type>())) {
+            for (cell, slot) in cells.zip(out.chunks_exact_mut(size_of::<$type>())) {
                 let $cell = &cell;
                 let value: $type = $value;
-                place.copy_from_slice(bytemuck::bytes_of(&value));
+                slot.copy_from_slice(bytemuck::bytes_of(&value));
             }
         };
     }
@@ -262,10 +262,7 @@ impl Value for u8 {
 impl<T: Value> sealed::Sealed for Option<T> {}
 impl<T: Value> Value for Option<T> {
     fn from_cell(cell: ScalarRef<'_>) -> Result<Option<T>, Mismatch> {
-        match cell.is_missing() {
-            true => Ok(None),
-            false => T::from_cell(cell).map(Some),
-        }
+        if cell.is_missing() { Ok(None) } else { T::from_cell(cell).map(Some) }
     }
 }
 

@@ -33,7 +33,7 @@ impl SourceFile {
     /// Opens the files of a table, or queries a store for them.
     pub(crate) fn open_all(locations: &[Location]) -> Result<Vec<Arc<SourceFile>>> {
         let numbered: Vec<(usize, &Location)> = locations.iter().enumerate().collect();
-        // Each response of a store takes time.
+        // In parallel, because each response of a store takes time.
         in_parallel(&numbered, MOST_ASKING, |&(number, location)| {
             let size = location.size()?;
             let open = |path| File::open(path).map_err(|source| Error::io(path, "cannot open the file", source));
@@ -158,8 +158,8 @@ impl SourceFile {
     }
 
     /// The error for reading this file in sequence, at this position.
-    pub(crate) fn reading_failed(&self, place: &str, source: io::Error) -> Error {
-        explain(&self.location, place, source)
+    pub(crate) fn reading_failed(&self, position: &str, source: io::Error) -> Error {
+        explain(&self.location, position, source)
     }
 }
 
@@ -177,27 +177,30 @@ pub(crate) fn describe(name: &str, inputs: &[Arc<SourceFile>]) -> String {
     format!("{name}({}{first})", inputs.len())
 }
 
-/// The files that a location stands for: those of its pattern, and of folders those [below](files_below) whose names end
+/// The files of a location: those that match its pattern, and, for folders, those [below](files_below) whose names end
 /// in one of `extensions`.
 pub(crate) fn expand(location: &Location, extensions: &[&str]) -> Result<Vec<Location>> {
     let mut files = Vec::new();
-    for place in location.expand()? {
-        match is_folder(&place)? {
-            true => files.extend(files_below(&place, extensions)?.into_iter().map(|(file, _)| file)),
-            false => files.push(place),
+    for entry in location.expand()? {
+        if is_folder(&entry)? {
+            files.extend(files_below(&entry, extensions)?.into_iter().map(|(file, _)| file))
+        } else {
+            files.push(entry)
         }
     }
-    match files.is_empty() {
-        false => Ok(files),
-        true => Err(Error::missing(format!(
+    if files.is_empty() {
+        Err(Error::missing(format!(
             "{location}: the folder has no file whose name ends in {}",
             extensions.iter().map(|extension| format!("`{extension}`")).collect::<Vec<_>>().join(" or ")
-        ))),
+        )))
+    } else {
+        Ok(files)
     }
 }
 
-/// The files below a folder whose names end in one of `extensions`, each with its name as seen from there. Folders that
-/// begin with `.` or `__` are the business of tools: checkpoints of editors, caches of downloads, what archives carry along.
+/// The files below a folder whose names end in one of `extensions`, each with its path relative to the folder. Folders
+/// that begin with `.` or `__` are skipped, because they belong to tools: editors' checkpoints, download caches,
+/// metadata in archives.
 pub(crate) fn files_below(folder: &Location, extensions: &[&str]) -> Result<Vec<(Location, String)>> {
     let base = folder.to_string();
     let named = folder.list()?.into_iter().filter(|file| ends_in(file, extensions)).map(|file| {
@@ -205,18 +208,18 @@ pub(crate) fn files_below(folder: &Location, extensions: &[&str]) -> Result<Vec<
         let name = name.strip_prefix(&base).unwrap_or(&name).trim_start_matches('/').to_owned();
         (file, name)
     });
-    let of_tools = |name: &str| {
+    let is_hidden = |name: &str| {
         let folders = name.rsplit_once('/').map_or("", |(folders, _)| folders);
         folders.split('/').any(|folder| folder.starts_with('.') || folder.starts_with("__"))
     };
-    Ok(named.filter(|(_, name)| !of_tools(name)).collect())
+    Ok(named.filter(|(_, name)| !is_hidden(name)).collect())
 }
 
 /// Whether this is a folder. In a store, that is a name without an ending for which there is no object.
-pub(crate) fn is_folder(place: &Location) -> Result<bool> {
-    match place.local() {
+pub(crate) fn is_folder(location: &Location) -> Result<bool> {
+    match location.local() {
         Some(path) => Ok(path.is_dir()),
-        None => Ok(!place.name().contains('.') && !place.exists()?),
+        None => Ok(!location.name().contains('.') && !location.exists()?),
     }
 }
 
@@ -229,8 +232,9 @@ pub(crate) fn ends_in(file: &Location, extensions: &[&str]) -> bool {
 /// Reads a whole small file.
 pub(crate) fn read_small(location: &Location, limit: u64) -> Result<Vec<u8>> {
     let size = location.size()?;
-    match size > limit {
-        true => Err(location.error(format!("the file has {size} bytes, expected at most {limit}"))),
-        false => location.read(),
+    if size > limit {
+        Err(location.error(format!("the file has {size} bytes, expected at most {limit}")))
+    } else {
+        location.read()
     }
 }

@@ -126,7 +126,7 @@ macro_rules! table_of_rows {
                 mut self,
                 columns: impl IntoIterator<Item = C>,
             ) -> fulmen_data::Result<Self> {
-                let positions = $crate::column::Positions::of(&self.rows.columns);
+                let positions = $crate::column::Positions::new(&self.rows.columns);
                 let columns: fulmen_data::Result<Vec<usize>> = columns
                     .into_iter()
                     .map(|column| column.into().find(&self.rows.columns, &positions, &self.rows.name))

@@ -38,17 +38,17 @@ enum FieldKind {
 #[derive(Debug)]
 pub struct TableBuilder<T> {
     table: T,
-    wanted: Vec<FieldSpec>,
+    specs: Vec<FieldSpec>,
     fault: Option<String>,
 }
 
 impl<T: Table> TableBuilder<T> {
     pub(crate) fn new(table: T) -> TableBuilder<T> {
-        TableBuilder { table, wanted: Vec::new(), fault: None }
+        TableBuilder { table, specs: Vec::new(), fault: None }
     }
 
     fn push(mut self, name: String, columns: Vec<ColumnRef>, dtype: DType, shape: Vec<usize>, form: FieldKind) -> Self {
-        self.wanted.push(FieldSpec { name, columns, dtype, shape, form, fill: None });
+        self.specs.push(FieldSpec { name, columns, dtype, shape, form, fill: None });
         self
     }
 
@@ -124,8 +124,8 @@ impl<T: Table> TableBuilder<T> {
 
     /// Names the field that was added last; by default it is named like its column.
     pub fn named(mut self, name: impl Into<String>) -> TableBuilder<T> {
-        match self.wanted.last_mut() {
-            Some(wanted) => wanted.name = name.into(),
+        match self.specs.last_mut() {
+            Some(spec) => spec.name = name.into(),
             None => self.fault = Some("`named` names the field before it, but there is none yet".to_owned()),
         }
         self
@@ -134,8 +134,8 @@ impl<T: Table> TableBuilder<T> {
     /// The value for missing ones in the field that was added last. Without it, a row with a missing value is an error
     /// that names its line.
     pub fn fill(mut self, value: f64) -> TableBuilder<T> {
-        match self.wanted.last_mut() {
-            Some(wanted) => wanted.fill = Some(value),
+        match self.specs.last_mut() {
+            Some(spec) => spec.fill = Some(value),
             None => self.fault = Some("`fill` is for the field before it, but there is none yet".to_owned()),
         }
         self
@@ -151,57 +151,55 @@ impl<T: Table> TableBuilder<T> {
             return Err(Error::usage(fault));
         }
         let rows = self.table.rows_mut();
-        let positions = Positions::of(&rows.columns);
-        let mut specs = Vec::with_capacity(self.wanted.len());
-        for wanted in &self.wanted {
-            specs.push(check(wanted, &rows.columns, &positions, &rows.name)?);
+        let positions = Positions::new(&rows.columns);
+        let mut writers = Vec::with_capacity(self.specs.len());
+        for spec in &self.specs {
+            writers.push(check(spec, &rows.columns, &positions, &rows.name)?);
         }
-        for (spec, wanted) in specs.iter_mut().zip(&self.wanted) {
-            if let FieldKind::Label(classes) = &wanted.form {
-                spec.labels = Some(Labels::find(rows, spec.columns[0], classes.as_deref(), spec.fill)?);
+        for (writer, spec) in writers.iter_mut().zip(&self.specs) {
+            if let FieldKind::Label(classes) = &spec.form {
+                writer.labels = Some(Labels::find(rows, writer.columns[0], classes.as_deref(), writer.fill)?);
             }
         }
-        let mut columns: Vec<usize> = specs.iter().flat_map(|spec| spec.columns.iter().copied()).collect();
+        let mut columns: Vec<usize> = writers.iter().flat_map(|writer| writer.columns.iter().copied()).collect();
         columns.sort_unstable();
         columns.dedup();
         rows.select(&columns)?;
-        Ok(TableDataset { table: self.table, specs })
+        Ok(TableDataset { table: self.table, writers })
     }
 }
 
 /// A field, validated against the columns of the table.
-fn check(wanted: &FieldSpec, schema: &[Column], positions: &Positions, place: &str) -> Result<FieldWriter> {
-    let field = Field::new(wanted.name.clone(), wanted.dtype, wanted.shape.clone());
+fn check(spec: &FieldSpec, schema: &[Column], positions: &Positions, table_name: &str) -> Result<FieldWriter> {
+    let field = Field::new(spec.name.clone(), spec.dtype, spec.shape.clone());
     field.elements()?;
     let columns: Vec<usize> =
-        wanted.columns.iter().map(|column| column.find(schema, positions, place)).collect::<Result<_>>()?;
+        spec.columns.iter().map(|column| column.find(schema, positions, table_name)).collect::<Result<_>>()?;
     for &column in &columns {
         let column = &schema[column];
-        let (fits, expected) = match wanted.form {
-            FieldKind::Values => {
-                (column.kind.fits(wanted.dtype), format!("values that can be read as {}", wanted.dtype))
-            }
+        let (is_readable, expected) = match spec.form {
+            FieldKind::Values => (column.kind.fits(spec.dtype), format!("values that can be read as {}", spec.dtype)),
             FieldKind::Array => {
-                (column.kind.fits_array(wanted.dtype), format!("lists whose elements can be read as {}", wanted.dtype))
+                (column.kind.fits_array(spec.dtype), format!("lists whose elements can be read as {}", spec.dtype))
             }
             FieldKind::Label(_) => (Labels::fits(&column.kind), "texts or integers, to number classes by".to_owned()),
         };
-        if !fits {
+        if !is_readable {
             return Err(Error::field(format!(
-                "{place}: column `{}` has the type {}, expected {expected}",
-                column.name, column.found
+                "{table_name}: column `{}` has the type {}, expected {expected}",
+                column.name, column.type_name
             )));
         }
     }
-    if let Some(fill) = wanted.fill {
-        let mut place = vec![0; wanted.dtype.size_in_bytes()];
-        let whole = wanted.dtype.is_float() || fill.fract() == 0.0;
-        let stored = store(std::iter::once(ScalarRef::Missing), wanted.dtype, Some(fill), &mut place);
-        if !whole || stored.is_err() {
+    if let Some(fill) = spec.fill {
+        let mut bytes = vec![0; spec.dtype.size_in_bytes()];
+        let is_representable = spec.dtype.is_float() || fill.fract() == 0.0;
+        let stored = store(std::iter::once(ScalarRef::Missing), spec.dtype, Some(fill), &mut bytes);
+        if !is_representable || stored.is_err() {
             return Err(Error::field(format!("field `{field}` cannot be filled with {fill}")));
         }
     }
-    Ok(FieldWriter { field, columns, array: matches!(wanted.form, FieldKind::Array), labels: None, fill: wanted.fill })
+    Ok(FieldWriter { field, columns, array: matches!(spec.form, FieldKind::Array), labels: None, fill: spec.fill })
 }
 
 /// A writer for one field.
@@ -227,11 +225,11 @@ impl FieldWriter {
             return Ok(());
         }
         if self.array {
-            let written = write_array(&row.cell(column), (dtype, &self.field.shape), self.fill, out);
+            let written = write_array(&row.cell(column), dtype, &self.field.shape, self.fill, out);
             return written.map_err(|mismatch| (column, mismatch));
         }
-        for (&column, place) in self.columns.iter().zip(out.chunks_exact_mut(dtype.size_in_bytes())) {
-            store(std::iter::once(row.cell(column)), dtype, self.fill, place).map_err(|mismatch| (column, mismatch))?;
+        for (&column, bytes) in self.columns.iter().zip(out.chunks_exact_mut(dtype.size_in_bytes())) {
+            store(std::iter::once(row.cell(column)), dtype, self.fill, bytes).map_err(|mismatch| (column, mismatch))?;
         }
         Ok(())
     }
@@ -240,12 +238,13 @@ impl FieldWriter {
 /// Writes a list, or bytes.
 fn write_array(
     cell: &ScalarRef<'_>,
-    (dtype, shape): (DType, &[usize]),
+    dtype: DType,
+    shape: &[usize],
     fill: Option<f64>,
     out: &mut [u8],
 ) -> Result<(), Mismatch> {
     match *cell {
-        ScalarRef::List(values, start, end) => store_list(values, (start, end), (dtype, shape), fill, out),
+        ScalarRef::List(values, start, end) => store_list(values, start, end, dtype, shape, fill, out),
         ScalarRef::Bytes(bytes) if bytes.len() == out.len() => {
             out.copy_from_slice(bytes);
             Ok(())
@@ -263,14 +262,14 @@ fn write_array(
 #[derive(Debug)]
 pub struct TableDataset<T> {
     table: T,
-    specs: Vec<FieldWriter>,
+    writers: Vec<FieldWriter>,
 }
 
 impl<T> TableDataset<T> {
     /// The names of the classes of a label field, in the order of their indices; none if the labels are integers
     /// without names.
     pub fn classes(&self, field: &str) -> Option<&[String]> {
-        self.specs.iter().find(|spec| spec.field.name == field)?.labels.as_ref()?.names()
+        self.writers.iter().find(|writer| writer.field.name == field)?.labels.as_ref()?.names()
     }
 
     /// The table.
@@ -285,13 +284,13 @@ impl<T: Table> Dataset for TableDataset<T> {
     }
 
     fn fields(&self) -> Vec<Field> {
-        self.specs.iter().map(|spec| spec.field.clone()).collect()
+        self.writers.iter().map(|writer| writer.field.clone()).collect()
     }
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
         let row = sample.timed(Stage::Decode, || self.table.rows().lease(index))?;
-        for (field, spec) in self.specs.iter().enumerate() {
-            spec.write(&row, sample.field_mut(field)?).map_err(|(column, mismatch)| {
+        for (field, writer) in self.writers.iter().enumerate() {
+            writer.write(&row, sample.field_mut(field)?).map_err(|(column, mismatch)| {
                 let name = self.table.rows().columns.get(column).map_or("?", |column| column.name.as_str());
                 // The origin, which precedes the message about a sample, has the file and the line.
                 Error::field(format!("column `{name}` {}", mismatch.message()))
@@ -305,14 +304,14 @@ impl<T: Table> Dataset for TableDataset<T> {
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        for spec in &self.specs {
-            fingerprint.add("field", spec.field.to_string());
-            for &column in &spec.columns {
+        for writer in &self.writers {
+            fingerprint.add("field", writer.field.to_string());
+            for &column in &writer.columns {
                 fingerprint.add("column", (column as u64).to_le_bytes());
             }
-            fingerprint.add("array", [u8::from(spec.array)]);
-            fingerprint.add("fill", spec.fill.map_or(String::new(), |fill| fill.to_string()));
-            if let Some(labels) = &spec.labels {
+            fingerprint.add("array", [u8::from(writer.array)]);
+            fingerprint.add("fill", writer.fill.map_or(String::new(), |fill| fill.to_string()));
+            if let Some(labels) = &writer.labels {
                 fingerprint.add("label", "");
                 labels.names().into_iter().flatten().for_each(|name| fingerprint.add("class", name));
             }

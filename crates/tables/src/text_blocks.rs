@@ -39,7 +39,7 @@ pub(crate) trait Format: Send + Sync + Sized + 'static {
 pub(crate) struct IndexedFile {
     pub(crate) input: Arc<SourceFile>,
     /// The content of a small file.
-    kept: Option<Vec<u8>>,
+    content: Option<Vec<u8>>,
     parts: Vec<Part>,
 }
 
@@ -72,8 +72,8 @@ impl IndexedFile {
                 "line {line}: a record from here on has more than {LONGEST} bytes; are line ends missing?"
             )));
         }
-        match &self.kept {
-            Some(kept) => Ok(kept[start as usize..end as usize].into()),
+        match &self.content {
+            Some(content) => Ok(content[start as usize..end as usize].into()),
             None => Ok(self.input.read_range(start, (end - start) as usize)?.into()),
         }
     }
@@ -88,14 +88,14 @@ pub(crate) fn index<T: Send>(
 ) -> Result<Vec<(IndexedFile, T)>> {
     let keep = inputs.iter().map(|input| input.size()).fold(0, u64::saturating_add) <= keep_below;
     in_parallel(inputs, cores(), |input| {
-        let kept = if keep { Some(input.read_range(0, input.size() as usize)?) } else { None };
-        let mut file = IndexedFile { input: Arc::clone(input), kept: None, parts: Vec::new() };
-        let found = match &kept {
-            Some(kept) => find(&mut file, &mut &kept[..])?,
+        let content = if keep { Some(input.read_range(0, input.size() as usize)?) } else { None };
+        let mut file = IndexedFile { input: Arc::clone(input), content: None, parts: Vec::new() };
+        let value = match &content {
+            Some(content) => find(&mut file, &mut &content[..])?,
             None => find(&mut file, &mut input.reader()?)?,
         };
         file.parts.shrink_to_fit();
-        Ok((IndexedFile { kept, ..file }, found))
+        Ok((IndexedFile { content, ..file }, value))
     })
 }
 
@@ -127,7 +127,7 @@ impl<F: Format> BlockSource for TextBlocks<F> {
         self.files.iter().flat_map(|file| file.parts.iter().map(|part| part.rows as usize)).collect()
     }
 
-    fn place(&self, block: usize) -> Option<RowOrigin> {
+    fn row_origin(&self, block: usize) -> Option<RowOrigin> {
         let (file, part) = self.find(block);
         let Part { line, in_lines, .. } = file.parts[part];
         in_lines.then(|| RowOrigin::new(&file.input, RowNumbers::Lines(line)))
@@ -189,7 +189,7 @@ mod tests {
             assert_eq!((&*file.read(0).unwrap(), &*file.read(1).unwrap()), (&b"a\nb\n\n"[..], &b"c\nd\n"[..]));
             assert!(file.parts.iter().all(|part| part.in_lines));
         }
-        let mut file = IndexedFile { input, kept: None, parts: Vec::new() };
+        let mut file = IndexedFile { input, content: None, parts: Vec::new() };
         [(0, 1), (5, 4)].into_iter().for_each(|(start, line)| file.push(start, line, 9));
         assert!(!file.parts[0].in_lines);
     }

@@ -76,10 +76,10 @@ impl ByteLevelBpe {
     where
         I: IntoIterator<Item: AsRef<str> + Send, IntoIter: Send>,
     {
-        let least = 256 + self.special_tokens.len();
-        if self.vocab_size < least {
+        let minimum = 256 + self.special_tokens.len();
+        if self.vocab_size < minimum {
             return Err(Error::usage(format!(
-                "a vocabulary of {} tokens is too small for 256 bytes and {} special tokens; use at least {least}",
+                "a vocabulary of {} tokens is too small for 256 bytes and {} special tokens; use at least {minimum}",
                 self.vocab_size,
                 self.special_tokens.len()
             )));
@@ -87,9 +87,10 @@ impl ByteLevelBpe {
         let bytes = ByteLevel::new(false, true, true);
         let mut tokenizer = tokenizers::Tokenizer::new(BPE::default());
         tokenizer.with_decoder(Some(bytes));
-        match self.single_digits {
-            true => tokenizer.with_pre_tokenizer(Some(Sequence::new(vec![Digits::new(true).into(), bytes.into()]))),
-            false => tokenizer.with_pre_tokenizer(Some(bytes)),
+        if self.single_digits {
+            tokenizer.with_pre_tokenizer(Some(Sequence::new(vec![Digits::new(true).into(), bytes.into()])))
+        } else {
+            tokenizer.with_pre_tokenizer(Some(bytes))
         };
         let special: Vec<AddedToken> = self.special_tokens.iter().map(|token| AddedToken::from(token, true)).collect();
         let trainer = BpeTrainer::builder()
@@ -104,11 +105,11 @@ impl ByteLevelBpe {
         if let Some(template) = &self.template {
             let ids = (0..).zip(&self.special_tokens).map(|(id, token)| (token.clone(), id));
             let mut processing = TemplateProcessing::builder();
-            processing.try_single(template.as_str()).map_err(|why| {
-                Error::usage(format!("{template:?} is not a template such as \"<s> $A </s>\": {why}"))
+            processing.try_single(template.as_str()).map_err(|error| {
+                Error::usage(format!("{template:?} is not a template such as \"<s> $A </s>\": {error}"))
             })?;
             let processing = processing.special_tokens(ids.collect::<Vec<(String, u32)>>()).build();
-            let processing = processing.map_err(|why| Error::usage(format!("the template {template:?}: {why}")))?;
+            let processing = processing.map_err(|error| Error::usage(format!("the template {template:?}: {error}")))?;
             tokenizer.with_post_processor(Some(processing));
         }
         Tokenizer::from_bytes(tokenizer.to_string(false).map_err(Error::new)?.as_bytes())

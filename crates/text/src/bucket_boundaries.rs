@@ -169,15 +169,15 @@ impl Row<'_> {
         let middle = range.start + range.len() / 2;
         let (length, samples) = self.steps[middle];
         let mut best = low;
-        let mut least = u128::MAX;
+        let mut lowest = u128::MAX;
         for before in low..=high.min(middle - 1) {
             let cost = self.costs[before] + u128::from(length) * u128::from(samples - self.steps[before].1);
-            if cost < least {
-                (best, least) = (before, cost);
+            if cost < lowest {
+                (best, lowest) = (before, cost);
             }
         }
-        if least < self.next[middle] {
-            (self.next[middle], self.before[middle]) = (least, best as u32);
+        if lowest < self.next[middle] {
+            (self.next[middle], self.before[middle]) = (lowest, best as u32);
         }
         self.solve(range.start..middle, low, best);
         self.solve(middle + 1..range.end, best, high);
@@ -211,7 +211,7 @@ mod tests {
     use fulmen_data::SampleRng;
 
     /// The minimum over all choices of boundaries among the lengths.
-    fn least(lengths: &[usize], distinct: &[usize], count: usize) -> u128 {
+    fn lowest_cost(lengths: &[usize], distinct: &[usize], count: usize) -> u128 {
         let mut best = u128::MAX;
         for choice in 0u32..1 << distinct.len() {
             let boundaries: Vec<usize> =
@@ -245,7 +245,7 @@ mod tests {
             for count in 1..6 {
                 let chosen = choose_boundaries(&lengths, count).unwrap();
                 assert!(chosen.lengths().len() <= count);
-                assert_eq!(positions(&chosen), least(&lengths, &distinct, count), "{lengths:?} into {count}");
+                assert_eq!(positions(&chosen), lowest_cost(&lengths, &distinct, count), "{lengths:?} into {count}");
                 assert_eq!(chosen.samples().iter().sum::<u64>(), lengths.len() as u64);
             }
         }

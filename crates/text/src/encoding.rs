@@ -85,14 +85,15 @@ impl Encoding {
         let ascending = self.starts.windows(2).all(|pair| pair[0] < pair[1]);
         let inside = self.starts.first().is_none_or(|&first| first > 0)
             && self.starts.last().is_none_or(|&last| last < self.len() + usize::from(self.next.is_some()));
-        match ascending && inside {
-            true => Ok(()),
-            false => Err(Error::usage(format!(
+        if ascending && inside {
+            Ok(())
+        } else {
+            Err(Error::usage(format!(
                 "an encoding of {} ids has documents that begin at {:?}; the places must ascend, from 1 on and within \
                  the ids, or right behind them where the next token is known",
                 self.len(),
                 self.starts
-            ))),
+            )))
         }
     }
 }
@@ -126,7 +127,7 @@ pub enum Side {
 /// # Errors
 /// More tokens than `length`.
 pub fn pad_to(ids: &[u32], length: usize, pad_id: u32, side: Side) -> Result<(Vec<u32>, Vec<bool>)> {
-    let first = place(ids.len(), length, side)?;
+    let first = first_position(ids.len(), length, side)?;
     let (mut padded, mut mask) = (vec![pad_id; length], vec![false; length]);
     padded[first..first + ids.len()].copy_from_slice(ids);
     mask[first..first + ids.len()].fill(true);
@@ -134,7 +135,7 @@ pub fn pad_to(ids: &[u32], length: usize, pad_id: u32, side: Side) -> Result<(Ve
 }
 
 /// The position of the first of `tokens` tokens in a sample of `length`, with the padding on one side.
-pub(super) fn place(tokens: usize, length: usize, padding: Side) -> Result<usize> {
+pub(super) fn first_position(tokens: usize, length: usize, padding: Side) -> Result<usize> {
     let Some(rest) = length.checked_sub(tokens) else {
         return Err(Error::usage(format!(
             "a text has {tokens} tokens, more than the {length} of a sample; let the tokenizer truncate it \

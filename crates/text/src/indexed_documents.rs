@@ -73,14 +73,15 @@ impl<S: Source<Item: AsRef<[u32]>>> IndexedDocuments<S> {
         tokens.extend(self.separator);
         let start = document.checked_sub(1).map_or(0, |before| self.ends[before]);
         let counted = self.ends[document] - start;
-        match tokens.len() as u64 == counted {
-            true => Ok(tokens),
-            false => Err(Error::new(format!(
+        if tokens.len() as u64 == counted {
+            Ok(tokens)
+        } else {
+            Err(Error::new(format!(
                 "{}: {} tokens, but {counted} when they were counted; the same document must give the same tokens each \
                  time",
                 self.source.origin(index),
                 tokens.len()
-            ))),
+            )))
         }
     }
 }

@@ -100,12 +100,13 @@ impl MaskedLanguageModel {
                 self.probability, self.mask_share, self.random_share
             )));
         }
-        match (self.mask_id as usize) < self.vocab_size {
-            true => Ok(()),
-            false => Err(Error::usage(format!(
+        if (self.mask_id as usize) < self.vocab_size {
+            Ok(())
+        } else {
+            Err(Error::usage(format!(
                 "the mask token {} is not in the vocabulary of {}",
                 self.mask_id, self.vocab_size
-            ))),
+            )))
         }
     }
 
@@ -124,26 +125,23 @@ impl MaskedLanguageModel {
         let mut labels = vec![IGNORE_INDEX; encoding.len()];
         // The word of the previous token, and whether it was chosen.
         let mut last: (Option<u32>, bool) = (None, false);
-        for (place, label) in labels.iter_mut().enumerate() {
-            let id = encoding.ids[place];
-            let added = encoding.special.get(place).copied().unwrap_or(false);
+        for (position, label) in labels.iter_mut().enumerate() {
+            let id = encoding.ids[position];
+            let added = encoding.special.get(position).copied().unwrap_or(false);
             if added || self.special_ids.binary_search(&id).is_ok() {
                 last = (None, false);
                 continue;
             }
-            let word = if self.whole_words { encoding.words[place] } else { None };
-            let chosen = match word.is_some() && last.0 == word {
-                true => last.1,
-                false => random.bernoulli(self.probability),
-            };
+            let word = if self.whole_words { encoding.words[position] } else { None };
+            let chosen = if word.is_some() && last.0 == word { last.1 } else { random.bernoulli(self.probability) };
             last = (word, chosen);
             if chosen {
                 *label = token_label(id)?;
                 let fate = random.uniform(0.0, 1.0);
                 if fate < self.mask_share {
-                    encoding.ids[place] = self.mask_id;
+                    encoding.ids[position] = self.mask_id;
                 } else if fate < self.mask_share + self.random_share {
-                    encoding.ids[place] = random.below(self.vocab_size) as u32;
+                    encoding.ids[position] = random.below(self.vocab_size) as u32;
                 }
             }
         }

@@ -107,14 +107,14 @@ impl<T: TokenStore> PackedDocuments<T> {
         let blocks: Vec<usize> = pieces.iter().map(|piece| room.take(piece.length)).collect();
         // A counting sort: the pieces of a block keep their order.
         let count = blocks.iter().max().map_or(0, |last| last + 1);
-        let mut places = vec![0; count + 1];
-        blocks.iter().for_each(|&block| places[block + 1] += 1);
-        (0..count).for_each(|block| places[block + 1] += places[block]);
-        self.ends = places[1..].to_vec();
+        let mut block_ends = vec![0; count + 1];
+        blocks.iter().for_each(|&block| block_ends[block + 1] += 1);
+        (0..count).for_each(|block| block_ends[block + 1] += block_ends[block]);
+        self.ends = block_ends[1..].to_vec();
         self.pieces = vec![Piece { start: 0, length: 0 }; pieces.len()];
         for (piece, block) in pieces.into_iter().zip(blocks) {
-            self.pieces[places[block]] = piece;
-            places[block] += 1;
+            self.pieces[block_ends[block]] = piece;
+            block_ends[block] += 1;
         }
         self
     }
@@ -127,40 +127,40 @@ impl<T: TokenStore> PackedDocuments<T> {
 
 /// The parts of a document that go into blocks: the start and the length of each.
 pub(super) fn parts(document: u64, length: usize, long: LongDocuments) -> impl Iterator<Item = (u64, u32)> {
-    let kept = match long {
+    let tokens = match long {
         LongDocuments::Split => document,
         LongDocuments::Truncate => document.min(length as u64),
     };
-    (0..kept).step_by(length).map(move |start| (start, (kept - start).min(length as u64) as u32))
+    (0..tokens).step_by(length).map(move |start| (start, (tokens - start).min(length as u64) as u32))
 }
 
 /// The free space of blocks as a tree of maxima: a leaf is a block, and a node has the maximum below it.
 struct FreeSpace {
-    leaves: usize,
-    most: Vec<u32>,
+    leaf_count: usize,
+    max_free: Vec<u32>,
 }
 
 impl FreeSpace {
     /// `blocks` empty blocks of `length`.
     fn new(blocks: usize, length: u32) -> FreeSpace {
-        let leaves = blocks.next_power_of_two();
-        FreeSpace { leaves, most: vec![length; 2 * leaves] }
+        let leaf_count = blocks.next_power_of_two();
+        FreeSpace { leaf_count, max_free: vec![length; 2 * leaf_count] }
     }
 
     /// Takes this much space from the first block that has it. One exists, because there are as many blocks as pieces.
     fn take(&mut self, length: u32) -> usize {
         let mut node = 1;
-        while node < self.leaves {
+        while node < self.leaf_count {
             node *= 2;
-            if self.most[node] < length {
+            if self.max_free[node] < length {
                 node += 1;
             }
         }
-        let block = node - self.leaves;
-        self.most[node] -= length;
+        let block = node - self.leaf_count;
+        self.max_free[node] -= length;
         while node > 1 {
             node /= 2;
-            self.most[node] = self.most[2 * node].max(self.most[2 * node + 1]);
+            self.max_free[node] = self.max_free[2 * node].max(self.max_free[2 * node + 1]);
         }
         block
     }

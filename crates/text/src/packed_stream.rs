@@ -184,9 +184,9 @@ impl Block {
 
     /// Adds a document or a part of one.
     fn push(&mut self, tokens: &[u32], begins: bool) {
-        let place = self.encoding.len();
-        if begins && place > 0 {
-            self.encoding.starts.push(place);
+        let start = self.encoding.len();
+        if begins && start > 0 {
+            self.encoding.starts.push(start);
         }
         self.encoding.ids.extend_from_slice(tokens);
     }
@@ -268,8 +268,8 @@ impl<T> Blocks<T> {
     /// Puts a document into the first block with enough space.
     fn place(&mut self, origin: &str, tokens: &[u32], open: usize) {
         let fits = |block: &Block| block.encoding.len() + tokens.len() <= self.options.length;
-        let at = match self.open.iter().position(fits) {
-            Some(at) => at,
+        let index = match self.open.iter().position(fits) {
+            Some(index) => index,
             None => {
                 if self.open.len() == open {
                     self.closed.extend(self.open.pop_front());
@@ -278,9 +278,9 @@ impl<T> Blocks<T> {
                 self.open.len() - 1
             }
         };
-        self.open[at].push(tokens, true);
-        if self.open[at].encoding.len() == self.options.length {
-            self.closed.extend(self.open.remove(at));
+        self.open[index].push(tokens, true);
+        if self.open[index].encoding.len() == self.options.length {
+            self.closed.extend(self.open.remove(index));
         }
     }
 }

@@ -37,17 +37,17 @@ impl<T: Send + 'static> Prefetch<T> {
             let work = move || {
                 for (item, result) in receiver {
                     // If the stream is dropped, no one waits for the result.
-                    let _ = result.send(make(item));
+                    let _ = result.send(compute(item));
                 }
             };
             let spawned = thread::Builder::new().name(format!("fulmen-text-{number}")).spawn(work);
-            spawned.map(|_| sender).map_err(|why| Error::runtime("starting a thread that makes documents", why))
+            spawned.map(|_| sender).map_err(|error| Error::runtime("starting a thread that makes documents", error))
         };
         let threads = (0..threads).map(spawn).collect::<Result<_>>()?;
         Ok(Prefetch { items: Some(items), threads, next: 0, pending: VecDeque::new() })
     }
 
-    fn pull(&mut self) -> Option<Result<StreamItem<Deferred<T>>>> {
+    fn next_deferred(&mut self) -> Option<Result<StreamItem<Deferred<T>>>> {
         let item = self.items.as_mut()?.next();
         if item.is_none() {
             self.items = None;
@@ -58,7 +58,7 @@ impl<T: Send + 'static> Prefetch<T> {
     /// Sends work to the threads.
     fn fill(&mut self) {
         while self.pending.len() < EACH * self.threads.len()
-            && let Some(item) = self.pull()
+            && let Some(item) = self.next_deferred()
         {
             let pending = item.map(|StreamItem { index, origin, item }| {
                 let (sender, receiver) = sync_channel(1);
@@ -77,23 +77,26 @@ impl<T: Send + 'static> Iterator for Prefetch<T> {
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.threads.is_empty() {
-            return Some(self.pull()?.and_then(|StreamItem { index, origin, item }| finish(index, origin, make(item))));
+            return Some(
+                self.next_deferred()?
+                    .and_then(|StreamItem { index, origin, item }| finish(index, origin, compute(item))),
+            );
         }
         self.fill();
         Some(self.pending.pop_front()?.and_then(|StreamItem { index, origin, item }| {
-            let made = item.recv().unwrap_or_else(|_| Err(Error::panic("a thread that makes documents has ended")));
-            finish(index, origin, made)
+            let result = item.recv().unwrap_or_else(|_| Err(Error::panic("a thread that makes documents has ended")));
+            finish(index, origin, result)
         }))
     }
 }
 
-fn make<T>(item: Deferred<T>) -> Result<T> {
+fn compute<T>(item: Deferred<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(|| item.make()))
         .unwrap_or_else(|payload| Err(panicked("the stream panicked", payload)))
 }
 
-fn finish<T>(index: u64, origin: String, made: Result<T>) -> Result<StreamItem<T>> {
-    match made {
+fn finish<T>(index: u64, origin: String, result: Result<T>) -> Result<StreamItem<T>> {
+    match result {
         Ok(item) => Ok(StreamItem { index, origin, item }),
         Err(error) => Err(error.at_sample(index, Some(origin))),
     }

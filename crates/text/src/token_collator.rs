@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::encoding::place;
+use super::encoding::first_position;
 use super::masking::token_label;
 use super::{Encoding, MaskedLanguageModel, Side};
 use fulmen_data::{
@@ -35,7 +35,7 @@ pub enum CausalLabels {
 /// | `attention_mask` | `bool[length]`: true where there is a token, false for padding | always |
 /// | `token_type_ids` | `i32[length]`: which text of a pair | [`token_type_ids`](TokenCollator::token_type_ids) |
 /// | `segment_ids` | `i32[length]`: which document, from 1; 0 for padding | [`documents`](TokenCollator::documents) |
-/// | `position_ids` | `i32[length]`: the place within its document | [`documents`](TokenCollator::documents) |
+/// | `position_ids` | `i32[length]`: the position within its document | [`documents`](TokenCollator::documents) |
 /// | `labels` | `i32[length]` | [`causal`](TokenCollator::causal), [`masked`](TokenCollator::masked) |
 ///
 /// `attention_mask` is a mask for `fulmen_nn`'s attention after a reshape to `[batch, 1, 1, length]`. Padding has the
@@ -176,9 +176,9 @@ impl TokenCollator {
         let length = match sample.fields().get(first) {
             Some(Field { shape, .. }) if shape.len() == 1 => shape[0],
             other => {
-                let found = other.map_or("there is none".to_owned(), |field| format!("it is {field}"));
+                let actual = other.map_or("there is none".to_owned(), |field| format!("it is {field}"));
                 return Err(Error::field(format!(
-                    "field {first} should hold the tokens as {}, but {found}; give TokenCollator::fields to the \
+                    "field {first} should hold the tokens as {}, but {actual}; give TokenCollator::fields to the \
                      dataset, and their position to `write`",
                     self.field("input_ids")
                 )));
@@ -188,30 +188,30 @@ impl TokenCollator {
             encoding.truncate(length, side);
         }
         let tokens = encoding.len();
-        let start = place(tokens, length, self.padding)?;
+        let start = first_position(tokens, length, self.padding)?;
         // Before the ids are written, because masking changes them.
         let labels = self.make_labels(&mut encoding, sample)?;
 
         let mut values = Values { sample, field: first, start };
-        values.write(token_label(self.pad_id)?, tokens, |place| token_label(encoding.ids[place]))?;
-        let mask: Vec<bool> = (0..length).map(|place| (start..start + tokens).contains(&place)).collect();
+        values.write(token_label(self.pad_id)?, tokens, |position| token_label(encoding.ids[position]))?;
+        let mask: Vec<bool> = (0..length).map(|position| (start..start + tokens).contains(&position)).collect();
         values.sample.write_slice::<bool>(first + 1, &mask)?;
         values.field += 1;
         if self.token_types {
             let types = &encoding.type_ids;
-            values.write(0, tokens, |place| token_label(types.get(place).copied().unwrap_or(0)))?;
+            values.write(0, tokens, |position| token_label(types.get(position).copied().unwrap_or(0)))?;
         }
         if self.documents {
             let starts = &encoding.starts;
-            let before = |place: usize| starts.partition_point(|&start| start <= place);
-            values.write(0, tokens, |place| Ok(before(place) as i32 + 1))?;
-            values.write(0, tokens, |place| {
-                let document = before(place).checked_sub(1).map_or(0, |last| starts[last]);
-                Ok((place - document) as i32)
+            let before = |position: usize| starts.partition_point(|&start| start <= position);
+            values.write(0, tokens, |position| Ok(before(position) as i32 + 1))?;
+            values.write(0, tokens, |position| {
+                let document = before(position).checked_sub(1).map_or(0, |last| starts[last]);
+                Ok((position - document) as i32)
             })?;
         }
         if let Some(labels) = labels {
-            values.write(IGNORE_INDEX, tokens, |place| Ok(labels[place]))?;
+            values.write(IGNORE_INDEX, tokens, |position| Ok(labels[position]))?;
         }
         Ok(())
     }
@@ -301,8 +301,8 @@ impl Values<'_, '_> {
             )));
         }
         values.fill(padding);
-        for (place, slot) in values[self.start..self.start + tokens].iter_mut().enumerate() {
-            *slot = value(place)?;
+        for (index, slot) in values[self.start..self.start + tokens].iter_mut().enumerate() {
+            *slot = value(index)?;
         }
         self.field += 1;
         Ok(())

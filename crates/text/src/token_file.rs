@@ -65,8 +65,8 @@ impl TokenFileWriter {
         let path = path.as_ref().to_owned();
         let documents = Documents::new(vocab_size)?;
         let mut file = temporary_file(&path)?;
-        let begun = file.write_all(&[0; DATA]);
-        begun.map_err(|source| Error::io(&path, "cannot create the token file", source))?;
+        let written = file.write_all(&[0; DATA]);
+        written.map_err(|source| Error::io(&path, "cannot create the token file", source))?;
         let file = BufWriter::with_capacity(1 << 20, file);
         Ok(TokenFileWriter { path, file, documents, crc: 0, bytes: Vec::new(), failed: false })
     }
@@ -204,9 +204,9 @@ impl TokenFile {
         let size = metadata.len();
         let head = Head::read(&mut file, size, &path)?;
         // The size is already checked against the file.
-        let (at, size) = head.ends_at;
+        let (offset, size) = head.ends_at;
         let mut ends = vec![0; size as usize];
-        file.read_exact_at(&mut ends, at).map_err(io)?;
+        file.read_exact_at(&mut ends, offset).map_err(io)?;
         let documents = head.documents(&ends, &path)?;
         Ok(TokenFile { inner: Arc::new(Inner { path, file, head, documents }) })
     }
@@ -253,12 +253,12 @@ impl TokenStore for TokenFile {
         documents.decode(&bytes, tokens);
         match tokens.iter().position(|&token| token as usize >= head.vocab_size) {
             None => Ok(()),
-            Some(place) => Err(Error::file(
+            Some(index) => Err(Error::file(
                 path,
                 format!(
                     "token {} is {}, outside its vocabulary of {}: the file is damaged; create it again",
-                    start + place as u64,
-                    tokens[place],
+                    start + index as u64,
+                    tokens[index],
                     head.vocab_size
                 ),
             )),

@@ -132,9 +132,10 @@ fn type_text(dtype: Dtype, length: u64) -> String {
 
 /// Rejects positions out of range.
 pub(super) fn check_range(start: u64, count: usize, tokens: u64) -> Result<()> {
-    match start.checked_add(count as u64).is_some_and(|end| end <= tokens) {
-        true => Ok(()),
-        false => Err(Error::usage(format!("there are no {count} tokens from {start} on; there are {tokens} in all"))),
+    if start.checked_add(count as u64).is_some_and(|end| end <= tokens) {
+        Ok(())
+    } else {
+        Err(Error::usage(format!("there are no {count} tokens from {start} on; there are {tokens} in all")))
     }
 }
 
@@ -196,8 +197,8 @@ impl Head {
             Some((info.dtype, length as u64, data + info.data_offsets.0 as u64))
         };
         let (width, num_tokens, tokens_at, documents, ends_at) = match (tensor("tokens"), tensor("ends")) {
-            (Some((Dtype::U16, tokens, start)), Some((Dtype::U64, ends, at))) => (2, tokens, start, ends, at),
-            (Some((Dtype::U32, tokens, start)), Some((Dtype::U64, ends, at))) => (4, tokens, start, ends, at),
+            (Some((Dtype::U16, tokens, start)), Some((Dtype::U64, ends, end))) => (2, tokens, start, ends, end),
+            (Some((Dtype::U32, tokens, start)), Some((Dtype::U64, ends, end))) => (4, tokens, start, ends, end),
             _ => {
                 let expected = "the tensors `tokens` of u16[n] or u32[n] and `ends` of u64[m]";
                 return Err(format!("not a token file: it should have {expected}"));
@@ -212,12 +213,13 @@ impl Head {
         }
         let metadata = |key: &str| header.metadata().as_ref().and_then(|texts| texts.get(key));
         let vocabulary = metadata(VOCAB_SIZE).ok_or("not a token file: its metadata has no `vocab_size`")?;
-        let fits = vocabulary.parse().ok().and_then(|size| Documents::new(size).ok());
-        let Some(Documents { vocab_size, .. }) = fits.filter(|documents| documents.width == width) else {
+        let layout = vocabulary.parse().ok().and_then(|size| Documents::new(size).ok());
+        let Some(Documents { vocab_size, .. }) = layout.filter(|layout| layout.width == width) else {
             return Err(format!("it has {width} bytes a token, which do not fit its vocabulary of {vocabulary}"));
         };
-        let damaged =
-            |what: &str| format!("the checksum of {what} is missing or wrong: the file is damaged; create it again");
+        let damaged = |region: &str| {
+            format!("the checksum of {region} is missing or wrong: the file is damaged; create it again")
+        };
         let sums = metadata(CHECKSUMS).and_then(|sums| serde_json::from_str::<Checksums>(sums).ok());
         let sums = sums.ok_or_else(|| damaged("all of it"))?;
         if sums.metadata.get(VOCAB_SIZE) != Some(&crc32c(vocabulary.as_bytes())) {
@@ -240,7 +242,7 @@ impl Head {
         let mut bytes = vec![0; 1 << 18];
         for Tensor { name, ty, bytes: size, checksum } in &self.tensors {
             let (mut crc, mut left) = (crc32c(ty.as_bytes()), *size);
-            // Until the bytes end, not as many as the header claims.
+            // In pieces of limited size, because a damaged header may claim any number of bytes.
             while left > 0 {
                 let part = &mut bytes[..left.min(1 << 18) as usize];
                 file.read_exact(part).map_err(|source| Error::io(path, "cannot read the token file", source))?;
@@ -262,15 +264,16 @@ impl Head {
     pub(super) fn documents(&self, ends: &[u8], path: &Path) -> Result<Documents> {
         let ends: Vec<u64> = ends.as_chunks().0.iter().map(|end| u64::from_le_bytes(*end)).collect();
         let ascending = ends.first().is_none_or(|&end| end > 0) && ends.windows(2).all(|pair| pair[0] < pair[1]);
-        match ascending && ends.last().copied().unwrap_or(0) == self.num_tokens {
-            true => Ok(Documents { width: self.width, vocab_size: self.vocab_size, separator: None, ends }),
-            false => Err(Error::file(
+        if ascending && ends.last().copied().unwrap_or(0) == self.num_tokens {
+            Ok(Documents { width: self.width, vocab_size: self.vocab_size, separator: None, ends })
+        } else {
+            Err(Error::file(
                 path,
                 format!(
                     "the ends of its documents do not ascend to its {} tokens; the file is damaged",
                     self.num_tokens
                 ),
-            )),
+            ))
         }
     }
 }

@@ -53,8 +53,8 @@ impl<S> Tokenized<S> {
 /// Adds how `T` is tokenized.
 fn add_input<T: TextInput>(tokenizer: &Tokenizer, fingerprint: &mut Fingerprint) {
     tokenizer.fingerprint(fingerprint);
-    let known = [TypeId::of::<String>(), TypeId::of::<&'static str>(), TypeId::of::<(String, String)>()];
-    if !known.contains(&TypeId::of::<T>()) {
+    let built_in = [TypeId::of::<String>(), TypeId::of::<&'static str>(), TypeId::of::<(String, String)>()];
+    if !built_in.contains(&TypeId::of::<T>()) {
         fingerprint.add_function::<T>("text input");
     }
 }

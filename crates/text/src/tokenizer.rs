@@ -89,8 +89,8 @@ impl Tokenizer {
     fn new(bytes: &[u8], path: Option<PathBuf>) -> Result<Tokenizer, String> {
         let inner = catch_quietly(|| tokenizers::Tokenizer::from_bytes(bytes))
             .unwrap_or_else(|message| Err(format!("the tokenizers crate panicked: {message}").into()));
-        let mut inner = inner.map_err(|why| {
-            format!("not a tokenizer.json of Hugging Face's tokenizers, version 0.22 or before: {why}")
+        let mut inner = inner.map_err(|error| {
+            format!("not a tokenizer.json of Hugging Face's tokenizers, version 0.22 or before: {error}")
         })?;
         if let ModelWrapper::BPE(model) = inner.get_model()
             && let Some(dropout) = model.dropout.filter(|&dropout| dropout > 0.0)
@@ -101,7 +101,7 @@ impl Tokenizer {
             ));
         }
         inner.with_padding(None);
-        inner.with_truncation(None).map_err(|why| why.to_string())?;
+        inner.with_truncation(None).map_err(|error| error.to_string())?;
         let largest = inner.get_vocab(true).into_values().max();
         let vocab_size = largest.map_or(0, |id| id as usize + 1);
         if vocab_size > i32::MAX as usize {
@@ -223,21 +223,25 @@ impl Tokenizer {
     }
 
     fn encode_input(&self, input: EncodeInput<'_>, text: &str) -> Result<Encoding> {
-        let encode = || match self.words {
-            true => self.inner.encode(input, self.special_tokens),
-            // Without offsets into the text, which are not needed.
-            false => self.inner.encode_fast(input, self.special_tokens),
+        let encode = || {
+            if self.words {
+                self.inner.encode(input, self.special_tokens)
+            } else {
+                // Without offsets into the text, which are not needed.
+                self.inner.encode_fast(input, self.special_tokens)
+            }
         };
         let encoding = catch_quietly(encode)
             .unwrap_or_else(|message| Err(format!("the tokenizers crate panicked: {message}").into()))
-            .map_err(|why| Error::new(format!("{self:?} cannot encode the text {:?}: {why}", Shortened(text))))?;
+            .map_err(|error| Error::new(format!("{self:?} cannot encode the text {:?}: {error}", Shortened(text))))?;
         let (types, special) = (encoding.get_type_ids(), encoding.get_special_tokens_mask());
         Ok(Encoding {
             ids: encoding.get_ids().to_vec(),
             type_ids: if types.iter().any(|&id| id != 0) { types.to_vec() } else { Vec::new() },
-            special: match special.contains(&1) {
-                true => special.iter().map(|&special| special != 0).collect(),
-                false => Vec::new(),
+            special: if special.contains(&1) {
+                special.iter().map(|&special| special != 0).collect()
+            } else {
+                Vec::new()
             },
             words: if self.words { encoding.get_word_ids().to_vec() } else { Vec::new() },
             ..Encoding::default()

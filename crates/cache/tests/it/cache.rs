@@ -116,25 +116,25 @@ fn a_cache_holds_what_the_first_epochs_would_have_read() {
 
     // The second time, nothing is read, and the dataset need not exist.
     data.count();
-    let again = small(&data, folder.path()).variants(3).open().unwrap();
+    let cached = small(&data, folder.path()).variants(3).open().unwrap();
     let without = CachedDataset::open(folder.path()).unwrap();
     without.advise(Access::Random).unwrap();
     without.populate().unwrap();
     assert_eq!(data.count(), 0);
-    assert_eq!(epochs(again, 1), epochs(without, 1));
+    assert_eq!(epochs(cached, 1), epochs(without, 1));
 }
 
 #[test]
 fn the_files_are_the_same_for_any_number_of_workers() {
-    let made = [0, 1, 2, 7].map(|workers| {
+    let caches = [0, 1, 2, 7].map(|workers| {
         let folder = tempfile::tempdir().unwrap();
         small(&Noise::new(57), folder.path()).variants(2).workers(workers).open().unwrap();
         files_of(folder.path())
     });
     // 114 rows in parts of 10, and the manifest.
-    assert_eq!(made[0].len(), 13);
-    for other in &made[1..] {
-        assert!(*other == made[0]);
+    assert_eq!(caches[0].len(), 13);
+    for other in &caches[1..] {
+        assert!(*other == caches[0]);
     }
 }
 
@@ -145,8 +145,8 @@ fn the_estimate_is_the_size_of_the_files() {
     let estimate = builder.estimate().unwrap();
     assert!(!folder.path().join("x").exists() && fs::read_dir(folder.path()).unwrap().next().is_none());
     let events = Arc::new(Mutex::new(vec![]));
-    let told = Arc::clone(&events);
-    builder.on_event(move |event| told.lock().unwrap().push(event)).open().unwrap();
+    let recorder = Arc::clone(&events);
+    builder.on_event(move |event| recorder.lock().unwrap().push(event)).open().unwrap();
     let parts = files_of(folder.path()).into_iter().filter(|(name, _)| name.ends_with(".arrow"));
     assert_eq!(estimate.bytes, parts.map(|(_, bytes)| bytes.len() as u64).sum::<u64>());
     assert_eq!((estimate.parts, estimate.missing_parts, estimate.sample_bytes), (12, 12, SAMPLE));
@@ -172,10 +172,10 @@ fn a_sample_that_cannot_be_read_stops_it_and_the_next_run_goes_on() {
         let error = CachedDataset::open(folder.path()).unwrap_err().to_string();
         assert!(error.contains(" of 6 parts; make it again"), "{error}");
 
-        let there = cache_info(folder.path()).unwrap().remove(0);
-        assert!(!there.is_complete());
-        let finished = there.estimate.parts - there.estimate.missing_parts;
-        assert!(finished >= 3, "{}", there.estimate);
+        let entry = cache_info(folder.path()).unwrap().remove(0);
+        assert!(!entry.is_complete());
+        let finished = entry.estimate.parts - entry.estimate.missing_parts;
+        assert!(finished >= 3, "{}", entry.estimate);
         data.bad.clear();
         data.count();
         let cached = small(&data, folder.path()).workers(workers).open().unwrap();
@@ -213,13 +213,13 @@ fn what_differs_is_said_and_a_new_cache_stands_beside_the_old() {
     let expected = "is a cache of something else: version: was `v1`, is `v2`; source: was `noise`, is `louder noise`;";
     assert!(text.contains(expected), "{text}");
 
-    let told = Arc::new(Mutex::new(vec![]));
-    let events = Arc::clone(&told);
+    let recorded = Arc::new(Mutex::new(vec![]));
+    let events = Arc::clone(&recorded);
     let builder = small(&other, folder.path()).on_event(move |event| events.lock().unwrap().push(event));
     let other_cache = builder.open().unwrap();
     let differences =
         ["version: was `v1`, is ``", "source: was `noise`, is `louder noise`"].map(str::to_owned).to_vec();
-    assert_eq!(told.lock().unwrap()[0], CacheEvent::Differs { differences });
+    assert_eq!(recorded.lock().unwrap()[0], CacheEvent::Differs { differences });
     let infos = cache_info(folder.path()).unwrap();
     assert_eq!(infos.len(), 2);
     assert!(infos.iter().any(|info| info.depends_on.contains(&"source: `louder noise`".to_owned())), "{infos:?}");
@@ -265,14 +265,14 @@ fn a_dataset_that_cannot_say_what_it_depends_on_is_refused() {
 fn damage_is_found_named_and_repaired() {
     let folder = tempfile::tempdir().unwrap();
     let data = Noise::new(60);
-    let made = small(&data, folder.path()).open().unwrap();
+    let cache = small(&data, folder.path()).open().unwrap();
     let sound = files_of(folder.path());
     let total: u64 = sound.iter().filter(|(name, _)| name != "cache.json").map(|(_, bytes)| bytes.len() as u64).sum();
-    let mut seen = vec![];
-    assert_eq!(verify_cache(folder.path(), |read, of| seen.push((read, of))).unwrap(), total);
-    assert_eq!(seen.last(), Some(&(total, total)));
+    let mut calls = vec![];
+    assert_eq!(verify_cache(folder.path(), |read, total| calls.push((read, total))).unwrap(), total);
+    assert_eq!(calls.last(), Some(&(total, total)));
 
-    let part = |number: usize| made.path().join(format!("part-{number:05}.arrow"));
+    let part = |number: usize| cache.path().join(format!("part-{number:05}.arrow"));
     let write = |path: &Path, bytes: &[u8]| {
         // Parts are read-only.
         fs::remove_file(path).unwrap();
@@ -311,28 +311,28 @@ fn damage_is_found_named_and_repaired() {
 #[test]
 fn what_cannot_be_read_is_not_removed() {
     let folder = tempfile::tempdir().unwrap();
-    let made = small(&Noise::new(60), folder.path()).open().unwrap();
-    let at = |name: &str| made.path().join(name);
+    let cache = small(&Noise::new(60), folder.path()).open().unwrap();
+    let path_of = |name: &str| cache.path().join(name);
     let other = small(&Noise::new(20), &folder.path().join("0")).open().unwrap();
     let damaged = other.path().join("part-00000.arrow");
     fs::remove_file(&damaged).unwrap();
     fs::write(&damaged, "").unwrap();
     fs::rename(other.path(), folder.path().join("0123456789abcdef")).unwrap();
-    fs::remove_file(at("part-00001.arrow")).unwrap();
+    fs::remove_file(path_of("part-00001.arrow")).unwrap();
     // A link to itself cannot be opened, like an unreadable file for users other than root.
     for name in ["part-00003.arrow", "cache.json"] {
-        let kept = at("kept");
-        fs::rename(at(name), &kept).unwrap();
-        std::os::unix::fs::symlink(name, at(name)).unwrap();
+        let kept = path_of("kept");
+        fs::rename(path_of(name), &kept).unwrap();
+        std::os::unix::fs::symlink(name, path_of(name)).unwrap();
         for error in [repair_cache(folder.path()).unwrap_err(), verify_cache(folder.path(), |_, _| {}).unwrap_err()] {
             assert!(error.is_file() && error.to_string().contains(name), "{error}");
             assert!(!error.to_string().contains("damaged"), "{error}");
         }
-        assert!(at(name).is_symlink() && folder.path().join("0123456789abcdef/part-00000.arrow").exists());
-        fs::rename(&kept, at(name)).unwrap();
+        assert!(path_of(name).is_symlink() && folder.path().join("0123456789abcdef/part-00000.arrow").exists());
+        fs::rename(&kept, path_of(name)).unwrap();
     }
     let removed = repair_cache(folder.path()).unwrap();
-    assert_eq!(removed, [folder.path().join("0123456789abcdef/part-00000.arrow"), at("part-00001.arrow")]);
+    assert_eq!(removed, [folder.path().join("0123456789abcdef/part-00000.arrow"), path_of("part-00001.arrow")]);
 }
 
 #[test]
@@ -357,8 +357,8 @@ fn caches_of_another_release_are_left_alone() {
 fn a_damaged_manifest_is_an_error_with_its_file() {
     let folder = tempfile::tempdir().unwrap();
     let data = Noise::new(20);
-    let made = small(&data, folder.path()).open().unwrap();
-    let manifest = made.path().join("cache.json");
+    let cache = small(&data, folder.path()).open().unwrap();
+    let manifest = cache.path().join("cache.json");
     let text = fs::read_to_string(&manifest).unwrap();
     for (from, to, expected) in [
         ("\"format\": 1", "\"format\": 3", "it has the format 3, this release reads 1"),
@@ -415,13 +415,13 @@ fn what_lies_beside_a_cache_is_left_alone() {
     let check = || foreign.iter().all(|(name, content)| fs::read_to_string(path.join(name)).unwrap() == *content);
     assert!(cache_info(path).unwrap_err().is_not_found() && clear_cache(path).unwrap_err().is_not_found());
     assert!(clear_cache(path.join("app")).unwrap_err().to_string().contains("it is not a manifest of a cache"));
-    let made = small(&Noise::new(20), path).open().unwrap();
+    let cache = small(&Noise::new(20), path).open().unwrap();
     assert_eq!(cache_info(path).unwrap().len(), 1);
     assert_eq!(CachedDataset::open(path).unwrap().len(), 20);
     verify_cache(path, |_, _| {}).unwrap();
     assert!(repair_cache(path).unwrap().is_empty() && check());
     // A folder with another name is a cache because of its manifest.
-    fs::rename(made.path(), path.join("mine")).unwrap();
+    fs::rename(cache.path(), path.join("mine")).unwrap();
     assert_eq!(CachedDataset::open(path.join("mine")).unwrap().len(), 20);
     clear_cache(path).unwrap();
     assert!(!path.join("mine").exists() && check());
@@ -452,8 +452,8 @@ fn a_cache_without_its_manifest_does_not_interfere_and_can_be_cleared() {
 #[test]
 fn repairing_what_is_sound_writes_nothing() {
     let folder = tempfile::tempdir().unwrap();
-    let made = small(&Noise::new(20), folder.path()).open().unwrap();
-    let number = || fs::metadata(made.path().join("cache.json")).map(|file| file.ino()).unwrap();
+    let cache = small(&Noise::new(20), folder.path()).open().unwrap();
+    let number = || fs::metadata(cache.path().join("cache.json")).map(|file| file.ino()).unwrap();
     let before = number();
     assert!(repair_cache(folder.path()).unwrap().is_empty());
     assert_eq!(number(), before);
@@ -606,9 +606,9 @@ fn what_changes_while_another_process_makes_the_cache_is_refused() {
         let changed = Arc::clone(&changed);
         Changing(data.clone(), move || changed.load(Ordering::Relaxed)).cache(folder.path())
     };
-    let made = builder().open().unwrap();
-    fs::remove_file(made.path().join("cache.json")).unwrap();
-    let other = fs::File::open(made.path().join("cache.lock")).unwrap();
+    let cache = builder().open().unwrap();
+    fs::remove_file(cache.path().join("cache.json")).unwrap();
+    let other = fs::File::open(cache.path().join("cache.lock")).unwrap();
     fs4::FileExt::lock(&other).unwrap();
     let (mut other, change) = (Some(other), Arc::clone(&changed));
     data.count();
@@ -797,17 +797,17 @@ fn pyarrow_reads_the_same_values() {
     }
 
     let text = fs::read_to_string(reference.join("cache.json")).unwrap();
-    let seen: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(seen["parts"].as_array().unwrap().len(), parts.len());
+    let output: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(output["parts"].as_array().unwrap().len(), parts.len());
     let loader = DataLoader::builder(cached.clone()).batch_size(13).build().unwrap();
     let batches: Vec<HostBatch> = (0..2).map(|epoch| loader.epoch(epoch).next().unwrap().unwrap()).collect();
     let column = |name: &str| {
-        let parts = seen["parts"].as_array().unwrap().iter();
+        let parts = output["parts"].as_array().unwrap().iter();
         parts.flat_map(|part| part["columns"][name]["values"].as_array().unwrap().clone()).collect::<Vec<_>>()
     };
     let bytes: Vec<u64> = column("image").iter().map(|v| v.as_u64().unwrap()).collect();
-    let ours = |field| batches.iter().flat_map(move |batch| batch.field_bytes(field).unwrap().to_vec());
-    assert_eq!(bytes, ours(0).map(u64::from).collect::<Vec<_>>());
+    let bytes_of = |field| batches.iter().flat_map(move |batch| batch.field_bytes(field).unwrap().to_vec());
+    assert_eq!(bytes, bytes_of(0).map(u64::from).collect::<Vec<_>>());
     let labels: Vec<i64> = column("label").iter().map(|v| v.as_i64().unwrap()).collect();
     assert_eq!(labels, (0..13).chain(0..13).collect::<Vec<_>>());
     let real: Vec<String> = column("real").iter().map(|v| v.as_str().unwrap().to_owned()).collect();
@@ -815,7 +815,7 @@ fn pyarrow_reads_the_same_values() {
     let weights: Vec<f64> = column("weight").iter().map(|v| v.as_f64().unwrap()).collect();
     let expected = batches.iter().flat_map(|batch| batch.values::<f64>(3).unwrap().to_vec());
     assert_eq!(weights, expected.collect::<Vec<_>>());
-    let last = &seen["parts"][2];
+    let last = &output["parts"][2];
     assert_eq!(last["columns"]["image"]["type"], "extension<arrow.fixed_shape_tensor[value_type=uint8, shape=[3,7]]>");
     assert_eq!(last["columns"]["label"]["type"], "int32");
     assert_eq!(last["columns"]["real"]["type"], "fixed_size_binary[2]");

@@ -15,11 +15,11 @@ use crate::{
 /// A shard that is sent in two parts.
 const LARGE: [Divided<'static>; 1] = [("embedding", Dtype::U64, &[700, 1000], &[1, 1])];
 
-/// A place in a bucket of a server that asks for no keys.
-pub(super) fn store(url: &str, place: &str, give_up_after: Duration) -> Arc<dyn Store> {
+/// A location in a bucket of a server that asks for no keys.
+pub(super) fn store(url: &str, location: &str, give_up_after: Duration) -> Arc<dyn Store> {
     let options = StoreOptions::new().read_ahead(2, 5 << 20).give_up_after(give_up_after);
-    let options = if place.starts_with("gs://") {
-        // The library's own way around keys: without a signature it only reads.
+    let options = if location.starts_with("gs://") {
+        // The library's option for stores without keys works only for reading, because it does not sign.
         let key = serde_json::json!({
             "gcs_base_url": url, "disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": "",
         });
@@ -27,21 +27,22 @@ pub(super) fn store(url: &str, place: &str, give_up_after: Duration) -> Arc<dyn 
     } else {
         options.set("aws_endpoint_url", url).set("aws_skip_signature", "true")
     };
-    Arc::new(CloudStore::new(Location::from(place).with_options(options)))
+    Arc::new(CloudStore::new(Location::from(location).with_options(options)))
 }
 
 fn newest_step(store: &Arc<dyn Store>, tensors: &[Divided<'_>]) -> Option<u64> {
-    newest(store, |found| read_all(found, tensors).map(|()| found.manifest().run.step)).unwrap().0
+    newest(store, |checkpoint| read_all(checkpoint, tensors).map(|()| checkpoint.manifest().run.step)).unwrap().0
 }
 
-/// All that is done with checkpoints, at an empty place in a bucket.
-pub(super) fn check_place(store: &Arc<dyn Store>, place: &str) {
+/// Checks all operations on checkpoints at an empty location in a bucket.
+pub(super) fn check_location(store: &Arc<dyn Store>, location: &str) {
     assert!(list(store).unwrap().is_empty());
     for step in 1..=3 {
         let tensors: &[Divided<'_>] = if step == 3 { &LARGE } else { &SMALL };
         write(store, step, tensors, 2).unwrap();
     }
-    let (step, skipped) = newest(store, |found| read_all(found, &LARGE).map(|()| found.manifest().run.step)).unwrap();
+    let (step, skipped) =
+        newest(store, |checkpoint| read_all(checkpoint, &LARGE).map(|()| checkpoint.manifest().run.step)).unwrap();
     assert_eq!(step, Some(3), "{skipped:?}");
     let checkpoint = Checkpoint::open(store.clone(), "step_3").unwrap();
     assert!(verify(&checkpoint).is_empty());
@@ -54,17 +55,17 @@ pub(super) fn check_place(store: &Arc<dyn Store>, place: &str) {
     let writer = CheckpointWriter::new(store.clone(), "step_4").unwrap();
     write_process(&writer, &SMALL, 0, 2).unwrap();
     remove_unfinished(store).unwrap();
-    let names: Vec<String> = list(store).unwrap().into_iter().map(|one| one.name).collect();
+    let names: Vec<String> = list(store).unwrap().into_iter().map(|listed| listed.name).collect();
     assert_eq!(names, ["step_3", "step_2", "merged"]);
     let error = Checkpoint::open(store.clone(), "step_1").unwrap_err();
-    assert!(error.is_not_found() && error.to_string().starts_with(&format!("{place}/step_1: ")), "{error}");
+    assert!(error.is_not_found() && error.to_string().starts_with(&format!("{location}/step_1: ")), "{error}");
 }
 
 #[test]
 fn checkpoints_are_written_read_merged_copied_and_removed_in_a_bucket() {
     let server = S3::start(|_| Answer::Serve);
-    for place in ["s3://b/run", "gs://g/deep/run"] {
-        check_place(&store(&server.url(), place, Duration::from_secs(60)), place);
+    for location in ["s3://b/run", "gs://g/deep/run"] {
+        check_location(&store(&server.url(), location, Duration::from_secs(60)), location);
     }
     assert_eq!(server.uploads(), 0);
     assert!(server.seen().iter().any(|request| request.query("partNumber").is_some()));
@@ -74,9 +75,9 @@ fn checkpoints_are_written_read_merged_copied_and_removed_in_a_bucket() {
 struct Faults {
     answer: Answer,
     first: usize,
-    /// Of the requests from the first on: that one alone, or all.
+    /// Whether all requests from the first on fail, or only the first.
     all: bool,
-    seen: usize,
+    requests: usize,
 }
 
 fn faulty() -> (S3, Arc<Mutex<Option<Faults>>>) {
@@ -84,8 +85,8 @@ fn faulty() -> (S3, Arc<Mutex<Option<Faults>>>) {
     let shared = faults.clone();
     let server = S3::start(move |_: &Request| match &mut *shared.lock().unwrap() {
         Some(faults) => {
-            faults.seen += 1;
-            let fails = faults.seen > faults.first && (faults.all || faults.seen == faults.first + 1);
+            faults.requests += 1;
+            let fails = faults.requests > faults.first && (faults.all || faults.requests == faults.first + 1);
             if fails { faults.answer } else { Answer::Serve }
         }
         None => Answer::Serve,
@@ -97,12 +98,13 @@ const ANSWERS: [Answer; 5] = [
     Answer::Status(500),
     Answer::Status(429),
     Answer::Cut(7),
-    // The answer to what was done is lost; the connection breaks and nothing is done.
+    // The request is executed, but its answer is lost; the connection is cut before the request is executed.
     Answer::Lose,
     Answer::LoseLate(Duration::ZERO),
 ];
 
-/// Each of these answers to a server of its own, at the same time: most of the time is waits between attempts.
+/// Runs with each of these answers on a separate server, all at the same time, because most of the time is spent
+/// waiting.
 fn for_each(answers: &[Answer], check: impl Fn(Answer, &S3, &Mutex<Option<Faults>>) + Sync) {
     std::thread::scope(|scope| {
         for &answer in answers {
@@ -120,11 +122,11 @@ fn a_request_that_fails_once_is_made_again() {
     for_each(&ANSWERS, |answer, server, faults| {
         let store = store(&server.url(), "s3://b/run", Duration::from_secs(60));
         for first in 0.. {
-            *faults.lock().unwrap() = Some(Faults { answer, first, all: false, seen: 0 });
+            *faults.lock().unwrap() = Some(Faults { answer, first, all: false, requests: 0 });
             write(&store, first as u64, &SMALL, 1).unwrap_or_else(|error| panic!("{answer:?} {first}: {error}"));
-            let seen = faults.lock().unwrap().take().unwrap().seen;
+            let requests = faults.lock().unwrap().take().unwrap().requests;
             read_all(&Checkpoint::open(store.clone(), &format!("step_{first}")).unwrap(), &SMALL).unwrap();
-            if seen <= first {
+            if requests <= first {
                 assert!(first >= 4, "{first}");
                 break;
             }
@@ -134,20 +136,21 @@ fn a_request_that_fails_once_is_made_again() {
 
 /// Lets all requests from a number on fail, for each number, while step 2 is written.
 fn fails_from_any_request_on(answer: Answer, server: &S3, faults: &Mutex<Option<Faults>>, tensors: &[Divided<'_>]) {
-    let place = "s3://b/run";
-    let [store, patient] = [20, 60_000].map(|ms| store(&server.url(), place, Duration::from_millis(ms)));
+    let location = "s3://b/run";
+    let [store, patient] = [20, 60_000].map(|ms| store(&server.url(), location, Duration::from_millis(ms)));
     write(&patient, 1, tensors, 1).unwrap();
     let mut failed = 0;
     for first in 0.. {
-        *faults.lock().unwrap() = Some(Faults { answer, first, all: true, seen: 0 });
+        *faults.lock().unwrap() = Some(Faults { answer, first, all: true, requests: 0 });
         let result = write(&store, 2, tensors, 1);
-        let seen = faults.lock().unwrap().take().unwrap().seen;
-        // Whatever was said, what loads has the right bits. A commit whose answer was lost was done.
+        let requests = faults.lock().unwrap().take().unwrap().requests;
+        // Whatever `write` returns, a checkpoint that loads has the right bits. A commit whose answer was lost took
+        // effect.
         let step = newest_step(&patient, tensors);
         let Err(error) = result else {
             assert_eq!(step, Some(2));
             // An error after the manifest is written is not a failure.
-            if seen <= first {
+            if requests <= first {
                 break;
             }
             crate::remove(&patient, "step_2").unwrap();
@@ -155,7 +158,7 @@ fn fails_from_any_request_on(answer: Answer, server: &S3, faults: &Mutex<Option<
         };
         let text = error.to_string();
         assert!(step == Some(1) || answer == Answer::Lose && step == Some(2), "{answer:?} {first}: {step:?} {text}");
-        assert!(text.starts_with(place) && text.contains("given up after") && text.contains("check that"), "{text}");
+        assert!(text.starts_with(location) && text.contains("given up after") && text.contains("check that"), "{text}");
         crate::remove(&patient, "step_2").unwrap();
         failed += 1;
     }

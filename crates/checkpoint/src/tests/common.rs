@@ -22,7 +22,7 @@ pub(crate) const SMALL: [Divided<'static>; 4] = [
     ("empty", Dtype::F32, &[0, 3], &[1, 1]),
 ];
 
-/// The bytes of the element of a tensor at a position: no two near each other are alike.
+/// The bytes of a tensor's element at a position. Neighboring elements differ.
 pub(crate) fn element(name: &str, dtype: Dtype, position: u64) -> Vec<u8> {
     let mixed = (position + name.len() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed.to_le_bytes()[8 - dtype.bitsize() / 8..].to_vec()
@@ -62,7 +62,7 @@ pub(crate) fn pieces(shape: &[u64], counts: &[u64]) -> Vec<Rectangle> {
     pieces
 }
 
-/// Writes the shards of one process of several: every so-manieth part is its own.
+/// Writes the shard of one process of `processes`: every `processes`-th part, starting with part `process`.
 pub(crate) fn write_process(
     writer: &CheckpointWriter,
     tensors: &[Divided<'_>],
@@ -75,12 +75,12 @@ pub(crate) fn write_process(
             parts.push(Part::slice(*name, *dtype, *shape, rectangle));
         }
     }
-    let own: Vec<Part> = parts.into_iter().skip(process).step_by(processes).collect();
-    let mut shard = writer.shard(&format!("shard_{process}.safetensors"), own)?;
+    let own_parts: Vec<Part> = parts.into_iter().skip(process).step_by(processes).collect();
+    let mut shard = writer.shard(&format!("shard_{process}.safetensors"), own_parts)?;
     while let Some(part) = shard.next_part() {
         let (name, dtype, shape, _) = tensors.iter().find(|tensor| tensor.0 == part.name()).unwrap();
         let bytes = expected(name, *dtype, shape, part.rectangle());
-        // In pieces that fit nothing.
+        // In pieces that match neither blocks nor elements.
         for piece in bytes.chunks(777_777) {
             shard.write(piece)?;
         }

@@ -1,4 +1,4 @@
-//! A byte that flipped, a file that is cut short or missing, a newer version: each an error, and an older checkpoint loads.
+//! Flipped bytes, truncated or missing files, and newer versions: each is an error, and an older checkpoint loads.
 
 use std::fs;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn two(folder: &Path) -> Arc<dyn Store> {
     store
 }
 
-/// Loads the newest: that must be the older one, and the error of the newer one is given.
+/// Loads the newest valid checkpoint, which must be the older one, and returns the error of the newer one.
 fn older_loads(store: &Arc<dyn Store>) -> Error {
     let load = |checkpoint: &Checkpoint| read_all(checkpoint, &SMALL).map(|()| checkpoint.manifest().run.step);
     let (loaded, mut skipped) = newest(store, load).unwrap();
@@ -36,22 +36,22 @@ fn every_byte_that_flips_is_found_and_an_older_checkpoint_loads() {
         let path = folder.path().join("step_2").join(file);
         let whole = fs::read(&path).unwrap();
         let header = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
-        for at in 0..whole.len() {
+        for index in 0..whole.len() {
             let mut bytes = whole.clone();
-            bytes[at] ^= 1 << (at % 8);
+            bytes[index] ^= 1 << (index % 8);
             fs::write(&path, bytes).unwrap();
             let error = older_loads(&store);
             let part = match file {
                 "manifest.json" => "manifest.json",
-                _ if at < header => "the header",
+                _ if index < header => "the header",
                 _ => "of the tensor `",
             };
             let text = error.to_string();
-            assert!(error.is_damaged() && text.contains(file) && text.contains(part), "{at}: {text}");
+            assert!(error.is_damaged() && text.contains(file) && text.contains(part), "{index}: {text}");
             if file != "manifest.json" {
                 let checkpoint = Checkpoint::open(store.clone(), "step_2").unwrap();
                 let damaged = verify(&checkpoint);
-                assert!(matches!(&damaged[..], [one] if one.to_string() == text), "{at}: {damaged:?}");
+                assert!(matches!(&damaged[..], [error] if error.to_string() == text), "{index}: {damaged:?}");
             }
         }
         fs::write(&path, whole).unwrap();
@@ -86,7 +86,8 @@ fn a_shard_that_is_missing_is_named_and_the_only_good_checkpoint_is_kept() {
     write(&store, 3, &SMALL, 1).unwrap();
     assert_eq!(prune(&store, &Keep { last: 1, ..Keep::default() }).unwrap(), ["step_1"]);
     assert!(!folder.path().join("step_1").exists());
-    let listed: Vec<_> = list(&store).unwrap().into_iter().map(|one| (one.name, one.checkpoint.is_ok())).collect();
+    let listed: Vec<_> =
+        list(&store).unwrap().into_iter().map(|listed| (listed.name, listed.checkpoint.is_ok())).collect();
     assert_eq!(listed, [("step_3".to_owned(), true), ("step_2".to_owned(), false)]);
 }
 

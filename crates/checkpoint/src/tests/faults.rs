@@ -1,4 +1,4 @@
-//! A disk that is full and a permission that is lost, at any byte.
+//! A full disk or a lost permission at any byte.
 
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
@@ -25,8 +25,8 @@ fn failing(folder: &Path, bytes: u64, kind: ErrorKind, unreadable: &'static str)
 
 impl Failing {
     fn take(&self, bytes: u64) -> io::Result<()> {
-        let taken = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
-        taken.map(drop).map_err(|_| self.kind.into())
+        let result = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        result.map(drop).map_err(|_| self.kind.into())
     }
 }
 
@@ -87,7 +87,8 @@ fn a_write_that_fails_at_any_byte_leaves_the_older_checkpoint_and_no_file_behind
             assert!(text.contains("step_2") && text.contains("cannot write") && text.contains(advice), "{text}");
             assert_eq!(error.is_disk_full(), kind == ErrorKind::StorageFull);
             let (step, _) =
-                newest(&store, |found| read_all(found, &SMALL).map(|()| found.manifest().run.step)).unwrap();
+                newest(&store, |checkpoint| read_all(checkpoint, &SMALL).map(|()| checkpoint.manifest().run.step))
+                    .unwrap();
             assert_eq!(step, Some(1));
             let left = std::fs::read_dir(folder.path().join("step_2")).unwrap();
             assert!(left.flatten().all(|entry| !fulmen_durable::is_temporary(&entry.path())));
@@ -114,7 +115,8 @@ fn a_checkpoint_that_may_no_longer_be_read_is_named_and_an_older_one_loads() {
     write(&store, 1, &SMALL, 2).unwrap();
     write(&store, 2, &SMALL, 2).unwrap();
     let store: Arc<dyn Store> = Arc::new(failing(folder.path(), 0, ErrorKind::PermissionDenied, "step_2"));
-    let (step, skipped) = newest(&store, |found| read_all(found, &SMALL).map(|()| found.manifest().run.step)).unwrap();
+    let (step, skipped) =
+        newest(&store, |checkpoint| read_all(checkpoint, &SMALL).map(|()| checkpoint.manifest().run.step)).unwrap();
     assert_eq!((step, skipped.len()), (Some(1), 1));
     let text = skipped[0].to_string();
     assert!(text.contains("step_2") && text.contains("cannot read") && text.contains("permissions"), "{text}");

@@ -16,7 +16,7 @@ const TENSORS: [Divided<'static>; 2] =
     [("fc.weight", Dtype::F32, &[100, 1000], &[4, 1]), ("trainer/step", Dtype::I32, &[], &[])];
 
 fn step_of(store: &Arc<dyn Store>) -> u64 {
-    let load = |found: &Checkpoint| read_all(found, &TENSORS).map(|()| found.manifest().run.step);
+    let load = |checkpoint: &Checkpoint| read_all(checkpoint, &TENSORS).map(|()| checkpoint.manifest().run.step);
     newest(store, load).unwrap().0.unwrap_or_default()
 }
 
@@ -64,15 +64,15 @@ fn a_writer_that_is_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_g
         assert!((reached + 1..=reached + 2).contains(&first), "kill {kill}: {first} after {reached}");
         std::thread::sleep(Duration::from_micros(kill * 7919 % 40_000));
         child.kill().unwrap();
-        // What it still said before it died.
+        // The last step that it reported before it died.
         reached = steps.last().unwrap_or(first);
         child.wait().unwrap();
 
-        for one in list(&store).unwrap() {
-            let files = std::fs::read_dir(folder.path().join(&one.name)).unwrap().count();
-            let expected = match one.checkpoint {
+        for listed in list(&store).unwrap() {
+            let files = std::fs::read_dir(folder.path().join(&listed.name)).unwrap().count();
+            let expected = match listed.checkpoint {
                 Ok(whole) => {
-                    assert!(verify(&whole).is_empty(), "kill {kill}: {}", one.name);
+                    assert!(verify(&whole).is_empty(), "kill {kill}: {}", listed.name);
                     whole.manifest().shards.len() + 1
                 }
                 Err(error) => {

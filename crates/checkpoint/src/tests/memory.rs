@@ -1,4 +1,4 @@
-//! How much memory a merge takes.
+//! The memory that a merge needs.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use crate::{Checkpoint, CheckpointWriter, Dtype, Merge, Part, Rectangle, Run, me
 
 use super::common::local;
 
-/// The most memory that this process ever had, in MB.
+/// The peak memory of this process in MB.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

@@ -1,5 +1,5 @@
-//! A real server of object stores on loopback, which Python's package index has: `moto`. It speaks S3's interface, of which
-//! Google's XML interface is a sibling. A machine without Python, or without the index, says that it skips the test.
+//! A real object store on loopback: `moto`, a package of Python's index. It implements S3's interface, which Google's
+//! XML interface resembles. Without Python or the index, the test is skipped with a message.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -16,8 +16,8 @@ const PACKAGES: [&str; 3] = ["moto[s3]==5.2.5", "flask==3.1.3", "flask-cors==6.0
 const INSTALL: Duration = Duration::from_secs(300);
 const START: Duration = Duration::from_secs(120);
 
-/// The server on a port. To Google's stores the client sends a header without a token where a key asks for none, which `moto`
-/// cannot read.
+/// The server on a port. For Google's stores without authentication, the client sends a header without a token, which
+/// `moto` cannot parse.
 const SERVE: &str = r#"
 import sys
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -30,7 +30,7 @@ def serve(environ, start_response):
 run_simple("127.0.0.1", int(sys.argv[1]), serve, threaded=True)
 "#;
 
-/// A server on loopback, which ends with this.
+/// A server on loopback, which ends when this is dropped.
 pub(crate) struct Server {
     process: Child,
     address: SocketAddr,
@@ -44,16 +44,16 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// A server for a test; `None` where there can be none, which is an error if the environment asks for one.
+    /// A server for a test; `None` if it cannot start, which is an error if the environment requires one.
     pub(crate) fn for_test(test: &str) -> Option<Server> {
-        let why = match Server::start() {
+        let reason = match Server::start() {
             Ok(server) => return Some(server),
-            Err(why) => why,
+            Err(reason) => reason,
         };
         let required = std::env::var_os("FULMEN_TEST_OBJECT_STORES").is_some_and(|set| !set.is_empty() && set != "0");
-        assert!(!required, "FULMEN_TEST_OBJECT_STORES is set, and there is no server: {why}");
-        // Past the test harness, which keeps what a passing test prints to itself.
-        io::stderr().write_all(format!("\nskipped: {test}: {why}\n").as_bytes()).unwrap();
+        assert!(!required, "FULMEN_TEST_OBJECT_STORES is set, and there is no server: {reason}");
+        // Written to stderr directly, because the test harness hides what a passing test prints.
+        io::stderr().write_all(format!("\nskipped: {test}: {reason}\n").as_bytes()).unwrap();
         None
     }
 
@@ -63,7 +63,7 @@ impl Server {
 
     fn start() -> Result<Server, String> {
         let python = environment()?;
-        // Free a moment ago; another process that takes it fails the start.
+        // The port was free a moment ago; if another process takes it, the start fails.
         let address = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let address = address.map_err(|e| e.to_string())?;
         let mut command = Command::new(&python);
@@ -84,7 +84,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Makes a bucket that all may use.
+    /// Creates a public bucket.
     pub(crate) fn make_bucket(&self, name: &str) -> io::Result<()> {
         let mut stream = TcpStream::connect(self.address)?;
         let headers = "x-amz-acl: public-read-write\r\nContent-Length: 0\r\nConnection: close";
@@ -98,20 +98,20 @@ impl Server {
 fn environment() -> Result<PathBuf, String> {
     let exe = std::env::current_exe().map_err(|e| e.to_string())?;
     let folder = exe.ancestors().nth(3).unwrap_or(Path::new(".")).join("object-store-servers");
-    let (python, done) = (folder.join("bin/python"), folder.join("installed"));
-    let wanted = PACKAGES.join(" ");
-    if std::fs::read_to_string(&done).is_ok_and(|found| found == wanted) {
+    let (python, marker) = (folder.join("bin/python"), folder.join("installed"));
+    let packages = PACKAGES.join(" ");
+    if std::fs::read_to_string(&marker).is_ok_and(|installed| installed == packages) {
         return Ok(python);
     }
     finish(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
     finish(
         Command::new(&python).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(PACKAGES),
     )?;
-    std::fs::write(done, wanted).map_err(|e| e.to_string())?;
+    std::fs::write(marker, packages).map_err(|e| e.to_string())?;
     Ok(python)
 }
 
-/// Runs a command to its end, for so long.
+/// Runs a command with a time limit.
 fn finish(command: &mut Command) -> Result<(), String> {
     let name = format!("{command:?}");
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();

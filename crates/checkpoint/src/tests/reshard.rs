@@ -1,4 +1,5 @@
-//! What some processes write, others read in other parts; merged files hold the same; every reader of the format opens them.
+//! Checkpoints are read in other parts than they were written in; merged files have the same values; every reader of
+//! the format opens them.
 
 use std::fs;
 
@@ -36,7 +37,7 @@ fn any_rectangle_is_read_whatever_parts_were_written() {
         }
         assert!(verify(&checkpoint).is_empty());
     }
-    // However they were divided, they hold the same.
+    // The values do not depend on how the tensors were divided.
     let [first, last] = ["step_1", "step_3"].map(|name| Checkpoint::open(store.clone(), name).unwrap());
     let differences = diff(&first, &last).unwrap();
     assert!(matches!(&differences[..], [Difference::Run { name, .. }] if name == "step"), "{differences:?}");
@@ -54,18 +55,18 @@ fn merged_files_and_shards_open_with_every_reader_of_the_format() {
     assert_eq!(files.len(), 4, "{files:?}");
     let index = fs::read_to_string(folder.path().join("several/model.safetensors.index.json")).unwrap();
     let index: serde_json::Value = serde_json::from_str(&index).unwrap();
-    let one = fs::read(folder.path().join("one/model.safetensors")).unwrap();
-    let one = SafeTensors::deserialize(&one).unwrap();
+    let merged = fs::read(folder.path().join("one/model.safetensors")).unwrap();
+    let merged = SafeTensors::deserialize(&merged).unwrap();
     for (name, dtype, shape, _) in TENSORS {
         let whole = expected(name, dtype, shape, &Rectangle::whole(shape));
-        assert!(one.tensor(name).unwrap().data() == whole, "{name}");
+        assert!(merged.tensor(name).unwrap().data() == whole, "{name}");
         let file = index["weight_map"][name].as_str().unwrap();
         let file = fs::read(folder.path().join("several").join(file)).unwrap();
         let view = SafeTensors::deserialize(&file).unwrap();
         assert!(view.tensor(name).unwrap().data() == whole, "{name}");
     }
     assert!(merge(&checkpoint, &*store, "one", &Merge::default()).unwrap_err().is_usage());
-    // A part has a name that says which it is; a whole tensor has its own.
+    // The name of a part includes its rectangle; a whole tensor keeps its name.
     let shards: Vec<Vec<u8>> = (0..3)
         .map(|process| fs::read(folder.path().join(format!("step_1/shard_{process}.safetensors"))).unwrap())
         .collect();
@@ -124,7 +125,7 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
                 while let Some(part) = shard.next_part() {
                     shard.write(&vec![0; part.bytes() as usize]).unwrap();
                 }
-                // As it goes from process to process.
+                // As JSON, the form in which processes exchange it.
                 serde_json::from_str(&serde_json::to_string(&shard.commit().unwrap()).unwrap()).unwrap()
             })
             .collect();
@@ -141,7 +142,7 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
         "the same tensors",
     );
     assert!(Checkpoint::open(store.clone(), "step_1").unwrap_err().is_not_found());
-    // And parts that no shard holds.
+    // Also parts that are in no shard.
     let writer = CheckpointWriter::new(store, "step_1").unwrap();
     for parts in [
         vec![row(3)],

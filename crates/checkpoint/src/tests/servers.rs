@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use super::cloud::{check_place, store};
+use super::cloud::{check_location, store};
 use super::moto::Server;
 
 #[test]
 fn checkpoints_in_buckets_of_a_real_server() {
     let Some(server) = Server::for_test("checkpoints_in_buckets_of_a_real_server") else { return };
-    for place in ["s3://models/run", "gs://weights/deep/run"] {
-        let bucket = place.split('/').nth(2).unwrap();
+    for location in ["s3://models/run", "gs://weights/deep/run"] {
+        let bucket = location.split('/').nth(2).unwrap();
         server.make_bucket(bucket).unwrap();
-        check_place(&store(&server.url(), place, Duration::from_secs(20)), place);
+        check_location(&store(&server.url(), location, Duration::from_secs(20)), location);
     }
 }

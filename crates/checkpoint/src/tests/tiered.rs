@@ -1,4 +1,4 @@
-//! Two levels: memory and a store that fails, waits, or loses what it has.
+//! Two levels: memory, and a store that fails, waits or loses its content.
 
 use std::fs;
 use std::io::{self, Write};
@@ -25,15 +25,15 @@ enum Mode {
 
 /// A store whose behavior tests control.
 #[derive(Clone, Debug)]
-struct Told {
+struct ControlledStore {
     inner: LocalStore,
-    /// How it is, and how many commits wait.
+    /// The current mode, and the number of commits that wait.
     mode: Arc<(Mutex<(Mode, usize)>, Condvar)>,
 }
 
-impl Told {
-    fn new(folder: &Path, mode: Mode) -> Told {
-        Told { inner: LocalStore::new(folder), mode: Arc::new((Mutex::new((mode, 0)), Condvar::new())) }
+impl ControlledStore {
+    fn new(folder: &Path, mode: Mode) -> ControlledStore {
+        ControlledStore { inner: LocalStore::new(folder), mode: Arc::new((Mutex::new((mode, 0)), Condvar::new())) }
     }
 
     fn set(&self, mode: Mode) {
@@ -47,13 +47,13 @@ impl Told {
     }
 }
 
-impl Store for Told {
+impl Store for ControlledStore {
     fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn NewObject>> {
         if self.mode.0.lock().unwrap().0 == Mode::Fails {
             return Err(io::Error::other("the answer was 503"));
         }
         let is_manifest = name.ends_with(MANIFEST);
-        Ok(Box::new(ToldFile { inner: self.inner.create(name, bytes)?, store: self.clone(), is_manifest }))
+        Ok(Box::new(ControlledFile { inner: self.inner.create(name, bytes)?, store: self.clone(), is_manifest }))
     }
     fn read(&self, name: &str, start: u64, into: &mut [u8]) -> io::Result<()> {
         self.inner.read(name, start, into)
@@ -69,13 +69,13 @@ impl Store for Told {
     }
 }
 
-struct ToldFile {
+struct ControlledFile {
     inner: Box<dyn NewObject>,
-    store: Told,
+    store: ControlledStore,
     is_manifest: bool,
 }
 
-impl Write for ToldFile {
+impl Write for ControlledFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.inner.write(bytes)
     }
@@ -84,7 +84,7 @@ impl Write for ToldFile {
     }
 }
 
-impl NewObject for ToldFile {
+impl NewObject for ControlledFile {
     fn commit(self: Box<Self>) -> io::Result<()> {
         let (state, changed) = &*self.store.mode;
         if self.is_manifest {
@@ -99,17 +99,17 @@ impl NewObject for ToldFile {
 
 struct Tiers {
     folder: tempfile::TempDir,
-    far: Told,
+    far: ControlledStore,
     tiered: Arc<TieredStore>,
-    told: Arc<Mutex<Vec<String>>>,
+    messages: Arc<Mutex<Vec<String>>>,
 }
 
 impl Tiers {
     fn new(mode: Mode) -> Tiers {
         let folder = tempfile::tempdir().unwrap();
-        let far = Told::new(&folder.path().join("far"), mode);
-        let (tiered, told) = tiers(folder.path(), &far, Duration::ZERO);
-        Tiers { folder, far, tiered, told }
+        let far = ControlledStore::new(&folder.path().join("far"), mode);
+        let (tiered, messages) = tiers(folder.path(), &far, Duration::ZERO);
+        Tiers { folder, far, tiered, messages }
     }
 
     fn store(&self) -> Arc<dyn Store> {
@@ -117,21 +117,21 @@ impl Tiers {
     }
 
     fn names(&self, level: &str) -> Vec<String> {
-        list(&local(&self.folder.path().join(level))).unwrap().into_iter().map(|one| one.name).collect()
+        list(&local(&self.folder.path().join(level))).unwrap().into_iter().map(|listed| listed.name).collect()
     }
 
     fn newest(&self) -> (Option<u64>, Vec<String>) {
-        let load = |one: &Checkpoint| read_all(one, &SMALL).map(|()| one.manifest().run.step);
+        let load = |checkpoint: &Checkpoint| read_all(checkpoint, &SMALL).map(|()| checkpoint.manifest().run.step);
         let (step, skipped) = newest(&self.store(), load).unwrap();
         (step, skipped.iter().map(ToString::to_string).collect())
     }
 }
 
-fn tiers(folder: &Path, far: &Told, every: Duration) -> (Arc<TieredStore>, Arc<Mutex<Vec<String>>>) {
-    let told: Arc<Mutex<Vec<String>>> = Arc::default();
-    let tell = told.clone();
+fn tiers(folder: &Path, far: &ControlledStore, interval: Duration) -> (Arc<TieredStore>, Arc<Mutex<Vec<String>>>) {
+    let messages: Arc<Mutex<Vec<String>>> = Arc::default();
+    let tell = messages.clone();
     let tell = move |text: &str| tell.lock().unwrap().push(text.to_owned());
-    (Arc::new(TieredStore::new(local(&folder.join("near")), Arc::new(far.clone()), every, tell)), told)
+    (Arc::new(TieredStore::new(local(&folder.join("near")), Arc::new(far.clone()), interval, tell)), messages)
 }
 
 #[test]
@@ -144,12 +144,12 @@ fn a_far_store_that_fails_is_tried_again_and_told_until_all_is_there() {
     let text = error.to_string();
     assert!(error.is_late() && text.contains("/far") && text.contains("/near") && text.contains("0ns"), "{text}");
     assert_eq!(tiers.newest().0, Some(3));
-    // It is in the middle of an attempt, or waits for the next.
-    while tiers.told.lock().unwrap().is_empty() {
+    // The copy is in the middle of an attempt, or waits for the next one.
+    while tiers.messages.lock().unwrap().is_empty() {
         std::thread::yield_now();
     }
-    let told = tiers.told.lock().unwrap()[0].clone();
-    assert!(told.contains("/far/step_") && told.contains("the answer was 503; retrying in 1 s"), "{told}");
+    let message = tiers.messages.lock().unwrap()[0].clone();
+    assert!(message.contains("/far/step_") && message.contains("the answer was 503; retrying in 1 s"), "{message}");
     assert!(tiers.tiered.finish(Duration::ZERO).unwrap_err().to_string().contains("the answer was 503"));
     assert!(tiers.names("far").is_empty());
     assert_eq!(tiers.names("near"), ["step_3", "step_2", "step_1"]);
@@ -182,7 +182,7 @@ fn the_newest_whole_checkpoint_of_both_levels_loads() {
     flip(2);
     let (step, skipped) = tiers.newest();
     assert!(step == Some(2) && skipped.len() == 1 && skipped[0].contains("/near/step_2"), "{skipped:?}");
-    // One that has no copy yet.
+    // A byte flips in a checkpoint that has no copy yet: the older one loads.
     tiers.far.set(Mode::Fails);
     write(&tiers.store(), 3, &SMALL, 2).unwrap();
     assert_eq!(tiers.newest().0, Some(3));
@@ -224,25 +224,26 @@ fn a_checkpoint_that_replaces_another_of_its_name_does_so_in_both() {
     tiers.far.set(Mode::Waits);
     save(2);
     tiers.far.until_one_waits();
-    // Until the manifest is there, the older one is whole; one more replaces what is being copied.
+    // Until the new manifest is copied, the older checkpoint stays complete. A third save replaces the one being
+    // copied.
     assert_eq!(far(), 1);
     save(3);
     assert_eq!(far(), 1);
     tiers.far.set(Mode::Works);
     tiers.tiered.finish(LONG).unwrap();
     assert_eq!((far(), tiers.newest().0), (3, Some(3)));
-    assert!(tiers.told.lock().unwrap().is_empty());
+    assert!(tiers.messages.lock().unwrap().is_empty());
 }
 
 #[test]
 fn what_a_killed_process_did_not_copy_the_next_one_does() {
     let folder = tempfile::tempdir().unwrap();
-    let far = Told::new(&folder.path().join("far"), Mode::Fails);
+    let far = ControlledStore::new(&folder.path().join("far"), Mode::Fails);
     let (tiered, _) = tiers(folder.path(), &far, Duration::ZERO);
     write(&(tiered.clone() as Arc<dyn Store>), 1, &SMALL, 2).unwrap();
     drop(tiered);
     far.set(Mode::Works);
-    // The time between two copies is not waited for at the end.
+    // At the end, the time between two copies is not waited for.
     let (tiered, _) = tiers(folder.path(), &far, Duration::MAX);
     write(&(tiered.clone() as Arc<dyn Store>), 2, &SMALL, 2).unwrap();
     tiered.finish(LONG).unwrap();

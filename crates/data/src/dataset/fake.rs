@@ -28,7 +28,7 @@ use crate::{Dataset, Error, Field, Fingerprint, Result, Sample, SampleRng};
 pub struct FakeDataset {
     base: Option<Arc<dyn Dataset>>,
     /// The fields of the wrapped dataset.
-    others: Vec<Field>,
+    base_fields: Vec<Field>,
     len: usize,
     seed: u64,
     fields: Vec<(Field, Values)>,
@@ -44,7 +44,7 @@ enum Values {
 impl FakeDataset {
     /// A dataset of `len` samples without fields.
     pub fn new(len: usize) -> FakeDataset {
-        FakeDataset { base: None, others: vec![], len, seed: 0, fields: vec![] }
+        FakeDataset { base: None, base_fields: vec![], len, seed: 0, fields: vec![] }
     }
 
     /// The samples of a dataset, with random fields added to theirs: the noise for a generator, for example.
@@ -59,8 +59,8 @@ impl FakeDataset {
     /// # Ok::<(), fulmen_data::Error>(())
     /// ```
     pub fn extending(dataset: impl Dataset) -> FakeDataset {
-        let (others, len) = (dataset.fields(), dataset.len());
-        FakeDataset { base: Some(Arc::new(dataset)), others, ..FakeDataset::new(len) }
+        let (base_fields, len) = (dataset.fields(), dataset.len());
+        FakeDataset { base: Some(Arc::new(dataset)), base_fields, ..FakeDataset::new(len) }
     }
 
     /// Sets the seed; 0 unless set.
@@ -96,7 +96,7 @@ impl Dataset for FakeDataset {
     }
 
     fn fields(&self) -> Vec<Field> {
-        self.others.iter().chain(self.fields.iter().map(|(field, _)| field)).cloned().collect()
+        self.base_fields.iter().chain(self.fields.iter().map(|(field, _)| field)).cloned().collect()
     }
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
@@ -105,19 +105,19 @@ impl Dataset for FakeDataset {
         }
         // Not the loader's random numbers: those differ from epoch to epoch.
         let mut random = SampleRng::new(self.seed, 0, index as u64);
-        for (place, (field, values)) in (self.others.len()..).zip(&self.fields) {
+        for (field_index, (field, values)) in (self.base_fields.len()..).zip(&self.fields) {
             let count = field.elements()?;
             match *values {
                 Values::Bytes => {
                     let words = std::iter::repeat_with(|| random.next_u64().to_le_bytes());
                     let bytes: Vec<u8> = words.flatten().take(count).collect();
-                    sample.write(place, &bytes)?;
+                    sample.write(field_index, &bytes)?;
                 }
                 Values::Below(bound) if bound == 0 || i32::try_from(bound).is_err() => {
                     return Err(Error::usage(format!("`{field}` needs a bound from 1 to 2147483647, not {bound}")));
                 }
-                Values::Below(bound) => fill(sample, place, count, || random.below(bound) as i32)?,
-                Values::Normal => fill(sample, place, count, || random.normal() as f32)?,
+                Values::Below(bound) => fill(sample, field_index, count, || random.below(bound) as i32)?,
+                Values::Normal => fill(sample, field_index, count, || random.normal() as f32)?,
             }
         }
         Ok(())

@@ -24,11 +24,11 @@ struct OpenPart {
 
 impl KeyParts {
     pub fn add(&mut self, name: &str, value: &[u8]) {
-        let at = self.0.iter().position(|part| part.name == name).unwrap_or_else(|| {
+        let index = self.0.iter().position(|part| part.name == name).unwrap_or_else(|| {
             self.0.push(OpenPart { name: name.to_owned(), first: readable(value), count: 0, hash: Sha256::new() });
             self.0.len() - 1
         });
-        let part = &mut self.0[at];
+        let part = &mut self.0[index];
         part.count += 1;
         part.hash.update((value.len() as u64).to_le_bytes());
         part.hash.update(value);

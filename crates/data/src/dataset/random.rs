@@ -88,8 +88,8 @@ pub enum Purpose {
 pub fn generator(purpose: Purpose, numbers: [u64; 3]) -> ChaCha8Rng {
     let mut key = [0u8; 32];
     let words = numbers.into_iter().chain([purpose as u64]);
-    for (place, word) in key.chunks_exact_mut(8).zip(words) {
-        place.copy_from_slice(&word.to_le_bytes());
+    for (bytes, word) in key.chunks_exact_mut(8).zip(words) {
+        bytes.copy_from_slice(&word.to_le_bytes());
     }
     ChaCha8Rng::from_seed(key)
 }

@@ -99,7 +99,7 @@ impl<'a> Sample<'a> {
     pub fn values_mut<T: Element + Pod>(&mut self, field: usize) -> Result<&mut [T]> {
         self.check_dtype::<T>(field)?;
         let bytes = self.field_mut(field)?;
-        bytemuck::try_cast_slice_mut(bytes).map_err(|why| Error::field(format!("field {field}: {why}")))
+        bytemuck::try_cast_slice_mut(bytes).map_err(|error| Error::field(format!("field {field}: {error}")))
     }
 
     /// Writes a whole field from bytes in native byte order.

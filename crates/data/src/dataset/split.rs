@@ -65,10 +65,11 @@ pub fn k_fold(len: usize, folds: usize, seed: Option<u64>) -> Result<Vec<Fold>> 
     };
     let mut fold_of = vec![0; len];
     let (size, longer) = (len / folds, len % folds);
-    for (place, index) in order.into_iter().enumerate() {
+    for (position, index) in order.into_iter().enumerate() {
         // The first `longer` folds have one sample more.
-        let of_longer = longer * (size + 1);
-        fold_of[index] = if place < of_longer { place / (size + 1) } else { longer + (place - of_longer) / size };
+        let longer_len = longer * (size + 1);
+        fold_of[index] =
+            if position < longer_len { position / (size + 1) } else { longer + (position - longer_len) / size };
     }
     Ok(Fold::from_assignment(folds, &fold_of))
 }
@@ -92,9 +93,9 @@ pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<
     check_folds("stratified_k_fold", folds, labels.len(), "samples")?;
     let classes = class_indices(labels);
     let members = members(&classes);
-    if let Some(most) = members.iter().map(Vec::len).max().filter(|&most| most < folds) {
+    if let Some(largest) = members.iter().map(Vec::len).max().filter(|&largest| largest < folds) {
         return Err(Error::usage(format!(
-            "stratified_k_fold: {folds} folds need a class with as many samples, and the largest has {most}; use \
+            "stratified_k_fold: {folds} folds need a class with as many samples, and the largest has {largest}; use \
              fewer folds"
         )));
     }
@@ -102,8 +103,8 @@ pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<
     sorted.sort_unstable();
     // The samples are dealt in turns, in the order of the classes, which gives each fold its share of each class.
     let mut shares = vec![vec![0; members.len()]; folds];
-    for (place, class) in sorted.into_iter().enumerate() {
-        shares[place % folds][class] += 1;
+    for (position, class) in sorted.into_iter().enumerate() {
+        shares[position % folds][class] += 1;
     }
     let mut fold_of = vec![0; labels.len()];
     for (class, members) in members.iter().enumerate() {
@@ -132,10 +133,10 @@ pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<
 /// # Errors
 /// Fewer than two folds, or fewer groups than folds.
 pub fn group_k_fold<G: Ord>(groups: &[G], folds: usize) -> Result<Vec<Fold>> {
-    let mut of_group: BTreeMap<&G, Vec<usize>> = BTreeMap::new();
-    groups.iter().enumerate().for_each(|(index, group)| of_group.entry(group).or_default().push(index));
-    check_folds("group_k_fold", folds, of_group.len(), "groups")?;
-    let mut by_size: Vec<Vec<usize>> = of_group.into_values().collect();
+    let mut members_by_group: BTreeMap<&G, Vec<usize>> = BTreeMap::new();
+    groups.iter().enumerate().for_each(|(index, group)| members_by_group.entry(group).or_default().push(index));
+    check_folds("group_k_fold", folds, members_by_group.len(), "groups")?;
+    let mut by_size: Vec<Vec<usize>> = members_by_group.into_values().collect();
     by_size.sort_by_key(Vec::len);
     let (mut sizes, mut fold_of) = (vec![0; folds], vec![0; groups.len()]);
     for members in by_size.into_iter().rev() {
@@ -162,7 +163,7 @@ pub fn group_k_fold<G: Ord>(groups: &[G], folds: usize) -> Result<Vec<Fold>> {
 /// A fraction outside 0 to 1, or one that leaves a side without a group.
 pub fn group_split<G: Ord>(groups: &[G], validation: f64, seed: u64) -> Result<Fold> {
     let mut numbers: BTreeMap<&G, usize> = groups.iter().map(|group| (group, 0)).collect();
-    numbers.values_mut().enumerate().for_each(|(number, place)| *place = number);
+    numbers.values_mut().enumerate().for_each(|(number, slot)| *slot = number);
     let count = validation_count("group_split", validation, numbers.len(), "groups")?;
     let mut validates = vec![false; numbers.len()];
     permutation(Purpose::Folds, seed, 1, numbers.len())[..count].iter().for_each(|&group| validates[group] = true);
@@ -194,10 +195,10 @@ pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) 
             alone.first().copied().unwrap_or(0)
         )));
     }
-    let least = count.min(labels.len() - count);
-    if least < members.len() {
+    let smaller = count.min(labels.len() - count);
+    if smaller < members.len() {
         return Err(Error::usage(format!(
-            "stratified_split: {count} of {} samples validate, which leaves {least} on one side, fewer than the {} \
+            "stratified_split: {count} of {} samples validate, which leaves {smaller} on one side, fewer than the {} \
              classes",
             labels.len(),
             members.len()
@@ -220,17 +221,17 @@ pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) 
     Ok(Fold::from_predicate(labels.len(), |index| validates[index]))
 }
 
-fn check_folds(name: &str, folds: usize, len: usize, what: &str) -> Result<()> {
+fn check_folds(name: &str, folds: usize, len: usize, noun: &str) -> Result<()> {
     if folds < 2 {
         return Err(Error::usage(format!("{name}: {folds} folds; at least 2 are needed")));
     }
     if folds > len {
-        return Err(Error::usage(format!("{name}: {folds} folds of {len} {what}; each fold needs at least one")));
+        return Err(Error::usage(format!("{name}: {folds} folds of {len} {noun}; each fold needs at least one")));
     }
     Ok(())
 }
 
-fn validation_count(name: &str, part: f64, len: usize, what: &str) -> Result<usize> {
+fn validation_count(name: &str, part: f64, len: usize, noun: &str) -> Result<usize> {
     if !(part > 0.0 && part < 1.0) {
         return Err(Error::usage(format!("{name}: the validation fraction is {part}; it must be between 0 and 1")));
     }
@@ -238,7 +239,7 @@ fn validation_count(name: &str, part: f64, len: usize, what: &str) -> Result<usi
     if count > 0 && count < len {
         Ok(count)
     } else {
-        Err(Error::usage(format!("{name}: {count} of {len} {what} would validate; each side needs at least one")))
+        Err(Error::usage(format!("{name}: {count} of {len} {noun} would validate; each side needs at least one")))
     }
 }
 
@@ -256,7 +257,7 @@ fn class_indices<L: Eq + Hash>(labels: &[L]) -> Vec<usize> {
 
 /// The samples of each class.
 fn members(classes: &[usize]) -> Vec<Vec<usize>> {
-    let mut members = vec![Vec::new(); classes.iter().max().map_or(0, |&most| most + 1)];
+    let mut members = vec![Vec::new(); classes.iter().max().map_or(0, |&class| class + 1)];
     classes.iter().enumerate().for_each(|(index, &class)| members[class].push(index));
     members
 }

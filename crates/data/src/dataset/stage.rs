@@ -57,7 +57,7 @@ impl StageTimes {
         passed
     }
 
-    pub(crate) fn of(&self, stage: Stage) -> Duration {
+    pub(crate) fn time(&self, stage: Stage) -> Duration {
         self.0[stage as usize]
     }
 
@@ -83,8 +83,8 @@ impl Clock {
         let now = Instant::now();
         let mut clock = CLOCK.get();
         let before = clock.running.map(|(stage, _)| stage);
-        if let Some((stage, since)) = clock.running {
-            clock.times.0[stage as usize] += now - since;
+        if let Some((stage, start)) = clock.running {
+            clock.times.0[stage as usize] += now - start;
         }
         clock.running = stage.map(|stage| (stage, now));
         CLOCK.set(clock);
@@ -138,12 +138,12 @@ mod tests {
         });
         let start = Instant::now();
         let times = StageTimes::current_thread().since(&before);
-        assert!(times.of(Stage::Read) >= 2 * pause && times.of(Stage::Decode) >= pause);
-        assert_eq!(times.of(Stage::Transform), Duration::ZERO);
+        assert!(times.time(Stage::Read) >= 2 * pause && times.time(Stage::Decode) >= pause);
+        assert_eq!(times.time(Stage::Transform), Duration::ZERO);
         // No stage is running.
         sleep(pause);
         assert!(start.elapsed() >= pause);
         let after = StageTimes::current_thread().since(&before);
-        assert_eq!(after.of(Stage::Read), times.of(Stage::Read));
+        assert_eq!(after.time(Stage::Read), times.time(Stage::Read));
     }
 }

@@ -22,9 +22,9 @@ impl<D: Dataset> Subset<D> {
         let len = dataset.len();
         match indices.iter().position(|&index| index >= len) {
             None => Ok(Subset { dataset, indices }),
-            Some(at) => Err(Error::usage(format!(
-                "index {} (at position {at} of a Subset) is not in the dataset, which has {len} samples",
-                indices[at]
+            Some(position) => Err(Error::usage(format!(
+                "index {} (at position {position} of a Subset) is not in the dataset, which has {len} samples",
+                indices[position]
             ))),
         }
     }
@@ -120,12 +120,12 @@ impl ConcatDataset {
         let mut ends = Vec::with_capacity(parts.len());
         let mut end = 0usize;
         for (i, part) in parts.iter().enumerate() {
-            let others = part.fields();
-            if others != fields {
+            let part_fields = part.fields();
+            if part_fields != fields {
                 let list = |fields: &[Field]| fields.iter().map(Field::to_string).collect::<Vec<_>>().join(", ");
                 return Err(Error::field(format!(
                     "dataset {i} of a ConcatDataset has the fields ({}), but dataset 0 has ({}); they must be equal",
-                    list(&others),
+                    list(&part_fields),
                     list(&fields)
                 )));
             }

@@ -76,9 +76,9 @@ impl BatchSampler {
     fn task(&mut self, epoch: u64, index: usize) -> Result<BatchTask> {
         let open = match &mut self.epoch {
             Some(open) => open,
-            none => {
+            empty => {
                 let (setup, stop) = (Arc::clone(&self.inner.setup), Arc::clone(&self.stop));
-                none.insert(self.inner.source.epoch(EpochRequest { setup, epoch, start_batch: index, stop })?)
+                empty.insert(self.inner.source.epoch(EpochRequest { setup, epoch, start_batch: index, stop })?)
             }
         };
         open.next(index)

@@ -27,7 +27,7 @@ use crate::{Error, Field, Result};
 ///     }
 ///     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
 ///         let letters = self.0[index].as_bytes();
-///         // Of as many letters as the row has; the rest stays 0.
+///         // Fewer letters than the row has; the rest stays 0.
 ///         sample.field_mut(0)?[..letters.len()].copy_from_slice(letters);
 ///         Ok(())
 ///     }

@@ -246,7 +246,8 @@ impl DataLoader {
         self.inner.setup.stats.bad.get()
     }
 
-    /// Whether the sampler has divided the samples among the processes ([`Sampler::is_presharded`](crate::Sampler::is_presharded)).
+    /// Whether the sampler has divided the samples among the processes
+    /// ([`Sampler::is_presharded`](crate::Sampler::is_presharded)).
     pub fn is_presharded(&self) -> bool {
         self.inner.setup.shard.is_presharded
     }
@@ -267,10 +268,11 @@ impl DataLoader {
         let Setup { config, shard, .. } = &*self.inner.setup;
         let source = &self.inner.source;
         let (samples, batches, size) = (self.num_samples(), self.len(), self.batch_size());
-        let (total, what) = (source.total(), source.describe());
-        let mut text = match self.is_endless() {
-            true => format!("{total}, batches of {size}, {what}"),
-            false => format!("{samples} of {total}, {batches} batches of {size}, {what}"),
+        let (total, order) = (source.total(), source.describe());
+        let mut text = if self.is_endless() {
+            format!("{total}, batches of {size}, {order}")
+        } else {
+            format!("{samples} of {total}, {batches} batches of {size}, {order}")
         };
         // The description of the shuffling includes the seed, which is the same one.
         if config.seed != 0 && !config.shuffled {

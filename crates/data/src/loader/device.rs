@@ -38,8 +38,8 @@ impl HostBatch {
     /// devices needs it.
     ///
     /// # Errors
-    /// A sharding of other axes than the first; one that does not fit the batch size or the mesh; one by which a device
-    /// of this process needs rows that another process has read.
+    /// The sharding splits an axis other than the first; it does not fit the batch size or the mesh; or it gives a
+    /// device of this process rows that another process has read.
     pub fn to_devices(&self, runtime: &Runtime, sharding: &Sharding) -> Result<DeviceBatch> {
         if sharding.axes().len() > 1 {
             return Err(Error::usage(format!(
@@ -70,7 +70,8 @@ impl HostBatch {
     fn check_rows(&self, runtime: &Runtime, sharding: &Sharding) -> Result<()> {
         let rows = self.rows();
         let mask = TensorType::new(DType::F32, [self.global_batch_size()]);
-        let blocks = runtime.blocks(&mask, sharding).map_err(|why| Error::usage(format!("a batch's mask: {why}")))?;
+        let blocks =
+            runtime.blocks(&mask, sharding).map_err(|error| Error::usage(format!("a batch's mask: {error}")))?;
         for (device, block) in runtime.local_devices().zip(blocks) {
             let (start, end) = (block.start[0], block.start[0] + block.size[0]);
             if start < rows.start || end > rows.end {
@@ -122,8 +123,8 @@ pub struct DeviceBatches {
     /// Batches on the devices that the consumer has not taken yet.
     ready: Arc<AtomicUsize>,
     first: First,
-    /// Batches that the consumer has taken.
-    taken: u64,
+    /// The number of batches that the consumer has taken.
+    delivered: u64,
     stats: Arc<Stats>,
     timer: Option<ConsumerTimer>,
 }
@@ -136,7 +137,7 @@ impl DeviceBatches {
     /// the first batch is taken and before the second.
     pub fn first_on_host(&mut self) -> Option<HostBatch> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
-        first.filter(|_| self.taken == 1)
+        first.filter(|_| self.delivered == 1)
     }
 }
 
@@ -150,16 +151,16 @@ impl HostBatches {
         let (runtime, sharding) = (runtime.clone(), sharding.clone());
         let ready = Arc::new(AtomicUsize::new(0));
         let first = First::default();
-        let of_thread = (Arc::clone(&ready), Arc::clone(&first));
+        let (thread_ready, thread_first) = (Arc::clone(&ready), Arc::clone(&first));
         let thread = Builder::new()
             .name("fulmen-transfer".to_owned())
-            .spawn(move || transfer(self, &runtime, &sharding, &sender, of_thread))
+            .spawn(move || transfer(self, &runtime, &sharding, &sender, &thread_ready, thread_first))
             .map_err(|source| Error::usage(format!("cannot start the transfer thread: {source}")));
         let (thread, failed) = match thread {
             Ok(thread) => (Some(thread), None),
             Err(error) => (None, Some(error)),
         };
-        DeviceBatches { batches: Some(receiver), thread, stop, failed, ready, first, taken: 0, stats, timer }
+        DeviceBatches { batches: Some(receiver), thread, stop, failed, ready, first, delivered: 0, stats, timer }
     }
 }
 
@@ -169,14 +170,15 @@ fn transfer(
     runtime: &Runtime,
     sharding: &Sharding,
     sender: &SyncSender<Result<DeviceBatch>>,
-    (ready, first): (Arc<AtomicUsize>, First),
+    ready: &AtomicUsize,
+    first: First,
 ) {
     let stats = Arc::clone(&batches.inner().setup.stats);
     let mut first = Some(first);
     loop {
         let start = Instant::now();
         let Some(batch) = batches.next() else { return };
-        let came = Instant::now();
+        let start_of_transfer = Instant::now();
         let moved = batch.and_then(|batch| {
             let _transfer = numbered("transfer", batch.index() as u64);
             let moved = batch.to_devices(runtime, sharding)?;
@@ -197,8 +199,8 @@ fn transfer(
         let mut report = stats.report();
         let transfer = report.transfer.get_or_insert_default();
         transfer.batches += 1;
-        transfer.waited_for_batches += came - start;
-        transfer.busy += done - came;
+        transfer.waited_for_batches += start_of_transfer - start;
+        transfer.busy += done - start_of_transfer;
         transfer.waited_for_space += done.elapsed();
     }
 }
@@ -211,10 +213,10 @@ impl Iterator for DeviceBatches {
             return Some(Err(error));
         }
         let batches = self.batches.as_ref()?;
-        if self.taken == 1 {
+        if self.delivered == 1 {
             self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
-        self.taken += 1;
+        self.delivered += 1;
         self.stats.report().transfer.get_or_insert_default().queue.record(self.ready.load(Ordering::Relaxed));
         let wait = || batches.recv();
         let batch = match &mut self.timer {

@@ -112,12 +112,12 @@ impl BatchSource for IndexBatches {
     /// How many samples the sampler takes. All replicas must agree; otherwise one would wait for the others forever.
     fn num_samples(&self, replicas: Replicas) -> Result<usize> {
         let len = self.len;
-        let here = self.sampler.num_samples(len, replicas.replica());
+        let count = self.sampler.num_samples(len, replicas.replica());
         for replica in Replica::all(replicas.num_processes) {
-            let there = self.sampler.num_samples(len, replica);
-            if there != here {
+            let other_count = self.sampler.num_samples(len, replica);
+            if other_count != count {
                 return Err(Error::usage(format!(
-                    "the sampler {} takes {here} samples for rank {} of {} replicas and {there} for rank {}; all \
+                    "the sampler {} takes {count} samples for rank {} of {} replicas and {other_count} for rank {}; all \
                      replicas must take the same number, because they take the same number of steps",
                     self.sampler.describe(),
                     replicas.process_index,
@@ -126,10 +126,10 @@ impl BatchSource for IndexBatches {
                 )));
             }
         }
-        if here == 0 {
+        if count == 0 {
             return Err(Error::usage(format!("the sampler takes none of the dataset's {len} samples")));
         }
-        Ok(here)
+        Ok(count)
     }
 
     fn samples_per_shape(&self, num_samples: usize) -> Vec<usize> {

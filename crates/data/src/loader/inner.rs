@@ -51,22 +51,22 @@ impl Inner {
 
     /// The same for these devices and processes.
     pub(crate) fn distributed(&self, replicas: Replicas) -> Result<Inner> {
-        self.with(replicas, Arc::clone(&self.setup.stats))
+        self.with_replicas(replicas, Arc::clone(&self.setup.stats))
     }
 
     /// The same, with its own statistics.
     pub(crate) fn with_own_stats(&self) -> Result<Inner> {
-        self.with(self.setup.shard.replicas, Arc::default())
+        self.with_replicas(self.setup.shard.replicas, Arc::default())
     }
 
-    fn with(&self, replicas: Replicas, stats: Arc<Stats>) -> Result<Inner> {
+    fn with_replicas(&self, replicas: Replicas, stats: Arc<Stats>) -> Result<Inner> {
         let config = Arc::clone(&self.setup.config);
         Inner::assemble(Arc::clone(&self.source), config, replicas, stats, Some(&self.memory), self.limit)
     }
 
     /// The same loader, with at most `batches` batches an epoch.
     pub(crate) fn limited(&self, batches: usize) -> Result<Inner> {
-        let mut limited = self.with(self.setup.shard.replicas, Arc::clone(&self.setup.stats))?;
+        let mut limited = self.with_replicas(self.setup.shard.replicas, Arc::clone(&self.setup.stats))?;
         limited.limit = self.limit.min(batches.max(1));
         Ok(limited)
     }

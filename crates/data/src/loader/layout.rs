@@ -67,8 +67,8 @@ impl Layout {
     /// The field with this index, or an error that lists the fields.
     pub fn field(&self, index: usize) -> Result<&Field> {
         self.fields.get(index).ok_or_else(|| {
-            let known: Vec<String> = self.fields.iter().enumerate().map(|(i, f)| format!("{i}: {f}")).collect();
-            Error::field(format!("there is no field {index}; the fields are [{}]", known.join(", ")))
+            let names: Vec<String> = self.fields.iter().enumerate().map(|(i, f)| format!("{i}: {f}")).collect();
+            Error::field(format!("there is no field {index}; the fields are [{}]", names.join(", ")))
         })
     }
 

@@ -76,12 +76,12 @@ impl fmt::Display for BadSamples {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let BadSamples { count, first } = self;
         match &first[..] {
-            known if known.len() as u64 == *count => {
-                write!(f, "{count} {} could not be read", if known.len() == 1 { "sample" } else { "samples" })?;
+            first if first.len() as u64 == *count => {
+                write!(f, "{count} {} could not be read", if first.len() == 1 { "sample" } else { "samples" })?;
             }
             [] => write!(f, "samples could not be read {count} times")?,
             [one] if one.count == *count => write!(f, "a sample could not be read {count} times")?,
-            known => write!(f, "samples could not be read {count} times; the first {} of them", known.len())?,
+            first => write!(f, "samples could not be read {count} times; the first {} of them", first.len())?,
         }
         first.iter().try_for_each(|bad| write!(f, "\n  {bad}"))
     }
@@ -98,8 +98,8 @@ impl BadList {
     pub(crate) fn add(&self, epoch: u64, index: Option<u64>, error: &Error) {
         let mut list = self.lock();
         list.count += 1;
-        if let Some(known) = list.first.iter_mut().find(|bad| index.is_some() && bad.index == index) {
-            known.count += 1;
+        if let Some(entry) = list.first.iter_mut().find(|bad| index.is_some() && bad.index == index) {
+            entry.count += 1;
         } else if list.first.len() < REMEMBERED {
             let origin = error.origin().map(str::to_owned);
             list.first.push(BadSample { index, epoch, origin, message: error.to_string(), count: 1 });

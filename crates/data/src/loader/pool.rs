@@ -13,23 +13,23 @@ use crate::{Error, Result};
 pub(crate) struct Pool {
     size: usize,
     capacity: usize,
-    known: Mutex<Vec<Arc<HostBuffer>>>,
+    buffers: Mutex<Vec<Arc<HostBuffer>>>,
 }
 
 impl Pool {
     /// A pool for allocations of `size` bytes that remembers at most `capacity` of them.
     pub(crate) fn new(size: usize, capacity: usize) -> Pool {
-        Pool { size, capacity, known: Mutex::new(Vec::new()) }
+        Pool { size, capacity, buffers: Mutex::new(Vec::new()) }
     }
 
     /// An allocation that only the caller holds. The gaps between the fields are zero because nothing writes to them.
     pub(crate) fn take(&self) -> Result<Arc<HostBuffer>> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
         // Only the pool holds an `Arc` whose count is one, so the count cannot rise in the meantime.
-        if let Some(free) = known.iter().position(|buffer| Arc::strong_count(buffer) == 1) {
-            return Ok(known.swap_remove(free));
+        if let Some(free) = buffers.iter().position(|buffer| Arc::strong_count(buffer) == 1) {
+            return Ok(buffers.swap_remove(free));
         }
-        drop(known);
+        drop(buffers);
         let fresh = HostBuffer::zeroed(self.size)
             .map_err(|source| Error::runtime(format!("allocating {} bytes for a batch", self.size), source))?;
         Ok(Arc::new(fresh))
@@ -37,9 +37,9 @@ impl Pool {
 
     /// Remembers an allocation from [`take`](Pool::take) that is about to be handed out.
     pub(crate) fn remember(&self, buffer: &Arc<HostBuffer>) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() < self.capacity {
-            known.push(Arc::clone(buffer));
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        if buffers.len() < self.capacity {
+            buffers.push(Arc::clone(buffer));
         }
     }
 }
@@ -57,8 +57,8 @@ mod tests {
         assert!(!Arc::ptr_eq(&first, &second));
         let address = first.as_ptr();
         drop(first);
-        let mut again = pool.take().unwrap();
-        assert_eq!(again.as_ptr(), address);
-        assert!(Arc::get_mut(&mut again).is_some());
+        let mut reused = pool.take().unwrap();
+        assert_eq!(reused.as_ptr(), address);
+        assert!(Arc::get_mut(&mut reused).is_some());
     }
 }

@@ -70,7 +70,7 @@ impl Replicas {
         // A batch with one row per part shows which process has which part.
         let batch = TensorType::new(DType::U8, [devices]);
         let rows = Sharding::over([axes.iter().map(String::as_str).collect()]);
-        let blocks = runtime.blocks(&batch, &rows).map_err(|why| Error::usage(format!("a batch's rows: {why}")))?;
+        let blocks = runtime.blocks(&batch, &rows).map_err(|error| Error::usage(format!("a batch's rows: {error}")))?;
         let mut parts: Vec<usize> = blocks.iter().map(|block| block.start[0]).collect();
         parts.sort_unstable();
         parts.dedup();
@@ -120,11 +120,11 @@ impl Replicas {
         if batch_size.is_multiple_of(devices) {
             return Ok(());
         }
-        let below = batch_size / devices * devices;
-        let fitting = match (below, below.checked_add(devices)) {
+        let lower = batch_size / devices * devices;
+        let fitting = match (lower, lower.checked_add(devices)) {
             (0, _) => format!("the smallest that does is {devices}"),
-            (_, None) => format!("the nearest that does is {below}"),
-            (_, Some(above)) => format!("the nearest that do are {below} and {above}"),
+            (_, None) => format!("the nearest that does is {lower}"),
+            (_, Some(upper)) => format!("the nearest that do are {lower} and {upper}"),
         };
         Err(Error::usage(format!(
             "a batch size of {batch_size} cannot be shared equally by {devices} devices; {fitting}. The batch size is \
@@ -190,8 +190,8 @@ impl ShardSpec {
     /// The rank whose order must equal that of this process; returned only once.
     pub(crate) fn rank_to_compare(&self) -> Option<Replica> {
         let Replica { num_replicas, rank } = self.replicas.replica();
-        let due = !self.is_presharded && num_replicas > 1 && !self.compared.swap(true, Ordering::Relaxed);
-        due.then_some(Replica { num_replicas, rank: (rank + 1) % num_replicas })
+        let must_compare = !self.is_presharded && num_replicas > 1 && !self.compared.swap(true, Ordering::Relaxed);
+        must_compare.then_some(Replica { num_replicas, rank: (rank + 1) % num_replicas })
     }
 }
 

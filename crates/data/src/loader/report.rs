@@ -187,15 +187,15 @@ fn threads(number: usize) -> String {
     count(number, "thread")
 }
 
-fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+fn count(number: usize, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Alternatives joined by commas: `a`, `a or b`, `a, b, or c`.
-fn one_of(things: &[&str]) -> String {
-    match things {
-        [some @ .., last] if some.len() > 1 => format!("{}, or {last}", some.join(", ")),
-        _ => things.join(" or "),
+fn one_of(names: &[&str]) -> String {
+    match names {
+        [head @ .., last] if head.len() > 1 => format!("{}, or {last}", head.join(", ")),
+        _ => names.join(" or "),
     }
 }
 
@@ -228,11 +228,11 @@ impl fmt::Display for QueueDepth {
 impl fmt::Display for LoaderReport {
     /// A line for each stage and queue; the last one is the [bottleneck](LoaderReport::bottleneck).
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let by = match self.num_workers {
+        let source = match self.num_workers {
             0 => "the consumer's own thread".to_owned(),
             count => threads(count),
         };
-        writeln!(f, "{} batches, {} samples, filled by {by}", self.batches, self.samples)?;
+        writeln!(f, "{} batches, {} samples, filled by {source}", self.batches, self.samples)?;
         for (name, spent) in self.parts() {
             let percent = 100.0 * share(spent, self.work());
             writeln!(f, "{name:<10} {:>9}  {percent:>3.0} %", time(spent))?;
@@ -312,24 +312,24 @@ mod tests {
                  and this machine has 2 cores"
             ],
         );
-        let of_reading =
+        let slow_reading =
             || LoaderReport { stages: vec![(Stage::Read, ms(2500)), (Stage::Decode, ms(400))], ..report() };
         check(
-            of_reading(),
+            slow_reading(),
             expect![
                 "input-bound: 33 % of step time waits; read is the slow stage; read from faster storage, put many \
                  samples into one file, cache what is read, or add 1 thread"
             ],
         );
         check(
-            LoaderReport { num_workers: 4, cores: 1, ..of_reading() },
+            LoaderReport { num_workers: 4, cores: 1, ..slow_reading() },
             expect![
                 "input-bound: 33 % of step time waits; read is the slow stage; 4 threads are too many for 1 core; \
                  read from faster storage, put many samples into one file, or cache what is read"
             ],
         );
         check(
-            LoaderReport { cores: 2, ..of_reading() },
+            LoaderReport { cores: 2, ..slow_reading() },
             expect![
                 "input-bound: 33 % of step time waits; read is the slow stage; read from faster storage, put many \
                  samples into one file, or cache what is read: it would take 3 threads, and this machine has 2 cores"

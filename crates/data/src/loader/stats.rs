@@ -68,7 +68,7 @@ impl Stopwatch {
     /// Adds the time in each stage; returns the total time, and the part outside of all stages.
     fn add_to(&self, report: &mut LoaderReport) -> (Duration, Duration) {
         let (total, stages) = (self.start.elapsed(), StageTimes::current_thread().since(&self.stages));
-        report.stages.iter_mut().for_each(|(stage, spent)| *spent += stages.of(*stage));
+        report.stages.iter_mut().for_each(|(stage, spent)| *spent += stages.time(*stage));
         (total, total.saturating_sub(stages.sum()))
     }
 }
@@ -88,7 +88,7 @@ impl ConsumerTimer {
 
     /// Times the consumer's wait. `index` is the batch's number in its epoch.
     pub(crate) fn take<T>(&mut self, wait: impl FnOnce() -> T, index: impl FnOnce(&T) -> Option<usize>) -> T {
-        let came = Instant::now();
+        let start = Instant::now();
         let batch = wait();
         let now = Instant::now();
         let mut report = self.stats.report();
@@ -100,8 +100,8 @@ impl ConsumerTimer {
         // Between two epochs a consumer validates and saves; that is not part of a step.
         if let (Some(left), Some(1..)) = (self.left, index) {
             report.steps += 1;
-            report.busy += came - left;
-            report.waiting += now - came;
+            report.busy += start - left;
+            report.waiting += now - start;
         }
         self.left = Some(now);
         batch

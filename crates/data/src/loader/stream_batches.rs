@@ -35,8 +35,8 @@ impl StreamBatches {
         let length = match (num_samples, dataset.len()) {
             (Some(0), _) => return Err(Error::usage("num_samples is 0; an epoch needs at least one sample")),
             (_, Some(0)) => return Err(Error::usage("the stream is empty; a loader needs at least one sample")),
-            (Some(wanted), _) => EpochLength::Wanted(wanted),
-            (None, Some(known)) => EpochLength::Known(known),
+            (Some(count), _) => EpochLength::Wanted(count),
+            (None, Some(count)) => EpochLength::Known(count),
             (None, None) => {
                 return Err(Error::usage(
                     "the length of the stream is unknown; set num_samples, the length of an epoch, or endless, for \
@@ -86,32 +86,35 @@ impl BatchSource for StreamBatches {
 impl EpochBatches for StreamCursor {
     fn next(&mut self, index: usize) -> Result<BatchTask> {
         let setup = Arc::clone(self.setup());
-        let (stride, mine) = (setup.shard.stride(), setup.shard.rows_of_order());
+        let (stride, own_rows) = (setup.shard.stride(), setup.shard.rows_of_order());
         let first = index.saturating_mul(stride);
         let count = setup.shard.num_samples.saturating_sub(first).min(stride);
-        let mine = mine.start.min(count)..mine.end.min(count);
+        let own_rows = own_rows.start.min(count)..own_rows.end.min(count);
         // If no sample may be missing, the batch's first one pads a short batch, as it does in one process. Otherwise
         // any of them may have to, so that a batch with a readable record does not fail in any process.
         let first_only = setup.config.on_error == OnError::Fail;
-        let (mut records, mut others) = (Vec::with_capacity(mine.len()), Vec::new());
+        let (mut records, mut padding_candidates) = (Vec::with_capacity(own_rows.len()), Vec::new());
         let mut read = 0;
         while read < count
             && let Some(record) = self.fetch()?
         {
-            if mine.contains(&read) {
+            if own_rows.contains(&read) {
                 records.push(record);
-            } else if others.is_empty() || !first_only {
-                others.push(record);
+            } else if padding_candidates.is_empty() || !first_only {
+                padding_candidates.push(record);
             }
             read += 1;
         }
         if read == 0 {
-            others.push(self.padding_record()?);
+            padding_candidates.push(self.padding_record()?);
         }
         if first + count == setup.shard.num_samples {
             self.check_end()?;
         }
-        Ok(BatchTask { data: Box::new(StreamTask { records, has_first: mine.start == 0, others }), bucket: 0 })
+        Ok(BatchTask {
+            data: Box::new(StreamTask { records, has_first: own_rows.start == 0, padding_candidates }),
+            bucket: 0,
+        })
     }
 }
 
@@ -121,15 +124,15 @@ struct StreamTask {
     /// Whether the batch's first record is among them.
     has_first: bool,
     /// Other records. The first readable one pads the batch if none of its own is readable.
-    others: Vec<FetchedRecord>,
+    padding_candidates: Vec<FetchedRecord>,
 }
 
 impl Collate for StreamTask {
     /// If bad records are replaced, each keeps its row; otherwise the records after a bad one move up.
     fn collate(self: Box<Self>, batch: &mut Collator<'_>) -> Result<usize> {
-        let StreamTask { records, has_first, others } = *self;
+        let StreamTask { records, has_first, padding_candidates } = *self;
         let substitute = batch.on_error == OnError::Replace;
-        let tried = records.len() + others.len();
+        let record_count = records.len() + padding_candidates.len();
         let (mut row, mut good, mut bad, mut last) = (0, Vec::new(), Vec::new(), None);
         for record in records {
             let index = record.index();
@@ -150,7 +153,7 @@ impl Collate for StreamTask {
         if good.is_empty() || (!full && !has_first) {
             // These were read only for padding or copies; if all rows are taken, none was readable.
             let spare = if full { 0 } else { row };
-            for record in others {
+            for record in padding_candidates {
                 let Some(error) = read(batch, spare, record)? else {
                     from = spare;
                     if good.is_empty() {
@@ -164,7 +167,7 @@ impl Collate for StreamTask {
         if good.is_empty() {
             let last = last.map_or(String::new(), |error| format!("; the last error: {error}"));
             return Err(Error::usage(format!(
-                "none of the {tried} records of a batch can be read, so they cannot be replaced{last}"
+                "none of the {record_count} records of a batch can be read, so they cannot be replaced{last}"
             )));
         }
         for (row, index) in bad {

@@ -174,11 +174,11 @@ impl StreamCursor {
     /// The stream has ended before the epoch: checks whether it may.
     fn check_short(&self) -> Result<()> {
         if self.read == 0 {
-            let what = if self.broken { "the stream cannot be read at all" } else { "the stream is empty" };
+            let problem = if self.broken { "the stream cannot be read at all" } else { "the stream is empty" };
             let first = self.setup().stats.bad.get().first.into_iter().next().filter(|_| self.broken);
             let first = first.map_or(String::new(), |bad| format!("; the first error: {bad}"));
             return Err(Error::usage(format!(
-                "{what}: epoch {} needs {} records{first}",
+                "{problem}: epoch {} needs {} records{first}",
                 self.request.epoch,
                 self.length.get()
             )));

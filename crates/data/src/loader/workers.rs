@@ -32,8 +32,9 @@ struct Shared {
 
 /// Batches are numbered across epochs, in the order of the sampler.
 struct Queue {
-    taken: u64,
-    done: BTreeMap<u64, Result<HostBatch>>,
+    /// The number of the next batch that the consumer takes.
+    next: u64,
+    finished: BTreeMap<u64, Result<HostBatch>>,
     /// The number of batches, once it is known.
     end: Option<u64>,
     /// The first batch of the next epoch: even unordered batches do not cross the end of their epoch.
@@ -44,16 +45,16 @@ impl Queue {
     /// Takes the next batch, if it is finished.
     fn take(&mut self, ordered: bool, batches: u64) -> Option<Result<HostBatch>> {
         let batch = if ordered {
-            self.done.remove(&self.taken)?
+            self.finished.remove(&self.next)?
         } else {
-            let first = self.done.first_entry()?;
+            let first = self.finished.first_entry()?;
             if *first.key() >= self.epoch_end {
                 return None;
             }
             first.remove()
         };
-        self.taken += 1;
-        if self.taken == self.epoch_end {
+        self.next += 1;
+        if self.next == self.epoch_end {
             self.epoch_end = self.epoch_end.saturating_add(batches);
         }
         Some(batch)
@@ -67,7 +68,7 @@ impl Workers {
         count: usize,
         stop: Arc<AtomicBool>,
     ) -> Result<Workers> {
-        let queue = Queue { taken: 0, done: BTreeMap::new(), end: None, epoch_end: inner.batches() as u64 };
+        let queue = Queue { next: 0, finished: BTreeMap::new(), end: None, epoch_end: inner.batches() as u64 };
         let shared = Arc::new(Shared {
             inner,
             stop,
@@ -92,14 +93,14 @@ impl Workers {
     pub(crate) fn next(&mut self) -> Option<Result<HostBatch>> {
         let inner = &self.shared.inner;
         let mut queue = self.shared.queue();
-        inner.setup.stats.report().host_queue.record(queue.done.len());
+        inner.setup.stats.report().host_queue.record(queue.finished.len());
         loop {
             if let Some(batch) = queue.take(inner.setup.config.ordered, inner.batches() as u64) {
                 drop(queue);
                 self.shared.space.notify_all();
                 return Some(batch);
             }
-            if queue.end == Some(queue.taken) {
+            if queue.end == Some(queue.next) {
                 return None;
             }
             queue = self.shared.ready.wait(queue).unwrap_or_else(PoisonError::into_inner);
@@ -130,10 +131,10 @@ impl Shared {
     fn work(&self) {
         let stats = &self.inner.setup.stats;
         loop {
-            let (came, fetched) = (Instant::now(), stats.report().in_order);
+            let (start, fetched) = (Instant::now(), stats.report().in_order);
             let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
             let fetched = stats.report().in_order.saturating_sub(fetched);
-            stats.waited_for_sampler(came.elapsed(), fetched);
+            stats.waited_for_sampler(start.elapsed(), fetched);
             let number = sampler.issued;
             let task = if self.wait_for_space(number) { sampler.next() } else { None };
             let Some(task) = task else {
@@ -144,18 +145,18 @@ impl Shared {
             };
             drop(sampler);
             let batch = task.and_then(|(id, task)| self.inner.fill(id, task, &self.stop));
-            self.queue().done.insert(number, batch);
+            self.queue().finished.insert(number, batch);
             self.ready.notify_all();
         }
     }
 
     /// Waits until batch `number` is within the prefetch window. False after a stop.
     fn wait_for_space(&self, number: u64) -> bool {
-        let came = Instant::now();
+        let start = Instant::now();
         let mut queue = self.queue();
         while !self.stop.load(Ordering::Relaxed) {
-            if number - queue.taken < self.inner.setup.config.prefetch as u64 {
-                self.inner.setup.stats.report().waited_for_space += came.elapsed();
+            if number - queue.next < self.inner.setup.config.prefetch as u64 {
+                self.inner.setup.stats.report().waited_for_space += start.elapsed();
                 return true;
             }
             queue = self.space.wait(queue).unwrap_or_else(PoisonError::into_inner);

@@ -14,18 +14,18 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Weights for a number of things; `what` names them in messages.
-    pub(crate) fn new(name: &str, weights: &[f64], count: usize, what: &str) -> Result<Weights> {
+    /// Weights for a number of things; `noun` names them in messages.
+    pub(crate) fn new(name: &str, weights: &[f64], count: usize, noun: &str) -> Result<Weights> {
         if weights.len() != count {
             return Err(Error::usage(format!(
-                "{name}: {} weights for {count} {what}; give one for each",
+                "{name}: {} weights for {count} {noun}; give one for each",
                 weights.len()
             )));
         }
-        if let Some(place) = weights.iter().position(|weight| !weight.is_finite() || *weight < 0.0) {
+        if let Some(index) = weights.iter().position(|weight| !weight.is_finite() || *weight < 0.0) {
             return Err(Error::usage(format!(
-                "{name}: weight {place} is {}; weights must be finite and not negative",
-                weights[place]
+                "{name}: weight {index} is {}; weights must be finite and not negative",
+                weights[index]
             )));
         }
         let mut sum = 0.0;
@@ -46,9 +46,9 @@ impl Weights {
     /// The index that a number in `[0, 1)` selects.
     pub(crate) fn draw(&self, unit: f64) -> usize {
         let total = self.sums.last().copied().unwrap_or(0.0);
-        let place = self.sums.partition_point(|&sum| sum <= unit * total);
+        let index = self.sums.partition_point(|&sum| sum <= unit * total);
         // Only rounding up to the total could exceed the last index.
-        place.min(self.weights.iter().rposition(|&weight| weight > 0.0).unwrap_or(0))
+        index.min(self.weights.iter().rposition(|&weight| weight > 0.0).unwrap_or(0))
     }
 
     pub(crate) fn get(&self) -> &[f64] {
@@ -189,7 +189,7 @@ impl Sampler for WeightedRandomSampler {
     fn describe(&self) -> String {
         let weights = self.weights.get();
         // All weights would fill pages; a position-weighted sum detects most changes.
-        let check: f64 = weights.iter().enumerate().map(|(place, weight)| weight * (place + 1) as f64).sum();
+        let check: f64 = weights.iter().enumerate().map(|(index, weight)| weight * (index + 1) as f64).sum();
         format!("WeightedRandomSampler({} weights, check {check:e}, seed {})", weights.len(), self.seed)
     }
 }

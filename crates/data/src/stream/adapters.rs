@@ -135,8 +135,8 @@ impl<T> Iterator for Shuffled<T> {
                 None => self.items = None,
             }
         }
-        let place = below(&mut self.random, self.buffer.len() as u64) as usize;
-        (!self.buffer.is_empty()).then(|| Ok(self.buffer.swap_remove(place)))
+        let index = below(&mut self.random, self.buffer.len() as u64) as usize;
+        (!self.buffer.is_empty()).then(|| Ok(self.buffer.swap_remove(index)))
     }
 }
 
@@ -169,21 +169,21 @@ impl<S: Stream, T: Stream<Item = S::Item>> Stream for ChainStream<S, T> {
         let mut open: Opening<S::Item> = Some(Box::new(move || second.deferred(epoch)));
         let mut items = self.first.deferred(epoch)?;
         // The second stream continues counting after the highest number of the first.
-        let (mut seen, mut offset) = (0u64, 0u64);
+        let (mut next_index, mut offset) = (0u64, 0u64);
         Ok(Box::new(std::iter::from_fn(move || {
             loop {
                 match (items.next(), open.take()) {
-                    (Some(item), again) => {
-                        open = again;
+                    (Some(item), opening) => {
+                        open = opening;
                         return Some(item.map(|mut item| {
-                            seen = seen.max(item.index.saturating_add(1));
+                            next_index = next_index.max(item.index.saturating_add(1));
                             item.index = item.index.wrapping_add(offset);
                             item
                         }));
                     }
                     (None, None) => return None,
                     (None, Some(next)) => match next() {
-                        Ok(next) => (items, offset) = (next, seen),
+                        Ok(next) => (items, offset) = (next, next_index),
                         Err(error) => {
                             items = Box::new(std::iter::empty());
                             return Some(Err(error));

@@ -12,8 +12,8 @@ use crate::sampler::mix::Weights;
 use crate::stream::make;
 use crate::{Deferred, Fingerprint, Items, Result, Stream, StreamItem};
 
-/// A repeated stream gets an epoch far from all real ones, and from those that a loader uses for streams that it
-/// repeats.
+/// The distance between the epochs of two passes over a repeated stream. It is so large that these epochs differ from
+/// all real ones, and from those that a loader uses to repeat a stream.
 const PASS: u64 = 1 << 52;
 
 /// When a mixture of streams ends.

@@ -58,10 +58,10 @@ impl IdxFile {
         }
         let mut file = File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
         let mut start = [0; 2];
-        let found = fill(&mut file, &mut start).map_err(|source| Error::io(path, "cannot read the file", source))?;
+        let count = fill(&mut file, &mut start).map_err(|source| Error::io(path, "cannot read the file", source))?;
         file.rewind().map_err(|source| Error::io(path, "cannot read the file", source))?;
         let size = metadata.len();
-        if found == 2 && start == [0x1f, 0x8b] {
+        if count == 2 && start == [0x1f, 0x8b] {
             let reader = MultiGzDecoder::new(io::BufReader::with_capacity(1 << 16, file));
             Reader { path, limit, size, reader, compressed: true }.read()
         } else {
@@ -165,12 +165,12 @@ impl<R: Read> Reader<'_, R> {
         Ok(sizes.collect())
     }
 
-    fn read_header(&mut self, into: &mut [u8], what: &str) -> Result<()> {
-        let found = fill(&mut self.reader, into).map_err(|source| self.broken(0, into.len(), source))?;
-        if found == into.len() {
+    fn read_header(&mut self, into: &mut [u8], expected: &str) -> Result<()> {
+        let count = fill(&mut self.reader, into).map_err(|source| self.broken(0, into.len(), source))?;
+        if count == into.len() {
             Ok(())
         } else {
-            Err(self.error(format!("the file ends in its header: expected {what}, found {found} bytes")))
+            Err(self.error(format!("the file ends in its header: expected {expected}, found {count} bytes")))
         }
     }
 
@@ -183,15 +183,15 @@ impl<R: Read> Reader<'_, R> {
                 self.limit
             )));
         }
-        let most =
+        let actual =
             if self.compressed { self.size.saturating_mul(MOST_INFLATION) } else { self.size.saturating_sub(header) };
         match self.compressed {
-            true if expected > most => Err(self.error(format!(
+            true if expected > actual => Err(self.error(format!(
                 "the header claims {expected} bytes of data ({dtype}{dims:?}), but {} compressed bytes can hold no \
-                 more than {most}; the file is damaged or cut short",
+                 more than {actual}; the file is damaged or cut short",
                 self.size
             ))),
-            false if expected != most => Err(self.wrong_size(dims, dtype, expected, &most.to_string())),
+            false if expected != actual => Err(self.wrong_size(dims, dtype, expected, &actual.to_string())),
             _ => Ok(()),
         }
     }
@@ -216,26 +216,26 @@ impl<R: Read> Reader<'_, R> {
         Ok(bytes)
     }
 
-    fn wrong_size(&self, dims: &[usize], dtype: DType, expected: u64, found: &str) -> Error {
+    fn wrong_size(&self, dims: &[usize], dtype: DType, expected: u64, actual: &str) -> Error {
         self.error(format!(
-            "the header promises {expected} bytes of data ({dtype}{dims:?}), found {found}; copy or download the file \
+            "the header promises {expected} bytes of data ({dtype}{dims:?}), found {actual}; copy or download the file \
              again"
         ))
     }
 
-    /// The error for a read that failed after `found` of `expected` bytes.
-    fn broken(&self, found: usize, expected: usize, source: io::Error) -> Error {
+    /// The error for a read that failed after `count` of `expected` bytes.
+    fn broken(&self, count: usize, expected: usize, source: io::Error) -> Error {
         match source.kind() {
             io::ErrorKind::UnexpectedEof if self.compressed => self.error(format!(
-                "the gzip file is cut short: its {} compressed bytes end after {found} of {expected} bytes of data; \
+                "the gzip file is cut short: its {} compressed bytes end after {count} of {expected} bytes of data; \
                  copy or download the file again",
                 self.size
             )),
             io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData if self.compressed => self.error(format!(
-                "the gzip file is damaged after {found} of {expected} bytes of data ({source}); copy or download the \
+                "the gzip file is damaged after {count} of {expected} bytes of data ({source}); copy or download the \
                  file again"
             )),
-            _ => Error::io(self.path, &format!("reading failed after {found} of {expected} bytes"), source),
+            _ => Error::io(self.path, &format!("reading failed after {count} of {expected} bytes"), source),
         }
     }
 

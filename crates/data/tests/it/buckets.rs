@@ -91,8 +91,8 @@ fn each_batch_is_of_one_bucket_and_each_epoch_has_as_many_of_each() {
         for epoch in 0..6 {
             let batches: Vec<_> = loader.epoch(epoch).map(content).collect();
             assert_eq!(batches.iter().map(|batch| batch.1).collect::<Vec<_>>(), (0..loader.len()).collect::<Vec<_>>());
-            let of_bucket = |bucket| batches.iter().filter(|batch| batch.2 == bucket).count();
-            counts.insert([of_bucket(0), of_bucket(1), of_bucket(2)]);
+            let count_in = |bucket| batches.iter().filter(|batch| batch.2 == bucket).count();
+            counts.insert([count_in(0), count_in(1), count_in(2)]);
             orders.insert(batches.iter().map(|batch| batch.2).collect::<Vec<_>>());
             let real = batches.iter().flat_map(|batch| batch.3.iter().zip(&batch.5)).filter(|(_, mask)| **mask == 1.0);
             let real: Vec<i32> = real.map(|(&number, _)| number).collect();
@@ -106,8 +106,8 @@ fn each_batch_is_of_one_bucket_and_each_epoch_has_as_many_of_each() {
 fn a_batch_comes_when_it_is_full_and_the_short_ones_at_the_end() {
     // Lengths 1 8 5 2 9 6 3 10 7 4 1 8: buckets 0 2 1 0 2 1 0 2 2 1 0 2.
     let batches: Vec<_> = loader(12).build().unwrap().epoch(0).map(content).collect();
-    let seen: Vec<(usize, &[i32])> = batches.iter().map(|batch| (batch.2, &batch.3[..])).collect();
-    assert_eq!(seen, [(2, &[1, 4, 7, 8][..]), (0, &[0, 3, 6, 10]), (1, &[2, 5, 9, 2]), (2, &[11, 11, 11, 11])]);
+    let actual: Vec<(usize, &[i32])> = batches.iter().map(|batch| (batch.2, &batch.3[..])).collect();
+    assert_eq!(actual, [(2, &[1, 4, 7, 8][..]), (0, &[0, 3, 6, 10]), (1, &[2, 5, 9, 2]), (2, &[11, 11, 11, 11])]);
     assert_eq!(batches[3].5, [1.0, 0.0, 0.0, 0.0]);
 }
 

@@ -56,9 +56,9 @@ fn the_real_digits_are_read() {
     let (mut rim, mut middle) = (0u64, 0u64);
     for image in images.chunks_exact(784) {
         assert!(image.iter().any(|&pixel| pixel > 200));
-        let at = |row: usize, column: usize| u64::from(image[row * 28 + column]);
-        rim += (0..28).map(|i| at(0, i) + at(27, i) + at(i, 0) + at(i, 27)).sum::<u64>();
-        middle += (0..28).map(|i| at(13, i) + at(14, i) + at(i, 13) + at(i, 14)).sum::<u64>();
+        let pixel = |row: usize, column: usize| u64::from(image[row * 28 + column]);
+        rim += (0..28).map(|i| pixel(0, i) + pixel(27, i) + pixel(i, 0) + pixel(i, 27)).sum::<u64>();
+        middle += (0..28).map(|i| pixel(13, i) + pixel(14, i) + pixel(i, 13) + pixel(i, 14)).sum::<u64>();
     }
     assert!(middle > 20 * rim, "{middle} in the middle, {rim} on the rim");
 }
@@ -77,16 +77,16 @@ fn idx_samples_can_be_cached_and_are_told_apart() {
     assert_eq!(batch.values::<u8>(0).unwrap(), [&images[2 * 784..], &images[..784]].concat());
     assert_eq!(batch.values::<i32>(1).unwrap(), [4, 1]);
 
-    let of = |data: &dyn Dataset| {
+    let fingerprint = |data: &dyn Dataset| {
         let mut fingerprint = Fingerprint::new();
         data.fingerprint(&mut fingerprint).unwrap();
         fingerprint.to_string()
     };
-    let first = of(&open());
-    assert_eq!(first, of(&pair.open(10).unwrap()));
-    assert_ne!(first, of(&pair.open(11).unwrap()));
+    let first = fingerprint(&open());
+    assert_eq!(first, fingerprint(&pair.open(10).unwrap()));
+    assert_ne!(first, fingerprint(&pair.open(11).unwrap()));
     fs::write(pair.0.path().join("train-labels-idx1-ubyte"), idx(8, &[3], &[1, 9, 5])).unwrap();
-    assert_ne!(first, of(&open()));
+    assert_ne!(first, fingerprint(&open()));
 }
 
 #[test]

@@ -127,13 +127,13 @@ fn as_many_batches_as_asked_for_are_ahead_and_no_more() {
         let (data, read) = counting(Duration::ZERO);
         let loader = DataLoader::builder(data).batch_size(1).device_prefetch(ahead).build().unwrap();
         let mut batches = loader.prefetch_to(&runtime, &rows(), 0, 0);
-        for taken in 0..3 {
+        for count in 0..3 {
             let patience = Instant::now();
-            while read.load(Ordering::SeqCst) < taken + ahead && patience.elapsed() < Duration::from_secs(10) {
+            while read.load(Ordering::SeqCst) < count + ahead && patience.elapsed() < Duration::from_secs(10) {
                 std::thread::sleep(Duration::from_millis(5));
             }
             std::thread::sleep(Duration::from_millis(30));
-            assert_eq!(read.load(Ordering::SeqCst), taken + ahead, "{taken} taken, {ahead} ahead");
+            assert_eq!(read.load(Ordering::SeqCst), count + ahead, "{count} taken, {ahead} ahead");
             assert!(batches.next().unwrap().is_ok());
         }
     }
@@ -191,16 +191,16 @@ fn a_panic_that_no_sample_is_blamed_for_arrives_as_an_error() {
 fn a_consumer_that_stops_early_leaves_no_thread_behind_and_does_not_wait_long() {
     let runtime = runtime();
     for workers in [0, 1, 4] {
-        for taken in [0, 1, 2] {
+        for count in [0, 1, 2] {
             let (data, read) = counting(Duration::from_millis(20));
             let loader = DataLoader::builder(data).batch_size(4).num_workers(workers).build().unwrap();
             let mut batches = loader.epochs(0..u64::MAX, 0).prefetch_to(&runtime, &rows());
-            for _ in 0..taken {
+            for _ in 0..count {
                 assert!(batches.next().unwrap().is_ok());
             }
             drop(batches);
             drop(loader);
-            assert_eq!(Arc::strong_count(&read), 1, "{workers} workers, {taken} taken");
+            assert_eq!(Arc::strong_count(&read), 1, "{workers} workers, {count} taken");
         }
     }
 }

@@ -134,19 +134,19 @@ fn the_workers_do_not_run_ahead_of_the_prefetch_window() {
 
 #[test]
 fn a_consumer_that_stops_early_leaves_no_thread_behind() {
-    for taken in 0..4 {
+    for count in 0..4 {
         let mut data = Faulty::new(|_| Fault::None);
         data.pause = Duration::from_millis(1);
         let read = Arc::clone(&data.read);
         let loader = DataLoader::builder(data).batch_size(2).num_workers(4).prefetch(4).build().unwrap();
         let mut batches = loader.epochs(0..u64::MAX, 0);
-        for _ in 0..taken {
+        for _ in 0..count {
             assert!(batches.next().unwrap().is_ok());
         }
         drop(batches);
         drop(loader);
         // The threads held the dataset, and with it this counter.
-        assert_eq!(Arc::strong_count(&read), 1, "after {taken} batches");
+        assert_eq!(Arc::strong_count(&read), 1, "after {count} batches");
     }
 }
 

@@ -130,19 +130,19 @@ fn a_damaged_gz_is_refused() {
     // A flipped bit is detected, unless it is an unused one; then the data is unchanged.
     let expected = Case::new(&whole).open().unwrap();
     let mut refused = 0;
-    let places: Vec<usize> = (10..whole.len()).step_by(997).collect();
-    for &at in &places {
+    let indices: Vec<usize> = (10..whole.len()).step_by(997).collect();
+    for &index in &indices {
         let mut flipped = whole.clone();
-        flipped[at] ^= 0x10;
+        flipped[index] ^= 0x10;
         match Case::new(&flipped).open() {
-            Ok(file) => assert_eq!(file.bytes(), expected.bytes(), "byte {at}"),
+            Ok(file) => assert_eq!(file.bytes(), expected.bytes(), "byte {index}"),
             Err(error) => {
                 assert!(error.is_file());
                 refused += 1;
             }
         }
     }
-    assert!(refused + 1 >= places.len(), "{refused} of {}", places.len());
+    assert!(refused + 1 >= indices.len(), "{refused} of {}", indices.len());
 }
 
 #[test]
@@ -178,17 +178,17 @@ fn a_header_that_is_none_is_refused() {
 #[test]
 fn a_header_that_promises_the_moon_allocates_nothing() {
     use expect_test::expect;
-    let most = u32::MAX;
-    Case::new(&idx(8, &[most, most, most], &[0])).fails(expect!["FILE: the header claims the shape [4294967295, 4294967295, 4294967295] of u8, which is more than this machine can address; the file is damaged"]);
+    let max = u32::MAX;
+    Case::new(&idx(8, &[max, max, max], &[0])).fails(expect!["FILE: the header claims the shape [4294967295, 4294967295, 4294967295] of u8, which is more than this machine can address; the file is damaged"]);
     // Within the limit, but the file cannot hold it.
-    Case::new(&idx(8, &[2, most], &[0])).fails(expect![
+    Case::new(&idx(8, &[2, max], &[0])).fails(expect![
         "FILE: the header promises 8589934590 bytes of data (u8[2, 4294967295]), found 1; copy or download the file \
          again"
     ]);
-    let small = gz(&idx(8, &[2, most], &[0]));
+    let small = gz(&idx(8, &[2, max], &[0]));
     let error = Case::new(&small).open().unwrap_err().to_string();
     assert!(error.contains("compressed bytes can hold no more than"), "{error}");
-    Case::new(&idx(8, &[8, most], &[0])).fails(expect!["FILE: the header claims 34359738360 bytes of data (u8[8, 4294967295]), over the limit of 17179869184; if that is right, raise the limit with IdxFile::open_with_limit"]);
+    Case::new(&idx(8, &[8, max], &[0])).fails(expect!["FILE: the header claims 34359738360 bytes of data (u8[8, 4294967295]), over the limit of 17179869184; if that is right, raise the limit with IdxFile::open_with_limit"]);
     let case = Case::new(&idx(8, &[6], &[0; 6]));
     assert!(IdxFile::open_with_limit(&case.path, 5).unwrap_err().to_string().contains("over the limit of 5"));
     assert!(IdxFile::open_with_limit(&case.path, 6).is_ok());

@@ -15,10 +15,10 @@ fn a_short_last_batch_is_padded_with_its_first_sample_and_masked() {
     assert_eq!((loader.len(), loader.num_samples(), loader.batch_size(), loader.pads()), (3, 10, 4, true));
     // Three times, so that the memory of a full batch is reused for the short one.
     for epoch in 0..3 {
-        let mut seen = 0;
+        let mut count = 0;
         for (index, batch) in loader.epoch(epoch).enumerate() {
             let batch = batch.unwrap();
-            seen += batch.valid();
+            count += batch.valid();
             assert_eq!((batch.index(), batch.epoch(), batch.batch_size()), (index, epoch, 4));
             if index < 2 {
                 let first = 4 * index as i32;
@@ -30,7 +30,7 @@ fn a_short_last_batch_is_padded_with_its_first_sample_and_masked() {
                 assert_eq!((batch.mask(), batch.valid()), (&[1.0, 1.0, 0.0, 0.0][..], 2));
             }
         }
-        assert_eq!(seen, 10);
+        assert_eq!(count, 10);
     }
 }
 
@@ -72,8 +72,8 @@ fn memory_is_used_again_unless_someone_holds_it() {
     addresses.dedup();
     assert_eq!(addresses.len(), 1);
     // Held batches keep their content.
-    let held = batches(&loader, 0);
-    let numbers: Vec<i32> = held.iter().map(|batch| batch.values::<i32>(1).unwrap()[0]).collect();
+    let held_batches = batches(&loader, 0);
+    let numbers: Vec<i32> = held_batches.iter().map(|batch| batch.values::<i32>(1).unwrap()[0]).collect();
     assert_eq!(numbers, (0..10).collect::<Vec<_>>());
 }
 
@@ -85,15 +85,15 @@ fn an_epoch_can_start_in_the_middle_and_several_follow_without_a_seam() {
         (3..6).flat_map(|epoch| batches(&loader, epoch)).skip(2).map(|batch| number(&batch)).collect();
     let stream: Vec<_> = loader.epochs(3..6, 2).map(|batch| batch.unwrap()).collect();
     assert_eq!(stream.iter().map(number).collect::<Vec<_>>(), expected);
-    let places: Vec<_> = stream.iter().map(|batch| (batch.epoch(), batch.index())).collect();
-    assert_eq!(places, [(3, 2), (4, 0), (4, 1), (4, 2), (5, 0), (5, 1), (5, 2)]);
+    let positions: Vec<_> = stream.iter().map(|batch| (batch.epoch(), batch.index())).collect();
+    assert_eq!(positions, [(3, 2), (4, 0), (4, 1), (4, 2), (5, 0), (5, 1), (5, 2)]);
     // Directly after the end of an epoch comes the start of the next.
     assert_eq!(loader.epochs(3..5, 3).count(), 3);
     assert_eq!(loader.epochs(3..4, 3).count(), 0);
-    let mut beyond = loader.epochs(3..5, 4);
-    let error = beyond.next().unwrap().unwrap_err();
+    let mut past_end = loader.epochs(3..5, 4);
+    let error = past_end.next().unwrap().unwrap_err();
     assert_eq!(error.to_string(), "cannot start at batch 4: an epoch has 3 batches");
-    assert!(beyond.next().is_none());
+    assert!(past_end.next().is_none());
 }
 
 #[test]

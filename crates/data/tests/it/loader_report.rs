@@ -104,8 +104,8 @@ fn a_report_counts_batches_samples_and_the_time_of_each_stage() {
         assert_eq!(loader.epochs(0..2, 0).filter(Result::is_ok).count(), 10);
         let report = loader.report();
         assert_eq!((report.num_workers, report.batches, report.samples, report.steps), (workers, 10, 40, 8));
-        let least = [40 * PAUSE, 120 * PAUSE, 40 * PAUSE];
-        assert!(report.stages.iter().zip(least).all(|(stage, least)| stage.1 >= least), "{report}");
+        let minimum = [40 * PAUSE, 120 * PAUSE, 40 * PAUSE];
+        assert!(report.stages.iter().zip(minimum).all(|(stage, minimum)| stage.1 >= minimum), "{report}");
         assert!(report.writing >= 40 * PAUSE);
         assert!(report.first_batch.unwrap() >= 4 * 6 * PAUSE);
         assert!(report.transfer.is_none());

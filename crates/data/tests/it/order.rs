@@ -94,8 +94,8 @@ fn the_number_of_workers_changes_nothing() {
             .unwrap();
         let builder = DataLoader::builder(Uneven(data)).batch_size(4).shuffle(true).seed(11).num_workers(workers);
         let loader = if prefetch > 0 { builder.prefetch(prefetch) } else { builder }.build().unwrap();
-        let apart = (0..2).flat_map(|epoch| loader.epoch(epoch));
-        apart.chain(loader.epochs(2..4, 0)).map(|batch| content(batch.unwrap())).collect()
+        let epochs = (0..2).flat_map(|epoch| loader.epoch(epoch));
+        epochs.chain(loader.epochs(2..4, 0)).map(|batch| content(batch.unwrap())).collect()
     };
     let expected = read(0, 0);
     assert_eq!(expected.len(), 4 * 26);

@@ -152,9 +152,9 @@ fn a_process_reads_its_own_samples_and_what_pads_them() {
             [&[0, 1, 8, 9, 16, 17], &[2, 3, 10, 11, 18, 19], &[4, 5, 12, 13, 16], &[6, 7, 14, 15, 16]];
         for (part, expected) in parts.iter().zip(expected) {
             let batches: Vec<HostBatch> = part.epoch(0).collect::<Result<_>>().unwrap();
-            let mut seen = std::mem::take(&mut *read.lock().unwrap());
-            seen.sort_unstable();
-            assert_eq!(seen, expected);
+            let mut samples = std::mem::take(&mut *read.lock().unwrap());
+            samples.sort_unstable();
+            assert_eq!(samples, expected);
             assert_eq!(batches.len(), 3);
             let last = &batches[2];
             match part.replicas().process_index {
@@ -167,9 +167,9 @@ fn a_process_reads_its_own_samples_and_what_pads_them() {
         // Skipped batches are not read.
         let rest: Vec<HostBatch> = parts[3].epochs(0..1, 1).collect::<Result<_>>().unwrap();
         assert_eq!(rest.len(), 2);
-        let mut seen = read.lock().unwrap().clone();
-        seen.sort_unstable();
-        assert_eq!(seen, [14, 15, 16]);
+        let mut samples = read.lock().unwrap().clone();
+        samples.sort_unstable();
+        assert_eq!(samples, [14, 15, 16]);
     }
 }
 
@@ -221,9 +221,9 @@ fn a_final_sampler_is_not_divided_further() {
         assert_eq!(batches[0].numbers, [9, 8, 7, 19, 18, 17, 29, 28, 27, 39, 38, 37]);
         assert_eq!(batches[3].numbers, [0, 0, 0, 10, 10, 10, 20, 20, 20, 30, 30, 30]);
         assert_eq!(batches[3].mask, [1.0, 0.0, 0.0].repeat(4));
-        let mut seen: Vec<i32> = batches.iter().flat_map(Rows::samples).collect();
-        seen.sort_unstable();
-        assert_eq!(seen, (0..40).collect::<Vec<_>>());
+        let mut samples: Vec<i32> = batches.iter().flat_map(Rows::samples).collect();
+        samples.sort_unstable();
+        assert_eq!(samples, (0..40).collect::<Vec<_>>());
         assert!(global_batches(&parts, 0..2, 2) == global_batches(&parts, 0..2, 0)[2..]);
 
         let dropped = processes(&build(workers, true), 4, 4);
@@ -247,14 +247,14 @@ fn a_sampler_that_is_not_final_is_divided_and_asked_once_an_epoch() {
             (0..len).rev().collect()
         }
     }
-    let (asked, replicas) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<Replica>>>::default());
-    let sampler = Backwards(Arc::clone(&asked), Arc::clone(&replicas));
+    let (calls, replicas) = (Arc::<AtomicUsize>::default(), Arc::<Mutex<Vec<Replica>>>::default());
+    let sampler = Backwards(Arc::clone(&calls), Arc::clone(&replicas));
     let whole = DataLoader::builder(data(16)).batch_size(8).sampler(sampler).build().unwrap();
     let batches = global_batches(&processes(&whole, 2, 8), 0..1, 0);
     assert_eq!(batches[0].numbers, [15, 14, 13, 12, 11, 10, 9, 8]);
     assert_eq!(batches[1].numbers, [7, 6, 5, 4, 3, 2, 1, 0]);
     // Once more in each process, for the order of another rank.
-    assert_eq!(asked.load(Ordering::SeqCst), 4);
+    assert_eq!(calls.load(Ordering::SeqCst), 4);
     let expected = [0, 1, 1, 0].map(|rank| Replica { num_replicas: 2, rank });
     assert_eq!(*replicas.lock().unwrap(), expected);
     assert!(whole.description().ends_with("Backwards"), "{}", whole.description());
@@ -407,8 +407,8 @@ fn replicas_that_disagree_are_refused() {
     );
     // One replica agrees with itself, and four of them if the samples divide equally.
     assert_eq!(builder().build().unwrap().num_samples(), 7);
-    let even = DataLoader::builder(data(8)).batch_size(4).sampler(Uneven).build().unwrap();
-    assert_eq!(processes(&even, 4, 4)[3].num_samples(), 8);
+    let loader = DataLoader::builder(data(8)).batch_size(4).sampler(Uneven).build().unwrap();
+    assert_eq!(processes(&loader, 4, 4)[3].num_samples(), 8);
 }
 
 #[test]

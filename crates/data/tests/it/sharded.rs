@@ -40,8 +40,8 @@ fn compare(device: &DeviceBatch, host: &HostBatch, rows_of: impl Fn(usize) -> st
         for (shard, buffer) in array.shards().iter().enumerate() {
             let rows = rows_of(shard);
             assert_eq!(buffer.dims()[0], rows.len(), "array {i} on device {shard}");
-            let there = buffer.read().unwrap().wait().unwrap();
-            assert_eq!(&there[..], &bytes[rows.start * row..rows.end * row], "array {i} on device {shard}");
+            let device_bytes = buffer.read().unwrap().wait().unwrap();
+            assert_eq!(&device_bytes[..], &bytes[rows.start * row..rows.end * row], "array {i} on device {shard}");
         }
     }
 }
@@ -57,15 +57,15 @@ fn each_device_has_its_rows_and_no_others() {
             let loader = builder.build().unwrap().distributed(replicas).unwrap();
             let each = loader.per_device_batch_size();
             // Kept together, then one at a time, so that memory is reused.
-            let kept: Vec<DeviceBatch> = loader.prefetch_to(&runtime, &rows(), 1, 0).collect::<Result<_>>().unwrap();
-            assert_eq!(kept.len(), 4);
-            for (moved, host) in kept.iter().zip(loader.epoch(1)) {
+            let batches: Vec<DeviceBatch> = loader.prefetch_to(&runtime, &rows(), 1, 0).collect::<Result<_>>().unwrap();
+            assert_eq!(batches.len(), 4);
+            for (moved, host) in batches.iter().zip(loader.epoch(1)) {
                 compare(moved, &host.unwrap(), |shard| shard * each..(shard + 1) * each);
             }
             for (moved, host) in loader.epochs(1..4, 3).prefetch_to(&runtime, &rows()).zip(loader.epochs(1..4, 3)) {
                 compare(&moved.unwrap(), &host.unwrap(), |shard| shard * each..(shard + 1) * each);
             }
-            for buffer in kept.iter().flat_map(|batch| &batch.arrays).flat_map(|array| array.shards()) {
+            for buffer in batches.iter().flat_map(|batch| &batch.arrays).flat_map(|array| array.shards()) {
                 assert!(runtime.devices().contains(buffer.device()));
             }
         }
@@ -81,14 +81,14 @@ fn a_batch_can_be_whole_on_every_device_or_split_along_some_axes_of_the_mesh() {
 
     let grid = runtime.with_mesh(&Mesh::new([("data", 4), ("model", 2)]).unwrap()).unwrap();
     compare(&host.to_devices(&grid, &rows()).unwrap(), &host, |shard| shard / 2 * 4..shard / 2 * 4 + 4);
-    let both = Sharding::over([vec!["data", "model"]]);
-    compare(&host.to_devices(&grid, &both).unwrap(), &host, |shard| shard * 2..shard * 2 + 2);
+    let along_both = Sharding::over([vec!["data", "model"]]);
+    compare(&host.to_devices(&grid, &along_both).unwrap(), &host, |shard| shard * 2..shard * 2 + 2);
     let swapped = Sharding::over([vec!["model", "data"]]);
     let part = |shard: usize| shard % 2 * 4 + shard / 2;
     compare(&host.to_devices(&grid, &swapped).unwrap(), &host, |shard| part(shard) * 2..part(shard) * 2 + 2);
 
     let parts = |sharding: &Sharding| Replicas::from_runtime(&grid, sharding).unwrap().devices;
-    assert_eq!([parts(&rows()), parts(&both), parts(&swapped), parts(&Sharding::replicated())], [4, 8, 8, 1]);
+    assert_eq!([parts(&rows()), parts(&along_both), parts(&swapped), parts(&Sharding::replicated())], [4, 8, 8, 1]);
 }
 
 #[test]
@@ -122,25 +122,25 @@ fn memory_is_used_again_only_when_all_devices_are_done_with_it() {
     let runtime = runtime(8);
     let loader = DataLoader::builder(data(16)).batch_size(16).build().unwrap();
     let next = || loader.epoch(0).next().unwrap().unwrap();
-    let place = |host: &HostBatch| host.field_bytes(0).unwrap().as_ptr() as usize;
+    let address = |host: &HostBatch| host.field_bytes(0).unwrap().as_ptr() as usize;
     let host = next();
-    let (first, expected) = (place(&host), host.clone());
+    let (first, expected) = (address(&host), host.clone());
     let moved = host.to_devices(&runtime, &rows()).unwrap();
     compare(&moved, &expected, |shard| shard * 2..shard * 2 + 2);
     drop((host, expected));
     // Only the devices hold the memory now; nothing else may be written there.
     for epoch in 1..20 {
-        assert_ne!(place(&loader.epoch(epoch).next().unwrap().unwrap()), first);
+        assert_ne!(address(&loader.epoch(epoch).next().unwrap().unwrap()), first);
     }
     compare(&moved, &next(), |shard| shard * 2..shard * 2 + 2);
     drop(moved);
     // The plugin releases it on its own thread.
     let patience = std::time::Instant::now();
-    let mut held = vec![];
-    while held.iter().all(|host| place(host) != first) {
+    let mut held_batches = vec![];
+    while held_batches.iter().all(|host| address(host) != first) {
         assert!(patience.elapsed() < std::time::Duration::from_secs(20), "the memory never came back");
-        held.truncate(2);
-        held.push(next());
+        held_batches.truncate(2);
+        held_batches.push(next());
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }

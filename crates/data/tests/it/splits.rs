@@ -30,11 +30,11 @@ fn number(value: &Value) -> usize {
 fn check(folds: &[Fold], len: usize, expected: &Value) {
     let expected: Vec<Vec<usize>> = expected.as_array().unwrap().iter().map(numbers).collect();
     assert_eq!(folds.iter().map(|fold| fold.validation.clone()).collect::<Vec<_>>(), expected);
-    whole(folds, len);
+    check_partition(folds, len);
 }
 
 #[track_caller]
-fn whole(folds: &[Fold], len: usize) {
+fn check_partition(folds: &[Fold], len: usize) {
     for fold in folds {
         assert!(fold.train.is_sorted() && fold.validation.is_sorted());
         let mut all = [&fold.train[..], &fold.validation].concat();
@@ -70,13 +70,13 @@ fn shuffled_folds_differ_by_their_seed_alone_and_keep_sizes_and_classes() {
     };
     for seed in 0..5 {
         let folds = k_fold(53, 4, Some(seed)).unwrap();
-        whole(&folds, 53);
+        check_partition(&folds, 53);
         assert_eq!(folds.iter().map(|fold| fold.validation.len()).collect::<Vec<_>>(), [14, 13, 13, 13]);
         assert_eq!(folds, k_fold(53, 4, Some(seed)).unwrap());
         assert_ne!(folds, k_fold(53, 4, Some(seed + 1)).unwrap());
         let (ordered, shuffled) =
             (stratified_k_fold(&labels, 4, None).unwrap(), stratified_k_fold(&labels, 4, Some(seed)).unwrap());
-        whole(&shuffled, 53);
+        check_partition(&shuffled, 53);
         assert_ne!(ordered, shuffled);
         for (a, b) in ordered.iter().zip(&shuffled) {
             assert_eq!(counts(&a.validation), counts(&b.validation));
@@ -89,18 +89,18 @@ fn splits_have_the_counts_of_scikit_learns() {
     for case in reference("stratified_split") {
         let (labels, part) = (numbers(&case["labels"]), case["part"].as_f64().unwrap());
         let allowed: BTreeSet<Vec<usize>> = case["counts"].as_array().unwrap().iter().map(numbers).collect();
-        let mut seen = BTreeSet::new();
+        let mut counts_seen = BTreeSet::new();
         let mut splits = BTreeSet::new();
         for seed in 0..50 {
             let split = stratified_split(&labels, part, seed).unwrap();
-            whole(std::slice::from_ref(&split), labels.len());
+            check_partition(std::slice::from_ref(&split), labels.len());
             let mut counts = vec![0; 1 + labels.iter().max().unwrap()];
             split.validation.iter().for_each(|&index| counts[labels[index]] += 1);
-            seen.insert(counts);
+            counts_seen.insert(counts);
             splits.insert(split.validation);
         }
         // The same ones where a tie is broken at random.
-        assert_eq!(seen, allowed);
+        assert_eq!(counts_seen, allowed);
         assert_eq!(splits.len(), 50);
     }
     for case in reference("group_split") {
@@ -108,9 +108,9 @@ fn splits_have_the_counts_of_scikit_learns() {
         let mut drawn = BTreeSet::new();
         for seed in 0..50 {
             let split = group_split(&groups, part, seed).unwrap();
-            whole(std::slice::from_ref(&split), groups.len());
-            let of = |indices: &[usize]| indices.iter().map(|&index| groups[index]).collect::<BTreeSet<_>>();
-            let (train, validation) = (of(&split.train), of(&split.validation));
+            check_partition(std::slice::from_ref(&split), groups.len());
+            let groups_of = |indices: &[usize]| indices.iter().map(|&index| groups[index]).collect::<BTreeSet<_>>();
+            let (train, validation) = (groups_of(&split.train), groups_of(&split.validation));
             assert!(train.is_disjoint(&validation));
             assert_eq!(validation.len(), number(&case["count"]));
             drawn.extend(validation);

@@ -17,24 +17,24 @@ use crate::common::refused;
 struct Numbers {
     start: u64,
     count: usize,
-    known: bool,
+    knows_length: bool,
     read: Arc<AtomicUsize>,
     fault: fn(u64) -> Option<Error>,
 }
 
 impl Numbers {
     fn new(count: usize) -> Numbers {
-        Numbers { start: 0, count, known: true, read: Arc::default(), fault: |_| None }
+        Numbers { start: 0, count, knows_length: true, read: Arc::default(), fault: |_| None }
     }
     fn unknown(count: usize) -> Numbers {
-        Numbers { known: false, ..Numbers::new(count) }
+        Numbers { knows_length: false, ..Numbers::new(count) }
     }
 }
 
 impl Stream for Numbers {
     type Item = u64;
     fn len(&self) -> Option<usize> {
-        self.known.then_some(self.count)
+        self.knows_length.then_some(self.count)
     }
     fn items(&self, _epoch: u64) -> Result<Items<u64>> {
         let Numbers { start, read, fault, .. } = self.clone();
@@ -118,23 +118,23 @@ fn the_number_of_workers_changes_nothing_nor_does_a_start_in_mid_epoch() {
 
 #[test]
 fn a_start_in_mid_epoch_decodes_nothing_of_what_was_before() {
-    let made = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&made);
+    let decoded = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&decoded);
     let mapped = Numbers::new(20).map(move |number| {
         counter.fetch_add(1, Ordering::SeqCst);
         Ok(number)
     });
     let loader = DataLoader::from_stream(samples(mapped)).batch_size(4).build().unwrap();
     assert_eq!(loader.epochs(0..1, 3).map(|batch| numbers(&batch.unwrap())).collect::<Vec<_>>()[1], [16, 17, 18, 19]);
-    assert_eq!(made.load(Ordering::SeqCst), 8);
+    assert_eq!(decoded.load(Ordering::SeqCst), 8);
 }
 
 #[test]
 fn workers_map_at_the_same_time() {
     let meeting = Arc::new((Mutex::new((0, 0)), Condvar::new()));
-    let of_map = Arc::clone(&meeting);
+    let map_meeting = Arc::clone(&meeting);
     let mapped = Numbers::new(8).map(move |number| {
-        let (inside, changed) = &*of_map;
+        let (inside, changed) = &*map_meeting;
         let mut now = inside.lock().unwrap();
         now.0 += 1;
         now.1 = now.1.max(now.0);
@@ -177,20 +177,20 @@ fn several_processes_each_write_their_rows_of_the_same_batches() {
 
 #[test]
 fn num_samples_cuts_a_longer_stream_and_begins_a_shorter_one_anew() {
-    let read = |count, wanted| -> Vec<Content> {
+    let read = |count, num_samples| -> Vec<Content> {
         let stream = samples(Numbers::unknown(count).shuffle(4, 1));
-        let loader = DataLoader::from_stream(stream).num_samples(wanted).batch_size(5).build().unwrap();
-        assert_eq!(loader.num_samples(), wanted);
+        let loader = DataLoader::from_stream(stream).num_samples(num_samples).batch_size(5).build().unwrap();
+        assert_eq!(loader.num_samples(), num_samples);
         loader.epoch(0).map(content).collect()
     };
     let flat = |batches: &[Content]| batches.iter().flat_map(|batch| batch.2.clone()).collect::<Vec<_>>();
     let (whole, cut, longer) = (read(10, 10), read(100, 10), read(10, 20));
     assert!(flat(&cut).iter().all(|&number| number < 14));
     assert_eq!(flat(&longer)[..10], flat(&whole)[..]);
-    let mut again = flat(&longer)[10..].to_vec();
-    assert_ne!(again, flat(&whole), "another order");
-    again.sort_unstable();
-    assert_eq!(again, (0..10).collect::<Vec<_>>());
+    let mut next_epoch = flat(&longer)[10..].to_vec();
+    assert_ne!(next_epoch, flat(&whole), "another order");
+    next_epoch.sort_unstable();
+    assert_eq!(next_epoch, (0..10).collect::<Vec<_>>());
     let noise = |batches: &[Content], number: i64| -> Vec<Vec<f64>> {
         let rows = batches.iter().flat_map(|batch| batch.2.iter().zip(batch.3.chunks(2)));
         rows.filter(|(other, _)| **other == number).map(|(_, noise)| noise.to_vec()).collect()
@@ -277,7 +277,7 @@ fn a_shuffle_buffer_moves_an_item_forward_by_at_most_its_length() {
     let order = |buffer, seed, epoch| items(Numbers::new(200).shuffle(buffer, seed), epoch);
     for buffer in [1, 2, 10, 199, 200, 1000] {
         let shuffled = order(buffer, 5, 0);
-        assert!(shuffled.iter().enumerate().all(|(place, item)| item.0 < (place + buffer) as u64));
+        assert!(shuffled.iter().enumerate().all(|(position, item)| item.0 < (position + buffer) as u64));
         let mut all: Vec<u64> = shuffled.iter().map(|item| item.1).collect();
         all.sort_unstable();
         assert_eq!(all, (0..200).collect::<Vec<_>>());
@@ -397,10 +397,10 @@ fn a_substitute_takes_the_row_of_the_record_that_cannot_be_decoded() {
     let batches: Vec<Vec<i64>> = loader.epoch(0).map(|batch| numbers(&batch.unwrap())).collect();
     let expected = [[0, -1, 2, 3], [-1, 5, 6, 7]];
     for (batch, expected) in batches.iter().zip(expected) {
-        for (row, (&number, wanted)) in batch.iter().zip(expected).enumerate() {
-            match wanted {
+        for (row, (&number, expected_number)) in batch.iter().zip(expected).enumerate() {
+            match expected_number {
                 -1 => assert!(expected.contains(&number), "row {row} of {batch:?} is a copy of another"),
-                _ => assert_eq!(number, wanted, "row {row} of {batch:?}"),
+                _ => assert_eq!(number, expected_number, "row {row} of {batch:?}"),
             }
         }
     }
@@ -424,10 +424,10 @@ fn bad_records_change_nothing_about_workers_and_starts_in_mid_epoch() {
         if on_error == OnError::Skip {
             // Each readable record comes once, and the remaining batches are padding.
             let real = |batch: &Content| batch.4.iter().filter(|&&mask| mask == 1.0).count();
-            let mut seen: Vec<i64> = whole[..13].iter().flat_map(|batch| batch.2[..real(batch)].to_vec()).collect();
-            seen.sort_unstable();
+            let mut numbers: Vec<i64> = whole[..13].iter().flat_map(|batch| batch.2[..real(batch)].to_vec()).collect();
+            numbers.sort_unstable();
             let expected: Vec<i64> = (0..50).filter(|n| !(20..29).contains(n) && n % 7 != 3).collect();
-            assert_eq!(seen, expected);
+            assert_eq!(numbers, expected);
             assert_eq!((real(&whole[11]), real(&whole[12])), (0, 0));
         }
         for workers in [0, 1, 2, 7] {
@@ -520,13 +520,13 @@ impl Stream for Says {
 #[test]
 fn a_stream_longer_than_it_said_is_an_error() {
     for workers in [0, 2] {
-        for (said, place) in [(6, 1), (7, 2)] {
-            let (batches, _) = outcome(Says(said, Numbers::new(9)), OnError::Fail, workers);
-            assert_eq!(batches.len(), place + 1);
+        for (promised, failing_batch) in [(6, 1), (7, 2)] {
+            let (batches, _) = outcome(Says(promised, Numbers::new(9)), OnError::Fail, workers);
+            assert_eq!(batches.len(), failing_batch + 1);
             assert_eq!(
-                batches[place],
+                batches[failing_batch],
                 format!(
-                    "the stream has more records than the {said} it promised for an epoch; correct the number, or check whether records were added since it was opened. With num_samples({said}), the loader would read only that many in each epoch"
+                    "the stream has more records than the {promised} it promised for an epoch; correct the number, or check whether records were added since it was opened. With num_samples({promised}), the loader would read only that many in each epoch"
                 )
             );
         }

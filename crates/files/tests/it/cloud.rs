@@ -24,7 +24,7 @@ fn options(store: &S3) -> StoreOptions {
         .give_up_after(Duration::from_secs(60))
 }
 
-fn at(store: &S3, url: &str) -> Location {
+fn location(store: &S3, url: &str) -> Location {
     Location::from(url).with_options(options(store))
 }
 
@@ -43,7 +43,7 @@ fn objects_are_read_whole_in_parts_and_ahead() {
     let store = S3::start(|_| Answer::Serve);
     store.put("b/folder/ä file.bin", bytes(10_500));
     store.put("b/empty", vec![]);
-    let object = at(&store, "s3://b/folder").join("ä file.bin");
+    let object = location(&store, "s3://b/folder").join("ä file.bin");
     assert_eq!(object.size().unwrap(), 10_500);
     assert_eq!(read(&object), bytes(10_500));
     assert_eq!(object.read().unwrap(), bytes(10_500));
@@ -56,19 +56,19 @@ fn objects_are_read_whole_in_parts_and_ahead() {
             "{error}"
         );
     }
-    assert!(read(&at(&store, "s3://b/empty")).is_empty());
-    assert!(at(&store, "s3://b/empty").exists().unwrap());
-    assert!(!at(&store, "s3://b/none").exists().unwrap());
-    let error = at(&store, "s3://b/none").open().err().unwrap();
+    assert!(read(&location(&store, "s3://b/empty")).is_empty());
+    assert!(location(&store, "s3://b/empty").exists().unwrap());
+    assert!(!location(&store, "s3://b/none").exists().unwrap());
+    let error = location(&store, "s3://b/none").open().err().unwrap();
     assert!(error.is_not_found() && error.to_string().starts_with("s3://b/none: "), "{error}");
-    assert!(at(&store, "s3://b").size().unwrap_err().is_usage());
+    assert!(location(&store, "s3://b").size().unwrap_err().is_usage());
 }
 
 #[test]
 fn no_more_is_fetched_ahead_than_was_asked_for() {
     let store = S3::start(|_| Answer::Serve);
     store.put("b/k", bytes(100_000));
-    let mut reader = at(&store, "s3://b/k").open().unwrap();
+    let mut reader = location(&store, "s3://b/k").open().unwrap();
     let mut some = [0; 10];
     reader.read_exact(&mut some).unwrap();
     drop(reader);
@@ -85,14 +85,14 @@ fn lists_go_on_over_pages_and_patterns_pick_from_them() {
     }
     // Some programs write such an object to create a folder.
     store.put("b/a/sub/", vec![]);
-    let names = |found: Vec<Location>| found.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let folder = at(&store, "s3://b/a");
+    let names = |locations: Vec<Location>| locations.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let folder = location(&store, "s3://b/a");
     let all = ["s3://b/a/sub/t-3.tar", "s3://b/a/t-0.tar", "s3://b/a/t-1.tar", "s3://b/a/t-2.tar", "s3://b/a/t.idx"];
     assert_eq!(names(folder.list().unwrap()), all);
     assert_eq!(names(folder.join("*.tar").expand().unwrap()), all[1..4]);
     assert_eq!(names(folder.join("**/*.tar").expand().unwrap()), all[..4]);
-    assert_eq!(names(at(&store, "s3://b/*/{x,t}.*").expand().unwrap()), ["s3://b/a-b/x.tar", "s3://b/a/t.idx"]);
-    assert_eq!(names(at(&store, "s3://b").list().unwrap()).len(), 6);
+    assert_eq!(names(location(&store, "s3://b/*/{x,t}.*").expand().unwrap()), ["s3://b/a-b/x.tar", "s3://b/a/t.idx"]);
+    assert_eq!(names(location(&store, "s3://b").list().unwrap()).len(), 6);
     assert!(folder.join("none").list().unwrap_err().is_not_found());
     assert!(folder.join("*.zip").expand().unwrap_err().is_not_found());
 }
@@ -109,14 +109,14 @@ fn a_list_that_fails_between_two_pages_is_taken_up_where_it_was() {
     names.iter().for_each(|name| store.put(&format!("b/f/{}", name.replace('&', "and")), vec![1]));
     let mut expected: Vec<String> = names.iter().map(|name| format!("s3://b/f/{}", name.replace('&', "and"))).collect();
     expected.sort();
-    let found: Vec<String> = at(&store, "s3://b/f").list().unwrap().iter().map(ToString::to_string).collect();
-    assert_eq!(found, expected);
+    let actual: Vec<String> = location(&store, "s3://b/f").list().unwrap().iter().map(ToString::to_string).collect();
+    assert_eq!(actual, expected);
 }
 
 #[test]
 fn a_store_that_accepts_and_never_answers_is_given_up() {
     let store = S3::start(|_| Answer::Never);
-    let hasty = at(&store, "s3://b/k").with_options(options(&store).give_up_after(Duration::from_millis(300)));
+    let hasty = location(&store, "s3://b/k").with_options(options(&store).give_up_after(Duration::from_millis(300)));
     for error in [hasty.size().unwrap_err(), hasty.open().err().unwrap(), hasty.list().unwrap_err()] {
         let text = error.to_string();
         assert!(text.contains("given up after") && text.contains("no data for"), "{text}");
@@ -136,7 +136,7 @@ fn an_upload_that_takes_its_time_is_not_broken_off() {
         "POST" if !request.body_is_empty() => Answer::Late(late),
         _ => Answer::Serve,
     });
-    let hasty = at(&store, "s3://b/k").with_options(options(&store).give_up_after(Duration::from_secs(1)));
+    let hasty = location(&store, "s3://b/k").with_options(options(&store).give_up_after(Duration::from_secs(1)));
     for size in [1000, (5 << 20) + 1] {
         fs::write(dir.path().join("file"), bytes(size)).unwrap();
         hasty.upload(&dir.path().join("file"), &|_| {}).unwrap();
@@ -149,7 +149,7 @@ fn busy_for(time: Duration) {
     let began = Instant::now();
     let store = S3::start(move |_| if began.elapsed() < time { Answer::Status(503) } else { Answer::Serve });
     store.put("b/k", bytes(50_000));
-    let object = at(&store, "s3://b/k");
+    let object = location(&store, "s3://b/k");
     assert_eq!(read(&object), bytes(50_000));
     assert!(store.seen().len() > 50, "it was asked before it worked, and once for each part");
 }
@@ -177,14 +177,14 @@ fn every_third_answer_may_fail_in_any_way() {
     for number in 0..9 {
         store.put(&format!("b/f/{number}"), bytes(number * 700));
     }
-    let found = at(&store, "s3://b/f").list().unwrap();
-    assert_eq!(found.len(), 9);
-    for (number, object) in found.iter().enumerate() {
+    let objects = location(&store, "s3://b/f").list().unwrap();
+    assert_eq!(objects.len(), 9);
+    for (number, object) in objects.iter().enumerate() {
         assert_eq!(read(object), bytes(number * 700));
     }
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("small"), bytes(5000)).unwrap();
-    at(&store, "s3://b/up").upload(&dir.path().join("small"), &|_| {}).unwrap();
+    location(&store, "s3://b/up").upload(&dir.path().join("small"), &|_| {}).unwrap();
     assert_eq!(store.get("b/up").unwrap(), bytes(5000));
 }
 
@@ -196,7 +196,7 @@ fn a_connection_that_is_cut_is_taken_up_at_its_byte() {
         None => Answer::Serve,
     });
     store.put("b/k", bytes(1000));
-    assert_eq!(read(&at(&store, "s3://b/k")), bytes(1000));
+    assert_eq!(read(&location(&store, "s3://b/k")), bytes(1000));
     let ranges: Vec<_> = store.seen().iter().filter_map(Request::range).collect();
     assert_eq!(ranges, [(0, 1000), (300, 1000), (600, 1000), (900, 1000)]);
 }
@@ -204,7 +204,7 @@ fn a_connection_that_is_cut_is_taken_up_at_its_byte() {
 #[test]
 fn a_store_that_never_works_is_given_up_with_its_name() {
     let store = S3::start(|_| Answer::Status(503));
-    let object = at(&store, "s3://b/k");
+    let object = location(&store, "s3://b/k");
     let object = object.with_options(options(&store).give_up_after(Duration::from_millis(500)));
     for error in [object.size().unwrap_err(), object.open().err().unwrap(), object.list().unwrap_err()] {
         let text = error.to_string();
@@ -225,7 +225,7 @@ fn a_store_that_never_works_is_given_up_with_its_name() {
 
 #[test]
 fn what_will_not_pass_is_not_tried_again() {
-    for (status, why) in [
+    for (status, reason) in [
         (403, "AWS_ACCESS_KEY_ID"),
         (404, "the object does not exist"),
         (400, "400"),
@@ -233,8 +233,8 @@ fn what_will_not_pass_is_not_tried_again() {
         (307, "AWS_REGION"),
     ] {
         let store = S3::start(move |_| Answer::Status(status));
-        let error = at(&store, "s3://b/k").size().unwrap_err();
-        assert!(error.to_string().contains(why), "{error}");
+        let error = location(&store, "s3://b/k").size().unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
         assert_eq!(store.seen().len(), 1);
     }
     let error = Location::from("s3://b/k").with_options(StoreOptions::new().set("aws_colour", "red")).size();
@@ -245,7 +245,7 @@ fn what_will_not_pass_is_not_tried_again() {
 fn an_object_that_changes_while_it_is_read_is_told() {
     let store = S3::start(|_| Answer::Serve);
     store.put("b/k", bytes(20_000));
-    let mut reader = at(&store, "s3://b/k").open().unwrap();
+    let mut reader = location(&store, "s3://b/k").open().unwrap();
     store.put("b/k", bytes(19_999));
     let error = reader.read_to_end(&mut Vec::new()).unwrap_err();
     assert!(error.to_string().contains("changed while it was read"), "{error}");
@@ -264,11 +264,11 @@ fn uploads_arrive_whole_or_not_at_all() {
         ("PUT", 3) => Answer::Lose,
         _ => Answer::Serve,
     });
-    let told = RefCell::new(Vec::new());
-    at(&store, "s3://b/large").upload(&file, &|sent| told.borrow_mut().push(sent)).unwrap();
+    let progress = RefCell::new(Vec::new());
+    location(&store, "s3://b/large").upload(&file, &|sent| progress.borrow_mut().push(sent)).unwrap();
     assert!(store.get("b/large").unwrap() == large);
-    assert_eq!(told.borrow().last(), Some(&(large.len() as u64)));
-    assert!(told.borrow().is_sorted() && told.borrow().len() == 3);
+    assert_eq!(progress.borrow().last(), Some(&(large.len() as u64)));
+    assert!(progress.borrow().is_sorted() && progress.borrow().len() == 3);
     assert_eq!(store.uploads(), 0);
 
     // The answer to the last request is lost: a complete object stays complete.
@@ -277,12 +277,13 @@ fn uploads_arrive_whole_or_not_at_all() {
         "POST" if !request.body_is_empty() && completed.fetch_add(1, Ordering::Relaxed) == 0 => Answer::Lose,
         _ => Answer::Serve,
     });
-    at(&store, "s3://b/lost").upload(&file, &|_| {}).unwrap();
+    location(&store, "s3://b/lost").upload(&file, &|_| {}).unwrap();
     assert!(store.get("b/lost").unwrap() == large);
 
     // Parts that are never accepted: nothing is left.
     let store = S3::start(|request| if request.method == "PUT" { Answer::Status(503) } else { Answer::Serve });
-    let hasty = at(&store, "s3://b/never").with_options(options(&store).give_up_after(Duration::from_millis(300)));
+    let hasty =
+        location(&store, "s3://b/never").with_options(options(&store).give_up_after(Duration::from_millis(300)));
     let error = hasty.upload(&file, &|_| {}).unwrap_err();
     assert!(error.to_string().contains("sending part"), "{error}");
     assert_eq!((store.get("b/never"), store.uploads()), (None, 0));
@@ -299,15 +300,15 @@ fn google_is_spoken_to_too() {
     folder.join("one").upload(&dir.path().join("file"), &|_| {}).unwrap();
     assert_eq!(read(&folder.join("one")), bytes(5000));
     assert_eq!(folder.list().unwrap(), [folder.join("one")]);
-    let of = || {
+    let fingerprint = || {
         let mut fingerprint = Fingerprint::new();
         folder.join("one").fingerprint(&mut fingerprint).unwrap();
         fingerprint.to_string()
     };
-    let first = of();
-    assert_eq!(first, of());
+    let first = fingerprint();
+    assert_eq!(first, fingerprint());
     store.put("b/folder/one", bytes(5001));
-    assert_ne!(first, of());
+    assert_ne!(first, fingerprint());
 }
 
 #[test]
@@ -323,7 +324,7 @@ fn shards_are_read_from_a_store_that_fails_now_and_then() {
         4 => Answer::Status(503),
         _ => Answer::Serve,
     });
-    let folder = at(&store, "s3://b/set");
+    let folder = location(&store, "s3://b/set");
     for shard in writer.finish().unwrap() {
         folder.join(shard.path.file_name().unwrap()).upload(&shard.path, &|_| {}).unwrap();
     }
@@ -345,7 +346,7 @@ fn fails_with<S: Stream>(status: u16, name: &str, content: Vec<u8>, open: impl F
         status => Answer::Status(status),
     });
     store.put(&format!("b/{name}"), content);
-    let file = at(&store, &format!("s3://b/{name}"));
+    let file = location(&store, &format!("s3://b/{name}"));
     let stream = open(file.with_options(options(&store).give_up_after(Duration::from_millis(300)))).unwrap();
     let mut items = stream.items(0).unwrap();
     items.next().unwrap().unwrap();
@@ -417,9 +418,9 @@ fn settings_come_from_the_environment() {
         .output()
         .unwrap();
     assert!(child.status.success(), "{}", String::from_utf8_lossy(&child.stdout));
-    let seen = store.seen();
+    let requests = store.seen();
     assert!(
-        !seen.is_empty() && seen.iter().all(|request| request.signed_for("eu-central-1")),
+        !requests.is_empty() && requests.iter().all(|request| request.signed_for("eu-central-1")),
         "it asked with its keys"
     );
 }

@@ -12,9 +12,9 @@ use fulmen_data::Fingerprint;
 use fulmen_files::Location;
 
 /// The relative paths of a list of locations in a folder.
-fn below(folder: &Path, found: &[Location]) -> Vec<String> {
+fn below(folder: &Path, locations: &[Location]) -> Vec<String> {
     let strip = |l: &Location| l.local().unwrap().strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
-    found.iter().map(strip).collect()
+    locations.iter().map(strip).collect()
 }
 
 #[test]
@@ -66,11 +66,11 @@ fn names_that_are_not_utf8_are_read() {
     let name = OsStr::from_bytes(b"caf\xe9.bin");
     fs::write(dir.path().join(name), "latin").unwrap();
     let folder = Location::from(dir.path());
-    let found = folder.list().unwrap();
-    assert_eq!(found, [folder.join(name)]);
-    assert_eq!(folder.join("*.bin").expand().unwrap(), found);
-    assert_eq!(found[0].read().unwrap(), b"latin");
-    assert!(found[0].name().ends_with(".bin"));
+    let locations = folder.list().unwrap();
+    assert_eq!(locations, [folder.join(name)]);
+    assert_eq!(folder.join("*.bin").expand().unwrap(), locations);
+    assert_eq!(locations[0].read().unwrap(), b"latin");
+    assert!(locations[0].name().ends_with(".bin"));
     let error = Location::from("gs://bucket").join(name).size().unwrap_err();
     assert!(error.to_string().contains("UTF-8"), "{error}");
 }
@@ -106,11 +106,11 @@ fn a_copy_takes_its_name_when_it_is_whole() {
     let bytes: Vec<u8> = (0..3_000_000u32).map(|i| i as u8).collect();
     fs::write(&from, &bytes).unwrap();
     let to = Location::from(dir.path().join("new/folder/to"));
-    let told = RefCell::new(Vec::new());
-    to.upload(&from, &|bytes| told.borrow_mut().push(bytes)).unwrap();
+    let progress = RefCell::new(Vec::new());
+    to.upload(&from, &|bytes| progress.borrow_mut().push(bytes)).unwrap();
     assert_eq!(to.read().unwrap(), bytes);
-    assert_eq!(told.borrow().last(), Some(&3_000_000));
-    assert!(told.borrow().is_sorted());
+    assert_eq!(progress.borrow().last(), Some(&3_000_000));
+    assert!(progress.borrow().is_sorted());
     // No other files are left, and a failed copy leaves the old file.
     assert_eq!(Location::from(dir.path().join("new")).list().unwrap(), std::slice::from_ref(&to));
     assert!(to.upload(&dir.path().join("missing"), &|_| {}).unwrap_err().is_not_found());
@@ -119,7 +119,7 @@ fn a_copy_takes_its_name_when_it_is_whole() {
 
 #[test]
 fn places_that_are_none_are_told_on_first_use() {
-    for (text, why) in [
+    for (text, reason) in [
         ("", "empty"),
         ("https://example.org/a.tar?download=true", "`?`"),
         ("ftp://example.org/a.tar", "gs://bucket/path"),
@@ -130,7 +130,7 @@ fn places_that_are_none_are_told_on_first_use() {
         ("file://data/a", "file:///"),
     ] {
         let error = Location::from(text).join("").read().unwrap_err();
-        assert!(error.is_usage() && error.to_string().contains(why), "{text}: {error}");
+        assert!(error.is_usage() && error.to_string().contains(reason), "{text}: {error}");
     }
     assert_eq!(Location::from("file:///data/a"), Location::from("/data/a"));
     assert_eq!(Location::from("./gs://x").local(), Some(Path::new("./gs://x")));
@@ -145,16 +145,16 @@ fn places_that_are_none_are_told_on_first_use() {
 fn a_fingerprint_sees_a_change() {
     let dir = tempfile::tempdir().unwrap();
     let file = Location::from(dir.path().join("file"));
-    let of = || {
+    let fingerprint = || {
         let mut fingerprint = Fingerprint::new();
         file.fingerprint(&mut fingerprint).map(|()| fingerprint.to_string())
     };
-    assert!(of().unwrap_err().is_not_found());
+    assert!(fingerprint().unwrap_err().is_not_found());
     fs::write(dir.path().join("file"), "a").unwrap();
-    let first = of().unwrap();
-    assert_eq!(first, of().unwrap());
+    let first = fingerprint().unwrap();
+    assert_eq!(first, fingerprint().unwrap());
     fs::write(dir.path().join("file"), "ab").unwrap();
-    assert_ne!(first, of().unwrap());
+    assert_ne!(first, fingerprint().unwrap());
 }
 
 #[cfg(not(feature = "cloud"))]

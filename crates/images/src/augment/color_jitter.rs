@@ -3,7 +3,7 @@
 //! Not here: the adjustments (`functional`).
 
 use super::factor_range::{FactorRange, draw};
-use super::{named, options};
+use super::{options, with_name};
 use crate::{Image, ImageTransform, functional};
 use fulmen_data::{Result, SampleRng};
 
@@ -56,9 +56,9 @@ impl ColorJitter {
 impl ImageTransform for ColorJitter {
     fn check(&self) -> Result<()> {
         for (name, amount) in self.factors() {
-            named("ColorJitter", amount.map_or(Ok(()), |amount| amount.check(name, 1.0, (0.0, f64::INFINITY))))?;
+            with_name("ColorJitter", amount.map_or(Ok(()), |amount| amount.check(name, 1.0, (0.0, f64::INFINITY))))?;
         }
-        named("ColorJitter", self.hue.map_or(Ok(()), |amount| amount.check("hue", 0.0, (-0.5, 0.5))))
+        with_name("ColorJitter", self.hue.map_or(Ok(()), |amount| amount.check("hue", 0.0, (-0.5, 0.5))))
     }
 
     fn apply(&self, mut image: Image, random: &mut SampleRng) -> Result<Image> {

@@ -2,7 +2,7 @@
 //!
 //! Not here: transforms with random parameters.
 
-use super::{check_probability, named};
+use super::{check_probability, with_name};
 use crate::{Image, ImageTransform, functional};
 use fulmen_data::{Result, SampleRng};
 
@@ -39,7 +39,7 @@ macro_rules! choice {
                 check_probability(stringify!($name), self.p)?;
                 // An error for an image of one pixel is an error for all images.
                 let apply: fn(&$name, Image) -> Result<Image> = $apply;
-                named(stringify!($name), Image::new(1, 1, 1, vec![0]).and_then(|pixel| apply(self, pixel))).map(|_| ())
+                with_name(stringify!($name), Image::new(1, 1, 1, vec![0]).and_then(|pixel| apply(self, pixel))).map(|_| ())
             }
 
             fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {

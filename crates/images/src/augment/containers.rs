@@ -2,7 +2,7 @@
 //!
 //! Not here: all in a fixed order (`ImagePipeline::then`).
 
-use super::{check_probability, named};
+use super::{check_probability, with_name};
 use crate::{Image, ImageTransform};
 use fulmen_data::{Error, Result, SampleRng};
 
@@ -11,15 +11,15 @@ use fulmen_data::{Error, Result, SampleRng};
 struct TransformList(Vec<Box<dyn ImageTransform>>);
 
 impl TransformList {
-    fn check(&self, of: &str) -> Result<()> {
+    fn check(&self, name: &str) -> Result<()> {
         if self.0.is_empty() {
-            return Err(Error::usage(format!("{of} has no transforms; add them with .then(...)")));
+            return Err(Error::usage(format!("{name} has no transforms; add them with .then(...)")));
         }
-        self.0.iter().try_for_each(|transform| named(of, transform.check()))
+        self.0.iter().try_for_each(|transform| with_name(name, transform.check()))
     }
 
     /// The size, if every transform keeps it.
-    fn kept(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
+    fn preserved_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
         input.filter(|_| self.0.iter().all(|transform| transform.output_size(input) == input))
     }
 
@@ -73,7 +73,7 @@ impl ImageTransform for RandomApply {
     }
 
     fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
-        self.transforms.kept(input)
+        self.transforms.preserved_size(input)
     }
 
     fn describe(&self) -> String {
@@ -193,7 +193,7 @@ impl ImageTransform for RandomOrder {
     }
 
     fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
-        self.transforms.kept(input)
+        self.transforms.preserved_size(input)
     }
 
     fn describe(&self) -> String {

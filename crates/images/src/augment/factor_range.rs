@@ -28,10 +28,10 @@ impl From<(f64, f64)> for FactorRange {
 }
 
 impl FactorRange {
-    /// The range around `center`: one number extends equally to both sides, but not below `least`.
-    pub(super) fn about(self, center: f64, least: f64) -> (f64, f64) {
+    /// The range around `center`: one number extends equally to both sides, but not below `minimum`.
+    pub(super) fn about(self, center: f64, minimum: f64) -> (f64, f64) {
         match self {
-            FactorRange::One(amount) => ((center - amount).max(least), center + amount),
+            FactorRange::One(amount) => ((center - amount).max(minimum), center + amount),
             FactorRange::Range(from, to) => (from, to),
         }
     }
@@ -46,18 +46,17 @@ impl FactorRange {
             )));
         }
         let (from, to) = self.about(center, allowed.0);
-        match allowed.0 <= from && from <= to && to <= allowed.1 && to.is_finite() && from.is_finite() {
-            true => Ok(()),
-            false => {
-                let (least, most) = allowed;
-                let limits = match (least.is_finite(), most.is_finite()) {
-                    (true, true) => format!(", within {least} to {most}"),
-                    (true, false) => format!(", from {least} up"),
-                    _ => String::new(),
-                };
-                let message = format!("the {name} goes from {from} to {to}; it must be ascending{limits}");
-                Err(Error::usage(message))
-            }
+        if allowed.0 <= from && from <= to && to <= allowed.1 && to.is_finite() && from.is_finite() {
+            Ok(())
+        } else {
+            let (lower, upper) = allowed;
+            let limits = match (lower.is_finite(), upper.is_finite()) {
+                (true, true) => format!(", within {lower} to {upper}"),
+                (true, false) => format!(", from {lower} up"),
+                _ => String::new(),
+            };
+            let message = format!("the {name} goes from {from} to {to}; it must be ascending{limits}");
+            Err(Error::usage(message))
         }
     }
 }

@@ -3,7 +3,7 @@
 //! Not here: the convolution (`functional`).
 
 use super::factor_range::{FactorRange, draw};
-use super::{named, options};
+use super::{options, with_name};
 use crate::functional::{self, check_gaussian};
 use crate::{Image, ImageTransform};
 use fulmen_data::{Error, Result, SampleRng};
@@ -44,13 +44,13 @@ impl ImageTransform for GaussianBlur {
             let message = format!("GaussianBlur: sigma goes from {from} to {to}; it must be ascending");
             return Err(Error::usage(message));
         }
-        named("GaussianBlur", check_gaussian(self.kernel_size, (from, to)))
+        with_name("GaussianBlur", check_gaussian(self.kernel_size, (from, to)))
     }
 
     fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         let sigma = draw(random, self.range());
-        named("GaussianBlur", functional::gaussian_blur(image, self.kernel_size, (sigma, sigma)))
+        with_name("GaussianBlur", functional::gaussian_blur(image, self.kernel_size, (sigma, sigma)))
     }
 
     fn describe(&self) -> String {

@@ -3,7 +3,7 @@
 //! Not here: the resampling (`functional`).
 
 use super::factor_range::{FactorRange, draw};
-use super::{check_probability, named, options, resampling_options};
+use super::{check_probability, options, resampling_options, with_name};
 use crate::functional::{self, Affine, Fill, check_interpolation};
 use crate::{Image, ImageTransform, Interpolation};
 use fulmen_data::{Error, Result, SampleRng};
@@ -59,8 +59,8 @@ impl RandomRotation {
 
 impl ImageTransform for RandomRotation {
     fn check(&self) -> Result<()> {
-        named("RandomRotation", check_interpolation(self.interpolation))?;
-        named("RandomRotation", self.degrees.check("range of degrees", 0.0, ALL))
+        with_name("RandomRotation", check_interpolation(self.interpolation))?;
+        with_name("RandomRotation", self.degrees.check("range of degrees", 0.0, ALL))
     }
 
     fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
@@ -131,10 +131,10 @@ impl RandomAffine {
 
 impl ImageTransform for RandomAffine {
     fn check(&self) -> Result<()> {
-        named("RandomAffine", check_interpolation(self.interpolation))?;
-        named("RandomAffine", self.degrees.check("range of degrees", 0.0, ALL))?;
+        with_name("RandomAffine", check_interpolation(self.interpolation))?;
+        with_name("RandomAffine", self.degrees.check("range of degrees", 0.0, ALL))?;
         for (name, shear) in [("shear along x", self.shear), ("shear along y", self.shear_y)] {
-            named("RandomAffine", shear.map_or(Ok(()), |shear| shear.check(name, 0.0, ALL)))?;
+            with_name("RandomAffine", shear.map_or(Ok(()), |shear| shear.check(name, 0.0, ALL)))?;
         }
         if let Some((x, y)) = self.translate
             && !((0.0..=1.0).contains(&x) && (0.0..=1.0).contains(&y))
@@ -143,8 +143,8 @@ impl ImageTransform for RandomAffine {
             return Err(Error::usage(message));
         }
         match self.scale {
-            Some((least, most)) if !(least > 0.0 && least <= most && most.is_finite()) => Err(Error::usage(format!(
-                "RandomAffine: the scale goes from {least} to {most}; it must be ascending, above 0"
+            Some((low, high)) if !(low > 0.0 && low <= high && high.is_finite()) => Err(Error::usage(format!(
+                "RandomAffine: the scale goes from {low} to {high}; it must be ascending, above 0"
             ))),
             _ => Ok(()),
         }
@@ -155,8 +155,8 @@ impl ImageTransform for RandomAffine {
         let angle = draw(random, about_zero(self.degrees));
         let size = (image.width() as f64, image.height() as f64);
         let translate = self.translate.map_or((0.0, 0.0), |(x, y)| {
-            let mut along = |most: f64| random.uniform(-most, most).round_ties_even();
-            (along(x * size.0), along(y * size.1))
+            let mut shift = |max: f64| random.uniform(-max, max).round_ties_even();
+            (shift(x * size.0), shift(y * size.1))
         });
         let scale = self.scale.map_or(1.0, |range| draw(random, range));
         let mut lean = |shear: Option<FactorRange>| shear.map_or(0.0, |amount| draw(random, about_zero(amount)));
@@ -221,13 +221,14 @@ impl RandomPerspective {
 impl ImageTransform for RandomPerspective {
     fn check(&self) -> Result<()> {
         check_probability("RandomPerspective", self.p)?;
-        named("RandomPerspective", check_interpolation(self.interpolation))?;
-        match (0.0..=1.0).contains(&self.distortion_scale) {
-            true => Ok(()),
-            false => Err(Error::usage(format!(
+        with_name("RandomPerspective", check_interpolation(self.interpolation))?;
+        if (0.0..=1.0).contains(&self.distortion_scale) {
+            Ok(())
+        } else {
+            Err(Error::usage(format!(
                 "RandomPerspective: the distortion scale is {}; it must be from 0 to 1",
                 self.distortion_scale
-            ))),
+            )))
         }
     }
 
@@ -240,11 +241,11 @@ impl ImageTransform for RandomPerspective {
         }
         let reach = |size: usize| (self.distortion_scale * (size / 2) as f64) as usize + 1;
         let mut corner = |right: bool, lower: bool| {
-            let mut along = |far: bool, size: usize| {
+            let mut start = |far: bool, size: usize| {
                 let inwards = random.below(reach(size).min(size));
                 (if far { size - 1 - inwards } else { inwards }) as f64
             };
-            (along(right, width), along(lower, height))
+            (start(right, width), start(lower, height))
         };
         let (right, bottom) = ((width - 1) as f64, (height - 1) as f64);
         let from = [(0.0, 0.0), (right, 0.0), (right, bottom), (0.0, bottom)];

@@ -60,16 +60,14 @@ use resampling_options;
 
 /// Rejects what is not a probability.
 fn check_probability(transform: &str, p: f64) -> Result<()> {
-    match (0.0..=1.0).contains(&p) {
-        true => Ok(()),
-        false => Err(Error::usage(format!("{transform}: the probability p is {p}; it must be from 0 to 1"))),
+    if (0.0..=1.0).contains(&p) {
+        Ok(())
+    } else {
+        Err(Error::usage(format!("{transform}: the probability p is {p}; it must be from 0 to 1")))
     }
 }
 
 /// Adds the name of the transform to an error.
-fn named<T>(transform: &str, result: Result<T>) -> Result<T> {
-    result.map_err(|error| match error.is_usage() {
-        true => Error::usage(format!("{transform}: {error}")),
-        false => error,
-    })
+fn with_name<T>(transform: &str, result: Result<T>) -> Result<T> {
+    result.map_err(|error| if error.is_usage() { Error::usage(format!("{transform}: {error}")) } else { error })
 }

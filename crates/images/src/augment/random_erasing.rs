@@ -88,16 +88,16 @@ impl RandomErasing {
 impl ImageTransform for RandomErasing {
     fn check(&self) -> Result<()> {
         check_probability("RandomErasing", self.p)?;
-        let wrong = |name: &str, (least, most): (f64, f64), within: &str| {
-            let message = format!("RandomErasing: the {name} goes from {least} to {most}; it must be ascending, ");
-            Err(Error::usage(message + within))
+        let wrong = |name: &str, (low, high): (f64, f64), requirement: &str| {
+            let message = format!("RandomErasing: the {name} goes from {low} to {high}; it must be ascending, ");
+            Err(Error::usage(message + requirement))
         };
-        let (least, most) = self.scale;
-        if !(least >= 0.0 && least <= most && most <= 1.0) {
+        let (low, high) = self.scale;
+        if !(low >= 0.0 && low <= high && high <= 1.0) {
             return wrong("scale", self.scale, "within 0 to 1");
         }
-        let (least, most) = self.ratio;
-        if !(least > 0.0 && least <= most && most.is_finite()) {
+        let (low, high) = self.ratio;
+        if !(low > 0.0 && low <= high && high.is_finite()) {
             return wrong("ratio", self.ratio, "above 0");
         }
         Ok(())

@@ -40,9 +40,10 @@ impl Affine {
             check_finite(name, x)?;
             check_finite(name, y)?;
         }
-        match self.scale.is_finite() && self.scale > 0.0 {
-            true => Ok(()),
-            false => Err(Error::usage(format!("the scale is {}; it must be above 0", self.scale))),
+        if self.scale.is_finite() && self.scale > 0.0 {
+            Ok(())
+        } else {
+            Err(Error::usage(format!("the scale is {}; it must be above 0", self.scale)))
         }
     }
 
@@ -108,11 +109,11 @@ fn resample(image: &Image, size: (usize, usize), matrix: [f64; 6], mode: Interpo
     let (to_x, to_y) = (half(image.width()) + dx, half(image.height()) + dy);
     let (step_x, step_y) = (fixed(a), fixed(c));
     warp(image, size, mode, fill, |row| {
-        let down = row as f64 - top;
-        let start = (fixed(b * down - a * left + to_x), fixed(d * down - c * left + to_y));
+        let rows_below = row as f64 - top;
+        let start = (fixed(b * rows_below - a * left + to_x), fixed(d * rows_below - c * left + to_y));
         (0..size.0 as i64).map(move |column| {
-            let along = |start: i64, step: i64| start.saturating_add(step.saturating_mul(column));
-            (along(start.0, step_x), along(start.1, step_y))
+            let source = |start: i64, step: i64| start.saturating_add(step.saturating_mul(column));
+            (source(start.0, step_x), source(start.1, step_y))
         })
     })
 }
@@ -160,12 +161,12 @@ fn expanded(matrix: [f64; 6], size: (usize, usize)) -> (usize, usize) {
     let [a, b, dx, c, d, dy] = matrix;
     let (half_width, half_height) = (size.0 as f64 / 2.0, size.1 as f64 / 2.0);
     let corners = [(-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0)];
-    let span = |half: f64, along: &dyn Fn(f64, f64) -> f64| {
-        let ends = corners.map(|(x, y)| along(x * half_width, y * half_height) + half);
+    let span = |half: f64, project: &dyn Fn(f64, f64) -> f64| {
+        let ends = corners.map(|(x, y)| project(x * half_width, y * half_height) + half);
         // Rounding errors beyond a whole number must not add a row.
         let cut = |end: f64| (end * 1e4).trunc() / 1e4;
-        let (least, most) = ends.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), &e| (l.min(e), m.max(e)));
-        (cut(most).ceil() - cut(least).floor()) as usize
+        let (min, max) = ends.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), &e| (l.min(e), m.max(e)));
+        (cut(max).ceil() - cut(min).floor()) as usize
     };
     (span(half_width, &|x, y| a * x + b * y + dx), span(half_height, &|x, y| c * x + d * y + dy))
 }

@@ -89,7 +89,7 @@ pub fn adjust_hue(mut image: Image, factor: f64) -> Result<Image> {
         let turned = hue + turn;
         let rgb = from_hsv(turned - turned.floor(), saturation, value);
         // torchvision converts 0 to 1 to u8 in 256 equal steps.
-        pixel[..3].iter_mut().zip(rgb).for_each(|(place, value)| *place = (value * 255.999) as u8);
+        pixel[..3].iter_mut().zip(rgb).for_each(|(channel, value)| *channel = (value * 255.999) as u8);
     }
     Ok(image)
 }
@@ -97,39 +97,39 @@ pub fn adjust_hue(mut image: Image, factor: f64) -> Result<Image> {
 /// Hue, saturation and value of a pixel, each from 0 to 1. The hue of grey is 0.
 fn to_hsv(pixel: [u8; 3]) -> (f32, f32, f32) {
     let [r, g, b] = pixel.map(|value| f32::from(value) / 255.0);
-    let (most, least) = (r.max(g).max(b), r.min(g).min(b));
-    let range = most - least;
+    let (max, min) = (r.max(g).max(b), r.min(g).min(b));
+    let range = max - min;
     if range == 0.0 {
-        return (0.0, 0.0, most);
+        return (0.0, 0.0, max);
     }
     // The distance of each color from the largest, as a fraction of the range.
-    let [to_r, to_g, to_b] = [r, g, b].map(|color| (most - color) / range);
-    let sixths = if most == r {
+    let [to_r, to_g, to_b] = [r, g, b].map(|color| (max - color) / range);
+    let sixths = if max == r {
         to_b - to_g
-    } else if most == g {
+    } else if max == g {
         2.0 + to_r - to_b
     } else {
         4.0 + to_g - to_r
     };
     let hue = sixths * (1.0 / 6.0) + 1.0;
-    (hue - hue.floor(), range / most, most)
+    (hue - hue.floor(), range / max, max)
 }
 
 /// The RGB values of a hue, saturation and value from 0 to 1.
 fn from_hsv(hue: f32, saturation: f32, value: f32) -> [f32; 3] {
     let sixths = hue * 6.0;
     let sector = sixths.floor();
-    let within = sixths - sector;
-    let least = ((1.0 - saturation) * value).clamp(0.0, 1.0);
-    let falling = ((1.0 - saturation * within) * value).clamp(0.0, 1.0);
-    let rising = ((saturation * within + (1.0 - saturation)) * value).clamp(0.0, 1.0);
+    let fraction = sixths - sector;
+    let lowest = ((1.0 - saturation) * value).clamp(0.0, 1.0);
+    let falling = ((1.0 - saturation * fraction) * value).clamp(0.0, 1.0);
+    let rising = ((saturation * fraction + (1.0 - saturation)) * value).clamp(0.0, 1.0);
     match sector as u32 % 6 {
-        0 => [value, rising, least],
-        1 => [falling, value, least],
-        2 => [least, value, rising],
-        3 => [least, falling, value],
-        4 => [rising, least, value],
-        _ => [value, least, falling],
+        0 => [value, rising, lowest],
+        1 => [falling, value, lowest],
+        2 => [lowest, value, rising],
+        3 => [lowest, falling, value],
+        4 => [rising, lowest, value],
+        _ => [value, lowest, falling],
     }
 }
 

@@ -25,17 +25,20 @@ pub fn adjust_sharpness(mut image: Image, factor: f64) -> Result<Image> {
     let after = image.pixels_mut();
     for y in 1..height - 1 {
         let rows = [y - 1, y, y + 1].map(|row| &before[row * stride..(row + 1) * stride]);
-        for at in channels..stride - channels {
-            if at % channels >= colors {
+        for index in channels..stride - channels {
+            if index % channels >= colors {
                 continue;
             }
-            let sum: u32 =
-                rows.iter().flat_map(|row| [row[at - channels], row[at], row[at + channels]]).map(u32::from).sum();
-            let own = rows[1][at];
+            let sum: u32 = rows
+                .iter()
+                .flat_map(|row| [row[index - channels], row[index], row[index + channels]])
+                .map(u32::from)
+                .sum();
+            let center = rows[1][index];
             // Rounds to nearest: an integer sum is never halfway between multiples of 13.
-            let smooth = (2 * (sum + 4 * u32::from(own)) + 13) / 26;
-            let value = f32::from(own) + (smooth as f32 - f32::from(own)) * ratio;
-            after[y * stride + at] = value.clamp(0.0, 255.0) as u8;
+            let smooth = (2 * (sum + 4 * u32::from(center)) + 13) / 26;
+            let value = f32::from(center) + (smooth as f32 - f32::from(center)) * ratio;
+            after[y * stride + index] = value.clamp(0.0, 255.0) as u8;
         }
     }
     Ok(image)
@@ -71,7 +74,7 @@ pub fn gaussian_blur(image: Image, kernel_size: (usize, usize), sigma: (f64, f64
     for (row, out) in image.pixels().chunks_exact(stride).zip(rows.chunks_exact_mut(stride)) {
         for (x, pixel) in edged.chunks_exact_mut(channels).enumerate() {
             let from = mirrored(x as isize - reach as isize, width) * channels;
-            pixel.iter_mut().zip(&row[from..]).for_each(|(place, &value)| *place = f32::from(value));
+            pixel.iter_mut().zip(&row[from..]).for_each(|(sum, &value)| *sum = f32::from(value));
         }
         for (tap, &weight) in kernel.iter().enumerate() {
             let shifted = &edged[tap * channels..];
@@ -88,7 +91,7 @@ pub fn gaussian_blur(image: Image, kernel_size: (usize, usize), sigma: (f64, f64
             let from = mirrored(y as isize + tap as isize - reach as isize, height) * stride;
             sums.iter_mut().zip(&rows[from..from + stride]).for_each(|(sum, value)| *sum += value * weight);
         }
-        out.iter_mut().zip(&sums).for_each(|(place, sum)| *place = sum.round_ties_even() as u8);
+        out.iter_mut().zip(&sums).for_each(|(byte, sum)| *byte = sum.round_ties_even() as u8);
     }
     Ok(image)
 }
@@ -114,8 +117,8 @@ fn gaussian(size: usize, sigma: f64) -> Vec<f32> {
 }
 
 /// The mirrored index of one that is up to `size - 1` beyond the ends.
-fn mirrored(place: isize, size: usize) -> usize {
+fn mirrored(position: isize, size: usize) -> usize {
     let last = size as isize - 1;
-    let place = place.abs();
-    (if place > last { 2 * last - place } else { place }) as usize
+    let position = position.abs();
+    (if position > last { 2 * last - position } else { position }) as usize
 }

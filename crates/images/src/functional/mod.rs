@@ -45,16 +45,18 @@ use fulmen_data::{Error, Result};
 
 /// Rejects a factor that is negative or NaN.
 fn check_factor(name: &str, factor: f64) -> Result<()> {
-    match factor.is_finite() && factor >= 0.0 {
-        true => Ok(()),
-        false => Err(Error::usage(format!("the {name} is {factor}; it must be at least 0; 1 changes nothing"))),
+    if factor.is_finite() && factor >= 0.0 {
+        Ok(())
+    } else {
+        Err(Error::usage(format!("the {name} is {factor}; it must be at least 0; 1 changes nothing")))
     }
 }
 
 /// Rejects a number that is not finite.
 pub(super) fn check_finite(name: &str, value: f64) -> Result<()> {
-    match value.is_finite() {
-        true => Ok(()),
-        false => Err(Error::usage(format!("the {name} is {value}; it must be a finite number"))),
+    if value.is_finite() {
+        Ok(())
+    } else {
+        Err(Error::usage(format!("the {name} is {value}; it must be a finite number")))
     }
 }

@@ -3,7 +3,7 @@
 //! Not here: enlarging it by resizing.
 
 use super::Fill;
-use super::warp::room;
+use super::warp::reserve;
 use crate::Image;
 use fulmen_data::{Error, Result};
 
@@ -81,13 +81,13 @@ pub fn pad(image: &Image, padding: Padding, mode: &PaddingMode) -> Result<Image>
     };
     let columns = sources(width, padding.left, padding.right, mode)?;
     let rows = sources(height, padding.top, padding.bottom, mode)?;
-    let mut pixels = room(columns.len(), rows.len(), channels)?;
+    let mut pixels = reserve(columns.len(), rows.len(), channels)?;
     for row in &rows {
         for column in &columns {
             match (row, column) {
                 (Some(y), Some(x)) => {
-                    let at = (y * width + x) * channels;
-                    pixels.extend_from_slice(&image.pixels()[at..at + channels]);
+                    let start = (y * width + x) * channels;
+                    pixels.extend_from_slice(&image.pixels()[start..start + channels]);
                 }
                 _ => pixels.extend_from_slice(&fill[..channels]),
             }
@@ -106,25 +106,25 @@ fn sources(size: usize, before: usize, after: usize, mode: &PaddingMode) -> Resu
         PaddingMode::Symmetric => size,
     };
     if before.max(after) > reach {
-        let most = before.max(after);
+        let longest = before.max(after);
         return Err(Error::usage(format!(
-            "{most} pixels of padding cannot be taken from {size} along that side of the image, at most {reach}; pad \
+            "{longest} pixels of padding cannot be taken from {size} along that side of the image, at most {reach}; pad \
              by less, or with a constant"
         )));
     }
     let too_large = || Error::usage(format!("{size} pixels with {before} before and {after} after them are too many"));
     let length = size.checked_add(before).and_then(|sum| sum.checked_add(after)).ok_or_else(too_large)?;
-    let mut places = Vec::new();
-    places.try_reserve_exact(length).map_err(|_| too_large())?;
-    places.extend((0..length).map(|place| match (place.checked_sub(before), mode) {
+    let mut indices = Vec::new();
+    indices.try_reserve_exact(length).map_err(|_| too_large())?;
+    indices.extend((0..length).map(|index| match (index.checked_sub(before), mode) {
         (Some(inside), _) if inside < size => Some(inside),
         (_, PaddingMode::Constant(_)) => None,
         (None, PaddingMode::Edge) => Some(0),
         (Some(_), PaddingMode::Edge) => Some(size - 1),
-        (None, PaddingMode::Reflect) => Some(before - place),
-        (None, PaddingMode::Symmetric) => Some(before - place - 1),
-        (Some(beyond), PaddingMode::Reflect) => Some(2 * size - 2 - beyond),
-        (Some(beyond), PaddingMode::Symmetric) => Some(2 * size - 1 - beyond),
+        (None, PaddingMode::Reflect) => Some(before - index),
+        (None, PaddingMode::Symmetric) => Some(before - index - 1),
+        (Some(distance), PaddingMode::Reflect) => Some(2 * size - 2 - distance),
+        (Some(distance), PaddingMode::Symmetric) => Some(2 * size - 1 - distance),
     }));
-    Ok(places)
+    Ok(indices)
 }

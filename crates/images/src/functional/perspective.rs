@@ -31,11 +31,10 @@ pub fn perspective(image: &Image, from: Corners, to: Corners, mode: Interpolatio
             let x = column as f64 + 0.5;
             let depth = g * x + h * y + 1.0;
             // A point that is NaN is outside.
-            let place = |numerator: f64| match (numerator / depth).is_finite() {
-                true => fixed(snapped(numerator / depth - 0.5)),
-                false => fixed(-1e9),
+            let to_fixed = |numerator: f64| {
+                if (numerator / depth).is_finite() { fixed(snapped(numerator / depth - 0.5)) } else { fixed(-1e9) }
             };
-            (place(a * x + b * y + c), place(d * x + e * y + f))
+            (to_fixed(a * x + b * y + c), to_fixed(d * x + e * y + f))
         })
     })
 }

@@ -37,14 +37,13 @@ pub fn solarize(image: Image, threshold: f64) -> Result<Image> {
 pub fn autocontrast(image: Image) -> Image {
     let mut tables = vec![];
     for histogram in histograms(&image) {
-        let least = histogram.iter().position(|&count| count > 0).unwrap_or(0);
-        let most = histogram.iter().rposition(|&count| count > 0).unwrap_or(0);
-        tables.push(match least == most {
-            true => lut(|value| value),
-            false => {
-                let scale = (most - least) as f32 * (1.0 / 255.0);
-                lut(|value| ((f32::from(value) - least as f32) / scale).clamp(0.0, 255.0) as u8)
-            }
+        let darkest = histogram.iter().position(|&count| count > 0).unwrap_or(0);
+        let brightest = histogram.iter().rposition(|&count| count > 0).unwrap_or(0);
+        tables.push(if darkest == brightest {
+            lut(|value| value)
+        } else {
+            let scale = (brightest - darkest) as f32 * (1.0 / 255.0);
+            lut(|value| ((f32::from(value) - darkest as f32) / scale).clamp(0.0, 255.0) as u8)
         });
     }
     apply_luts(image, &tables)
@@ -55,17 +54,17 @@ pub fn equalize(image: Image) -> Image {
     let pixels = image.width() * image.height();
     let mut tables = vec![];
     for histogram in histograms(&image) {
-        // The pixels without those of the largest value, in 255 steps; with fewer pixels than that, the channel stays
-        // the same.
+        // The number of pixels below the largest value, divided into 255 steps. If there are fewer than 255 of them,
+        // the channel does not change.
         let largest = histogram.iter().rev().find(|&&count| count > 0).copied().unwrap_or(0);
         let step = (pixels - largest) / 255;
-        let mut below = step / 2;
+        let mut cumulative = step / 2;
         tables.push(std::array::from_fn(|value| {
             if step == 0 {
                 return value as u8;
             }
-            let level = below / step;
-            below += histogram[value];
+            let level = cumulative / step;
+            cumulative += histogram[value];
             level.min(255) as u8
         }));
     }

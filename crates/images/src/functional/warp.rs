@@ -8,7 +8,7 @@ use crate::{Image, Interpolation};
 use fulmen_data::{Error, Result};
 
 /// A point in units of 2⁻³² of a pixel; the center of the first pixel is 0.
-pub(super) type Place = (i64, i64);
+pub(super) type SourcePoint = (i64, i64);
 
 /// Converts a coordinate in pixels. Large values saturate.
 pub(super) fn fixed(pixels: f64) -> i64 {
@@ -26,50 +26,58 @@ pub(crate) fn check_interpolation(mode: Interpolation) -> Result<()> {
     }
 }
 
-/// Resamples an image of `size` (width, height), whose rows come from `places` in this one: from the nearest pixel (of
+/// Resamples an image of `size` (width, height), whose rows come from `points` in this one: from the nearest pixel (of
 /// two equally near, the one with the even index), or from the four surrounding pixels, weighted by distance, with the
 /// fill's color outside.
-pub(super) fn warp<I: Iterator<Item = Place>>(
+pub(super) fn warp<I: Iterator<Item = SourcePoint>>(
     image: &Image,
     size: (usize, usize),
     mode: Interpolation,
     fill: &Fill,
-    places: impl Fn(usize) -> I,
+    points: impl Fn(usize) -> I,
 ) -> Result<Image> {
     check_interpolation(mode)?;
     let fill = fill.pixel(image)?;
     match image.channels() {
-        1 => channels::<1, _>(image, size, mode, [fill[0]], places),
-        3 => channels::<3, _>(image, size, mode, [fill[0], fill[1], fill[2]], places),
-        4 => channels::<4, _>(image, size, mode, fill, places),
+        1 => channels::<1, _>(image, size, mode, [fill[0]], points),
+        3 => channels::<3, _>(image, size, mode, [fill[0], fill[1], fill[2]], points),
+        4 => channels::<4, _>(image, size, mode, fill, points),
         other => Err(Error::usage(format!("an image has 1, 3 or 4 channels, this one has {other}"))),
     }
 }
 
 /// [`warp`] for a constant number of channels.
-fn channels<const C: usize, I: Iterator<Item = Place>>(
+fn channels<const C: usize, I: Iterator<Item = SourcePoint>>(
     image: &Image,
     (width, height): (usize, usize),
     mode: Interpolation,
     fill: [u8; C],
-    places: impl Fn(usize) -> I,
+    points: impl Fn(usize) -> I,
 ) -> Result<Image> {
     let (pixels, _) = image.pixels().as_chunks::<C>();
     let (source_width, source_height) = (image.width(), image.height());
-    let at = |x: i64, y: i64| match (x as u64) < source_width as u64 && (y as u64) < source_height as u64 {
-        true => pixels.get(y as usize * source_width + x as usize).unwrap_or(&fill),
-        false => &fill,
+    let source_pixel = |x: i64, y: i64| {
+        if (x as u64) < source_width as u64 && (y as u64) < source_height as u64 {
+            pixels.get(y as usize * source_width + x as usize).unwrap_or(&fill)
+        } else {
+            &fill
+        }
     };
-    let mut out = room(width, height, C)?;
+    let mut out = reserve(width, height, C)?;
     for y in 0..height {
-        for place in places(y).take(width) {
+        for point in points(y).take(width) {
             let pixel = match mode {
-                Interpolation::Nearest => *at(nearest(place.0), nearest(place.1)),
+                Interpolation::Nearest => *source_pixel(nearest(point.0), nearest(point.1)),
                 _ => {
-                    let (x, y) = (place.0 >> 32, place.1 >> 32);
-                    let corners = [at(x, y), at(x + 1, y), at(x, y + 1), at(x + 1, y + 1)];
+                    let (x, y) = (point.0 >> 32, point.1 >> 32);
+                    let corners = [
+                        source_pixel(x, y),
+                        source_pixel(x + 1, y),
+                        source_pixel(x, y + 1),
+                        source_pixel(x + 1, y + 1),
+                    ];
                     // The 16 highest bits of the fraction.
-                    let (right, lower) = ((place.0 as u32 >> 16) as u64, (place.1 as u32 >> 16) as u64);
+                    let (right, lower) = ((point.0 as u32 >> 16) as u64, (point.1 as u32 >> 16) as u64);
                     let (left, upper) = (0x1_0000 - right, 0x1_0000 - lower);
                     let weights = [left * upper, right * upper, left * lower, right * lower];
                     std::array::from_fn(|channel| {
@@ -86,16 +94,16 @@ fn channels<const C: usize, I: Iterator<Item = Place>>(
 
 /// Rounds a coordinate to the nearest integer, ties to even.
 fn nearest(coordinate: i64) -> i64 {
-    let (below, fraction) = (coordinate >> 32, coordinate as u32);
-    let up = fraction > 0x8000_0000 || (fraction == 0x8000_0000 && below & 1 == 1);
-    below + i64::from(up)
+    let (floor, fraction) = (coordinate >> 32, coordinate as u32);
+    let rounds_up = fraction > 0x8000_0000 || (fraction == 0x8000_0000 && floor & 1 == 1);
+    floor + i64::from(rounds_up)
 }
 
 /// An empty vector with capacity for the pixels of an image.
 ///
 /// # Errors
 /// The image does not fit in memory.
-pub(super) fn room(width: usize, height: usize, channels: usize) -> Result<Vec<u8>> {
+pub(super) fn reserve(width: usize, height: usize, channels: usize) -> Result<Vec<u8>> {
     let too_large =
         || Error::usage(format!("an image of {width}x{height} with {channels} channels does not fit in memory"));
     let bytes = width.checked_mul(height).and_then(|pixels| pixels.checked_mul(channels)).ok_or_else(too_large)?;

@@ -27,15 +27,15 @@ pub(super) struct Header {
 
 /// The next marker, and the position of its second byte. Other bytes are skipped.
 pub(super) fn next_marker(file: &[u8], from: usize) -> Option<(u8, usize)> {
-    let mut at = from;
+    let mut position = from;
     loop {
-        at += file.get(at..)?.iter().position(|&byte| byte == 0xff)? + 1;
+        position += file.get(position..)?.iter().position(|&byte| byte == 0xff)? + 1;
         // A marker may have several bytes of 255 in front.
-        at += file.get(at..)?.iter().position(|&byte| byte != 0xff)?;
-        match file[at] {
+        position += file.get(position..)?.iter().position(|&byte| byte != 0xff)?;
+        match file[position] {
             // A 255 in the data of a scan.
-            0 => at += 1,
-            marker => return Some((marker, at)),
+            0 => position += 1,
+            marker => return Some((marker, position)),
         }
     }
 }
@@ -45,30 +45,31 @@ pub(super) fn read(file: &[u8]) -> Result<Header> {
     let cut_short = || refuse("the file ends before its pixels begin; copy or download it again");
     let mut frame = None;
     let mut transform = None;
-    let mut at = 2;
+    let mut position = 2;
     loop {
-        let (marker, place) = next_marker(file, at).ok_or_else(cut_short)?;
-        at = place + 1;
+        let (marker, marker_position) = next_marker(file, position).ok_or_else(cut_short)?;
+        position = marker_position + 1;
         match marker {
             // These have no segment.
             0x01 | 0xd0..=0xd8 => continue,
             0xd9 => return Err(cut_short()),
             _ => {}
         }
-        let &[high, low] = file.get(at..at + 2).and_then(|bytes| bytes.first_chunk()).ok_or_else(cut_short)?;
+        let &[high, low] =
+            file.get(position..position + 2).and_then(|bytes| bytes.first_chunk()).ok_or_else(cut_short)?;
         let length = usize::from(u16::from_be_bytes([high, low]));
-        let segment = file.get(at + 2..at + length.max(2)).ok_or_else(cut_short)?;
+        let segment = file.get(position + 2..position + length.max(2)).ok_or_else(cut_short)?;
         match marker {
             0xc4 | 0xc8 | 0xcc => {}
             0xc0..=0xcf => frame = Some(read_frame(marker, segment)?),
-            0xee if segment.starts_with(b"Adobe") && segment.len() > ADOBE => transform = Some(at + 2 + ADOBE),
+            0xee if segment.starts_with(b"Adobe") && segment.len() > ADOBE => transform = Some(position + 2 + ADOBE),
             0xda => {
                 let header = frame.ok_or_else(|| refuse("its pixels begin before its frame header"))?;
-                return Ok(Header { transform, scan: at + length.max(2), ..header });
+                return Ok(Header { transform, scan: position + length.max(2), ..header });
             }
             _ => {}
         }
-        at += length.max(2);
+        position += length.max(2);
     }
 }
 
@@ -77,7 +78,7 @@ fn read_frame(marker: u8, segment: &[u8]) -> Result<Header> {
     let &[precision, height_high, height_low, width_high, width_low, components, ref names @ ..] = segment else {
         return Err(refuse("its frame header is too short"));
     };
-    let most = |part: fn(u8) -> u8| names.chunks_exact(3).map(|name| part(name[1])).max().unwrap_or(0);
+    let max_factor = |part: fn(u8) -> u8| names.chunks_exact(3).map(|name| part(name[1])).max().unwrap_or(0);
     let side = |high, low| usize::from(u16::from_be_bytes([high, low]));
     match marker {
         0xc3 | 0xc5..=0xc7 | 0xcb | 0xcd..=0xcf => {
@@ -101,7 +102,9 @@ fn read_frame(marker: u8, segment: &[u8]) -> Result<Header> {
         size: ImageSize { height: side(height_high, height_low), width: side(width_high, width_low) },
         components: usize::from(components),
         is_progressive: marker == 0xc2,
-        is_vertical: components == 3 && most(|factors| factors >> 4) == 1 && most(|factors| factors & 15) == 2,
+        is_vertical: components == 3
+            && max_factor(|factors| factors >> 4) == 1
+            && max_factor(|factors| factors & 15) == 2,
         is_named_rgb: components == 3 && names.chunks_exact(3).map(|name| name[0]).eq(*b"RGB"),
         transform: None,
         scan: 0,
@@ -109,6 +112,6 @@ fn read_frame(marker: u8, segment: &[u8]) -> Result<Header> {
 }
 
 /// The error for a file that cannot be decoded.
-pub(super) fn refuse(why: &str) -> Error {
-    Error::content(format!("cannot decode this JPEG: {why}"))
+pub(super) fn refuse(reason: &str) -> Error {
+    Error::content(format!("cannot decode this JPEG: {reason}"))
 }

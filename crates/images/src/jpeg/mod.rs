@@ -31,9 +31,9 @@ pub fn jpeg_decoder() -> &'static str {
 }
 
 /// The advice after a decoder's message about invalid data.
-fn damaged(why: &str) -> fulmen_data::Error {
+fn damaged(reason: &str) -> fulmen_data::Error {
     fulmen_data::Error::content(format!(
-        "this JPEG is damaged ({why}), so that some pixels are wrong; copy or download it again, or accept it with \
+        "this JPEG is damaged ({reason}), so that some pixels are wrong; copy or download it again, or accept it with \
          ImagePipeline::keep_damaged"
     ))
 }

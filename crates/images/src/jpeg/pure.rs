@@ -14,7 +14,7 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::header::{self, ADOBE, Header, next_marker, refuse};
 use crate::Image;
-use crate::decode::{Buffers, Limits, whole};
+use crate::decode::{Buffers, Limits, convert_whole};
 use crate::exif;
 use crate::geometry::{ImageSize, Orientation, Rect};
 use crate::resize::Pixels;
@@ -75,23 +75,23 @@ impl<'a> Jpeg<'a> {
             decoder.set_options(options.set_strict_mode(is_strict));
             decoder.decode_into(&mut buffers.raw[..bytes])
         };
-        if let Err(why) = decode(true) {
+        if let Err(error) = decode(true) {
             if !limits.keep_damaged {
-                return Err(super::damaged(&words(&why)));
+                return Err(super::damaged(&words(&error)));
             }
-            decode(false).map_err(|why| refuse(&words(&why)))?;
+            decode(false).map_err(|error| refuse(&words(&error)))?;
         }
         if is_luma_first {
             (0..width * height).for_each(|pixel| buffers.raw[pixel] = buffers.raw[3 * pixel]);
             stored = 1;
         }
-        Ok(whole(header.size, stored, channels, buffers))
+        Ok(convert_whole(header.size, stored, channels, buffers))
     }
 }
 
 /// zune-jpeg's message, shortened because it quotes the data.
-fn words(why: &DecodeErrors) -> String {
-    why.to_string().trim().trim_matches('"').to_owned()
+fn words(error: &DecodeErrors) -> String {
+    error.to_string().trim().trim_matches('"').to_owned()
 }
 
 /// The format of zune-jpeg's pixels.
@@ -106,15 +106,15 @@ struct Stored {
 ///
 /// zune-jpeg does not support all values of Adobe's segment, so the copy of the file has another one.
 fn plan(header: &Header, channels: usize, copy: &mut [u8]) -> Stored {
-    let transform = header.transform.map(|place| copy[place]);
-    if let Some(place) = header.transform {
+    let transform = header.transform.map(|offset| copy[offset]);
+    if let Some(offset) = header.transform {
         match (header.components, transform) {
             // CMYK.
             (4, Some(0)) => {}
             // YCCK, or unknown, which libjpeg treats as YCCK.
-            (4, _) => copy[place] = 2,
+            (4, _) => copy[offset] = 2,
             // A segment without Adobe's name is ignored.
-            _ => copy[place - ADOBE] = 0,
+            _ => copy[offset - ADOBE] = 0,
         }
     }
     let stored = |space, channels| Stored { space, channels, is_luma_first: false };
@@ -145,15 +145,15 @@ fn guarded(file: &[u8], header: &Header) -> Result<Vec<u8>> {
     }
     let mut copy = Vec::with_capacity(file.len() + file.len() / 8 + 64);
     let mut copied = 0;
-    let mut at = header.scan;
+    let mut position = header.scan;
     let mut scans = 1;
     // Between two scans there may be other segments; only the first one ends data.
     let mut is_data = true;
     // None if damage looks like a segment beyond the end.
-    while let Some((marker, place)) = next_marker(file, at) {
-        copy.extend_from_slice(&file[copied..place - 1]);
-        copied = place - 1;
-        at = place + 1;
+    while let Some((marker, marker_position)) = next_marker(file, position) {
+        copy.extend_from_slice(&file[copied..marker_position - 1]);
+        copied = marker_position - 1;
+        position = marker_position + 1;
         let is_guarded = match marker {
             0xd0..=0xd7 => true,
             _ if header.is_progressive => scans > 1,
@@ -171,8 +171,10 @@ fn guarded(file: &[u8], header: &Header) -> Result<Vec<u8>> {
                 if scans > MOST_SCANS {
                     return Err(refuse(&format!("it has more than {MOST_SCANS} scans, more than any valid file")));
                 }
-                let length = file.get(at..at + 2).map_or(0, |bytes| usize::from(bytes[0]) << 8 | usize::from(bytes[1]));
-                at += length.max(2);
+                let length = file
+                    .get(position..position + 2)
+                    .map_or(0, |bytes| usize::from(bytes[0]) << 8 | usize::from(bytes[1]));
+                position += length.max(2);
             }
         }
     }
@@ -182,7 +184,7 @@ fn guarded(file: &[u8], header: &Header) -> Result<Vec<u8>> {
 
 /// Encodes an image as JPEG, with color at half the resolution. The quality is already validated.
 pub(crate) fn encode(image: &Image, quality: u8) -> Result<Vec<u8>> {
-    let refuse = |why: String| Error::usage(format!("cannot encode {image:?} as JPEG: {why}"));
+    let refuse = |reason: String| Error::usage(format!("cannot encode {image:?} as JPEG: {reason}"));
     let side = |pixels| u16::try_from(pixels).map_err(|_| refuse("a side has more than 65535 pixels".to_owned()));
     let color = match image.channels() {
         1 => ColorType::Luma,
@@ -194,6 +196,6 @@ pub(crate) fn encode(image: &Image, quality: u8) -> Result<Vec<u8>> {
     let mut encoder = Encoder::new(&mut bytes, quality);
     encoder.set_sampling_factor(SamplingFactor::R_4_2_0);
     encoder.set_chroma_subsampling_method(ChromaSubsamplingMethod::Average);
-    encoder.encode(image.pixels(), width, height, color).map_err(|why| refuse(why.to_string()))?;
+    encoder.encode(image.pixels(), width, height, color).map_err(|error| refuse(error.to_string()))?;
     Ok(bytes)
 }

@@ -24,8 +24,8 @@ fn pixels(width: usize, height: usize, channels: usize) -> Vec<u8> {
         let wave = (x as f64 / (4.0 + channel as f64)).sin() * (y as f64 / (9.0 - 2.0 * channel as f64)).cos();
         (128.0 + 100.0 * wave) as u8
     };
-    let places = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));
-    places.flat_map(|(x, y)| (0..channels).map(move |channel| value(x, y, channel))).collect()
+    let points = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));
+    points.flat_map(|(x, y)| (0..channels).map(move |channel| value(x, y, channel))).collect()
 }
 
 fn encode(
@@ -60,15 +60,15 @@ fn decode_turbo(file: &[u8], channels: usize) -> Result<Vec<u8>> {
 }
 
 #[track_caller]
-fn check_same(what: &str, width: usize, file: &[u8]) {
+fn check_same(name: &str, width: usize, file: &[u8]) {
     for channels in [1, 3, 4] {
         let expected = decode_turbo(file, channels).unwrap();
-        let found = decode_pure(file, channels, &Limits::default()).unwrap_or_else(|why| panic!("{what}: {why}"));
-        assert_eq!(found.len(), expected.len(), "{what}, {channels} channels");
-        for (at, (a, b)) in found.iter().zip(&expected).enumerate() {
-            let (x, y) = (at / channels % width, at / channels / width);
-            let most = if x + 1 == width { MOST_AT_EDGE } else { MOST };
-            assert!(a.abs_diff(*b) <= most, "{what}, {channels} channels: {a} for {b} at ({x}, {y})");
+        let actual = decode_pure(file, channels, &Limits::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(actual.len(), expected.len(), "{name}, {channels} channels");
+        for (index, (a, b)) in actual.iter().zip(&expected).enumerate() {
+            let (x, y) = (index / channels % width, index / channels / width);
+            let tolerance = if x + 1 == width { MOST_AT_EDGE } else { MOST };
+            assert!(a.abs_diff(*b) <= tolerance, "{name}, {channels} channels: {a} for {b} at ({x}, {y})");
         }
     }
 }
@@ -110,18 +110,18 @@ fn both_encoders_make_nearly_the_same_files() {
     for (width, height, channels) in [(1, 1, 3), (37, 21, 1), (200, 130, 3), (129, 64, 4)] {
         let image = Image::new(width, height, channels, pixels(width, height, channels)).unwrap();
         for quality in [50, 90, 95] {
-            let what = format!("{image:?}, quality {quality}");
+            let case = format!("{image:?}, quality {quality}");
             let (pure, turbo) = (pure::encode(&image, quality).unwrap(), turbo::encode(&image, quality).unwrap());
             assert!(
                 pure.len().abs_diff(turbo.len()) <= turbo.len() / 20 + 100,
-                "{what}: {} for {}",
+                "{case}: {} for {}",
                 pure.len(),
                 turbo.len()
             );
             let (pure, turbo) = (decode_turbo(&pure, 3).unwrap(), decode_turbo(&turbo, 3).unwrap());
             let differences = pure.iter().zip(&turbo).map(|(a, b)| f64::from(a.abs_diff(*b)));
             let mean = differences.sum::<f64>() / pure.len() as f64;
-            assert!(mean < 1.0, "{what}: values differ by {mean} in the mean");
+            assert!(mean < 1.0, "{case}: values differ by {mean} in the mean");
         }
     }
 }
@@ -137,7 +137,7 @@ enum Outcome {
 fn outcome(result: Result<Vec<u8>>) -> Outcome {
     match result {
         Ok(_) => Outcome::Decoded,
-        Err(why) if why.to_string().contains("keep_damaged") => Outcome::Damaged,
+        Err(error) if error.to_string().contains("keep_damaged") => Outcome::Damaged,
         Err(_) => Outcome::Refused,
     }
 }
@@ -147,7 +147,7 @@ fn outcome(result: Result<Vec<u8>>) -> Outcome {
 #[test]
 fn damage_that_libjpeg_turbo_finds_is_found_in_rust() {
     let mut state = 7u64;
-    let mut below = |bound: usize| {
+    let mut random_below = |bound: usize| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % bound
     };
@@ -158,12 +158,12 @@ fn damage_that_libjpeg_turbo_finds_is_found_in_rust() {
         let (mut bad, mut missed, mut false_alarms) = (0, 0, 0);
         for round in 0..120 {
             let mut file = file.clone();
-            for _ in 0..1 + below(4) {
-                let at = scan + below(file.len() - scan);
-                file[at] = below(256) as u8;
+            for _ in 0..1 + random_below(4) {
+                let index = scan + random_below(file.len() - scan);
+                file[index] = random_below(256) as u8;
             }
             if round % 5 == 0 {
-                file.truncate(scan + below(file.len() - scan));
+                file.truncate(scan + random_below(file.len() - scan));
             }
             let turbo = outcome(decode_turbo(&file, 3));
             let pure = outcome(decode_pure(&file, 3, &Limits::default()));
@@ -171,13 +171,16 @@ fn damage_that_libjpeg_turbo_finds_is_found_in_rust() {
             missed += usize::from(turbo != Outcome::Decoded && pure == Outcome::Decoded);
             false_alarms += usize::from(turbo == Outcome::Decoded && pure != Outcome::Decoded);
             // Accepted images have all their pixels.
-            let kept = decode_pure(&file, 1, &Limits { keep_damaged: true, ..Limits::default() });
-            assert!(kept.is_err() || kept.is_ok_and(|kept| kept.len() == 101 * 75), "{name}, round {round}");
+            let decoded = decode_pure(&file, 1, &Limits { keep_damaged: true, ..Limits::default() });
+            assert!(
+                decoded.is_err() || decoded.is_ok_and(|decoded| decoded.len() == 101 * 75),
+                "{name}, round {round}"
+            );
         }
         // In a progressive file, refinement bits cannot be wrong, only missing.
-        let most = if name == "progressive" { bad / 10 } else { bad / 30 };
+        let max_missed = if name == "progressive" { bad / 10 } else { bad / 30 };
         assert!(
-            bad > 20 && missed <= most && false_alarms <= 5,
+            bad > 20 && missed <= max_missed && false_alarms <= 5,
             "{name}: {bad} bad, {missed} missed, {false_alarms} more"
         );
     }

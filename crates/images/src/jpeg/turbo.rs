@@ -26,7 +26,7 @@ impl<'a> Jpeg<'a> {
     pub(crate) fn open(file: &'a [u8], decoder: &'a mut Option<Decoder>) -> Result<Jpeg<'a>> {
         let decoder = match decoder {
             Some(decoder) => decoder,
-            none => none.insert(Decoder::new().map_err(refuse)?),
+            empty => empty.insert(Decoder::new().map_err(refuse)?),
         };
         Ok(Jpeg { file, jpeg: decoder.open(file).map_err(refuse)? })
     }
@@ -112,5 +112,5 @@ pub(crate) fn encode(image: &Image, quality: u8) -> Result<Vec<u8>> {
         format,
     };
     let bytes = turbojpeg::compress(pixels, i32::from(quality), sampling);
-    bytes.map(|bytes| bytes.to_vec()).map_err(|why| Error::usage(format!("cannot encode {image:?} as JPEG: {why}")))
+    bytes.map(|bytes| bytes.to_vec()).map_err(|error| Error::usage(format!("cannot encode {image:?} as JPEG: {error}")))
 }

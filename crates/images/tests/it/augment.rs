@@ -17,7 +17,8 @@ fn reference() -> Value {
 fn image(value: &Value) -> Image {
     let size = |name: &str| value[name].as_u64().unwrap() as usize;
     let digits = value["pixels"].as_str().unwrap();
-    let pixels = (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect();
+    let pixels =
+        (0..digits.len()).step_by(2).map(|start| u8::from_str_radix(&digits[start..start + 2], 16).unwrap()).collect();
     Image::new(size("width"), size("height"), size("channels"), pixels).unwrap()
 }
 
@@ -34,8 +35,8 @@ fn whole_pair(value: &Value) -> (usize, usize) {
 }
 
 fn fill(value: &Value) -> Fill {
-    let at = |channel: usize| value[channel].as_u64().unwrap() as u8;
-    if value[1].is_null() { Fill::from(at(0)) } else { Fill::from([at(0), at(1), at(2)]) }
+    let level = |channel: usize| value[channel].as_u64().unwrap() as u8;
+    if value[1].is_null() { Fill::from(level(0)) } else { Fill::from([level(0), level(1), level(2)]) }
 }
 
 fn mode(value: &Value) -> Interpolation {
@@ -102,10 +103,10 @@ fn functions_give_torchvisions_values() {
     for case in reference["cases"].as_array().unwrap() {
         let (op, parameters) = (case["op"].as_str().unwrap(), &case["parameters"]);
         let source = &reference["images"][case["source"].as_str().unwrap()];
-        let (ours, theirs) = (run(op, image(source), parameters).unwrap(), image(&case["result"]));
+        let (actual, expected) = (run(op, image(source), parameters).unwrap(), image(&case["result"]));
         let size = |p: &Image| (p.width(), p.height(), p.channels());
-        assert_eq!(size(&ours), size(&theirs), "{op} {parameters}");
-        let differences: Vec<u8> = ours.pixels().iter().zip(theirs.pixels()).map(|(a, b)| a.abs_diff(*b)).collect();
+        assert_eq!(size(&actual), size(&expected), "{op} {parameters}");
+        let differences: Vec<u8> = actual.pixels().iter().zip(expected.pixels()).map(|(a, b)| a.abs_diff(*b)).collect();
         let (off, far) =
             (differences.iter().filter(|&&d| d == 1).count(), differences.iter().filter(|&&d| d > 1).count());
         // In f32 a point in the middle between two pixels goes to either of them.
@@ -119,8 +120,8 @@ fn functions_give_torchvisions_values() {
             entry.3.max(*differences.iter().max().unwrap()),
         );
     }
-    for (op, (values, off, far, most)) in &report {
-        println!("{op}: {values} values, {off} off by 1, {far} by more, at most {most}");
+    for (op, (values, off, far, max)) in &report {
+        println!("{op}: {values} values, {off} off by 1, {far} by more, at most {max}");
     }
     assert_eq!(report.len(), 18);
     // Results of integer tables are exact.
@@ -180,9 +181,9 @@ fn the_random_numbers_decide_alone() {
             let image = noise(20, 14, channels);
             let once: Vec<Image> =
                 (0..30).map(|index| transform.apply(image.clone(), &mut random(index)).unwrap()).collect();
-            let again: Vec<Image> =
+            let backwards: Vec<Image> =
                 (0..30).rev().map(|index| transform.apply(image.clone(), &mut random(index)).unwrap()).collect();
-            assert!(once.iter().eq(again.iter().rev()), "{}", transform.describe());
+            assert!(once.iter().eq(backwards.iter().rev()), "{}", transform.describe());
             let changes = channels > 1 || !transform.describe().starts_with("RandomGrayscale");
             assert_eq!(once.iter().any(|changed| *changed != image), changes, "{}", transform.describe());
             assert!(once.iter().all(|changed| changed.channels() == channels));
@@ -215,8 +216,8 @@ fn perspectives_of_small_images_are_drawn_until_there_is_one() {
         let image = noise(side, side, 3);
         let transform = RandomPerspective::new().p(1.0).distortion_scale(1.0);
         for index in 0..500 {
-            let seen = transform.apply(image.clone(), &mut random(index)).unwrap();
-            assert_eq!((seen.width(), seen.height()), (side, side));
+            let output = transform.apply(image.clone(), &mut random(index)).unwrap();
+            assert_eq!((output.width(), output.height()), (side, side));
         }
     }
     // Errors in the options persist.
@@ -268,8 +269,8 @@ fn probabilities_are_kept() {
             assert!((share - p).abs() <= 4.0 * (p * (1.0 - p) / 2000.0).sqrt(), "{}: {share}", transform.describe());
         }
     }
-    let one = RandomChoice::new().or(RandomInvert::new().p(1.0)).or_weighted(3.0, RandomPosterize::new(0).p(1.0));
-    let black = (0..2000).filter(|&i| one.apply(image.clone(), &mut random(i)).unwrap().pixels()[0] == 0).count();
+    let choice = RandomChoice::new().or(RandomInvert::new().p(1.0)).or_weighted(3.0, RandomPosterize::new(0).p(1.0));
+    let black = (0..2000).filter(|&i| choice.apply(image.clone(), &mut random(i)).unwrap().pixels()[0] == 0).count();
     assert!((1420..1580).contains(&black), "{black} of 2000 for three quarters");
     assert!((0..200).all(|i| RandomInvert::new().p(0.0).apply(image.clone(), &mut random(i)).unwrap() == image));
 }
@@ -296,13 +297,13 @@ fn jitter_stays_in_its_ranges_and_in_all_orders() {
     let contrast = |p| functional::adjust_contrast(p, 0.5).unwrap();
     let orders = [contrast(brightness(image.clone())), brightness(contrast(image.clone()))];
     assert_ne!(orders[0], orders[1]);
-    let seen: Vec<usize> = (0..200)
+    let drawn: Vec<usize> = (0..200)
         .map(|i| {
             let result = jitter.apply(image.clone(), &mut random(i)).unwrap();
             orders.iter().position(|order| *order == result).unwrap()
         })
         .collect();
-    let first = seen.iter().filter(|&&order| order == 0).count();
+    let first = drawn.iter().filter(|&&order| order == 0).count();
     assert!((70..130).contains(&first), "{first} of 200");
 }
 
@@ -310,7 +311,7 @@ fn jitter_stays_in_its_ranges_and_in_all_orders() {
 fn erased_rectangles_have_the_asked_area_and_ratio() {
     let image = Image::black(60, 40, 3).unwrap();
     let erasing = RandomErasing::new().p(1.0).scale(0.05, 0.2).ratio(0.5, 2.0).value(255);
-    let mut places = std::collections::BTreeSet::new();
+    let mut corners = std::collections::BTreeSet::new();
     for index in 0..300 {
         let erased = erasing.apply(image.clone(), &mut random(index)).unwrap();
         let white: Vec<(usize, usize)> =
@@ -321,9 +322,9 @@ fn erased_rectangles_have_the_asked_area_and_ratio() {
         assert_eq!(white.len(), height * width, "a rectangle");
         let (area, ratio) = (white.len() as f64 / 2400.0, height as f64 / width as f64);
         assert!((0.04..0.22).contains(&area) && (0.42..2.4).contains(&ratio), "{area} {ratio}");
-        places.insert((top, left));
+        corners.insert((top, left));
     }
-    assert!(places.len() > 200);
+    assert!(corners.len() > 200);
     // The mean color of the image, and colors that are not constant.
     let noise = noise(30, 30, 3);
     let mean = RandomErasing::new().p(1.0).value(ErasingValue::Mean).apply(noise.clone(), &mut random(1)).unwrap();
@@ -342,8 +343,8 @@ fn rotations_and_moves_stay_in_their_ranges() {
     for index in 0..50 {
         let turned = rotation.apply(image.clone(), &mut random(index)).unwrap();
         // Counter-clockwise: what was right is at the top.
-        let at = turned.pixels().iter().position(|&value| value == 255).unwrap();
-        assert!(at / 21 <= 3 && (8..=12).contains(&(at % 21)), "{at}");
+        let position = turned.pixels().iter().position(|&value| value == 255).unwrap();
+        assert!(position / 21 <= 3 && (8..=12).contains(&(position % 21)), "{position}");
     }
     let moves = RandomAffine::new(0.0).translate(0.2, 0.0);
     let columns: std::collections::BTreeSet<usize> = (0..300)
@@ -382,16 +383,16 @@ fn rand_augment_does_each_operation_at_its_magnitude() {
         expected.push(functional::adjust_contrast(image.clone(), factor).unwrap());
         expected.push(functional::adjust_sharpness(image.clone(), factor).unwrap());
     }
-    let mut seen = vec![0; expected.len()];
+    let mut counts = vec![0; expected.len()];
     for index in 0..2000 {
         let result = augment.apply(image.clone(), &mut random(index)).unwrap();
-        match expected.iter().position(|one| *one == result) {
-            Some(place) => seen[place] += 1,
+        match expected.iter().position(|image| *image == result) {
+            Some(index) => counts[index] += 1,
             None => panic!("sample {index} is not among them"),
         }
     }
-    assert!(seen[..5].iter().all(|&count| count > 90), "{seen:?}");
-    assert!(seen[5..].iter().all(|&count| count > 35), "{seen:?}");
+    assert!(counts[..5].iter().all(|&count| count > 90), "{counts:?}");
+    assert!(counts[5..].iter().all(|&count| count > 35), "{counts:?}");
 }
 
 #[test]

@@ -24,12 +24,12 @@ fn bytes(name: &str) -> Vec<u8> {
     fs::read(path(name)).unwrap()
 }
 
-fn none() -> SampleRng {
+fn unused_random() -> SampleRng {
     SampleRng::new(0, 0, 0)
 }
 
 fn decode(pipeline: &ImagePipeline, name: &str) -> Image {
-    pipeline.decode(&bytes(name), &mut none()).unwrap()
+    pipeline.decode(&bytes(name), &mut unused_random()).unwrap()
 }
 
 fn expected(name: &str) -> Image {
@@ -45,9 +45,9 @@ fn difference(a: &Image, b: &Image) -> (u8, f64) {
 }
 
 #[track_caller]
-fn check_near(what: &str, found: &Image, expected: &Image, most: u8) {
-    let (difference, mean) = difference(found, expected);
-    assert!(difference <= most, "{what}: values differ by up to {difference}, {mean:.3} in the mean");
+fn check_near(name: &str, actual: &Image, expected: &Image, tolerance: u8) {
+    let (difference, mean) = difference(actual, expected);
+    assert!(difference <= tolerance, "{name}: values differ by up to {difference}, {mean:.3} in the mean");
 }
 
 #[test]
@@ -93,10 +93,10 @@ fn images_are_turned_only_on_request() {
         };
         for seed in 0..8 {
             let random = || SampleRng::new(seed, 0, 0);
-            let of_file =
+            let from_file =
                 steps(ImagePipeline::rgb().exif_orientation(true)).decode(&bytes(&file), &mut random()).unwrap();
-            let of_turned = steps(ImagePipeline::rgb()).apply(turned.clone(), &mut random()).unwrap();
-            check_near(&name, &of_file, &of_turned, 1);
+            let from_turned = steps(ImagePipeline::rgb()).apply(turned.clone(), &mut random()).unwrap();
+            check_near(&name, &from_file, &from_turned, 1);
         }
     }
 }
@@ -110,12 +110,12 @@ fn images_are_resized_as_torchvision_resizes_them() {
         ("bicubic", Interpolation::Bicubic, 1),
         ("lanczos", Interpolation::Lanczos, 3),
     ];
-    for (name, mode, most) in modes {
+    for (name, mode, tolerance) in modes {
         let small = decode(&ImagePipeline::rgb().resize(48).interpolation(mode), "large.png");
-        check_near(name, &small, &expected(&format!("resize_{name}")), most);
+        check_near(name, &small, &expected(&format!("resize_{name}")), tolerance);
         let great =
             decode(&ImagePipeline::rgb().center_crop(40).resize_exact((64, 80)).interpolation(mode), "large.png");
-        check_near(name, &great, &expected(&format!("enlarge_{name}")), most);
+        check_near(name, &great, &expected(&format!("enlarge_{name}")), tolerance);
     }
     check_near(
         "crop",
@@ -133,7 +133,7 @@ fn a_part_of_a_jpeg_has_the_pixels_of_the_whole() {
     for name in JPEGS {
         let file = bytes(&format!("{name}.jpg"));
         for pipeline in [ImagePipeline::rgb(), ImagePipeline::gray()] {
-            let whole = pipeline.decode(&file, &mut none()).unwrap();
+            let whole = pipeline.decode(&file, &mut unused_random()).unwrap();
             for (size, seeds) in [((1, 1), 40), ((3, 40), 20), ((33, 2), 20), ((30, 31), 30), ((74, 100), 4)] {
                 let crop = pipeline.clone().random_crop(size, 0).horizontal_flip(0.5);
                 for seed in 0..seeds {
@@ -180,10 +180,10 @@ fn resizing_a_part_gives_the_pixels_of_resizing_the_whole() {
 fn a_decoder_that_shrinks_leaves_the_image_nearly_the_same() {
     let name = "s420.jpg";
     let full = decode(&ImagePipeline::rgb().resize_exact((9, 12)).reducing_gap(None), name);
-    for (gap, most, mean) in [(1.0, 40, 6.0), (2.0, 12, 2.0), (3.0, 12, 2.0), (1000.0, 0, 0.0)] {
+    for (gap, tolerance, mean) in [(1.0, 40, 6.0), (2.0, 12, 2.0), (3.0, 12, 2.0), (1000.0, 0, 0.0)] {
         let shrunk = decode(&ImagePipeline::rgb().resize_exact((9, 12)).reducing_gap(Some(gap)), name);
         let (greatest, average) = difference(&shrunk, &full);
-        assert!(greatest <= most && average <= mean, "gap {gap}: up to {greatest}, {average:.2} in the mean");
+        assert!(greatest <= tolerance && average <= mean, "gap {gap}: up to {greatest}, {average:.2} in the mean");
     }
     let crop = ImagePipeline::rgb().random_resized_crop(8);
     for seed in 0..30 {
@@ -206,7 +206,7 @@ fn a_decoder_that_cannot_shrink_gives_the_same_image_for_any_gap() {
 
 #[track_caller]
 fn refused(file: &[u8], pipeline: &ImagePipeline, words: &[&str]) {
-    let error = pipeline.decode(file, &mut none()).unwrap_err();
+    let error = pipeline.decode(file, &mut unused_random()).unwrap_err();
     assert!(error.is_file(), "{error}");
     let message = error.to_string();
     for word in words {
@@ -240,12 +240,12 @@ fn a_jpeg_whose_data_make_no_sense_is_refused_or_kept_on_request() {
     // An end in the middle: the rest would be grey.
     file[middle..middle + 2].copy_from_slice(&[0xff, 0xd9]);
     refused(&file, &ImagePipeline::rgb(), &["damaged", "keep_damaged"]);
-    let kept = ImagePipeline::rgb().keep_damaged().decode(&file, &mut none()).unwrap();
-    assert_eq!((kept.width(), kept.height()), (101, 75));
+    let image = ImagePipeline::rgb().keep_damaged().decode(&file, &mut unused_random()).unwrap();
+    assert_eq!((image.width(), image.height()), (101, 75));
     // The part before the damage is intact.
     let whole = decode(&ImagePipeline::rgb(), "s444.jpg");
     let top = |image: Image| image.pixels()[..101 * 3 * 16].to_vec();
-    assert_eq!(top(kept), top(whole));
+    assert_eq!(top(image), top(whole));
     // A file that is cut short is not treated as damaged, even if only its end marker is missing.
     let file = bytes("s444.jpg");
     refused(&file[..middle], &ImagePipeline::rgb().keep_damaged(), &["cut short"]);
@@ -255,7 +255,7 @@ fn a_jpeg_whose_data_make_no_sense_is_refused_or_kept_on_request() {
     let restart = file.windows(2).position(|pair| pair == [0xff, 0xd0]).unwrap();
     file.drain(restart - 40..restart);
     refused(&file, &ImagePipeline::rgb(), &["damaged", "keep_damaged"]);
-    assert!(ImagePipeline::rgb().keep_damaged().decode(&file, &mut none()).is_ok());
+    assert!(ImagePipeline::rgb().keep_damaged().decode(&file, &mut unused_random()).is_ok());
 }
 
 /// A file of a few kilobytes with thousands of scans would keep a thread busy for minutes.
@@ -268,7 +268,7 @@ fn a_jpeg_of_too_many_scans_is_refused() {
     let third = find([0xff, 0xc4], second);
     let many = |scans: usize| [&file[..third], &file[second..third].repeat(scans), &file[third..]].concat();
     let pipeline = ImagePipeline::rgb().keep_damaged();
-    assert!(pipeline.decode(&many(50), &mut none()).is_ok());
+    assert!(pipeline.decode(&many(50), &mut unused_random()).is_ok());
     refused(&many(600), &pipeline, &["more than 500 scans"]);
 }
 
@@ -280,21 +280,21 @@ fn a_jpeg_of_red_green_and_blue_is_not_converted() {
     // Without JFIF's segment, which declares YCbCr.
     let after = 4 + usize::from(u16::from_be_bytes([file[4], file[5]]));
     let rgb = [&file[..2], adobe, &file[after..]].concat();
-    let found = ImagePipeline::rgb().decode(&rgb, &mut none()).unwrap();
+    let actual = ImagePipeline::rgb().decode(&rgb, &mut unused_random()).unwrap();
     let luma = decode(&ImagePipeline::gray(), "s444.jpg");
-    let red: Vec<u8> = found.pixels().iter().copied().step_by(3).collect();
+    let red: Vec<u8> = actual.pixels().iter().copied().step_by(3).collect();
     assert!(red.iter().zip(luma.pixels()).all(|(a, b)| a.abs_diff(*b) <= 1));
-    let gray = ImagePipeline::gray().decode(&rgb, &mut none()).unwrap();
-    check_near("gray", &gray, &found.with_channels(1).unwrap(), 1);
+    let gray = ImagePipeline::gray().decode(&rgb, &mut unused_random()).unwrap();
+    check_near("gray", &gray, &actual.with_channels(1).unwrap(), 1);
 }
 
 #[test]
 fn jpegs_that_no_decoder_here_reads_say_so() {
     let file = bytes("s420.jpg");
     let frame = file.windows(2).position(|pair| pair == [0xff, 0xc0]).unwrap();
-    let changed = |at: usize, byte: u8| {
+    let changed = |offset: usize, byte: u8| {
         let mut file = file.clone();
-        file[frame + at] = byte;
+        file[frame + offset] = byte;
         file
     };
     refused(&changed(1, 0xc3), &ImagePipeline::rgb(), &["cannot decode this JPEG"]);
@@ -305,13 +305,13 @@ fn jpegs_that_no_decoder_here_reads_say_so() {
 
 #[test]
 fn files_that_are_no_images_are_named() {
-    let any = ImagePipeline::rgb();
-    refused(b"", &any, &["empty", "0 bytes"]);
-    refused(b"GIF89a........", &any, &["GIF", "convert"]);
-    refused(b"<html><body>404</body></html>", &any, &["web page"]);
-    refused(b"\xff\xd8", &any, &["JPEG", "ends"]);
-    refused(b"hello, world", &any, &["68, 65, 6c"]);
-    refused(&bytes("s420.jpg")[..24], &any, &["before its pixels begin"]);
+    let pipeline = ImagePipeline::rgb();
+    refused(b"", &pipeline, &["empty", "0 bytes"]);
+    refused(b"GIF89a........", &pipeline, &["GIF", "convert"]);
+    refused(b"<html><body>404</body></html>", &pipeline, &["web page"]);
+    refused(b"\xff\xd8", &pipeline, &["JPEG", "ends"]);
+    refused(b"hello, world", &pipeline, &["68, 65, 6c"]);
+    refused(&bytes("s420.jpg")[..24], &pipeline, &["before its pixels begin"]);
 }
 
 #[test]
@@ -351,14 +351,14 @@ fn a_strip_that_becomes_too_great_is_refused() {
         refused(&strip, &steps, &["256 x 20480000000 pixels of 1 x 80000000", "resize_exact", "max_pixels"]);
     }
     let strip = Image::black(1, 600_000, 1).unwrap();
-    let error = great.apply(strip.clone(), &mut none()).unwrap_err();
+    let error = great.apply(strip.clone(), &mut unused_random()).unwrap_err();
     assert!(error.is_file() && error.to_string().contains("256 x 153600000"), "{error}");
     // Only the visible part counts.
-    let middle = ImagePipeline::gray().resize(256).center_crop(224).apply(strip, &mut none()).unwrap();
+    let middle = ImagePipeline::gray().resize(256).center_crop(224).apply(strip, &mut unused_random()).unwrap();
     assert_eq!((middle.width(), middle.height()), (224, 224));
     // A large input image may keep its size.
     let flipped = ImagePipeline::gray().max_pixels(10).horizontal_flip(1.0);
-    assert!(flipped.apply(Image::black(8, 8, 1).unwrap(), &mut none()).is_ok());
+    assert!(flipped.apply(Image::black(8, 8, 1).unwrap(), &mut unused_random()).is_ok());
 }
 
 /// PNG's checksum.
@@ -428,8 +428,8 @@ fn a_folder_without_images_says_what_is_missing() {
     fs::create_dir(root.path().join("dog")).unwrap();
     fs::write(root.path().join("dog/a.jpg"), bytes("s420.jpg")).unwrap();
     assert!(message(root.path()).contains("1 of 2 classes have no images, the first of them \"bird\""));
-    let kept = ImageFolder::open_allowing_empty(root.path()).unwrap();
-    assert_eq!((kept.classes().len(), kept.label(0)), (2, 1));
+    let dataset = ImageFolder::open_allowing_empty(root.path()).unwrap();
+    assert_eq!((dataset.classes().len(), dataset.label(0)), (2, 1));
 }
 
 #[test]
@@ -443,8 +443,8 @@ fn a_bad_file_and_a_deleted_one_are_named_with_the_sample() {
     assert!(batches[..3].iter().all(Result::is_ok));
     let empty = batches[3].as_ref().unwrap_err();
     assert!(empty.to_string().contains("a.png") && empty.to_string().contains("the file is empty"), "{empty}");
-    let gone = batches[4].as_ref().unwrap_err();
-    assert!(gone.is_not_found() && gone.to_string().contains("b.JPG"), "{gone}");
+    let missing = batches[4].as_ref().unwrap_err();
+    assert!(missing.is_not_found() && missing.to_string().contains("b.JPG"), "{missing}");
 }
 
 #[test]
@@ -480,19 +480,19 @@ fn pixels_are_the_same_on_any_number_of_workers() {
 #[test]
 fn fingerprints_tell_files_and_steps_apart() {
     let root = folder();
-    let of = |pipeline: ImagePipeline| {
+    let fingerprint = |pipeline: ImagePipeline| {
         let mut fingerprint = Fingerprint::new();
         let data = ImageFolder::open(root.path()).unwrap().decode(pipeline).unwrap();
         data.fingerprint(&mut fingerprint).unwrap();
         fingerprint.to_string()
     };
-    let first = of(ImagePipeline::rgb().resize_exact(8));
-    assert_eq!(of(ImagePipeline::rgb().resize_exact(8)), first);
-    assert_ne!(of(ImagePipeline::rgb().resize_exact(8).interpolation(Interpolation::Lanczos)), first);
+    let first = fingerprint(ImagePipeline::rgb().resize_exact(8));
+    assert_eq!(fingerprint(ImagePipeline::rgb().resize_exact(8)), first);
+    assert_ne!(fingerprint(ImagePipeline::rgb().resize_exact(8).interpolation(Interpolation::Lanczos)), first);
     // The limit determines which samples exist.
-    assert_ne!(of(ImagePipeline::rgb().resize_exact(8).max_pixels(1 << 30)), first);
+    assert_ne!(fingerprint(ImagePipeline::rgb().resize_exact(8).max_pixels(1 << 30)), first);
     fs::write(root.path().join("dog/a.png"), bytes("gray.jpg")).unwrap();
-    assert_ne!(of(ImagePipeline::rgb().resize_exact(8)), first);
+    assert_ne!(fingerprint(ImagePipeline::rgb().resize_exact(8)), first);
 }
 
 #[test]
@@ -572,8 +572,8 @@ fn normalized_images_are_those_of_bytes() {
     assert_eq!(data.fields()[0].to_string(), "image f32[3, 6, 6]");
     let normalized = HostBatch::collate(&data, &[2]).unwrap();
     let values = normalized.values::<f32>(0).unwrap();
-    for (place, (value, byte)) in values.iter().zip(bytes.values::<u8>(0).unwrap()).enumerate() {
-        let channel = place / 36;
+    for (index, (value, byte)) in values.iter().zip(bytes.values::<u8>(0).unwrap()).enumerate() {
+        let channel = index / 36;
         assert_eq!(*value, (f32::from(*byte) / 255.0 - mean[channel]) / std[channel]);
     }
 }

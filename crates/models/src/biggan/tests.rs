@@ -1,4 +1,4 @@
-//! What PyTorch gave for the same state dicts.
+//! Comparison with the results of PyTorch for the same state dicts.
 
 use fulmen_nn::weights::{Strictness, load_weights};
 

@@ -1,4 +1,4 @@
-//! What transformers gave for the same folder.
+//! Comparison with the results of transformers for the same folder.
 
 use super::*;
 use crate::reference::{Expected, compare_in_python, folder};

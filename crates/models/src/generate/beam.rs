@@ -1,17 +1,18 @@
-//! Beam search, as transformers does it: `num_beams` sequences are kept open, each step makes the likeliest continuations
-//! of all of them, and those that end compete by their log-probability over a power of their length.
+//! Beam search, as transformers does it: `num_beams` sequences are kept open, each step makes the likeliest
+//! continuations of all of them, and finished sequences compete by their log-probability, divided by a power of their
+//! length.
 
 use fulmen_tensor::{DType, Refusal, Scope, Tensor, while_loop};
 
 use super::{CausalLm, GenerationConfig, StaticCache};
 use crate::MODELS;
 
-/// The score of a sequence that is out of the race.
+/// The score of an excluded sequence.
 const OUT: f64 = -1e9;
 
 /// The state of the loop, besides the cache.
 struct Beams {
-    /// How many tokens there are, an i32 scalar.
+    /// The number of generated tokens, an i32 scalar.
     step: Tensor,
     /// Whether the search continues, a bool scalar.
     goes_on: Tensor,
@@ -19,19 +20,19 @@ struct Beams {
     open: Tensor,
     /// Their log-probabilities, f32 `[batch, beams]`.
     open_scores: Tensor,
-    /// The best that ended, i32 `[batch, beams, new]`.
+    /// The best finished sequences, i32 `[batch, beams, new]`.
     ended: Tensor,
     /// Their scores, f32 `[batch, beams]`.
     ended_scores: Tensor,
-    /// Which of them there are, bool `[batch, beams]`.
+    /// Which of the finished sequences exist, bool `[batch, beams]`.
     is_ended: Tensor,
-    /// Whether an open one can still become better than one that ended, bool `[batch, 1]`.
+    /// Whether an open sequence can still surpass a finished one, bool `[batch, 1]`.
     improvable: Tensor,
     /// The next-token logits of the open sequences, f32 `[batch·beams, vocabulary]`.
     logits: Tensor,
 }
 
-/// How many tensors [`Beams`] are.
+/// The number of tensors in [`Beams`].
 const CARRIED: usize = 9;
 
 impl Beams {
@@ -43,8 +44,8 @@ impl Beams {
 
     fn carry(self, cache: &StaticCache) -> Vec<Tensor> {
         let Beams { step, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits } = self;
-        let own = [step, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits];
-        own.into_iter().chain(cache.tensors()).collect()
+        let tensors = [step, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits];
+        tensors.into_iter().chain(cache.tensors()).collect()
     }
 }
 
@@ -53,10 +54,10 @@ pub(super) fn search<M: CausalLm + ?Sized>(
     model: &M,
     logits: &Tensor,
     cache: &StaticCache,
-    how: &GenerationConfig,
+    config: &GenerationConfig,
 ) -> Result<Tensor, Refusal> {
-    let (batch, beams, new) = (logits.size(0), how.num_beams, how.max_new_tokens);
-    let empty = Tensor::full(DType::I32, [batch, beams, new], how.padding());
+    let (batch, beams, new) = (logits.size(0), config.num_beams, config.max_new_tokens);
+    let empty = Tensor::full(DType::I32, [batch, beams, new], config.padding());
     // All beams are equal at first, so only the first is open.
     let first = Tensor::arange(DType::I32, beams).gt(0.0).to_dtype(DType::F32) * OUT;
     let cache = cache.map_rows(|rows| rows.repeat_interleave(beams, 0));
@@ -79,52 +80,52 @@ pub(super) fn search<M: CausalLm + ?Sized>(
         |carry| {
             let _scope = MODELS.at(line);
             let (beams, cache) = (Beams::from_carry(carry), cache.with_tensors(&carry[CARRIED..]));
-            step(model, beams, &cache, how)
+            step(model, beams, &cache, config)
         },
     );
     end[0].live()?;
     Ok(Beams::from_carry(&end).ended.index(1, 0))
 }
 
-/// One more token.
-fn step<M: CausalLm + ?Sized>(model: &M, at: Beams, cache: &StaticCache, how: &GenerationConfig) -> Vec<Tensor> {
-    let [batch, beams, new] = [0, 1, 2].map(|axis| at.open.size(axis));
-    let vocabulary = at.logits.size(-1);
-    // The likeliest continuations; enough of them that `beams` stay open, however many end.
-    let candidates = beams * (1 + how.eos_token_id.len()).max(2);
-    let scores = how.restrict(&at.logits.log_softmax(-1), &at.step).reshape([batch, beams, vocabulary])
-        + at.open_scores.unsqueeze(-1);
-    let (scores, places) = scores.flatten(1, 2).topk(candidates, -1, true);
-    let beam = &places / vocabulary as f64;
-    let token = &places - &beam * vocabulary as f64;
-    let column = [Tensor::zeros(DType::I32, []), Tensor::zeros(DType::I32, []), at.step.clone()];
-    let sequences = pick(&at.open, &beam).dynamic_update_slice(token.unsqueeze(-1), &column);
-    let length = &at.step + 1.0;
-    let ends = how.ends(&token).or(length.ge(new as f64));
+/// The state after one more token.
+fn step<M: CausalLm + ?Sized>(model: &M, state: Beams, cache: &StaticCache, config: &GenerationConfig) -> Vec<Tensor> {
+    let [batch, beams, new] = [0, 1, 2].map(|axis| state.open.size(axis));
+    let vocabulary = state.logits.size(-1);
+    // The likeliest continuations: enough to keep `beams` sequences open even if as many as possible end.
+    let candidates = beams * (1 + config.eos_token_id.len()).max(2);
+    let scores = config.restrict(&state.logits.log_softmax(-1), &state.step).reshape([batch, beams, vocabulary])
+        + state.open_scores.unsqueeze(-1);
+    let (scores, indices) = scores.flatten(1, 2).topk(candidates, -1, true);
+    let beam = &indices / vocabulary as f64;
+    let token = &indices - &beam * vocabulary as f64;
+    let column = [Tensor::zeros(DType::I32, []), Tensor::zeros(DType::I32, []), state.step.clone()];
+    let sequences = pick(&state.open, &beam).dynamic_update_slice(token.unsqueeze(-1), &column);
+    let length = &state.step + 1.0;
+    let ends = config.ends(&token).or(length.ge(new as f64));
 
     // The sequences that continue.
     let (open_scores, chosen) = (&scores + out(&ends)).topk(beams, -1, true);
     let (open, parent, next) = (pick(&sequences, &chosen), pick(&beam, &chosen), pick(&token, &chosen));
 
-    // Finished sequences count only among the first `beams`; the others are only there to continue.
+    // A sequence that ends counts only if it is among the first `beams`; later ones only replace those that end.
     let first = Tensor::arange(DType::I32, candidates).lt(beams as f64);
     let ends_now = ends.and(first);
-    let over = |length: &Tensor| (length.to_dtype(DType::F32).log() * how.length_penalty).exp();
-    let mut final_scores = scores / over(&length) + out(&ends_now.not()) + out(&at.improvable.not());
-    if how.early_stopping {
-        final_scores = final_scores + out(&at.is_ended.all_keepdim(&[-1]));
+    let length_penalty = |length: &Tensor| (length.to_dtype(DType::F32).log() * config.length_penalty).exp();
+    let mut final_scores = scores / length_penalty(&length) + out(&ends_now.not()) + out(&state.improvable.not());
+    if config.early_stopping {
+        final_scores = final_scores + out(&state.is_ended.all_keepdim(&[-1]));
     }
     let join = |a: &Tensor, b: &Tensor| Tensor::concatenate(&[a, b], 1);
-    let (ended_scores, best) = join(&at.ended_scores, &final_scores).topk(beams, -1, true);
-    let ended = pick(&join(&at.ended, &sequences), &best);
-    let is_ended = pick(&join(&at.is_ended, &ends_now), &best);
+    let (ended_scores, best) = join(&state.ended_scores, &final_scores).topk(beams, -1, true);
+    let ended = pick(&join(&state.ended, &sequences), &best);
+    let is_ended = pick(&join(&state.is_ended, &ends_now), &best);
 
-    // Whether there is anything to be gained.
-    let hope = open_scores.narrow(-1, 0, 1) / over(&length);
+    // Whether an open sequence can still surpass a finished one.
+    let hope = open_scores.narrow(-1, 0, 1) / length_penalty(&length);
     let worst = is_ended.select(&ended_scores.min_keepdim(&[-1]), &Tensor::full(DType::F32, [], OUT));
-    let improvable = at.improvable.and(hope.gt(&worst).any_keepdim(&[-1]));
+    let improvable = state.improvable.and(hope.gt(&worst).any_keepdim(&[-1]));
     let mut goes_on = improvable.any(&[0, 1]).and(ends.all(&[0, 1]).not());
-    if how.early_stopping {
+    if config.early_stopping {
         goes_on = goes_on.and(is_ended.all(&[0, 1]).not());
     }
 
@@ -135,15 +136,15 @@ fn step<M: CausalLm + ?Sized>(model: &M, at: Beams, cache: &StaticCache, how: &G
     Beams { step: length, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits }.carry(&cache)
 }
 
-/// The rows `[batch, n, …]` of `[batch, m, …]` at the places `[batch, n]`.
-fn pick(x: &Tensor, places: &Tensor) -> Tensor {
+/// The rows `[batch, n, …]` of `[batch, m, …]` at the indices `[batch, n]`.
+fn pick(x: &Tensor, indices: &Tensor) -> Tensor {
     match x.rank() {
-        2 => x.gather(1, places),
-        _ => x.take_along_axis(1, places.unsqueeze(-1)),
+        2 => x.gather(1, indices),
+        _ => x.take_along_axis(1, indices.unsqueeze(-1)),
     }
 }
 
-/// Removes candidates for which this is true from the search.
-fn out(which: &Tensor) -> Tensor {
-    which.to_dtype(DType::F32) * OUT
+/// A score to add: very low where the mask is true, to exclude those candidates; 0 elsewhere.
+fn out(mask: &Tensor) -> Tensor {
+    mask.to_dtype(DType::F32) * OUT
 }

@@ -3,7 +3,7 @@
 use fulmen_nn::attention::KeyValueCache;
 use fulmen_tensor::{Fault, FromFault, Tensor};
 
-/// The keys and values of all layers, and how many tokens at the front of each sequence are padding.
+/// The keys and values of all layers, and the number of padding tokens at the front of each sequence.
 #[derive(Clone, Debug)]
 pub struct StaticCache {
     layers: Vec<KeyValueCache>,
@@ -21,7 +21,7 @@ impl StaticCache {
         &self.layers
     }
 
-    /// How many tokens at the front of each sequence are padding, i32 `[batch]`.
+    /// The number of padding tokens at the front of each sequence, i32 `[batch]`.
     pub fn padding(&self) -> Option<&Tensor> {
         self.padding.as_ref()
     }

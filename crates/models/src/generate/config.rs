@@ -12,7 +12,7 @@ use crate::folder::{read_json, read_object};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GenerationConfig {
-    /// How many tokens follow the prompt at most.
+    /// The maximum number of new tokens.
     pub max_new_tokens: usize,
     /// Whether to sample tokens instead of choosing the likeliest.
     pub do_sample: bool,
@@ -24,24 +24,27 @@ pub struct GenerationConfig {
     pub top_p: f64,
     /// The number of beams of a beam search; 1 disables it.
     pub num_beams: usize,
-    /// The power of its length that a sequence's log-probability is divided by in a beam search: above 0, longer
-    /// sequences are preferred.
+    /// The exponent of the length: a beam search divides a sequence's log-probability by this power of its length.
+    /// Above 0, it prefers longer sequences.
     pub length_penalty: f64,
-    /// Whether a beam search ends as soon as it has `num_beams` sequences that ended, and not when none can become better.
+    /// Whether a beam search ends as soon as it has `num_beams` finished sequences, not only when none can become
+    /// better.
     pub early_stopping: bool,
     /// The tokens that end a sequence.
     #[serde(deserialize_with = "one_or_many")]
     pub eos_token_id: Vec<i32>,
-    /// The token that the last of `max_new_tokens` is, if the sequence has not ended before; several compete.
+    /// The token in the last position of `max_new_tokens`, if the sequence has not ended before. Of several, the
+    /// likeliest.
     #[serde(deserialize_with = "one_or_many")]
     pub forced_eos_token_id: Vec<i32>,
-    /// Tokens that are never written, each as a list of its own: `[[7], [8]]`. One that ends a sequence may be.
+    /// Tokens that are never generated, each in its own list: `[[7], [8]]`. End tokens are allowed even if they are
+    /// listed.
     pub bad_words_ids: Vec<Vec<i32>>,
-    /// Whether a beam search makes the probabilities of the tokens that are left sum to 1 again.
+    /// Whether a beam search scales the probabilities of the remaining tokens to a sum of 1.
     pub renormalize_logits: bool,
     /// The padding token after the end of a sequence; the first end token if not given.
     pub pad_token_id: Option<i32>,
-    /// The first token of a decoder behind an encoder.
+    /// The first token of the decoder in an encoder-decoder.
     pub decoder_start_token_id: Option<i32>,
     /// The same seed draws the same tokens.
     pub seed: u64,
@@ -69,7 +72,7 @@ impl Default for GenerationConfig {
     }
 }
 
-/// Settings that change what is chosen, with the only supported value.
+/// Settings that would change the choice of tokens, each with its only supported value.
 const FIXED: [(&str, &str); 8] = [
     ("repetition_penalty", "1.0"),
     ("no_repeat_ngram_size", "0"),
@@ -88,14 +91,14 @@ impl GenerationConfig {
     /// # Errors
     /// Neither can be read; a setting is of another type, or asks for an unsupported feature.
     pub fn from_folder(folder: impl AsRef<Path>) -> Result<GenerationConfig> {
-        let own = folder.as_ref().join("generation_config.json");
-        let file = if own.exists() { own } else { folder.as_ref().join("config.json") };
+        let path = folder.as_ref().join("generation_config.json");
+        let file = if path.exists() { path } else { folder.as_ref().join("config.json") };
         let mut json = read_object(&file)?;
         json.retain(|_, value| !value.is_null());
         read_json(&json, &FIXED).map_err(|e| e.in_file(&file))
     }
 
-    /// Why there can be no such generation, if there cannot.
+    /// What is wrong with the settings, if anything.
     pub(super) fn check(&self) -> Option<String> {
         if self.max_new_tokens == 0 || self.num_beams == 0 {
             return Some("`max_new_tokens` and `num_beams` are at least 1".into());
@@ -123,8 +126,8 @@ impl GenerationConfig {
         is_one_of(tokens, &self.eos_token_id)
     }
 
-    /// The logits or log-probabilities `[…, vocabulary]` of what follows `step` new tokens, an i32 scalar, with those of
-    /// forbidden tokens at -∞.
+    /// The logits or log-probabilities `[…, vocabulary]` of the token after `step` new ones, an i32 scalar. Forbidden
+    /// tokens get −∞.
     pub(super) fn restrict(&self, scores: &Tensor, step: &Tensor) -> Tensor {
         let tokens = Tensor::arange(DType::I32, scores.size(-1));
         let mut scores = scores.clone();
@@ -147,8 +150,8 @@ impl GenerationConfig {
         let vocabulary = logits.size(-1);
         if (1..vocabulary).contains(&self.top_k) {
             let (largest, _) = logits.topk(self.top_k, -1, true);
-            let least = largest.narrow(-1, self.top_k - 1, 1);
-            logits = logits.masked_fill(logits.lt(least), f64::NEG_INFINITY);
+            let cutoff = largest.narrow(-1, self.top_k - 1, 1);
+            logits = logits.masked_fill(logits.lt(cutoff), f64::NEG_INFINITY);
         }
         if self.top_p < 1.0 {
             let (sorted, _) = logits.sort(-1, true);
@@ -157,8 +160,8 @@ impl GenerationConfig {
             // The likeliest token always stays.
             let rank = Tensor::arange(DType::I32, vocabulary);
             let out = before.ge(self.top_p).and(rank.gt(0.0));
-            let least = sorted.masked_fill(out, f64::INFINITY).min_keepdim(&[-1]);
-            logits = logits.masked_fill(logits.lt(least), f64::NEG_INFINITY);
+            let cutoff = sorted.masked_fill(out, f64::INFINITY).min_keepdim(&[-1]);
+            logits = logits.masked_fill(logits.lt(cutoff), f64::NEG_INFINITY);
         }
         random::categorical(key, &logits, -1)
     }
@@ -167,7 +170,7 @@ impl GenerationConfig {
 /// Where tokens are one of these.
 fn is_one_of(tokens: &Tensor, ids: &[i32]) -> Tensor {
     let none = Tensor::zeros(DType::Bool, tokens.shape());
-    ids.iter().fold(none, |found, &id| found.or(tokens.eq(f64::from(id))))
+    ids.iter().fold(none, |matches, &id| matches.or(tokens.eq(f64::from(id))))
 }
 
 /// A number, or a list of them.
@@ -196,22 +199,22 @@ mod tests {
     fn what_is_drawn_is_among_the_likeliest() {
         // Probabilities of about 0.64, 0.24, 0.09 and 0.03, and a token that never comes.
         let logits = Tensor::from_slice(&[1.0f32, 3.0, 0.0, 2.0, f32::NEG_INFINITY], [5]).broadcast_to([500, 5]);
-        let how = |top_k, top_p, temperature| GenerationConfig { top_k, top_p, temperature, ..Default::default() };
+        let config = |top_k, top_p, temperature| GenerationConfig { top_k, top_p, temperature, ..Default::default() };
         let cases = [
-            (how(0, 1.0, 1.0), vec![0, 1, 2, 3]),
-            (how(2, 1.0, 1.0), vec![1, 3]),
-            (how(0, 0.9, 1.0), vec![0, 1, 3]),
-            (how(0, 0.0, 1.0), vec![1]),
-            (how(0, 1.0, 0.01), vec![1]),
+            (config(0, 1.0, 1.0), vec![0, 1, 2, 3]),
+            (config(2, 1.0, 1.0), vec![1, 3]),
+            (config(0, 0.9, 1.0), vec![0, 1, 3]),
+            (config(0, 0.0, 1.0), vec![1]),
+            (config(0, 1.0, 0.01), vec![1]),
         ];
         let key = random::key(3);
-        let drawn: Vec<Tensor> = cases.iter().map(|(how, _)| how.sample(&key, &logits)).collect();
+        let drawn: Vec<Tensor> = cases.iter().map(|(config, _)| config.sample(&key, &logits)).collect();
         let drawn = Runtime::global().and_then(|runtime| runtime.eval_many(&drawn.iter().collect::<Vec<_>>()));
-        for ((how, expected), drawn) in cases.iter().zip(drawn.unwrap_or_else(|e| panic!("{e}"))) {
-            let mut found = drawn.to_vec::<i32>().unwrap_or_else(|e| panic!("{e}"));
-            found.sort_unstable();
-            found.dedup();
-            assert_eq!(&found, expected, "{how:?}");
+        for ((config, expected), drawn) in cases.iter().zip(drawn.unwrap_or_else(|e| panic!("{e}"))) {
+            let mut drawn_ids = drawn.to_vec::<i32>().unwrap_or_else(|e| panic!("{e}"));
+            drawn_ids.sort_unstable();
+            drawn_ids.dedup();
+            assert_eq!(&drawn_ids, expected, "{config:?}");
         }
     }
 
@@ -224,8 +227,8 @@ mod tests {
         };
         let config = read("config.json", r#"{"model_type": "gpt2", "eos_token_id": 7, "pad_token_id": null}"#);
         assert_eq!(config.map(|config| config.eos_token_id).unwrap_or_default(), [7]);
-        let own = r#"{"eos_token_id": [1, 2], "do_sample": true, "temperature": 0.6, "top_k": null}"#;
-        let config = read("generation_config.json", own).unwrap_or_else(|e| panic!("{e}"));
+        let text = r#"{"eos_token_id": [1, 2], "do_sample": true, "temperature": 0.6, "top_k": null}"#;
+        let config = read("generation_config.json", text).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!((config.eos_token_id, config.top_k, config.temperature), (vec![1, 2], 50, 0.6));
         let text = read("generation_config.json", r#"{"repetition_penalty": 1.05}"#).err().map(|e| e.to_string());
         let text = text.unwrap_or_default();

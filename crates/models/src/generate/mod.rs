@@ -1,4 +1,4 @@
-//! [`generate`]: tokens that follow a prompt, by any model that knows the next one ([`CausalLm`]). The whole generation is
+//! [`generate`] continues a prompt with any model that predicts the next token ([`CausalLm`]). The whole generation is
 //! one expression, with a loop on the device, so it is compiled once for each shape of the prompt.
 
 mod beam;
@@ -20,21 +20,21 @@ pub trait CausalLm {
     /// A cache for `batch` sequences of up to `max_len` tokens, with none in it.
     fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache;
 
-    /// The logits `[batch, vocabulary]` of what follows the last of `ids`, the i32 `[batch, count]` tokens that come after
-    /// those in the cache; and the cache with theirs.
+    /// The logits `[batch, vocabulary]` of the token after `ids`, and the cache extended by `ids`. `ids`, i32
+    /// `[batch, count]`, follow the tokens in the cache.
     fn next_token_logits(&self, ids: &Tensor, cache: &StaticCache) -> (Tensor, StaticCache);
 
-    /// The most tokens of a sequence; `None` if there is no limit.
+    /// The maximum number of tokens in a sequence; `None` if there is no limit.
     fn max_positions(&self) -> Option<usize>;
 }
 
-/// The tokens, i32 `[batch, max_new_tokens]`, that follow the prompts; behind the end of one, padding.
+/// The tokens, i32 `[batch, max_new_tokens]`, that follow the prompts; after the end of a sequence, padding.
 ///
-/// The choice is that of transformers' `generate`: the likeliest token in each step, a sampled one
+/// Tokens are chosen as by transformers' `generate`: the likeliest token in each step, a sampled one
 /// (`do_sample`), or the likeliest sequences of a beam search (`num_beams`). The loop ends early
 /// once all sequences have ended.
 ///
-/// Poisoned for a setting that is out of its range, and where prompt and new tokens are more than the model has positions.
+/// Poisoned if a setting is out of its range, or if the prompt and the new tokens exceed the positions of the model.
 ///
 /// ```
 /// use fulmen_models::gpt2::{Config, Gpt2};
@@ -44,45 +44,46 @@ pub trait CausalLm {
 /// let model = Gpt2::new(Config { vocab_size: 50, n_positions: 16, n_embd: 8, n_layer: 1, n_head: 2, ..Config::default() })?;
 /// model.initialize(0);
 /// model.eval();
-/// let how = GenerationConfig { max_new_tokens: 5, ..GenerationConfig::default() };
-/// let tokens = generate(&model, &Prompt::new(&[vec![1, 2, 3], vec![7]]), &how).eval()?;
+/// let config = GenerationConfig { max_new_tokens: 5, ..GenerationConfig::default() };
+/// let tokens = generate(&model, &Prompt::new(&[vec![1, 2, 3], vec![7]]), &config).eval()?;
 /// assert_eq!(tokens.ty().to_string(), "i32[2, 5]");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[track_caller]
-pub fn generate<M: CausalLm + ?Sized>(model: &M, prompt: &Prompt, how: &GenerationConfig) -> Tensor {
+pub fn generate<M: CausalLm + ?Sized>(model: &M, prompt: &Prompt, config: &GenerationConfig) -> Tensor {
     MODELS.record("generate", || {
         let ids = prompt.ids().live()?;
-        if let Some(message) = how.check() {
+        if let Some(message) = config.check() {
             return Err(message.into());
         }
-        let (length, new) = (ids.size(1), how.max_new_tokens);
-        if let Some(most) = model.max_positions().filter(|most| length + new > *most) {
-            let message =
-                format!("a prompt of {length} tokens and {new} new ones exceed the {most} positions of the model");
+        let (length, new) = (ids.size(1), config.max_new_tokens);
+        if let Some(max_positions) = model.max_positions().filter(|max_positions| length + new > *max_positions) {
+            let message = format!(
+                "a prompt of {length} tokens and {new} new ones exceed the {max_positions} positions of the model"
+            );
             return Err(message.into());
         }
         let cache = model.empty_cache(ids.size(0), length + new).with_padding(prompt.padding().cloned());
         let (logits, cache) = model.next_token_logits(ids, &cache);
         logits.live()?;
-        match how.num_beams {
-            1 => token_by_token(model, logits, &cache, how),
-            _ => beam::search(model, &logits, &cache, how),
+        match config.num_beams {
+            1 => token_by_token(model, logits, &cache, config),
+            _ => beam::search(model, &logits, &cache, config),
         }
     })
 }
 
-/// Greedy, or sampling.
+/// Generates greedily or by sampling.
 fn token_by_token<M: CausalLm + ?Sized>(
     model: &M,
     logits: Tensor,
     cache: &StaticCache,
-    how: &GenerationConfig,
+    config: &GenerationConfig,
 ) -> Result<Tensor, Refusal> {
-    let (batch, new) = (logits.size(0), how.max_new_tokens);
-    let key = random::key(how.seed);
+    let (batch, new) = (logits.size(0), config.max_new_tokens);
+    let key = random::key(config.seed);
     let start = [
-        Tensor::full(DType::I32, [batch, new], how.padding()),
+        Tensor::full(DType::I32, [batch, new], config.padding()),
         Tensor::zeros(DType::Bool, [batch]),
         Tensor::zeros(DType::I32, []),
         logits.to_dtype(DType::F32),
@@ -95,16 +96,17 @@ fn token_by_token<M: CausalLm + ?Sized>(
         |carry| {
             let _scope = MODELS.at(line);
             let [tokens, ended, step, logits, inner @ ..] = carry else { return vec![] };
-            let logits = how.restrict(logits, step);
-            let next = match how.do_sample {
-                true => how.sample(&random::fold_in_tensor(&key, step.to_dtype(DType::U32)), &logits),
-                false => logits.argmax(-1),
+            let logits = config.restrict(logits, step);
+            let next = if config.do_sample {
+                config.sample(&random::fold_in_tensor(&key, step.to_dtype(DType::U32)), &logits)
+            } else {
+                logits.argmax(-1)
             };
-            let next = ended.select(&Tensor::full(DType::I32, [], how.padding()), &next);
+            let next = ended.select(&Tensor::full(DType::I32, [], config.padding()), &next);
             let column = next.unsqueeze(-1);
             let tokens = tokens.dynamic_update_slice(&column, &[Tensor::zeros(DType::I32, []), step.clone()]);
             let (logits, cache) = model.next_token_logits(&column, &cache.with_tensors(inner));
-            let carry = [tokens, ended.or(how.ends(&next)), step + 1.0, logits.to_dtype(DType::F32)];
+            let carry = [tokens, ended.or(config.ends(&next)), step + 1.0, logits.to_dtype(DType::F32)];
             carry.into_iter().chain(cache.tensors()).collect()
         },
     );
@@ -121,11 +123,11 @@ mod tests {
     #[test]
     fn what_cannot_be_generated_says_why() {
         let model = Gpt2::from_folder(folder("gpt2")).unwrap_or_else(|e| panic!("{e}"));
-        let refusal = |prompt: &Prompt, how: GenerationConfig| {
-            generate(&model, prompt, &how).fault().map(|fault| fault.to_string()).unwrap_or_default()
+        let refusal = |prompt: &Prompt, config: GenerationConfig| {
+            generate(&model, prompt, &config).fault().map(|fault| fault.to_string()).unwrap_or_default()
         };
         let (prompt, plain) = (Prompt::new(&[[1, 2, 3]]), GenerationConfig::default());
-        for (prompt, how, expected) in [
+        for (prompt, config, expected) in [
             (
                 &prompt,
                 GenerationConfig { max_new_tokens: 46, ..plain.clone() },
@@ -145,7 +147,7 @@ mod tests {
             (&Prompt::new(&[vec![1], vec![]]), plain.clone(), "row 1 has no token"),
             (&Prompt::from(&Tensor::zeros(DType::I32, [4])), plain, "the ids i32[4] are not [batch, length]"),
         ] {
-            let text = refusal(prompt, how);
+            let text = refusal(prompt, config);
             assert!(text.contains(expected) && text.contains("generate/mod.rs"), "{text}");
         }
     }

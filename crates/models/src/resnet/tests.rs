@@ -1,4 +1,4 @@
-//! What timm and torchvision gave for the same weights.
+//! Comparison with the results of timm and torchvision for the same weights.
 
 use fulmen_nn::weights::save_weights;
 
@@ -44,10 +44,10 @@ fn weights_tell_which_resnet_they_are_of() {
         let training = Training { model: model.clone(), trainer: Linear::new(1, 1) };
         training.initialize(0);
         save_weights(&training, &path).unwrap();
-        let again = ResNet::from_weights(&path).unwrap();
-        assert_eq!(*again.config(), Config { pretrained_cfg: Map::new(), ..model.config().clone() });
+        let loaded = ResNet::from_weights(&path).unwrap();
+        assert_eq!(*loaded.config(), Config { pretrained_cfg: Map::new(), ..model.config().clone() });
         let weight = |model: &ResNet| model.fc.weight.get().eval().unwrap().to_vec::<f32>().unwrap();
-        assert_eq!(weight(&again), weight(&model));
+        assert_eq!(weight(&loaded), weight(&model));
     }
     let linear = Linear::new(1, 1);
     linear.initialize(0);

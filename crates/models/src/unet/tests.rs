@@ -1,4 +1,4 @@
-//! What diffusers gave for the same folders.
+//! Comparison with the results of diffusers for the same folders.
 
 use fulmen_nn::weights::StateDict;
 

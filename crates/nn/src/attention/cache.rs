@@ -96,11 +96,11 @@ impl KeyValueCache {
 
     fn write(&self, room: &Tensor, new: &Tensor) -> Result<Tensor, Refusal> {
         live(&[room, new, &self.position])?;
-        let fits = match (room.shape().dims(), new.shape().dims()) {
+        let has_room = match (room.shape().dims(), new.shape().dims()) {
             ([a, b, max_len, d], [e, f, count, g]) => a == e && b == f && d == g && count <= max_len,
             _ => false,
         };
-        if !fits {
+        if !has_room {
             return Err(format!("{} does not fit into a cache of {}", new.ty(), room.ty()).into());
         }
         let last = (room.size(2) - new.size(2)) as f64;

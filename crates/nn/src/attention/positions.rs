@@ -8,8 +8,8 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Shape, Tensor};
 use crate::record::{NN, live};
 use crate::{Init, Module, Parameter};
 
-/// The table `[length, width]` (f32) of "Attention is all you need": `sin(p·10000^(−2i/width))` at feature `2i` of position
-/// `p`, and the cosine at `2i + 1`.
+/// The table `[length, width]` (f32) of "Attention is all you need": `sin(p·10000^(−2i/width))` at feature `2i` of
+/// position `p`, and the cosine at `2i + 1`.
 ///
 /// ```
 /// use fulmen_nn::attention::sinusoidal;
@@ -34,9 +34,9 @@ fn sinusoidal_at(positions: &Tensor, width: usize) -> Result<Tensor, Refusal> {
     let pairs = width.div_ceil(2);
     let rates: Vec<f32> = (0..pairs).map(|i| 10_000f64.powf(-2.0 * i as f64 / width as f64) as f32).collect();
     let angles = positions.to_dtype(DType::F32).unsqueeze(-1) * Tensor::from_slice(&rates, [pairs]);
-    let both = Tensor::stack(&[&angles.sin(), &angles.cos()], -1).flatten(-2, -1);
+    let interleaved = Tensor::stack(&[&angles.sin(), &angles.cos()], -1).flatten(-2, -1);
     // With an odd number of features, the last one has no cosine.
-    Ok(both.narrow(-1, 0, width))
+    Ok(interleaved.narrow(-1, 0, width))
 }
 
 /// What is wrong with `positions` for an input `x` `[…, length, features]`, if anything.
@@ -46,8 +46,8 @@ pub(super) fn check_positions(positions: &Tensor, x: &Tensor) -> Option<String> 
         return Some(format!("the positions {ty} are not integers"));
     }
     let outer = Shape::from(&x.shape()[..x.rank().saturating_sub(1)]);
-    let fits = ty.shape.broadcast(&outer).is_ok_and(|both| both == outer);
-    (!fits).then(|| format!("the positions {ty} do not broadcast to {outer}, those of the input {}", x.ty()))
+    let broadcasts = ty.shape.broadcast(&outer).is_ok_and(|shape| shape == outer);
+    (!broadcasts).then(|| format!("the positions {ty} do not broadcast to {outer}, those of the input {}", x.ty()))
 }
 
 /// What is wrong with `x` as an input of this width, if anything.
@@ -98,8 +98,8 @@ impl SinusoidalPositions {
     }
 }
 
-/// Adds a learned row for each position to `[…, length, width]`, as GPT-2 and BERT do. A field `wpe` of this type has the
-/// parameter `wpe.weight`.
+/// Adds a learned row for each position to `[…, length, width]`, as GPT-2 and BERT do. A field `wpe` of this type has
+/// the parameter `wpe.weight`.
 ///
 /// ```
 /// use fulmen_nn::{Module, attention::LearnedPositions};
@@ -209,6 +209,6 @@ pub fn alibi_at(heads: usize, queries: impl AsTensor, positions: usize) -> Tenso
 
 fn slopes(heads: usize) -> Vec<f64> {
     let whole = |n: usize| (1..=n).map(move |i| 2f64.powf(-8.0 * i as f64 / n as f64));
-    let below = if heads == 0 { 0 } else { 1 << heads.ilog2() };
-    whole(below).chain(whole(below.saturating_mul(2)).step_by(2)).take(heads).collect()
+    let power = if heads == 0 { 0 } else { 1 << heads.ilog2() };
+    whole(power).chain(whole(power.saturating_mul(2)).step_by(2)).take(heads).collect()
 }

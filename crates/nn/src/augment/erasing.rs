@@ -45,15 +45,15 @@ impl RandomErasing {
 
     /// Sets the range of the erased fraction of the image area, within 0 to 1.
     #[must_use]
-    pub fn scale(mut self, least: f64, most: f64) -> RandomErasing {
-        self.scale = (least, most);
+    pub fn scale(mut self, min: f64, max: f64) -> RandomErasing {
+        self.scale = (min, max);
         self
     }
 
     /// Sets the range of the aspect ratio (height divided by width), above 0.
     #[must_use]
-    pub fn ratio(mut self, least: f64, most: f64) -> RandomErasing {
-        self.ratio = (least, most);
+    pub fn ratio(mut self, min: f64, max: f64) -> RandomErasing {
+        self.ratio = (min, max);
         self
     }
 
@@ -75,7 +75,7 @@ impl RandomErasing {
     fn check(&self, images: &Tensor) -> Result<[usize; 4], Refusal> {
         let size = batch_of_pictures(images)?;
         probability(self.p)?;
-        let ordered = |(least, most): (f64, f64)| least <= most && most.is_finite();
+        let ordered = |(min, max): (f64, f64)| min <= max && max.is_finite();
         if !ordered(self.scale) || self.scale.0 < 0.0 || self.scale.1 > 1.0 {
             let message = format!("the scale goes from {} to {}; it must be within 0 to 1", self.scale.0, self.scale.1);
             return Err(message.into());
@@ -100,7 +100,7 @@ impl RandomErasing {
             let (key, images) = (key.as_tensor(), images.as_tensor());
             let [n, _, height, width] = self.check(images)?;
             let keys = random::split(key, 6);
-            let [of_area, of_ratio, of_top, of_left, of_chance, of_noise] = keys.as_slice() else {
+            let [area_key, ratio_key, top_key, left_key, chance_key, noise_key] = keys.as_slice() else {
                 return Ok(images.clone());
             };
             // Ten rectangles each; the first that is smaller than the image counts.
@@ -108,35 +108,37 @@ impl RandomErasing {
                 // For a range of a single number, that number.
                 random::uniform(key, DType::F32, shape, 0.0, 1.0) * (high - low) + low
             };
-            let area = draw(of_area, self.scale, [n, TRIES]) * (height * width) as f64;
-            let ratio = draw(of_ratio, (self.ratio.0.ln(), self.ratio.1.ln()), [n, TRIES]).exp();
+            let area = draw(area_key, self.scale, [n, TRIES]) * (height * width) as f64;
+            let ratio = draw(ratio_key, (self.ratio.0.ln(), self.ratio.1.ln()), [n, TRIES]).exp();
             let (heights, widths) = ((&area * &ratio).sqrt().round(), (&area / &ratio).sqrt().round());
             let fits = heights.lt(height as f64).and(widths.lt(width as f64));
             let first = fits.to_dtype(DType::I32).argmax_keepdim(1);
-            let chosen = |of: &Tensor| of.take_along_axis(1, &first);
+            let chosen = |sizes: &Tensor| sizes.take_along_axis(1, &first);
             let (erased_height, erased_width) = (chosen(&heights), chosen(&widths));
-            let place = |key: &Tensor, size: usize, erased: &Tensor| {
-                let places = -(erased - (size + 1) as f64);
-                (random::uniform(key, DType::F32, [n, 1], 0.0, 1.0) * &places).floor().minimum(&places - 1.0)
+            let draw_position = |key: &Tensor, size: usize, erased: &Tensor| {
+                let positions = -(erased - (size + 1) as f64);
+                (random::uniform(key, DType::F32, [n, 1], 0.0, 1.0) * &positions).floor().minimum(&positions - 1.0)
             };
-            let (top, left) = (place(of_top, height, &erased_height), place(of_left, width, &erased_width));
-            let done = fits.any_keepdim(&[1]).and(random::bernoulli(of_chance, self.p, [n, 1]));
+            let (top, left) =
+                (draw_position(top_key, height, &erased_height), draw_position(left_key, width, &erased_width));
+            let is_erased = fits.any_keepdim(&[1]).and(random::bernoulli(chance_key, self.p, [n, 1]));
             let [top, left, erased_height, erased_width] = [top, left, erased_height, erased_width].map(beforehand);
-            let done = beforehand(done);
+            let is_erased = beforehand(is_erased);
 
             // The rows and columns inside the rectangle.
             let within = |axis_shape: [usize; 4], axis: isize, start: &Tensor, length: &Tensor| {
                 let shape = [n, 1, 1, 1];
-                let place = Tensor::iota(DType::F32, axis_shape, axis);
-                place.ge(start.reshape(shape)).and(place.lt((start + length).reshape(shape)))
+                let position = Tensor::iota(DType::F32, axis_shape, axis);
+                position.ge(start.reshape(shape)).and(position.lt((start + length).reshape(shape)))
             };
-            let rows = within([n, 1, height, 1], 2, &top, &erased_height).and(done.reshape([n, 1, 1, 1]));
+            let rows = within([n, 1, height, 1], 2, &top, &erased_height).and(is_erased.reshape([n, 1, 1, 1]));
             let columns = within([n, 1, 1, width], 3, &left, &erased_width);
             let shape = images.shape();
             let erased = rows.broadcast_to(shape).and(columns.broadcast_to(shape));
-            Ok(match self.random {
-                true => erased.select(&random::normal(of_noise, images.dtype(), shape), images),
-                false => images.masked_fill(&erased, self.value),
+            Ok(if self.random {
+                erased.select(&random::normal(noise_key, images.dtype(), shape), images)
+            } else {
+                images.masked_fill(&erased, self.value)
             })
         })
     }

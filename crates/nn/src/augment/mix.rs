@@ -60,11 +60,10 @@ impl Options {
 
     /// A fault if the images are not floats.
     fn floats(&self, images: &Tensor) -> Result<(), Refusal> {
-        match images.dtype().is_float() {
-            true => Ok(()),
-            false => {
-                Err(format!("blended images must be floats, these are {}; normalize them first", images.ty()).into())
-            }
+        if images.dtype().is_float() {
+            Ok(())
+        } else {
+            Err(format!("blended images must be floats, these are {}; normalize them first", images.ty()).into())
         }
     }
 
@@ -77,9 +76,10 @@ impl Options {
 
     /// The labels as probabilities.
     fn soft(&self, labels: &Tensor) -> Tensor {
-        match labels.dtype().is_float() {
-            true => labels.to_dtype(DType::F32),
-            false => labels.one_hot(self.classes).to_dtype(DType::F32),
+        if labels.dtype().is_float() {
+            labels.to_dtype(DType::F32)
+        } else {
+            labels.one_hot(self.classes).to_dtype(DType::F32)
         }
     }
 
@@ -92,14 +92,14 @@ impl Options {
             let reach = (&half * size as f64).floor().to_dtype(DType::I32);
             let (start, end) = ((&centre - &reach).maximum(0.0), (&centre + &reach).minimum(size as f64));
             let (start, end) = (beforehand(start), beforehand(end));
-            let place = Tensor::iota(DType::I32, shape, axis);
-            (place.ge(&start).and(place.lt(&end)), (end - start).to_dtype(DType::F32))
+            let position = Tensor::iota(DType::I32, shape, axis);
+            (position.ge(&start).and(position.lt(&end)), (end - start).to_dtype(DType::F32))
         };
         let (rows, high) = side(2, height, 2, [1, 1, height, 1]);
         let (columns, wide) = side(3, width, 3, [1, 1, 1, width]);
         let shape = [1, 1, height, width];
-        let kept = -(high * wide / (height * width) as f64) + 1.0;
-        (rows.broadcast_to(shape).and(columns.broadcast_to(shape)), kept)
+        let kept_share = -(high * wide / (height * width) as f64) + 1.0;
+        (rows.broadcast_to(shape).and(columns.broadcast_to(shape)), kept_share)
     }
 }
 
@@ -122,9 +122,9 @@ fn partner(rows: &Tensor, mask: Option<&Tensor>) -> Tensor {
 }
 
 /// `lambda` of one plus `1 − lambda` of the other.
-fn blend(own: &Tensor, other: &Tensor, lambda: &Tensor) -> Tensor {
-    let lambda = lambda.to_dtype(own.dtype());
-    own * &lambda + other * -(lambda - 1.0)
+fn blend(image: &Tensor, other: &Tensor, lambda: &Tensor) -> Tensor {
+    let lambda = lambda.to_dtype(image.dtype());
+    image * &lambda + other * -(lambda - 1.0)
 }
 
 impl FromFault for Mixed {
@@ -235,9 +235,9 @@ impl MixUpOrCutMix {
         let size = self.0.check(images, labels, mask)?;
         self.0.floats(images)?;
         let drawn = self.0.lambda(key);
-        let (inside, kept) = self.0.rectangle(key, &drawn, size);
+        let (inside, kept_share) = self.0.rectangle(key, &drawn, size);
         let cuts = beforehand(random::bernoulli(&random::fold_in(key, 4), 0.5, []));
-        let lambda = cuts.select(&kept, &drawn);
+        let lambda = cuts.select(&kept_share, &drawn);
         // Both are a blend, by a number or by a 0/1 mask, so no branch is needed.
         let whole = inside.shape().clone();
         let outside = inside.not().to_dtype(DType::F32);

@@ -50,8 +50,9 @@ fn beforehand(drawn: Tensor) -> Tensor {
 
 /// A fault if `p` is not a probability.
 fn probability(p: f64) -> Result<(), Refusal> {
-    match (0.0..=1.0).contains(&p) {
-        true => Ok(()),
-        false => Err(format!("the probability p is {p}; it must be from 0 to 1").into()),
+    if (0.0..=1.0).contains(&p) {
+        Ok(())
+    } else {
+        Err(format!("the probability p is {p}; it must be from 0 to 1").into())
     }
 }

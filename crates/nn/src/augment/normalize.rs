@@ -57,13 +57,13 @@ pub fn normalize(images: impl AsTensor, mean: &[f64], std: &[f64]) -> Tensor {
                 return Err(message.into());
             }
         }
-        let of = |numbers: &[f64], channel: usize| if numbers.len() == 1 { numbers[0] } else { numbers[channel] };
+        let value = |numbers: &[f64], channel: usize| if numbers.len() == 1 { numbers[0] } else { numbers[channel] };
         let column = |f: &dyn Fn(usize) -> f64| {
             let values: Vec<f32> = (0..channels).map(|channel| f(channel) as f32).collect();
             Tensor::from_slice(&values, [channels, 1, 1])
         };
-        let scale = column(&|channel| 1.0 / (255.0 * of(std, channel)));
-        let offset = column(&|channel| -of(mean, channel) / of(std, channel));
+        let scale = column(&|channel| 1.0 / (255.0 * value(std, channel)));
+        let offset = column(&|channel| -value(mean, channel) / value(std, channel));
         Ok(images.to_dtype(DType::F32) * scale + offset)
     })
 }

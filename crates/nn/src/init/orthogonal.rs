@@ -17,14 +17,14 @@ pub(super) fn orthogonal(key: &Tensor, shape: &Shape) -> Result<Tensor, Refusal>
         return Err(format!("Orthogonal needs a weight with at least 2 axes, not {shape}").into());
     }
     let (rows, columns) = (dims[0], dims[1..].iter().fold(1usize, |n, &d| n.saturating_mul(d)));
-    let (few, many) = (rows.min(columns), rows.max(columns));
-    if few == 0 {
+    let (short, long) = (rows.min(columns), rows.max(columns));
+    if short == 0 {
         return Ok(Tensor::zeros(DType::F32, shape));
     }
-    // The largest singular value of such a matrix is about √few + √many, and exceeds it by 6 with a
+    // The largest singular value of such a matrix is about √short + √long, and exceeds it by 6 with a
     // probability of 1e-8. `lift` accepts values below 1.2.
-    let largest = (few as f64).sqrt() + (many as f64).sqrt() + 6.0;
-    let x = random::normal(key, DType::F32, [few, many]) / largest;
+    let largest = (short as f64).sqrt() + (long as f64).sqrt() + 6.0;
+    let x = random::normal(key, DType::F32, [short, long]) / largest;
     let x = fori_loop(0, 14, &[&x], |_, x| vec![lift(&x[0])]);
     // Each Newton step squares the distance from 1. The last steps use exact products, since a TPU
     // rounds products to bf16.
@@ -78,12 +78,12 @@ mod tests {
         let a = random::normal(&random::key(0), DType::F32, [5, 7]);
         let b = random::normal(&random::key(1), DType::F32, [7, 3]);
         let exact = a.to_dtype(DType::F64).matmul(&b.to_dtype(DType::F64));
-        let off = (exact_product(&a, &b).to_dtype(DType::F64) - exact).abs().max(&[0, 1]);
-        assert!(off.eval().unwrap().to_f64()[0] < 2e-6);
+        let error = (exact_product(&a, &b).to_dtype(DType::F64) - exact).abs().max(&[0, 1]);
+        assert!(error.eval().unwrap().to_f64()[0] < 2e-6);
         // Each part is a bf16 number.
         for part in parts(&a) {
-            let off = (part.to_dtype(DType::Bf16).to_dtype(DType::F32) - &part).abs().max(&[0, 1]);
-            assert_eq!(off.eval().unwrap().to_f64(), [0.0]);
+            let error = (part.to_dtype(DType::Bf16).to_dtype(DType::F32) - &part).abs().max(&[0, 1]);
+            assert_eq!(error.eval().unwrap().to_f64(), [0.0]);
         }
     }
 }

@@ -24,18 +24,18 @@ pub(super) fn dirac(ty: &TensorType, groups: usize) -> Result<Tensor, Refusal> {
     if groups == 0 || out % groups != 0 {
         return Err(format!("{groups} groups do not divide the {out} outputs of {ty}").into());
     }
-    let along = |axis: usize, size: usize| {
+    let axis_shape = |axis: usize, size: usize| {
         let mut shape = vec![1; dims.len()];
         shape[axis] = size;
         shape
     };
-    let output = Tensor::iota(DType::I64, along(0, *out), 0);
-    let of_group = if groups == 1 { output } else { output.remainder((out / groups) as f64) };
-    let mut one = of_group.eq(Tensor::iota(DType::I64, along(1, *inputs), 1));
+    let output = Tensor::iota(DType::I64, axis_shape(0, *out), 0);
+    let output_in_group = if groups == 1 { output } else { output.remainder((out / groups) as f64) };
+    let mut is_one = output_in_group.eq(Tensor::iota(DType::I64, axis_shape(1, *inputs), 1));
     for (i, &size) in kernel.iter().enumerate() {
-        one = one.and(Tensor::iota(DType::I64, along(i + 2, size), i as isize + 2).eq((size / 2) as f64));
+        is_one = is_one.and(Tensor::iota(DType::I64, axis_shape(i + 2, size), i as isize + 2).eq((size / 2) as f64));
     }
-    Ok(one.to_dtype(ty.dtype))
+    Ok(is_one.to_dtype(ty.dtype))
 }
 
 /// Normal numbers, with zeros at random positions of each column.

@@ -35,9 +35,9 @@ impl Norm<'_> {
         check_channels(x, c)?;
         check_float(x)?;
         if (self.training || self.running.is_none()) && count(x) < 2 {
-            let when = if self.training { "while training" } else { "without running statistics" };
+            let mode = if self.training { "while training" } else { "without running statistics" };
             return Err(format!(
-                "the input {ty} has {} value a channel; the variance of a batch needs at least 2 {when}",
+                "the input {ty} has {} value a channel; the variance of a batch needs at least 2 {mode}",
                 count(x)
             ));
         }
@@ -77,17 +77,17 @@ impl Norm<'_> {
 }
 
 /// Mean and variance along `axes` in a single pass. Computing the mean first would read a large
-/// input twice, and devices would communicate twice. The shift by `near`, any number close to the
+/// input twice, and devices would communicate twice. The shift by `shift`, any number close to the
 /// mean, cancels out; without it, the difference of two large squares would lose digits.
-fn in_one_pass(x: &Tensor, axes: &[isize], near: &Tensor) -> (Tensor, Tensor) {
+fn in_one_pass(x: &Tensor, axes: &[isize], shift: &Tensor) -> (Tensor, Tensor) {
     // Infinite or NaN running statistics must not affect the statistics of a finite batch.
-    let near = near.is_finite().select(near, &near.zeros_like()).detach();
-    let shifted = x - &near;
+    let shift = shift.is_finite().select(shift, &shift.zeros_like()).detach();
+    let shifted = x - &shift;
     let mean = shifted.mean_keepdim(axes);
     let square = (&shifted * &shifted).mean_keepdim(axes);
     // Rounding may give a negative number.
     let var = (square - &mean * &mean).maximum(0.0);
-    (mean + near, var)
+    (mean + shift, var)
 }
 
 /// The number of values in each channel.

@@ -8,8 +8,8 @@ use super::linear::bias_init;
 use crate::record::{NN, live};
 use crate::{Module, Parameter};
 
-/// `y[o] = Σᵢⱼ x1[i]·weight[o, i, j]·x2[j] + bias[o]` over the last axes: `[…, in1]` and `[…, in2]` become `[…, out]`. As
-/// PyTorch's `nn.Bilinear`.
+/// `y[o] = Σᵢⱼ x1[i]·weight[o, i, j]·x2[j] + bias[o]` over the last axes: `[…, in1]` and `[…, in2]` become `[…, out]`.
+/// As PyTorch's `nn.Bilinear`.
 ///
 /// Weight `[out, in1, in2]` and bias `[out]` are initialized uniformly in `±1/√in1`.
 ///
@@ -55,9 +55,9 @@ impl Bilinear {
             let (x1, x2) = (x1.as_tensor(), x2.as_tensor());
             live(&[x1, x2])?;
             let outer = &x1.shape()[..x1.rank().saturating_sub(1)];
-            let fits = x1.shape().dims() == [outer, &[self.in1]].concat()
+            let shapes_match = x1.shape().dims() == [outer, &[self.in1]].concat()
                 && x2.shape().dims() == [outer, &[self.in2]].concat();
-            if !fits {
+            if !shapes_match {
                 let message = format!(
                     "the inputs {} and {} are not [.., {}] and [.., {}] with the same leading axes",
                     x1.ty(),

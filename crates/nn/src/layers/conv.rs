@@ -99,8 +99,8 @@ macro_rules! settings {
             }
 
             /// With or without a bias.
-            pub fn bias(mut self, with: bool) -> $name<N> {
-                self.bias = with.then(|| bias(self.out_channels, &self.weight));
+            pub fn bias(mut self, enabled: bool) -> $name<N> {
+                self.bias = enabled.then(|| bias(self.out_channels, &self.weight));
                 self
             }
 
@@ -116,8 +116,8 @@ macro_rules! settings {
                 check_batch::<N>(x, channels)?;
                 let axis = -(N as isize) - 1;
                 match x.size(axis) {
-                    found if found == channels => Ok(()),
-                    found => Err(format!("the input {} has {found} channels on its axis {axis}, not {channels}", x.ty())),
+                    actual if actual == channels => Ok(()),
+                    actual => Err(format!("the input {} has {actual} channels on its axis {axis}, not {channels}", x.ty())),
                 }
             }
         }
@@ -190,12 +190,12 @@ impl<const N: usize> Conv<N> {
             } else if !self.stride.all(|n| n == 1) {
                 return Err("padding_same needs stride 1".into());
             }
-            let how = Convolution::new(N).stride(self.stride.0).dilation(self.dilation.0).groups(self.groups);
+            let convolution = Convolution::new(N).stride(self.stride.0).dilation(self.dilation.0).groups(self.groups);
             let weight = self.weight.get();
             Ok(batched::<N>(x, |x| {
                 let y = match self.padding_mode {
-                    PadMode::Zeros => x.convolution(&weight, &how.padding(self.sides())),
-                    mode => x.pad_mode(&self.sides(), mode).convolution(&weight, &how),
+                    PadMode::Zeros => x.convolution(&weight, &convolution.padding(self.sides())),
+                    mode => x.pad_mode(&self.sides(), mode).convolution(&weight, &convolution),
                 };
                 biased::<N>(&y, self.bias.as_ref())
             }))

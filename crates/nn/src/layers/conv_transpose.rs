@@ -78,14 +78,14 @@ impl<const N: usize> ConvTranspose<N> {
         NN.record(self, || {
             let x = x.as_tensor().live()?;
             self.check_channels(x)?;
-            let how = Convolution::new(N)
+            let convolution = Convolution::new(N)
                 .stride(self.stride.0)
                 .padding(sides(self.padding))
                 .output_padding(self.output_padding.0)
                 .dilation(self.dilation.0)
                 .groups(self.groups);
             let weight = self.weight.get();
-            Ok(batched::<N>(x, |x| biased::<N>(&x.conv_transpose(&weight, &how), self.bias.as_ref())))
+            Ok(batched::<N>(x, |x| biased::<N>(&x.conv_transpose(&weight, &convolution), self.bias.as_ref())))
         })
     }
 }

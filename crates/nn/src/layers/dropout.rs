@@ -56,13 +56,13 @@ impl Chance {
         Ok(match self.draw(shape)? {
             Fate::Stay => x.clone(),
             Fate::Vanish => x * 0.0,
-            Fate::Keep(kept) => kept.select(&(x / (1.0 - self.p)), &x.zeros_like()),
+            Fate::Keep(mask) => mask.select(&(x / (1.0 - self.p)), &x.zeros_like()),
         })
     }
 }
 
 /// The first `outer` axes unchanged, the others with size 1.
-fn whole(x: &Tensor, outer: usize) -> Vec<usize> {
+fn outer_shape(x: &Tensor, outer: usize) -> Vec<usize> {
     x.shape().iter().enumerate().map(|(axis, &size)| if axis < outer { size } else { 1 }).collect()
 }
 
@@ -127,7 +127,7 @@ macro_rules! channels {
                 let x = x.as_tensor().live()?;
                 let $rank = x.rank();
                 match $outer {
-                    Some(outer) => self.0.drop(x, &whole(x, outer)),
+                    Some(outer) => self.0.drop(x, &outer_shape(x, outer)),
                     None => Err(format!("the input {} is not {}", x.ty(), $layouts).into()),
                 }
                 })
@@ -201,17 +201,17 @@ impl AlphaDropout {
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record("AlphaDropout", || {
             let x = x.as_tensor().live()?;
-            let kept = match self.0.draw(x.shape())? {
+            let mask = match self.0.draw(x.shape())? {
                 Fate::Stay => return Ok(x.clone()),
                 Fate::Vanish => return Ok(x * 0.0),
-                Fate::Keep(kept) => kept,
+                Fate::Keep(mask) => mask,
             };
             let (p, dropped) = (self.0.p, -SELU_SCALE * SELU_ALPHA);
             let a = ((1.0 - p) * (1.0 + p * dropped * dropped)).sqrt().recip();
             let b = -a * p * dropped;
             let wide = wide(x);
             let replaced = Tensor::full(wide.dtype(), [], a * dropped + b);
-            Ok(kept.select(&(&wide * a + b), &replaced).to_dtype(x.dtype()))
+            Ok(mask.select(&(&wide * a + b), &replaced).to_dtype(x.dtype()))
         })
     }
 }
@@ -256,14 +256,14 @@ impl DropPath {
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record("DropPath", || {
             let x = x.as_tensor().live()?;
-            let shape = whole(x, 1);
+            let shape = outer_shape(x, 1);
             if self.scale_by_keep {
                 return self.chance.drop(x, &shape);
             }
             Ok(match self.chance.draw(&shape)? {
                 Fate::Stay => x.clone(),
                 Fate::Vanish => x * 0.0,
-                Fate::Keep(kept) => kept.select(x, &x.zeros_like()),
+                Fate::Keep(mask) => mask.select(x, &x.zeros_like()),
             })
         })
     }

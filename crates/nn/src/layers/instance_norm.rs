@@ -97,9 +97,9 @@ impl<const N: usize> InstanceNorm<N> {
             let axes = axis_names(N);
             return Err(format!("the input {ty} is not [batch, {c}, {axes}] or [{c}, {axes}]"));
         };
-        let found = x.shape()[axis];
-        if found != c {
-            return Err(format!("the input {ty} has {found} channels on its axis {axis}, not {c}"));
+        let actual = x.shape()[axis];
+        if actual != c {
+            return Err(format!("the input {ty} has {actual} channels on its axis {axis}, not {c}"));
         }
         check_float(x)?;
         let count: usize = x.shape()[axis + 1..].iter().product();

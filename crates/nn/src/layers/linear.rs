@@ -63,8 +63,8 @@ impl Linear {
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(self, || {
             let x = x.as_tensor().live()?;
-            let found = x.size(-1);
-            if x.rank() == 0 || found != self.in_features {
+            let actual = x.size(-1);
+            if x.rank() == 0 || actual != self.in_features {
                 let message = match x.rank() {
                     0 => format!(
                         "the input {} is a scalar; the last axis must have {} features",
@@ -72,7 +72,7 @@ impl Linear {
                         self.in_features
                     ),
                     _ => {
-                        format!("the input {} has {found} features on its last axis, not {}", x.ty(), self.in_features)
+                        format!("the input {} has {actual} features on its last axis, not {}", x.ty(), self.in_features)
                     }
                 };
                 return Err(message.into());

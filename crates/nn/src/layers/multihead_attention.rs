@@ -118,7 +118,7 @@ impl MultiheadAttention {
             return Some(format!("{num_heads} heads do not divide {embed_dim} features"));
         }
         let widths = match &self.separate {
-            Some(own) => [*embed_dim, own.kdim, own.vdim],
+            Some(separate) => [*embed_dim, separate.kdim, separate.vdim],
             None => [*embed_dim; 3],
         };
         let (bad, width) = inputs.into_iter().zip(widths).find(|(x, width)| x.rank() != 3 || x.size(-1) != *width)?;
@@ -127,15 +127,21 @@ impl MultiheadAttention {
 
     /// Applies the attention.
     ///
-    /// `how` says what each query sees. Its mask broadcasts to `[batch, heads, length, positions]`,
-    /// so a mask `[batch, 1, 1, positions]` hides the padding of each sample. A dropout in `how`
+    /// `attention` says what each query sees. Its mask broadcasts to `[batch, heads, length, positions]`,
+    /// so a mask `[batch, 1, 1, positions]` hides the padding of each sample. A dropout in `attention`
     /// replaces that of the layer.
     ///
     /// Poisoned if the heads do not divide the features, and if inputs have other axes or features.
     #[track_caller]
-    pub fn forward(&self, query: impl AsTensor, key: impl AsTensor, value: impl AsTensor, how: &Attention) -> Tensor {
+    pub fn forward(
+        &self,
+        query: impl AsTensor,
+        key: impl AsTensor,
+        value: impl AsTensor,
+        attention: &Attention,
+    ) -> Tensor {
         let (query, key, value) = (query.as_tensor(), key.as_tensor(), value.as_tensor());
-        self.forward_with_weights(query, key, value, how).0
+        self.forward_with_weights(query, key, value, attention).0
     }
 
     /// [`forward`](MultiheadAttention::forward), and the attention weights `[batch, heads, length,
@@ -146,11 +152,11 @@ impl MultiheadAttention {
         query: impl AsTensor,
         key: impl AsTensor,
         value: impl AsTensor,
-        how: &Attention,
+        attention: &Attention,
     ) -> (Tensor, Tensor) {
         NN.record(self, || {
             let [q, k, v] = self.heads(query.as_tensor(), key.as_tensor(), value.as_tensor())?;
-            let (heads, weights) = how.clone().or_dropout(&self.dropout).forward_with_weights(&q, &k, &v);
+            let (heads, weights) = attention.clone().or_dropout(&self.dropout).forward_with_weights(&q, &k, &v);
             Ok((self.join(heads.live()?), weights))
         })
     }
@@ -179,8 +185,8 @@ impl MultiheadAttention {
         NN.record(self, || {
             let [q, k, v] = self.heads(x, x, x)?;
             let cache = cache.append(&k, &v);
-            let how = Attention::new().mask(&cache.mask(x.size(1))).dropout(&self.dropout);
-            Ok((self.join(how.forward(&q, cache.keys(), cache.values()).live()?), cache))
+            let attention = Attention::new().mask(&cache.mask(x.size(1))).dropout(&self.dropout);
+            Ok((self.join(attention.forward(&q, cache.keys(), cache.values()).live()?), cache))
         })
     }
 
@@ -192,10 +198,10 @@ impl MultiheadAttention {
         }
         let e = self.embed_dim;
         let [q, k, v] = match (&self.in_proj_weight, &self.separate) {
-            (_, Some(own)) => [
-                self.project(query, &own.q_proj_weight.get(), 0),
-                self.project(key, &own.k_proj_weight.get(), 1),
-                self.project(value, &own.v_proj_weight.get(), 2),
+            (_, Some(separate)) => [
+                self.project(query, &separate.q_proj_weight.get(), 0),
+                self.project(key, &separate.k_proj_weight.get(), 1),
+                self.project(value, &separate.v_proj_weight.get(), 2),
             ],
             (Some(weight), None) if query.is(key) && query.is(value) => {
                 let all = self.project(query, &weight.get(), 0);

@@ -30,17 +30,18 @@ pub(super) fn channel_shape(rank: usize, channels: usize) -> Vec<usize> {
 
 /// Rejects an input that is not floating-point.
 pub(super) fn check_float(x: &Tensor) -> Result<(), String> {
-    match x.dtype().is_float() {
-        true => Ok(()),
-        false => Err(format!("the input {} is not floating-point; convert it with to_dtype()", x.ty())),
+    if x.dtype().is_float() {
+        Ok(())
+    } else {
+        Err(format!("the input {} is not floating-point; convert it with to_dtype()", x.ty()))
     }
 }
 
 /// Rejects an input without `channels` channels on axis 1.
 pub(super) fn check_channels(x: &Tensor, channels: usize) -> Result<(), String> {
     match x.size(1) {
-        found if found == channels => Ok(()),
-        found => Err(format!("the input {} has {found} channels on its axis 1, not {channels}", x.ty())),
+        actual if actual == channels => Ok(()),
+        actual => Err(format!("the input {} has {actual} channels on its axis 1, not {channels}", x.ty())),
     }
 }
 

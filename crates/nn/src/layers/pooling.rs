@@ -129,9 +129,10 @@ impl<const N: usize> MaxPool<N> {
     pub fn forward_with_indices(&self, x: &Tensor) -> [Tensor; 2] {
         NN.record(self, || {
             self.check(x.live()?)?;
-            Ok(match x.rank() == N + 1 {
-                true => x.unsqueeze(0).max_pool_with_indices(&self.pooling()).map(|found| found.squeeze(0)),
-                false => x.max_pool_with_indices(&self.pooling()),
+            Ok(if x.rank() == N + 1 {
+                x.unsqueeze(0).max_pool_with_indices(&self.pooling()).map(|output| output.squeeze(0))
+            } else {
+                x.max_pool_with_indices(&self.pooling())
             })
         })
     }
@@ -178,10 +179,10 @@ impl<const N: usize> AvgPool<N> {
     }
 
     fn apply(&self, x: &Tensor) -> Tensor {
-        let how = self.pooling().count_include_pad(self.count_include_pad);
+        let pooling = self.pooling().count_include_pad(self.count_include_pad);
         x.avg_pool(&match self.divisor {
-            Some(divisor) => how.divisor(divisor),
-            None => how,
+            Some(divisor) => pooling.divisor(divisor),
+            None => pooling,
         })
     }
 }

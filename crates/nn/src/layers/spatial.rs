@@ -42,11 +42,11 @@ pub(super) fn check_window<const N: usize>(
 ) -> Result<(), String> {
     (0..N).try_for_each(|i| {
         let (padding, name) = (padding.0[i], axis_name(N, i));
-        let has = padding.saturating_mul(2).saturating_add(x.size(i as isize - N as isize));
+        let size = padding.saturating_mul(2).saturating_add(x.size(i as isize - N as isize));
         let needs = window.0[i].saturating_sub(1).saturating_mul(dilation.0[i]).saturating_add(1);
         let padded = if padding > 0 { " with its padding" } else { "" };
-        if has < needs {
-            return Err(format!("the {name} of {}{padded} is {has}, the window needs {needs}", x.ty()));
+        if size < needs {
+            return Err(format!("the {name} of {}{padded} is {size}, the window needs {needs}", x.ty()));
         }
         Ok(())
     })

@@ -46,14 +46,14 @@ impl TransformerEncoder {
         self
     }
 
-    /// Applies all layers. `how` says what each position sees, in every layer.
+    /// Applies all layers. `attention` says what each position sees, in every layer.
     #[track_caller]
-    pub fn forward(&self, src: impl AsTensor, how: &Attention) -> Tensor {
+    pub fn forward(&self, src: impl AsTensor, attention: &Attention) -> Tensor {
         let _scope = NN.open();
         let src = src.as_tensor();
         let mut x = src.clone();
         for layer in &self.layers {
-            x = layer.forward(&x, how);
+            x = layer.forward(&x, attention);
         }
         match &self.norm {
             Some(norm) => norm.forward(&x),
@@ -76,8 +76,8 @@ impl TransformerEncoder {
         }
         let (mut x, mut after) = (src.clone(), Vec::with_capacity(caches.len()));
         for (layer, cache) in self.layers.iter().zip(caches) {
-            let (found, cache) = layer.forward_cached(&x, cache);
-            x = found;
+            let (output, cache) = layer.forward_cached(&x, cache);
+            x = output;
             after.push(cache);
         }
         match &self.norm {
@@ -122,15 +122,21 @@ impl TransformerDecoder {
         self
     }
 
-    /// Applies all layers. `how` says what each position of `tgt` sees of `tgt`, and `cross` what
+    /// Applies all layers. `attention` says what each position of `tgt` sees of `tgt`, and `cross` what
     /// it sees of `memory`.
     #[track_caller]
-    pub fn forward(&self, tgt: impl AsTensor, memory: impl AsTensor, how: &Attention, cross: &Attention) -> Tensor {
+    pub fn forward(
+        &self,
+        tgt: impl AsTensor,
+        memory: impl AsTensor,
+        attention: &Attention,
+        cross: &Attention,
+    ) -> Tensor {
         let _scope = NN.open();
         let (tgt, memory) = (tgt.as_tensor(), memory.as_tensor());
         let mut x = tgt.clone();
         for layer in &self.layers {
-            x = layer.forward(&x, memory, how, cross);
+            x = layer.forward(&x, memory, attention, cross);
         }
         match &self.norm {
             Some(norm) => norm.forward(&x),

@@ -180,19 +180,19 @@ layer! {
 }
 
 impl TransformerEncoderLayer {
-    /// The output of the layer. `how` says what each position sees.
+    /// The output of the layer. `attention` says what each position sees.
     ///
     /// Poisoned if the input is not `[batch, length, d_model]` or the heads do not divide the
     /// features.
     #[track_caller]
-    pub fn forward(&self, src: impl AsTensor, how: &Attention) -> Tensor {
+    pub fn forward(&self, src: impl AsTensor, attention: &Attention) -> Tensor {
         let _scope = NN.open();
         let src = src.as_tensor();
         if self.norm_first {
-            let x = src + self.attend(&self.norm1.forward(src), how);
+            let x = src + self.attend(&self.norm1.forward(src), attention);
             &x + self.feed(&self.norm2.forward(&x))
         } else {
-            let x = self.norm1.forward(&(src + self.attend(src, how)));
+            let x = self.norm1.forward(&(src + self.attend(src, attention)));
             self.norm2.forward(&(&x + self.feed(&x)))
         }
     }
@@ -206,18 +206,18 @@ impl TransformerEncoderLayer {
         let _scope = NN.open();
         let src = src.as_tensor();
         if self.norm_first {
-            let (found, cache) = self.self_attn.forward_cached(&self.norm1.forward(src), cache);
-            let x = src + self.dropout1.forward(&found);
+            let (attended, cache) = self.self_attn.forward_cached(&self.norm1.forward(src), cache);
+            let x = src + self.dropout1.forward(&attended);
             (&x + self.feed(&self.norm2.forward(&x)), cache)
         } else {
-            let (found, cache) = self.self_attn.forward_cached(src, cache);
-            let x = self.norm1.forward(&(src + self.dropout1.forward(&found)));
+            let (attended, cache) = self.self_attn.forward_cached(src, cache);
+            let x = self.norm1.forward(&(src + self.dropout1.forward(&attended)));
             (self.norm2.forward(&(&x + self.feed(&x))), cache)
         }
     }
 
-    fn attend(&self, x: &Tensor, how: &Attention) -> Tensor {
-        self.dropout1.forward(&self.self_attn.forward(x, x, x, how))
+    fn attend(&self, x: &Tensor, attention: &Attention) -> Tensor {
+        self.dropout1.forward(&self.self_attn.forward(x, x, x, attention))
     }
 
     fn feed(&self, x: &Tensor) -> Tensor {
@@ -262,32 +262,38 @@ layer! {
 }
 
 impl TransformerDecoderLayer {
-    /// Applies the layer. `how` says what each position of `tgt` sees of `tgt`, usually the
+    /// Applies the layer. `attention` says what each position of `tgt` sees of `tgt`, usually the
     /// positions before it, and `cross` what it sees of `memory`.
     ///
     /// Poisoned if an input is not `[batch, length, d_model]` or the heads do not divide the
     /// features.
     #[track_caller]
-    pub fn forward(&self, tgt: impl AsTensor, memory: impl AsTensor, how: &Attention, cross: &Attention) -> Tensor {
+    pub fn forward(
+        &self,
+        tgt: impl AsTensor,
+        memory: impl AsTensor,
+        attention: &Attention,
+        cross: &Attention,
+    ) -> Tensor {
         let _scope = NN.open();
         let (tgt, memory) = (tgt.as_tensor(), memory.as_tensor());
         if self.norm_first {
-            let x = tgt + self.attend(&self.norm1.forward(tgt), how);
-            let x = &x + self.look(&self.norm2.forward(&x), memory, cross);
+            let x = tgt + self.attend(&self.norm1.forward(tgt), attention);
+            let x = &x + self.attend_memory(&self.norm2.forward(&x), memory, cross);
             &x + self.feed(&self.norm3.forward(&x))
         } else {
-            let x = self.norm1.forward(&(tgt + self.attend(tgt, how)));
-            let x = self.norm2.forward(&(&x + self.look(&x, memory, cross)));
+            let x = self.norm1.forward(&(tgt + self.attend(tgt, attention)));
+            let x = self.norm2.forward(&(&x + self.attend_memory(&x, memory, cross)));
             self.norm3.forward(&(&x + self.feed(&x)))
         }
     }
 
-    fn attend(&self, x: &Tensor, how: &Attention) -> Tensor {
-        self.dropout1.forward(&self.self_attn.forward(x, x, x, how))
+    fn attend(&self, x: &Tensor, attention: &Attention) -> Tensor {
+        self.dropout1.forward(&self.self_attn.forward(x, x, x, attention))
     }
 
-    fn look(&self, x: &Tensor, memory: &Tensor, how: &Attention) -> Tensor {
-        self.dropout2.forward(&self.multihead_attn.forward(x, memory, memory, how))
+    fn attend_memory(&self, x: &Tensor, memory: &Tensor, attention: &Attention) -> Tensor {
+        self.dropout2.forward(&self.multihead_attn.forward(x, memory, memory, attention))
     }
 
     fn feed(&self, x: &Tensor) -> Tensor {

@@ -63,11 +63,11 @@ impl BceLoss {
             // continued by a straight line with PyTorch's slope.
             let flat = (&p * (-&p + 1.0)).lt(1e-12);
             let inner = flat.select(&Tensor::full(p.dtype(), [], 0.5), &p);
-            let at = p.detach();
-            let log_p = flat.select(&at.log().maximum(-100.0), &inner.log());
-            let log_q = flat.select(&(-&at).log1p().maximum(-100.0), &(-inner).log1p());
-            let slope = ((&at - &target) / 1e-12).detach();
-            let line = flat.select(&((&p - &at) * slope), &p.zeros_like());
+            let value = p.detach();
+            let log_p = flat.select(&value.log().maximum(-100.0), &inner.log());
+            let log_q = flat.select(&(-&value).log1p().maximum(-100.0), &(-inner).log1p());
+            let slope = ((&value - &target) / 1e-12).detach();
+            let line = flat.select(&((&p - &value) * slope), &p.zeros_like());
             let losses = line - (&target * log_p + (-&target + 1.0) * log_q);
             finish(self.reduction, losses, self.weight.as_ref())
         })
@@ -162,8 +162,8 @@ fn finish(reduction: Reduction, losses: Tensor, factor: Option<&Tensor>) -> Resu
     Ok(reduction.apply(&(losses * factor)))
 }
 
-/// `−αₜ(1 − pₜ)^γ·log pₜ`, where `pₜ` is the probability that `sigmoid(logits)` gives to the target and `αₜ` is `alpha` for
-/// positive and `1 − alpha` for negative targets: torchvision's `sigmoid_focal_loss`, whose α is 0.25 and γ is 2.
+/// `−αₜ(1 − pₜ)^γ·log pₜ`, where `pₜ` is the probability that `sigmoid(logits)` gives to the target and `αₜ` is `alpha`
+/// for positive and `1 − alpha` for negative targets: torchvision's `sigmoid_focal_loss`, whose α is 0.25 and γ is 2.
 ///
 /// Poisoned like [`binary_cross_entropy_with_logits`].
 ///

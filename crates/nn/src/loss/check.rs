@@ -5,7 +5,7 @@ use fulmen_tensor::{DType, Refusal, Tensor};
 use crate::precision::{precision, wide};
 
 /// Checks named tensors: floating-point, with the same shape.
-pub(super) fn alike(tensors: &[(&str, &Tensor)]) -> Result<(), Refusal> {
+pub(super) fn same_floats(tensors: &[(&str, &Tensor)]) -> Result<(), Refusal> {
     for (name, tensor) in tensors {
         if !tensor.live()?.dtype().is_float() {
             return Err(format!("the {name} must be floating-point numbers, it is {}", tensor.ty()).into());
@@ -20,29 +20,29 @@ pub(super) fn same_shape(tensors: &[(&str, &Tensor)]) -> Result<(), Refusal> {
     if tensors.windows(2).all(|pair| pair[0].1.shape() == pair[1].1.shape()) {
         return Ok(());
     }
-    let found: Vec<String> = tensors.iter().map(|(name, tensor)| format!("the {name} is {}", tensor.ty())).collect();
-    Err(format!("{}; make their shapes equal", found.join(", ")).into())
+    let types: Vec<String> = tensors.iter().map(|(name, tensor)| format!("the {name} is {}", tensor.ty())).collect();
+    Err(format!("{}; make their shapes equal", types.join(", ")).into())
 }
 
 /// A prediction in the dtype of the computation, and a target of the same shape, numbers of any
 /// kind or booleans.
 pub(super) fn pair(prediction: &Tensor, target: &Tensor) -> Result<(Tensor, Tensor), Refusal> {
-    alike(&[("prediction", prediction)])?;
+    same_floats(&[("prediction", prediction)])?;
     same_shape(&[("prediction", prediction), ("target", target)])?;
     let target = if target.dtype().is_float() { wide(target) } else { target.to_dtype(precision(prediction.dtype())) };
     Ok((wide(prediction), target))
 }
 
 /// A weight that must broadcast to `shape` without enlarging it, converted to `dtype`.
-pub(super) fn weight(name: &str, weight: &Tensor, of: &Tensor, dtype: DType) -> Result<Tensor, Refusal> {
-    let (small, large) = (weight.live()?.shape().dims(), of.shape().dims());
-    let fits = small.len() <= large.len()
+pub(super) fn weight(name: &str, weight: &Tensor, losses: &Tensor, dtype: DType) -> Result<Tensor, Refusal> {
+    let (small, large) = (weight.live()?.shape().dims(), losses.shape().dims());
+    let broadcasts = small.len() <= large.len()
         && small.iter().rev().zip(large.iter().rev()).all(|(small, large)| *small == 1 || small == large);
-    if fits {
+    if broadcasts {
         return Ok(weight.to_dtype(dtype));
     }
-    let (ty, of) = (weight.ty(), of.ty());
-    Err(format!("the {name} is {ty}, which does not broadcast to the losses, {of}").into())
+    let (ty, losses) = (weight.ty(), losses.ty());
+    Err(format!("the {name} is {ty}, which does not broadcast to the losses, {losses}").into())
 }
 
 /// Checks that a number is finite and at least 0.

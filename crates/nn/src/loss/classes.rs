@@ -23,8 +23,8 @@ impl Classes {
         let right = index.ge(0.0).and(index.lt(classes as f64));
         let one_hot = right.select(&index, &index.zeros_like()).to_dtype(DType::I32).one_hot(classes);
         // An index outside the targets' type ignores nothing, and must not wrap to a valid one.
-        let held = |i: &i64| wide == DType::I64 || i32::try_from(*i).is_ok();
-        let ignored = ignore_index.filter(held).map(|i| index.eq(Tensor::scalar(i).to_dtype(wide)));
+        let is_representable = |i: &i64| wide == DType::I64 || i32::try_from(*i).is_ok();
+        let ignored = ignore_index.filter(is_representable).map(|i| index.eq(Tensor::scalar(i).to_dtype(wide)));
         let sound = match &ignored {
             Some(ignored) => right.or(ignored),
             None => right,
@@ -41,8 +41,8 @@ impl Classes {
     /// Losses `[samples]` with 0 for ignored targets and NaN for invalid ones.
     pub(super) fn masked_losses(&self, losses: &Tensor) -> Tensor {
         // Multiplied by NaN, so that the gradient is NaN too.
-        let one = losses.ones_like();
-        let losses = losses * self.sound.select(&one, &(&one * f64::NAN));
+        let ones = losses.ones_like();
+        let losses = losses * self.sound.select(&ones, &(&ones * f64::NAN));
         match &self.ignored {
             Some(ignored) => ignored.select(&losses.zeros_like(), &losses),
             None => losses,

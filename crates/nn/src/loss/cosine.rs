@@ -3,7 +3,7 @@
 use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
-use super::check::{alike, same_shape};
+use super::check::{same_floats, same_shape};
 use crate::precision::wide;
 use crate::record::NN;
 
@@ -22,7 +22,7 @@ use crate::record::NN;
 pub fn cosine_similarity(a: impl AsTensor, b: impl AsTensor, axis: isize, eps: f64) -> Tensor {
     NN.record("cosine_similarity", || {
         let (a, b) = (a.as_tensor(), b.as_tensor());
-        alike(&[("first", a), ("second", b)])?;
+        same_floats(&[("first", a), ("second", b)])?;
         a.shape().axis(axis)?;
         if eps.is_nan() || eps <= 0.0 {
             return Err(format!("eps must be above 0, it is {eps}").into());
@@ -37,9 +37,9 @@ pub fn cosine_similarity(a: impl AsTensor, b: impl AsTensor, axis: isize, eps: f
 /// `max(|x|, eps)` along an axis, which becomes size 1; no gradient at 0.
 fn norm(x: &Tensor, axis: isize, eps: f64) -> Tensor {
     let squares = (x * x).sum_keepdim(&[axis]);
-    let none = squares.eq(0.0);
-    let norm = none.select(&squares.ones_like(), &squares).sqrt();
-    none.select(&squares.zeros_like(), &norm).maximum(eps)
+    let is_zero = squares.eq(0.0);
+    let norm = is_zero.select(&squares.ones_like(), &squares).sqrt();
+    is_zero.select(&squares.zeros_like(), &norm).maximum(eps)
 }
 
 /// `1 − cos(a, b)` for target 1 and `max(0, cos(a, b) − margin)` for target −1, over vectors `[…,
@@ -64,7 +64,7 @@ pub fn cosine_embedding_loss(
 ) -> Tensor {
     NN.record("cosine_embedding_loss", || {
         let (a, b, target) = (a.as_tensor(), b.as_tensor(), target.as_tensor());
-        alike(&[("first", a), ("second", b)])?;
+        same_floats(&[("first", a), ("second", b)])?;
         if a.rank() == 0 {
             return Err("vectors are on the last axis, and scalars have none".into());
         }
@@ -75,8 +75,8 @@ pub fn cosine_embedding_loss(
         let cosine = (a * b).sum(&[-1]) / (squares_a * squares_b).sqrt();
         same_shape(&[("target", target), ("cosine of the vectors", &cosine)])?;
         let zero = cosine.zeros_like();
-        let (same, apart) = (target.to_dtype(cosine.dtype()).eq(1.0), target.to_dtype(cosine.dtype()).eq(-1.0));
-        let losses = same.select(&(-&cosine + 1.0), &zero) + apart.select(&(&cosine - margin).relu(), &zero);
+        let (same, different) = (target.to_dtype(cosine.dtype()).eq(1.0), target.to_dtype(cosine.dtype()).eq(-1.0));
+        let losses = same.select(&(-&cosine + 1.0), &zero) + different.select(&(&cosine - margin).relu(), &zero);
         Ok(reduction.apply(&losses))
     })
 }

@@ -134,8 +134,8 @@ impl CrossEntropyLoss {
             let targets = Classes::new(target, classes, self.ignore_index);
             let mut losses = -targets.pick(&weighted);
             if self.label_smoothing != 0.0 {
-                let even = -weighted.mean(&[-1]);
-                losses = losses * (1.0 - self.label_smoothing) + even * self.label_smoothing;
+                let uniform_loss = -weighted.mean(&[-1]);
+                losses = losses * (1.0 - self.label_smoothing) + uniform_loss * self.label_smoothing;
             }
             Ok(mean_by(self.reduction, &targets, &targets.masked_losses(&losses), weight.as_ref()))
         })
@@ -257,8 +257,8 @@ fn mean_by(reduction: Reduction, targets: &Classes, losses: &Tensor, weight: Opt
 
 /// The permutation of axes that moves the classes to the last.
 fn classes_last(rank: usize, axis: usize) -> Vec<isize> {
-    let others = (0..rank).filter(|&a| a != axis);
-    others.chain([axis]).map(|a| a as isize).collect()
+    let other_axes = (0..rank).filter(|&a| a != axis);
+    other_axes.chain([axis]).map(|a| a as isize).collect()
 }
 
 /// The weights of the classes in the dtype of the losses.

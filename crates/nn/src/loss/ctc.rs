@@ -92,9 +92,9 @@ impl CtcLoss {
             let log_p = wide(log_p);
             let dtype = log_p.dtype();
             let impossible = Tensor::full(dtype, [], f64::NEG_INFINITY);
-            let (input_lengths, within) = self::lengths(input_lengths, time);
+            let (input_lengths, lengths_fit) = self::lengths(input_lengths, time);
             let (target_lengths, short) = self::lengths(target_lengths, longest);
-            let sound = within.and(short);
+            let sound = lengths_fit.and(short);
 
             // Blanks around and between the labels: states 0, 2, … are blanks, state 2i + 1 is
             // label i.
@@ -140,8 +140,8 @@ impl CtcLoss {
             if self.zero_infinity {
                 losses = losses.eq(f64::INFINITY).select(&losses.zeros_like(), &losses);
             }
-            let one = losses.ones_like();
-            losses = unsound.select(&(&one * f64::NAN), &losses);
+            let ones = losses.ones_like();
+            losses = unsound.select(&(&ones * f64::NAN), &losses);
             if self.reduction == Reduction::Mean {
                 losses = losses / target_lengths.maximum(1.0).to_dtype(dtype);
             }
@@ -158,7 +158,7 @@ impl CtcLoss {
         input_lengths: &Tensor,
         target_lengths: &Tensor,
     ) -> Result<(usize, usize, usize, usize), String> {
-        let found = || {
+        let types = || {
             let [p, t, i, l] = [log_p, targets, input_lengths, target_lengths].map(Tensor::ty);
             format!("got {p}, {t}, and the lengths {i} and {l}")
         };
@@ -166,7 +166,7 @@ impl CtcLoss {
         let (&[time, batch, classes], &[rows, longest]) = (log_p.shape().dims(), targets.shape().dims()) else {
             return Err(format!(
                 "needs log-probabilities [time, batch, classes] and targets [batch, longest], {}",
-                found()
+                types()
             ));
         };
         let lengths = [input_lengths, target_lengths].iter().all(|t| t.shape().dims() == [batch]);
@@ -174,31 +174,31 @@ impl CtcLoss {
             return Err(format!(
                 "needs floating-point log-probabilities [time, batch, classes], targets [batch, longest] and lengths \
                  [batch] that are integers, {}",
-                found()
+                types()
             ));
         }
         if self.blank >= classes {
             return Err(format!("the blank is class {}, and there are {classes} classes", self.blank));
         }
         if longest.checked_mul(2).and_then(|n| i32::try_from(n).ok()).is_none() {
-            return Err(format!("targets of up to {longest} labels are too long, {}", found()));
+            return Err(format!("targets of up to {longest} labels are too long, {}", types()));
         }
         Ok((time, batch, classes, longest))
     }
 }
 
-/// Lengths as a column of i32, and whether they are valid for an axis of size `most`; invalid ones
+/// Lengths as a column of i32, and whether they are valid for an axis of size `max`; invalid ones
 /// become 0.
-fn lengths(x: &Tensor, most: usize) -> (Tensor, Tensor) {
+fn lengths(x: &Tensor, max: usize) -> (Tensor, Tensor) {
     // Checked before the conversion, which loses the high bits.
     let x = x.to_dtype(DType::I64).reshape([x.size(0), 1]);
-    let sound = x.ge(0.0).and(x.le(most as f64));
+    let sound = x.ge(0.0).and(x.le(max as f64));
     (sound.select(&x, &x.zeros_like()).to_dtype(DType::I32), sound)
 }
 
-/// Shifts the states by `by`; the first ones become `value`.
-fn shifted(x: &Tensor, by: i64, value: &Tensor) -> Tensor {
-    x.pad(value, &[0, by], &[0, -by], &[0, 0])
+/// Shifts the states by `offset`; the first ones become `value`.
+fn shifted(x: &Tensor, offset: i64, value: &Tensor) -> Tensor {
+    x.pad(value, &[0, offset], &[0, -offset], &[0, 0])
 }
 
 /// The maximum of a row, `[batch, 1]`, in which at most one element is not −∞; its gradient goes to
@@ -206,23 +206,23 @@ fn shifted(x: &Tensor, by: i64, value: &Tensor) -> Tensor {
 fn largest(x: &Tensor) -> Tensor {
     let possible = x.ne(f64::NEG_INFINITY);
     let sum = possible.select(x, &x.zeros_like()).sum_keepdim(&[1]);
-    let any = possible.to_dtype(DType::I32).sum_keepdim(&[1]).gt(0.0);
-    any.select(&sum, &Tensor::full(x.dtype(), [], f64::NEG_INFINITY))
+    let any_possible = possible.to_dtype(DType::I32).sum_keepdim(&[1]).gt(0.0);
+    any_possible.select(&sum, &Tensor::full(x.dtype(), [], f64::NEG_INFINITY))
 }
 
 /// `log Σ exp(x)` of tensors of one shape, elementwise; −∞, without gradient, if all are −∞.
 fn log_sum(terms: &[&Tensor]) -> Tensor {
     let Some((first, others)) = terms.split_first() else { return Tensor::poison("ctc_loss", "a sum of nothing") };
-    let mut most = (*first).clone();
+    let mut max = (*first).clone();
     for other in others {
-        most = most.maximum(*other);
+        max = max.maximum(*other);
     }
-    let none = most.eq(f64::NEG_INFINITY);
-    let most = none.select(&most.zeros_like(), &most).detach();
-    let mut sum = most.zeros_like();
+    let all_impossible = max.eq(f64::NEG_INFINITY);
+    let max = all_impossible.select(&max.zeros_like(), &max).detach();
+    let mut sum = max.zeros_like();
     for term in terms {
-        sum = sum + (*term - &most).exp();
+        sum = sum + (*term - &max).exp();
     }
-    let log = none.select(&sum.ones_like(), &sum).log() + &most;
-    none.select(&Tensor::full(most.dtype(), [], f64::NEG_INFINITY), &log)
+    let log = all_impossible.select(&sum.ones_like(), &sum).log() + &max;
+    all_impossible.select(&Tensor::full(max.dtype(), [], f64::NEG_INFINITY), &log)
 }

@@ -4,7 +4,7 @@ use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
 use super::binary::minus_log_sigmoid;
-use super::check::{alike, same_shape};
+use super::check::{same_floats, same_shape};
 use crate::precision::wide;
 use crate::record::NN;
 
@@ -52,7 +52,7 @@ impl GanLoss {
         NN.record("gan_loss", || {
             let (real, fake) = (real.as_tensor(), fake.as_tensor());
             for (name, logits) in [("logits of real samples", real), ("logits of generated samples", fake)] {
-                alike(&[(name, logits)])?;
+                same_floats(&[(name, logits)])?;
             }
             if reduction == Reduction::None {
                 same_shape(&[("real", real), ("generated", fake)])?;
@@ -73,7 +73,7 @@ impl GanLoss {
     pub fn generator(self, fake: impl AsTensor, reduction: Reduction) -> Tensor {
         NN.record("gan_loss", || {
             let fake = fake.as_tensor();
-            alike(&[("logits of generated samples", fake)])?;
+            same_floats(&[("logits of generated samples", fake)])?;
             let f = wide(fake);
             Ok(reduction.apply(&match self {
                 GanLoss::NonSaturating => minus_log_sigmoid(&f),

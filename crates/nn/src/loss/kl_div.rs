@@ -87,8 +87,8 @@ impl KlDivLoss {
                 target.exp() * (&target - &input)
             } else {
                 // 0·log 0 is 0, and so is its gradient.
-                let none = target.eq(0.0);
-                let log = none.select(&target.ones_like(), &target).log();
+                let is_zero = target.eq(0.0);
+                let log = is_zero.select(&target.ones_like(), &target).log();
                 &target * log - &target * &input
             };
             if self.batchmean {

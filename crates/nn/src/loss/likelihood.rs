@@ -78,13 +78,13 @@ impl GaussianNllLoss {
         if self.eps.is_nan() || self.eps <= 0.0 {
             return Err(format!("eps must be above 0, it is {}", self.eps).into());
         }
-        let (dims, given) = (prediction.shape().dims(), variance.shape().dims());
-        let mut kept = dims.to_vec();
-        if let Some(last) = kept.last_mut() {
+        let (dims, variance_dims) = (prediction.shape().dims(), variance.shape().dims());
+        let mut keepdim_dims = dims.to_vec();
+        if let Some(last) = keepdim_dims.last_mut() {
             *last = 1;
         }
-        let without_last = dims.len() == given.len() + 1 && dims.starts_with(given);
-        if !variance.dtype().is_float() || !(given == dims || given == kept || without_last) {
+        let without_last = dims.len() == variance_dims.len() + 1 && dims.starts_with(variance_dims);
+        if !variance.dtype().is_float() || !(variance_dims == dims || variance_dims == keepdim_dims || without_last) {
             let message = format!(
                 "the variance must be floating-point numbers of the prediction's shape, or one for its last axis; the \
                  prediction is {}, the variance {}",
@@ -94,7 +94,7 @@ impl GaussianNllLoss {
             return Err(message.into());
         }
         let variance = variance.to_dtype(precision(prediction.dtype()));
-        let variance = if without_last { variance.reshape(kept) } else { variance };
+        let variance = if without_last { variance.reshape(keepdim_dims) } else { variance };
         // The amount added to reach eps is a constant for the gradient.
         let raised = &variance + (variance.maximum(self.eps) - &variance).detach();
         let nan = Tensor::full(variance.dtype(), [], f64::NAN);

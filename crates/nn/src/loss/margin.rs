@@ -3,7 +3,7 @@
 use fulmen_tensor::{AsTensor, Tensor};
 
 use super::Reduction;
-use super::check::{alike, pair, same_shape};
+use super::check::{pair, same_floats, same_shape};
 use crate::precision::wide;
 use crate::record::NN;
 
@@ -24,8 +24,8 @@ pub fn hinge_embedding_loss(input: impl AsTensor, target: impl AsTensor, margin:
         let (input, target) = (input.as_tensor(), target.as_tensor());
         let (input, target) = pair(input, target)?;
         let zero = input.zeros_like();
-        let apart = target.ne(1.0).select(&(-&input + margin).relu(), &zero);
-        Ok(reduction.apply(&(apart + target.ne(-1.0).select(&input, &zero))))
+        let different = target.ne(1.0).select(&(-&input + margin).relu(), &zero);
+        Ok(reduction.apply(&(different + target.ne(-1.0).select(&input, &zero))))
     })
 }
 
@@ -50,7 +50,7 @@ pub fn margin_ranking_loss(
 ) -> Tensor {
     NN.record("margin_ranking_loss", || {
         let (first, second, target) = (first.as_tensor(), second.as_tensor(), target.as_tensor());
-        alike(&[("first", first), ("second", second)])?;
+        same_floats(&[("first", first), ("second", second)])?;
         same_shape(&[("first", first), ("target", target)])?;
         let difference = wide(first) - wide(second);
         let target = target.to_dtype(difference.dtype());
@@ -135,7 +135,7 @@ impl TripletMarginLoss {
     pub fn forward(&self, anchor: impl AsTensor, positive: impl AsTensor, negative: impl AsTensor) -> Tensor {
         NN.record("triplet_margin_loss", || {
             let (anchor, positive, negative) = (anchor.as_tensor(), positive.as_tensor(), negative.as_tensor());
-            alike(&[("anchor", anchor), ("positive", positive), ("negative", negative)])?;
+            same_floats(&[("anchor", anchor), ("positive", positive), ("negative", negative)])?;
             if anchor.rank() == 0 {
                 return Err("embeddings are vectors on the last axis, and scalars have none".into());
             }
@@ -164,10 +164,10 @@ impl TripletMarginLoss {
         let powers = if self.p == 2.0 { &size * &size } else { size.pow(self.p) };
         let sum = powers.sum(&[-1]);
         // At 0 the root has no gradient to pass on.
-        let none = sum.eq(0.0);
-        let safe = none.select(&sum.ones_like(), &sum);
+        let is_zero = sum.eq(0.0);
+        let safe = is_zero.select(&sum.ones_like(), &sum);
         let root = if self.p == 2.0 { safe.sqrt() } else { safe.pow(1.0 / self.p) };
-        none.select(&sum.zeros_like(), &root)
+        is_zero.select(&sum.zeros_like(), &root)
     }
 }
 

@@ -43,7 +43,7 @@ pub fn masked_mean(losses: impl AsTensor, mask: impl AsTensor) -> Tensor {
         // Selected as well, because 0 times an infinite loss would be NaN.
         let counted = mask.ne(0.0).select(&(&losses * &mask), &losses.zeros_like()).sum_all();
         let weight = mask.sum_all();
-        let some = weight.ne(0.0);
-        Ok(some.select(&(counted / some.select(&weight, &weight.ones_like())), &weight.zeros_like()))
+        let is_counted = weight.ne(0.0);
+        Ok(is_counted.select(&(counted / is_counted.select(&weight, &weight.ones_like())), &weight.zeros_like()))
     })
 }

@@ -38,7 +38,7 @@ impl Bleu {
     /// Counts from elsewhere: `matches` and `possible` by n-gram length, and the lengths of all
     /// candidates and of their references.
     pub(super) fn from_counts(matches: &[u64], possible: &[u64], lengths: &[u64]) -> Bleu {
-        let length = |which: usize| lengths.get(which).copied().unwrap_or(0);
+        let length = |index: usize| lengths.get(index).copied().unwrap_or(0);
         let (candidate, reference) = (length(0), length(1));
         let (matches, possible) = (matches.to_vec(), possible.to_vec());
         Bleu { smooth: false, n_gram: matches.len(), matches, possible, candidate, reference }
@@ -74,15 +74,15 @@ impl Bleu {
         let longest = self.n_gram.min(candidate.len());
         self.reach(longest);
         for n in 1..=longest {
-            let mut most: HashMap<&[T], u64> = HashMap::new();
+            let mut max_counts: HashMap<&[T], u64> = HashMap::new();
             for reference in references {
                 for (gram, count) in grams(reference.as_ref(), n) {
-                    let most = most.entry(gram).or_default();
-                    *most = count.max(*most);
+                    let max = max_counts.entry(gram).or_default();
+                    *max = count.max(*max);
                 }
             }
             for (gram, count) in grams(candidate, n) {
-                self.matches[n - 1] += count.min(most.get(gram).copied().unwrap_or(0));
+                self.matches[n - 1] += count.min(max_counts.get(gram).copied().unwrap_or(0));
                 self.possible[n - 1] += count;
             }
         }
@@ -91,8 +91,8 @@ impl Bleu {
     /// Adds the counts of another score, for n-gram lengths that both count.
     pub fn merge(&mut self, other: &Bleu) {
         self.reach(self.n_gram.min(other.matches.len()));
-        for (mine, other) in [(&mut self.matches, &other.matches), (&mut self.possible, &other.possible)] {
-            mine.iter_mut().zip(other).for_each(|(mine, other)| *mine += other);
+        for (own, other) in [(&mut self.matches, &other.matches), (&mut self.possible, &other.possible)] {
+            own.iter_mut().zip(other).for_each(|(own, other)| *own += other);
         }
         self.candidate += other.candidate;
         self.reference += other.reference;
@@ -106,11 +106,11 @@ impl Bleu {
         }
         let mut log = 0.0;
         for (n, (&matches, &possible)) in self.matches.iter().zip(&self.possible).enumerate() {
-            let one = if self.smooth && n > 0 { 1.0 } else { 0.0 };
-            if matches as f64 + one == 0.0 {
+            let smoothing = if self.smooth && n > 0 { 1.0 } else { 0.0 };
+            if matches as f64 + smoothing == 0.0 {
                 return 0.0;
             }
-            log += ((matches as f64 + one) / (possible as f64 + one)).ln() / self.n_gram as f64;
+            log += ((matches as f64 + smoothing) / (possible as f64 + smoothing)).ln() / self.n_gram as f64;
         }
         let (candidate, reference) = (self.candidate as f64, self.reference as f64);
         let penalty = if candidate > reference { 0.0 } else { 1.0 - reference / candidate };

@@ -87,12 +87,12 @@ impl Metric for ConfusionMatrix {
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
         let [input, target] = inputs else { return vec![] };
         let decided = self.task.decide(input, target, self.threshold);
-        let both = |yes: &Tensor| match self.task {
+        let in_columns = |yes: &Tensor| match self.task {
             Task::Binary => Tensor::concatenate(&[&yes.not(), yes], -1),
             _ => yes.clone(),
         };
         let columns = self.task.mask(mask);
-        let (predicted, target) = (both(&decided.predicted), both(&decided.target).and(&columns));
+        let (predicted, target) = (in_columns(&decided.predicted), in_columns(&decided.target).and(&columns));
         let samples: Vec<usize> = (0..mask.rank()).collect();
         let counts = if mask.shape().iter().product::<usize>() <= EXACT {
             // Products of ones and zeros are exact in any precision, and so is their sum in f32.
@@ -102,9 +102,9 @@ impl Metric for ConfusionMatrix {
             let classes = target.size(-1);
             let index = |one_hot: &Tensor| {
                 let iota = Tensor::iota(DType::I32, one_hot.shape(), -1);
-                let found = one_hot.select(&iota, &iota.zeros_like()).sum(&[-1]);
-                let any = one_hot.to_dtype(DType::I32).sum(&[-1]);
-                (found, any)
+                let class = one_hot.select(&iota, &iota.zeros_like()).sum(&[-1]);
+                let count = one_hot.to_dtype(DType::I32).sum(&[-1]);
+                (class, count)
             };
             let ((row, is_row), (column, is_column)) = (index(&target), index(&predicted));
             let zeros = Tensor::zeros(DType::I32, [classes * classes]);
@@ -127,13 +127,13 @@ impl Metric for ConfusionMatrix {
         for row in &rows {
             predicted.iter_mut().zip(*row).for_each(|(sum, n)| *sum += n);
         }
-        let by = |row: usize, column: usize| match self.normalize {
+        let divisor = |row: usize, column: usize| match self.normalize {
             Normalize::None => 1.0,
             Normalize::Target => targets[row],
             Normalize::Predicted => predicted[column],
             Normalize::All => total,
         };
-        let row = |(i, row): (usize, &&[f64])| row.iter().enumerate().map(|(j, &n)| ratio(n, by(i, j))).collect();
+        let row = |(i, row): (usize, &&[f64])| row.iter().enumerate().map(|(j, &n)| ratio(n, divisor(i, j))).collect();
         let value = Value::Matrix(rows.iter().enumerate().map(row).collect());
         let unsound = outside.first() != Some(&0.0) || samples.first() == Some(&0.0);
         if unsound { unknown(value) } else { value }

@@ -38,8 +38,8 @@ impl Curve {
     /// The points `(false positives, true positives)` from the highest threshold to the lowest.
     fn points(&self, class: usize, hits: &[f64], above: &[f64]) -> Vec<(f64, f64)> {
         let classes = self.task.classes();
-        let at = (0..self.thresholds).rev().map(|t| t * classes + class);
-        [(0.0, 0.0)].into_iter().chain(at.map(|i| (above[i] - hits[i], hits[i]))).collect()
+        let indices = (0..self.thresholds).rev().map(|t| t * classes + class);
+        [(0.0, 0.0)].into_iter().chain(indices.map(|i| (above[i] - hits[i], hits[i]))).collect()
     }
 
     /// The area of a class with this many positives and negatives, or NaN if it is undefined.

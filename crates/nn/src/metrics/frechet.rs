@@ -30,8 +30,9 @@ pub struct FrechetDistance;
 impl Metric for FrechetDistance {
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
         let types: Vec<_> = inputs.iter().map(Tensor::ty).collect();
-        let fits = types.iter().all(|ty| ty.dtype.is_float() && ty.shape.rank() == 2 && ty.shape == types[0].shape);
-        if types.len() != 2 || !fits {
+        let types_match =
+            types.iter().all(|ty| ty.dtype.is_float() && ty.shape.rank() == 2 && ty.shape == types[0].shape);
+        if types.len() != 2 || !types_match {
             let types: Vec<String> = types.iter().map(ToString::to_string).collect();
             let message = format!(
                 "needs the features of real and of generated samples, floating-point numbers [samples, features], got {}",
@@ -54,7 +55,7 @@ impl Metric for FrechetDistance {
         let n = count.first().copied().unwrap_or(0.0);
         let (mean_1, covariance_1) = moments(n, real, real_squares);
         let (mean_2, covariance_2) = moments(n, generated, generated_squares);
-        let apart: f64 = mean_1.iter().zip(&mean_2).map(|(a, b)| (a - b) * (a - b)).sum();
+        let mean_distance: f64 = mean_1.iter().zip(&mean_2).map(|(a, b)| (a - b) * (a - b)).sum();
         let trace = |matrix: &[Vec<f64>]| matrix.iter().enumerate().map(|(i, row)| row[i]).sum::<f64>();
         let traces = trace(&covariance_1) + trace(&covariance_2);
         // The roots of the eigenvalues of C₁·C₂ are those of C₁^½·C₂·C₁^½, which is symmetric.
@@ -64,11 +65,11 @@ impl Metric for FrechetDistance {
             roots.zip(vectors).map(|(root, row)| row.into_iter().map(|x| x * root).collect()).collect();
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
         let product = rows.iter().map(|row| {
-            let through: Vec<f64> = covariance_2.iter().map(|column| dot(column, row)).collect();
-            rows.iter().map(|other| dot(other, &through)).collect()
+            let product_row: Vec<f64> = covariance_2.iter().map(|column| dot(column, row)).collect();
+            rows.iter().map(|other| dot(other, &product_row)).collect()
         });
         let shared: f64 = eigen(product.collect()).0.iter().map(|value| value.max(0.0).sqrt()).sum();
-        Value::Scalar(apart + traces - 2.0 * shared)
+        Value::Scalar(mean_distance + traces - 2.0 * shared)
     }
 }
 
@@ -88,8 +89,8 @@ fn eigen(mut a: Vec<Vec<f64>>) -> (Vec<f64>, Vec<Vec<f64>>) {
     // Each sweep roughly squares the off-diagonal remainder: ten are enough, and they also end for
     // NaN.
     for _ in 0..30 {
-        let others = |i: usize| (0..n).filter(move |&j| j != i);
-        let left: f64 = (0..n).flat_map(|i| others(i).map(move |j| (i, j))).map(|(i, j)| a[i][j] * a[i][j]).sum();
+        let other_axes = |i: usize| (0..n).filter(move |&j| j != i);
+        let left: f64 = (0..n).flat_map(|i| other_axes(i).map(move |j| (i, j))).map(|(i, j)| a[i][j] * a[i][j]).sum();
         let all: f64 = a.iter().flatten().map(|x| x * x).sum();
         if left <= 1e-28 * all {
             break;

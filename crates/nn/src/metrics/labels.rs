@@ -39,26 +39,26 @@ impl Task {
         live(&[input, target])?;
         let (i, t) = (input.ty(), target.ty());
         let (whole, dims) = (!t.dtype.is_float(), t.shape.dims());
-        let given = i.shape.dims();
-        let (expected, fits) = match self {
+        let input_dims = i.shape.dims();
+        let (expected, is_valid) = match self {
             Task::Multiclass(n) => {
-                let scores = i.dtype.is_float() && given.split_last() == Some((&n, dims));
+                let scores = i.dtype.is_float() && input_dims.split_last() == Some((&n, dims));
                 let expected = format!("scores [.., {n}] and the integer index of each right class [..]");
                 (
                     expected,
-                    n > 0 && t.dtype.is_integer() && (scores || classes && i.dtype.is_integer() && given == dims),
+                    n > 0 && t.dtype.is_integer() && (scores || classes && i.dtype.is_integer() && input_dims == dims),
                 )
             }
             Task::Binary => {
                 let expected = "scores and targets that are 0 or 1, of one shape".to_owned();
-                (expected, whole && given == dims && (i.dtype.is_float() || classes))
+                (expected, whole && input_dims == dims && (i.dtype.is_float() || classes))
             }
             Task::Multilabel(n) => {
                 let expected = format!("scores and targets that are 0 or 1, of one shape [.., {n}]");
-                (expected, whole && given == dims && dims.last() == Some(&n) && (i.dtype.is_float() || classes))
+                (expected, whole && input_dims == dims && dims.last() == Some(&n) && (i.dtype.is_float() || classes))
             }
         };
-        if !fits {
+        if !is_valid {
             return Err(format!("needs {expected}, got {i} and {t}").into());
         }
         Ok(match self {
@@ -129,14 +129,14 @@ pub(super) fn columns(task: Task, x: &Tensor) -> Tensor {
 }
 
 /// How often each column is true: i32 `[columns]`.
-pub(super) fn count(which: &Tensor) -> Tensor {
-    let samples: Vec<isize> = (0..which.rank().saturating_sub(1) as isize).collect();
-    which.to_dtype(DType::I32).sum(&samples)
+pub(super) fn count(mask: &Tensor) -> Tensor {
+    let samples: Vec<isize> = (0..mask.rank().saturating_sub(1) as isize).collect();
+    mask.to_dtype(DType::I32).sum(&samples)
 }
 
 /// How often it is true: an i32 scalar.
-pub(super) fn count_all(which: &Tensor) -> Tensor {
-    which.to_dtype(DType::I32).sum_all()
+pub(super) fn count_all(mask: &Tensor) -> Tensor {
+    mask.to_dtype(DType::I32).sum_all()
 }
 
 /// The constructors, `average` and `update` of a metric with a [`Task`]; the docs in braces are

@@ -107,7 +107,7 @@ impl MetricState {
     ) -> MetricState {
         let _scope = NN.open();
         let (inputs, samples) = match body() {
-            Ok(found) => found,
+            Ok(value) => value,
             Err(refusal) => (vec![NN.record(name, || Err(refusal))], vec![]),
         };
         MetricState { metric: Arc::new(metric), inputs, samples, mask: None, location: Scope::line() }
@@ -222,9 +222,9 @@ impl Sums {
     #[track_caller]
     pub fn merge(&mut self, other: &Sums) -> Result<()> {
         let lengths = |sums: &Sums| sums.sums.iter().map(Vec::len).collect::<Vec<_>>();
-        let (mine, others) = (format!("{:?}", self.metric), format!("{:?}", other.metric));
-        if mine != others || lengths(self) != lengths(other) {
-            let message = format!("cannot add the sums of {others} to those of {mine}");
+        let (own, others) = (format!("{:?}", self.metric), format!("{:?}", other.metric));
+        if own != others || lengths(self) != lengths(other) {
+            let message = format!("cannot add the sums of {others} to those of {own}");
             return Err(Error::usage(message, Location::caller()));
         }
         for (sum, other) in self.sums.iter_mut().flatten().zip(other.sums.iter().flatten()) {

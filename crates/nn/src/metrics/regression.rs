@@ -159,8 +159,8 @@ impl R2Score {
                     return Err(format!("needs predictions [samples] or [samples, outputs], got {ty}").into());
                 }
             };
-            let both = [prediction, target].map(|x| x.reshape([samples, outputs]));
-            Ok((both.to_vec(), vec![samples]))
+            let inputs = [prediction, target].map(|x| x.reshape([samples, outputs]));
+            Ok((inputs.to_vec(), vec![samples]))
         })
     }
 }

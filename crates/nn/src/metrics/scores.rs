@@ -34,8 +34,8 @@ impl Scores {
 
     fn samples(self, input: &Tensor, target: &Tensor) -> Result<Vec<usize>, Refusal> {
         let samples = self.task.samples(input, target, self.top_k == 1)?;
-        let most = if let Task::Multiclass(classes) = self.task { classes } else { 1 };
-        if !(1..=most).contains(&self.top_k) {
+        let max = if let Task::Multiclass(classes) = self.task { classes } else { 1 };
+        if !(1..=max).contains(&self.top_k) {
             let k = self.top_k;
             return Err(
                 format!("top_k must be from 1 to the number of classes, with more than one class; it is {k}").into()

@@ -51,8 +51,9 @@ impl TokenBleu {
         MetricState::record(self.clone(), "TokenBleu", || {
             let (candidates, references) = (candidates.as_tensor(), references.as_tensor());
             live(&[candidates, references])?;
-            let fits = |x: &Tensor| x.rank() == 2 && x.dtype().is_integer();
-            if !fits(candidates) || !fits(references) || candidates.size(0) != references.size(0) {
+            let is_token_matrix = |x: &Tensor| x.rank() == 2 && x.dtype().is_integer();
+            if !is_token_matrix(candidates) || !is_token_matrix(references) || candidates.size(0) != references.size(0)
+            {
                 let (candidates, references) = (candidates.ty(), references.ty());
                 return Err(format!(
                     "needs integers [batch, length] and [batch, other length], got {candidates} and {references}"
@@ -74,8 +75,8 @@ impl Metric for TokenBleu {
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
         // Padded at the end, so that no text is shorter than an n-gram.
         let padded = inputs.iter().map(|ids| {
-            let behind = Tensor::full(DType::I32, [ids.size(0), N_GRAM], -1.0);
-            Tensor::concatenate(&[&ids.to_dtype(DType::I32), &behind], 1)
+            let padding = Tensor::full(DType::I32, [ids.size(0), N_GRAM], -1.0);
+            Tensor::concatenate(&[&ids.to_dtype(DType::I32), &padding], 1)
         });
         let [candidates, references] = &padded.collect::<Vec<_>>()[..] else { return vec![] };
         let [in_candidate, in_reference] = [candidates, references].map(|ids| self.inside(ids, mask));
@@ -96,13 +97,13 @@ impl Metric for TokenBleu {
                     *grams = grams.narrow(1, 0, rows).narrow(2, 0, columns).and(last);
                 }
             }
-            let [theirs, own] = &grams;
-            let starts = own.size(1);
-            let place = Tensor::arange(DType::I32, starts);
-            let earlier = place.unsqueeze(0).lt(place.unsqueeze(1));
-            let count = |which: &Tensor| which.to_dtype(DType::I32).sum(&[2]);
+            let [reference_matches, candidate_matches] = &grams;
+            let starts = candidate_matches.size(1);
+            let position = Tensor::arange(DType::I32, starts);
+            let earlier = position.unsqueeze(0).lt(position.unsqueeze(1));
+            let count = |mask: &Tensor| mask.to_dtype(DType::I32).sum(&[2]);
             // The third occurrence matches if the reference has three.
-            let is_match = count(&own.and(earlier)).lt(count(theirs));
+            let is_match = count(&candidate_matches.and(earlier)).lt(count(reference_matches));
             matches.push(count_all(&is_match));
             possible.push(count_all(&in_candidate.narrow(1, n - 1, starts)));
         }

@@ -96,8 +96,8 @@ impl Rule for Adafactor {
             return vec![("variance", zeros(parameter))];
         };
         let without = |axis: usize| {
-            let kept: Vec<usize> = dims.iter().enumerate().map(|(i, &d)| if i == axis { 1 } else { d }).collect();
-            Tensor::zeros(precision(parameter.dtype), kept)
+            let shape: Vec<usize> = dims.iter().enumerate().map(|(i, &d)| if i == axis { 1 } else { d }).collect();
+            Tensor::zeros(precision(parameter.dtype), shape)
         };
         vec![("row_var", without(last)), ("col_var", without(last - 1))]
     }

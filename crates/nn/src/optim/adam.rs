@@ -74,8 +74,8 @@ macro_rules! adam {
 
             fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
                 let names = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"];
-                let kept = if self.settings.amsgrad { &names[..] } else { &names[..2] };
-                kept.iter().map(|&name| (name, zeros(parameter))).collect()
+                let stored = if self.settings.amsgrad { &names[..] } else { &names[..2] };
+                stored.iter().map(|&name| (name, zeros(parameter))).collect()
             }
 
             fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
@@ -103,7 +103,8 @@ adam! {
 }
 
 adam! {
-    /// Adam with decoupled weight decay, like PyTorch's `optim.AdamW`: first `p ← p − lr·λ·p`, then the step of [`Adam`].
+    /// Adam with decoupled weight decay, like PyTorch's `optim.AdamW`: first `p ← p − lr·λ·p`, then the step of
+    /// [`Adam`].
     ///
     /// ```
     /// use fulmen_nn::{optim::AdamW, schedule::OneCycle};
@@ -123,12 +124,12 @@ impl Settings {
     fn step(&self, args: &UpdateArgs<'_>, p: Tensor, g: &Tensor) -> (Tensor, Vec<Tensor>) {
         let t = args.t();
         let beta1 = args.value("beta1", &self.beta1);
-        let (kept, added, log_beta1) = match self.beta1.constant() {
+        let (decayed, added, log_beta1) = match self.beta1.constant() {
             // From f64, since 1 − 0.9 in f32 has lost digits.
             Some(b) => (&args.state[0] * b, g * (1.0 - b), args.scalar(b.ln())),
             None => (&args.state[0] * &beta1, g * (1.0 - &beta1), beta1.log()),
         };
-        let m = kept + added;
+        let m = decayed + added;
         let v = &args.state[1] * self.beta2 + g * g * (1.0 - self.beta2);
         let largest = self.amsgrad.then(|| args.state[2].maximum(&v));
         let correction1 = one_minus_power(&log_beta1, &t);

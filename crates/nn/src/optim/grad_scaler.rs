@@ -57,17 +57,17 @@ impl GradScaler {
     }
 
     /// The scale and the number of good steps for the next step, as [`GradScaler::new`] takes them.
-    /// If `due` is false, the optimizer makes no step, and they do not change.
-    pub fn update(&self, finite: &Tensor, due: Option<&Tensor>) -> [Tensor; 2] {
+    /// If `updates` is false, the optimizer makes no step, and they do not change.
+    pub fn update(&self, finite: &Tensor, updates: Option<&Tensor>) -> [Tensor; 2] {
         let good = &self.good_steps + 1.0;
         let grows = good.ge(GROWTH_INTERVAL);
         let grown = grows.select(&(&self.scale * 2.0), &self.scale);
-        let (least, most) = (2f64.powi(-24), 2f64.powi(24));
-        let scale = finite.select(&grown, &(&self.scale * 0.5)).maximum(least).minimum(most);
+        let (min, max) = (2f64.powi(-24), 2f64.powi(24));
+        let scale = finite.select(&grown, &(&self.scale * 0.5)).maximum(min).minimum(max);
         let zero = good.zeros_like();
         let good = finite.select(&grows.select(&zero, &good), &zero);
-        match due {
-            Some(due) => [due.select(&scale, &self.scale), due.select(&good, &self.good_steps)],
+        match updates {
+            Some(updates) => [updates.select(&scale, &self.scale), updates.select(&good, &self.good_steps)],
             None => [scale, good],
         }
     }

@@ -137,10 +137,10 @@ pub trait Optimizer: Any + Send + Sync + Debug {
         true
     }
 
-    /// Whether [`Optimizer::update`] may get the parameters of these names, all of this type, as one, stacked along a new
-    /// first axis, under the first name and with a step [of stacked parameters](Step::of_stacked). It may where it treats
-    /// them alike and each element by itself. The Trainer asks for layers that run as a scan, whose parameters are then one
-    /// array of the training state.
+    /// Whether [`Optimizer::update`] accepts the parameters with these names, all of this type, as one: stacked along a new
+    /// first axis, under the first name, with a step [of stacked parameters](Step::of_stacked). This is possible if it
+    /// treats all of them alike and updates each element independently. The Trainer asks this for layers that run as a
+    /// scan; their parameters are then one array of the training state.
     fn updates_stacked(&self, names: &[&str], parameter: &TensorType) -> bool {
         let _ = (names, parameter);
         false

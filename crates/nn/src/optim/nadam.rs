@@ -98,9 +98,9 @@ impl Rule for NAdam {
         let product = &args.state[2] * &mu;
         let correction = one_minus_power(&args.scalar(self.beta2.ln()), &t);
         let divisor = (&v / correction).sqrt() + self.eps;
-        let of_gradient = &args.lr * (1.0 - &mu) / (1.0 - &product);
-        let of_mean = &args.lr * &next / (1.0 - &product * &next);
-        let p = p - of_gradient * (&g / &divisor) - of_mean * (&m / divisor);
+        let gradient_rate = &args.lr * (1.0 - &mu) / (1.0 - &product);
+        let mean_rate = &args.lr * &next / (1.0 - &product * &next);
+        let p = p - gradient_rate * (&g / &divisor) - mean_rate * (&m / divisor);
         (p, vec![m, v, product])
     }
 }

@@ -9,7 +9,8 @@ use super::pattern::{check_pattern, matches_pattern};
 use super::{GroupStep, Optimizer, Step};
 use crate::{Error, Result};
 
-/// An optimizer that treats some parameters differently, by patterns over their dotted names: PyTorch's parameter groups.
+/// An optimizer that treats some parameters differently, by patterns over their dotted names: PyTorch's parameter
+/// groups.
 ///
 /// In a pattern, `*` matches any text, including dots, and `?` matches one character; the pattern
 /// must match the whole name. If two settings of the same kind match a parameter, the later one
@@ -61,7 +62,7 @@ enum Change {
 }
 
 impl Selector {
-    fn has(&self, name: &str, parameter: &TensorType) -> bool {
+    fn selects(&self, name: &str, parameter: &TensorType) -> bool {
         match self {
             Selector::Pattern(pattern) => matches_pattern(pattern, name),
             Selector::Vectors => parameter.shape.rank() < 2,
@@ -122,23 +123,24 @@ impl ParamGroups {
     /// The changes that apply to a parameter, the latest first.
     fn changes(&self, name: &str, parameter: &TensorType) -> impl Iterator<Item = &Change> {
         let (name, parameter) = (name.to_owned(), parameter.clone());
-        self.settings.iter().rev().filter(move |s| s.selector.has(&name, &parameter)).map(|s| &s.change)
+        self.settings.iter().rev().filter(move |s| s.selector.selects(&name, &parameter)).map(|s| &s.change)
     }
 
     /// The step for a parameter's optimizer, with the changes of its groups.
     fn step(&self, step: &Step, name: &str, parameter: &TensorType) -> Step {
-        let said = self.changes(name, parameter).fold((None, None), |(factor, decay), change| match change {
-            Change::LrFactor(new) => (factor.or(Some(*new)), decay),
-            Change::WeightDecay(new) => (factor, decay.or(Some(*new))),
-            Change::Optimizer(_) | Change::Trained(_) => (factor, decay),
-        });
-        let step = said.0.map_or_else(|| step.clone(), |factor| step.scaled(factor));
-        said.1.map_or(step.clone(), |decay| step.with_weight_decay(decay))
+        let (factor, decay) =
+            self.changes(name, parameter).fold((None, None), |(factor, decay), change| match change {
+                Change::LrFactor(new) => (factor.or(Some(*new)), decay),
+                Change::WeightDecay(new) => (factor, decay.or(Some(*new))),
+                Change::Optimizer(_) | Change::Trained(_) => (factor, decay),
+            });
+        let step = factor.map_or_else(|| step.clone(), |factor| step.scaled(factor));
+        decay.map_or(step.clone(), |decay| step.with_weight_decay(decay))
     }
 
     fn optimizer(&self, name: &str, parameter: &TensorType) -> &dyn Optimizer {
-        let own = |what: &Change| matches!(what, Change::Optimizer(_));
-        match self.changes(name, parameter).find(|what| own(what)) {
+        let is_optimizer = |change: &Change| matches!(change, Change::Optimizer(_));
+        match self.changes(name, parameter).find(|change| is_optimizer(change)) {
             Some(Change::Optimizer(optimizer)) => &**optimizer,
             _ => &*self.optimizer,
         }
@@ -148,9 +150,9 @@ impl ParamGroups {
 impl Setting {
     fn check(&self, parameters: &[(String, TensorType)]) -> Result<()> {
         let wrong = |message: String| Err(Error::usage(format!("ParamGroups: {message}"), self.location));
-        let number = |what: &str, value: f64| {
-            let fits = value.is_finite() && value >= 0.0;
-            if fits { Ok(()) } else { wrong(format!("{what} must be finite and at least 0, it is {value}")) }
+        let number = |name: &str, value: f64| {
+            let is_valid = value.is_finite() && value >= 0.0;
+            if is_valid { Ok(()) } else { wrong(format!("{name} must be finite and at least 0, it is {value}")) }
         };
         if let Selector::Pattern(pattern) = &self.selector
             && let Some(message) = check_pattern(pattern, parameters.iter().map(|(name, _)| name.as_str()))
@@ -184,18 +186,19 @@ impl Optimizer for ParamGroups {
     }
 
     fn updates_stacked(&self, names: &[&str], parameter: &TensorType) -> bool {
-        let matching = |name: &str| self.settings.iter().map(|s| s.selector.has(name, parameter)).collect::<Vec<_>>();
+        let matching =
+            |name: &str| self.settings.iter().map(|s| s.selector.selects(name, parameter)).collect::<Vec<_>>();
         let Some((&first, others)) = names.split_first() else { return false };
-        let of_first = matching(first);
-        others.iter().all(|other| matching(other) == of_first)
+        let first_matches = matching(first);
+        others.iter().all(|other| matching(other) == first_matches)
             && self.optimizer(first, parameter).updates_stacked(names, parameter)
     }
 
-    /// A group has its own optimizer or learning rate; its name is the patterns that say so.
+    /// A group has its own optimizer or learning rate. It is named after the patterns that set them.
     fn group_step(&self, step: &Step, name: &str, parameter: &TensorType) -> GroupStep {
-        let own = |is: fn(&Change) -> bool| {
+        let pattern_of = |is: fn(&Change) -> bool| {
             let mut settings = self.settings.iter().rev();
-            let setting = settings.find(|setting| is(&setting.change) && setting.selector.has(name, parameter));
+            let setting = settings.find(|setting| is(&setting.change) && setting.selector.selects(name, parameter));
             setting.and_then(|setting| match &setting.selector {
                 Selector::Pattern(pattern) => Some(pattern.clone()),
                 Selector::Vectors => None,
@@ -203,8 +206,8 @@ impl Optimizer for ParamGroups {
         };
         let group = self.optimizer(name, parameter).group_step(&self.step(step, name, parameter), name, parameter);
         let patterns = [
-            own(|what| matches!(what, Change::Optimizer(_))),
-            own(|what| matches!(what, Change::LrFactor(_))),
+            pattern_of(|change| matches!(change, Change::Optimizer(_))),
+            pattern_of(|change| matches!(change, Change::LrFactor(_))),
             (!group.name.is_empty()).then_some(group.name),
         ];
         let mut names: Vec<String> = patterns.into_iter().flatten().collect();
@@ -217,10 +220,10 @@ impl Optimizer for ParamGroups {
     }
 
     fn trains(&self, name: &str, parameter: &TensorType) -> bool {
-        let said = self
+        let trains = self
             .changes(name, parameter)
             .find_map(|change| if let Change::Trained(t) = change { Some(*t) } else { None });
-        said.unwrap_or(true) && self.optimizer(name, parameter).trains(name, parameter)
+        trains.unwrap_or(true) && self.optimizer(name, parameter).trains(name, parameter)
     }
 
     fn check(&self, parameters: &[(String, TensorType)]) -> Result<()> {

@@ -38,10 +38,10 @@ pub fn check_pattern<'a>(pattern: &str, names: impl Iterator<Item = &'a str> + C
 }
 
 /// The names closest to a pattern, nearest first.
-fn closest<'a>(pattern: &str, names: impl Iterator<Item = &'a str>, most: usize) -> Vec<&'a str> {
+fn closest<'a>(pattern: &str, names: impl Iterator<Item = &'a str>, limit: usize) -> Vec<&'a str> {
     let mut near: Vec<(usize, &str)> = names.map(|name| (distance(pattern, name), name)).collect();
     near.sort_by_key(|(distance, _)| *distance);
-    near.into_iter().take(most).map(|(_, name)| name).collect()
+    near.into_iter().take(limit).map(|(_, name)| name).collect()
 }
 
 #[cfg(test)]

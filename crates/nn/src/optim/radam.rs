@@ -108,10 +108,10 @@ impl Rule for RAdam {
         let correction1 = one_minus_power(&args.scalar(self.beta1.ln()), &t);
         let correction2 = one_minus_power(&args.scalar(self.beta2.ln()), &t);
         let (longest, length) = (self.longest(), self.length(args, &t));
-        let of_longest = longest / ((longest - 4.0) * (longest - 2.0));
+        let scale = longest / ((longest - 4.0) * (longest - 2.0));
         // At least 5, so that the root is real even where it is not used.
         let rho = length.maximum(5.0);
-        let rectification = ((&rho - 4.0) * (&rho - 2.0) / &rho * of_longest).sqrt();
+        let rectification = ((&rho - 4.0) * (&rho - 2.0) / &rho * scale).sqrt();
         let scaled = rectification * correction2.sqrt() / (v.sqrt() + self.eps);
         let trusted = length.gt(5.0).broadcast_to(scaled.shape());
         let p = p - &args.lr / correction1 * (&m * trusted.select(&scaled, &scaled.ones_like()));

@@ -77,18 +77,15 @@ impl UpdateArgs<'_> {
         if self.weight_decay == 0.0 { self.p.clone() } else { &self.p - &self.p * (&self.lr * self.weight_decay) }
     }
 
-    /// The value of a schedule in this step. Messages call it `what`.
-    pub(super) fn value(&self, what: &str, schedule: &dyn Schedule) -> Tensor {
-        value(self.origin, what, self.step, schedule).to_dtype(self.p.dtype())
+    /// The value of a schedule in this step. Messages call it `name`.
+    pub(super) fn value(&self, name: &str, schedule: &dyn Schedule) -> Tensor {
+        value(self.origin, name, self.step, schedule).to_dtype(self.p.dtype())
     }
 
     /// The parameter and its gradient, after weight decay of the former (decoupled, as in AdamW) or
     /// the latter.
     pub(super) fn decayed(&self, decoupled: bool) -> (Tensor, Tensor) {
-        match decoupled {
-            true => (self.decayed_parameter(), self.g.clone()),
-            false => (self.p.clone(), self.decayed_gradient()),
-        }
+        if decoupled { (self.decayed_parameter(), self.g.clone()) } else { (self.p.clone(), self.decayed_gradient()) }
     }
 
     /// A number as a scalar tensor.
@@ -102,7 +99,7 @@ pub(super) trait Rule: Debug {
     /// The name in messages.
     const NAME: &'static str;
 
-    /// Whether each element of a parameter changes by its own gradient and by what is remembered of it, and by nothing else.
+    /// Whether the update of each element of a parameter depends only on the gradient and the state of that element.
     const ELEMENTWISE: bool;
 
     fn common(&self) -> &Common;
@@ -166,26 +163,26 @@ pub(super) fn check<R: Rule>(rule: &R) -> Result<()> {
 }
 
 /// The value of a schedule, or poison with the optimizer's line if the schedule is invalid.
-fn scheduled(origin: Origin, what: &str, step: &Step, number: Tensor) -> Tensor {
+fn scheduled(origin: Origin, name: &str, step: &Step, number: Tensor) -> Tensor {
     let expected = TensorType::new(DType::F32, []);
     match number.fault() {
         Some(fault) if fault.location() == step.location => {
-            origin.poison(format!("{what}: {}: {}", fault.operation(), fault.message()))
+            origin.poison(format!("{name}: {}: {}", fault.operation(), fault.message()))
         }
         None if *number.ty() != expected => {
-            origin.poison(format!("{what} must be a scalar, {expected}, and its schedule gives {}", number.ty()))
+            origin.poison(format!("{name} must be a scalar, {expected}, and its schedule gives {}", number.ty()))
         }
         _ => number,
     }
 }
 
-/// The value of a schedule in a step. Messages call it `what`.
-fn value(origin: Origin, what: &str, step: &Step, schedule: &dyn Schedule) -> Tensor {
+/// The value of a schedule in a step. Messages call it `name`.
+fn value(origin: Origin, name: &str, step: &Step, schedule: &dyn Schedule) -> Tensor {
     let number = {
         let _user = Scope::leave();
         schedule.value(step.finished())
     };
-    scheduled(origin, what, step, number)
+    scheduled(origin, name, step, number)
 }
 
 /// The settings that apply to all parameters in a step.

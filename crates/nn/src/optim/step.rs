@@ -28,7 +28,7 @@ pub struct Step {
     weight_decay: Option<f64>,
     /// A learning rate that replaces the optimizer's own.
     rate: Option<Tensor>,
-    /// Whether it is of several parameters, stacked along a new first axis.
+    /// Whether the step is for several parameters, stacked along a new first axis.
     stacked: bool,
     pub(super) location: &'static Location<'static>,
 }
@@ -81,13 +81,13 @@ impl Step {
         Step { rate: Some(rate.clone()), ..self.clone() }
     }
 
-    /// For several parameters of one type, stacked along a new first axis, of an optimizer that
-    /// [updates them so](super::Optimizer::updates_stacked).
+    /// The step for several parameters of one type, stacked along a new first axis. Only for optimizers that
+    /// [accept stacked parameters](super::Optimizer::updates_stacked).
     pub fn of_stacked(&self) -> Step {
         Step { stacked: true, ..self.clone() }
     }
 
-    /// The type of one parameter, where the step updates a value of this type.
+    /// The type of one parameter, if the step updates a value of this type.
     pub fn parameter_type(&self, value: &TensorType) -> TensorType {
         TensorType::new(value.dtype, &value.shape[usize::from(self.stacked)..])
     }
@@ -124,7 +124,7 @@ impl Step {
     }
 
     /// The weight decay of this step: the group's, or else the optimizer's own.
-    pub fn weight_decay(&self, own: f64) -> f64 {
-        self.weight_decay.unwrap_or(own)
+    pub fn weight_decay(&self, default: f64) -> f64 {
+        self.weight_decay.unwrap_or(default)
     }
 }

@@ -10,8 +10,8 @@ pub(super) fn length(x: &Tensor) -> Tensor {
 /// `c·‖p‖/(‖u‖ + ε)`, a scalar; 1 if one of the two norms is 0, so that a parameter of zeros can
 /// change.
 pub(super) fn trust_ratio(parameter: &Tensor, update: &Tensor, coefficient: f64, eps: f64) -> Tensor {
-    let (of_parameter, of_update) = (length(parameter), length(update));
-    let ratio = &of_parameter * coefficient / (&of_update + eps);
-    let none = of_parameter.eq(0.0).or(of_update.eq(0.0));
-    none.select(&ratio.ones_like(), &ratio)
+    let (parameter_norm, update_norm) = (length(parameter), length(update));
+    let ratio = &parameter_norm * coefficient / (&update_norm + eps);
+    let is_zero = parameter_norm.eq(0.0).or(update_norm.eq(0.0));
+    is_zero.select(&ratio.ones_like(), &ratio)
 }

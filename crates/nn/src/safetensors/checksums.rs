@@ -19,11 +19,12 @@ pub(super) fn of_tensor(ty: &TensorType, bytes: &[u8]) -> u32 {
 
 /// The checksums as an entry of the metadata.
 pub(super) fn write(tensors: &BTreeMap<&str, u32>, metadata: &BTreeMap<String, String>) -> String {
-    let metadata: BTreeMap<&str, u32> = others(metadata).map(|(key, text)| (key, crc32c(text.as_bytes()))).collect();
+    let metadata: BTreeMap<&str, u32> =
+        other_entries(metadata).map(|(key, text)| (key, crc32c(text.as_bytes()))).collect();
     json!({ "tensors": tensors, "metadata": metadata }).to_string()
 }
 
-fn others(metadata: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
+fn other_entries(metadata: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
     metadata.iter().map(|(key, text)| (key.as_str(), text.as_str())).filter(|(key, _)| *key != CHECKSUMS)
 }
 
@@ -38,7 +39,7 @@ impl Checksums {
         let table: Value = serde_json::from_str(text)
             .map_err(|e| format!("the checksums in its metadata (`{CHECKSUMS}`) are damaged: {e}"))?;
         let checksums = Checksums(Some(table));
-        for (key, text) in others(metadata) {
+        for (key, text) in other_entries(metadata) {
             checksums.compare("metadata", key, || crc32c(text.as_bytes()))?;
         }
         checksums.check_all("metadata", |key| metadata.contains_key(key))?;
@@ -52,10 +53,10 @@ impl Checksums {
         self.compare("tensors", name, || of_tensor(ty, bytes))
     }
 
-    fn compare(&self, kind: &str, name: &str, found: impl FnOnce() -> u32) -> Result<(), String> {
+    fn compare(&self, kind: &str, name: &str, actual: impl FnOnce() -> u32) -> Result<(), String> {
         let Some(table) = &self.0 else { return Ok(()) };
         match table[kind][name].as_u64() {
-            Some(expected) if expected == u64::from(found()) => Ok(()),
+            Some(expected) if expected == u64::from(actual()) => Ok(()),
             Some(_) => Err(damaged(kind, name, "does not match its checksum")),
             None => Err(damaged(kind, name, "has no checksum, but the rest of the file has")),
         }
@@ -75,6 +76,6 @@ impl Checksums {
 }
 
 fn damaged(kind: &str, name: &str, problem: &str) -> String {
-    let what = if kind == "tensors" { "tensor" } else { "metadata" };
-    format!("{what} `{name}` {problem}: the file was damaged after it was written; use another copy of it")
+    let noun = if kind == "tensors" { "tensor" } else { "metadata" };
+    format!("{noun} `{name}` {problem}: the file was damaged after it was written; use another copy of it")
 }

@@ -93,7 +93,7 @@ impl Reader {
             self.file.read_exact_at(&mut bytes, self.start + begin as u64)
         });
         read.map_err(|e| Error::io("read", &self.path, e))?;
-        self.checksums.compare_tensor(name, ty, &bytes).map_err(|why| self.refuse(why))?;
+        self.checksums.compare_tensor(name, ty, &bytes).map_err(|reason| self.refuse(reason))?;
         if ty.dtype == DType::Bool {
             // In a file, every byte except 0 means true; a device needs 1.
             bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
@@ -109,15 +109,15 @@ impl Reader {
     pub(crate) fn open(path: &Path) -> Result<Reader> {
         let io = |e| Error::io("read", path, e);
         let refuse = |message: String| Error::format(path, FORMAT, message);
-        let found = std::fs::metadata(path).map_err(io)?;
-        if found.is_dir() {
+        let file_info = std::fs::metadata(path).map_err(io)?;
+        if file_info.is_dir() {
             return Err(refuse("it is a folder; name a file in it".into()));
         }
-        if !found.is_file() {
+        if !file_info.is_file() {
             // A device has no end, and opening a pipe would wait for a writer.
             return Err(refuse("it is not a regular file".into()));
         }
-        let (mut file, size) = (File::open(path).map_err(io)?, found.len());
+        let (mut file, size) = (File::open(path).map_err(io)?, file_info.len());
         let mut start = vec![];
         Read::by_ref(&mut file).take(8).read_to_end(&mut start).map_err(io)?;
         if is_pytorch(&start) {
@@ -139,8 +139,8 @@ impl Reader {
             .map_err(|e| refuse(format!("its header is damaged or has another format: {e}")))?;
         let expected = 8 + text.len() as u64 + header.data_len() as u64;
         if size != expected {
-            let how = if size < expected { "truncated" } else { "damaged" };
-            return Err(refuse(format!("it has {size} bytes, and its header describes {expected}; it is {how}")));
+            let state = if size < expected { "truncated" } else { "damaged" };
+            return Err(refuse(format!("it has {size} bytes, and its header describes {expected}; it is {state}")));
         }
         let metadata = header.metadata().iter().flatten().map(|(key, text)| (key.clone(), text.clone())).collect();
         let checksums = Checksums::read(&metadata, &header.offset_keys()).map_err(refuse)?;

@@ -68,10 +68,10 @@ pub(crate) fn write_each<L: Borrow<Literal>>(
         file.write_all(&vec![0; room])?;
         let mut rest = &order[..];
         while !rest.is_empty() {
-            let mut held = 0;
+            let mut group_bytes = 0;
             let fits = |&&i: &&usize| {
-                held += bytes(i);
-                held <= GROUP
+                group_bytes += bytes(i);
+                group_bytes <= GROUP
             };
             let (group, after) = rest.split_at(rest.iter().take_while(fits).count().max(1));
             let literals = values(group).map_err(|error| {

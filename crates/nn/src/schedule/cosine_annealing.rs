@@ -42,9 +42,9 @@ impl Schedule for CosineAnnealing {
             zero(&[("t_max", self.t_max)]).or_else(|| not_finite(&[("lr", self.lr), ("eta_min", self.eta_min)]));
         checked("CosineAnnealing", error, || {
             let length = steps(self.t_max.min(i32::MAX as u64 / 2));
-            let within = step.remainder(2.0 * length);
-            let done = within.minimum(2.0 * length - &within);
-            half_wave(&done, &Tensor::full(step.dtype(), [], length), self.lr, self.eta_min)
+            let position = step.remainder(2.0 * length);
+            let elapsed = position.minimum(2.0 * length - &position);
+            half_wave(&elapsed, &Tensor::full(step.dtype(), [], length), self.lr, self.eta_min)
         })
     }
 }

@@ -74,9 +74,9 @@ impl Schedule for Cyclic {
             .or_else(|| not_finite(&[("base_lr", self.base_lr), ("max_lr", self.max_lr), ("gamma", gamma)]));
         checked("Cyclic", error, || {
             let (up, cycle) = (steps(up), steps(up.saturating_add(down)));
-            let within = step.remainder(cycle);
-            let part = |count: &Tensor, of: f64| count.to_dtype(DType::F32) / of;
-            let height = within.le(up).select(&part(&within, up), &part(&(cycle - &within), cycle - up));
+            let position = step.remainder(cycle);
+            let part = |count: &Tensor, total: f64| count.to_dtype(DType::F32) / total;
+            let height = position.le(up).select(&part(&position, up), &part(&(cycle - &position), cycle - up));
             let scale = match self.mode {
                 CyclicMode::Triangular => height,
                 CyclicMode::Triangular2 => height * power(0.5, &(step / cycle)),

@@ -50,9 +50,9 @@ impl Schedule for Linear {
         let error = zero(&[("total_iters", total_iters)]).or_else(|| not_finite(&numbers));
         checked("Linear", error, || {
             let total = steps(total_iters);
-            let done = step.minimum(total);
+            let elapsed = step.minimum(total);
             let part = |count: Tensor| count.to_dtype(DType::F32) / total;
-            part(total - &done) * (lr * start_factor) + part(done) * (lr * end_factor)
+            part(total - &elapsed) * (lr * start_factor) + part(elapsed) * (lr * end_factor)
         })
     }
 }

@@ -125,19 +125,18 @@ fn zero(counts: &[(&str, u64)]) -> Option<String> {
     counts.iter().find(|(_, count)| *count == 0).map(|(name, _)| format!("{name} must be at least 1"))
 }
 
-/// A value on half a cosine wave: `from` if `done` is 0, `to` if `done` is `length`.
-fn half_wave(done: &Tensor, length: &Tensor, from: f64, to: f64) -> Tensor {
+/// A value on half a cosine wave: `from` if `elapsed` is 0, `to` if `elapsed` is `length`.
+fn half_wave(elapsed: &Tensor, length: &Tensor, from: f64, to: f64) -> Tensor {
     let share = |part: Tensor| part.to_dtype(DType::F32) / length.to_dtype(DType::F32);
-    cosine(share(length - done), share(done.clone()), from, to)
+    cosine(share(length - elapsed), share(elapsed.clone()), from, to)
 }
 
-/// PyTorch's `to + (from − to)/2·(1 + cos(π·done))` by half-angle formulas, where `left` is `1 −
-/// done`. As a sum of two terms it keeps its digits where it is small, which the other form does
-/// not in f32.
-fn cosine(left: Tensor, done: Tensor, from: f64, to: f64) -> Tensor {
+/// PyTorch's `to + (from − to)/2·(1 + cos(π·elapsed))` by half-angle formulas, where `left` is `1 − elapsed`. As a sum
+/// of two terms it keeps its digits where it is small, which the other form does not in f32.
+fn cosine(left: Tensor, elapsed: Tensor, from: f64, to: f64) -> Tensor {
     let share = |part: Tensor| {
         let s = (part * FRAC_PI_2).sin();
         &s * &s
     };
-    share(left) * from + share(done) * to
+    share(left) * from + share(elapsed) * to
 }

@@ -119,7 +119,7 @@ impl OneCycle {
     }
 
     /// A value that is `low` at the start, `high` at the peak and `end` at the end.
-    fn follow(&self, step: &Tensor, low: f64, high: f64, end: f64) -> Result<Tensor, Refusal> {
+    fn curve(&self, step: &Tensor, low: f64, high: f64, end: f64) -> Result<Tensor, Refusal> {
         if let Some(message) = self.check() {
             return Err(message.into());
         }
@@ -136,7 +136,7 @@ impl OneCycle {
         let mut start = 0.0;
         let mut pieces = vec![];
         for (until, from, to) in phases {
-            pieces.push((until, self.piece(&step, start, until, from, to)));
+            pieces.push((until, self.phase_value(&step, start, until, from, to)));
             start = until;
         }
         // Uses the first phase that has not ended; the last one never ends.
@@ -148,14 +148,14 @@ impl OneCycle {
     }
 
     /// The value between steps `start` and `end` on the curve from `from` to `to`.
-    fn piece(&self, step: &Tensor, start: f64, end: f64, from: f64, to: f64) -> Tensor {
+    fn phase_value(&self, step: &Tensor, start: f64, end: f64, from: f64, to: f64) -> Tensor {
         if end <= start {
             return Tensor::full(DType::F32, [], to);
         }
-        let (done, left) = ((step - start) / (end - start), (end - step) / (end - start));
+        let (elapsed, left) = ((step - start) / (end - start), (end - step) / (end - start));
         match self.anneal {
-            Anneal::Linear => left * from + done * to,
-            Anneal::Cos => cosine(left, done, from, to),
+            Anneal::Linear => left * from + elapsed * to,
+            Anneal::Cos => cosine(left, elapsed, from, to),
         }
     }
 }
@@ -164,7 +164,7 @@ impl Schedule for OneCycle {
     #[track_caller]
     fn value(&self, step: &Tensor) -> Tensor {
         let first = self.max_lr / self.div_factor;
-        NN.record("OneCycle", || self.follow(step, first, self.max_lr, first / self.final_div_factor))
+        NN.record("OneCycle", || self.curve(step, first, self.max_lr, first / self.final_div_factor))
     }
 }
 
@@ -179,6 +179,6 @@ pub struct OneCycleMomentum {
 impl Schedule for OneCycleMomentum {
     #[track_caller]
     fn value(&self, step: &Tensor) -> Tensor {
-        NN.record("OneCycle", || self.cycle.follow(step, self.max, self.base, self.max))
+        NN.record("OneCycle", || self.cycle.curve(step, self.max, self.base, self.max))
     }
 }

@@ -33,15 +33,15 @@ mod tests {
         let exponents = [0i32, 1, 2, 7, 100, 1000, 65_535, 1_000_000, 10_000_000];
         let k = Tensor::from_slice(&exponents, [exponents.len()]);
         for base in [1.0, 0.1, 0.5, 0.9, 0.99, 0.999, 0.999_99, 0.999_999_9, 1.0001] {
-            let found = power(base, &k).eval().unwrap().to_f64();
-            for (&k, found) in exponents.iter().zip(found) {
+            let actual = power(base, &k).eval().unwrap().to_f64();
+            for (&k, actual) in exponents.iter().zip(actual) {
                 let expected = base.powi(k);
                 if expected < 1e-36 {
-                    assert!(found < 1e-35, "{base}^{k}: {found:e}");
+                    assert!(actual < 1e-35, "{base}^{k}: {actual:e}");
                 } else if expected > 1e38 {
-                    assert_eq!(found, f64::INFINITY);
+                    assert_eq!(actual, f64::INFINITY);
                 } else {
-                    assert!((found / expected - 1.0).abs() < 1.5e-6, "{base}^{k}: {found:e}, not {expected:e}");
+                    assert!((actual / expected - 1.0).abs() < 1.5e-6, "{base}^{k}: {actual:e}, not {expected:e}");
                 }
             }
         }

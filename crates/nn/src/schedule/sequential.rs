@@ -47,8 +47,8 @@ impl Schedule for Sequential {
         checked("Sequential", error, || {
             let mut value = self.first.value(step);
             for (milestone, schedule) in &self.later {
-                let since = (step - steps(*milestone)).maximum(0.0);
-                value = step.ge(steps(*milestone)).select(&schedule.value(&since), &value);
+                let own_step = (step - steps(*milestone)).maximum(0.0);
+                value = step.ge(steps(*milestone)).select(&schedule.value(&own_step), &value);
             }
             value
         })

@@ -58,7 +58,7 @@ impl Schedule for CosineAnnealingWarmRestarts {
             // The cycles that a 31-bit counter can reach: each is at least twice as long as the
             // previous one.
             let (mut start, mut length) = (0u64, self.t_0);
-            let (mut begun, mut lasts) = (number(start), number(length));
+            let (mut cycle_start, mut cycle_length) = (number(start), number(length));
             loop {
                 start = start.saturating_add(length);
                 length = length.saturating_mul(self.t_mult);
@@ -66,10 +66,10 @@ impl Schedule for CosineAnnealingWarmRestarts {
                     break;
                 }
                 let reached = step.ge(steps(start));
-                begun = reached.select(&number(start), &begun);
-                lasts = reached.select(&number(length), &lasts);
+                cycle_start = reached.select(&number(start), &cycle_start);
+                cycle_length = reached.select(&number(length), &cycle_length);
             }
-            half_wave(&(step - begun), &lasts, self.lr, self.eta_min)
+            half_wave(&(step - cycle_start), &cycle_length, self.lr, self.eta_min)
         })
     }
 }

@@ -46,9 +46,9 @@ impl Schedule for Warmup {
                 return self.then.value(step);
             }
             let length = steps(self.steps);
-            let done = step.minimum(length);
+            let elapsed = step.minimum(length);
             let part = |count: Tensor| count.to_dtype(DType::F32) / length;
-            let factor = part(length - &done) * self.start_factor + part(done);
+            let factor = part(length - &elapsed) * self.start_factor + part(elapsed);
             self.then.value(&(step - length).maximum(0.0)) * factor
         })
     }

@@ -92,10 +92,10 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
 
 /// The tensors of a checkpoint, whatever parts they are stored in.
 fn checkpoint(path: &Path) -> Result<BTreeMap<String, Value>> {
-    let refuse = |why: String| Error::format(path, CHECKPOINT, why);
+    let refuse = |reason: String| Error::format(path, CHECKPOINT, reason);
     let opened = Arc::new(Checkpoint::open_folder(path).map_err(|e| refuse(e.to_string()))?);
     let value = |(name, entry)| {
-        let ty = type_of(entry).map_err(|why| refuse(format!("`{name}` {why}")))?;
+        let ty = type_of(entry).map_err(|reason| refuse(format!("`{name}` {reason}")))?;
         Ok((String::clone(name), Value::Saved(opened.clone(), name.clone(), ty)))
     };
     opened.manifest().tensors.iter().map(value).collect()

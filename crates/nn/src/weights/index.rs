@@ -39,7 +39,7 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     let Some(map) = json.get(WEIGHT_MAP).and_then(Json::as_object) else {
         return Err(refuse(format!("it has no table `{WEIGHT_MAP}`, with the file of each name")));
     };
-    let mut of: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut file_of: BTreeMap<&str, &str> = BTreeMap::new();
     for (name, file) in map {
         let Some(file) = file.as_str() else {
             return Err(refuse(format!("the file of `{name}` is {file}, not a file name")));
@@ -48,21 +48,23 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
         if !matches!(Path::new(file).components().collect::<Vec<_>>()[..], [Component::Normal(_)]) {
             return Err(refuse(format!("`{name}` refers to `{file}`, which is not a file next to the index")));
         }
-        of.insert(name, file);
+        file_of.insert(name, file);
     }
     let mut values = BTreeMap::new();
-    for shard in of.values().copied().collect::<BTreeSet<_>>() {
+    for shard in file_of.values().copied().collect::<BTreeSet<_>>() {
         let shard_path = path.with_file_name(shard);
         if !shard_path.is_file() {
             let message = format!("it names `{shard}`, which is not next to it; was every part downloaded?");
             return Err(refuse(message));
         }
-        let mut found = file::read_shard(&shard_path)?;
-        if let Some((name, _)) = of.iter().find(|(name, file)| **file == shard && !found.contains_key(**name)) {
+        let mut shard_values = file::read_shard(&shard_path)?;
+        if let Some((name, _)) =
+            file_of.iter().find(|(name, file)| **file == shard && !shard_values.contains_key(**name))
+        {
             return Err(refuse(format!("it lists `{name}` in `{shard}`, which does not contain it")));
         }
-        found.retain(|name, _| of.get(name.as_str()).is_none_or(|file| *file == shard));
-        values.append(&mut found);
+        shard_values.retain(|name, _| file_of.get(name.as_str()).is_none_or(|file| *file == shard));
+        values.append(&mut shard_values);
     }
     Ok(values)
 }

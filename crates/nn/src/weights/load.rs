@@ -50,16 +50,16 @@ pub fn load_weights<M: Module + ?Sized>(
 pub(super) fn load<M: Module + ?Sized>(values: &StateDict, module: &M, strictness: Strictness) -> Result<LoadReport> {
     let mut report = LoadReport::default();
     let mut fitting: Vec<(Variable, String)> = vec![];
-    let mut known = BTreeSet::new();
+    let mut known_names = BTreeSet::new();
     for (names, variable) in cells(module) {
-        known.extend(names.iter().cloned());
+        known_names.extend(names.iter().cloned());
         let name = &names[0];
-        let mut there = names.iter().filter_map(|name| Some((name, values.ty(name)?)));
-        let Some((first, found)) = there.next() else {
+        let mut candidates = names.iter().filter_map(|name| Some((name, values.ty(name)?)));
+        let Some((first, found)) = candidates.next() else {
             report.missing.push(name.clone());
             continue;
         };
-        for (other, ty) in there {
+        for (other, ty) in candidates {
             let same = ty == found && same_bytes(values, first, other)?;
             if !same {
                 report.conflicting.push(Conflict { name: first.clone(), other: other.clone() });
@@ -76,7 +76,8 @@ pub(super) fn load<M: Module + ?Sized>(values: &StateDict, module: &M, strictnes
         report.loaded.push(name.clone());
         fitting.push((variable, first.clone()));
     }
-    report.unexpected = values.iter().map(|(name, _)| name.to_owned()).filter(|name| !known.contains(name)).collect();
+    report.unexpected =
+        values.iter().map(|(name, _)| name.to_owned()).filter(|name| !known_names.contains(name)).collect();
     if strictness == Strictness::Strict && !report.is_complete() {
         report.loaded.clear();
         report.converted.clear();
@@ -95,20 +96,20 @@ pub(super) fn load<M: Module + ?Sized>(values: &StateDict, module: &M, strictnes
     Ok(report)
 }
 
-fn same_bytes(values: &StateDict, one: &str, other: &str) -> Result<bool> {
-    let (one, other) = (values.get(one)?, values.get(other)?);
-    Ok(one.as_deref().map(Literal::bytes) == other.as_deref().map(Literal::bytes))
+fn same_bytes(values: &StateDict, first: &str, second: &str) -> Result<bool> {
+    let (first, second) = (values.get(first)?, values.get(second)?);
+    Ok(first.as_deref().map(Literal::bytes) == second.as_deref().map(Literal::bytes))
 }
 
-fn fits(expected: &TensorType, found: &TensorType) -> bool {
-    let convertible = expected.dtype.is_float() && found.dtype.is_float();
-    expected.shape == found.shape && (expected.dtype == found.dtype || convertible)
+fn fits(expected: &TensorType, actual: &TensorType) -> bool {
+    let convertible = expected.dtype.is_float() && actual.dtype.is_float();
+    expected.shape == actual.shape && (expected.dtype == actual.dtype || convertible)
 }
 
 /// The cell of each parameter and buffer, once, with all its names.
 fn cells<M: Module + ?Sized>(module: &M) -> Vec<(Vec<String>, Variable)> {
     let mut cells: Vec<(Vec<String>, Variable)> = vec![];
-    let mut note = |name: &str, variable: &Variable| match cells.iter_mut().find(|(_, seen)| seen.is(variable)) {
+    let mut note = |name: &str, variable: &Variable| match cells.iter_mut().find(|(_, known)| known.is(variable)) {
         Some((names, _)) => names.push(name.into()),
         None => cells.push((vec![name.into()], variable.clone())),
     };

@@ -77,9 +77,9 @@ impl LoadReport {
 
     /// One line for each kind of mismatch that occurs, each starting on a new line.
     pub(crate) fn describe_mismatches(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (what, names) in [("missing in the file", &self.missing), ("not part of the model", &self.unexpected)] {
+        for (problem, names) in [("missing in the file", &self.missing), ("not part of the model", &self.unexpected)] {
             if !names.is_empty() {
-                write!(f, "\n  {what}: {}", names.join(", "))?;
+                write!(f, "\n  {problem}: {}", names.join(", "))?;
             }
         }
         for mismatch in &self.mismatched {

@@ -105,11 +105,11 @@ impl<'a> Values<'a> {
     fn in_files(values: &'a StateDict) -> Values<'a> {
         let types: Vec<_> = values.iter().map(|(name, ty)| (name.to_owned(), ty)).collect();
         let names: Vec<String> = types.iter().map(|(name, _)| name.clone()).collect();
-        let one = move |&i: &usize| {
+        let read = move |&i: &usize| {
             let value = values.get(&names[i])?;
             value.ok_or_else(|| Error::format(values.path(), "file", format!("it has no `{}`", names[i])))
         };
-        Values { types, read: Box::new(move |group| group.iter().map(&one).collect()) }
+        Values { types, read: Box::new(move |group| group.iter().map(&read).collect()) }
     }
 
     /// The values of a model.
@@ -125,8 +125,8 @@ impl<'a> Values<'a> {
         let read = move |group: &[usize]| {
             let tensors: Vec<&Tensor> = group.iter().map(|&i| &values[i].1).collect();
             // Values in host memory need no device.
-            let given: Option<Vec<Literal>> = tensors.iter().map(|tensor| tensor.literal()).collect();
-            let literals = given.map_or_else(|| Runtime::global()?.eval_many(&tensors), Ok)?;
+            let known_values: Option<Vec<Literal>> = tensors.iter().map(|tensor| tensor.literal()).collect();
+            let literals = known_values.map_or_else(|| Runtime::global()?.eval_many(&tensors), Ok)?;
             Ok(literals.into_iter().map(Arc::new).collect())
         };
         Ok(Values { types, read: Box::new(read) })

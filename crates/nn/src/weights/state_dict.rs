@@ -126,18 +126,18 @@ impl StateDict {
         self.renamed(Location::caller(), f)
     }
 
-    /// Swaps the two axes of the values whose names `which` selects. For example, GPT-2's
+    /// Swaps the two axes of the values whose names `is_swapped` selects. For example, GPT-2's
     /// `c_attn.weight`, `c_proj.weight` and `c_fc.weight` are `[in, out]`, those of a
     /// [`Linear`](crate::Linear) `[out, in]`.
     ///
     /// # Errors
     /// A selected value does not have two axes; no value is selected.
     #[track_caller]
-    pub fn transpose(&self, mut which: impl FnMut(&str) -> bool) -> Result<StateDict> {
+    pub fn transpose(&self, mut is_swapped: impl FnMut(&str) -> bool) -> Result<StateDict> {
         let location = Location::caller();
         let mut swapped = self.clone();
         let mut picked = 0;
-        for (name, entry) in swapped.entries.iter_mut().filter(|(name, _)| which(name)) {
+        for (name, entry) in swapped.entries.iter_mut().filter(|(name, _)| is_swapped(name)) {
             if entry.ty().shape.rank() != 2 {
                 let message = format!("transpose: `{name}` is {}, which does not have two axes", entry.ty());
                 return Err(Error::usage(message, location));
@@ -231,8 +231,8 @@ impl Entry {
                 let mut swapped = Vec::with_capacity(bytes.len());
                 for column in 0..columns {
                     for row in 0..rows {
-                        let at = (row * columns + column) * size;
-                        swapped.extend_from_slice(&bytes[at..at + size]);
+                        let start = (row * columns + column) * size;
+                        swapped.extend_from_slice(&bytes[start..start + size]);
                     }
                 }
                 Ok(Arc::new(Literal::from_bytes(self.ty(), &swapped)?))

@@ -1,4 +1,5 @@
-//! What is done to batches on the device: that the values are right, that the key alone decides them, that gradients flow.
+//! What is done to batches on the device: that the values are right, that the key alone decides them, that gradients
+//! flow.
 
 use fulmen_nn::augment::{
     CutMix, IMAGENET_MEAN, IMAGENET_STD, MixUp, MixUpOrCutMix, Mixed, RandomErasing, normalize, random_horizontal_flip,
@@ -12,7 +13,7 @@ const N: usize = 8;
 const CLASSES: usize = 3;
 const LABELS: [i32; N] = [0, 2, 1, 1, 2, 0, 2, 1];
 
-/// A value for each channel of each pixel of each picture, all different from their neighbours'.
+/// A value for each channel of each pixel of each picture, different from its neighbors.
 fn levels(shape: [usize; 4]) -> Vec<u8> {
     (0..shape.iter().product::<usize>()).map(|i| ((i * 2_654_435_761) >> 9) as u8).collect()
 }
@@ -25,7 +26,7 @@ fn values(tensor: &Tensor) -> Vec<f64> {
     tensor.eval().unwrap().to_f64()
 }
 
-/// A program of a key, compiled once and run for many keys.
+/// Compiles a function of a key once, and runs it for many keys.
 fn for_keys(count: u32, f: impl Fn(&Tensor) -> Vec<Tensor>) -> Vec<Vec<Vec<f64>>> {
     let runtime = Runtime::global().unwrap();
     let function = Function::trace("of_a_key", &[TensorType::new(DType::U32, [2])], |x| f(&x[0]));
@@ -55,7 +56,7 @@ fn close(a: f64, b: f64) -> bool {
     (a - b).abs() <= 2e-6 * (1.0 + b.abs())
 }
 
-/// The targets are those of each row and of its partner in the parts that `lambda` says.
+/// Checks that the targets of each row and of its partner are mixed by `lambda`.
 fn check_targets(targets: &[f64], lambda: f64, partner: impl Fn(usize) -> usize, rows: usize) {
     for row in 0..rows {
         let (own, other) = (one_hot(row), one_hot(partner(row)));
@@ -71,11 +72,11 @@ fn normalized_levels_are_torchvisions() {
     // All levels, in three channels.
     let all: Vec<u8> = (0..3).flat_map(|_| 0..=255).collect();
     let images = Tensor::from_slice(&all, [3, 16, 16]);
-    let ours = values(&normalize(&images, &IMAGENET_MEAN, &IMAGENET_STD));
+    let actual = values(&normalize(&images, &IMAGENET_MEAN, &IMAGENET_STD));
     for channel in 0..3 {
         for level in 0..256 {
             let expected = (level as f64 / 255.0 - IMAGENET_MEAN[channel]) / IMAGENET_STD[channel];
-            assert!((ours[256 * channel + level] - expected).abs() < 1e-6, "level {level} of channel {channel}");
+            assert!((actual[256 * channel + level] - expected).abs() < 1e-6, "level {level} of channel {channel}");
         }
     }
     let faults = [
@@ -106,12 +107,12 @@ fn mixup_blends_each_picture_with_the_one_before_it() {
     let mut lambdas = vec![];
     for results in &mixed {
         let lambda = results[2][0];
-        for (place, &found) in results[0].iter().enumerate() {
-            let other = images[(place + images.len() - size) % images.len()];
-            assert!(close(found, lambda * images[place] + (1.0 - lambda) * other), "place {place}");
+        for (index, &actual) in results[0].iter().enumerate() {
+            let other = images[(index + images.len() - size) % images.len()];
+            assert!(close(actual, lambda * images[index] + (1.0 - lambda) * other), "place {index}");
         }
         check_targets(&results[1], lambda, |row| (row + N - 1) % N, N);
-        // Probabilities that say the same give the same.
+        // Labels as probabilities give the same results.
         assert_eq!(results[..3], results[3..]);
         lambdas.push(lambda);
     }
@@ -128,13 +129,13 @@ fn cutmix_puts_one_rectangle_into_all_pictures() {
     let plane = height * width;
     let mut areas = std::collections::BTreeSet::new();
     for results in for_keys(60, |key| three(CutMix::new(CLASSES).apply(key, &images(), &labels()))) {
-        let partner = |place: usize| (place + levels.len() - 2 * plane) % levels.len();
+        let partner = |index: usize| (index + levels.len() - 2 * plane) % levels.len();
         let replaced: Vec<bool> = (0..plane)
-            .map(|at| {
-                let places = (0..2 * N).map(|channel| channel * plane + at);
+            .map(|pixel| {
+                let indices = (0..2 * N).map(|channel| channel * plane + pixel);
                 let (own, other): (Vec<bool>, Vec<bool>) =
-                    places.map(|p| (results[0][p] == levels[p], results[0][p] == levels[partner(p)])).unzip();
-                assert!(own.iter().all(|own| *own) || other.iter().all(|other| *other), "pixel {at}");
+                    indices.map(|p| (results[0][p] == levels[p], results[0][p] == levels[partner(p)])).unzip();
+                assert!(own.iter().all(|own| *own) || other.iter().all(|other| *other), "pixel {pixel}");
                 !own.iter().all(|own| *own)
             })
             .collect();
@@ -158,17 +159,17 @@ fn one_of_the_two_is_as_likely_as_the_other() {
     let batches = for_keys(60, |key| three(MixUpOrCutMix::new(CLASSES).apply(key, &floats(shape), &labels())));
     for results in &batches {
         let lambda = results[2][0];
-        let other = |place: usize| images[(place + images.len() - 16) % images.len()];
+        let other = |index: usize| images[(index + images.len() - 16) % images.len()];
         let blended = (0..images.len()).all(|p| close(results[0][p], lambda * images[p] + (1.0 - lambda) * other(p)));
         let cut = (0..images.len()).all(|p| close(results[0][p], images[p]) || close(results[0][p], other(p)));
         assert!(blended || cut);
         cuts += usize::from(cut && !blended);
         check_targets(&results[1], lambda, |row| (row + N - 1) % N, N);
     }
-    // Some rectangles are empty, and look like a blend with nothing.
+    // Some rectangles are empty, so those batches do not count as cut.
     assert!((12..=42).contains(&cuts), "{cuts} of 60");
 
-    // With a probability of 0 nothing is mixed, by any of them.
+    // With probability 0, none of them mixes anything.
     for results in for_keys(3, |key| {
         let (images, labels) = (floats(shape), labels());
         [
@@ -189,7 +190,7 @@ fn one_of_the_two_is_as_likely_as_the_other() {
 fn no_real_picture_is_mixed_with_padding() {
     let shape = [N, 1, 2, 2];
     let real = 5;
-    // What padding holds must not be seen: it is far away from all real levels.
+    // The values of padding are far from all real levels, so that any mixing with padding shows.
     let mut levels: Vec<f32> = levels(shape).into_iter().map(f32::from).collect();
     levels[4 * real..].fill(1e6);
     let images = || Tensor::from_slice(&levels, shape);
@@ -205,14 +206,14 @@ fn no_real_picture_is_mixed_with_padding() {
         for (kind, number) in results.chunks(3).zip(0..) {
             let lambda = kind[2][0];
             check_targets(&kind[1], lambda, partner, real);
-            for place in 0..4 * real {
-                let (own, other) = (f64::from(levels[place]), f64::from(levels[4 * partner(place / 4) + place % 4]));
-                let found = kind[0][place];
+            for index in 0..4 * real {
+                let (own, other) = (f64::from(levels[index]), f64::from(levels[4 * partner(index / 4) + index % 4]));
+                let actual = kind[0][index];
                 let right = match number {
-                    0 => (found - (lambda * own + (1.0 - lambda) * other)).abs() < 1e-3,
-                    _ => found == own || found == other,
+                    0 => (actual - (lambda * own + (1.0 - lambda) * other)).abs() < 1e-3,
+                    _ => actual == own || actual == other,
                 };
-                assert!(right, "kind {number}, place {place}: {found} of {own} and {other}");
+                assert!(right, "kind {number}, place {index}: {actual} of {own} and {other}");
             }
         }
     }
@@ -222,7 +223,7 @@ fn no_real_picture_is_mixed_with_padding() {
 fn flips_and_erasing_are_done_to_each_picture_by_itself() {
     let shape = [64, 2, 5, 8];
     let images = values(&floats(shape));
-    let plane = |of: &[f64], picture: usize, channel: usize| of[(picture * 2 + channel) * 40..][..40].to_vec();
+    let plane = |images: &[f64], picture: usize, channel: usize| images[(picture * 2 + channel) * 40..][..40].to_vec();
     let results = for_keys(3, |key| {
         vec![
             random_horizontal_flip(key, &floats(shape), 0.5),
@@ -248,23 +249,27 @@ fn flips_and_erasing_are_done_to_each_picture_by_itself() {
             assert_eq!(all[0], all[1]);
             flipped += usize::from(all[0]);
 
-            // A rectangle of -7 in both channels, the rest as it was.
-            let gone: Vec<usize> = (0..40).filter(|&at| plane(&result[2], picture, 0)[at] == -7.0).collect();
+            // A rectangle of -7 in both channels; the other pixels are unchanged.
+            let erased_pixels: Vec<usize> =
+                (0..40).filter(|&index| plane(&result[2], picture, 0)[index] == -7.0).collect();
             for channel in 0..2 {
                 let (before, after) = (plane(&images, picture, channel), plane(&result[2], picture, channel));
-                assert!((0..40).all(|at| after[at] == if gone.contains(&at) { -7.0 } else { before[at] }));
+                assert!(
+                    (0..40)
+                        .all(|index| after[index] == if erased_pixels.contains(&index) { -7.0 } else { before[index] })
+                );
             }
-            if let (Some(first), Some(last)) = (gone.first(), gone.last()) {
-                assert_eq!(gone.len(), (last / 8 - first / 8 + 1) * (last % 8 - first % 8 + 1), "a rectangle");
+            if let (Some(first), Some(last)) = (erased_pixels.first(), erased_pixels.last()) {
+                assert_eq!(erased_pixels.len(), (last / 8 - first / 8 + 1) * (last % 8 - first % 8 + 1), "a rectangle");
                 erased += 1;
             }
-            // 0.3 of 40 is 12, a square of 3.46 by 3.46.
+            // 0.3 of 40 pixels is 12, a square with sides of 3.46, rounded to 3.
             let (before, after) = (plane(&images, picture, 1), plane(&result[3], picture, 1));
-            assert_eq!((0..40).filter(|&at| before[at] != after[at]).count(), 9);
+            assert_eq!((0..40).filter(|&index| before[index] != after[index]).count(), 9);
         }
     }
     assert!((70..=122).contains(&flipped), "{flipped} of 192");
-    // Of 0.02 and more of 40 pixels some round to none.
+    // Areas from 0.02 of 40 pixels on: some round to no pixel.
     assert!((110..=160).contains(&erased), "{erased} of 192");
 }
 
@@ -303,7 +308,8 @@ fn wrong_calls_are_poisoned_with_the_reason() {
 const IMAGES: [usize; 4] = [N, 3, 4, 4];
 const PIXELS: usize = 48;
 
-/// A step of a linear model on normalized, mixed pictures: the loss, the weights' gradient, the pictures' and lambda.
+/// A step of a linear model on normalized, mixed pictures: the loss, the gradient of the weights, the pictures, and
+/// lambda.
 fn step(x: &[Tensor]) -> Vec<Tensor> {
     let [key, images, labels, mask, weights] = x else { panic!("five inputs") };
     let images = normalize(images, &IMAGENET_MEAN, &IMAGENET_STD);
@@ -338,11 +344,11 @@ fn run_step(devices: usize) -> Vec<Vec<f64>> {
         function = function.shard_parameter(batch, rows.clone());
     }
     let compiled = runtime.compile(&function).unwrap();
-    let place = |(i, literal): (usize, &Literal)| {
+    let to_array = |(i, literal): (usize, &Literal)| {
         let sharding = if (1..4).contains(&i) { rows.clone() } else { Sharding::replicated() };
         runtime.to_devices(literal, &sharding).unwrap()
     };
-    let arrays: Vec<_> = inputs.iter().enumerate().map(place).collect();
+    let arrays: Vec<_> = inputs.iter().enumerate().map(to_array).collect();
     let outputs = compiled.call(arrays.iter().map(Argument::Borrow).collect()).unwrap();
     let literals = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
     literals.iter().map(Literal::to_f64).collect()

@@ -1,4 +1,4 @@
-//! The dropouts: what they drop together, and what they keep of mean and variance.
+//! Dropout: which elements are dropped together, and the mean and variance of the result.
 
 use crate::common::{assert_close, fault, values};
 use fulmen_nn::{AlphaDropout, DropPath, Dropout1d, Dropout2d, Dropout3d, Forward, Module, Rrelu};
@@ -8,31 +8,32 @@ fn ones(shape: &[usize]) -> Tensor {
     Tensor::ones(DType::F32, shape)
 }
 
-/// The share of groups of `size` elements that are dropped; each is dropped or kept as a whole, and kept ones are `kept`.
+/// The share of groups of `size` elements that are dropped; each is dropped or kept as a whole, and kept ones are
+/// `scaled`.
 #[track_caller]
-fn dropped(layer: &dyn Forward, shape: &[usize], size: usize, kept: f64) -> f64 {
+fn dropped(layer: &dyn Forward, shape: &[usize], size: usize, scaled: f64) -> f64 {
     layer.set_random_key(&random::key(3));
     let all = values(&layer.forward(&ones(shape)));
     let groups: Vec<&[f64]> = all.chunks(size).collect();
     let share = groups.iter().filter(|group| group[0] == 0.0).count() as f64 / groups.len() as f64;
     for group in groups {
         assert!(group.iter().all(|x| x == &group[0]), "{group:?} is torn");
-        assert!(group[0] == 0.0 || (group[0] - kept).abs() < 1e-6, "{group:?}");
+        assert!(group[0] == 0.0 || (group[0] - scaled).abs() < 1e-6, "{group:?}");
     }
     share
 }
 
 #[test]
 fn whole_channels_and_whole_samples_are_dropped() {
-    let near = |share: f64| assert!((share - 0.25).abs() < 0.06, "{share}");
-    near(dropped(&Dropout1d::new(0.25), &[20, 50, 3], 3, 4.0 / 3.0));
-    near(dropped(&Dropout1d::new(0.25), &[1000, 3], 3, 4.0 / 3.0));
-    near(dropped(&Dropout2d::new(0.25), &[20, 50, 2, 3], 6, 4.0 / 3.0));
-    near(dropped(&Dropout2d::new(0.25), &[20, 50, 3], 3, 4.0 / 3.0));
-    near(dropped(&Dropout3d::new(0.25), &[20, 50, 2, 1, 2], 4, 4.0 / 3.0));
-    near(dropped(&Dropout3d::new(0.25), &[1000, 2, 1, 2], 4, 4.0 / 3.0));
-    near(dropped(&DropPath::new(0.25), &[1000, 2, 3], 6, 4.0 / 3.0));
-    near(dropped(&DropPath::new(0.25).scale_by_keep(false), &[1000, 2, 3], 6, 1.0));
+    let check = |share: f64| assert!((share - 0.25).abs() < 0.06, "{share}");
+    check(dropped(&Dropout1d::new(0.25), &[20, 50, 3], 3, 4.0 / 3.0));
+    check(dropped(&Dropout1d::new(0.25), &[1000, 3], 3, 4.0 / 3.0));
+    check(dropped(&Dropout2d::new(0.25), &[20, 50, 2, 3], 6, 4.0 / 3.0));
+    check(dropped(&Dropout2d::new(0.25), &[20, 50, 3], 3, 4.0 / 3.0));
+    check(dropped(&Dropout3d::new(0.25), &[20, 50, 2, 1, 2], 4, 4.0 / 3.0));
+    check(dropped(&Dropout3d::new(0.25), &[1000, 2, 1, 2], 4, 4.0 / 3.0));
+    check(dropped(&DropPath::new(0.25), &[1000, 2, 3], 6, 4.0 / 3.0));
+    check(dropped(&DropPath::new(0.25).scale_by_keep(false), &[1000, 2, 3], 6, 1.0));
     assert!(fault(&Dropout1d::new(0.5).forward(&ones(&[4]))).contains("is not [batch, channels, length]"));
     assert!(fault(&Dropout2d::new(0.5).forward(&ones(&[4, 4]))).contains("height, width"));
     assert!(fault(&DropPath::new(1.5).forward(&ones(&[4, 4]))).contains("between 0 and 1"));
@@ -42,12 +43,12 @@ fn whole_channels_and_whole_samples_are_dropped() {
 fn alpha_dropout_replaces_and_shifts_as_pytorchs() {
     let layer = AlphaDropout::new(0.3);
     layer.set_random_key(&random::key(3));
-    let found = values(&layer.forward(&(ones(&[1000]) * 2.0)));
-    // The two values that torch.nn.functional.alpha_dropout(torch.full((1000,), 2.0), 0.3, True) has.
+    let actual = values(&layer.forward(&(ones(&[1000]) * 2.0)));
+    // The two values in the result of torch.nn.functional.alpha_dropout(torch.full((1000,), 2.0), 0.3, True).
     let (kept, dropped) =
-        (found.iter().cloned().fold(f64::MIN, f64::max), found.iter().cloned().fold(f64::MAX, f64::min));
+        (actual.iter().cloned().fold(f64::MIN, f64::max), actual.iter().cloned().fold(f64::MAX, f64::min));
     assert_close(&[kept, dropped], &[2.1759973, -1.0595483], 1e-6, 0.0, "alpha dropout");
-    assert!(found.iter().all(|&x| x == kept || x == dropped));
+    assert!(actual.iter().all(|&x| x == kept || x == dropped));
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Generation with a cache of keys and values: token by token it gives what the whole sequence gives at once, by one
-//! program that is compiled once.
+//! Generation with a cache of keys and values: token by token, it gives the same results as the whole sequence at once,
+//! with a single program that is compiled once.
 
-use crate::common::{assert_close, fault, settle, values};
+use crate::common::{assert_close, fault, set_simple_values, values};
 use fulmen_nn::attention::{Attention, KeyValueCache, RotaryEmbedding};
 use fulmen_nn::{
     Embedding, LayerNorm, Linear, Module, MultiheadAttention, RmsNorm, TransformerEncoder, TransformerEncoderLayer,
@@ -17,7 +17,7 @@ const WIDTH: usize = 6;
 const MAX_LEN: usize = 12;
 const BATCH: usize = 2;
 
-/// A block of Llama's kind.
+/// A block as in Llama.
 #[derive(Module)]
 struct Block {
     input_layernorm: RmsNorm,
@@ -47,7 +47,7 @@ impl Block {
         }
     }
 
-    /// With the cache the next tokens, without it all.
+    /// The next tokens with a cache, all tokens without one.
     fn forward(&self, x: &Tensor, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
         let rope = RotaryEmbedding::new(WIDTH);
         let h = self.input_layernorm.forward(x);
@@ -89,7 +89,7 @@ impl Model {
             layers: (0..2).map(|_| Block::new(16)).collect(),
             lm_head: Linear::new(16, 17).bias(false),
         };
-        settle(&model);
+        set_simple_values(&model);
         model
     }
 
@@ -108,7 +108,7 @@ impl Model {
         self.layers.iter().map(|_| KeyValueCache::new(DType::F32, BATCH, KEY_HEADS, MAX_LEN, WIDTH)).collect()
     }
 
-    /// The program of `count` tokens: they and the caches in, logits and caches out.
+    /// A program for `count` tokens: takes the tokens and the caches, and returns logits and caches.
     fn step(&self, count: usize) -> Function {
         let mut types = vec![TensorType::new(DType::I32, [BATCH, count])];
         types.extend(self.caches().iter().flat_map(|cache| cache.types()));
@@ -133,7 +133,7 @@ fn columns(all: &[i32], from: usize, to: usize) -> Vec<i32> {
 fn token_by_token_is_the_whole_sequence_by_one_program() {
     let model = Model::new();
     let tokens: Vec<i32> = (0..(BATCH * MAX_LEN) as i32).map(|i| (i * 7 + i * i) % 17).collect();
-    // A runtime of its own, whose count of compilations no other test touches.
+    // A separate runtime, so that other tests do not change its count of compilations.
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
     let whole = model.forward(&Tensor::from_slice(&tokens, [BATCH, MAX_LEN]), None).0;
     let whole = values(&whole);
@@ -155,11 +155,11 @@ fn token_by_token_is_the_whole_sequence_by_one_program() {
         assert_close(&logits, &expected, 1e-4, 1e-5, &format!("logits from {from}"));
         from += count;
     }
-    // What there is to compile was compiled before the first token.
+    // Everything was compiled before the first token.
     assert_eq!(runtime.metrics().value("UncachedCompile"), compiled);
     assert_eq!(compiled, 3, "prompt, token, empty caches");
 
-    // One more than there is room for.
+    // One token more than the cache has room for.
     let next = runtime.to_device(&Literal::from_slice(&[0i32; BATCH], [BATCH, 1]).unwrap()).unwrap();
     let arguments = [Argument::Borrow(&next)].into_iter().chain(state.into_iter().map(Argument::Donate)).collect();
     let outputs = token.call(arguments).unwrap().arrays;
@@ -170,7 +170,7 @@ fn token_by_token_is_the_whole_sequence_by_one_program() {
 #[test]
 fn multihead_attention_with_a_cache_is_causal_attention() {
     let layer = MultiheadAttention::new(8, 2);
-    settle(&layer);
+    set_simple_values(&layer);
     let x = random::normal(&random::key(0), DType::F32, [2, 6, 8]);
     let whole = values(&layer.forward(&x, &x, &x, &Attention::new().causal(true)));
     let mut cache = KeyValueCache::new(DType::F32, 2, 2, 10, 4);
@@ -190,7 +190,7 @@ fn a_transformer_with_caches_is_the_causal_one() {
     for norm_first in [false, true] {
         let layer = || TransformerEncoderLayer::new(8, 2).dim_feedforward(12).dropout(0.0).norm_first(norm_first);
         let model = TransformerEncoder::new(2, layer).norm(LayerNorm::new([8]));
-        settle(&model);
+        set_simple_values(&model);
         let x = random::normal(&random::key(0), DType::F32, [1, 4, 8]);
         let whole = model.forward(&x, &Attention::new().causal(true));
         let caches = vec![KeyValueCache::new(DType::F32, 1, 2, 5, 4); 2];
@@ -202,13 +202,13 @@ fn a_transformer_with_caches_is_the_causal_one() {
     }
 }
 
-/// The whole generation as one program: the caches are what a loop carries.
+/// The whole generation as one program: a loop carries the caches.
 #[test]
 fn a_loop_on_the_device_can_carry_the_cache() {
     let layer = MultiheadAttention::new(8, 2);
-    settle(&layer);
+    set_simple_values(&layer);
     let first = random::normal(&random::key(0), DType::F32, [1, 1, 8]);
-    // The next token is what the layer makes of the last.
+    // The next token is the layer's output for the last one.
     let mut all = first.clone();
     for _ in 0..4 {
         let y = layer.forward(&all, &all, &all, &Attention::new().causal(true));

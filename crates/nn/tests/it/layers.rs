@@ -1,4 +1,4 @@
-//! What the layers refuse, and what PyTorch's reference values do not show.
+//! Layers: the inputs that they reject, and properties that PyTorch's reference values do not show.
 
 use crate::common::{assert_close, fault, values};
 use fulmen_nn::loss::{CrossEntropyLoss, Reduction, cross_entropy, mse_loss};
@@ -12,7 +12,7 @@ fn zeros(shape: &[usize]) -> Tensor {
     Tensor::zeros(DType::F32, shape)
 }
 
-/// Some numbers without a pattern that a sum would hide.
+/// Numbers so irregular that an error does not cancel out in a sum.
 fn numbers(shape: &[usize]) -> Tensor {
     let n = shape.iter().product::<usize>();
     let all: Vec<f32> = (0..n).map(|i| ((i * 37 % 101) as f32 - 50.0) / 23.0).collect();
@@ -57,7 +57,7 @@ fn settings_without_sense_are_poisoned_and_never_panic() {
     for p in [-0.1, 1.5, f64::NAN] {
         assert!(fault(&Dropout::new(p).forward(&x)).contains("between 0 and 1"));
     }
-    // Layers without inputs begin with something, too.
+    // Layers without inputs are initialized too.
     let empty = Linear::new(0, 2);
     empty.initialize(0);
     assert_eq!(values(&empty.forward(&zeros(&[1, 0]))), [0.0, 0.0]);
@@ -123,7 +123,7 @@ fn dropout_keeps_the_expected_share_and_scales_it() {
 fn batch_norm_of_half_precision_keeps_f32_statistics() {
     let bn = BatchNorm2d::new(1);
     bn.initialize(0);
-    // 300 + 1/64 is not a bf16; the mean of these is not either.
+    // bf16 cannot represent 300 + 1/64, nor the mean of these numbers.
     let x = Tensor::from_slice(&[300.0f32, 302.0, 304.0, 300.0], [4, 1, 1, 1]).to_dtype(DType::Bf16);
     let y = bn.forward(&x);
     assert_eq!(y.dtype(), DType::Bf16);
@@ -188,9 +188,9 @@ fn ignored_samples_count_neither_above_nor_below_the_line() {
 fn classes_may_stand_on_any_axis() {
     let logits = numbers(&[2, 5, 3]);
     let target = Tensor::from_slice(&[0i32, 1, 2, 3, 4, 0], [2, 3]);
-    let there = CrossEntropyLoss::new().class_axis(1).reduction(Reduction::None).forward(&logits, &target);
+    let on_axis = CrossEntropyLoss::new().class_axis(1).reduction(Reduction::None).forward(&logits, &target);
     let last = cross_entropy(&logits.transpose(1, 2), &target, Reduction::None);
-    assert_eq!(values(&there), values(&last));
+    assert_eq!(values(&on_axis), values(&last));
 }
 
 #[test]
@@ -217,16 +217,16 @@ fn accuracy_counts_what_is_right() {
     assert_eq!(values(&right), [1.0, 0.0, 0.0]);
 }
 
-/// The whole of a small network against finite differences in f64.
+/// Compares the gradients of a small network with finite differences in f64.
 #[test]
 fn gradients_through_a_network_agree_with_finite_differences() {
     let weight = |shape: &[usize], i: usize| (numbers(shape) * (0.3 + i as f64 * 0.1)).to_dtype(DType::F64);
     let x = numbers(&[3, 2, 5, 5]).to_dtype(DType::F64);
     let target = Tensor::from_slice(&[0i32, 2, 1], [3]);
     let loss = |p: &[Tensor]| {
-        let how = fulmen_tensor::Convolution::new(2).padding([(1, 1), (1, 1)]).stride([2, 2]);
+        let convolution = fulmen_tensor::Convolution::new(2).padding([(1, 1), (1, 1)]).stride([2, 2]);
         let bn = BatchNorm2d::new(4).affine(false);
-        let h = bn.forward(&x.convolution(&p[0], &how));
+        let h = bn.forward(&x.convolution(&p[0], &convolution));
         let h = activation::elu(&activation::gelu(&h), 1.0);
         let h = AvgPool2d::new(3).stride(1).padding(1).count_include_pad(false).forward(&h).flatten(1, -1);
         let logits = activation::softplus(&h.matmul(&p[1]), 2.0, 20.0);
@@ -239,9 +239,9 @@ fn gradients_through_a_network_agree_with_finite_differences() {
         let gradient = values(gradient);
         let shape = parameters[i].shape().clone();
         for element in [0, 7, 31, 50] {
-            let mut at = vec![0.0f64; shape.num_elements()];
-            at[element] = 1e-6;
-            let nudge = Tensor::from_slice(&at, &shape);
+            let mut offsets = vec![0.0f64; shape.num_elements()];
+            offsets[element] = 1e-6;
+            let nudge = Tensor::from_slice(&offsets, &shape);
             let moved = |sign: f64| {
                 let mut p = parameters.clone();
                 p[i] = &p[i] + &nudge * sign;
@@ -337,7 +337,7 @@ fn an_embedding_begins_normal_and_its_padding_with_zeros() {
     assert_eq!(weight[150..200], [0.0; 50]);
     let variance = weight.iter().map(|w| w * w).sum::<f64>() / (199.0 * 50.0);
     assert!((variance - 1.0).abs() < 0.05, "{variance}");
-    // The other rows are those that it would have without padding.
+    // The other rows are the same as without padding.
     let plain = Embedding::new(200, 50);
     plain.initialize(1);
     assert_eq!(values(&plain.weight.get())[200..], weight[200..]);
@@ -369,8 +369,8 @@ fn the_variance_of_a_batch_far_from_0_is_exact_once_the_running_mean_is_near() {
     let var = deviations.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / 64.0;
     let expected: Vec<f64> = deviations.iter().map(|v| (f64::from(*v) - mean) / (var + 1e-5).sqrt()).collect();
     let x = Tensor::from_slice(&deviations, [64, 1, 1, 1]) + 4096.0;
-    // What rounding to multiples of 2⁻¹¹ leaves of the input itself; 97 away the squares' sum, 600,000, is rounded to
-    // multiples of 1/16, which are 2e-3 of the variance's.
+    // At 4096.5, the tolerance covers the rounding of the input to multiples of 2⁻¹¹. At 4000, which is 97 away, the
+    // sum of squares, 600,000, is rounded to multiples of 1/16, which change the variance by 2e-3.
     for (near, tolerance) in [(4000.0f32, 2e-3), (4096.5, 6e-4), (f32::NAN, f64::INFINITY)] {
         let bn = BatchNorm2d::new(1).affine(false);
         bn.initialize(0);
@@ -380,7 +380,7 @@ fn the_variance_of_a_batch_far_from_0_is_exact_once_the_running_mean_is_near() {
             assert!(y.is_finite() && (y - expected).abs() <= tolerance, "{near}: {y}, {expected}");
         }
     }
-    // In two passes the running mean, 0 here, does not matter.
+    // With two passes, the running mean, 0 here, has no effect.
     let flat = BatchNorm1d::new(1).affine(false);
     let y = values(&flat.forward(&x.reshape([64, 1])));
     assert_close(&y, &expected, 0.0, 6e-4, "two passes");
@@ -390,6 +390,6 @@ fn the_variance_of_a_batch_far_from_0_is_exact_once_the_running_mean_is_near() {
 fn a_long_index_is_not_taken_for_padding() {
     let bag = EmbeddingBag::new(4, 2).mode(BagMode::Sum).padding_idx(0);
     bag.weight.set(Tensor::ones(DType::F32, [4, 2]));
-    let found = values(&bag.forward(&Tensor::from_slice(&[1i64, 0, 1, 1 << 32], [2, 2])));
-    assert!(found[..2] == [1.0; 2] && found[2..].iter().all(|x| x.is_nan()), "{found:?}");
+    let actual = values(&bag.forward(&Tensor::from_slice(&[1i64, 0, 1, 1 << 32], [2, 2])));
+    assert!(actual[..2] == [1.0; 2] && actual[2..].iter().all(|x| x.is_nan()), "{actual:?}");
 }

@@ -1,5 +1,5 @@
-//! What losses do at their limits: half precision, masks, and tensors that do not fit. Their values against PyTorch are in
-//! `reference_losses.rs`.
+//! What losses do at their limits: half precision, masks, and tensors that do not fit. Their values against PyTorch are
+//! in `reference_losses.rs`.
 
 use crate::common::{assert_close, fault, values};
 use fulmen_nn::activation::{log_sigmoid, mish, softplus};
@@ -11,12 +11,12 @@ fn f32s(elements: &[f32], shape: &[usize]) -> Tensor {
     Tensor::from_slice(elements, shape)
 }
 
-/// A loss of one tensor.
+/// A loss as a function of one tensor.
 type Loss<'a> = dyn Fn(&Tensor) -> Tensor + 'a;
 
 #[test]
 fn second_derivatives_of_losses_at_0_are_those_of_the_sigmoid() {
-    // −log σ(x) and what is made of it: σ(x)·(1 − σ(x)), which is ¼ at 0, times what stands before it.
+    // Losses made of −log σ(x). Its second derivative is σ(x)·(1 − σ(x)), which is ¼ at 0.
     let target = f32s(&[0.0, 1.0, 0.25], &[3]);
     let yes = target.ones_like();
     let losses: Vec<(&str, Box<Loss<'_>>, f64)> = vec![
@@ -40,7 +40,7 @@ fn second_derivatives_of_losses_at_0_are_those_of_the_sigmoid() {
 
 #[test]
 fn half_precision_is_computed_with_as_f32() {
-    // 300 losses of about 100: their sum has no place in f16, and bf16 would not count beyond 256.
+    // 300 losses of about 100: f16 cannot hold their sum, and bf16 cannot count beyond 256.
     let x = Tensor::full(DType::F32, [300, 2], 10.0);
     let zero = x.zeros_like();
     let index = Tensor::zeros(DType::I32, [300]);
@@ -99,14 +99,14 @@ fn what_is_masked_adds_nothing_to_the_loss_or_its_gradient() {
     let expected = cross_entropy(&kept, &Tensor::from_slice(&[0i32, 1, 1], [3]), Reduction::Mean);
     assert_close(&values(&loss), &values(&expected), 1e-6, 0.0, "masked");
 
-    // Weights: twice the first row, nothing of the second; the third axis follows the mask.
+    // A mask of weights: the first row counts twice, the second not at all. The mask broadcasts over the last axis.
     let x = f32s(&[1.0, 2.0, 3.0, 5.0], &[2, 2]);
     let weighted = masked_mean(&x, &f32s(&[2.0, 0.0], &[2]));
     assert_eq!(values(&weighted), [1.5]);
     assert_eq!(values(&grad(&weighted, &[&x])[0]), [0.5, 0.5, 0.0, 0.0]);
-    let none = masked_mean(&x, &Tensor::zeros(DType::Bool, [2]));
-    assert_eq!(values(&none), [0.0]);
-    assert_eq!(values(&grad(&none, &[&x])[0]), [0.0; 4]);
+    let all_masked = masked_mean(&x, &Tensor::zeros(DType::Bool, [2]));
+    assert_eq!(values(&all_masked), [0.0]);
+    assert_eq!(values(&grad(&all_masked, &[&x])[0]), [0.0; 4]);
     assert_eq!(values(&masked_mean(&Tensor::scalar(3.0f32), &Tensor::scalar(true))), [3.0]);
     assert_eq!(values(&masked_mean(&Tensor::zeros(DType::F32, [0, 3]), &Tensor::zeros(DType::Bool, [0]))), [0.0]);
 }
@@ -118,8 +118,8 @@ fn probabilities_of_impossible_classes_do_not_spoil_the_loss() {
     let loss = cross_entropy(&logits, &target, Reduction::Mean);
     assert_close(&values(&loss), &[2f64.ln()], 1e-6, 0.0, "loss");
     assert_close(&values(&grad(&loss, &[&logits])[0]), &[0.0; 3], 0.0, 1e-7, "gradient");
-    let asked = cross_entropy(&logits, &f32s(&[0.0, 1.0, 0.0], &[1, 3]), Reduction::Mean);
-    assert_eq!(values(&asked), [f64::INFINITY]);
+    let loss = cross_entropy(&logits, &f32s(&[0.0, 1.0, 0.0], &[1, 3]), Reduction::Mean);
+    assert_eq!(values(&loss), [f64::INFINITY]);
 }
 
 #[test]
@@ -132,8 +132,8 @@ fn a_class_that_is_not_there_is_nan_in_every_loss_of_classes() {
         NllLoss::new().weight(&weight).reduction(Reduction::None).forward(&x, &target),
         CrossEntropyLoss::new().weight(&weight).label_smoothing(0.1).reduction(Reduction::None).forward(&x, &target),
     ] {
-        let found = values(&losses);
-        assert!(found[0].is_finite() && found[1].is_nan(), "{found:?}");
+        let actual = values(&losses);
+        assert!(actual[0].is_finite() && actual[1].is_nan(), "{actual:?}");
     }
 }
 
@@ -150,9 +150,9 @@ fn a_negative_variance_and_a_probability_beyond_one_are_nan() {
 fn what_does_not_fit_is_refused_with_shapes_and_line() {
     let (x, y) = (Tensor::zeros(DType::F32, [4, 3]), Tensor::zeros(DType::F32, [4]));
     let (int, mean) = (Tensor::zeros(DType::I32, [4]), Reduction::Mean);
-    let check = |found: &Tensor, says: &str| {
-        let text = fault(found);
-        assert!(text.contains(says) && text.contains("losses.rs:"), "{text}");
+    let check = |output: &Tensor, expected: &str| {
+        let text = fault(output);
+        assert!(text.contains(expected) && text.contains("losses.rs:"), "{text}");
     };
     check(
         &mse_loss(&x, &y, mean),
@@ -232,19 +232,20 @@ fn a_sequence_with_what_is_no_label_or_no_length_is_nan_and_no_other() {
     let log_p = Tensor::zeros(DType::F32, [4, 6, 3]).log_softmax(-1);
     let ints = |values: &[i32]| Tensor::from_slice(values, [6]);
     let targets = Tensor::from_slice(&[1i32, 2, 1, 2, 1, 3, 1, -1, 1, 2, 1, 2], [6, 2]);
-    // Too many steps, a class that is not there, one below all, too many labels; the others are sound.
+    // In turn: a valid sequence, too many steps, a class that does not exist, a negative one, too many labels, a valid
+    // one.
     let loss = CtcLoss::new().reduction(Reduction::None);
     let losses = loss.forward(&log_p, &targets, &ints(&[4, 5, 4, 4, 4, 4]), &ints(&[2, 2, 2, 2, 3, 1]));
-    let found = values(&losses);
-    let nan: Vec<bool> = found.iter().map(|loss| loss.is_nan()).collect();
-    assert_eq!(nan, [false, true, true, true, true, false], "{found:?}");
+    let actual = values(&losses);
+    let nan: Vec<bool> = actual.iter().map(|loss| loss.is_nan()).collect();
+    assert_eq!(nan, [false, true, true, true, true, false], "{actual:?}");
     assert_eq!(
         CtcLoss::new().forward(&log_p.to_dtype(DType::Bf16), &targets, &ints(&[4; 6]), &ints(&[1; 6])).dtype(),
         DType::F32
     );
-    let check = |found: &Tensor, says: &str| {
-        let text = fault(found);
-        assert!(text.starts_with("ctc_loss: ") && text.contains(says) && text.contains("losses.rs:"), "{text}");
+    let check = |output: &Tensor, expected: &str| {
+        let text = fault(output);
+        assert!(text.starts_with("ctc_loss: ") && text.contains(expected) && text.contains("losses.rs:"), "{text}");
     };
     let lengths = ints(&[1; 6]);
     check(
@@ -257,9 +258,9 @@ fn a_sequence_with_what_is_no_label_or_no_length_is_nan_and_no_other() {
         "lengths [batch] that are integers, got f32[4, 6, 3], i32[6, 2]",
     );
     check(&loss.forward(&log_p, &targets.to_dtype(DType::F32), &lengths, &lengths), "that are integers");
-    let (none, no_label) = (Tensor::zeros(DType::F32, [0, 1, 3]), Tensor::zeros(DType::I32, [1, 0]));
+    let (empty, no_label) = (Tensor::zeros(DType::F32, [0, 1, 3]), Tensor::zeros(DType::I32, [1, 0]));
     let zero = Tensor::zeros(DType::I32, [1]);
-    // The blank is not a label, and a length is checked before it is narrowed.
+    // The blank is not a valid label, and lengths are checked before they are converted to i32.
     let long = |n: i64| Tensor::from_slice(&[4, n, 4], [3]);
     let log_p = log_p.narrow(1, 0, 3);
     let labels = Tensor::from_slice(&[1i32, 2, 1, 2, 1, 0], [3, 2]);
@@ -270,8 +271,8 @@ fn a_sequence_with_what_is_no_label_or_no_length_is_nan_and_no_other() {
         (&wrapped, &two, [false, true, true]),
         (&four, &wrapped_label, [false, true, false]),
     ] {
-        let found = values(&loss.forward(&log_p, &labels, lengths, label_lengths));
-        assert_eq!(found.iter().map(|loss| loss.is_nan()).collect::<Vec<_>>(), expected, "{found:?}");
+        let actual = values(&loss.forward(&log_p, &labels, lengths, label_lengths));
+        assert_eq!(actual.iter().map(|loss| loss.is_nan()).collect::<Vec<_>>(), expected, "{actual:?}");
     }
-    assert_eq!(values(&ctc_loss(&none, &no_label, &zero, &zero, Reduction::None)), [0.0]);
+    assert_eq!(values(&ctc_loss(&empty, &no_label, &zero, &zero, Reduction::None)), [0.0]);
 }

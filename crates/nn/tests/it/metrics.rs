@@ -1,5 +1,5 @@
-//! What metrics do at their limits: masks, NaN, targets outside the classes, half precision, and tensors that do not fit.
-//! Their values against scikit-learn are in `reference_metrics.rs`.
+//! What metrics do at their limits: masks, NaN, targets outside the classes, half precision, and tensors that do not
+//! fit. Their values against scikit-learn are in `reference_metrics.rs`.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ fn what_is_masked_does_not_count_whatever_it_is() {
     assert_eq!(scalar(&Auroc::binary().update(&scores, &yes).masked(&mask)), 1.0);
     assert_eq!(scalar(&AveragePrecision::binary().update(&scores, &yes).masked(&mask)), 1.0);
     assert_eq!(scalar(&R2Score::new().update(&scores, &scores).masked(&mask)), 1.0);
-    // Masks add up, as numbers and booleans, over the first axes or all.
+    // Several masks combine, of numbers or booleans, over the first axes or all of them.
     let x = f32s(&[1.0, 2.0, 4.0, 8.0], &[2, 2]);
     let mean = Mean::new().update(&x).masked(&f32s(&[1.0, 0.0], &[2])).masked(&i32s(&[1, 0, 1, 1]).reshape([2, 2]));
     assert_eq!(scalar(&mean), 1.0);
@@ -68,14 +68,14 @@ fn a_target_that_is_no_class_is_nan_and_scores_of_nan_are_wrong() {
         assert!(value(&per_class).elements().iter().all(|n| n.is_nan()));
         assert!(scalar(&Recall::binary().update(&f32s(&[0.1, 0.9], &[2]), &target)).is_nan());
     }
-    // Indices that an i32 or i64 would wrap to a class.
+    // Indices that would wrap to a class if converted to i32 or i64.
     let far = Tensor::from_slice(&[1u64, (1 << 63) + 1], [2]);
     assert!(scalar(&Accuracy::new(2).update(&logits, &far)).is_nan());
     let nan = f32s(&[f32::NAN, 1.0, 1.0, 0.0], &[2, 2]);
     for k in [1, 2] {
         assert_eq!(scalar(&Accuracy::new(2).top_k(k).update(&nan, &i32s(&[1, 0]))), 0.5, "{k}");
     }
-    // A logit given for a probability is not taken for one.
+    // Scores outside 0 to 1 are not accepted as probabilities.
     for scores in [[0.5, 3.0], [0.5, -0.5], [0.5, f32::NAN]] {
         assert!(scalar(&Auroc::binary().update(&f32s(&scores, &[2]), &i32s(&[0, 1]))).is_nan(), "{scores:?}");
     }
@@ -86,8 +86,8 @@ fn a_target_that_is_no_class_is_nan_and_scores_of_nan_are_wrong() {
 fn the_first_of_equal_scores_is_the_largest() {
     let logits = Tensor::zeros(DType::F32, [3, 3]);
     for (k, expected) in [(1, 1.0 / 3.0), (2, 2.0 / 3.0), (3, 1.0)] {
-        let found = scalar(&Accuracy::new(3).top_k(k).update(&logits, &i32s(&[0, 1, 2])));
-        assert_close(&[found], &[expected], 1e-15, 0.0, "top k");
+        let actual = scalar(&Accuracy::new(3).top_k(k).update(&logits, &i32s(&[0, 1, 2])));
+        assert_close(&[actual], &[expected], 1e-15, 0.0, "top k");
     }
 }
 
@@ -112,9 +112,9 @@ fn binning_costs_at_most_half_the_pairs_that_share_a_bin() {
     let mut last = f64::INFINITY;
     for thresholds in [10, 100, 1000] {
         let statistics = Auroc::binary().thresholds(thresholds).update(&f32s(&scores, &[n]), &i32s(&yes));
-        let off = (scalar(&statistics) - won / pairs).abs();
-        assert!(off <= 0.5 / (thresholds - 1) as f64 && off <= last, "{thresholds}: {off}");
-        last = off;
+        let error = (scalar(&statistics) - won / pairs).abs();
+        assert!(error <= 0.5 / (thresholds - 1) as f64 && error <= last, "{thresholds}: {error}");
+        last = error;
     }
 }
 
@@ -144,8 +144,8 @@ fn counts_are_exact_in_half_precision_and_under_autocast() {
 
 #[test]
 fn samples_may_be_none_and_may_have_several_axes() {
-    let none = Accuracy::new(3).update(&Tensor::zeros(DType::F32, [0, 3]), &Tensor::zeros(DType::I32, [0]));
-    assert!(scalar(&none).is_nan());
+    let empty = Accuracy::new(3).update(&Tensor::zeros(DType::F32, [0, 3]), &Tensor::zeros(DType::I32, [0]));
+    assert!(scalar(&empty).is_nan());
     let logits = f32s(&[0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0], &[2, 2, 2]);
     let target = i32s(&[1, 0, 1, 1]).reshape([2, 2]);
     assert_eq!(scalar(&Accuracy::new(2).update(&logits, &target)), 0.75);
@@ -169,10 +169,10 @@ fn sums_of_other_metrics_are_not_added() {
 #[test]
 fn what_does_not_fit_is_refused_with_shapes_and_line() {
     let (x, y) = (Tensor::zeros(DType::F32, [4, 3]), Tensor::zeros(DType::I32, [4]));
-    let check = |found: MetricState, says: &str| {
-        let text = found.fault().map(|fault| fault.to_string()).unwrap_or_default();
-        assert!(text.contains(says) && text.contains("metrics.rs:"), "{text:?} does not say {says:?}");
-        assert!(found.eval().is_err());
+    let check = |state: MetricState, expected: &str| {
+        let text = state.fault().map(|fault| fault.to_string()).unwrap_or_default();
+        assert!(text.contains(expected) && text.contains("metrics.rs:"), "{text:?} does not say {expected:?}");
+        assert!(state.eval().is_err());
     };
     check(
         F1::new(4).update(&x, &y),
@@ -224,11 +224,11 @@ fn targets_that_are_all_equal_have_no_spread_that_rounding_made() {
     assert_eq!(score(&[0.7, 0.7, 0.8], &[0.7; 3]), 0.0);
     assert_eq!(score(&[0.7; 3], &[0.7; 3]), 1.0);
     assert_eq!(score(&[1.0; 5000], &[1e4 / 3.0; 5000]), 0.0);
-    // A spread that f32 sums of squares would lose is there nevertheless.
+    // A small spread is preserved, although sums of squares in f32 would lose it.
     let near = score(&[1000.0, 1000.25, 1000.5, 1000.5], &[1000.0, 1000.25, 1000.5, 1000.75]);
     assert!((near - (1.0 - 0.0625 / 0.3125)).abs() < 1e-6, "{near}");
     assert!(score(&[0.0, 1.0], &[f32::NAN, 1.0]).is_nan());
-    // In batches, too.
+    // The same in batches.
     let batch = R2Score::new().update(&f32s(&[0.5; 7], &[7]), &f32s(&[0.1; 7], &[7]));
     let mut sums = batch.eval().unwrap();
     for _ in 0..5 {
@@ -240,7 +240,7 @@ fn targets_that_are_all_equal_have_no_spread_that_rounding_made() {
 #[test]
 fn sums_that_are_no_sums_of_the_metric_are_nan() {
     let (x, y) = (f32s(&[0.1, 0.9, 0.8, 0.2], &[2, 2]), i32s(&[1, 0]));
-    let both = f32s(&[1.0, 2.0], &[2]);
+    let pair = f32s(&[1.0, 2.0], &[2]);
     let metric = |statistics: MetricState| statistics.metric().clone();
     let metrics: Vec<Arc<dyn Metric>> = vec![
         metric(Auroc::new(2).update(&x, &y)),
@@ -249,15 +249,15 @@ fn sums_that_are_no_sums_of_the_metric_are_nan() {
         metric(F1::new(2).update(&x, &y)),
         metric(ConfusionMatrix::new(2).update(&x, &y)),
         metric(ConfusionMatrix::new(2).normalize(Normalize::Predicted).update(&x, &y)),
-        metric(R2Score::new().update(&both, &both)),
-        metric(Mean::new().update(&both)),
+        metric(R2Score::new().update(&pair, &pair)),
+        metric(Mean::new().update(&pair)),
         metric(Perplexity::new().update(&x, &y)),
     ];
     for metric in metrics {
-        // Tensors enough, elements too few, too many or ragged; and too few tensors.
+        // The right number of tensors with too few, too many or ragged elements, and other numbers of tensors.
         let ragged = |n: usize| (0..n).map(|i| vec![1.0; i % 3]).collect::<Vec<_>>();
         for n in 0..8 {
-            // Means are of two, and the coefficient of determination of six.
+            // A mean needs two tensors, and the coefficient of determination six.
             let fits = n == 2 || n == 6;
             for sums in [vec![vec![]; n], vec![vec![1.0; 3]; n], ragged(n)] {
                 if let Value::Scalar(value) = Sums::new(metric.clone(), sums).compute() {
@@ -279,7 +279,7 @@ fn weighted_by_labels_that_are_never_the_target_is_0() {
 #[test]
 fn a_confusion_matrix_is_divided_by_its_rows_columns_or_all() {
     let (predicted, target) = (i32s(&[0, 1, 1, 1]), i32s(&[0, 1, 0, 0]));
-    let matrix = |by| value(&ConfusionMatrix::new(3).normalize(by).update(&predicted, &target)).elements();
+    let matrix = |axis| value(&ConfusionMatrix::new(3).normalize(axis).update(&predicted, &target)).elements();
     let third = 1.0 / 3.0;
     assert_eq!(matrix(Normalize::Target), [third, 2.0 / 3.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
     assert_eq!(matrix(Normalize::Predicted), [1.0, 2.0 / 3.0, 0.0, 0.0, third, 0.0, 0.0, 0.0, 0.0]);

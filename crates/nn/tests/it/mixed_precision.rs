@@ -1,5 +1,5 @@
-//! Layers and losses under autocast: activations stay narrow, statistics and losses are f32, weights and their gradients
-//! keep their dtype.
+//! Layers and losses under autocast: activations stay narrow, statistics and losses are f32, weights and their
+//! gradients keep their dtype.
 
 #![allow(clippy::unwrap_used)] // a test may panic: that fails the test
 
@@ -45,7 +45,7 @@ fn layers_keep_their_result_narrow_and_their_weights_gradients_wide() {
 
 #[test]
 fn losses_of_16_bit_numbers_are_f32() {
-    // 257² is beyond what bf16 tells from 256².
+    // bf16 cannot distinguish 257² from 256².
     let difference =
         mse_loss(&Tensor::full(DType::Bf16, [2], 256.0), &Tensor::full(DType::Bf16, [2], -1.0), Reduction::Mean);
     assert_eq!(difference.eval().unwrap().to_vec::<f32>().unwrap(), [257.0 * 257.0]);
@@ -105,14 +105,14 @@ fn an_activation_of_16_bits_is_rounded_once() {
 
 #[test]
 fn statistics_of_16_bit_numbers_are_those_of_f32() {
-    // Of these, bf16 has no mean and no square.
+    // bf16 cannot represent the mean or the squares of these numbers.
     let x = Tensor::from_slice(&[256.0f32, 258.0, 260.0, 262.0], [1, 4]).to_dtype(DType::Bf16);
     let y = LayerNorm::new([4]).elementwise_affine(false).forward(&x).to_dtype(DType::F32);
     let y = y.eval().unwrap().to_vec::<f32>().unwrap();
-    for (found, expected) in y.iter().zip([-1.341_64f32, -0.447_21, 0.447_21, 1.341_64]) {
-        assert!((found - expected).abs() < 0.005, "{y:?}");
+    for (actual, expected) in y.iter().zip([-1.341_64f32, -0.447_21, 0.447_21, 1.341_64]) {
+        assert!((actual - expected).abs() < 0.005, "{y:?}");
     }
-    // With statistics of bf16, momentum·new would vanish next to the old value.
+    // With statistics in bf16, momentum·new would be lost when added to the old value.
     let norm = BatchNorm2d::new(1).momentum(0.001);
     norm.initialize(0);
     let ones = Tensor::full(DType::Bf16, [2, 1, 1, 1], 1.0);

@@ -1,4 +1,4 @@
-//! The derive macro and what can be asked of a whole model: names, sharing, modes, initialization.
+//! The derive macro, and operations on a whole model: names, sharing, modes, initialization.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
@@ -77,7 +77,7 @@ fn nested_structs_lists_and_options_have_pytorchs_names() {
     let buffers: Vec<_> = net.buffers().into_iter().map(|(name, _)| name).collect();
     assert_eq!(buffers, ["layers.1.bn.running_mean", "layers.1.bn.running_var", "layers.1.bn.num_batches_tracked"]);
     assert_eq!(net.state().len(), 16);
-    // A model behind a pointer answers as well.
+    // The same through a `dyn` reference.
     let dynamic: &dyn Module = &net;
     assert_eq!(dynamic.num_parameters(), 13);
 }
@@ -205,17 +205,17 @@ fn initialization_depends_on_the_seed_and_the_name_only() {
     assert_ne!(first, values(&b.2.weight.get()), "another name");
     let bound = 1.0 / 8f64.sqrt();
     assert!(first.iter().all(|v| v.abs() <= bound) && first.iter().any(|v| v.abs() > 0.8 * bound));
-    // The same bits, stretched to another interval.
+    // The same random bits, scaled to another interval.
     let unit = values(&c["weight"].get());
     for (v, u) in first.iter().zip(unit) {
         assert!((v - (2.0 * u - 1.0) * bound).abs() < 1e-6);
     }
 
-    let again = Linear::new(8, 8);
-    again.initialize(7);
-    assert_eq!(first, values(&again.weight.get()));
-    again.reinitialize(8);
-    assert_ne!(first, values(&again.weight.get()));
+    let other = Linear::new(8, 8);
+    other.initialize(7);
+    assert_eq!(first, values(&other.weight.get()));
+    other.reinitialize(8);
+    assert_ne!(first, values(&other.weight.get()));
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn frozen_parameters_say_so_under_all_their_clones() {
     assert_eq!(format!("{:?}", layer.weight), "Parameter(f32[1, 1], no value yet, frozen)");
 }
 
-/// A layer of a user's, which adds what cannot be added.
+/// A user's layer that adds tensors whose shapes do not fit.
 #[derive(Module)]
 struct Wrong {}
 
@@ -292,9 +292,9 @@ fn a_layer_of_a_row_stands_at_the_line_that_added_it() {
     conv.initialize(0);
     let y = conv.forward(&Tensor::zeros(DType::F32, [2, 4, 4]));
     assert_eq!((y.location().file(), y.location().line()), (file!(), line));
-    // A user's own layer keeps its lines.
-    let own = Sequential::new().add(Wrong {}).forward(&x).fault().unwrap().clone();
-    assert_eq!((own.location().file(), own.location().line()), (file!(), WRONG), "{own}");
+    // Faults in a user's layer keep their own line.
+    let fault = Sequential::new().add(Wrong {}).forward(&x).fault().unwrap().clone();
+    assert_eq!((fault.location().file(), fault.location().line()), (file!(), WRONG), "{fault}");
 }
 
 #[test]

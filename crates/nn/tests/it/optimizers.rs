@@ -1,4 +1,4 @@
-//! What the optimizers and schedules promise besides PyTorch's numbers: types, state, groups, settings without sense.
+//! Optimizers and schedules beyond PyTorch's numbers: types, state, groups and invalid settings.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -22,7 +22,7 @@ fn counter(n: i32) -> Tensor {
     Tensor::scalar(n)
 }
 
-/// One of each, with a rate that moves even numbers of 16 bits.
+/// One of each kind, with a rate so large that even 16-bit numbers change.
 fn all() -> Vec<Box<dyn Optimizer>> {
     vec![
         Box::new(Sgd::new(0.1).momentum(0.9)),
@@ -66,7 +66,7 @@ fn parameters_and_state_keep_their_types() {
     for optimizer in &optimizers {
         for dtype in [DType::F32, DType::Bf16, DType::F16, DType::F64] {
             let p = vector(&[1.0, 2.0]).to_dtype(dtype);
-            // A gradient may come wider than its parameter.
+            // A gradient may have a wider dtype than its parameter.
             let g = vector(&[0.5, -0.5]);
             let state = first_state(optimizer.as_ref(), &p);
             let (new, next) = optimizer.update(&step(0), "p", &p, &g, &state);
@@ -79,15 +79,15 @@ fn parameters_and_state_keep_their_types() {
         }
     }
     let tensors: Vec<&Tensor> = after.iter().map(|(_, new)| new).collect();
-    for (literal, (what, _)) in Runtime::global().unwrap().eval_many(&tensors).unwrap().iter().zip(&after) {
+    for (literal, (name, _)) in Runtime::global().unwrap().eval_many(&tensors).unwrap().iter().zip(&after) {
         let new = literal.to_f64();
-        assert!(new[0] < 1.0 && new[1] > 2.0, "{what}: {new:?}");
+        assert!(new[0] < 1.0 && new[1] > 2.0, "{name}: {new:?}");
     }
 }
 
 #[test]
 fn the_first_step_of_adam_is_exactly_one_learning_rate_long() {
-    // m/(1 − β₁) = g and v/(1 − β₂) = g², whatever the betas: a correction that lost digits would show here.
+    // m/(1 − β₁) = g and v/(1 − β₂) = g² for any betas, so a bias correction that loses digits would be visible.
     for beta2 in [0.9, 0.999, 0.999_999] {
         let adam = Adam::new(0.01).betas(0.9, beta2).eps(0.0);
         let p = vector(&[0.0, 0.0]);
@@ -100,7 +100,7 @@ fn the_first_step_of_adam_is_exactly_one_learning_rate_long() {
 fn a_beta_may_be_a_schedule() {
     let (p, g) = (vector(&[1.0, -2.0]), vector(&[0.3, 0.7]));
     let number = Adam::new(0.1).betas(0.9, 0.99);
-    // A schedule that is not known to be constant takes the other way through the formula.
+    // A schedule that is not known to be constant uses the other form of the formula.
     let cycle = OneCycle::new(0.1, 10).momentum(0.9, 0.9);
     let schedule = Adam::new(0.1).betas(cycle, 0.99);
     let (mut a, mut b) = ((p.clone(), first_state(&number, &p)), (p.clone(), first_state(&schedule, &p)));
@@ -176,7 +176,7 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
     let error = optimizer.check(&[]).unwrap_err().to_string();
     assert!(error.starts_with("AdamW: betas must be at least 0 and below 1"), "{error}");
     assert!(error.contains(&format!("optimizers.rs:{line}:")), "{error}");
-    // Mistakes of a schedule are reported at its optimizer.
+    // Errors in a schedule are reported at the line of its optimizer.
     let line = line!() + 1;
     let optimizer = Lion::new(schedule::Step::new(0.1, 0));
     let p = vector(&[1.0]);
@@ -184,7 +184,7 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
     assert!(wrong.contains("the learning rate: Step: step_size must be at least 1"), "{wrong}");
     assert!(wrong.contains(&format!("optimizers.rs:{line}:")), "{wrong}");
     assert!(fault(&optimizer.learning_rate(&step(0))).contains("step_size"));
-    // So are those of a momentum or a beta, and values that are not scalars.
+    // The same for schedules of a momentum or a beta, and for values that are not scalars.
     let two = || schedule::Lambda::new(|_: &Tensor| vector(&[0.1, 0.2]));
     let first = line!();
     let cases = [
@@ -200,8 +200,8 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
     for (optimizer, expected) in cases {
         let state: Vec<Tensor> = optimizer.state("p", p.ty()).into_iter().map(|(_, first)| first).collect();
         let wrong = fault(&optimizer.update(&step(0), "p", &p, &p, &state).0);
-        let told = lines.clone().any(|line| wrong.contains(&format!("optimizers.rs:{line}:")));
-        assert!(wrong.contains(expected) && told, "{wrong}");
+        let names_line = lines.clone().any(|line| wrong.contains(&format!("optimizers.rs:{line}:")));
+        assert!(wrong.contains(expected) && names_line, "{wrong}");
     }
     for (optimizer, expected) in [
         (Box::new(Sgd::new(0.1).weight_decay(-1.0)) as Box<dyn Optimizer>, "weight_decay must be at least 0, it is -1"),

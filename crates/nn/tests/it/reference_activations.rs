@@ -1,4 +1,4 @@
-//! Activations against PyTorch: values and gradients, also far out, at corners, and of what is not finite.
+//! Activations against PyTorch: values and gradients, also far from 0, at corners, and for infinities and NaN.
 
 use crate::common::reference::{Expected, cases, count, expect, fill, inputs, number, word};
 use fulmen_nn::activation::GeluKind;
@@ -58,7 +58,7 @@ fn activations_are_pytorchs_also_far_out_and_at_their_corners() {
         let layer = layer(word(&case["op"], "op"), &case["attrs"]);
         let parameters = fill(&layer, &case);
         let y = layer.forward(&inputs[0]);
-        // Where PyTorch's way gives NaN at an infinity, ours gives the limit.
+        // Where PyTorch's formula gives NaN at an infinity, ours gives the limit.
         let limit: Option<(usize, Value)> = match word(&case["name"], "name") {
             "gelu_special" => Some((0, "inf".into())),
             "hardswish_special" => Some((1, 0.0.into())),
@@ -74,7 +74,7 @@ fn activations_are_pytorchs_also_far_out_and_at_their_corners() {
     expected.check();
 }
 
-/// The defaults are those that PyTorch's layers have without arguments.
+/// The defaults are those of PyTorch's layers.
 #[test]
 fn settings_default_to_pytorchs() {
     let settings = [
@@ -87,7 +87,7 @@ fn settings_default_to_pytorchs() {
         (format!("{:?}", Gelu::new()), "Gelu { approximate: Exact }"),
         (format!("{:?}", Glu::new()), "Glu { axis: -1 }"),
     ];
-    settings.iter().for_each(|(found, expected)| assert_eq!(found, expected));
+    settings.iter().for_each(|(actual, expected)| assert_eq!(actual, expected));
 }
 
 #[test]

@@ -7,16 +7,16 @@ use fulmen_nn::{Dropout, Module, MultiheadAttention};
 use fulmen_tensor::{DType, Tensor, grad, random};
 use serde_json::Value;
 
-fn how(attrs: &Value) -> Attention {
-    let said = |name: &str| attrs[name].as_bool().unwrap_or(false);
-    let mut how = Attention::new().causal(said("causal")).enable_gqa(said("enable_gqa"));
+fn attention(attrs: &Value) -> Attention {
+    let flag = |name: &str| attrs[name].as_bool().unwrap_or(false);
+    let mut attention = Attention::new().causal(flag("causal")).enable_gqa(flag("enable_gqa"));
     if !attrs["scale"].is_null() {
-        how = how.scale(number(&attrs["scale"]));
+        attention = attention.scale(number(&attrs["scale"]));
     }
     if !attrs["mask"].is_null() {
-        how = how.mask(&tensor(&attrs["mask"]));
+        attention = attention.mask(&tensor(&attrs["mask"]));
     }
-    how
+    attention
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn attention_is_pytorchs() {
         let (attrs, inputs) = (&case["attrs"], inputs(&case));
         match word(&case["op"], "op") {
             "attention" => {
-                let y = how(attrs).forward(&inputs[0], &inputs[1], &inputs[2]);
+                let y = attention(attrs).forward(&inputs[0], &inputs[1], &inputs[2]);
                 expect(&mut expected, &case, &inputs, &[], &y);
             }
             "multihead_attention" => {
@@ -37,7 +37,7 @@ fn attention_is_pytorchs() {
                 }
                 let parameters = fill(&layer, &case);
                 let (k, v) = (inputs.get(1).unwrap_or(&inputs[0]), inputs.get(2).unwrap_or(&inputs[0]));
-                let (y, weights) = layer.forward_with_weights(&inputs[0], k, v, &how(attrs));
+                let (y, weights) = layer.forward_with_weights(&inputs[0], k, v, &attention(attrs));
                 expect(&mut expected, &case, &inputs, &parameters, &y);
                 expected.tensor(format!("{}: weights", case["name"]), &weights, &case["weights"]);
             }
@@ -50,8 +50,8 @@ fn attention_is_pytorchs() {
 #[test]
 fn a_query_that_sees_nothing_gets_zeros_and_no_nan_in_any_gradient() {
     let x = Tensor::from_slice(&[1.0f32, 2.0, -1.0, 0.5], [2, 2]);
-    let seen = Tensor::from_slice(&[true, true, false, false], [2, 2]);
-    let y = Attention::new().mask(&seen).forward(&x, &x, &x);
+    let mask = Tensor::from_slice(&[true, true, false, false], [2, 2]);
+    let y = Attention::new().mask(&mask).forward(&x, &x, &x);
     assert_eq!(values(&y)[2..], [0.0, 0.0]);
     let gradient = values(&grad(&(&y * &y).sum_all(), &[&x])[0]);
     assert!(gradient.iter().all(|g| g.is_finite()), "{gradient:?}");
@@ -134,8 +134,8 @@ fn a_dropout_of_the_call_acts_in_place_of_the_layers() {
     let layer = MultiheadAttention::new(4, 2).dropout(0.5);
     layer.initialize(0);
     layer.set_random_key(&random::key(0));
-    let zeros = |how: &Attention| {
-        let (_, weights) = layer.forward_with_weights(&x, &x, &x, how);
+    let zeros = |attention: &Attention| {
+        let (_, weights) = layer.forward_with_weights(&x, &x, &x, attention);
         values(&weights).iter().filter(|w| **w == 0.0).count()
     };
     assert!(zeros(&Attention::new()) > 100);
@@ -148,7 +148,7 @@ fn keys_and_values_as_wide_as_queries_share_the_joint_weight() {
         layer.parameters().into_iter().map(|(name, p)| format!("{name} {}", p.ty())).collect::<Vec<_>>()
     };
     assert_eq!(names(MultiheadAttention::new(6, 2).kdim_vdim(6, 6)), names(MultiheadAttention::new(6, 2)));
-    let again = MultiheadAttention::new(6, 2).kdim_vdim(4, 6).kdim_vdim(6, 6);
-    assert_eq!(names(again), names(MultiheadAttention::new(6, 2)));
+    let layer = MultiheadAttention::new(6, 2).kdim_vdim(4, 6).kdim_vdim(6, 6);
+    assert_eq!(names(layer), names(MultiheadAttention::new(6, 2)));
     assert_eq!(names(MultiheadAttention::new(6, 2).kdim_vdim(4, 6)).len(), 6);
 }

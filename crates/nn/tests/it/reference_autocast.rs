@@ -1,5 +1,5 @@
-//! A convolutional net and a transformer block under autocast against PyTorch's: the dtype at each place, and logits,
-//! loss, gradients and running statistics as near as bf16 allows.
+//! A convolutional network and a transformer block under autocast against PyTorch: the dtype of each stage, and logits,
+//! loss, gradients and running statistics, as closely as bf16 allows.
 
 use crate::common::reference::{cases, fill, inputs, tensor, word};
 use fulmen_nn::attention::Attention;
@@ -140,11 +140,11 @@ impl Model for Mixed {
     }
 }
 
-/// How far two lists lie from each other, as a share of the second's length.
-fn distance(found: &[f64], expected: &[f64]) -> f64 {
-    assert_eq!(found.len(), expected.len());
+/// The norm of the difference of two lists, divided by the norm of the second.
+fn distance(actual: &[f64], expected: &[f64]) -> f64 {
+    assert_eq!(actual.len(), expected.len());
     let norm = |list: &mut dyn Iterator<Item = f64>| list.map(|x| x * x).sum::<f64>().sqrt();
-    norm(&mut found.iter().zip(expected).map(|(f, e)| f - e)) / norm(&mut expected.iter().copied())
+    norm(&mut actual.iter().zip(expected).map(|(f, e)| f - e)) / norm(&mut expected.iter().copied())
 }
 
 struct Step {
@@ -180,8 +180,8 @@ fn check(model: &dyn Model, case: &Value) {
     let whole = step(model, case, None);
     assert!(whole.stages.iter().all(|(_, value)| value.dtype() == DType::F32));
 
-    // What is to be near what: a name, the two, and how near. bf16 has 8 bits, and two programs that round at other
-    // places differ by some of the last ones: PyTorch's own gradients differ from those in f32 by up to 5 %.
+    // The comparisons: a name, the two values, and the tolerance. bf16 has 8 bits, and two programs that round at
+    // different points differ in some of the last ones: PyTorch's own gradients differ from those in f32 by up to 5 %.
     let mut near: Vec<(String, Tensor, Tensor, f64)> = vec![
         ("logits".into(), logits.clone(), tensor(&case["logits"]), 0.01),
         ("loss".into(), loss.clone(), tensor(&case["loss"]), 0.02),
@@ -197,13 +197,13 @@ fn check(model: &dyn Model, case: &Value) {
         let expected = tensor(&case["buffers"][&name]);
         near.push((name, value, expected, 0.01));
     }
-    // All as one program: each of its own would take the compiler its time.
-    let all: Vec<&Tensor> = near.iter().flat_map(|(_, found, expected, _)| [found, expected]).collect();
+    // All as one program, because separate ones would take long to compile.
+    let all: Vec<&Tensor> = near.iter().flat_map(|(_, actual, expected, _)| [actual, expected]).collect();
     let all = Runtime::global().and_then(|runtime| runtime.eval_many(&all)).unwrap_or_else(|e| panic!("{e}"));
-    for ((what, .., share), pair) in near.iter().zip(all.chunks(2)) {
-        let off = distance(&pair[0].to_f64(), &pair[1].to_f64());
-        assert!(off < *share, "{what} is off by {off}");
-        assert!(off > 0.0 || !what.ends_with("against f32"), "{what} is equal: was it computed in bf16?");
+    for ((name, .., share), pair) in near.iter().zip(all.chunks(2)) {
+        let error = distance(&pair[0].to_f64(), &pair[1].to_f64());
+        assert!(error < *share, "{name} is off by {error}");
+        assert!(error > 0.0 || !name.ends_with("against f32"), "{name} is equal: was it computed in bf16?");
     }
 }
 

@@ -31,7 +31,7 @@ fn initial_values_have_pytorchs_spread() {
         }
         let shape: Vec<usize> = case["shape"].as_array().into_iter().flatten().map(count).collect();
         let fan = if attrs["mode"] == "fan_out" { Fan::Out } else { Fan::In };
-        let found = match case["op"].as_str() {
+        let actual = match case["op"].as_str() {
             Some("kaiming_uniform") => Init::kaiming_uniform(nonlinearity(attrs), fan).spread(&shape),
             Some("kaiming_normal") => Init::kaiming_normal(nonlinearity(attrs), fan).spread(&shape),
             Some("xavier_uniform") => Init::xavier_uniform(number(&attrs["gain"])).spread(&shape),
@@ -39,7 +39,7 @@ fn initial_values_have_pytorchs_spread() {
             Some("default_weight") => match shape[..] {
                 [out, inputs] => Linear::new(inputs, out).weight.init().spread(&shape),
                 [out, inputs, height, width] => Conv2d::new(inputs, out, (height, width)).weight.init().spread(&shape),
-                // No layer here has such a weight yet.
+                // No layer of this crate has such a weight yet.
                 _ => continue,
             },
             Some("default_bias") => {
@@ -55,7 +55,7 @@ fn initial_values_have_pytorchs_spread() {
             }
             other => panic!("no rule {other:?}"),
         };
-        assert_close(&found.into_iter().collect::<Vec<_>>(), &[number(&case["spread"])], 1e-12, 0.0, &name);
+        assert_close(&actual.into_iter().collect::<Vec<_>>(), &[number(&case["spread"])], 1e-12, 0.0, &name);
     }
 }
 
@@ -99,8 +99,8 @@ fn patterns_and_truncated_normal_numbers_are_pytorchs() {
                 drawn.sort_by(f64::total_cmp);
                 assert!(drawn[0] >= a && drawn[drawn.len() - 1] <= b, "{name}");
                 for (q, expected) in [0.1, 0.3, 0.5, 0.7, 0.9].into_iter().zip(numbers(&case["quantiles"])) {
-                    let found = drawn[(q * drawn.len() as f64) as usize];
-                    assert!((found - expected).abs() < 0.03 * std, "{name}: {found} at {q} is not {expected}");
+                    let actual = drawn[(q * drawn.len() as f64) as usize];
+                    assert!((actual - expected).abs() < 0.03 * std, "{name}: {actual} at {q} is not {expected}");
                 }
                 continue;
             }
@@ -121,7 +121,8 @@ fn orthogonal_weights_are_orthonormal_and_evenly_distributed() {
         let expected: Vec<f64> = (0..n * n).map(|i| if i % (n + 1) == 0 { 4.0 } else { 0.0 }).collect();
         assert_close(&values(&product), &expected, 0.0, 1e-5, &format!("{shape:?}"));
     }
-    // Of an even distribution, E[q₀₀] = 0, E[q₀₀²] = 1/n, and determinants of both signs. One program draws them all.
+    // For a uniform distribution, E[q₀₀] = 0 and E[q₀₀²] = 1/n, and determinants have both signs. One program draws
+    // all.
     let (draws, runtime) = (400, Runtime::global().unwrap());
     let draw = Function::trace("draw", &[TensorType::new(DType::U32, [2])], |key| {
         vec![Init::orthogonal(1.0).tensor(&key[0], &TensorType::new(DType::F32, [2, 2]))]
@@ -133,9 +134,9 @@ fn orthogonal_weights_are_orthonormal_and_evenly_distributed() {
         let drawn = draw.call(vec![Argument::Borrow(&key)]).unwrap().arrays;
         all.push(runtime.read(&[&drawn[0]]).unwrap().wait().unwrap().remove(0).to_f64());
     }
-    let of = |f: &dyn Fn(&[f64]) -> f64| all.iter().map(|q| f(q)).sum::<f64>() / f64::from(draws);
-    assert!(of(&|q| q[0]).abs() < 0.15 && (of(&|q| q[0] * q[0]) - 0.5).abs() < 0.1);
-    assert!((of(&|q| f64::from(q[0] * q[3] - q[1] * q[2] > 0.0)) - 0.5).abs() < 0.12);
+    let mean = |f: &dyn Fn(&[f64]) -> f64| all.iter().map(|q| f(q)).sum::<f64>() / f64::from(draws);
+    assert!(mean(&|q| q[0]).abs() < 0.15 && (mean(&|q| q[0] * q[0]) - 0.5).abs() < 0.1);
+    assert!((mean(&|q| f64::from(q[0] * q[3] - q[1] * q[2] > 0.0)) - 0.5).abs() < 0.12);
 }
 
 #[test]
@@ -144,9 +145,9 @@ fn sparse_weights_have_their_share_of_zeros_in_each_column() {
     let drawn = values(&init.tensor(&random::key(0), &TensorType::new(DType::F32, [10, 200])));
     let mut zeros = [0; 10];
     for column in 0..200 {
-        let of_column: Vec<usize> = (0..10).filter(|row| drawn[row * 200 + column] == 0.0).collect();
-        assert_eq!(of_column.len(), 4, "column {column}");
-        of_column.into_iter().for_each(|row| zeros[row] += 1);
+        let zero_rows: Vec<usize> = (0..10).filter(|row| drawn[row * 200 + column] == 0.0).collect();
+        assert_eq!(zero_rows.len(), 4, "column {column}");
+        zero_rows.into_iter().for_each(|row| zeros[row] += 1);
     }
     assert!(zeros.iter().all(|count| (50..110).contains(count)), "{zeros:?}");
     let variance = drawn.iter().map(|v| v * v).sum::<f64>() / 1200.0;

@@ -39,9 +39,10 @@ fn linear_convolution_pooling_and_layer_normalization_are_pytorchs() {
             ),
             "embedding" => {
                 let layer = Embedding::new(count(&attrs["rows"]), count(&attrs["width"]));
-                Box::new(match attrs["padding_idx"].is_null() {
-                    true => layer,
-                    false => layer.padding_idx(count(&attrs["padding_idx"])),
+                Box::new(if attrs["padding_idx"].is_null() {
+                    layer
+                } else {
+                    layer.padding_idx(count(&attrs["padding_idx"]))
                 })
             }
             "embedding_bag" => {
@@ -51,9 +52,10 @@ fn linear_convolution_pooling_and_layer_normalization_are_pytorchs() {
                     "sum" => BagMode::Sum,
                     _ => BagMode::Max,
                 });
-                Box::new(match attrs["padding_idx"].is_null() {
-                    true => layer,
-                    false => layer.padding_idx(count(&attrs["padding_idx"])),
+                Box::new(if attrs["padding_idx"].is_null() {
+                    layer
+                } else {
+                    layer.padding_idx(count(&attrs["padding_idx"]))
                 })
             }
             "adaptive_avg_pool2d" => Box::new(AdaptiveAvgPool2d::new(pair(&attrs["size"]))),

@@ -18,7 +18,7 @@ fn reduction(attrs: &Value) -> Reduction {
     }
 }
 
-/// A vector among the attributes.
+/// An attribute that is a vector.
 fn vector(value: &Value) -> Option<Tensor> {
     value.as_array().map(|list| {
         let numbers: Vec<f32> = numbers(value).into_iter().map(|v| v as f32).collect();
@@ -26,7 +26,7 @@ fn vector(value: &Value) -> Option<Tensor> {
     })
 }
 
-/// Compares all cases of a file with what `loss` makes of operation, attributes and inputs.
+/// Compares all cases of a file with the results of `loss` for their operation, attributes and inputs.
 fn check(file: &str, loss: impl Fn(&str, &Value, &[Tensor]) -> Tensor) {
     let mut expected = Expected::within(1e-5, 2e-6);
     for case in cases(file) {
@@ -90,11 +90,9 @@ fn losses_of_numbers_are_pytorchs() {
                 .forward(x, t),
             "kl_div" => {
                 let loss = KlDivLoss::new().log_target(flag(&attrs["log_target"]));
-                match attrs["reduction"] == "batchmean" {
-                    true => loss.batchmean(true),
-                    false => loss.reduction(reduction(attrs)),
-                }
-                .forward(x, t)
+                let batchmean = attrs["reduction"] == "batchmean";
+                let loss = if batchmean { loss.batchmean(true) } else { loss.reduction(reduction(attrs)) };
+                loss.forward(x, t)
             }
             "gaussian_nll_loss" => {
                 let loss = GaussianNllLoss::new().full(flag(&attrs["full"])).reduction(reduction(attrs));

@@ -20,7 +20,7 @@ fn average(attrs: &Json) -> Average {
     }
 }
 
-/// A metric of classes, a yes or no, or labels, with its settings.
+/// A multiclass, binary or multilabel metric with its settings.
 macro_rules! decided {
     ($kind:ident, $attrs:ident) => {{
         let metric = match word(&$attrs["task"], "task") {
@@ -122,12 +122,12 @@ fn metrics_are_those_of_scikit_learn_in_one_batch_and_in_many() {
         for part in sums.by_ref().take(count(&case["mask"]["shape"][0]).div_ceil(7) - 1) {
             merged.merge(&part).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
-        // What is counted is exact; what is summed is summed as f32.
+        // Counts are exact; sums are computed in f32.
         let summed = ["mean", "mse", "rmse", "mae", "r2", "frechet", "perplexity"].contains(&word(&case["op"], "op"));
         let (relative, absolute) = if summed { (2e-6, 1e-7) } else { (1e-12, 1e-15) };
-        for (value, how) in [(whole, "whole"), (Some(merged.compute()), "merged")] {
+        for (value, mode) in [(whole, "whole"), (Some(merged.compute()), "merged")] {
             let value = value.unwrap_or(Value::Vector(vec![]));
-            assert_close(&value.elements(), &expected, relative, absolute, &format!("{name}, {how}"));
+            assert_close(&value.elements(), &expected, relative, absolute, &format!("{name}, {mode}"));
             assert_eq!(matches!(value, Value::Matrix(_)), case["op"] == "confusion", "{name}");
         }
     }

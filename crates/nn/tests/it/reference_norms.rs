@@ -47,7 +47,7 @@ fn normalizations_without_state_and_bilinear_layers_are_pytorchs() {
     expected.check();
 }
 
-/// A layer, and what it makes of the inputs of a case.
+/// A layer, and the function that applies it to the inputs of a case.
 type Made = (Box<dyn Module>, Box<dyn Fn(&[Tensor]) -> Tensor>);
 
 fn layer(op: &str, attrs: &Value) -> Made {
@@ -104,13 +104,13 @@ fn running_statistics_are_pytorchs_over_three_steps_and_in_evaluation() {
             }
             expect(&mut expected, step, &inputs, &parameters, &run(&inputs));
             let Some(buffers) = step["buffers"].as_object() else { continue };
-            let found = layer.buffers();
-            assert_eq!(found.len(), buffers.len(), "{}", step["name"]);
-            for (name, buffer) in found {
-                let what = format!("{}: {name}", step["name"]);
+            let actual_buffers = layer.buffers();
+            assert_eq!(actual_buffers.len(), buffers.len(), "{}", step["name"]);
+            for (name, buffer) in actual_buffers {
+                let title = format!("{}: {name}", step["name"]);
                 match buffers[&name].as_f64() {
-                    Some(number) => expected.numbers(what, &buffer.get(), vec![number]),
-                    None => expected.tensor(what, &buffer.get(), &buffers[&name]),
+                    Some(number) => expected.numbers(title, &buffer.get(), vec![number]),
+                    None => expected.tensor(title, &buffer.get(), &buffers[&name]),
                 }
             }
         }
@@ -126,7 +126,7 @@ fn spectral_normalization_divides_by_the_largest_singular_value() {
     let weight = "parametrizations.weight";
     let expected = [format!("{weight}.original"), "bias".into(), format!("{weight}.0._u"), format!("{weight}.0._v")];
     assert_eq!(names, expected);
-    // Nested, the names of a layer before and after it stay.
+    // In a nested model, the names of its neighbors do not change.
     let model = (Linear::new(2, 2), vec![layer.clone()], Linear::new(2, 2));
     let names: Vec<String> = model.parameters().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names[2..5], ["1.0.parametrizations.weight.original", "1.0.bias", "2.weight"]);

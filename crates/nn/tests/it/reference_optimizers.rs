@@ -41,7 +41,7 @@ fn optimizer_of_pytorch(case: &Value) -> Box<dyn Optimizer> {
     }
 }
 
-/// The optimizer of a case; what its attributes do not name keeps its default.
+/// The optimizer of a case; settings that its attributes do not name keep their defaults.
 fn optimizer(case: &Value) -> Box<dyn Optimizer> {
     let attrs = &case["attrs"];
     let flag = |name: &str| attrs[name] == true;
@@ -95,20 +95,20 @@ fn optimizer(case: &Value) -> Box<dyn Optimizer> {
 
 #[test]
 fn optimizers_walk_pytorchs_path_over_twenty_steps() {
-    walk("optimizers.json");
+    check_steps("optimizers.json");
 }
 
 #[test]
 fn adaptive_optimizers_walk_pytorchs_path_over_twenty_steps() {
-    walk("optimizers_adaptive.json");
+    check_steps("optimizers_adaptive.json");
 }
 
 #[test]
 fn optimizers_that_pytorch_has_not_walk_optaxs_path_over_twenty_steps() {
-    walk("optimizers_optax.json");
+    check_steps("optimizers_optax.json");
 }
 
-fn walk(file: &str) {
+fn check_steps(file: &str) {
     for case in cases(file) {
         let mut expected = Expected::within(5e-6, 2e-6);
         let optimizer = optimizer(&case);
@@ -120,16 +120,20 @@ fn walk(file: &str) {
         let steps = case["steps"].as_array().cloned().unwrap_or_default();
         assert_eq!((parameters.len(), steps.len()), (2, 20));
         for (i, step) in steps.iter().enumerate() {
-            let at = Step::new(&Tensor::scalar(i as i32));
+            let current = Step::new(&Tensor::scalar(i as i32));
             for (name, (parameter, state)) in &mut parameters {
                 let gradient = tensor(&step["gradients"][name]);
-                (*parameter, *state) = optimizer.update(&at, name, parameter, &gradient, state);
-                let what = format!("{}, step {i}: {name}", case["name"]);
-                expected.tensor(what, parameter, &step["parameters"][name]);
+                (*parameter, *state) = optimizer.update(&current, name, parameter, &gradient, state);
+                let title = format!("{}, step {i}: {name}", case["name"]);
+                expected.tensor(title, parameter, &step["parameters"][name]);
             }
             let attrs = &case["attrs"];
             let rate = step["lr"].as_f64().or(attrs["lr"].as_f64()).unwrap_or_else(|| number(&attrs["learning_rate"]));
-            expected.numbers(format!("{}, step {i}: rate", case["name"]), &optimizer.learning_rate(&at), vec![rate]);
+            expected.numbers(
+                format!("{}, step {i}: rate", case["name"]),
+                &optimizer.learning_rate(&current),
+                vec![rate],
+            );
         }
         expected.check();
     }

@@ -7,7 +7,7 @@ use fulmen_nn::{Gru, Lstm, Module, Rnn, RnnNonlinearity};
 use fulmen_tensor::{DType, Function, Tensor, TensorType, autocast, grad, random};
 use serde_json::Value;
 
-/// All that a layer gives, in one row.
+/// All outputs of a layer in one row.
 fn row(all: &[&Tensor]) -> Tensor {
     let flat: Vec<Tensor> = all.iter().map(|t| t.flatten(0, -1)).collect();
     Tensor::concatenate(&flat.iter().collect::<Vec<_>>(), 0)
@@ -15,10 +15,10 @@ fn row(all: &[&Tensor]) -> Tensor {
 
 macro_rules! built {
     ($layer:expr, $attrs:expr) => {{
-        let said = |name: &str, otherwise: bool| $attrs[name].as_bool().unwrap_or(otherwise);
+        let setting = |name: &str, otherwise: bool| $attrs[name].as_bool().unwrap_or(otherwise);
         let layers = if $attrs["num_layers"].is_null() { 1 } else { count(&$attrs["num_layers"]) };
-        let layer = $layer.num_layers(layers).bias(said("bias", true)).batch_first(said("batch_first", false));
-        layer.bidirectional(said("bidirectional", false))
+        let layer = $layer.num_layers(layers).bias(setting("bias", true)).batch_first(setting("batch_first", false));
+        layer.bidirectional(setting("bidirectional", false))
     }};
 }
 
@@ -86,8 +86,8 @@ fn a_sequence_in_two_parts_is_the_sequence() {
         1e-6,
         "two parts",
     );
-    let (none, h) = layer.forward(&x.narrow(0, 0, 0), None);
-    assert_eq!((none.ty().to_string(), values(&h)), ("f32[0, 2, 4]".into(), vec![0.0; 16]));
+    let (empty, h) = layer.forward(&x.narrow(0, 0, 0), None);
+    assert_eq!((empty.ty().to_string(), values(&h)), ("f32[0, 2, 4]".into(), vec![0.0; 16]));
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn every_statement_carries_the_users_line() {
         ctc_loss(&log_p.log_softmax(-1), &one, &long, &one.reshape([2]), Reduction::Mean)
     };
     for layer in [&lstm as &dyn Module, &gru, &rnn] {
-        crate::common::settle(layer);
+        crate::common::set_simple_values(layer);
     }
     let function = Function::trace("f", &[ty(&[5, 2, 3]), ty(&[2])], |x| {
         let target = Tensor::from_slice(&[1i32, -100], [2]);
@@ -168,7 +168,7 @@ fn every_statement_carries_the_users_line() {
     });
     let text = function.stablehlo().unwrap();
     assert!(text.matches(" loc(#loc").count() > 100, "{text}");
-    // An alias has a file, or a name and the alias that has it.
+    // A location has a file, or a name and a reference to the location that has the file.
     let lines: Vec<_> = text.lines().filter(|line| line.starts_with("#loc") && line.contains(".rs\":")).collect();
     assert!(!lines.is_empty() && lines.iter().all(|line| line.contains("nn/tests/")), "{lines:#?}");
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 #[test]
 fn schedules_are_pytorchs_at_every_step() {
-    // Relative to the number itself: the last rates of a cycle are a millionth of the first.
+    // A relative tolerance only, because the last rates of a cycle are a millionth of the first.
     let mut expected = Expected::within(2e-6, 0.0);
     let mut steps = 0;
     for case in cases("schedules.json") {
@@ -40,9 +40,9 @@ fn a_schedule_of_one_step_is_the_element_of_the_schedule_of_all() {
     let cycle = OneCycle::new(0.1, 50).three_phase(true);
     let all = values(&cycle.value(&Tensor::arange(DType::I32, 50)));
     for step in [0, 14, 15, 28, 29, 49] {
-        let one = cycle.value(&Tensor::scalar(step as i32));
-        assert_eq!(one.ty(), &TensorType::scalar(DType::F32));
-        assert_close(&values(&one), &all[step..=step], 1e-6, 0.0, "one step");
+        let value = cycle.value(&Tensor::scalar(step as i32));
+        assert_eq!(value.ty(), &TensorType::scalar(DType::F32));
+        assert_close(&values(&value), &all[step..=step], 1e-6, 0.0, "one step");
     }
 }
 
@@ -99,17 +99,17 @@ fn schedule(op: &str, attrs: &Value) -> Box<dyn Schedule> {
 #[test]
 fn plain_schedules_are_pytorchs_over_a_thousand_steps() {
     let mut expected = Expected::within(2e-6, 0.0);
-    let mut found = 0;
+    let mut count = 0;
     for file in ["schedules_plain.json", "schedules_plain_2.json"] {
         for case in cases(file) {
             let rates = numbers(&case["lr"]);
             assert_eq!(rates.len(), 1000);
             let value = schedule(word(&case["op"], "op"), &case["attrs"]).value(&Tensor::arange(DType::I32, 1000));
             expected.numbers(case["name"].to_string(), &value, rates);
-            found += 1;
+            count += 1;
         }
     }
-    assert_eq!(found, 23);
+    assert_eq!(count, 23);
     expected.check();
 }
 
@@ -117,18 +117,18 @@ fn plain_schedules_are_pytorchs_over_a_thousand_steps() {
 fn late_steps_are_as_exact_as_early_ones() {
     let step = Tensor::from_slice(&[10_000_000i32, 9_999_999, 10_000_001], [3]);
     let mut expected = Expected::within(2e-6, 0.0);
-    // The positions within a period, from whole numbers in f64.
-    let wave = |at: f64, length: f64| 0.05 * (1.0 + (std::f64::consts::PI * at / length).cos());
-    let at = |n: f64| [10_000_000.0 % n, 9_999_999.0 % n, 10_000_001.0 % n];
+    // The positions within a period, computed exactly in f64.
+    let wave = |position: f64, length: f64| 0.05 * (1.0 + (std::f64::consts::PI * position / length).cos());
+    let positions = |n: f64| [10_000_000.0 % n, 9_999_999.0 % n, 10_000_001.0 % n];
     expected.numbers(
         "restarts",
         &CosineAnnealingWarmRestarts::new(0.1, 777).value(&step),
-        at(777.0).map(|at| wave(at, 777.0)).to_vec(),
+        positions(777.0).map(|position| wave(position, 777.0)).to_vec(),
     );
     expected.numbers(
         "cosine",
         &CosineAnnealing::new(0.1, 777).value(&step),
-        at(1554.0).map(|at| wave(at, 777.0)).to_vec(),
+        positions(1554.0).map(|position| wave(position, 777.0)).to_vec(),
     );
     let stairs = [10_000_000.0f64, 9_999_999.0, 10_000_001.0].map(|k| 0.1 * 0.9f64.powf((k / 100_000.0).floor()));
     expected.numbers("step", &Step::new(0.1, 100_000).gamma(0.9).value(&step), stairs.to_vec());

@@ -8,10 +8,10 @@ use fulmen_nn::{
 use fulmen_tensor::{DType, Interpolation, PadMode};
 use serde_json::Value;
 
-/// One number an axis.
-fn each<const N: usize>(value: &Value) -> Sizes<N> {
-    let found = sizes(value);
-    Sizes(found.try_into().unwrap_or_else(|found| panic!("{found:?} are not {N} sizes")))
+/// One number per axis.
+fn per_axis<const N: usize>(value: &Value) -> Sizes<N> {
+    let numbers = sizes(value);
+    Sizes(numbers.try_into().unwrap_or_else(|numbers| panic!("{numbers:?} are not {N} sizes")))
 }
 
 fn mode(value: &Value) -> PadMode {
@@ -25,50 +25,47 @@ fn mode(value: &Value) -> PadMode {
 }
 
 fn conv<const N: usize>(a: &Value) -> Box<dyn Forward> {
-    let layer = Conv::<N>::new(count(&a["in_channels"]), count(&a["out_channels"]), each(&a["kernel"]))
-        .stride(each(&a["stride"]))
-        .dilation(each(&a["dilation"]))
+    let layer = Conv::<N>::new(count(&a["in_channels"]), count(&a["out_channels"]), per_axis(&a["kernel"]))
+        .stride(per_axis(&a["stride"]))
+        .dilation(per_axis(&a["dilation"]))
         .groups(count(&a["groups"]))
         .bias(flag(&a["bias"]))
         .padding_mode(mode(&a["padding_mode"]));
     Box::new(match a["padding"].as_str() {
         Some("same") => layer.padding_same(),
         Some("valid") => layer,
-        _ => layer.padding(each(&a["padding"])),
+        _ => layer.padding(per_axis(&a["padding"])),
     })
 }
 
 fn conv_transpose<const N: usize>(a: &Value) -> Box<dyn Forward> {
-    let layer = ConvTranspose::<N>::new(count(&a["in_channels"]), count(&a["out_channels"]), each(&a["kernel"]));
+    let layer = ConvTranspose::<N>::new(count(&a["in_channels"]), count(&a["out_channels"]), per_axis(&a["kernel"]));
     Box::new(
         layer
-            .stride(each(&a["stride"]))
-            .padding(each(&a["padding"]))
-            .output_padding(each(&a["output_padding"]))
-            .dilation(each(&a["dilation"]))
+            .stride(per_axis(&a["stride"]))
+            .padding(per_axis(&a["padding"]))
+            .output_padding(per_axis(&a["output_padding"]))
+            .dilation(per_axis(&a["dilation"]))
             .groups(count(&a["groups"]))
             .bias(flag(&a["bias"])),
     )
 }
 
 fn max_pool<const N: usize>(a: &Value) -> MaxPool<N> {
-    MaxPool::new(each(&a["window"]))
-        .stride(each(&a["stride"]))
-        .padding(each(&a["padding"]))
-        .dilation(each(&a["dilation"]))
+    MaxPool::new(per_axis(&a["window"]))
+        .stride(per_axis(&a["stride"]))
+        .padding(per_axis(&a["padding"]))
+        .dilation(per_axis(&a["dilation"]))
         .ceil_mode(flag(&a["ceil_mode"]))
 }
 
 fn avg_pool<const N: usize>(a: &Value) -> Box<dyn Forward> {
-    let layer = AvgPool::<N>::new(each(&a["window"]))
-        .stride(each(&a["stride"]))
-        .padding(each(&a["padding"]))
+    let layer = AvgPool::<N>::new(per_axis(&a["window"]))
+        .stride(per_axis(&a["stride"]))
+        .padding(per_axis(&a["padding"]))
         .ceil_mode(flag(&a["ceil_mode"]))
         .count_include_pad(flag(&a["count_include_pad"]));
-    Box::new(match a["divisor"].is_null() {
-        true => layer,
-        false => layer.divisor_override(count(&a["divisor"])),
-    })
+    Box::new(if a["divisor"].is_null() { layer } else { layer.divisor_override(count(&a["divisor"])) })
 }
 
 fn pad<const N: usize>(kind: &str, a: &Value) -> Box<dyn Forward> {
@@ -92,14 +89,15 @@ fn upsample(a: &Value) -> Box<dyn Forward> {
         Some("bicubic") => Interpolation::Cubic { align_corners },
         Some(_) => Interpolation::Linear { align_corners },
     };
-    let layer = match a["size"].is_null() {
-        true => Upsample::scale_factor(numbers(&a["scale_factor"])),
-        false => Upsample::size(sizes(&a["size"])),
+    let layer = if a["size"].is_null() {
+        Upsample::scale_factor(numbers(&a["scale_factor"]))
+    } else {
+        Upsample::size(sizes(&a["size"]))
     };
     Box::new(layer.mode(mode))
 }
 
-/// The layer for as many axes as its name, or the list, says.
+/// Calls a generic function for the given number of axes.
 macro_rules! over {
     ($axes:expr, $make:ident($($argument:expr),*)) => {
         match $axes {
@@ -115,10 +113,10 @@ fn boxed_max_pool<const N: usize>(a: &Value) -> Box<dyn Forward> {
     Box::new(max_pool::<N>(a))
 }
 fn adaptive_avg_pool<const N: usize>(a: &Value) -> Box<dyn Forward> {
-    Box::new(AdaptiveAvgPool::<N>::new(each(&a["size"])))
+    Box::new(AdaptiveAvgPool::<N>::new(per_axis(&a["size"])))
 }
 fn adaptive_max_pool<const N: usize>(a: &Value) -> Box<dyn Forward> {
-    Box::new(AdaptiveMaxPool::<N>::new(each(&a["size"])))
+    Box::new(AdaptiveMaxPool::<N>::new(per_axis(&a["size"])))
 }
 
 #[test]
@@ -154,12 +152,12 @@ fn the_places_of_maxima_are_pytorchs() {
     let mut expected = Expected::within(0.0, 0.0);
     for case in cases("spatial.json").iter().filter(|case| case["op"] == "where_max_pool") {
         let (a, x) = (&case["attrs"], inputs(case).remove(0));
-        fn places<const N: usize>(a: &Value, x: &fulmen_tensor::Tensor) -> [fulmen_tensor::Tensor; 2] {
+        fn max_indices<const N: usize>(a: &Value, x: &fulmen_tensor::Tensor) -> [fulmen_tensor::Tensor; 2] {
             max_pool::<N>(a).forward_with_indices(x)
         }
-        let [_, at] = over!(sizes(&a["window"]).len(), places(a, &x));
-        assert_eq!(at.dtype(), DType::I32);
-        expected.tensor(word(&case["name"], "name"), &at, &case["outputs"][0]);
+        let [_, indices] = over!(sizes(&a["window"]).len(), max_indices(a, &x));
+        assert_eq!(indices.dtype(), DType::I32);
+        expected.tensor(word(&case["name"], "name"), &indices, &case["outputs"][0]);
     }
     expected.check();
 }

@@ -1,7 +1,7 @@
 //! Transformers and encodings of positions against PyTorch and Hugging Face: values and gradients.
 
 use crate::common::reference::{Expected, cases, count, expect, fill, flag, inputs, number, tensor, word};
-use crate::common::{assert_close, fault, settle, values};
+use crate::common::{assert_close, fault, set_simple_values, values};
 use fulmen_nn::attention::{
     Attention, LearnedPositions, RotaryEmbedding, RotaryScaling, SinusoidalPositions, alibi, alibi_at, sinusoidal,
 };
@@ -77,7 +77,7 @@ fn a_transformer_begins_with_xaviers_rule_and_layers_of_their_own() {
 fn dropout_acts_in_every_place_while_training_only() {
     let encoder =
         TransformerEncoder::new(1, || TransformerEncoderLayer::new(8, 2).dropout(0.5).activation(Prelu::new()));
-    settle(&encoder);
+    set_simple_values(&encoder);
     assert!(encoder.parameters().iter().any(|(name, _)| name == "layers.0.activation.weight"));
     let x = random::normal(&random::key(0), DType::F32, [2, 3, 8]);
     let run = || encoder.forward(&x, &Attention::new());
@@ -92,15 +92,15 @@ fn dropout_acts_in_every_place_while_training_only() {
 }
 
 fn scaling(attrs: &Value) -> RotaryScaling {
-    let how = &attrs["scaling"];
-    match how["rope_type"].as_str() {
+    let settings = &attrs["scaling"];
+    match settings["rope_type"].as_str() {
         None => RotaryScaling::None,
-        Some("linear") => RotaryScaling::Linear { factor: number(&how["factor"]) },
+        Some("linear") => RotaryScaling::Linear { factor: number(&settings["factor"]) },
         Some("llama3") => RotaryScaling::Llama3 {
-            factor: number(&how["factor"]),
-            low_freq_factor: number(&how["low_freq_factor"]),
-            high_freq_factor: number(&how["high_freq_factor"]),
-            original_max_position_embeddings: count(&how["original_max_position_embeddings"]),
+            factor: number(&settings["factor"]),
+            low_freq_factor: number(&settings["low_freq_factor"]),
+            high_freq_factor: number(&settings["high_freq_factor"]),
+            original_max_position_embeddings: count(&settings["original_max_position_embeddings"]),
         },
         Some(other) => panic!("no scaling {other}"),
     }
@@ -113,11 +113,11 @@ fn positions_are_hugging_faces() {
         let (attrs, name) = (&case["attrs"], word(&case["name"], "name"));
         if case["op"] == "alibi" {
             let heads = count(&attrs["heads"]);
-            // Of the last query, counted from the first key instead of itself.
+            // The bias of the last query, relative to the first key instead of the query itself.
             let last = alibi(heads, 5, 5).narrow(1, 4, 1).reshape([heads, 5]);
             expected.tensor(name, &(&last - last.narrow(1, 0, 1)), &case["outputs"][0]);
-            let there = alibi_at(heads, &Tensor::from_slice(&[4i32], [1]), 5).reshape([heads, 5]);
-            expected.numbers(format!("{name} at 4"), &(there - last), vec![0.0; heads * 5]);
+            let shifted = alibi_at(heads, &Tensor::from_slice(&[4i32], [1]), 5).reshape([heads, 5]);
+            expected.numbers(format!("{name} at 4"), &(shifted - last), vec![0.0; heads * 5]);
             continue;
         }
         let inputs = inputs(&case);
@@ -137,8 +137,8 @@ fn rotated_products_depend_on_the_distance_alone() {
         let rope = RotaryEmbedding::new(8).interleaved(interleaved);
         let x = random::normal(&random::key(0), DType::F32, [2, 8]);
         let product = |a: i32| {
-            let at = rope.forward_at(&x, &Tensor::from_slice(&[a, a + 3], [2]));
-            values(&(at.narrow(0, 0, 1) * at.narrow(0, 1, 1)).sum_all())[0]
+            let rotated = rope.forward_at(&x, &Tensor::from_slice(&[a, a + 3], [2]));
+            values(&(rotated.narrow(0, 0, 1) * rotated.narrow(0, 1, 1)).sum_all())[0]
         };
         assert!((product(0) - product(100)).abs() < 1e-4);
     }
@@ -161,10 +161,10 @@ fn encodings_refuse_what_does_not_fit() {
     let learned = LearnedPositions::new(2, 4);
     learned.initialize(0);
     assert!(fault(&learned.forward(&x)).contains("has 3 positions, there are 2"));
-    let there = learned.forward_at(&x, &Tensor::from_slice(&[1i32, 0, 2], [3]));
-    let there = values(&there);
-    assert!(there[..8].iter().all(|v| v.is_finite()) && there[8..].iter().all(|v| v.is_nan()));
-    // An odd width ends with a sine.
+    let output = learned.forward_at(&x, &Tensor::from_slice(&[1i32, 0, 2], [3]));
+    let output = values(&output);
+    assert!(output[..8].iter().all(|v| v.is_finite()) && output[8..].iter().all(|v| v.is_nan()));
+    // With an odd width, the last feature is a sine.
     assert_close(&values(&sinusoidal(3, 5))[10..11], &[2f64.sin()], 1e-6, 0.0, "sine");
     assert_eq!(sinusoidal(3, 5).shape().dims(), [3, 5]);
     assert_eq!(sinusoidal(3, 0).shape().dims(), [3, 0]);

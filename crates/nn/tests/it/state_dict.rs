@@ -1,4 +1,5 @@
-//! Weights of many files and of PyTorch's: found, renamed, split and joined; what is damaged or hostile is refused.
+//! Weights in several files and in PyTorch's formats: loading, renaming, splitting and merging; damaged or malicious
+//! files are rejected.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -33,7 +34,7 @@ fn a_model_in_shards_comes_back_and_says_how_it_was_split() {
     assert_eq!(index["metadata"]["total_size"], 4 * saved.num_parameters());
     assert_eq!(index["weight_map"].as_object().unwrap().len(), 6);
 
-    // By the folder and by the index.
+    // Loaded by the folder and by the index.
     for path in [folder.clone(), folder.join("model.safetensors.index.json")] {
         let loaded = model();
         assert!(load_weights(&loaded, &path, Strictness::Strict).unwrap().is_complete());
@@ -41,7 +42,7 @@ fn a_model_in_shards_comes_back_and_says_how_it_was_split() {
             assert_eq!(values(&a.get()), values(&b.get()), "{name}");
         }
     }
-    // Nothing is written over, and nothing is left lying about.
+    // No file is overwritten, and no temporary file is left behind.
     let error = save_sharded_weights(&saved, &folder, 1000).unwrap_err();
     assert!(error.is_io() && error.to_string().contains("the folder is not empty"), "{error}");
     assert_eq!(fs::read_dir(parent.path()).unwrap().count(), 1);
@@ -65,7 +66,7 @@ fn an_index_that_lies_is_refused() {
         assert!(error.is_format() && error.to_string().contains(expected), "{error}");
     };
     refused("{", "index.json: not a valid index of weight files");
-    // A sparse terabyte.
+    // A sparse file of a terabyte.
     fs::OpenOptions::new().write(true).open(&index).unwrap().set_len(1 << 40).unwrap();
     let error = StateDict::read(&folder).unwrap_err();
     assert!(error.is_format() && error.to_string().contains("it is larger than 200 MB"), "{error}");
@@ -74,7 +75,7 @@ fn an_index_that_lies_is_refused() {
     for outside in ["../x.safetensors", "/etc/passwd", "", ".."] {
         refused(&format!(r#"{{"weight_map": {{"a": "{outside}"}}}}"#), "which is not a file next to the index");
     }
-    // An index as a part would lead in a circle: itself, or two that name each other.
+    // An index must not list an index: itself, or another one that lists the first, would be a cycle.
     refused(r#"{"weight_map": {"a": "model.safetensors.index.json"}}"#, "it is itself an index of weight files");
     fs::write(folder.join("other.json"), r#"{"weight_map": {"a": "model.safetensors.index.json"}}"#).unwrap();
     refused(r#"{"weight_map": {"a": "other.json"}}"#, "it is itself an index of weight files");
@@ -106,11 +107,11 @@ fn what_a_folder_or_a_file_is_not_is_said() {
 fn names_are_changed_or_the_mistake_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.safetensors");
-    let one = |v: &[f32], shape: &[usize]| Literal::from_slice(v, shape).unwrap();
+    let literal = |v: &[f32], shape: &[usize]| Literal::from_slice(v, shape).unwrap();
     let tensors = [
-        ("model.a.weight".to_owned(), one(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3])),
-        ("model.b.weight".to_owned(), one(&[7.0], &[1])),
-        ("steps".to_owned(), one(&[8.0], &[1])),
+        ("model.a.weight".to_owned(), literal(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[2, 3])),
+        ("model.b.weight".to_owned(), literal(&[7.0], &[1])),
+        ("steps".to_owned(), literal(&[8.0], &[1])),
     ];
     write(&path, &tensors, &BTreeMap::new()).unwrap();
     let all = StateDict::read(&path).unwrap();
@@ -123,8 +124,8 @@ fn names_are_changed_or_the_mistake_is_told() {
     let twice = swapped.transpose(|name| name == "a.weight").unwrap();
     assert_eq!(twice.get("a.weight").unwrap().unwrap().bytes(), tensors[0].1.bytes());
     assert_eq!(names(&all.rename("model.", "m.").unwrap())[0], "m.a.weight f32[2, 3]");
-    let kept = all.rename_with(|name| name.starts_with("model").then(|| name.to_owned())).unwrap();
-    assert_eq!((kept.len(), all.len(), kept.is_empty()), (2, 3, false));
+    let selected = all.rename_with(|name| name.starts_with("model").then(|| name.to_owned())).unwrap();
+    assert_eq!((selected.len(), all.len(), selected.is_empty()), (2, 3, false));
 
     let line = line!() + 1;
     let error = all.part("state_dict").unwrap_err();
@@ -154,7 +155,7 @@ fn a_damaged_file_of_pytorch_is_an_error_and_changes_no_model() {
         let error = try_all(&whole[..length]).unwrap_err();
         assert!(error.to_string().contains("bad.bin"), "{error}");
     }
-    // Any byte may be another: an error or other values, no more than that.
+    // With any byte changed, the result is an error or other values, but never a panic.
     for i in (0..whole.len()).step_by(41) {
         let mut bytes = whole.clone();
         bytes[i] ^= 0x55;
@@ -166,12 +167,12 @@ fn a_damaged_file_of_pytorch_is_an_error_and_changes_no_model() {
 fn no_code_in_a_pickle_runs() {
     let folder = tempfile::tempdir().unwrap();
     let (mark, path) = (folder.path().join("was-here"), folder.path().join("hostile.pt"));
-    // What Python would make `os.system("touch ...")` of.
+    // Python would run this as `os.system("touch ...")`.
     let pickle = format!("cposix\nsystem\n(S'touch {}'\ntR.", mark.display());
     for protocol in [&b""[..], b"\x80\x02"] {
         fs::write(&path, [protocol, pickle.as_bytes()].concat()).unwrap();
-        let found = StateDict::read(&path);
-        assert!(found.is_err() || found.unwrap().is_empty());
+        let result = StateDict::read(&path);
+        assert!(result.is_err() || result.unwrap().is_empty());
         assert!(!mark.exists());
     }
 }

@@ -9,7 +9,7 @@ use fulmen_nn::weights::{Strictness, load_weights, save_weights};
 use fulmen_nn::{BatchNorm2d, Buffer, Conv2d, Embedding, Init, Linear, Module, Parameter};
 use fulmen_tensor::{DType, Sharding, Tensor, TensorType, grad, random};
 
-/// A language model of the smallest kind: the weight of the output layer has the shape of the embedding's.
+/// A minimal language model: the weight of the output layer has the shape of the embedding's.
 #[derive(Module)]
 struct Words {
     embed: Embedding,
@@ -21,7 +21,7 @@ impl Words {
         Words { embed: Embedding::new(5, 3), head: Linear::new(3, 5).bias(false) }
     }
 
-    /// Only `&self`, as a hook has it.
+    /// Takes `&self`, as in a hook.
     fn tie(&self) {
         self.head.weight.tie(&self.embed.weight).unwrap_or_else(|e| panic!("{e}"));
     }
@@ -44,20 +44,20 @@ fn tied_parameters_are_one_for_all_that_ask() {
     let before = (words.embed.weight.clone(), words.head.weight.clone());
     assert_eq!(words.num_parameters(), 30);
     assert_ne!(values(&words.embed.weight.get()), values(&words.head.weight.get()));
-    let kept = values(&words.embed.weight.get());
+    let expected = values(&words.embed.weight.get());
     words.tie();
     assert_eq!(names(&words), ["embed.weight"]);
     assert_eq!(words.num_parameters(), 15);
     assert_eq!(words.state().len(), 1);
-    assert_eq!(values(&words.head.weight.get()), kept, "the value is that of the one tied to");
+    assert_eq!(values(&words.head.weight.get()), expected, "the value is that of the one tied to");
 
-    // Clones from before follow, in both directions.
+    // Clones made before the tying share the value too, in both directions.
     assert!(before.0.is(&before.1) && before.1.is(&words.embed.weight));
     before.1.set(Tensor::ones(DType::F32, [5, 3]));
     assert_eq!(values(&words.embed.weight.get()), [1.0; 15]);
     before.0.set_requires_grad(false);
     assert!(!words.head.weight.requires_grad());
-    // Twice is once.
+    // Tying again changes nothing.
     words.tie();
     words.embed.weight.tie(&words.head.weight).unwrap();
     assert_eq!(names(&words), ["embed.weight"]);
@@ -65,15 +65,15 @@ fn tied_parameters_are_one_for_all_that_ask() {
 
 #[test]
 fn the_gradient_of_a_tied_weight_is_the_sum_of_both() {
-    let (apart, tied) = (Words::new(), Words::new());
+    let (untied, tied) = (Words::new(), Words::new());
     let value = random::normal(&random::key(3), DType::F32, [5, 3]);
-    for parameter in [&apart.embed.weight, &apart.head.weight, &tied.embed.weight] {
+    for parameter in [&untied.embed.weight, &untied.head.weight, &tied.embed.weight] {
         parameter.set(Tensor::from_slice(&values(&value).iter().map(|&v| v as f32).collect::<Vec<_>>(), [5, 3]));
     }
     tied.tie();
-    let both = grad(&apart.loss(), &[&apart.embed.weight.get(), &apart.head.weight.get()]);
-    let one = grad(&tied.loss(), &[&tied.embed.weight.get()]);
-    assert_close(&values(&one[0]), &values(&(&both[0] + &both[1])), 1e-5, 1e-6, "gradient");
+    let gradients = grad(&untied.loss(), &[&untied.embed.weight.get(), &untied.head.weight.get()]);
+    let gradient = grad(&tied.loss(), &[&tied.embed.weight.get()]);
+    assert_close(&values(&gradient[0]), &values(&(&gradients[0] + &gradients[1])), 1e-5, 1e-6, "gradient");
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn ties_go_along_with_what_is_tied_on() {
     p[2].tie(&p[0]).unwrap();
     p[3].tie(&p[4]).unwrap();
     assert!(p[0].is(&p[2]) && !p[0].is(&p[3]));
-    // All five are one now, the last.
+    // All five are now the same as the last one.
     p[2].tie(&p[3]).unwrap();
     p.initialize(0);
     for parameter in &p {
@@ -184,7 +184,7 @@ fn two_values_for_one_parameter_are_refused_or_told() {
     assert_eq!((&*report.conflicting[0].name, &*report.conflicting[0].other), ("embed.weight", "head.weight"));
     assert!(report.to_string().contains("embed.weight and head.weight"));
     assert_eq!(values(&words.embed.weight.get()), [1.0; 15]);
-    // Two parameters that are not tied are not in conflict.
+    // Parameters that are not tied do not conflict.
     assert!(load_weights(&Words::new(), &path, Strictness::Strict).unwrap().is_complete());
 }
 
@@ -225,7 +225,7 @@ fn a_model_changes_its_element_type_with_its_values() {
     assert_eq!(net.bn.forward(&net.conv.forward(&x)).dtype(), DType::Bf16);
     assert!(net.bn.buffers().iter().all(|(_, buffer)| buffer.get().fault().is_none()));
 
-    // First values and initial statistics are of the new type too.
+    // Initial values and initial statistics have the new type too.
     net.reinitialize(1);
     net.to_dtype(DType::F32).unwrap();
     net.reinitialize(1);

@@ -1,4 +1,4 @@
-//! Weight files: what is written is read back, what is damaged is refused, and nothing is ever half done.
+//! Weight files: values are read back as written, damaged files are rejected, and no file is left half written.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -48,12 +48,12 @@ fn every_dtype_and_shape_comes_back_as_it_went() {
     }
     let metadata = BTreeMap::from([("a \"b\"\n".to_owned(), "ü{}".to_owned()), ("z".to_owned(), String::new())]);
     write(&path, &tensors, &metadata).unwrap();
-    let (found, said) = read(&path).unwrap();
-    assert_eq!(without_checksums(said), metadata);
-    assert_eq!(found.len(), tensors.len());
+    let (actual, actual_metadata) = read(&path).unwrap();
+    assert_eq!(without_checksums(actual_metadata), metadata);
+    assert_eq!(actual.len(), tensors.len());
     for (name, value) in &tensors {
-        assert_eq!(found[name].ty(), value.ty());
-        assert_eq!(found[name].bytes(), value.bytes(), "{name}");
+        assert_eq!(actual[name].ty(), value.ty());
+        assert_eq!(actual[name].bytes(), value.bytes(), "{name}");
     }
     let first = fs::read(&path).unwrap();
     write(&path, &tensors, &metadata).unwrap();
@@ -79,9 +79,9 @@ fn a_file_without_values_is_a_file() {
 fn names_that_no_reader_could_tell_apart_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.safetensors");
-    let one = || Literal::from_slice(&[1.0f32], [1]).unwrap();
+    let literal = || Literal::from_slice(&[1.0f32], [1]).unwrap();
     for names in [["a", "a"], ["", "b"], ["__metadata__", "b"]] {
-        let tensors = names.map(|name| (name.to_owned(), one()));
+        let tensors = names.map(|name| (name.to_owned(), literal()));
         let error = write(&path, &tensors, &BTreeMap::new()).unwrap_err().to_string();
         assert!(error.contains("is not a valid tensor name"), "{error}");
     }
@@ -91,20 +91,20 @@ fn names_that_no_reader_could_tell_apart_are_refused() {
 #[test]
 fn a_file_that_cannot_be_written_leaves_all_as_it_was() {
     let folder = tempfile::tempdir().unwrap();
-    let one = [("x".to_owned(), Literal::from_slice(&[1.0f32], [1]).unwrap())];
+    let tensors = [("x".to_owned(), Literal::from_slice(&[1.0f32], [1]).unwrap())];
 
     let path = folder.path().join("no/such/folder/x.safetensors");
-    let error = write(&path, &one, &BTreeMap::new()).unwrap_err();
+    let error = write(&path, &tensors, &BTreeMap::new()).unwrap_err();
     assert!(error.is_io() && error.to_string().contains("no/such/folder"), "{error}");
 
-    // A folder has the path of the file: the new file is complete and cannot take its place.
-    let taken = folder.path().join("taken");
-    fs::create_dir(&taken).unwrap();
-    fs::write(taken.join("inside"), "kept").unwrap();
-    let error = write(&taken, &one, &BTreeMap::new()).unwrap_err();
+    // The path is a folder, so the complete new file cannot replace it.
+    let occupied = folder.path().join("taken");
+    fs::create_dir(&occupied).unwrap();
+    fs::write(occupied.join("inside"), "kept").unwrap();
+    let error = write(&occupied, &tensors, &BTreeMap::new()).unwrap_err();
     assert!(error.is_io() && error.to_string().contains("taken"), "{error}");
     assert_eq!(listing(folder.path()), ["taken"], "the temporary file is gone");
-    assert_eq!(fs::read_to_string(taken.join("inside")).unwrap(), "kept");
+    assert_eq!(fs::read_to_string(occupied.join("inside")).unwrap(), "kept");
 }
 
 #[test]
@@ -130,11 +130,11 @@ fn damaged_files_are_errors_that_name_the_file() {
     write(&good, &tensors, &BTreeMap::new()).unwrap();
     let whole = fs::read(&good).unwrap();
     let bad = folder.path().join("bad.safetensors");
-    let refused = |bytes: &[u8], what: &str| {
+    let refused = |bytes: &[u8], case: &str| {
         fs::write(&bad, bytes).unwrap();
         let error = read(&bad).unwrap_err();
-        assert!(error.is_format(), "{what}: {error}");
-        assert!(error.to_string().contains("bad.safetensors"), "{what}: {error}");
+        assert!(error.is_format(), "{case}: {error}");
+        assert!(error.to_string().contains("bad.safetensors"), "{case}: {error}");
     };
     for length in 0..whole.len() {
         refused(&whole[..length], "truncated");
@@ -142,19 +142,19 @@ fn damaged_files_are_errors_that_name_the_file() {
     refused(&[&whole[..], b"x"].concat(), "longer than its header says");
     refused(&[255; 64], "a header of 2^64 bytes");
     refused(b"\x02\0\0\0\0\0\0\0[]", "a header that is not an object");
-    let lie = |from: &str, to: &str| {
+    let replaced = |from: &str, to: &str| {
         let header = u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
         let text = String::from_utf8(whole[8..8 + header].to_vec()).unwrap();
         assert!(text.contains(from), "{text}");
         let text = text.replace(from, to);
         [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &whole[8 + header..]].concat()
     };
-    refused(&lie("\"F32\"", "\"F99\""), "an unknown dtype");
-    refused(&lie("\"F32\"", "\"F64\""), "a dtype of another size");
-    refused(&lie("[3]", "[18446744073709551615,9]"), "a shape that overflows");
-    refused(&lie("[12,14]", "[13,15]"), "a gap");
-    refused(&lie("[12,14]", "[14,12]"), "an end before its start");
-    // No byte of the header can bring the reader down, whatever it becomes.
+    refused(&replaced("\"F32\"", "\"F99\""), "an unknown dtype");
+    refused(&replaced("\"F32\"", "\"F64\""), "a dtype of another size");
+    refused(&replaced("[3]", "[18446744073709551615,9]"), "a shape that overflows");
+    refused(&replaced("[12,14]", "[13,15]"), "a gap");
+    refused(&replaced("[12,14]", "[14,12]"), "an end before its start");
+    // No change of a byte in the header makes the reader panic.
     for i in 0..whole.len() {
         for value in [0, b'"', b'9', b'-', 255] {
             let mut bytes = whole.clone();
@@ -266,7 +266,7 @@ fn tied_weights_are_saved_once_and_found_under_any_name() {
     save_weights(&model, &path).unwrap();
     assert_eq!(read(&path).unwrap().0.into_keys().collect::<Vec<_>>(), ["embed"]);
     load_weights(&tied(), &path, Strictness::Strict).unwrap();
-    // PyTorch's state dict has both names, or may keep the other one.
+    // PyTorch's state dict has both names, or only the other one.
     let value = || Literal::from_slice(&[3.0f32, 4.0], [2]).unwrap();
     for names in [&["head"][..], &["embed", "head"]] {
         let tensors: Vec<_> = names.iter().map(|name| (name.to_string(), value())).collect();
@@ -296,9 +296,9 @@ fn each_flipped_bit_is_found_and_named() {
     save_weights(&layer, &path).unwrap();
     let whole = fs::read(&path).unwrap();
     let data = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
-    // Of one dtype, by name: the bias comes first.
+    // Tensors of one dtype are sorted by name, so the bias comes first.
     assert_eq!(whole.len() - data, 24 + 8);
-    // Flipped, the key of the checksums is another key, and the file is one without them: all else is as it was.
+    // A flip in the key of the checksums makes it another key, and the file one without checksums. So skip the key.
     let key = whole.windows(CHECKSUMS.len()).position(|window| window == CHECKSUMS.as_bytes()).unwrap();
     for byte in (0..whole.len()).filter(|byte| !(key..key + CHECKSUMS.len()).contains(byte)) {
         for bit in [byte % 8, (byte + 3) % 8] {
@@ -328,20 +328,20 @@ fn a_file_without_checksums_is_read_as_it_is() {
     assert_eq!(read_metadata(&path).unwrap(), metadata);
 }
 
-/// The most memory that this process ever had, in MB.
+/// The peak memory of this process in MB.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() / 1000
 }
 
-/// Needs no device: nothing here is a tensor.
+/// Needs no device, because it uses no tensors.
 #[test]
 #[ignore = "writes 6 GB; run it alone, since it measures the process"]
 fn a_file_of_2_gb_is_converted_within_300_mb() {
     let folder = tempfile::tempdir().unwrap();
     let [from, to] = ["from.safetensors", "to.safetensors"].map(|name| folder.path().join(name));
-    // One whose values are not in memory at once, either: 33 of 64 MB, without checksums.
+    // Written piece by piece, so that the values are never in memory at once: 33 tensors of 64 MB, without checksums.
     let tensors: Vec<_> =
         (0..33).map(|i| (format!("layers.{i:02}.weight"), safetensors::Dtype::F32, vec![4000u64, 4000])).collect();
     let mut file = std::fs::File::create(&from).unwrap();

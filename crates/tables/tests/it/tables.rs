@@ -63,8 +63,8 @@ fn compare(row: &Row, expected: &Value) {
                 assert_eq!(row.get::<Vec<i64>>(column).unwrap(), expected, "{context}");
             }
             "matrix" => {
-                let found: Value = serde_json::to_value(row.get::<Vec<Vec<i64>>>(column).unwrap()).unwrap();
-                assert_eq!(&found, value, "{context}");
+                let actual: Value = serde_json::to_value(row.get::<Vec<Vec<i64>>>(column).unwrap()).unwrap();
+                assert_eq!(&actual, value, "{context}");
             }
             "picture" => {
                 assert_eq!(row.bytes("picture.bytes").unwrap(), bytes(&value["bytes"]), "{context}");
@@ -74,9 +74,9 @@ fn compare(row: &Row, expected: &Value) {
             "boxes" => {
                 let boxes = row.rows(column).unwrap();
                 assert_eq!(boxes.len(), value.as_array().unwrap().len(), "{context}");
-                for (found, expected) in boxes.iter().zip(value.as_array().unwrap()) {
-                    assert_eq!(found.get::<f64>("x").unwrap(), expected["x"].as_f64().unwrap(), "{context}");
-                    assert_eq!(found.str("kind").unwrap(), expected["kind"], "{context}");
+                for (actual, expected) in boxes.iter().zip(value.as_array().unwrap()) {
+                    assert_eq!(actual.get::<f64>("x").unwrap(), expected["x"].as_f64().unwrap(), "{context}");
+                    assert_eq!(actual.str("kind").unwrap(), expected["kind"], "{context}");
                 }
             }
             other => panic!("the column {other} is not compared"),
@@ -154,26 +154,26 @@ fn columns_become_fields_alike_from_all_formats() {
         let batch = HostBatch::collate(&dataset, &order).unwrap();
         let expected = expected();
         let (category, flat) = (batch.field_index("category").unwrap(), batch.field_index("flat").unwrap());
-        for (place, index) in order.iter().enumerate() {
+        for (position, index) in order.iter().enumerate() {
             let row = &expected["rows"][index.to_string()];
-            let numbers = &batch.values::<f32>(0).unwrap()[2 * place..];
+            let numbers = &batch.values::<f32>(0).unwrap()[2 * position..];
             assert_eq!(f64::from(numbers[0]), row["f32"].as_f64().unwrap());
             assert_eq!(numbers[1], row["f64"].as_f64().map_or(-1.0, |x| x as f32));
-            assert_eq!(i64::from(batch.values::<i16>(1).unwrap()[place]), row["i8"]);
-            assert_eq!(batch.values::<u64>(2).unwrap()[place], row["u64"]);
-            assert_eq!(batch.values::<bool>(3).unwrap()[place], row["flag"].as_bool().unwrap_or(false));
-            let vector = &batch.values::<f32>(4).unwrap()[4 * place..4 * place + 4];
+            assert_eq!(i64::from(batch.values::<i16>(1).unwrap()[position]), row["i8"]);
+            assert_eq!(batch.values::<u64>(2).unwrap()[position], row["u64"]);
+            assert_eq!(batch.values::<bool>(3).unwrap()[position], row["flag"].as_bool().unwrap_or(false));
+            let vector = &batch.values::<f32>(4).unwrap()[4 * position..4 * position + 4];
             let expected_vector: Vec<f32> =
                 row["vector"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect();
             assert_eq!(vector, expected_vector);
             let i = *index as i64;
-            assert_eq!(batch.values::<i64>(5).unwrap()[3 * place..3 * place + 3], [i, i + 1, -i]);
-            assert_eq!(batch.values::<i64>(6).unwrap()[6 * place..6 * place + 6], [i, 1, 2, 3, 4, -i]);
-            let flat = batch.values::<half::bf16>(flat).unwrap()[6 * place + 4];
+            assert_eq!(batch.values::<i64>(5).unwrap()[3 * position..3 * position + 3], [i, i + 1, -i]);
+            assert_eq!(batch.values::<i64>(6).unwrap()[6 * position..6 * position + 6], [i, 1, 2, 3, 4, -i]);
+            let flat = batch.values::<half::bf16>(flat).unwrap()[6 * position + 4];
             assert_eq!(flat.to_f32(), 4.0);
-            assert_eq!(batch.field_bytes(8).unwrap()[3 * place..3 * place + 3], bytes(&row["raw"])[..]);
+            assert_eq!(batch.field_bytes(8).unwrap()[3 * position..3 * position + 3], bytes(&row["raw"])[..]);
             assert_eq!(
-                label[batch.values::<i32>(category).unwrap()[place] as usize],
+                label[batch.values::<i32>(category).unwrap()[position] as usize],
                 row["category"].as_str().unwrap()
             );
         }
@@ -282,13 +282,13 @@ fn a_large_row_group_is_read_in_parts_by_index_and_in_order() {
         );
         assert_eq!(row.origin(), table.origin(index));
     }
-    let mut seen = 0;
+    let mut count = 0;
     for (index, item) in table.stream().items(0).unwrap().enumerate() {
         let item = item.unwrap();
         assert_eq!((item.index as usize, item.item.get::<usize>("number").unwrap()), (index, index));
-        seen += 1;
+        count += 1;
     }
-    assert_eq!(seen, rows);
+    assert_eq!(count, rows);
 }
 
 #[test]
@@ -356,17 +356,18 @@ fn damage_within_a_file_is_an_error_of_the_rows_it_hits_and_never_a_panic() {
         };
         for step in 0..24 {
             let mut bytes = whole.clone();
-            let place = whole.len() * step / 24 + 7;
-            bytes[place..place + 2].iter_mut().for_each(|byte| *byte ^= 0xa5);
+            let offset = whole.len() * step / 24 + 7;
+            bytes[offset..offset + 2].iter_mut().for_each(|byte| *byte ^= 0xa5);
             fs::write(&path, &bytes).unwrap();
             let mut read = |source: &dyn Fn(usize) -> fulmen_data::Result<Row>| {
                 for index in (0..60).step_by(13) {
                     count(source(index).and_then(|row| row.get::<Vec<i64>>("ragged")).map(drop));
                 }
             };
-            let opened = match name.ends_with("parquet") {
-                true => Parquet::open(&path).map(|table| read(&|index| table.get(index))),
-                false => ArrowFiles::open(&path).map(|table| read(&|index| table.get(index))),
+            let opened = if name.ends_with("parquet") {
+                Parquet::open(&path).map(|table| read(&|index| table.get(index)))
+            } else {
+                ArrowFiles::open(&path).map(|table| read(&|index| table.get(index)))
             };
             opened.unwrap_or_else(|error| count(Err(error)));
         }
@@ -406,20 +407,20 @@ fn no_flipped_bit_in_a_page_with_a_checksum_gives_other_values() {
                 let (start, size) = chunk.byte_range();
                 let column = &chunk.column_path().parts()[0];
                 let (mut refused, mut flips) = (0, 0);
-                for place in (start..start + size).step_by(11) {
+                for offset in (start..start + size).step_by(11) {
                     let mut bytes = whole.clone();
-                    bytes[place as usize] ^= 1 << (place % 8);
+                    bytes[offset as usize] ^= 1 << (offset % 8);
                     fs::write(&path, &bytes).unwrap();
                     flips += 1;
-                    for found in checked_values(&path) {
-                        match found {
-                            Ok(found) => {
-                                assert!(found == expected, "a flip at byte {place} changes `{column}` silently")
+                    for values in checked_values(&path) {
+                        match values {
+                            Ok(values) => {
+                                assert!(values == expected, "a flip at byte {offset} changes `{column}` silently")
                             }
                             Err(error) => {
                                 let message = error.to_string();
-                                let place = format!("row group {number}, column `{column}`: ");
-                                assert!(message.contains("x.parquet: ") && message.contains(&place), "{message}");
+                                let position = format!("row group {number}, column `{column}`: ");
+                                assert!(message.contains("x.parquet: ") && message.contains(&position), "{message}");
                                 refused += 1;
                             }
                         }
@@ -452,13 +453,13 @@ fn with_a_bad_block(folder: &Path) -> (PathBuf, PathBuf) {
     }
     let metadata = rows.close().unwrap();
     batches.finish().unwrap();
-    let place = metadata.row_group(1).column(0).data_page_offset() as usize;
+    let offset = metadata.row_group(1).column(0).data_page_offset() as usize;
     let mut bytes = fs::read(&parquet).unwrap();
-    bytes[place..place + 8].fill(0xff);
+    bytes[offset..offset + 8].fill(0xff);
     fs::write(&parquet, bytes).unwrap();
     let mut bytes = fs::read(&arrow).unwrap();
-    let place = bytes.windows(12).position(|bytes| bytes == b"row010row011").unwrap();
-    bytes[place] = 0xff;
+    let offset = bytes.windows(12).position(|bytes| bytes == b"row010row011").unwrap();
+    bytes[offset] = 0xff;
     fs::write(&arrow, bytes).unwrap();
     (parquet, arrow)
 }
@@ -500,10 +501,10 @@ fn numbers_of_rows_that_cannot_be_are_refused_before_places_are_taken_for_them()
     let footer = whole.len() - 8 - u32::from_le_bytes(length) as usize;
     let rewritten = |rows: i64| {
         let old = metadata.file_metadata();
-        let of_file = FileMetaData::new(old.version(), rows, None, None, old.schema_descr_ptr(), None);
-        let of_group = metadata.row_group(0).clone().into_builder().set_num_rows(rows).build().unwrap();
+        let file_metadata = FileMetaData::new(old.version(), rows, None, None, old.schema_descr_ptr(), None);
+        let group_metadata = metadata.row_group(0).clone().into_builder().set_num_rows(rows).build().unwrap();
         let mut bytes = whole[..footer].to_vec();
-        let metadata = ParquetMetaData::new(of_file, vec![of_group]);
+        let metadata = ParquetMetaData::new(file_metadata, vec![group_metadata]);
         ParquetMetaDataWriter::new(&mut bytes, &metadata).finish().unwrap();
         fs::write(&path, bytes).unwrap();
         Parquet::open(&path)
@@ -519,8 +520,8 @@ fn numbers_of_rows_that_cannot_be_are_refused_before_places_are_taken_for_them()
     writer.write(&batch).unwrap();
     writer.finish().unwrap();
     let mut bytes = fs::read(&path).unwrap();
-    let place = bytes.windows(8).position(|bytes| bytes == 12_345i64.to_le_bytes()).unwrap();
-    bytes[place..place + 8].copy_from_slice(&(1i64 << 62).to_le_bytes());
+    let offset = bytes.windows(8).position(|bytes| bytes == 12_345i64.to_le_bytes()).unwrap();
+    bytes[offset..offset + 8].copy_from_slice(&(1i64 << 62).to_le_bytes());
     fs::write(&path, bytes).unwrap();
     let error = ArrowFiles::open(&path).unwrap_err().to_string();
     assert!(error.contains("damaged") && error.contains("claims to have 4611686018427387904 rows"), "{error}");
@@ -607,9 +608,9 @@ fn hugging_face_folders_are_read_as_they_are() {
             assert_eq!(batch.values::<i32>(2).unwrap()[4 * row], grid[0] as i32);
         }
     }
-    let one = HfDataset::open(reference().join("saved_one")).unwrap();
-    assert_eq!(one.len(), 23);
-    check_animals(&one, 0);
+    let dataset = HfDataset::open(reference().join("saved_one")).unwrap();
+    assert_eq!(dataset.len(), 23);
+    check_animals(&dataset, 0);
     let selected = HfDataset::open(reference().join("saved_selected")).unwrap();
     let captions: Vec<String> = (0..3).map(|index| selected.get(index).unwrap().get("caption").unwrap()).collect();
     assert_eq!(captions, ["caption 3", "caption 1", "caption 2"]);
@@ -640,9 +641,9 @@ fn files_that_belong_to_no_split_are_left_out() {
             fs::copy(from, to).unwrap();
         }
         let opened = HfFolder::open(folder.path()).unwrap();
-        let found: Vec<(&str, usize)> =
+        let actual: Vec<(&str, usize)> =
             opened.splits().into_iter().map(|split| (split, opened.split(split).unwrap().len())).collect();
-        assert_eq!(found, expected, "{files:?}");
+        assert_eq!(actual, expected, "{files:?}");
     };
     let (of_train, of_test) = (rows(&train), rows(&test));
     assert_ne!(of_train, of_test);

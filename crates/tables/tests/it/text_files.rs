@@ -48,27 +48,27 @@ fn rows(source: impl Iterator<Item = Result<Row>>) -> Vec<(String, Vec<Option<St
 
 /// The rows by index from memory, by index from disk, and in sequence: all the same.
 fn read_csv(options: CsvOptions, path: &PathBuf) -> Vec<(String, Vec<Option<String>>)> {
-    let kept = options.clone().open(path).unwrap();
-    let found = rows((0..kept.len()).map(|index| kept.get(index)));
+    let table = options.clone().open(path).unwrap();
+    let by_index = rows((0..table.len()).map(|index| table.get(index)));
     let from_disk = options.clone().keep_below(0).open(path).unwrap();
     assert_eq!(
         rows((0..from_disk.len()).rev().map(|index| from_disk.get(index))).into_iter().rev().collect::<Vec<_>>(),
-        found
+        by_index
     );
-    for (index, (line, _)) in found.iter().enumerate() {
-        assert!(kept.origin(index).ends_with(line), "{} and {line}", kept.origin(index));
+    for (index, (line, _)) in by_index.iter().enumerate() {
+        assert!(table.origin(index).ends_with(line), "{} and {line}", table.origin(index));
     }
     let stream = options.clone().stream(path).unwrap();
     let items: Vec<_> = stream.items(3).unwrap().map(|item| item.unwrap()).collect();
     assert!(
         items.iter().enumerate().all(|(index, item)| item.index == index as u64 && item.origin == item.item.origin())
     );
-    assert_eq!(rows(items.into_iter().map(|item| Ok(item.item))), found);
+    assert_eq!(rows(items.into_iter().map(|item| Ok(item.item))), by_index);
     let packed = path.with_extension("csv.gz");
     fs::write(&packed, gzip(&fs::read(path).unwrap())).unwrap();
     let stream = options.stream(&packed).unwrap();
-    assert_eq!(rows(stream.items(0).unwrap().map(|item| Ok(item?.item))), found);
-    found
+    assert_eq!(rows(stream.items(0).unwrap().map(|item| Ok(item?.item))), by_index);
+    by_index
 }
 
 fn row(line: usize, values: &[&str]) -> (String, Vec<Option<String>>) {
@@ -120,7 +120,7 @@ fn rows_of_many_blocks_read_alike_by_index_and_in_order_with_their_lines() {
     }
     let path = files.write("x.csv", &csv);
     let expected: Vec<_> = (0..3000).map(|number| (number, lines[number])).collect();
-    let found = |row: Row| {
+    let line_and_values = |row: Row| {
         let line = row.origin().rsplit_once("x.csv, line ").unwrap().1.parse().unwrap();
         (row.get::<usize>("n").unwrap(), line)
     };
@@ -130,13 +130,13 @@ fn rows_of_many_blocks_read_alike_by_index_and_in_order_with_their_lines() {
         let order: Vec<usize> = (0..3000).map(|step| step * 1709 % 3000).collect();
         for &index in &order {
             assert!(table.origin(index).ends_with(&format!("x.csv, line {}", lines[index])), "{}", table.origin(index));
-            assert_eq!(found(table.get(index).unwrap()), expected[index]);
+            assert_eq!(line_and_values(table.get(index).unwrap()), expected[index]);
         }
         let data = table.select(["text", "n"]).unwrap().column("n", DType::I64).build().unwrap();
         let batch = HostBatch::collate(&data, &order).unwrap();
         assert!(batch.values::<i64>(0).unwrap().iter().zip(&order).all(|(&n, &index)| n == index as i64));
     }
-    let streamed = Csv::stream(&path).unwrap().items(0).unwrap().map(|item| found(item.unwrap().item));
+    let streamed = Csv::stream(&path).unwrap().items(0).unwrap().map(|item| line_and_values(item.unwrap().item));
     assert_eq!(streamed.collect::<Vec<_>>(), expected);
     let path = files.write("x.jsonl", &json);
     let json = JsonLines::open(&path).unwrap();
@@ -366,14 +366,14 @@ fn a_bad_line_is_one_bad_sample_and_the_lines_behind_it_are_read() {
     assert_eq!(shuffled, all_but_5);
     // In order, the numbers of the items are those of the lines, and each stream describes itself.
     let items: Vec<_> = Csv::stream(&csv).unwrap().items(0).unwrap().collect();
-    let at = |place: usize| items[place].as_ref().map(|item| item.index).ok();
-    assert_eq!((items.len(), at(2), at(3), at(4)), (99, Some(2), None, Some(4)));
-    for told in [
+    let index_at = |position: usize| items[position].as_ref().map(|item| item.index).ok();
+    assert_eq!((items.len(), index_at(2), index_at(3), index_at(4)), (99, Some(2), None, Some(4)));
+    for message in [
         TextFile::stream(&text).unwrap().describe(),
         JsonLines::stream(&json).unwrap().describe(),
         Csv::stream(&csv).unwrap().describe(),
     ] {
-        assert!(told.contains("Stream(1 from x."), "the name alone, for the folder may be another one: {told}");
+        assert!(message.contains("Stream(1 from x."), "the name alone, for the folder may be another one: {message}");
     }
 }
 

@@ -82,15 +82,15 @@ fn tokens_are_those_of_the_python_library() {
         let tokenizer = tokenizer(name);
         let (worded, plain) = (tokenizer.clone().words(true), tokenizer.clone().special_tokens(false));
         assert_eq!(tokenizer.vocab_size() as u64, expected["vocab_size"].as_u64().unwrap());
-        let check = |encoding: Encoding, fast: Encoding, expected: &Value, what: &Value| {
+        let check = |encoding: Encoding, fast: Encoding, expected: &Value, case: &Value| {
             let ids: Vec<u32> = list(&expected["ids"]);
-            assert_eq!(encoding.ids, ids, "{what}");
-            assert_eq!(encoding.words, list::<Option<u32>>(&expected["words"]), "{what}");
+            assert_eq!(encoding.ids, ids, "{case}");
+            assert_eq!(encoding.words, list::<Option<u32>>(&expected["words"]), "{case}");
             let or_zeros = |values: Vec<u32>| if values.is_empty() { vec![0; ids.len()] } else { values };
-            assert_eq!(or_zeros(encoding.type_ids.clone()), list::<u32>(&expected["type_ids"]), "{what}");
+            assert_eq!(or_zeros(encoding.type_ids.clone()), list::<u32>(&expected["type_ids"]), "{case}");
             let special = encoding.special.iter().map(|&special| u32::from(special)).collect();
-            assert_eq!(or_zeros(special), list::<u32>(&expected["special"]), "{what}");
-            assert_eq!(Encoding { words: Vec::new(), ..encoding }, fast, "{what}");
+            assert_eq!(or_zeros(special), list::<u32>(&expected["special"]), "{case}");
+            assert_eq!(Encoding { words: Vec::new(), ..encoding }, fast, "{case}");
         };
         for case in array(&expected["texts"]) {
             let text = case["text"].as_str().unwrap();
@@ -121,11 +121,11 @@ fn a_tokenizer_trained_here_is_the_python_librarys() {
         .unwrap()
         .save(folder.path().join("own.json"))
         .unwrap();
-    let own = Tokenizer::from_file(folder.path().join("own.json")).unwrap();
+    let loaded = Tokenizer::from_file(folder.path().join("own.json")).unwrap();
     let tokens = |tokenizer: &Tokenizer| (0..420).map(|id| tokenizer.token(id)).collect::<Vec<_>>();
-    assert_eq!(tokens(&own), tokens(&python));
+    assert_eq!(tokens(&loaded), tokens(&python));
     for case in array(&reference["bpe"]["texts"]) {
-        assert_eq!(own.encode(case["text"].as_str().unwrap()).unwrap().ids, list::<u32>(&case["plain"]), "{case}");
+        assert_eq!(loaded.encode(case["text"].as_str().unwrap()).unwrap().ids, list::<u32>(&case["plain"]), "{case}");
     }
 }
 
@@ -160,7 +160,7 @@ fn pairs_are_cut_as_the_python_library_cuts_them() {
             let cut = cut.truncation_side(side).unwrap();
             let pair: Vec<String> = list(&case["pair"]);
             match (cut.encode_pair(&pair[0], &pair[1]), &case["ids"]) {
-                (Ok(found), expected) => assert_eq!(found.ids, list::<u32>(expected), "{case}"),
+                (Ok(encoding), expected) => assert_eq!(encoding.ids, list::<u32>(expected), "{case}"),
                 (Err(error), Value::Null) => {
                     refused += 1;
                     assert!(error.to_string().contains("cannot encode the text"), "{error}");
@@ -328,10 +328,11 @@ fn documents_side_by_side_are_those_of_the_reference() {
     // With as many open blocks as there are, a stream packs the same; full blocks come out earlier, so contents are
     // compared.
     let stream = PackedStream::first_fit(documents(case).0, length, 1000).unwrap().separator(end);
-    let (mut found, mut by_index) = (blocks(&stream), (0..fit.len()).map(|i| fit.get(i).unwrap()).collect::<Vec<_>>());
-    found.sort_by(|a, b| a.ids.cmp(&b.ids));
+    let (mut streamed, mut by_index) =
+        (blocks(&stream), (0..fit.len()).map(|i| fit.get(i).unwrap()).collect::<Vec<_>>());
+    streamed.sort_by(|a, b| a.ids.cmp(&b.ids));
     by_index.sort_by(|a, b| a.ids.cmp(&b.ids));
-    assert_eq!(found, by_index);
+    assert_eq!(streamed, by_index);
 }
 
 #[test]
@@ -361,16 +362,16 @@ fn first_fit_loses_and_doubles_no_token() {
             assert_eq!(all, (0..next).collect::<Vec<_>>());
         }
         let truncated = PackedStream::first_fit(Memory(documents.clone()), length, open).unwrap();
-        let kept: usize = documents.iter().map(|document| document.len().min(length)).sum();
-        let found = blocks(&truncated.long_documents(LongDocuments::Truncate));
-        assert_eq!(found.iter().map(Encoding::len).sum::<usize>(), kept);
+        let expected_tokens: usize = documents.iter().map(|document| document.len().min(length)).sum();
+        let actual = blocks(&truncated.long_documents(LongDocuments::Truncate));
+        assert_eq!(actual.iter().map(Encoding::len).sum::<usize>(), expected_tokens);
     }
 }
 
 /// How many standard deviations a count is from its expectation.
-fn deviations(count: u64, of: u64, probability: f64) -> f64 {
-    let (count, of) = (count as f64, of as f64);
-    (count - of * probability) / (of * probability * (1.0 - probability)).sqrt()
+fn deviations(count: u64, total: u64, probability: f64) -> f64 {
+    let (count, total) = (count as f64, total as f64);
+    (count - total * probability) / (total * probability * (1.0 - probability)).sqrt()
 }
 
 #[test]
@@ -397,19 +398,19 @@ fn masking_has_the_shares_that_transformers_has() {
             kept += u64::from(after == before);
         }
     }
-    let theirs = |name: &str| case[name].as_u64().unwrap();
-    assert_eq!(maskable, theirs("maskable"));
+    let expected_count = |name: &str| case[name].as_u64().unwrap();
+    assert_eq!(maskable, expected_count("maskable"));
     // A random token is the mask token or the original one, each once in the vocabulary.
     let random = 0.1 / 300.0;
-    for (ours, theirs, of, their_of, probability) in [
-        (chosen, theirs("chosen"), maskable, theirs("maskable"), 0.15),
-        (masked, theirs("masked"), chosen, theirs("chosen"), 0.8 + random),
-        (changed, theirs("changed"), chosen, theirs("chosen"), 0.1 - 2.0 * random),
-        (kept, theirs("kept"), chosen, theirs("chosen"), 0.1 + random),
+    for (actual, expected, total, expected_total, probability) in [
+        (chosen, expected_count("chosen"), maskable, expected_count("maskable"), 0.15),
+        (masked, expected_count("masked"), chosen, expected_count("chosen"), 0.8 + random),
+        (changed, expected_count("changed"), chosen, expected_count("chosen"), 0.1 - 2.0 * random),
+        (kept, expected_count("kept"), chosen, expected_count("chosen"), 0.1 + random),
     ] {
-        for (count, of) in [(ours, of), (theirs, their_of)] {
-            let deviations = deviations(count, of, probability);
-            assert!(deviations.abs() < 4.0, "{count} of {of} at {probability}: {deviations}");
+        for (count, total) in [(actual, total), (expected, expected_total)] {
+            let deviations = deviations(count, total, probability);
+            assert!(deviations.abs() < 4.0, "{count} of {total} at {probability}: {deviations}");
         }
     }
 }
@@ -480,9 +481,9 @@ fn lines_become_batches_through_a_token_file() {
     let write = |name: &str, threads| {
         let mut writer =
             TokenFileWriter::create(folder.path().join(name), tokenizer.vocab_size()).unwrap().separator(end);
-        let mut told = 0;
-        writer.extend(&documents, threads, |count| told = count).unwrap();
-        assert_eq!(told, 31);
+        let mut last_count = 0;
+        writer.extend(&documents, threads, |count| last_count = count).unwrap();
+        assert_eq!(last_count, 31);
         writer.finish().unwrap()
     };
     let file = write("tokens", 1);
@@ -527,9 +528,10 @@ fn a_stream_of_lines_gives_the_same_batches_for_any_number_of_workers_and_after_
     let samples = TokenCollator::new(24, end).documents(true).causal(CausalLabels::Shifted);
     let loader = |first_fit, workers, threads| {
         let documents = tokenizer.tokenize(Memory(lines.clone()).shuffle(8, 5));
-        let packed = match first_fit {
-            true => PackedStream::first_fit(documents, 24, 4).unwrap(),
-            false => PackedStream::new(documents, 24).unwrap(),
+        let packed = if first_fit {
+            PackedStream::first_fit(documents, 24, 4).unwrap()
+        } else {
+            PackedStream::new(documents, 24).unwrap()
         };
         let data = samples.clone().dataset(packed.separator(end).threads(threads)).unwrap();
         DataLoader::from_stream(data).num_samples(24).batch_size(4).num_workers(workers).build().unwrap()
@@ -582,7 +584,7 @@ fn chosen_lengths_are_the_shapes_of_the_batches() {
         loader.epoch(0).map(|batch| content(batch.unwrap())).collect()
     };
     let batches = read(0);
-    let (mut found, mut positions) = (Vec::new(), 0);
+    let (mut actual, mut positions) = (Vec::new(), 0);
     for (bucket, valid, ids, mask, labels) in &batches {
         let length = best.lengths()[*bucket];
         assert_eq!(ids.len(), 4 * length);
@@ -593,13 +595,13 @@ fn chosen_lengths_are_the_shapes_of_the_batches() {
             assert!(ids[row.clone()][count..].iter().all(|&id| id == 0));
             assert_eq!(labels[row.clone()][..count - 1], ids[row.clone()][1..count]);
             assert!(labels[row.clone()][count - 1..].iter().all(|&label| label == IGNORE_INDEX));
-            found.push(ids[row][..count].iter().map(|&id| id as u32).collect::<Vec<_>>());
+            actual.push(ids[row][..count].iter().map(|&id| id as u32).collect::<Vec<_>>());
         }
     }
     let mut expected: Vec<Vec<u32>> = (0..lengths.len()).map(|i| Source::get(&tokens, i).unwrap().ids).collect();
-    found.sort();
+    actual.sort();
     expected.sort();
-    assert_eq!(found, expected);
+    assert_eq!(actual, expected);
     // The padding is the expected amount.
     let share = 1.0 - lengths.iter().sum::<usize>() as f64 / positions as f64;
     assert!((share - best.padding_share()).abs() < 1e-12);
@@ -655,10 +657,10 @@ fn damaged_token_files_are_refused() {
         let error = open(&sound[..length]).unwrap_err();
         assert!(error.is_file() && error.to_string().contains("tokens"), "{error}");
     }
-    for place in (0..1024).chain((1024..sound.len()).step_by(11)) {
+    for offset in (0..1024).chain((1024..sound.len()).step_by(11)) {
         let mut bytes = sound.clone();
-        bytes[place] ^= 0x10;
-        assert!(open(&bytes).unwrap_err().is_file(), "byte {place}");
+        bytes[offset] ^= 0x10;
+        assert!(open(&bytes).unwrap_err().is_file(), "byte {offset}");
     }
     // A token outside the vocabulary is detected even without the checksum.
     let mut bytes = sound.clone();
@@ -690,35 +692,35 @@ fn an_unfinished_token_file_leaves_the_old_one() {
 #[test]
 fn what_does_not_fit_says_what_to_do() {
     let wordpiece = tokenizer("wordpiece");
-    let says = |error: fulmen_data::Error, parts: &[&str]| {
+    let check = |error: fulmen_data::Error, parts: &[&str]| {
         let message = error.to_string();
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     };
-    says(Tokenizer::from_file("absent/tokenizer.json").unwrap_err(), &["absent/tokenizer.json"]);
-    says(Tokenizer::from_file(path("text.json")).unwrap_err(), &["text.json", "not a tokenizer.json"]);
-    says(Tokenizer::from_bytes(b"\xff").unwrap_err(), &["not a tokenizer.json"]);
+    check(Tokenizer::from_file("absent/tokenizer.json").unwrap_err(), &["absent/tokenizer.json"]);
+    check(Tokenizer::from_file(path("text.json")).unwrap_err(), &["text.json", "not a tokenizer.json"]);
+    check(Tokenizer::from_bytes(b"\xff").unwrap_err(), &["not a tokenizer.json"]);
     let mut random: Value = serde_json::from_slice(&std::fs::read(path("text_bpe.json")).unwrap()).unwrap();
     random["model"]["dropout"] = Value::from(0.1);
-    says(Tokenizer::from_bytes(random.to_string().as_bytes()).unwrap_err(), &["dropout of 0.1", "null"]);
-    says(
+    check(Tokenizer::from_bytes(random.to_string().as_bytes()).unwrap_err(), &["dropout of 0.1", "null"]);
+    check(
         wordpiece.clone().max_length(3).unwrap_err(),
         &["text_wordpiece.json", "3 special tokens", "choose at least 4"],
     );
-    says(wordpiece.special_id("<pad>").unwrap_err(), &["\"<pad>\"", "[PAD], [UNK], [CLS], [SEP], [MASK]"]);
-    says(MaskedLanguageModel::for_tokenizer(&tokenizer("bpe")).unwrap_err(), &["[MASK]", "text_bpe.json"]);
+    check(wordpiece.special_id("<pad>").unwrap_err(), &["\"<pad>\"", "[PAD], [UNK], [CLS], [SEP], [MASK]"]);
+    check(MaskedLanguageModel::for_tokenizer(&tokenizer("bpe")).unwrap_err(), &["[MASK]", "text_bpe.json"]);
 
     let texts = wordpiece.tokenize(Memory(vec!["one", "two, and three, and four"]));
     let data = TokenCollator::new(6, 0).dataset(texts.clone()).unwrap();
-    says(HostBatch::collate(&data, &[0, 1]).unwrap_err(), &["sample 1", "more than the 6", "Tokenizer::max_length"]);
+    check(HostBatch::collate(&data, &[0, 1]).unwrap_err(), &["sample 1", "more than the 6", "Tokenizer::max_length"]);
     let cut = TokenCollator::new(6, 0).truncation(Side::Right).dataset(texts.clone()).unwrap();
     assert_eq!(rows::<bool>(&cut, "attention_mask")[1], [true; 6]);
-    says(TokenCollator::new(0, 0).dataset(texts.clone()).unwrap_err(), &["samples of 0 tokens"]);
+    check(TokenCollator::new(0, 0).dataset(texts.clone()).unwrap_err(), &["samples of 0 tokens"]);
     let mask = MaskedLanguageModel::new(4, 300, []).replacements(0.8, 0.3);
-    says(TokenCollator::new(6, 0).masked(mask).dataset(texts.clone()).unwrap_err(), &["0.8", "0.3", "at most 1"]);
-    says(TokenBlocks::new(TokenArray::new(9).unwrap(), 4).unwrap_err(), &["only 0 tokens", "block of 4"]);
+    check(TokenCollator::new(6, 0).masked(mask).dataset(texts.clone()).unwrap_err(), &["0.8", "0.3", "at most 1"]);
+    check(TokenBlocks::new(TokenArray::new(9).unwrap(), 4).unwrap_err(), &["only 0 tokens", "block of 4"]);
     let write = |encoding, sample: &mut Sample<'_>| TokenCollator::new(6, 0).write(encoding, sample, 0);
     let data = Source::into_dataset(texts, vec![], write);
-    says(HostBatch::collate(&data, &[0]).unwrap_err(), &["field 0", "there is none"]);
+    check(HostBatch::collate(&data, &[0]).unwrap_err(), &["field 0", "there is none"]);
 }
 
 #[test]
@@ -786,18 +788,18 @@ fn lengths_and_fingerprints() {
     for threads in [0, 1, 2, 7] {
         assert_eq!(token_lengths(&tokens, threads).unwrap(), lengths);
     }
-    let of = |tokenizer: &Tokenizer, samples: TokenCollator| {
+    let fingerprint = |tokenizer: &Tokenizer, samples: TokenCollator| {
         let mut fingerprint = Fingerprint::new();
         samples.dataset(tokenizer.tokenize(texts.clone())).unwrap().fingerprint(&mut fingerprint).unwrap();
         fingerprint.to_string()
     };
-    let first = of(&bpe, TokenCollator::new(64, 0));
-    assert_eq!(first, of(&tokenizer("bpe"), TokenCollator::new(64, 0)));
+    let first = fingerprint(&bpe, TokenCollator::new(64, 0));
+    assert_eq!(first, fingerprint(&tokenizer("bpe"), TokenCollator::new(64, 0)));
     for other in [
-        of(&bpe, TokenCollator::new(65, 0)),
-        of(&bpe, TokenCollator::new(64, 0).documents(true)),
-        of(&bpe.clone().max_length(9).unwrap(), TokenCollator::new(64, 0)),
-        of(&tokenizer("wordpiece"), TokenCollator::new(64, 0)),
+        fingerprint(&bpe, TokenCollator::new(65, 0)),
+        fingerprint(&bpe, TokenCollator::new(64, 0).documents(true)),
+        fingerprint(&bpe.clone().max_length(9).unwrap(), TokenCollator::new(64, 0)),
+        fingerprint(&tokenizer("wordpiece"), TokenCollator::new(64, 0)),
     ] {
         assert_ne!(first, other);
     }
@@ -815,15 +817,15 @@ fn texts_of_a_type_of_the_users_need_a_version_in_a_cache() {
         }
     }
     let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name);
-    std::fs::write(at("x.jsonl"), "{\"text\": \"One\"}\n").unwrap();
-    std::fs::write(at("x.txt"), "one\n").unwrap();
+    let path = |name: &str| dir.path().join(name);
+    std::fs::write(path("x.jsonl"), "{\"text\": \"One\"}\n").unwrap();
+    std::fs::write(path("x.txt"), "one\n").unwrap();
     let (tokenizer, samples) = (tokenizer("bpe"), TokenCollator::new(8, 0));
-    let reviews = || JsonLines::open(at("x.jsonl")).unwrap().typed::<Review>();
+    let reviews = || JsonLines::open(path("x.jsonl")).unwrap().typed::<Review>();
     let data = || samples.clone().dataset(tokenizer.tokenize(reviews())).unwrap();
-    let error = data().cache(at("cache")).open().unwrap_err();
+    let error = data().cache(path("cache")).open().unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("Review"), "{error}");
-    data().cache(at("cache")).version("1").open().unwrap();
-    let lines = samples.clone().dataset(tokenizer.tokenize(TextFile::open(at("x.txt")).unwrap())).unwrap();
-    lines.cache(at("cache")).open().unwrap();
+    data().cache(path("cache")).version("1").open().unwrap();
+    let lines = samples.clone().dataset(tokenizer.tokenize(TextFile::open(path("x.txt")).unwrap())).unwrap();
+    lines.cache(path("cache")).open().unwrap();
 }

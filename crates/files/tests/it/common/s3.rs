@@ -42,7 +42,7 @@ type Behave = dyn FnMut(&Request) -> Answer + Send;
 struct State {
     objects: BTreeMap<String, Vec<u8>>,
     uploads: BTreeMap<String, BTreeMap<u32, Vec<u8>>>,
-    seen: Vec<Request>,
+    requests: Vec<Request>,
     behave: Box<Behave>,
 }
 
@@ -59,7 +59,7 @@ impl S3 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let (objects, uploads) = (BTreeMap::new(), BTreeMap::new());
-        let state = State { objects, uploads, seen: Vec::new(), behave: Box::new(behave) };
+        let state = State { objects, uploads, requests: Vec::new(), behave: Box::new(behave) };
         let state = Arc::new(Mutex::new(state));
         let shared = state.clone();
         thread::spawn(move || {
@@ -90,7 +90,7 @@ impl S3 {
 
     /// The requests so far, as method and path with query.
     pub(crate) fn seen(&self) -> Vec<Request> {
-        self.state.lock().unwrap().seen.clone()
+        self.state.lock().unwrap().requests.clone()
     }
 }
 
@@ -119,7 +119,7 @@ fn connection(stream: TcpStream, state: &Mutex<State>) {
     let mut stream = stream;
     while let Some(request) = read_request(&mut reader) {
         let mut state = state.lock().unwrap();
-        state.seen.push(request.clone());
+        state.requests.push(request.clone());
         let answer = (state.behave)(&request);
         let response = match answer {
             Answer::LoseLate(_) => Response::new(500, Vec::new()),
@@ -200,19 +200,19 @@ impl Response {
         Response { status, headers: Vec::new(), body: body.into() }
     }
 
-    fn with(mut self, name: &'static str, value: String) -> Response {
+    fn header(mut self, name: &'static str, value: String) -> Response {
         self.headers.push((name, value));
         self
     }
 
-    fn send(&self, stream: &mut TcpStream, method: &str, most: usize) -> std::io::Result<()> {
+    fn send(&self, stream: &mut TcpStream, method: &str, limit: usize) -> std::io::Result<()> {
         let mut head = format!("HTTP/1.1 {} Status\r\nContent-Length: {}\r\n", self.status, self.body.len());
         self.headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
         stream.write_all(head.as_bytes())?;
         stream.write_all(b"\r\n")?;
         match method {
             "HEAD" => Ok(()),
-            _ => stream.write_all(&self.body[..self.body.len().min(most)]),
+            _ => stream.write_all(&self.body[..self.body.len().min(limit)]),
         }
     }
 }
@@ -240,7 +240,7 @@ fn serve(state: &mut State, request: &Request) -> Response {
             Response::new(status, "")
         }
         ("POST", None) => {
-            let id = format!("upload-{}", state.seen.len());
+            let id = format!("upload-{}", state.requests.len());
             state.uploads.insert(id.clone(), BTreeMap::new());
             let text = format!(
                 "<InitiateMultipartUploadResult><Bucket>b</Bucket><Key>k</Key><UploadId>{id}</UploadId>\
@@ -250,7 +250,7 @@ fn serve(state: &mut State, request: &Request) -> Response {
         }
         ("PUT", None) => {
             state.objects.insert(path.clone(), body.clone());
-            Response::new(200, "").with("ETag", tag(body))
+            Response::new(200, "").header("ETag", tag(body))
         }
         (_, Some(id)) if !state.uploads.contains_key(id) => {
             Response::new(404, "<Error><Code>NoSuchUpload</Code></Error>")
@@ -258,7 +258,7 @@ fn serve(state: &mut State, request: &Request) -> Response {
         ("PUT", Some(id)) => {
             let number = query["partNumber"].parse().unwrap();
             state.uploads.get_mut(id).unwrap().insert(number, body.clone());
-            Response::new(200, "").with("ETag", tag(body))
+            Response::new(200, "").header("ETag", tag(body))
         }
         ("POST", Some(id)) => {
             let parts = state.uploads.remove(id).unwrap();
@@ -283,7 +283,7 @@ fn object(state: &State, request: &Request) -> Response {
     let Some(bytes) = state.objects.get(&request.path) else {
         return Response::new(404, "<Error><Code>NoSuchKey</Code></Error>");
     };
-    if request.headers.get("if-match").is_some_and(|wanted| *wanted != tag(bytes)) {
+    if request.headers.get("if-match").is_some_and(|expected| *expected != tag(bytes)) {
         return Response::new(412, "<Error><Code>PreconditionFailed</Code></Error>");
     }
     let response = match request.range() {
@@ -293,11 +293,11 @@ fn object(state: &State, request: &Request) -> Response {
         Some((first, end)) => {
             let end = end.min(bytes.len());
             let range = format!("bytes {first}-{}/{}", end - 1, bytes.len());
-            Response::new(206, &bytes[first..end]).with("Content-Range", range)
+            Response::new(206, &bytes[first..end]).header("Content-Range", range)
         }
         None => Response::new(200, bytes.clone()),
     };
-    response.with("ETag", tag(bytes)).with("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT".to_owned())
+    response.header("ETag", tag(bytes)).header("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT".to_owned())
 }
 
 fn list(state: &State, request: &Request) -> Response {

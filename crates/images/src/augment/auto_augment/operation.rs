@@ -136,21 +136,21 @@ mod tests {
     #[test]
     fn magnitudes_are_torchvisions() {
         let size = (224, 100);
-        let of = |operation: Operation, space, bin| operation.magnitude(space, bin, 31, size);
-        assert_eq!(of(Operation::ShearX, MagnitudeSpace::Auto, 30), 0.3);
-        assert!((of(Operation::TranslateX, MagnitudeSpace::Auto, 9) - 30.453_172).abs() < 1e-5);
-        assert!((of(Operation::TranslateY, MagnitudeSpace::Auto, 9) - 13.595_166).abs() < 1e-5);
-        assert_eq!(of(Operation::Rotate, MagnitudeSpace::Auto, 9), 9.0);
-        assert!((of(Operation::Contrast, MagnitudeSpace::Auto, 9) - 0.27).abs() < 1e-9);
+        let magnitude = |operation: Operation, space, bin| operation.magnitude(space, bin, 31, size);
+        assert_eq!(magnitude(Operation::ShearX, MagnitudeSpace::Auto, 30), 0.3);
+        assert!((magnitude(Operation::TranslateX, MagnitudeSpace::Auto, 9) - 30.453_172).abs() < 1e-5);
+        assert!((magnitude(Operation::TranslateY, MagnitudeSpace::Auto, 9) - 13.595_166).abs() < 1e-5);
+        assert_eq!(magnitude(Operation::Rotate, MagnitudeSpace::Auto, 9), 9.0);
+        assert!((magnitude(Operation::Contrast, MagnitudeSpace::Auto, 9) - 0.27).abs() < 1e-9);
         // The values of (8 - (torch.arange(31) / (30 / 4))).round().
         let bits: Vec<f64> =
-            (0..31).step_by(3).map(|bin| of(Operation::Posterize, MagnitudeSpace::Auto, bin)).collect();
+            (0..31).step_by(3).map(|bin| magnitude(Operation::Posterize, MagnitudeSpace::Auto, bin)).collect();
         assert_eq!(bits, [8.0, 8.0, 7.0, 7.0, 6.0, 6.0, 6.0, 5.0, 5.0, 4.0, 4.0]);
-        assert!((of(Operation::Solarize, MagnitudeSpace::Auto, 9) - 0.7).abs() < 1e-9);
-        assert_eq!(of(Operation::TranslateY, MagnitudeSpace::Wide, 30), 32.0);
-        assert_eq!(of(Operation::Rotate, MagnitudeSpace::Wide, 30), 135.0);
-        assert_eq!(of(Operation::Posterize, MagnitudeSpace::Wide, 30), 2.0);
-        assert_eq!(of(Operation::Color, MagnitudeSpace::Wide, 30), 0.99);
+        assert!((magnitude(Operation::Solarize, MagnitudeSpace::Auto, 9) - 0.7).abs() < 1e-9);
+        assert_eq!(magnitude(Operation::TranslateY, MagnitudeSpace::Wide, 30), 32.0);
+        assert_eq!(magnitude(Operation::Rotate, MagnitudeSpace::Wide, 30), 135.0);
+        assert_eq!(magnitude(Operation::Posterize, MagnitudeSpace::Wide, 30), 2.0);
+        assert_eq!(magnitude(Operation::Color, MagnitudeSpace::Wide, 30), 0.99);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use super::operation::Operation::{
     self, AutoContrast, Brightness, Color, Contrast, Equalize, Invert, Posterize, Rotate, Sharpness, ShearX, ShearY,
     Solarize, TranslateX, TranslateY,
 };
-use crate::augment::{named, resampling_options};
+use crate::augment::{resampling_options, with_name};
 use crate::functional::{Fill, check_interpolation};
 use crate::{Image, ImageTransform, Interpolation};
 use fulmen_data::{Result, SampleRng};
@@ -64,7 +64,7 @@ impl AutoAugment {
 
 impl ImageTransform for AutoAugment {
     fn check(&self) -> Result<()> {
-        named("AutoAugment", check_interpolation(self.interpolation))
+        with_name("AutoAugment", check_interpolation(self.interpolation))
     }
 
     fn apply(&self, mut image: Image, random: &mut SampleRng) -> Result<Image> {

@@ -3,7 +3,7 @@
 //! Not here: the operations (`operation`).
 
 use super::operation::{CHOICES, MagnitudeSpace};
-use crate::augment::{named, options, resampling_options};
+use crate::augment::{options, resampling_options, with_name};
 use crate::functional::{Fill, check_interpolation};
 use crate::{Image, ImageTransform, Interpolation};
 use fulmen_data::{Error, Result, SampleRng};
@@ -61,13 +61,14 @@ impl RandAugment {
 
 impl ImageTransform for RandAugment {
     fn check(&self) -> Result<()> {
-        named("RandAugment", check_interpolation(self.interpolation))?;
-        match self.magnitude < self.num_magnitude_bins {
-            true => Ok(()),
-            false => Err(Error::usage(format!(
+        with_name("RandAugment", check_interpolation(self.interpolation))?;
+        if self.magnitude < self.num_magnitude_bins {
+            Ok(())
+        } else {
+            Err(Error::usage(format!(
                 "RandAugment: the magnitude is {}, but there are {} magnitudes, counted from 0",
                 self.magnitude, self.num_magnitude_bins
-            ))),
+            )))
         }
     }
 

@@ -3,7 +3,7 @@
 //! Not here: the operations (`operation`).
 
 use super::operation::{CHOICES, MagnitudeSpace};
-use crate::augment::{named, options, resampling_options};
+use crate::augment::{options, resampling_options, with_name};
 use crate::functional::{Fill, check_interpolation};
 use crate::{Image, ImageTransform, Interpolation};
 use fulmen_data::{Error, Result, SampleRng};
@@ -39,7 +39,7 @@ impl TrivialAugmentWide {
 
 impl ImageTransform for TrivialAugmentWide {
     fn check(&self) -> Result<()> {
-        named("TrivialAugmentWide", check_interpolation(self.interpolation))?;
+        with_name("TrivialAugmentWide", check_interpolation(self.interpolation))?;
         match self.num_magnitude_bins {
             0 => Err(Error::usage("TrivialAugmentWide: there are 0 magnitudes; there must be at least 1")),
             _ => Ok(()),

@@ -57,7 +57,7 @@ impl Cell {
     /// `[batch, gates·hidden]` and the state.
     pub(super) fn step(self, input: &Tensor, state: &[Tensor], w: &Recurrence, hidden: usize) -> Vec<Tensor> {
         let recurrent = affine(&state[0], &w.hh, w.bias_hh.as_ref());
-        let part = |of: &Tensor, i: usize| of.narrow(-1, i * hidden, hidden);
+        let part = |x: &Tensor, i: usize| x.narrow(-1, i * hidden, hidden);
         match self {
             Cell::Rnn(RnnNonlinearity::Tanh) => vec![(input + recurrent).tanh()],
             Cell::Rnn(RnnNonlinearity::Relu) => vec![(input + recurrent).relu()],

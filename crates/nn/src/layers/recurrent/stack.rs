@@ -155,8 +155,8 @@ impl Stack {
                 }
             }
             sequence = match outputs.as_slice() {
-                [one] => one.clone(),
-                both => Tensor::concatenate(&both.iter().collect::<Vec<_>>(), -1),
+                [output] => output.clone(),
+                outputs => Tensor::concatenate(&outputs.iter().collect::<Vec<_>>(), -1),
             };
         }
         let output = match (batched, self.batch_first) {

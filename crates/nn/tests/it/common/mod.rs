@@ -1,4 +1,4 @@
-//! What several test files need: values by number, comparison with a tolerance.
+//! Helpers of several test files: values as numbers, and comparison with a tolerance.
 
 #![allow(dead_code)] // Each test file uses some of it.
 
@@ -7,7 +7,7 @@ pub(crate) mod reference;
 use fulmen_nn::Module;
 use fulmen_tensor::Tensor;
 
-/// The value as f64.
+/// The values as f64.
 #[track_caller]
 pub(crate) fn values(tensor: &Tensor) -> Vec<f64> {
     match tensor.eval() {
@@ -27,16 +27,16 @@ pub(crate) fn fault(tensor: &Tensor) -> String {
 
 /// Compares with a relative and an absolute tolerance; equal infinities and NaNs are equal.
 #[track_caller]
-pub(crate) fn assert_close(found: &[f64], expected: &[f64], relative: f64, absolute: f64, what: &str) {
-    assert_eq!(found.len(), expected.len(), "{what}: number of elements");
-    for (i, (&f, &e)) in found.iter().zip(expected).enumerate() {
+pub(crate) fn assert_close(actual: &[f64], expected: &[f64], relative: f64, absolute: f64, name: &str) {
+    assert_eq!(actual.len(), expected.len(), "{name}: number of elements");
+    for (i, (&f, &e)) in actual.iter().zip(expected).enumerate() {
         let equal = f == e || (f.is_nan() && e.is_nan()) || (f - e).abs() <= absolute + relative * e.abs();
-        assert!(equal, "{what}: element {i} is {f:e}, expected {e:e} (off by {:e})", (f - e).abs());
+        assert!(equal, "{name}: element {i} is {f:e}, expected {e:e} (off by {:e})", (f - e).abs());
     }
 }
 
-/// Gives all parameters short numbers. To draw them would take the compiler longer than what is tested.
-pub(crate) fn settle(module: &dyn Module) {
+/// Sets all parameters to simple numbers. Drawing random ones would take longer to compile than the tests.
+pub(crate) fn set_simple_values(module: &dyn Module) {
     for (i, (_, parameter)) in module.parameters().into_iter().enumerate() {
         let shape = parameter.ty().shape;
         let numbers: Vec<f32> =

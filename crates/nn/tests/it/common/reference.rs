@@ -1,5 +1,5 @@
-//! The files of reference values that PyTorch made, and a list of what is to agree with them, evaluated as one
-//! program: hundreds of small programs would take the compiler minutes.
+//! Reference values from PyTorch, and a list of tensors to compare with them. The tensors are evaluated as one program,
+//! because hundreds of small programs would take minutes to compile.
 
 use std::path::{Path, PathBuf};
 
@@ -25,7 +25,7 @@ pub(crate) fn cases(file: &str) -> Vec<Value> {
     cases
 }
 
-/// A number, or the word for one that JSON cannot say.
+/// A number, or the name of one that JSON cannot represent.
 #[track_caller]
 pub(crate) fn number(value: &Value) -> f64 {
     match (value.as_f64(), value.as_str()) {
@@ -75,7 +75,7 @@ pub(crate) fn tensor(value: &Value) -> Tensor {
     }
 }
 
-/// What is to agree, with the tolerances.
+/// Tensors with their expected values, and the tolerances.
 pub(crate) struct Expected {
     relative: f64,
     absolute: f64,
@@ -87,47 +87,47 @@ impl Expected {
         Expected { relative, absolute, list: vec![] }
     }
 
-    /// `found` is to have the shape and the numbers of the file's `expected`.
+    /// Expects the shape and the numbers of the file's `expected`.
     #[track_caller]
-    pub(crate) fn tensor(&mut self, what: impl Into<String>, found: &Tensor, expected: &Value) {
-        let (what, shape) = (what.into(), &expected["shape"]);
-        if let Some(fault) = found.fault() {
-            panic!("{what}: {fault}");
+    pub(crate) fn tensor(&mut self, name: impl Into<String>, actual: &Tensor, expected: &Value) {
+        let (name, shape) = (name.into(), &expected["shape"]);
+        if let Some(fault) = actual.fault() {
+            panic!("{name}: {fault}");
         }
-        assert_eq!(&serde_json::json!(found.shape().dims()), shape, "{what}: shape");
-        self.list.push((what, found.clone(), numbers(expected)));
+        assert_eq!(&serde_json::json!(actual.shape().dims()), shape, "{name}: shape");
+        self.list.push((name, actual.clone(), numbers(expected)));
     }
 
-    /// `found` is to have these numbers.
-    pub(crate) fn numbers(&mut self, what: impl Into<String>, found: &Tensor, expected: Vec<f64>) {
-        self.list.push((what.into(), found.clone(), expected));
+    /// Expects these numbers.
+    pub(crate) fn numbers(&mut self, name: impl Into<String>, actual: &Tensor, expected: Vec<f64>) {
+        self.list.push((name.into(), actual.clone(), expected));
     }
 
-    /// Computes all and compares.
+    /// Computes all tensors and compares them.
     #[track_caller]
     pub(crate) fn check(self) {
-        let tensors: Vec<&Tensor> = self.list.iter().map(|(_, found, _)| found).collect();
+        let tensors: Vec<&Tensor> = self.list.iter().map(|(_, actual, _)| actual).collect();
         let values = Runtime::global().and_then(|runtime| runtime.eval_many(&tensors));
         let values = values.unwrap_or_else(|e| panic!("{e}"));
-        for ((what, _, expected), found) in self.list.iter().zip(values) {
-            assert_close(&found.to_f64(), expected, self.relative, self.absolute, what);
+        for ((name, _, expected), actual) in self.list.iter().zip(values) {
+            assert_close(&actual.to_f64(), expected, self.relative, self.absolute, name);
         }
     }
 }
 
-/// A text.
+/// A string.
 #[track_caller]
-pub(crate) fn word<'a>(value: &'a Value, what: &str) -> &'a str {
-    value.as_str().unwrap_or_else(|| panic!("{what} is not a string"))
+pub(crate) fn word<'a>(value: &'a Value, name: &str) -> &'a str {
+    value.as_str().unwrap_or_else(|| panic!("{name} is not a string"))
 }
 
-/// A truth value.
+/// A boolean.
 #[track_caller]
 pub(crate) fn flag(value: &Value) -> bool {
     value.as_bool().unwrap_or_else(|| panic!("{value} is not a boolean"))
 }
 
-/// Expects the output of a case, and the gradients under its cotangent of the inputs and of what `parameters` names.
+/// Expects the output of a case, and, for its cotangent, the gradients of the inputs and of the `parameters`.
 pub(crate) fn expect(
     to: &mut Expected,
     case: &Value,
