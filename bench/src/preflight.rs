@@ -242,7 +242,7 @@ pub(crate) fn peer(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
     let mut command = Command::new(python()?);
     command.arg(script).args(["--workload", name, "--batch", &batch.to_string(), "--topology", slice.name()]);
     command.args(["--strategy", &strategy.to_string()]);
-    if let Ok(libtpu) = fulmen::pjrt::locate::locate(fulmen::pjrt::locate::Platform::Tpu, None) {
+    if let Ok(libtpu) = fulmen::low_level::pjrt::locate::locate(fulmen::low_level::pjrt::locate::Platform::Tpu, None) {
         command.env("TPU_LIBRARY_PATH", libtpu);
     }
     let output = command.stderr(Stdio::inherit()).output()?;

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use fulmen::pjrt::locate::{Platform, locate};
-use fulmen::pjrt::{Client, CompileOptions, Plugin, Topology, Value};
+use fulmen::low_level::pjrt::locate::{Platform, locate};
+use fulmen::low_level::pjrt::{Client, CompileOptions, Plugin, Topology, Value};
 use fulmen::tensor::{Function, autocast, scan};
 use fulmen::{nn::activation, prelude::*};
 use serde_json::json;

@@ -18,6 +18,15 @@ pub mod coordination {
     pub use fulmen_coordination::*;
 }
 
+/// The layers below tensors. A program that trains needs them only to find, fetch or diagnose a plugin.
+pub mod low_level {
+    /// PJRT plugins, clients, devices, topologies, buffers and executables.
+    pub mod pjrt {
+        #[doc(inline)]
+        pub use fulmen_pjrt::*;
+    }
+}
+
 /// The models of the field, with the parameter names of torchvision, transformers and diffusers.
 #[cfg(feature = "models")]
 pub mod models {
@@ -29,12 +38,6 @@ pub mod models {
 pub mod nn {
     #[doc(inline)]
     pub use fulmen_nn::*;
-}
-
-/// PJRT plugins, clients, devices, topologies, buffers and executables.
-pub mod pjrt {
-    #[doc(inline)]
-    pub use fulmen_pjrt::*;
 }
 
 /// Recorded expressions: operations, derivatives, control flow, StableHLO, compile and run.

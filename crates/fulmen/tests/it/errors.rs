@@ -36,8 +36,8 @@ fn weights() -> fulmen::nn::Result<fulmen::nn::weights::StateDict> {
 
 #[test]
 fn the_message_of_an_error_of_every_crate_is_printed_once() {
-    check_missing(fulmen::pjrt::Plugin::load("/no/such/plugin.so").unwrap_err());
-    check(fulmen::pjrt::KeyValueError::timed_out("host 3 did not come"));
+    check_missing(fulmen::low_level::pjrt::Plugin::load("/no/such/plugin.so").unwrap_err());
+    check(fulmen::low_level::pjrt::KeyValueError::timed_out("host 3 did not come"));
     check(Tensor::ones(DType::F32, [2]).matmul(Tensor::ones(DType::F32, [3])).eval().unwrap_err());
     check(Linear::new(2, 2).to_dtype(DType::I32).unwrap_err());
     check_missing(weights().unwrap_err());
