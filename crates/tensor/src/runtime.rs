@@ -148,7 +148,7 @@ impl Runtime {
 
     fn of(shared: Arc<Shared>, devices: &Devices) -> Result<Runtime> {
         let device_set = Arc::new(choose(&shared.client, devices)?);
-        let disk_cache = DiskCache::of_process();
+        let disk_cache = DiskCache::from_env();
         disk_cache.prepare(&shared.client);
         Ok(Runtime { shared, device_set, metrics: Arc::default(), disk_cache })
     }

@@ -138,7 +138,7 @@ fn a_derivative_that_does_not_exist_is_refused() {
 #[test]
 fn autocast_to_an_integer_is_refused_where_a_product_would_use_it() {
     let (product, sum) = autocast(Some(DType::I32), || (zeros([2, 2]).matmul(&zeros([2, 2])), zeros([2]) + 1.0));
-    check(&product, "matmul: autocast to i32: products are computed in a floating-point dtype");
+    check(&product, "matmul: autocast to i32: products need a floating-point dtype");
     assert!(sum.fault().is_none());
 }
 
