@@ -275,7 +275,7 @@ fn devices_that_are_not_there_are_refused_with_what_is() {
     assert!(build(Devices::from([1, 1])).contains("the index 1 is given twice"));
     assert!(build(Devices::from([-1])).contains("no device with the index -1"));
     assert!(build(Devices::from(Vec::<i32>::new())).contains("the list is empty"));
-    assert!(build(Devices::from("eight")).contains("devices: `eight` names no devices"));
+    assert!(build(Devices::from("eight")).contains("devices: `eight` does not select devices"));
 }
 
 #[test]
