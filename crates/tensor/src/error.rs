@@ -4,6 +4,8 @@ use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
+use crate::Tensor;
+
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -87,18 +89,12 @@ impl Error {
         Error(Kind::Recorded { message, location })
     }
 
-    pub(crate) fn not_a_parameter(
-        function: &str,
-        i: usize,
-        reason: &str,
-        tensor: &dyn fmt::Debug,
-        location: &'static Location<'static>,
-    ) -> Error {
+    pub(crate) fn not_a_parameter(function: &str, i: usize, tensor: &Tensor, reason: &str) -> Error {
         let message = format!(
             "`{function}`: parameter {i}, {tensor:?}, {reason}; each parameter must be a different placeholder, made with \
              Tensor::placeholder()"
         );
-        Error(Kind::Recorded { message, location })
+        Error(Kind::Recorded { message, location: tensor.location() })
     }
 
     /// The mistake in the recorded expression, if the error is one.

@@ -225,7 +225,7 @@ fn a_jitted_function_is_compiled_once_for_each_combination_of_types() {
     }
     assert_eq!((norm.programs(), compiled()), (3, 3));
     let error = norm.call(&[&two]).unwrap_err().to_string();
-    assert!(error.contains("`norm` was first called with another number of inputs"), "{error}");
+    assert!(error.contains("`norm` was first called with a different number of inputs"), "{error}");
     assert_eq!(traced.get(), 3);
     // The first new shape is told of, and no other.
     let notes: Vec<String> = NOTES.lock().unwrap().iter().filter(|note| note.contains("`norm`")).cloned().collect();

@@ -379,7 +379,7 @@ fn each_wrong_use_is_one_clear_error() {
     assert!(error.contains("the function `scores` was made by another TrainStep"), "{error}");
     scores.call(&another, &[&x]).unwrap();
     let error = scores.call(&another, &[&x, &x]).unwrap_err().to_string();
-    assert!(error.contains("`scores` was first called with another number of inputs"), "{error}");
+    assert!(error.contains("`scores` was first called with a different number of inputs"), "{error}");
     let mut wrong = another.function("wrong", |x| vec![x[0].matmul(&Tensor::ones(DType::F32, [CLASSES, 2]))]);
     let error = wrong.call(&another, &[&x]).unwrap_err();
     assert!(error.location().is_some_and(|line| line.file().ends_with("train_step.rs")), "{error}");
