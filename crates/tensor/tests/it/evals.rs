@@ -181,7 +181,7 @@ fn a_line_that_compiles_its_fifth_program_is_told_of_once() {
     let expected = [
         "differ in a shape or dtype: an input was f32[6], then f32[5]",
         "differ in a number: it was 0.75, then 1. A number in an expression is part of the program",
-        "differ in what `slice` was given",
+        "differ in the arguments of `slice`",
         "are different expressions",
     ];
     for (told, expected) in told[1..].iter().zip(expected) {
