@@ -196,14 +196,14 @@ mod tests {
     use super::*;
 
     fn print(arguments: &[&str]) -> Result<String> {
-        let all = [&["manifest"], arguments, &["--", "./train", "fit", "it's $(HOME) {index}"]].concat();
+        let words = [&["manifest"], arguments, &["--", "./train", "fit", "it's $(HOME) {index}"]].concat();
         let mut out = vec![];
-        crate::run(crate::tests::hosts::parse(&all), &mut out, || Err(Error::new("no signals")))?;
+        crate::run(crate::tests::hosts::parse(&words), &mut out, || Err(Error::new("no signals")))?;
         Ok(String::from_utf8(out).unwrap())
     }
 
     #[test]
-    fn every_place_of_a_template_has_a_value() {
+    fn every_key_of_a_template_has_a_value() {
         let slice: Slice = "v5e:4x4".parse().unwrap();
         let keys = |template: &'static str| -> Vec<&str> {
             template.split("{{").skip(1).map(|part| part.split_once("}}").unwrap().0).collect()
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jobset_selects_the_slice_and_starts_again_after_75() {
+    fn a_jobset_selects_the_slice_and_restarts_after_75() {
         let text = print(&["--kind", "jobset", "--topology", "v5p-32", "--image", "a/b:1", "--env", "X=a: b"]).unwrap();
         for expected in [
             "gke-tpu-accelerator: tpu-v5p-slice\n",
@@ -229,12 +229,12 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected}:\n{text}");
         }
-        let one = print(&["--kind", "jobset", "--topology", "v6e:2x4", "--image", "a/b:1"]).unwrap();
-        assert!(one.contains("values: [75]\n") && one.contains("google.com/tpu: 8\n"), "{one}");
+        let single_host = print(&["--kind", "jobset", "--topology", "v6e:2x4", "--image", "a/b:1"]).unwrap();
+        assert!(single_host.contains("values: [75]\n") && single_host.contains("google.com/tpu: 8\n"), "{single_host}");
     }
 
     #[test]
-    fn skypilot_gets_the_everyday_name_and_a_shell_command() {
+    fn skypilot_gets_the_accelerator_type_and_a_shell_command() {
         let text = print(&["--kind", "skypilot", "--topology", "v5e:4x4", "--max-restarts", "5"]).unwrap();
         for expected in [
             "accelerators: tpu-v5litepod-16\n",
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_arguments_are_refused() {
         let check = |arguments: &[&str], expected: &str| {
             let error = print(arguments).unwrap_err();
             assert!(error.is_usage() && error.to_string().contains(expected), "{error}");
