@@ -2,8 +2,8 @@
 //!
 #![doc = include_str!("../README.md")]
 
-// These are modules instead of renamed crates, so that the documentation shows their items, and compiler messages name types
-// by paths that a user can write.
+// These are modules instead of renamed crates, so that the documentation shows their items, and compiler messages name
+// types by paths that a user can write.
 
 /// The command line for your program: subcommands, a configuration file, and a flag for every option of the Trainer.
 pub mod cli {
@@ -97,11 +97,11 @@ pub mod data {
     }
 }
 
-/// The names that most programs use: layers, losses, optimizers, metrics, in-memory data, the loader, the Trainer and its
-/// callbacks.
+/// The names that most programs use: layers, losses, optimizers, metrics, in-memory data, the loader, the Trainer and
+/// its callbacks.
 ///
-/// The schedules [`Linear`](fulmen_nn::schedule::Linear) and [`Sequential`](fulmen_nn::schedule::Sequential) share their
-/// names with layers. Write `schedule::Linear`, as for optimizers (`optim::AdamW`).
+/// The schedules [`Linear`](fulmen_nn::schedule::Linear) and [`Sequential`](fulmen_nn::schedule::Sequential) share
+/// their names with layers. Write `schedule::Linear`, as for optimizers (`optim::AdamW`).
 pub mod prelude {
     #[cfg(feature = "cache")]
     pub use fulmen_cache::CacheExt;

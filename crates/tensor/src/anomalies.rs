@@ -113,7 +113,8 @@ impl Anomalies {
         };
         let result = self.results.iter().copied().find(|&i| level(i) > 0)?;
         let origin = first(result, level(result));
-        // A NaN may come from an infinity that an earlier operation made. A constant infinity, in a mask say, is intended.
+        // A NaN may come from an infinity that an earlier operation made. A constant infinity, in a mask say, is
+        // intended.
         let infinite_input =
             self.watched[origin].inputs.iter().copied().find(|&i| level(origin) == NAN && level(i) == INFINITE);
         let infinity = infinite_input.map(|i| &self.watched[first(i, INFINITE)]);

@@ -14,8 +14,8 @@ impl Tensor {
     /// Runs `body`, the whole of a public function, in a scope with the caller's line. If `body` returns a refusal, the
     /// result is poisoned.
     ///
-    /// A fault calls the function `name`, which is formatted only for a fault. Use this in code that records on behalf of
-    /// its callers, as operations and layers do.
+    /// A fault calls the function `name`, which is formatted only for a fault. Use this in code that records on behalf
+    /// of its callers, as operations and layers do.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;

@@ -21,8 +21,8 @@ pub(crate) struct DeviceSet {
     pub(crate) local: Vec<usize>,
 }
 
-/// A value in the memory of a runtime's devices, like JAX's `Array`: its type, its sharding, and one buffer for each device
-/// of this process.
+/// A value in the memory of a runtime's devices, like JAX's `Array`: its type, its sharding, and one buffer for each
+/// device of this process.
 pub struct DeviceArray {
     ty: TensorType,
     sharding: Sharding,
@@ -76,9 +76,9 @@ impl DeviceArray {
         self.device_set.local.iter().map(block).collect()
     }
 
-    /// The parts of each value that `process` should save, so that all processes together save each part once. If several
-    /// processes hold a part, one of them is chosen, so that all save about the same number of bytes. All processes compute
-    /// the same choice for the same values. With `None`, there is only one process.
+    /// The parts of each value that `process` should save, so that all processes together save each part once. If
+    /// several processes hold a part, one of them is chosen, so that all save about the same number of bytes. All
+    /// processes compute the same choice for the same values. With `None`, there is only one process.
     pub fn own_parts<'a>(arrays: &[&'a DeviceArray], process: Option<usize>) -> Vec<Vec<(Block, &'a Buffer)>> {
         let mut parts = vec![];
         for (value, array) in arrays.iter().enumerate() {
@@ -139,8 +139,8 @@ impl fmt::Debug for DeviceArray {
     }
 }
 
-/// Chooses the process that saves each part, from the part's bytes and the processes that hold it. Goes through the parts
-/// from the largest to the smallest, and chooses the holder with the fewest bytes so far.
+/// Chooses the process that saves each part, from the part's bytes and the processes that hold it. Goes through the
+/// parts from the largest to the smallest, and chooses the holder with the fewest bytes so far.
 fn spread<'a>(parts: impl Iterator<Item = (usize, &'a BTreeSet<usize>)>) -> Vec<usize> {
     let parts: Vec<_> = parts.collect();
     let mut order: Vec<usize> = (0..parts.len()).collect();

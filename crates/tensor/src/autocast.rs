@@ -11,8 +11,8 @@ thread_local! {
 }
 
 /// The operations whose 16-bit operands become f32 under autocast, because their results can leave the range or the
-/// precision of 16 bits. This is PyTorch's list, as far as Fulmen has the operation, plus `mean`, `var`, `std`, `logsumexp`
-/// and other functions made of exponentials and logarithms.
+/// precision of 16 bits. This is PyTorch's list, as far as Fulmen has the operation, plus `mean`, `var`, `std`,
+/// `logsumexp` and other functions made of exponentials and logarithms.
 const IN_F32: &[&str] = &[
     "acos",
     "asin",
@@ -49,11 +49,11 @@ const IN_F32: &[&str] = &[
     "std_corrected",
 ];
 
-/// Runs `record` with autocast to `dtype` (PyTorch's `torch.autocast`, Flax's `dtype`). `None` turns autocast off within
-/// `record`.
+/// Runs `record` with autocast to `dtype` (PyTorch's `torch.autocast`, Flax's `dtype`). `None` turns autocast off
+/// within `record`.
 ///
-/// - [`Tensor::matmul`], [`Tensor::dot_general`] and [`Tensor::convolution`] convert floating-point operands to `dtype`,
-///   and the result has this dtype. XLA accumulates in f32. With an f64 operand the product stays in f64.
+/// - [`Tensor::matmul`], [`Tensor::dot_general`] and [`Tensor::convolution`] convert floating-point operands to
+///   `dtype`, and the result has this dtype. XLA accumulates in f32. With an f64 operand the product stays in f64.
 /// - Softmax, `sum`, `prod`, `mean`, `var`, `std`, `norm`, `cumsum`, `exp`, `log`, `pow`, `rsqrt`, `reciprocal`, `tan`,
 ///   `sinh`, `cosh`, `asin`, `acos` and similar functions convert 16-bit floats to f32, and the result is f32.
 /// - Every other operation computes in the dtype that its operands promote to.
@@ -101,7 +101,8 @@ pub(crate) fn for_method(method: &str, operand: &Tensor) -> Tensor {
     if DTYPE.get().is_some() && IN_F32.contains(&method) { wide(operand) } else { operand.clone() }
 }
 
-/// Converts 16-bit floats to f32, in which long sums are exact enough, whether autocast is on or not. Other dtypes stay.
+/// Converts 16-bit floats to f32, in which long sums are exact enough, whether autocast is on or not. Other dtypes
+/// stay.
 pub(crate) fn wide(x: &Tensor) -> Tensor {
     if x.dtype().is_half() { x.to_dtype(DType::F32) } else { x.clone() }
 }

@@ -172,8 +172,8 @@ impl Compiled {
         &self.signature.donated
     }
 
-    /// Whether the program had been compiled before, in this process or on disk. If two threads need the same new program
-    /// at once, both may compile it.
+    /// Whether the program had been compiled before, in this process or on disk. If two threads need the same new
+    /// program at once, both may compile it.
     pub fn was_cached(&self) -> bool {
         self.time.is_none()
     }

@@ -7,8 +7,8 @@ use crate::{Error, Result};
 
 /// How many devices to compute on, or which ones.
 ///
-/// A number is a count, and a list holds device indices. `8` selects eight devices, and `[5]` selects only the device with
-/// index 5.
+/// A number is a count, and a list holds device indices. `8` selects eight devices, and `[5]` selects only the device
+/// with index 5.
 ///
 /// ```
 /// use fulmen_tensor::Devices;

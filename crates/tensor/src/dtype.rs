@@ -138,15 +138,15 @@ impl DType {
     ///
     /// - A boolean promotes to the other dtype.
     /// - Two signed integers, or two unsigned ones, promote to the wider.
-    /// - A signed and an unsigned integer promote to the signed one if it is wider, else to the next signed integer that
-    ///   holds both: u32 and i32 promote to i64.
+    /// - A signed and an unsigned integer promote to the signed one if it is wider, else to the next signed integer
+    ///   that holds both: u32 and i32 promote to i64.
     /// - No integer holds both u64 and signed integers: the result is `None`, and the operation is refused.
     /// - An integer and a floating-point dtype promote to the floating-point dtype, even if it is narrower.
     /// - Two floating-point dtypes promote to the wider. bf16 and f16 promote to f32, since neither holds the other.
     /// - A complex dtype and another dtype promote to c128 if either is c128 or f64, else to c64.
     ///
-    /// This is JAX's lattice, except that JAX promotes u64 and a signed integer to f64. Here only f64 and c128 promote to
-    /// 64-bit floats. A plain number takes the dtype of the tensor that it is combined with.
+    /// This is JAX's lattice, except that JAX promotes u64 and a signed integer to f64. Here only f64 and c128 promote
+    /// to 64-bit floats. A plain number takes the dtype of the tensor that it is combined with.
     ///
     /// ```
     /// use fulmen_tensor::DType;
@@ -207,7 +207,8 @@ mod sealed {
 
 /// A Rust type that can be an element of a tensor on the host.
 ///
-/// Sealed. Implemented for the twelve types of real numbers, for `num_complex::Complex` of `f32` and `f64`, and for `bool`.
+/// Sealed. Implemented for the twelve types of real numbers, for `num_complex::Complex` of `f32` and `f64`, and for
+/// `bool`.
 pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static {
     /// The dtype of this Rust type.
     const DTYPE: DType;

@@ -1,6 +1,7 @@
 //! Emits the StableHLO statements of an expression into the body of a program or of a region.
 //!
-//! Not here: the program's signature and its whole text; see `lower.rs`. Each operation's file writes its own statement.
+//! Not here: the program's signature and its whole text; see `lower.rs`. Each operation's file writes its own
+//! statement.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -229,8 +230,8 @@ impl Program {
         Ok(graph.results.iter().map(|&v| name(&names, v)).collect())
     }
 
-    /// Writes a private function that computes a region, unless one with the same text exists. Returns the function's name:
-    /// `name`, with a number if it is taken.
+    /// Writes a private function that computes a region, unless one with the same text exists. Returns the function's
+    /// name: `name`, with a number if it is taken.
     fn function(&mut self, name: &str, region: &Region) -> Result<String> {
         let numbers = std::mem::take(&mut self.numbers);
         let Region { parameters, results } = region;
@@ -348,7 +349,8 @@ impl Lowering<'_> {
         format!("({}) -> {results}", operands.join(", "))
     }
 
-    /// The name of a scalar constant, such as the initial value of a reduction. `literal` is the number as MLIR writes it.
+    /// The name of a scalar constant, such as the initial value of a reduction. `literal` is the number as MLIR writes
+    /// it.
     pub(crate) fn constant(&mut self, dtype: DType, literal: &str) -> String {
         let statement = format!("stablehlo.constant dense<{literal}> : {}", TensorType::scalar(dtype).stablehlo());
         if let Some(name) = self.scope.constants.get(&statement) {
@@ -380,8 +382,8 @@ impl Lowering<'_> {
         self.extra = extra;
     }
 
-    /// Adds a region to this operation's statement. `write` writes its statements and returns the names and types of its
-    /// results. The text `after` closes the region.
+    /// Adds a region to this operation's statement. `write` writes its statements and returns the names and types of
+    /// its results. The text `after` closes the region.
     pub(crate) fn block(&mut self, after: String, write: impl FnOnce(&mut Self) -> Vec<(String, TensorType)>) {
         let outer = std::mem::take(&mut self.scope);
         let returned = write(self);
@@ -395,8 +397,8 @@ impl Lowering<'_> {
         self.blocks.push((inner.lines, after));
     }
 
-    /// Writes the statements of a region; `arguments` are the names of its parameters. Returns the names and types of its
-    /// results.
+    /// Writes the statements of a region; `arguments` are the names of its parameters. Returns the names and types of
+    /// its results.
     pub(crate) fn region(&mut self, region: &Region, arguments: &[String]) -> Vec<(String, TensorType)> {
         self.expression(&region.parameters, arguments, &region.results)
     }
@@ -418,8 +420,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// The name of a private function that computes a region: `name`, with a number if it is taken. Regions with the same
-    /// text share one function.
+    /// The name of a private function that computes a region: `name`, with a number if it is taken. Regions with the
+    /// same text share one function.
     pub(crate) fn function(&mut self, name: &str, region: &Region) -> String {
         self.program.function(name, region).unwrap_or_else(|error| {
             self.program.failed.get_or_insert(error);

@@ -152,7 +152,8 @@ impl fmt::Display for Error {
     }
 }
 
-/// The same text as `Display`, because `fn main() -> Result<(), Box<dyn std::error::Error>>` prints errors with `Debug`.
+/// The same text as `Display`, because `fn main() -> Result<(), Box<dyn std::error::Error>>` prints errors with
+/// `Debug`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -10,11 +10,11 @@ use crate::{AsTensor, Fault, Tensor, autocast, graph};
 ///
 /// The gradient is zero for a tensor that `loss` does not depend on. Gradients can be differentiated again.
 ///
-/// The gradient with respect to a complex `z = x + iy` is `∂loss/∂x − i·∂loss/∂y`, as in JAX. PyTorch returns its conjugate,
-/// the direction of steepest ascent.
+/// The gradient with respect to a complex `z = x + iy` is `∂loss/∂x − i·∂loss/∂y`, as in JAX. PyTorch returns its
+/// conjugate, the direction of steepest ascent.
 ///
-/// All gradients are poisoned if `loss` is not a floating-point scalar, if a tensor of `wrt` holds integers or booleans, or
-/// if an operation between them has no derivative.
+/// All gradients are poisoned if `loss` is not a floating-point scalar, if a tensor of `wrt` holds integers or
+/// booleans, or if an operation between them has no derivative.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, grad};

@@ -1,5 +1,5 @@
-//! [`Graph`]: the recorded expression as a list of instructions, and walks over expressions. The list has each node once,
-//! inputs before users. Common subexpressions are merged, and nodes that no result needs are left out.
+//! [`Graph`]: the recorded expression as a list of instructions, and walks over expressions. The list has each node
+//! once, inputs before users. Common subexpressions are merged, and nodes that no result needs are left out.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -63,8 +63,8 @@ pub(crate) fn value_id(t: &Tensor) -> ValueId {
     (t.node.id, t.output)
 }
 
-/// The expressions `results` with some tensors replaced by others of the same types. Operations are recorded again at their
-/// lines.
+/// The expressions `results` with some tensors replaced by others of the same types. Operations are recorded again at
+/// their lines.
 pub(crate) fn replay(results: &[Tensor], replacements: &HashMap<ValueId, Tensor>) -> Vec<Tensor> {
     let oldest = replacements.keys().map(|id| id.0).min().unwrap_or(u64::MAX);
     let mut replayed: IdMap<Arc<Node>> = IdMap::default();

@@ -12,8 +12,8 @@ pub(crate) type IdMap<V> = QuickMap<u64, V>;
 /// A set of ids of nodes.
 pub(crate) type IdSet = HashSet<u64, BuildHasherDefault<QuickHasher>>;
 
-/// Fibonacci hashing, eight bytes at a time. Walks over an expression look up each node several times, and std's default
-/// hasher, which resists chosen keys, would take most of their time.
+/// Fibonacci hashing, eight bytes at a time. Walks over an expression look up each node several times, and std's
+/// default hasher, which resists chosen keys, would take most of their time.
 #[derive(Default)]
 pub(crate) struct QuickHasher(u64);
 

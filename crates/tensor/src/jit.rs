@@ -6,14 +6,15 @@ use crate::{
     recording,
 };
 
-/// A function that is compiled once and called many times with new values, like JAX's `jit`. [`Runtime::jit`] makes one.
+/// A function that is compiled once and called many times with new values, like JAX's `jit`. [`Runtime::jit`] makes
+/// one.
 ///
-/// The first call records the function with a placeholder for each input, and compiles it. A later call with inputs of the
-/// same types runs that program. Inputs of other types need another program, which that call compiles and keeps. The first
-/// time, a note says which input changed.
+/// The first call records the function with a placeholder for each input, and compiles it. A later call with inputs of
+/// the same types runs that program. Inputs of other types need another program, which that call compiles and keeps.
+/// The first time, a note says which input changed.
 ///
-/// The closure runs only while it is recorded. A value that changes from call to call must be an input. A number that the
-/// closure captures keeps its first value.
+/// The closure runs only while it is recorded. A value that changes from call to call must be an input. A number that
+/// the closure captures keeps its first value.
 ///
 /// ```
 /// use fulmen_tensor::{Accelerator, Devices, Literal, Runtime};

@@ -12,10 +12,10 @@
 //! # Ok::<(), fulmen_tensor::Error>(())
 //! ```
 //!
-//! A [`Tensor`] is an expression for a value. Recording an operation never runs, blocks or panics. A mistake poisons the
-//! tensor, and [`Tensor::eval`] returns it as an [`Error`] with your file and line. [`grad()`] turns an expression into the
-//! expressions of its gradients. A [`Function`] is an expression with inputs. A [`Runtime`] compiles it once, and the
-//! [`Compiled`] program runs on values that stay on the devices.
+//! A [`Tensor`] is an expression for a value. Recording an operation never runs, blocks or panics. A mistake poisons
+//! the tensor, and [`Tensor::eval`] returns it as an [`Error`] with your file and line. [`grad()`] turns an expression
+//! into the expressions of its gradients. A [`Function`] is an expression with inputs. A [`Runtime`] compiles it once,
+//! and the [`Compiled`] program runs on values that stay on the devices.
 //!
 //! Not here: models, optimizers, training loops.
 

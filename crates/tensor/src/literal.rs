@@ -66,8 +66,8 @@ impl Literal {
         Ok(T::from_bytes(self.bytes()))
     }
 
-    /// The elements of any dtype as f64. 64-bit integers may lose their last bits. A complex number becomes two values, its
-    /// real and its imaginary part.
+    /// The elements of any dtype as f64. 64-bit integers may lose their last bits. A complex number becomes two values,
+    /// its real and its imaginary part.
     pub fn to_f64(&self) -> Vec<f64> {
         fn read<T: Element>(bytes: &[u8], convert: impl Fn(T) -> f64) -> Vec<f64> {
             T::from_bytes(bytes).into_iter().map(convert).collect()

@@ -129,8 +129,8 @@ impl Function {
         self.stablehlo_for(&Mesh::data(1))
     }
 
-    /// The program for the devices of a mesh: one text for all devices, with global shapes and Shardy's shardings. Compile it
-    /// with as many partitions as the mesh has devices.
+    /// The program for the devices of a mesh: one text for all devices, with global shapes and Shardy's shardings.
+    /// Compile it with as many partitions as the mesh has devices.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Function, Mesh, Sharding, TensorType};
@@ -148,9 +148,9 @@ impl Function {
         Ok(lower(self, mesh)?.text)
     }
 
-    /// A hexadecimal SHA-256 digest of the function's program for a mesh. It covers the program without source lines, the
-    /// host values in the expression, and the types of device values. Equal digests mean equal programs, even across
-    /// processes and machines.
+    /// A hexadecimal SHA-256 digest of the function's program for a mesh. It covers the program without source lines,
+    /// the host values in the expression, and the types of device values. Equal digests mean equal programs, even
+    /// across processes and machines.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Function, Mesh, TensorType};

@@ -73,7 +73,8 @@ pub struct MetricSnapshot {
     pub count: u64,
     /// The sum of all samples.
     pub sum: f64,
-    /// The sum and the number of the latest samples, each per second from the first to the last. `None` if no time passed.
+    /// The sum and the number of the latest samples, each per second from the first to the last. `None` if no time
+    /// passed.
     pub rates: Option<(f64, f64)>,
     /// Percentiles of the latest samples, with their values.
     pub percentiles: Vec<(u8, f64)>,

@@ -1,7 +1,7 @@
 //! [`Operation`]: the trait of every operation, with its shape rule, its derivative and its StableHLO text.
 //!
-//! An operation is a struct in [`ops`](crate::ops), whose fields are the attributes. The same file has the public method of
-//! [`Tensor`], with the formula in its doc.
+//! An operation is a struct in [`ops`](crate::ops), whose fields are the attributes. The same file has the public
+//! method of [`Tensor`], with the formula in its doc.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// The elements, if they are a value from the user, such as data. A program that runs once takes them as an argument. In
-    /// its text, each new value would need another compilation.
+    /// The elements, if they are a value from the user, such as data. A program that runs once takes them as an
+    /// argument. In its text, each new value would need another compilation.
     fn given(&self) -> Option<&Arc<[u8]>> {
         None
     }
@@ -66,8 +66,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// All attributes as text: two operations with equal keys and inputs have equal results. They may differ in the number
-    /// of results; the common ones are equal.
+    /// All attributes as text: two operations with equal keys and inputs have equal results. They may differ in the
+    /// number of results; the common ones are equal.
     fn key(&self) -> String {
         format!("{self:?}")
     }
@@ -78,8 +78,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
 pub(crate) enum RecomputePolicy {
     /// Always compute it again: it is a view of its operand, which costs less than keeping it.
     Always,
-    /// Compute it again in the derivative of a loop, if that keeps less memory: it is elementwise, and its result has the
-    /// size of its operands.
+    /// Compute it again in the derivative of a loop, if that keeps less memory: it is elementwise, and its result has
+    /// the size of its operands.
     IfCheap,
     /// Compute it again only if all its inputs are constants.
     ConstantsOnly,

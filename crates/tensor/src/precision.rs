@@ -7,11 +7,12 @@ use std::str::FromStr;
 
 use crate::{DType, Error, Result};
 
-/// The precision of f32 matrix products and convolutions in a [`Function`](crate::Function), including their derivatives.
+/// The precision of f32 matrix products and convolutions in a [`Function`](crate::Function), including their
+/// derivatives.
 ///
-/// A TPU's matrix unit multiplies bf16 numbers and accumulates in f32. An f32 product takes one or more such passes. The
-/// default is one pass, so f32 models run fast but less exactly than on a CPU. A CPU always computes in f32. On an NVIDIA
-/// GPU the default may be TensorFloat-32. Products of other dtypes are not affected.
+/// A TPU's matrix unit multiplies bf16 numbers and accumulates in f32. An f32 product takes one or more such passes.
+/// The default is one pass, so f32 models run fast but less exactly than on a CPU. A CPU always computes in f32. On an
+/// NVIDIA GPU the default may be TensorFloat-32. Products of other dtypes are not affected.
 ///
 /// ```
 /// use fulmen_tensor::MatmulPrecision;

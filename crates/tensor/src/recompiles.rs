@@ -39,7 +39,8 @@ struct Step {
 }
 
 impl Recompiles {
-    /// Counts a program that `eval` compiled for a line. The fifth causes a note, which says what differs from the fourth.
+    /// Counts a program that `eval` compiled for a line. The fifth causes a note, which says what differs from the
+    /// fourth.
     pub(crate) fn count(&self, line: &'static Location<'static>, results: &[Tensor]) {
         let Ok(graph) = Graph::new(results, Constants::AsInputs, Calls::Inlined) else { return };
         let steps: Vec<Step> = graph.instructions.iter().map(|i| Step::new(&graph, i)).collect();

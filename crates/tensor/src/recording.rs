@@ -12,8 +12,8 @@ thread_local! {
     static RECORDING: Cell<Option<(&'static str, &'static str)>> = const { Cell::new(None) };
 }
 
-/// Runs `record`, which records the function `name`. If `record` calls `eval` on a tensor that depends on the function's
-/// inputs, the error says that the tensor has no value yet, and shows `advice`.
+/// Runs `record`, which records the function `name`. If `record` calls `eval` on a tensor that depends on the
+/// function's inputs, the error says that the tensor has no value yet, and shows `advice`.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Tensor, TensorType, recording};

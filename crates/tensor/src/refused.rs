@@ -53,7 +53,8 @@ impl Refused {
         &self.message
     }
 
-    /// Records the operation without its shape rule, on these inputs and with these result types. Returns the first result.
+    /// Records the operation without its shape rule, on these inputs and with these result types. Returns the first
+    /// result.
     #[track_caller]
     pub fn forced(&self, inputs: &[Tensor], outputs: &[TensorType]) -> Tensor {
         let _scope = crate::Scope::open();

@@ -1,8 +1,8 @@
 //! [`Region`]: an expression within an operation, the body of a loop or a branch.
 //!
-//! A region is closed: everything in it is computed from its parameters and from constants. A tensor that a user's closure
-//! captures from outside becomes another parameter, and another input of the operation. So a walk over an expression need
-//! not look into bodies.
+//! A region is closed: everything in it is computed from its parameters and from constants. A tensor that a user's
+//! closure captures from outside becomes another parameter, and another input of the operation. So a walk over an
+//! expression need not look into bodies.
 //!
 //! Not here: how a body is written into a program, see `emit.rs`; its derivative, see each operation.
 
@@ -37,9 +37,10 @@ pub(crate) fn parameters<'a>(
 }
 
 impl Region {
-    /// Makes a region of `results`, computed from `parameters`. Returns it with the captured tensors, for which the region
-    /// has additional parameters. Values that do not depend on `parameters` stay outside, so that a loop computes them
-    /// once. The exceptions are views and constants recorded since [`next_id`](crate::tensor::next_id) was `start`.
+    /// Makes a region of `results`, computed from `parameters`. Returns it with the captured tensors, for which the
+    /// region has additional parameters. Values that do not depend on `parameters` stay outside, so that a loop
+    /// computes them once. The exceptions are views and constants recorded since [`next_id`](crate::tensor::next_id)
+    /// was `start`.
     pub(crate) fn close(
         operation: &'static str,
         start: u64,
@@ -51,8 +52,8 @@ impl Region {
         cut(operation, parameters, captures, results, HashMap::new())
     }
 
-    /// Like [`Region::close`], but everything recorded since `start` is inside, so that a branch that is not taken computes
-    /// nothing.
+    /// Like [`Region::close`], but everything recorded since `start` is inside, so that a branch that is not taken
+    /// computes nothing.
     pub(crate) fn close_since(
         operation: &'static str,
         start: u64,
@@ -120,8 +121,8 @@ fn can_recompute(start: u64, t: &Tensor) -> bool {
     t.node.id >= start || !t.dtype().is_float()
 }
 
-/// The tensors outside a region that the region uses. `inside` says which tensors are inside. Constants, values computed
-/// only from constants, and views count as inside as well if `recompute` returns true.
+/// The tensors outside a region that the region uses. `inside` says which tensors are inside. Constants, values
+/// computed only from constants, and views count as inside as well if `recompute` returns true.
 pub(crate) fn frontier(
     results: &[Tensor],
     inside: impl Fn(&Tensor) -> bool,

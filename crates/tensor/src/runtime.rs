@@ -25,14 +25,15 @@ use crate::{
     Accelerator, AsTensor, Compiled, DeviceArray, Devices, Error, Function, Literal, Mesh, Metrics, Result, Tensor,
 };
 
-/// The compiler for CPUs counts a loop's steps with 32 bits. With 2³⁶ or more elements we observed that the process dies
-/// from a division by zero.
+/// The compiler for CPUs counts a loop's steps with 32 bits. With 2³⁶ or more elements we observed that the process
+/// dies from a division by zero.
 const TOO_MANY_FOR_THE_CPU: usize = (1 << 35) + 1;
 
 /// Opened devices as a mesh, and the programs compiled for them.
 ///
-/// All runtimes opened for one plugin share its client and the compiled programs, but each has its own [`Metrics`]. A clone
-/// is the same runtime. A CPU is split into the selected number of devices, and there is one client for each number.
+/// All runtimes opened for one plugin share its client and the compiled programs, but each has its own [`Metrics`]. A
+/// clone is the same runtime. A CPU is split into the selected number of devices, and there is one client for each
+/// number.
 ///
 /// ```
 /// use fulmen_tensor::{Accelerator, Argument, DType, Devices, Function, Literal, Runtime, Sharding, TensorType};
@@ -101,12 +102,13 @@ impl<'f> From<&'f Function> for Preloaded<'f> {
 type ClientKey = (PathBuf, Option<usize>);
 
 impl Runtime {
-    /// Opens devices of this kind, with the plugin that [`fulmen_pjrt::locate`] finds. The devices become a mesh with the
-    /// single axis `data`. [`Accelerator::Auto`] skips kinds without a plugin; for the other accelerators a missing plugin
-    /// is an error.
+    /// Opens devices of this kind, with the plugin that [`fulmen_pjrt::locate`] finds. The devices become a mesh with
+    /// the single axis `data`. [`Accelerator::Auto`] skips kinds without a plugin; for the other accelerators a missing
+    /// plugin is an error.
     ///
     /// # Errors
-    /// There is no plugin, no device, or not the selected devices. The message lists where it looked and what is available.
+    /// There is no plugin, no device, or not the selected devices. The message lists where it looked and what is
+    /// available.
     pub fn open(accelerator: Accelerator, devices: &Devices) -> Result<Runtime> {
         let candidates = accelerator.candidates();
         let (platform, path) = locate_first(&candidates, |platform| locate(platform, None)).map_err(|e| {
@@ -157,8 +159,8 @@ impl Runtime {
         Ok(Runtime { shared, device_set, metrics: Arc::default(), disk_cache })
     }
 
-    /// The same devices with a different compile cache on disk, or with none. The default is [`CompileCache::from_env`]:
-    /// `$XDG_CACHE_HOME/fulmen/compile`, unless `FULMEN_COMPILE_CACHE` is set.
+    /// The same devices with a different compile cache on disk, or with none. The default is
+    /// [`CompileCache::from_env`]: `$XDG_CACHE_HOME/fulmen/compile`, unless `FULMEN_COMPILE_CACHE` is set.
     ///
     /// ```
     /// use fulmen_pjrt::compile_cache::CompileCache;
@@ -178,8 +180,8 @@ impl Runtime {
         Runtime { disk_cache, ..self }
     }
 
-    /// The same devices with a file of compiled programs; see [`Function::compile_for`]. Programs that are not in the file
-    /// are compiled. If several processes run one program, they must all use the same file.
+    /// The same devices with a file of compiled programs; see [`Function::compile_for`]. Programs that are not in the
+    /// file are compiled. If several processes run one program, they must all use the same file.
     ///
     /// # Errors
     /// The file cannot be read or is damaged, or its programs are for other devices, another plugin or another CPU.
@@ -212,8 +214,8 @@ impl Runtime {
     }
 
     /// The runtime of [`Tensor::eval`], on one device. The environment variable `FULMEN_ACCELERATOR` selects the
-    /// accelerator; the default is [`Accelerator::Auto`]. The first call opens the runtime. After a failure, the next call
-    /// tries again.
+    /// accelerator; the default is [`Accelerator::Auto`]. The first call opens the runtime. After a failure, the next
+    /// call tries again.
     ///
     /// # Errors
     /// As for [`Runtime::open`]. Also if the variable does not name an accelerator.
@@ -276,10 +278,10 @@ impl Runtime {
         self.compile_with(function.into(), None::<fn(Option<String>)>)
     }
 
-    /// Like [`Runtime::compile`], and calls `announce` before the compiler runs, which may take minutes. It is not called for
-    /// a program that was compiled before. Its argument says how the program differs from the most similar program on disk
-    /// with the same name, if there is one. [`Compiled::compile_time`] is the compiler's time. `function` may be the result
-    /// of [`Runtime::preload`].
+    /// Like [`Runtime::compile`], and calls `announce` before the compiler runs, which may take minutes. It is not
+    /// called for a program that was compiled before. Its argument says how the program differs from the most similar
+    /// program on disk with the same name, if there is one. [`Compiled::compile_time`] is the compiler's time.
+    /// `function` may be the result of [`Runtime::preload`].
     ///
     /// # Errors
     /// As for [`Runtime::compile`].
@@ -291,8 +293,8 @@ impl Runtime {
         self.compile_with(function.into(), Some(announce))
     }
 
-    /// Lowers a function for [`Runtime::compile_announced`], and loads its program if it is on disk. Call this on another
-    /// thread to do other work in the meantime.
+    /// Lowers a function for [`Runtime::compile_announced`], and loads its program if it is on disk. Call this on
+    /// another thread to do other work in the meantime.
     ///
     /// ```
     /// use fulmen_tensor::{Accelerator, DType, Devices, Function, Runtime, TensorType};
@@ -420,8 +422,8 @@ impl Runtime {
         values.pop().ok_or_else(|| Error::usage("the program returned no result"))
     }
 
-    /// Compiles and runs several expressions as one program, and copies their values to the host in one transfer. Tensors
-    /// that already have a value need no program.
+    /// Compiles and runs several expressions as one program, and copies their values to the host in one transfer.
+    /// Tensors that already have a value need no program.
     ///
     /// # Errors
     /// As for [`Runtime::compile`], or the run fails.
@@ -448,8 +450,8 @@ impl Runtime {
     }
 
     /// Compiles and runs several expressions as one program. The results stay on the devices, replicated. Values in the
-    /// expressions are inputs of the program, so that the same expressions with other values are not compiled again. When a
-    /// line compiles its fifth program, there is a note; see [`set_note_handler`](crate::set_note_handler).
+    /// expressions are inputs of the program, so that the same expressions with other values are not compiled again.
+    /// When a line compiles its fifth program, there is a note; see [`set_note_handler`](crate::set_note_handler).
     ///
     /// # Errors
     /// As for [`Runtime::compile`], or the run fails.

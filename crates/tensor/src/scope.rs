@@ -1,15 +1,15 @@
 //! [`Scope`]: gives each recorded node the line of the user's code.
 //!
-//! Each node of an expression, and each [`Fault`], has a line of the user's code. `#[track_caller]` gives a public function
-//! that line, and the rest of the code follows four rules:
+//! Each node of an expression, and each [`Fault`], has a line of the user's code. `#[track_caller]` gives a public
+//! function that line, and the rest of the code follows four rules:
 //!
-//! 1. A public function has `#[track_caller]` and first opens a scope, with [`Tensor::record`](crate::Tensor::record) or
-//!    with `let _scope = Scope::open();`. A function that only calls one other function with `#[track_caller]` needs no
-//!    scope.
-//! 2. **The outermost scope wins.** While a scope is open, everything that this thread records has its line: in helpers, in
-//!    closures, through trait objects. Opening another scope within it has no effect.
-//! 3. **The user's code runs outside the scope.** A function that calls a user's closure (a loop body, a branch, a step) runs
-//!    it under [`Scope::leave`], so that the nodes recorded there have their own lines.
+//! 1. A public function has `#[track_caller]` and first opens a scope, with [`Tensor::record`](crate::Tensor::record)
+//!    or with `let _scope = Scope::open();`. A function that only calls one other function with `#[track_caller]` needs
+//!    no scope.
+//! 2. **The outermost scope wins.** While a scope is open, everything that this thread records has its line: in
+//!    helpers, in closures, through trait objects. Opening another scope within it has no effect.
+//! 3. **The user's code runs outside the scope.** A function that calls a user's closure (a loop body, a branch, a
+//!    step) runs it under [`Scope::leave`], so that the nodes recorded there have their own lines.
 //! 4. A derivative rule records under [`Scope::at`] with the line of the node that it differentiates.
 //!
 //! The state of a scope is thread-local. Dropping the guard restores the previous state, even during a panic. Opening a
@@ -24,10 +24,10 @@
 //!
 //! # Libraries
 //!
-//! A library of layers calls layers through trait objects, which `#[track_caller]` does not see through. The layers may be
-//! its own or its user's. So the library names its source folder once, as a [`Library`], and opens its scopes with that.
-//! After [`Scope::leave`], lines in that folder and in this crate still map to the line of the scope that was left. Other
-//! lines, which are the user's, are kept.
+//! A library of layers calls layers through trait objects, which `#[track_caller]` does not see through. The layers may
+//! be its own or its user's. So the library names its source folder once, as a [`Library`], and opens its scopes with
+//! that. After [`Scope::leave`], lines in that folder and in this crate still map to the line of the scope that was
+//! left. Other lines, which are the user's, are kept.
 
 use std::cell::Cell;
 use std::fmt;
@@ -43,7 +43,8 @@ type Line = &'static Location<'static>;
 struct State {
     /// The line of the open scope.
     line: Option<Line>,
-    /// The line of the scope that was left last. It applies to code of this crate and of the library if no scope is open.
+    /// The line of the scope that was left last. It applies to code of this crate and of the library if no scope is
+    /// open.
     left: Option<Line>,
     /// The library that opened the last scope.
     library: Option<Library>,
@@ -163,7 +164,8 @@ pub struct Library {
 }
 
 impl Library {
-    /// A library whose sources are in the folder of the file `root`, or below: use `Library::new(file!())` in its `lib.rs`.
+    /// A library whose sources are in the folder of the file `root`, or below: use `Library::new(file!())` in its
+    /// `lib.rs`.
     pub const fn new(root: &'static str) -> Library {
         Library { root }
     }

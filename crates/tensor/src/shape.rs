@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::DType;
 
-/// The largest number of bytes of a tensor, and the largest padding, stride or dilation: the address space of a process.
-/// Compilers compute sizes with 64 bits. On overflow they abort or compute wrong sizes.
+/// The largest number of bytes of a tensor, and the largest padding, stride or dilation: the address space of a
+/// process. Compilers compute sizes with 64 bits. On overflow they abort or compute wrong sizes.
 pub(crate) const LARGEST: usize = 1 << 47;
 
 /// Checks that an attribute of an axis is within [`LARGEST`]. The error is a message.
@@ -68,8 +68,8 @@ impl Shape {
         }
     }
 
-    /// The shape that both broadcast to by NumPy's rule: align the axes from the last; the sizes of each pair must be equal,
-    /// or one of them must be 1.
+    /// The shape that both broadcast to by NumPy's rule: align the axes from the last; the sizes of each pair must be
+    /// equal, or one of them must be 1.
     ///
     /// # Errors
     /// The shapes do not broadcast. The message names both shapes and the axis.

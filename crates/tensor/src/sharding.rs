@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::{Mesh, Shape};
 
-/// How a value is split over a [`Mesh`], like JAX's `PartitionSpec`. Each axis of the value has the mesh axes that it is
-/// split over. An axis without mesh axes is not split, and trailing axes may be omitted.
+/// How a value is split over a [`Mesh`], like JAX's `PartitionSpec`. Each axis of the value has the mesh axes that it
+/// is split over. An axis without mesh axes is not split, and trailing axes may be omitted.
 ///
 /// ```
 /// use fulmen_tensor::{Mesh, Shape, Sharding};
@@ -85,8 +85,8 @@ impl Sharding {
     /// The shape of the part that one device holds.
     ///
     /// # Errors
-    /// A message, if the sharding has more axes than the shape, a mesh axis does not exist or is used twice, or a size is
-    /// not divisible by the number of devices.
+    /// A message, if the sharding has more axes than the shape, a mesh axis does not exist or is used twice, or a size
+    /// is not divisible by the number of devices.
     pub fn shard_shape(&self, mesh: &Mesh, shape: &Shape) -> Result<Shape, String> {
         if self.0.len() > shape.rank() {
             return Err(format!("the sharding {self} has more axes than {shape}"));
@@ -167,12 +167,14 @@ pub struct Block {
 }
 
 impl Block {
-    /// Calls `copy(offset in the whole, offset in the block, length)`, in elements, for each run that is contiguous in both.
+    /// Calls `copy(offset in the whole, offset in the block, length)`, in elements, for each run that is contiguous in
+    /// both.
     pub(crate) fn contiguous_runs(&self, shape: &Shape, mut copy: impl FnMut(usize, usize, usize)) {
         if self.size.contains(&0) {
             return;
         }
-        // The block has the axes from `whole` on completely, so one run spans these and the block's part of the axis before.
+        // The block has the axes from `whole` on completely, so one run spans these and the block's part of the axis
+        // before.
         let rank = shape.rank();
         let mut whole = rank;
         while whole > 0 && self.size[whole - 1] == shape[whole - 1] {

@@ -14,9 +14,9 @@ use crate::{DType, DeviceArray, Fault, Result, Shape, TensorType};
 /// An expression for a value: it describes how the value is computed.
 ///
 /// Operations record; they do not run. [`Tensor::eval`] compiles and runs the recorded expression. A training step is
-/// recorded and compiled once. An invalid operation, such as one on shapes that do not match, returns a *poisoned* tensor
-/// with a [`Fault`] that has the caller's file and line. Everything computed from it is poisoned with the same fault, and
-/// [`Tensor::eval`] returns it as an `Err`.
+/// recorded and compiled once. An invalid operation, such as one on shapes that do not match, returns a *poisoned*
+/// tensor with a [`Fault`] that has the caller's file and line. Everything computed from it is poisoned with the same
+/// fault, and [`Tensor::eval`] returns it as an `Err`.
 ///
 /// ```
 /// use fulmen_tensor::Tensor;
@@ -104,8 +104,8 @@ impl Tensor {
 
     /// A poisoned tensor: `operation` has a mistake at the caller's line.
     ///
-    /// For code on top of this crate that finds a mistake while it records. The message should say what is wrong and what
-    /// was expected.
+    /// For code on top of this crate that finds a mistake while it records. The message should say what is wrong and
+    /// what was expected.
     #[track_caller]
     pub fn poison(operation: &str, message: impl Into<String>) -> Tensor {
         Tensor::poisoned(Fault::new(operation, message, current_line()))
@@ -169,8 +169,8 @@ impl Tensor {
         self.shape().rank()
     }
 
-    /// The size of an axis. Negative axes count from the end: `size(-1)` is the last. Returns 1 for a poisoned tensor, and 0 if
-    /// there is no such axis, so that model code needs no checks.
+    /// The size of an axis. Negative axes count from the end: `size(-1)` is the last. Returns 1 for a poisoned tensor,
+    /// and 0 if there is no such axis, so that model code needs no checks.
     pub fn size(&self, axis: isize) -> usize {
         if self.fault().is_some() {
             return 1;

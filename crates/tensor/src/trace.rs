@@ -1,5 +1,5 @@
-//! A timeline of this process's threads: a [`span`] marks work, and a [`Recording`] collects the spans. Without a recording, a
-//! span costs one atomic load.
+//! A timeline of this process's threads: a [`span`] marks work, and a [`Recording`] collects the spans. Without a
+//! recording, a span costs one atomic load.
 //!
 //! Not here: trace files, which the Trainer writes, and profiles of a device (`fulmen_pjrt::Profile`).
 
@@ -176,7 +176,8 @@ impl Launched {
     }
 }
 
-/// Records the events of this process while it lives: the latest 262,144, in about 30 MB. Several recordings can overlap.
+/// Records the events of this process while it lives: the latest 262,144, in about 30 MB. Several recordings can
+/// overlap.
 #[derive(Debug)]
 pub struct Recording {
     since: Instant,

@@ -60,8 +60,8 @@ impl Runtime {
         if self.mesh().num_devices() > 1 { sharding.clone() } else { Sharding::replicated() }
     }
 
-    /// Assembles a value from parts. `make` is called for each device of this process, and returns the buffer of the given
-    /// block. For code that has the parts in its own memory, such as a loader.
+    /// Assembles a value from parts. `make` is called for each device of this process, and returns the buffer of the
+    /// given block. For code that has the parts in its own memory, such as a loader.
     ///
     /// # Errors
     /// The sharding does not fit the value or the mesh, `make` fails, or a buffer does not match its block.

@@ -1,7 +1,7 @@
 //! [`Variable`]: a mutable cell for a tensor, such as a weight or a running mean.
 //!
-//! The value is an ordinary expression. Tracing a training step puts placeholders into the variables, runs the model, and
-//! takes the new values from the variables.
+//! The value is an ordinary expression. Tracing a training step puts placeholders into the variables, runs the model,
+//! and takes the new values from the variables.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

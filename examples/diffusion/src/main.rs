@@ -80,8 +80,8 @@ impl Program for Args {
         Ok(FitData { train, validation: (&self.in_order(validation)?).into() })
     }
 
-    /// The test digits, each with noise from which a digit of its class is drawn. The noise is part of the data because steps
-    /// other than training steps draw the same random numbers for each batch.
+    /// The test digits, each with noise from which a digit of its class is drawn. The noise is part of the data because
+    /// steps other than training steps draw the same random numbers for each batch.
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
         let data = FakeDataset::extending(self.digits(Split::Test)?).normal("noise", SHAPE);
         Ok((&self.in_order(data)?).into())

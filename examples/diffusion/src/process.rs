@@ -47,8 +47,8 @@ impl Process {
         images * alpha.sqrt() + noise * (1.0 - alpha).sqrt()
     }
 
-    /// Draws images from noise `f32[batch, …]` in `steps` steps (DDIM, Song et al. 2020). `predict` estimates the noise at time
-    /// steps `i32[batch]`.
+    /// Draws images from noise `f32[batch, …]` in `steps` steps (DDIM, Song et al. 2020). `predict` estimates the noise
+    /// at time steps `i32[batch]`.
     ///
     /// The steps are unrolled, because XLA's convolutions on a CPU are about ten times slower in a loop.
     pub(crate) fn sample(&self, noise: &Tensor, steps: usize, predict: impl Fn(&Tensor, &Tensor) -> Tensor) -> Tensor {

@@ -39,8 +39,8 @@ struct Args {
     /// Texts for `predict`, with or without labels; by default the test texts.
     #[arg(long)]
     predict_data: Option<PathBuf>,
-    /// Use random tokens instead of --data, and random weights instead of those in --from, which then needs only a config.json.
-    /// Without --from, the model is tiny.
+    /// Use random tokens instead of --data, and random weights instead of those in --from, which then needs only a
+    /// config.json. Without --from, the model is tiny.
     #[arg(long)]
     fake_data: bool,
     /// After the test, save the model, with LoRA's updates added, and the tokenizer into this folder.

@@ -18,8 +18,8 @@ pub(crate) struct Text {
     pub(crate) label: Option<String>,
 }
 
-/// Reads the texts in a `.csv`, `.tsv` or `.jsonl` file with `text` and optionally `label`. In a folder, each `.txt` or `.md`
-/// file is a class, and each of its lines is a text.
+/// Reads the texts in a `.csv`, `.tsv` or `.jsonl` file with `text` and optionally `label`. In a folder, each `.txt` or
+/// `.md` file is a class, and each of its lines is a text.
 pub(crate) fn read(path: &Path) -> Result<Vec<Text>> {
     if path.is_dir() {
         return lines(path);

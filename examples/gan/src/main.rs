@@ -51,8 +51,8 @@ impl Args {
         Pictures::find(&self.data_dir, self.size)
     }
 
-    /// All samples, each once, with noise to draw from. The noise is part of the data because steps other than training steps
-    /// draw the same random numbers for each batch.
+    /// All samples, each once, with noise to draw from. The noise is part of the data because steps other than training
+    /// steps draw the same random numbers for each batch.
     fn in_order(&self, split: Split) -> cli::Result<DataLoader> {
         let pictures = self.pictures()?;
         let noise = [self.recipe.noise_size(&pictures)];

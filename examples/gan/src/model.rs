@@ -149,8 +149,9 @@ impl Gan {
         pictures.pad_mode(&[(-self.margin, -self.margin); 2], PadMode::Zeros)
     }
 
-    /// Draws images from the batch's noise, and logs a grid of them. With a classifier, logs the Fréchet distance between its
-    /// features of the real and of the drawn images and, for BigGAN, the fraction of images whose class it recognizes.
+    /// Draws images from the batch's noise, and logs a grid of them. With a classifier, logs the Fréchet distance
+    /// between its features of the real and of the drawn images and, for BigGAN, the fraction of images whose class it
+    /// recognizes.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
         let (real, classes) = (self.real(batch), batch.get("label"));
         let drawn = self.generate(&batch.get("noise"), &classes);

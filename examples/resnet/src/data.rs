@@ -30,8 +30,8 @@ pub(crate) enum Split {
 }
 
 impl Pictures {
-    /// The images in a folder. `size` is the height and width of images that are resized. `classes` is the number of classes
-    /// of shards, which do not contain it.
+    /// The images in a folder. `size` is the height and width of images that are resized. `classes` is the number of
+    /// classes of shards, which do not contain it.
     pub(crate) fn find(folder: &Path, size: usize, classes: usize) -> Result<Pictures> {
         if folder.join("train-000000.tar").is_file() {
             return Ok(Pictures { origin: Origin::Shards(folder.to_owned()), size, classes });
@@ -61,8 +61,8 @@ impl Pictures {
         self.size
     }
 
-    /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. Training images get a random crop and, except for
-    /// digits, a random flip in each epoch.
+    /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. Training images get a random crop and,
+    /// except for digits, a random flip in each epoch.
     pub(crate) fn open(&self, split: Split) -> Result<Box<dyn Dataset>> {
         let (size, classes) = (self.size, self.classes);
         let any_size = match split {

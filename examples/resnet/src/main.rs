@@ -18,8 +18,8 @@ use model::{Classifier, Recipe};
 /// Trains a ResNet on CIFAR, on digits, or on folders of images
 #[derive(clap::Args)]
 struct Args {
-    /// A folder with CIFAR's binary version, MNIST's IDX files, the tar shards of `fulmen data prepare imagenet`, or a folder
-    /// of images per class: at its top, or in the folders train, val and optionally test.
+    /// A folder with CIFAR's binary version, MNIST's IDX files, the tar shards of `fulmen data prepare imagenet`, or a
+    /// folder of images per class: at its top, or in the folders train, val and optionally test.
     #[arg(long, default_value = ".")]
     data_dir: PathBuf,
     /// Use random images instead of --data-dir.

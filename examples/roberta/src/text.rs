@@ -90,7 +90,8 @@ pub(crate) fn samples(text: &Path, tokenizer: &Tokenizer, length: usize, split: 
     Ok(Box::new(Subset::new(data, indices)?))
 }
 
-/// For each token, the token that most often follows it in the training data: the best guess from the previous token alone.
+/// For each token, the token that most often follows it in the training data: the best guess from the previous token
+/// alone.
 fn likeliest_next(blocks: &TokenBlocks<Arc<dyn TokenStore>>) -> Result<BTreeMap<u32, u32>> {
     let mut counts = BTreeMap::<(u32, u32), u64>::new();
     for block in (0..blocks.len()).filter(|&block| Split::of_block(block) == Split::Train).take(MAX_COUNTED) {

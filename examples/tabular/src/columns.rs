@@ -116,8 +116,8 @@ impl Columns {
         Ok(Box::new(Subset::new(self.rows(table, true)?, &*self.labelled)?))
     }
 
-    /// All rows, without the target. The fields are `numbers`, `f32[columns]`, and an `i32[]` for each categorical column. A
-    /// missing number is NaN, and a missing category is 0.
+    /// All rows, without the target. The fields are `numbers`, `f32[columns]`, and an `i32[]` for each categorical
+    /// column. A missing number is NaN, and a missing category is 0.
     pub(crate) fn all_rows(&self, table: Csv) -> Result<Box<dyn Dataset>> {
         self.rows(table, false)
     }

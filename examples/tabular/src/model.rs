@@ -26,8 +26,8 @@ pub(crate) struct Recipe {
     weight_decay: f64,
 }
 
-/// A network that standardizes numbers, embeds categories, and passes both to a multilayer perceptron. The output is logits
-/// or a number.
+/// A network that standardizes numbers, embeds categories, and passes both to a multilayer perceptron. The output is
+/// logits or a number.
 #[derive(Module)]
 pub(crate) struct Tabular {
     numbers: Standardization,
@@ -110,8 +110,8 @@ impl Tabular {
         }
     }
 
-    /// Logs the loss and the accuracy. For regression, logs the mean absolute error and the coefficient of determination in
-    /// the target's unit instead of the accuracy.
+    /// Logs the loss and the accuracy. For regression, logs the mean absolute error and the coefficient of
+    /// determination in the target's unit instead of the accuracy.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
         let (output, target) = (self.forward(batch), batch.get("target"));
         cx.log(format!("{stage}_loss"), self.losses(&output, batch));

@@ -40,8 +40,8 @@ struct Args {
     /// The texts that `predict` translates, one per line; by default the test texts.
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
-    /// A Hugging Face tokenizer.json for both languages. If the file does not exist, the trained tokenizer is written there.
-    /// Without this flag, each run trains it again.
+    /// A Hugging Face tokenizer.json for both languages. If the file does not exist, the trained tokenizer is written
+    /// there. Without this flag, each run trains it again.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
     /// The tokenizer's end-of-text token.

@@ -11,8 +11,8 @@ use fulmen::models::Labels;
 #[derive(clap::Args)]
 #[command(next_help_heading = "Data")]
 pub(crate) struct Data {
-    /// A folder with a folder of images per class, at its top or in the folders train, val and optionally test; or CIFAR's
-    /// binary version, or MNIST's IDX files.
+    /// A folder with a folder of images per class, at its top or in the folders train, val and optionally test; or
+    /// CIFAR's binary version, or MNIST's IDX files.
     #[arg(long, default_value = ".")]
     data_dir: PathBuf,
     /// Use random images instead of --data-dir.

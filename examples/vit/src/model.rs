@@ -57,8 +57,8 @@ impl Classifier {
         Classifier { vit, random: RandomStream::new(), recipe }
     }
 
-    /// The normalized images of the batch. They are transferred to the device as `u8[batch, 3, height, width]`, a quarter of
-    /// the size of floats.
+    /// The normalized images of the batch. They are transferred to the device as `u8[batch, 3, height, width]`, a
+    /// quarter of the size of floats.
     fn images(&self, batch: &Batch) -> Tensor {
         match self.recipe.normalization {
             Normalization::Half => normalize(batch.get("image"), &[0.5; 3], &[0.5; 3]),

@@ -134,8 +134,8 @@ fn links_in_markdown_have_targets() {
     assert!(checked > 100, "only {checked} links were found");
 }
 
-/// Collects the quoted names that begin with `FULMEN_` in the sources of a folder, without tests. Tests pass `FULMEN_TEST_…`
-/// to their own processes.
+/// Collects the quoted names that begin with `FULMEN_` in the sources of a folder, without tests. Tests pass
+/// `FULMEN_TEST_…` to their own processes.
 fn variables(folder: &Path, names: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
         let path = entry.expect("a source file").path();

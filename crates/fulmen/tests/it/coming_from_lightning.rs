@@ -1,4 +1,5 @@
-//! Checks the chapter for users of PyTorch Lightning: it has every name of Lightning, and every name of Fulmen in it exists.
+//! Checks the chapter for users of PyTorch Lightning: it has every name of Lightning, and every name of Fulmen in it
+//! exists.
 //!
 //! Not here: the behavior behind the names.
 
@@ -130,8 +131,8 @@ fn owner(line: &str) -> Option<(&str, &str)> {
     })
 }
 
-/// Adds the public names of a file. Relies on rustfmt: an unindented line begins an item, and lines indented once are its
-/// members.
+/// Adds the public names of a file. Relies on rustfmt: an unindented line begins an item, and lines indented once are
+/// its members.
 fn add_names(source: &str, names: &mut Names) {
     let mut within = None;
     for line in source.lines() {

@@ -1,5 +1,5 @@
-//! How errors are printed: `fn main() -> Result<(), Box<dyn Error>>` prints their `Debug`, and a reporter such as `anyhow`
-//! prints the error and its sources.
+//! How errors are printed: `fn main() -> Result<(), Box<dyn Error>>` prints their `Debug`, and a reporter such as
+//! `anyhow` prints the error and its sources.
 
 use std::error::Error;
 use std::path::Path;

@@ -119,7 +119,8 @@ impl Report {
     /// println!("{} warnings", report.count(Severity::Warning));
     /// ```
     pub fn count(&self, severity: Severity) -> usize {
-        self.sections.iter().flat_map(|section| &section.findings).filter(|finding| finding.severity == severity).count()
+        let findings = self.sections.iter().flat_map(|section| &section.findings);
+        findings.filter(|finding| finding.severity == severity).count()
     }
 }
 

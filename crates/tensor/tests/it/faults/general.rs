@@ -387,7 +387,9 @@ fn parameters_that_are_no_placeholders_of_their_own_are_refused() {
     assert!(message.contains("general.rs:"), "{message}");
     let message = Function::new("f", vec![x.clone(), x.clone()], vec![x]).stablehlo().unwrap_err().to_string();
     assert!(
-        message.starts_with("`f`: parameter 1, Tensor(placeholder x: f32[2]), repeats an earlier parameter; each parameter must"),
+        message.starts_with(
+            "`f`: parameter 1, Tensor(placeholder x: f32[2]), repeats an earlier parameter; each parameter must"
+        ),
         "{message}"
     );
 }
