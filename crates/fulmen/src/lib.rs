@@ -1,17 +1,17 @@
-//! Fulmen trains neural networks on TPUs from Rust. This crate is the one to depend on: it re-exports the others.
+//! Fulmen trains neural networks on TPUs from Rust. Depend on this crate: it re-exports the others.
 //!
 #![doc = include_str!("../README.md")]
 
-// Modules, not the crates under other names: so the documentation shows what is in them, and the compiler's messages name
-// a type by a path that a user can write.
+// These are modules instead of renamed crates, so that the documentation shows their items, and compiler messages name
+// types by paths that a user can write.
 
-/// A command line for a user's program: subcommands, a configuration file, and a flag for every option of the Trainer.
+/// The command line for your program: subcommands, a configuration file, and a flag for every option of the Trainer.
 pub mod cli {
     #[doc(inline)]
     pub use fulmen_trainer_cli::*;
 }
 
-/// Several processes that train one model: joining, barriers, agreement, a key-value store.
+/// Coordination of several processes that train one model: joining, barriers, agreement, and a key-value store.
 #[cfg(feature = "multi-host")]
 pub mod coordination {
     #[doc(inline)]
@@ -27,72 +27,72 @@ pub mod low_level {
     }
 }
 
-/// The models of the field, with the parameter names of torchvision, transformers and diffusers.
+/// Standard models, with the parameter names of torchvision, transformers and diffusers.
 #[cfg(feature = "models")]
 pub mod models {
     #[doc(inline)]
     pub use fulmen_models::*;
 }
 
-/// Modules, layers, losses, metrics, optimizers, schedules, and weights in and out.
+/// Modules, layers, losses, metrics, optimizers, schedules, and weight files.
 pub mod nn {
     #[doc(inline)]
     pub use fulmen_nn::*;
 }
 
-/// Recorded expressions: operations, derivatives, control flow, StableHLO, compile and run.
+/// Tensor expressions: operations, derivatives, control flow, lowering to StableHLO, and running.
 pub mod tensor {
     #[doc(inline)]
     pub use fulmen_tensor::*;
 }
 
-/// The Trainer: the loop, callbacks, checkpoints, loggers, options, preflight.
+/// The Trainer: the training loop, callbacks, checkpoints, loggers, options, and preflight.
 pub mod trainer {
     #[doc(inline)]
     pub use fulmen_trainer::*;
 }
 
-/// Datasets, samplers, streams and loaders. Each kind of file is a module of its own, and a feature of this crate.
+/// Datasets, samplers, streams and loaders. Each file format has its own module, behind a feature of this crate.
 pub mod data {
     #[doc(inline)]
     pub use fulmen_data::*;
 
-    /// Samples that are kept decoded, in memory-mapped Arrow files.
+    /// A cache of decoded samples in memory-mapped Arrow files.
     #[cfg(feature = "cache")]
     pub mod cache {
         #[doc(inline)]
         pub use fulmen_cache::*;
     }
 
-    /// Files and folders on local disks and, with the feature `cloud`, in object stores.
+    /// Files and folders on local disks, and in object stores with the feature `cloud`.
     #[cfg(feature = "files")]
     pub mod files {
         #[doc(inline)]
         pub use fulmen_files::*;
     }
 
-    /// Images: decoding, folders by class, CIFAR, torchvision's transforms.
+    /// Images: decoding, folders by class, CIFAR, and torchvision's transforms.
     #[cfg(feature = "images")]
     pub mod images {
         #[doc(inline)]
         pub use fulmen_images::*;
     }
 
-    /// WebDataset's tar shards and TFRecord files.
+    /// WebDataset tar shards and TFRecord files.
     #[cfg(feature = "shards")]
     pub mod shards {
         #[doc(inline)]
         pub use fulmen_shards::*;
     }
 
-    /// CSV, JSON lines, text files, Arrow, Parquet, Hugging Face's dataset folders.
+    /// CSV, JSON lines, text files, Arrow, Parquet, and Hugging Face dataset folders.
     #[cfg(feature = "tables")]
     pub mod tables {
         #[doc(inline)]
         pub use fulmen_tables::*;
     }
 
-    /// Texts as tokens: tokenizers, packing, masking, token files.
+    /// Texts as tokens: tokenizers, packing, masking, and token files.
     #[cfg(feature = "text")]
     pub mod text {
         #[doc(inline)]
@@ -100,11 +100,11 @@ pub mod data {
     }
 }
 
-/// What most programs use: the layers, losses, optimizers and metrics, data in memory and its loader, the Trainer and its
-/// callbacks.
+/// The names that most programs use: layers, losses, optimizers, metrics, in-memory data, the loader, the Trainer and
+/// its callbacks.
 ///
-/// The schedules [`Linear`](fulmen_nn::schedule::Linear) and [`Sequential`](fulmen_nn::schedule::Sequential) have the names of layers: write
-/// `schedule::Linear`, as for the optimizers (`optim::AdamW`).
+/// The schedules [`Linear`](fulmen_nn::schedule::Linear) and [`Sequential`](fulmen_nn::schedule::Sequential) share
+/// their names with layers. Write `schedule::Linear`, as for optimizers (`optim::AdamW`).
 pub mod prelude {
     #[cfg(feature = "cache")]
     pub use fulmen_cache::CacheExt;
@@ -122,7 +122,7 @@ pub mod prelude {
     };
 }
 
-/// The programs of the repository's README and of the book, compiled and run by the tests.
+/// The programs in the repository's README and in the book. The tests compile and run them.
 #[cfg(doctest)]
 mod book {
     #[doc = include_str!("../../../README.md")]

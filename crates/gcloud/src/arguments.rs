@@ -230,10 +230,10 @@ pub struct Quota {
 /// A name that cannot be mistaken for an option, a path or a part of a script.
 pub(crate) fn name(text: &str) -> Result<String, String> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
-    match text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(plain) {
-        true => Ok(text.to_owned()),
-        false => Err(format!("`{text}` is not a name; expected lowercase letters, digits and hyphens")),
+    if text.starts_with(|c: char| c.is_ascii_alphanumeric()) && text.chars().all(plain) {
+        return Ok(text.to_owned());
     }
+    Err(format!("`{text}` is not a name; expected lowercase letters, digits and hyphens"))
 }
 
 /// Projects of organizations contain a domain and a colon.

@@ -93,30 +93,29 @@ pub(crate) fn create(
 ) -> Result<Vec<String>> {
     let (name, place) = (&machine.name, &machine.place);
     let (queued, version) = (machine.is_queued(), machine.runtime_version()?);
-    let mut words = match queued {
-        true => {
-            let command = "compute tpus queued-resources create";
-            let command = if machine.flex_start { format!("alpha {command}") } else { command.to_owned() };
-            let valid = format!("--valid-until-duration={}s", machine.ready_timeout.as_secs());
-            let node = format!("--node-id={name}");
-            located(&command, name, place, &[&node, &format!("--runtime-version={version}"), &valid])
-        }
-        false => located("compute tpus tpu-vm create", name, place, &[&format!("--version={version}")]),
+    let mut words = if queued {
+        let command = "compute tpus queued-resources create";
+        let command = if machine.flex_start { format!("alpha {command}") } else { command.to_owned() };
+        let valid = format!("--valid-until-duration={}s", machine.ready_timeout.as_secs());
+        let node = format!("--node-id={name}");
+        located(&command, name, place, &[&node, &format!("--runtime-version={version}"), &valid])
+    } else {
+        located("compute tpus tpu-vm create", name, place, &[&format!("--version={version}")])
     };
     let generation = match machine.slice.generation().name {
         "v5e" => "v5litepod",
         name => name,
     };
-    let asked = machine.slice.requested_name();
-    match asked.split_once(':') {
+    let slice = machine.slice.requested_name();
+    match slice.split_once(':') {
         Some((_, axes)) => words.extend([format!("--type={generation}"), format!("--topology={axes}")]),
         None => {
-            let size = asked.split_once('-').map_or("", |(_, size)| size);
+            let size = slice.split_once('-').map_or("", |(_, size)| size);
             words.push(format!("--accelerator-type={generation}-{size}"));
         }
     }
-    let mut flag = |wanted: bool, flag: &str| {
-        if wanted {
+    let mut flag = |is_set: bool, flag: &str| {
+        if is_set {
             words.push(flag.to_owned());
         }
     };

@@ -207,8 +207,8 @@ pub(crate) fn lease_with(
             tool.note(&format!("[tpu] {} is ready: {}", machine.name, hosts.join(", ")));
             match work(tool.out) {
                 Ok(code) => code,
-                Err(why) => {
-                    tool.note(&format!("error: {why}"));
+                Err(message) => {
+                    tool.note(&format!("error: {message}"));
                     1
                 }
             }
@@ -218,10 +218,7 @@ pub(crate) fn lease_with(
             stop.exit_code()
         }
     };
-    let left = match delete_after {
-        true => plan.target.remove(&mut tool, ready).1,
-        false => plan.target.look(&mut tool),
-    };
+    let left = if delete_after { plan.target.remove(&mut tool, ready).1 } else { plan.target.look(&mut tool) };
     match &left {
         Some(left) if delete_after || !ready => tool.note(&format!("LEFT: {left}")),
         Some(left) => tool.note(&format!("[tpu] {left}")),
@@ -234,9 +231,9 @@ pub(crate) fn lease_with(
     }
     if json {
         let disks: Vec<&str> = machine.data_disk.iter().map(|disk| disk.trim_end_matches(":read-only")).collect();
-        let place = (&machine.name, &machine.place.zone);
+        let (name, zone) = (&machine.name, &machine.place.zone);
         let text = json!({
-            "name": place.0, "zone": place.1, "ready": ready, "hosts": hosts, "exit_code": code, "left": left,
+            "name": name, "zone": zone, "ready": ready, "hosts": hosts, "exit_code": code, "left": left,
             "disks": disks,
         });
         tool.say(&text.to_string());

@@ -91,19 +91,19 @@ impl Target {
     pub(crate) fn find(&self, tool: &mut Tool<'_>) -> Result<Found> {
         let project = self.place.project.as_deref();
         let mut found = Found::default();
-        let strange = || Error::new("cannot parse gcloud's answer: an item has no name");
+        let invalid = || Error::new("cannot parse gcloud's answer: an item has no name");
         if self.queued {
-            let all: Vec<Queued> = parse(&tool.ask(&calls::list_queued(&self.place.zone, project))?)?;
-            if all.iter().any(|queued| queued.name.is_empty()) {
-                return Err(strange());
+            let resources: Vec<Queued> = parse(&tool.ask(&calls::list_queued(&self.place.zone, project))?)?;
+            if resources.iter().any(|queued| queued.name.is_empty()) {
+                return Err(invalid());
             }
-            found.queued = all.into_iter().find(|queued| base(&queued.name) == self.name);
+            found.queued = resources.into_iter().find(|queued| base(&queued.name) == self.name);
         }
-        let all: Vec<Node> = parse(&tool.ask(&calls::list_nodes(&self.place.zone, project))?)?;
-        if all.iter().any(|node| node.name.is_empty()) {
-            return Err(strange());
+        let nodes: Vec<Node> = parse(&tool.ask(&calls::list_nodes(&self.place.zone, project))?)?;
+        if nodes.iter().any(|node| node.name.is_empty()) {
+            return Err(invalid());
         }
-        found.node = all.into_iter().find(|node| base(&node.name) == self.name);
+        found.node = nodes.into_iter().find(|node| base(&node.name) == self.name);
         Ok(found)
     }
 
@@ -111,9 +111,9 @@ impl Target {
     ///
     /// # Errors
     /// It will never be ready, is not ready after this many queries, or a signal arrives.
-    pub(crate) fn wait(&self, tool: &mut Tool<'_>, questions: u64) -> Result<Node, Stop> {
-        let (mut absent, mut last, mut told) = (0, String::new(), String::new());
-        for _ in 0..questions {
+    pub(crate) fn wait(&self, tool: &mut Tool<'_>, queries: u64) -> Result<Node, Stop> {
+        let (mut absent, mut last, mut noted) = (0, String::new(), String::new());
+        for _ in 0..queries {
             match self.find(tool) {
                 Err(error) => last = format!("gcloud cannot be queried: {error}"),
                 Ok(found) => {
@@ -133,9 +133,9 @@ impl Target {
                     }
                 }
             }
-            if told != last {
+            if noted != last {
                 tool.note(&format!("[tpu] {}: {last}; waiting", self.name));
-                told.clone_from(&last);
+                noted.clone_from(&last);
             }
             if let Some(signal) = tool.pause() {
                 return Err(Stop::Signal(signal));
@@ -144,7 +144,7 @@ impl Target {
         Err(Error::new(format!("{} is not ready: {last}", self.name)).into())
     }
 
-    fn left(&self, found: Option<&Found>, why: String) -> Leftover {
+    fn leftover(&self, found: Option<&Found>, why: String) -> Leftover {
         let Target { name, place, .. } = self;
         let command = match found {
             // This command deletes both.
@@ -162,9 +162,10 @@ impl Target {
             zone: place.zone.clone(),
             state: found.map(Found::state),
             why,
-            usd_per_day: match node.is_some_and(|node| !node.is_billed()) {
-                true => Some(0.0),
-                false => self.usd_per_day.or_else(listed),
+            usd_per_day: if node.is_some_and(|node| !node.is_billed()) {
+                Some(0.0)
+            } else {
+                self.usd_per_day.or_else(listed)
             },
             command,
         }
@@ -176,7 +177,7 @@ impl Target {
         for _ in 0..tool.pace.attempts {
             match self.find(tool) {
                 Ok(found) if found.is_empty() => absent += 1,
-                Ok(found) => return Some(self.left(Some(&found), String::new())),
+                Ok(found) => return Some(self.leftover(Some(&found), String::new())),
                 Err(error) => why = format!("gcloud cannot be queried: {error}"),
             }
             if absent >= tool.pace.settle {
@@ -187,7 +188,7 @@ impl Target {
                 break;
             }
         }
-        Some(self.left(None, why))
+        Some(self.leftover(None, why))
     }
 
     /// Deletes whatever exists until it is gone. Returns what there was, and what is left.
@@ -196,35 +197,35 @@ impl Target {
         // Earlier signals requested this deletion.
         while tool.signals.try_recv().is_ok() {}
         tool.only_interrupt = true;
-        let (mut seen, mut now) = (None, None);
+        let (mut first_found, mut current) = (None, None);
         let (mut absent, mut why) = (0, "the reason is unknown".to_owned());
         for _ in 0..tool.pace.attempts {
-            let mut again = false;
+            let mut check_again = false;
             match self.find(tool) {
-                Err(error) => (why, now) = (format!("gcloud cannot be queried: {error}"), None),
+                Err(error) => (why, current) = (format!("gcloud cannot be queried: {error}"), None),
                 Ok(found) if found.is_empty() => {
-                    (absent, now) = (absent + 1, None);
+                    (absent, current) = (absent + 1, None);
                     // Only a newly created machine may still appear.
-                    let enough = if seen.is_some() || self.owner.is_none() { 1 } else { tool.pace.settle };
+                    let enough = if first_found.is_some() || self.owner.is_none() { 1 } else { tool.pace.settle };
                     if absent >= enough {
-                        return (seen, None);
+                        return (first_found, None);
                     }
                 }
                 Ok(found) => {
                     absent = 0;
                     if !self.owns(&found, certain) {
                         let why = "Another command may have created it, so it was not deleted.".to_owned();
-                        return (None, Some(self.left(Some(&found), why)));
+                        return (None, Some(self.leftover(Some(&found), why)));
                     }
                     let deleting = found.node.as_ref().is_some_and(|node| node.state == "DELETING");
                     let command = match &found.queued {
                         Some(_) => calls::delete_queued(&self.name, &self.place),
                         None => calls::delete_node(&self.name, &self.place),
                     };
-                    seen.get_or_insert_with(|| found.clone());
-                    now = Some(found);
+                    first_found.get_or_insert_with(|| found.clone());
+                    current = Some(found);
                     match tool.change_until_signal(&command) {
-                        Ok(_) => again = !deleting,
+                        Ok(_) => check_again = !deleting,
                         Err(Stop::Failed(error)) => why = format!("gcloud says: {error}"),
                         Err(Stop::Signal(signal)) => {
                             why = format!("{signal} ended the deletion.");
@@ -233,16 +234,16 @@ impl Target {
                     }
                 }
             }
-            if again && self.find(tool).is_ok_and(|found| found.is_empty()) {
-                return (seen, None);
+            if check_again && self.find(tool).is_ok_and(|found| found.is_empty()) {
+                return (first_found, None);
             }
             if let Some(signal) = tool.pause() {
                 why = format!("{signal} ended the deletion.");
                 break;
             }
         }
-        let left = self.left(now.as_ref(), why);
-        (seen, Some(left))
+        let leftover = self.leftover(current.as_ref(), why);
+        (first_found, Some(leftover))
     }
 
     fn owns(&self, found: &Found, certain: bool) -> bool {

@@ -62,9 +62,10 @@ fn run_with(command: &Command, mut tool: Tool<'_>) -> Result<u8> {
     match command {
         Command::Create(arguments) if arguments.output.dry_run => {
             let lines = commands(&arguments.machine)?;
-            match arguments.output.json {
-                true => tool.say(&serde_json::json!({ "commands": lines }).to_string()),
-                false => lines.iter().for_each(|line| tool.say(line)),
+            if arguments.output.json {
+                tool.say(&serde_json::json!({ "commands": lines }).to_string());
+            } else {
+                lines.iter().for_each(|line| tool.say(line));
             }
             Ok(0)
         }
@@ -85,7 +86,7 @@ fn run_with(command: &Command, mut tool: Tool<'_>) -> Result<u8> {
 /// # Errors
 /// The name could be mistaken for an option, gcloud fails, or the TPU is not ready.
 pub fn hosts(name: &str, zone: Option<&str>, project: Option<&str>) -> Result<Vec<String>> {
-    arguments::name(name).map_err(|why| Error::usage(format!("--tpu: {why}")))?;
+    arguments::name(name).map_err(|reason| Error::usage(format!("--tpu: {reason}")))?;
     let (_send, signals) = channel();
     let (gcloud, mut out, mut log) = (Gcloud::default(), std::io::sink(), std::io::sink());
     let mut tool = Tool::new(&gcloud, &mut out, &mut log, &signals, PollPolicy::default());

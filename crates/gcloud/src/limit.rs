@@ -62,14 +62,15 @@ impl Limit {
             let text = std::fs::read_to_string(path);
             text.map_err(|e| Error::usage(format!("--startup-script {}: {e}", path.display())))
         };
-        let own = machine.startup_script.as_deref().map(read).transpose()?;
-        let Some(limit) = limit else { return Ok(own) };
-        if own.as_ref().is_some_and(|text| text.lines().any(|line| line == END)) {
+        let user_script = machine.startup_script.as_deref().map(read).transpose()?;
+        let Some(limit) = limit else { return Ok(user_script) };
+        if user_script.as_ref().is_some_and(|text| text.lines().any(|line| line == END)) {
             return Err(Error::usage(format!("--startup-script has the line {END}, which ends it; remove the line")));
         }
-        let resource = match machine.is_queued() {
-            true => format!("locations/{}/queuedResources/{}?force=true", machine.place.zone, machine.name),
-            false => format!("locations/{}/nodes/{}", machine.place.zone, machine.name),
+        let resource = if machine.is_queued() {
+            format!("locations/{}/queuedResources/{}?force=true", machine.place.zone, machine.name)
+        } else {
+            format!("locations/{}/nodes/{}", machine.place.zone, machine.name)
         };
         let project = machine.place.project.as_deref().unwrap_or_default();
         let mut script = format!(
@@ -84,9 +85,9 @@ impl Limit {
              printf '[Timer]\\nOnActiveSec=60\\nOnUnitInactiveSec=60\\n[Install]\\nWantedBy=timers.target\\n' >{units}.timer\n\
              systemctl daemon-reload\nsystemctl enable --now fulmen-limit.timer\n"
         );
-        if let Some(own) = own {
-            let end = if own.ends_with('\n') { "" } else { "\n" };
-            script += &format!("cat >/var/lib/fulmen/startup <<'{END}'\n{own}{end}{END}\n");
+        if let Some(user_script) = user_script {
+            let end = if user_script.ends_with('\n') { "" } else { "\n" };
+            script += &format!("cat >/var/lib/fulmen/startup <<'{END}'\n{user_script}{end}{END}\n");
             script += "chmod 755 /var/lib/fulmen/startup\nexec /var/lib/fulmen/startup\n";
         }
         Ok(Some(script))

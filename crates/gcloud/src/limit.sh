@@ -1,11 +1,11 @@
-# Deletes the TPU that this host belongs to once its time is over. A timer calls `check` every minute.
-# The lines before set PROJECT, which may be empty, RESOURCE and SECONDS_LEFT.
+# Deletes this host's TPU at the deadline. A timer calls `check` every minute.
+# The lines above set PROJECT, which may be empty, RESOURCE and SECONDS_LEFT.
 STATE=${FULMEN_TEST_STATE:-/var/lib/fulmen}
 METADATA=http://metadata.google.internal/computeMetadata/v1
 
 set_deadline() {
   mkdir -p "$STATE" || exit 1
-  # Renamed, so that it is never half written.
+  # Written atomically by renaming.
   echo $(($(date +%s) + $1)) >"$STATE/deadline.new" && mv "$STATE/deadline.new" "$STATE/deadline"
 }
 
@@ -17,7 +17,7 @@ metadata() {
 call() {
   local token
   token=$(metadata instance/service-accounts/default/token | sed 's/.*"access_token" *: *"\([^"]*\)".*/\1/')
-  # The token goes through standard input, since everyone sees a program's arguments.
+  # Pass the token by standard input, because other users can see a program's arguments.
   printf 'header = "Authorization: Bearer %s"\n' "$token" |
     curl --silent --show-error --fail --max-time 60 --config - "$@"
 }
@@ -30,7 +30,7 @@ delete_tpu() {
   call --request DELETE "https://tpu.googleapis.com/v2/projects/$(project)/$RESOURCE"
 }
 
-# Whether the service account may delete the TPU. Where the API that tells it is not enabled, this is not known.
+# Whether the service account may delete the TPU. This is unknown if the API for the query is not enabled.
 may_delete() {
   local permission=tpu.nodes.delete answer
   case $RESOURCE in */queuedResources/*) permission=tpu.queuedResources.delete ;; esac

@@ -126,17 +126,20 @@ pub(crate) fn list(arguments: &List, tool: &mut Tool<'_>, now: DateTime<Utc>) ->
     let rates = Rates::read(arguments.price.as_deref())?;
     let project = arguments.project.as_deref();
     let zone = arguments.zone.as_deref().filter(|_| !arguments.all_zones);
-    let asked = zone.unwrap_or("-");
-    let known = zone.unwrap_or_default();
+    let zone_argument = zone.unwrap_or("-");
+    let known_zone = zone.unwrap_or_default();
     let (mut rows, mut failures) = (vec![], vec![]);
-    let mut add = |what: &str, found: Result<Vec<Row>>| match found {
-        Ok(found) => rows.extend(found),
-        Err(error) => failures.push(format!("cannot list {what}: {error}")),
+    let mut add = |kind: &str, result: Result<Vec<Row>>| match result {
+        Ok(new_rows) => rows.extend(new_rows),
+        Err(error) => failures.push(format!("cannot list {kind}: {error}")),
     };
-    let nodes = tool.ask(&calls::list_nodes(asked, project)).and_then(|text| parse::<Vec<Node>>(&text));
-    add("TPU VMs", nodes.map(|all| all.iter().map(|node| Row::of_node(node, known, &rates, now)).collect()));
-    let queued = tool.ask(&calls::list_queued(asked, project)).and_then(|text| parse::<Vec<Queued>>(&text));
-    add("queued resources", queued.map(|all| all.iter().map(|one| Row::of_queued(one, known, now)).collect()));
+    let nodes = tool.ask(&calls::list_nodes(zone_argument, project)).and_then(|text| parse::<Vec<Node>>(&text));
+    add("TPU VMs", nodes.map(|all| all.iter().map(|node| Row::of_node(node, known_zone, &rates, now)).collect()));
+    let queued = tool.ask(&calls::list_queued(zone_argument, project)).and_then(|text| parse::<Vec<Queued>>(&text));
+    add(
+        "queued resources",
+        queued.map(|all| all.iter().map(|queued| Row::of_queued(queued, known_zone, now)).collect()),
+    );
     let disks = tool.ask(&calls::list_disks(zone, project)).and_then(|text| parse::<Vec<Disk>>(&text));
     add("disks", disks.map(|all| all.iter().map(|disk| Row::of_disk(disk, now)).collect()));
     let unknown = rows.iter().filter(|row| row.usd_per_day.is_none()).count();
@@ -149,10 +152,10 @@ pub(crate) fn list(arguments: &List, tool: &mut Tool<'_>, now: DateTime<Utc>) ->
         let more = if unknown == 0 { String::new() } else { format!(", and {unknown} of unknown price") };
         tool.say(&format!("{day:.2} USD a day{more}: {}", rates.source()));
     }
-    match failures.is_empty() {
-        true => Ok(0),
-        false => Err(Error::new(failures.join("\n"))),
+    if !failures.is_empty() {
+        return Err(Error::new(failures.join("\n")));
     }
+    Ok(0)
 }
 
 pub(crate) fn describe(arguments: &Named, tool: &mut Tool<'_>, now: DateTime<Utc>) -> Result<u8> {
@@ -215,28 +218,28 @@ pub(crate) fn quota(arguments: &Quota, tool: &mut Tool<'_>) -> Result<u8> {
     for info in &infos {
         for part in &info.dimensions_infos {
             // A region's quota applies to its zones.
-            let here = |place: &&String| match &arguments.zone {
-                Some(zone) => zone.starts_with(place.as_str()) || *place == "global",
+            let applies = |location: &&String| match &arguments.zone {
+                Some(zone) => zone.starts_with(location.as_str()) || *location == "global",
                 None => true,
             };
-            let places: Vec<&String> = part.applicable_locations.iter().filter(here).collect();
-            if !["", "0"].contains(&part.details.value.as_str()) && !places.is_empty() {
-                rows.push((info, &part.details.value, places));
+            let locations: Vec<&String> = part.applicable_locations.iter().filter(applies).collect();
+            if !["", "0"].contains(&part.details.value.as_str()) && !locations.is_empty() {
+                rows.push((info, &part.details.value, locations));
             }
         }
     }
     if arguments.json {
-        let row = |(info, value, places): &(&QuotaInfo, &String, Vec<&String>)| {
+        let row = |(info, value, locations): &(&QuotaInfo, &String, Vec<&String>)| {
             let (id, name) = (&info.quota_id, &info.quota_display_name);
-            json!({"quota": id, "name": name, "value": value, "locations": places})
+            json!({"quota": id, "name": name, "value": value, "locations": locations})
         };
         tool.say(&rows.iter().map(row).collect::<serde_json::Value>().to_string());
         return Ok(0);
     }
-    for (info, value, places) in rows {
+    for (info, value, locations) in rows {
         let value = if value == "-1" { "no limit" } else { value };
-        let places: Vec<&str> = places.iter().map(|place| place.as_str()).collect();
-        tool.say(&format!("{} ({}): {value} in {}", info.quota_display_name, info.quota_id, places.join(", ")));
+        let locations: Vec<&str> = locations.iter().map(|location| location.as_str()).collect();
+        tool.say(&format!("{} ({}): {value} in {}", info.quota_display_name, info.quota_id, locations.join(", ")));
     }
     Ok(0)
 }

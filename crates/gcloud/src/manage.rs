@@ -16,9 +16,10 @@ use crate::{Error, Result};
 /// Prints the commands of a dry run.
 fn dry_run(commands: &[Vec<String>], json: bool, tool: &mut Tool<'_>) -> Result<u8> {
     let lines: Vec<String> = commands.iter().map(|words| spell(words)).collect();
-    match json {
-        true => tool.say(&json!({ "commands": lines }).to_string()),
-        false => lines.iter().for_each(|line| tool.say(line)),
+    if json {
+        tool.say(&json!({ "commands": lines }).to_string());
+    } else {
+        lines.iter().for_each(|line| tool.say(line));
     }
     Ok(0)
 }
@@ -39,13 +40,14 @@ pub(crate) fn wait(arguments: &Wait, tool: &mut Tool<'_>) -> Result<u8> {
     let tpu = &arguments.tpu;
     let (name, place) = (tpu.name.clone(), tpu.place.clone());
     let target = Target { name, place, queued: true, owner: None, usd_per_day: None };
-    let questions = arguments.timeout.as_secs() / tool.pace.pause.as_secs().max(1);
-    match target.wait(tool, questions.max(1)) {
+    let queries = arguments.timeout.as_secs() / tool.pace.pause.as_secs().max(1);
+    match target.wait(tool, queries.max(1)) {
         Ok(node) => {
-            let hosts = node.hosts().map_err(|why| Error::new(format!("{} {why}", target.name)))?;
-            let text = match tpu.json {
-                true => json!({"name": target.name, "zone": target.place.zone, "hosts": hosts}).to_string(),
-                false => format!("{} is ready: {}", target.name, hosts.join(", ")),
+            let hosts = node.hosts().map_err(|reason| Error::new(format!("{} {reason}", target.name)))?;
+            let text = if tpu.json {
+                json!({"name": target.name, "zone": target.place.zone, "hosts": hosts}).to_string()
+            } else {
+                format!("{} is ready: {}", target.name, hosts.join(", "))
             };
             tool.say(&text);
             Ok(0)
@@ -74,9 +76,10 @@ pub(crate) fn extend(arguments: &Extend, tool: &mut Tool<'_>) -> Result<u8> {
     if let Err(error) = tool.change(&label) {
         tool.note(&format!("warning: the limit has changed, but `list` will show the old one: {error}"));
     }
-    let text = match output.json {
-        true => json!({"name": name, "zone": place.zone, "seconds": seconds, "ends": now + seconds}).to_string(),
-        false => format!("{name} deletes itself in {hours} h"),
+    let text = if output.json {
+        json!({"name": name, "zone": place.zone, "seconds": seconds, "ends": now + seconds}).to_string()
+    } else {
+        format!("{name} deletes itself in {hours} h")
     };
     tool.say(&text);
     Ok(0)
@@ -90,12 +93,12 @@ pub(crate) fn delete(arguments: &Delete, tool: &mut Tool<'_>) -> Result<u8> {
     }
     let (name, place) = (name.clone(), place.clone());
     let target = Target { name, place, queued: true, owner: None, usd_per_day: None };
-    let (seen, left) = target.remove(tool, true);
-    if seen.is_none() && left.is_none() {
+    let (found, left) = target.remove(tool, true);
+    if found.is_none() && left.is_none() {
         return Err(absent(&target.name, &target.place.zone));
     }
-    let of_node = |node: &Node| node.data_disks.iter().map(|disk| base(&disk.source_disk).to_owned()).collect();
-    let disks: Vec<String> = seen.and_then(|found| found.node.as_ref().map(of_node)).unwrap_or_default();
+    let node_disks = |node: &Node| node.data_disks.iter().map(|disk| base(&disk.source_disk).to_owned()).collect();
+    let disks: Vec<String> = found.and_then(|found| found.node.as_ref().map(node_disks)).unwrap_or_default();
     for disk in &disks {
         tool.note(&format!("LEFT: the disk {disk} costs money until it is deleted as well"));
     }

@@ -215,14 +215,14 @@ impl<'a> Tool<'a> {
     /// gcloud's error.
     pub(crate) fn change_until_signal(&mut self, words: &[String]) -> std::result::Result<String, Stop> {
         self.note(&format!("$ {}", spell(words)));
-        let mut asked = None;
-        let said = self.program.call(words, CHANGE, &mut || {
-            asked = asked.or_else(|| self.counted(self.signals.try_recv().ok()));
-            asked.is_some()
+        let mut received = None;
+        let output = self.program.call(words, CHANGE, &mut || {
+            received = received.or_else(|| self.counted(self.signals.try_recv().ok()));
+            received.is_some()
         });
-        match asked {
+        match received {
             Some(signal) => Err(Stop::Signal(signal)),
-            None => Ok(said.result()?),
+            None => Ok(output.result()?),
         }
     }
 
@@ -285,10 +285,10 @@ pub(crate) fn spell(words: &[String]) -> String {
 /// ```
 pub fn quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
-    match !text.is_empty() && text.chars().all(plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
     }
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-"""What a libtpu's metric service answers, in the messages of the package tpu-info.
+"""Answers of libtpu's metric service, made with the messages of the package tpu-info.
 
     pip install tpu-info
-    python libtpu_metrics.py > libtpu_metrics.txt    # NAME HEX, a line a metric, and what tpu-info makes of them
-    python libtpu_metrics.py serve                   # serves them; prints the port
+    python libtpu_metrics.py > libtpu_metrics.txt    # one line NAME HEX per metric, and tpu-info's output for them
+    python libtpu_metrics.py serve                   # serves them and prints the port
 """
 
 import sys
@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 
 def by_device(name, values):
-    """A gauge for each device, whose number is the attribute. The last comes first: no order is promised."""
+    """A gauge for each device; the attribute is its number. In reverse order, because no order is guaranteed."""
     metric = pb.TPUMetric(name=name, description="")
     for index, value in reversed(list(enumerate(values))):
         gauge = pb.Gauge(as_int=value) if isinstance(value, int) else pb.Gauge(as_double=value)
@@ -28,7 +28,7 @@ def by_device(name, values):
 
 
 def by_core(name, values, text):
-    """A value for each core, whose number is among other attributes: a text in newer versions of libtpu."""
+    """A value for each core; one of the attributes is its number, which is a text in newer versions of libtpu."""
     metric = pb.TPUMetric(name=name)
     for index, value in enumerate(values):
         ordinal = pb.AttrValue(string_attr=str(index)) if text else pb.AttrValue(int_attr=index)

@@ -104,7 +104,8 @@ pub struct Watched {
 /// Watches the holders and compares consecutive looks.
 pub struct Watch {
     tpu: Tpu,
-    seen: HashMap<(u32, u64), (Instant, Watched)>,
+    /// The previous look at each process, by pid and start ticks.
+    previous: HashMap<(u32, u64), (Instant, Watched)>,
 }
 
 impl Tpu {
@@ -115,18 +116,18 @@ impl Tpu {
 
     /// Inspects all processes that this user may inspect.
     pub fn holders(&self) -> Holders {
-        let (found, unseen) = files_in_use(&self.device_files, "libtpu.so");
-        let processes = found.into_iter().filter_map(|mut found| {
-            found.mapped.retain(|library| library.starts_with(&self.libraries));
-            let holds = !found.open.is_empty() || !found.mapped.is_empty();
-            if holds && found.pid != std::process::id() { Process::read(found) } else { None }
+        let (used, unseen) = files_in_use(&self.device_files, "libtpu.so");
+        let processes = used.into_iter().filter_map(|mut files| {
+            files.mapped.retain(|library| library.starts_with(&self.libraries));
+            let holds = !files.open.is_empty() || !files.mapped.is_empty();
+            if holds && files.pid != std::process::id() { Process::read(files) } else { None }
         });
         Holders { processes: processes.collect(), unseen, lock: LockFile::find(&self.root) }
     }
 
     /// Starts to watch the holders.
     pub fn watch(self) -> Watch {
-        Watch { tpu: self, seen: HashMap::new() }
+        Watch { tpu: self, previous: HashMap::new() }
     }
 }
 
@@ -136,29 +137,30 @@ impl Watch {
         let holders = self.tpu.holders();
         let now = Instant::now();
         let watched = holders.processes.iter().map(|process| {
-            let before = self.seen.get(&(process.pid, process.start_ticks));
-            Watched::new(process.clone(), before.map(|(then, before)| (now - *then, before)))
+            let previous = self.previous.get(&(process.pid, process.start_ticks));
+            Watched::new(process.clone(), previous.map(|(time, watched)| (now - *time, watched)))
         });
         let watched: Vec<Watched> = watched.collect();
         let keyed = watched.iter().map(|it| ((it.process.pid, it.process.start_ticks), (now, it.clone())));
-        self.seen = keyed.collect();
+        self.previous = keyed.collect();
         (watched, holders)
     }
 }
 
 impl Watched {
-    fn new(process: Process, before: Option<(Duration, &Self)>) -> Self {
-        let Some((time, before)) = before else {
+    fn new(process: Process, previous: Option<(Duration, &Self)>) -> Self {
+        let Some((time, previous)) = previous else {
             return Self { process, load: None, steps: None, step_time: None };
         };
-        let load = process.cpu.saturating_sub(before.process.cpu).as_secs_f64() / time.as_secs_f64().max(1e-3);
-        let steps = process.step.zip(before.process.step).map(|(now, then)| {
+        let load = process.cpu.saturating_sub(previous.process.cpu).as_secs_f64() / time.as_secs_f64().max(1e-3);
+        let steps = process.step.zip(previous.process.step).map(|(current, previous)| {
             // A second fit in the same process starts from a lower step.
-            (now.count.saturating_sub(then.count), now.written.duration_since(then.written).unwrap_or_default())
+            let time = current.written.duration_since(previous.written).unwrap_or_default();
+            (current.count.saturating_sub(previous.count), time)
         });
         let step_time = match steps {
             Some((count, time)) if count > 0 => Some(time.div_f64(count as f64)),
-            _ => before.step_time,
+            _ => previous.step_time,
         };
         Self { process, load: Some(load), steps: steps.map(|(count, _)| count), step_time }
     }
@@ -192,15 +194,15 @@ impl Watched {
 
 impl Process {
     /// `None` if it has ended in the meantime.
-    fn read(found: FilesInUse) -> Option<Self> {
-        let folder = PathBuf::from(format!("/proc/{}", found.pid));
+    fn read(files: FilesInUse) -> Option<Self> {
+        let folder = PathBuf::from(format!("/proc/{}", files.pid));
         let stat = Stat::read(&folder)?;
         let uid = fs::metadata(&folder).ok()?.uid();
         let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
         let command = fs::read(folder.join("cmdline")).unwrap_or_default();
         let command = String::from_utf8_lossy(&command).trim_end_matches('\0').replace('\0', " ");
         Some(Self {
-            pid: found.pid,
+            pid: files.pid,
             start_ticks: stat.start_ticks,
             age: uptime().saturating_sub(ticks(stat.start_ticks)),
             parent: stat.parent,
@@ -209,11 +211,11 @@ impl Process {
             user: user(&passwd, uid).unwrap_or_else(|| uid.to_string()),
             // Shown as one line on a terminal, so control characters are removed.
             command: match command.trim() {
-                "" => found.name,
+                "" => files.name,
                 command => command.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect(),
             },
-            devices: found.open,
-            libraries: found.mapped,
+            devices: files.open,
+            libraries: files.mapped,
             cpu: ticks(stat.cpu_ticks),
             step: Step::read(&folder),
         })

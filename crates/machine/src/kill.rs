@@ -79,7 +79,7 @@ impl Plan {
     /// called it counts as the same user.
     pub fn new(holders: Holders, pids: &[u32], force: bool) -> Self {
         let sudo_uid = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
-        let own = [Some(geteuid().as_raw()), sudo_uid];
+        let own_uids = [Some(geteuid().as_raw()), sudo_uid];
         let (mut ended, mut spared) = (Vec::new(), Vec::new());
         let ancestors = ancestors();
         let unknown = pids.iter().copied().filter(|pid| holders.processes.iter().all(|it| it.pid != *pid)).collect();
@@ -87,7 +87,7 @@ impl Plan {
             if !pids.is_empty() && !pids.contains(&process.pid) {
                 continue;
             }
-            if !force && !own.contains(&Some(process.uid)) {
+            if !force && !own_uids.contains(&Some(process.uid)) {
                 let reason = format!("it belongs to another user, {}; --force ends it, too", process.user);
                 spared.push((process, reason));
             } else if !force && ancestors.contains(&process.pid) {
@@ -96,12 +96,12 @@ impl Plan {
                 ended.push(process);
             }
         }
-        let lock = holders.lock.map(|lock| match force || own.contains(&Some(lock.owner)) {
-            true => Ok(lock),
-            false => {
-                let owner = lock.owner_name.clone().unwrap_or_else(|| lock.owner.to_string());
-                Err(format!("{} belongs to another user, {owner}; --force removes it, too", lock.path.display()))
+        let lock = holders.lock.map(|lock| {
+            if force || own_uids.contains(&Some(lock.owner)) {
+                return Ok(lock);
             }
+            let owner = lock.owner_name.clone().unwrap_or_else(|| lock.owner.to_string());
+            Err(format!("{} belongs to another user, {owner}; --force removes it, too", lock.path.display()))
         });
         Self { ended, spared, unknown, lock }
     }
@@ -123,11 +123,11 @@ impl Plan {
         // Each descriptor refers to the process that has the id now. Whether that is the planned
         // process is checked afterwards, so the id cannot change its process in between.
         let opened: Vec<_> = self.ended.iter().map(|process| open(process.pid)).collect();
-        let now = tpu.holders();
-        let is_same = |one: &Process, other: &Process| (one.pid, one.start_ticks) == (other.pid, other.start_ticks);
+        let current = tpu.holders();
+        let is_same = |a: &Process, b: &Process| (a.pid, a.start_ticks) == (b.pid, b.start_ticks);
         let mut targets: Vec<Target> = Vec::new();
         for (process, opened) in self.ended.iter().zip(opened) {
-            let outcome = match (now.processes.iter().any(|holder| is_same(holder, process)), opened) {
+            let outcome = match (current.processes.iter().any(|holder| is_same(holder, process)), opened) {
                 (false, _) | (_, Err(Errno::SRCH)) => Some(Outcome::Gone),
                 (true, Err(error)) => Some(refused(error)),
                 (true, Ok(fd)) => {
@@ -186,15 +186,15 @@ fn refused(error: Errno) -> Outcome {
     })
 }
 
-/// Waits until processes without an outcome have ended, and gives them the outcome `how`.
-fn wait(targets: &mut [Target], time: Duration, how: &Outcome) {
+/// Waits until processes without an outcome have ended, and gives them `ended_outcome`.
+fn wait(targets: &mut [Target], time: Duration, ended_outcome: &Outcome) {
     let deadline = Instant::now() + time;
     loop {
         let waiting = targets.iter_mut().filter(|target| target.outcome.is_none());
         let mut waiting: Vec<_> =
             waiting.filter_map(|target| Some((target.fd.as_ref()?, &mut target.outcome))).collect();
-        let left = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: remaining.as_secs() as i64, tv_nsec: i64::from(remaining.subsec_nanos()) };
         let mut fds: Vec<_> = waiting.iter().map(|(fd, _)| PollFd::new(*fd, PollFlags::IN)).collect();
         if fds.is_empty() {
             return;
@@ -204,9 +204,9 @@ fn wait(targets: &mut [Target], time: Duration, how: &Outcome) {
         let ended = poll(&mut fds, Some(&timeout));
         let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
         for (_, outcome) in waiting.iter_mut().zip(ready).filter(|(_, ready)| *ready).map(|(waiting, _)| waiting) {
-            **outcome = Some(how.clone());
+            **outcome = Some(ended_outcome.clone());
         }
-        if left.is_zero() || matches!(ended, Err(error) if error != Errno::INTR) {
+        if remaining.is_zero() || matches!(ended, Err(error) if error != Errno::INTR) {
             return;
         }
     }

@@ -106,12 +106,12 @@ impl MetricsClient {
     /// No process serves metrics there, or the server knows none of these metrics.
     pub fn read(&self, level: Level) -> Result<Vec<DeviceMetrics>, MetricsError> {
         self.runtime.block_on(self.read_all(level)).map_err(|status| {
-            let why = match status.code() {
+            let reason = match status.code() {
                 Code::Unavailable | Code::Unknown => "no process with libtpu serves metrics there".to_owned(),
                 Code::DeadlineExceeded | Code::Cancelled => format!("no answer within {} s", PATIENCE.as_secs()),
                 code => format!("{code:?}: {}", status.message()),
             };
-            MetricsError(format!("{}: {why}", self.address))
+            MetricsError(format!("{}: {reason}", self.address))
         })
     }
 
@@ -182,11 +182,11 @@ fn fill(
 ) {
     for metric in metrics.unwrap_or_default() {
         let Some(id) = metric.device() else { continue };
-        let at = devices.binary_search_by_key(&id, |device| device.id).unwrap_or_else(|at| {
-            devices.insert(at, DeviceMetrics::new(id));
-            at
+        let index = devices.binary_search_by_key(&id, |device| device.id).unwrap_or_else(|index| {
+            devices.insert(index, DeviceMetrics::new(id));
+            index
         });
-        set(&mut devices[at], &metric);
+        set(&mut devices[index], &metric);
     }
 }
 
@@ -304,17 +304,17 @@ impl Metric {
 
 impl Distribution {
     /// A quantile of a histogram. `None` unless the buckets grow exponentially.
-    fn quantile(&self, part: f64) -> Option<f64> {
+    fn quantile(&self, fraction: f64) -> Option<f64> {
         let Exponential { growth, scale } = self.buckets.as_ref()?.exponential?;
-        let wanted = (self.count as f64 * part).floor();
+        let rank = (self.count as f64 * fraction).floor();
         let mut below = 0.0;
         for (bucket, &count) in self.counts.iter().enumerate() {
             let count = count as f64;
-            if below + count > wanted {
+            if below + count > rank {
                 // The first bucket holds everything below all others.
                 let lower = if bucket == 0 { 0.0 } else { scale * growth.powi(bucket as i32 - 1) };
                 let upper = scale * growth.powi(bucket as i32);
-                return Some(lower + (upper - lower) * (wanted - below) / count);
+                return Some(lower + (upper - lower) * (rank - below) / count);
             }
             below += count;
         }
@@ -406,7 +406,7 @@ mod tests {
 
     fn check(client: &MetricsClient) {
         let devices = client.read(Level::Detailed).unwrap();
-        let column = |of: fn(&DeviceMetrics) -> Option<f64>| devices.iter().map(of).collect::<Vec<_>>();
+        let column = |value: fn(&DeviceMetrics) -> Option<f64>| devices.iter().map(value).collect::<Vec<_>>();
         assert_eq!(devices.iter().map(|device| device.id).collect::<Vec<_>>(), [0, 1, 2, 3]);
         let gib = 1 << 30;
         let used = [12 * gib, 13 * gib + 7, 0, gib / 2];
@@ -421,8 +421,8 @@ mod tests {
         // The values that tpu-info shows, from the reference file.
         let quantiles = column(|it| it.program_p90);
         let expected = [320.0 * (1.0 + 8.0 / 15.0), 35.0, 0.0, 5120.0];
-        let close = |(found, expected): (&Option<f64>, &f64)| {
-            (found.unwrap_or(0.0) - expected).abs() < 1e-9 * expected.max(1.0)
+        let close = |(actual, expected): (&Option<f64>, &f64)| {
+            (actual.unwrap_or(0.0) - expected).abs() < 1e-9 * expected.max(1.0)
         };
         assert!(quantiles.iter().zip(&expected).all(close), "{quantiles:?}");
         // The basic level requests fewer.
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn what_libtpu_serves_is_read_as_tpu_info_reads_it() {
+    fn libtpus_metrics_are_read_as_by_tpu_info() {
         check(&serve(recorded()));
     }
 

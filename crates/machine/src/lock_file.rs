@@ -35,14 +35,14 @@ impl LockFile {
     /// ```
     pub fn find(root: &Path) -> Option<Self> {
         let path = root.join("tmp/libtpu_lockfile");
-        let found = fs::metadata(&path).ok()?;
-        let owner = found.uid();
+        let metadata = fs::metadata(&path).ok()?;
+        let owner = metadata.uid();
         let read = |name: &str| fs::read_to_string(root.join(name)).unwrap_or_default();
         Some(Self {
             owner,
             owner_name: user(&read("etc/passwd"), owner),
-            modified: found.modified().ok(),
-            locked_by: lockers(&read("proc/locks"), found.ino()),
+            modified: metadata.modified().ok(),
+            locked_by: lockers(&read("proc/locks"), metadata.ino()),
             path,
         })
     }
@@ -52,12 +52,12 @@ impl LockFile {
     /// # Errors
     /// A process holds a lock on it, it is no longer the same file, or this user may not remove it.
     pub fn remove(&self) -> Result<(), String> {
-        let why = match self.try_remove() {
+        let reason = match self.try_remove() {
             Ok(()) | Err(Errno::NOENT) => return Ok(()),
             Err(Errno::AGAIN) => "a process uses it".to_owned(),
             Err(error) => error.to_string(),
         };
-        Err(format!("cannot remove {}: {why}", self.path.display()))
+        Err(format!("cannot remove {}: {reason}", self.path.display()))
     }
 
     fn try_remove(&self) -> Result<(), Errno> {
@@ -67,8 +67,8 @@ impl LockFile {
         // now finds it locked until it is removed.
         rustix::fs::fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)?;
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        let (opened, found) = (rustix::fs::fstat(&file)?, rustix::fs::lstat(&self.path)?);
-        if (opened.st_dev, opened.st_ino) != (found.st_dev, found.st_ino) {
+        let (opened, current) = (rustix::fs::fstat(&file)?, rustix::fs::lstat(&self.path)?);
+        if (opened.st_dev, opened.st_ino) != (current.st_dev, current.st_ino) {
             return Err(Errno::AGAIN);
         }
         rustix::fs::unlink(&self.path)

@@ -82,7 +82,7 @@ impl RunMetricsClient {
             self.take(Instant::now(), &text)
                 .ok_or_else(|| "the server's metrics are not those of a training".to_owned())
         });
-        metrics.map_err(|why| MetricsError(format!("{}: {why}", self.url)))
+        metrics.map_err(|reason| MetricsError(format!("{}: {reason}", self.url)))
     }
 
     /// Parses an answer and compares it with the previous one.
@@ -94,13 +94,13 @@ impl RunMetricsClient {
         let (epoch, global_step) = (value("fulmen_epoch")? as u64, value("fulmen_global_step")? as u64);
         // Absent before the first wait.
         let waited = value("fulmen_input_wait_seconds_total").unwrap_or(0.0);
-        let before = self.last.replace((now, global_step, waited));
+        let previous = self.last.replace((now, global_step, waited));
         // A different training may serve there now, with counters from zero.
-        let before = before.filter(|(_, steps, seconds)| *steps <= global_step && *seconds <= waited);
-        let (step_time, input_wait) = before.map_or((None, None), |(then, steps, seconds)| {
-            let time = now - then;
-            let made = u32::try_from(global_step - steps).ok().filter(|made| *made > 0);
-            (made.map(|made| time / made), Some(((waited - seconds) / time.as_secs_f64()).clamp(0.0, 1.0)))
+        let previous = previous.filter(|(_, steps, seconds)| *steps <= global_step && *seconds <= waited);
+        let (step_time, input_wait) = previous.map_or((None, None), |(previous_time, steps, seconds)| {
+            let time = now - previous_time;
+            let new_steps = u32::try_from(global_step - steps).ok().filter(|count| *count > 0);
+            (new_steps.map(|count| time / count), Some(((waited - seconds) / time.as_secs_f64()).clamp(0.0, 1.0)))
         });
         Some(RunMetrics { epoch, global_step, step_time, input_wait })
     }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_and_waits_are_told_from_one_answer_to_the_next() {
+    fn steps_and_waits_are_computed_from_consecutive_answers() {
         let text =
             |step: u64, waited: &str| format!("# HELP a b\n{waited}fulmen_epoch 3\nfulmen_global_step {step}\n# EOF\n");
         let (mut client, start) = (RunMetricsClient::new("9090").unwrap(), Instant::now());
@@ -123,8 +123,8 @@ mod tests {
         assert_eq!(second.to_string(), "epoch 3, step 14, 500.0 ms a step, waits for input 25.0 % of the time");
         let idle = client.take(after(3), &text(14, "fulmen_input_wait_seconds_total 0.5\n")).unwrap();
         assert_eq!(idle.to_string(), "epoch 3, step 14, waits for input 0.0 % of the time");
-        let another = client.take(after(4), &text(2, "")).unwrap();
-        assert_eq!(another.to_string(), "epoch 3, step 2");
+        let restarted = client.take(after(4), &text(2, "")).unwrap();
+        assert_eq!(restarted.to_string(), "epoch 3, step 2");
         assert_eq!(client.take(after(5), "<html>"), None);
     }
 }

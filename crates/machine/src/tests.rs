@@ -100,11 +100,11 @@ fn end(tpu: &Tpu, grace: Duration) -> Vec<Outcome> {
 /// A script that ends on request, or when its pipe is closed.
 const WAITS: &str = "echo ready; read line";
 
-/// One that saves something first, as it were. Not every shell runs a trap while it reads.
+/// A script that ends with code 75 on SIGTERM. Not every shell runs a trap while it reads, so this one loops.
 const ENDS_IN_ORDER: &str = "trap 'exit 75' TERM; echo ready; while :; do :; done";
 
 #[test]
-fn holders_are_found_with_what_they_hold() {
+fn holders_are_found_with_their_files() {
     let machine = Machine::new();
     let tpu = machine.tpu();
     assert!(tpu.holders().processes.is_empty());
@@ -112,20 +112,23 @@ fn holders_are_found_with_what_they_hold() {
     let device = File::open(machine.path("dev/accel0")).unwrap();
     let opening = Running(Command::new("sleep").arg("600").stdin(Stdio::from(device)).spawn().unwrap());
 
-    let found = holder(&tpu, mapping.0.id());
-    assert_eq!(found.libraries, [tpu.root.join("libtpu.so")]);
-    assert_eq!((&found.devices[..], found.uid), (&[][..], geteuid().as_raw()));
-    assert_eq!(found.parent, std::process::id());
-    assert!(found.command.contains("libtpu.so -c echo ready; read line"), "{}", found.command);
-    assert!(found.age < LONG && found.start_ticks > 0, "{found:?}");
-    let found = holder(&tpu, opening.0.id());
-    assert_eq!((&found.devices, &found.libraries[..], &found.command[..]), (&tpu.device_files, &[][..], "sleep 600"));
-    // This process has opened the file, too, and is not among them.
+    let process = holder(&tpu, mapping.0.id());
+    assert_eq!(process.libraries, [tpu.root.join("libtpu.so")]);
+    assert_eq!((&process.devices[..], process.uid), (&[][..], geteuid().as_raw()));
+    assert_eq!(process.parent, std::process::id());
+    assert!(process.command.contains("libtpu.so -c echo ready; read line"), "{}", process.command);
+    assert!(process.age < LONG && process.start_ticks > 0, "{process:?}");
+    let process = holder(&tpu, opening.0.id());
+    assert_eq!(
+        (&process.devices, &process.libraries[..], &process.command[..]),
+        (&tpu.device_files, &[][..], "sleep 600")
+    );
+    // This process has opened the file too, but is not listed.
     assert_eq!(tpu.holders().processes.len(), 2);
 }
 
 #[test]
-fn a_busy_process_is_told_from_an_idle_one_and_steps_are_counted() {
+fn busy_and_idle_processes_differ_and_steps_are_counted() {
     let machine = Machine::new();
     let written = |steps: &str, seconds: u64| {
         let path = machine.path("progress");
@@ -137,26 +140,26 @@ fn a_busy_process_is_told_from_an_idle_one_and_steps_are_counted() {
     written("10", 0);
     let (busy, _) = start(&mut machine.shell("echo ready; while :; do :; done"));
     let mut command = machine.shell(WAITS);
-    // Its own folder is where the name begins.
+    // The name is relative to the working folder of the process.
     let (idle, _) = start(command.env("FULMEN_PROGRESS_FILE", "progress").current_dir(machine.folder.path()));
     let mut watch = machine.tpu().watch();
     let mut look = || watch.look().0;
-    let of = |watched: &[crate::Watched], child: &Running| {
+    let find = |watched: &[crate::Watched], child: &Running| {
         watched.iter().find(|it| it.process.pid == child.0.id()).unwrap().clone()
     };
     let first = look();
-    assert_eq!((of(&first, &busy).progress(), of(&first, &idle).load), ("just seen".into(), None));
-    wait_until(|| of(&look(), &busy).progress().starts_with("uses "));
-    wait_until(|| of(&look(), &idle).progress().starts_with("uses no processor; step 10, the last one "));
-    let waiting = of(&look(), &idle);
+    assert_eq!((find(&first, &busy).progress(), find(&first, &idle).load), ("just seen".into(), None));
+    wait_until(|| find(&look(), &busy).progress().starts_with("uses "));
+    wait_until(|| find(&look(), &idle).progress().starts_with("uses no processor; step 10, the last one "));
+    let waiting = find(&look(), &idle);
     assert_eq!((waiting.steps, waiting.step_time), (Some(0), None));
 
     written("30", 2);
-    let trains = of(&look(), &idle);
+    let trains = find(&look(), &idle);
     assert_eq!((trains.steps, trains.step_time), (Some(20), Some(Duration::from_millis(100))));
     assert!(trains.progress().starts_with("trains; step 30, 100.0 ms a step, the last one "), "{}", trains.progress());
     written("no number", 3);
-    assert_eq!(of(&look(), &idle).process.step, None);
+    assert_eq!(find(&look(), &idle).process.step, None);
 }
 
 #[test]

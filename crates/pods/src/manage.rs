@@ -19,13 +19,13 @@ use crate::{Error, Result};
 
 /// Each distinct item, in order.
 pub(crate) fn distinct<'a>(items: impl IntoIterator<Item = &'a String>) -> Vec<String> {
-    let mut found: Vec<String> = vec![];
+    let mut unique: Vec<String> = vec![];
     for item in items {
-        if !found.contains(item) {
-            found.push(item.clone());
+        if !unique.contains(item) {
+            unique.push(item.clone());
         }
     }
-    found
+    unique
 }
 
 /// Does the same for all items in parallel.
@@ -45,10 +45,10 @@ pub(crate) fn on_each<T: Sync, R: Send>(
     });
     let failed = |(item, result): (&T, &Result<R, String>)| Some(format!("{}: {}", name(item), result.as_ref().err()?));
     let failures: Vec<String> = items.iter().zip(&results).filter_map(failed).collect();
-    match failures.is_empty() {
-        true => Ok(results.into_iter().filter_map(Result::ok).collect()),
-        false => Err(Error::new(failures.join("\n"))),
+    if !failures.is_empty() {
+        return Err(Error::new(failures.join("\n")));
     }
+    Ok(results.into_iter().filter_map(Result::ok).collect())
 }
 
 /// Sends a signal to all workers that can be reached.
@@ -101,10 +101,10 @@ fn rows(ssh: &Ssh, hosts: &[String], run: Option<&str>) -> Result<Vec<Row>> {
     let arguments: Vec<&str> = run.into_iter().collect();
     let ask = |host: &String| ssh.ask(host, &STATUS.command(&arguments), Input::Text(""), PATIENCE).result();
     let hosts = distinct(hosts);
-    let said = on_each(&hosts, String::clone, ask)?;
-    let of_host =
+    let answers = on_each(&hosts, String::clone, ask)?;
+    let host_rows =
         |(host, text): (&String, &String)| text.lines().filter_map(|l| Row::parse(host, l)).collect::<Vec<_>>();
-    let mut rows: Vec<Row> = hosts.iter().zip(&said).flat_map(of_host).collect();
+    let mut rows: Vec<Row> = hosts.iter().zip(&answers).flat_map(host_rows).collect();
     rows.sort_by(|a, b| (&a.run, a.worker).cmp(&(&b.run, b.worker)));
     Ok(rows)
 }
@@ -115,8 +115,8 @@ fn rows_of_one(targets: &Targets, run: Option<&str>) -> Result<(Ssh, Vec<Row>)> 
     let mut rows = rows(&ssh, &hosts, run)?;
     let newest = rows.iter().max_by_key(|row| row.started).map(|row| row.run.clone());
     let Some(run) = newest else {
-        let which = run.map_or("no run".into(), |run| format!("no run {run}"));
-        return Err(Error::new(format!("there is {which} on {}", hosts.join(", "))));
+        let missing = run.map_or("no run".into(), |run| format!("no run {run}"));
+        return Err(Error::new(format!("there is {missing} on {}", hosts.join(", "))));
     };
     rows.retain(|row| row.run == run);
     Ok((ssh, rows))
@@ -145,7 +145,7 @@ pub(crate) fn logs(
 ) -> Result<u8> {
     let (ssh, rows) = rows_of_one(&arguments.targets, arguments.run.as_deref())?;
     let run = rows[0].run.clone();
-    let workers: Vec<Worker> = rows.iter().map(|row| Worker::seen(row.worker, &row.host)).collect();
+    let workers: Vec<Worker> = rows.iter().map(|row| Worker::existing(row.worker, &row.host)).collect();
     if arguments.follow {
         let never = Duration::from_secs(u32::MAX.into());
         let limits = Limits { lost: arguments.lost_timeout, stuck: never, start: never, grace: never };
@@ -167,7 +167,7 @@ pub(crate) fn stop(arguments: &Stop, out: &mut dyn Write) -> Result<u8> {
     let (ssh, rows) = rows_of_one(&arguments.targets, arguments.run.as_deref())?;
     let run = rows[0].run.clone();
     let mut running: Vec<Row> = rows.into_iter().filter(Row::runs).collect();
-    let workers = |rows: &[Row]| rows.iter().map(|row| Worker::seen(row.worker, &row.host)).collect::<Vec<_>>();
+    let workers = |rows: &[Row]| rows.iter().map(|row| Worker::existing(row.worker, &row.host)).collect::<Vec<_>>();
     if arguments.dry_run {
         for worker in workers(&running) {
             let command = SIGNAL.command(&[&run, &worker.index.to_string(), "TERM"]);
@@ -227,7 +227,7 @@ pub(crate) fn exec(arguments: &Exec, out: &mut dyn Write) -> Result<u8> {
         }
     }
     for (worker, code) in codes.iter().enumerate().filter(|(_, code)| **code != 0) {
-        note(out, &format!("[pod] {} exited with code {code}", Worker::seen(worker, &hosts[worker])));
+        note(out, &format!("[pod] {} exited with code {code}", Worker::existing(worker, &hosts[worker])));
     }
     Ok(codes.into_iter().find(|code| *code != 0).unwrap_or(0))
 }

@@ -50,18 +50,18 @@ fn manifest(arguments: &Manifest) -> Result<String> {
         ("max_restarts", max_restarts.to_string()),
         ("port", PORT.to_string()),
     ];
-    let own = environment(&arguments.env)?;
+    let variables = environment(&arguments.env)?;
     let template = match (kind, &arguments.topology) {
         (Kind::Jobset, Some(slice)) => {
-            values.extend(jobset(arguments, slice, hosts, own)?);
+            values.extend(jobset(arguments, slice, hosts, variables)?);
             JOBSET
         }
         (Kind::Skypilot, Some(slice)) => {
-            values.extend(skypilot(arguments, slice, hosts, own)?);
+            values.extend(skypilot(arguments, slice, hosts, variables)?);
             SKYPILOT
         }
         _ => {
-            values.extend(ray(arguments, hosts, own));
+            values.extend(ray(arguments, hosts, variables));
             RAY
         }
     };
@@ -70,7 +70,7 @@ fn manifest(arguments: &Manifest) -> Result<String> {
 
 type Values = Vec<(&'static str, String)>;
 
-fn jobset(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String, String)>) -> Result<Values> {
+fn jobset(arguments: &Manifest, slice: &Slice, hosts: Hosts, variables: Vec<(String, String)>) -> Result<Values> {
     let Manifest { name, image, command, .. } = arguments;
     let accelerator = match slice.generation().name {
         "v3" if hosts.count == 1 => "tpu-v3-device",
@@ -89,13 +89,13 @@ fn jobset(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String, S
         ("FULMEN_RUN_ID", name.clone()),
         ("FULMEN_RESUME", "auto".into()),
     ];
-    let variables = fixed.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(own);
+    let variables = fixed.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(variables);
     let lines = variables.map(|(name, value)| {
         let value = json!(verbatim(&value));
         format!("{0}- name: {name}\n{0}  value: {value}", " ".repeat(20))
     });
     // With several processes, one that lost another exits with 1.
-    let (again, note) = match hosts.count {
+    let (restart_codes, note) = match hosts.count {
         1 => (TEMPORARY.to_string(), ""),
         _ => (format!("1, {TEMPORARY}"), "; and 1, the exit code of a process that lost another"),
     };
@@ -106,20 +106,20 @@ fn jobset(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String, S
         ("image", json!(image).to_string()),
         ("command", command.iter().map(|word| verbatim(word)).collect::<Value>().to_string()),
         ("environment", lines.collect::<Vec<_>>().join("\n")),
-        ("again", again),
+        ("again", restart_codes),
         ("again_note", note.into()),
     ])
 }
 
-fn skypilot(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String, String)>) -> Result<Values> {
+fn skypilot(arguments: &Manifest, slice: &Slice, hosts: Hosts, variables: Vec<(String, String)>) -> Result<Values> {
     let Manifest { name, command, max_restarts, .. } = arguments;
-    let everyday = slice.accelerator_type().ok_or_else(|| {
+    let accelerator_type = slice.accelerator_type().ok_or_else(|| {
         Error::usage(format!(
             "--topology {slice}: SkyPilot supports only slices with the usual shapes, such as v5p-128"
         ))
     })?;
     let fixed = [("FULMEN_RESUME".into(), "auto".into()), ("FULMEN_RUN_ID".into(), name.clone())];
-    let variables = fixed.into_iter().chain(own).map(|(name, value)| format!("  {name}: {}", json!(value)));
+    let variables = fixed.into_iter().chain(variables).map(|(name, value)| format!("  {name}: {}", json!(value)));
     // An argument of several lines stays one: YAML strips the indentation of each line.
     let words = command[1..].iter().map(|word| quote(word).replace('\n', "\n  "));
     let program = format!("~/fulmen/{name}");
@@ -129,7 +129,7 @@ fn skypilot(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String,
         _ => (*max_restarts, format!(", any other failure {max_restarts} times")),
     };
     Ok(vec![
-        ("accelerator", format!("tpu-{everyday}")),
+        ("accelerator", format!("tpu-{accelerator_type}")),
         ("program", json!(command[0]).to_string()),
         ("command", std::iter::once(program).chain(words).collect::<Vec<_>>().join(" ")),
         ("environment", variables.collect::<Vec<_>>().join("\n")),
@@ -139,14 +139,14 @@ fn skypilot(arguments: &Manifest, slice: &Slice, hosts: Hosts, own: Vec<(String,
 }
 
 /// Python can read strings, arrays and objects in JSON notation.
-fn ray(arguments: &Manifest, hosts: Hosts, own: Vec<(String, String)>) -> Values {
-    let own: Value =
-        own.into_iter().map(|(name, value)| (name, Value::from(value))).collect::<serde_json::Map<_, _>>().into();
+fn ray(arguments: &Manifest, hosts: Hosts, variables: Vec<(String, String)>) -> Values {
+    let environment: Value =
+        variables.into_iter().map(|(name, value)| (name, Value::from(value))).collect::<serde_json::Map<_, _>>().into();
     let resources = if arguments.topology.is_some() { json!({ "TPU": hosts.chips }) } else { json!({}) };
     vec![
         ("python_name", json!(arguments.name).to_string()),
         ("command", json!(arguments.command).to_string()),
-        ("environment", own.to_string()),
+        ("environment", environment.to_string()),
         ("programs", arguments.programs.to_string()),
         ("resources", resources.to_string()),
     ]
@@ -155,10 +155,10 @@ fn ray(arguments: &Manifest, hosts: Hosts, own: Vec<(String, String)>) -> Values
 impl Hosts {
     /// Up to eight chips of a generation with two axes share a host; otherwise four do.
     fn of(slice: &Slice) -> Hosts {
-        let (all, generation) = (slice.num_chips(), slice.generation());
-        let whole = if matches!(generation.name, "v5e" | "v6e") { 8 } else { 4 };
-        let chips = if all <= whole { all } else { 4 };
-        Hosts { count: all.div_ceil(chips), chips }
+        let (total, generation) = (slice.num_chips(), slice.generation());
+        let max_per_host = if matches!(generation.name, "v5e" | "v6e") { 8 } else { 4 };
+        let chips = if total <= max_per_host { total } else { 4 };
+        Hosts { count: total.div_ceil(chips), chips }
     }
 }
 
@@ -196,14 +196,14 @@ mod tests {
     use super::*;
 
     fn print(arguments: &[&str]) -> Result<String> {
-        let all = [&["manifest"], arguments, &["--", "./train", "fit", "it's $(HOME) {index}"]].concat();
+        let words = [&["manifest"], arguments, &["--", "./train", "fit", "it's $(HOME) {index}"]].concat();
         let mut out = vec![];
-        crate::run(crate::tests::hosts::parse(&all), &mut out, || Err(Error::new("no signals")))?;
+        crate::run(crate::tests::hosts::parse(&words), &mut out, || Err(Error::new("no signals")))?;
         Ok(String::from_utf8(out).unwrap())
     }
 
     #[test]
-    fn every_place_of_a_template_has_a_value() {
+    fn every_key_of_a_template_has_a_value() {
         let slice: Slice = "v5e:4x4".parse().unwrap();
         let keys = |template: &'static str| -> Vec<&str> {
             template.split("{{").skip(1).map(|part| part.split_once("}}").unwrap().0).collect()
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jobset_selects_the_slice_and_starts_again_after_75() {
+    fn a_jobset_selects_the_slice_and_restarts_after_75() {
         let text = print(&["--kind", "jobset", "--topology", "v5p-32", "--image", "a/b:1", "--env", "X=a: b"]).unwrap();
         for expected in [
             "gke-tpu-accelerator: tpu-v5p-slice\n",
@@ -229,12 +229,12 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected}:\n{text}");
         }
-        let one = print(&["--kind", "jobset", "--topology", "v6e:2x4", "--image", "a/b:1"]).unwrap();
-        assert!(one.contains("values: [75]\n") && one.contains("google.com/tpu: 8\n"), "{one}");
+        let single_host = print(&["--kind", "jobset", "--topology", "v6e:2x4", "--image", "a/b:1"]).unwrap();
+        assert!(single_host.contains("values: [75]\n") && single_host.contains("google.com/tpu: 8\n"), "{single_host}");
     }
 
     #[test]
-    fn skypilot_gets_the_everyday_name_and_a_shell_command() {
+    fn skypilot_gets_the_accelerator_type_and_a_shell_command() {
         let text = print(&["--kind", "skypilot", "--topology", "v5e:4x4", "--max-restarts", "5"]).unwrap();
         for expected in [
             "accelerators: tpu-v5litepod-16\n",
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_arguments_are_refused() {
         let check = |arguments: &[&str], expected: &str| {
             let error = print(arguments).unwrap_err();
             assert!(error.is_usage() && error.to_string().contains(expected), "{error}");

@@ -13,8 +13,8 @@ pub(crate) enum End {
     /// With an exit code.
     Exited {
         code: u8,
-        /// Whether it had been asked to end before.
-        asked: bool,
+        /// Whether it had been sent a signal to end.
+        signaled: bool,
     },
     /// It can no longer be heard from, and why.
     Lost(String),
@@ -30,63 +30,64 @@ pub(crate) struct Outcome {
     pub(crate) code: u8,
     pub(crate) text: String,
     /// Whether a restart makes sense.
-    pub(crate) again: bool,
+    pub(crate) restart: bool,
 }
 
 /// Combines the ends of workers, in the order in which they were observed. `name` gives the name of
 /// a worker.
 ///
 /// A lost or stuck worker makes the others fail, so it decides. Otherwise the first worker counts
-/// that failed without having been asked to end.
+/// that failed without a signal to end.
 pub(crate) fn outcome(ends: &[(usize, End)], signal: Option<Signal>, name: impl Fn(usize) -> String) -> Outcome {
     if let Some(signal) = signal {
-        let whole = ends.iter().all(|(_, end)| matches!(end, End::Exited { code: 0, .. }));
-        let code = if whole { 0 } else { signal.exit_code() };
-        return Outcome { code, text: format!("{signal}: all workers have ended"), again: false };
+        let succeeded = ends.iter().all(|(_, end)| matches!(end, End::Exited { code: 0, .. }));
+        let code = if succeeded { 0 } else { signal.exit_code() };
+        return Outcome { code, text: format!("{signal}: all workers have ended"), restart: false };
     }
     let lost = ends.iter().find(|(_, end)| matches!(end, End::Lost(_)));
     let stuck = || ends.iter().find(|(_, end)| matches!(end, End::Stuck(_)));
     let remains = || ends.iter().find(|(_, end)| *end == End::Remains);
-    let failed = |was_asked: bool| {
-        ends.iter().find(move |(_, end)| matches!(end, End::Exited { code: 1.., asked } if *asked == was_asked))
+    let failed = |was_signaled: bool| {
+        ends.iter()
+            .find(move |(_, end)| matches!(end, End::Exited { code: 1.., signaled } if *signaled == was_signaled))
     };
     let Some((worker, end)) = lost.or_else(stuck).or_else(|| failed(false)).or_else(|| failed(true)).or_else(remains)
     else {
-        return Outcome { code: 0, text: String::new(), again: false };
+        return Outcome { code: 0, text: String::new(), restart: false };
     };
-    let (code, what) = match end {
+    let (code, description) = match end {
         End::Exited { code, .. } if *code > 128 => {
             (*code, format!("was killed by signal {}, exit code {code}", code - 128))
         }
         End::Exited { code, .. } => (*code, format!("exited with code {code}")),
-        End::Lost(why) => (TEMPORARY, format!("is lost: {why}")),
-        End::Stuck(why) => (TEMPORARY, format!("is stuck: {why}")),
+        End::Lost(reason) => (TEMPORARY, format!("is lost: {reason}")),
+        End::Stuck(reason) => (TEMPORARY, format!("is stuck: {reason}")),
         End::Remains => (TEMPORARY, "still runs after it was killed".into()),
     };
-    Outcome { code, text: format!("{} {what}", name(*worker)), again: code == TEMPORARY }
+    Outcome { code, text: format!("{} {description}", name(*worker)), restart: code == TEMPORARY }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(ends: &[End], signal: Option<Signal>, code: u8, text: &str, again: bool) {
+    fn check(ends: &[End], signal: Option<Signal>, code: u8, text: &str, restart: bool) {
         let ends: Vec<(usize, End)> = ends.iter().cloned().enumerate().collect();
         let outcome = outcome(&ends, signal, |worker| format!("worker {worker}"));
-        assert_eq!(outcome, Outcome { code, text: text.into(), again });
+        assert_eq!(outcome, Outcome { code, text: text.into(), restart });
     }
 
     fn exited(code: u8) -> End {
-        End::Exited { code, asked: false }
+        End::Exited { code, signaled: false }
     }
 
     #[test]
-    fn the_worker_that_is_to_blame_is_named() {
-        let asked = |code| End::Exited { code, asked: true };
+    fn the_first_failed_worker_is_named() {
+        let signaled = |code| End::Exited { code, signaled: true };
         check(&[exited(0), exited(0)], None, 0, "", false);
         check(&[exited(0), exited(3), exited(1)], None, 3, "worker 1 exited with code 3", false);
-        check(&[asked(143), exited(75)], None, 75, "worker 1 exited with code 75", true);
-        check(&[asked(137), exited(137)], None, 137, "worker 1 was killed by signal 9, exit code 137", false);
+        check(&[signaled(143), exited(75)], None, 75, "worker 1 exited with code 75", true);
+        check(&[signaled(137), exited(137)], None, 137, "worker 1 was killed by signal 9, exit code 137", false);
         let (lost, stuck) = (End::Lost("no route".into()), End::Stuck("stopped".into()));
         check(&[exited(1), stuck.clone(), lost], None, 75, "worker 2 is lost: no route", true);
         check(&[exited(1), stuck], None, 75, "worker 1 is stuck: stopped", true);
@@ -94,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_the_user_ends_is_not_started_again() {
+    fn a_run_that_the_user_ends_is_not_restarted() {
         check(&[exited(75)], Some(Signal::Terminate), 75, "SIGTERM: all workers have ended", false);
         check(&[exited(1)], Some(Signal::Interrupt), 130, "Ctrl-C: all workers have ended", false);
         check(&[exited(0)], Some(Signal::Interrupt), 0, "Ctrl-C: all workers have ended", false);

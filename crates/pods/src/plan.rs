@@ -85,20 +85,20 @@ impl Plan {
     /// Why the host cannot run the program.
     pub(crate) fn prepare(&self, host: &str) -> Result<Host, String> {
         let patience = PATIENCE + if self.wait_for.is_empty() { Duration::ZERO } else { self.wait_timeout };
-        let said = self.ssh.ask(host, &self.check_command(), Input::Text(""), patience).result()?;
-        let found = Host::parse(&said);
-        if let Some(why) = self.program.refused_by(&found.machine, found.glibc) {
-            return Err(why);
+        let answer = self.ssh.ask(host, &self.check_command(), Input::Text(""), patience).result()?;
+        let state = Host::parse(&answer);
+        if let Some(reason) = self.program.refused_by(&state.machine, state.glibc) {
+            return Err(reason);
         }
-        if !found.present {
+        if !state.present {
             let path = self.program.path.display();
             let file = File::open(&self.program.path).map_err(|e| format!("{path}: {e}"))?;
             let copy = COPY.command(&[&self.program.hash]);
             // A slow connection is not a failure; ssh detects a dead one.
             let copied = self.ssh.ask(host, &copy, Input::File(file), Duration::from_secs(24 * 3600)).result();
-            copied.map_err(|why| format!("cannot copy {path}: {why}"))?;
+            copied.map_err(|reason| format!("cannot copy {path}: {reason}"))?;
         }
-        Ok(found)
+        Ok(state)
     }
 
     /// Starts a worker's program, and returns the offset in the log at which its output begins.
@@ -112,12 +112,12 @@ impl Plan {
             environment += "FULMEN_RESUME=auto\n";
         }
         environment += "\n";
-        let said = self.ssh.ask(&worker.host, &self.start_command(worker), Input::Text(&environment), PATIENCE);
+        let answer = self.ssh.ask(&worker.host, &self.start_command(worker), Input::Text(&environment), PATIENCE);
         let started =
-            said.err.lines().find_map(|line| crate::ssh::marked(line)?.strip_prefix("started ")?.parse().ok());
-        match (said.code, started) {
+            answer.err.lines().find_map(|line| crate::ssh::marked(line)?.strip_prefix("started ")?.parse().ok());
+        match (answer.code, started) {
             (Some(0), Some(offset)) => Ok(offset),
-            _ => Err(said.result().err().unwrap_or_else(|| "its answer cannot be parsed".into())),
+            _ => Err(answer.result().err().unwrap_or_else(|| "its answer cannot be parsed".into())),
         }
     }
 
@@ -149,14 +149,14 @@ impl Plan {
             None if first.address.contains(':') => format!("[{}]:{PORT}", first.address),
             None => format!("{}:{PORT}", first.address),
         };
-        let more = environment(&arguments.env)?;
+        let user_variables = environment(&arguments.env)?;
         let worker = |(index, host): (usize, &String)| {
-            let place = [
+            let variables = [
                 ("FULMEN_COORDINATOR", coordinator.clone()),
                 ("FULMEN_PROCESS_ID", index.to_string()),
                 ("FULMEN_NUM_PROCESSES", hosts.len().to_string()),
             ];
-            self.worker(index, host, &place, &more, arguments.command[1..].to_vec())
+            self.worker(index, host, &variables, &user_variables, arguments.command[1..].to_vec())
         };
         let workers: Vec<Worker> = hosts.iter().enumerate().map(worker).collect();
         self.with_secret(workers, true)
@@ -167,10 +167,10 @@ impl Plan {
     /// # Errors
     /// As [`together`](Plan::together); a host without chips.
     pub(crate) fn each_chip(&self, arguments: &RunOptions, hosts: &[(String, usize)]) -> Result<Vec<Worker>> {
-        let more = environment(&arguments.env)?;
+        let user_variables = environment(&arguments.env)?;
         let chips = hosts.iter().flat_map(|(host, chips)| (0..*chips).map(move |chip| (host, chip)));
         let worker = |(index, (host, chip)): (usize, (&String, usize))| {
-            let place = [
+            let variables = [
                 ("FULMEN_COORDINATOR", "127.0.0.1:0".to_owned()),
                 ("FULMEN_PROCESS_ID", "0".to_owned()),
                 ("FULMEN_NUM_PROCESSES", "1".to_owned()),
@@ -180,7 +180,7 @@ impl Plan {
                 ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1".to_owned()),
             ];
             let command = arguments.command[1..].iter().map(|word| word.replace("{index}", &index.to_string()));
-            self.worker(index, host, &place, &more, command.collect())
+            self.worker(index, host, &variables, &user_variables, command.collect())
         };
         let workers = chips.enumerate().map(worker).collect();
         self.with_secret(workers, false)
@@ -190,15 +190,15 @@ impl Plan {
         &self,
         index: usize,
         host: &str,
-        place: &[(&str, String)],
-        more: &[(String, String)],
+        variables: &[(&str, String)],
+        user_variables: &[(String, String)],
         arguments: Vec<String>,
     ) -> Worker {
         let mut environment: Vec<(String, String)> =
-            place.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            variables.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         environment.push(("FULMEN_RUN_ID".into(), self.run.clone()));
         // The user's variables come last and take precedence.
-        environment.extend_from_slice(more);
+        environment.extend_from_slice(user_variables);
         Worker { index, host: host.to_owned(), environment, arguments }
     }
 
@@ -215,12 +215,12 @@ impl Plan {
 
 impl Worker {
     /// A worker that was started before.
-    pub(crate) fn seen(index: usize, host: &str) -> Worker {
+    pub(crate) fn existing(index: usize, host: &str) -> Worker {
         Worker { index, host: host.to_owned(), environment: vec![], arguments: vec![] }
     }
 }
 
-/// As in messages.
+/// The name in messages.
 impl fmt::Display for Worker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "worker {} ({})", self.index, self.host)
@@ -238,8 +238,9 @@ impl Host {
         self.chips
     }
 
-    fn parse(said: &str) -> Host {
-        let value = |name: &str| said.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or("");
+    fn parse(answer: &str) -> Host {
+        let value =
+            |name: &str| answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or("");
         Host {
             machine: value("machine").into(),
             glibc: Glibc::parse(value("glibc")),
@@ -251,8 +252,8 @@ impl Host {
 }
 
 /// The variables of `--env`.
-pub(crate) fn environment(given: &[String]) -> Result<Vec<(String, String)>> {
-    let one = |text: &String| {
+pub(crate) fn environment(options: &[String]) -> Result<Vec<(String, String)>> {
+    let variable = |text: &String| {
         let (name, value) = match text.split_once('=') {
             Some((name, value)) => (name, value.to_owned()),
             None => match std::env::var(text) {
@@ -271,7 +272,7 @@ pub(crate) fn environment(given: &[String]) -> Result<Vec<(String, String)>> {
         }
         Ok((name.to_owned(), value))
     };
-    given.iter().map(one).collect()
+    options.iter().map(variable).collect()
 }
 
 /// Random bytes in hexadecimal.

@@ -63,24 +63,24 @@ pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: &Receiver<Signal>) ->
     let prepare = || {
         let name = |host: &String| {
             let index = hosts.iter().position(|other| other == host).unwrap_or_default();
-            Worker::seen(index, host).to_string()
+            Worker::existing(index, host).to_string()
         };
         on_each(&unique, name, |host| plan.prepare(host))
     };
-    let found = match interruptible(&plan.ssh, signals, prepare) {
-        Ok(found) => found?,
+    let states = match interruptible(&plan.ssh, signals, prepare) {
+        Ok(states) => states?,
         Err(signal) => return Ok(signal.exit_code()),
     };
     let workers = if arguments.each_chip {
-        let chips = |at: usize| arguments.chips.unwrap_or_else(|| found[at].chips());
+        let chips = |state: &Host| arguments.chips.unwrap_or_else(|| state.chips());
         let chips: Vec<(String, usize)> =
-            unique.iter().enumerate().map(|(at, host)| (host.clone(), chips(at))).collect();
+            unique.iter().zip(&states).map(|(host, state)| (host.clone(), chips(state))).collect();
         if let Some((host, _)) = chips.iter().find(|row| row.1 == 0) {
             return Err(Error::new(format!("{host} has no TPU chip: no /dev/accel0 or /dev/vfio/0; give --chips")));
         }
         plan.each_chip(arguments, &chips)?
     } else {
-        plan.together(arguments, &hosts, &found[0])?
+        plan.together(arguments, &hosts, &states[0])?
     };
     note(out, &format!("[pod] {}: {} workers on {}", plan.run, workers.len(), unique.join(", ")));
     if arguments.detach {
@@ -140,18 +140,18 @@ fn interruptible<T: Send>(
     signals: &Receiver<Signal>,
     work: impl FnOnce() -> T + Send,
 ) -> std::result::Result<T, Signal> {
-    let mut asked = None;
+    let mut received = None;
     thread::scope(|scope| {
         let work = scope.spawn(work);
         while !work.is_finished() {
             thread::sleep(Duration::from_millis(20));
             if let Ok(signal) = signals.try_recv() {
                 ssh.cancelled.store(true, Ordering::Relaxed);
-                asked.get_or_insert(signal);
+                received.get_or_insert(signal);
             }
         }
         let done = work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        asked.map_or(Ok(done), Err)
+        received.map_or(Ok(done), Err)
     })
 }
 
@@ -233,7 +233,8 @@ pub(crate) struct Watch<'a> {
     out: &'a mut dyn Write,
     events: Sender<Message>,
     received: Receiver<Message>,
-    asked: Option<Signal>,
+    /// The first signal of the user.
+    signal: Option<Signal>,
     ticked: Instant,
 }
 
@@ -248,7 +249,7 @@ impl<'a> Watch<'a> {
     ) -> Watch<'a> {
         let (events, received) = channel();
         let plan = plan.map(Arc::new);
-        Watch { ssh, run, limits, plan, max_restarts, out, events, received, asked: None, ticked: Instant::now() }
+        Watch { ssh, run, limits, plan, max_restarts, out, events, received, signal: None, ticked: Instant::now() }
     }
 
     /// Runs to the end and returns the exit code.
@@ -320,12 +321,12 @@ impl<'a> Watch<'a> {
 
     fn receive(&mut self, groups: &mut [Group], Message { worker, attempt, event }: Message) {
         let slots = groups.iter_mut().filter(|group| group.attempt == attempt && group.outcome.is_none());
-        let found = slots.into_iter().find_map(|group| {
-            let at = group.slots.iter().position(|slot| slot.worker.index == worker)?;
-            Some((group, at))
+        let target = slots.into_iter().find_map(|group| {
+            let index = group.slots.iter().position(|slot| slot.worker.index == worker)?;
+            Some((group, index))
         });
-        let Some((group, at)) = found else { return };
-        let (asked, slot) = (group.sent.is_some(), &mut group.slots[at]);
+        let Some((group, index)) = target else { return };
+        let (signaled, slot) = (group.sent.is_some(), &mut group.slots[index]);
         if slot.end.is_some() {
             return;
         }
@@ -353,40 +354,40 @@ impl<'a> Watch<'a> {
                 }
                 return;
             }
-            Event::Broken(why) => {
+            Event::Broken(reason) => {
                 slot.link = None;
                 slot.reopen = Some(now + PAUSE);
-                let text = format!("[pod] {}: the connection is lost: {why}; reconnecting", slot.worker);
+                let text = format!("[pod] {}: the connection is lost: {reason}; reconnecting", slot.worker);
                 return note(self.out, &text);
             }
             Event::Exited(code) => match slot.stuck.take() {
-                Some(why) => End::Stuck(why),
-                None => End::Exited { code, asked },
+                Some(reason) => End::Stuck(reason),
+                None => End::Exited { code, signaled },
             },
-            Event::Gone(why) => End::Lost(why),
+            Event::Gone(reason) => End::Lost(reason),
         };
-        group.end(at, end);
+        group.end(index, end);
     }
 
     /// Forwards a signal of the user to all workers.
     fn forward(&mut self, groups: &mut [Group], signal: Signal) {
-        let again = self.asked.is_some();
+        let repeated = self.signal.is_some();
         let (name, next) = match signal {
-            Signal::Interrupt if again => ("KILL", Some((Instant::now() + self.limits.lost, Escalation::GiveUp))),
+            Signal::Interrupt if repeated => ("KILL", Some((Instant::now() + self.limits.lost, Escalation::GiveUp))),
             // The user decides how long to wait.
             Signal::Interrupt => ("INT", None),
-            Signal::Terminate | Signal::HangUp if again => return,
+            Signal::Terminate | Signal::HangUp if repeated => return,
             Signal::Terminate | Signal::HangUp => {
                 ("TERM", Some((Instant::now() + self.limits.grace, Escalation::Send("KILL"))))
             }
         };
-        self.asked.get_or_insert(signal);
-        let what = match name {
+        self.signal.get_or_insert(signal);
+        let effect = match name {
             "KILL" => "killing all workers",
             "INT" => "all workers save and end; repeat the signal to kill them",
             _ => "all workers save and end",
         };
-        note(self.out, &format!("[pod] {signal}: {what}"));
+        note(self.out, &format!("[pod] {signal}: {effect}"));
         for group in groups.iter_mut().filter(|group| group.outcome.is_none()) {
             group.send(name);
             group.next = next;
@@ -397,8 +398,8 @@ impl<'a> Watch<'a> {
     /// escalate.
     fn watch(&mut self, group: &mut Group, tick: bool) {
         let now = Instant::now();
-        for at in 0..group.slots.len() {
-            let slot = &mut group.slots[at];
+        for index in 0..group.slots.len() {
+            let slot = &mut group.slots[index];
             if slot.end.is_some() {
                 continue;
             }
@@ -408,8 +409,8 @@ impl<'a> Watch<'a> {
             if let Some(silent) =
                 slot.heard.map(|heard| now.saturating_duration_since(heard)).filter(|s| *s > self.limits.lost)
             {
-                group.end(at, End::Lost(format!("no sign of life for {} s", silent.as_secs())));
-            } else if slot.reopen.is_some_and(|due| now >= due) {
+                group.end(index, End::Lost(format!("no sign of life for {} s", silent.as_secs())));
+            } else if slot.reopen.is_some_and(|time| now >= time) {
                 slot.reopen = None;
                 let owns = self.plan.is_some();
                 session(&self.ssh, &self.run, &slot.worker, group.attempt, owns, &self.events).open(slot.offset);
@@ -422,7 +423,7 @@ impl<'a> Watch<'a> {
             self.start_shutdown(group, now);
         }
         match group.next {
-            Some((due, next)) if now >= due => {
+            Some((time, next)) if now >= time => {
                 group.next = match next {
                     Escalation::Send("KILL") => Some((now + self.limits.lost, Escalation::GiveUp)),
                     Escalation::Send(_) => Some((now + self.limits.grace, Escalation::Send("KILL"))),
@@ -431,10 +432,11 @@ impl<'a> Watch<'a> {
                 match next {
                     Escalation::Send(name) => group.send(name),
                     Escalation::GiveUp => {
-                        for at in (0..group.slots.len()).filter(|at| group.slots[*at].end.is_none()).collect::<Vec<_>>()
-                        {
-                            note(self.out, &format!("[pod] {} still runs after it was killed", group.slots[at].worker));
-                            group.end(at, End::Remains);
+                        let running = |index: &usize| group.slots[*index].end.is_none();
+                        for index in (0..group.slots.len()).filter(running).collect::<Vec<_>>() {
+                            let worker = &group.slots[index].worker;
+                            note(self.out, &format!("[pod] {worker} still runs after it was killed"));
+                            group.end(index, End::Remains);
                         }
                     }
                 }
@@ -449,7 +451,7 @@ impl<'a> Watch<'a> {
             End::Exited { code: 0, .. } => None,
             End::Exited { code, .. } => Some((*code == TEMPORARY, format!("{} ended with code {code}", slot.worker))),
             End::Remains => Some((false, format!("{} still runs", slot.worker))),
-            End::Lost(why) | End::Stuck(why) => Some((false, format!("{} is lost: {why}", slot.worker))),
+            End::Lost(reason) | End::Stuck(reason) => Some((false, format!("{} is lost: {reason}", slot.worker))),
         });
         let stopped = |slot: &WorkerSlot| slot.end.is_none() && slot.state == 'T';
         let overdue = |slot: &WorkerSlot| {
@@ -463,8 +465,8 @@ impl<'a> Watch<'a> {
         let limit = self.limits.stuck.as_secs();
         if stuck && let Some(slot) = group.slots.iter_mut().filter(|slot| slot.end.is_none()).min_by_key(behind) {
             let step = if slot.step.is_empty() { String::new() } else { format!(", at step {}", slot.step) };
-            let what = if slot.state == 'T' { "its process is stopped (SIGSTOP)" } else { "it makes no progress" };
-            slot.stuck = Some(format!("{what} for {limit} s{step}"));
+            let problem = if slot.state == 'T' { "its process is stopped (SIGSTOP)" } else { "it makes no progress" };
+            slot.stuck = Some(format!("{problem} for {limit} s{step}"));
         }
         let Some((saves, text)) = failed.or_else(|| {
             let slot = group.slots.iter().find(|slot| slot.stuck.is_some())?;
@@ -492,18 +494,18 @@ impl<'a> Watch<'a> {
     /// All workers have ended: restarts the group or concludes it.
     fn conclude(&mut self, group: &mut Group) {
         let ends: Vec<(usize, End)> =
-            group.order.iter().filter_map(|at| Some((*at, group.slots[*at].end.clone()?))).collect();
-        let outcome = outcome(&ends, self.asked, |at| group.slots[at].worker.to_string());
-        let again = outcome.again && self.plan.is_some() && group.attempt < self.max_restarts;
+            group.order.iter().filter_map(|index| Some((*index, group.slots[*index].end.clone()?))).collect();
+        let outcome = outcome(&ends, self.signal, |index| group.slots[index].worker.to_string());
+        let restarts = outcome.restart && self.plan.is_some() && group.attempt < self.max_restarts;
         if !outcome.text.is_empty() {
-            let what = match (again, self.max_restarts) {
-                (true, all) => format!("; restart {} of {all}, from the last checkpoint", group.attempt + 1),
-                (false, 1..) if outcome.again => format!("; after {} restarts", group.attempt),
+            let consequence = match (restarts, self.max_restarts) {
+                (true, max) => format!("; restart {} of {max}, from the last checkpoint", group.attempt + 1),
+                (false, 1..) if outcome.restart => format!("; after {} restarts", group.attempt),
                 _ => String::new(),
             };
-            note(self.out, &format!("[pod] {}{what}", outcome.text));
+            note(self.out, &format!("[pod] {}{consequence}", outcome.text));
         }
-        if again {
+        if restarts {
             let workers = group.slots.drain(..).map(|slot| slot.worker).collect();
             *group = self.group(workers, group.attempt + 1);
         } else {
@@ -514,12 +516,12 @@ impl<'a> Watch<'a> {
 
 impl Group {
     /// Records the end of a worker, once.
-    fn end(&mut self, at: usize, end: End) {
-        let slot = &mut self.slots[at];
+    fn end(&mut self, index: usize, end: End) {
+        let slot = &mut self.slots[index];
         if slot.end.is_none() {
             (slot.end, slot.link, slot.reopen) = (Some(end), None, None);
             slot.cancelled.store(true, Ordering::Relaxed);
-            self.order.push(at);
+            self.order.push(index);
         }
     }
 

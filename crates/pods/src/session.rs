@@ -91,7 +91,7 @@ impl Session {
                 let ready = if resume { start.plan.prepare(&start.worker.host).map(drop) } else { Ok(()) };
                 match ready.and_then(|()| start.plan.start(&start.worker, resume)) {
                     Ok(offset) => return self.follow(offset),
-                    Err(why) if self.gives_up(start.resume) => return self.tell(Event::Gone(why)),
+                    Err(reason) if self.gives_up(start.resume) => return self.tell(Event::Gone(reason)),
                     Err(_) => thread::sleep(PAUSE),
                 }
             }
@@ -119,7 +119,7 @@ impl Session {
     }
 
     fn follow(&self, offset: u64) {
-        let failed = |why: std::io::Error| self.tell(Event::Gone(format!("the program ssh: {why}")));
+        let failed = |error: std::io::Error| self.tell(Event::Gone(format!("the program ssh: {error}")));
         // In its own process group, so that Ctrl-C in the terminal does not reach it.
         let mut child = match self.ssh.command(&self.host, &self.command(offset)).process_group(0).spawn() {
             Ok(child) => child,
@@ -130,8 +130,8 @@ impl Session {
         };
         let child = Arc::new(Mutex::new(child));
         self.tell(Event::Opened(Link { child: child.clone(), input }, offset));
-        let (mut end, mut said) = (None, String::new());
-        let rest = thread::scope(|scope| {
+        let (mut end, mut errors) = (None, String::new());
+        let partial_line = thread::scope(|scope| {
             let print = scope.spawn(|| self.print(BufReader::new(out)));
             for line in BufReader::new(err).split(b'\n').map_while(Result::ok) {
                 let line = String::from_utf8_lossy(&line).into_owned();
@@ -145,18 +145,18 @@ impl Session {
                         end = Some(code.parse().map_or_else(|_| killed(), Event::Exited));
                     }
                     ["error", ..] => end = Some(Event::Gone(explain(None, &line))),
-                    _ => said.push_str(&(line + "\n")),
+                    _ => errors.push_str(&(line + "\n")),
                 }
             }
             print.join().unwrap_or_default()
         });
         // A line cut off by a lost connection is read again in full.
-        if end.is_some() && !rest.is_empty() {
-            self.printed(&rest);
+        if end.is_some() && !partial_line.is_empty() {
+            self.printed(&partial_line);
         }
         let status = child.lock().unwrap_or_else(PoisonError::into_inner).wait();
         let code = status.ok().and_then(|status| status.code());
-        self.tell(end.unwrap_or_else(|| Event::Broken(explain(code, &said))));
+        self.tell(end.unwrap_or_else(|| Event::Broken(explain(code, &errors))));
     }
 
     /// Reports all complete lines, and returns the rest.

@@ -169,13 +169,13 @@ mod tests {
     fn a_users_options_come_before_the_defaults() {
         let ssh = Ssh { options: vec!["-oConnectTimeout=3".into()], ..Ssh::default() };
         let words = ssh.arguments("host-a", "ls");
-        let place = |word: &str| words.iter().position(|w| w == word).unwrap();
-        assert!(place("-oConnectTimeout=3") < place("-oConnectTimeout=10"), "{words:?}");
+        let position = |word: &str| words.iter().position(|w| w == word).unwrap();
+        assert!(position("-oConnectTimeout=3") < position("-oConnectTimeout=10"), "{words:?}");
         assert_eq!(words[words.len() - 3..], ["--", "host-a", "ls"]);
     }
 
     #[test]
-    fn a_failure_is_told_in_a_line_with_what_to_do() {
+    fn a_failure_is_one_line_with_advice() {
         let text = explain(Some(1), "fulmen-pod: error /ready does not exist after 3 s\n");
         assert_eq!(text, "/ready does not exist after 3 s");
         assert_eq!(explain(Some(3), " \n"), "exit code 3");

@@ -23,9 +23,12 @@ impl Targets {
                 let key = std::env::home_dir().map(|home| home.join(GCLOUD_KEY)).filter(|key| key.exists());
                 options.extend(key.map(|key| format!("-oIdentityFile={}", key.display())));
                 let hosts = fulmen_gcloud::hosts(name, self.zone.as_deref(), self.project.as_deref());
-                hosts.map_err(|error| match error.is_usage() {
-                    true => Error::usage(error.to_string()),
-                    false => Error::new(format!("{error}; or give --hosts")),
+                hosts.map_err(|error| {
+                    if error.is_usage() {
+                        Error::usage(error.to_string())
+                    } else {
+                        Error::new(format!("{error}; or give --hosts"))
+                    }
                 })?
             }
         };

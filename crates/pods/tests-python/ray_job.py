@@ -1,7 +1,7 @@
-"""Five folds of the digits on a Ray cluster of three nodes, one of which is killed. Arguments: the programs `fulmen` and
-`mnist`.
+"""Trains five folds of the digits on a Ray cluster of three nodes, and kills one node. Arguments: the programs `fulmen`
+and `mnist`.
 
-The cluster is Ray's own for tests: each node has a raylet, workers and an object store of its own, on loopback.
+The cluster is Ray's test cluster: each node has its own raylet, workers and object store, on loopback.
 """
 
 import csv
@@ -17,32 +17,32 @@ from ray.cluster_utils import Cluster
 
 FOLDS, EPOCHS = 5, 3
 PATIENCE = 600
-# Ray gives its workers the priority of background work.
+# By default, Ray gives its workers a low priority.
 os.environ["RAY_worker_niceness"] = "0"
 fulmen, mnist = (Path(argument).resolve() for argument in sys.argv[1:])
 
 
 def programs():
-    """The folds that are running: the process, and the raylet that it belongs to."""
+    """Yields the process id, the raylet's process id and the fold of each running program."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes().decode().split("\0")
             variables = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
-        except OSError:  # it has just ended
+        except OSError:  # the process has ended
             continue
         if words[0] == str(mnist) and str(root) in " ".join(words):
             raylet = next((v.split("=")[1] for v in variables if v.startswith("RAY_RAYLET_PID=")), None)
             yield int(entry.name), int(raylet), words[words.index("--fold") + 1]
 
 
-def until(what, found):
+def until(event, check):
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        if (value := found()) is not None:
+        if (value := check()) is not None:
             return value
-        assert driver.poll() is None or what == "the last process to end", f"the job has ended before {what}"
+        assert driver.poll() is None or event == "the last process to end", f"the job has ended before {event}"
         time.sleep(0.2)
-    raise TimeoutError(what)
+    raise TimeoutError(event)
 
 
 def rows(fold, version):
@@ -68,8 +68,8 @@ try:
     raylet = victim.all_processes["raylet"][0].process.pid
 
     def saved():
-        mine = [fold for _, parent, fold in programs() if parent == raylet]
-        return next((fold for fold in mine if (root / f"fold-{fold}/version_0/checkpoints/last").exists()), None)
+        folds = [fold for _, parent, fold in programs() if parent == raylet]
+        return next((fold for fold in folds if (root / f"fold-{fold}/version_0/checkpoints/last").exists()), None)
 
     fold = until("a fold on the victim has a checkpoint", saved)
     cluster.remove_node(victim, allow_graceful=False)
@@ -84,8 +84,8 @@ try:
         assert int(last["epoch"]) == EPOCHS - 1 and float(last["val_acc"]) > 0.9, (other, last)
         print(f"fold {other}: validation accuracy {float(last['val_acc']):.4f}")
     first = int(rows(fold, 1)[0]["epoch"])
-    assert first > 0, "the lost fold began again"
-    print(f"fold {fold} was lost and went on with epoch {first}")
+    assert first > 0, "the lost fold started from the beginning"
+    print(f"fold {fold} was lost and resumed with epoch {first}")
     until("the last process to end", lambda: None if list(programs()) else True)
 finally:
     if driver and driver.poll() is None:

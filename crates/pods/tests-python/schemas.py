@@ -1,6 +1,6 @@
-"""Whether JobSet, Kubernetes and SkyPilot accept what `fulmen pod manifest` prints. Argument: the program `fulmen`.
+"""Checks the output of `fulmen pod manifest` against JobSet, Kubernetes and SkyPilot. Argument: the program `fulmen`.
 
-JobSet's schema is that of the package kubeflow-trainer-api, whose models are made of JobSet's own types.
+JobSet's schema is from the package kubeflow-trainer-api, whose models are generated from JobSet's own types.
 """
 
 import subprocess
@@ -21,11 +21,11 @@ def manifest(*arguments):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def without_nothing(value):
-    """A model lists what was not given as None."""
+def without_none(value):
+    """Removes None, the value of fields that were not set."""
     if isinstance(value, dict):
-        return {key: without_nothing(item) for key, item in value.items() if item is not None}
-    return [without_nothing(item) for item in value] if isinstance(value, list) else value
+        return {key: without_none(item) for key, item in value.items() if item is not None}
+    return [without_none(item) for item in value] if isinstance(value, list) else value
 
 
 def jobset(topology):
@@ -33,9 +33,9 @@ def jobset(topology):
     value = yaml.safe_load(text)
     assert (value.pop("apiVersion"), value.pop("kind")) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     assert set(value) == {"metadata", "spec"}, set(value)
-    # A field that JobSet does not have would be lost on the way.
+    # The model drops fields that JobSet does not have.
     model = models.JobsetV1alpha2JobSetSpec.from_dict(value["spec"])
-    assert without_nothing(model.to_dict()) == value["spec"], model.to_dict()
+    assert without_none(model.to_dict()) == value["spec"], model.to_dict()
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": value["metadata"], **value["spec"]["replicatedJobs"][0]["template"]}
     kubernetes_validate.validate(job, "1.31", strict=True)
     container = job["spec"]["template"]["spec"]["containers"][0]

@@ -46,13 +46,13 @@ impl fmt::Display for Report {
 impl fmt::Display for Feasibility {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (slice, chips, devices) = (&self.slice, self.slice.num_chips(), self.slice.num_devices());
-        let asked = if slice.requested_name() == slice.name() {
+        let requested = if slice.requested_name() == slice.name() {
             String::new()
         } else {
             format!(" ({})", slice.requested_name())
         };
-        let plural = |n: usize, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
-        writeln!(f, "{slice}{asked}: {}, {}", plural(chips, "chip"), plural(devices, "device"))?;
+        let plural = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
+        writeln!(f, "{slice}{requested}: {}, {}", plural(chips, "chip"), plural(devices, "device"))?;
         if let Some(setting) = &self.setting {
             writeln!(f, "  step        {setting}")?;
         }
@@ -66,14 +66,15 @@ impl fmt::Display for Feasibility {
             write_step(f, step, devices)?;
         }
         if let (true, Some(bytes), Some(fits)) = (self.fits(), self.copied_bytes, self.copy_fits()) {
-            let then = match fits {
-                true => "fits next to the step: training continues while it is written".to_owned(),
-                false => format!(
+            let effect = if fits {
+                "fits next to the step: training continues while it is written".to_owned()
+            } else {
+                format!(
                     "does not fit next to the step, where {} are free: training waits while the rest is copied to the host",
                     memory(self.hbm_available_bytes.saturating_sub(self.hbm_needed_bytes.unwrap_or_default()))
-                ),
+                )
             };
-            writeln!(f, "  checkpoint  a copy of {} {then}", memory(bytes))?;
+            writeln!(f, "  checkpoint  a copy of {} {effect}", memory(bytes))?;
         }
         if let (Some(steps), Some(hours)) = (self.steps_per_epoch, self.epoch_hours()) {
             writeln!(f, "  epoch       {steps} steps, at least {}", duration(hours * 3600.0))?;
@@ -97,10 +98,10 @@ impl fmt::Display for Feasibility {
 }
 
 fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, devices: usize) -> fmt::Result {
-    let (arguments, rest) = (memory(step.argument_bytes), memory(step.temp_bytes));
-    writeln!(f, "  memory      {arguments} for state and batch, {rest} for the step")?;
-    let all = amount(step.flops * devices as f64, "FLOP");
-    writeln!(f, "  arithmetic  {} a device, {all} in all", amount(step.flops, "FLOP"))?;
+    let (arguments, temporaries) = (memory(step.argument_bytes), memory(step.temp_bytes));
+    writeln!(f, "  memory      {arguments} for state and batch, {temporaries} for the step")?;
+    let total = amount(step.flops * devices as f64, "FLOP");
+    writeln!(f, "  arithmetic  {} a device, {total} in all", amount(step.flops, "FLOP"))?;
     let hbm = amount(step.hbm_traffic, "B");
     writeln!(f, "  moved       {} a device, {hbm} of it to or from HBM", amount(step.bytes_accessed, "B"))?;
     let (loops, unknown) = step.loops;

@@ -148,12 +148,12 @@ fn cost(feasibility: &mut Feasibility, program: &Executable, step: &Step) -> ful
     let counted_once = (analysis.flops().unwrap_or(0.0), analysis.bytes_accessed().unwrap_or(0.0));
     let (flops, bytes_accessed) = (counted_once.0 + further.flops, counted_once.1 + further.bytes);
     let (products, collectives, loops) = (module.products(), module.collectives(), module.loops());
-    let again = |p: &fulmen_pjrt::hlo::PlacedProduct| {
+    let further_passes = |p: &fulmen_pjrt::hlo::PlacedProduct| {
         p.product.flops * p.times as f64 * f64::from(p.product.passes().saturating_sub(1))
     };
     let work = roofline::StepWork {
         flops,
-        further_passes: products.iter().fold(0.0, |n, p| n + again(p)),
+        further_passes: products.iter().fold(0.0, |n, p| n + further_passes(p)),
         bytes: module.main_memory_traffic(),
         sent_bytes: collectives.iter().fold(0.0, |n, c| n + c.sent_bytes()),
     };

@@ -186,8 +186,8 @@ pub static GENERATIONS: &[Generation] = &[
 impl Generation {
     /// The generation with this name or alias, ignoring case.
     pub fn find(name: &str) -> Option<&'static Generation> {
-        let is = |known: &str| known.eq_ignore_ascii_case(name);
-        GENERATIONS.iter().find(|g| is(g.name) || g.aliases.iter().any(|alias| is(alias)))
+        let matches = |candidate: &str| candidate.eq_ignore_ascii_case(name);
+        GENERATIONS.iter().find(|g| matches(g.name) || g.aliases.iter().any(|alias| matches(alias)))
     }
 
     /// The generation of a device by the kind that a plugin reports, such as `TPU v5 lite`.

@@ -168,10 +168,10 @@ fn roofline(feasibility: &Feasibility) -> Html {
 fn memory_of(feasibility: &Feasibility) -> Html {
     let limit = feasibility.hbm_available_bytes;
     let bar = |parts: &[(usize, &str, u64)]| {
-        let whole = parts.iter().map(|part| part.2).sum::<u64>().max(limit).max(1) as f64;
+        let total = parts.iter().map(|part| part.2).sum::<u64>().max(limit).max(1) as f64;
         bar(parts
             .iter()
-            .map(|&(colour, name, bytes)| (colour, format!("{name}: {}", memory(bytes)), bytes as f64 / whole)))
+            .map(|&(colour, name, bytes)| (colour, format!("{name}: {}", memory(bytes)), bytes as f64 / total)))
     };
     let needed = feasibility.hbm_needed_bytes;
     let content: Html = match (&feasibility.step, needed) {
@@ -199,9 +199,9 @@ fn memory_of(feasibility: &Feasibility) -> Html {
                 None => format!("does not fit into {}", memory(limit)),
             };
             let rows = feasibility.largest.iter().map(|tensor| {
-                let what = format!("{} × {} {}", tensor.count, tensor.ty, tensor.what);
+                let description = format!("{} × {} {}", tensor.count, tensor.ty, tensor.what);
                 let share = format!("{:.1} %", 100.0 * tensor.total_bytes() as f64 / limit.max(1) as f64);
-                [tensor.source.clone(), memory(tensor.total_bytes()), share, what].map(Html::from).into()
+                [tensor.source.clone(), memory(tensor.total_bytes()), share, description].map(Html::from).into()
             });
             let list = table(&["line", "memory", "of the limit", "what"], rows);
             [paragraph(text), bar(&[(1, "the step", needed.unwrap_or(limit))]), list].into()
@@ -211,13 +211,14 @@ fn memory_of(feasibility: &Feasibility) -> Html {
 }
 
 fn warnings(feasibility: &Feasibility) -> Html {
-    let one = |warning: &crate::Warning| {
-        let at = warning.source.as_ref().map(|source| format!(", at {source}")).unwrap_or_default();
-        element("li", &[], format!("{}{at}", warning.message))
+    let item = |warning: &crate::Warning| {
+        let location = warning.source.as_ref().map(|source| format!(", at {source}")).unwrap_or_default();
+        element("li", &[], format!("{}{location}", warning.message))
     };
-    let content = match feasibility.warnings.is_empty() {
-        true => paragraph("None."),
-        false => element("ul", &[], feasibility.warnings.iter().map(one).collect::<Html>()),
+    let content = if feasibility.warnings.is_empty() {
+        paragraph("None.")
+    } else {
+        element("ul", &[], feasibility.warnings.iter().map(item).collect::<Html>())
     };
     with_name(feasibility, content)
 }

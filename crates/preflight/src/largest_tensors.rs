@@ -30,32 +30,32 @@ impl LargeTensor {
     }
 }
 
-/// The `most` largest groups of tensors. A value is assumed to be split like its operands if its
+/// The `limit` largest groups of tensors. A value is assumed to be split like its operands if its
 /// first axis has the same length, as a batch's does. Operations recorded in internal files are the
 /// optimizer's arithmetic, which needs no memory of its own.
-pub(crate) fn largest(step: &Step, most: usize) -> Vec<LargeTensor> {
+pub(crate) fn largest(step: &Step, limit: usize) -> Vec<LargeTensor> {
     let (recorded, parts) = (&step.recorded, &step.parts);
     let mut split: Vec<usize> = Vec::with_capacity(recorded.len());
     for value in recorded {
         let first_axis = |i: usize| recorded.get(i)?.types.first()?.shape.first().copied();
-        let own = value.types.first().and_then(|ty| ty.shape.first().copied());
-        let inherited = value.operands.iter().filter(|&&i| own.is_some() && first_axis(i) == own);
+        let length = value.types.first().and_then(|ty| ty.shape.first().copied());
+        let inherited = value.operands.iter().filter(|&&i| length.is_some() && first_axis(i) == length);
         let inherited = inherited.filter_map(|&i| split.get(i).copied()).max();
         split.push(match value.parameter {
             Some(number) => parts.get(number).copied().unwrap_or(1),
             None => inherited.unwrap_or(1),
         });
     }
-    let mut found: BTreeMap<(String, String, u64), (TensorType, u64)> = BTreeMap::new();
+    let mut groups: BTreeMap<(String, String, u64), (TensorType, u64)> = BTreeMap::new();
     let uses: BTreeMap<&str, String> = (recorded.iter().enumerate())
         .filter_map(|(i, value)| Some((value.name.as_deref()?, first_use(step, i)?)))
         .collect();
     for (value, parts) in recorded.iter().zip(&split) {
-        let (what, source) = match (&value.name, value.operation) {
+        let (name, source) = match (&value.name, value.operation) {
             (Some(name), _) => {
                 // Optimizer state is named after its parameter.
-                let of = (step.parameter_of)(name);
-                let line = uses.get(name.as_str()).or_else(|| uses.get(of?));
+                let parameter = (step.parameter_of)(name);
+                let line = uses.get(name.as_str()).or_else(|| uses.get(parameter?));
                 (name.clone(), line.cloned().unwrap_or_else(|| value.location.to_string()))
             }
             (None, _) if (step.is_internal)(value.location.file()) => continue,
@@ -67,19 +67,19 @@ pub(crate) fn largest(step: &Step, most: usize) -> Vec<LargeTensor> {
         };
         for ty in &value.types {
             let bytes = (ty.size_in_bytes() as u64).div_ceil(*parts as u64);
-            let kind = found.entry((what.clone(), source.clone(), bytes)).or_insert((ty.clone(), 0));
-            kind.1 += 1;
+            let group = groups.entry((name.clone(), source.clone(), bytes)).or_insert((ty.clone(), 0));
+            group.1 += 1;
         }
     }
-    let mut tensors: Vec<LargeTensor> = found
+    let mut tensors: Vec<LargeTensor> = groups
         .into_iter()
         .map(|((what, source, device_bytes), (ty, count))| LargeTensor { what, ty, count, device_bytes, source })
         .collect();
     tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.total_bytes()));
-    tensors.truncate(most);
+    tensors.truncate(limit);
     // Tensors a thousand times smaller than the largest are not why the step does not fit.
-    let least = tensors.first().map_or(0, |tensor| tensor.total_bytes() / 1000);
-    tensors.retain(|tensor| tensor.total_bytes() > least);
+    let threshold = tensors.first().map_or(0, |tensor| tensor.total_bytes() / 1000);
+    tensors.retain(|tensor| tensor.total_bytes() > threshold);
     tensors
 }
 
@@ -103,14 +103,15 @@ fn is_rematerialized(operation: &str) -> bool {
 
 /// The user's line that first computes with a value, after operations that only pass it on.
 fn first_use(step: &Step, value: usize) -> Option<String> {
-    let users =
-        |of: usize| step.recorded.iter().enumerate().skip(of + 1).filter(move |(_, user)| user.operands.contains(&of));
-    let mut at = value;
+    let users = |value: usize| {
+        step.recorded.iter().enumerate().skip(value + 1).filter(move |(_, user)| user.operands.contains(&value))
+    };
+    let mut value = value;
     loop {
-        if let Some((_, user)) = users(at).find(|(_, user)| !(step.is_internal)(user.location.file())) {
+        if let Some((_, user)) = users(value).find(|(_, user)| !(step.is_internal)(user.location.file())) {
             return Some(user.location.to_string());
         }
-        at = users(at)
+        value = users(value)
             .find(|(_, user)| {
                 matches!(user.operation, Some("with_sharding" | "all_gather" | "to_dtype" | "transpose"))
             })?
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_come_first_with_what_one_device_has_of_them() {
+    fn the_largest_come_first_with_their_size_on_one_device() {
         let types = [TensorType::new(DType::F32, [64, 100]), TensorType::new(DType::F32, [100, 1000])];
         let line = line!() + 2;
         let function = Function::trace("f", &types, |x| {
@@ -134,10 +135,10 @@ mod tests {
         });
         let step = Step { parts: vec![8, 1], ..Step::new(&function, &Mesh::new([("data", 1)]).unwrap()).unwrap() };
         let large = largest(&step, 3);
-        let of: Vec<_> = large.iter().map(|t| (t.what.as_str(), t.device_bytes, t.count)).collect();
-        assert_eq!(of[0], ("input 1", 400_000, 1), "{large:?}");
+        let groups: Vec<_> = large.iter().map(|t| (t.what.as_str(), t.device_bytes, t.count)).collect();
+        assert_eq!(groups[0], ("input 1", 400_000, 1), "{large:?}");
         // Each device has an eighth of the rows of the results.
-        assert_eq!((of[1].1, of[2].1), (8 * 1000 * 4, 8 * 1000 * 4), "{large:?}");
+        assert_eq!((groups[1].1, groups[2].1), (8 * 1000 * 4, 8 * 1000 * 4), "{large:?}");
         assert!(large.iter().all(|t| t.source.contains(&format!("largest_tensors.rs:{line}:"))), "{large:?}");
     }
 }

@@ -49,11 +49,11 @@ impl Prices {
         Prices::parse(&text, &format!("the price table {}", path.display()))
     }
 
-    fn parse(text: &str, whose: &str) -> Result<Prices> {
-        let wrong = |what: String| {
-            let form = "[[price]] tables with generation = \"v5e\", region = \"us-central1\" and usd_per_chip_hour = 1.20, \
+    fn parse(text: &str, origin: &str) -> Result<Prices> {
+        let wrong = |reason: String| {
+            let format = "[[price]] tables with generation = \"v5e\", region = \"us-central1\" and usd_per_chip_hour = 1.20, \
                         and before them date and source";
-            Error::usage(format!("{whose}: {what}. It must be TOML: {form}"))
+            Error::usage(format!("{origin}: {reason}. It must be TOML: {format}"))
         };
         let document: DocumentMut = text.parse().map_err(|e| wrong(format!("{e}").trim_end().to_owned()))?;
         let text_of = |table: &dyn TableLike, key: &str| table.get(key).and_then(|v| v.as_str()).map(str::to_owned);
@@ -62,8 +62,8 @@ impl Prices {
         for table in tables.ok_or_else(|| wrong("there is no [[price]]".into()))? {
             let name = text_of(table, "generation").ok_or_else(|| wrong("a price has no generation".into()))?;
             let generation = Generation::find(&name).ok_or_else(|| {
-                let known: Vec<_> = GENERATIONS.iter().map(|g| g.name).collect();
-                wrong(format!("there is no generation `{name}`; there are {}", known.join(", ")))
+                let names: Vec<_> = GENERATIONS.iter().map(|g| g.name).collect();
+                wrong(format!("there is no generation `{name}`; there are {}", names.join(", ")))
             })?;
             let number = table.get("usd_per_chip_hour");
             let price = number.and_then(|v| v.as_float().or_else(|| v.as_integer().map(|n| n as f64)));
@@ -94,23 +94,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_table_can_be_read() {
+    fn the_built_in_table_can_be_read() {
         let prices = Prices::built_in().unwrap();
         assert!(prices.date.starts_with("20") && prices.source.contains("pricing"));
-        let of = |slice: &str| prices.for_slice(&slice.parse().unwrap()).map(|price| price.usd_per_chip_hour);
-        assert_eq!((of("v5e:2x4"), of("v3-8"), of("tpu7x:2x2x1")), (Some(1.20), Some(2.00), None));
+        let price = |slice: &str| prices.for_slice(&slice.parse().unwrap()).map(|price| price.usd_per_chip_hour);
+        assert_eq!((price("v5e:2x4"), price("v3-8"), price("tpu7x:2x2x1")), (Some(1.20), Some(2.00), None));
     }
 
     #[test]
-    fn a_users_table_is_read_and_a_wrong_one_explained() {
+    fn a_users_table_is_read_and_an_invalid_one_is_explained() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let read = |text: &str| {
             std::fs::write(file.path(), text).unwrap();
             Prices::read(file.path())
         };
-        let two = "[[price]]\ngeneration = \"ironwood\"\nusd_per_chip_hour = 9\n\
+        let table = "[[price]]\ngeneration = \"ironwood\"\nusd_per_chip_hour = 9\n\
                    [[price]]\ngeneration = \"tpu7x\"\nregion = \"x\"\nusd_per_chip_hour = 8.5";
-        let prices = read(two).unwrap();
+        let prices = read(table).unwrap();
         let price = prices.for_slice(&"tpu7x-8".parse().unwrap()).unwrap();
         assert_eq!((price.region.as_str(), price.usd_per_chip_hour), ("x", 8.5));
         assert_eq!(prices.date, "unknown");

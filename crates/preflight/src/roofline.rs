@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn no_work_takes_no_time() {
-        let none = roofline(StepWork::default(), "v5e:1x1");
-        assert_eq!((none.step_s, none.peak_share, none.bound_by), (0.0, 0.0, Bound::MatrixUnit));
+        let empty = roofline(StepWork::default(), "v5e:1x1");
+        assert_eq!((empty.step_s, empty.peak_share, empty.bound_by), (0.0, 0.0, Bound::MatrixUnit));
     }
 }

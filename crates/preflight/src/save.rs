@@ -16,11 +16,11 @@ pub fn topology(plugin: &Plugin, slice: &Slice) -> Result<Topology> {
     let topology = plugin
         .topology_with(slice.name(), &slice.generation().topology_options())
         .map_err(|e| Error::compiler(format!("describing {slice}"), e))?;
-    let (devices, there) = (slice.num_devices(), topology.devices().len());
-    match devices == there {
-        true => Ok(topology),
-        false => Err(Error::usage(format!("libtpu says that {slice} has {there} devices, and not {devices}"))),
+    let (expected, actual) = (slice.num_devices(), topology.devices().len());
+    if actual != expected {
+        return Err(Error::usage(format!("libtpu says that {slice} has {actual} devices instead of {expected}")));
     }
+    Ok(topology)
 }
 
 /// Compiles functions over a mesh as a process on those devices would, and writes them to a file

@@ -20,14 +20,14 @@ use crate::{Error, GENERATIONS, Generation, Result, Ring};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Slice {
-    asked: String,
+    requested_name: String,
     name: String,
     generation: &'static Generation,
     axes: Vec<usize>,
 }
 
 /// More chips than any slice has.
-const MOST_CHIPS: usize = 9216;
+const MAX_CHIPS: usize = 9216;
 
 /// The shapes of slices by number of chips, for generations with two and three axes.
 const FLAT: &[&[usize]] =
@@ -50,7 +50,7 @@ const DEEP: &[&[usize]] = &[
 impl Slice {
     /// The name as the user wrote it.
     pub fn requested_name(&self) -> &str {
-        &self.asked
+        &self.requested_name
     }
 
     /// libtpu's name.
@@ -107,12 +107,12 @@ fn named(generation: &Generation, axes: &[usize]) -> String {
 }
 
 fn shapes(generation: &Generation) -> impl Iterator<Item = &'static [usize]> {
-    let most = match generation.ring {
+    let longest = match generation.ring {
         Ring::Length(ring) => ring,
         Ring::MultipleOfFour => 16,
     };
-    let all = if generation.axes == 2 { FLAT } else { DEEP };
-    all.iter().copied().filter(move |axes| axes.iter().all(|&length| length <= most))
+    let shapes = if generation.axes == 2 { FLAT } else { DEEP };
+    shapes.iter().copied().filter(move |axes| axes.iter().all(|&length| length <= longest))
 }
 
 /// What the number in an accelerator type counts.
@@ -123,22 +123,22 @@ fn counted(generation: &Generation, chips: usize) -> usize {
 impl FromStr for Slice {
     type Err = Error;
 
-    fn from_str(asked: &str) -> Result<Slice> {
-        let wrong = |why: String| {
-            let known: Vec<_> = GENERATIONS.iter().map(|g| g.name).collect();
+    fn from_str(requested_name: &str) -> Result<Slice> {
+        let wrong = |reason: String| {
+            let names: Vec<_> = GENERATIONS.iter().map(|g| g.name).collect();
             Err(Error::usage(format!(
-                "`{asked}` is not a TPU slice: {why}. A slice is named like v5e:2x4 (the chips along each axis) or like v3-8; \
-                 there are {}",
-                known.join(", ")
+                "`{requested_name}` is not a TPU slice: {reason}. A slice is named like v5e:2x4 (the chips along each axis) or like \
+                 v3-8; there are {}",
+                names.join(", ")
             )))
         };
-        let Some((name, size)) = asked.split_once([':', '-']) else {
+        let Some((name, size)) = requested_name.split_once([':', '-']) else {
             return wrong("it has no size".into());
         };
         let Some(generation) = Generation::find(name) else {
             return wrong(format!("there is no generation `{name}`"));
         };
-        let by_axes = asked.contains(':');
+        let by_axes = requested_name.contains(':');
         let axes: Vec<usize> = if by_axes {
             let Ok(axes) = size.split('x').map(str::parse).collect::<Result<Vec<usize>, _>>() else {
                 return wrong(format!("`{size}` is not a size"));
@@ -146,16 +146,16 @@ impl FromStr for Slice {
             axes
         } else {
             let Ok(number) = size.parse::<usize>() else { return wrong(format!("`{size}` is not a number")) };
-            let what = if generation.named_by_cores { "TensorCores" } else { "chips" };
+            let unit = if generation.named_by_cores { "TensorCores" } else { "chips" };
             match shapes(generation).find(|axes| counted(generation, axes.iter().product()) == number) {
                 Some(axes) => axes.to_vec(),
                 None => {
-                    let there: Vec<_> = shapes(generation)
+                    let names: Vec<_> = shapes(generation)
                         .map(|axes| format!("{}-{}", generation.name, counted(generation, axes.iter().product())))
                         .collect();
                     return wrong(format!(
-                        "the number counts {what}, and the slices with a name of this kind are {}",
-                        there.join(", ")
+                        "the number counts {unit}, and the slices with a name of this kind are {}",
+                        names.join(", ")
                     ));
                 }
             }
@@ -166,10 +166,10 @@ impl FromStr for Slice {
             }));
         }
         let chips = axes.iter().try_fold(1_usize, |n, &length| n.checked_mul(length));
-        if !chips.is_some_and(|chips| (1..=MOST_CHIPS).contains(&chips)) {
-            return wrong(format!("a slice has from 1 to {MOST_CHIPS} chips"));
+        if !chips.is_some_and(|chips| (1..=MAX_CHIPS).contains(&chips)) {
+            return wrong(format!("a slice has from 1 to {MAX_CHIPS} chips"));
         }
-        Ok(Slice { asked: asked.to_owned(), name: named(generation, &axes), generation, axes })
+        Ok(Slice { requested_name: requested_name.to_owned(), name: named(generation, &axes), generation, axes })
     }
 }
 
@@ -184,13 +184,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everyday_names_count_cores_or_chips() {
-        let check = |asked: &str, name: &str, chips: usize, devices: usize| {
-            let slice: Slice = asked.parse().unwrap();
-            assert_eq!((slice.name(), slice.num_chips(), slice.num_devices()), (name, chips, devices), "{asked}");
-            assert_eq!(slice.requested_name(), asked);
-            let everyday: Option<Slice> = slice.accelerator_type().map(|name| name.parse().unwrap());
-            assert!(everyday.is_none_or(|everyday| everyday.name() == name), "{asked}");
+    fn accelerator_types_count_cores_or_chips() {
+        let check = |requested_name: &str, name: &str, chips: usize, devices: usize| {
+            let slice: Slice = requested_name.parse().unwrap();
+            assert_eq!(
+                (slice.name(), slice.num_chips(), slice.num_devices()),
+                (name, chips, devices),
+                "{requested_name}"
+            );
+            assert_eq!(slice.requested_name(), requested_name);
+            let accelerator_type: Option<Slice> = slice.accelerator_type().map(|name| name.parse().unwrap());
+            assert!(
+                accelerator_type.is_none_or(|accelerator_type| accelerator_type.name() == name),
+                "{requested_name}"
+            );
         };
         check("v2-8", "v2:2x2", 4, 8);
         check("v3-8", "v3:2x2", 4, 8);
@@ -207,18 +214,18 @@ mod tests {
         check("V5E:2x4", "v5e:2x4", 8, 8);
         check("v5litepod:4x8", "v5e:4x8", 32, 32);
         check("tpu7x:2x2x1", "tpu7x:2x2x1", 4, 8);
-        let everyday = |asked: &str| asked.parse::<Slice>().unwrap().accelerator_type();
+        let accelerator_type = |name: &str| name.parse::<Slice>().unwrap().accelerator_type();
         assert_eq!(
-            (everyday("v5e:4x4").as_deref(), everyday("v3:2x2").as_deref()),
+            (accelerator_type("v5e:4x4").as_deref(), accelerator_type("v3:2x2").as_deref()),
             (Some("v5litepod-16"), Some("v3-8"))
         );
-        assert_eq!(everyday("v5p:4x4x12"), None);
+        assert_eq!(accelerator_type("v5p:4x4x12"), None);
     }
 
     #[test]
-    fn a_wrong_name_is_told_what_there_is() {
-        let check = |asked: &str, expected: &str| {
-            let error = asked.parse::<Slice>().unwrap_err();
+    fn a_wrong_name_has_a_message_with_the_valid_ones() {
+        let check = |name: &str, expected: &str| {
+            let error = name.parse::<Slice>().unwrap_err();
             assert!(error.is_usage() && error.to_string().contains(expected), "{error}");
         };
         check("", "it has no size");

@@ -38,15 +38,15 @@ const FULL_ENOUGH: f64 = 0.9;
 /// Less padding than this is not reported, in bytes.
 const WORTH_BYTES: u64 = 1 << 20;
 /// The most warnings of one kind.
-const MOST: usize = 5;
+const MAX_WARNINGS: usize = 5;
 
 /// The share of the matrix unit's work that is not padding, at best: two of the three lengths fill
 /// its rows and columns, and the third streams through it eight at a time.
 fn used(product: &Product, unit: u64) -> f64 {
-    let share = |length: u64, whole: u64| length as f64 / length.max(1).next_multiple_of(whole) as f64;
-    let one = share(product.columns, unit) * share(product.rows, 8);
-    let other = share(product.rows, unit) * share(product.columns, 8);
-    share(product.inner, unit) * one.max(other)
+    let share = |length: u64, multiple: u64| length as f64 / length.max(1).next_multiple_of(multiple) as f64;
+    let upright = share(product.columns, unit) * share(product.rows, 8);
+    let transposed = share(product.rows, unit) * share(product.columns, 8);
+    share(product.inner, unit) * upright.max(transposed)
 }
 
 /// The share of the matrix units' time, over all products, that is not spent on padding; `None` if
@@ -87,11 +87,11 @@ fn recorded_product(recorded: &[RecordedOp], r: &RecordedOp, devices: u64) -> Op
         // `[batch, in, …]` and `[out, in / groups, …]` make `[batch, out, …]`. A derivative has its
         // axes in a different order.
         "convolution" => {
-            let ([images, made, places @ ..], [features, kernel @ ..]) = (result, right) else { return None };
-            if left.first() != Some(images) || made != features {
+            let ([images, channels, positions @ ..], [features, kernel @ ..]) = (result, right) else { return None };
+            if left.first() != Some(images) || channels != features {
                 return None;
             }
-            (1, (*images as u64 * len(places)).div_ceil(devices), len(kernel), *features as u64)
+            (1, (*images as u64 * len(positions)).div_ceil(devices), len(kernel), *features as u64)
         }
         _ => return None,
     };
@@ -109,41 +109,41 @@ fn recorded_product(recorded: &[RecordedOp], r: &RecordedOp, devices: u64) -> Op
 /// Products whose sizes leave a part of the matrix unit empty, the most wasteful first.
 pub fn matrix_unit(products: &[PlacedProduct], unit: u64) -> Vec<Warning> {
     let work = |p: &PlacedProduct| p.product.flops * p.times as f64;
-    let all: f64 = products.iter().map(work).sum();
+    let total_work: f64 = products.iter().map(work).sum();
     // Equal products on one line count once.
-    let mut found: BTreeMap<(String, [u64; 3]), (f64, f64, u64)> = BTreeMap::new();
+    let mut groups: BTreeMap<(String, [u64; 3]), (f64, f64, u64)> = BTreeMap::new();
     for placed in products {
         let product = &placed.product;
         let source = placed.source.as_ref().map(ToString::to_string).unwrap_or_default();
-        let entry = found.entry((source, [product.rows, product.inner, product.columns])).or_default();
+        let entry = groups.entry((source, [product.rows, product.inner, product.columns])).or_default();
         entry.0 += work(placed);
         entry.1 = used(product, unit);
         entry.2 += placed.times.saturating_mul(product.batch);
     }
-    let mut found: Vec<_> = found
+    let mut groups: Vec<_> = groups
         .into_iter()
-        .filter(|(_, (work, used, _))| *work >= WORTH_A_LINE * all && *used < FULL_ENOUGH && *used > 0.0)
+        .filter(|(_, (work, used, _))| *work >= WORTH_A_LINE * total_work && *used < FULL_ENOUGH && *used > 0.0)
         .collect();
     let wasted = |(work, used, _): &(f64, f64, u64)| work * (1.0 / used - 1.0);
-    found.sort_by(|a, b| wasted(&b.1).total_cmp(&wasted(&a.1)));
-    let rest = found.len().saturating_sub(MOST);
-    let mut warnings: Vec<Warning> = found
+    groups.sort_by(|a, b| wasted(&b.1).total_cmp(&wasted(&a.1)));
+    let remaining = groups.len().saturating_sub(MAX_WARNINGS);
+    let mut warnings: Vec<Warning> = groups
         .into_iter()
-        .take(MOST)
+        .take(MAX_WARNINGS)
         .map(|((source, [rows, inner, columns]), (work, used, times))| Warning {
             message: format!(
                 "{times} × a product of {rows}×{inner} by {inner}×{columns} fills at most {:.0} % of the {unit}×{unit} matrix \
                  unit ({:.0} % of the step's products); lengths that are multiples of {unit} fill it",
                 100.0 * used,
-                100.0 * work / all
+                100.0 * work / total_work
             ),
             source: Some(source).filter(|source| !source.is_empty()),
         })
         .collect();
-    if rest > 0 {
-        let message = match rest {
+    if remaining > 0 {
+        let message = match remaining {
             1 => "1 more product does not fill the matrix unit".to_owned(),
-            _ => format!("{rest} more products do not fill the matrix unit"),
+            _ => format!("{remaining} more products do not fill the matrix unit"),
         };
         warnings.push(Warning { message, source: None });
     }
@@ -157,25 +157,26 @@ pub(crate) fn tiles(arrays: &[LargeArray]) -> Vec<Warning> {
         elements.saturating_mul(array.ty.element_type.size_in_bits() as u64).div_ceil(8)
     };
     // Grouped by type; the first line is reported.
-    let mut found: BTreeMap<String, (u64, u64, usize, Option<String>)> = BTreeMap::new();
+    let mut groups: BTreeMap<String, (u64, u64, usize, Option<String>)> = BTreeMap::new();
     for array in arrays {
-        let own = bytes(array);
-        if array.bytes.saturating_sub(own) >= WORTH_BYTES && array.bytes >= own.saturating_mul(3) / 2 {
+        let unpadded = bytes(array);
+        if array.bytes.saturating_sub(unpadded) >= WORTH_BYTES && array.bytes >= unpadded.saturating_mul(3) / 2 {
             let source = || array.source.as_ref().map(ToString::to_string);
-            let (count, first) = found.remove(&array.ty.to_string()).map_or((0, None), |entry| (entry.2, entry.3));
-            found.insert(array.ty.to_string(), (own, array.bytes, count + 1, first.or_else(source)));
+            let (count, first) = groups.remove(&array.ty.to_string()).map_or((0, None), |entry| (entry.2, entry.3));
+            groups.insert(array.ty.to_string(), (unpadded, array.bytes, count + 1, first.or_else(source)));
         }
     }
-    let mut found: Vec<_> = found.into_iter().collect();
-    found.sort_by_key(|(_, (own, padded, n, _))| std::cmp::Reverse((padded - own).saturating_mul(*n as u64)));
-    let warning = |(ty, (own, padded, n, source)): (String, (u64, u64, usize, Option<String>))| Warning {
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups
+        .sort_by_key(|(_, (unpadded, padded, n, _))| std::cmp::Reverse((padded - unpadded).saturating_mul(*n as u64)));
+    let warning = |(ty, (unpadded, padded, n, source)): (String, (u64, u64, usize, Option<String>))| Warning {
         message: format!(
             "{n} × {ty} takes {:.1} × its bytes, because its fastest axes are padded to tiles of 8×128",
-            padded as f64 / own.max(1) as f64
+            padded as f64 / unpadded.max(1) as f64
         ),
         source,
     };
-    found.into_iter().take(MOST).map(warning).collect()
+    groups.into_iter().take(MAX_WARNINGS).map(warning).collect()
 }
 
 /// Products of `f32` in the recorded program. (In the compiled program they are `bf16` already:
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_matrix_unit_is_not_warned_of() {
+    fn a_full_matrix_unit_causes_no_warning() {
         assert_eq!(used(&product(1024, 256, 128).product, 128), 1.0);
         assert_eq!(used(&product(1024, 64, 128).product, 128), 0.5);
         // Ten columns, but the many rows can fill the unit's columns instead.
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_that_are_mostly_padding_are_told_by_type() {
+    fn mostly_padded_arrays_are_reported_by_type() {
         let array = |dims: &[usize], bytes, line| LargeArray {
             ty: ArrayType::new(ElementType::F32, dims),
             bytes,
@@ -261,13 +262,13 @@ mod tests {
         let padded = 8192 * 128 * 4;
         let arrays = [array(&[8192, 16], padded, 7), array(&[8192, 16], padded, 9), array(&[8192, 100], padded, 3)];
         let warnings = tiles(&arrays);
-        let [one] = &warnings[..] else { panic!("{warnings:?}") };
-        assert!(one.message.starts_with("2 × f32[8192,16] takes 8.0 × its bytes"), "{warnings:?}");
-        assert_eq!(one.source.as_deref(), Some("m.rs:7"));
+        let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+        assert!(warning.message.starts_with("2 × f32[8192,16] takes 8.0 × its bytes"), "{warnings:?}");
+        assert_eq!(warning.source.as_deref(), Some("m.rs:7"));
     }
 
     #[test]
-    fn products_of_f32_are_seen_as_recorded() {
+    fn products_of_f32_are_counted_as_recorded() {
         let f32s = [TensorType::new(DType::F32, [4, 8]), TensorType::new(DType::F32, [8, 2])];
         let wide = Function::trace("f", &f32s, |x| vec![x[0].matmul(&x[1])]).recorded().unwrap();
         let warning = single_precision(&wide, 1).unwrap();

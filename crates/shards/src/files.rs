@@ -28,7 +28,7 @@ pub(crate) struct FileItem<T> {
     /// Its number in the file.
     pub(crate) number: u64,
     /// Its position in the file, for messages.
-    pub(crate) place: String,
+    pub(crate) position: String,
     pub(crate) item: T,
 }
 
@@ -36,11 +36,11 @@ pub(crate) struct FileItem<T> {
 pub(crate) type FileItems<T> = Box<dyn Iterator<Item = Result<FileItem<T>>> + Send>;
 
 impl FileList {
-    /// `none` is the message if there are no files.
-    pub(crate) fn new(files: impl IntoIterator<Item = impl Into<Location>>, none: &str) -> Result<FileList> {
+    /// `noun` names the files in the error for an empty list.
+    pub(crate) fn new(files: impl IntoIterator<Item = impl Into<Location>>, noun: &str) -> Result<FileList> {
         let files: Arc<[Location]> = files.into_iter().map(Into::into).collect();
         if files.is_empty() {
-            return Err(Error::usage(format!("there are no {none}")));
+            return Err(Error::usage(format!("there are no {noun}")));
         }
         Ok(FileList { files, seed: None, len: None })
     }
@@ -59,16 +59,16 @@ impl FileList {
         Box::new(order.into_iter().flat_map(move |file| {
             let location = files[file].clone();
             let items = open(&location).unwrap_or_else(|error| Box::new(std::iter::once(Err(error))));
-            items.map(move |found| {
-                let FileItem { number, place, item } = found?;
+            items.map(move |result| {
+                let FileItem { number, position, item } = result?;
                 let index = ((file as u64) << 32).wrapping_add(number);
-                Ok(StreamItem { index, origin: format!("{location}, {place}"), item })
+                Ok(StreamItem { index, origin: format!("{location}, {position}"), item })
             })
         }))
     }
 
-    pub(crate) fn fingerprint(&self, what: &str, description: String, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add(what, description);
+    pub(crate) fn fingerprint(&self, kind: &str, description: String, fingerprint: &mut Fingerprint) -> Result<()> {
+        fingerprint.add(kind, description);
         fingerprint_all(&self.files, fingerprint)
     }
 
@@ -79,31 +79,31 @@ impl FileList {
     }
 }
 
-/// Opens a local file of `what` for random access, and returns its size. `instead` names the reader for other files.
-pub(crate) fn open_local(location: &Location, what: &str, instead: &str) -> Result<(File, u64)> {
+/// Opens a local file of `items` for random access, and returns its size. `reader` is the type that reads other files.
+pub(crate) fn open_local(location: &Location, items: &str, reader: &str) -> Result<(File, u64)> {
     let Some(path) = location.local() else {
-        return Err(location.error(format!("{what} can be read by index only from a local disk; use {instead}")));
+        return Err(location.error(format!("{items} can be read by index only from a local disk; use {reader}")));
     };
     let size = location.size()?;
     let file = File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
     Ok((file, size))
 }
 
-/// A part of a local file that has been indexed. `place` is for messages.
+/// Reads a part of an indexed local file. `position` is for messages.
 pub(crate) fn read_part(
     location: &Location,
     file: &File,
     part: Range<u64>,
-    place: impl Fn() -> String,
+    position: impl Fn() -> String,
 ) -> Result<Vec<u8>> {
-    let refused = |what: &str| location.error(format!("{}: {what}", place()));
+    let refused = |reason: &str| location.error(format!("{}: {reason}", position()));
     let mut bytes = Vec::new();
     let size = usize::try_from(part.end - part.start).map_err(|_| refused("it does not fit in memory"))?;
     bytes.try_reserve_exact(size).map_err(|_| refused(&format!("not enough memory for its {size} bytes")))?;
     bytes.resize(size, 0);
     file.read_exact_at(&mut bytes, part.start).map_err(|source| match (source.kind(), location.local()) {
         (ErrorKind::UnexpectedEof, _) => refused("the file is shorter than when it was opened"),
-        (_, Some(path)) => Error::io(path, &format!("{}: cannot read the file", place()), source),
+        (_, Some(path)) => Error::io(path, &format!("{}: cannot read the file", position()), source),
         (_, None) => location.read_error(source),
     })?;
     Ok(bytes)

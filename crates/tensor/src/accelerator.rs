@@ -1,4 +1,4 @@
-//! Which kind of device to compute on, as a user says it.
+//! [`Accelerator`]: the kind of device to compute on.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ use crate::{Error, Result};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Accelerator {
-    /// A TPU if this machine has one and a plugin for it, else a CUDA GPU likewise, else the CPU.
+    /// A TPU if this machine has one and its plugin, else a CUDA GPU on the same condition, else the CPU.
     #[default]
     Auto,
     /// The host's processor.
@@ -32,18 +32,18 @@ const NAMES: [(&str, Accelerator); 4] =
     [("auto", Accelerator::Auto), ("cpu", Accelerator::Cpu), ("cuda", Accelerator::Cuda), ("tpu", Accelerator::Tpu)];
 
 impl Accelerator {
-    /// The platforms that this names on this machine, best first: for `Auto` those whose device files are there, and
-    /// the CPU. Which of them has a plugin is not looked at.
+    /// The platforms to try on this machine, best first. `Auto` tries each platform whose device files exist, then the
+    /// CPU. This does not check for plugins.
     pub fn candidates(self) -> Vec<Platform> {
-        let any = |platform| !device_files(platform).is_empty();
         match self {
             Accelerator::Cpu => vec![Platform::Cpu],
             Accelerator::Cuda => vec![Platform::Cuda],
             Accelerator::Tpu => vec![Platform::Tpu],
             Accelerator::Auto => {
-                let seen =
-                    [(Platform::Tpu, any(Platform::Tpu)), (Platform::Cuda, any(Platform::Cuda)), (Platform::Cpu, true)];
-                seen.into_iter().filter_map(|(platform, there)| there.then_some(platform)).collect()
+                let mut platforms = vec![Platform::Tpu, Platform::Cuda];
+                platforms.retain(|&platform| !device_files(platform).is_empty());
+                platforms.push(Platform::Cpu);
+                platforms
             }
         }
     }

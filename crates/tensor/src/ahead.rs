@@ -1,19 +1,19 @@
-//! Compiling ahead of time: for devices that need not be here, into a file of programs that a runtime there takes.
+//! Ahead-of-time compilation: compiles for devices that this machine need not have, and saves the programs in a file.
 
 use std::time::{Duration, Instant};
 
 use fulmen_pjrt::Topology;
 use fulmen_pjrt::compile_cache::SavedPrograms;
 
-use crate::disk_cache::key_of;
+use crate::disk_cache::program_key;
 use crate::lower::lower;
 use crate::runtime::{check_size, options_for};
 use crate::{Error, Function, Mesh, Result};
 
 impl Function {
-    /// Compiles the function for all devices of a topology as [`Runtime::compile`](crate::Runtime::compile) does there, and
-    /// adds the program to `saved`, a file for [`Runtime::with_saved_programs`](crate::Runtime::with_saved_programs). Says
-    /// how long the compiler took.
+    /// Compiles the function for all devices of a topology, as [`Runtime::compile`](crate::Runtime::compile) does on
+    /// those devices, and adds the program to `saved`. Write `saved` to a file for
+    /// [`Runtime::with_saved_programs`](crate::Runtime::with_saved_programs). Returns the time that the compiler took.
     ///
     /// ```
     /// use fulmen_pjrt::compile_cache::SavedPrograms;
@@ -34,17 +34,20 @@ impl Function {
     /// ```
     ///
     /// # Errors
-    /// The first fault in the function; a mesh of another number of devices; whatever the compiler reports; a plugin that
-    /// cannot store programs.
+    /// - The function has a fault.
+    /// - The mesh and the topology have different numbers of devices.
+    /// - The compiler fails.
+    /// - The plugin cannot store programs.
     pub fn compile_for(&self, topology: &Topology, mesh: &Mesh, saved: &mut SavedPrograms) -> Result<Duration> {
         let mut devices: Vec<_> = topology.devices().iter().collect();
         if devices.len() != mesh.num_devices() {
             return Err(Error::usage(format!(
-                "the mesh {mesh} is not of the {} devices to compile for",
+                "the mesh {mesh} has {} devices, but the topology has {}; use a mesh with as many devices",
+                mesh.num_devices(),
                 devices.len()
             )));
         }
-        // As a runtime orders them.
+        // A runtime orders its devices in the same way.
         devices.sort_by_key(|device| device.process_index());
         let lowered = lower(self, mesh)?;
         let platform = topology.platform_name();
@@ -55,7 +58,7 @@ impl Function {
         let start = Instant::now();
         let program = topology.plugin().compile(topology, &lowered.text, &options).map_err(failed)?;
         let time = start.elapsed();
-        let key = key_of(topology, self, &lowered.key, &options).map_err(failed)?;
+        let key = program_key(topology, self, &lowered.key, &options).map_err(failed)?;
         saved.add(&key, &program, time).map_err(failed)?;
         Ok(time)
     }

@@ -1,5 +1,5 @@
-//! [`Anomalies`]: a watch over every value that a program computes, to find the one that NaN or infinity came from. It looks
-//! at what leaves a loop or a branch, not at what happens within.
+//! [`Anomalies`]: watches every value that a program computes, to find the origin of a NaN or an infinity. It sees the
+//! results of loops and branches, not the values within their bodies.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::scope::Scope;
 use crate::tensor::Kind;
 use crate::{DType, Tensor, TensorType};
 
-/// What is watched: every floating-point value that some results are computed from.
+/// Finds the first operation that made a NaN or an infinity, among all floating-point values that results depend on.
 ///
 /// ```
 /// use fulmen_tensor::{Anomalies, Tensor, grad};
@@ -25,117 +25,121 @@ use crate::{DType, Tensor, TensorType};
 /// ```
 pub struct Anomalies {
     watched: Vec<Watched>,
-    /// Which of them are the results.
+    /// The indices of the results in `watched`.
     results: Vec<usize>,
     levels: Tensor,
-    found: Tensor,
+    has_anomaly: Tensor,
 }
 
-/// A value that is watched.
+/// One watched value.
 struct Watched {
     source: Source,
     ty: TensorType,
     location: &'static Location<'static>,
-    /// What it is computed from.
+    /// The indices of the watched values that it is computed from.
     inputs: Vec<usize>,
 }
 
 enum Source {
     Operation(&'static str),
-    /// Numbers that the code gives.
+    /// A constant in the user's code.
     Constant,
-    /// A value that is given from outside.
+    /// A value from outside the program.
     Input(String),
 }
 
-/// How bad a value is.
+/// The levels of a value. A finite value has level 0.
 const INFINITE: i32 = 1;
 const NAN: i32 = 2;
 
 impl Anomalies {
-    /// Watches what `results` are computed from, and these themselves.
+    /// Watches `results` and every value that they are computed from.
     #[track_caller]
     pub fn watch(results: &[Tensor]) -> Anomalies {
         let _scope = Scope::open();
         let results = &inline_calls(results);
-        let (mut watched, mut levels, mut places) = (vec![], vec![], HashMap::new());
+        let (mut watched, mut levels, mut indices) = (vec![], vec![], HashMap::new());
         visit(results, |node| {
             for (output, ty) in node.outputs.iter().enumerate() {
                 if !ty.dtype.is_float() || ty.shape.num_elements() == 0 {
                     continue;
                 }
                 let value = Tensor { node: node.clone(), output };
-                let inputs: Vec<usize> = node.inputs.iter().filter_map(|t| places.get(&value_id(t)).copied()).collect();
+                let inputs: Vec<usize> =
+                    node.inputs.iter().filter_map(|t| indices.get(&value_id(t)).copied()).collect();
                 let source = match &node.kind {
                     Kind::Operation(_) if node.inputs.is_empty() => Source::Constant,
                     Kind::Operation(operation) => Source::Operation(operation.name()),
                     Kind::Placeholder { name } | Kind::Parameter { name, .. } => Source::Input(name.clone()),
                     Kind::Array(_) | Kind::Host(_) | Kind::Poison(_) => Source::Input("a given value".into()),
                 };
-                places.insert(value_id(&value), watched.len());
+                indices.insert(value_id(&value), watched.len());
                 levels.push(level(&value).broadcast_to([1]));
                 watched.push(Watched { source, ty: ty.clone(), location: node.location, inputs });
             }
         });
-        let results: Vec<usize> = results.iter().filter_map(|t| places.get(&value_id(t)).copied()).collect();
-        let joined = |levels: &[&Tensor]| match levels {
+        let results: Vec<usize> = results.iter().filter_map(|t| indices.get(&value_id(t)).copied()).collect();
+        let concatenate = |levels: &[&Tensor]| match levels {
             [] => Tensor::zeros(DType::I32, [0]),
             levels => Tensor::concatenate(levels, 0),
         };
-        let found = joined(&results.iter().map(|&i| &levels[i]).collect::<Vec<_>>()).gt(0.0).any(&[0]);
-        Anomalies { levels: joined(&levels.iter().collect::<Vec<_>>()), watched, results, found }
+        let result_levels: Vec<&Tensor> = results.iter().map(|&i| &levels[i]).collect();
+        let has_anomaly = concatenate(&result_levels).gt(0.0).any(&[0]);
+        Anomalies { levels: concatenate(&levels.iter().collect::<Vec<_>>()), watched, results, has_anomaly }
     }
 
-    /// How bad each watched value is: i32 `[n]`, for [`Anomalies::origin`].
+    /// The level of each watched value, as i32 `[n]`, for [`Anomalies::origin`].
     pub fn levels(&self) -> &Tensor {
         &self.levels
     }
 
-    /// Whether a result has a NaN or an infinity: a boolean scalar. What a result does not show, an infinity that a
-    /// selection leaves out say, is none.
+    /// Whether a result has a NaN or an infinity: a boolean scalar. An infinity that no result shows, such as one that
+    /// `select` drops, does not count.
     pub fn found(&self) -> &Tensor {
-        &self.found
+        &self.has_anomaly
     }
 
-    /// What made the NaN or the infinity of the first result that has one, and on which line, by the levels that were
-    /// computed. `None` where all results are finite.
+    /// Says which operation made the NaN or the infinity in the first result that has one, and on which line. `levels`
+    /// are the computed values of [`Anomalies::levels`]. `None` if all results are finite.
     pub fn origin(&self, levels: &[i32]) -> Option<String> {
         let level = |i: usize| levels.get(i).copied().unwrap_or(0);
-        // From a value back to the one that its NaN or infinity came from.
-        let first = |from: usize, bad: i32| {
-            let mut at = from;
-            while let Some(&input) = self.watched[at].inputs.iter().find(|&&input| level(input) == bad) {
-                at = input;
+        // Follows inputs of the same level back to the first value with that level.
+        let first = |value: usize, bad: i32| {
+            let mut origin = value;
+            while let Some(&input) = self.watched[origin].inputs.iter().find(|&&input| level(input) == bad) {
+                origin = input;
             }
-            at
+            origin
         };
         let result = self.results.iter().copied().find(|&i| level(i) > 0)?;
-        let made = first(result, level(result));
-        // A NaN may come of an infinity that an earlier operation made; one that the code gives, for a mask say, is meant.
-        let infinity = self.watched[made].inputs.iter().copied().find(|&i| level(made) == NAN && level(i) == INFINITE);
-        let infinity = infinity.map(|i| first(i, INFINITE)).map(|i| &self.watched[i]);
-        let kind = if level(made) == NAN { "NaN" } else { "an infinity" };
-        let made = self.watched[made].made(kind);
-        Some(match infinity.filter(|origin| !matches!(origin.source, Source::Constant)) {
-            Some(origin) => format!("{}\nof which {made}", origin.made("an infinity")),
-            None => made,
+        let origin = first(result, level(result));
+        // A NaN may come from an infinity that an earlier operation made. A constant infinity, in a mask say, is
+        // intended.
+        let infinite_input =
+            self.watched[origin].inputs.iter().copied().find(|&i| level(origin) == NAN && level(i) == INFINITE);
+        let infinity = infinite_input.map(|i| &self.watched[first(i, INFINITE)]);
+        let kind = if level(origin) == NAN { "NaN" } else { "an infinity" };
+        let description = self.watched[origin].describe(kind);
+        Some(match infinity.filter(|infinity| !matches!(infinity.source, Source::Constant)) {
+            Some(infinity) => format!("{}\nfrom which {description}", infinity.describe("an infinity")),
+            None => description,
         })
     }
 }
 
 impl Watched {
-    /// That it was this value which had `kind` first.
-    fn made(&self, kind: &str) -> String {
+    /// A message that this value is the first with `kind`.
+    fn describe(&self, kind: &str) -> String {
         let Watched { source, ty, location, .. } = self;
         match source {
             Source::Operation(name) => format!("`{name}` made {kind}, in {ty}\n  at {location}"),
             Source::Constant => format!("a constant is {kind}, in {ty}\n  at {location}"),
-            Source::Input(name) => format!("`{name}`, {ty}, came in with {kind}"),
+            Source::Input(name) => format!("`{name}`, {ty}, is an input with {kind}"),
         }
     }
 }
 
-/// 0 for a finite value, else what is worst in it: an i32 scalar.
+/// The level of the worst element, 0 if all are finite: an i32 scalar.
 fn level(value: &Tensor) -> Tensor {
     let zeros = value.zeros_like().to_dtype(DType::I32);
     let bad = value.eq(value).select(&(&zeros + f64::from(INFINITE)), &(&zeros + f64::from(NAN)));

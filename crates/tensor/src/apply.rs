@@ -1,6 +1,6 @@
-//! Recording: a function in its scope ([`Tensor::record`]), an operation by its shape rule.
+//! Recording: [`Tensor::record`] runs a function in a scope; `Tensor::apply` records an operation by its shape rule.
 //!
-//! Not here: whose line it carries, and what a refusal is; see `scope.rs`.
+//! Not here: source lines and refusals; see `scope.rs`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,11 +11,11 @@ use crate::tensor::{Kind, all_live};
 use crate::{Tensor, TensorType, refused};
 
 impl Tensor {
-    /// Runs `body`, the whole of a public function, in a scope of the caller's line, and makes a poisoned result of what it
-    /// refuses.
+    /// Runs `body`, the whole of a public function, in a scope with the caller's line. If `body` returns a refusal, the
+    /// result is poisoned.
     ///
-    /// `name` is what a fault calls the function; it is asked for only then. For code that records on behalf of its
-    /// callers, as the operations of this crate and layers do.
+    /// A fault calls the function `name`, which is formatted only for a fault. Use this in code that records on behalf
+    /// of its callers, as operations and layers do.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -43,7 +43,7 @@ impl Tensor {
         finish(name, body())
     }
 
-    /// As [`Tensor::record`], for a function that gives `count` tensors: all are poisoned by what it refuses.
+    /// Like [`Tensor::record`], for a function that returns `count` tensors. A refusal poisons all of them.
     #[track_caller]
     pub(crate) fn record_many(
         name: &str,
@@ -54,20 +54,20 @@ impl Tensor {
         body().unwrap_or_else(|refusal| vec![Tensor::refused(name, refusal); count])
     }
 
-    /// The poisoned result of `name`, in whose scope this is called.
+    /// The poisoned result of the function `name`. Call this within its scope.
     pub(crate) fn refused(name: &str, refusal: Refusal) -> Tensor {
         finish(name, Err(refusal))
     }
 
-    /// Records an operation. Operations are made only here.
+    /// Records an operation, at the caller's line.
     #[track_caller]
     pub(crate) fn apply(operation: impl Operation, inputs: &[&Tensor]) -> Tensor {
         let name = operation.name();
         Tensor::record(name, || Tensor::try_apply(operation, inputs))
     }
 
-    /// As [`Tensor::apply`], but what the shape rule refuses is a mistake of the function that is being recorded, and
-    /// carries its name.
+    /// Like [`Tensor::apply`], but an error of the shape rule is returned. The function that is being recorded turns it
+    /// into a fault with its own name.
     pub(crate) fn try_apply(operation: impl Operation, inputs: &[&Tensor]) -> Result<Tensor, Refusal> {
         all_live(inputs.iter().copied())?;
         let types: Vec<_> = inputs.iter().map(|t| t.ty()).collect();
@@ -85,21 +85,22 @@ impl Tensor {
         Ok(Tensor::from_parts(Kind::Operation(Arc::new(operation)), inputs, outputs))
     }
 
-    /// An operation whose results are of these types, whatever its rule says; for [`refused`].
+    /// An operation with these result types, without its shape rule; for [`refused`].
     pub(crate) fn unchecked(operation: Arc<dyn Operation>, inputs: Vec<Tensor>, outputs: Vec<TensorType>) -> Tensor {
         Tensor::from_parts(Kind::Operation(operation), inputs, outputs)
     }
 
-    /// As [`Tensor::apply`] for an operation with `N` results.
+    /// Like [`Tensor::apply`], for an operation with `N` results.
     #[track_caller]
     pub(crate) fn apply_many<const N: usize>(operation: impl Operation, inputs: &[&Tensor]) -> [Tensor; N] {
         let node = Tensor::apply(operation, inputs).node;
-        // A poisoned one has one result, which is used for all.
+        // A poisoned node has one result, which stands for all.
         let last = node.outputs.len() - 1;
         std::array::from_fn(|output| Tensor { node: node.clone(), output: output.min(last) })
     }
 
-    /// As [`Tensor::apply`] for an operation with any number of results but none; one poisoned tensor if it cannot be.
+    /// Like [`Tensor::apply`], for an operation with one or more results. If the shape rule refuses the inputs, the
+    /// result is one poisoned tensor.
     #[track_caller]
     pub(crate) fn apply_all(operation: impl Operation, inputs: &[&Tensor]) -> Vec<Tensor> {
         let node = Tensor::apply(operation, inputs).node;

@@ -1,4 +1,4 @@
-//! [`DeviceArray`]: a value in the memory of a runtime's devices, whole on each of them or split over them.
+//! [`DeviceArray`]: a value in device memory, replicated on the devices of a runtime or split over them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,13 +15,13 @@ use crate::{DType, Error, Mesh, Metrics, Result, Sharding, TensorType};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceSet {
     pub(crate) mesh: Mesh,
-    /// All of them, those of other processes too, in the order of the mesh.
+    /// All devices, including those of other processes, in the order of the mesh.
     pub(crate) devices: Vec<Device>,
-    /// The positions of those that this process feeds.
+    /// The indices of this process's devices in `devices`.
     pub(crate) local: Vec<usize>,
 }
 
-/// A value in the memory of a runtime's devices: JAX's `Array`. What it is as a whole, how it is split, and one buffer a
+/// A value in the memory of a runtime's devices, like JAX's `Array`: its type, its sharding, and one buffer for each
 /// device of this process.
 pub struct DeviceArray {
     ty: TensorType,
@@ -32,7 +32,7 @@ pub struct DeviceArray {
 }
 
 impl DeviceArray {
-    /// The caller has made one buffer for each local device, of the sharding's shape.
+    /// `shards` has one buffer for each local device, with the shape that the sharding gives it.
     pub(crate) fn new(
         ty: TensorType,
         sharding: Sharding,
@@ -59,39 +59,39 @@ impl DeviceArray {
         &self.sharding
     }
 
-    /// The mesh that it is split over.
+    /// The mesh that the value is split over.
     pub fn mesh(&self) -> &Mesh {
         &self.device_set.mesh
     }
 
-    /// What the devices of this process have of it, one buffer a device, in the order of
+    /// The parts on this process's devices, one buffer per device, in the order of
     /// [`Runtime::devices`](crate::Runtime::devices).
     pub fn shards(&self) -> &[Buffer] {
         &self.shards
     }
 
-    /// Which part of the whole each of [`DeviceArray::shards`] is.
+    /// The block of the whole value that each of [`DeviceArray::shards`] holds.
     pub fn blocks(&self) -> Vec<Block> {
         let block = |&position: &usize| self.sharding.block(&self.device_set.mesh, &self.ty.shape, position);
         self.device_set.local.iter().map(block).collect()
     }
 
-    /// The parts of values that a process is to keep where all processes together keep each part once: for each value its
-    /// own. Parts that several processes have are spread so that each process keeps about as many bytes; all processes come
-    /// to the same answer for the same values. `None` is a process that is alone.
+    /// The parts of each value that `process` should save, so that all processes together save each part once. If
+    /// several processes hold a part, one of them is chosen, so that all save about the same number of bytes. All
+    /// processes compute the same choice for the same values. With `None`, there is only one process.
     pub fn own_parts<'a>(arrays: &[&'a DeviceArray], process: Option<usize>) -> Vec<Vec<(Block, &'a Buffer)>> {
         let mut parts = vec![];
         for (value, array) in arrays.iter().enumerate() {
             let DeviceSet { mesh, devices, local } = &*array.device_set;
-            let mut of_value = BTreeMap::new();
+            let mut parts_by_start = BTreeMap::new();
             for (position, device) in devices.iter().enumerate() {
                 let block = array.sharding.block(mesh, &array.ty.shape, position);
                 let (_, holders, shard) =
-                    of_value.entry(block.start.clone()).or_insert_with(|| (block, BTreeSet::new(), None));
+                    parts_by_start.entry(block.start.clone()).or_insert_with(|| (block, BTreeSet::new(), None));
                 holders.insert(device.process_index() as usize);
-                *shard = shard.or_else(|| local.iter().position(|&at| at == position));
+                *shard = shard.or_else(|| local.iter().position(|&index| index == position));
             }
-            parts.extend(of_value.into_values().map(|(block, holders, shard)| (value, block, holders, shard)));
+            parts.extend(parts_by_start.into_values().map(|(block, holders, shard)| (value, block, holders, shard)));
         }
         let width = |value: usize| arrays[value].ty.dtype.size_in_bytes();
         let bytes = |value: usize, block: &Block| block.size.iter().product::<usize>() * width(value);
@@ -105,19 +105,19 @@ impl DeviceArray {
         own
     }
 
-    /// Waits until the value is there on every device of this process (JAX's `block_until_ready`).
+    /// Waits until the value is ready on every device of this process (JAX's `block_until_ready`).
     ///
     /// # Errors
-    /// What went wrong on the way there.
+    /// The computation or the copy of the value failed.
     pub fn block_until_ready(&self) -> Result<()> {
         for shard in &self.shards {
-            let arrived = shard.ready().and_then(|event| event.wait());
-            arrived.map_err(|e| Error::runtime(format!("waiting for {self:?}"), e))?;
+            let result = shard.ready().and_then(|event| event.wait());
+            result.map_err(|e| Error::runtime(format!("waiting for {self:?}"), e))?;
         }
         Ok(())
     }
 
-    /// Whether this process has all parts of it.
+    /// Whether this process holds every part of the value.
     pub(crate) fn is_readable(&self) -> bool {
         let parts: BTreeMap<_, usize> =
             self.blocks().into_iter().map(|block| (block.start, block.size.iter().product())).collect();
@@ -139,8 +139,8 @@ impl fmt::Debug for DeviceArray {
     }
 }
 
-/// The process that keeps each part, given its bytes and the processes that have it: the largest part first, whichever of
-/// them keeps the fewest bytes so far.
+/// Chooses the process that saves each part, from the part's bytes and the processes that hold it. Goes through the
+/// parts from the largest to the smallest, and chooses the holder with the fewest bytes so far.
 fn spread<'a>(parts: impl Iterator<Item = (usize, &'a BTreeSet<usize>)>) -> Vec<usize> {
     let parts: Vec<_> = parts.collect();
     let mut order: Vec<usize> = (0..parts.len()).collect();
@@ -157,12 +157,12 @@ fn spread<'a>(parts: impl Iterator<Item = (usize, &'a BTreeSet<usize>)>) -> Vec<
     keepers
 }
 
-/// What a program is given for one parameter.
+/// The value that a call passes for one parameter.
 #[derive(Debug)]
 pub enum Argument<'a> {
-    /// The program may have the value's memory.
+    /// Gives the value's memory to the program.
     Donate(DeviceArray),
-    /// The program may look at the value, which stays as it is.
+    /// Lends the value to the program, which does not change it.
     Borrow(&'a DeviceArray),
 }
 
@@ -198,12 +198,12 @@ mod tests {
                 parts.iter().map(|(bytes, holders)| (*bytes, holders.iter().copied().collect())).collect();
             spread(sets.iter().map(|(bytes, holders)| (*bytes, holders)))
         };
-        let both: &[usize] = &[0, 1];
-        assert_eq!(keepers(&[(8, both), (4, both), (4, both), (0, both)]), [0, 1, 1, 0]);
-        // Values of one process alone count, at any position.
-        assert_eq!(keepers(&[(4, both), (4, both), (8, &[0])]), [1, 1, 0]);
+        let shared: &[usize] = &[0, 1];
+        assert_eq!(keepers(&[(8, shared), (4, shared), (4, shared), (0, shared)]), [0, 1, 1, 0]);
+        // A part that only one process holds counts too, at any position.
+        assert_eq!(keepers(&[(4, shared), (4, shared), (8, &[0])]), [1, 1, 0]);
         assert_eq!(keepers(&[(1, &[5]), (1, &[3, 5]), (1, &[3, 5])]), [5, 3, 3]);
-        // Many parts: no process keeps more than its share and one part.
+        // With many parts, no process saves more than its share and one part.
         let all: Vec<usize> = (0..7).collect();
         let parts: Vec<(usize, &[usize])> = (0..500).map(|part| (part * 7919 % 1000, &all[..])).collect();
         let mut kept = [0; 7];

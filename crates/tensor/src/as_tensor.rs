@@ -1,11 +1,11 @@
-//! [`AsTensor`]: what can be used where a tensor is read.
+//! [`AsTensor`]: the trait of arguments that are read as tensors.
 
 use crate::Tensor;
 
-/// A tensor, or a reference to one: operations, layers and losses take either.
+/// A tensor or a reference to one. Operations, layers and losses take either.
 ///
-/// A tensor is a cheap clone of an expression, and to read it consumes nothing but this handle. Pass `x` where it is not
-/// needed again, as the result of another call, and `&x` where it is.
+/// A tensor is a cheap handle to an expression. Pass `&x` if you need `x` again, else `x`, such as the result of
+/// another call.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Tensor};

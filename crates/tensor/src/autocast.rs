@@ -1,6 +1,6 @@
-//! Mixed precision while recording: which operations compute in a narrow dtype and which in f32.
+//! Mixed precision: which operations compute in a narrow dtype, and which in f32.
 //!
-//! Not here: which dtypes meet without autocast; see [`DType::promote`].
+//! Not here: type promotion without autocast; see [`DType::promote`].
 
 use std::cell::Cell;
 
@@ -10,9 +10,9 @@ thread_local! {
     static DTYPE: Cell<Option<DType>> = const { Cell::new(None) };
 }
 
-/// The operations whose 16-bit operands become f32 under autocast: sums and powers of many elements leave the range or
-/// the precision of 16 bits. The list is PyTorch's, where Fulmen has the operation, with `mean`, `var`, `std`,
-/// `logsumexp` and what else is made of exponentials and logarithms.
+/// The operations whose 16-bit operands become f32 under autocast, because their results can leave the range or the
+/// precision of 16 bits. This is PyTorch's list, as far as Fulmen has the operation, plus `mean`, `var`, `std`,
+/// `logsumexp` and other functions made of exponentials and logarithms.
 const IN_F32: &[&str] = &[
     "acos",
     "asin",
@@ -49,19 +49,19 @@ const IN_F32: &[&str] = &[
     "std_corrected",
 ];
 
-/// Runs `record`, in which products are computed in `dtype` (PyTorch's `torch.autocast`, Flax's `dtype`); with `None`,
-/// each operation in the dtype of its operands, as outside.
+/// Runs `record` with autocast to `dtype` (PyTorch's `torch.autocast`, Flax's `dtype`). `None` turns autocast off
+/// within `record`.
 ///
-/// - [`Tensor::matmul`], [`Tensor::dot_general`] and [`Tensor::convolution`] convert floating-point operands to `dtype`
-///   and give a result of it; XLA sums in f32. An f64 operand keeps the product in f64.
+/// - [`Tensor::matmul`], [`Tensor::dot_general`] and [`Tensor::convolution`] convert floating-point operands to
+///   `dtype`, and the result has this dtype. XLA accumulates in f32. With an f64 operand the product stays in f64.
 /// - Softmax, `sum`, `prod`, `mean`, `var`, `std`, `norm`, `cumsum`, `exp`, `log`, `pow`, `rsqrt`, `reciprocal`, `tan`,
-///   `sinh`, `cosh`, `asin`, `acos` and their kin take 16-bit floats as f32 and give f32.
+///   `sinh`, `cosh`, `asin`, `acos` and similar functions convert 16-bit floats to f32, and the result is f32.
 /// - Every other operation computes in the dtype that its operands promote to.
 ///
-/// Weights stay what they are: only the recorded expression converts them, so their gradients have their dtype. Calls
-/// nest, the innermost rules, and the setting ends with the call, by a panic too. It is that of this thread.
+/// Weights keep their dtype, and so do their gradients: only the recorded expression converts them. Calls nest, and the
+/// innermost setting applies. The setting is local to the thread, and ends with the call, even by a panic.
 ///
-/// A `dtype` that is not floating-point poisons the products.
+/// If `dtype` is not floating-point, products are poisoned.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Tensor, autocast, grad};
@@ -87,28 +87,27 @@ pub fn autocast<T>(dtype: Option<DType>, record: impl FnOnce() -> T) -> T {
     record()
 }
 
-/// The operand of a product as autocast wants it, given the dtype that both operands promote to.
+/// Converts the operand of a product as autocast requires; `promoted` is the dtype that both operands promote to.
 pub(crate) fn for_product(operand: &Tensor, promoted: DType) -> Result<Tensor, String> {
     match DTYPE.get() {
-        Some(dtype) if !dtype.is_float() => {
-            Err(format!("autocast to {dtype}: products are computed in a floating-point dtype"))
-        }
+        Some(dtype) if !dtype.is_float() => Err(format!("autocast to {dtype}: products need a floating-point dtype")),
         Some(dtype) if promoted.is_float() && promoted != DType::F64 => Ok(operand.to_dtype(dtype)),
         _ => Ok(operand.to_dtype(promoted)),
     }
 }
 
-/// The operand of `method` as autocast wants it: f32 instead of a 16-bit float where the method computes in f32.
+/// Converts the operand of `method` as autocast requires: a 16-bit float to f32 if the method computes in f32.
 pub(crate) fn for_method(method: &str, operand: &Tensor) -> Tensor {
     if DTYPE.get().is_some() && IN_F32.contains(&method) { wide(operand) } else { operand.clone() }
 }
 
-/// A 16-bit float as f32, in which long sums are exact enough, whatever autocast says; anything else as it is.
+/// Converts 16-bit floats to f32, in which long sums are exact enough, whether autocast is on or not. Other dtypes
+/// stay.
 pub(crate) fn wide(x: &Tensor) -> Tensor {
     if x.dtype().is_half() { x.to_dtype(DType::F32) } else { x.clone() }
 }
 
-/// The dtype that the result of `method`, computed [`wide`], has when its operand had `dtype`.
+/// The dtype of the result of `method` when its operand had `dtype` and it was computed [`wide`].
 pub(crate) fn result_of(method: &str, dtype: DType) -> DType {
     let stays_wide = DTYPE.get().is_some() && IN_F32.contains(&method) && dtype.is_half();
     if stays_wide { DType::F32 } else { dtype }

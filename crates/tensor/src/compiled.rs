@@ -1,4 +1,4 @@
-//! [`Compiled`]: a program on its devices, and what a run of it gives.
+//! [`Compiled`]: a program loaded on its devices, and [`Outputs`], the results of a call.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::array::{Argument, DeviceSet};
 use crate::trace;
 use crate::{DeviceArray, Error, Function, Metrics, Result, Runtime, Sharding, TensorType};
 
-/// A compiled [`Function`], with the device values it captured.
+/// A compiled [`Function`], with the device arrays that it captured.
 #[derive(Clone)]
 pub struct Compiled {
     signature: Arc<Signature>,
@@ -19,30 +19,30 @@ pub struct Compiled {
     time: Option<Duration>,
 }
 
-/// What goes in and out.
+/// The parameters and results of a program.
 struct Signature {
     name: String,
     device_set: Arc<DeviceSet>,
-    /// For each device of this process, its place in the lists that the executable takes and gives.
+    /// For each device of this process, its index in the executable's lists of arguments and outputs.
     slots: Vec<usize>,
     parameters: Vec<(TensorType, Sharding)>,
     results: Vec<(TensorType, Sharding)>,
     donated: Vec<bool>,
 }
 
-/// What a call gives back at once, while the devices may still be computing.
+/// The results of a call. The devices may still be computing them.
 pub struct Outputs {
     /// The results, in order.
     pub arrays: Vec<DeviceArray>,
-    /// Becomes ready when the program has finished.
+    /// Ready when the program has finished.
     pub done: Done,
 }
 
-/// Tells when a run has ended on all devices of this process.
+/// The end of a run on all devices of this process.
 pub struct Done(Vec<Event>);
 
 impl Done {
-    /// Whether the run has ended, well or not, so that [`Done::wait`] returns at once.
+    /// Whether the run has ended or failed, so that [`Done::wait`] returns at once.
     pub fn is_ready(&self) -> bool {
         self.0.iter().all(|event| event.is_ready().unwrap_or(true))
     }
@@ -50,11 +50,11 @@ impl Done {
     /// Waits for the end of the run.
     ///
     /// # Errors
-    /// What went wrong on a device.
+    /// The program failed on a device.
     pub fn wait(self) -> Result<()> {
         let mut result = Ok(());
         for event in self.0 {
-            // All are waited for, so that nothing runs on after a failure.
+            // Wait for all devices, so that nothing still runs after a failure.
             result = result.and(event.wait().map_err(|e| Error::runtime("a program failed on the device", e)));
         }
         result
@@ -70,30 +70,30 @@ impl Compiled {
         time: Option<Duration>,
     ) -> Result<Compiled> {
         let several = runtime.mesh().num_devices() > 1;
-        let described = |tensors: &[crate::Tensor], shardings: &[Sharding]| -> Vec<_> {
+        let signature_of = |tensors: &[crate::Tensor], shardings: &[Sharding]| -> Vec<_> {
             let sharding = |s: &Sharding| if several { s.clone() } else { Sharding::replicated() };
             tensors.iter().zip(shardings).map(|(t, s)| (t.ty().clone(), sharding(s))).collect()
         };
-        let slot = |device| executable.devices().iter().position(|there| there == device);
+        let slot = |device| executable.devices().iter().position(|candidate| candidate == device);
         let slots = runtime.local_devices().map(slot).collect::<Option<Vec<_>>>();
         let slots = slots.filter(|slots| slots.len() == executable.devices().len()).ok_or_else(|| {
-            Error::usage(format!("`{}` was compiled for other devices than those of the runtime", function.name()))
+            Error::usage(format!("`{}` was not compiled for the devices of the runtime", function.name()))
         })?;
         let signature = Signature {
             name: function.name().to_owned(),
             device_set: runtime.device_set.clone(),
             slots,
-            parameters: described(function.parameters(), function.parameter_shardings()),
-            results: described(function.results(), function.result_shardings()),
+            parameters: signature_of(function.parameters(), function.parameter_shardings()),
+            results: signature_of(function.results(), function.result_shardings()),
             donated: function.aliases().iter().map(Option::is_some).collect(),
         };
         Ok(Compiled { signature: Arc::new(signature), metrics: runtime.metrics.clone(), executable, captured, time })
     }
 
-    /// Runs the program. It returns as soon as the work is queued.
+    /// Runs the program. Returns as soon as the work is queued.
     ///
     /// # Errors
-    /// Arguments that do not fit the parameters in number, type, sharding, devices or donation; a failed launch.
+    /// The arguments do not match the parameters in number, type, sharding, devices or donation, or the launch fails.
     pub fn call(&self, arguments: Vec<Argument<'_>>) -> Result<Outputs> {
         self.check(&arguments)?;
         let signature = &*self.signature;
@@ -136,7 +136,7 @@ impl Compiled {
         for (ty, sharding) in &signature.results {
             let shards: Vec<_> = signature.slots.iter().filter_map(|&slot| outputs[slot].next()).collect();
             if shards.len() != signature.slots.len() {
-                return Err(Error::usage(format!("{}: the plugin gave too few outputs", doing())));
+                return Err(Error::usage(format!("{}: the plugin returned too few outputs", doing())));
             }
             let (ty, sharding, device_set) = (ty.clone(), sharding.clone(), signature.device_set.clone());
             arrays.push(DeviceArray::new(ty, sharding, device_set, shards, &self.metrics));
@@ -146,10 +146,10 @@ impl Compiled {
 
     fn check(&self, arguments: &[Argument<'_>]) -> Result<()> {
         let signature = &*self.signature;
-        let wrong = |what: String| Err(Error::usage(format!("`{}`: {what}", signature.name)));
+        let wrong = |message: String| Err(Error::usage(format!("`{}`: {message}", signature.name)));
         if arguments.len() != signature.parameters.len() {
-            let (takes, given) = (signature.parameters.len(), arguments.len());
-            return Err(Error::usage(format!("`{}` takes {takes} arguments and was given {given}", signature.name)));
+            let (expected, actual) = (signature.parameters.len(), arguments.len());
+            return Err(Error::usage(format!("`{}` takes {expected} arguments, but got {actual}", signature.name)));
         }
         for (i, (argument, (ty, sharding))) in arguments.iter().zip(&signature.parameters).enumerate() {
             let array = argument.array();
@@ -157,28 +157,28 @@ impl Compiled {
                 return wrong(format!("argument {i} must be {ty}, but is {}", array.ty()));
             }
             if array.sharding() != sharding {
-                let is = array.sharding();
-                return wrong(format!("argument {i}, {ty}, must have the sharding {sharding}, but has {is}"));
+                let actual = array.sharding();
+                return wrong(format!("argument {i}, {ty}, must have the sharding {sharding}, but has {actual}"));
             }
             if !Arc::ptr_eq(array.device_set(), &signature.device_set) && array.device_set() != &signature.device_set {
-                return wrong(format!("argument {i}, {array:?}, is on other devices than the program"));
+                return wrong(format!("argument {i}, {array:?}, is not on the devices of the program"));
             }
         }
         Ok(())
     }
 
-    /// Which parameters are donated: their memory is given away by a call.
+    /// Whether each parameter is donated: a call gives its memory to the program.
     pub fn donated(&self) -> &[bool] {
         &self.signature.donated
     }
 
-    /// Whether the program was found among those compiled before, in this process or on disk; two threads that ask for a new program at once may
-    /// both compile it.
+    /// Whether the program had been compiled before, in this process or on disk. If two threads need the same new
+    /// program at once, both may compile it.
     pub fn was_cached(&self) -> bool {
         self.time.is_none()
     }
 
-    /// How long the compiler took; `None` for a program that was compiled before.
+    /// The time that the compiler took; `None` if the program had been compiled before.
     pub fn compile_time(&self) -> Option<Duration> {
         self.time
     }

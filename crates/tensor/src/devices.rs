@@ -1,14 +1,14 @@
-//! [`Devices`]: how many devices to compute on, or which, as a user says it.
+//! [`Devices`]: how many devices to compute on, or which ones.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::{Error, Result};
 
-/// How many devices to compute on, or which.
+/// How many devices to compute on, or which ones.
 ///
-/// A number is a count; a list names devices by their index. So `8` is eight devices, and `[5]` is the device with index
-/// 5 alone.
+/// A number is a count, and a list holds device indices. `8` selects eight devices, and `[5]` selects only the device
+/// with index 5.
 ///
 /// ```
 /// use fulmen_tensor::Devices;
@@ -20,15 +20,15 @@ use crate::{Error, Result};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Devices(Wish);
+pub struct Devices(Selection);
 
-/// Numbers as they were given; they are checked when the devices are known.
+/// The user's selection. Its numbers are checked when the devices are known.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Wish {
+enum Selection {
     Auto,
     Count(i64),
     Indices(Vec<i64>),
-    /// A text that says nothing; an error when the devices are chosen.
+    /// An invalid text: an error when the devices are chosen.
     Unknown(String),
 }
 
@@ -38,28 +38,28 @@ impl Default for Devices {
     }
 }
 
-/// The count that means all devices, as it does for PyTorch Lightning.
+/// The count that means all devices, as in PyTorch Lightning.
 const ALL: i64 = -1;
 
-/// A CPU has as many devices as one asks for; more than these only make it slower.
+/// A CPU can be split into any number of devices. More than these only make it slower.
 const MOST_ON_A_CPU: i64 = 64;
 
 impl Devices {
-    /// All TPU or GPU devices of this machine; one device on a CPU. So does the count -1.
+    /// All TPU or GPU devices of this machine, or one device on a CPU. The count -1 means the same.
     pub fn auto() -> Devices {
-        Devices(Wish::Auto)
+        Devices(Selection::Auto)
     }
 
-    /// How many devices a CPU's client is to have for this.
+    /// The number of devices that a CPU client needs for this selection.
     ///
     /// # Errors
-    /// A count or an index that cannot be.
+    /// The count or an index is too large, or the selection is an invalid text.
     pub(crate) fn on_a_cpu(&self) -> Result<usize> {
         let needed = match &self.0 {
-            Wish::Auto | Wish::Count(ALL) => 1,
-            Wish::Count(count) => *count,
-            Wish::Indices(indices) => indices.iter().max().map_or(0, |most| most.saturating_add(1)),
-            Wish::Unknown(text) => return Err(Error::devices(unknown(text))),
+            Selection::Auto | Selection::Count(ALL) => 1,
+            Selection::Count(count) => *count,
+            Selection::Indices(indices) => indices.iter().max().map_or(0, |index| index.saturating_add(1)),
+            Selection::Unknown(text) => return Err(Error::devices(unknown(text))),
         };
         if needed > MOST_ON_A_CPU {
             return Err(self.wrong(&format!("a CPU can be split into at most {MOST_ON_A_CPU} devices")));
@@ -67,49 +67,47 @@ impl Devices {
         Ok(usize::try_from(needed).unwrap_or(0).max(1))
     }
 
-    /// The indices of the devices among `available`; `names` lists them for the message.
+    /// The indices of the selected devices, all below `available`. An error message lists the devices with `names`.
     ///
     /// # Errors
-    /// A count of 0 or less, more devices than there are, an empty list, an index that is negative, given twice or not
-    /// there.
+    /// - The count is not positive or exceeds `available`.
+    /// - The list is empty.
+    /// - An index is negative, repeated or not below `available`.
     pub(crate) fn choose(&self, available: usize, names: impl FnOnce() -> String) -> Result<Vec<usize>> {
-        let there = |why: String| {
-            let names = names();
-            Err(self.wrong(&format!("{why}; there {}: {names}", if available == 1 { "is" } else { "are" })))
-        };
+        let refuse = |reason: String| Err(self.wrong(&format!("{reason}; available: {}", names())));
         match &self.0 {
-            Wish::Auto | Wish::Count(ALL) => Ok((0..available).collect()),
-            Wish::Count(count) => match usize::try_from(*count) {
-                Ok(0) | Err(_) => there("at least one device is needed".into()),
+            Selection::Auto | Selection::Count(ALL) => Ok((0..available).collect()),
+            Selection::Count(count) => match usize::try_from(*count) {
+                Ok(0) | Err(_) => refuse("at least one device is needed".into()),
                 Ok(count) if count > available => {
-                    there(format!("this host has {available}{}", if available == 1 { " device" } else { " devices" }))
+                    refuse(format!("this host has {available}{}", if available == 1 { " device" } else { " devices" }))
                 }
                 Ok(count) => Ok((0..count).collect()),
             },
-            Wish::Indices(indices) => {
+            Selection::Indices(indices) => {
                 let mut chosen = vec![];
                 for &index in indices {
                     let Some(index) = usize::try_from(index).ok().filter(|&index| index < available) else {
-                        return there(format!("there is no device with the index {index}"));
+                        return refuse(format!("there is no device with the index {index}"));
                     };
                     if chosen.contains(&index) {
-                        return there(format!("the index {index} is given twice"));
+                        return refuse(format!("the index {index} is given twice"));
                     }
                     chosen.push(index);
                 }
-                if chosen.is_empty() { there("the list is empty".into()) } else { Ok(chosen) }
+                if chosen.is_empty() { refuse("the list is empty".into()) } else { Ok(chosen) }
             }
-            Wish::Unknown(text) => Err(Error::devices(unknown(text))),
+            Selection::Unknown(text) => Err(Error::devices(unknown(text))),
         }
     }
 
-    fn wrong(&self, why: &str) -> Error {
-        Error::devices(format!("{self} is not possible: {why}"))
+    fn wrong(&self, reason: &str) -> Error {
+        Error::devices(format!("{self} is not possible: {reason}"))
     }
 }
 
 fn unknown(text: &str) -> Error {
-    Error::usage(format!("`{text}` names no devices; give a count (8), a list of indices ([5] or 0,2) or auto"))
+    Error::usage(format!("`{text}` does not select devices; give a count (8), a list of indices ([5] or 0,2) or auto"))
 }
 
 impl FromStr for Devices {
@@ -127,9 +125,9 @@ impl FromStr for Devices {
         };
         let number = |text: &str| text.trim().parse::<i64>().map_err(|_| wrong());
         match list {
-            Some(list) if list.trim().is_empty() => Ok(Devices(Wish::Indices(vec![]))),
-            Some(list) => Ok(Devices(Wish::Indices(list.split(',').map(number).collect::<Result<_>>()?))),
-            None => number(text).map(|count| Devices(Wish::Count(count))),
+            Some(list) if list.trim().is_empty() => Ok(Devices(Selection::Indices(vec![]))),
+            Some(list) => Ok(Devices(Selection::Indices(list.split(',').map(number).collect::<Result<_>>()?))),
+            None => number(text).map(|count| Devices(Selection::Count(count))),
         }
     }
 }
@@ -137,30 +135,30 @@ impl FromStr for Devices {
 impl fmt::Display for Devices {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Wish::Auto => f.write_str("auto"),
-            Wish::Count(count) => count.fmt(f),
-            Wish::Indices(indices) => {
+            Selection::Auto => f.write_str("auto"),
+            Selection::Count(count) => count.fmt(f),
+            Selection::Indices(indices) => {
                 let indices: Vec<_> = indices.iter().map(i64::to_string).collect();
                 write!(f, "[{}]", indices.join(","))
             }
-            Wish::Unknown(text) => f.write_str(text),
+            Selection::Unknown(text) => f.write_str(text),
         }
     }
 }
 
-/// A text that says nothing is reported when a [`Runtime`](crate::Runtime) is opened.
+/// An invalid text becomes an error when a [`Runtime`](crate::Runtime) is opened.
 impl From<&str> for Devices {
     fn from(text: &str) -> Devices {
-        text.parse().unwrap_or_else(|_| Devices(Wish::Unknown(text.to_owned())))
+        text.parse().unwrap_or_else(|_| Devices(Selection::Unknown(text.to_owned())))
     }
 }
 
-/// A number that does not fit is one that no machine has either.
+/// A number that does not fit into `i64` becomes `i64::MAX`, which no machine has.
 macro_rules! from_numbers {
     ($($int:ty),*) => {$(
         impl From<$int> for Devices {
             fn from(count: $int) -> Devices {
-                Devices(Wish::Count(i64::try_from(count).unwrap_or(i64::MAX)))
+                Devices(Selection::Count(i64::try_from(count).unwrap_or(i64::MAX)))
             }
         }
         impl<const N: usize> From<[$int; N]> for Devices {
@@ -175,7 +173,7 @@ macro_rules! from_numbers {
         }
         impl From<&[$int]> for Devices {
             fn from(indices: &[$int]) -> Devices {
-                Devices(Wish::Indices(indices.iter().map(|&i| i64::try_from(i).unwrap_or(i64::MAX)).collect()))
+                Devices(Selection::Indices(indices.iter().map(|&i| i64::try_from(i).unwrap_or(i64::MAX)).collect()))
             }
         }
     )*};
@@ -207,10 +205,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_is_refused_with_what_is() {
+    fn a_refusal_lists_the_available_devices() {
         assert_eq!(
             choose(4, 2).unwrap_err(),
-            "devices: 4 is not possible: this host has 2 devices; there are: tpu:0, tpu:1"
+            "devices: 4 is not possible: this host has 2 devices; available: tpu:0, tpu:1"
         );
         assert!(choose(0, 2).unwrap_err().contains("at least one"));
         assert!(choose(-2, 2).unwrap_err().contains("at least one"));

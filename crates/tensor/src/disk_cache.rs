@@ -1,4 +1,4 @@
-//! Compiled programs on disk as a runtime uses them: what goes wrong when they are needed is a note, never an error.
+//! Compiled programs on disk, for a runtime. A failure of the cache becomes a note, never an error.
 
 use std::cell::OnceCell;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,12 +12,12 @@ use crate::notes::note;
 use crate::tensor::Kind;
 use crate::{Function, Tensor};
 
-/// A compile cache that turns itself off after the first failure, and a file of programs that the user named.
+/// A compile cache that turns itself off after its first failure, and the file of programs that the user named.
 #[derive(Default)]
 pub(crate) struct DiskCache {
     cache: Option<CompileCache>,
     saved: Option<SavedPrograms>,
-    /// Programs cannot be stored any more; those that are there are still loaded.
+    /// Storing a program failed: the cache only loads programs from now on.
     read_only: AtomicBool,
     off: AtomicBool,
 }
@@ -27,7 +27,7 @@ impl DiskCache {
         Arc::new(DiskCache { cache, saved, ..DiskCache::default() })
     }
 
-    /// The same cache with another file of programs.
+    /// The same cache with a different file of programs.
     pub(crate) fn with_saved(&self, saved: SavedPrograms) -> Arc<DiskCache> {
         DiskCache::new(self.cache.clone(), Some(saved))
     }
@@ -36,8 +36,8 @@ impl DiskCache {
         self.saved.as_ref()
     }
 
-    /// The one that the environment asks for, for all runtimes of this process.
-    pub(crate) fn of_process() -> Arc<DiskCache> {
+    /// The cache that the environment selects, shared by all runtimes of this process.
+    pub(crate) fn from_env() -> Arc<DiskCache> {
         static CACHE: OnceLock<Arc<DiskCache>> = OnceLock::new();
         let open = || {
             let cache = CompileCache::from_env();
@@ -47,14 +47,15 @@ impl DiskCache {
         CACHE.get_or_init(open).clone()
     }
 
-    /// Begins what takes long, while the caller does other things.
+    /// Starts slow preparations in the background.
     pub(crate) fn prepare(&self, client: &Client) {
         if let Some(cache) = self.cache(client) {
             cache.prepare(client);
         }
     }
 
-    /// The place of a program, where something is used for the client. `text` is the program without locations.
+    /// The slot of a program; `None` if neither the cache nor a file of programs serves the client. `text` is the
+    /// program without locations.
     pub(crate) fn slot<'a>(
         &'a self,
         client: &'a Client,
@@ -74,27 +75,28 @@ impl DiskCache {
         })
     }
 
-    /// Whether a program of the function may be on disk. This is quick.
+    /// Whether a program of the function may be on disk. A quick check by the function's name.
     pub(crate) fn may_have(&self, client: &Client, function: &Function) -> bool {
         self.saved.is_some() || self.cache(client).is_some_and(|cache| cache.has_program(function.name()))
     }
 
-    /// The cache, where it can be used for a client. It is not used for several processes: each would decide by itself
-    /// whether it compiles, and programs compiled at different times need not fit together. They may take one file of programs.
+    /// The cache, if the client can use it. Clients of several processes cannot: each process would decide on its own
+    /// whether to compile, and programs compiled at different times may not match. Such processes can share a file of
+    /// saved programs instead.
     fn cache(&self, client: &Client) -> Option<&CompileCache> {
-        let alone = client.devices().iter().all(|device| device.process_index() == client.process_index());
-        self.cache.as_ref().filter(|_| alone && !self.off.load(Ordering::Relaxed))
+        let single_process = client.devices().iter().all(|device| device.process_index() == client.process_index());
+        self.cache.as_ref().filter(|_| single_process && !self.off.load(Ordering::Relaxed))
     }
 
-    /// Sets a switch, and tells why the first time.
-    fn turn_off(&self, switch: &AtomicBool, why: &str) {
+    /// Sets a switch. The first time, emits a note with the reason.
+    fn turn_off(&self, switch: &AtomicBool, reason: &str) {
         if !switch.swap(true, Ordering::Relaxed) {
-            note(why);
+            note(reason);
         }
     }
 }
 
-/// Where a program is in the cache, if it is there.
+/// The slot of one program in the cache and in the file of programs; it may be empty.
 pub(crate) struct Slot<'a> {
     owner: &'a DiskCache,
     cache: Option<&'a CompileCache>,
@@ -102,12 +104,12 @@ pub(crate) struct Slot<'a> {
     function: &'a Function,
     text: &'a str,
     options: &'a CompileOptions,
-    /// Made when it is needed, because it needs the hash of the plugin's file.
+    /// Computed on first use: it hashes the plugin's file.
     key: OnceCell<Option<ProgramKey>>,
 }
 
 impl Slot<'_> {
-    /// The stored program.
+    /// The stored program, if there is one.
     pub(crate) fn load(&self) -> Option<LoadedExecutable> {
         if let Some(saved) = self.owner.saved() {
             match saved.load(self.client, self.key()?) {
@@ -129,44 +131,48 @@ impl Slot<'_> {
         }
     }
 
-    /// The cache, where it has programs of that name. The key is not needed to know this.
+    /// The cache, if it holds programs with the function's name. This does not need the key.
     fn cache_of_program(&self) -> Option<&CompileCache> {
         self.cache.filter(|cache| cache.has_program(self.function.name()))
     }
 
-    /// What the most similar stored program of that name has otherwise.
+    /// How this program differs from the most similar stored program with the same name.
     pub(crate) fn nearest(&self) -> Option<String> {
         let saved = self.owner.saved().and_then(|saved| saved.nearest(self.key()?));
         let lines = saved.or_else(|| self.cache_of_program()?.nearest(self.key()?));
         Some(lines?.join("; "))
     }
 
-    /// Keeps a program that took this long to compile.
+    /// Stores a program with its compile time.
     pub(crate) fn store(&self, program: &LoadedExecutable, time: Duration) {
         if self.owner.read_only.load(Ordering::Relaxed) {
             return;
         }
         let Some(cache) = self.cache else { return };
         let Some(Err(error)) = self.key().map(|key| cache.store(key, program, time)) else { return };
-        let why = match error.is_unsupported() {
-            true => "the plugin cannot store them".to_owned(),
-            false => format!("{error}; FULMEN_COMPILE_CACHE names another folder, or turns the cache `off`"),
+        let reason = if error.is_unsupported() {
+            "the plugin cannot store them".to_owned()
+        } else {
+            format!("{error}; set FULMEN_COMPILE_CACHE to another folder, or to `off`")
         };
-        self.owner.turn_off(&self.owner.read_only, &format!("compiled programs are no longer kept on disk: {why}"));
+        self.owner.turn_off(&self.owner.read_only, &format!("compiled programs are no longer kept on disk: {reason}"));
     }
 
     fn key(&self) -> Option<&ProgramKey> {
-        let make = || {
-            let key = self.client.topology().and_then(|here| key_of(&here, self.function, self.text, self.options));
+        let compute_key = || {
+            let key = self
+                .client
+                .topology()
+                .and_then(|topology| program_key(&topology, self.function, self.text, self.options));
             key.map_err(|error| self.owner.turn_off(&self.owner.off, &format!("the compile cache is off: {error}")))
                 .ok()
         };
-        self.key.get_or_init(make).as_ref()
+        self.key.get_or_init(compute_key).as_ref()
     }
 }
 
-/// What tells the program of a function apart from others; `text` is it without locations.
-pub(crate) fn key_of(
+/// The key that identifies the program of a function; `text` is the program without locations.
+pub(crate) fn program_key(
     topology: &Topology,
     function: &Function,
     text: &str,

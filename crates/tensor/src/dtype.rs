@@ -1,6 +1,7 @@
-//! Element types: the closed set of dtypes a [`Tensor`](crate::Tensor) can have, and the Rust types that hold them.
+//! [`DType`]: the closed set of element types of a [`Tensor`](crate::Tensor), and [`Element`]: the Rust types that hold
+//! them.
 //!
-//! Not here: PJRT's larger enumeration (`fulmen_pjrt::ElementType`), which also names types no tensor can have.
+//! Not here: PJRT's larger enumeration (`fulmen_pjrt::ElementType`), which includes types that no tensor can have.
 
 use std::fmt;
 
@@ -43,7 +44,7 @@ pub enum DType {
     C128,
 }
 
-/// One row a dtype: (dtype, StableHLO name, usual name, bytes, PJRT element type).
+/// One row per dtype: (dtype, StableHLO name, usual name, bytes, PJRT element type).
 const TABLE: [(DType, &str, &str, usize, ElementType); 15] = [
     (DType::F32, "f32", "f32", 4, ElementType::F32),
     (DType::Bf16, "bf16", "bf16", 2, ElementType::Bf16),
@@ -82,7 +83,7 @@ impl DType {
         self.row().2
     }
 
-    /// Bytes an element takes in host memory.
+    /// The number of bytes of an element in host memory.
     pub fn size_in_bytes(self) -> usize {
         self.row().3
     }
@@ -92,12 +93,12 @@ impl DType {
         self.row().4
     }
 
-    /// The dtype of a PJRT type, if tensors can have it.
+    /// The dtype that matches a PJRT type, if there is one.
     pub fn from_element_type(element: ElementType) -> Option<DType> {
         TABLE.iter().find(|row| row.4 == element).map(|row| row.0)
     }
 
-    /// Whether this is a floating-point type: only these, and complex ones, have gradients.
+    /// Whether this is a real floating-point type. Only these and complex types have gradients.
     pub fn is_float(self) -> bool {
         matches!(self, DType::F32 | DType::Bf16 | DType::F16 | DType::F64)
     }
@@ -117,7 +118,7 @@ impl DType {
         self.is_float() || self.is_complex()
     }
 
-    /// The dtype of the real and of the imaginary part of a complex dtype; any other dtype as it is.
+    /// The dtype of the real and the imaginary part of a complex dtype. Other dtypes are returned unchanged.
     ///
     /// ```
     /// use fulmen_tensor::DType;
@@ -132,19 +133,20 @@ impl DType {
         }
     }
 
-    /// The dtype in which tensors of two dtypes meet: in [`Tensor`](crate::Tensor)'s operators and its other operations
-    /// of two elements, in comparisons, `select`, `concatenate`, `stack`, matrix products and convolutions.
+    /// The dtype that two dtypes promote to. It applies to binary elementwise operations of [`Tensor`](crate::Tensor),
+    /// comparisons, `select`, `concatenate`, `stack`, matrix products and convolutions.
     ///
-    /// - A boolean and anything else meet in the other.
-    /// - Of two signed integers, or two unsigned ones, the wider. A signed and an unsigned integer meet in the signed
-    ///   one if it is wider, else in the next signed integer that holds both: u32 and i32 in i64.
-    /// - No integer holds u64 and the signed ones: `None`, and the operation is refused.
-    /// - An integer and a floating-point dtype meet in the floating-point one, however narrow.
-    /// - Of two floating-point dtypes the wider; bf16 and f16, neither of which holds the other, meet in f32.
-    /// - A complex dtype and another meet in a complex one, c128 if either is c128 or f64, else c64.
+    /// - A boolean promotes to the other dtype.
+    /// - Two signed integers, or two unsigned ones, promote to the wider.
+    /// - A signed and an unsigned integer promote to the signed one if it is wider, else to the next signed integer
+    ///   that holds both: u32 and i32 promote to i64.
+    /// - No integer holds both u64 and signed integers: the result is `None`, and the operation is refused.
+    /// - An integer and a floating-point dtype promote to the floating-point dtype, even if it is narrower.
+    /// - Two floating-point dtypes promote to the wider. bf16 and f16 promote to f32, since neither holds the other.
+    /// - A complex dtype and another dtype promote to c128 if either is c128 or f64, else to c64.
     ///
-    /// This is the lattice of JAX, but that JAX makes f64 of u64 and a signed integer. Here f64 comes of f64 (or c128)
-    /// alone. A plain number takes the dtype of the tensor that it is combined with.
+    /// This is JAX's lattice, except that JAX promotes u64 and a signed integer to f64. Here only f64 and c128 promote
+    /// to 64-bit floats. A plain number takes the dtype of the tensor that it is combined with.
     ///
     /// ```
     /// use fulmen_tensor::DType;
@@ -155,7 +157,7 @@ impl DType {
     /// assert_eq!(DType::I64.promote(DType::U64), None);
     /// ```
     pub fn promote(self, other: DType) -> Option<DType> {
-        // From the least kind to the greatest.
+        // Booleans, integers, floats and complex numbers, in the order of promotion.
         let kind = |dtype: DType| match dtype {
             DType::Bool => 0,
             _ if dtype.is_integer() => 1,
@@ -205,14 +207,14 @@ mod sealed {
 
 /// A Rust type that can be an element of a tensor on the host.
 ///
-/// Sealed: it is implemented for the twelve types of real numbers, for `num_complex::Complex` of `f32` and of `f64`, and for
+/// Sealed. Implemented for the twelve types of real numbers, for `num_complex::Complex` of `f32` and `f64`, and for
 /// `bool`.
 pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static {
     /// The dtype of this Rust type.
     const DTYPE: DType;
     /// The bytes of `values`, little-endian, as host memory holds them.
     fn to_bytes(values: &[Self]) -> Vec<u8>;
-    /// The values in `bytes`; trailing bytes that make no whole element are ignored.
+    /// The values in `bytes`. Trailing bytes that are not a whole element are ignored.
     fn from_bytes(bytes: &[u8]) -> Vec<Self>;
 }
 
@@ -262,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_survive_the_way_through_bytes() {
+    fn elements_convert_to_bytes_and_back() {
         let values = [1.5f32, -0.0, f32::INFINITY];
         assert_eq!(f32::from_bytes(&f32::to_bytes(&values)), values);
         assert_eq!(bool::from_bytes(&bool::to_bytes(&[true, false])), [true, false]);

@@ -1,7 +1,7 @@
-//! The statements of an expression, in the body of the program or of a region within it.
+//! Emits the StableHLO statements of an expression into the body of a program or of a region.
 //!
-//! Not here: the program's signature and its text as a whole; see `lower.rs`. How one operation is written is with the
-//! operation.
+//! Not here: the program's signature and its whole text; see `lower.rs`. Each operation's file writes its own
+//! statement.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -14,13 +14,13 @@ use crate::region::Region;
 use crate::tensor::Kind;
 use crate::{DType, DeviceArray, Error, Fault, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType};
 
-/// A value that an expression holds and a program takes as an argument.
+/// A value that an expression holds, and that the program takes as an argument.
 pub(crate) enum Captured {
     Device(Arc<DeviceArray>),
     Host(TensorType, Arc<[u8]>),
 }
 
-/// The program that is being written.
+/// The program under construction.
 pub(crate) struct Program {
     pub(crate) mesh: Mesh,
     pub(crate) precision: MatmulPrecision,
@@ -29,21 +29,21 @@ pub(crate) struct Program {
     pub(crate) declared: usize,
     /// Values that the expression holds, and how they are sharded over the devices.
     pub(crate) captured: Vec<(Captured, Sharding)>,
-    /// The parameter that each captured value became, by its address.
-    known: HashMap<usize, String>,
+    /// The parameter name of each captured value, by the value's address.
+    captured_names: HashMap<usize, String>,
     /// Private functions, in the order of their first calls.
     pub(crate) functions: Vec<Line>,
-    /// The names that functions have.
+    /// The names of all functions.
     function_names: HashSet<String>,
     /// The name of each private function, by its text without name and locations.
-    function_of: HashMap<String, String>,
+    functions_by_text: HashMap<String, String>,
     /// The type with the most elements, and the line that recorded it.
     pub(crate) largest: Option<(TensorType, &'static Location<'static>)>,
     numbers: Numbers,
     failed: Option<Error>,
 }
 
-/// The next numbers of values in the function that is being written. Each is given once, in regions too.
+/// The next numbers for names of values. Each number is unique in its function, including its regions.
 #[derive(Default)]
 struct Numbers {
     instructions: usize,
@@ -54,61 +54,61 @@ struct Numbers {
 #[derive(Default)]
 pub(crate) struct Body {
     pub(crate) lines: Vec<Line>,
-    /// The names of scalar constants in this block.
+    /// The names of the scalar constants in this block, by their statements.
     constants: HashMap<String, String>,
 }
 
 pub(crate) struct Line {
     text: String,
-    /// The contents of the statement's regions, each with what comes after it.
+    /// The lines of each region of the statement, and the text that follows the region.
     blocks: Vec<(Vec<Line>, String)>,
     /// The operation's name and the user's line.
     location: Option<(&'static str, &'static Location<'static>)>,
 }
 
 impl Line {
-    /// A line that no operation wrote.
+    /// A line without a location.
     pub(crate) fn bare(text: String) -> Line {
         Line { text, blocks: vec![], location: None }
     }
 
-    /// A function with this head, up to its body.
+    /// A function; `head` is the text before its body.
     pub(crate) fn function(head: String, body: Body) -> Line {
         Line { text: head, blocks: vec![(body.lines, "}".to_owned())], location: None }
     }
 
-    /// Writes the line, with a reference to its location if there is a table of them.
-    pub(crate) fn write(&self, to: &mut String, indent: usize, mut locations: Option<&mut Locations>) {
-        let start = |to: &mut String| to.extend(std::iter::repeat_n(' ', indent));
-        start(to);
-        to.push_str(&self.text);
+    /// Writes the line to `out`, with a reference to its location if there is a table of locations.
+    pub(crate) fn write(&self, out: &mut String, indent: usize, mut locations: Option<&mut Locations>) {
+        let start = |out: &mut String| out.extend(std::iter::repeat_n(' ', indent));
+        start(out);
+        out.push_str(&self.text);
         for (lines, after) in &self.blocks {
-            to.push('\n');
+            out.push('\n');
             for line in lines {
-                line.write(to, indent + 2, locations.as_deref_mut());
+                line.write(out, indent + 2, locations.as_deref_mut());
             }
-            start(to);
-            to.push_str(after);
+            start(out);
+            out.push_str(after);
         }
         if let (Some((name, location)), Some(locations)) = (self.location, locations) {
-            let _ = write!(to, " loc(#loc{})", locations.alias(name, location));
+            let _ = write!(out, " loc(#loc{})", locations.alias(name, location));
         }
-        to.push('\n');
+        out.push('\n');
     }
 }
 
-/// The locations of a module, each written once, which statements refer to by aliases.
+/// The locations of a module. Each is written once, and statements refer to it by an alias.
 #[derive(Default)]
 pub(crate) struct Locations {
     lines: QuickMap<&'static Location<'static>, usize>,
     named: QuickMap<(&'static str, usize), usize>,
-    /// The definitions of the aliases; they stand after the module.
+    /// The definitions of the aliases, for the end of the module.
     pub(crate) definitions: String,
 }
 
 impl Locations {
-    /// The number of the alias of a line of the user's code under an operation's name. (It has a name because Shardy's
-    /// passes lose the line of a statement that has none.)
+    /// The alias number of an operation's name and user line. The name is needed because Shardy's passes drop the lines
+    /// of unnamed locations.
     fn alias(&mut self, name: &'static str, location: &'static Location<'static>) -> usize {
         let Locations { lines, named, definitions } = self;
         let mut next = lines.len() + named.len();
@@ -133,10 +133,10 @@ impl Program {
             constants_are,
             declared,
             captured: vec![],
-            known: HashMap::new(),
+            captured_names: HashMap::new(),
             functions: vec![],
             function_names: HashSet::from(["main".to_owned()]),
-            function_of: HashMap::new(),
+            functions_by_text: HashMap::new(),
             largest: None,
             numbers: Numbers::default(),
             failed: None,
@@ -147,12 +147,13 @@ impl Program {
         self.mesh.num_devices() > 1
     }
 
-    /// Writes the statements that `results` need and returns the names of their values. `names` are those of the leaves.
+    /// Writes the statements that `results` need, and returns the names of their values. `leaves` are the names of the
+    /// parameters.
     pub(crate) fn emit(&mut self, results: &[Tensor], leaves: &IdMap<String>, scope: &mut Body) -> Result<Vec<String>> {
-        // Only the main function has what the program captures.
+        // Only the main function can take captured values as arguments.
         let calls = if self.constants_are == Constants::AsInputs { Calls::Inlined } else { Calls::Kept };
         let graph = Graph::new(results, self.constants_are, calls)?;
-        // The name of each instruction, and whether it stands for several results.
+        // The name of each instruction, and whether it has several results.
         let mut names: Vec<(String, bool)> = Vec::with_capacity(graph.instructions.len());
         let name = |names: &[(String, bool)], v: Value| match &names[v.instruction] {
             (name, true) => format!("{name}#{}", v.output),
@@ -170,14 +171,14 @@ impl Program {
             let leaf = match &node.kind {
                 Kind::Operation(operation) => {
                     if let Some(elements) = graph.takes(operation) {
-                        // In a body too: XLA makes what it uses of the function around it an input of the loop or branch.
+                        // This works in bodies too: XLA passes such a value to the loop or branch as an input.
                         names.push((self.capture_host(&node.outputs[0], elements), false));
                         continue;
                     }
                     if self.is_partitioned() {
                         let types: Vec<_> = node.inputs.iter().map(|t| t.ty()).collect();
                         let checked = operation.check(&self.mesh, &types);
-                        checked.map_err(|why| Fault::new(operation.name(), why, node.location))?;
+                        checked.map_err(|message| Fault::new(operation.name(), message, node.location))?;
                     }
                     let operands = instruction
                         .operands
@@ -201,7 +202,7 @@ impl Program {
                     }
                     let text = match count {
                         1 => format!("%{number} = {right}"),
-                        n => format!("%{number}:{n} = {right}"),
+                        _ => format!("%{number}:{count} = {right}"),
                     };
                     scope.lines.push(Line { text, blocks, location: Some((operation.name(), node.location)) });
                     names.push((format!("%{number}"), count > 1));
@@ -211,14 +212,14 @@ impl Program {
                     Some(name) => name.clone(),
                     None => return Err(Error::unbound(name, node.location)),
                 },
-                Kind::Parameter { of, name } => match leaves.get(&node.id) {
+                Kind::Parameter { operation, name } => match leaves.get(&node.id) {
                     Some(name) => name.clone(),
-                    None => return Err(leaked(of, name, node.location).into()),
+                    None => return Err(leaked(operation, name, node.location).into()),
                 },
                 Kind::Array(array) => {
-                    // A value on another mesh is copied here whole.
-                    let whole = Sharding::replicated();
-                    let sharding = if *array.mesh() == self.mesh { array.sharding() } else { &whole };
+                    // A value on another mesh is copied to each device whole.
+                    let replicated = Sharding::replicated();
+                    let sharding = if *array.mesh() == self.mesh { array.sharding() } else { &replicated };
                     self.capture(Arc::as_ptr(array).addr(), Captured::Device(array.clone()), sharding.clone())
                 }
                 Kind::Host(elements) => self.capture_host(&node.outputs[0], elements),
@@ -229,8 +230,8 @@ impl Program {
         Ok(graph.results.iter().map(|&v| name(&names, v)).collect())
     }
 
-    /// Writes a private function that computes a region, unless there is one that is written alike. Gives its name, which is
-    /// `name`, with a number if another function has it.
+    /// Writes a private function that computes a region, unless one with the same text exists. Returns the function's
+    /// name: `name`, with a number if it is taken.
     fn function(&mut self, name: &str, region: &Region) -> Result<String> {
         let numbers = std::mem::take(&mut self.numbers);
         let Region { parameters, results } = region;
@@ -246,33 +247,33 @@ impl Program {
         let mut line = Line::function(head, body);
         let mut definition = String::new();
         line.write(&mut definition, 0, None);
-        if let Some(known) = self.function_of.get(&definition) {
+        if let Some(known) = self.functions_by_text.get(&definition) {
             return Ok(known.clone());
         }
-        let mut chosen = name.to_owned();
+        let mut unique_name = name.to_owned();
         for number in 1.. {
-            if self.function_names.insert(chosen.clone()) {
+            if self.function_names.insert(unique_name.clone()) {
                 break;
             }
-            chosen = format!("{name}_{number}");
+            unique_name = format!("{name}_{number}");
         }
-        line.text.insert_str(0, &format!("func.func private @{chosen}"));
+        line.text.insert_str(0, &format!("func.func private @{unique_name}"));
         self.functions.push(line);
-        self.function_of.insert(definition, chosen.clone());
-        Ok(chosen)
+        self.functions_by_text.insert(definition, unique_name.clone());
+        Ok(unique_name)
     }
 
-    /// The parameter that a value in host memory becomes.
+    /// Captures a value in host memory. Returns the name of its parameter.
     fn capture_host(&mut self, ty: &TensorType, elements: &Arc<[u8]>) -> String {
         let value = Captured::Host(ty.clone(), elements.clone());
         self.capture(elements.as_ptr().addr(), value, Sharding::replicated())
     }
 
-    /// The parameter that a value becomes.
+    /// Captures a value. Returns the name of its parameter.
     fn capture(&mut self, address: usize, value: Captured, sharding: Sharding) -> String {
         let name = format!("%arg{}", self.declared + self.captured.len());
         let captured = &mut self.captured;
-        let known = self.known.entry(address).or_insert_with(|| {
+        let known = self.captured_names.entry(address).or_insert_with(|| {
             captured.push((value, sharding));
             name
         });
@@ -280,22 +281,22 @@ impl Program {
     }
 }
 
-fn leaked(of: &str, name: &str, location: &'static Location<'static>) -> Fault {
+fn leaked(operation: &str, name: &str, location: &'static Location<'static>) -> Fault {
     let message = format!(
-        "{name} is a value within the body of {of} and has none outside of it; return from the body what is used after \
-         it. (A Variable that is set within a body holds such a value.)"
+        "{name} has a value only within the body of {operation}; return from the body what you use after it. (A Variable \
+         that is set within a body holds such a value.)"
     );
-    Fault::new(of, message, location)
+    Fault::new(operation, message, location)
 }
 
-/// One operation's view of the program that is being written.
+/// One operation's view of the program under construction.
 pub(crate) struct Lowering<'a> {
     operands: Vec<(String, &'a TensorType)>,
     results: &'a [TensorType],
     name: &'static str,
     location: &'static Location<'static>,
     program: &'a mut Program,
-    /// The block that statements go to.
+    /// The block that receives statements.
     scope: Body,
     blocks: Vec<(Vec<Line>, String)>,
     extra: usize,
@@ -327,12 +328,12 @@ impl Lowering<'_> {
         self.results
     }
 
-    /// Whether the program is for several devices, so that shardings mean something.
+    /// Whether the program is for several devices, so that shardings have an effect.
     pub(crate) fn is_partitioned(&self) -> bool {
         self.program.is_partitioned()
     }
 
-    /// StableHLO's name of the precision that a product of `dtype` is asked for.
+    /// StableHLO's name for the precision of a product of `dtype`.
     pub(crate) fn precision(&self, dtype: DType) -> &'static str {
         self.program.precision.stablehlo(dtype)
     }
@@ -348,7 +349,8 @@ impl Lowering<'_> {
         format!("({}) -> {results}", operands.join(", "))
     }
 
-    /// The name of a scalar constant, e.g. where a reduction starts; `literal` is MLIR's spelling of the number.
+    /// The name of a scalar constant, such as the initial value of a reduction. `literal` is the number as MLIR writes
+    /// it.
     pub(crate) fn constant(&mut self, dtype: DType, literal: &str) -> String {
         let statement = format!("stablehlo.constant dense<{literal}> : {}", TensorType::scalar(dtype).stablehlo());
         if let Some(name) = self.scope.constants.get(&statement) {
@@ -361,27 +363,27 @@ impl Lowering<'_> {
         name
     }
 
-    /// A statement before this operation's own, or in the block that is being written; the name of its only result.
+    /// Adds a statement before this operation's own, or to the open block. Returns the name of its only result.
     pub(crate) fn statement(&mut self, right: impl AsRef<str>) -> String {
         let name = self.fresh();
         self.push(format!("{name} = {}", right.as_ref()));
         name
     }
 
-    /// A name that nothing else in the function has, for an argument of a block.
+    /// A unique name within the function, for an argument of a block.
     pub(crate) fn fresh(&mut self) -> String {
         let number = self.program.numbers.instructions;
         self.program.numbers.instructions += 1;
         format!("%{number}")
     }
 
-    /// Declares that the statement has `extra` results after those that the operation has.
+    /// Declares that the statement has `extra` results after those of the operation.
     pub(crate) fn extra_results(&mut self, extra: usize) {
         self.extra = extra;
     }
 
-    /// Adds a region to this operation's statement: what `write` writes, which gives the values that the region returns,
-    /// and then the text `after`, which closes the region.
+    /// Adds a region to this operation's statement. `write` writes its statements and returns the names and types of
+    /// its results. The text `after` closes the region.
     pub(crate) fn block(&mut self, after: String, write: impl FnOnce(&mut Self) -> Vec<(String, TensorType)>) {
         let outer = std::mem::take(&mut self.scope);
         let returned = write(self);
@@ -395,12 +397,13 @@ impl Lowering<'_> {
         self.blocks.push((inner.lines, after));
     }
 
-    /// Writes the statements of a region whose parameters have these names; its results, names and types.
+    /// Writes the statements of a region; `arguments` are the names of its parameters. Returns the names and types of
+    /// its results.
     pub(crate) fn region(&mut self, region: &Region, arguments: &[String]) -> Vec<(String, TensorType)> {
         self.expression(&region.parameters, arguments, &region.results)
     }
 
-    /// As [`Lowering::region`] for results of one's own choice.
+    /// Like [`Lowering::region`], for any parameters and results.
     pub(crate) fn expression(
         &mut self,
         parameters: &[Tensor],
@@ -417,8 +420,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// The name of a private function that computes a region, the same for all regions that are written alike: `name`, or
-    /// that with a number.
+    /// The name of a private function that computes a region: `name`, with a number if it is taken. Regions with the
+    /// same text share one function.
     pub(crate) fn function(&mut self, name: &str, region: &Region) -> String {
         self.program.function(name, region).unwrap_or_else(|error| {
             self.program.failed.get_or_insert(error);
@@ -426,7 +429,7 @@ impl Lowering<'_> {
         })
     }
 
-    /// Makes sure that the module has the private function `name`, whose whole text `define` gives.
+    /// Adds the private function `name` to the module, unless it exists. `define` returns its whole text.
     pub(crate) fn helper(&mut self, name: &str, define: impl FnOnce() -> String) {
         if self.program.function_names.insert(name.to_owned()) {
             self.program.functions.push(Line::bare(define()));

@@ -1,14 +1,16 @@
-//! What can go wrong, and when: a [`Fault`] while an expression is recorded, an [`Error`] when it is compiled or run.
+//! [`Fault`]: a mistake in a recorded expression. [`Error`]: why an expression could not be compiled or run.
 
 use std::fmt;
 use std::panic::Location;
 use std::sync::Arc;
 
+use crate::Tensor;
+
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The first mistake in an expression: which operation was asked for the impossible, why it is impossible, and where
-/// in the user's code. A poisoned [`Tensor`](crate::Tensor) carries it until someone asks for the value.
+/// The first mistake in an expression: the operation, what is wrong, and the line of the user's code. A poisoned
+/// [`Tensor`](crate::Tensor) carries it until its value is requested.
 #[derive(Clone, Debug)]
 pub struct Fault(Arc<FaultInner>);
 
@@ -28,17 +30,17 @@ impl Fault {
         Fault(Arc::new(FaultInner { operation: operation.into(), message: message.into(), location }))
     }
 
-    /// The operation, by the name its method has.
+    /// The name of the operation's method.
     pub fn operation(&self) -> &str {
         &self.0.operation
     }
 
-    /// What is wrong, with the shapes and dtypes that do not fit.
+    /// What is wrong, with the shapes and dtypes involved.
     pub fn message(&self) -> &str {
         &self.0.message
     }
 
-    /// The line of the user's code that asked for the operation.
+    /// The line of the user's code that recorded the operation.
     pub fn location(&self) -> &'static Location<'static> {
         self.0.location
     }
@@ -50,10 +52,10 @@ impl fmt::Display for Fault {
     }
 }
 
-/// Why an expression has no value.
+/// Why an expression could not be recorded, compiled or run.
 ///
-/// The kind is private; ask with the methods. The message is whole: [`source`](std::error::Error::source) returns only
-/// what the message does not show.
+/// The kind is private; use the predicates. The message is complete: [`source`](std::error::Error::source) returns only
+/// errors that the message does not show.
 #[derive(Clone)]
 pub struct Error(Kind);
 
@@ -71,12 +73,12 @@ impl Error {
         Error(Kind::Usage(message.into()))
     }
 
-    /// Devices that cannot be chosen.
+    /// An error about the selected [`Devices`](crate::Devices).
     pub(crate) fn devices(message: impl std::fmt::Display) -> Error {
         Error(Kind::Devices(format!("devices: {message}")))
     }
 
-    /// An error of the runtime, with what was being done.
+    /// An error of the runtime; `doing` says what it was doing.
     #[doc(hidden)]
     pub fn runtime(doing: impl Into<String>, source: fulmen_pjrt::Error) -> Error {
         Error(Kind::Runtime { doing: doing.into(), source: Arc::new(source) })
@@ -87,21 +89,15 @@ impl Error {
         Error(Kind::Recorded { message, location })
     }
 
-    pub(crate) fn not_a_parameter(
-        function: &str,
-        i: usize,
-        why: &str,
-        given: &dyn fmt::Debug,
-        location: &'static Location<'static>,
-    ) -> Error {
+    pub(crate) fn not_a_parameter(function: &str, i: usize, tensor: &Tensor, reason: &str) -> Error {
         let message = format!(
-            "`{function}`: parameter {i}, {given:?}, {why}; each parameter must be a placeholder of its own, made with \
+            "`{function}`: parameter {i}, {tensor:?}, {reason}; each parameter must be a different placeholder, made with \
              Tensor::placeholder()"
         );
-        Error(Kind::Recorded { message, location })
+        Error(Kind::Recorded { message, location: tensor.location() })
     }
 
-    /// The mistake in the recorded expression, if that is what this error is.
+    /// The mistake in the recorded expression, if the error is one.
     pub fn fault(&self) -> Option<&Fault> {
         match &self.0 {
             Kind::Fault(fault) => Some(fault),
@@ -109,7 +105,7 @@ impl Error {
         }
     }
 
-    /// The line of the user's code that recorded what is wrong, where it is about one.
+    /// The line of the user's code that recorded the mistake, if the error has one.
     pub fn location(&self) -> Option<&'static Location<'static>> {
         match &self.0 {
             Kind::Fault(fault) => Some(fault.location()),
@@ -118,22 +114,22 @@ impl Error {
         }
     }
 
-    /// Whether the program asked for something impossible: a fault, or an argument that does not fit.
+    /// Whether the program has a mistake: a fault, or an invalid argument.
     pub fn is_usage(&self) -> bool {
         matches!(self.0, Kind::Fault(_) | Kind::Recorded { .. } | Kind::Usage(_))
     }
 
-    /// Whether there was not enough memory, on the host or on the device.
+    /// Whether the host or a device ran out of memory.
     pub fn is_out_of_memory(&self) -> bool {
         matches!(&self.0, Kind::Runtime { source, .. } if source.is_out_of_memory())
     }
 
-    /// Whether there are no such [`Devices`](crate::Devices) as were asked for.
+    /// Whether the selected [`Devices`](crate::Devices) are not available.
     pub fn is_devices(&self) -> bool {
         matches!(self.0, Kind::Devices(_))
     }
 
-    /// Whether the plugin or the device refused or failed; the expression itself was sound.
+    /// Whether the plugin or the device failed, although the expression was valid.
     pub fn is_runtime(&self) -> bool {
         matches!(self.0, Kind::Runtime { .. })
     }
@@ -156,7 +152,8 @@ impl fmt::Display for Error {
     }
 }
 
-/// As the message, which is what `fn main() -> Result<(), Box<dyn std::error::Error>>` prints.
+/// The same text as `Display`, because `fn main() -> Result<(), Box<dyn std::error::Error>>` prints errors with
+/// `Debug`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,4 +1,4 @@
-//! [`Function`]: an expression with inputs, ready to be compiled.
+//! [`Function`]: an expression with inputs, ready to compile.
 
 use crate::graph::Constants;
 use crate::inspect::{RecordedOp, inspect};
@@ -28,8 +28,8 @@ pub struct Function {
 }
 
 impl Function {
-    /// A function of `parameters`, which are different placeholders (else it does not compile), to `results`. The name
-    /// shows in profiles and messages.
+    /// A function from `parameters` to `results`. The parameters must be different placeholders, else the function does
+    /// not compile. Profiles and messages show the name.
     pub fn new(name: impl Into<String>, parameters: Vec<Tensor>, results: Vec<Tensor>) -> Function {
         let aliases = vec![None; parameters.len()];
         let is_aliased = vec![false; results.len()];
@@ -48,7 +48,7 @@ impl Function {
         }
     }
 
-    /// Calls `f` once with a placeholder of each type and records what it returns.
+    /// Calls `f` once with a placeholder of each type, and records the results that it returns.
     #[track_caller]
     pub fn trace(
         name: impl Into<String>,
@@ -62,11 +62,11 @@ impl Function {
         Function::new(name, placeholders, results)
     }
 
-    /// Donates parameter number `parameter`: its memory becomes that of result number `result`, and a call of the
-    /// compiled function consumes the buffer.
+    /// Donates a parameter to a result, both given by index. The result reuses the parameter's memory, and a call of
+    /// the compiled function consumes the argument.
     ///
     /// # Errors
-    /// When there is no such parameter or result, their types differ, or one of them is taken already.
+    /// There is no such parameter or result, their types differ, or one of them already takes part in a donation.
     pub fn donate(mut self, parameter: usize, result: usize) -> Result<Function> {
         let (Some(p), Some(r)) = (self.parameters.get(parameter), self.results.get(result)) else {
             return Err(Error::usage(format!(
@@ -96,25 +96,25 @@ impl Function {
         Ok(self)
     }
 
-    /// Sets the sharding of parameter number `parameter`; without, each has the whole of it. Nothing happens
-    /// where there is no such parameter.
+    /// Sets the sharding of the parameter with this index. By default, parameters are replicated. Does nothing if there
+    /// is no such parameter.
     pub fn shard_parameter(mut self, parameter: usize, sharding: Sharding) -> Function {
-        if let Some(place) = self.parameter_shardings.get_mut(parameter) {
-            *place = sharding;
+        if let Some(slot) = self.parameter_shardings.get_mut(parameter) {
+            *slot = sharding;
         }
         self
     }
 
-    /// Sets the sharding of result number `result`; without, each gets the whole of it. Nothing happens
-    /// where there is no such result.
+    /// Sets the sharding of the result with this index. By default, results are replicated. Does nothing if there is no
+    /// such result.
     pub fn shard_result(mut self, result: usize, sharding: Sharding) -> Function {
-        if let Some(place) = self.result_shardings.get_mut(result) {
-            *place = sharding;
+        if let Some(slot) = self.result_shardings.get_mut(result) {
+            *slot = sharding;
         }
         self
     }
 
-    /// Says how exactly products of f32 numbers are computed; see [`MatmulPrecision`].
+    /// Sets the precision of f32 matrix products and convolutions; see [`MatmulPrecision`].
     ///
     /// ```
     /// use fulmen_tensor::{DType, Function, MatmulPrecision, TensorType};
@@ -129,11 +129,12 @@ impl Function {
         self
     }
 
-    /// Makes every value that the expression was given (`from_slice`, `scalar`, `Literal::to_tensor`, random keys) an input
-    /// of the program, so that the same expression of other values is the same program. Without this, values of up to 1,024
-    /// bytes are part of the program, where the compiler can compute with them. [`Tensor::eval`] does this; it is for
-    /// programs that run once, since the values go to the devices each time that the function is compiled. Numbers that
-    /// are part of the expression (`x * 2.0`, [`Tensor::full`]) remain part of the program.
+    /// Makes every value in the expression (`from_slice`, `scalar`, `Literal::to_tensor`, random keys) an input of the
+    /// program, so that the same expression with other values is the same program. By default, values of up to 1,024
+    /// bytes are part of the program, so that the compiler can fold them.
+    ///
+    /// Use this for programs that run once, as [`Tensor::eval`] does: each compilation copies the values to the
+    /// devices. Plain numbers in the expression (`x * 2.0`, [`Tensor::full`]) remain part of the program.
     ///
     /// ```
     /// use fulmen_tensor::{Function, Mesh, Tensor};
@@ -153,7 +154,7 @@ impl Function {
         self.constants
     }
 
-    /// How exactly products of f32 numbers are computed.
+    /// The precision of f32 matrix products and convolutions.
     pub fn precision(&self) -> MatmulPrecision {
         self.precision
     }
@@ -173,7 +174,7 @@ impl Function {
         &self.results
     }
 
-    /// The result that each parameter is donated to.
+    /// For each parameter, the index of the result that it is donated to.
     pub(crate) fn aliases(&self) -> &[Option<usize>] {
         &self.aliases
     }
@@ -188,7 +189,7 @@ impl Function {
         &self.result_shardings
     }
 
-    /// What was recorded, value by value: operations, the parameters that they use, and values that the expression holds.
+    /// The recorded values in order: operations, the parameters that they use, and values that the expression holds.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Function, TensorType};
@@ -200,7 +201,7 @@ impl Function {
     /// ```
     ///
     /// # Errors
-    /// The first fault among the results.
+    /// A result is poisoned.
     pub fn recorded(&self) -> Result<Vec<RecordedOp>> {
         inspect(&self.parameters, &self.results)
     }

@@ -1,4 +1,4 @@
-//! Reverse-mode differentiation: a function from graph to graph. The derivative of each operation is in the operation's file.
+//! Reverse-mode differentiation, from graph to graph. Each operation's file has its derivative.
 
 use crate::hash::{IdMap, IdSet};
 use crate::operation::Vjp;
@@ -6,15 +6,15 @@ use crate::scope::Scope;
 use crate::tensor::{Kind, all_live};
 use crate::{AsTensor, Fault, Tensor, autocast, graph};
 
-/// The gradients of the scalar `loss` with respect to each of `wrt`, as expressions with the types of `wrt`.
+/// The gradients of the scalar `loss` with respect to each tensor of `wrt`, as expressions with the types of `wrt`.
 ///
-/// A tensor that `loss` does not depend on gets zeros. The results can be differentiated again.
+/// The gradient is zero for a tensor that `loss` does not depend on. Gradients can be differentiated again.
 ///
-/// The gradient with respect to a complex `z = x + iy` is `∂loss/∂x − i·∂loss/∂y`, as in JAX; PyTorch's is its conjugate,
-/// which is the direction of steepest ascent.
+/// The gradient with respect to a complex `z = x + iy` is `∂loss/∂x − i·∂loss/∂y`, as in JAX. PyTorch returns its
+/// conjugate, the direction of steepest ascent.
 ///
-/// Poisoned, all of them, if `loss` is not a floating-point scalar, if one of `wrt` is a tensor of integers or booleans, or
-/// if an operation on the way has no derivative.
+/// All gradients are poisoned if `loss` is not a floating-point scalar, if a tensor of `wrt` holds integers or
+/// booleans, or if an operation between them has no derivative.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, grad};
@@ -40,17 +40,17 @@ pub fn grad(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Tensor> {
         if let Some(t) = wrt.iter().find(|t| !t.dtype().is_inexact()) {
             return Err(format!("there is no gradient with respect to a tensor of {}", t.ty()).into());
         }
-        let found = vjp(&[(loss.clone(), loss.ones_like())], wrt)?;
-        Ok(wrt.iter().zip(found).map(|(t, gradient)| gradient.unwrap_or_else(|| t.zeros_like())).collect())
+        let gradients = vjp(&[(loss.clone(), loss.ones_like())], wrt)?;
+        Ok(wrt.iter().zip(gradients).map(|(t, gradient)| gradient.unwrap_or_else(|| t.zeros_like())).collect())
     })
 }
 
-/// The cotangents of `wrt` that follow from those of `results`; `None` for what no result depends on.
+/// Computes the cotangents of `wrt` from the cotangents of `results`. `None` for a tensor that no result depends on.
 ///
 /// # Errors
-/// The fault, when an operation on the way has no derivative.
+/// An operation between them has no derivative.
 pub(crate) fn vjp(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result<Vec<Option<Tensor>>, Fault> {
-    // Only nodes between `wrt` and the results take part. Inputs are older than what is computed from them.
+    // Only nodes between `wrt` and the results take part. A node is newer than its inputs.
     let mut order = vec![];
     let mut active: IdSet = wrt.iter().map(|t| t.node.id).collect();
     let oldest = active.iter().min().copied().unwrap_or(u64::MAX);
@@ -77,36 +77,36 @@ pub(crate) fn vjp(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result<Vec<O
         if !needed.contains(&true) {
             continue;
         }
-        // A node of `wrt` may have users and inputs alike: its cotangent stays readable after it was passed on.
-        let Some(found) = cotangents.get(&node.id).cloned() else { continue };
+        // Keep the cotangent in the map, because a node of `wrt` may have inputs that take part as well.
+        let Some(node_cotangents) = cotangents.get(&node.id).cloned() else { continue };
         let outputs: Vec<Tensor> =
             (0..node.outputs.len()).map(|output| Tensor { node: node.clone(), output }).collect();
-        let vjp = Vjp { inputs: &node.inputs, outputs: &outputs, cotangents: &found, needed: &needed };
-        // The forward operands have been converted already, and conversions have derivatives of their own.
+        let vjp = Vjp { inputs: &node.inputs, outputs: &outputs, cotangents: &node_cotangents, needed: &needed };
+        // Autocast is off: the forward operands are already converted, and conversions have their own derivatives.
         let _scope = Scope::at(node.location);
-        let given = autocast(None, || operation.vjp(&vjp));
-        for ((input, cotangent), needed) in node.inputs.iter().zip(given).zip(&needed) {
-            // A derivative that is not needed may not exist.
+        let input_cotangents = autocast(None, || operation.vjp(&vjp));
+        for ((input, cotangent), needed) in node.inputs.iter().zip(input_cotangents).zip(&needed) {
+            // An unneeded cotangent may be poisoned.
             let Some(cotangent) = cotangent.filter(|_| *needed) else { continue };
             cotangent.live()?;
             debug_assert_eq!(input.ty(), cotangent.ty(), "vjp of {}", operation.name());
             accumulate(&mut cotangents, input, cotangent);
         }
     }
-    let found = |t: &&Tensor| cotangents.get(&t.node.id).and_then(|outputs| outputs[t.output].clone());
-    Ok(wrt.iter().map(found).collect())
+    let cotangent_of = |t: &&Tensor| cotangents.get(&t.node.id).and_then(|outputs| outputs[t.output].clone());
+    Ok(wrt.iter().map(cotangent_of).collect())
 }
 
-fn accumulate(cotangents: &mut IdMap<Vec<Option<Tensor>>>, to: &Tensor, cotangent: Tensor) {
-    let outputs = cotangents.entry(to.node.id).or_insert_with(|| vec![None; to.node.outputs.len()]);
-    let slot = &mut outputs[to.output];
+fn accumulate(cotangents: &mut IdMap<Vec<Option<Tensor>>>, tensor: &Tensor, cotangent: Tensor) {
+    let outputs = cotangents.entry(tensor.node.id).or_insert_with(|| vec![None; tensor.node.outputs.len()]);
+    let slot = &mut outputs[tensor.output];
     *slot = Some(match slot.take() {
         Some(sum) => &sum + &cotangent,
         None => cotangent,
     });
 }
 
-/// Calls `f` on `inputs` and returns its scalar result with the gradients with respect to each input, as expressions.
+/// Calls `f` on `inputs`. Returns its scalar result and the gradients with respect to each input, as expressions.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, value_and_grad};

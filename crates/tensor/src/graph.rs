@@ -1,5 +1,5 @@
-//! The recorded expression as a list: every node once, inputs before users, common subexpressions merged and what no
-//! result needs left out.
+//! [`Graph`]: the recorded expression as a list of instructions, and walks over expressions. The list has each node
+//! once, inputs before users. Common subexpressions are merged, and nodes that no result needs are left out.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,12 +10,12 @@ use crate::operation::Operation;
 use crate::tensor::{Kind, Node};
 use crate::{Result, Tensor};
 
-/// Calls `f` for each node that `results` are computed from, once, inputs before users. Needs no deep stack.
+/// Calls `f` once for each node that `results` are computed from, inputs before users. Does not recurse.
 pub(crate) fn visit(results: &[Tensor], f: impl FnMut(&Arc<Node>)) {
     visit_where(results, |_| true, f);
 }
 
-/// As [`visit`], for the nodes that are reached over tensors that `enter` lets pass.
+/// Like [`visit`], but enters only tensors for which `enter` returns true.
 pub(crate) fn visit_where(results: &[Tensor], enter: impl Fn(&Tensor) -> bool, mut f: impl FnMut(&Arc<Node>)) {
     let mut state: IdMap<usize> = IdMap::default();
     for result in results.iter().filter(|t| enter(t)) {
@@ -29,7 +29,7 @@ pub(crate) fn visit_where(results: &[Tensor], enter: impl Fn(&Tensor) -> bool, m
                 Some(_) => {}
                 None => {
                     stack.pop();
-                    // One past the end: the node was handed out, when a second path leads here it is not again.
+                    // Only the first time: a second path can lead to the same node.
                     if i == node.inputs.len() {
                         f(node);
                     }
@@ -39,77 +39,78 @@ pub(crate) fn visit_where(results: &[Tensor], enter: impl Fn(&Tensor) -> bool, m
     }
 }
 
-/// The ids of the nodes that are computed from those of `sources`, and of these themselves.
+/// The ids of the nodes of `sources` and of the nodes in `results` that are computed from them.
 pub(crate) fn dependents(results: &[Tensor], sources: &[&Tensor]) -> IdSet {
-    let mut found: IdSet = sources.iter().map(|t| t.node.id).collect();
-    // Inputs are older than what is computed from them.
-    let oldest = found.iter().min().copied().unwrap_or(u64::MAX);
+    let mut dependents: IdSet = sources.iter().map(|t| t.node.id).collect();
+    // A node is newer than its inputs.
+    let oldest = dependents.iter().min().copied().unwrap_or(u64::MAX);
     visit_where(
         results,
         |t| t.node.id >= oldest,
         |node| {
-            if node.inputs.iter().any(|t| found.contains(&t.node.id)) {
-                found.insert(node.id);
+            if node.inputs.iter().any(|t| dependents.contains(&t.node.id)) {
+                dependents.insert(node.id);
             }
         },
     );
-    found
+    dependents
 }
 
-/// One tensor among all: its node and which of the node's results it is.
+/// Identifies a tensor: the id of its node, and the index of the node's output.
 pub(crate) type ValueId = (u64, usize);
 
 pub(crate) fn value_id(t: &Tensor) -> ValueId {
     (t.node.id, t.output)
 }
 
-/// The expressions `results` with other tensors of the same types in place of some: the same operations, recorded by the
-/// same lines.
-pub(crate) fn replay(results: &[Tensor], with: &HashMap<ValueId, Tensor>) -> Vec<Tensor> {
-    let oldest = with.keys().map(|id| id.0).min().unwrap_or(u64::MAX);
-    let mut again: IdMap<Arc<Node>> = IdMap::default();
-    let look_up = |again: &IdMap<Arc<Node>>, t: &Tensor| match (with.get(&value_id(t)), again.get(&t.node.id)) {
-        (Some(other), _) => other.clone(),
-        (None, Some(node)) => Tensor { node: node.clone(), output: t.output },
-        (None, None) => t.clone(),
-    };
+/// The expressions `results` with some tensors replaced by others of the same types. Operations are recorded again at
+/// their lines.
+pub(crate) fn replay(results: &[Tensor], replacements: &HashMap<ValueId, Tensor>) -> Vec<Tensor> {
+    let oldest = replacements.keys().map(|id| id.0).min().unwrap_or(u64::MAX);
+    let mut replayed: IdMap<Arc<Node>> = IdMap::default();
+    let look_up =
+        |replayed: &IdMap<Arc<Node>>, t: &Tensor| match (replacements.get(&value_id(t)), replayed.get(&t.node.id)) {
+            (Some(replacement), _) => replacement.clone(),
+            (None, Some(node)) => Tensor { node: node.clone(), output: t.output },
+            (None, None) => t.clone(),
+        };
     visit_where(
         results,
-        |t| t.node.id >= oldest && !with.contains_key(&value_id(t)),
+        |t| t.node.id >= oldest && !replacements.contains_key(&value_id(t)),
         |node| {
             let Kind::Operation(operation) = &node.kind else { return };
-            let inputs: Vec<Tensor> = node.inputs.iter().map(|t| look_up(&again, t)).collect();
+            let inputs: Vec<Tensor> = node.inputs.iter().map(|t| look_up(&replayed, t)).collect();
             if inputs.iter().zip(&node.inputs).any(|(new, old)| !new.is(old)) {
-                again.insert(node.id, node.again(operation, inputs));
+                replayed.insert(node.id, node.with_inputs(operation, inputs));
             }
         },
     );
-    results.iter().map(|t| look_up(&again, t)).collect()
+    results.iter().map(|t| look_up(&replayed, t)).collect()
 }
 
-/// The expressions `results` with the bodies of what they call in place of the calls.
+/// The expressions `results` with each call replaced by the body that it calls.
 pub(crate) fn inline_calls(results: &[Tensor]) -> Vec<Tensor> {
-    let mut again: IdMap<Vec<Tensor>> = IdMap::default();
-    let look_up = |again: &IdMap<Vec<Tensor>>, t: &Tensor| match again.get(&t.node.id) {
+    let mut inlined: IdMap<Vec<Tensor>> = IdMap::default();
+    let look_up = |inlined: &IdMap<Vec<Tensor>>, t: &Tensor| match inlined.get(&t.node.id) {
         Some(outputs) => outputs[t.output].clone(),
         None => t.clone(),
     };
     visit(results, |node| {
         let Kind::Operation(operation) = &node.kind else { return };
-        let inputs: Vec<Tensor> = node.inputs.iter().map(|t| look_up(&again, t)).collect();
+        let inputs: Vec<Tensor> = node.inputs.iter().map(|t| look_up(&inlined, t)).collect();
         if let Some(body) = operation.called() {
-            let with = body.parameters.iter().map(value_id).zip(inputs).collect();
-            again.insert(node.id, replay(&inline_calls(&body.results), &with));
+            let replacements = body.parameters.iter().map(value_id).zip(inputs).collect();
+            inlined.insert(node.id, replay(&inline_calls(&body.results), &replacements));
         } else if inputs.iter().zip(&node.inputs).any(|(new, old)| !new.is(old)) {
-            let node_again = node.again(operation, inputs);
-            let outputs = (0..node.outputs.len()).map(|output| Tensor { node: node_again.clone(), output });
-            again.insert(node.id, outputs.collect());
+            let new_node = node.with_inputs(operation, inputs);
+            let outputs = (0..node.outputs.len()).map(|output| Tensor { node: new_node.clone(), output });
+            inlined.insert(node.id, outputs.collect());
         }
     });
-    results.iter().map(|t| look_up(&again, t)).collect()
+    results.iter().map(|t| look_up(&inlined, t)).collect()
 }
 
-/// One result of one instruction.
+/// One output of one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Value {
     pub(crate) instruction: usize,
@@ -121,7 +122,7 @@ pub(crate) struct Instruction {
     pub(crate) operands: Vec<Value>,
 }
 
-/// A list of instructions without duplicates, and the indices of the results.
+/// A list of instructions without duplicates, and the results.
 pub(crate) struct Graph {
     pub(crate) instructions: Vec<Instruction>,
     pub(crate) results: Vec<Value>,
@@ -129,25 +130,25 @@ pub(crate) struct Graph {
     calls: Calls,
 }
 
-/// What becomes of a [call](crate::call()).
+/// How a graph treats a [call](crate::call()).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Calls {
-    /// It stays one instruction.
+    /// A call is one instruction.
     Kept,
-    /// The instructions of its body take its place.
+    /// The instructions of the body replace the call.
     Inlined,
 }
 
-/// What a program does with small values that it was given.
+/// How a program treats small constant values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Constants {
-    /// It contains them.
+    /// Its text contains them.
     InText,
-    /// It takes them as arguments, so that it is the same program for other values.
+    /// It takes them as arguments, so that other values need no other program.
     AsInputs,
 }
 
-/// What makes two nodes the same value.
+/// Two nodes with equal identities have the same value.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity {
     Leaf(u64),
@@ -155,32 +156,32 @@ enum Identity {
     Operation { name: &'static str, key: String, operands: Vec<Value> },
 }
 
-/// The instructions that are listed already, by what they are.
+/// The indices of the listed instructions, by identity.
 type Known = QuickMap<Identity, usize>;
 
 /// The values of a node's results.
 enum Values {
-    /// Those of one instruction.
-    Of(usize),
-    /// Those of the results of a body that replaces the node.
-    Each(Vec<Value>),
+    /// The outputs of the instruction with this index.
+    Instruction(usize),
+    /// The results of a body that replaces the node.
+    Inlined(Vec<Value>),
 }
 
 impl Values {
     fn get(&self, output: usize) -> Value {
         match self {
-            Values::Of(instruction) => Value { instruction: *instruction, output },
-            Values::Each(values) => values[output],
+            Values::Instruction(instruction) => Value { instruction: *instruction, output },
+            Values::Inlined(values) => values[output],
         }
     }
 }
 
 impl Graph {
-    /// Lists what `results` need. Two given values that are equal are twins only where they are `constants`: the list is
-    /// the same for other values otherwise.
+    /// Lists the instructions that `results` need. With [`Constants::InText`], equal constants are merged. With
+    /// [`Constants::AsInputs`] they are not, so that the list does not depend on the values.
     ///
     /// # Errors
-    /// The first fault among the results.
+    /// A result is poisoned.
     pub(crate) fn new(results: &[Tensor], constants: Constants, calls: Calls) -> Result<Graph> {
         for result in results {
             result.check()?;
@@ -190,12 +191,12 @@ impl Graph {
         Ok(graph)
     }
 
-    /// The elements of an operation that is an argument of the program.
+    /// The elements of an operation, if the program takes them as an argument.
     pub(crate) fn takes<'a>(&self, operation: &'a Arc<dyn Operation>) -> Option<&'a Arc<[u8]>> {
         operation.given().filter(|_| self.constants == Constants::AsInputs)
     }
 
-    /// Adds what `results` need, where the values of some nodes are in the list already.
+    /// Adds the instructions that `results` need. `values` has the values of nodes that are already listed.
     fn list(&mut self, results: &[Tensor], mut values: IdMap<Values>, known: &mut Known) -> Vec<Value> {
         visit(results, |node| {
             if values.contains_key(&node.id) {
@@ -208,10 +209,10 @@ impl Graph {
                     let called = || operation.called().filter(|_| self.calls == Calls::Inlined);
                     if let Some(body) = operation.inlined().or_else(called) {
                         let bound = (body.parameters.iter().zip(&operands))
-                            .map(|(p, &v)| (p.node.id, Values::Each(vec![v])))
+                            .map(|(p, &v)| (p.node.id, Values::Inlined(vec![v])))
                             .collect();
                         let inlined = self.list(&body.results, bound, known);
-                        values.insert(node.id, Values::Each(inlined));
+                        values.insert(node.id, Values::Inlined(inlined));
                         return;
                     }
                     Identity::Operation { name: operation.name(), key: operation.key(), operands: operands.clone() }
@@ -222,27 +223,27 @@ impl Graph {
                 }
             };
             let instruction = match known.entry(identity) {
-                Entry::Occupied(seen) => {
-                    let twin = &mut self.instructions[*seen.get()];
-                    // The one with more results serves the users of both.
-                    if twin.node.outputs.len() < node.outputs.len() {
-                        twin.node = node.clone();
+                Entry::Occupied(entry) => {
+                    let instruction = &mut self.instructions[*entry.get()];
+                    // The node with more outputs serves the users of both.
+                    if instruction.node.outputs.len() < node.outputs.len() {
+                        instruction.node = node.clone();
                     }
-                    *seen.get()
+                    *entry.get()
                 }
-                Entry::Vacant(new) => {
+                Entry::Vacant(entry) => {
                     self.instructions.push(Instruction { node: node.clone(), operands });
-                    *new.insert(self.instructions.len() - 1)
+                    *entry.insert(self.instructions.len() - 1)
                 }
             };
-            values.insert(node.id, Values::Of(instruction));
+            values.insert(node.id, Values::Instruction(instruction));
         });
         results.iter().map(|t| values[&t.node.id].get(t.output)).collect()
     }
 }
 
 impl Tensor {
-    /// Whether the value of this tensor is computed, by whatever way, from `leaf`.
+    /// Whether this tensor is computed from `leaf`, directly or indirectly.
     pub fn depends_on(&self, leaf: &Tensor) -> bool {
         self.depends_on_each(&[leaf])[0]
     }
@@ -271,7 +272,7 @@ impl Tensor {
         })
     }
 
-    /// As [`Tensor::depends_on`], of each of `leaves`, in one walk over the expression.
+    /// Like [`Tensor::depends_on`] for each of `leaves`, in one walk over the expression.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -281,14 +282,14 @@ impl Tensor {
     /// ```
     pub fn depends_on_each(&self, leaves: &[&Tensor]) -> Vec<bool> {
         let oldest = leaves.iter().map(|leaf| leaf.node.id).min().unwrap_or(u64::MAX);
-        let mut seen = IdSet::default();
+        let mut visited = IdSet::default();
         visit_where(
             std::slice::from_ref(self),
             |t| t.node.id >= oldest,
             |node| {
-                seen.insert(node.id);
+                visited.insert(node.id);
             },
         );
-        leaves.iter().map(|leaf| seen.contains(&leaf.node.id)).collect()
+        leaves.iter().map(|leaf| visited.contains(&leaf.node.id)).collect()
     }
 }

@@ -1,25 +1,25 @@
-//! [`QuickMap`], [`IdMap`] and [`IdSet`]: hash tables for what is recorded.
+//! [`QuickMap`], [`IdMap`] and [`IdSet`]: fast hash tables for walks over expressions.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// A table whose keys only this process makes.
+/// A map with keys that only this process makes, so that nobody can force collisions.
 pub(crate) type QuickMap<K, V> = HashMap<K, V, BuildHasherDefault<QuickHasher>>;
 
-/// A value for each of some nodes, by their ids.
+/// A map from ids of nodes.
 pub(crate) type IdMap<V> = QuickMap<u64, V>;
 
-/// Some nodes, by their ids.
+/// A set of ids of nodes.
 pub(crate) type IdSet = HashSet<u64, BuildHasherDefault<QuickHasher>>;
 
-/// Fibonacci hashing, eight bytes at a time. Walks over an expression look up each node several times; std's default,
-/// which withstands chosen keys, takes most of their time.
+/// Fibonacci hashing, eight bytes at a time. Walks over an expression look up each node several times, and std's
+/// default hasher, which resists chosen keys, would take most of their time.
 #[derive(Default)]
 pub(crate) struct QuickHasher(u64);
 
 impl Hasher for QuickHasher {
     fn write_u64(&mut self, word: u64) {
-        // Tables use the low bits and the high ones: both have to depend on the whole word.
+        // Hash tables use the low and the high bits, so both must depend on the whole word.
         self.0 = (self.0 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
     }
 
@@ -48,11 +48,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_ends_of_hashes_of_counted_ids_differ() {
+    fn consecutive_ids_differ_in_the_low_and_high_bits_of_their_hashes() {
         let hash = BuildHasherDefault::<QuickHasher>::default();
         let hashes: Vec<u64> = (0..1u64 << 12).map(|id| hash.hash_one(id * 3)).collect();
         let distinct = |part: fn(&u64) -> u64| hashes.iter().map(part).collect::<BTreeSet<_>>().len();
-        // Random hashes have 63 % of the low parts and all of the high parts.
+        // Random hashes would take 63 % of the values of the low part and all values of the high part.
         assert!(distinct(|h| h & 0xFFF) > 2_000 && distinct(|h| h >> 57) == 128);
         assert_ne!(hash.hash_one("stablehlo.add"), hash.hash_one("stablehlo.mul"));
     }

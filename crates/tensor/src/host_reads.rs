@@ -1,10 +1,10 @@
-//! Source lines that read values from a device with `eval`, and how often.
+//! Counts how often each source line reads values from a device with `eval`.
 
 use std::collections::BTreeMap;
 use std::panic::Location;
 use std::sync::{Mutex, PoisonError};
 
-/// Reads by file and line.
+/// The number of reads by file and line.
 static READS: Mutex<BTreeMap<(&'static str, u32), u64>> = Mutex::new(BTreeMap::new());
 
 /// Counts a read for a line.
@@ -12,8 +12,8 @@ pub(crate) fn count(line: &'static Location<'static>) {
     *READS.lock().unwrap_or_else(PoisonError::into_inner).entry((line.file(), line.line())).or_default() += 1;
 }
 
-/// The lines of this process that have read values from a device with `eval` or `eval_many`, by file and line, and how
-/// often. Each read waits until the device has computed the value.
+/// How often each source line has read values from a device with `eval` or `eval_many`, by file and line. Each read
+/// waits until the device has computed the value.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, host_reads};

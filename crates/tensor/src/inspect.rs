@@ -1,4 +1,5 @@
-//! What a [`Function`](crate::Function) recorded, value by value, for tools that judge a program before it runs.
+//! [`RecordedOp`]: one recorded value of a [`Function`](crate::Function), for tools that analyze a program before it
+//! runs.
 
 use std::panic::Location;
 
@@ -7,27 +8,27 @@ use crate::hash::IdMap;
 use crate::tensor::Kind;
 use crate::{Result, Tensor, TensorType};
 
-/// One operation, parameter or constant value of a recorded program.
+/// One operation, parameter or constant of a recorded program.
 #[derive(Clone, Debug)]
 pub struct RecordedOp {
-    /// The method that recorded it; `None` for what is given: parameters and values that the expression holds.
+    /// The method that recorded the operation; `None` for parameters and for values that the expression holds.
     pub operation: Option<&'static str>,
-    /// For a parameter, its number.
+    /// The index of a parameter.
     pub parameter: Option<usize>,
-    /// For a parameter, its name.
+    /// The name of a parameter.
     pub name: Option<String>,
-    /// What it is computed from, as indices into the same list.
+    /// The operands, as indices into the same list.
     pub operands: Vec<usize>,
-    /// What it gives.
+    /// The types of the results.
     pub types: Vec<TensorType>,
     /// The line that recorded it.
     pub location: &'static Location<'static>,
 }
 
-/// Lists what `results` are computed from, each value once, operands before users.
+/// Lists the values that `results` are computed from, each once, operands before users.
 pub(crate) fn inspect(parameters: &[Tensor], results: &[Tensor]) -> Result<Vec<RecordedOp>> {
     let graph = Graph::new(results, Constants::InText, Calls::Inlined)?;
-    let numbers: IdMap<usize> = parameters.iter().enumerate().map(|(number, p)| (p.node.id, number)).collect();
+    let indices: IdMap<usize> = parameters.iter().enumerate().map(|(index, p)| (p.node.id, index)).collect();
     let recorded = graph.instructions.iter().map(|instruction| {
         let node = &instruction.node;
         RecordedOp {
@@ -35,7 +36,7 @@ pub(crate) fn inspect(parameters: &[Tensor], results: &[Tensor]) -> Result<Vec<R
                 Kind::Operation(operation) => Some(operation.name()),
                 _ => None,
             },
-            parameter: numbers.get(&node.id).copied(),
+            parameter: indices.get(&node.id).copied(),
             name: match &node.kind {
                 Kind::Placeholder { name } => Some(name.clone()),
                 _ => None,

@@ -1,4 +1,4 @@
-//! [`Jit`]: a function that is called often with new values, compiled once for each combination of types.
+//! [`Jit`]: a function that is compiled once for each combination of input types, and called many times.
 
 use crate::notes::note;
 use crate::{
@@ -6,14 +6,15 @@ use crate::{
     recording,
 };
 
-/// A function that is called often with new values: JAX's `jit`.
+/// A function that is compiled once and called many times with new values, like JAX's `jit`. [`Runtime::jit`] makes
+/// one.
 ///
-/// The first call records the function, with a placeholder for each input, and compiles it. A later call with inputs of
-/// the same types runs that program. Inputs of other types are another program, which is compiled at that call and then
-/// kept as well; the first time, a note says which input has changed. [`Runtime::jit`] makes one.
+/// The first call records the function with a placeholder for each input, and compiles it. A later call with inputs of
+/// the same types runs that program. Inputs of other types need another program, which that call compiles and keeps.
+/// The first time, a note says which input changed.
 ///
-/// The function itself runs only when it is recorded. What shall change from call to call must be an input: a number that
-/// the closure captures remains what it was.
+/// The closure runs only while it is recorded. A value that changes from call to call must be an input. A number that
+/// the closure captures keeps its first value.
 ///
 /// ```
 /// use fulmen_tensor::{Accelerator, Devices, Literal, Runtime};
@@ -44,56 +45,56 @@ struct Program {
 }
 
 impl Runtime {
-    /// A function that is compiled when it is first called; see [`Jit`]. The name shows in profiles and messages.
+    /// A function that is compiled at its first call; see [`Jit`]. Profiles and messages show the name.
     pub fn jit<'f>(&self, name: impl Into<String>, f: impl Fn(&[Tensor]) -> Vec<Tensor> + 'f) -> Jit<'f> {
         Jit { runtime: self.clone(), name: name.into(), record: Box::new(f), programs: vec![] }
     }
 }
 
 impl Jit<'_> {
-    /// Calls the function with values of the host and waits for its results: one transfer.
+    /// Calls the function with host values, and waits for its results, which come in one transfer.
     ///
     /// # Errors
-    /// A mistake in the function, with its line; another number of inputs than in the first call; whatever the compiler or
-    /// the device reports.
+    /// - The function has a mistake; the error has its line.
+    /// - The number of inputs differs from the first call.
+    /// - The compiler or the device fails.
     pub fn call(&mut self, inputs: &[&Literal]) -> Result<Vec<Literal>> {
         let arrays = inputs.iter().map(|input| self.runtime.to_device(input)).collect::<Result<Vec<_>>>()?;
         let outputs = self.run(&arrays.iter().collect::<Vec<_>>())?;
         self.runtime.read(&outputs.arrays.iter().collect::<Vec<_>>())?.wait()
     }
 
-    /// Calls the function with values on the devices. Its results stay there. Each device has the whole of each
-    /// result.
+    /// Calls the function with values on the devices. The results stay on the devices, replicated.
     ///
     /// # Errors
-    /// Those of [`Jit::call`]; values of other devices than the runtime's.
+    /// As for [`Jit::call`]. Also if a value is not on the runtime's devices.
     pub fn run(&mut self, inputs: &[&DeviceArray]) -> Result<Outputs> {
         let same = |program: &Program| {
             let types = program.inputs.iter().map(|(ty, sharding)| (ty, sharding));
             types.eq(inputs.iter().map(|input| (input.ty(), input.sharding())))
         };
         let program = match self.programs.iter().position(same) {
-            Some(known) => known,
+            Some(index) => index,
             None => self.compile(inputs)?,
         };
         self.programs[program].compiled.call(inputs.iter().map(|&input| Argument::Borrow(input)).collect())
     }
 
-    /// How many combinations of types the function was compiled for.
+    /// The number of compiled programs, one for each combination of input types.
     pub fn programs(&self) -> usize {
         self.programs.len()
     }
 
-    /// Compiles the program for such inputs, and gives its number.
+    /// Compiles a program for inputs of these types. Returns its index.
     fn compile(&mut self, inputs: &[&DeviceArray]) -> Result<usize> {
         if self.programs.first().is_some_and(|first| first.inputs.len() != inputs.len()) {
-            let name = &self.name;
             return Err(Error::usage(format!(
-                "`{name}` was first called with another number of inputs; give it as many"
+                "`{}` was first called with a different number of inputs; pass the same number",
+                self.name
             )));
         }
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty().clone()).collect();
-        let advice = "make it a result of the function, whose values the call gives";
+        let advice = "make it a result of the function; the call returns its value";
         let mut function =
             Function::trace(&self.name, &types, |x| recording("the function", advice, || (self.record)(x)));
         for (i, input) in inputs.iter().enumerate() {
@@ -101,7 +102,7 @@ impl Jit<'_> {
         }
         let compiled = self.runtime.compile(&function)?;
         if let [before] = &self.programs[..] {
-            note(&again(&self.name, &before.inputs, &types));
+            note(&recompile_note(&self.name, &before.inputs, &types));
         }
         let shardings = inputs.iter().map(|input| input.sharding().clone());
         self.programs.push(Program { inputs: types.into_iter().zip(shardings).collect(), compiled });
@@ -109,15 +110,15 @@ impl Jit<'_> {
     }
 }
 
-/// Why a function was compiled a second time.
-fn again(name: &str, before: &[(TensorType, Sharding)], now: &[TensorType]) -> String {
-    let changed = before.iter().zip(now).enumerate().find(|(_, (before, now))| before.0 != **now);
-    let why = match changed {
-        Some((i, (before, now))) => format!("input {i} was {}, then {now}", before.0),
-        None => "its inputs have another sharding".to_owned(),
+/// A note that says why a function was compiled a second time.
+fn recompile_note(name: &str, before: &[(TensorType, Sharding)], after: &[TensorType]) -> String {
+    let changed = before.iter().zip(after).enumerate().find(|(_, (before, after))| before.0 != **after);
+    let reason = match changed {
+        Some((i, (before, after))) => format!("input {i} was {}, then {after}", before.0),
+        None => "the sharding of an input changed".to_owned(),
     };
     format!(
-        "`{name}` was compiled again: {why}. Each combination of shapes and dtypes is a program of its own, which is \
-         kept; give the values one shape or a few, by padding. Further programs of `{name}` are not told of"
+        "`{name}` was compiled again: {reason}. Each combination of shapes and dtypes needs its own program, which is kept. \
+         Pad the values to one shape or a few. This note is shown once for `{name}`"
     )
 }

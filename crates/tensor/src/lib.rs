@@ -1,4 +1,4 @@
-//! Recorded tensor expressions, differentiated, lowered to StableHLO, and run by a PJRT plugin.
+//! Tensor expressions: recorded, differentiated, lowered to StableHLO, and run by a PJRT plugin.
 //!
 //! ```
 //! use fulmen_tensor::{Tensor, grad};
@@ -12,9 +12,9 @@
 //! # Ok::<(), fulmen_tensor::Error>(())
 //! ```
 //!
-//! A [`Tensor`] is a value described by how it is computed. Recording never runs, blocks or panics; a mistake poisons
-//! the tensor and surfaces as an [`Error`] with the user's file and line when a value is asked for. [`grad()`] is a
-//! function from expression to expressions. A [`Function`] is an expression with inputs; a [`Runtime`] compiles it once
+//! A [`Tensor`] is an expression for a value. Recording an operation never runs, blocks or panics. A mistake poisons
+//! the tensor, and [`Tensor::eval`] returns it as an [`Error`] with your file and line. [`grad()`] turns an expression
+//! into the expressions of its gradients. A [`Function`] is an expression with inputs. A [`Runtime`] compiles it once,
 //! and the [`Compiled`] program runs on values that stay on the devices.
 //!
 //! Not here: models, optimizers, training loops.

@@ -6,40 +6,40 @@ use fulmen_pjrt::HostBuffer;
 
 use crate::{DType, Element, Error, Result, Shape, TensorType};
 
-/// A value in host memory: dtype, shape and the elements in row-major order.
+/// A value in host memory: a dtype, a shape, and the elements in row-major order.
 pub struct Literal {
     ty: TensorType,
     data: HostBuffer,
 }
 
 impl Literal {
-    /// A literal of these elements.
+    /// A literal with these elements.
     ///
     /// # Errors
-    /// When the number of elements is not that of the shape, or there is no memory.
+    /// The number of elements does not match the shape, or the host is out of memory.
     pub fn from_slice<T: Element>(elements: &[T], shape: impl Into<Shape>) -> Result<Literal> {
         Literal::from_bytes(TensorType::new(T::DTYPE, shape), &T::to_bytes(elements))
     }
 
-    /// A literal of elements given as little-endian bytes.
+    /// A literal from the little-endian bytes of its elements.
     ///
     /// # Errors
-    /// When the number of bytes is not that of the type, or there is no memory.
+    /// The number of bytes does not match the type, or the host is out of memory.
     pub fn from_bytes(ty: TensorType, bytes: &[u8]) -> Result<Literal> {
         if !ty.is_addressable() {
             return Err(Error::usage(ty.too_large()));
         }
         if bytes.len() != ty.size_in_bytes() {
-            let message = format!("{} bytes were given for {ty}, which takes {}", bytes.len(), ty.size_in_bytes());
+            let message = format!("{ty} takes {} bytes, but got {}", ty.size_in_bytes(), bytes.len());
             return Err(Error::usage(message));
         }
-        let mut data =
-            HostBuffer::zeroed(bytes.len()).map_err(|e| Error::runtime(format!("making room for {ty}"), e))?;
+        let mut data = HostBuffer::zeroed(bytes.len())
+            .map_err(|e| Error::runtime(format!("allocating host memory for {ty}"), e))?;
         data.copy_from_slice(bytes);
         Ok(Literal { ty, data })
     }
 
-    /// What the device sent.
+    /// A literal from a transfer.
     pub(crate) fn from_host_buffer(ty: TensorType, data: HostBuffer) -> Literal {
         Literal { ty, data }
     }
@@ -49,7 +49,7 @@ impl Literal {
         &self.ty
     }
 
-    /// The elements, little-endian.
+    /// The bytes of the elements, little-endian.
     pub fn bytes(&self) -> &[u8] {
         &self.data[..self.ty.size_in_bytes()]
     }
@@ -57,20 +57,20 @@ impl Literal {
     /// The elements.
     ///
     /// # Errors
-    /// When `T` is not the Rust type of this dtype.
+    /// `T` is not the Rust type of the literal's dtype.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         if T::DTYPE != self.ty.dtype {
-            let message = format!("the value is {}, its elements cannot be read as {}", self.ty, T::DTYPE);
+            let message = format!("the value is {}; its elements cannot be read as {}", self.ty, T::DTYPE);
             return Err(Error::usage(message));
         }
         Ok(T::from_bytes(self.bytes()))
     }
 
-    /// The elements of any dtype as f64 (64-bit integers may lose their last bits). A complex number gives two: its real
-    /// part, then its imaginary part.
+    /// The elements of any dtype as f64. 64-bit integers may lose their last bits. A complex number becomes two values,
+    /// its real and its imaginary part.
     pub fn to_f64(&self) -> Vec<f64> {
-        fn read<T: Element>(bytes: &[u8], to: impl Fn(T) -> f64) -> Vec<f64> {
-            T::from_bytes(bytes).into_iter().map(to).collect()
+        fn read<T: Element>(bytes: &[u8], convert: impl Fn(T) -> f64) -> Vec<f64> {
+            T::from_bytes(bytes).into_iter().map(convert).collect()
         }
         let bytes = self.bytes();
         match self.ty.dtype {
@@ -87,29 +87,29 @@ impl Literal {
             DType::U32 => read::<u32>(bytes, f64::from),
             DType::U64 => read::<u64>(bytes, |v| v as f64),
             DType::Bool => read::<bool>(bytes, |v| f64::from(u8::from(v))),
-            // Two adjacent floats.
+            // Each element is two adjacent floats.
             DType::C64 => read::<f32>(bytes, f64::from),
             DType::C128 => read::<f64>(bytes, |v| v),
         }
     }
 
-    /// The same numbers in another floating-point dtype, rounded where it is narrower.
+    /// The same numbers in another floating-point dtype, rounded if it is narrower.
     ///
     /// # Errors
-    /// When one of the two dtypes is not floating-point.
+    /// One of the two dtypes is not floating-point.
     pub fn to_dtype(&self, dtype: DType) -> Result<Literal> {
         let values = || self.to_f64().into_iter();
         let shape = self.ty.shape.clone();
         match dtype {
             _ if dtype == self.ty.dtype => Literal::from_bytes(self.ty.clone(), self.bytes()),
             _ if !self.ty.dtype.is_float() => {
-                Err(Error::usage(format!("{} does not become {dtype}: only floating-point values do", self.ty)))
+                Err(Error::usage(format!("cannot convert {} to {dtype}: both must be floating-point", self.ty)))
             }
             DType::F64 => Literal::from_slice(&values().collect::<Vec<_>>(), shape),
             DType::F32 => Literal::from_slice(&values().map(|v| v as f32).collect::<Vec<_>>(), shape),
             DType::Bf16 => Literal::from_slice(&values().map(half::bf16::from_f64).collect::<Vec<_>>(), shape),
             DType::F16 => Literal::from_slice(&values().map(half::f16::from_f64).collect::<Vec<_>>(), shape),
-            _ => Err(Error::usage(format!("{} does not become {dtype}, which is not floating-point", self.ty))),
+            _ => Err(Error::usage(format!("cannot convert {} to {dtype}: both must be floating-point", self.ty))),
         }
     }
 }

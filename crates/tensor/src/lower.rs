@@ -1,7 +1,7 @@
-//! From a function to StableHLO text, with the location of the user's line on each statement.
+//! Lowers a function to StableHLO text, with the user's line on each statement. This file writes the module and the
+//! signatures.
 //!
-//! How one operation is written is in the operation's file, and how their statements come one after another in
-//! `emit.rs`; here is what surrounds them.
+//! Not here: the sequence of statements, see `emit.rs`; the statement of each operation, see the operation's file.
 
 use std::panic::Location;
 
@@ -13,54 +13,56 @@ use crate::hash::IdMap;
 use crate::tensor::Kind;
 use crate::{Error, Function, Mesh, Result, Sharding, TensorType};
 
-/// A program as text, and what belongs to it.
+/// The text of a program, and the values that it captures.
 pub(crate) struct Lowered {
-    /// StableHLO with locations: what is compiled.
+    /// The StableHLO text with locations, for the compiler.
     pub(crate) text: String,
-    /// The same without locations: two programs with equal keys compute the same.
+    /// The text without locations. Programs with equal keys compute the same.
     pub(crate) key: String,
     /// The type with the most elements, and the line that recorded it.
     pub(crate) largest: Option<(TensorType, &'static Location<'static>)>,
-    /// Values that the expression holds, parameters after those that the function declares, and how they are sharded over
-    /// the devices.
+    /// Values that the expression holds, with their shardings. Their parameters follow the function's own.
     pub(crate) captured: Vec<(Captured, Sharding)>,
 }
 
-/// Writes the program of a function for the devices of a mesh.
+/// Lowers a function for the devices of a mesh.
 pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
     let (name, parameters, results) = (function.name(), function.parameters(), function.results());
     let partitioned = mesh.num_devices() > 1;
-    // What Shardy is told of a value of the program's signature; nothing where there is one device.
-    let attributes_of = |what: &str, ty: &TensorType, sharding: &Sharding| match partitioned {
-        false => Ok(None),
-        true => match sharding.shard_shape(mesh, &ty.shape) {
+    // The Shardy attribute of a parameter or result; none on one device.
+    let sharding_attribute = |value: &str, ty: &TensorType, sharding: &Sharding| {
+        if !partitioned {
+            return Ok(None);
+        }
+        match sharding.shard_shape(mesh, &ty.shape) {
             Ok(_) => Ok(Some(format!("sdy.sharding = #sdy.sharding{}", sharding.attribute(ty.shape.rank())))),
-            Err(why) => Err(Error::usage(format!("`{name}`: {what}, {ty}: {why}"))),
-        },
+            Err(reason) => Err(Error::usage(format!("`{name}`: {value}, {ty}: {reason}"))),
+        }
     };
     let mut arguments: Vec<String> = vec![];
     let mut leaves = IdMap::default();
     for (i, parameter) in parameters.iter().enumerate() {
         parameter.check()?;
-        let Kind::Placeholder { name: called } = &parameter.node.kind else {
-            return Err(Error::not_a_parameter(name, i, "is not a placeholder", parameter, parameter.location()));
+        let Kind::Placeholder { name: parameter_name } = &parameter.node.kind else {
+            return Err(Error::not_a_parameter(name, i, parameter, "is not a placeholder"));
         };
         if leaves.insert(parameter.node.id, format!("%arg{i}")).is_some() {
-            return Err(Error::not_a_parameter(name, i, "was given before", parameter, parameter.location()));
+            return Err(Error::not_a_parameter(name, i, parameter, "repeats an earlier parameter"));
         }
         let sharding = &function.parameter_shardings()[i];
         let mut attributes = vec![];
         if let Some(result) = function.aliases()[i] {
             if function.result_shardings()[result] != *sharding {
                 return Err(Error::usage(format!(
-                    "`{name}`: parameter {i}, `{called}`, is donated to result {result}, which is sharded otherwise over the \
-                     devices: {sharding} and {}",
+                    "`{name}`: parameter {i}, `{parameter_name}`, is donated to result {result}, but their shardings differ: \
+                     {sharding} and {}",
                     function.result_shardings()[result]
                 )));
             }
             attributes.push(format!("tf.aliasing_output = {result} : i32"));
         }
-        attributes.extend(attributes_of(&format!("parameter {i}, `{called}`"), parameter.ty(), sharding)?);
+        let value = format!("parameter {i}, `{parameter_name}`");
+        attributes.extend(sharding_attribute(&value, parameter.ty(), sharding)?);
         arguments.push(format!("%arg{i}: {}{}", parameter.ty().stablehlo(), in_braces(&attributes)));
     }
 
@@ -72,22 +74,24 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
             Captured::Device(array) => array.ty(),
             Captured::Host(ty, _) => ty,
         };
-        let attributes: Vec<_> = attributes_of("a captured value", ty, sharding)?.into_iter().collect();
+        let attributes: Vec<_> = sharding_attribute("a captured value", ty, sharding)?.into_iter().collect();
         arguments.push(format!("%arg{}: {}{}", arguments.len(), ty.stablehlo(), in_braces(&attributes)));
     }
 
     let result_types: Vec<_> = results.iter().map(|t| t.ty().stablehlo()).collect();
-    let mut declared = vec![];
+    let mut result_declarations = vec![];
     for (i, (result, sharding)) in results.iter().zip(function.result_shardings()).enumerate() {
-        let attributes: Vec<_> = attributes_of(&format!("result {i}"), result.ty(), sharding)?.into_iter().collect();
-        declared.push(format!("{}{}", result_types[i], in_braces(&attributes)));
+        let attributes: Vec<_> =
+            sharding_attribute(&format!("result {i}"), result.ty(), sharding)?.into_iter().collect();
+        result_declarations.push(format!("{}{}", result_types[i], in_braces(&attributes)));
     }
-    let returned = match results.len() {
-        0 => "return".to_owned(),
-        _ => format!("return {} : {}", result_names.join(", "), result_types.join(", ")),
+    let return_statement = if results.is_empty() {
+        "return".to_owned()
+    } else {
+        format!("return {} : {}", result_names.join(", "), result_types.join(", "))
     };
-    body.lines.push(Line::bare(returned));
-    let head = format!("func.func public @main({}) -> ({}) {{", arguments.join(", "), declared.join(", "));
+    body.lines.push(Line::bare(return_statement));
+    let head = format!("func.func public @main({}) -> ({}) {{", arguments.join(", "), result_declarations.join(", "));
     let main = Line::function(head, body);
     let write = |mut locations: Option<&mut Locations>| {
         let mut text = format!("module @{} {{\n", identifier(name));
@@ -105,28 +109,28 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
     Ok(Lowered { text, key: write(None), largest: program.largest, captured: program.captured })
 }
 
-/// A dictionary of attributes behind a type; nothing where there are none.
+/// The dictionary of attributes after a type; empty without attributes.
 fn in_braces(attributes: &[String]) -> String {
     if attributes.is_empty() { String::new() } else { format!(" {{{}}}", attributes.join(", ")) }
 }
 
-/// A name of a module or a function that MLIR takes: letters, digits and underscores.
+/// Turns a name into a valid MLIR identifier of letters, digits and underscores.
 pub(crate) fn identifier(name: &str) -> String {
     let clean: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     if clean.starts_with(|c: char| c.is_ascii_alphabetic()) { clean } else { format!("f_{clean}") }
 }
 
 impl Function {
-    /// The program for one device as StableHLO text, each statement with the line of the user's code that recorded it.
+    /// The program for one device as StableHLO text. Each statement has the line of the user's code that recorded it.
     ///
     /// # Errors
-    /// The first fault among the results; a placeholder that is not a parameter.
+    /// A result is poisoned or depends on a placeholder that is not a parameter.
     pub fn stablehlo(&self) -> Result<String> {
         self.stablehlo_for(&Mesh::data(1))
     }
 
-    /// The program for the devices of a mesh: one text for all of them, with whole shapes and Shardy's shardings. It is
-    /// compiled with as many partitions as the mesh has devices.
+    /// The program for the devices of a mesh: one text for all devices, with global shapes and Shardy's shardings.
+    /// Compile it with as many partitions as the mesh has devices.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Function, Mesh, Sharding, TensorType};
@@ -139,14 +143,14 @@ impl Function {
     /// ```
     ///
     /// # Errors
-    /// As [`Function::stablehlo`]; a sharding that the mesh does not fit.
+    /// As for [`Function::stablehlo`]. Also if a sharding does not fit the mesh.
     pub fn stablehlo_for(&self, mesh: &Mesh) -> Result<String> {
         Ok(lower(self, mesh)?.text)
     }
 
-    /// A digest (SHA-256, in hexadecimal) of what the function computes on the devices of a mesh: its program without the
-    /// lines of the user's code, and the values on the host that it holds. Of values that are on a device only the type
-    /// counts. Equal digests mean equal programs, in other processes and on other machines too.
+    /// A hexadecimal SHA-256 digest of the function's program for a mesh. It covers the program without source lines,
+    /// the host values in the expression, and the types of device values. Equal digests mean equal programs, even
+    /// across processes and machines.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Function, Mesh, TensorType};
@@ -159,7 +163,7 @@ impl Function {
     /// ```
     ///
     /// # Errors
-    /// As [`Function::stablehlo_for`].
+    /// As for [`Function::stablehlo_for`].
     pub fn fingerprint(&self, mesh: &Mesh) -> Result<String> {
         let lowered = lower(self, mesh)?;
         let mut hasher = Sha256::new();

@@ -1,11 +1,11 @@
-//! [`Mesh`]: the devices of a run as a grid with named axes. Which devices they are, a [`Runtime`](crate::Runtime) knows.
+//! [`Mesh`]: a grid of devices with named axes. The [`Runtime`](crate::Runtime) has the devices themselves.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::{Error, Result};
 
-/// A grid of devices with named axes, the last axis running fastest: JAX's `Mesh` without the devices.
+/// The shape of a grid of devices with named axes, the last axis fastest. JAX's `Mesh` without the devices.
 ///
 /// ```
 /// use fulmen_tensor::Mesh;
@@ -19,23 +19,24 @@ use crate::{Error, Result};
 pub struct Mesh(Arc<[(String, usize)]>);
 
 impl Mesh {
-    /// A mesh of these axes.
+    /// A mesh with these axes.
     ///
     /// # Errors
-    /// No axis at all, one of size 0, a name that is empty, given twice or has other characters than letters, digits,
-    /// `_` and `-`, or more devices than a `usize` counts.
+    /// - There are no axes, or an axis has size 0.
+    /// - A name is empty, repeated, or has characters other than letters, digits, `_` and `-`.
+    /// - The number of devices overflows `usize`.
     pub fn new<N: Into<String>>(axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
         let axes: Vec<(String, usize)> = axes.into_iter().map(|(name, size)| (name.into(), size)).collect();
-        let wrong = |what: String| Err(Error::usage(format!("mesh: {what}")));
+        let wrong = |message: String| Err(Error::usage(format!("mesh: {message}")));
         if axes.is_empty() {
-            return wrong("there is no axis; give at least one, such as (\"data\", 8)".into());
+            return wrong("it needs at least one axis, such as (\"data\", 8)".into());
         }
         for (i, (name, size)) in axes.iter().enumerate() {
             if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') {
-                return wrong(format!("`{name}` is not a name for an axis; use letters, digits, `_` and `-`"));
+                return wrong(format!("`{name}` is not a valid axis name; use letters, digits, `_` and `-`"));
             }
             if axes[..i].iter().any(|earlier| earlier.0 == *name) {
-                return wrong(format!("two axes are called `{name}`"));
+                return wrong(format!("two axes have the name `{name}`"));
             }
             if *size == 0 {
                 return wrong(format!("the axis `{name}` has no devices; its size must be at least 1"));
@@ -43,16 +44,16 @@ impl Mesh {
         }
         match axes.iter().try_fold(1usize, |n, axis| n.checked_mul(axis.1)) {
             Some(_) => Ok(Mesh(axes.into())),
-            None => wrong("it has more devices than can be counted".into()),
+            None => wrong("the number of devices overflows".into()),
         }
     }
 
-    /// A mesh of one axis, `data`.
+    /// A mesh with the single axis `data`.
     pub(crate) fn data(devices: usize) -> Mesh {
         Mesh([("data".to_owned(), devices.max(1))].into())
     }
 
-    /// The axes with their sizes, the first one slowest.
+    /// The axes with their sizes, slowest first.
     pub fn axes(&self) -> &[(String, usize)] {
         &self.0
     }
@@ -67,14 +68,14 @@ impl Mesh {
         self.0.iter().map(|a| a.1).product()
     }
 
-    /// Where the device with this number stands along an axis; 0 along one that there is not.
+    /// The coordinate of the device with this index along an axis; 0 if there is no such axis.
     pub(crate) fn coordinate(&self, device: usize, axis: &str) -> usize {
         let Some(i) = self.0.iter().position(|a| a.0 == axis) else { return 0 };
         let faster: usize = self.0[i + 1..].iter().map(|a| a.1).product();
         device / faster % self.0[i].1
     }
 
-    /// The declaration that shardings refer to.
+    /// The StableHLO declaration of the mesh, which shardings refer to.
     pub(crate) fn declaration(&self) -> String {
         let axes: Vec<_> = self.0.iter().map(|(name, size)| format!("\"{name}\"={size}")).collect();
         format!("sdy.mesh @mesh = <[{}]>", axes.join(", "))

@@ -1,6 +1,6 @@
-//! [`Metrics`]: how often and how long the runtime compiled, ran and moved data, as counters and samples.
+//! [`Metrics`]: counters and timings of the runtime's compilations, runs and transfers.
 //!
-//! The report has the grammar of PyTorch/XLA's `metrics_report`, so tools that read the one read the other.
+//! The report has the format of PyTorch/XLA's `metrics_report`, so the same tools can read it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many of the latest samples the percentiles are taken from.
+/// The number of latest samples of a metric that are kept for percentiles.
 const KEPT: usize = 1024;
 const PERCENTILES: [u8; 9] = [1, 5, 10, 20, 50, 80, 90, 95, 99];
 
-/// What the samples of a metric measure.
+/// The unit of a metric's samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Nanoseconds, printed as `01s234ms567.890us`.
@@ -42,7 +42,7 @@ struct Metric {
 #[derive(Debug, Default)]
 pub struct Metrics {
     inner: Mutex<Inner>,
-    /// Buffers on devices; each step makes and drops many, so they are counted without the lock.
+    /// Buffers on devices. Each step makes and drops many, so they are counted without the lock.
     created: AtomicU64,
     destroyed: AtomicU64,
 }
@@ -53,30 +53,30 @@ struct Inner {
     metrics: BTreeMap<&'static str, Metric>,
 }
 
-/// All metrics and counters at one moment, by name; it prints as the report.
+/// All metrics and counters at one time, sorted by name. Displays as the report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MetricsSnapshot {
-    /// What was sampled.
+    /// The sampled metrics.
     pub metrics: Vec<MetricSnapshot>,
-    /// What was counted.
+    /// The counters with their values.
     pub counters: Vec<(&'static str, u64)>,
 }
 
-/// A sampled metric at one moment. Values are in its unit.
+/// A sampled metric at one time. Values are in its unit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricSnapshot {
     /// The name, such as `ExecuteTime`.
     pub name: &'static str,
-    /// What the samples measure.
+    /// The unit of the samples.
     pub unit: Unit,
-    /// How many samples there were.
+    /// The number of all samples.
     pub count: u64,
-    /// Their sum.
+    /// The sum of all samples.
     pub sum: f64,
-    /// Of the latest samples: their sum by the seconds from the first to the last, and their number by these seconds. `None`
-    /// where that took no time.
+    /// The sum and the number of the latest samples, each per second from the first to the last. `None` if no time
+    /// passed.
     pub rates: Option<(f64, f64)>,
-    /// Of the latest samples: percentiles, each with its value.
+    /// Percentiles of the latest samples, with their values.
     pub percentiles: Vec<(u8, f64)>,
 }
 
@@ -85,9 +85,9 @@ impl Metrics {
         f(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Adds `by` to a counter.
-    pub fn count(&self, counter: &'static str, by: u64) {
-        self.with(|inner| *inner.counters.entry(counter).or_default() += by);
+    /// Adds `amount` to a counter.
+    pub fn count(&self, counter: &'static str, amount: u64) {
+        self.with(|inner| *inner.counters.entry(counter).or_default() += amount);
     }
 
     /// Adds a sample to a metric.
@@ -118,7 +118,7 @@ impl Metrics {
         self.record(metric, Unit::Bytes, bytes as f64);
     }
 
-    /// The value of a counter, or how many samples a metric has had; 0 for an unknown name.
+    /// The value of a counter, or the number of samples of a metric; 0 for an unknown name.
     pub fn value(&self, name: &str) -> u64 {
         let snapshot = self.snapshot();
         let counter = snapshot.counters.iter().find(|counter| counter.0 == name).map(|counter| counter.1);
@@ -131,7 +131,7 @@ impl Metrics {
         self.snapshot().to_string()
     }
 
-    /// All metrics and counters as they are now.
+    /// The current values of all metrics and counters.
     pub fn snapshot(&self) -> MetricsSnapshot {
         let (metrics, mut counters) = self.with(|inner| {
             let metrics = inner.metrics.iter().map(|(&name, metric)| metric.snapshot(name)).collect();
@@ -188,19 +188,20 @@ impl fmt::Display for MetricsSnapshot {
 impl fmt::Display for MetricSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MetricSnapshot { name, unit, count, sum, rates, percentiles } = self;
-        writeln!(f, "Metric: {name}\n  TotalSamples: {count}\n  Accumulator: {}", unit.spell(*sum))?;
+        writeln!(f, "Metric: {name}\n  TotalSamples: {count}\n  Accumulator: {}", unit.format(*sum))?;
         if let Some((values, samples)) = *rates {
-            writeln!(f, "  ValueRate: {} / second\n  Rate: {} / second", unit.spell(values), significant(samples))?;
+            writeln!(f, "  ValueRate: {} / second\n  Rate: {} / second", unit.format(values), significant(samples))?;
         }
-        let percentiles: Vec<_> = percentiles.iter().map(|(p, value)| format!("{p}%={}", unit.spell(*value))).collect();
+        let percentiles: Vec<_> =
+            percentiles.iter().map(|(p, value)| format!("{p}%={}", unit.format(*value))).collect();
         writeln!(f, "  Percentiles: {}", percentiles.join("; "))
     }
 }
 
 impl Unit {
-    fn spell(self, value: f64) -> String {
+    fn format(self, value: f64) -> String {
         match self {
-            Unit::Nanoseconds => spell_time(value),
+            Unit::Nanoseconds => format_time(value),
             Unit::Bytes => {
                 let (mut scaled, mut unit) = (value, "B");
                 for larger in ["KB", "MB", "GB", "TB"] {
@@ -215,9 +216,9 @@ impl Unit {
     }
 }
 
-/// Nanoseconds as days, hours, minutes and seconds with two digits, milliseconds with three, and microseconds; what
-/// would only lead with zeros is left out.
-fn spell_time(nanoseconds: f64) -> String {
+/// Formats nanoseconds as days, hours, minutes, seconds, milliseconds and microseconds. Leading units that are zero are
+/// left out.
+fn format_time(nanoseconds: f64) -> String {
     use fmt::Write as _;
     let mut rest = nanoseconds;
     let mut text = String::new();
@@ -232,10 +233,10 @@ fn spell_time(nanoseconds: f64) -> String {
     text
 }
 
-/// Six significant digits, as C++ streams print numbers.
+/// Formats a number with six significant digits, as C++ streams do.
 fn significant(value: f64) -> String {
-    let before = if value.abs() >= 1.0 { value.abs().log10().floor() as usize + 1 } else { 1 };
-    let text = format!("{value:.*}", 6usize.saturating_sub(before));
+    let integer_digits = if value.abs() >= 1.0 { value.abs().log10().floor() as usize + 1 } else { 1 };
+    let text = format!("{value:.*}", 6usize.saturating_sub(integer_digits));
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
@@ -244,32 +245,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_spelled_as_pytorch_xla_spells_them() {
-        assert_eq!(spell_time(2_237_155_430.0), "02s237ms155.430us");
-        assert_eq!(spell_time(593_428_550.0), "593ms428.550us");
-        assert_eq!(spell_time(4_030.0), "004.030us");
-        assert_eq!(spell_time(60e9), "01m00s000ms000.000us");
+    fn times_are_formatted_as_by_pytorch_xla() {
+        assert_eq!(format_time(2_237_155_430.0), "02s237ms155.430us");
+        assert_eq!(format_time(593_428_550.0), "593ms428.550us");
+        assert_eq!(format_time(4_030.0), "004.030us");
+        assert_eq!(format_time(60e9), "01m00s000ms000.000us");
     }
 
     #[test]
     fn bytes_and_rates_are_readable() {
-        assert_eq!(Unit::Bytes.spell(1536.0), "1.50KB");
+        assert_eq!(Unit::Bytes.format(1536.0), "1.50KB");
         assert_eq!(significant(1.95357), "1.95357");
         assert_eq!(significant(1234.5), "1234.5");
     }
 
     #[test]
-    fn buffers_are_counted_as_they_come_and_go() {
+    fn created_and_destroyed_buffers_are_counted() {
         let metrics = Arc::<Metrics>::default();
-        assert_eq!(metrics.report(), "", "what never happened has no line");
-        let (one, two) = (DataHandles::new(&metrics, 3), DataHandles::new(&metrics, 1));
-        drop(one);
+        assert_eq!(metrics.report(), "", "a counter at 0 has no line");
+        let (first, second) = (DataHandles::new(&metrics, 3), DataHandles::new(&metrics, 1));
+        drop(first);
         assert_eq!(metrics.value("CreateDataHandles"), 4);
         assert_eq!(
             metrics.report(),
             "Counter: CreateDataHandles\n  Value: 4\nCounter: DestroyDataHandles\n  Value: 3\n"
         );
-        drop(two);
+        drop(second);
         assert_eq!(metrics.value("DestroyDataHandles"), 4);
     }
 

@@ -1,4 +1,4 @@
-//! Lines for people that this crate has to say: on standard error, unless a program takes them over.
+//! Notes to the user: on standard error, unless the program sets a handler.
 
 use std::io::Write as _;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,8 @@ type Handler = Arc<dyn Fn(&str) + Send + Sync>;
 
 static HANDLER: Mutex<Option<Handler>> = Mutex::new(None);
 
-/// Gives the notes of this crate to `handler` instead of standard error: hints such as that a source line keeps compiling.
+/// Passes the notes of this crate to `handler` instead of standard error. Notes are hints, such as that a source line
+/// keeps compiling programs.
 ///
 /// ```
 /// fulmen_tensor::set_note_handler(|note| println!("hint: {note}"));
@@ -20,7 +21,7 @@ pub(crate) fn note(text: &str) {
     let handler = HANDLER.lock().unwrap_or_else(PoisonError::into_inner).clone();
     match handler {
         Some(handler) => handler(text),
-        // A closed terminal must not end a program.
+        // A closed terminal must not end the program, so errors are ignored.
         None => drop(writeln!(std::io::stderr(), "note: {text}")),
     }
 }

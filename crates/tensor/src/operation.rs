@@ -1,7 +1,7 @@
-//! The form that every operation has: its shape rule, its derivative and its StableHLO text, side by side.
+//! [`Operation`]: the trait of every operation, with its shape rule, its derivative and its StableHLO text.
 //!
-//! An operation is one `struct` in [`ops`](crate::ops) that implements [`Operation`]; its attributes are the struct's
-//! fields. The method of [`Tensor`] that users call, with the formula in its doc, is in the same file.
+//! An operation is a struct in [`ops`](crate::ops), whose fields are the attributes. The same file has the public
+//! method of [`Tensor`], with the formula in its doc.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,89 +11,89 @@ use crate::region::Region;
 use crate::{Mesh, Sharding, Tensor, TensorType};
 
 pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
-    /// The name in error messages: that of the method the user called.
+    /// The name in messages: the method that the user called.
     fn name(&self) -> &'static str;
 
-    /// The types of the results, or a sentence that says why these inputs do not fit.
+    /// The types of the results, or a message that says why these inputs are invalid.
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String>;
 
-    /// The vector-Jacobian product: for each input the cotangent it gets, `None` where no gradient flows.
+    /// The vector-Jacobian product: the cotangent of each input, `None` if no gradient flows to it.
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>>;
 
     /// The right-hand side of the StableHLO statement.
     fn lower(&self, cx: &mut Lowering<'_>) -> String;
 
-    /// Whether the operation can be on this mesh of several devices, or a sentence that says why not.
+    /// Checks that the operation can run on this mesh of several devices. The error is a message.
     fn check(&self, mesh: &Mesh, inputs: &[&TensorType]) -> Result<(), String> {
         let _ = (mesh, inputs);
         Ok(())
     }
 
-    /// The elements, where they are known while recording: all of them, or one that all equal.
+    /// The elements, if they are known while recording: all of them, or one if all are equal.
     fn constant(&self) -> Option<&[u8]> {
         None
     }
 
-    /// The elements, if they are a value that was given, as data are. A program that runs once takes them as an argument:
-    /// in its text they would make it another program for each new value, which is compiled again.
+    /// The elements, if they are a value from the user, such as data. A program that runs once takes them as an
+    /// argument. In its text, each new value would need another compilation.
     fn given(&self) -> Option<&Arc<[u8]>> {
         None
     }
 
-    /// What becomes of the operation in the body of a loop, or in a derivative, when its operands come from outside.
+    /// Whether a loop body or a derivative computes the operation again, or keeps its result from outside.
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::ConstantsOnly
     }
 
-    /// The body that replaces this operation in a program, if it is only a name for what it contains: its
-    /// parameters are the operands. What sets it apart is its derivative.
+    /// The body that replaces this operation in a program, if only its derivative differs from the body's. The body's
+    /// parameters are the operands.
     fn inlined(&self) -> Option<&Region> {
         None
     }
 
-    /// The body that is a function of its own in a program, which this operation calls: its parameters are the operands.
+    /// The body that this operation calls, as a private function of the program. Its parameters are the operands.
     fn called(&self) -> Option<&Region> {
         None
     }
 
-    /// The sharding of the operand, if the operation gathers it and does nothing else.
+    /// The sharding of the operand, if the operation only gathers it.
     fn gathers(&self) -> Option<&Sharding> {
         None
     }
 
-    /// Where the box begins that the operation cuts out of its operand, if it does nothing else.
+    /// The start indices of the slice, if the operation only slices its operand.
     fn cuts_from(&self) -> Option<&[usize]> {
         None
     }
 
-    /// What tells two uses of this operation on the same inputs apart: all attributes. Two that are alike may differ in
-    /// how many results they have; those that both have are the same.
+    /// All attributes as text: two operations with equal keys and inputs have equal results. They may differ in the
+    /// number of results; the common ones are equal.
     fn key(&self) -> String {
         format!("{self:?}")
     }
 }
 
-/// Whether a value is kept or computed again where it is needed a second time.
+/// When a value is computed again instead of kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RecomputePolicy {
-    /// Again wherever it is needed: another view of its operand, which costs nothing or less than what it would take to
-    /// keep.
+    /// Always compute it again: it is a view of its operand, which costs less than keeping it.
     Always,
-    /// Again in the derivative of a loop, if less is kept for it: elementwise, with a result as large as its operands.
+    /// Compute it again in the derivative of a loop, if that keeps less memory: it is elementwise, and its result has
+    /// the size of its operands.
     IfCheap,
-    /// Again only if it is computed from constants alone.
+    /// Compute it again only if all its inputs are constants.
     ConstantsOnly,
-    /// Never: it is a loop.
+    /// Never compute it again: it is a loop.
     Never,
 }
 
-/// What a derivative rule sees of the node it differentiates.
+/// A derivative rule's view of the node that it differentiates.
 pub(crate) struct Vjp<'a> {
     pub(crate) inputs: &'a [Tensor],
     pub(crate) outputs: &'a [Tensor],
-    /// One an output; `None` where nothing depends on it.
+    /// One per output; `None` if the loss does not depend on it.
     pub(crate) cotangents: &'a [Option<Tensor>],
-    /// One an input: whether anybody asks for its cotangent. A rule may give more than is asked for.
+    /// Whether each input's cotangent is needed. A rule may return more than the needed ones.
     pub(crate) needed: &'a [bool],
 }
 
@@ -102,12 +102,12 @@ impl Vjp<'_> {
         &self.inputs[i]
     }
 
-    /// The only output of an operation that has one.
+    /// The output of an operation with one output.
     pub(crate) fn output(&self) -> &Tensor {
         &self.outputs[0]
     }
 
-    /// The cotangent of the only output. A rule runs only when some output has one.
+    /// The cotangent of the output of an operation with one output.
     pub(crate) fn cotangent(&self) -> Tensor {
         match &self.cotangents[0] {
             Some(cotangent) => cotangent.clone(),
@@ -116,7 +116,7 @@ impl Vjp<'_> {
     }
 }
 
-/// For shape rules with one result.
+/// The return value of a shape rule with one result.
 pub(crate) fn one(ty: TensorType) -> Result<Vec<TensorType>, String> {
     Ok(vec![ty])
 }

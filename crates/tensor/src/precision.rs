@@ -1,18 +1,18 @@
-//! How exactly a TPU or GPU multiplies f32 numbers.
+//! [`MatmulPrecision`]: the precision of f32 matrix products on a TPU or GPU.
 //!
-//! Not here: which dtypes the numbers have; see [`autocast`](crate::autocast()).
+//! Not here: the dtypes of the operands; see [`autocast`](crate::autocast()).
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::{DType, Error, Result};
 
-/// How exactly products of f32 numbers are computed: matrix products and convolutions of a
-/// [`Function`](crate::Function) and their derivatives.
+/// The precision of f32 matrix products and convolutions in a [`Function`](crate::Function), including their
+/// derivatives.
 ///
-/// A TPU's matrix unit multiplies bf16 numbers and sums in f32. An f32 product is made of one or several such passes,
-/// and the default is one, so that f32 models run fast and less exactly than on a CPU. A CPU computes in f32 whatever
-/// is asked for; on an NVIDIA GPU the default may be TensorFloat-32. Products of other dtypes are not affected.
+/// A TPU's matrix unit multiplies bf16 numbers and accumulates in f32. An f32 product takes one or more such passes.
+/// The default is one pass, so f32 models run fast but less exactly than on a CPU. A CPU always computes in f32. On an
+/// NVIDIA GPU the default may be TensorFloat-32. Products of other dtypes are not affected.
 ///
 /// ```
 /// use fulmen_tensor::MatmulPrecision;
@@ -24,9 +24,9 @@ pub enum MatmulPrecision {
     /// One pass: both operands are rounded to bf16, 8 bits of mantissa.
     #[default]
     Default,
-    /// Three passes: each operand is a sum of two bf16 numbers, about 16 bits of mantissa.
+    /// Three passes: each operand is a sum of two bf16 numbers, with about 16 bits of mantissa.
     High,
-    /// Six passes: each operand is a sum of three bf16 numbers, f32's 24 bits of mantissa.
+    /// Six passes: each operand is a sum of three bf16 numbers, with f32's 24 bits of mantissa.
     Highest,
 }
 
@@ -34,7 +34,7 @@ const NAMES: [(&str, MatmulPrecision); 3] =
     [("default", MatmulPrecision::Default), ("high", MatmulPrecision::High), ("highest", MatmulPrecision::Highest)];
 
 impl MatmulPrecision {
-    /// Passes of a TPU's matrix unit over an f32 product.
+    /// The number of passes that a TPU's matrix unit needs for an f32 product.
     pub fn tpu_passes(self) -> usize {
         match self {
             MatmulPrecision::Default => 1,
@@ -43,7 +43,7 @@ impl MatmulPrecision {
         }
     }
 
-    /// StableHLO's name of the precision that a product of `dtype` is asked for.
+    /// StableHLO's name for the precision of a product of `dtype`.
     pub(crate) fn stablehlo(self, dtype: DType) -> &'static str {
         match self {
             MatmulPrecision::High if dtype == DType::F32 => "HIGH",
@@ -58,7 +58,7 @@ impl FromStr for MatmulPrecision {
     fn from_str(name: &str) -> Result<MatmulPrecision> {
         NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
             let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
-            Error::usage(format!("`{name}` is not a precision of matrix products; there are: {}", known.join(", ")))
+            Error::usage(format!("`{name}` is not a matmul precision; there are: {}", known.join(", ")))
         })
     }
 }

@@ -1,4 +1,5 @@
-//! Source lines whose `eval` compiles a program again and again: counted, and told of once.
+//! [`Recompiles`]: counts the programs that `eval` compiles for each source line, and notes once that a line keeps
+//! compiling.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,51 +12,52 @@ use crate::notes::note;
 use crate::tensor::Kind;
 use crate::{Literal, Tensor, TensorType};
 
-/// The program of a line that is told of.
-const TOLD_AT: u32 = 5;
+/// A note appears when a line compiles this many programs.
+const LIMIT: u32 = 5;
 
-/// What each line has compiled, by file and line.
+/// The programs that each line has compiled, by file and line.
 #[derive(Default)]
 pub(crate) struct Recompiles(Mutex<HashMap<(&'static str, u32), Line>>);
 
 #[derive(Default)]
 struct Line {
     programs: u32,
-    /// The latest program, until the line was told of.
+    /// The latest program, until the note about the line.
     latest: Vec<Step>,
 }
 
-/// A value of a program, as far as it tells programs apart.
+/// The properties of a program's value that distinguish programs.
 struct Step {
     /// The operation; `None` for an input.
     operation: Option<&'static str>,
     types: Vec<TensorType>,
-    /// A number that is part of the program.
+    /// The number, if the value is a constant of the program.
     number: Option<f64>,
-    /// The attributes and operands, as a digest.
-    rest: u64,
+    /// A hash of the attributes and operands.
+    hash: u64,
     location: &'static Location<'static>,
 }
 
 impl Recompiles {
-    /// Counts a program that `eval` compiled for a line. Its fifth is told of, with what differs from the fourth.
+    /// Counts a program that `eval` compiled for a line. The fifth causes a note, which says what differs from the
+    /// fourth.
     pub(crate) fn count(&self, line: &'static Location<'static>, results: &[Tensor]) {
         let Ok(graph) = Graph::new(results, Constants::AsInputs, Calls::Inlined) else { return };
         let steps: Vec<Step> = graph.instructions.iter().map(|i| Step::new(&graph, i)).collect();
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = lines.entry((line.file(), line.line())).or_default();
         entry.programs += 1;
-        if entry.programs > TOLD_AT {
+        if entry.programs > LIMIT {
             return;
         }
         let before = std::mem::replace(&mut entry.latest, steps);
-        if entry.programs < TOLD_AT {
+        if entry.programs < LIMIT {
             return;
         }
         let after = std::mem::take(&mut entry.latest);
         drop(lines);
         note(&format!(
-            "`eval` has compiled {TOLD_AT} programs for one line, {}:{}. {}",
+            "`eval` has compiled {LIMIT} programs for one line, {}:{}. {}",
             line.file(),
             line.line(),
             difference(&before, &after)
@@ -74,25 +76,24 @@ impl Step {
             let scalar = TensorType::scalar(node.outputs[0].dtype);
             Literal::from_bytes(scalar, operation.constant()?).ok()?.to_f64().first().copied()
         });
-        let mut rest = DefaultHasher::new();
-        operation.map(|operation| operation.key()).hash(&mut rest);
-        instruction.operands.hash(&mut rest);
+        let mut hasher = DefaultHasher::new();
+        operation.map(|operation| operation.key()).hash(&mut hasher);
+        instruction.operands.hash(&mut hasher);
         Step {
             operation: operation.map(|operation| operation.name()),
             types: node.outputs.clone(),
             number,
-            rest: rest.finish(),
+            hash: hasher.finish(),
             location: node.location,
         }
     }
 }
 
-/// What the later program has that the earlier one has not, first of all, and what to do about it.
+/// Describes the first difference between two programs, and how to avoid it.
 fn difference(before: &[Step], after: &[Step]) -> String {
-    const EXPRESSION: &str = "The last two are different expressions. Several results are one program where \
-                              `Runtime::eval_many` evaluates them together; an expression that is evaluated often can be \
-                              compiled once, as a `Function`";
-    let same = |(a, b): &(&Step, &Step)| a.operation == b.operation && a.types == b.types && a.rest == b.rest;
+    const EXPRESSION: &str = "The last two are different expressions. To get several results from one program, use \
+                              `Runtime::eval_many`. To compile an expression once and run it often, make it a `Function`";
+    let same = |(a, b): &(&Step, &Step)| a.operation == b.operation && a.types == b.types && a.hash == b.hash;
     let Some((old, new)) = before.iter().zip(after).find(|pair| !same(pair)) else { return EXPRESSION.into() };
     let mut text = String::new();
     if old.operation != new.operation {
@@ -101,8 +102,8 @@ fn difference(before: &[Step], after: &[Step]) -> String {
         let types = |step: &Step| step.types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ");
         let _ = write!(
             text,
-            "The last two differ in a shape or dtype: {} was {}, then {}. Each is a program of \
-             its own; give the values one dtype, and one shape or a few, by padding",
+            "The last two differ in a shape or dtype: {} was {}, then {}. Each combination needs its own program. Use one \
+             dtype, and pad the values to one shape or a few",
             new.operation.map_or("an input".to_owned(), |operation| format!("the result of `{operation}`")),
             types(old),
             types(new)
@@ -110,14 +111,14 @@ fn difference(before: &[Step], after: &[Step]) -> String {
     } else if let (Some(a), Some(b)) = (old.number, new.number) {
         let _ = write!(
             text,
-            "The last two differ in a number: it was {a}, then {b}. A number in an expression is part of the program; make \
-             one that changes a tensor, with `Tensor::scalar`"
+            "The last two differ in a number: it was {a}, then {b}. A number in an expression is part of the program. If it \
+             changes, make it a tensor with `Tensor::scalar`"
         );
     } else if new.operation.is_some_and(|_| old.location == new.location) {
         let _ = write!(
             text,
-            "The last two differ in what `{}` was given, such as offsets, axes or the body of a loop. That is part of the \
-             program; `dynamic_slice` and `index_select` take offsets that change as tensors",
+            "The last two differ in the arguments of `{}`, such as offsets, axes or the body of a loop. These are part of the \
+             program. For offsets that change, use `dynamic_slice` or `index_select`, which take them as tensors",
             new.operation.unwrap_or_default()
         );
     } else {

@@ -1,4 +1,4 @@
-//! Asking for a value that is not there yet: within a step that is being recorded, or of a placeholder.
+//! The error of `eval` for a tensor without a value, within a function that is being recorded or for a placeholder.
 
 use std::cell::Cell;
 use std::panic::Location;
@@ -8,12 +8,12 @@ use crate::tensor::Kind;
 use crate::{Fault, Result, Tensor};
 
 thread_local! {
-    /// What is being recorded, and what to do for a value of it.
+    /// The name of the function that is being recorded, and advice for how to get its values.
     static RECORDING: Cell<Option<(&'static str, &'static str)>> = const { Cell::new(None) };
 }
 
-/// Runs `record`, which records the function `what`. Where `eval` is called in it for a value that depends on the
-/// function's inputs, the error says that there is none yet, and gives `advice`.
+/// Runs `record`, which records the function `name`. If `record` calls `eval` on a tensor that depends on the
+/// function's inputs, the error says that the tensor has no value yet, and shows `advice`.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Tensor, TensorType, recording};
@@ -22,30 +22,30 @@ thread_local! {
 /// let error = recording("the step", "print it after the step", || x.exp().eval().unwrap_err());
 /// assert!(error.to_string().contains("print it after the step"));
 /// ```
-pub fn recording<T>(what: &'static str, advice: &'static str, record: impl FnOnce() -> T) -> T {
+pub fn recording<T>(name: &'static str, advice: &'static str, record: impl FnOnce() -> T) -> T {
     struct Restore(Option<(&'static str, &'static str)>);
     impl Drop for Restore {
         fn drop(&mut self) {
             RECORDING.set(self.0);
         }
     }
-    let _restore = Restore(RECORDING.replace(Some((what, advice))));
+    let _restore = Restore(RECORDING.replace(Some((name, advice))));
     record()
 }
 
-/// Why `eval`, called at `location`, cannot give the values of these tensors, if they depend on a placeholder.
+/// Checks that these tensors do not depend on a placeholder, so that `eval`, called at `location`, can compute them.
 pub(crate) fn check_values(tensors: &[Tensor], location: &'static Location<'static>) -> Result<()> {
-    let mut found = None;
+    let mut placeholder = None;
     visit(tensors, |node| {
-        if let (None, Kind::Placeholder { name }) = (&found, &node.kind) {
-            found = Some(name.clone());
+        if let (None, Kind::Placeholder { name }) = (&placeholder, &node.kind) {
+            placeholder = Some(name.clone());
         }
     });
-    let Some(name) = found else { return Ok(()) };
+    let Some(name) = placeholder else { return Ok(()) };
     let message = match RECORDING.get() {
-        Some((what, advice)) => format!(
-            "the tensor has no value yet: it depends on `{name}`, an input of {what}, which is being recorded and runs \
-             later; {advice}"
+        Some((function, advice)) => format!(
+            "the tensor has no value yet: it depends on `{name}`, an input of {function}, which is being recorded and \
+             runs later; {advice}"
         ),
         None => format!(
             "the tensor has no value: it depends on the placeholder `{name}`, an input of a function; make the tensor a \

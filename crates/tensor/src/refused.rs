@@ -1,6 +1,6 @@
-//! What shape rules refused on this thread, for a test that asks a compiler whether it would have refused it too.
+//! Records what shape rules refuse on this thread, for a test that checks whether the compiler refuses it too.
 //!
-//! Not part of the public interface: `tests/it/shape_rules` uses it.
+//! Not part of the public interface: only `tests/it/shape_rules` uses it.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ thread_local! {
     static WATCHED: RefCell<Option<Vec<Refused>>> = const { RefCell::new(None) };
 }
 
-/// Called where a shape rule refuses.
+/// Records a refusal of a shape rule.
 pub(crate) fn note(operation: impl Operation, inputs: &[&Tensor], message: &str) {
     WATCHED.with_borrow_mut(|watched| {
         if let Some(all) = watched {
@@ -30,7 +30,7 @@ pub(crate) fn note(operation: impl Operation, inputs: &[&Tensor], message: &str)
     });
 }
 
-/// What `record` gives, and what shape rules refused in it.
+/// Runs `record`. Returns its result and what shape rules refused in it.
 pub fn watch<T>(record: impl FnOnce() -> T) -> (T, Vec<Refused>) {
     WATCHED.set(Some(vec![]));
     let result = record();
@@ -48,12 +48,13 @@ impl Refused {
         &self.inputs
     }
 
-    /// What the rule said.
+    /// The shape rule's message.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The operation on these inputs all the same, with results of these types. Only the first is given.
+    /// Records the operation without its shape rule, on these inputs and with these result types. Returns the first
+    /// result.
     #[track_caller]
     pub fn forced(&self, inputs: &[Tensor], outputs: &[TensorType]) -> Tensor {
         let _scope = crate::Scope::open();

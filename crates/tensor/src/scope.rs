@@ -1,33 +1,33 @@
-//! [`Scope`]: how what is recorded finds the user's line.
+//! [`Scope`]: gives each recorded node the line of the user's code.
 //!
-//! Each node of an expression, and each [`Fault`], carries a line of the user's code. `#[track_caller]` tells a public
-//! function that line, and nothing else needs to know it:
+//! Each node of an expression, and each [`Fault`], has a line of the user's code. `#[track_caller]` gives a public
+//! function that line, and the rest of the code follows four rules:
 //!
-//! 1. A public function has `#[track_caller]` and opens a scope as its first act, with [`Tensor::record`](crate::Tensor::record) or with
-//!    `let _scope = Scope::open();`. (Where it does nothing but call one other function that has `#[track_caller]`, there
-//!    is nothing to open.)
-//! 2. **The outermost scope wins.** While a scope is open, all that this thread records carries its line: in helpers, in
-//!    closures, through trait objects. A scope that is opened within it changes nothing.
-//! 3. **The user's own code leaves the scope.** A function that calls a closure of its user (the body of a loop, a branch,
-//!    a step) runs it with [`Scope::leave`] in force: what is recorded there carries its own lines.
-//! 4. A derivative rule records under [`Scope::at`] the line of the node that it differentiates.
+//! 1. A public function has `#[track_caller]` and first opens a scope, with [`Tensor::record`](crate::Tensor::record)
+//!    or with `let _scope = Scope::open();`. A function that only calls one other function with `#[track_caller]` needs
+//!    no scope.
+//! 2. **The outermost scope wins.** While a scope is open, everything that this thread records has its line: in
+//!    helpers, in closures, through trait objects. Opening another scope within it has no effect.
+//! 3. **The user's code runs outside the scope.** A function that calls a user's closure (a loop body, a branch, a
+//!    step) runs it under [`Scope::leave`], so that the nodes recorded there have their own lines.
+//! 4. A derivative rule records under [`Scope::at`] with the line of the node that it differentiates.
 //!
-//! A scope is a value of this thread that is put back when its guard is dropped, by a panic too. To open one writes a
-//! thread-local of a few words.
+//! The state of a scope is thread-local. Dropping the guard restores the previous state, even during a panic. Opening a
+//! scope only writes a few words.
 //!
 //! # Mistakes
 //!
-//! Within [`Tensor::record`](crate::Tensor::record) an input that is poisoned ([`Tensor::live`](crate::Tensor::live)) and a shape that does not fit are `?`. The
-//! error type is [`Refusal`]: either a [`Fault`] of an earlier line, which is passed on as it is, or a message, which
-//! becomes a fault of this function at the user's line. So a shape rule gives a plain `Result<_, String>` and knows no
-//! name and no line.
+//! Within [`Tensor::record`](crate::Tensor::record), `?` returns on a poisoned input
+//! ([`Tensor::live`](crate::Tensor::live)) and on a failed shape rule. The error type is [`Refusal`]. It is either the
+//! [`Fault`] of an earlier line, which is passed on, or a message, which becomes a fault of this function at the user's
+//! line. So a shape rule returns a plain `Result<_, String>`, without a name or a line.
 //!
 //! # Libraries
 //!
-//! A library of layers has one difficulty more: it calls layers through trait objects, which do not tell their caller's
-//! line, and those layers are its own or its user's. So it names its source folder once, as a [`Library`], and opens its
-//! scopes with that. After [`Scope::leave`], lines in that folder, and in this crate's, still map to the line of the
-//! scope that was left; only other lines, the user's, stay as they are.
+//! A library of layers calls layers through trait objects, which `#[track_caller]` does not see through. The layers may
+//! be its own or its user's. So the library names its source folder once, as a [`Library`], and opens its scopes with
+//! that. After [`Scope::leave`], lines in that folder and in this crate still map to the line of the scope that was
+//! left. Other lines, which are the user's, are kept.
 
 use std::cell::Cell;
 use std::fmt;
@@ -38,12 +38,13 @@ use crate::Fault;
 
 type Line = &'static Location<'static>;
 
-/// What this thread records for.
+/// The recording state of a thread.
 #[derive(Clone, Copy)]
 struct State {
     /// The line of the open scope.
     line: Option<Line>,
-    /// The line of the scope that was left last: that of this crate's and of the library's code where none is open.
+    /// The line of the scope that was left last. It applies to code of this crate and of the library if no scope is
+    /// open.
     left: Option<Line>,
     /// The library that opened the last scope.
     library: Option<Library>,
@@ -53,24 +54,25 @@ thread_local! {
     static STATE: Cell<State> = const { Cell::new(State { line: None, left: None, library: None }) };
 }
 
-/// The line that what is recorded here carries: that of the open scope, or the caller's.
+/// The line for nodes that are recorded now: the line of the open scope, or the caller's.
 #[track_caller]
-pub(crate) fn here() -> Line {
+pub(crate) fn current_line() -> Line {
     STATE.get().resolve(Location::caller())
 }
 
 impl State {
     fn resolve(self, caller: Line) -> Line {
-        let own = || Library::new(file!()).has(caller) || self.library.is_some_and(|library| library.has(caller));
-        self.line.or(self.left.filter(|_| own())).unwrap_or(caller)
+        let is_library_code =
+            || Library::new(file!()).contains(caller) || self.library.is_some_and(|library| library.contains(caller));
+        self.line.or(self.left.filter(|_| is_library_code())).unwrap_or(caller)
     }
 }
 
-/// A guard: while it lives, what this thread records carries one line. See rules 1 to 4 of the module `scope`:
+/// A guard: while it lives, everything that this thread records has one line. The module `scope` has the rules:
 ///
-/// - [`Scope::open`] at the start of a public function with `#[track_caller]`; the outermost wins.
-/// - [`Scope::leave`] around a user's closure.
-/// - [`Scope::at`] where the line is known already.
+/// - Call [`Scope::open`] at the start of a public function with `#[track_caller]`. The outermost scope wins.
+/// - Call [`Scope::leave`] around a user's closure.
+/// - Call [`Scope::at`] to record for a line that you stored.
 ///
 /// ```
 /// use fulmen_tensor::{Scope, Tensor};
@@ -87,7 +89,7 @@ impl State {
 #[must_use = "the scope ends where the guard is dropped"]
 pub struct Scope {
     before: State,
-    /// It has to be dropped by the thread that made it.
+    /// Not `Send`: the thread that made it must drop it.
     _thread: PhantomData<*const ()>,
 }
 
@@ -106,27 +108,27 @@ impl Scope {
         Scope::set(State { line: Some(before.resolve(Location::caller())), ..before })
     }
 
-    /// Opens a scope for a line that was remembered, whichever is open.
+    /// Opens a scope for a stored line, even within an open scope.
     pub fn at(line: &'static Location<'static>) -> Scope {
         Scope::set(State { line: Some(line), ..STATE.get() })
     }
 
-    /// Leaves the open scope, if there is one: what is recorded now carries lines of its own. For calling a user's code.
+    /// Leaves the open scope, if there is one, to call a user's code: nodes recorded from now on have their own lines.
     pub fn leave() -> Scope {
         let state = STATE.get();
         Scope::set(State { line: None, left: state.line.or(state.left), ..state })
     }
 
-    /// Runs a user's code, as [`Scope::leave`].
+    /// Runs a user's code under [`Scope::leave`].
     pub(crate) fn outside<T>(code: impl FnOnce() -> T) -> T {
         let _outside = Scope::leave();
         code()
     }
 
-    /// The line that is recorded for: that of the open scope, or the caller's. For what is remembered until later.
+    /// The line for nodes that are recorded now: the line of the open scope, or the caller's. Store it to record later.
     #[track_caller]
     pub fn line() -> &'static Location<'static> {
-        here()
+        current_line()
     }
 }
 
@@ -136,7 +138,7 @@ impl Drop for Scope {
     }
 }
 
-/// A library that records for its users, by its source folder; see the module `scope`.
+/// A library that records for its users, identified by its source folder; see the module `scope`.
 ///
 /// ```
 /// use fulmen_tensor::{Library, Scope, Tensor};
@@ -151,7 +153,7 @@ impl Drop for Scope {
 /// }
 ///
 /// let x = Tensor::scalar(1.0f32);
-/// // This closure is in a file of the library, so that what it records carries the line of the call.
+/// // This closure is in a file of the library, so its nodes have the line of the call.
 /// let layer = |x: &Tensor| x.exp();
 /// let (y, line) = (call(&layer, &x), line!());
 /// assert_eq!(y.location().line(), line);
@@ -162,29 +164,30 @@ pub struct Library {
 }
 
 impl Library {
-    /// A library whose sources are next to the file `root`, or in folders there: `Library::new(file!())` in its `lib.rs`.
+    /// A library whose sources are in the folder of the file `root`, or below: use `Library::new(file!())` in its
+    /// `lib.rs`.
     pub const fn new(root: &'static str) -> Library {
         Library { root }
     }
 
-    /// Whether a line is the library's own.
-    fn has(self, line: Line) -> bool {
+    /// Whether a line is in the library's source folder.
+    fn contains(self, line: Line) -> bool {
         let folder = self.root.rfind(['/', '\\']).map_or(self.root, |end| &self.root[..=end]);
         line.file().starts_with(folder)
     }
 
-    /// As [`Scope::open`], for a function of the library.
+    /// Like [`Scope::open`], for a function of the library.
     #[track_caller]
     pub fn open(self) -> Scope {
-        self.at(here())
+        self.at(current_line())
     }
 
-    /// As [`Scope::at`], for a function of the library.
+    /// Like [`Scope::at`], for a function of the library.
     pub fn at(self, line: &'static Location<'static>) -> Scope {
         Scope::set(State { line: Some(line), library: Some(self), ..STATE.get() })
     }
 
-    /// As [`Tensor::record`](crate::Tensor::record), for a function of the library.
+    /// Like [`Tensor::record`](crate::Tensor::record), for a function of the library.
     #[track_caller]
     pub fn record<T: FromFault>(self, name: impl fmt::Display, body: impl FnOnce() -> Result<T, Refusal>) -> T {
         let _scope = self.open();
@@ -192,21 +195,21 @@ impl Library {
     }
 }
 
-/// The result of a function, in whose scope this is called.
+/// Turns a refusal into a poisoned result of the function `name`. Call this within the function's scope.
 pub(crate) fn finish<T: FromFault>(name: impl fmt::Display, result: Result<T, Refusal>) -> T {
     match result {
         Ok(result) => result,
         Err(Refusal::Fault(fault)) => T::from_fault(fault),
-        Err(Refusal::Message(message)) => T::from_fault(Fault::new(name.to_string(), message, here())),
+        Err(Refusal::Message(message)) => T::from_fault(Fault::new(name.to_string(), message, current_line())),
     }
 }
 
-/// Why a function records nothing: what ends the body of [`Tensor::record`](crate::Tensor::record).
+/// Why a function refuses to record: the error of the body of [`Tensor::record`](crate::Tensor::record).
 #[derive(Clone, Debug)]
 pub enum Refusal {
-    /// A mistake that was made before, at a line that it names.
+    /// An earlier mistake, with its own line.
     Fault(Fault),
-    /// What is wrong here, and what was expected.
+    /// A message that says what is wrong and what was expected.
     Message(String),
 }
 
@@ -228,9 +231,9 @@ impl From<&str> for Refusal {
     }
 }
 
-/// What a function that records can give: tensors, and what is made of them.
+/// The result type of a function that records: tensors, or types made of tensors.
 pub trait FromFault {
-    /// The result, all of it poisoned with this fault.
+    /// A result that is poisoned with this fault.
     fn from_fault(fault: Fault) -> Self;
 }
 

@@ -1,4 +1,4 @@
-//! Shapes: the sizes of a tensor's axes, the rule of broadcasting, and [`TensorType`], a shape with a dtype.
+//! [`Shape`]: the sizes of a tensor's axes, with the broadcasting rule. [`TensorType`]: a dtype with a shape.
 
 use std::fmt::{self, Write as _};
 use std::ops::Deref;
@@ -6,20 +6,20 @@ use std::sync::Arc;
 
 use crate::DType;
 
-/// The most bytes of a tensor, and the largest amount of padding, stride or dilation: the address space of a process.
-/// Compilers compute sizes with 64 bits and abort, or come to wrong sizes, when a product leaves them.
+/// The largest number of bytes of a tensor, and the largest padding, stride or dilation: the address space of a
+/// process. Compilers compute sizes with 64 bits. On overflow they abort or compute wrong sizes.
 pub(crate) const LARGEST: usize = 1 << 47;
 
-/// `amount`, or a sentence that says that the attribute `what` of an axis is beyond [`LARGEST`].
-pub(crate) fn within_reach(what: &str, axis: usize, amount: i128) -> Result<(), String> {
+/// Checks that an attribute of an axis is within [`LARGEST`]. The error is a message.
+pub(crate) fn within_reach(attribute: &str, axis: usize, amount: i128) -> Result<(), String> {
     if amount.unsigned_abs() <= LARGEST as u128 {
         Ok(())
     } else {
-        Err(format!("{what} {amount} of axis {axis} is beyond what a program can address, 2^47"))
+        Err(format!("{attribute} {amount} of axis {axis} is beyond what a program can address, 2^47"))
     }
 }
 
-/// The sizes of a tensor's axes, outermost first. Rank 0 is a scalar. Cheap to clone; derefs to `[usize]`.
+/// The sizes of a tensor's axes, outermost first. A scalar has rank 0. Cheap to clone; derefs to `[usize]`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Shape(Arc<[usize]>);
 
@@ -34,7 +34,7 @@ impl Shape {
         self.0.len()
     }
 
-    /// The number of elements; 1 for a scalar. Saturates where the product leaves `usize`.
+    /// The number of elements; 1 for a scalar. Saturates on overflow.
     pub fn num_elements(&self) -> usize {
         self.0.iter().fold(1usize, |n, &d| n.saturating_mul(d))
     }
@@ -44,10 +44,10 @@ impl Shape {
         &self.0
     }
 
-    /// Turns an axis that may count from the end (−1 is the last) into an index.
+    /// The index of an axis. Negative axes count from the end: −1 is the last.
     ///
     /// # Errors
-    /// A sentence naming the axis and the shape when there is no such axis.
+    /// There is no such axis. The message names the axis and the shape.
     pub fn axis(&self, axis: isize) -> Result<usize, String> {
         let rank = self.rank() as isize;
         let index = if axis < 0 { axis + rank } else { axis };
@@ -58,21 +58,21 @@ impl Shape {
         }
     }
 
-    /// As [`Shape::axis`] for several axes, which must differ; sorted.
+    /// Like [`Shape::axis`] for several axes, which must differ. Returns sorted indices.
     pub(crate) fn axes(&self, axes: &[isize]) -> Result<Vec<usize>, String> {
-        let mut found = axes.iter().map(|&a| self.axis(a)).collect::<Result<Vec<_>, _>>()?;
-        found.sort_unstable();
-        match found.windows(2).find(|pair| pair[0] == pair[1]) {
+        let mut indices = axes.iter().map(|&a| self.axis(a)).collect::<Result<Vec<_>, _>>()?;
+        indices.sort_unstable();
+        match indices.windows(2).find(|pair| pair[0] == pair[1]) {
             Some(pair) => Err(format!("axis {} is named twice in {axes:?}", pair[0])),
-            None => Ok(found),
+            None => Ok(indices),
         }
     }
 
-    /// The shape that both broadcast to by NumPy's rule: axes are aligned from the last, and each pair is equal or
-    /// has a 1.
+    /// The shape that both broadcast to by NumPy's rule: align the axes from the last; the sizes of each pair must be
+    /// equal, or one of them must be 1.
     ///
     /// # Errors
-    /// A sentence naming both shapes and the axis that differs.
+    /// The shapes do not broadcast. The message names both shapes and the axis.
     ///
     /// ```
     /// use fulmen_tensor::Shape;
@@ -145,7 +145,7 @@ impl fmt::Debug for Shape {
     }
 }
 
-/// What is known of a tensor before it has a value: dtype and shape. Prints as `f32[32, 784]`.
+/// The type of a tensor: its dtype and shape. Displays as `f32[32, 784]`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct TensorType {
     /// The element type.
@@ -155,7 +155,7 @@ pub struct TensorType {
 }
 
 impl TensorType {
-    /// A type from its parts.
+    /// The type with this dtype and shape.
     pub fn new(dtype: DType, shape: impl Into<Shape>) -> TensorType {
         TensorType { dtype, shape: shape.into() }
     }
@@ -165,29 +165,29 @@ impl TensorType {
         TensorType::new(dtype, [])
     }
 
-    /// The bytes its value takes in host memory.
+    /// The number of bytes of a value in host memory.
     pub fn size_in_bytes(&self) -> usize {
         self.shape.num_elements().saturating_mul(self.dtype.size_in_bytes())
     }
 
-    /// Whether a program can address such a value: each axis and all bytes within [`LARGEST`]. Axes of size 0 count
-    /// as 1, since compilers multiply the others.
+    /// Whether a program can address such a value: it has at most [`LARGEST`] bytes. Axes of size 0 count as 1, since
+    /// compilers multiply the other sizes.
     pub(crate) fn is_addressable(&self) -> bool {
         let bytes = self.shape.iter().try_fold(self.dtype.size_in_bytes(), |n, &d| n.checked_mul(d.max(1)));
         bytes.is_some_and(|bytes| bytes <= LARGEST)
     }
 
-    /// The sentence for a type that is not addressable.
+    /// The message for a type that is not addressable.
     pub(crate) fn too_large(&self) -> String {
         format!("{self} has more bytes than a program can address, 2^47")
     }
 
-    /// StableHLO's spelling: `tensor<32x784xf32>`.
+    /// The type in StableHLO text: `tensor<32x784xf32>`.
     pub fn stablehlo(&self) -> String {
         let mut text = String::with_capacity(32);
         text.push_str("tensor<");
         for size in self.shape.iter() {
-            // Writing to a string does not fail.
+            // Writing to a string cannot fail.
             let _ = write!(text, "{size}x");
         }
         text.push_str(self.dtype.stablehlo());
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn types_print_as_people_and_as_stablehlo_write_them() {
+    fn types_have_a_short_and_a_stablehlo_form() {
         let ty = TensorType::new(DType::U8, [2, 3]);
         assert_eq!(ty.to_string(), "u8[2, 3]");
         assert_eq!(ty.stablehlo(), "tensor<2x3xui8>");

@@ -1,12 +1,12 @@
-//! [`Sharding`]: how the axes of a value are split over the axes of a mesh, and which part of it each device has.
+//! [`Sharding`]: how the axes of a value are split over the axes of a mesh. [`Block`]: the part that one device holds.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::{Mesh, Shape};
 
-/// How a value is split over a [`Mesh`]: for each of its axes the mesh axes that it is split along, none for an axis that
-/// every device has whole. JAX's `PartitionSpec`; axes that are not named at the end are whole.
+/// How a value is split over a [`Mesh`], like JAX's `PartitionSpec`. Each axis of the value has the mesh axes that it
+/// is split over. An axis without mesh axes is not split, and trailing axes may be omitted.
 ///
 /// ```
 /// use fulmen_tensor::{Mesh, Shape, Sharding};
@@ -23,17 +23,17 @@ use crate::{Mesh, Shape};
 pub struct Sharding(Arc<[Vec<String>]>);
 
 impl Sharding {
-    /// Every device has the whole value.
+    /// Every device holds the whole value.
     pub fn replicated() -> Sharding {
         Sharding([].into())
     }
 
-    /// Each axis of the value is split along at most one axis of the mesh.
+    /// Splits each axis of the value over at most one mesh axis.
     pub fn new<'a>(axes: impl IntoIterator<Item = Option<&'a str>>) -> Sharding {
         Sharding::over(axes.into_iter().map(|axis| axis.into_iter().collect::<Vec<_>>()))
     }
 
-    /// Each axis of the value is split along any number of mesh axes, the first of them slowest.
+    /// Splits each axis of the value over any number of mesh axes, slowest first.
     pub fn over<'a>(axes: impl IntoIterator<Item = Vec<&'a str>>) -> Sharding {
         let mut axes: Vec<Vec<String>> =
             axes.into_iter().map(|names| names.into_iter().map(str::to_owned).collect()).collect();
@@ -43,17 +43,17 @@ impl Sharding {
         Sharding(axes.into())
     }
 
-    /// For each axis of the value the mesh axes that it is split along; axes at the end that are whole are left out.
+    /// The mesh axes that each axis of the value is split over. Trailing axes that are not split are left out.
     pub fn axes(&self) -> &[Vec<String>] {
         &self.0
     }
 
-    /// Whether every device has the whole value.
+    /// Whether every device holds the whole value.
     pub fn is_replicated(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The sharding of values of this sharding when they are stacked along a new first axis.
+    /// The sharding of a stack of values with this sharding, along a new first axis.
     ///
     /// ```
     /// use fulmen_tensor::Sharding;
@@ -65,7 +65,7 @@ impl Sharding {
         )
     }
 
-    /// How the rows along the first axis lie of a value that lies so, where every device has each row or its part of it.
+    /// The sharding of one row of a value with this sharding, without the first axis.
     ///
     /// ```
     /// use fulmen_tensor::Sharding;
@@ -76,17 +76,17 @@ impl Sharding {
         Sharding(self.0.iter().skip(1).cloned().collect())
     }
 
-    /// The sharding of a value whose axis `i` is axis `permutation[i]` of one of this sharding.
+    /// The sharding of a transposed value: its axis `i` is axis `permutation[i]` of a value with this sharding.
     pub(crate) fn permuted(&self, permutation: &[usize]) -> Sharding {
         let names = |&axis: &usize| self.0.get(axis).into_iter().flatten().map(String::as_str).collect::<Vec<_>>();
         Sharding::over(permutation.iter().map(names))
     }
 
-    /// The shape of what one device has.
+    /// The shape of the part that one device holds.
     ///
     /// # Errors
-    /// A sentence that says what does not fit: more axes than the shape has, an axis that the mesh has not or that is
-    /// used twice, a size that the number of devices does not divide.
+    /// A message, if the sharding has more axes than the shape, a mesh axis does not exist or is used twice, or a size
+    /// is not divisible by the number of devices.
     pub fn shard_shape(&self, mesh: &Mesh, shape: &Shape) -> Result<Shape, String> {
         if self.0.len() > shape.rank() {
             return Err(format!("the sharding {self} has more axes than {shape}"));
@@ -116,7 +116,7 @@ impl Sharding {
         Ok(Shape::from(dims))
     }
 
-    /// Which part of a value of this shape the device with this number has. The sharding fits the mesh and the shape.
+    /// The block of a value that the device with this index holds. The sharding must fit the mesh and the shape.
     pub(crate) fn block(&self, mesh: &Mesh, shape: &Shape, device: usize) -> Block {
         let mut block = Block { start: vec![0; shape.rank()], size: shape.dims().to_vec() };
         for (axis, names) in self.0.iter().enumerate().take(shape.rank()) {
@@ -132,7 +132,7 @@ impl Sharding {
         block
     }
 
-    /// Shardy's spelling for a value of this rank.
+    /// The body of the Shardy attribute for a value of this rank.
     pub(crate) fn attribute(&self, rank: usize) -> String {
         let axis = |i| {
             let names: Vec<_> = self.0.get(i).into_iter().flatten().map(|name| format!("\"{name}\"")).collect();
@@ -157,7 +157,7 @@ impl fmt::Debug for Sharding {
     }
 }
 
-/// The part of a value that one device has: where it begins along each axis, and how much of it.
+/// The part of a value that one device holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Block {
     /// The index of the first element along each axis.
@@ -173,7 +173,8 @@ impl Block {
         if self.size.contains(&0) {
             return;
         }
-        // Axes from `whole` on are complete in the block, so one stretch spans them and what there is of the one before.
+        // The block has the axes from `whole` on completely, so one run spans these and the block's part of the axis
+        // before.
         let rank = shape.rank();
         let mut whole = rank;
         while whole > 0 && self.size[whole - 1] == shape[whole - 1] {
@@ -183,15 +184,15 @@ impl Block {
         let inner: usize = shape[whole..].iter().product();
         let length = if whole == 0 { inner } else { self.size[first] * inner };
         let mut index = vec![0; first];
-        let mut at = 0;
+        let mut block_offset = 0;
         loop {
             let mut offset = 0;
             for axis in 0..rank {
                 let i = index.get(axis).copied().unwrap_or(0);
                 offset = offset * shape[axis] + self.start[axis] + i;
             }
-            copy(offset, at, length);
-            at += length;
+            copy(offset, block_offset, length);
+            block_offset += length;
             let Some(axis) = (0..first).rev().find(|&axis| index[axis] + 1 < self.size[axis]) else { return };
             index[axis] += 1;
             index[axis + 1..].fill(0);
@@ -204,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_blocks_of_all_devices_cover_a_value_once() {
+    fn the_blocks_of_all_devices_cover_each_element_equally_often() {
         let mesh = Mesh::new([("data", 2), ("model", 3)]).unwrap();
         let shape = Shape::from([4, 6, 5]);
         let shardings = [
@@ -214,32 +215,33 @@ mod tests {
             Sharding::new([Some("data")]),
         ];
         for sharding in shardings {
-            let mut seen = vec![0; shape.num_elements()];
+            let mut copies = vec![0; shape.num_elements()];
             for device in 0..mesh.num_devices() {
                 let block = sharding.block(&mesh, &shape, device);
-                let mut expected_at = 0;
-                block.contiguous_runs(&shape, |whole, at, length| {
-                    assert_eq!(at, expected_at);
-                    expected_at += length;
-                    seen[whole..whole + length].iter_mut().for_each(|n| *n += 1);
+                let mut expected_offset = 0;
+                block.contiguous_runs(&shape, |offset, block_offset, length| {
+                    assert_eq!(block_offset, expected_offset);
+                    expected_offset += length;
+                    copies[offset..offset + length].iter_mut().for_each(|n| *n += 1);
                 });
-                assert_eq!(expected_at, block.size.iter().product::<usize>());
+                assert_eq!(expected_offset, block.size.iter().product::<usize>());
             }
-            let copies = seen[0];
-            assert!(copies > 0 && seen.iter().all(|&n| n == copies), "{sharding}: {seen:?}");
+            let first = copies[0];
+            assert!(first > 0 && copies.iter().all(|&n| n == first), "{sharding}: {copies:?}");
         }
         let block = Sharding::new([None, Some("model")]).block(&mesh, &shape, 4);
         assert_eq!((block.start, block.size), (vec![0, 2, 0], vec![4, 2, 5]));
     }
 
     #[test]
-    fn what_does_not_fit_is_said() {
+    fn messages_say_why_a_sharding_or_mesh_is_invalid() {
         let mesh = Mesh::new([("data", 4)]).unwrap();
-        let says = |sharding: Sharding, shape: &[usize]| sharding.shard_shape(&mesh, &Shape::from(shape)).unwrap_err();
-        assert!(says(Sharding::new([None, Some("data")]), &[8]).contains("more axes"));
-        assert!(says(Sharding::new([Some("model")]), &[8]).contains("the mesh is data=4"));
-        assert!(says(Sharding::new([Some("data"), Some("data")]), &[8, 8]).contains("twice"));
-        assert!(says(Sharding::new([Some("data")]), &[6]).contains("4 devices"));
+        let message =
+            |sharding: Sharding, shape: &[usize]| sharding.shard_shape(&mesh, &Shape::from(shape)).unwrap_err();
+        assert!(message(Sharding::new([None, Some("data")]), &[8]).contains("more axes"));
+        assert!(message(Sharding::new([Some("model")]), &[8]).contains("the mesh is data=4"));
+        assert!(message(Sharding::new([Some("data"), Some("data")]), &[8, 8]).contains("twice"));
+        assert!(message(Sharding::new([Some("data")]), &[6]).contains("4 devices"));
         for axes in [vec![], vec![("", 1)], vec![("a", 1), ("a", 2)], vec![("a", 0)], vec![("a\"", 2)]] {
             assert!(Mesh::new(axes).unwrap_err().to_string().starts_with("mesh: "));
         }

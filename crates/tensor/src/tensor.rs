@@ -1,7 +1,6 @@
-//! [`Tensor`]: a value described by how it is computed; a cheap clone of one result of a node in an immutable graph.
+//! [`Tensor`]: an expression for a value. It is a cheap handle to one result of a node in an immutable graph.
 //!
-//! Nothing here computes a number. See [`Runtime`](crate::Runtime) for running and [`grad`](crate::grad()) for
-//! derivatives.
+//! Not here: computation, see [`Runtime`](crate::Runtime); derivatives, see [`grad`](crate::grad()).
 
 use std::fmt;
 use std::panic::Location;
@@ -9,15 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::operation::{Operation, RecomputePolicy};
-use crate::scope::{FromFault, Scope, here};
+use crate::scope::{FromFault, Scope, current_line};
 use crate::{DType, DeviceArray, Fault, Result, Shape, TensorType};
 
-/// A value described by how it is computed.
+/// An expression for a value: it describes how the value is computed.
 ///
-/// Operations record; they do not run. [`Tensor::eval`] compiles and runs what was recorded, and a training step is
-/// the same record compiled once. An operation that cannot be (shapes that do not fit, say) gives a *poisoned*
-/// tensor: it remembers the first [`Fault`] with the caller's file and line, everything computed from it is poisoned
-/// too, and asking for the value returns the fault as an `Err`.
+/// Operations record; they do not run. [`Tensor::eval`] compiles and runs the recorded expression. A training step is
+/// recorded and compiled once. An invalid operation, such as one on shapes that do not match, returns a *poisoned*
+/// tensor with a [`Fault`] that has the caller's file and line. Everything computed from it is poisoned with the same
+/// fault, and [`Tensor::eval`] returns it as an `Err`.
 ///
 /// ```
 /// use fulmen_tensor::Tensor;
@@ -42,7 +41,7 @@ pub(crate) struct Node {
     pub(crate) inputs: Vec<Tensor>,
     pub(crate) outputs: Vec<TensorType>,
     pub(crate) location: &'static Location<'static>,
-    /// Whether it is computed from nothing but constants, without a loop, so that it can be written again anywhere.
+    /// Whether it is computed only from constants, without a loop, so that any body can compute it again.
     pub(crate) constant: bool,
 }
 
@@ -52,22 +51,22 @@ pub(crate) enum Kind {
     Placeholder {
         name: String,
     },
-    /// An input of the body of a loop, of a branch or of another [`Region`](crate::region::Region).
+    /// An input of a loop body, a branch or another [`Region`](crate::region::Region).
     Parameter {
-        /// The operation whose body it belongs to.
-        of: &'static str,
+        /// The operation with the body.
+        operation: &'static str,
         name: String,
     },
     /// A value on the devices.
     Array(Arc<DeviceArray>),
-    /// The elements of a value in host memory that is too large for a program's text.
+    /// A value in host memory that is too large for a program's text.
     Host(Arc<[u8]>),
     Poison(Fault),
 }
 
 static NEXT_ID: AtomicU64 = AtomicU64::new(0);
 
-/// A number that no older node has: what is recorded from now on has this one or a larger one.
+/// The next node's id. Every later node has this id or a larger one.
 pub(crate) fn next_id() -> u64 {
     NEXT_ID.load(Ordering::Relaxed)
 }
@@ -90,38 +89,38 @@ impl Node {
     }
 
     /// The same operation on other inputs of the same types, recorded by the same line.
-    pub(crate) fn again(&self, operation: &Arc<dyn Operation>, inputs: Vec<Tensor>) -> Arc<Node> {
+    pub(crate) fn with_inputs(&self, operation: &Arc<dyn Operation>, inputs: Vec<Tensor>) -> Arc<Node> {
         Node::new(Kind::Operation(operation.clone()), inputs, self.outputs.clone(), self.location)
     }
 }
 
 impl Tensor {
-    /// A node of the open scope.
+    /// The first output of a new node, recorded in the open scope.
     pub(crate) fn from_parts(kind: Kind, inputs: Vec<Tensor>, outputs: Vec<TensorType>) -> Tensor {
-        let line = here();
+        let line = current_line();
         debug_assert!(!line.file().ends_with(file!()), "recorded outside of a scope");
         Tensor { node: Node::new(kind, inputs, outputs, line), output: 0 }
     }
 
-    /// A poisoned tensor: `operation` was asked for something impossible by the caller's line.
+    /// A poisoned tensor: `operation` has a mistake at the caller's line.
     ///
-    /// For code above this crate that finds a mistake while it records; the message says what is wrong and what was
-    /// expected.
+    /// For code on top of this crate that finds a mistake while it records. The message should say what is wrong and
+    /// what was expected.
     #[track_caller]
     pub fn poison(operation: &str, message: impl Into<String>) -> Tensor {
-        Tensor::poisoned(Fault::new(operation, message, here()))
+        Tensor::poisoned(Fault::new(operation, message, current_line()))
     }
 
-    /// A tensor that is poisoned with an earlier mistake; it carries the line of the mistake.
+    /// A tensor poisoned with an earlier mistake, at the line of that mistake.
     pub(crate) fn poisoned(fault: Fault) -> Tensor {
         let location = fault.location();
         let outputs = vec![TensorType::scalar(DType::F32)];
         Tensor { node: Node::new(Kind::Poison(fault), vec![], outputs, location), output: 0 }
     }
 
-    /// An input of a function that is about to be traced. See [`Function`](crate::Function).
+    /// An input for a [`Function`](crate::Function).
     ///
-    /// Poisoned when the type has more than 2⁴⁷ bytes, which no program can address; so is every tensor.
+    /// Poisoned if the type has more than 2⁴⁷ bytes, which no program can address. This limit holds for every tensor.
     #[track_caller]
     pub fn placeholder(name: impl Into<String>, ty: TensorType) -> Tensor {
         Tensor::record("placeholder", || {
@@ -132,12 +131,12 @@ impl Tensor {
         })
     }
 
-    /// An input of a body that is about to be traced.
-    pub(crate) fn parameter(of: &'static str, name: impl Into<String>, ty: TensorType) -> Tensor {
-        Tensor::from_parts(Kind::Parameter { of, name: name.into() }, vec![], vec![ty])
+    /// An input for the body of `operation`.
+    pub(crate) fn parameter(operation: &'static str, name: impl Into<String>, ty: TensorType) -> Tensor {
+        Tensor::from_parts(Kind::Parameter { operation, name: name.into() }, vec![], vec![ty])
     }
 
-    /// A tensor whose value is already on the devices.
+    /// A tensor with a value that is already on the devices.
     #[track_caller]
     pub fn from_array(array: Arc<DeviceArray>) -> Tensor {
         let _scope = Scope::open();
@@ -145,12 +144,12 @@ impl Tensor {
         Tensor::from_parts(Kind::Array(array), vec![], vec![ty])
     }
 
-    /// A tensor of elements that the program gets as an argument. The caller has checked their number.
+    /// A tensor of host elements, which a program takes as an argument. The caller has checked their number.
     pub(crate) fn from_host(ty: TensorType, elements: Vec<u8>) -> Tensor {
         Tensor::from_parts(Kind::Host(elements.into()), vec![], vec![ty])
     }
 
-    /// Dtype and shape. Those of a poisoned tensor mean nothing (f32, scalar).
+    /// The dtype and shape. Meaningless for a poisoned tensor, which has the type of an f32 scalar.
     pub fn ty(&self) -> &TensorType {
         &self.node.outputs[self.output]
     }
@@ -170,8 +169,8 @@ impl Tensor {
         self.shape().rank()
     }
 
-    /// The size of one axis, which may count from the end: `size(-1)` is the last. 1 for a poisoned tensor, 0 where
-    /// there is no such axis, so that model code needs no check of its own.
+    /// The size of an axis. Negative axes count from the end: `size(-1)` is the last. Returns 1 for a poisoned tensor,
+    /// and 0 if there is no such axis, so that model code needs no checks.
     pub fn size(&self, axis: isize) -> usize {
         if self.fault().is_some() {
             return 1;
@@ -179,7 +178,7 @@ impl Tensor {
         self.shape().axis(axis).map_or(0, |a| self.shape()[a])
     }
 
-    /// The first mistake that this tensor was computed from, if there is one.
+    /// The fault of a poisoned tensor: the first mistake in its expression.
     pub fn fault(&self) -> Option<&Fault> {
         match &self.node.kind {
             Kind::Poison(fault) => Some(fault),
@@ -187,7 +186,7 @@ impl Tensor {
         }
     }
 
-    /// The tensor, or its fault as an error.
+    /// The tensor, or its fault as an [`Error`](crate::Error).
     pub fn check(&self) -> Result<&Tensor> {
         match self.fault() {
             Some(fault) => Err(fault.clone().into()),
@@ -195,8 +194,8 @@ impl Tensor {
         }
     }
 
-    /// The tensor, or the fault that it is poisoned with; for `?` within [`Tensor::record`]. Its type means something only
-    /// if it is not poisoned.
+    /// The tensor, or its fault, for `?` within [`Tensor::record`]. Call this before using the tensor's type, which is
+    /// meaningless if it is poisoned.
     pub fn live(&self) -> Result<&Tensor, Fault> {
         match self.fault() {
             Some(fault) => Err(fault.clone()),
@@ -204,7 +203,7 @@ impl Tensor {
         }
     }
 
-    /// The value on the devices that this tensor is, if it is one and not an expression.
+    /// The device value, if this tensor is one rather than an expression.
     pub fn array(&self) -> Option<&Arc<DeviceArray>> {
         match &self.node.kind {
             Kind::Array(array) => Some(array),
@@ -212,7 +211,7 @@ impl Tensor {
         }
     }
 
-    /// The value, if it is in host memory and neither an expression nor a small constant.
+    /// The host value, if this tensor is one rather than an expression or a small constant.
     pub fn literal(&self) -> Option<crate::Literal> {
         match &self.node.kind {
             Kind::Host(elements) => crate::Literal::from_bytes(self.ty().clone(), elements).ok(),
@@ -220,8 +219,8 @@ impl Tensor {
         }
     }
 
-    /// The value, if it was given and is in host memory.
-    pub(crate) fn given(&self) -> Option<crate::Literal> {
+    /// The host value, if this tensor is one, large or small.
+    pub(crate) fn host_value(&self) -> Option<crate::Literal> {
         match &self.node.kind {
             Kind::Operation(operation) => crate::Literal::from_bytes(self.ty().clone(), operation.given()?).ok(),
             _ => self.literal(),
@@ -233,13 +232,13 @@ impl Tensor {
         self.node.location
     }
 
-    /// Whether both are the very same recorded value (not: whether their values are equal).
+    /// Whether both are the same recorded value. This does not compare their elements.
     pub fn is(&self, other: &Tensor) -> bool {
         Arc::ptr_eq(&self.node, &other.node) && self.output == other.output
     }
 }
 
-/// A long chain of nodes must not be dropped by recursion: a training step's expression is deeper than a stack.
+/// Drops a long chain of nodes without recursion, which would overflow the stack: a training step's expression is deep.
 impl Drop for Node {
     fn drop(&mut self) {
         let mut pending = std::mem::take(&mut self.inputs);
@@ -256,7 +255,9 @@ impl fmt::Debug for Tensor {
         match &self.node.kind {
             Kind::Operation(operation) => write!(f, "Tensor({}: {})", operation.name(), self.ty()),
             Kind::Placeholder { name } => write!(f, "Tensor(placeholder {name}: {})", self.ty()),
-            Kind::Parameter { of, name } => write!(f, "Tensor({name} in the body of {of}: {})", self.ty()),
+            Kind::Parameter { operation, name } => {
+                write!(f, "Tensor({name} in the body of {operation}: {})", self.ty())
+            }
             Kind::Array(_) => write!(f, "Tensor(on the devices: {})", self.ty()),
             Kind::Host(_) => write!(f, "Tensor(host value: {})", self.ty()),
             Kind::Poison(fault) => write!(f, "Tensor(poisoned: {fault})"),
@@ -270,14 +271,14 @@ impl FromFault for Tensor {
     }
 }
 
-/// One poisoned tensor: the number of results is not known.
+/// One poisoned tensor, because the number of results is unknown.
 impl FromFault for Vec<Tensor> {
     fn from_fault(fault: Fault) -> Vec<Tensor> {
         vec![Tensor::poisoned(fault)]
     }
 }
 
-/// As [`Tensor::live`] for several: the fault of the first that is poisoned.
+/// Like [`Tensor::live`] for several tensors: the fault of the first poisoned one.
 pub(crate) fn all_live<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> Result<(), Fault> {
     tensors.into_iter().try_for_each(|t| t.live().map(drop))
 }

@@ -1,7 +1,7 @@
-//! What the threads of this process do, and when: a [`span`] where something is done, a [`Recording`] where someone wants to
-//! know. Without a recording a span costs a look at one number.
+//! A timeline of this process's threads: a [`span`] marks work, and a [`Recording`] collects the spans. Without a
+//! recording, a span costs one atomic load.
 //!
-//! Not here: files (the Trainer writes them), and what happens within a device (`fulmen_pjrt::Profile`).
+//! Not here: trace files, which the Trainer writes, and profiles of a device (`fulmen_pjrt::Profile`).
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -10,25 +10,25 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How many events are kept, the latest.
+/// The number of latest events that are kept.
 const KEPT: usize = 1 << 18;
 
 /// The track of the programs that run on the devices.
 const DEVICES: u64 = 1;
 
-/// How many recordings there are.
+/// The number of active recordings.
 static RECORDINGS: AtomicUsize = AtomicUsize::new(0);
 
 static TRACKS: Mutex<Tracks> = Mutex::new(Tracks::new());
 
 thread_local! {
-    /// The number of this thread's track; 0 before its first span.
+    /// The id of this thread's track; 0 before its first span.
     static TRACK: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Something that a thread did.
+/// A finished or open span, or a program run.
 #[derive(Clone, Debug)]
-struct Done {
+struct Interval {
     track: u64,
     name: Cow<'static, str>,
     number: Option<u64>,
@@ -36,14 +36,14 @@ struct Done {
     end: Instant,
 }
 
-/// What is kept while there is a recording.
+/// The state of all recordings.
 struct Tracks {
-    done: VecDeque<Done>,
-    /// Spans that have not ended, by their numbers; their ends are not known yet.
-    open: BTreeMap<u64, Done>,
+    finished: VecDeque<Interval>,
+    /// Open spans by id. Their `end` is not valid yet.
+    open: BTreeMap<u64, Interval>,
     names: BTreeMap<u64, String>,
-    spans: u64,
-    /// Events that were let go for later ones.
+    last_span_id: u64,
+    /// The number of dropped events.
     lost: u64,
     /// When the devices finished their latest program.
     devices_free: Option<Instant>,
@@ -52,21 +52,21 @@ struct Tracks {
 impl Tracks {
     const fn new() -> Tracks {
         Tracks {
-            done: VecDeque::new(),
+            finished: VecDeque::new(),
             open: BTreeMap::new(),
             names: BTreeMap::new(),
-            spans: 0,
+            last_span_id: 0,
             lost: 0,
             devices_free: None,
         }
     }
 
-    fn push(&mut self, done: Done) {
-        if self.done.len() == KEPT {
-            self.done.pop_front();
+    fn push(&mut self, interval: Interval) {
+        if self.finished.len() == KEPT {
+            self.finished.pop_front();
             self.lost += 1;
         }
-        self.done.push_back(done);
+        self.finished.push_back(interval);
     }
 }
 
@@ -78,7 +78,7 @@ fn is_recording() -> bool {
     RECORDINGS.load(Ordering::Relaxed) > 0
 }
 
-/// The track of this thread.
+/// The id of this thread's track.
 fn own_track(tracks: &mut Tracks) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(DEVICES + 1);
     let mut track = TRACK.get();
@@ -93,12 +93,12 @@ fn own_track(tracks: &mut Tracks) -> u64 {
     track
 }
 
-/// A time in which a thread does something, until it is dropped, on the thread that made it. Spans of a thread nest.
+/// A guard: the span lasts until it is dropped, on the thread that made it. Spans of a thread nest.
 #[derive(Debug)]
 #[must_use = "a span ends when it is dropped"]
 pub struct Span(Option<u64>);
 
-/// Begins a span of this thread.
+/// Starts a span on this thread.
 ///
 /// ```
 /// use fulmen_tensor::trace::{Recording, named, numbered, span};
@@ -116,26 +116,26 @@ pub fn span(name: &'static str) -> Span {
     begin(|| (name.into(), None))
 }
 
-/// As [`span`], of the step, batch or file of this number.
+/// Like [`span`], with the number of a step, batch or file.
 pub fn numbered(name: &'static str, number: u64) -> Span {
     begin(|| (name.into(), Some(number)))
 }
 
-/// As [`span`], with a name that is only made while there is a recording.
+/// Like [`span`], with a name that is only computed during a recording.
 pub fn named(name: impl FnOnce() -> String) -> Span {
     begin(|| (name().into(), None))
 }
 
-fn begin(what: impl FnOnce() -> (Cow<'static, str>, Option<u64>)) -> Span {
+fn begin(label: impl FnOnce() -> (Cow<'static, str>, Option<u64>)) -> Span {
     if !is_recording() {
         return Span(None);
     }
-    let (name, number) = what();
+    let (name, number) = label();
     let mut tracks = tracks();
     let track = own_track(&mut tracks);
-    tracks.spans += 1;
-    let (id, start) = (tracks.spans, Instant::now());
-    tracks.open.insert(id, Done { track, name, number, start, end: start });
+    tracks.last_span_id += 1;
+    let (id, start) = (tracks.last_span_id, Instant::now());
+    tracks.open.insert(id, Interval { track, name, number, start, end: start });
     Span(Some(id))
 }
 
@@ -143,26 +143,26 @@ impl Drop for Span {
     fn drop(&mut self) {
         let Some(id) = self.0 else { return };
         let mut tracks = tracks();
-        // It is gone if the recording has ended meanwhile.
+        // There is no such span if the recording has ended.
         if let Some(open) = tracks.open.remove(&id) {
-            tracks.push(Done { end: Instant::now(), ..open });
+            tracks.push(Interval { end: Instant::now(), ..open });
         }
     }
 }
 
-/// A program that was handed to the devices.
+/// A program that was launched on the devices.
 pub(crate) struct Launched {
     name: String,
     start: Instant,
 }
 
-/// Notes that a program is handed to the devices, if there is a recording.
+/// Marks the launch of a program, if there is a recording.
 pub(crate) fn launched(name: &str) -> Option<Launched> {
     is_recording().then(|| Launched { name: name.to_owned(), start: Instant::now() })
 }
 
 impl Launched {
-    /// The program has ended. It ran from its launch on, or from when the devices had finished the one before.
+    /// Marks the end of the program. It ran from its launch, or from the end of the program before it.
     pub(crate) fn finished(self) {
         let mut tracks = tracks();
         if !is_recording() {
@@ -172,12 +172,12 @@ impl Launched {
         let start = tracks.devices_free.map_or(self.start, |free| free.max(self.start)).min(end);
         tracks.devices_free = Some(end);
         tracks.names.entry(DEVICES).or_insert_with(|| "devices".to_owned());
-        tracks.push(Done { track: DEVICES, name: self.name.into(), number: None, start, end });
+        tracks.push(Interval { track: DEVICES, name: self.name.into(), number: None, start, end });
     }
 }
 
-/// While it lives, what the threads of this process do is kept: the latest 262 144 events, in some 30 MB. There can be
-/// several at a time.
+/// Records the events of this process while it lives: the latest 262,144, in about 30 MB. Several recordings can
+/// overlap.
 #[derive(Debug)]
 pub struct Recording {
     since: Instant,
@@ -185,29 +185,29 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Begins to record. Spans that have begun before are not seen.
+    /// Starts a recording. Spans that started earlier are not recorded.
     pub fn start() -> Recording {
         let tracks = tracks();
         RECORDINGS.fetch_add(1, Ordering::Relaxed);
         Recording { since: Instant::now(), lost: tracks.lost }
     }
 
-    /// What has happened since the beginning; spans that have not ended end now.
+    /// The events since the start. Open spans end now.
     pub fn trace(&self) -> Trace {
-        let (done, mut tracks, lost) = {
+        let (intervals, mut tracks, lost) = {
             let tracks = tracks();
             let now = Instant::now();
-            let open = tracks.open.values().map(|open| Done { end: now, ..open.clone() });
-            let all = tracks.done.iter().cloned().chain(open).filter(|done| done.end >= self.since);
-            (all.collect::<Vec<Done>>(), tracks.names.clone(), tracks.lost - self.lost)
+            let open = tracks.open.values().map(|open| Interval { end: now, ..open.clone() });
+            let all = tracks.finished.iter().cloned().chain(open).filter(|interval| interval.end >= self.since);
+            (all.collect::<Vec<Interval>>(), tracks.names.clone(), tracks.lost - self.lost)
         };
-        // The threads go on while this is sorted.
-        let events = done.into_iter().map(|Done { track, name, number, start, end }| {
+        // The lock is released here, so other threads continue during the sort.
+        let events = intervals.into_iter().map(|Interval { track, name, number, start, end }| {
             let start = start.max(self.since);
             Event { track, name, number, start: start - self.since, duration: end.saturating_duration_since(start) }
         });
         let mut events: Vec<Event> = events.collect();
-        // What surrounds others comes before them.
+        // An outer span comes before its inner spans.
         events.sort_by_key(|event| (event.start, std::cmp::Reverse(event.duration)));
         tracks.retain(|track, _| events.iter().any(|event| event.track == *track));
         Trace { tracks, events, lost }
@@ -218,35 +218,35 @@ impl Drop for Recording {
     fn drop(&mut self) {
         let mut tracks = tracks();
         if RECORDINGS.fetch_sub(1, Ordering::Relaxed) == 1 {
-            let Tracks { spans, lost, .. } = *tracks;
-            *tracks = Tracks { spans, lost, ..Tracks::new() };
+            let Tracks { last_span_id, lost, .. } = *tracks;
+            *tracks = Tracks { last_span_id, lost, ..Tracks::new() };
         }
     }
 }
 
-/// What was recorded.
+/// The recorded events.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
-    /// The names of the tracks, by their numbers: a track a thread, and one of the devices, named `devices`.
+    /// The names of the tracks by id: one track per thread, and the track `devices` for programs.
     pub tracks: BTreeMap<u64, String>,
-    /// By their beginnings. Those of a track nest.
+    /// The events, sorted by start. Events of one track nest.
     pub events: Vec<Event>,
-    /// How many earlier events were let go because there were too many.
+    /// The number of early events that were dropped because there were too many.
     pub lost: u64,
 }
 
-/// Something that a thread did, or a program that the devices ran.
+/// A span of a thread, or a program that ran on the devices.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
-    /// The number of its track.
+    /// The id of the event's track.
     pub track: u64,
-    /// What was done.
+    /// The name of the span or program.
     pub name: Cow<'static, str>,
-    /// The number of the step, batch or file.
+    /// The number of the step, batch or file, if there is one.
     pub number: Option<u64>,
-    /// When it began, counted from the beginning of the recording.
+    /// The start, from the start of the recording.
     pub start: Duration,
-    /// How long it took.
+    /// The duration.
     pub duration: Duration,
 }
 
@@ -254,7 +254,7 @@ pub struct Event {
 mod tests {
     use super::*;
 
-    /// The events of a thread of the test's own: other tests run in this process too.
+    /// The events of one thread, because other tests run in this process too.
     fn of_thread<'a>(trace: &'a Trace, thread: &str) -> Vec<&'a Event> {
         let tracks = trace.tracks.iter().filter(|(_, name)| *name == thread).map(|(track, _)| *track);
         let tracks: Vec<u64> = tracks.collect();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_of_a_thread_nest_and_one_that_has_not_ended_ends_now() {
+    fn spans_of_a_thread_nest_and_open_spans_end_now() {
         let recording = Recording::start();
         let mut while_open = Trace::default();
         on_thread("nesting", || {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn each_recording_sees_what_has_happened_since_its_beginning() {
+    fn each_recording_has_the_events_since_its_start() {
         let whole = Recording::start();
         on_thread("before", || drop(span("work")));
         let later = Recording::start();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_on_the_devices_come_one_after_the_other() {
+    fn programs_on_the_devices_do_not_overlap() {
         let recording = Recording::start();
         let names = ["of the test: a", "of the test: b"];
         let launches: Vec<Launched> = names.iter().filter_map(|name| launched(name)).collect();

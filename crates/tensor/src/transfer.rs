@@ -1,4 +1,4 @@
-//! Values between host and devices, whole or in parts: the transfers of a [`Runtime`].
+//! Transfers of a [`Runtime`]: copies values between host and devices, whole or in parts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ impl Runtime {
     /// Copies a value to every device.
     ///
     /// # Errors
-    /// Out of memory, mostly.
+    /// The copy fails, for example because a device is out of memory.
     pub fn to_device(&self, literal: &Literal) -> Result<DeviceArray> {
         self.to_devices(literal, &Sharding::replicated())
     }
@@ -22,7 +22,7 @@ impl Runtime {
     /// Copies to each device its part of a value.
     ///
     /// # Errors
-    /// A sharding that does not fit the value or the mesh; out of memory.
+    /// The sharding does not fit the value or the mesh, or a device is out of memory.
     pub fn to_devices(&self, literal: &Literal, sharding: &Sharding) -> Result<DeviceArray> {
         self.bytes_to_devices(literal.ty(), literal.bytes(), sharding)
     }
@@ -35,8 +35,8 @@ impl Runtime {
                 return client.buffer_from_host(bytes, element_type, &block.size, device);
             }
             let mut part = vec![0; block.size.iter().product::<usize>() * size];
-            block.contiguous_runs(&ty.shape, |whole, at, length| {
-                part[at * size..][..length * size].copy_from_slice(&bytes[whole * size..][..length * size]);
+            block.contiguous_runs(&ty.shape, |offset, part_offset, length| {
+                part[part_offset * size..][..length * size].copy_from_slice(&bytes[offset * size..][..length * size]);
             });
             client.buffer_from_host(&part, element_type, &block.size, device)
         })?;
@@ -45,26 +45,26 @@ impl Runtime {
         Ok(array)
     }
 
-    /// Which part of a value each of [`Runtime::local_devices`] has.
+    /// The part of a value that each of [`Runtime::local_devices`] holds.
     ///
     /// # Errors
-    /// A sharding that does not fit the value or the mesh.
+    /// The sharding does not fit the value or the mesh.
     pub fn blocks(&self, ty: &TensorType, sharding: &Sharding) -> Result<Vec<Block>> {
-        let (mesh, sharding) = (self.mesh(), self.on_these_devices(sharding));
-        sharding.shard_shape(mesh, &ty.shape).map_err(|why| Error::usage(format!("splitting {ty}: {why}")))?;
+        let (mesh, sharding) = (self.mesh(), self.effective_sharding(sharding));
+        sharding.shard_shape(mesh, &ty.shape).map_err(|reason| Error::usage(format!("splitting {ty}: {reason}")))?;
         Ok(self.device_set.local.iter().map(|&position| sharding.block(mesh, &ty.shape, position)).collect())
     }
 
-    /// One device has the whole, whatever the sharding.
-    fn on_these_devices(&self, sharding: &Sharding) -> Sharding {
+    /// The sharding for this mesh: replicated on one device.
+    fn effective_sharding(&self, sharding: &Sharding) -> Sharding {
         if self.mesh().num_devices() > 1 { sharding.clone() } else { Sharding::replicated() }
     }
 
-    /// A value made of parts: `make` is asked for the buffer of each device of this process, told which part of the whole
-    /// it is. For code that has the parts in memory of its own, as a loader has.
+    /// Assembles a value from parts. `make` is called for each device of this process, and returns the buffer of the
+    /// given block. For code that has the parts in its own memory, such as a loader.
     ///
     /// # Errors
-    /// A sharding that does not fit the value or the mesh; what `make` answers; a buffer that is not that part.
+    /// The sharding does not fit the value or the mesh, `make` fails, or a buffer does not match its block.
     pub fn assemble(
         &self,
         ty: &TensorType,
@@ -81,7 +81,7 @@ impl Runtime {
                 || buffer.device() != device
             {
                 return Err(Error::usage(format!(
-                    "{}: the part for {device} must be {}{:?} there, and is {buffer:?}",
+                    "{}: the part for {device} must be {}{:?} on this device, but is {buffer:?}",
                     doing(),
                     ty.dtype,
                     block.size
@@ -89,14 +89,14 @@ impl Runtime {
             }
             shards.push(buffer);
         }
-        let (sharding, device_set) = (self.on_these_devices(sharding), self.device_set.clone());
+        let (sharding, device_set) = (self.effective_sharding(sharding), self.device_set.clone());
         Ok(DeviceArray::new(ty.clone(), sharding, device_set, shards, &self.metrics))
     }
 
-    /// Copies parts of values to the host, all of them as one transfer, and waits for them.
+    /// Copies parts of values to the host in one transfer, and waits for them.
     ///
     /// # Errors
-    /// A program that failed on the device; no memory on the host.
+    /// A program failed on the device, or the host is out of memory.
     pub fn read_parts(&self, parts: &[&Buffer]) -> Result<Vec<HostBuffer>> {
         let (_copy, start) = (span("copy from device"), Instant::now());
         let failed = |e| Error::runtime("copying a value to the host", e);
@@ -107,10 +107,10 @@ impl Runtime {
         Ok(read)
     }
 
-    /// Starts to copy values to the host, all of them as one transfer, and does not wait for them.
+    /// Starts to copy values to the host in one transfer, and does not wait for them.
     ///
     /// # Errors
-    /// A value of which this process has not all parts.
+    /// This process does not hold all parts of a value.
     pub fn read(&self, arrays: &[&DeviceArray]) -> Result<PendingLiterals> {
         let start = Instant::now();
         let reads = arrays.iter().map(|array| PendingLiteral::start(array)).collect::<Result<Vec<_>>>()?;
@@ -118,7 +118,7 @@ impl Runtime {
     }
 }
 
-/// One value on its way: its different parts.
+/// One value in transfer, as its distinct parts.
 struct PendingLiteral {
     ty: TensorType,
     parts: Vec<(Block, PendingRead)>,
@@ -126,15 +126,15 @@ struct PendingLiteral {
 
 impl PendingLiteral {
     fn start(array: &DeviceArray) -> Result<PendingLiteral> {
-        // Each part once, from the first device that has it.
+        // Read each part once, from the first device that holds it.
         let mut parts: BTreeMap<Vec<usize>, (Block, &Buffer)> = BTreeMap::new();
         for (block, shard) in array.blocks().into_iter().zip(array.shards()) {
             parts.entry(block.start.clone()).or_insert((block, shard));
         }
-        let there: usize = parts.values().map(|(block, _)| block.size.iter().product::<usize>()).sum();
-        if there != array.ty().shape.num_elements() {
+        let elements: usize = parts.values().map(|(block, _)| block.size.iter().product::<usize>()).sum();
+        if elements != array.ty().shape.num_elements() {
             return Err(Error::usage(format!(
-                "{array:?} cannot be read: this process has only a part of it; compute it replicated first"
+                "{array:?} cannot be read: this process holds only a part of it; compute it replicated first"
             )));
         }
         let parts = parts
@@ -161,15 +161,15 @@ impl PendingLiteral {
         let mut whole = vec![0; ty.size_in_bytes()];
         for (block, read) in parts {
             let part = read.wait().map_err(doing)?;
-            block.contiguous_runs(&ty.shape, |to, at, length| {
-                whole[to * size..][..length * size].copy_from_slice(&part[at * size..][..length * size]);
+            block.contiguous_runs(&ty.shape, |offset, part_offset, length| {
+                whole[offset * size..][..length * size].copy_from_slice(&part[part_offset * size..][..length * size]);
             });
         }
         Literal::from_bytes(ty.clone(), &whole)
     }
 }
 
-/// Values on their way to the host. Dropping it waits for the device to be done with the host's memory.
+/// Values in transfer to the host. Dropping this waits until the device no longer uses the host's memory.
 pub struct PendingLiterals {
     reads: Vec<PendingLiteral>,
     start: Instant,
@@ -177,7 +177,7 @@ pub struct PendingLiterals {
 }
 
 impl PendingLiterals {
-    /// Whether all values have arrived, or failed to, so that [`PendingLiterals::wait`] returns at once.
+    /// Whether all transfers have ended or failed, so that [`PendingLiterals::wait`] returns at once.
     pub fn is_ready(&self) -> bool {
         self.reads.iter().flat_map(|read| &read.parts).all(|(_, read)| read.is_ready().unwrap_or(true))
     }
@@ -185,7 +185,7 @@ impl PendingLiterals {
     /// Waits for the values.
     ///
     /// # Errors
-    /// A program that failed on the device.
+    /// A program failed on the device.
     pub fn wait(self) -> Result<Vec<Literal>> {
         let _wait = span("wait for values");
         let bytes = self.reads.iter().map(|read| read.ty.size_in_bytes()).sum();

@@ -1,14 +1,14 @@
-//! [`Variable`]: a cell that holds the current value of something that changes, a weight or a running mean.
+//! [`Variable`]: a mutable cell for a tensor, such as a weight or a running mean.
 //!
-//! The value is an expression like any other. A training step is traced by putting placeholders into the variables,
-//! running the model, and looking at what the cells hold afterwards.
+//! The value is an ordinary expression. Tracing a training step puts placeholders into the variables, runs the model,
+//! and takes the new values from the variables.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{DType, Tensor, TensorType};
 
-/// A cell that holds a tensor. A clone is the same cell; this is how two layers share a weight.
+/// A mutable cell for a tensor. A clone is the same cell, so two layers can share a weight.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, Variable};
@@ -26,37 +26,39 @@ struct State {
 }
 
 impl Variable {
-    /// A new cell that holds `value`, whose type is that of all later values.
+    /// A new cell with `value`. All later values must have its type.
     pub fn new(value: Tensor) -> Variable {
         Variable::with_type(value.ty().clone(), value)
     }
 
-    /// A new cell for values of type `ty`, which holds `value`: also a poisoned one, for a value yet to come.
+    /// A new cell for values of type `ty`, with `value`. For a cell without a value yet, pass a poisoned tensor.
     pub fn with_type(ty: TensorType, value: Tensor) -> Variable {
         Variable(Arc::new(Mutex::new(State { ty, value })))
     }
 
-    /// The dtype and shape of every value of this cell.
+    /// The dtype and shape of the cell's values.
     pub fn ty(&self) -> TensorType {
         self.state().ty.clone()
     }
 
-    /// What the cell holds now.
+    /// The current value.
     pub fn get(&self) -> Tensor {
         self.state().value.clone()
     }
 
-    /// Puts another value into the cell. A value of another type becomes a poisoned one that says so.
+    /// Replaces the value. If `value` has another type, the cell holds a poisoned tensor that says so.
     #[track_caller]
     pub fn set(&self, value: Tensor) {
         let mut state = self.state();
-        state.value = Tensor::record("set", || match *value.live()?.ty() == state.ty {
-            true => Ok(value),
-            false => Err(format!("the variable holds {}, the new value is {}", state.ty, value.ty()).into()),
+        state.value = Tensor::record("set", || {
+            if *value.live()?.ty() != state.ty {
+                return Err(format!("the variable holds {}, but the new value is {}", state.ty, value.ty()).into());
+            }
+            Ok(value)
         });
     }
 
-    /// Makes this a cell for values of another element type, and converts the value that it holds.
+    /// Changes the dtype of the cell's values, and converts the current value.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor, Variable};
@@ -72,13 +74,13 @@ impl Variable {
         state.ty.dtype = dtype;
     }
 
-    /// Whether both are the very same cell.
+    /// Whether both are the same cell.
     pub fn is(&self, other: &Variable) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Value and type are changed without a call in between that could panic.
+        // No panic can separate the changes of the value and its type, so a poisoned lock is still consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -386,7 +386,7 @@ fn a_negative_number_is_a_value_and_its_error_names_the_option() {
 fn invalid_options_end_with_2_wherever_they_are_detected() {
     let wrong = File::new("max-epoch = 3");
     let cases: [(&[&str], &str); 7] = [
-        (&["fit", "--devices", "two"], "'--devices <DEVICES>': `two` names no devices"),
+        (&["fit", "--devices", "two"], "'--devices <DEVICES>': `two` does not select devices"),
         (&["fit", "--devices", "1000"], "devices: "),
         (&["fit", "--max-epochs", "0", "--print-config"], "max_epochs: 0 is not possible"),
         (&["fit", "--config", &wrong.path()], "there is no option `max-epoch`"),

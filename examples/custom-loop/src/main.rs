@@ -1,4 +1,4 @@
-//! Trains on handwritten digits with a loop of your own instead of `Trainer::fit`: see `train`.
+//! Trains on handwritten digits with a custom loop instead of `Trainer::fit`: see `train`.
 
 mod setup;
 
@@ -7,7 +7,7 @@ use std::error::Error;
 use fulmen::cli::clap::{self, Parser as _};
 use fulmen::prelude::*;
 
-/// Trains on handwritten digits with a loop of its own
+/// Trains on handwritten digits with a custom loop
 #[derive(clap::Parser)]
 struct Args {
     /// Use random pixels instead of the digits.
@@ -30,11 +30,11 @@ fn train(args: Args) -> Result<LogPoint, Box<dyn Error>> {
     let validation = step.eval_step(&validation)?;
     let (mut best, steps) = (f64::NEG_INFINITY, step.plan().total_steps);
     for batch in step.batches() {
-        let now = step.run(&batch?)?;
-        if now.global_step % 50 == 0 {
+        let progress = step.run(&batch?)?;
+        if progress.global_step % 50 == 0 {
             println!("{}", step.logs()?.wait()?);
         }
-        if now.batch == now.batches || now.global_step == steps {
+        if progress.batch == progress.batches || progress.global_step == steps {
             let point = validation.run(&step)?;
             println!("validation, {point}");
             if let Some(accuracy) = point.get("val_acc").filter(|&accuracy| accuracy > best) {
@@ -43,7 +43,7 @@ fn train(args: Args) -> Result<LogPoint, Box<dyn Error>> {
             }
         }
     }
-    drop(step); // the model has its values back
+    drop(step); // returns the trained values to the model
 
     Ok(trainer.test(&digits, &test, Weights::File(best_checkpoint))?)
 }
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 mod tests {
     use super::*;
 
-    /// Trains as the program with these arguments does.
+    /// Trains like the program with these arguments.
     fn run(args: &[&str]) -> LogPoint {
         let folder = tempfile::tempdir().unwrap();
         let program = ["custom-loop", "--default-root-dir", folder.path().to_str().unwrap()];

@@ -15,7 +15,7 @@ pub(crate) fn model() -> Sequential {
     model.add(Flatten::new()).add(Dropout::new(0.3)).add(Linear::new(32 * 7 * 7, 10))
 }
 
-/// What a step records of a batch, and the optimizer.
+/// The steps and the optimizer.
 pub(crate) fn training(model: &Sequential) -> TrainingFn<'_, Sequential> {
     let losses = |model: &Sequential, batch: &Batch, stage: &str, cx: &mut StepContext| {
         let logits = model.forward(&(batch.get("image").to_dtype(DType::F32) / 255.0));
@@ -36,7 +36,7 @@ pub(crate) fn training(model: &Sequential) -> TrainingFn<'_, Sequential> {
         .test_step(move |model, batch, cx| log(model, batch, "test", cx))
 }
 
-/// Digits, or random pixels.
+/// The digits, or random pixels with `fake`.
 fn digits(fake: bool, split: Split) -> Result<Box<dyn Dataset>, Box<dyn Error>> {
     if fake {
         return Ok(Box::new(FakeDataset::new(1000).pixels("image", [1, 28, 28]).integers("label", [], 10)));
@@ -44,7 +44,7 @@ fn digits(fake: bool, split: Split) -> Result<Box<dyn Dataset>, Box<dyn Error>> 
     Ok(Box::new(Mnist::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../mnist/data"), split)?))
 }
 
-/// Samples to train on, to choose the best epoch by, and to test with.
+/// The loaders for training, validation and testing.
 pub(crate) fn loaders(fake: bool) -> Result<[DataLoader; 3], Box<dyn Error>> {
     let digits = digits(fake, Split::Train)?;
     let lengths = [digits.len() - digits.len() / 10, digits.len() / 10];

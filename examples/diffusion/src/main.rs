@@ -23,7 +23,7 @@ struct Args {
     /// A folder with MNIST's IDX files, or those of a dataset in its form.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../mnist/data"))]
     data_dir: PathBuf,
-    /// Random pictures in place of those in --data-dir.
+    /// Use random images instead of --data-dir.
     #[arg(long)]
     fake_data: bool,
     /// The batch size.
@@ -32,10 +32,10 @@ struct Args {
     /// The number of worker threads that read data.
     #[arg(long, default_value_t = 1)]
     num_workers: usize,
-    /// A checkpoint of examples/resnet on the same digits: its classifier judges what `test` draws.
+    /// A checkpoint of examples/resnet on the same digits: its classifier scores the digits that `test` draws.
     #[arg(long)]
     classifier: Option<PathBuf>,
-    /// How many digits `predict` draws; --seed draws others.
+    /// The number of digits that `predict` draws; another --seed draws others.
     #[arg(long, default_value_t = 64)]
     samples: usize,
     #[command(flatten)]
@@ -65,7 +65,7 @@ impl Program for Args {
     }
 
     fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
-        // A tenth of the training digits is held out to choose the best epoch.
+        // A tenth of the training digits is held out for validation.
         let digits = self.digits(Split::Train)?;
         let held_back = digits.len() / 10;
         let lengths = [digits.len() - held_back, held_back];
@@ -80,23 +80,23 @@ impl Program for Args {
         Ok(FitData { train, validation: (&self.in_order(validation)?).into() })
     }
 
-    /// The test digits, each with noise to draw one of its class from. A step that does not train
-    /// draws the same random numbers for each batch.
+    /// The test digits, each with noise from which a digit of its class is drawn. The noise is part of the data because
+    /// steps other than training steps draw the same random numbers for each batch.
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
         let data = FakeDataset::extending(self.digits(Split::Test)?).normal("noise", SHAPE);
         Ok((&self.in_order(data)?).into())
     }
 
-    /// Noise, and classes in turn.
+    /// Noise, with the classes in turn.
     fn predict_data(&self, options: &Options) -> cli::Result<Option<DataLoader>> {
         let labels: Vec<i32> = (0..self.samples).map(|i| (i % 10) as i32).collect();
         let labels = TensorDataset::builder().array("label", [self.samples], labels).build()?;
         let noise = FakeDataset::extending(labels).seed(options.seed).normal("noise", SHAPE);
-        // In one batch, which is one picture.
+        // All in one batch, because a batch becomes one image.
         Ok(Some(DataLoader::builder(noise).per_device_batch_size(self.samples.max(1)).build()?))
     }
 
-    /// A `.png` has all digits side by side.
+    /// A `.png` shows all digits in a grid.
     fn prediction_writer(&self, output: &Path) -> trainer::Result<PredictionWriter> {
         PredictionWriter::with_format(output, "png", |file, batch| {
             let Some(images) = batch.get("image") else { return Ok(()) };
@@ -129,7 +129,7 @@ mod tests {
 
     const SMALL: [&str; 6] = ["--channels", "8", "--sampling-steps", "1", "--batch-size", "8"];
 
-    /// Fits, validates and tests in one run, without data, judged by a classifier.
+    /// Fits, validates and tests in one run, without data, scored by a classifier.
     #[test]
     fn the_program_runs_on_fake_data() {
         let folder = tempfile::tempdir().unwrap();
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(cli::main_from::<Args>([&args[..], &SMALL].concat()), ExitCode::SUCCESS);
         let png = std::fs::read(sheet).unwrap();
         // The header's width and height: three digits of 28 and two borders of 2.
-        let [width, height] = [16, 20].map(|at| u32::from_be_bytes(png[at..at + 4].try_into().unwrap()));
+        let [width, height] = [16, 20].map(|offset| u32::from_be_bytes(png[offset..offset + 4].try_into().unwrap()));
         assert!(png.starts_with(b"\x89PNG") && (width, height) == (88, 88), "{width} × {height}");
     }
 }

@@ -1,4 +1,4 @@
-//! The network, how it is trained, and how what it draws is judged.
+//! The network, its training, and the scores of the drawn digits.
 
 use std::path::Path;
 
@@ -13,20 +13,20 @@ use fulmen::tensor::random;
 
 use crate::process::{NoiseSchedule, Process};
 
-/// The network and how it is trained.
+/// The network and the training recipe.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
-    /// Channels at 28 × 28, 14 × 14 and 7 × 7, multiples of 8; with fewer numbers, the smaller sizes are left out.
+    /// The channels at 28 × 28, 14 × 14 and 7 × 7, multiples of 8. Fewer numbers leave out the smaller sizes.
     #[arg(long, value_delimiter = ',', default_value = "16,32,32")]
     channels: Vec<usize>,
-    /// Residual blocks at each size.
+    /// The number of residual blocks at each size.
     #[arg(long, default_value_t = 1)]
     layers: usize,
     /// The number of time steps from an image to noise.
     #[arg(long, default_value_t = 1000)]
     timesteps: usize,
-    /// How fast a picture becomes noise.
+    /// The noise schedule: how fast an image becomes noise.
     #[arg(long, value_enum, default_value_t = NoiseSchedule::Cosine)]
     noise_schedule: NoiseSchedule,
     /// The number of steps from noise to an image when drawing digits.
@@ -36,13 +36,12 @@ pub(crate) struct Recipe {
     /// decay.
     #[arg(long, default_value_t = 2e-3)]
     learning_rate: f64,
-    /// The decay of the average of the weights that is validated, used for drawing, and saved; 0
-    /// for no average.
+    /// The decay of the weight average, which is validated, used for drawing, and saved; 0 for no average.
     #[arg(long, default_value_t = 0.995)]
     pub(crate) ema_decay: f64,
 }
 
-/// A class-conditional UNet, the random numbers that training draws from, and the classifier that judges.
+/// A class-conditional UNet, its random stream for training, and the classifier that scores its digits.
 #[derive(Module)]
 pub(crate) struct Diffusion {
     unet: UNet,
@@ -55,7 +54,7 @@ pub(crate) struct Diffusion {
 }
 
 impl Diffusion {
-    /// A network without values, and the classifier with its own.
+    /// A UNet without values, and the classifier with the values of its checkpoint.
     pub(crate) fn new(recipe: Recipe, classifier: Option<&Path>) -> cli::Result<Diffusion> {
         let Recipe { channels, layers, timesteps, noise_schedule, sampling_steps, .. } = recipe.clone();
         if channels.iter().any(|&channels| channels == 0 || channels % 8 != 0) || !(1..=3).contains(&channels.len()) {
@@ -76,7 +75,7 @@ impl Diffusion {
             num_class_embeds: Some(10),
             ..Config::default()
         };
-        let classifier = classifier.map(judge).transpose()?;
+        let classifier = classifier.map(load_classifier).transpose()?;
         let process = Process::new(noise_schedule, timesteps);
         Ok(Diffusion { unet: UNet::new(config)?, random: RandomStream::new(), classifier, process, recipe })
     }
@@ -86,11 +85,11 @@ impl Diffusion {
         let digits = pixels(batch);
         let noise = random::normal(self.random.next_key(), DType::F32, digits.shape().clone());
         let noisy = self.process.add_noise(&digits, &noise, timesteps);
-        let found = self.unet.forward(noisy, timesteps, Some(&batch.get("label")));
-        loss::mse_loss(found, noise, Reduction::None).mean(&[1, 2, 3])
+        let prediction = self.unet.forward(noisy, timesteps, Some(&batch.get("label")));
+        loss::mse_loss(prediction, noise, Reduction::None).mean(&[1, 2, 3])
     }
 
-    /// Digits of the batch's classes, made of its noise: `f32[batch, 1, 28, 28]` from -1 to 1.
+    /// Draws digits of the batch's classes from its noise: `f32[batch, 1, 28, 28]` from -1 to 1.
     fn draw(&self, batch: &Batch) -> Tensor {
         let classes = batch.get("label");
         let predict = |x: &Tensor, timesteps: &Tensor| self.unet.forward(x, timesteps, Some(&classes));
@@ -103,14 +102,16 @@ fn pixels(batch: &Batch) -> Tensor {
     batch.get("image").to_dtype(DType::F32) / 127.5 - 1.0
 }
 
-/// The classifier of a checkpoint of `examples/resnet`, which is not trained here.
-fn judge(path: &Path) -> cli::Result<ResNet> {
+/// Loads the classifier from a checkpoint of `examples/resnet`. It is not trained here.
+fn load_classifier(path: &Path) -> cli::Result<ResNet> {
     let classifier = ResNet::from_weights(path)?;
     let (channels, classes) = (classifier.config().in_chans, classifier.config().num_classes);
     if (channels, classes) != (1, 10) {
         let path = path.display();
-        let message =
-            format!("--classifier {path}: it tells {classes} classes of pictures with {channels} channels, not digits");
+        let message = format!(
+            "--classifier {path}: expected a classifier of 10 classes with 1 channel, but it has {classes} classes and \
+             {channels} channels"
+        );
         return Err(message.into());
     }
     classifier.set_requires_grad(false);
@@ -119,20 +120,20 @@ fn judge(path: &Path) -> cli::Result<ResNet> {
 
 impl TrainingModule for Diffusion {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        let most = self.process.timesteps() as i64;
-        let timesteps = random::randint(self.random.next_key(), DType::I32, [batch.size()], 0, most);
+        let limit = self.process.timesteps() as i64;
+        let timesteps = random::randint(self.random.next_key(), DType::I32, [batch.size()], 0, limit);
         self.losses(batch, &timesteps).mean_all()
     }
 
-    /// The time steps are evenly spaced.
+    /// Uses evenly spaced time steps.
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
         let (rows, all) = (batch.size(), self.process.timesteps());
         let timesteps: Vec<i32> = (0..rows).map(|row| (row * all / rows) as i32).collect();
         cx.log("val_loss", self.losses(batch, &Tensor::from_slice(&timesteps, [rows])));
     }
 
-    /// Draws digits of the classes of the test digits. By the classifier it logs the share that it recognizes, and the Fréchet
-    /// distance of its features to those of the real ones.
+    /// Draws digits of the classes of the test digits. With a classifier, logs the fraction that it recognizes, and the
+    /// Fréchet distance between its features of the real and of the drawn digits.
     fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
         let drawn = self.draw(batch);
         cx.log_image("test_samples", (drawn.narrow(0, 0, batch.size().min(64)) + 1.0) / 2.0);

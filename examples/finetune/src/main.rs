@@ -1,4 +1,4 @@
-//! Makes a classifier of texts of a Hugging Face folder: all weights, LoRA, or the head alone.
+//! Fine-tunes a Hugging Face folder to classify texts: all weights, LoRA, or only the head.
 
 mod model;
 mod texts;
@@ -19,13 +19,13 @@ use fulmen::trainer::{self, PredictionWriter};
 use model::{Finetuned, Recipe};
 use texts::{Samples, Split, Text};
 
-/// The file of a folder that has its tokenizer.
+/// The tokenizer's file in a folder.
 const TOKENIZER: &str = "tokenizer.json";
 
-/// Makes a classifier of texts of a Hugging Face folder; `predict --output labels.csv` classifies
+/// Fine-tunes a Hugging Face folder to classify texts; `predict --output labels.csv` classifies
 #[derive(clap::Args)]
 struct Args {
-    /// A folder of Hugging Face with config.json, weights and tokenizer.json: a BERT or a RoBERTa.
+    /// A Hugging Face folder of a BERT or a RoBERTa, with config.json, weights and tokenizer.json.
     #[arg(long)]
     from: Option<PathBuf>,
     /// A .csv, .tsv or .jsonl file with `text` and `label`, or a folder in which each .txt or .md
@@ -33,26 +33,26 @@ struct Args {
     /// for testing.
     #[arg(long)]
     data: Option<PathBuf>,
-    /// Texts to test with, instead of the tenth of --data.
+    /// Texts for testing; by default a tenth of --data.
     #[arg(long)]
     test_data: Option<PathBuf>,
     /// Texts for `predict`, with or without labels; by default the test texts.
     #[arg(long)]
     predict_data: Option<PathBuf>,
-    /// Random tokens in place of --data, and random weights in place of those in --from, which may then have a config.json
-    /// alone; without --from a tiny model.
+    /// Use random tokens instead of --data, and random weights instead of those in --from, which then needs only a
+    /// config.json. Without --from, the model is tiny.
     #[arg(long)]
     fake_data: bool,
-    /// After the test, save the model, with the updates of LoRA added, and the tokenizer into this folder.
+    /// After the test, save the model, with LoRA's updates added, and the tokenizer into this folder.
     #[arg(long)]
     save_to: Option<PathBuf>,
-    /// After the test, save the updates of LoRA and the classifier into this folder, as peft reads them.
+    /// After the test, save LoRA's updates and the classifier into this folder, in peft's format.
     #[arg(long, requires = "lora")]
     save_adapter: Option<PathBuf>,
-    /// The most tokens of a text, within the limit of the model; longer texts are truncated.
+    /// The maximum number of tokens of a text, within the limit of the model. Longer texts are truncated.
     #[arg(long, default_value_t = 128)]
     max_length: usize,
-    /// The number of lengths that texts are padded to. Each has its own program.
+    /// The number of lengths that texts are padded to. Each length has its own program.
     #[arg(long, default_value_t = 2)]
     buckets: usize,
     /// The batch size.
@@ -67,36 +67,34 @@ struct Args {
 
 impl Args {
     fn folder(&self) -> cli::Result<&Path> {
-        let none = "give a folder of Hugging Face with --from, or try the program out with --fake-data";
-        Ok(self.from.as_deref().ok_or(none)?)
+        let missing = "give a Hugging Face folder with --from, or try the program out with --fake-data";
+        Ok(self.from.as_deref().ok_or(missing)?)
     }
 
-    /// The initial model.
+    /// The configuration of the initial model.
     fn config(&self) -> cli::Result<Config> {
-        match self.from.is_none() && self.fake_data {
-            true => Ok(Config {
-                vocab_size: 100,
-                hidden_size: 16,
-                intermediate_size: 32,
-                num_hidden_layers: 1,
-                num_attention_heads: 2,
-                hidden_dropout_prob: 0.0,
-                attention_probs_dropout_prob: 0.0,
-                ..Config::roberta()
-            }),
-            false => Ok(Classifier::config_from_folder(self.folder()?)?),
+        if self.from.is_some() || !self.fake_data {
+            return Ok(Classifier::config_from_folder(self.folder()?)?);
         }
+        Ok(Config {
+            vocab_size: 100,
+            hidden_size: 16,
+            intermediate_size: 32,
+            num_hidden_layers: 1,
+            num_attention_heads: 2,
+            hidden_dropout_prob: 0.0,
+            attention_probs_dropout_prob: 0.0,
+            ..Config::roberta()
+        })
     }
 
-    /// The classes: those of --from where they have the names in --data, or --data is not given.
+    /// The classes: those of --from if they include all names in --data or there is no --data, else those in --data.
     fn labels(&self) -> cli::Result<Labels> {
-        let known = self.config()?.labels;
-        let Some(data) = self.data.as_ref().filter(|_| !self.fake_data) else { return Ok(known) };
+        let labels = self.config()?.labels;
+        let Some(data) = self.data.as_ref().filter(|_| !self.fake_data) else { return Ok(labels) };
         let names: BTreeSet<String> = texts::read(data)?.into_iter().filter_map(|text| text.label).collect();
-        match names.iter().all(|name| known.label2id.contains_key(name)) {
-            true => Ok(known),
-            false => Ok(Labels::new(names)),
-        }
+        let has_all = names.iter().all(|name| labels.label2id.contains_key(name));
+        Ok(if has_all { labels } else { Labels::new(names) })
     }
 
     fn samples(&self, texts: Option<&Path>, split: Split) -> cli::Result<Samples> {
@@ -114,7 +112,7 @@ impl Args {
         Samples::new(&texts, Tokenizer::from_file(self.folder()?.join(TOKENIZER))?, max_length, &labels)
     }
 
-    /// Batches of a few lengths; all classes must be known.
+    /// A loader with batches of a few lengths. All texts must have labels.
     fn in_buckets(&self, samples: Samples) -> cli::Result<DataLoaderBuilder> {
         if !samples.are_labelled() {
             return Err("a text has no `label`; only `predict` accepts that".into());
@@ -131,9 +129,10 @@ impl Program for Args {
 
     fn module(&self) -> cli::Result<Finetuned> {
         let labels = self.labels()?;
-        let model = match self.fake_data {
-            true => Classifier::new(Config { labels, ..self.config()? })?,
-            false => Classifier::from_folder_with(self.folder()?, |config| config.labels = labels)?,
+        let model = if self.fake_data {
+            Classifier::new(Config { labels, ..self.config()? })?
+        } else {
+            Classifier::from_folder_with(self.folder()?, |config| config.labels = labels)?
         };
         Ok(Finetuned::new(model, self.recipe.clone())?)
     }
@@ -165,23 +164,23 @@ impl Program for Args {
         Ok(())
     }
 
-    /// In the order of the texts, and so of one length.
+    /// All batches have one length, so that predictions have the order of the texts.
     fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
         let texts = self.predict_data.as_deref().or(self.test_data.as_deref());
         let loader = DataLoader::builder(self.samples(texts, Split::Test)?).batch_size(self.batch_size);
         Ok(Some(loader.num_workers(self.num_workers).build()?))
     }
 
-    /// A `.csv` has the names of the classes.
+    /// A `.csv` has the class names.
     fn prediction_writer(&self, output: &Path) -> trainer::Result<PredictionWriter> {
-        let (labels, begun) = (self.labels(), Cell::new(false));
+        let (labels, has_header) = (self.labels(), Cell::new(false));
         PredictionWriter::with_format(output, "csv", move |file, batch| {
             let failed = |e: &dyn std::error::Error| std::io::Error::other(e.to_string());
             let labels = labels.as_ref().map_err(|e| failed(e.as_ref()))?;
             let (Some(classes), Some(probabilities)) = (batch.get("label"), batch.get("probability")) else {
                 return Ok(());
             };
-            if !begun.replace(true) {
+            if !has_header.replace(true) {
                 writeln!(file, "label,probability")?;
             }
             let classes = classes.to_vec::<i32>().map_err(|e| failed(&e))?;
@@ -206,7 +205,7 @@ fn main() -> ExitCode {
 mod tests {
     use super::*;
 
-    /// Fits with LoRA, validates and tests in one run; what it saves is classified with.
+    /// Fits with LoRA, validates and tests in one run, then classifies with the saved model.
     #[test]
     fn the_program_runs_on_fake_data() {
         let folder = tempfile::tempdir().unwrap();
@@ -227,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_read_and_divided_the_same_each_time() {
+    fn texts_are_read_and_split_deterministically() {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| {
             let path = folder.path().join(name);

@@ -1,4 +1,4 @@
-//! The classifier and how it is trained.
+//! The classifier and its training.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use fulmen::models::{self, Lora, Pretrained};
 use fulmen::nn::optim::ParamGroups;
 use fulmen::prelude::*;
 
-/// The linear layers that get low-rank updates: all in the encoder.
+/// The linear layers with low-rank updates: all in the encoder.
 const UPDATED: [&str; 4] = ["*.query.weight", "*.key.weight", "*.value.weight", "*.layer.*.dense.weight"];
 
-/// How the model is trained.
+/// The training recipe.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
@@ -71,7 +71,7 @@ impl Finetuned {
         Ok(Finetuned { network, recipe })
     }
 
-    /// Writes the model, with its updates added, as a folder of Hugging Face.
+    /// Writes the model, with its updates added, as a Hugging Face folder.
     pub(crate) fn save(&self, folder: &Path) -> models::Result<()> {
         match &self.network {
             Network::Whole(model) => model.save_pretrained(folder),
@@ -79,7 +79,7 @@ impl Finetuned {
         }
     }
 
-    /// Writes the updates and the classifier as a folder of peft.
+    /// Writes the updates and the classifier as a peft folder.
     pub(crate) fn save_adapter(&self, folder: &Path) -> models::Result<()> {
         match &self.network {
             Network::Whole(_) => Ok(()),
@@ -127,8 +127,8 @@ impl TrainingModule for Finetuned {
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
         let Recipe { learning_rate, warmup_ratio, weight_decay, .. } = self.recipe;
         let warmup = (plan.total_steps as f64 * warmup_ratio) as u64;
-        let line = schedule::Polynomial::new(learning_rate, plan.total_steps.saturating_sub(warmup).max(1));
-        let adam = optim::AdamW::new(schedule::Warmup::new(warmup, line)).weight_decay(weight_decay);
+        let linear = schedule::Polynomial::new(learning_rate, plan.total_steps.saturating_sub(warmup).max(1));
+        let adam = optim::AdamW::new(schedule::Warmup::new(warmup, linear)).weight_decay(weight_decay);
         Box::new(ParamGroups::new(adam).no_decay_on_biases_and_norms())
     }
 }

@@ -1,4 +1,4 @@
-//! Texts with classes from files, and as samples of a few lengths.
+//! Reads labelled texts from files, and turns them into samples.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,17 +9,17 @@ use fulmen::data::text::{Encoding, TokenCollator, Tokenizer};
 use fulmen::data::{self, DType, Dataset, Field, Fingerprint, Sample, SampleRng, Source};
 use fulmen::models::Labels;
 
-/// A line with fewer words is a heading or a bracket, not a text.
-const FEWEST_WORDS: usize = 5;
+/// The minimum number of words of a text. Shorter lines are headings or brackets.
+const MIN_WORDS: usize = 5;
 
-/// A text, and its class where that is known.
+/// A text with its class, if that is known.
 pub(crate) struct Text {
     text: String,
     pub(crate) label: Option<String>,
 }
 
-/// The texts in a `.csv`, `.tsv` or `.jsonl` file with `text` and perhaps `label`, or in a folder, where each `.txt` or `.md`
-/// file is a class and each of its lines a text.
+/// Reads the texts in a `.csv`, `.tsv` or `.jsonl` file with `text` and optionally `label`. In a folder, each `.txt` or
+/// `.md` file is a class, and each of its lines is a text.
 pub(crate) fn read(path: &Path) -> Result<Vec<Text>> {
     if path.is_dir() {
         return lines(path);
@@ -29,10 +29,8 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Text>> {
             let rows = Csv::open(path)?;
             let text = |index| {
                 let row = rows.get(index)?;
-                let label = match row.columns().contains(&"label") && !row.is_missing("label")? {
-                    true => Some(row.str("label")?.to_owned()),
-                    false => None,
-                };
+                let has_label = row.columns().contains(&"label") && !row.is_missing("label")?;
+                let label = if has_label { Some(row.str("label")?.to_owned()) } else { None };
                 Ok(Text { text: row.str("text")?.to_owned(), label })
             };
             (0..rows.len()).map(text).collect()
@@ -61,17 +59,18 @@ fn lines(folder: &Path) -> Result<Vec<Text>> {
     let mut texts = vec![];
     for path in paths {
         let class = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-        let all = fs::read_to_string(&path).map_err(|e| failed(&path, e))?;
-        let long = all.lines().filter(|line| line.split_whitespace().count() >= FEWEST_WORDS);
+        let content = fs::read_to_string(&path).map_err(|e| failed(&path, e))?;
+        let long = content.lines().filter(|line| line.split_whitespace().count() >= MIN_WORDS);
         texts.extend(long.map(|line| Text { text: line.to_owned(), label: Some(class.clone()) }));
     }
-    match texts.is_empty() {
-        true => Err(format!("{}: no .txt or .md file with a line of words", folder.display()).into()),
-        false => Ok(texts),
+    if texts.is_empty() {
+        let message = format!("{}: no .txt or .md file has a line of {MIN_WORDS} words or more", folder.display());
+        return Err(message.into());
     }
+    Ok(texts)
 }
 
-/// Which part of the texts.
+/// A split of the texts.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Split {
     Train,
@@ -79,19 +78,19 @@ pub(crate) enum Split {
     Test,
 }
 
-/// The texts of a part: a random tenth is held out for validation, another tenth for testing.
+/// The texts of a split. A random tenth is for validation, another for testing.
 pub(crate) fn part(texts: Vec<Text>, split: Split) -> Vec<Text> {
     let mut order: Vec<usize> = (0..texts.len()).collect();
     SampleRng::new(0, 0, 0).shuffle(&mut order);
     let tenth = texts.len().div_ceil(10);
-    let mut split_of = vec![Split::Train; texts.len()];
-    for (place, index) in order.into_iter().take(2 * tenth).enumerate() {
-        split_of[index] = if place < tenth { Split::Validation } else { Split::Test };
+    let mut splits = vec![Split::Train; texts.len()];
+    for (rank, index) in order.into_iter().take(2 * tenth).enumerate() {
+        splits[index] = if rank < tenth { Split::Validation } else { Split::Test };
     }
-    texts.into_iter().zip(split_of).filter(|(_, of)| *of == split).map(|(text, _)| text).collect()
+    texts.into_iter().zip(splits).filter(|(_, text_split)| *text_split == split).map(|(text, _)| text).collect()
 }
 
-/// Texts as samples: `input_ids`, `attention_mask` and, where the classes are known, `label`.
+/// Texts as samples, with `input_ids`, `attention_mask` and, if the classes are known, `label`.
 pub(crate) struct Samples {
     rows: Vec<(Encoding, Option<i32>)>,
     tokens: TokenCollator,
@@ -99,7 +98,7 @@ pub(crate) struct Samples {
 }
 
 impl Samples {
-    /// Of texts, cut to `max_length` tokens, whose classes are numbered by `labels`.
+    /// Samples of texts, truncated to `max_length` tokens. `labels` numbers the classes.
     pub(crate) fn new(texts: &[Text], tokenizer: Tokenizer, max_length: usize, labels: &Labels) -> Result<Samples> {
         let tokenizer = tokenizer.max_length(max_length)?;
         let row = |(number, text): (usize, &Text)| {
@@ -114,42 +113,42 @@ impl Samples {
         };
         let rows = texts.iter().enumerate().map(row).collect::<Result<Vec<_>>>()?;
         let pad = tokenizer.pad_id().ok_or_else(|| format!("{tokenizer:?} has no padding token"))?;
-        Samples::of_rows(rows, pad, max_length)
+        Samples::from_rows(rows, pad, max_length)
     }
 
-    /// Random ones, of up to `max_length` tokens.
+    /// Random samples of up to `max_length` tokens.
     pub(crate) fn fake(count: usize, vocab_size: usize, max_length: usize, labels: &Labels) -> Result<Samples> {
         let row = |index: usize| {
             let mut random = SampleRng::new(0, 0, index as u64);
             let length = random.in_range(1..max_length + 1);
-            // The first few are special tokens.
+            // The first few ids are special tokens.
             let ids = (0..length).map(|_| random.in_range(5..vocab_size) as u32).collect();
             (Encoding::from_ids(ids), Some(random.below(labels.len()) as i32))
         };
-        Samples::of_rows((0..count).map(row).collect(), 1, max_length)
+        Samples::from_rows((0..count).map(row).collect(), 1, max_length)
     }
 
-    fn of_rows(rows: Vec<(Encoding, Option<i32>)>, pad: u32, max_length: usize) -> Result<Samples> {
+    fn from_rows(rows: Vec<(Encoding, Option<i32>)>, pad: u32, max_length: usize) -> Result<Samples> {
         let Some(longest) = rows.iter().map(|(tokens, _)| tokens.len()).max() else {
             return Err("there are no texts; give at least one".into());
         };
         Ok(Samples { tokens: TokenCollator::new(rounded(longest, max_length), pad), rows, max_length })
     }
 
-    /// How many tokens the samples have, rounded up.
+    /// The padded length of each sample.
     pub(crate) fn lengths(&self) -> Vec<usize> {
         self.rows.iter().map(|(tokens, _)| rounded(tokens.len(), self.max_length)).collect()
     }
 
-    /// Whether all classes are known.
+    /// Whether all samples have labels.
     pub(crate) fn are_labelled(&self) -> bool {
         self.rows.iter().all(|(_, label)| label.is_some())
     }
 }
 
-/// A TPU computes with multiples of 8.
-fn rounded(length: usize, most: usize) -> usize {
-    length.max(1).next_multiple_of(8).min(most)
+/// Rounds up to a multiple of 8, which suits a TPU.
+fn rounded(length: usize, max_length: usize) -> usize {
+    length.max(1).next_multiple_of(8).min(max_length)
 }
 
 impl Dataset for Samples {

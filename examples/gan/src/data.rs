@@ -7,12 +7,12 @@ use fulmen::data::images::{ImageFolder, ImagePipeline};
 use fulmen::data::{self, Dataset, FakeDataset, Mnist};
 use fulmen::prelude::{TensorDataset, random_split};
 
-/// Pictures of classes.
+/// A set of labelled images.
 pub(crate) struct Pictures {
     kind: Kind,
-    /// Channels.
+    /// The number of channels.
     pub(crate) channels: usize,
-    /// Height and width.
+    /// The height and width.
     pub(crate) size: usize,
     pub(crate) classes: usize,
 }
@@ -23,7 +23,7 @@ enum Kind {
     Fake,
 }
 
-/// Which of them.
+/// A split of the images.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Split {
     Train,
@@ -32,7 +32,7 @@ pub(crate) enum Split {
 }
 
 impl Pictures {
-    /// Those in a folder; of folders by class, `size` is the height and width that they get.
+    /// The images in a folder. Images in folders by class are resized to height and width `size`.
     pub(crate) fn find(folder: &Path, size: usize) -> Result<Pictures> {
         let path = folder.to_owned();
         if ["", ".gz"].iter().any(|end| folder.join(format!("train-images-idx3-ubyte{end}")).exists()) {
@@ -44,7 +44,7 @@ impl Pictures {
         }
         let message = format!(
             "--data-dir {}: there is neither train-images-idx3-ubyte nor the folder train; give a folder with MNIST's IDX \
-             files or with folders of pictures by class, or try the program out with --fake-data",
+             files or with folders of images by class, or try the program out with --fake-data",
             folder.display()
         );
         Err(message.into())
@@ -82,7 +82,7 @@ impl Pictures {
         Ok(if split == Split::Train { Box::new(train) } else { Box::new(validation) })
     }
 
-    /// Classes to draw images of, in turn: the field `label`.
+    /// `count` classes in turn, for the images to draw: the field `label`.
     pub(crate) fn labels(&self, count: usize) -> Result<TensorDataset> {
         let labels: Vec<i32> = (0..count).map(|i| (i % self.classes) as i32).collect();
         Ok(TensorDataset::builder().array("label", [count], labels).build()?)

@@ -1,4 +1,4 @@
-//! Trains DCGAN or BigGAN on digits or on folders of pictures; `predict --output samples.png` draws.
+//! Trains DCGAN or BigGAN on digits or on folders of images; `predict --output samples.png` draws some.
 
 mod data;
 mod model;
@@ -15,13 +15,13 @@ use fulmen::trainer::{self, Picture, PredictionWriter};
 use data::{Pictures, Split};
 use model::{Gan, Recipe};
 
-/// Trains DCGAN or BigGAN on digits or on folders of pictures; `predict --output samples.png` draws
+/// Trains DCGAN or BigGAN on digits or on folders of images; `predict --output samples.png` draws some
 #[derive(clap::Args)]
 struct Args {
-    /// A folder with MNIST's IDX files, or with the folders train and val, each with a folder of pictures for each class.
+    /// A folder with MNIST's IDX files, or with the folders train and val, each with a folder of images per class.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../mnist/data"))]
     data_dir: PathBuf,
-    /// Random pictures in place of those in --data-dir.
+    /// Use random images instead of --data-dir.
     #[arg(long)]
     fake_data: bool,
     /// The height and width of images from folders and of --fake-data.
@@ -33,10 +33,10 @@ struct Args {
     /// The number of worker threads that read data.
     #[arg(long, default_value_t = 1)]
     num_workers: usize,
-    /// A checkpoint of examples/resnet on the same data: its classifier judges what is drawn.
+    /// A checkpoint of examples/resnet on the same data: its classifier scores the drawn images.
     #[arg(long)]
     classifier: Option<PathBuf>,
-    /// How many pictures `predict` draws; --seed draws others.
+    /// The number of images that `predict` draws; another --seed draws others.
     #[arg(long, default_value_t = 64)]
     samples: usize,
     #[command(flatten)]
@@ -45,14 +45,14 @@ struct Args {
 
 impl Args {
     fn pictures(&self) -> cli::Result<Pictures> {
-        match self.fake_data {
-            true => Ok(Pictures::fake(self.size)),
-            false => Pictures::find(&self.data_dir, self.size),
+        if self.fake_data {
+            return Ok(Pictures::fake(self.size));
         }
+        Pictures::find(&self.data_dir, self.size)
     }
 
-    /// All samples, each once and with noise to draw from. A step that does not train draws the
-    /// same random numbers for each batch.
+    /// All samples, each once, with noise to draw from. The noise is part of the data because steps other than training
+    /// steps draw the same random numbers for each batch.
     fn in_order(&self, split: Split) -> cli::Result<DataLoader> {
         let pictures = self.pictures()?;
         let noise = [self.recipe.noise_size(&pictures)];
@@ -83,16 +83,16 @@ impl Program for Args {
         Ok((&self.in_order(Split::Test)?).into())
     }
 
-    /// Noise, and classes in turn.
+    /// Noise, with the classes in turn.
     fn predict_data(&self, options: &Options) -> cli::Result<Option<DataLoader>> {
         let pictures = self.pictures()?;
         let noise = [self.recipe.noise_size(&pictures)];
         let data = FakeDataset::extending(pictures.labels(self.samples)?).seed(options.seed).normal("noise", noise);
-        // In one batch, which is one picture.
+        // All in one batch, because a batch becomes one image.
         Ok(Some(DataLoader::builder(data).per_device_batch_size(self.samples.max(1)).build()?))
     }
 
-    /// A `.png` has all pictures side by side.
+    /// A `.png` shows all images in a grid.
     fn prediction_writer(&self, output: &Path) -> trainer::Result<PredictionWriter> {
         PredictionWriter::with_format(output, "png", |file, batch| {
             let Some(images) = batch.get("image") else { return Ok(()) };
@@ -126,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// Fits, validates and tests in one run, without data, judged by a classifier.
+    /// Fits, validates and tests in one run, without data, scored by a classifier.
     #[test]
     fn the_program_runs_on_fake_data() {
         let folder = tempfile::tempdir().unwrap();
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(cli::main_from::<Args>([&args[..], &[sheet.to_str().unwrap()]].concat()), ExitCode::SUCCESS);
         let png = std::fs::read(sheet).unwrap();
         // The header's width and height: three digits of 28 and two borders of 2.
-        let [width, height] = [16, 20].map(|at| u32::from_be_bytes(png[at..at + 4].try_into().unwrap()));
+        let [width, height] = [16, 20].map(|offset| u32::from_be_bytes(png[offset..offset + 4].try_into().unwrap()));
         assert!(png.starts_with(b"\x89PNG") && (width, height) == (88, 88), "{width} × {height}");
     }
 }

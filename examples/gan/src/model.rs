@@ -1,4 +1,4 @@
-//! The two networks, how they are trained, and how what they draw is judged.
+//! The two networks, their training, and the scores of the drawn images.
 
 use std::path::Path;
 
@@ -13,14 +13,14 @@ use fulmen::tensor::{PadMode, random};
 
 use crate::data::Pictures;
 
-/// The networks and how they are trained.
+/// The networks and the training recipe.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
     /// The networks. BigGAN's are conditioned on the class.
     #[arg(long, value_enum, default_value_t = Model::Dcgan)]
     model: Model,
-    /// The unit of channels: ngf and ndf of DCGAN, ch of BigGAN.
+    /// The base number of channels: ngf and ndf of DCGAN, ch of BigGAN.
     #[arg(long, default_value_t = 16)]
     width: usize,
     /// The loss; by default bce for DCGAN and hinge for BigGAN.
@@ -35,11 +35,10 @@ pub(crate) struct Recipe {
     /// The decay of Adam's first moment; BigGAN's paper uses 0.
     #[arg(long, default_value_t = 0.5)]
     beta1: f64,
-    /// Steps of the discriminator for each step of the generator.
+    /// The number of discriminator steps for each generator step.
     #[arg(long, default_value_t = 1)]
     discriminator_steps: u64,
-    /// The decay of the average of the weights that is used for drawing, validated and saved; 0 for
-    /// no average.
+    /// The decay of the weight average, which is validated, used for drawing, and saved; 0 for no average.
     #[arg(long, default_value_t = 0.999)]
     pub(crate) ema_decay: f64,
 }
@@ -67,16 +66,16 @@ enum Loss {
     Hinge,
 }
 
-/// Both networks, the random numbers that training draws from, and the classifier that judges.
+/// Both networks, their random stream for training, and the classifier that scores drawn images.
 #[derive(Module)]
 pub(crate) struct Gan {
     generator: Generator,
     discriminator: Discriminator,
     noise: RandomStream,
     classifier: Option<ResNet>,
-    /// Random numbers of a picture.
+    /// The number of random inputs for an image.
     noise_size: usize,
-    /// How many places wider the networks' pictures are on each side than those of the data.
+    /// The number of pixels on each side by which the networks' images are larger than the data's.
     margin: i64,
     #[module(skip)]
     recipe: Recipe,
@@ -95,7 +94,7 @@ enum Discriminator {
 }
 
 impl Gan {
-    /// Networks without values, and the classifier with its own.
+    /// Networks without values, and the classifier with the values of its checkpoint.
     pub(crate) fn new(recipe: Recipe, pictures: &Pictures, classifier: Option<&Path>) -> cli::Result<Gan> {
         let (size, channels, width) = (pictures.size.next_power_of_two(), pictures.channels, recipe.width);
         let noise_size = recipe.noise_size(pictures);
@@ -119,12 +118,12 @@ impl Gan {
                 (Generator::BigGan(Box::new(biggan::Generator::new(&config)?)), discriminator)
             }
         };
-        let classifier = classifier.map(|path| judge(path, pictures)).transpose()?;
+        let classifier = classifier.map(|path| load_classifier(path, pictures)).transpose()?;
         let (noise, margin) = (RandomStream::new(), (size - pictures.size) as i64 / 2);
         Ok(Gan { generator, discriminator, noise, classifier, noise_size, margin, recipe })
     }
 
-    /// The batch's pictures from -1 to 1, with a margin: `f32[batch, channels, size, size]`.
+    /// The batch's images from -1 to 1, with a margin: `f32[batch, channels, size, size]`.
     fn real(&self, batch: &Batch) -> Tensor {
         let pictures = batch.get("image").to_dtype(DType::F32) / 127.5 - 1.0;
         pictures.pad_mode(&[(self.margin, self.margin); 2], PadMode::Constant(-1.0))
@@ -145,13 +144,14 @@ impl Gan {
         }
     }
 
-    /// As the data's pictures are, without the margin.
+    /// Cuts off the margin, so that images have the size of the data's.
     fn without_margin(&self, pictures: &Tensor) -> Tensor {
         pictures.pad_mode(&[(-self.margin, -self.margin); 2], PadMode::Zeros)
     }
 
-    /// Draws from the batch's noise, and logs a sheet of what was drawn. By the classifier it logs the Fréchet distance of its
-    /// features to those of the real pictures and, of BigGAN, the share of pictures that are surely of their class.
+    /// Draws images from the batch's noise, and logs a grid of them. With a classifier, logs the Fréchet distance
+    /// between its features of the real and of the drawn images and, for BigGAN, the fraction of images whose class it
+    /// recognizes.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
         let (real, classes) = (self.real(batch), batch.get("label"));
         let drawn = self.generate(&batch.get("noise"), &classes);
@@ -168,14 +168,14 @@ impl Gan {
     }
 }
 
-/// The classifier of a checkpoint of `examples/resnet`, which is not trained here.
-fn judge(path: &Path, pictures: &Pictures) -> cli::Result<ResNet> {
+/// Loads the classifier from a checkpoint of `examples/resnet`. It is not trained here.
+fn load_classifier(path: &Path, pictures: &Pictures) -> cli::Result<ResNet> {
     let classifier = ResNet::from_weights(path)?;
     let (channels, classes) = (classifier.config().in_chans, classifier.config().num_classes);
     if (channels, classes) != (pictures.channels, pictures.classes) {
         let message = format!(
-            "--classifier {}: it tells {classes} classes of pictures with {channels} channels; the data has {} classes and {} \
-             channels",
+            "--classifier {}: it has {classes} classes and {channels} channels, but the data has {} classes and {} channels; \
+             give a classifier that was trained on this data",
             path.display(),
             pictures.classes,
             pictures.channels
@@ -188,7 +188,7 @@ fn judge(path: &Path, pictures: &Pictures) -> cli::Result<ResNet> {
 
 impl TrainingModule for Gan {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
-        let game = match (self.recipe.loss, self.recipe.model) {
+        let gan_loss = match (self.recipe.loss, self.recipe.model) {
             (Some(Loss::Bce), _) | (None, Model::Dcgan) => GanLoss::NonSaturating,
             (Some(Loss::Hinge), _) | (None, Model::Biggan) => GanLoss::Hinge,
         };
@@ -197,11 +197,10 @@ impl TrainingModule for Gan {
         let drawn = self.generate(&noise, &classes);
         let loss = cx.minimize("discriminator", |_| {
             let [real, drawn] = [&real, &drawn.detach()].map(|pictures| self.discriminate(pictures, &classes));
-            game.discriminator(real, drawn, Reduction::Mean)
+            gan_loss.discriminator(real, drawn, Reduction::Mean)
         });
-        // Operations that only the generator's step needs are in its closure, so that other steps
-        // do not compute them.
-        cx.minimize("generator", |_| game.generator(self.discriminate(&drawn, &classes), Reduction::Mean));
+        // Operations that only the generator's step needs are in its closure, so that other steps do not compute them.
+        cx.minimize("generator", |_| gan_loss.generator(self.discriminate(&drawn, &classes), Reduction::Mean));
         loss
     }
 
@@ -235,7 +234,7 @@ mod tests {
 
     /// Recorded but not run, because it takes long to compile.
     #[test]
-    fn both_models_draw_pictures_of_the_size_of_the_data() {
+    fn both_models_draw_images_of_the_size_of_the_data() {
         for model in [Model::Dcgan, Model::Biggan] {
             let recipe = Recipe {
                 model,

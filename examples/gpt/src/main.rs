@@ -19,16 +19,16 @@ use text::{Split, Vocabulary};
 /// Trains a GPT on any text; `predict --prompt … --output story.txt` continues a prompt
 #[derive(clap::Args)]
 struct Args {
-    /// A text, a folder of .txt and .md files, or a file of tokens that `fulmen data prepare text` wrote.
+    /// A text file, a folder of .txt and .md files, or a file of tokens that `fulmen data prepare text` wrote.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src"))]
     text: PathBuf,
-    /// Hugging Face's tokenizer.json; without it, each byte is a token.
+    /// A Hugging Face tokenizer.json; without it, each byte is a token.
     #[arg(long)]
     tokenizer: Option<PathBuf>,
     /// The tokenizer's end-of-text token.
     #[arg(long, default_value = "<|endoftext|>")]
     end_token: String,
-    /// Random tokens in place of --text.
+    /// Use random tokens instead of --text.
     #[arg(long)]
     fake_data: bool,
     /// The batch size.
@@ -51,7 +51,7 @@ struct Network {
     /// The size of the vocabulary; by default the tokenizer's.
     #[arg(long)]
     vocab_size: Option<usize>,
-    /// Tokens in a sample, and the most tokens of prompt and answer together.
+    /// The number of tokens in a sample, and the maximum for prompt and answer together.
     #[arg(long, default_value_t = 128)]
     length: usize,
     /// The number of blocks.
@@ -80,7 +80,7 @@ struct Generation {
     /// The number of answers.
     #[arg(long, default_value_t = 1)]
     num_return_sequences: usize,
-    /// The most tokens of an answer.
+    /// The maximum number of tokens of an answer.
     #[arg(long, default_value_t = 100)]
     max_new_tokens: usize,
     /// The sampling temperature: values below 1 favor likely tokens.
@@ -89,7 +89,7 @@ struct Generation {
     /// Sample from this many of the likeliest tokens; 0 for all.
     #[arg(long, default_value_t = 50)]
     top_k: usize,
-    /// A different number gives different answers.
+    /// The seed of the answers: a different number gives different answers.
     #[arg(long, default_value_t = 0)]
     draw: u64,
 }
@@ -100,12 +100,12 @@ impl Args {
     }
 
     fn vocab_size(&self) -> cli::Result<usize> {
-        let known = self.vocabulary()?.len();
+        let tokens = self.vocabulary()?.len();
         match self.network.vocab_size {
-            Some(size) if size < known => {
-                Err(format!("--vocab-size {size}: the vocabulary has {known} tokens; give as many or more").into())
+            Some(size) if size < tokens => {
+                Err(format!("--vocab-size {size}: the vocabulary has {tokens} tokens; give {tokens} or more").into())
             }
-            size => Ok(size.unwrap_or(known)),
+            size => Ok(size.unwrap_or(tokens)),
         }
     }
 
@@ -175,11 +175,11 @@ impl Program for Args {
         let Generation { prompt, num_return_sequences: count, .. } = &self.generation;
         let ids: Vec<i32> = self.vocabulary()?.encode(prompt)?.into_iter().map(|id| id as i32).collect();
         let prompts = TensorDataset::builder().array("input_ids", [*count, ids.len()], ids.repeat(*count)).build()?;
-        // In one batch: another batch would draw the same answers.
+        // All in one batch, because another batch would draw the same answers.
         Ok(Some(DataLoader::builder(prompts).per_device_batch_size((*count).max(1)).build()?))
     }
 
-    /// A `.txt` has the prompt with each of the answers, and a line between them.
+    /// A `.txt` has the prompt with each answer, separated by lines.
     fn prediction_writer(&self, output: &Path) -> trainer::Result<PredictionWriter> {
         let (vocabulary, prompt) = (self.vocabulary(), self.generation.prompt.clone());
         PredictionWriter::with_format(output, "txt", move |file, batch| {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn predict_goes_on_with_the_prompt() {
+    fn predict_continues_the_prompt() {
         let folder = tempfile::tempdir().unwrap();
         let story = folder.path().join("story.txt");
         let own = ["gpt", "predict", "--prompt", "Once", "--num-return-sequences", "3", "--max-new-tokens", "8"];

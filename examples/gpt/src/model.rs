@@ -1,4 +1,4 @@
-//! The model, how it is trained, and how it answers.
+//! The model, its training, and its answers.
 
 use fulmen::cli::clap;
 use fulmen::models::gpt2::{Config, Gpt2};
@@ -7,7 +7,7 @@ use fulmen::nn::loss::CrossEntropyLoss;
 use fulmen::nn::optim::ParamGroups;
 use fulmen::prelude::*;
 
-/// How the model is trained.
+/// The training recipe.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
@@ -22,7 +22,7 @@ pub(crate) struct Recipe {
     weight_decay: f64,
 }
 
-/// GPT-2, whose parameters have transformers' names.
+/// GPT-2 with the parameter names of transformers.
 #[derive(Module)]
 pub(crate) struct Gpt {
     #[module(flatten)]
@@ -45,7 +45,7 @@ impl Gpt {
         Ok(Gpt { gpt2, recipe, answers })
     }
 
-    /// The loss of each token, `f32[batch, length]`; 0 where the text ends.
+    /// The loss of each token, `f32[batch, length]`; 0 after the end of the text.
     fn losses(&self, batch: &Batch) -> Tensor {
         let logits = self.gpt2.forward(batch.get("input_ids"));
         CrossEntropyLoss::new().ignore_index(-100).reduction(Reduction::None).forward(logits, batch.get("labels"))

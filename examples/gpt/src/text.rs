@@ -1,4 +1,4 @@
-//! Texts as tokens, and tokens as samples.
+//! Turns texts into tokens, and tokens into samples.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use fulmen::cli::Result;
 use fulmen::data::Dataset;
 use fulmen::data::text::{CausalLabels, TokenArray, TokenBlocks, TokenCollator, TokenFile, TokenStore, Tokenizer};
 
-/// The kind of tokens.
+/// The vocabulary: bytes, or the tokens of a tokenizer.
 pub(crate) enum Vocabulary {
-    /// A byte; 0 ends a text.
+    /// Each byte is a token; 0 ends a text.
     Bytes,
-    /// Tokens of a tokenizer, and the one that ends a text.
+    /// A tokenizer, and the id of its end-of-text token.
     Tokenizer(Box<Tokenizer>, u32),
 }
 
@@ -46,7 +46,7 @@ impl Vocabulary {
         })
     }
 
-    /// The text up to its end.
+    /// The text up to the end token.
     pub(crate) fn decode(&self, tokens: &[u32]) -> Result<String> {
         let length = tokens.iter().position(|&token| token == self.end()).unwrap_or(tokens.len());
         let tokens = &tokens[..length];
@@ -60,7 +60,7 @@ impl Vocabulary {
     }
 }
 
-/// Which part of a text.
+/// A split of a text.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Split {
     Train,
@@ -68,7 +68,7 @@ pub(crate) enum Split {
     Test,
 }
 
-/// Blocks of `length` tokens: the last twentieth is to test with, the one before it to validate with.
+/// Blocks of `length` tokens. The last twentieth is for testing, the one before it for validation.
 pub(crate) fn samples(text: &Path, vocabulary: &Vocabulary, length: usize, split: Split) -> Result<Box<dyn Dataset>> {
     let blocks = TokenBlocks::new(tokens(text, vocabulary)?, length)?;
     let data = TokenCollator::new(length, vocabulary.end()).causal(CausalLabels::Shifted).dataset(blocks)?;
@@ -89,21 +89,21 @@ fn tokens(text: &Path, vocabulary: &Vocabulary) -> Result<Arc<dyn TokenStore>> {
     if text.extension().is_some_and(|extension| extension == "tokens") {
         let tokens = TokenFile::open(text)?;
         if tokens.vocab_size() > vocabulary.len() {
-            let (name, theirs, ours) = (text.display(), tokens.vocab_size(), vocabulary.len());
-            let message = format!("{name}: its vocabulary has {theirs} tokens, not {ours}; give its --tokenizer");
+            let (file, actual, expected) = (text.display(), tokens.vocab_size(), vocabulary.len());
+            let message = format!("{file}: its vocabulary has {actual} tokens, not {expected}; give its --tokenizer");
             return Err(message.into());
         }
         return Ok(Arc::new(tokens));
     }
     let mut tokens = TokenArray::new(vocabulary.len())?.separator(vocabulary.end());
     for file in files(text)? {
-        let read = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
-        tokens.push(vocabulary.encode(&read)?)?;
+        let content = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+        tokens.push(vocabulary.encode(&content)?)?;
     }
     Ok(Arc::new(tokens))
 }
 
-/// A text itself, or the texts of a folder in the order of their names.
+/// The file itself, or the text files of a folder sorted by name.
 fn files(text: &Path) -> Result<Vec<PathBuf>> {
     let failed = |e: std::io::Error| format!("--text {}: {e}; give a text or a folder, or --fake-data", text.display());
     if !fs::metadata(text).map_err(failed)?.is_dir() {
@@ -113,8 +113,8 @@ fn files(text: &Path) -> Result<Vec<PathBuf>> {
     let mut files = paths.collect::<std::io::Result<Vec<_>>>().map_err(failed)?;
     files.retain(|file| file.extension().is_some_and(|extension| extension == "txt" || extension == "md"));
     files.sort();
-    match files.is_empty() {
-        true => Err(format!("--text {}: the folder has no .txt or .md file", text.display()).into()),
-        false => Ok(files),
+    if files.is_empty() {
+        return Err(format!("--text {}: the folder has no .txt or .md file", text.display()).into());
     }
+    Ok(files)
 }

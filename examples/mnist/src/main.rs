@@ -18,7 +18,7 @@ struct Args {
     /// A folder with MNIST in IDX format: train-images-idx3-ubyte[.gz] and so on.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/data"))]
     data_dir: PathBuf,
-    /// Random pixels in place of --data-dir.
+    /// Use random pixels instead of --data-dir.
     #[arg(long)]
     fake_data: bool,
     /// Validate on this fifth of the training digits, 0 to 4, instead of a random tenth.
@@ -46,7 +46,7 @@ impl Program for Args {
     }
 
     fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
-        // A part of the training digits is held out to choose the best epoch.
+        // A part of the training digits is held out for validation.
         let digits = self.digits(Split::Train)?;
         let held_back = digits.len() / 10;
         let lengths = [digits.len() - held_back, held_back];

@@ -7,7 +7,7 @@ use fulmen::data::images::{EncodedImage, ImageDataset, ImagePipeline, ImageSplit
 use fulmen::data::shards::TarSource;
 use fulmen::data::{Dataset, Error, FakeDataset, Source as _};
 
-/// The pictures that there are.
+/// A set of labelled images.
 pub(crate) struct Pictures {
     origin: Origin,
     size: usize,
@@ -21,7 +21,7 @@ enum Origin {
     Random,
 }
 
-/// Which of them.
+/// A split of the images.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Split {
     Train,
@@ -30,8 +30,8 @@ pub(crate) enum Split {
 }
 
 impl Pictures {
-    /// Those in a folder. Where each file has a size of its own, `size` is the height and width that they get; shards do not
-    /// say how many `classes` they have.
+    /// The images in a folder. `size` is the height and width of images that are resized. `classes` is the number of
+    /// classes of shards, which do not contain it.
     pub(crate) fn find(folder: &Path, size: usize, classes: usize) -> Result<Pictures> {
         if folder.join("train-000000.tar").is_file() {
             return Ok(Pictures { origin: Origin::Shards(folder.to_owned()), size, classes });
@@ -43,7 +43,7 @@ impl Pictures {
         Ok(Pictures { origin: Origin::Splits(splits), size, classes })
     }
 
-    /// Random ones.
+    /// Random images.
     pub(crate) fn fake(size: usize, classes: usize) -> Pictures {
         Pictures { origin: Origin::Random, size, classes }
     }
@@ -56,13 +56,13 @@ impl Pictures {
         if matches!(&self.origin, Origin::Splits(splits) if splits.is_gray()) { 1 } else { 3 }
     }
 
-    /// Height and width.
+    /// The height and width.
     pub(crate) fn size(&self) -> usize {
         self.size
     }
 
-    /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. Training images are
-    /// cropped and, except digits, flipped differently in each epoch.
+    /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. Training images get a random crop and,
+    /// except for digits, a random flip in each epoch.
     pub(crate) fn open(&self, split: Split) -> Result<Box<dyn Dataset>> {
         let (size, classes) = (self.size, self.classes);
         let any_size = match split {
@@ -75,12 +75,13 @@ impl Pictures {
                 let name = if split == Split::Train { "train-*.tar" } else { "val-*.tar" };
                 let pictures = TarSource::open(folder.join(name))?.map(move |mut sample| {
                     let label = sample.text("cls")?.parse::<i32>().map_err(Error::new)?;
-                    match usize::try_from(label).is_ok_and(|label| label < classes) {
-                        true => Ok(EncodedImage { bytes: sample.take("jpg")?, label }),
-                        false => {
-                            Err(Error::new(format!("class {label}, but --classes {classes}; give how many there are")))
-                        }
+                    let is_valid = usize::try_from(label).is_ok_and(|label| label < classes);
+                    if !is_valid {
+                        let message =
+                            format!("class {label} is not below --classes {classes}; give the number of classes");
+                        return Err(Error::new(message));
                     }
+                    Ok(EncodedImage { bytes: sample.take("jpg")?, label })
                 });
                 return Ok(Box::new(ImageDataset::new(pictures, any_size)?));
             }
@@ -91,7 +92,7 @@ impl Pictures {
             }
         };
         let pipeline = match (splits.image_size(), split) {
-            // Digits get a border, within which they are shifted.
+            // The random crop shifts digits within a border.
             (Some(_), Split::Train) if splits.is_gray() => ImagePipeline::gray().random_crop(size, 4),
             (Some(_), _) if splits.is_gray() => ImagePipeline::gray().center_crop(size),
             (Some(_), Split::Train) => ImagePipeline::rgb().random_crop(size, 4).horizontal_flip(0.5),

@@ -1,4 +1,4 @@
-//! Trains a ResNet on CIFAR, on digits, or on folders of pictures by class.
+//! Trains a ResNet on CIFAR, on digits, or on folders of images by class.
 
 mod data;
 mod model;
@@ -15,26 +15,26 @@ use fulmen::prelude::*;
 use data::{Pictures, Split};
 use model::{Classifier, Recipe};
 
-/// Trains a ResNet on CIFAR, on digits, or on folders of pictures
+/// Trains a ResNet on CIFAR, on digits, or on folders of images
 #[derive(clap::Args)]
 struct Args {
-    /// A folder with CIFAR's binary version, with MNIST's IDX files, with the tar shards of `fulmen data prepare imagenet`, or with
-    /// a folder of pictures for each class: at its top, or in the folders train, val and perhaps test.
+    /// A folder with CIFAR's binary version, MNIST's IDX files, the tar shards of `fulmen data prepare imagenet`, or a
+    /// folder of images per class: at its top, or in the folders train, val and optionally test.
     #[arg(long, default_value = ".")]
     data_dir: PathBuf,
-    /// Random pictures in place of those in --data-dir.
+    /// Use random images instead of --data-dir.
     #[arg(long)]
     fake_data: bool,
-    /// Classes of shards and of --fake-data.
+    /// The number of classes of shards and of --fake-data.
     #[arg(long, default_value_t = 10)]
     classes: usize,
-    /// Height and width of pictures from folders and shards, and of --fake-data.
+    /// The height and width of images from folders and shards, and of --fake-data.
     #[arg(long, default_value_t = 32)]
     size: usize,
-    /// Which ResNet.
+    /// The ResNet.
     #[arg(long, default_value = "resnet18", value_parser = clap::builder::PossibleValuesParser::new(ResNet::MODEL_TYPES))]
     model: String,
-    /// Channels of the first convolution and of the first of the four stages.
+    /// The number of channels of the first convolution and of the first of the four stages.
     #[arg(long, default_value_t = 64)]
     width: usize,
     /// The batch size.
@@ -49,10 +49,10 @@ struct Args {
 
 impl Args {
     fn pictures(&self) -> cli::Result<Pictures> {
-        match self.fake_data {
-            true => Ok(Pictures::fake(self.size, self.classes)),
-            false => Pictures::find(&self.data_dir, self.size, self.classes),
+        if self.fake_data {
+            return Ok(Pictures::fake(self.size, self.classes));
         }
+        Pictures::find(&self.data_dir, self.size, self.classes)
     }
 
     /// All samples, each once.

@@ -1,4 +1,4 @@
-//! The classifier and how it is trained.
+//! The classifier and its training.
 
 use fulmen::cli::clap;
 use fulmen::models::resnet::{Config, ResNet};
@@ -9,7 +9,7 @@ use fulmen::nn::optim::ParamGroups;
 use fulmen::nn::schedule::Schedule;
 use fulmen::prelude::*;
 
-/// How the model is trained.
+/// The training recipe.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
@@ -19,17 +19,16 @@ pub(crate) struct Recipe {
     /// The highest learning rate.
     #[arg(long, default_value_t = 0.1)]
     learning_rate: f64,
-    /// The schedule of the learning rate: one-cycle, or cosine with a warm-up in the first
-    /// twentieth of the steps.
-    #[arg(long, value_enum, default_value_t = Way::OneCycle)]
-    schedule: Way,
+    /// The schedule of the learning rate: one-cycle, or cosine with a warm-up in the first twentieth of the steps.
+    #[arg(long, value_enum, default_value_t = RateSchedule::OneCycle)]
+    schedule: RateSchedule,
     /// The weight decay.
     #[arg(long, default_value_t = 5e-4)]
     weight_decay: f64,
     /// The label smoothing.
     #[arg(long, default_value_t = 0.1)]
     label_smoothing: f64,
-    /// The decay of the average of the weights that is validated and saved; 0 for no average.
+    /// The decay of the weight average, which is validated and saved; 0 for no average.
     #[arg(long, default_value_t = 0.999)]
     pub(crate) ema_decay: f64,
 }
@@ -41,7 +40,7 @@ enum Algorithm {
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-enum Way {
+enum RateSchedule {
     OneCycle,
     Cosine,
 }
@@ -50,15 +49,15 @@ impl Recipe {
     fn learning_rate(&self, plan: &Plan) -> Box<dyn Schedule> {
         let (rate, steps, warmup) = (self.learning_rate, plan.total_steps, plan.total_steps / 20);
         match self.schedule {
-            Way::OneCycle => Box::new(schedule::OneCycle::new(rate, steps)),
-            Way::Cosine => {
+            RateSchedule::OneCycle => Box::new(schedule::OneCycle::new(rate, steps)),
+            RateSchedule::Cosine => {
                 Box::new(schedule::Warmup::new(warmup, schedule::CosineAnnealing::new(rate, steps - warmup)))
             }
         }
     }
 }
 
-/// A ResNet, whose parameters have torchvision's names, and the recipe.
+/// A ResNet with the parameter names of torchvision, and the recipe.
 #[derive(Module)]
 pub(crate) struct Classifier {
     #[module(flatten)]
@@ -72,12 +71,12 @@ impl Classifier {
         Ok(Classifier { resnet: ResNet::new(config)?, recipe })
     }
 
-    /// From pictures `u8[batch, channels, height, width]` to logits `f32[batch, classes]`.
-    fn forward(&self, pictures: &Tensor) -> Tensor {
+    /// From images `u8[batch, channels, height, width]` to logits `f32[batch, classes]`.
+    fn forward(&self, images: &Tensor) -> Tensor {
         // Normalized on the device, so only one byte per pixel is transferred instead of four.
-        self.resnet.forward(match pictures.size(1) {
-            3 => normalize(pictures, &IMAGENET_MEAN, &IMAGENET_STD),
-            _ => normalize(pictures, &[0.5], &[0.5]),
+        self.resnet.forward(match images.size(1) {
+            3 => normalize(images, &IMAGENET_MEAN, &IMAGENET_STD),
+            _ => normalize(images, &[0.5], &[0.5]),
         })
     }
 

@@ -1,4 +1,4 @@
-//! Trains a RoBERTa on any text, with a tokenizer that is trained on it too; `predict` then fills gaps.
+//! Trains a tokenizer and a RoBERTa on any text; `predict` then fills gaps.
 
 mod model;
 mod text;
@@ -20,7 +20,7 @@ use text::Split;
 /// Trains a RoBERTa on any text; `predict --prompt "A<mask> has lines." --output filled.txt` fills gaps
 #[derive(clap::Args)]
 struct Args {
-    /// A text, a folder of .txt and .md files, or a file of tokens that `fulmen data prepare text` wrote.
+    /// A text file, a folder of .txt and .md files, or a file of tokens that `fulmen data prepare text` wrote.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src"))]
     text: PathBuf,
     /// A tokenizer.json with RoBERTa's special tokens. If the file does not exist, the tokenizer
@@ -30,10 +30,10 @@ struct Args {
     /// The vocabulary size of a trained tokenizer, and of --fake-data.
     #[arg(long, default_value_t = 1000)]
     vocab_size: usize,
-    /// Random tokens in place of --text.
+    /// Use random tokens instead of --text.
     #[arg(long)]
     fake_data: bool,
-    /// After the test, save the model and the tokenizer into this folder, from which transformers and `finetune` load them.
+    /// After the test, save the model and the tokenizer into this folder, for transformers and `finetune`.
     #[arg(long)]
     save_to: Option<PathBuf>,
     /// The batch size.
@@ -42,7 +42,7 @@ struct Args {
     /// The number of worker threads that read data.
     #[arg(long, default_value_t = 1)]
     num_workers: usize,
-    /// The text whose gaps `predict` fills. A gap takes the space before it too.
+    /// The text whose gaps `predict` fills. A gap includes the space before it.
     #[arg(long, default_value = "A<mask> has lines.")]
     prompt: String,
     #[command(flatten)]
@@ -54,7 +54,7 @@ struct Args {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Network")]
 struct Network {
-    /// Tokens in a sample.
+    /// The number of tokens in a sample.
     #[arg(long, default_value_t = 64)]
     length: usize,
     /// The number of layers.
@@ -103,12 +103,11 @@ impl Program for Args {
     type Module = MaskedLm;
 
     fn module(&self) -> cli::Result<MaskedLm> {
-        let (vocab_size, pad) = match self.fake_data {
-            true => (self.vocab_size, 1),
-            false => {
-                let tokenizer = self.tokenizer()?;
-                (tokenizer.vocab_size(), tokenizer.special_id("<pad>")?)
-            }
+        let (vocab_size, pad) = if self.fake_data {
+            (self.vocab_size, 1)
+        } else {
+            let tokenizer = self.tokenizer()?;
+            (tokenizer.vocab_size(), tokenizer.special_id("<pad>")?)
         };
         let Network { length, layers, heads, width, dropout, gradient_checkpointing } = self.network;
         let config = Config {
@@ -120,7 +119,7 @@ impl Program for Args {
             hidden_dropout_prob: dropout,
             attention_probs_dropout_prob: dropout,
             pad_token_id: Some(pad as usize),
-            // Positions are counted from the padding's id.
+            // RoBERTa counts positions from the padding id.
             max_position_embeddings: length + pad as usize + 1,
             ..Config::roberta()
         };
@@ -152,14 +151,14 @@ impl Program for Args {
         Ok(())
     }
 
-    /// The prompt.
+    /// The prompt as one sample.
     fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
         let ids: Vec<i32> = self.tokenizer()?.encode(&self.prompt)?.ids.into_iter().map(|id| id as i32).collect();
         let prompt = TensorDataset::builder().array("input_ids", [1, ids.len()], ids).build()?;
         Ok(Some(DataLoader::builder(prompt).per_device_batch_size(1).build()?))
     }
 
-    /// A `.txt` has the prompt with its gaps filled.
+    /// A `.txt` has the prompt with filled gaps.
     fn prediction_writer(&self, output: &Path) -> trainer::Result<PredictionWriter> {
         let (tokenizer, prompt) = (self.tokenizer(), self.prompt.clone());
         PredictionWriter::with_format(output, "txt", move |file, batch| {
@@ -190,7 +189,7 @@ fn main() -> ExitCode {
 mod tests {
     use super::*;
 
-    /// Without dropout, whose random numbers take most of the compile time.
+    /// Without dropout, because its random numbers take most of the compile time.
     const SMALL: [&str; 10] = ["--layers", "1", "--heads", "2", "--width", "8", "--length", "16", "--dropout", "0"];
 
     /// Fits, validates and tests in one run, without data and without leaving anything behind.
@@ -200,7 +199,7 @@ mod tests {
         assert_eq!(cli::main_from::<Args>([&own[..], &SMALL].concat()), ExitCode::SUCCESS);
     }
 
-    /// The folder has what `finetune` and transformers need, and a gap is filled by one token.
+    /// The folder has the files for `finetune` and transformers, and one token fills a gap.
     #[test]
     fn a_model_of_a_text_is_saved_and_fills_gaps() {
         let folder = tempfile::tempdir().unwrap();
@@ -214,8 +213,8 @@ mod tests {
         let run = [&["roberta"][..], &SMALL, &data, &save].concat();
         assert_eq!(cli::main_from::<Args>(run), ExitCode::SUCCESS);
         let saved = fulmen::models::roberta::RobertaForMaskedLm::from_folder(&model).unwrap();
-        let kept = Tokenizer::from_file(model.join("tokenizer.json")).unwrap();
-        assert_eq!(saved.config().vocab_size, kept.vocab_size());
+        let saved_tokenizer = Tokenizer::from_file(model.join("tokenizer.json")).unwrap();
+        assert_eq!(saved.config().vocab_size, saved_tokenizer.vocab_size());
 
         let prompt = ["--prompt", "thunder<mask> and", "--output", filled.to_str().unwrap()];
         let run = [&["roberta", "predict"][..], &SMALL, &data, &prompt].concat();

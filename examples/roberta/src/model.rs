@@ -1,4 +1,4 @@
-//! The model, how it is trained, and its metrics.
+//! The model, its training and its metrics.
 
 use fulmen::cli::clap;
 use fulmen::models::bert::Config;
@@ -12,7 +12,7 @@ use fulmen::prelude::*;
 /// The label of a token that is not masked.
 const NOT_MASKED: i64 = -100;
 
-/// How the model is trained.
+/// The training recipe.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
@@ -36,7 +36,7 @@ enum Algorithm {
     Lamb,
 }
 
-/// RoBERTa, whose parameters have transformers' names.
+/// RoBERTa with the parameter names of transformers.
 #[derive(Module)]
 pub(crate) struct MaskedLm {
     #[module(flatten)]
@@ -57,8 +57,7 @@ impl MaskedLm {
         self.roberta.forward(batch.get("input_ids"), None)
     }
 
-    /// Logs the loss and the accuracy over all masked tokens. Returns 1 for each token that was
-    /// found.
+    /// Logs the loss and the accuracy over all masked tokens. Returns 1 for each correct token.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) -> Tensor {
         let (logits, labels) = (self.forward(batch), batch.get("labels"));
         let masked = labels.ne(NOT_MASKED as f64);
@@ -80,7 +79,7 @@ impl TrainingModule for MaskedLm {
         self.evaluate("val", batch, cx);
     }
 
-    /// Also logs by how much the accuracy exceeds that of guessing from the previous token.
+    /// Also logs how far the accuracy is above guessing from the previous token.
     fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
         let hits = self.evaluate("test", batch, cx);
         let labels = batch.get("labels");
@@ -88,15 +87,15 @@ impl TrainingModule for MaskedLm {
         cx.log_metric("test_margin", Mean::new().update(margin).masked(labels.ne(NOT_MASKED as f64)));
     }
 
-    /// The likeliest token of each place.
+    /// The most likely token at each position.
     fn predict_step(&self, batch: &Batch) -> Predictions {
         [("tokens", self.forward(batch).argmax(-1))].into()
     }
 
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
         let Recipe { optimizer, learning_rate, warmup_steps, weight_decay } = self.recipe;
-        let line = schedule::Polynomial::new(learning_rate, plan.total_steps.saturating_sub(warmup_steps).max(1));
-        let rate = schedule::Warmup::new(warmup_steps, line);
+        let linear = schedule::Polynomial::new(learning_rate, plan.total_steps.saturating_sub(warmup_steps).max(1));
+        let rate = schedule::Warmup::new(warmup_steps, linear);
         let groups = match optimizer {
             Algorithm::Adamw => {
                 ParamGroups::new(optim::AdamW::new(rate).betas(0.9, 0.98).eps(1e-6).weight_decay(weight_decay))

@@ -1,4 +1,4 @@
-//! Texts as a tokenizer, and as blocks of tokens with masks.
+//! Trains a tokenizer on texts, and turns texts into masked blocks of tokens.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,13 +13,13 @@ use fulmen::data::text::{
 };
 use fulmen::data::{DType, Dataset, Field, Source, Subset};
 
-/// RoBERTa's special tokens, with its numbers.
+/// RoBERTa's special tokens, in the order of its ids.
 const SPECIAL: [&str; 5] = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"];
 
-/// This many blocks of a long text are enough to count which token follows which.
-const MOST_COUNTED: usize = 100_000;
+/// The maximum number of blocks in which pairs of tokens are counted, which is enough for a long text.
+const MAX_COUNTED: usize = 100_000;
 
-/// The tokenizer in `file`, or one that is trained on the text and kept in `file`.
+/// Loads the tokenizer in `file`. If it does not exist, trains one on the text and saves it there.
 pub(crate) fn tokenizer(text: &Path, file: Option<&Path>, vocab_size: usize) -> Result<Tokenizer> {
     if let Some(file) = file.filter(|file| file.exists()) {
         return Ok(Tokenizer::from_file(file)?);
@@ -36,7 +36,7 @@ pub(crate) fn tokenizer(text: &Path, file: Option<&Path>, vocab_size: usize) -> 
     Ok(tokenizer)
 }
 
-/// Which part of a text.
+/// A split of a text.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Split {
     Train,
@@ -45,8 +45,8 @@ pub(crate) enum Split {
 }
 
 impl Split {
-    /// Of every twenty blocks, one is for testing and one for validation.
-    fn of(block: usize) -> Split {
+    /// The split of a block. Of twenty blocks, one is for testing and one for validation.
+    fn of_block(block: usize) -> Split {
         match block % 20 {
             18 => Split::Validation,
             19 => Split::Test,
@@ -64,7 +64,7 @@ pub(crate) fn samples(text: &Path, tokenizer: &Tokenizer, length: usize, split: 
     };
     let (begin, end) = (tokenizer.special_id("<s>")?, tokenizer.special_id("</s>")?);
     let blocks = TokenBlocks::new(tokens(text, tokenizer, end)?, inner)?;
-    let indices: Vec<usize> = (0..blocks.len()).filter(|&block| Split::of(block) == split).collect();
+    let indices: Vec<usize> = (0..blocks.len()).filter(|&block| Split::of_block(block) == split).collect();
     if indices.is_empty() {
         let message = format!("{}: {} samples of {length} tokens; give a longer text", text.display(), blocks.len());
         return Err(message.into());
@@ -72,16 +72,16 @@ pub(crate) fn samples(text: &Path, tokenizer: &Tokenizer, length: usize, split: 
     let masked = TokenCollator::new(length, tokenizer.special_id("<pad>")?);
     let masked = masked.masked(MaskedLanguageModel::for_tokenizer(tokenizer)?);
     let mut fields = masked.fields();
-    let mut next = None;
+    let mut successors = None;
     if split == Split::Test {
         fields.push(Field::new("bigram", DType::I32, [length]));
-        next = Some(likeliest_next(&blocks)?);
+        successors = Some(likeliest_next(&blocks)?);
     }
     let data = blocks.into_dataset(fields, move |block, sample| {
         let ids: Vec<u32> = once(begin).chain(block.ids).chain([end]).collect();
-        if let Some(next) = &next {
-            let guess = |before: &u32| next.get(before).map_or(-1, |&token| token as i32);
-            // There is no token before the first one, which is never masked.
+        if let Some(successors) = &successors {
+            let guess = |previous: &u32| successors.get(previous).map_or(-1, |&token| token as i32);
+            // The first token has no previous one, and is never masked.
             let guesses: Vec<i32> = once(-1).chain(ids[..length - 1].iter().map(guess)).collect();
             sample.write_slice(3, &guesses)?;
         }
@@ -90,29 +90,29 @@ pub(crate) fn samples(text: &Path, tokenizer: &Tokenizer, length: usize, split: 
     Ok(Box::new(Subset::new(data, indices)?))
 }
 
-/// For each token, the one that most often follows it in the training data: the best guess from the
-/// previous token alone.
+/// For each token, the token that most often follows it in the training data: the best guess from the previous token
+/// alone.
 fn likeliest_next(blocks: &TokenBlocks<Arc<dyn TokenStore>>) -> Result<BTreeMap<u32, u32>> {
     let mut counts = BTreeMap::<(u32, u32), u64>::new();
-    for block in (0..blocks.len()).filter(|&block| Split::of(block) == Split::Train).take(MOST_COUNTED) {
+    for block in (0..blocks.len()).filter(|&block| Split::of_block(block) == Split::Train).take(MAX_COUNTED) {
         for pair in blocks.get(block)?.ids.windows(2) {
             *counts.entry((pair[0], pair[1])).or_default() += 1;
         }
     }
     let mut best = BTreeMap::<u32, (u64, u32)>::new();
-    for ((before, token), count) in counts {
-        let known = best.entry(before).or_insert((count, token));
-        *known = (*known).max((count, token));
+    for ((previous, token), count) in counts {
+        let best = best.entry(previous).or_insert((count, token));
+        *best = (*best).max((count, token));
     }
-    Ok(best.into_iter().map(|(before, (_, token))| (before, token)).collect())
+    Ok(best.into_iter().map(|(previous, (_, token))| (previous, token)).collect())
 }
 
 fn tokens(text: &Path, tokenizer: &Tokenizer, end: u32) -> Result<Arc<dyn TokenStore>> {
     if is_tokens(text) {
         let tokens = TokenFile::open(text)?;
         if tokens.vocab_size() > tokenizer.vocab_size() {
-            let (name, theirs, ours) = (text.display(), tokens.vocab_size(), tokenizer.vocab_size());
-            let message = format!("{name}: its vocabulary has {theirs} tokens, not {ours}; give its --tokenizer");
+            let (file, actual, expected) = (text.display(), tokens.vocab_size(), tokenizer.vocab_size());
+            let message = format!("{file}: its vocabulary has {actual} tokens, not {expected}; give its --tokenizer");
             return Err(message.into());
         }
         return Ok(Arc::new(tokens));
@@ -133,7 +133,7 @@ fn read(file: &Path) -> Result<String> {
     Ok(fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?)
 }
 
-/// A text itself, or the texts of a folder in the order of their names.
+/// The file itself, or the text files of a folder sorted by name.
 fn files(text: &Path) -> Result<Vec<PathBuf>> {
     let failed = |e: std::io::Error| format!("--text {}: {e}; give a text or a folder, or --fake-data", text.display());
     if !fs::metadata(text).map_err(failed)?.is_dir() {
@@ -143,8 +143,8 @@ fn files(text: &Path) -> Result<Vec<PathBuf>> {
     let mut files = paths.collect::<std::io::Result<Vec<_>>>().map_err(failed)?;
     files.retain(|file| file.extension().is_some_and(|extension| extension == "txt" || extension == "md"));
     files.sort();
-    match files.is_empty() {
-        true => Err(format!("--text {}: the folder has no .txt or .md file", text.display()).into()),
-        false => Ok(files),
+    if files.is_empty() {
+        return Err(format!("--text {}: the folder has no .txt or .md file", text.display()).into());
     }
+    Ok(files)
 }

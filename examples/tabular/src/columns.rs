@@ -1,4 +1,4 @@
-//! What the columns of a table are, and its rows as samples.
+//! Detects the types of a table's columns, and turns its rows into samples.
 
 use std::collections::BTreeSet;
 
@@ -13,35 +13,35 @@ pub(crate) enum Task {
     Regression,
 }
 
-/// The columns that are used.
+/// The columns that the network uses.
 pub(crate) struct Columns {
     /// Numeric columns.
     pub(crate) numbers: Vec<String>,
     /// Categorical columns, with their categories in order.
     pub(crate) categories: Vec<(String, Vec<String>)>,
     target: String,
-    /// The classes of the target; none in regression.
+    /// The classes of the target; `None` for regression.
     pub(crate) classes: Option<Vec<String>>,
-    /// The rows that have a target.
+    /// The indices of the rows with a target.
     labelled: Vec<usize>,
 }
 
-/// Represents a missing category.
+/// The name of the category for missing values.
 const MISSING: &str = "(missing)";
 
 impl Columns {
-    /// Inspects all rows. A column is numeric if all its values are numbers, unless `categorical`
-    /// names it.
+    /// Inspects all rows. A column is numeric if all its values are numbers, unless `categorical` names it.
     pub(crate) fn find(
         table: &Csv,
-        (target, task): (&str, Task),
+        target: &str,
+        task: Task,
         categorical: &[String],
         ignored: &[String],
     ) -> Result<Columns> {
         let names: Vec<String> = table.column_names().into_iter().map(str::to_owned).collect();
         for name in std::iter::once(target).chain(categorical.iter().chain(ignored).map(String::as_str)) {
-            if !names.iter().any(|known| known == name) {
-                return Err(format!("the table has no column `{name}`; it has {}", names.join(", ")).into());
+            if !names.iter().any(|column| column == name) {
+                return Err(format!("the table has no column `{name}`; its columns are {}", names.join(", ")).into());
             }
         }
         let mut values = vec![BTreeSet::new(); names.len()];
@@ -69,9 +69,11 @@ impl Columns {
                         return Err(format!("--task regression: `{name}` is not a numeric column").into());
                     }
                     Task::Classification if numbers && 10 * count > rows => {
-                        let message =
-                            format!("`{name}` has {count} different numbers in {rows} rows, too many for classes");
-                        return Err((message + "; give --task regression").into());
+                        let message = format!(
+                            "`{name}` has {count} different numbers in {rows} rows, which are too many classes; give --task \
+                             regression"
+                        );
+                        return Err(message.into());
                     }
                     Task::Classification => columns.classes = Some(values.into_iter().collect()),
                 }
@@ -85,7 +87,7 @@ impl Columns {
         Ok(columns)
     }
 
-    /// Those of `--fake-data`.
+    /// The columns of `--fake-data`.
     pub(crate) fn fake(task: Task) -> Columns {
         let names = |count: usize| (0..count).map(|name| name.to_string()).collect::<Vec<_>>();
         Columns {
@@ -100,8 +102,8 @@ impl Columns {
     /// Random rows of these columns.
     pub(crate) fn fake_rows(&self, count: usize) -> Box<dyn Dataset> {
         let mut rows = FakeDataset::new(count).normal("numbers", [self.numbers.len()]);
-        for (place, (_, names)) in self.categories.iter().enumerate() {
-            rows = rows.integers(category(place), [], names.len());
+        for (index, (_, names)) in self.categories.iter().enumerate() {
+            rows = rows.integers(category(index), [], names.len());
         }
         Box::new(match &self.classes {
             Some(classes) => rows.integers("target", [], classes.len()),
@@ -109,24 +111,25 @@ impl Columns {
         })
     }
 
-    /// The rows of a table that have a target.
+    /// The rows with a target.
     pub(crate) fn labelled_rows(&self, table: Csv) -> Result<Box<dyn Dataset>> {
         Ok(Box::new(Subset::new(self.rows(table, true)?, &*self.labelled)?))
     }
 
-    /// All rows, without the target. The fields are `numbers`, `f32[columns]` with NaN where there is none, and for each column of
-    /// categories an `i32[]`, which is 0 where there is none; with the target `target`, a class `i32[]` or a number `f32[]`.
+    /// All rows, without the target. The fields are `numbers`, `f32[columns]`, and an `i32[]` for each categorical
+    /// column. A missing number is NaN, and a missing category is 0.
     pub(crate) fn all_rows(&self, table: Csv) -> Result<Box<dyn Dataset>> {
         self.rows(table, false)
     }
 
+    /// All rows; with a target, the additional field `target` is a class, `i32[]`, or a number, `f32[]`.
     fn rows(&self, table: Csv, with_target: bool) -> Result<Box<dyn Dataset>> {
         if self.numbers.is_empty() {
-            return Err("there is no numeric column except the target; at least one is needed".into());
+            return Err("the table needs at least one numeric column besides the target".into());
         }
         let mut rows = table.columns("numbers", &self.numbers, DType::F32).fill(f64::NAN);
-        for (place, (name, categories)) in self.categories.iter().enumerate() {
-            rows = rows.label_of(name, categories).named(category(place)).fill(0.0);
+        for (index, (name, categories)) in self.categories.iter().enumerate() {
+            rows = rows.label_of(name, categories).named(category(index)).fill(0.0);
         }
         let rows = match &self.classes {
             _ if !with_target => rows,
@@ -137,28 +140,27 @@ impl Columns {
     }
 }
 
-/// The field of a column of categories.
-pub(crate) fn category(place: usize) -> String {
-    format!("category_{place}")
+/// The field of the categorical column with this index.
+pub(crate) fn category(index: usize) -> String {
+    format!("category_{index}")
 }
 
-/// The mean and the standard deviation of each number of a field, over the samples that have it.
+/// The mean and the standard deviation of each number of a field, over the samples in which it is not missing.
 pub(crate) fn mean_and_deviation(dataset: &dyn Dataset, field: &str) -> Result<[Vec<f32>; 2]> {
     let mut sums: Vec<(f64, f64, f64)> = vec![];
     let samples: Vec<usize> = (0..dataset.len()).collect();
     for samples in samples.chunks(4096) {
         let batch = HostBatch::collate(dataset, samples)?;
-        let place = batch.field_index(field).ok_or_else(|| format!("there is no field `{field}`"))?;
-        let values = batch.values::<f32>(place)?;
+        let index = batch.field_index(field).ok_or_else(|| format!("there is no field `{field}`"))?;
+        let values = batch.values::<f32>(index)?;
         sums.resize(values.len() / samples.len(), (0.0, 0.0, 0.0));
         for row in values.chunks(sums.len().max(1)) {
             for ((count, mean, squares), &value) in sums.iter_mut().zip(row).filter(|(_, value)| value.is_finite()) {
-                // Welford's algorithm: a sum of squares would lose small deviations from a large
-                // mean.
+                // Welford's algorithm: a sum of squares would lose small deviations from a large mean.
                 *count += 1.0;
-                let before = f64::from(value) - *mean;
-                *mean += before / *count;
-                *squares += before * (f64::from(value) - *mean);
+                let difference = f64::from(value) - *mean;
+                *mean += difference / *count;
+                *squares += difference * (f64::from(value) - *mean);
             }
         }
     }

@@ -1,5 +1,4 @@
-//! Trains a network on the rows of a CSV table to predict a class or a number from numbers and
-//! categories.
+//! Trains a network on the rows of a CSV table, to predict a class or a number from numbers and categories.
 
 mod columns;
 mod model;
@@ -17,7 +16,7 @@ use model::{Recipe, Standardization, Tabular};
 /// Trains a network on the rows of a CSV table
 #[derive(clap::Args)]
 struct Args {
-    /// A .csv or .tsv whose first line names the columns.
+    /// A .csv or .tsv file whose first line names the columns.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/data/penguins.csv"))]
     table: PathBuf,
     /// The column to predict. Rows without it are left out.
@@ -32,10 +31,10 @@ struct Args {
     /// Columns to leave out: names, row numbers, anything that is not known before the target.
     #[arg(long, value_delimiter = ',')]
     ignore: Vec<String>,
-    /// A table to predict for, with or without the target; without it the test rows.
+    /// The table for `predict`, with or without the target; by default the test rows.
     #[arg(long)]
     predict_table: Option<PathBuf>,
-    /// Random rows in place of --table.
+    /// Use random rows instead of --table.
     #[arg(long)]
     fake_data: bool,
     /// The batch size.
@@ -53,16 +52,15 @@ impl Args {
         if self.fake_data {
             return Ok(Columns::fake(self.task));
         }
-        let found = Columns::find(&Csv::open(&self.table)?, (&self.target, self.task), &self.categorical, &self.ignore);
-        Ok(found.map_err(|error| format!("{}: {error}", self.table.display()))?)
+        let table = Csv::open(&self.table)?;
+        let columns = Columns::find(&table, &self.target, self.task, &self.categorical, &self.ignore);
+        Ok(columns.map_err(|error| format!("{}: {error}", self.table.display()))?)
     }
 
     /// Eight tenths of the rows for training, a tenth for validation and a tenth for testing.
     fn parts(&self, columns: &Columns) -> cli::Result<[impl Dataset + use<>; 3]> {
-        let rows = match self.fake_data {
-            true => columns.fake_rows(10_000),
-            false => columns.labelled_rows(Csv::open(&self.table)?)?,
-        };
+        let rows =
+            if self.fake_data { columns.fake_rows(10_000) } else { columns.labelled_rows(Csv::open(&self.table)?)? };
         let len = rows.len();
         Ok(random_split(rows, [len - 2 * (len / 10), len / 10, len / 10], 0)?)
     }
@@ -140,19 +138,20 @@ mod tests {
         }
     }
 
-    /// The penguins have numbers, categories and gaps.
+    /// The penguins have numbers, categories and missing values.
     #[test]
-    fn columns_are_told_apart_and_gaps_are_marked() {
+    fn column_types_are_detected_and_missing_values_are_marked() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/data/penguins.csv"));
         let table = || Csv::open(path).unwrap();
         let find =
-            |target: &str, task| Columns::find(&table(), (target, task), &["year".to_owned()], &["island".to_owned()]);
+            |target: &str, task| Columns::find(&table(), target, task, &["year".to_owned()], &["island".to_owned()]);
         let columns = find("species", Task::Classification).unwrap();
         assert_eq!(columns.numbers, ["bill_length_mm", "bill_depth_mm", "flipper_length_mm", "body_mass_g"]);
         let categories = [("sex", ["female", "male"].to_vec()), ("year", ["2007", "2008", "2009"].to_vec())];
         let categories = categories.map(|(name, names)| (name.to_owned(), [&["(missing)"], &names[..]].concat()));
-        let found = columns.categories.iter().map(|(name, names)| (name.clone(), names.iter().map(|n| &**n).collect()));
-        assert_eq!(found.collect::<Vec<(String, Vec<&str>)>>(), categories);
+        let actual =
+            columns.categories.iter().map(|(name, names)| (name.clone(), names.iter().map(|n| &**n).collect()));
+        assert_eq!(actual.collect::<Vec<(String, Vec<&str>)>>(), categories);
         let rows = columns.labelled_rows(table()).unwrap();
         let batch = HostBatch::collate(&rows, &[3, 4]).unwrap();
         let numbers = batch.values::<f32>(0).unwrap();

@@ -1,4 +1,4 @@
-//! The network and how it is trained.
+//! The network and its training.
 
 use fulmen::cli::clap;
 use fulmen::nn::Buffer;
@@ -8,11 +8,11 @@ use fulmen::prelude::*;
 
 use crate::columns::{Columns, category};
 
-/// The network, and how it is trained.
+/// The network and the training recipe.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
-    /// Features of each hidden layer.
+    /// The number of features of each hidden layer.
     #[arg(long, value_delimiter = ',', default_value = "64,64")]
     hidden: Vec<usize>,
     /// The dropout after each hidden layer.
@@ -26,14 +26,14 @@ pub(crate) struct Recipe {
     weight_decay: f64,
 }
 
-/// Numbers are standardized, categories embedded, and a multilayer perceptron turns both into
+/// A network that standardizes numbers, embeds categories, and passes both to a multilayer perceptron. The output is
 /// logits or a number.
 #[derive(Module)]
 pub(crate) struct Tabular {
     numbers: Standardization,
     embeddings: Vec<Embedding>,
     mlp: Sequential,
-    /// Of a target that is a number.
+    /// The standardization of the target, for regression.
     target: Option<Standardization>,
     #[module(skip)]
     recipe: Recipe,
@@ -47,7 +47,7 @@ pub(crate) struct Standardization {
 }
 
 impl Standardization {
-    /// Of numbers `[columns]`; a single number is `[1]`.
+    /// The mean and the deviation have the shape `[columns]`.
     pub(crate) fn new([mean, deviation]: [Vec<f32>; 2]) -> Standardization {
         let buffer = |values: Vec<f32>| Buffer::new(Tensor::from_slice(&values, [values.len()]));
         Standardization { mean: buffer(mean), deviation: buffer(deviation) }
@@ -63,7 +63,7 @@ impl Standardization {
 }
 
 impl Tabular {
-    /// `target` is of a target that is a number.
+    /// `target` is the standardization of the target, for regression.
     pub(crate) fn new(
         columns: &Columns,
         numbers: Standardization,
@@ -90,10 +90,10 @@ impl Tabular {
     /// Logits `[batch, classes]`, or a standardized number `[batch, 1]`.
     fn forward(&self, batch: &Batch) -> Tensor {
         let numbers = self.numbers.forward(&batch.get("numbers"));
-        let missing = numbers.is_nan(); // it becomes the mean
+        let missing = numbers.is_nan(); // replaced by the mean
         let mut features = vec![numbers.masked_fill(&missing, 0.0), missing.to_dtype(DType::F32)];
-        for (place, embedding) in self.embeddings.iter().enumerate() {
-            features.push(embedding.forward(batch.get(&category(place))));
+        for (index, embedding) in self.embeddings.iter().enumerate() {
+            features.push(embedding.forward(batch.get(&category(index))));
         }
         self.mlp.forward(Tensor::concatenate(&features.iter().collect::<Vec<_>>(), -1))
     }
@@ -110,7 +110,8 @@ impl Tabular {
         }
     }
 
-    /// Logs the loss; the accuracy, or mean absolute error and coefficient of determination in the target's own unit.
+    /// Logs the loss and the accuracy. For regression, logs the mean absolute error and the coefficient of
+    /// determination in the target's unit instead of the accuracy.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
         let (output, target) = (self.forward(batch), batch.get("target"));
         cx.log(format!("{stage}_loss"), self.losses(&output, batch));

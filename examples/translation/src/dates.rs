@@ -1,4 +1,4 @@
-//! Dates as people write them, each with the same date as ISO 8601: `sat 3 october 1987` and `1987-10-03`.
+//! Dates in many written forms, each with the same date in ISO 8601: `sat 3 october 1987` and `1987-10-03`.
 
 use fulmen::data::SampleRng;
 
@@ -20,7 +20,7 @@ const MONTHS: [&str; 12] = [
 ];
 const WEEKDAYS: [&str; 7] = ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];
 
-/// The pairs of a split. No date of one split occurs in another, however it is written.
+/// The pairs of a split. No date occurs in two splits, in any form.
 pub(crate) fn pairs(split: Split) -> Vec<Pair> {
     let (count, seed) = match split {
         Split::Train => (40_000, 0),
@@ -34,18 +34,18 @@ fn pair(split: Split, random: &mut SampleRng) -> Pair {
     loop {
         let (year, month) = (random.in_range(1900..2100), random.in_range(1..13));
         let day = random.in_range(1..days(year, month) + 1);
-        let own = match (372 * year + 31 * month + day) % 20 {
+        let date_split = match (372 * year + 31 * month + day) % 20 {
             0 => Split::Test,
             1 => Split::Validation,
             _ => Split::Train,
         };
-        if own == split {
+        if date_split == split {
             return (written(year, month, day, random), format!("{year}-{month:02}-{day:02}"));
         }
     }
 }
 
-/// One of the ways to write a date.
+/// A date in a random written form.
 fn written(year: usize, month: usize, day: usize, random: &mut SampleRng) -> String {
     let name = MONTHS[month - 1];
     let name = if random.bernoulli(0.5) { name } else { &name[..3] };
@@ -78,12 +78,12 @@ fn written(year: usize, month: usize, day: usize, random: &mut SampleRng) -> Str
     }
 }
 
-/// Each word with a capital.
+/// Capitalizes each word.
 fn capitalized(text: &str) -> String {
-    let mut before = ' ';
+    let mut previous = ' ';
     let letters = text.chars().map(|letter| {
-        let first = !before.is_ascii_alphanumeric();
-        before = letter;
+        let first = !previous.is_ascii_alphanumeric();
+        previous = letter;
         if first { letter.to_ascii_uppercase() } else { letter }
     });
     letters.collect()
@@ -107,7 +107,7 @@ fn days(year: usize, month: usize) -> usize {
     }
 }
 
-/// From Sunday, 0, by Sakamoto's table.
+/// The day of the week, 0 for Sunday, by Sakamoto's method.
 fn weekday(year: usize, month: usize, day: usize) -> usize {
     let year = if month < 3 { year - 1 } else { year };
     (year + year / 4 - year / 100 + year / 400 + [0, 3, 2, 5, 0, 3, 5, 1, 4, 6, 2, 4][month - 1] + day) % 7
@@ -118,14 +118,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_right_and_no_split_has_another_ones() {
+    fn dates_are_correct_and_splits_share_none() {
         assert_eq!((weekday(1987, 10, 3), weekday(2000, 2, 29), weekday(1900, 1, 1)), (6, 2, 1));
         assert_eq!([1900, 2000, 2023, 2024].map(|year| days(year, 2)), [28, 29, 28, 29]);
         assert_eq!([1, 2, 3, 11, 12, 13, 22, 30].map(ordinal), ["st", "nd", "rd", "th", "th", "th", "nd", "th"]);
         assert_eq!(capitalized("sat the 3rd-oct 1987"), "Sat The 3rd-Oct 1987");
         let [train, test] = [Split::Train, Split::Test].map(pairs);
         assert!(test.iter().all(|(text, date)| text.contains(&date[..4])));
-        let known: std::collections::HashSet<&String> = train.iter().map(|(_, date)| date).collect();
-        assert!(known.len() > 20_000 && test.iter().all(|(_, date)| !known.contains(date)));
+        let train_dates: std::collections::HashSet<&String> = train.iter().map(|(_, date)| date).collect();
+        assert!(train_dates.len() > 20_000 && test.iter().all(|(_, date)| !train_dates.contains(date)));
     }
 }

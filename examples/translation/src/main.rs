@@ -1,4 +1,4 @@
-//! Trains the Transformer on pairs of texts; `predict` then translates others.
+//! Trains the Transformer on pairs of texts; `predict` translates new texts.
 
 mod dates;
 mod model;
@@ -19,20 +19,19 @@ use fulmen::trainer::{self, PredictionWriter};
 use model::{Recipe, Translator};
 use pairs::{Pair, Split, Vocabulary};
 
-/// Trains the Transformer on pairs of texts; `predict --input texts.txt --output translations.txt`
-/// translates others
+/// Trains the Transformer on pairs of texts; `predict --input texts.txt --output translations.txt` translates new texts
 #[derive(clap::Args)]
 struct Args {
-    /// Texts and translations: two files line by line, a .tsv, or a .jsonl with the keys source and target.
+    /// Texts and translations: two files with matching lines, a .tsv, or a .jsonl with the keys source and target.
     #[arg(long, num_args = 1..=2, value_name = "FILE")]
     pairs: Vec<PathBuf>,
     /// Validation pairs; by default a twentieth of --pairs, at most 2000.
     #[arg(long, num_args = 1..=2, value_name = "FILE")]
     validation_pairs: Vec<PathBuf>,
-    /// Test pairs; by default likewise.
+    /// Test pairs; by default another twentieth.
     #[arg(long, num_args = 1..=2, value_name = "FILE")]
     test_pairs: Vec<PathBuf>,
-    /// Use dates as people write them and as 1987-10-03 instead of --pairs.
+    /// Use dates in many written forms, with 1987-10-03 as the translation, instead of --pairs.
     #[arg(long)]
     dates: bool,
     /// Use random tokens instead of --pairs.
@@ -41,8 +40,8 @@ struct Args {
     /// The texts that `predict` translates, one per line; by default the test texts.
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
-    /// Hugging Face's tokenizer.json for both languages. If the file does not exist, a trained
-    /// tokenizer is written there; without the flag it is trained at each start.
+    /// A Hugging Face tokenizer.json for both languages. If the file does not exist, the trained tokenizer is written
+    /// there. Without this flag, each run trains it again.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
     /// The tokenizer's end-of-text token.
@@ -51,10 +50,10 @@ struct Args {
     /// The vocabulary limit of a trained tokenizer.
     #[arg(long, default_value_t = 8000)]
     vocab_size: usize,
-    /// The most tokens of a text; longer ones are truncated.
+    /// The maximum number of tokens of a text. Longer texts are truncated.
     #[arg(long, default_value_t = 128)]
     length: usize,
-    /// The most lengths that batches are padded to.
+    /// The maximum number of lengths that batches are padded to.
     #[arg(long, default_value_t = 4)]
     buckets: usize,
     /// The batch size.
@@ -76,7 +75,7 @@ struct Args {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Network")]
 struct Network {
-    /// The Transformer of the paper, which the other flags change.
+    /// The Transformer of the paper; the other flags override its sizes.
     #[arg(long, value_enum, default_value_t = Size::Base)]
     size: Size,
     /// The number of layers of the encoder and of the decoder.
@@ -94,7 +93,7 @@ struct Network {
     /// Recompute each layer in the backward pass, which needs less memory.
     #[arg(long)]
     gradient_checkpointing: bool,
-    /// Compile one layer for all, which takes less time.
+    /// Compile one layer for all layers, which takes less time.
     #[arg(long)]
     scan_layers: bool,
 }
@@ -108,7 +107,7 @@ enum Size {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Generation")]
 struct Generation {
-    /// The number of beams of the search.
+    /// The number of beams in beam search.
     #[arg(long, default_value_t = 4)]
     num_beams: usize,
     /// Values above 0 prefer longer translations.
@@ -147,12 +146,12 @@ impl Args {
         if self.dates {
             return Ok(dates::pairs(split));
         }
-        let own = [&self.pairs, &self.validation_pairs, &self.test_pairs][split as usize];
-        if split != Split::Train && !own.is_empty() {
-            return pairs::read(own);
+        let files = [&self.pairs, &self.validation_pairs, &self.test_pairs][split as usize];
+        if split != Split::Train && !files.is_empty() {
+            return pairs::read(files);
         }
         let mut pairs = pairs::read(&self.pairs)?;
-        // The last ones are for testing, those before them for validation.
+        // The last pairs are for testing, and those before them for validation.
         let part = pairs.len().div_ceil(20).min(2000);
         let held_back = |files: &[PathBuf]| if files.is_empty() { part } else { 0 };
         let test = pairs.split_off(pairs.len() - held_back(&self.test_pairs));
@@ -185,7 +184,7 @@ impl Args {
         Ok((vocabulary.len(), vocabulary.pad, vocabulary.end))
     }
 
-    /// The longest length to which a batch is padded.
+    /// The maximum length of a padded batch.
     fn longest(&self) -> usize {
         self.length.next_multiple_of(8)
     }
@@ -297,8 +296,8 @@ mod tests {
         assert_eq!(cli::main_from::<Args>(args), ExitCode::SUCCESS);
         assert_eq!(fs::read_to_string(output).unwrap().lines().count(), 3);
         // The tokenizer was trained and saved.
-        let kept = Vocabulary::open(Path::new(&tokenizer), "</s>").unwrap();
-        assert_eq!((kept.pad, kept.end), (0, 1));
-        assert!(kept.len() > 258 && kept.len() < 300, "{}", kept.len());
+        let saved = Vocabulary::open(Path::new(&tokenizer), "</s>").unwrap();
+        assert_eq!((saved.pad, saved.end), (0, 1));
+        assert!(saved.len() > 258 && saved.len() < 300, "{}", saved.len());
     }
 }

@@ -1,4 +1,4 @@
-//! The model, how it is trained, and how it translates.
+//! The model, its training and its translations.
 
 use fulmen::cli::clap;
 use fulmen::data::text::IGNORE_INDEX;
@@ -7,7 +7,7 @@ use fulmen::models::{self, Decoding, GenerationConfig, Pretrained, generate};
 use fulmen::nn::loss::CrossEntropyLoss;
 use fulmen::prelude::*;
 
-/// How the model is trained.
+/// The training recipe.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
@@ -22,7 +22,7 @@ pub(crate) struct Recipe {
     label_smoothing: f64,
 }
 
-/// The Transformer, whose parameters have the names of transformers' `MarianMTModel`.
+/// The Transformer with the parameter names of transformers' `MarianMTModel`.
 #[derive(Module)]
 pub(crate) struct Translator {
     #[module(flatten)]
@@ -53,12 +53,12 @@ impl Translator {
         self.marian.decoding(&ids, Some(&ids.ne(self.pad())))
     }
 
-    /// The tokens of the translations, `i32[batch, length]`, padded after their ends.
+    /// The tokens of the translations, `i32[batch, length]`, padded at the end.
     fn translate(&self, texts: &Decoding<'_>) -> Tensor {
         generate(texts, &texts.start(), &self.answers)
     }
 
-    /// Logs the mean loss of a token.
+    /// Logs the mean loss per token.
     fn evaluate(&self, stage: &str, texts: &Decoding<'_>, labels: &Tensor, cx: &mut StepContext) {
         let logits = texts.forward(texts.shift_right(labels));
         let loss = CrossEntropyLoss::new().ignore_index(IGNORE_INDEX.into()).reduction(Reduction::None);
@@ -82,14 +82,14 @@ impl TrainingModule for Translator {
     fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
         let (texts, labels) = (self.read(batch), batch.get("labels"));
         self.evaluate("test", &texts, &labels, cx);
-        let found = self.translate(&texts);
+        let translations = self.translate(&texts);
         let bleu = metrics::TokenBleu::new(self.answers.eos_token_id.clone());
-        cx.log_metric("test_bleu", bleu.update(&found, &labels));
-        // With the padding that translations have.
-        let behind = found.size(1) as i64 - labels.size(1) as i64;
+        cx.log_metric("test_bleu", bleu.update(&translations, &labels));
+        // Pad the labels like the translations.
+        let padding = translations.size(1) as i64 - labels.size(1) as i64;
         let pad = Tensor::full(DType::I32, [], self.pad());
-        let expected = labels.lt(0.0).select(&pad, labels).pad(pad, &[0, 0], &[0, behind], &[0, 0]);
-        cx.log("test_exact", found.eq(expected).all(&[1]).to_dtype(DType::F32));
+        let expected = labels.lt(0.0).select(&pad, labels).pad(pad, &[0, 0], &[0, padding], &[0, 0]);
+        cx.log("test_exact", translations.eq(expected).all(&[1]).to_dtype(DType::F32));
     }
 
     fn predict_step(&self, batch: &Batch) -> Predictions {

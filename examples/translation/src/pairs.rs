@@ -1,4 +1,4 @@
-//! Pairs of texts, their tokens, and batches of them.
+//! Reads pairs of texts, and turns them into tokens and batches.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(crate) enum Split {
     Test,
 }
 
-/// Reads two files line by line, a `.tsv`, or a `.jsonl`.
+/// Reads pairs from two files with matching lines, a `.tsv`, or a `.jsonl`.
 pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Pair>> {
     let text = |file: &Path| fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()));
     let pairs = match files {
@@ -37,13 +37,14 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Pair>> {
         }
         [file] => {
             let is_json = file.extension().is_some_and(|extension| extension == "jsonl");
-            let (parse, form): (fn(&str) -> Option<Pair>, _) = match is_json {
-                true => (from_json, r#"{"source": "…", "target": "…"}"#),
-                false => (from_tsv, "a text, a tab and its translation"),
+            let (parse, format): (fn(&str) -> Option<Pair>, _) = if is_json {
+                (from_json, r#"{"source": "…", "target": "…"}"#)
+            } else {
+                (from_tsv, "a text, a tab and its translation")
             };
-            let failed = |line| format!("{}:{line}: expected {form}", file.display());
+            let failed = |number| format!("{}:{number}: expected {format}", file.display());
             let lines = text(file)?;
-            let pairs = (1..).zip(lines.lines()).map(|(at, line)| parse(line).ok_or_else(|| failed(at)));
+            let pairs = (1..).zip(lines.lines()).map(|(number, line)| parse(line).ok_or_else(|| failed(number)));
             pairs.collect::<Result<Vec<Pair>, String>>()?
         }
         _ => return Err("give the texts with --pairs, or --dates, or --fake-data".into()),
@@ -96,7 +97,7 @@ impl Vocabulary {
         self.tokenizer.vocab_size()
     }
 
-    /// The same for texts with at most this many tokens, including the end token.
+    /// The same vocabulary, which truncates texts to this many tokens, including the end token.
     pub(crate) fn max_length(self, length: usize) -> Result<Vocabulary> {
         Ok(Vocabulary { tokenizer: self.tokenizer.max_length(length.saturating_sub(1))?, ..self })
     }
@@ -107,17 +108,17 @@ impl Vocabulary {
         Ok(ids)
     }
 
-    /// The text up to its end, in one line.
+    /// The text up to the end token, in one line.
     pub(crate) fn decode(&self, ids: &[i32]) -> Result<String> {
         let ids: Vec<u32> = ids.iter().map(|&id| id as u32).take_while(|&id| id != self.end).collect();
         Ok(self.tokenizer.decode(&ids, true)?.replace(['\n', '\r'], " "))
     }
 }
 
-/// Batches of pairs, padded to a limited number of lengths, each with its own step program.
+/// A loader with batches padded to at most `buckets` lengths. Each length has its own step program.
 pub(crate) fn loader(pairs: Vec<Pair>, vocabulary: Vocabulary, buckets: usize) -> Result<DataLoaderBuilder> {
     if pairs.is_empty() {
-        return Err("there are no texts: a twentieth of --pairs is held out to validate on, another to test on".into());
+        return Err("there are no texts; a twentieth of --pairs is for validation, and another for testing".into());
     }
     let pad = vocabulary.pad as i32;
     let tokens = Arc::new(Tokens { pairs, vocabulary });
@@ -174,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_stand_in_two_files_or_in_one() {
+    fn pairs_are_read_from_two_files_or_one() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
             let file = folder.path().join(name);

@@ -11,14 +11,14 @@ use fulmen::models::Labels;
 #[derive(clap::Args)]
 #[command(next_help_heading = "Data")]
 pub(crate) struct Data {
-    /// A folder of pictures for each class, at its top or in the folders train, val and perhaps test; or CIFAR's binary
-    /// version, or MNIST's IDX files.
+    /// A folder with a folder of images per class, at its top or in the folders train, val and optionally test; or
+    /// CIFAR's binary version, or MNIST's IDX files.
     #[arg(long, default_value = ".")]
     data_dir: PathBuf,
-    /// Random pictures in place of those in --data-dir.
+    /// Use random images instead of --data-dir.
     #[arg(long)]
     fake_data: bool,
-    /// Classes of --fake-data.
+    /// The number of classes of --fake-data.
     #[arg(long, default_value_t = 10)]
     fake_classes: usize,
     /// The smallest fraction of an image that a training crop keeps.
@@ -47,10 +47,10 @@ impl Data {
 
     /// The names of the classes.
     pub(crate) fn labels(&self) -> Result<Labels> {
-        match self.fake_data {
-            true => Ok(Labels::numbered(self.fake_classes)),
-            false => Ok(Labels::new(self.splits()?.classes())),
+        if self.fake_data {
+            return Ok(Labels::numbered(self.fake_classes));
         }
+        Ok(Labels::new(self.splits()?.classes()))
     }
 
     /// The fields `image`, `u8[3, size, size]`, and `label`, `i32[]`.
@@ -61,11 +61,11 @@ impl Data {
             return Ok(Box::new(fake.integers("label", [], self.fake_classes)));
         }
         let splits = self.splits()?;
-        let whole = if splits.image_size().is_some() { size } else { size * 8 / 7 };
-        let to_evaluate = ImagePipeline::rgb().resize(whole).center_crop(size);
+        let resized = if splits.image_size().is_some() { size } else { size * 8 / 7 };
+        let evaluation = ImagePipeline::rgb().resize(resized).center_crop(size);
         Ok(match split {
-            Split::Validation => splits.validation(to_evaluate),
-            Split::Test => splits.test(to_evaluate),
+            Split::Validation => splits.validation(evaluation),
+            Split::Test => splits.test(evaluation),
             Split::Train => {
                 let crop =
                     ImagePipeline::rgb().random_resized_crop_of(size, (self.min_crop, 1.0), (3.0 / 4.0, 4.0 / 3.0));

@@ -16,11 +16,10 @@ use fulmen::trainer::callbacks::BackboneFinetuning;
 use data::{Data, Split};
 use model::{Classifier, Recipe};
 
-/// Trains a Vision Transformer on folders of pictures
+/// Trains a Vision Transformer on folders of images
 #[derive(clap::Args)]
 struct Args {
-    /// A folder downloaded from Hugging Face (config.json, model.safetensors) to start from, with a
-    /// new head.
+    /// A folder downloaded from Hugging Face (config.json, model.safetensors) to start from. It gets a new head.
     #[arg(long)]
     from: Option<PathBuf>,
     /// The height and width to which images are resized; by default 224 with --from, and else 64.
@@ -91,7 +90,7 @@ impl Args {
         Ok(DataLoader::builder(dataset).batch_size(self.batch_size).num_workers(self.num_workers).build()?)
     }
 
-    /// Height and width of the pictures.
+    /// The height and width of the images.
     fn size(&self) -> usize {
         self.size.unwrap_or(if self.from.is_some() { 224 } else { 64 })
     }

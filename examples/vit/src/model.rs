@@ -1,4 +1,4 @@
-//! The classifier and how it is trained.
+//! The classifier and its training.
 
 use fulmen::cli::clap;
 use fulmen::models::Pretrained;
@@ -9,12 +9,11 @@ use fulmen::nn::loss::CrossEntropyLoss;
 use fulmen::nn::optim::ParamGroups;
 use fulmen::prelude::*;
 
-/// How the model is trained.
+/// The training recipe.
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
-    /// The highest learning rate, which decreases along a cosine to 0. For --from, 5e-5 is a good
-    /// value.
+    /// The highest learning rate, which decreases along a cosine to 0. With --from, 5e-5 is a good value.
     #[arg(long, default_value_t = 1e-3)]
     learning_rate: f64,
     /// The fraction of the steps with an increasing learning rate.
@@ -29,8 +28,7 @@ pub(crate) struct Recipe {
     /// The strength of MixUp or CutMix: the alpha of their Beta distribution; 0 disables them.
     #[arg(long, default_value_t = 0.2)]
     mixup: f64,
-    /// The mean and standard deviation for normalizing pixels: 0.5 as in Google's models, or
-    /// ImageNet's.
+    /// The mean and standard deviation for normalizing pixels: 0.5 as in Google's models, or ImageNet's.
     #[arg(long, value_enum, default_value_t = Normalization::Half)]
     normalization: Normalization,
     /// The number of epochs in which only the head is trained.
@@ -44,7 +42,7 @@ enum Normalization {
     Imagenet,
 }
 
-/// A Vision Transformer, whose parameters have transformers' names, and the recipe.
+/// A Vision Transformer with the parameter names of transformers, and the recipe.
 #[derive(Module)]
 pub(crate) struct Classifier {
     #[module(flatten)]
@@ -59,9 +57,9 @@ impl Classifier {
         Classifier { vit, random: RandomStream::new(), recipe }
     }
 
-    /// Images `u8[batch, 3, height, width]` as numbers. They are transferred to the device as
-    /// bytes, a quarter of the size of floats.
-    fn pictures(&self, batch: &Batch) -> Tensor {
+    /// The normalized images of the batch. They are transferred to the device as `u8[batch, 3, height, width]`, a
+    /// quarter of the size of floats.
+    fn images(&self, batch: &Batch) -> Tensor {
         match self.recipe.normalization {
             Normalization::Half => normalize(batch.get("image"), &[0.5; 3], &[0.5; 3]),
             Normalization::Imagenet => normalize(batch.get("image"), &IMAGENET_MEAN, &IMAGENET_STD),
@@ -70,7 +68,7 @@ impl Classifier {
 
     /// Logs the loss and the accuracy of each sample.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
-        let (logits, labels) = (self.vit.forward(self.pictures(batch)), batch.get("label"));
+        let (logits, labels) = (self.vit.forward(self.images(batch)), batch.get("label"));
         cx.log(format!("{stage}_loss"), loss::cross_entropy(&logits, &labels, Reduction::None));
         cx.log(format!("{stage}_acc"), metrics::correct(logits, labels));
     }
@@ -78,13 +76,13 @@ impl Classifier {
 
 impl TrainingModule for Classifier {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        let (pictures, labels) = (self.pictures(batch), batch.get("label"));
+        let (images, labels) = (self.images(batch), batch.get("label"));
         let loss = CrossEntropyLoss::new().label_smoothing(self.recipe.label_smoothing);
         if self.recipe.mixup == 0.0 {
-            return loss.forward(self.vit.forward(pictures), labels);
+            return loss.forward(self.vit.forward(images), labels);
         }
         let mix = MixUpOrCutMix::new(self.vit.config().labels.len()).alpha(self.recipe.mixup);
-        let mixed = mix.apply(self.random.next_key(), pictures, labels);
+        let mixed = mix.apply(self.random.next_key(), images, labels);
         loss.forward(self.vit.forward(mixed.images), mixed.targets)
     }
 
@@ -97,7 +95,7 @@ impl TrainingModule for Classifier {
     }
 
     fn predict_step(&self, batch: &Batch) -> Predictions {
-        let probabilities = self.vit.forward(self.pictures(batch)).softmax(-1);
+        let probabilities = self.vit.forward(self.images(batch)).softmax(-1);
         [("class", probabilities.argmax(-1)), ("probability", probabilities.max(&[-1]))].into()
     }
 

@@ -1,4 +1,4 @@
-//! The book against the code: its table of options, the variables it tells of, its list of chapters, its links.
+//! Checks the book against the code: its table of options, environment variables, chapters and links.
 //!
 //! Not here: the programs in the chapters, which are doc tests of this crate.
 
@@ -28,9 +28,9 @@ pub(crate) fn first_example(text: &str) -> &str {
 }
 
 #[test]
-fn the_crates_readme_begins_with_the_readmes_example() {
-    let [ours, root] = ["crates/fulmen/README.md", "README.md"].map(|path| read(repository().join(path)));
-    assert_eq!(first_example(&ours), first_example(&root));
+fn both_readmes_begin_with_the_same_example() {
+    let [crate_readme, readme] = ["crates/fulmen/README.md", "README.md"].map(|path| read(repository().join(path)));
+    assert_eq!(first_example(&crate_readme), first_example(&readme));
 }
 
 /// The targets of the links in a Markdown text.
@@ -38,7 +38,7 @@ fn links(text: &str) -> Vec<&str> {
     text.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect()
 }
 
-/// The table of options as the code has it.
+/// The table of options, generated from the code.
 fn table_of_options() -> String {
     let mut table = "| option | environment | default | what it does |\n| --- | --- | --- | --- |\n".to_owned();
     for row in Options::table() {
@@ -48,7 +48,7 @@ fn table_of_options() -> String {
 }
 
 #[test]
-fn the_table_of_options_is_the_codes() {
+fn the_table_of_options_matches_the_code() {
     let path = chapters().join("options.md");
     let chapter = read(&path);
     let lines: Vec<&str> = chapter.split_inclusive('\n').collect();
@@ -64,13 +64,13 @@ fn the_table_of_options_is_the_codes() {
     assert_eq!(
         std::env::var("UPDATE_EXPECT").as_deref(),
         Ok("1"),
-        "the table is not the code's; UPDATE_EXPECT=1 writes it again. Expected:\n{expected}\nfound:\n{table}"
+        "the table does not match the code; UPDATE_EXPECT=1 updates it. Expected:\n{expected}\nfound:\n{table}"
     );
     let updated = [&lines[..start].concat(), &expected, &lines[start + rows..].concat()].map(String::as_str).concat();
     fs::write(&path, updated).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 
-/// The chapters; the folder has pictures too.
+/// The files of the chapters, without other files in the folder.
 fn chapter_files() -> Vec<PathBuf> {
     let entries = fs::read_dir(chapters()).expect("the chapters' folder");
     let paths = entries.map(|entry| entry.expect("a chapter").path());
@@ -82,10 +82,10 @@ fn every_chapter_is_listed_and_its_programs_are_tested() {
     let summary = read(chapters().join("SUMMARY.md"));
     let listed: BTreeSet<String> = links(&summary).into_iter().map(str::to_owned).collect();
     let names = chapter_files().into_iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
-    let there: BTreeSet<String> = names.filter(|name| name != "SUMMARY.md").collect();
-    assert_eq!(listed, there);
+    let existing: BTreeSet<String> = names.filter(|name| name != "SUMMARY.md").collect();
+    assert_eq!(listed, existing);
     let library = read(repository().join("crates/fulmen/src/lib.rs"));
-    for name in there {
+    for name in existing {
         let include = format!("include_str!(\"../../../docs/src/{name}\")");
         assert!(library.contains(&include), "crates/fulmen/src/lib.rs lacks {include}");
     }
@@ -101,21 +101,21 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// The Markdown files under a folder, without those of builds.
-fn markdown_files(folder: &Path, found: &mut Vec<PathBuf>) {
+/// Collects the Markdown files under a folder, except in build folders.
+fn markdown_files(folder: &Path, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
         let path = entry.expect("a file").path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() && !name.starts_with('.') && name != "target" && name != "runs" {
-            markdown_files(&path, found);
+            markdown_files(&path, files);
         } else if name.ends_with(".md") {
-            found.push(path);
+            files.push(path);
         }
     }
 }
 
 #[test]
-fn links_in_markdown_lead_somewhere() {
+fn links_in_markdown_have_targets() {
     let mut files = vec![];
     markdown_files(&repository(), &mut files);
     let mut checked = 0;
@@ -124,24 +124,24 @@ fn links_in_markdown_lead_somewhere() {
         for link in links(&read(&path)).into_iter().filter(|link| !link.contains("://")) {
             let (file, fragment) = link.split_once('#').unwrap_or((link, ""));
             let target = if file.is_empty() { path.clone() } else { folder.join(file) };
-            assert!(target.exists(), "{}: there is no {link}", path.display());
-            let found = fragment.is_empty()
+            assert!(target.exists(), "{}: the target of {link} does not exist", path.display());
+            let has_heading = fragment.is_empty()
                 || read(&target).lines().any(|line| line.starts_with('#') && anchor(line) == fragment);
-            assert!(found, "{}: {link} has no such heading", path.display());
+            assert!(has_heading, "{}: {link} names a heading that does not exist", path.display());
             checked += 1;
         }
     }
     assert!(checked > 100, "only {checked} links were found");
 }
 
-/// Names in quotes that begin with `FULMEN_`, in the sources of a folder that are not tests. `FULMEN_TEST_…` is what tests
-/// tell their own processes.
-fn variables(folder: &Path, found: &mut BTreeSet<String>) {
+/// Collects the quoted names that begin with `FULMEN_` in the sources of a folder, without tests. Tests pass
+/// `FULMEN_TEST_…` to their own processes.
+fn variables(folder: &Path, names: &mut BTreeSet<String>) {
     for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
         let path = entry.expect("a source file").path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() {
-            variables(&path, found);
+            variables(&path, names);
         } else if name.ends_with(".rs") && name != "tests.rs" {
             let text = read(&path);
             let text = text.split("#[cfg(test)]").next().unwrap_or_default();
@@ -149,7 +149,7 @@ fn variables(folder: &Path, found: &mut BTreeSet<String>) {
                 let end = rest.find(|c: char| !c.is_ascii_uppercase() && c != '_').unwrap_or(rest.len());
                 // The prefix alone is not a variable.
                 if end > 0 && !rest.starts_with("TEST_") {
-                    found.insert(format!("FULMEN_{}", &rest[..end]));
+                    names.insert(format!("FULMEN_{}", &rest[..end]));
                 }
             }
         }
@@ -157,17 +157,17 @@ fn variables(folder: &Path, found: &mut BTreeSet<String>) {
 }
 
 #[test]
-fn every_variable_is_told_of() {
-    let mut found = BTreeSet::new();
+fn the_book_documents_every_variable() {
+    let mut names = BTreeSet::new();
     for krate in fs::read_dir(repository().join("crates")).expect("the crates' folder") {
-        variables(&krate.expect("a crate").path().join("src"), &mut found);
+        variables(&krate.expect("a crate").path().join("src"), &mut names);
     }
-    variables(&repository().join("bench/src"), &mut found);
-    assert!(found.contains("FULMEN_PJRT_PLUGIN") && found.contains("FULMEN_MAX_EPOCHS"), "{found:?}");
+    variables(&repository().join("bench/src"), &mut names);
+    assert!(names.contains("FULMEN_PJRT_PLUGIN") && names.contains("FULMEN_MAX_EPOCHS"), "{names:?}");
     let book = ["options.md", "devices.md", "many-hosts.md", "performance.md", "files.md"]
         .map(|name| read(chapters().join(name)))
         .concat();
-    for name in found {
-        assert!(book.contains(&format!("`{name}`")), "no chapter tells of {name}");
+    for name in names {
+        assert!(book.contains(&format!("`{name}`")), "no chapter documents {name}");
     }
 }

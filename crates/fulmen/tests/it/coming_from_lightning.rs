@@ -1,6 +1,7 @@
-//! The chapter for users of PyTorch Lightning: every name of Lightning is in it, and every name of Fulmen in it exists.
+//! Checks the chapter for users of PyTorch Lightning: it has every name of Lightning, and every name of Fulmen in it
+//! exists.
 //!
-//! Not here: what the names do.
+//! Not here: the behavior behind the names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +11,7 @@ use fulmen::trainer::{Options, Precision, Strategy};
 
 use super::book::{read, repository};
 
-/// What PyTorch Lightning 2.6.2 has, by the chapter's section.
+/// The names of PyTorch Lightning 2.6.2, by section of the chapter.
 const LIGHTNING: &[(&str, &str)] = &[
     (
         "Flags of the Trainer",
@@ -109,14 +110,14 @@ fn rows(chapter: &str) -> Vec<Row<'_>> {
     rows
 }
 
-/// Public names by the type or trait that has them; functions and types themselves under an empty name.
+/// Public names by their type or trait. Functions and types are under an empty name.
 type Names = BTreeMap<String, BTreeSet<String>>;
 
 fn identifier(text: &str) -> &str {
     text.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default()
 }
 
-/// The type after `impl`, `impl … for`, `pub struct` and their like, without its module.
+/// The type in a line such as `impl T`, `impl … for T` or `pub struct T`, without its module.
 fn owner(line: &str) -> Option<(&str, &str)> {
     if let Some(rest) = line.strip_prefix("impl") {
         let ty = rest.rsplit_once(" for ").map_or(rest, |(_, ty)| ty);
@@ -130,8 +131,8 @@ fn owner(line: &str) -> Option<(&str, &str)> {
     })
 }
 
-/// Adds the public names of a file. It relies on rustfmt: what is at the left margin is an item of the module, and what is
-/// indented once belongs to it.
+/// Adds the public names of a file. Relies on rustfmt: an unindented line begins an item, and lines indented once are
+/// its members.
 fn add_names(source: &str, names: &mut Names) {
     let mut within = None;
     for line in source.lines() {
@@ -173,7 +174,7 @@ fn public_names() -> Names {
     for krate in fs::read_dir(repository().join("crates")).unwrap() {
         add_folder(&krate.unwrap().path().join("src"), &mut names);
     }
-    // The hooks that callbacks and modules share are the rows of a table.
+    // A table in a macro defines the hooks that callbacks and modules share.
     let table = read(repository().join("crates/trainer/src/hooks/mod.rs"));
     let hooks: BTreeSet<String> = table
         .lines()
@@ -188,7 +189,7 @@ fn public_names() -> Names {
     names
 }
 
-/// Whether there is such a name: an option, a flag, `Type`, `Type::member`, `module::function`, `module::module`.
+/// Whether the name exists: an option, a flag, `Type`, `Type::member`, `module::function` or `module::module`.
 fn exists(name: &str, names: &Names) -> bool {
     if let Some(flag) = name.strip_prefix("--") {
         let field = flag.replace('-', "_");
@@ -221,9 +222,9 @@ fn each_name_of_fulmen_exists() {
         checked += 1;
     };
     for row in &rows {
-        let ours = code(row.fulmen);
-        assert!(!ours.is_empty() || ["no", "the same"].contains(&row.fulmen), "{:?}: {}", row.lightning, row.fulmen);
-        ours.into_iter().for_each(&mut check);
+        let names = code(row.fulmen);
+        assert!(!names.is_empty() || ["no", "the same"].contains(&row.fulmen), "{:?}: {}", row.lightning, row.fulmen);
+        names.into_iter().for_each(&mut check);
         code(row.differs).into_iter().filter(|text| is_name(text)).for_each(&mut check);
     }
     let prose = chapter.split("## Flags of the Trainer").nth(1).unwrap();
@@ -237,23 +238,23 @@ fn each_name_of_fulmen_exists() {
 }
 
 #[test]
-fn each_name_of_lightning_is_there() {
+fn the_chapter_has_each_name_of_lightning() {
     let chapter = read(repository().join("docs/src/coming-from-lightning.md"));
     let rows = rows(&chapter);
     for (section, names) in LIGHTNING {
-        let there: BTreeSet<&str> =
+        let present: BTreeSet<&str> =
             rows.iter().filter(|row| row.section == *section).flat_map(|row| row.lightning.iter().copied()).collect();
-        let missing: Vec<&str> = names.split_whitespace().filter(|name| !there.contains(name)).collect();
+        let missing: Vec<&str> = names.split_whitespace().filter(|name| !present.contains(name)).collect();
         assert!(missing.is_empty(), "“{section}” lacks {missing:?}");
     }
 }
 
 #[test]
-fn strategies_and_precisions_are_what_the_chapter_says() {
+fn strategies_and_precisions_match_the_chapter() {
     let chapter = read(repository().join("docs/src/coming-from-lightning.md"));
     for row in rows(&chapter).iter().filter(|row| ["Strategies", "Precision"].contains(&row.section.as_str())) {
         for name in &row.lightning {
-            let ours = match row.section.as_str() {
+            let actual = match row.section.as_str() {
                 "Strategies" => name.parse().map(|strategy: Strategy| format!("Strategy::{strategy:?}")),
                 _ => name.parse().map(|precision: Precision| match precision {
                     Precision::Bits(16) => "Precision::Bf16Mixed".to_owned(),
@@ -262,12 +263,12 @@ fn strategies_and_precisions_are_what_the_chapter_says() {
                     named => format!("Precision::{named:?}"),
                 }),
             };
-            let ours = ours.unwrap_or_else(|_| "no".to_owned());
+            let actual = actual.unwrap_or_else(|_| "no".to_owned());
             let listed = code(row.fulmen).first().copied().unwrap_or(row.fulmen);
-            // What has no name here can still be done in another way.
+            // The chapter lists another way for a strategy that has no name here.
             assert!(
-                ours == listed || (ours == "no" && *name == "ModelParallelStrategy"),
-                "{name}: {ours}, not {listed}"
+                actual == listed || (actual == "no" && *name == "ModelParallelStrategy"),
+                "{name}: {actual}, not {listed}"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! A program's arguments go into its checkpoints: `test` with one builds the model that was trained.
+//! A program's arguments are saved in its checkpoints, so that `test` builds the model that was trained.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -41,10 +41,10 @@ impl TrainingModule for Net {
     }
 }
 
-/// A program whose model its arguments decide.
+/// A program whose arguments define its model.
 #[derive(clap::Args)]
 struct Wide {
-    /// Neurons of the hidden layer; without it there is no model.
+    /// The number of neurons of the hidden layer. Required.
     #[arg(long)]
     width: usize,
     #[arg(long, default_value_t = 8)]
@@ -65,11 +65,11 @@ impl Program for Wide {
     }
 }
 
-/// The same program after a change: it has no `--width`.
+/// A later version of the program, without `--width`.
 #[derive(clap::Args)]
 struct Renamed {
     #[arg(long, default_value_t = 5)]
-    with: usize,
+    neurons: usize,
     #[arg(long, default_value_t = 8)]
     batch_size: usize,
 }
@@ -77,13 +77,13 @@ struct Renamed {
 impl Program for Renamed {
     type Module = Net;
     fn module(&self) -> cli::Result<Net> {
-        Wide { width: self.with, batch_size: self.batch_size }.module()
+        Wide { width: self.neurons, batch_size: self.batch_size }.module()
     }
     fn fit_data(&self, _: &Options) -> cli::Result<FitData> {
         Err("not in this test".into())
     }
     fn test_data(&self, options: &Options) -> cli::Result<EvaluationSets> {
-        Wide { width: self.with, batch_size: self.batch_size }.test_data(options)
+        Wide { width: self.neurons, batch_size: self.batch_size }.test_data(options)
     }
 }
 
@@ -95,51 +95,57 @@ fn run<P: Program>(root: &Path, args: &[&str]) -> String {
 
 #[test]
 fn a_test_of_a_checkpoint_builds_the_model_that_was_trained() {
-    let [well, wrong, failed] = [0, 2, 1].map(|code| format!("{:?}", ExitCode::from(code)));
+    let [success, usage_error, failure] = [0, 2, 1].map(|code| format!("{:?}", ExitCode::from(code)));
     let folder = tempfile::tempdir().unwrap();
     let run_dir = |n: usize| folder.path().join(format!("version_{n}"));
-    assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--max-epochs", "1"]), well);
+    assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--max-epochs", "1"]), success);
     let checkpoint = run_dir(0).join("checkpoints/last");
     let checkpoint = checkpoint.to_str().unwrap();
 
-    // Neither width nor batch size is said again.
-    assert_eq!(run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint]), well);
-    assert_eq!(run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint, "--batch-size", "4"]), well);
-    // The command line wins, and the weights do not fit another model.
-    assert_eq!(run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint, "--width", "6"]), failed);
-    assert_eq!(run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint, "--ignore-saved-arguments"]), wrong);
-    // A program that has changed since.
-    assert_eq!(run::<Renamed>(folder.path(), &["test", "--ckpt-path", checkpoint]), wrong);
-    assert_eq!(run::<Renamed>(folder.path(), &["test", "--ckpt-path", checkpoint, "--ignore-saved-arguments"]), well);
+    // The width and the batch size need not be repeated.
+    assert_eq!(run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint]), success);
+    assert_eq!(run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint, "--batch-size", "4"]), success);
+    // The command line overrides the saved arguments, and the weights do not fit another model.
+    assert_eq!(run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint, "--width", "6"]), failure);
+    assert_eq!(
+        run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint, "--ignore-saved-arguments"]),
+        usage_error
+    );
+    // The program has changed since.
+    assert_eq!(run::<Renamed>(folder.path(), &["test", "--ckpt-path", checkpoint]), usage_error);
+    assert_eq!(
+        run::<Renamed>(folder.path(), &["test", "--ckpt-path", checkpoint, "--ignore-saved-arguments"]),
+        success
+    );
 
-    // What the run's folder says of its options makes the same run again.
+    // The config file in the run's folder reproduces the run.
     let config = std::fs::read_to_string(run_dir(0).join("config.toml")).unwrap();
     for line in ["width = 5  # command line", "batch-size = 8", "max-epochs = 1  # command line"] {
         assert!(config.lines().any(|l| l == line), "{line}: {config}");
     }
     let config = run_dir(0).join("config.toml");
-    let again = tempfile::tempdir().unwrap();
-    assert_eq!(run::<Wide>(again.path(), &["fit", "--config", config.to_str().unwrap()]), well);
+    let second = tempfile::tempdir().unwrap();
+    assert_eq!(run::<Wide>(second.path(), &["fit", "--config", config.to_str().unwrap()]), success);
     let bytes = |root: &Path| {
         let path = root.join("version_0/checkpoints/last");
         StateDict::read(&path).unwrap().get("hidden.weight").unwrap().unwrap().bytes().to_vec()
     };
-    assert_eq!(bytes(again.path()), bytes(folder.path()));
+    assert_eq!(bytes(second.path()), bytes(folder.path()));
 }
 
 #[test]
-fn what_preflight_saves_is_what_a_fit_takes() {
-    let [well, wrong, failed] = [0, 2, 1].map(|code| format!("{:?}", ExitCode::from(code)));
+fn a_fit_takes_the_programs_that_preflight_saves() {
+    let [success, usage_error, failure] = [0, 2, 1].map(|code| format!("{:?}", ExitCode::from(code)));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("step.fulmen");
     let path = file.to_str().unwrap();
-    assert_eq!(run::<Wide>(folder.path(), &["preflight", "--width", "5"]), wrong);
+    assert_eq!(run::<Wide>(folder.path(), &["preflight", "--width", "5"]), usage_error);
     assert_eq!(
         run::<Wide>(folder.path(), &["preflight", "--width", "5", "--topology", "v5e:1x1,v6e:1x1", "--save", path]),
-        wrong
+        usage_error
     );
-    assert_eq!(run::<Wide>(folder.path(), &["preflight", "--width", "5", "--save", path]), well);
-    assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--aot", path, "--max-epochs", "1"]), well);
+    assert_eq!(run::<Wide>(folder.path(), &["preflight", "--width", "5", "--save", path]), success);
+    assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--aot", path, "--max-epochs", "1"]), success);
     std::fs::write(&file, "something else").unwrap();
-    assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--aot", path, "--max-epochs", "1"]), failed);
+    assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--aot", path, "--max-epochs", "1"]), failure);
 }

@@ -1,12 +1,12 @@
-//! What is printed of an error: by `fn main() -> Result<(), Box<dyn Error>>`, which prints its `Debug`, and by a reporter
-//! such as `anyhow`, which prints the error and its sources.
+//! How errors are printed: `fn main() -> Result<(), Box<dyn Error>>` prints their `Debug`, and a reporter such as
+//! `anyhow` prints the error and its sources.
 
 use std::error::Error;
 use std::path::Path;
 
 use fulmen::prelude::*;
 
-/// Checks that an error's `Debug` is its message, and that no source says again what was said before.
+/// Checks that an error's `Debug` is its message, and that no source repeats an earlier text.
 #[track_caller]
 fn check(error: impl Error) {
     assert_eq!(format!("{error:?}"), error.to_string());
@@ -15,13 +15,13 @@ fn check(error: impl Error) {
     let mut source = error.source();
     while let Some(error) = source {
         let text = error.to_string();
-        assert!(!printed.contains(&text), "`{text}` comes twice:\n{printed}");
+        assert!(!printed.contains(&text), "`{text}` appears twice:\n{printed}");
         printed = format!("{printed}\ncaused by: {text}");
         source = error.source();
     }
 }
 
-/// As [`check`], of an error that the file system gave: its text is printed once.
+/// Like [`check`], for an error of the file system: its text appears once.
 #[track_caller]
 fn check_missing(error: impl Error) {
     let text = error.to_string();

@@ -1,9 +1,9 @@
-//! The lines that programs moved over from PyTorch and Lightning begin with: they must compile as one writes them first,
-//! with the prelude and nothing else, and mean what they say.
+//! Typical first lines of programs ported from PyTorch and Lightning. They must compile with only the prelude, and do
+//! what they say.
 
 use fulmen::prelude::*;
 
-/// A model as it is written first: results of calls passed on as they are, and tensors that are needed again by `&`.
+/// A model in its simplest form: it passes results of calls by value, and tensors that it needs again by `&`.
 #[derive(Module)]
 struct Net {
     body: Sequential,
@@ -50,12 +50,12 @@ impl TrainingModule for Net {
     }
 }
 
-/// Keeps what it is shown of the last epoch.
-struct Shown(std::sync::Arc<std::sync::Mutex<String>>);
+/// Keeps the printed log point of the last epoch.
+struct LastLogPoint(std::sync::Arc<std::sync::Mutex<String>>);
 
-impl Callback for Shown {
+impl Callback for LastLogPoint {
     fn name(&self) -> &'static str {
-        "Shown"
+        "LastLogPoint"
     }
     fn on_train_epoch_end(&mut self, point: &LogPoint, _: &mut Actions) {
         *self.0.lock().unwrap() = point.to_string();
@@ -76,7 +76,7 @@ fn everyday_lines_compile_and_train() -> Result<(), Box<dyn std::error::Error>> 
     let val = DataLoader::builder(val).batch_size(25).build()?;
 
     let runs = std::env::temp_dir().join(format!("fulmen-everyday-{}", std::process::id()));
-    let shown = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+    let printed = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
     let mut trainer = Trainer::builder()
         .accelerator("cpu")
         .devices(1)
@@ -91,13 +91,13 @@ fn everyday_lines_compile_and_train() -> Result<(), Box<dyn std::error::Error>> 
         .seed(1)
         .default_root_dir(&runs)
         .enable_progress_bar(false)
-        .callback(Shown(shown.clone()))
+        .callback(LastLogPoint(printed.clone()))
         .build()?;
     let fit = trainer.fit(&Net::new(), &train, Some(&val))?;
     std::fs::remove_dir_all(&runs)?;
     assert_eq!((fit.epochs, fit.global_step, fit.train_compilations), (6, 18, 1));
 
-    let table = shown.lock().unwrap().clone();
+    let table = printed.lock().unwrap().clone();
     let last = fit.last_epoch.ok_or("no epoch")?;
     assert_eq!(table, last.to_string());
     let lines: Vec<&str> = table.lines().collect();
@@ -108,7 +108,7 @@ fn everyday_lines_compile_and_train() -> Result<(), Box<dyn std::error::Error>> 
 }
 
 #[test]
-fn a_name_that_an_option_does_not_have_is_told_with_the_line_when_the_trainer_is_built() {
+fn building_the_trainer_reports_an_unknown_name_with_its_line() {
     let error = Trainer::builder().accelerator("gpu").strategy("ring").max_epochs(3).build().map(|_| ()).unwrap_err();
     assert!(error.is_usage());
     let text = error.to_string();
@@ -125,10 +125,10 @@ fn a_name_that_an_option_does_not_have_is_told_with_the_line_when_the_trainer_is
     }
 }
 
-/// The names of the prelude together with those of a crate's root: none of them may become ambiguous.
-mod beside_a_glob {
+/// The names of the prelude together with those of a crate's root: none may be ambiguous.
+mod with_another_glob {
     #[test]
-    fn of_layers() {
+    fn layers_are_not_ambiguous() {
         use fulmen::nn::*;
         use fulmen::prelude::*;
 
@@ -138,7 +138,7 @@ mod beside_a_glob {
     }
 
     #[test]
-    fn of_tensors_data_and_the_trainer() {
+    fn tensors_data_and_the_trainer_are_not_ambiguous() {
         use fulmen::data::*;
         use fulmen::prelude::*;
         use fulmen::tensor::*;

@@ -1,5 +1,5 @@
 //! The integration tests of the crate, in one binary.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod book;
 mod coming_from_lightning;

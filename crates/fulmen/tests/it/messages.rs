@@ -1,9 +1,9 @@
-//! What the compiler says of a user's mistakes: with types by paths that the user can write, and briefly.
+//! Compiler messages for a user's mistakes: they are short, and name types by paths that the user can write.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The newest library of this crate among those that cargo has built for this test.
+/// The newest library of this crate that cargo has built for this test.
 fn library() -> PathBuf {
     let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
     let built = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| {
@@ -13,7 +13,7 @@ fn library() -> PathBuf {
     built.max_by_key(|path| path.metadata().unwrap().modified().unwrap()).expect("a library of this crate")
 }
 
-/// What the compiler says of a program with these lines in its `main`.
+/// The compiler's messages for a program with these lines in its `main`.
 fn messages(lines: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let (source, library) = (folder.path().join("main.rs"), library());
@@ -45,7 +45,7 @@ fn types_have_paths_that_a_user_can_write() {
 }
 
 #[test]
-fn a_wrong_argument_is_told_briefly() {
+fn a_wrong_argument_has_a_short_message() {
     let text = messages("Trainer::builder().max_epochs(\"6\");");
     assert!(text.contains("expected `u64`, found `&str`"), "{text}");
     let text = messages("Linear::new(3, 4).forward(3.0);");

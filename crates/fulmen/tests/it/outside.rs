@@ -1,4 +1,4 @@
-//! Fulmen as its users have it: from a project outside the workspace, and in its documentation.
+//! Fulmen from a user's view: a project outside the workspace, and the documentation.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use super::book::{first_example, read, repository};
 
-/// Compiled files stay in the target folder, so that a second run is quick.
+/// Keeps the compiled files, so that a second run is quick.
 const TARGET: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/outside");
 
 fn text(output: &Output) -> String {
@@ -22,13 +22,13 @@ fn an_empty_project_runs_the_readmes_example() {
         repository().join("crates/fulmen").canonicalize().unwrap()
     );
     fs::write(folder.path().join("Cargo.toml"), manifest).unwrap();
-    // The versions that the workspace is tested with.
+    // Use the versions that the workspace is tested with.
     fs::copy(repository().join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
     fs::create_dir(folder.path().join("src")).unwrap();
     fs::write(folder.path().join("src/main.rs"), first_example(&read(repository().join("README.md")))).unwrap();
     let mut build = Command::new(env!("CARGO"));
-    let built = build.args(["build", "--target-dir", TARGET]).current_dir(folder.path()).output().unwrap();
-    assert!(built.status.success(), "{}", text(&built));
+    let build_output = build.args(["build", "--target-dir", TARGET]).current_dir(folder.path()).output().unwrap();
+    assert!(build_output.status.success(), "{}", text(&build_output));
 
     let run = || {
         let mut run = Command::new(Path::new(TARGET).join("debug/outside"));
@@ -38,12 +38,15 @@ fn an_empty_project_runs_the_readmes_example() {
     let alone = run().output().unwrap();
     assert!(alone.status.success(), "{}", text(&alone));
 
-    // One of several processes, in a build that cannot join any.
+    // One of several processes, in a build without the feature to join them.
     let several = [("NUM_PROCESSES", "2"), ("PROCESS_ID", "0"), ("COORDINATOR", "127.0.0.1:0")];
     let one_of_two = run().envs(several.map(|(name, value)| (format!("FULMEN_{name}"), value))).output().unwrap();
-    let said = text(&one_of_two);
-    assert!(!one_of_two.status.success() && said.contains("process 0 of 2"), "{said}");
-    assert!(said.contains("feature `multi-host` of `fulmen`") && said.contains("FULMEN_NUM_PROCESSES"), "{said}");
+    let message = text(&one_of_two);
+    assert!(!one_of_two.status.success() && message.contains("process 0 of 2"), "{message}");
+    assert!(
+        message.contains("feature `multi-host` of `fulmen`") && message.contains("FULMEN_NUM_PROCESSES"),
+        "{message}"
+    );
 }
 
 #[test]
@@ -51,8 +54,8 @@ fn an_empty_project_runs_the_readmes_example() {
 fn the_documentation_of_fulmen_alone_shows_what_it_reexports() {
     let mut doc = Command::new(env!("CARGO"));
     doc.args(["doc", "--no-deps", "--package", "fulmen", "--target-dir", TARGET]).current_dir(repository());
-    let done = doc.output().unwrap();
-    assert!(done.status.success(), "{}", text(&done));
+    let output = doc.output().unwrap();
+    assert!(output.status.success(), "{}", text(&output));
     let pages = ["nn/struct.Linear", "nn/optim/struct.Adam", "tensor/struct.Tensor", "trainer/struct.Trainer"];
     for page in pages.into_iter().chain(["data/struct.DataLoader", "pjrt/struct.Client", "cli/index"]) {
         let file = Path::new(TARGET).join(format!("doc/fulmen/{page}.html"));

@@ -1,6 +1,6 @@
-//! The book's drawings, made from what they show: `UPDATE_EXPECT=1 cargo test -p fulmen --test it pictures` writes them again.
+//! Generates the book's drawings: `UPDATE_EXPECT=1 cargo test -p fulmen --test it pictures` updates them.
 //!
-//! Not here: screenshots of pages (`.ci/pages`) and of terminals, which the tests of those crates draw.
+//! Not here: screenshots of pages, see `.ci/pages`; screenshots of terminals, which the tests of those crates draw.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,7 +21,7 @@ impl Drawing {
         Drawing { size: (width, height), shapes: background }
     }
 
-    /// A text whose middle is at `x`, or which begins there.
+    /// A text at `x`; the SVG `anchor` aligns it.
     fn text(&mut self, x: f64, y: f64, anchor: &str, text: &str) {
         self.shapes += &format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>\n");
     }
@@ -43,21 +43,17 @@ impl Drawing {
     }
 }
 
-/// The drawing in the book, which must be this one.
+/// Checks that the drawing in the book is up to date.
 fn check(name: &str, drawing: &Drawing) {
     let (path, expected) = (repository().join("docs/src").join(name), drawing.svg());
-    if fs::read_to_string(&path).is_ok_and(|found| found == expected) {
+    if fs::read_to_string(&path).is_ok_and(|actual| actual == expected) {
         return;
     }
-    assert_eq!(
-        std::env::var("UPDATE_EXPECT").as_deref(),
-        Ok("1"),
-        "{name} is out of date; UPDATE_EXPECT=1 writes it again"
-    );
+    assert_eq!(std::env::var("UPDATE_EXPECT").as_deref(), Ok("1"), "{name} is out of date; UPDATE_EXPECT=1 updates it");
     fs::write(&path, expected).unwrap();
 }
 
-/// The crates of the repository with those that they depend on, without `fulmen-` before their names.
+/// The repository's crates with their dependencies, without the prefix `fulmen-`.
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     let mut crates = BTreeMap::new();
     for folder in fs::read_dir(repository().join("crates")).unwrap() {
@@ -71,13 +67,13 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     crates
 }
 
-/// The floor of a crate: one above the highest that it depends on.
+/// The level of a crate: one above the highest crate that it depends on.
 fn floor(name: &str, crates: &BTreeMap<String, BTreeSet<String>>) -> usize {
-    crates[name].iter().map(|below| 1 + floor(below, crates)).max().unwrap_or(0)
+    crates[name].iter().map(|dependency| 1 + floor(dependency, crates)).max().unwrap_or(0)
 }
 
 #[test]
-fn the_floors_are_those_of_the_manifests() {
+fn the_drawing_of_the_crates_matches_the_manifests() {
     const ROW: f64 = 40.0;
     let crates = dependencies();
     let mut floors: BTreeMap<usize, Vec<&str>> = BTreeMap::new();
@@ -103,7 +99,7 @@ fn the_floors_are_those_of_the_manifests() {
 #[test]
 fn a_step_overlaps_with_the_next_batches() {
     const STEP: f64 = 230.0;
-    // What each row does, from when to when, in the time of a step. The device never waits.
+    // The spans of each row, in units of a step's time. The device never waits.
     type Row<'a> = (&'a str, &'a [(f64, f64, &'a str)]);
     let rows: [Row<'_>; 4] = [
         (
@@ -124,12 +120,12 @@ fn a_step_overlaps_with_the_next_batches() {
         let y = 40.0 * row as f64 + 10.0;
         drawing.text(12.0, y + 19.5, "start", name);
         for (start, end, label) in *spans {
-            let place = [130.0 + STEP * start, y, STEP * (end - start) - 2.0, 30.0];
-            drawing.labelled_box(place, COLORS[row % COLORS.len()], label);
+            let rectangle = [130.0 + STEP * start, y, STEP * (end - start) - 2.0, 30.0];
+            drawing.labelled_box(rectangle, COLORS[row % COLORS.len()], label);
         }
     }
     let caption =
-        "The loop hands a step to the device as soon as its batch is there, and goes on. Time runs to the right.";
+        "The loop hands a step to the device as soon as its batch arrives, and goes on. Time runs to the right.";
     drawing.text(12.0, 188.0, "start", caption);
     check("steps.svg", &drawing);
 }

@@ -1,13 +1,13 @@
-//! The chapter on messages: each of its headings is a text that the program still has.
+//! Checks the chapter on messages: each heading must be part of a message in the sources.
 //!
-//! Not here: when the messages appear, which the tests of their crates show.
+//! Not here: when the messages appear; see the tests of their crates.
 
 use std::fs;
 use std::path::Path;
 
 use super::book::{read, repository};
 
-/// The sources of the crates, with string literals that go over several lines joined.
+/// Collects the sources of the crates, with string literals joined that span several lines.
 fn sources(folder: &Path, texts: &mut Vec<String>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -22,7 +22,7 @@ fn sources(folder: &Path, texts: &mut Vec<String>) {
     }
 }
 
-/// Whether a text has these parts, one after the other.
+/// Whether a text has these parts in this order.
 fn has_in_order(text: &str, parts: &[&str]) -> bool {
     let mut rest = text;
     parts.iter().all(|part| match rest.split_once(part) {

@@ -105,7 +105,7 @@ impl Cloud {
     }
 }
 
-fn said(result: Result<String, String>) -> CommandOutput {
+fn output(result: Result<String, String>) -> CommandOutput {
     match result {
         Ok(out) => CommandOutput { ok: true, out, err: String::new() },
         Err(err) => CommandOutput { ok: false, out: String::new(), err: format!("WARNING: old\n{err}\n") },
@@ -116,10 +116,10 @@ impl Program for Cloud {
     fn call(&self, words: &[String], _: Duration, interrupted: &mut dyn FnMut() -> bool) -> CommandOutput {
         let mut state = self.state.borrow_mut();
         let count = state.calls.len();
-        let (now, later) = std::mem::take(&mut state.late).into_iter().partition(|(at, _)| *at <= count);
+        let late = std::mem::take(&mut state.late);
+        let (due, later): (Vec<_>, Vec<_>) = late.into_iter().partition(|(call, _)| *call <= count);
         state.late = later;
-        let now: Vec<(usize, Vec<String>)> = now;
-        for (_, words) in now {
+        for (_, words) in due {
             let _ = state.apply(&words);
         }
         state.calls.push(words.to_vec());
@@ -127,22 +127,22 @@ impl Program for Cloud {
             assert!(std::path::Path::new(path).exists(), "{path}");
         }
         let fate = if count >= self.outage { Fate::Fails } else { *self.fates.get(&count).unwrap_or(&Fate::Works) };
-        let unavailable = || said(Err("ERROR: (gcloud) UNAVAILABLE: try again".into()));
-        if let (Some((at, signal)), Some(signals)) = (self.signal_after, &self.signals)
-            && at == count
+        let unavailable = || output(Err("ERROR: (gcloud) UNAVAILABLE: try again".into()));
+        if let (Some((call, signal)), Some(signals)) = (self.signal_after, &self.signals)
+            && call == count
         {
             signals.send(signal).unwrap();
         }
         if count < self.lies {
-            return said(Ok("[]".into()));
+            return output(Ok("[]".into()));
         }
         if self.forbidden && words.iter().any(|word| word == "ssh") {
             let err = "ERROR: the service account lacks the permission tpu.nodes.delete\nERROR: (gcloud) exit code 1";
-            return said(Err(err.into()));
+            return output(Err(err.into()));
         }
         match fate {
-            Fate::Works => said(state.apply(words)),
-            Fate::Fails if interrupted() => said(Err("interrupted".into())),
+            Fate::Works => output(state.apply(words)),
+            Fate::Fails if interrupted() => output(Err("interrupted".into())),
             Fate::Fails => unavailable(),
             Fate::FailsAfter => {
                 let _ = state.apply(words);
@@ -150,11 +150,11 @@ impl Program for Cloud {
             }
             Fate::Garbage => {
                 let _ = state.apply(words);
-                said(Ok("<html>502</html>".into()))
+                output(Ok("<html>502</html>".into()))
             }
-            // A list does not lie.
-            Fate::Dropped if words.iter().any(|word| word == "list") => said(state.apply(words)),
-            Fate::Dropped => said(Ok(String::new())),
+            // An answer to a list is never dropped.
+            Fate::Dropped if words.iter().any(|word| word == "list") => output(state.apply(words)),
+            Fate::Dropped => output(Ok(String::new())),
             Fate::Late => {
                 state.late.push((count + 2, words.to_vec()));
                 unavailable()
@@ -163,8 +163,8 @@ impl Program for Cloud {
                 if let Some(signals) = &self.signals {
                     signals.send(Signal::Interrupt).unwrap();
                 }
-                let result = said(state.apply(words));
-                if interrupted() { said(Err("interrupted".into())) } else { result }
+                let result = output(state.apply(words));
+                if interrupted() { output(Err("interrupted".into())) } else { result }
             }
         }
     }
@@ -192,11 +192,11 @@ impl State {
                 Ok(String::new())
             }
             "compute tpus tpu-vm list" => {
-                let here = |machine: &Machine| zone == "-" || machine.zone == zone;
-                let all: Vec<Value> =
-                    self.nodes.iter().filter(|(_, node)| here(node)).map(|(name, node)| node.json(name)).collect();
+                let in_zone = |machine: &Machine| zone == "-" || machine.zone == zone;
+                let nodes: Vec<Value> =
+                    self.nodes.iter().filter(|(_, node)| in_zone(node)).map(|(name, node)| node.json(name)).collect();
                 self.nodes.values_mut().filter(|node| node.state == "CREATING").for_each(|node| node.state = "READY");
-                Ok(Value::from(all).to_string())
+                Ok(Value::from(nodes).to_string())
             }
             "compute tpus queued-resources list" => {
                 let json = |(name, (state, machine)): (&String, &(&str, Machine))| {

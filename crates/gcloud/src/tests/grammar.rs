@@ -209,9 +209,10 @@ impl Call {
     pub(super) fn parse(words: &[String]) -> Result<Call, String> {
         let count = words.iter().take_while(|word| !word.starts_with('-')).count();
         let plain = words[..count].join(" ");
-        let matches = |synopsis: &&Synopsis| match synopsis.named {
-            true => plain.rsplit_once(' ').is_some_and(|(command, _)| command == synopsis.command),
-            false => plain == synopsis.command,
+        let matches = |synopsis: &&Synopsis| {
+            let command =
+                if synopsis.named { plain.rsplit_once(' ').map(|words| words.0) } else { Some(plain.as_str()) };
+            command == Some(synopsis.command)
         };
         let synopsis = COMMANDS.iter().find(matches).ok_or(format!("Invalid choice: '{plain}'"))?;
         let name = if synopsis.named { words[count - 1].clone() } else { String::new() };
@@ -221,9 +222,9 @@ impl Call {
                 Some((flag, value)) => (format!("{flag}="), value),
                 None => (word.clone(), ""),
             };
-            let known = [WIDE, synopsis.required, synopsis.optional].concat();
-            let known = known.into_iter().chain(synopsis.one_of.iter().copied().flatten().copied());
-            if !known.into_iter().any(|known| known == flag) {
+            let flags_of_command = [WIDE, synopsis.required, synopsis.optional].concat();
+            let alternatives = synopsis.one_of.iter().copied().flatten().copied();
+            if !flags_of_command.into_iter().chain(alternatives).any(|valid| valid == flag) {
                 return Err(format!("ERROR: ({}) unrecognized arguments: {word}", synopsis.command));
             }
             if flag.ends_with('=') && value.is_empty() {
@@ -231,13 +232,13 @@ impl Call {
             }
             flags.entry(flag).or_default().push(value.to_owned());
         }
-        let given = |flag: &&str| flags.contains_key(*flag);
-        if let Some(missing) = synopsis.required.iter().find(|flag| !given(flag)) {
+        let is_present = |flag: &&str| flags.contains_key(*flag);
+        if let Some(missing) = synopsis.required.iter().find(|flag| !is_present(flag)) {
             return Err(format!("ERROR: argument {missing}: must be specified"));
         }
-        let whole = synopsis.one_of.iter().filter(|set| set.iter().all(given)).count();
-        let any = synopsis.one_of.iter().filter(|set| set.iter().any(given)).count();
-        if !synopsis.one_of.is_empty() && (whole, any) != (1, 1) {
+        let complete = synopsis.one_of.iter().filter(|set| set.iter().all(is_present)).count();
+        let partial = synopsis.one_of.iter().filter(|set| set.iter().any(is_present)).count();
+        if !synopsis.one_of.is_empty() && (complete, partial) != (1, 1) {
             return Err(format!("ERROR: ({}) exactly one of the groups must be specified", synopsis.command));
         }
         if let Some(repeated) = flags.iter().find(|(flag, values)| values.len() > 1 && *flag != "--data-disk=") {

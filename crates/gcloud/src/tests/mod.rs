@@ -82,23 +82,24 @@ fn a_machine_is_created_used_and_deleted() {
     }
 }
 
-/// For each call of the first ten, and each two of them, each thing that can go wrong with them, and outages.
+/// Tries every fault in each of the first ten calls, every pair of faults, and outages from each call on.
 #[test]
 fn no_failures_leave_a_machine_unreported() {
     const CALLS: usize = 10;
     let mut faults: Vec<Vec<(usize, Fate)>> = vec![vec![]];
-    let ones: Vec<(usize, Fate)> = (0..CALLS).flat_map(|at| FATES.map(|fate| (at, fate))).collect();
-    for (index, &one) in ones.iter().enumerate() {
-        faults.push(vec![one]);
-        faults.extend(ones[index + 1..].iter().filter(|two| two.0 != one.0).map(|&two| vec![one, two]));
+    let single: Vec<(usize, Fate)> = (0..CALLS).flat_map(|call| FATES.map(|fate| (call, fate))).collect();
+    for (index, &first) in single.iter().enumerate() {
+        faults.push(vec![first]);
+        let others = single[index + 1..].iter().filter(|second| second.0 != first.0);
+        faults.extend(others.map(|&second| vec![first, second]));
     }
-    let outages = (0..=CALLS).map(|at| (vec![], at));
+    let outages = (0..=CALLS).map(|call| (vec![], call));
     let works = [Ok(0), Ok(3), Err("no ssh".to_owned())];
     let (node, queued) = (machine(&["--data-disk=data"]), machine(&["--queued", "--max-hours=1"]));
     let (mut left, mut runs) = (0, 0);
     for (index, (fates, outage)) in faults.into_iter().map(|fates| (fates, usize::MAX)).chain(outages).enumerate() {
         for (machine, delete_after) in [(&node, true), (&queued, true), (&node, false), (&queued, false)] {
-            // Two at a time only where more can go wrong.
+            // Test pairs only with a deletion, where more can go wrong.
             if fates.len() == 2 && !delete_after {
                 continue;
             }
@@ -192,19 +193,19 @@ fn a_dry_run_changes_nothing_and_its_commands_are_gclouds() {
 }
 
 #[test]
-fn the_list_has_prices_ages_and_what_is_unknown() {
+fn the_list_has_prices_ages_and_unknown_prices() {
     let labels = json!({"fulmen-limit": "7200"});
     let cloud = Cloud::new().with_node("train", "us-west4-a", "v5litepod-8", labels);
     let (ended, out, log) = tpu(&cloud, &["list", "--all-zones", "--json"]);
     assert_eq!(ended, Ok(0), "{log}");
     assert!(log.contains("tpu-vm list --zone=- --format=json"), "{log}");
-    let all: Value = serde_json::from_str(&out).unwrap();
-    let rows = all["rows"].as_array().unwrap();
-    assert_eq!((rows.len(), &all["unknown_prices"]), (3, &json!(1)), "{all}");
+    let list: Value = serde_json::from_str(&out).unwrap();
+    let rows = list["rows"].as_array().unwrap();
+    assert_eq!((rows.len(), &list["unknown_prices"]), (3, &json!(1)), "{list}");
     let (vm, disk) = (&rows[0], &rows[1]);
     // 8 chips of 1.20 USD an hour; 730 GiB of 0.10 USD a month.
-    assert!((vm["usd_per_day"].as_f64().unwrap() - 230.4).abs() < 1e-9 && vm["zone"] == "us-west4-a", "{all}");
-    assert!((disk["usd_per_day"].as_f64().unwrap() - 2.4).abs() < 1e-9, "{all}");
+    assert!((vm["usd_per_day"].as_f64().unwrap() - 230.4).abs() < 1e-9 && vm["zone"] == "us-west4-a", "{list}");
+    assert!((disk["usd_per_day"].as_f64().unwrap() - 2.4).abs() < 1e-9, "{list}");
     assert_eq!(
         (&vm["ends"], &disk["created"]),
         (&json!("2026-11-22T12:00:00.123456789Z"), &json!("2026-11-20T20:00:00Z"))
@@ -213,7 +214,7 @@ fn the_list_has_prices_ages_and_what_is_unknown() {
     assert!(out.contains("232.80 USD a day, and 1 of unknown price: list prices, on demand, of 20"), "{out}");
     assert!(out.contains("deletes itself at 2026-11-22 12:00 UTC") && out.contains("attached to nothing"), "{out}");
 
-    // What can be listed is shown, and what cannot is said.
+    // A failed query is reported, and the other results are shown.
     let mut cloud = cloud;
     cloud.fates.insert(cloud.calls("").len() + 1, Fate::Fails);
     let (ended, out, _) = tpu(&cloud, &["list", "--all-zones"]);
@@ -224,30 +225,30 @@ fn the_list_has_prices_ages_and_what_is_unknown() {
 #[test]
 fn machines_are_described_awaited_extended_and_deleted() {
     let cloud = Cloud::new().with_node("train", "us-west4-a", "v5litepod-8", json!({}));
-    let at = ["train", "--zone=us-west4-a"];
-    let (_, out, _) = tpu(&cloud, &[&["describe"], at.as_slice()].concat());
+    let target = ["train", "--zone=us-west4-a"];
+    let (_, out, _) = tpu(&cloud, &[&["describe"], target.as_slice()].concat());
     assert!(out.contains("hosts: 34.1.2.3\nhealth: HEALTHY"), "{out}");
-    let (ended, out, _) = tpu(&cloud, &[&["wait"], at.as_slice(), &["--json"]].concat());
+    let (ended, out, _) = tpu(&cloud, &[&["wait"], target.as_slice(), &["--json"]].concat());
     assert_eq!(
         (ended, out.as_str()),
         (Ok(0), "{\"hosts\":[\"34.1.2.3\"],\"name\":\"train\",\"zone\":\"us-west4-a\"}\n")
     );
-    let (ended, ..) = tpu(&cloud, &[&["extend"], at.as_slice(), &["--hours=1.5"]].concat());
+    let (ended, ..) = tpu(&cloud, &[&["extend"], target.as_slice(), &["--hours=1.5"]].concat());
     assert_eq!(ended, Ok(0));
     assert!(cloud.calls("ssh")[0].contains("--command=sudo /usr/local/sbin/fulmen-limit set 5400"));
     assert_eq!(cloud.calls("--update-labels=fulmen-ends=").len(), 1);
-    let (ended, ..) = tpu(&cloud, &[&["ssh"], at.as_slice(), &["--worker=all", "--", "df", "-h"]].concat());
+    let (ended, ..) = tpu(&cloud, &[&["ssh"], target.as_slice(), &["--worker=all", "--", "df", "-h"]].concat());
     assert_eq!(ended, Ok(0));
-    let (ended, out, log) = tpu(&cloud, &[&["delete"], at.as_slice()].concat());
+    let (ended, out, log) = tpu(&cloud, &[&["delete"], target.as_slice()].concat());
     assert_eq!((ended, out.as_str()), (Ok(0), "train is deleted\n"));
     assert!(log.contains("LEFT: the disk data costs money") && !cloud.bills(), "{log}");
-    let absent = |command: &str| tpu(&cloud, &[&[command], at.as_slice()].concat()).0.unwrap_err().to_string();
+    let absent = |command: &str| tpu(&cloud, &[&[command], target.as_slice()].concat()).0.unwrap_err().to_string();
     assert!(absent("delete").contains("no queued resource train in us-west4-a"));
     assert!(absent("wait").contains("there is no train") && absent("describe").contains("there is no TPU VM"));
 }
 
 #[test]
-fn a_quota_is_shown_where_there_is_one() {
+fn a_quota_above_zero_is_shown() {
     let (_, out, _) = tpu(&Cloud::new(), &["quota", "--project=p", "--zone=us-west4-a"]);
     assert_eq!(
         out,
@@ -263,39 +264,40 @@ fn script(path: &Path, text: &str) {
 }
 
 #[test]
-fn the_limit_on_a_host_deletes_its_tpu_once_the_time_is_over_and_can_be_moved() {
+fn the_limit_on_a_host_deletes_its_tpu_at_the_deadline_and_can_be_extended() {
     let folder = tempfile::tempdir().unwrap();
-    let at = |name: &str| folder.path().join(name);
-    // What `curl` and the clock say.
+    let path = |name: &str| folder.path().join(name);
+    // Replacements for `curl` and the clock.
     script(
-        &at("curl"),
+        &path("curl"),
         "#!/bin/bash\ncase \"$*\" in\n*/token) echo '{\"access_token\":\"s3cret\",\"expires_in\":3599}' ;;\n\
          */project-id) echo proj ;;\n*:testIamPermissions) cat \"$MAY\" ;;\n*) echo \"$*\" >>\"$CALLS\"; cat >>\"$CALLS\" ;;\nesac\n",
     );
-    script(&at("date"), "#!/bin/bash\ncat \"$CLOCK\"\n");
-    script(&at("systemctl"), "#!/bin/bash\nexit 0\n");
+    script(&path("date"), "#!/bin/bash\ncat \"$CLOCK\"\n");
+    script(&path("systemctl"), "#!/bin/bash\nexit 0\n");
     let mut plain = machine(&["--queued"]);
     plain.place.project = None;
     let limit = crate::limit::Limit { seconds: 60 };
-    let whole = crate::limit::Limit::startup_script(Some(limit), &plain).unwrap().unwrap();
-    let inner = whole.split("END_OF_FULMEN_FILE'\n").nth(1).unwrap().split("END_OF_FULMEN_FILE\n").next().unwrap();
-    script(&at("limit"), inner);
+    let startup_script = crate::limit::Limit::startup_script(Some(limit), &plain).unwrap().unwrap();
+    let limit_script =
+        startup_script.split("END_OF_FULMEN_FILE'\n").nth(1).unwrap().split("END_OF_FULMEN_FILE\n").next().unwrap();
+    script(&path("limit"), limit_script);
     let run = |arguments: &[&str]| {
-        let output = Command::new(at("limit"))
+        let output = Command::new(path("limit"))
             .args(arguments)
             .env("PATH", format!("{}:/usr/bin:/bin", folder.path().display()))
             .envs([
-                ("FULMEN_TEST_STATE", at("state")),
-                ("CALLS", at("calls")),
-                ("CLOCK", at("clock")),
-                ("MAY", at("may")),
+                ("FULMEN_TEST_STATE", path("state")),
+                ("CALLS", path("calls")),
+                ("CLOCK", path("clock")),
+                ("MAY", path("may")),
             ])
             .output()
             .unwrap();
-        let said = [output.stdout, output.stderr].concat();
-        (output.status.success(), String::from_utf8(said).unwrap())
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(text).unwrap())
     };
-    let clock = |seconds: u64| fs::write(at("clock"), format!("{seconds}\n")).unwrap();
+    let clock = |seconds: u64| fs::write(path("clock"), format!("{seconds}\n")).unwrap();
     clock(1000);
     assert!(!run(&["status"]).0, "there is no deadline");
     run(&["begin"]);
@@ -304,18 +306,18 @@ fn the_limit_on_a_host_deletes_its_tpu_once_the_time_is_over_and_can_be_moved() 
     run(&["begin"]);
     let (ok, unknown) = run(&["status"]);
     assert!(ok && unknown.starts_with("it deletes itself in 30 s; whether it may is unknown: cat:"), "{unknown}");
-    fs::write(at("may"), r#"{"permissions": ["tpu.queuedResources.delete"]}"#).unwrap();
+    fs::write(path("may"), r#"{"permissions": ["tpu.queuedResources.delete"]}"#).unwrap();
     assert_eq!(run(&["status"]), (true, "it deletes itself in 30 s; it may\n".to_owned()));
-    fs::write(at("may"), "{}").unwrap();
+    fs::write(path("may"), "{}").unwrap();
     let lacks = "ERROR: the service account of this host lacks the permission tpu.queuedResources.delete\n";
     assert_eq!(run(&["status"]), (false, lacks.to_owned()));
     run(&["set", "100"]);
     clock(1129);
     run(&["check"]);
-    assert!(!at("calls").exists());
+    assert!(!path("calls").exists());
     clock(1130);
     run(&["check"]);
-    let calls = fs::read_to_string(at("calls")).unwrap();
+    let calls = fs::read_to_string(path("calls")).unwrap();
     let resource = "projects/proj/locations/us-west4-a/queuedResources/train?force=true";
     assert!(
         calls.contains(&format!("--config - --request DELETE https://tpu.googleapis.com/v2/{resource}\n")),
@@ -323,12 +325,12 @@ fn the_limit_on_a_host_deletes_its_tpu_once_the_time_is_over_and_can_be_moved() 
     );
     assert_eq!(calls.matches("s3cret").count(), 1, "the token is an argument: {calls}");
     assert!(calls.contains("header = \"Authorization: Bearer s3cret\""), "{calls}");
-    let syntax = Command::new("bash").args(["-n", "-c", &whole]).status().unwrap();
-    assert!(syntax.success(), "{whole}");
+    let syntax = Command::new("bash").args(["-n", "-c", &startup_script]).status().unwrap();
+    assert!(syntax.success(), "{startup_script}");
 }
 
 #[test]
-fn gcloud_is_a_program_that_can_be_absent_fail_or_be_given_up() {
+fn gcloud_can_be_missing_fail_or_be_interrupted() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("gcloud");
     let call = |words: &[&str], interrupted: &mut dyn FnMut() -> bool| {
@@ -340,8 +342,8 @@ fn gcloud_is_a_program_that_can_be_absent_fail_or_be_given_up() {
         &path,
         "#!/bin/sh\nif [ \"$1\" = hang ]; then exec sleep 600; fi\necho \"[$1]\"; echo 'ERROR: no' >&2; exit 3\n",
     );
-    let said = call(&["a b"], &mut || false);
-    assert_eq!((said.ok, said.out.as_str(), said.err.as_str()), (false, "[a b]\n", "ERROR: no\n"));
+    let output = call(&["a b"], &mut || false);
+    assert_eq!((output.ok, output.out.as_str(), output.err.as_str()), (false, "[a b]\n", "ERROR: no\n"));
     assert_eq!(call(&["hang"], &mut || true).err, "interrupted");
 }
 

@@ -82,9 +82,9 @@ pub(super) fn metadata(machine: &Machine) -> Vec<Finding> {
              TPU_SKIP_MDS_QUERY=1 and FULMEN_OFFLINE=1",
         )];
     }
-    let said = [metadata.get("machine-type").and_then(|it| it.rsplit('/').next()), metadata.accelerator_type()];
-    let said = said.into_iter().flatten().collect::<Vec<_>>().join(", ");
-    vec![Finding::ok(format!("{address} answers: {} in {}", said, metadata.zone().unwrap_or("an unknown zone")))]
+    let details = [metadata.get("machine-type").and_then(|it| it.rsplit('/').next()), metadata.accelerator_type()];
+    let details = details.into_iter().flatten().collect::<Vec<_>>().join(", ");
+    vec![Finding::ok(format!("{address} answers: {} in {}", details, metadata.zone().unwrap_or("an unknown zone")))]
 }
 
 pub(super) fn clock(machine: &Machine) -> Vec<Finding> {
@@ -94,8 +94,8 @@ pub(super) fn clock(machine: &Machine) -> Vec<Finding> {
     // A time before this program was written.
     let past = SystemTime::UNIX_EPOCH + Duration::from_secs(1_767_225_600);
     let difference = machine.metadata().and_then(Metadata::date).map(|date| {
-        let off = machine.now.duration_since(date).unwrap_or_else(|error| error.duration());
-        off.as_secs()
+        let difference = machine.now.duration_since(date).unwrap_or_else(|error| error.duration());
+        difference.as_secs()
     });
     vec![match difference {
         Some(seconds) if seconds > OFF => {
@@ -111,13 +111,13 @@ pub(super) fn clock(machine: &Machine) -> Vec<Finding> {
 #[derive(Debug)]
 pub(super) struct BucketRegion {
     bucket: String,
-    place: Result<BucketPlace, Finding>,
+    location: Result<BucketLocation, Finding>,
 }
 
 /// Cloud Storage's description of a bucket.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct BucketPlace {
+struct BucketLocation {
     /// `US-CENTRAL1`, `US`, `NAM4`.
     location: String,
     #[serde(default)]
@@ -140,11 +140,11 @@ impl BucketRegion {
         let location =
             machine.bucket.clone().into_iter().chain(named).find(|location| location.starts_with("gs://"))?;
         let bucket = location["gs://".len()..].split('/').next().unwrap_or_default().to_owned();
-        let place = Self::place(machine, &bucket);
-        Some(Self { bucket, place })
+        let location = Self::query(machine, &bucket);
+        Some(Self { bucket, location })
     }
 
-    fn place(machine: &Machine, bucket: &str) -> Result<BucketPlace, Finding> {
+    fn query(machine: &Machine, bucket: &str) -> Result<BucketLocation, Finding> {
         let is_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-_.".contains(letter);
         if bucket.is_empty() || !bucket.chars().all(is_name) {
             return Err(Finding::error(
@@ -159,25 +159,25 @@ impl BucketRegion {
         };
         let host = machine.text("GOOGLE_BASE_URL").unwrap_or_else(|| "https://storage.googleapis.com".to_owned());
         let fields = "location,customPlacementConfig";
-        let asked = || {
+        let request = || {
             let client = http_client(machine.patience)?;
-            let request = client.get(format!("{host}/storage/v1/b/{bucket}?fields={fields}"));
-            let request = match metadata.token(machine.patience) {
-                Some(token) => request.bearer_auth(token),
-                None => request,
+            let get = client.get(format!("{host}/storage/v1/b/{bucket}?fields={fields}"));
+            let get = match metadata.token(machine.patience) {
+                Some(token) => get.bearer_auth(token),
+                None => get,
             };
-            let answer = request.send()?;
+            let answer = get.send()?;
             Ok((answer.status().as_u16(), answer.text()?))
         };
-        let unknown = |why: String| {
+        let unknown = |reason: String| {
             Finding::warning(
-                format!("cannot query the location of gs://{bucket}: {why}"),
+                format!("cannot query the location of gs://{bucket}: {reason}"),
                 format!(
                     "`gcloud storage buckets describe gs://{bucket} --format='value(location)'` shows its location"
                 ),
             )
         };
-        match asked() {
+        match request() {
             Ok((200, text)) => serde_json::from_str(&text).map_err(|error| unknown(error.to_string())),
             Ok((404, _)) => Err(Finding::error(
                 format!("there is no bucket gs://{bucket}"),
@@ -196,11 +196,11 @@ impl BucketRegion {
 }
 
 pub(super) fn bucket(machine: &Machine) -> Vec<Finding> {
-    let Some(BucketRegion { bucket, place }) = machine.bucket_region() else {
+    let Some(BucketRegion { bucket, location }) = machine.bucket_region() else {
         return vec![Finding::ok("no bucket is named (`--bucket gs://NAME`, FULMEN_CHECKPOINT_DIR)")];
     };
-    let BucketPlace { location, custom_placement_config } = match place {
-        Ok(place) => place,
+    let BucketLocation { location, custom_placement_config } = match location {
+        Ok(location) => location,
         Err(finding) => return vec![finding.clone()],
     };
     let zone = machine.metadata().and_then(Metadata::zone).unwrap_or_default();
@@ -211,9 +211,9 @@ pub(super) fn bucket(machine: &Machine) -> Vec<Finding> {
         ("eur4", _) => vec!["europe-north1".to_owned(), "europe-west4".to_owned()],
         ("asia1", _) => vec!["asia-northeast1".to_owned(), "asia-northeast2".to_owned()],
         (location, []) => vec![location.to_owned()],
-        (_, two) => two.iter().map(|region| region.to_lowercase()).collect(),
+        (_, regions) => regions.iter().map(|region| region.to_lowercase()).collect(),
     };
-    vec![if regions.iter().any(|known| known == region) {
+    vec![if regions.iter().any(|bucket_region| bucket_region == region) {
         Finding::ok(format!("gs://{bucket} is in {}, and this machine is in {zone}", regions.join(" and ")))
     } else {
         Finding::warning(
@@ -227,7 +227,8 @@ pub(super) fn bucket(machine: &Machine) -> Vec<Finding> {
     }]
 }
 
-pub(super) fn place(machine: &Machine) -> Vec<Finding> {
+/// Where this machine runs, and how long it lasts there.
+pub(super) fn hosting(machine: &Machine) -> Vec<Finding> {
     let is_set = |name: &str| machine.variable(name).is_some();
     let resume =
         "write checkpoints to a store that outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`";

@@ -53,8 +53,8 @@ impl Machine {
     /// known only after loading it, and a plugin may hang or crash.
     pub fn local(plugin_list: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
         let free_bytes = |path: &Path| {
-            let found = rustix::fs::statvfs(path)?;
-            Ok(found.f_bavail * found.f_frsize)
+            let stat = rustix::fs::statvfs(path)?;
+            Ok(stat.f_bavail * stat.f_frsize)
         };
         Self {
             root: "/".into(),

@@ -43,7 +43,7 @@ const CHECKS: &[Check] = &[
     Check { heading: "Zone and bucket", look: cloud::bucket },
     Check { heading: "Clock", look: cloud::clock },
     Check { heading: "Ports", look: ports::ports },
-    Check { heading: "Colab, Kaggle, Kubernetes and Google Cloud", look: cloud::place },
+    Check { heading: "Colab, Kaggle, Kubernetes and Google Cloud", look: cloud::hosting },
     Check { heading: "Compile cache", look: storage::compile_cache },
     Check { heading: "Disk", look: storage::disk },
 ];
@@ -119,7 +119,8 @@ impl Report {
     /// println!("{} warnings", report.count(Severity::Warning));
     /// ```
     pub fn count(&self, severity: Severity) -> usize {
-        self.sections.iter().flat_map(|section| &section.findings).filter(|found| found.severity == severity).count()
+        let findings = self.sections.iter().flat_map(|section| &section.findings);
+        findings.filter(|finding| finding.severity == severity).count()
     }
 }
 

@@ -156,9 +156,9 @@ fn package(libtpu: &Path) -> Option<(String, String)> {
         name.starts_with("libtpu").then(|| (name.replace('_', "-"), version.to_owned()))
     };
     let siblings = fs::read_dir(folder.parent()?).into_iter().flatten().flatten();
-    let of_pip = |name: String| split(name.strip_suffix(".dist-info")?);
-    let mut found = siblings.filter_map(|entry| of_pip(entry.file_name().into_string().ok()?));
-    found.next().or_else(|| split(folder.file_name()?.to_str()?))
+    let pip_package = |name: String| split(name.strip_suffix(".dist-info")?);
+    let mut packages = siblings.filter_map(|entry| pip_package(entry.file_name().into_string().ok()?));
+    packages.next().or_else(|| split(folder.file_name()?.to_str()?))
 }
 
 /// The numbers of a version, for comparison.

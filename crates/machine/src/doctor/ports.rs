@@ -16,15 +16,15 @@ pub(super) fn ports(machine: &Machine) -> Vec<Finding> {
     let is_held = machine.tpus().iter().any(|file| file.holders.as_ref().is_some_and(|it| !it.processes.is_empty()));
     let taken = PORTS.iter().filter(|(port, _)| text.lines().any(|line| is_listening(line, *port)));
     let mut findings: Vec<_> = taken
-        .map(|(port, of)| {
-            let found = format!("a program listens on {port} (for {of})");
+        .map(|(port, purpose)| {
+            let message = format!("a program listens on {port} (for {purpose})");
             // A running training uses them.
             if is_held {
-                return Finding::ok(found);
+                return Finding::ok(message);
             }
             let remedy =
                 format!("`sudo ss -ltnp 'sport = :{port}'` shows which program; end it, or give it another port");
-            Finding::warning(found, remedy)
+            Finding::warning(message, remedy)
         })
         .collect();
     if findings.is_empty() {

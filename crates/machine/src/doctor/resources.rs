@@ -14,17 +14,17 @@ pub(super) fn memory(machine: &Machine) -> Vec<Finding> {
         return vec![Finding::ok("/proc/meminfo does not say how much")];
     };
     let number = |name: &str| machine.read(name).trim().parse::<u64>().ok();
-    let mut of = "";
+    let mut scope = "";
     // `max` means no limit.
     if let Some(limit) = number("sys/fs/cgroup/memory.max").filter(|&limit| limit < total) {
         total = limit;
         free = free.min(limit.saturating_sub(number("sys/fs/cgroup/memory.current").unwrap_or(0)));
-        of = " of this container";
+        scope = " of this container";
     }
     vec![if free < 2 * GIB {
         Finding::warning(
             format!(
-                "{} of {}{of} are free; when memory runs out, the kernel kills the program (exit code 137)",
+                "{} of {}{scope} are free; when memory runs out, the kernel kills the program (exit code 137)",
                 size(free),
                 size(total)
             ),
@@ -32,7 +32,7 @@ pub(super) fn memory(machine: &Machine) -> Vec<Finding> {
              or container with more",
         )
     } else {
-        Finding::ok(format!("{} of {}{of} are free", size(free), size(total)))
+        Finding::ok(format!("{} of {}{scope} are free", size(free), size(total)))
     }]
 }
 
@@ -58,10 +58,10 @@ struct Limit {
     /// The option of `ulimit`.
     option: &'static str,
     least: u64,
-    /// Why a lower limit is a problem.
-    why: &'static str,
+    /// The reason why a lower limit is a problem.
+    reason: &'static str,
     /// Whether only a TPU opened through VFIO needs it.
-    of_vfio: bool,
+    only_vfio: bool,
 }
 
 const LIMITS: [Limit; 4] = [
@@ -69,29 +69,29 @@ const LIMITS: [Limit; 4] = [
         name: "Max open files",
         option: "-n",
         least: 4096,
-        why: "many shards, workers and connections need more",
-        of_vfio: false,
+        reason: "many shards, workers and connections need more",
+        only_vfio: false,
     },
     Limit {
         name: "Max processes",
         option: "-u",
         least: 4096,
-        why: "threads count too, and plugins start several for each core",
-        of_vfio: false,
+        reason: "threads count too, and plugins start several for each core",
+        only_vfio: false,
     },
     Limit {
         name: "Max address space",
         option: "-v",
         least: u64::MAX,
-        why: "plugins reserve much more address space than they use",
-        of_vfio: false,
+        reason: "plugins reserve much more address space than they use",
+        only_vfio: false,
     },
     Limit {
         name: "Max locked memory",
         option: "-l",
         least: u64::MAX,
-        why: "the kernel counts memory that a TPU accesses through VFIO as locked",
-        of_vfio: true,
+        reason: "the kernel counts memory that a TPU accesses through VFIO as locked",
+        only_vfio: true,
     },
 ];
 
@@ -99,7 +99,7 @@ pub(super) fn limits(machine: &Machine) -> Vec<Finding> {
     let text = machine.read("proc/self/limits");
     let has_vfio = machine.tpus().iter().any(|file| file.path.parent().is_some_and(|folder| folder.ends_with("vfio")));
     let mut findings = vec![];
-    for Limit { name, option, least, why, .. } in LIMITS.iter().filter(|limit| has_vfio || !limit.of_vfio) {
+    for Limit { name, option, least, reason, .. } in LIMITS.iter().filter(|limit| has_vfio || !limit.only_vfio) {
         let Some(rest) = text.lines().find_map(|line| line.strip_prefix(name)) else { continue };
         let number = |text: &str| if text == "unlimited" { Some(u64::MAX) } else { text.parse::<u64>().ok() };
         let mut numbers = rest.split_whitespace().map_while(number);
@@ -109,16 +109,16 @@ pub(super) fn limits(machine: &Machine) -> Vec<Finding> {
         }
         // With a margin.
         let enough = least.saturating_mul(16);
-        let wanted = if enough == u64::MAX { "unlimited".to_owned() } else { enough.to_string() };
-        let found = format!("{}: {soft}; {why}", name.to_lowercase());
+        let value = if enough == u64::MAX { "unlimited".to_owned() } else { enough.to_string() };
+        let message = format!("{}: {soft}; {reason}", name.to_lowercase());
         findings.push(Finding::warning(
-            found,
+            message,
             if hard >= enough {
-                format!("`ulimit {option} {wanted}` before the program starts")
+                format!("`ulimit {option} {value}` before the program starts")
             } else {
                 format!(
                     "raise the hard limit: in /etc/security/limits.conf, by systemd's Limit… or docker's `--ulimit`; then \
-                     `ulimit {option} {wanted}`"
+                     `ulimit {option} {value}`"
                 )
             },
         ));

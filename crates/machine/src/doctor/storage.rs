@@ -52,37 +52,37 @@ pub(super) fn compile_cache(machine: &Machine) -> Vec<Finding> {
 
 pub(super) fn disk(machine: &Machine) -> Vec<Finding> {
     let runs = machine.text("FULMEN_DEFAULT_ROOT_DIR").unwrap_or_else(|| "runs".to_owned());
-    let mut places = vec![("temporary files", machine.root.join("tmp"))];
+    let mut folders = vec![("temporary files", machine.root.join("tmp"))];
     if let Ok(Some(cache)) = CompileCache::from_variables(&|name| machine.variable(name)) {
-        places.insert(0, ("compiled programs", cache.folder().to_owned()));
+        folders.insert(0, ("compiled programs", cache.folder().to_owned()));
     }
     // A bucket does not run out of space.
     if !runs.contains("://") {
-        places.insert(0, ("runs", machine.folder.join(runs)));
+        folders.insert(0, ("runs", machine.folder.join(runs)));
     }
-    let (mut findings, mut seen) = (vec![], vec![]);
-    for (what, path) in places {
+    let (mut findings, mut devices) = (vec![], vec![]);
+    for (purpose, path) in folders {
         let path = existing(&path);
         let shown = path.display();
-        if what == "runs" && !is_writable(&path) {
+        if purpose == "runs" && !is_writable(&path) {
             findings.push(Finding::error(
                 format!("cannot write to {shown}, the folder for runs"),
                 "start the program in another folder, or name one with `--default-root-dir`",
             ));
         }
-        let device = fs::metadata(&path).map(|found| found.dev()).ok();
-        if seen.contains(&device) {
+        let device = fs::metadata(&path).map(|metadata| metadata.dev()).ok();
+        if devices.contains(&device) {
             continue;
         }
-        seen.push(device);
+        devices.push(device);
         let Ok(free) = (machine.free_bytes)(&path) else { continue };
-        let found = format!("{} are free at {shown}, for {what}", size(free));
+        let message = format!("{} are free at {shown}, for {purpose}", size(free));
         let remedy = "`du -xh --max-depth=2 ~ | sort -h | tail` shows the largest folders; remove old runs, `fulmen cache compile \
                       clear`, or write checkpoints to a bucket (`--checkpoint-dir gs://…`)";
         findings.push(match free {
-            0..1_000_000_000 => Finding::error(found, remedy),
-            1_000_000_000..10_000_000_000 => Finding::warning(found, remedy),
-            _ => Finding::ok(found),
+            0..1_000_000_000 => Finding::error(message, remedy),
+            1_000_000_000..10_000_000_000 => Finding::warning(message, remedy),
+            _ => Finding::ok(message),
         });
     }
     if findings.is_empty() {

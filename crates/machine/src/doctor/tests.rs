@@ -80,11 +80,11 @@ impl Made {
         text.replace(&self.folder.path().display().to_string(), "ROOT")
     }
 
-    /// The lines that say more than that all is well.
+    /// Compares the lines except those of severity `ok`.
     fn check(&self, expect: Expect) {
         let text = self.text();
-        let told = |line: &&str| !line.starts_with("ok ");
-        expect.assert_eq(&text.lines().filter(told).map(|line| format!("{line}\n")).collect::<String>());
+        let is_notable = |line: &&str| !line.starts_with("ok ");
+        expect.assert_eq(&text.lines().filter(is_notable).map(|line| format!("{line}\n")).collect::<String>());
     }
 }
 
@@ -96,11 +96,12 @@ fn server(answers: &'static [(&'static str, &'static str)]) -> String {
         for mut stream in listener.incoming().map_while(Result::ok) {
             let lines = BufReader::new(&stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
             let lines = lines.collect::<Vec<String>>();
-            let asked = lines.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default();
-            let (status, body) = match answers.iter().find(|(path, _)| asked.contains(path)) {
-                // Who asks for a bucket shows the token.
+            let request_path = lines.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default();
+            let (status, body) = match answers.iter().find(|(path, _)| request_path.contains(path)) {
+                // A request for a bucket needs the token.
                 Some(_)
-                    if asked.contains("/b/") && !lines.iter().any(|line| line.ends_with("Bearer of-the-machine")) =>
+                    if request_path.contains("/b/")
+                        && !lines.iter().any(|line| line.ends_with("Bearer of-the-machine")) =>
                 {
                     ("403 Forbidden", "")
                 }
@@ -198,10 +199,10 @@ fn a_lock_file_that_was_left_and_one_that_is_held() {
     assert!(text.ends_with("1 error, 0 warnings"), "{text}");
     let owner = crate::LockFile::find(made.folder.path()).unwrap();
     let owner = owner.owner_name.unwrap_or_else(|| format!("user {}", owner.owner));
-    let left = format!(
+    let message = format!(
         "was made by {owner} 1.5 h ago, and no process holds it: the file is stale and keeps libtpu from starting\n"
     );
-    assert!(text.contains(&left) && text.contains("do: `rm ROOT/tmp/libtpu_lockfile`\n"), "{text}");
+    assert!(text.contains(&message) && text.contains("do: `rm ROOT/tmp/libtpu_lockfile`\n"), "{text}");
 
     use std::os::unix::fs::MetadataExt as _;
     let number = lock.metadata().unwrap().ino();

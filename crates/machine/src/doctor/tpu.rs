@@ -6,15 +6,15 @@ use crate::LockFile;
 pub(super) fn devices(machine: &Machine) -> Vec<Finding> {
     let files = machine.tpus();
     if files.is_empty() {
-        let said = ["TPU_ACCELERATOR_TYPE", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"];
-        let variable = said.into_iter().find(|name| machine.variable(name).is_some());
-        let why = variable.map(|name| format!("{name} is set")).or_else(|| {
+        let names = ["TPU_ACCELERATOR_TYPE", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"];
+        let variable = names.into_iter().find(|name| machine.variable(name).is_some());
+        let evidence = variable.map(|name| format!("{name} is set")).or_else(|| {
             let kind = machine.metadata()?.accelerator_type()?;
             Some(format!("the metadata server says that this machine is a {kind}"))
         });
-        return vec![match why {
-            Some(why) => Finding::error(
-                format!("there is no TPU in /dev/accel* or /dev/vfio/*, though {why}"),
+        return vec![match evidence {
+            Some(evidence) => Finding::error(
+                format!("there is no TPU in /dev/accel* or /dev/vfio/*, though {evidence}"),
                 "in a container, pass the devices on (`docker run --privileged --net=host`; on Kubernetes, the resource \
                  `google.com/tpu`); on the TPU VM itself, restart it",
             ),
@@ -52,25 +52,25 @@ pub(super) fn lock_file(machine: &Machine) -> Vec<Finding> {
     let files = machine.tpus();
     let owner = lock.owner_name.clone().unwrap_or_else(|| format!("user {}", lock.owner));
     let age = lock.modified.and_then(|modified| machine.now.duration_since(modified).ok()).unwrap_or_default();
-    let what = format!("{} was made by {owner} {:.1} h ago", lock.path.display(), age.as_secs_f64() / 3600.0);
+    let description = format!("{} was made by {owner} {:.1} h ago", lock.path.display(), age.as_secs_f64() / 3600.0);
     let holders = || files.iter().filter_map(|file| file.holders.as_ref());
     if let Some(pid) =
         lock.locked_by.first().copied().or_else(|| holders().flat_map(|it| &it.processes).map(|it| it.pid).next())
     {
         return vec![Finding::note(
-            format!("{what}; process {pid} uses the TPU"),
+            format!("{description}; process {pid} uses the TPU"),
             "wait for that process, or see `fulmen ps` and `fulmen kill`; no second process can start libtpu",
         )];
     }
     if holders().any(|holders| holders.unseen > 0) {
         return vec![Finding::warning(
-            format!("{what}; processes of other users cannot be seen, and one of them may have the TPU open"),
+            format!("{description}; processes of other users cannot be seen, and one of them may have the TPU open"),
             "`sudo fulmen doctor` sees all processes",
         )];
     }
     let sudo = if lock.owner == rustix::process::geteuid().as_raw() { "" } else { "sudo " };
     vec![Finding::error(
-        format!("{what}, and no process holds it: the file is stale and keeps libtpu from starting"),
+        format!("{description}, and no process holds it: the file is stale and keeps libtpu from starting"),
         format!("`{sudo}rm {}`", lock.path.display()),
     )]
 }

@@ -1,10 +1,10 @@
 """{{name}}: programs on a Ray cluster. Made by `fulmen pod manifest --kind ray`.
 
-Start it with the folder that has the program, as all nodes get it:
+Submit it with the folder that has the program, which Ray copies to all nodes:
     ray job submit --working-dir FOLDER -- python3 FILE
 
-A lost node and exit code 75 start a program again, which goes on with the last checkpoint under its --default-root-dir:
-that must be on storage that all nodes see. Nothing else is needed but Ray.
+After a lost node or exit code 75, the program is restarted, and resumes from the last checkpoint under its
+--default-root-dir, which must be on storage that all nodes share. It needs only Ray.
 """
 
 import ctypes
@@ -24,22 +24,22 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 NAME = {{python_name}}
 COMMAND = {{command}}
 ENVIRONMENT = {{environment}}
-# Independent programs, each of so many processes, one a node, each with these resources.
+# The number of independent programs, the processes of each (one per node), and the resources of each process.
 PROGRAMS, PROCESSES, RESOURCES = {{programs}}, {{hosts}}, {{resources}}
 MAX_RESTARTS = {{max_restarts}}
 
 PORT = {{port}}
 TEMPORARY = 75  # EX_TEMPFAIL
 GRACE = 30  # seconds between SIGTERM and SIGKILL
-SETTLE = 60  # seconds after a failure in which Ray may notice that a lost node is why
+SETTLE = 60  # seconds in which Ray may notice that a lost node caused a failure
 
 
 @ray.remote(max_retries=0)
 def process(command, environment):
     """Runs the program on this node, and returns its exit code."""
-    # Linux sends SIGTERM when this worker is gone (PR_SET_PDEATHSIG is 1), so that no program outlives it.
-    bound = lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM)
-    child = subprocess.Popen(command, env={**os.environ, **environment}, preexec_fn=bound)
+    # Linux sends SIGTERM when this worker ends (PR_SET_PDEATHSIG is 1), so that no program outlives it.
+    end_with_parent = lambda: ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+    child = subprocess.Popen(command, env={**os.environ, **environment}, preexec_fn=end_with_parent)
     try:
         code = child.wait()
     except KeyboardInterrupt:  # ray.cancel
@@ -57,35 +57,35 @@ def address():
     return ray.util.get_node_ip_address()
 
 
-def attempt(index, again):
-    """Runs a program once, and returns its exit code and whose it is."""
+def attempt(index, restarted):
+    """Runs a program once, and returns its exit code and a description."""
     group = placement_group([{"CPU": 1, **RESOURCES}] * PROCESSES, strategy="STRICT_SPREAD")
     try:
         ray.get(group.ready())
 
-        def on(rank, task, **resources):
+        def on_rank(rank, task, **resources):
             strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank)
             return task.options(scheduling_strategy=strategy, **resources)
 
         if PROCESSES == 1:
             coordinator = "127.0.0.1:0"
         else:
-            first = ray.get(on(0, address).remote())
+            first = ray.get(on_rank(0, address).remote())
             coordinator = f"[{first}]:{PORT}" if ":" in first else f"{first}:{PORT}"
         shared = {
             "FULMEN_RUN_TOKEN": secrets.token_hex(32),
             "FULMEN_RUN_ID": f"{NAME}-{index}",
             "FULMEN_COORDINATOR": coordinator,
             "FULMEN_NUM_PROCESSES": str(PROCESSES),
-            **({"FULMEN_RESUME": "auto"} if again else {}),
+            **({"FULMEN_RESUME": "auto"} if restarted else {}),
             **ENVIRONMENT,
         }
         command = [word.replace("{index}", str(index)) for word in COMMAND]
         running = {}
         for rank in range(PROCESSES):
-            task = on(rank, process, num_cpus=1, resources=RESOURCES)
+            task = on_rank(rank, process, num_cpus=1, resources=RESOURCES)
             running[task.remote(command, {**shared, "FULMEN_PROCESS_ID": str(rank)})] = rank
-        return judge(watch(running))
+        return outcome(watch(running))
     except RayTaskError as error:
         return 1, f"did not start: {error.cause}"
     except RayError as error:
@@ -95,17 +95,17 @@ def attempt(index, again):
 
 
 def watch(running):
-    """How processes ended, in the order in which it was seen. When one has failed, the others have to end."""
-    ends, limit, asked = [], None, False
+    """Returns the ends of processes in the observed order. After one has failed, the others are ended."""
+    ends, limit, cancelled = [], None, False
     while running:
-        left = None if limit is None else max(0, limit - time.monotonic())
-        done, _ = ray.wait(list(running), timeout=left)
+        timeout = None if limit is None else max(0, limit - time.monotonic())
+        done, _ = ray.wait(list(running), timeout=timeout)
         if not done:
-            if asked:
+            if cancelled:
                 break
             for task in running:
                 ray.cancel(task, force=False)
-            limit, asked = time.monotonic() + GRACE + SETTLE, True
+            limit, cancelled = time.monotonic() + GRACE + SETTLE, True
         for task in done:
             rank, lost = running.pop(task), None
             try:
@@ -117,27 +117,27 @@ def watch(running):
                 code = 128 + signal.SIGTERM
             except RayError as error:
                 code, lost = TEMPORARY, str(error).splitlines()[0]
-            ends.append((rank, code, lost, asked))
+            ends.append((rank, code, lost, cancelled))
             if code != 0 and limit is None:
                 limit = time.monotonic() + SETTLE
     return ends
 
 
-def judge(ends):
-    """Whose fault it was: a lost process is why the others fail, else it is the first that failed unasked."""
+def outcome(ends):
+    """Returns the exit code and its cause: a lost process, else the first that failed before the others were cancelled."""
     lost = [end for end in ends if end[2]]
     failed = [end for end in ends if end[1] != 0]
     if not failed:
         return 0, "has ended"
-    rank, code, why, _ = min(lost or failed, key=lambda end: end[3])
-    return code, f"process {rank} is lost: {why}" if why else f"process {rank} exited with code {code}"
+    rank, code, reason, _ = min(lost or failed, key=lambda end: end[3])
+    return code, f"process {rank} is lost: {reason}" if reason else f"process {rank} exited with code {code}"
 
 
 def run(index):
-    """Runs a program until it ends well, fails for good, or has started too often."""
+    """Runs a program until it succeeds, fails with another code than 75, or has no restarts left."""
     for restarts in range(MAX_RESTARTS + 1):
-        code, what = attempt(index, again=restarts > 0)
-        print(f"[{NAME}] program {index}: {what}", flush=True)
+        code, description = attempt(index, restarted=restarts > 0)
+        print(f"[{NAME}] program {index}: {description}", flush=True)
         if code != TEMPORARY:
             break
     return code
@@ -148,5 +148,5 @@ if __name__ == "__main__":
     try:
         codes = list(ThreadPoolExecutor(PROGRAMS).map(run, range(PROGRAMS)))
     except (KeyboardInterrupt, SystemExit):
-        os._exit(130)  # waits for no thread; Ray ends what this program has started
+        os._exit(130)  # do not wait for threads; Ray ends the tasks of this program
     sys.exit(next((code for code in codes if code != 0), 0))

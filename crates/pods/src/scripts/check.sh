@@ -1,4 +1,4 @@
-# check.sh HASH PATH SECONDS: says what the machine is, once PATH (if any) exists.
+# check.sh HASH PATH SECONDS: describes the machine, once PATH (if any) exists.
 hash=$1 path=$2 patience=$3
 uptime
 end=$((up + patience))
@@ -10,7 +10,7 @@ done
 glibc=$(getconf GNU_LIBC_VERSION 2>/dev/null) || glibc=$(ldd --version 2>/dev/null | head -n 1)
 set -- ${SSH_CONNECTION-}
 chips=$(ls -d /dev/accel[0-9]* /dev/vfio/[0-9]* 2>/dev/null | wc -l)
-# A program that is used is not old.
+# Marks the program as recently used.
 touch -c "$root/bin/$hash" 2>/dev/null
 present=no
 [ -x "$root/bin/$hash" ] && present=yes

@@ -1,13 +1,14 @@
-# What all scripts begin with. They need bash and coreutils. Lines for `fulmen pod` go to standard error, after `fulmen-pod: `.
+# The common beginning of all scripts. They need bash and coreutils. Messages for `fulmen pod` go to standard error, with
+# the prefix `fulmen-pod: `.
 root=$HOME/.fulmen/pods
 
-# Only this user reads what is in there.
+# Only this user may read the folder.
 make_root() { mkdir -p "$root" && chmod 700 "$root"; }
 
 tell() { echo "fulmen-pod: $*" >&2; }
 fail() { tell "error $*"; exit 1; }
 
-# The state and the start time of a process, which tells it from a later one with the same id. A zombie has ended.
+# The state and the start time of a process. The start time differs from a later process with the same id. A zombie has ended.
 born() {
   local stat
   { read -r stat <"/proc/$1/stat"; } 2>/dev/null || return 1
@@ -16,16 +17,16 @@ born() {
   [ "$state" != Z ]
 }
 
-# Whether the process of that id and start time still runs.
+# Whether the process with this id and start time still runs.
 runs() { born "$1" && [ "$time" = "$2" ]; }
 
-# Reads what the supervisor has written of itself and of its program.
+# Reads the ids and start times of the supervisor and its program.
 read_pids() { { read -r supervisor supervisor_time program program_time <pids; } 2>/dev/null; }
 
-# Sends a signal to the program and to all that it has started.
+# Sends a signal to the program and its child processes.
 signal() {
   read_pids && runs "$program" "$program_time" && kill "-$1" -- "-$program" 2>/dev/null
 }
 
-# Whole seconds since the machine started: a clock that nobody sets.
+# Whole seconds since the machine started: a clock that is never set.
 uptime() { read -r up _ </proc/uptime; up=${up%.*}; }

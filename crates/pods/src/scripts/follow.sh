@@ -1,5 +1,5 @@
-# follow.sh RUN WORKER OFFSET OWNER: the log from OFFSET on, until the program has ended. Standard input brings signals for
-# the program, by name, and dots; with OWNER they renew its lease.
+# follow.sh RUN WORKER OFFSET OWNER: prints the log from OFFSET on, until the program has ended. Standard input has names of
+# signals for the program, and dots, which renew its lease if OWNER is 1.
 cd "$root/runs/$1/$2" 2>/dev/null || fail "there is no run $1 here"
 read_pids || fail "the run $1 has not started here"
 offset=$3 owner=$4
@@ -24,16 +24,16 @@ while runs "$supervisor" "$supervisor_time"; do
       *) [ "$owner" = 1 ] && touch lease ;;
     esac
   elif [ $? -le 128 ] || [ $((up - heard)) -gt 120 ]; then
-    # The listener is gone.
+    # The connection is lost.
     exit 0
   else
-    # The time may be over within a line.
+    # The read may time out within a line.
     part+=$line
   fi
 done
 wait $tail
 read -r code <exit
-# Without its supervisor, nobody would end the program.
+# The supervisor was killed, so end the program here.
 [ "$code" = - ] && signal KILL
 trap - EXIT
 tell "exit $code"

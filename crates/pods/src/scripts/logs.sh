@@ -1,3 +1,3 @@
-# logs.sh RUN WORKER LINES: the last lines of the log.
+# logs.sh RUN WORKER LINES: prints the last lines of the log.
 cd "$root/runs/$1/$2" 2>/dev/null || fail "there is no run $1 here"
 exec tail -n "$3" log

@@ -1,9 +1,9 @@
-# start.sh RUN WORKER HASH LEASE GRACE SUPERVISE ARGUMENTS…: starts a program that outlives the connection. Its environment
-# comes over standard input, a variable a line, up to an empty line.
+# start.sh RUN WORKER HASH LEASE GRACE SUPERVISE ARGUMENTS…: starts a program that outlives the connection. Standard input has
+# its environment, one variable per line, up to an empty line.
 folder=$root/runs/$1/$2 hash=$3 lease=$4 grace=$5 supervise=$6
 shift 6
 make_root && mkdir -p "$folder" && cd "$folder" || exit 1
-# One that a lost connection has left.
+# End a program that a lost connection has left.
 if read_pids; then
   signal KILL
   for _ in {1..100}; do
@@ -12,14 +12,14 @@ if read_pids; then
   done
 fi
 rm -f pids progress why
-# They take their place on the disk now: a program that fills it can still end.
+# Allocate the files now, so that a program that fills the disk can still end.
 echo "-       " >exit && echo "$hash" >program && touch lease && touch log || exit 1
 offset=$(stat -c %s log)
 while IFS= read -r variable && [ -n "$variable" ]; do
   export "${variable?}"
 done
 export FULMEN_PROGRESS_FILE=$folder/progress
-# With job control, since a shell without lets what it starts ignore Ctrl-C.
+# Use job control, because without it the started program ignores Ctrl-C.
 set -m
 setsid bash -c "$supervise" fulmen-pod "$folder" "$lease" "$grace" "$root/bin/$hash" "$@" </dev/null >/dev/null 2>why &
 disown

@@ -1,4 +1,4 @@
-# status.sh [RUN]: a line for each worker of the run, or of all runs.
+# status.sh [RUN]: prints a line for each worker of the run, or of all runs.
 cd "$root/runs" 2>/dev/null || exit 0
 for folder in ${1:-*}/*; do
   [ -f "$folder/exit" ] || continue

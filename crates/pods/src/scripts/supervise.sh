@@ -1,10 +1,10 @@
-# supervise.sh FOLDER LEASE GRACE PROGRAM ARGUMENTS…: waits for the program and keeps its exit code. If LEASE is not 0, and
-# the lease is not renewed for LEASE seconds, `fulmen pod run` is gone, and the program ends.
+# supervise.sh FOLDER LEASE GRACE PROGRAM ARGUMENTS…: waits for the program and saves its exit code. If LEASE is not 0 and the
+# lease is not renewed for LEASE seconds, `fulmen pod run` is gone, and the program is ended.
 cd "$1" || exit 1
 lease=$2 grace=$3
 shift 3
 set -m
-# The program begins when its process is written down: it may fill the disk at once.
+# Start the program only after its ids are saved, because it may fill the disk.
 (until [ -s pids ]; do kill -0 $$ || exit 1; sleep 0.01; done; cd "$HOME" && exec "$@") </dev/null >>log 2>&1 &
 child=$!
 born $$ && own=$time
@@ -26,5 +26,5 @@ done
 wait $child
 code=$?
 kill -KILL -- -$child 2>/dev/null
-# In place: the disk may be full.
+# Overwrite in place, because the disk may be full.
 printf '%-8s' $code 1<>exit

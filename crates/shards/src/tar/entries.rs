@@ -20,7 +20,7 @@ use tar::{EntryType, Header};
 const BLOCK: usize = 512;
 
 /// Larger names and extended headers are rejected: no file system has such names.
-const MOST_OF_A_NAME: u64 = 1 << 20;
+const MAX_NAME_BYTES: u64 = 1 << 20;
 
 /// Skips up to a number of bytes, and returns how many there were.
 pub(super) type Skip<R> = fn(&mut R, u64) -> io::Result<u64>;
@@ -34,22 +34,22 @@ pub(super) fn read_over<R: Read>(reader: &mut R, count: u64) -> io::Result<u64> 
 #[derive(Debug)]
 pub(super) struct FilePart<'a> {
     file: &'a File,
-    left: Range<u64>,
+    remaining: Range<u64>,
 }
 
 impl FilePart<'_> {
     fn skip(&mut self, count: u64) -> io::Result<u64> {
-        let count = count.min(self.left.end.saturating_sub(self.left.start));
-        self.left.start += count;
+        let count = count.min(self.remaining.end.saturating_sub(self.remaining.start));
+        self.remaining.start += count;
         Ok(count)
     }
 }
 
 impl Read for FilePart<'_> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let most = self.left.end.saturating_sub(self.left.start).min(into.len() as u64) as usize;
-        let count = self.file.read_at(&mut into[..most], self.left.start)?;
-        self.left.start += count as u64;
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let limit = self.remaining.end.saturating_sub(self.remaining.start).min(buffer.len() as u64) as usize;
+        let count = self.file.read_at(&mut buffer[..limit], self.remaining.start)?;
+        self.remaining.start += count as u64;
         Ok(count)
     }
 }
@@ -77,7 +77,7 @@ pub(super) struct TarEntries<R> {
     reader: R,
     skip: Skip<R>,
     /// The number of bytes read or skipped.
-    at: u64,
+    position: u64,
     /// The offset of the next header.
     next: u64,
     /// The latest entry and the offset of its content, for messages.
@@ -96,13 +96,13 @@ struct PaxRecords {
 
 impl<'a> TarEntries<FilePart<'a>> {
     pub(super) fn of_part(location: Location, file: &'a File, part: Range<u64>) -> TarEntries<FilePart<'a>> {
-        TarEntries::new(location, FilePart { file, left: part }, FilePart::skip)
+        TarEntries::new(location, FilePart { file, remaining: part }, FilePart::skip)
     }
 }
 
 impl<R: Read> TarEntries<R> {
     pub(super) fn new(location: Location, reader: R, skip: Skip<R>) -> TarEntries<R> {
-        TarEntries { location, reader, skip, at: 0, next: 0, latest: None, ended: false }
+        TarEntries { location, reader, skip, position: 0, next: 0, latest: None, ended: false }
     }
 
     /// The next file. Folders, links and other entries are skipped. None after the end or an error.
@@ -110,16 +110,16 @@ impl<R: Read> TarEntries<R> {
         if self.ended {
             return Ok(None);
         }
-        let found = self.find();
-        self.ended = !matches!(found, Ok(Some(_)));
-        found
+        let entry = self.find();
+        self.ended = !matches!(entry, Ok(Some(_)));
+        entry
     }
 
     fn find(&mut self) -> Result<Option<Entry>> {
         let (mut long_name, mut extended) = (None, None);
         loop {
             self.skip_to_header()?;
-            let begins = self.at;
+            let start = self.position;
             let Some(block) = self.block()? else {
                 if long_name.is_some() || extended.is_some() {
                     return Err(self.error("it ends after the name of an entry, without the entry"));
@@ -127,7 +127,7 @@ impl<R: Read> TarEntries<R> {
                 return self.end().map(|()| None);
             };
             let header = Header::from_byte_slice(&block);
-            let size = checked_size(header).map_err(|why| self.bad_header(begins, &block, &why))?;
+            let size = checked_size(header).map_err(|reason| self.bad_header(start, &block, &reason))?;
             let kind = header.entry_type();
             let is_file = matches!(kind, EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse);
             // Folders, links and devices have no content, whatever their size field says.
@@ -138,14 +138,14 @@ impl<R: Read> TarEntries<R> {
                 _ => size,
             };
             let padded = size.checked_next_multiple_of(BLOCK as u64);
-            self.next = padded.and_then(|size| self.at.checked_add(size)).ok_or_else(|| {
-                self.error(format!("the header at byte {begins} claims {size} bytes, which no file has"))
+            self.next = padded.and_then(|size| self.position.checked_add(size)).ok_or_else(|| {
+                self.error(format!("the header at byte {start} claims {size} bytes, which no file has"))
             })?;
             if kind.is_gnu_longname() {
                 long_name = Some(self.name(size)?);
             } else if kind.is_pax_local_extensions() {
                 let records = self.name(size)?;
-                extended = Some(parse(&records).map_err(|why| self.error(format!("at byte {begins}: {why}")))?);
+                extended = Some(parse(&records).map_err(|reason| self.error(format!("at byte {start}: {reason}")))?);
             } else if is_empty {
                 (long_name, extended) = (None, None);
             } else if is_file {
@@ -153,21 +153,21 @@ impl<R: Read> TarEntries<R> {
                 // A pax name takes precedence over GNU's, and both over the header's.
                 let long_name = long_name.map(|name| name.strip_suffix(b"\0").unwrap_or(&name).to_vec());
                 let name = readable(&name.or(long_name).unwrap_or_else(|| header.path_bytes().into_owned()));
-                self.latest = Some((name.clone(), self.at));
+                self.latest = Some((name.clone(), self.position));
                 if sparse || kind.is_gnu_sparse() {
                     return Err(self.error("it is a file with holes (GNU tar --sparse); pack it without --sparse"));
                 }
-                return Ok(Some(Entry { name, offset: self.at, size }));
+                return Ok(Some(Entry { name, offset: self.position, size }));
             }
         }
     }
 
     /// The content of the entry that [`next`](TarEntries::next) returned last. Memory grows only with the data.
     pub(super) fn content(&mut self, entry: &Entry) -> Result<Vec<u8>> {
-        let mut content = Vec::with_capacity(usize::try_from(entry.size.min(MOST_OF_A_NAME)).unwrap_or(0));
+        let mut content = Vec::with_capacity(usize::try_from(entry.size.min(MAX_NAME_BYTES)).unwrap_or(0));
         let read = self.reader.by_ref().take(entry.size).read_to_end(&mut content);
         read.map_err(|source| self.broken(source))?;
-        self.at += content.len() as u64;
+        self.position += content.len() as u64;
         if content.len() as u64 == entry.size {
             return Ok(content);
         }
@@ -176,49 +176,49 @@ impl<R: Read> TarEntries<R> {
 
     /// The extra header for the next entry.
     fn name(&mut self, size: u64) -> Result<Vec<u8>> {
-        if size > MOST_OF_A_NAME {
+        if size > MAX_NAME_BYTES {
             return Err(self.error(format!(
-                "the name or extended header before byte {} claims {size} bytes, and more than {MOST_OF_A_NAME} are \
+                "the name or extended header before byte {} claims {size} bytes, and more than {MAX_NAME_BYTES} are \
                  refused",
-                self.at
+                self.position
             )));
         }
-        self.content(&Entry { name: String::new(), offset: self.at, size })
+        self.content(&Entry { name: String::new(), offset: self.position, size })
     }
 
     fn skip_to_header(&mut self) -> Result<()> {
-        let wanted = self.next - self.at;
-        if wanted == 0 {
+        let count = self.next - self.position;
+        if count == 0 {
             return Ok(());
         }
-        let skipped = (self.skip)(&mut self.reader, wanted).map_err(|source| self.broken(source))?;
-        self.at += skipped;
-        if skipped == wanted {
+        let skipped = (self.skip)(&mut self.reader, count).map_err(|source| self.broken(source))?;
+        self.position += skipped;
+        if skipped == count {
             return Ok(());
         }
-        Err(self.cut_off(format!("{} bytes before the entry does", self.next - self.at)))
+        Err(self.cut_off(format!("{} bytes before the entry does", self.next - self.position)))
     }
 
     /// The next block. None if it is all zeros, which ends the tar.
     fn block(&mut self) -> Result<Option<[u8; BLOCK]>> {
         let mut block = [0; BLOCK];
         let filled = fill(&mut self.reader, &mut block).map_err(|source| self.broken(source))?;
-        self.at += filled as u64;
+        self.position += filled as u64;
         match filled {
             BLOCK if block == [0; BLOCK] => Ok(None),
             BLOCK => {
-                self.next = self.at;
+                self.next = self.position;
                 Ok(Some(block))
             }
-            0 if self.at == 0 => Err(self.location.error("the file is empty; expected a tar")),
+            0 if self.position == 0 => Err(self.location.error("the file is empty; expected a tar")),
             0 => Err(self.cut_off("without the zeros that end a tar".to_owned())),
-            _ => Err(self.cut_off(format!("within a header, at byte {}", self.at))),
+            _ => Err(self.cut_off(format!("within a header, at byte {}", self.position))),
         }
     }
 
     /// Reads the padding after the end, so that a checksum behind it is read too.
     fn end(&mut self) -> Result<()> {
-        let (ended, mut rest) = (self.at - BLOCK as u64, vec![0; 64 << 10]);
+        let (ended, mut rest) = (self.position - BLOCK as u64, vec![0; 64 << 10]);
         loop {
             let count = fill(&mut self.reader, &mut rest).map_err(|source| self.broken(source))?;
             if count == 0 {
@@ -230,23 +230,24 @@ impl<R: Read> TarEntries<R> {
                      concatenated? Make one tar of them"
                 )));
             }
-            self.at += count as u64;
+            self.position += count as u64;
         }
     }
 
     /// An error at the latest entry.
     fn error(&self, message: impl std::fmt::Display) -> Error {
         match &self.latest {
-            Some((name, at)) => self.location.error(format!("entry {name}, at byte {at}: {message}")),
+            Some((name, offset)) => self.location.error(format!("entry {name}, at byte {offset}: {message}")),
             None => self.location.error(message.to_string()),
         }
     }
 
-    fn bad_header(&self, begins: u64, block: &[u8; BLOCK], why: &str) -> Error {
-        if begins > 0 {
-            let after = self.latest.as_ref().map_or(String::new(), |(name, _)| format!(", after the entry {name},"));
+    fn bad_header(&self, start: u64, block: &[u8; BLOCK], reason: &str) -> Error {
+        if start > 0 {
+            let predecessor =
+                self.latest.as_ref().map_or(String::new(), |(name, _)| format!(", after the entry {name},"));
             return self.location.error(format!(
-                "the header at byte {begins}{after} is damaged: {why}; copy or download the file again"
+                "the header at byte {start}{predecessor} is damaged: {reason}; copy or download the file again"
             ));
         }
         let hint = match block {
@@ -255,19 +256,19 @@ impl<R: Read> TarEntries<R> {
             [0x28, 0xb5, 0x2f, 0xfd, ..] => " (it is compressed with zstd; only gzip is supported)",
             _ => "",
         };
-        self.location.error(format!("not a tar file, plain or gzip: {why}{hint}"))
+        self.location.error(format!("not a tar file, plain or gzip: {reason}{hint}"))
     }
 
-    fn cut_off(&self, place: String) -> Error {
-        self.error(format!("the file ends {place}; it is cut short: copy or download it again"))
+    fn cut_off(&self, position: String) -> Error {
+        self.error(format!("the file ends {position}; it is cut short: copy or download it again"))
     }
 
     fn broken(&self, source: io::Error) -> Error {
-        let place = match &self.latest {
-            Some((name, at)) => format!("entry {name}, at byte {at}"),
-            None => format!("after {} bytes", self.at),
+        let position = match &self.latest {
+            Some((name, offset)) => format!("entry {name}, at byte {offset}"),
+            None => format!("after {} bytes", self.position),
         };
-        explain(&self.location, &place, source)
+        explain(&self.location, &position, source)
     }
 }
 

@@ -27,22 +27,24 @@ pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
         return;
     }
     let mut read = Groups::new(location, TarEntries::new(location.clone(), bytes, read_over), &selection);
-    let mut found = Groups::new(location, TarEntries::new(location.clone(), bytes, jump), &selection);
+    let mut indexed = Groups::new(location, TarEntries::new(location.clone(), bytes, jump), &selection);
     loop {
         let sample = read.next(|walk, entry| walk.content(&entry));
-        let places = found.next(|_, entry| Ok((entry.offset, entry.size)));
-        match (sample, places) {
-            (Ok(Some(sample)), Ok(Some(places))) => {
-                assert_eq!(sample.key, places.key);
-                assert!(sample.files.keys().eq(places.files.keys()));
-                for (content, (offset, size)) in sample.files.values().zip(places.files.values()) {
+        let positions = indexed.next(|_, entry| Ok((entry.offset, entry.size)));
+        match (sample, positions) {
+            (Ok(Some(sample)), Ok(Some(positions))) => {
+                assert_eq!(sample.key, positions.key);
+                assert!(sample.files.keys().eq(positions.files.keys()));
+                for (content, (offset, size)) in sample.files.values().zip(positions.files.values()) {
                     assert_eq!(*content, bytes[*offset as usize..][..*size as usize]);
                 }
             }
             (Ok(None), Ok(None)) => return,
             // The reader in sequence notices a truncated file; the index notices a truncated sample.
             (Err(_), _) => return,
-            (Ok(sample), places) => panic!("{:?} and {:?}", sample.map(|s| s.key), places.map(|p| p.map(|p| p.key))),
+            (Ok(sample), positions) => {
+                panic!("{:?} and {:?}", sample.map(|s| s.key), positions.map(|p| p.map(|p| p.key)))
+            }
         }
     }
 }

@@ -43,8 +43,8 @@ impl TarSample {
 
     /// Removes and returns the first existing file with one of these extensions.
     pub fn take_any(&mut self, extensions: &[&str]) -> Result<Vec<u8>> {
-        let found = extensions.iter().find_map(|extension| self.files.remove(*extension));
-        found.ok_or_else(|| self.lacks(&extensions.join(", .")))
+        let content = extensions.iter().find_map(|extension| self.files.remove(*extension));
+        content.ok_or_else(|| self.lacks(&extensions.join(", .")))
     }
 
     /// The file with this extension as trimmed text.
@@ -52,7 +52,7 @@ impl TarSample {
         let bytes = self.files.get(extension).ok_or_else(|| self.lacks(extension))?;
         let text = std::str::from_utf8(bytes);
         text.map(str::trim)
-            .map_err(|why| Error::new(format!("the file .{extension} of `{}` is not text: {why}", self.key)))
+            .map_err(|reason| Error::new(format!("the file .{extension} of `{}` is not text: {reason}", self.key)))
     }
 
     fn lacks(&self, extension: &str) -> Error {
@@ -91,7 +91,7 @@ impl Selection {
 
     /// Whether to read files with this extension, in lower case.
     pub(super) fn takes(&self, extension: &str) -> bool {
-        self.extensions.is_empty() || self.extensions.iter().any(|wanted| wanted == extension)
+        self.extensions.is_empty() || self.extensions.iter().any(|selected| selected == extension)
     }
 }
 

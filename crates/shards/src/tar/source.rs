@@ -88,12 +88,12 @@ impl TarSource {
     pub fn from_list(shards: impl IntoIterator<Item = impl Into<Location>>, extensions: &[&str]) -> Result<TarSource> {
         let shards: Vec<Location> = shards.into_iter().map(Into::into).collect();
         let selection = Arc::new(Selection::new(extensions, u64::MAX));
-        let found = in_parallel(&shards, cores(), |shard| index(shard, &selection))?;
-        let offsets = Offsets::new(found.iter().map(Vec::len));
+        let samples = in_parallel(&shards, cores(), |shard| index(shard, &selection))?;
+        let offsets = Offsets::new(samples.iter().map(Vec::len));
         let mut source = TarSource { shards: Vec::new(), offsets, extensions: Vec::new(), selection };
-        let mut known = HashMap::new();
-        for (location, found) in shards.into_iter().zip(found) {
-            source.add(location, found, &mut known)?;
+        let mut extension_indices = HashMap::new();
+        for (location, samples) in shards.into_iter().zip(samples) {
+            source.add(location, samples, &mut extension_indices)?;
         }
         if source.len() == 0 {
             return Err(Error::usage("there are no shards to read; expected at least one tar file"));
@@ -101,14 +101,19 @@ impl TarSource {
         Ok(source)
     }
 
-    fn add(&mut self, location: Location, found: Vec<IndexedSample>, known: &mut HashMap<String, u32>) -> Result<()> {
+    fn add(
+        &mut self,
+        location: Location,
+        samples: Vec<IndexedSample>,
+        extension_indices: &mut HashMap<String, u32>,
+    ) -> Result<()> {
         let file = CachedFile::new(location.local().unwrap_or(Path::new("")), self.shards.len());
         let mut shard = Shard { location, file, samples: Vec::new(), files: Vec::new() };
-        for (key, files) in found {
+        for (key, files) in samples {
             shard.samples.push(SampleEntry { key, first: shard.files.len(), count: files.len() });
             for (extension, (offset, size)) in files {
-                let next = known.len() as u32;
-                let extension = *known.entry(extension).or_insert_with_key(|extension| {
+                let next = extension_indices.len() as u32;
+                let extension = *extension_indices.entry(extension).or_insert_with_key(|extension| {
                     self.extensions.push(extension.clone());
                     next
                 });
@@ -116,11 +121,11 @@ impl TarSource {
             }
         }
         if shard.samples.is_empty() {
-            let what = match &self.selection.extensions[..] {
+            let expected = match &self.selection.extensions[..] {
                 [] => "files named `key.extension`".to_owned(),
                 extensions => format!("files with the extensions .{}", extensions.join(", .")),
             };
-            return Err(shard.location.error(format!("there are no samples in this tar: expected {what}")));
+            return Err(shard.location.error(format!("there are no samples in this tar: expected {expected}")));
         }
         self.shards.push(shard);
         Ok(())
@@ -128,7 +133,7 @@ impl TarSource {
 
     /// The key of a sample, if the index is in range.
     pub fn key(&self, index: usize) -> Option<&str> {
-        self.find(index).map(|(_, place)| &*place.key)
+        self.find(index).map(|(_, sample)| &*sample.key)
     }
 
     /// The shards.
@@ -158,11 +163,11 @@ fn index(location: &Location, selection: &Arc<Selection>) -> Result<Vec<IndexedS
         );
     }
     let mut groups = Groups::new(location, TarEntries::of_part(location.clone(), &file, 0..size), selection);
-    let mut found = Vec::new();
+    let mut samples = Vec::new();
     while let Some(group) = groups.next(|_, entry| Ok((entry.offset, entry.size)))? {
-        found.push((group.key.into_boxed_str(), group.files));
+        samples.push((group.key.into_boxed_str(), group.files));
     }
-    Ok(found)
+    Ok(samples)
 }
 
 impl Source for TarSource {
@@ -173,24 +178,24 @@ impl Source for TarSource {
     }
 
     fn get(&self, index: usize) -> Result<TarSample> {
-        let Some((shard, place)) = self.find(index) else {
+        let Some((shard, sample)) = self.find(index) else {
             return Err(Error::usage(format!("there is no sample {index}; there are {}", self.len())));
         };
         shard.file.with(|file| {
-            let members = &shard.files[place.first..place.first + place.count];
+            let members = &shard.files[sample.first..sample.first + sample.count];
             let files = members.iter().map(|member| {
                 let extension = &self.extensions[member.extension as usize];
                 let Member { offset, size, .. } = *member;
-                let place = || format!("entry {}.{extension}, at byte {offset}", place.key);
-                Ok((extension.clone(), read_part(&shard.location, file, offset..offset + size, place)?))
+                let position = || format!("entry {}.{extension}, at byte {offset}", sample.key);
+                Ok((extension.clone(), read_part(&shard.location, file, offset..offset + size, position)?))
             });
-            Ok(TarSample { key: place.key.to_string(), files: files.collect::<Result<_>>()? })
+            Ok(TarSample { key: sample.key.to_string(), files: files.collect::<Result<_>>()? })
         })
     }
 
     fn origin(&self, index: usize) -> String {
         match self.find(index) {
-            Some((shard, place)) => format!("{}, entry {}", shard.location, place.key),
+            Some((shard, sample)) => format!("{}, entry {}", shard.location, sample.key),
             None => format!("sample {index} of {}", self.len()),
         }
     }

@@ -126,7 +126,7 @@ fn samples(shard: &Location, selection: &Arc<Selection>) -> Result<FileItems<Tar
     let groups = groups.take_while(move |group| !std::mem::replace(&mut failed, group.is_err()));
     Ok(Box::new(groups.zip(0..).map(|(group, number)| {
         let group = group?;
-        let place = format!("entry {}", group.key);
-        Ok(FileItem { number, place, item: TarSample { key: group.key, files: group.files } })
+        let position = format!("entry {}", group.key);
+        Ok(FileItem { number, position, item: TarSample { key: group.key, files: group.files } })
     })))
 }

@@ -197,14 +197,14 @@ impl TarShardWriter {
         if files.is_empty() {
             return refuse("it has no files");
         }
-        let mut seen = HashSet::new();
+        let mut extensions = HashSet::new();
         for (extension, _) in files {
             // Readers convert extensions to lower case.
             let extension = extension.to_lowercase();
             if extension.is_empty() || extension.contains(['/', '\0']) {
                 return refuse(&format!("the extension {extension:?} is empty or has a slash or a zero byte"));
             }
-            if !seen.insert(extension.clone()) {
+            if !extensions.insert(extension.clone()) {
                 return refuse(&format!("it has two files with the extension `{extension}`"));
             }
         }
@@ -268,8 +268,8 @@ mod tests {
         *shard = TarFile::new(file, shard.path().to_owned());
         let refused = writer.write("b", &[("x", &[2; 2 << 20])]).unwrap_err();
         assert!(refused.to_string().contains("writing the entry b.x"), "{refused}");
-        let again = writer.write("c", &[("x", b"3")]).unwrap_err();
-        assert!(again.to_string().contains("an earlier write failed"), "{again}");
+        let second = writer.write("c", &[("x", b"3")]).unwrap_err();
+        assert!(second.to_string().contains("an earlier write failed"), "{second}");
         assert!(writer.finish().is_err());
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
     }

@@ -134,8 +134,8 @@ impl Example {
     }
 }
 
-fn wrong(name: &str, expected: &str, found: &Feature) -> Error {
-    Error::new(format!("the feature `{name}` is {}, expected {expected}", found.kind()))
+fn wrong(name: &str, expected: &str, actual: &Feature) -> Error {
+    Error::new(format!("the feature `{name}` is {}, expected {expected}", actual.kind()))
 }
 
 impl From<proto::Feature> for Feature {

@@ -21,9 +21,9 @@ pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
     }
     if let Ok(example) = Example::parse(bytes) {
         // Compared as bytes, because NaN is not equal to itself.
-        let again = example.encode();
-        let read = Example::parse(&again).map(|example| example.encode());
-        assert_eq!(read.ok(), Some(again));
+        let encoded = example.encode();
+        let decoded = Example::parse(&encoded).map(|example| example.encode());
+        assert_eq!(decoded.ok(), Some(encoded));
     }
     let records: Vec<&[u8]> = bytes.split(|&byte| byte == b'\n').collect();
     let mut file = Vec::new();

@@ -28,8 +28,8 @@ pub(super) fn masked(bytes: &[u8]) -> u32 {
 /// The length in a header, if its checksum is valid.
 pub(super) fn length(header: &[u8; HEADER]) -> Option<u64> {
     let [a, b, c, d, e, f, g, h, i, j, k, l] = *header;
-    let right = masked(&header[..8]) == u32::from_le_bytes([i, j, k, l]);
-    right.then_some(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+    let is_valid = masked(&header[..8]) == u32::from_le_bytes([i, j, k, l]);
+    is_valid.then_some(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
 }
 
 /// An iterator over the records of a file.
@@ -38,7 +38,7 @@ pub(super) struct Records<R> {
     reader: R,
     limit: u64,
     /// The offset of the next record in the decompressed file.
-    at: u64,
+    offset: u64,
     /// The number of the next record.
     number: u64,
     ended: bool,
@@ -46,7 +46,7 @@ pub(super) struct Records<R> {
 
 impl<R: Read> Records<R> {
     pub(super) fn new(location: &Location, reader: R, limit: u64) -> Records<R> {
-        Records { location: location.clone(), reader, limit, at: 0, number: 0, ended: false }
+        Records { location: location.clone(), reader, limit, offset: 0, number: 0, ended: false }
     }
 
     /// The number of the record that [`next`](Records::next) returned last, or could not read.
@@ -63,14 +63,14 @@ impl<R: Read> Records<R> {
         self.ended = true;
         self.number += 1;
         let mut header = [0; HEADER];
-        let found = fill(&mut self.reader, &mut header).map_err(|source| self.broken(source))?;
-        match found {
-            0 if self.at == 0 => return Err(self.location.error("the file is empty; expected a TFRecord file")),
+        let count = fill(&mut self.reader, &mut header).map_err(|source| self.broken(source))?;
+        match count {
+            0 if self.offset == 0 => return Err(self.location.error("the file is empty; expected a TFRecord file")),
             0 => return Ok(None),
             HEADER => {}
-            _ => return Err(self.cut_short(format!("{found} of the {HEADER} bytes of its header"))),
+            _ => return Err(self.cut_short(format!("{count} of the {HEADER} bytes of its header"))),
         }
-        let length = length(&header).ok_or_else(|| bad_header(&self.location, self.last(), self.at, &header))?;
+        let length = length(&header).ok_or_else(|| bad_header(&self.location, self.last(), self.offset, &header))?;
         if length > self.limit {
             return Err(self.error(format!(
                 "it has {length} bytes, over the limit of {}; if that is right, raise the limit with max_record_bytes",
@@ -84,38 +84,43 @@ impl<R: Read> Records<R> {
             return Err(self.cut_short(format!("{} of its {length} bytes", record.len())));
         }
         let mut footer = [0; FOOTER];
-        let found = fill(&mut self.reader, &mut footer).map_err(|source| self.broken(source))?;
-        if found != FOOTER {
-            return Err(self.cut_short(format!("{found} of the {FOOTER} bytes of its checksum")));
+        let count = fill(&mut self.reader, &mut footer).map_err(|source| self.broken(source))?;
+        if count != FOOTER {
+            return Err(self.cut_short(format!("{count} of the {FOOTER} bytes of its checksum")));
         }
         // From here on, the start of the next record is known.
         self.ended = false;
-        let checked = check(&self.location, self.last(), self.at, &record, footer);
-        self.at += (HEADER + FOOTER) as u64 + length;
+        let checked = check(&self.location, self.last(), self.offset, &record, footer);
+        self.offset += (HEADER + FOOTER) as u64 + length;
         checked.map(|()| Some(record))
     }
 
     fn error(&self, message: String) -> Error {
-        at_record(&self.location, self.last(), self.at, message)
+        record_error(&self.location, self.last(), self.offset, message)
     }
 
-    fn cut_short(&self, found: String) -> Error {
-        self.error(format!("the file ends after {found}; it is cut short: copy or download it again"))
+    fn cut_short(&self, part: String) -> Error {
+        self.error(format!("the file ends after {part}; it is cut short: copy or download it again"))
     }
 
     fn broken(&self, source: io::Error) -> Error {
-        explain(&self.location, &format!("record {}, at byte {}", self.last(), self.at), source)
+        explain(&self.location, &format!("record {}, at byte {}", self.last(), self.offset), source)
     }
 }
 
-pub(super) fn at_record(location: &Location, number: u64, at: u64, message: impl std::fmt::Display) -> Error {
-    location.error(format!("record {number}, at byte {at}: {message}"))
+pub(super) fn record_error(location: &Location, number: u64, offset: u64, message: impl std::fmt::Display) -> Error {
+    location.error(format!("record {number}, at byte {offset}: {message}"))
 }
 
 /// The error for an invalid header.
-pub(super) fn bad_header(location: &Location, number: u64, at: u64, header: &[u8; HEADER]) -> Error {
-    if at > 0 {
-        return at_record(location, number, at, "the checksum of its length is wrong; copy or download the file again");
+pub(super) fn bad_header(location: &Location, number: u64, offset: u64, header: &[u8; HEADER]) -> Error {
+    if offset > 0 {
+        return record_error(
+            location,
+            number,
+            offset,
+            "the checksum of its length is wrong; copy or download the file again",
+        );
     }
     let hint = match header {
         [b'<', ..] => " (it looks like a web page: did the download fail?)",
@@ -126,14 +131,14 @@ pub(super) fn bad_header(location: &Location, number: u64, at: u64, header: &[u8
 }
 
 /// Compares a record with the checksum after it.
-pub(super) fn check(location: &Location, number: u64, at: u64, record: &[u8], footer: [u8; FOOTER]) -> Result<()> {
+pub(super) fn check(location: &Location, number: u64, offset: u64, record: &[u8], footer: [u8; FOOTER]) -> Result<()> {
     if masked(record) == u32::from_le_bytes(footer) {
         Ok(())
     } else {
-        Err(at_record(
+        Err(record_error(
             location,
             number,
-            at,
+            offset,
             format!("the checksum of its {} bytes is wrong; copy or download the file again", record.len()),
         ))
     }

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use super::Example;
-use super::record::{FOOTER, HEADER, at_record, bad_header, check, length};
+use super::record::{FOOTER, HEADER, bad_header, check, length, record_error};
 use crate::files::{open_local, read_part};
 use fulmen_data::internal::Offsets;
 use fulmen_data::{Error, Fingerprint, Result, Source};
@@ -34,12 +34,12 @@ use fulmen_files::Location;
 /// ```
 #[derive(Debug)]
 pub struct TfRecordSource {
-    files: Vec<Indexed>,
+    files: Vec<IndexedFile>,
     offsets: Offsets,
 }
 
 #[derive(Debug)]
-struct Indexed {
+struct IndexedFile {
     location: Location,
     file: CachedFile,
     /// The start of each record, including its header, and the end of the last one.
@@ -63,7 +63,7 @@ impl TfRecordSource {
             return Err(Error::usage("there are no files to read; expected at least one TFRecord file"));
         }
         let numbered: Vec<(usize, Location)> = files.into_iter().enumerate().collect();
-        let files = in_parallel(&numbered, cores(), |(number, location)| Indexed::open(*number, location))?;
+        let files = in_parallel(&numbered, cores(), |(number, location)| IndexedFile::open(*number, location))?;
         let offsets = Offsets::new(files.iter().map(|file| file.offsets.len() - 1));
         Ok(TfRecordSource { files, offsets })
     }
@@ -74,32 +74,33 @@ impl TfRecordSource {
     }
 }
 
-impl Indexed {
-    fn open(number: usize, location: &Location) -> Result<Indexed> {
+impl IndexedFile {
+    fn open(number: usize, location: &Location) -> Result<IndexedFile> {
         let (file, size) = open_local(location, "records", "TfRecords")?;
         let mut offsets = vec![0];
-        let mut at = 0;
-        while at < size {
+        let mut offset = 0;
+        while offset < size {
             let record = offsets.len() as u64 - 1;
-            let cut_short = || at_record(location, record, at, "the file ends within it; copy or download it again");
+            let cut_short =
+                || record_error(location, record, offset, "the file ends within it; copy or download it again");
             let mut header = [0; HEADER];
-            if size - at < HEADER as u64 {
+            if size - offset < HEADER as u64 {
                 return Err(cut_short());
             }
-            file.read_exact_at(&mut header, at).map_err(|source| location.read_error(source))?;
-            if at == 0 && header.starts_with(&[0x1f, 0x8b]) && length(&header).is_none() {
+            file.read_exact_at(&mut header, offset).map_err(|source| location.read_error(source))?;
+            if offset == 0 && header.starts_with(&[0x1f, 0x8b]) && length(&header).is_none() {
                 return Err(location
                     .error("compressed records cannot be read by index; decompress it, or read it with TfRecords"));
             }
-            let length = length(&header).ok_or_else(|| bad_header(location, record, at, &header))?;
-            let end = length.checked_add((HEADER + FOOTER) as u64).and_then(|length| length.checked_add(at));
-            at = end.filter(|&end| end <= size).ok_or_else(cut_short)?;
-            offsets.push(at);
+            let length = length(&header).ok_or_else(|| bad_header(location, record, offset, &header))?;
+            let end = length.checked_add((HEADER + FOOTER) as u64).and_then(|length| length.checked_add(offset));
+            offset = end.filter(|&end| end <= size).ok_or_else(cut_short)?;
+            offsets.push(offset);
         }
         if size == 0 {
             return Err(location.error("the file is empty; expected a TFRecord file"));
         }
-        Ok(Indexed {
+        Ok(IndexedFile {
             location: location.clone(),
             file: CachedFile::new(location.local().unwrap_or(Path::new("")), number),
             offsets,
@@ -107,14 +108,14 @@ impl Indexed {
     }
 
     fn read(&self, number: usize, file: &File) -> Result<Vec<u8>> {
-        let at = self.offsets[number];
-        let part = at + HEADER as u64..self.offsets[number + 1];
-        let mut record = read_part(&self.location, file, part, || format!("record {number}, at byte {at}"))?;
+        let offset = self.offsets[number];
+        let part = offset + HEADER as u64..self.offsets[number + 1];
+        let mut record = read_part(&self.location, file, part, || format!("record {number}, at byte {offset}"))?;
         let size = record.len();
         let mut footer = [0; FOOTER];
         footer.copy_from_slice(&record[size - FOOTER..]);
         record.truncate(size - FOOTER);
-        check(&self.location, number as u64, at, &record, footer)?;
+        check(&self.location, number as u64, offset, &record, footer)?;
         Ok(record)
     }
 }
@@ -129,8 +130,8 @@ impl Source for TfRecordSource {
     fn get(&self, index: usize) -> Result<Vec<u8>> {
         match self.offsets.find(index) {
             Some((number, record)) => {
-                let indexed = &self.files[number];
-                indexed.file.with(|file| indexed.read(record, file))
+                let indexed_file = &self.files[number];
+                indexed_file.file.with(|file| indexed_file.read(record, file))
             }
             None => Err(Error::usage(format!("there is no record {index}; there are {}", self.len()))),
         }

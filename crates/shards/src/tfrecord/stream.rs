@@ -110,7 +110,7 @@ fn records(file: &Location, limit: u64) -> Result<FileItems<Vec<u8>>> {
     Ok(Box::new(std::iter::from_fn(move || {
         let item = records.next().transpose()?;
         let number = records.last();
-        Some(item.map(|item| FileItem { number, place: format!("record {number}"), item }))
+        Some(item.map(|item| FileItem { number, position: format!("record {number}"), item }))
     })))
 }
 
@@ -119,8 +119,8 @@ fn records(file: &Location, limit: u64) -> Result<FileItems<Vec<u8>>> {
 pub(super) fn open_records(location: &Location) -> Result<Box<dyn Read + Send>> {
     let mut reader = location.open()?;
     let mut start = [0; HEADER];
-    let found = fill(&mut reader, &mut start).map_err(|source| location.read_error(source))?;
-    let packed = start.starts_with(&[0x1f, 0x8b]) && (found < HEADER || length(&start).is_none());
-    let whole = Cursor::new(start[..found].to_vec()).chain(reader);
-    Ok(if packed { gunzip(whole) } else { Box::new(whole) })
+    let count = fill(&mut reader, &mut start).map_err(|source| location.read_error(source))?;
+    let packed = start.starts_with(&[0x1f, 0x8b]) && (count < HEADER || length(&start).is_none());
+    let reader = Cursor::new(start[..count].to_vec()).chain(reader);
+    Ok(if packed { gunzip(reader) } else { Box::new(reader) })
 }

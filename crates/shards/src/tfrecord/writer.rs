@@ -75,11 +75,11 @@ impl TfRecordWriter {
         self.refuse_after_failure()?;
         let length = (record.len() as u64).to_le_bytes();
         let parts = [&length[..], &masked(&length).to_le_bytes(), record, &masked(record).to_le_bytes()];
-        let to: &mut dyn Write = match &mut self.output {
+        let output: &mut dyn Write = match &mut self.output {
             Output::Plain(file) => file,
             Output::Gzip(file) => file.as_mut(),
         };
-        let written = parts.into_iter().try_for_each(|part| to.write_all(part));
+        let written = parts.into_iter().try_for_each(|part| output.write_all(part));
         self.failed = written.is_err();
         let doing = || format!("writing record {}", self.records);
         written.map_err(|source| Error::io(&self.path, &doing(), source))?;

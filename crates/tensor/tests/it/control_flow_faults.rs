@@ -209,8 +209,8 @@ fn a_variable_that_a_body_sets_holds_nothing_outside() {
         (vec![], vec![x[0].clone()])
     });
     let error = last.get().eval().unwrap_err().to_string();
-    let expected = "scan: the slice of x 0 is a value within the body of scan and has none outside of it; return from the \
-                    body what is used after it. (A Variable that is set within a body holds such a value.)";
+    let expected = "scan: the slice of x 0 has a value only within the body of scan; return from the body what you use \
+                    after it. (A Variable that is set within a body holds such a value.)";
     assert!(error.starts_with(expected), "{error}");
     assert!(error.contains("control_flow_faults.rs"), "{error} {line}");
     // The body of a checkpoint has ordinary values.

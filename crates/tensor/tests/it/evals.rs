@@ -181,7 +181,7 @@ fn a_line_that_compiles_its_fifth_program_is_told_of_once() {
     let expected = [
         "differ in a shape or dtype: an input was f32[6], then f32[5]",
         "differ in a number: it was 0.75, then 1. A number in an expression is part of the program",
-        "differ in what `slice` was given",
+        "differ in the arguments of `slice`",
         "are different expressions",
     ];
     for (notes_of_lines, expected) in notes_of_lines[1..].iter().zip(expected) {
@@ -229,7 +229,7 @@ fn a_jitted_function_is_compiled_once_for_each_combination_of_types() {
     }
     assert_eq!((norm.programs(), compiled()), (3, 3));
     let error = norm.call(&[&two]).unwrap_err().to_string();
-    assert!(error.contains("`norm` was first called with another number of inputs"), "{error}");
+    assert!(error.contains("`norm` was first called with a different number of inputs"), "{error}");
     assert_eq!(traced.get(), 3);
     // Only the first new shape causes a note.
     let notes: Vec<String> = NOTES.lock().unwrap().iter().filter(|note| note.contains("`norm`")).cloned().collect();

@@ -26,7 +26,7 @@ fn names_go_both_ways() {
     assert_eq!("HIGHEST".parse::<MatmulPrecision>().unwrap(), MatmulPrecision::Highest);
     assert_eq!(
         "bf16".parse::<MatmulPrecision>().unwrap_err().to_string(),
-        "`bf16` is not a precision of matrix products; there are: default, high, highest"
+        "`bf16` is not a matmul precision; there are: default, high, highest"
     );
 }
 

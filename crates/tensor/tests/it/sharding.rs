@@ -156,7 +156,7 @@ fn a_sharding_that_the_mesh_does_not_fit_is_an_error_with_the_users_line() {
     assert!(error.contains("there are 2"), "{error}");
     let donated = Function::trace("f", &[f32s([4])], |x| vec![&x[0] + 1.0]).donate(0, 0).unwrap();
     let error = donated.shard_parameter(0, rows()).stablehlo().unwrap_err().to_string();
-    assert!(error.contains("donated to result 0, which is sharded otherwise"), "{error}");
+    assert!(error.contains("donated to result 0, but their shardings differ"), "{error}");
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn the_first_operation_is_named_with_its_line() {
         }
     }
     let text = fit(forward, 0.1, 1).unwrap_err().to_string();
-    assert!(text.contains("of which `mul` made NaN"), "{text}");
+    assert!(text.contains("from which `mul` made NaN"), "{text}");
 }
 
 #[test]

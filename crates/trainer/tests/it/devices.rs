@@ -276,7 +276,7 @@ fn missing_devices_are_rejected_with_a_list_of_the_existing_ones() {
     assert!(build(Devices::from([1, 1])).contains("the index 1 is given twice"));
     assert!(build(Devices::from([-1])).contains("no device with the index -1"));
     assert!(build(Devices::from(Vec::<i32>::new())).contains("the list is empty"));
-    assert!(build(Devices::from("eight")).contains("devices: `eight` names no devices"));
+    assert!(build(Devices::from("eight")).contains("devices: `eight` does not select devices"));
 }
 
 #[test]

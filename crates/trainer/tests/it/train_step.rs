@@ -381,7 +381,7 @@ fn each_wrong_use_is_one_clear_error() {
     assert!(error.contains("the function `scores` belongs to another TrainStep"), "{error}");
     scores.call(&other_step, &[&x]).unwrap();
     let error = scores.call(&other_step, &[&x, &x]).unwrap_err().to_string();
-    assert!(error.contains("`scores` was first called with another number of inputs"), "{error}");
+    assert!(error.contains("`scores` was first called with a different number of inputs"), "{error}");
     let mut wrong = other_step.function("wrong", |x| vec![x[0].matmul(&Tensor::ones(DType::F32, [CLASSES, 2]))]);
     let error = wrong.call(&other_step, &[&x]).unwrap_err();
     assert!(error.location().is_some_and(|line| line.file().ends_with("train_step.rs")), "{error}");

@@ -1,4 +1,4 @@
-//! The subcommands and the configuration file, as a user runs them.
+//! Tests the subcommands and the configuration file from the command line.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -16,7 +16,7 @@ fn mnist(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> Output {
     command.current_dir(folder).args(args).envs(env.iter().copied()).output().unwrap()
 }
 
-/// Standard output of a run that must succeed.
+/// Runs a command that must succeed, and returns its standard output.
 fn succeeds(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> String {
     let output = mnist(folder, args, env);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -28,24 +28,24 @@ fn json(stdout: &str) -> Value {
 }
 
 #[test]
-fn what_was_fit_is_validated_tested_and_predicted_with() {
+fn a_trained_model_is_validated_and_tested_and_predicts() {
     let folder = tempfile::tempdir().unwrap();
     let run = |args: &[&str]| succeeds(folder.path(), args, &[]);
     let fit = json(&run(&["--max-epochs", "1", "--batch-size", "100", "--enable-progress-bar=false", "--json"]));
     let accuracy = fit["test_accuracy"].as_f64().unwrap();
     assert!(accuracy > 0.8 && fit["test"]["test_acc"] == fit["test_accuracy"], "{fit}");
 
-    let from = ["--batch-size", "64", "--ckpt-path", "runs/version_0/checkpoints/best", "--json"];
-    let test = json(&run(&[&["test"][..], &from].concat()));
+    let checkpoint = ["--batch-size", "64", "--ckpt-path", "runs/version_0/checkpoints/best", "--json"];
+    let test = json(&run(&[&["test"][..], &checkpoint].concat()));
     assert_eq!(test["metrics"]["test_acc"].as_f64(), Some(accuracy));
-    // By name: that of the newest run which has one, as the tests in between have none.
+    // By name: the newest run with a checkpoint counts, and the test in between has none.
     let by_name = json(&run(&["test", "--batch-size", "64", "--ckpt-path", "best", "--json"]));
     assert_eq!(by_name, test);
-    let validation = json(&run(&[&["validate"][..], &from].concat()));
+    let validation = json(&run(&[&["validate"][..], &checkpoint].concat()));
     assert!(validation["metrics"]["val_acc"].as_f64().unwrap() > 0.8, "{validation}");
 
-    // Predicted are the 1,000 test digits in their order, the last batch of 64 being padded.
-    let predicted = json(&run(&[&["predict", "--output", "digits.csv"][..], &from].concat()));
+    // The predictions are for the 1,000 test digits in order, although the last batch of 64 is padded.
+    let predicted = json(&run(&[&["predict", "--output", "digits.csv"][..], &checkpoint].concat()));
     assert_eq!((predicted["predictions"].as_u64(), predicted["output"].as_str()), (Some(1000), Some("digits.csv")));
     let csv = std::fs::read_to_string(folder.path().join("digits.csv")).unwrap();
     let mut lines = csv.lines();
@@ -55,19 +55,19 @@ fn what_was_fit_is_validated_tested_and_predicted_with() {
     let batch = HostBatch::collate(&samples, &(0..samples.len()).collect::<Vec<_>>()).unwrap();
     let label = batch.fields().iter().position(|field| field.name == "label").unwrap();
     let labels = batch.values::<i32>(label).unwrap();
-    let right = digits.iter().zip(labels).filter(|(digit, label)| digit == label).count();
-    assert_eq!((digits.len(), right as f64 / 1000.0), (1000, accuracy));
+    let correct = digits.iter().zip(labels).filter(|(digit, label)| digit == label).count();
+    assert_eq!((digits.len(), correct as f64 / 1000.0), (1000, accuracy));
 
-    run(&[&["predict"][..], &from].concat());
+    run(&[&["predict"][..], &checkpoint].concat());
     let (tensors, _) = safetensors::read(folder.path().join("predictions.safetensors")).unwrap();
     assert_eq!(tensors["digit"].to_vec::<i32>().unwrap(), digits);
     assert_eq!(tensors["probability"].ty().shape.dims(), [1000]);
-    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left.len(), 3, "runs and two files, nothing half written: {left:?}");
+    let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(files.len(), 3, "runs and two files, without temporary files: {files:?}");
 }
 
 #[test]
-fn flags_win_over_the_file_that_over_the_environment_and_all_is_printed() {
+fn flags_override_the_file_and_the_file_overrides_the_environment() {
     let folder = tempfile::tempdir().unwrap();
     let env = [("FULMEN_MAX_EPOCHS", "5"), ("FULMEN_SEED", "11"), ("FULMEN_LOG_EVERY_N_STEPS", "3")];
     std::fs::write(folder.path().join("run.toml"), "batch_size = 16\n[trainer]\nseed = 12\nlog-every-n-steps = 4\n")
@@ -77,10 +77,10 @@ fn flags_win_over_the_file_that_over_the_environment_and_all_is_printed() {
     for line in ["batch-size = 16", "max-epochs = 5", "seed = 12", "log-every-n-steps = 6"] {
         assert!(printed.lines().any(|printed| printed == line), "{line} in\n{printed}");
     }
-    // What is printed says all: fed back it needs neither flags nor environment.
+    // The printed configuration is complete: it needs no flags and no environment.
     std::fs::write(folder.path().join("all.toml"), &printed).unwrap();
     assert_eq!(succeeds(folder.path(), &["fit", "--config", "all.toml", "--print-config"], &[]), printed);
-    assert!(!folder.path().join("runs").exists(), "printing does nothing else");
+    assert!(!folder.path().join("runs").exists(), "printing must not start a run");
 }
 
 #[test]
@@ -92,9 +92,9 @@ fn fake_data_needs_no_folder_and_a_fast_dev_run_leaves_none() {
 }
 
 #[test]
-fn preflight_judges_the_step_and_opens_no_device() {
+fn preflight_analyzes_the_step_and_opens_no_device() {
     let Some(libtpu) = libtpu::path() else { return };
-    // With an empty cache the CPU plugin would have to be fetched first.
+    // With an empty cache, opening a CPU device would download its plugin.
     let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let env = [("XDG_CACHE_HOME", cache.path().to_str().unwrap()), ("TPU_LIBRARY_PATH", libtpu.to_str().unwrap())];
     let args = ["preflight", "--topology", "v5e:2x4,v3:2x2", "--price", "--batch-size", "64", "--json"];
@@ -109,7 +109,7 @@ fn preflight_judges_the_step_and_opens_no_device() {
     }
     assert!(stdout.contains("v3:2x2: 4 chips, 8 devices"), "{stdout}");
     for folder in [folder, cache] {
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was fetched or written");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "preflight must not download or write files");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The tests of the program, in one binary: linking is most of what a test costs to build.
+//! The tests of the program, in one binary, because most of a test's build time is linking.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 mod command_line;

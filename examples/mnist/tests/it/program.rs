@@ -1,4 +1,4 @@
-//! The program as a user and a supervisor run it: its JSON, its messages, signals and exit codes.
+//! Tests the program from the command line: its JSON, messages, signals and exit codes.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 fn mnist(runs: &Path, args: &[&str]) -> Command {
-    // What the shell that runs the tests has them ignore, SIGINT in a background job say, is not ignored here.
+    // Reset signals that the shell of the tests ignores, such as SIGINT in a background job.
     let mut command = Command::new("env");
     command.env("FULMEN_COMPILE_CACHE", "off");
     command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_mnist"), "--default-root-dir"]);
@@ -38,7 +38,7 @@ fn three_epochs_on_real_digits() {
     for file in ["checkpoints/best/manifest.json", "checkpoints/last/manifest.json", "metrics.csv"] {
         assert!(runs.path().join("version_0").join(file).is_file(), "{file}");
     }
-    assert!(stderr.contains("Epoch 3/3: train_loss_epoch="), "not a terminal, so plain lines: {stderr}");
+    assert!(stderr.contains("Epoch 3/3: train_loss_epoch="), "without a terminal, the output is plain lines: {stderr}");
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn eight_devices_reach_the_same_accuracy() {
     }
 }
 
-/// The rows of `metrics.csv` in a run's folder, without the header, and without the columns that a later row made.
+/// The rows of `metrics.csv` in a run's folder, without the header and without trailing empty columns.
 fn rows(run: &Path) -> Vec<String> {
     let csv = std::fs::read_to_string(run.join("metrics.csv")).unwrap();
     csv.lines().skip(1).map(|row| row.trim_end_matches(',').to_owned()).collect()
@@ -77,7 +77,7 @@ fn send(signal: &str, child: &Child) {
 }
 
 #[test]
-fn ctrl_c_saves_and_the_resumed_run_is_the_uninterrupted_one() {
+fn ctrl_c_saves_and_the_resumed_run_matches_an_uninterrupted_one() {
     let runs = tempfile::tempdir().unwrap();
     assert!(mnist(runs.path(), &TWO_EPOCHS).output().unwrap().status.success());
 
@@ -97,7 +97,7 @@ fn ctrl_c_saves_and_the_resumed_run_is_the_uninterrupted_one() {
 
     let resumed = mnist(runs.path(), &[&TWO_EPOCHS[..], &["--ckpt-path", &path]].concat()).output().unwrap();
     assert!(resumed.status.success(), "{}", text(&resumed).1);
-    // From the resume on the rows are the same, bit for bit; the last is that of the test.
+    // After the resume, all rows are the same, bit for bit, including the last one from the test.
     let (whole, resumed) = (rows(&runs.path().join("version_0")), rows(&runs.path().join("version_2")));
     assert_eq!(resumed[..], whole[whole.len() - resumed.len()..]);
 }
@@ -105,27 +105,27 @@ fn ctrl_c_saves_and_the_resumed_run_is_the_uninterrupted_one() {
 /// How a supervisor starts a program.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Start {
-    Plainly,
-    /// SIGHUP is ignored.
+    Normal,
+    /// With SIGHUP ignored.
     Nohup,
-    /// A shell without job control has it ignore SIGINT.
-    InTheBackground,
-    InASessionOfItsOwn,
+    /// With SIGINT ignored, as by a shell without job control.
+    Background,
+    OwnSession,
 }
 
 impl Start {
-    /// The same program and process id, started so.
+    /// A command that starts the program this way, with the process id of the command.
     fn command(self, runs: &Path) -> Command {
         let program = env!("CARGO_BIN_EXE_mnist");
-        // What the shell that runs the tests ignores.
+        // Reset signals that the shell of the tests ignores.
         let mut command = Command::new("env");
         command.env("FULMEN_COMPILE_CACHE", "off");
         command.arg("--default-signal=INT,TERM,HUP");
         match self {
-            Start::Plainly => command.arg(program),
+            Start::Normal => command.arg(program),
             Start::Nohup => command.args(["nohup", program]),
-            Start::InTheBackground => command.args(["sh", "-c", "trap '' INT; exec \"$0\" \"$@\"", program]),
-            Start::InASessionOfItsOwn => command.args(["setsid", program]),
+            Start::Background => command.args(["sh", "-c", "trap '' INT; exec \"$0\" \"$@\"", program]),
+            Start::OwnSession => command.args(["setsid", program]),
         };
         command.arg("--default-root-dir").arg(runs).args(["--max-epochs", "1", "--log-every-n-steps", "5"]);
         command.args(["--resume", "auto"]);
@@ -134,19 +134,19 @@ impl Start {
     }
 
     fn ignores(self, signal: &str) -> bool {
-        matches!((self, signal), (Start::Nohup, "-HUP") | (Start::InTheBackground, "-INT"))
+        matches!((self, signal), (Start::Nohup, "-HUP") | (Start::Background, "-INT"))
     }
 }
 
 #[test]
-fn a_supervisor_understands_how_a_run_ends_and_the_same_command_goes_on() {
+fn exit_codes_tell_how_a_run_ended_and_the_same_command_resumes_it() {
     let runs = tempfile::tempdir().unwrap();
-    // Started from the beginning, as there is no checkpoint.
+    // There is no checkpoint, so the run starts from the beginning.
     let whole = runs.path().join("whole");
-    let output = Start::Plainly.command(&whole).output().unwrap();
+    let output = Start::Normal.command(&whole).output().unwrap();
     assert!(output.status.success() && text(&output).1.contains("starting from the beginning"), "{}", text(&output).1);
     let whole = rows(&whole.join("version_0"));
-    for start in [Start::Plainly, Start::Nohup, Start::InTheBackground, Start::InASessionOfItsOwn] {
+    for start in [Start::Normal, Start::Nohup, Start::Background, Start::OwnSession] {
         let root = runs.path().join(format!("{start:?}"));
         let ends = [("-TERM", "SIGTERM", 75), ("-HUP", "SIGHUP", 75), ("-INT", "Ctrl-C", 130)];
         for (n, (signal, mut name, mut code)) in ends.into_iter().enumerate() {
@@ -156,7 +156,7 @@ fn a_supervisor_understands_how_a_run_ends_and_the_same_command_goes_on() {
             wait_for_log_points(&run, 3);
             send(signal, &child);
             if start.ignores(signal) {
-                // It stays ignored, and the others are heard.
+                // This signal stays ignored, and the others still work.
                 wait_for_log_points(&run, 6);
                 send("-TERM", &child);
                 (name, code) = ("SIGTERM", 75);
@@ -169,14 +169,14 @@ fn a_supervisor_understands_how_a_run_ends_and_the_same_command_goes_on() {
         }
         let end = start.command(&root).output().unwrap();
         assert!(end.status.success(), "{start:?}: {}", text(&end).1);
-        // The rows of all runs are those of the one that was not interrupted, bit for bit.
+        // Together, the runs have the rows of the uninterrupted run, bit for bit.
         let parts: Vec<Vec<String>> = (0..4).map(|n| rows(&root.join(format!("version_{n}")))).collect();
         assert!(parts.iter().all(|part| part.len() >= 2), "{start:?}: {parts:?}");
         assert_eq!(parts.concat(), whole, "{start:?}");
     }
 }
 
-/// The key, in a terminal of its own.
+/// Presses Ctrl-C in a terminal.
 #[test]
 fn ctrl_c_on_a_terminal_saves_and_exits_with_130() {
     if Command::new("script").arg("--version").output().is_err() {
