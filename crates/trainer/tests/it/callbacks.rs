@@ -314,7 +314,7 @@ fn what_a_callback_asks_for_wrongly_is_told() {
     let factor = fails(on(Event::TrainBatchEnd, once(), |_, actions| actions.set_learning_rate_factor(0.1)));
     assert!(factor.contains("changes_learning_rate() must be true"), "{factor}");
     let never = Trainer::builder().callback(on(Event::Log, every(0), |_, _| {})).build().err().unwrap().to_string();
-    assert_eq!(never, "On: every(0) is never; it must be at least 1");
+    assert_eq!(never, "On: every(0) never calls the closure; use at least every(1)");
 }
 
 #[test]

@@ -234,7 +234,7 @@ fn removing_spares_the_best_and_the_last() {
 #[test]
 fn what_contradicts_itself_is_refused_by_name() {
     for (checkpoint, why) in [
-        (ModelCheckpoint::new().save_top_k(2), "save_top_k keeps the best states, and no metric"),
+        (ModelCheckpoint::new().save_top_k(2), "save_top_k keeps the best states, but no metric"),
         (ModelCheckpoint::new().monitor("val_loss", Mode::Min).save_top_k(0), "save_top_k is 0"),
         (
             ModelCheckpoint::new().monitor("val_loss", Mode::Min).save_top_k(2).keep_all(true),
@@ -242,15 +242,15 @@ fn what_contradicts_itself_is_refused_by_name() {
         ),
         (
             ModelCheckpoint::new().keep_all(true).every_n_train_steps(5).filename("{val_loss}"),
-            "filename has a metric, and a state that is kept for its number of steps has none",
+            "filename has a metric, but a state that every_n_train_steps saves has none",
         ),
-        (ModelCheckpoint::new().filename("{epoch}"), "filename names further states"),
+        (ModelCheckpoint::new().filename("{epoch}"), "filename has no effect on the last state"),
         (ModelCheckpoint::new().keep_all(true).filename("a/b"), "filename `a/b`: a file name cannot contain"),
         (
             ModelCheckpoint::new().keep_all(true).filename("best"),
-            "filename `best`: the Trainer has a file of this name",
+            "filename `best`: the Trainer reserves this name",
         ),
-        (ModelCheckpoint::new().save_weights_only(true), "save_weights_only is about further states"),
+        (ModelCheckpoint::new().save_weights_only(true), "save_weights_only has no effect on the last state"),
         (ModelCheckpoint::new().every_n_train_steps(0), "every_n_train_steps must be at least 1"),
         (ModelCheckpoint::new().every_n_epochs(0), "every_n_epochs must be at least 1"),
         (ModelCheckpoint::new().train_time_interval(Duration::ZERO), "train_time_interval must be more"),
