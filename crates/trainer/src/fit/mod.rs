@@ -119,7 +119,7 @@ impl Fit<'_> {
             match self.epoch(&mut batches)? {
                 End::OfEpoch => {
                     if let Some(signal) = self.end_epoch()? {
-                        self.step.bad.tell();
+                        self.step.bad.report();
                         self.save_interrupted(signal)?;
                         break;
                     }
@@ -128,12 +128,12 @@ impl Fit<'_> {
                     }
                 }
                 End::Interrupted(signal) => {
-                    self.step.bad.tell();
+                    self.step.bad.report();
                     self.save_interrupted(signal)?;
                     break;
                 }
                 End::OfRun(why) => {
-                    self.step.bad.tell();
+                    self.step.bad.report();
                     self.end_within_epoch(why)?;
                     break;
                 }
@@ -271,7 +271,7 @@ impl Fit<'_> {
     /// Validates, reads what is still on the device in one transfer, and lets the callbacks see the epoch. If a signal ends
     /// the validation, the epoch has not ended: a resumed fit validates again.
     fn end_epoch(&mut self) -> Result<Option<Signal>> {
-        self.step.bad.tell();
+        self.step.bad.report();
         let due = self.due_with_the_epoch();
         let validated = match self.validate(&due)? {
             Ok(logged) => logged,

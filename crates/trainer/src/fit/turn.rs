@@ -25,7 +25,7 @@ impl Fit<'_> {
         self.stop_when_time_is_over();
         let process = self.step.executor.hosts().map_or(0, |hosts| hosts.process().index());
         if self.asked.asked.counts_in(process) {
-            self.step.executor.ask();
+            self.step.executor.request_actions();
         }
         self.step.executor.interrupted()
     }

@@ -92,10 +92,11 @@ impl Fit<'_> {
     fn run_validation(&self, names: &[String]) -> Result<Result<Vec<DeviceArray>, Signal>> {
         let _validation = span("validation");
         let mut all = vec![];
-        let around = (&self.session.runtime, self.step.executor.hosts(), &self.hooks);
+        let (runtime, hosts) = (&self.session.runtime, self.step.executor.hosts());
         for set in self.sets(names) {
             let validated = self.step.with_weights(self.averages.as_ref(), |weights| {
-                set.evaluation.run_all(around, self.reached(), weights, || self.step.executor.interrupted())
+                let interrupted = || self.step.executor.interrupted();
+                set.evaluation.run_all(runtime, hosts, &self.hooks, self.reached(), weights, interrupted)
             })?;
             match validated {
                 Evaluated::Logged(logged) => all.extend(logged),
