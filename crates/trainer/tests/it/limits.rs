@@ -186,7 +186,7 @@ fn limits_that_contradict_each_other_are_named() {
         (refused(new().min_epochs(11)), "min_epochs: it is 11, more than max_epochs, which is 10; raise max_epochs"),
         (refused(new().min_steps(5).max_steps(4)), "min_steps: it is 5, more than max_steps"),
         (refused(new().max_time("5ep")), "max_time: 5ep is not possible, it must be a time"),
-        (refused(new().max_duration("0ep")), "max_duration: 0ep is not possible, it must be more than nothing"),
+        (refused(new().max_duration("0ep")), "max_duration: 0ep is not possible, it must be more than 0"),
         (refused(new().max_duration("5")), "write 5ba for steps"),
     ] {
         assert!(message.contains(expected), "{message}");
