@@ -359,7 +359,7 @@ macro_rules! option_table {
             /// Batches to predict for, as a number or a fraction.
             limit_predict_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_PREDICT_BATCHES", BatchLimit::refusal_of_some;
 
-            /// Train on the same few batches of the first epoch in each epoch, and validate on as many: a number or a
+            /// Train on the same few batches of the first epoch in every epoch, and validate on as many: a number or a
             /// fraction; 0 for off.
             overfit_batches: BatchLimit = BatchLimit::Count(0), "FULMEN_OVERFIT_BATCHES", BatchLimit::refusal;
 

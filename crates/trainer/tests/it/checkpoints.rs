@@ -147,7 +147,7 @@ fn the_best_states_are_kept_and_the_others_removed() {
     assert_eq!(go_on("last").unwrap(), 90);
     std::fs::remove_dir_all(folder.path().join("version_1")).unwrap();
     let refused = go_on("best").unwrap_err().to_string();
-    assert!(refused.contains("it has the weights alone (save_weights_only)"), "{refused}");
+    assert!(refused.contains("it has only the weights (save_weights_only)"), "{refused}");
 }
 
 #[test]

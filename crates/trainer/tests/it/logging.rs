@@ -510,7 +510,7 @@ fn hyperparameters_go_into_checkpoints_and_to_loggers() {
     let error = fulmen_trainer::load_hyperparameters::<Config>(summary.last_checkpoint.unwrap()).unwrap_err();
     assert!(error.is_checkpoint() && error.to_string().contains("it has no hyperparameters"), "{error}");
     let error = fulmen_trainer::load_hyperparameters::<Vec<u8>>(&checkpoint).unwrap_err().to_string();
-    assert!(error.contains("not those that are asked for"), "{error}");
+    assert!(error.contains("don't have the requested type"), "{error}");
     let error = trainer(folder.path()).hyperparameters(3).build().err().unwrap().to_string();
     assert!(
         error.starts_with("hyperparameters: a struct or a map is expected") && error.contains("logging.rs:"),
