@@ -427,7 +427,7 @@ fn several_validation_sets_have_names_and_cadences() {
     };
     let set = |name: &str| EvaluationSet::new(name, &small);
     assert!(refused(vec![set("a"), set("a")]).contains("two validation sets have the name `a`"));
-    assert!(refused(vec![set("a"), set("")]).contains("each needs a name"));
+    assert!(refused(vec![set("a"), set("")]).contains("give each a name"));
     let never = refused(vec![set("a").val_check_interval(1000)]);
     assert!(never.contains("the validation set `a`: val_check_interval: 1000 steps are more than the 20"), "{never}");
     let both = refused(vec![set("a").val_check_interval(5).check_val_every_n_epoch(2)]);

@@ -344,7 +344,7 @@ fn batches_that_cannot_be_are_named() {
     let endless_validation = on_endless(trainer(folder.path()).max_steps(9));
     assert!(endless_validation.contains("limit_val_batches: the validation loader is endless"), "{endless_validation}");
     let share = on_endless(trainer(folder.path()).max_steps(9).limit_val_batches(2));
-    assert!(share.contains("val_check_interval: 1.0 is a share of an epoch, and the training loader"), "{share}");
+    assert!(share.contains("val_check_interval: 1.0 is a share of an epoch, but the training loader"), "{share}");
 }
 
 #[test]
