@@ -36,7 +36,7 @@ impl Forward {
         recorder.rest_batch_norms(module);
         let step = recorder.values().before(recorder.values().layout.counters.step);
         module.set_random_key(&random::fold_in_tensor(key, &step.to_dtype(DType::U32)));
-        let seen = recorder.seen(0);
+        let param_values = recorder.param_values(0);
         let mut cx = StepContext::recording(recorder);
         let loss = recording("training_step", LOG_IT, || {
             autocast(setting.options.precision.autocast(), || module.training_step(batch, &mut cx))
@@ -47,7 +47,7 @@ impl Forward {
         let mut logged = cx.into_logged()?;
         check_loss(&loss, "training_step", batch)?;
         let loss_name = log_loss(&mut logged, TRAIN_LOSS, &loss)?;
-        let recorded = recorder.finish(&loss, seen)?;
+        let recorded = recorder.finish(&loss, param_values)?;
         Ok(Forward { loss, loss_name, logged, recorded })
     }
 }

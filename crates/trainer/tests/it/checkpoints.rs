@@ -246,10 +246,7 @@ fn what_contradicts_itself_is_refused_by_name() {
         ),
         (ModelCheckpoint::new().filename("{epoch}"), "filename has no effect on the last state"),
         (ModelCheckpoint::new().keep_all(true).filename("a/b"), "filename `a/b`: a file name cannot contain"),
-        (
-            ModelCheckpoint::new().keep_all(true).filename("best"),
-            "filename `best`: the Trainer reserves this name",
-        ),
+        (ModelCheckpoint::new().keep_all(true).filename("best"), "filename `best`: the Trainer reserves this name"),
         (ModelCheckpoint::new().save_weights_only(true), "save_weights_only has no effect on the last state"),
         (ModelCheckpoint::new().every_n_train_steps(0), "every_n_train_steps must be at least 1"),
         (ModelCheckpoint::new().every_n_epochs(0), "every_n_epochs must be at least 1"),

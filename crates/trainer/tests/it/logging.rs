@@ -455,10 +455,7 @@ fn a_step_that_an_optimizer_skips_logs_nothing_for_it() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = builder(folder.path(), &Record::default()).build().unwrap();
     let error = trainer.fit(&two(log_media), &loader(), None).unwrap_err().to_string();
-    assert!(
-        error.starts_with("log `bytes`: pictures, histograms and texts cannot be logged within the loss"),
-        "{error}"
-    );
+    assert!(error.starts_with("log `bytes`: images, histograms and texts cannot be logged within the loss"), "{error}");
 }
 
 /// Keeps what it is told.
