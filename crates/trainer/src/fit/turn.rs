@@ -64,8 +64,7 @@ impl Fit<'_> {
     /// Sets the factor of the learning rate in the state, for all later steps.
     fn set_learning_rate_factor(&mut self, factor: f64) -> Result<()> {
         let Some(entry) = self.step.state.layout().counters.lr_factor else {
-            let message =
-                "a callback set the learning rate factor, but its changes_learning_rate() returns false; return true";
+            let message = "a callback set the learning rate factor; its changes_learning_rate() must be true";
             return Err(Error::usage(message));
         };
         let literal = Literal::from_slice(&[factor as f32], [])?;

@@ -420,5 +420,5 @@ fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
     // The best of the newest run: here no run has one.
     assert_eq!(go_on(1, trainer(folder.path()).ckpt_path("best")).unwrap(), Some(1));
     let error = go_on(3, auto().ckpt_path("best")).unwrap_err().to_string();
-    assert!(error.contains("resume: auto means the newest checkpoint, and ckpt_path: best another one"), "{error}");
+    assert!(error.contains("resume: auto means the newest checkpoint, but ckpt_path: best is another one"), "{error}");
 }

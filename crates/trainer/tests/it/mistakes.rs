@@ -329,8 +329,5 @@ fn two_tensors_of_one_name_are_refused() {
     let module = Twice { a: Linear::new(FEATURES, CLASSES), b: Linear::new(FEATURES, CLASSES) };
     let mut trainer = trainer(folder.path()).build().unwrap();
     let message = trainer.fit(&module, &train_loader(20, DROP_LAST), None).unwrap_err().to_string();
-    assert!(
-        message.starts_with("two tensors of the model have the name `weight`; give one of them another"),
-        "{message}"
-    );
+    assert!(message.starts_with("two tensors of the model have the name `weight`; rename one of them"), "{message}");
 }
