@@ -1,7 +1,7 @@
-//! [`Callback`]: code that runs at the turns of a training run. It sees values that have arrived on the host, and
-//! never a device buffer; it cannot make the device wait or cause a compilation.
+//! [`Callback`]: code that runs at certain points of a training run. It gets values that have arrived on the host, and
+//! never a device buffer. It cannot make the device wait or cause a compilation.
 //!
-//! Not here: what it is told (`hooks/mod.rs`), what it can ask for (`hooks/actions.rs`), and who calls it (`calls.rs`).
+//! The arguments of its methods are in `hooks/mod.rs`, its actions in `hooks/actions.rs`, and its caller in `calls.rs`.
 
 use std::time::Duration;
 
@@ -19,54 +19,60 @@ macro_rules! callback_methods {
     )*};
 }
 
-/// Code that runs at the turns of a training run. All methods have a default that does nothing; they are in the order in
-/// which they are called. Callbacks are called in the order in which they were added, then the module's own hook.
+/// Code that runs at certain points of a training run.
+///
+/// All methods except `name` have a default that does nothing. They are listed in the order in which they are called.
+/// Callbacks are called in the order in which they were added; the module's own hook is called last.
 pub trait Callback: Send {
-    /// The name that the callback's state has in checkpoints, and that messages use.
+    /// The name of the callback's state in checkpoints, which messages use too.
     fn name(&self) -> &'static str;
 
-    /// Why what it was told makes no sense, if it does not; a Trainer is not built with such a callback.
+    /// Checks the callback's settings. If they are invalid, it returns what is wrong, and building the Trainer fails.
     fn refusal(&self) -> Option<String> {
         None
     }
 
-    /// Whether it calls [`Actions::set_learning_rate_factor`]; the compiled step then takes the factor from the host.
+    /// Whether it calls [`Actions::set_learning_rate_factor`]. If so, the compiled step takes the factor from the host.
     fn changes_learning_rate(&self) -> bool {
         false
     }
 
-    /// What the compiled step does for it, if anything. A Trainer has one callback for each kind of part, except
-    /// [`StepPart::Unfreeze`].
+    /// The part of the compiled step that this callback needs, if any. A Trainer has at most one callback for each kind
+    /// of
+    /// part, except [`StepPart::Unfreeze`].
     fn step_part(&self) -> Option<StepPart> {
         None
     }
 
-    /// Takes up what [`Callback::state`] gave before, when a fit resumes; after [`Callback::on_fit_start`].
+    /// Restores what [`Callback::state`] returned before. Called when a fit resumes, after [`Callback::on_fit_start`].
     fn load_state(&mut self, state: &Json) {
         let _ = state;
     }
 
-    /// Before a program is compiled, which may take minutes; not for one that was compiled before. `program` names it, such
-    /// as `training step`. Those of a fit are compiled after [`on_fit_start`](Callback::on_fit_start) and before its first
-    /// step; those of a validation, test or prediction, before its first batch.
+    /// Before a program is compiled, which may take minutes. It is not called for a program that was compiled before.
+    /// `program` is its name, such as `training step`. The programs of a fit are compiled after
+    /// [`on_fit_start`](Callback::on_fit_start) and before the first step. Those of a validation, test or prediction
+    /// are
+    /// compiled before the first batch.
     fn on_compile_start(&mut self, program: &str) {
         let _ = program;
     }
 
-    /// After a program was compiled; without a time if that failed.
+    /// After a program was compiled. `time` is `None` if compilation failed.
     fn on_compile_end(&mut self, program: &str, time: Option<Duration>) {
         let _ = (program, time);
     }
 
-    /// When all is compiled, before the first step of a fit.
+    /// When all programs of a fit are compiled, before its first step.
     fn on_train_start(&mut self, start: &TrainStart<'_>) {
         let _ = start;
     }
 
     hook_table!(callback_methods);
 
-    /// Values of its own for a log point, by name, which loggers and all callbacks see after those of the step; before
-    /// [`on_log`](Callback::on_log).
+    /// The callback's own values for a log point, by name. Loggers and all callbacks get them after the values of the
+    /// step.
+    /// Called before [`on_log`](Callback::on_log).
     fn log_values(&mut self, point: &LogPoint) -> Vec<(String, f64)> {
         let _ = point;
         vec![]

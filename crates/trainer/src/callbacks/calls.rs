@@ -1,4 +1,4 @@
-//! [`Hooks`]: who is called at the turns of a run: the callbacks in their order, then the module.
+//! [`Hooks`]: calls the hooks of a run: those of the callbacks in their order, then those of the module.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,18 +24,18 @@ impl Callbacks {
         self.0.lock().iter_mut().for_each(call);
     }
 
-    /// Each with a name that tells two of a kind apart: `Name`, `Name#2`, …
+    /// Calls the closure for each callback with a unique name: `Name`, `Name#2`, …
     pub(crate) fn each_named(&self, mut call: impl FnMut(String, &mut Box<dyn Callback>)) {
-        let mut seen: BTreeMap<&'static str, usize> = BTreeMap::new();
+        let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
         self.each(|callback| {
             let name = callback.name();
-            let count = seen.entry(name).or_default();
+            let count = counts.entry(name).or_default();
             *count += 1;
             call(if *count == 1 { name.to_owned() } else { format!("{name}#{count}") }, callback);
         });
     }
 
-    /// With the hooks of a module.
+    /// Combines the callbacks with the hooks of a module.
     pub(crate) fn with<'a>(&self, module: &'a dyn TrainingModule) -> Hooks<'a> {
         Hooks { callbacks: self.clone(), module }
     }

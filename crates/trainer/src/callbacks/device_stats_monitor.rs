@@ -1,4 +1,4 @@
-//! [`DeviceStatsMonitor`]: how much memory devices and host use.
+//! [`DeviceStatsMonitor`]: logs the memory use of the devices and the host.
 
 use fulmen_pjrt::Device;
 
@@ -7,11 +7,18 @@ use crate::console::note;
 use crate::host_memory;
 use crate::{LogPoint, TrainStart};
 
-/// Logs at each log point the bytes that are in use on each device of this process, `memory/device0/bytes_in_use`, the most
-/// that were (`peak_bytes_in_use`) and how many there are (`bytes_limit`), each where the plugin tells; and of the host, on
-/// Linux, what this process takes (`memory/host/resident_bytes`) and what is left for programs
-/// (`memory/host/available_bytes`). CPU plugins tell nothing of their devices, which is said once. With several processes
-/// the values are those of process 0.
+/// Logs the memory use of the devices and the host at each log point.
+///
+/// | name | value |
+/// | --- | --- |
+/// | `memory/device0/bytes_in_use` | bytes in use on the device |
+/// | `memory/device0/peak_bytes_in_use` | the most bytes that were in use |
+/// | `memory/device0/bytes_limit` | bytes that the device has |
+/// | `memory/host/resident_bytes` | bytes that this process uses (Linux) |
+/// | `memory/host/available_bytes` | bytes that are left for programs (Linux) |
+///
+/// Values of devices are logged if the plugin reports them, for each device of this process. CPU plugins report none; a
+/// note on standard error says so once. With several processes the values are those of process 0.
 ///
 /// ```
 /// use fulmen_trainer::{Trainer, callbacks::DeviceStatsMonitor};
@@ -20,11 +27,11 @@ use crate::{LogPoint, TrainStart};
 #[derive(Debug, Default)]
 pub struct DeviceStatsMonitor {
     devices: Vec<Device>,
-    told: bool,
+    warned: bool,
 }
 
 impl DeviceStatsMonitor {
-    /// A monitor.
+    /// Creates a monitor.
     pub fn new() -> DeviceStatsMonitor {
         DeviceStatsMonitor::default()
     }
@@ -38,9 +45,9 @@ impl Callback for DeviceStatsMonitor {
     fn on_train_start(&mut self, start: &TrainStart<'_>) {
         self.devices = start.local_devices();
         if let Some(Err(error)) = self.devices.first().map(Device::memory_stats)
-            && !std::mem::replace(&mut self.told, true)
+            && !std::mem::replace(&mut self.warned, true)
         {
-            note(&format!("note: DeviceStatsMonitor logs the memory of the host alone: {error}"));
+            note(&format!("note: DeviceStatsMonitor logs only the memory of the host: {error}"));
         }
     }
 

@@ -1,4 +1,4 @@
-//! [`EarlyStopping`]: ends training when a metric no longer gets better.
+//! [`EarlyStopping`]: ends training when a metric no longer improves.
 
 use fulmen_loggers::number;
 use serde_json::{Value, json};
@@ -10,7 +10,8 @@ use crate::console::note;
 use crate::hooks::FitStart;
 use crate::{Actions, LogPoint};
 
-/// Ends the fit when a metric has not become better for some validations: Lightning's `EarlyStopping`, with its rules and
+/// Ends the fit when a metric has not improved for some validations. This is Lightning's `EarlyStopping`, with its
+/// rules and
 /// defaults.
 ///
 /// ```
@@ -30,11 +31,12 @@ pub struct EarlyStopping {
     best: Option<f64>,
     waited: u64,
     /// The step of the latest value.
-    judged: Option<u64>,
-    /// The step of the latest validation, and whether there is any.
-    validated: Option<u64>,
+    value_step: Option<u64>,
+    /// The step of the latest validation.
+    validation_step: Option<u64>,
+    /// Whether the fit validates.
     validates: bool,
-    /// Whether the metric was there, or its absence was told.
+    /// Whether the metric was found, or its absence was reported.
     known: bool,
 }
 
@@ -52,34 +54,35 @@ impl EarlyStopping {
             divergence_threshold: None,
             best: None,
             waited: 0,
-            judged: None,
-            validated: None,
+            value_step: None,
+            validation_step: None,
             validates: false,
             known: false,
         }
     }
 
-    /// How many values in a row may be no better; the last of them ends training. One value comes with each epoch, or with
-    /// each validation where validations are more frequent.
+    /// Sets how many values in a row without improvement end training; 3 by default. Each epoch has one value, or each
+    /// validation if validations are more frequent.
     pub fn patience(mut self, values: u64) -> EarlyStopping {
         self.patience = values;
         self
     }
 
-    /// By how much a value must be better to count.
+    /// Sets by how much a value must be better to count as an improvement; 0 by default.
     pub fn min_delta(mut self, delta: f64) -> EarlyStopping {
         self.min_delta = delta;
         self
     }
 
-    /// Whether it is an error (the default) or only a warning if the metric is not there at the end of an epoch that was
-    /// validated, or of any in a fit that never validates.
+    /// Sets whether a missing metric is an error (the default) or only a warning. The metric must be present at the end
+    /// of
+    /// an epoch that was validated. In a fit that never validates, it must be present at the end of each epoch.
     pub fn strict(mut self, strict: bool) -> EarlyStopping {
         self.strict = strict;
         self
     }
 
-    /// Whether a value that is NaN or infinite ends training; true by default. If not, NaN is never better.
+    /// Sets whether a NaN or infinite value ends training; true by default. If it doesn't, NaN is never an improvement.
     pub fn check_finite(mut self, check: bool) -> EarlyStopping {
         self.check_finite = check;
         self
@@ -97,8 +100,8 @@ impl EarlyStopping {
         self
     }
 
-    /// Takes up a value; gives the reason if training is to end.
-    fn judge(&mut self, value: f64) -> Option<String> {
+    /// Compares a value with the best one. Returns the reason if training must end.
+    fn stop_reason(&mut self, value: f64) -> Option<String> {
         let (mode, name) = (self.mode, &self.metric);
         if self.check_finite && !value.is_finite() {
             let best = self.best.map_or(String::new(), |best| format!("; its best value was {}", number(best)));
@@ -117,7 +120,7 @@ impl EarlyStopping {
         self.waited += 1;
         (self.waited >= self.patience).then(|| {
             let best = self.best.map_or(String::new(), |best| format!("; its best value is {}", number(best)));
-            format!("{name} has not become better {} times in a row{best}", self.waited)
+            format!("{name} has not improved {} times in a row{best}", self.waited)
         })
     }
 }
@@ -137,13 +140,13 @@ impl Callback for EarlyStopping {
         let thresholds =
             [("stopping_threshold", self.stopping_threshold), ("divergence_threshold", self.divergence_threshold)];
         if let Some((name, _)) = thresholds.iter().find(|(_, threshold)| threshold.is_some_and(f64::is_nan)) {
-            return Some(format!("{name} is NaN, which no value can pass; give a number"));
+            return Some(format!("{name} is NaN, which no value can reach; give a number"));
         }
         if let (Some(stop), Some(diverge)) = (self.stopping_threshold, self.divergence_threshold)
             && !self.mode.is_better(stop, Some(diverge), 0.0)
         {
             return Some(format!(
-                "stopping_threshold is {stop} and divergence_threshold {diverge}, so that every value ends training; \
+                "stopping_threshold is {stop} and divergence_threshold {diverge}, so every value ends training; \
                  stopping_threshold must be the better one"
             ));
         }
@@ -151,14 +154,14 @@ impl Callback for EarlyStopping {
     }
 
     fn on_fit_start(&mut self, start: &FitStart) {
-        (self.best, self.waited, self.judged) = (None, 0, None);
-        (self.validated, self.validates, self.known) = (None, start.validates, false);
+        (self.best, self.waited, self.value_step) = (None, 0, None);
+        (self.validation_step, self.validates, self.known) = (None, start.validates, false);
     }
 
-    /// A validation within an epoch counts as one that ends an epoch, if it has the metric.
+    /// A validation within an epoch counts like one at the end of an epoch if it has the metric.
     fn on_validation_end(&mut self, point: &LogPoint, actions: &mut Actions) {
         if actions.is_fitting() {
-            self.validated = Some(point.global_step);
+            self.validation_step = Some(point.global_step);
             if point.get(&self.metric).is_some() {
                 self.on_train_epoch_end(point, actions);
             }
@@ -166,25 +169,26 @@ impl Callback for EarlyStopping {
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        if self.judged == Some(point.global_step) {
+        if self.value_step == Some(point.global_step) {
             return;
         }
         let value = match find(point, &self.metric) {
             Ok(value) => value,
             Err(missing) => {
-                // A validation that was not due may well have it.
-                let all_is_there = !self.validates || self.validated == Some(point.global_step);
-                if all_is_there && !std::mem::replace(&mut self.known, true) {
-                    match self.strict {
-                        true => actions.fail(format!("EarlyStopping {missing}. With strict(false) it only warns")),
-                        false => note(&format!("warning: EarlyStopping {missing}")),
+                // If the epoch was not validated, a later validation may have the metric.
+                let complete = !self.validates || self.validation_step == Some(point.global_step);
+                if complete && !std::mem::replace(&mut self.known, true) {
+                    if self.strict {
+                        actions.fail(format!("EarlyStopping {missing}. With strict(false) it only warns"));
+                    } else {
+                        note(&format!("warning: EarlyStopping {missing}"));
                     }
                 }
                 return;
             }
         };
-        (self.known, self.judged) = (true, Some(point.global_step));
-        if let Some(reason) = self.judge(value) {
+        (self.known, self.value_step) = (true, Some(point.global_step));
+        if let Some(reason) = self.stop_reason(value) {
             actions.stop(reason);
         }
     }
@@ -194,7 +198,7 @@ impl Callback for EarlyStopping {
     }
 
     fn load_state(&mut self, state: &Value) {
-        // Files of earlier versions have the number itself.
+        // Earlier versions saved the number itself.
         self.best = state["best"].as_u64().map(f64::from_bits).or(state["best"].as_f64());
         self.waited = state["waited"].as_u64().unwrap_or(0);
     }
@@ -204,10 +208,10 @@ impl Callback for EarlyStopping {
 mod tests {
     use super::*;
 
-    /// After how many values training ends, and why.
+    /// The number of values after which training ends, and the reason.
     fn ends(mut stopping: EarlyStopping, values: &[f64]) -> Option<(usize, String)> {
         assert_eq!(stopping.refusal(), None);
-        values.iter().enumerate().find_map(|(i, &value)| Some((i + 1, stopping.judge(value)?)))
+        values.iter().enumerate().find_map(|(i, &value)| Some((i + 1, stopping.stop_reason(value)?)))
     }
 
     fn loss() -> EarlyStopping {
@@ -219,33 +223,35 @@ mod tests {
     }
 
     #[test]
-    fn patience_counts_values_in_a_row_that_are_no_better() {
-        let check =
-            |stopping, values: &[f64], at| assert_eq!(ends(stopping, values).map(|end| end.0), at, "{values:?}");
+    fn patience_counts_values_in_a_row_without_improvement() {
+        let check = |stopping, values: &[f64], expected| {
+            assert_eq!(ends(stopping, values).map(|end| end.0), expected, "{values:?}");
+        };
         check(loss(), &[3.0, 2.0, 2.0, 2.0, 2.0], Some(5));
         check(loss(), &[3.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0], None);
         check(loss().patience(1), &[3.0, 3.0], Some(2));
         check(accuracy().patience(2), &[0.1, 0.2, 0.15, 0.2, 0.3], Some(4));
-        // Better by less than min_delta is not better, and the best stays what it was.
+        // An improvement by less than min_delta doesn't count, and the best value stays.
         check(loss().patience(2).min_delta(0.1), &[1.0, 0.95, 0.91], Some(3));
         check(loss().patience(2).min_delta(0.1), &[1.0, 0.95, 0.89, 0.85], None);
         check(accuracy().patience(1).min_delta(0.1), &[0.5, 0.6], Some(2));
         let reason = ends(loss().patience(1), &[3.0, 3.5]).unwrap().1;
-        assert_eq!(reason, "loss has not become better 1 times in a row; its best value is 3.0000");
+        assert_eq!(reason, "loss has not improved 1 times in a row; its best value is 3.0000");
     }
 
     #[test]
-    fn what_is_not_finite_ends_training_or_is_no_better() {
+    fn a_value_that_is_not_finite_ends_training_or_is_no_improvement() {
         let values = [1.0, f64::NAN, f64::INFINITY, 0.5];
-        let (at, reason) = ends(loss(), &values).unwrap();
-        assert_eq!((at, &*reason), (2, "loss is NaN, which is not finite; its best value was 1.0000"));
+        let (count, reason) = ends(loss(), &values).unwrap();
+        assert_eq!((count, &*reason), (2, "loss is NaN, which is not finite; its best value was 1.0000"));
         assert_eq!(ends(loss().check_finite(false), &values), None);
         assert_eq!(ends(loss().check_finite(false).patience(2), &values).unwrap().0, 3);
     }
 
     #[test]
     fn thresholds_end_training_at_once() {
-        let reason = |stopping, values: &[f64]| ends(stopping, values).map(|(at, reason)| format!("{at}: {reason}"));
+        let reason =
+            |stopping, values: &[f64]| ends(stopping, values).map(|(count, reason)| format!("{count}: {reason}"));
         let reached = reason(loss().stopping_threshold(0.1), &[1.0, 0.1, 0.05]).unwrap();
         assert_eq!(reached, "3: loss has reached the stopping_threshold: 0.05 is better than 0.1");
         let passed = reason(loss().divergence_threshold(10.0), &[1.0, 10.0, 11.0]).unwrap();
@@ -255,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_said_by_name() {
+    fn invalid_settings_are_named() {
         let check = |stopping: EarlyStopping, expected: &str| {
             let refusal = stopping.refusal().unwrap();
             assert!(refusal.starts_with(expected), "{refusal}");

@@ -1,14 +1,19 @@
-//! [`GradientAccumulationScheduler`]: accumulates gradients over another number of batches from some epochs on.
+//! [`GradientAccumulationScheduler`]: changes the number of accumulated batches at given epochs.
 
 use crate::StepPart;
 use crate::callbacks::callback::Callback;
 
-/// Accumulates gradients over another number of batches from some epochs on: pairs of an epoch, counted from 0, and the
-/// batches for which the optimizer steps once. Before the first of these epochs it steps for each batch.
+/// Changes the number of batches over which gradients are accumulated, at given epochs. Each pair holds an epoch,
+/// counted
+/// from 0, and the number of batches per optimizer step from that epoch on. Before the first of these epochs, the
+/// optimizer
+/// steps after each batch.
 ///
-/// The step takes the number from the epoch, on the device: nothing is compiled for it. The sums of gradients are in the
-/// training state from the beginning. [`Plan::total_steps`](crate::Plan::total_steps), schedules and checkpoints know the
-/// steps of all epochs. It takes the place of the option `accumulate_grad_batches`.
+/// The compiled step computes the number from the epoch, on the device; it isn't compiled again. The gradient sums are
+/// in
+/// the training state from the beginning. [`Plan::total_steps`](crate::Plan::total_steps), schedules and checkpoints
+/// take
+/// the changes into account. This callback replaces the option `accumulate_grad_batches`.
 ///
 /// ```
 /// use fulmen_trainer::{Trainer, callbacks::GradientAccumulationScheduler};
@@ -21,7 +26,7 @@ pub struct GradientAccumulationScheduler {
 }
 
 impl GradientAccumulationScheduler {
-    /// The number of batches a step, from each of these epochs on.
+    /// Takes pairs of an epoch and the number of batches per optimizer step from that epoch on.
     pub fn new(scheduling: impl IntoIterator<Item = (u64, u64)>) -> GradientAccumulationScheduler {
         let mut scheduling: Vec<_> = scheduling.into_iter().collect();
         scheduling.sort_unstable();
@@ -36,13 +41,13 @@ impl Callback for GradientAccumulationScheduler {
 
     fn refusal(&self) -> Option<String> {
         if self.scheduling.is_empty() {
-            return Some("it has no epoch; give pairs of an epoch and a number of batches, such as (4, 2)".into());
+            return Some("its list is empty; give pairs of an epoch and a number of batches, such as (4, 2)".into());
         }
-        if let Some((epoch, _)) = self.scheduling.iter().find(|(_, every)| *every == 0) {
+        if let Some((epoch, _)) = self.scheduling.iter().find(|(_, batches)| *batches == 0) {
             return Some(format!("from epoch {epoch} on, a step must take at least 1 batch, not 0"));
         }
-        let twice = self.scheduling.windows(2).find(|pair| pair[0].0 == pair[1].0)?;
-        Some(format!("epoch {} is given twice; give one number of batches for it", twice[0].0))
+        let duplicate = self.scheduling.windows(2).find(|pair| pair[0].0 == pair[1].0)?;
+        Some(format!("epoch {} is listed twice; give one number of batches for it", duplicate[0].0))
     }
 
     fn step_part(&self) -> Option<StepPart> {

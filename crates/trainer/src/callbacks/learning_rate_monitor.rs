@@ -3,10 +3,11 @@
 use crate::StepPart;
 use crate::callbacks::callback::Callback;
 
-/// Logs the learning rate of each group of parameters as `lr/GROUP`, and its momentum as `momentum/GROUP` (of Adam and its
-/// kin: the first of the betas). A group has the pattern of [`ParamGroups`](fulmen_nn::optim::ParamGroups) as its name;
-/// parameters that no pattern fits have `lr`, which is always logged, and `momentum`. The values are those of the latest
-/// step, and come with the other values of a log point.
+/// Logs the learning rate of each parameter group as `lr/GROUP`, and its momentum as `momentum/GROUP`. For Adam and its
+/// relatives the momentum is the first beta. The name of a group is its pattern in
+/// [`ParamGroups`](fulmen_nn::optim::ParamGroups). Parameters that match no pattern are logged as `lr` and `momentum`;
+/// `lr`
+/// is logged without this callback too. The values are those of the latest step and belong to the log point.
 ///
 /// ```
 /// use fulmen_trainer::{Trainer, callbacks::LearningRateMonitor};
@@ -18,12 +19,12 @@ pub struct LearningRateMonitor {
 }
 
 impl LearningRateMonitor {
-    /// Logs learning rates alone.
+    /// Logs only learning rates.
     pub fn new() -> LearningRateMonitor {
         LearningRateMonitor::default()
     }
 
-    /// Whether to log the momentum too.
+    /// Sets whether to log the momentum too; false by default.
     pub fn log_momentum(mut self, log: bool) -> LearningRateMonitor {
         self.momentum = log;
         self

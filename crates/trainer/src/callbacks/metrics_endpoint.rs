@@ -1,6 +1,6 @@
-//! [`MetricsEndpoint`]: what a run counts and logs, where Prometheus asks for it (option `metrics_port`).
+//! [`MetricsEndpoint`]: serves the counters and logged values of a run to Prometheus (option `metrics_port`).
 //!
-//! A thread answers one request after another from values that are on the host already; training waits for none of them.
+//! A thread answers one request at a time, from values that are already on the host. Training never waits for it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -25,10 +25,10 @@ use crate::console::note;
 use crate::hooks::{FitStart, Progress};
 use crate::{Actions, Error, LogPoint, Result};
 
-/// How long a request may take to arrive, and its answer to leave.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// What is read of a request; the first line is enough.
-const MOST_READ: usize = 8192;
+/// The time that a request may take to arrive, and its answer to leave.
+const TIMEOUT: Duration = Duration::from_secs(5);
+/// The most bytes that are read of a request. Only the first line is used.
+const MAX_REQUEST: usize = 8192;
 
 /// Serves the metrics of a run.
 pub(crate) struct MetricsEndpoint {
@@ -50,9 +50,9 @@ impl MetricsEndpoint {
     /// Listens at this address.
     ///
     /// # Errors
-    /// A port that is taken, or an address that this machine has not.
+    /// The port is in use, or this machine doesn't have the address.
     pub(crate) fn open(address: SocketAddr, metrics: &Arc<Metrics>) -> Result<MetricsEndpoint> {
-        let failed = |e: io::Error| Error::option(format!("metrics_port: {address} cannot be listened at: {e}"));
+        let failed = |e: io::Error| Error::option(format!("metrics_port: cannot listen at {address}: {e}"));
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let (latest, stop) = (Arc::<Mutex<Latest>>::default(), Arc::new(AtomicBool::new(false)));
@@ -65,9 +65,9 @@ impl MetricsEndpoint {
                     break;
                 }
                 match connection {
-                    // Who asked is told, or has gone.
+                    // If answering fails, the client has gone.
                     Ok(connection) => drop(answer(connection, &registry)),
-                    // Out of file handles, say: the next try must not be at once.
+                    // The process may be out of file handles: wait before the next try.
                     Err(_) => std::thread::sleep(Duration::from_millis(100)),
                 }
             }
@@ -81,15 +81,15 @@ impl MetricsEndpoint {
 impl Drop for MetricsEndpoint {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // It wakes the thread; one that cannot be woken ends with the process.
-        let mut own = self.address;
-        if own.ip().is_unspecified() {
-            own.set_ip(match own {
+        // A connection wakes the thread. If that fails, the thread ends with the process.
+        let mut address = self.address;
+        if address.ip().is_unspecified() {
+            address.set_ip(match address {
                 SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
                 SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
             });
         }
-        if let (Ok(_), Some(thread)) = (TcpStream::connect_timeout(&own, PATIENCE), self.thread.take()) {
+        if let (Ok(_), Some(thread)) = (TcpStream::connect_timeout(&address, TIMEOUT), self.thread.take()) {
             let _ = thread.join();
         }
     }
@@ -120,12 +120,12 @@ impl Callback for MetricsEndpoint {
 
 /// Answers a request.
 fn answer(mut connection: TcpStream, registry: &Registry) -> io::Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    connection.set_write_timeout(Some(PATIENCE))?;
+    let deadline = Instant::now() + TIMEOUT;
+    connection.set_write_timeout(Some(TIMEOUT))?;
     let (mut request, mut part) = (vec![], [0; 1024]);
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
         let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || request.len() > MOST_READ {
+        if left.is_zero() || request.len() > MAX_REQUEST {
             return Ok(());
         }
         connection.set_read_timeout(Some(left))?;
@@ -155,7 +155,7 @@ fn answer(mut connection: TcpStream, registry: &Registry) -> io::Result<()> {
     if method == b"HEAD" { Ok(()) } else { connection.write_all(body.as_bytes()) }
 }
 
-/// Where the values come from, at each request.
+/// Collects the values at each request.
 #[derive(Debug)]
 struct Source {
     metrics: Arc<Metrics>,
@@ -173,7 +173,7 @@ impl Collector for Source {
             let (name, help) = (snake_case(metric.name), format!("The sum of all samples of {}", metric.name));
             let sum = ConstCounter::new(metric.sum * scale);
             sum.encode(encoder.encode_descriptor(&name, &help, Some(&suffix), MetricType::Counter)?)?;
-            let (name, help) = (format!("{name}_samples"), format!("How many samples {} has had", metric.name));
+            let (name, help) = (format!("{name}_samples"), format!("The number of samples of {}", metric.name));
             let count = ConstCounter::new(metric.count);
             count.encode(encoder.encode_descriptor(&name, &help, None, MetricType::Counter)?)?;
         }
@@ -184,13 +184,13 @@ impl Collector for Source {
         let latest = self.latest.lock();
         for (name, help, value) in [
             ("epoch", "The running epoch, counted from 0", latest.epoch),
-            ("global_step", "Optimizer steps that were handed to the device", latest.global_step),
+            ("global_step", "The number of optimizer steps that were enqueued on the device", latest.global_step),
         ] {
             let value = ConstGauge::new(value);
             value.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         }
         if !latest.values.is_empty() {
-            let help = "The latest value that was logged under each name";
+            let help = "The latest logged value of each name";
             let mut family = encoder.encode_descriptor("logged", help, None, MetricType::Gauge)?;
             for (name, value) in &latest.values {
                 ConstGauge::new(*value).encode(family.encode_family(&[("name", name.as_str())])?)?;
@@ -200,7 +200,7 @@ impl Collector for Source {
     }
 }
 
-/// `UncachedCompile` as `uncached_compile`.
+/// Converts names such as `UncachedCompile` to `uncached_compile`.
 fn snake_case(name: &str) -> String {
     let mut snake = String::new();
     for (i, letter) in name.chars().enumerate() {
@@ -216,8 +216,8 @@ fn snake_case(name: &str) -> String {
 mod tests {
     use super::*;
 
-    /// What the endpoint answers to these bytes, by a connection of its own.
-    fn ask(endpoint: &MetricsEndpoint, request: &str) -> String {
+    /// Sends the request over a new connection and returns the answer.
+    fn send(endpoint: &MetricsEndpoint, request: &str) -> String {
         let mut connection = TcpStream::connect(endpoint.address).unwrap();
         connection.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn prometheus_is_given_what_was_counted_and_logged() {
+    fn prometheus_gets_counters_and_logged_values() {
         let metrics = Arc::<Metrics>::default();
         metrics.count("UncachedCompile", 2);
         metrics.record_time("ExecuteTime", Duration::from_millis(1500));
@@ -237,7 +237,7 @@ mod tests {
         let values = vec![("train_loss".to_owned(), 0.25), ("a \"b\"".to_owned(), f64::NAN)];
         let point = LogPoint { metrics: values, ..LogPoint::default() };
         endpoint.on_log(&point, &mut Actions::outside());
-        let answer = ask(&endpoint, "GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n");
+        let answer = send(&endpoint, "GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n");
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text;"), "{answer}");
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("Content-Length: {}", body.len())), "{answer}");
@@ -253,28 +253,28 @@ mod tests {
             "fulmen_logged{name=\"a \\\"b\\\"\"} NaN",
             "# EOF",
         ] {
-            assert!(body.lines().any(|have| have == line), "{line}\n{body}");
+            assert!(body.lines().any(|actual| actual == line), "{line}\n{body}");
         }
     }
 
     #[test]
-    fn other_requests_are_refused_and_the_endpoint_goes_on() {
+    fn other_requests_are_rejected_and_the_endpoint_goes_on() {
         let endpoint = MetricsEndpoint::open("127.0.0.1:0".parse().unwrap(), &Arc::default()).unwrap();
-        assert!(ask(&endpoint, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
-        assert!(ask(&endpoint, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
-        // One that says nothing and goes.
+        assert!(send(&endpoint, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+        assert!(send(&endpoint, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+        // A client that sends nothing and disconnects.
         drop(TcpStream::connect(endpoint.address).unwrap());
-        assert!(ask(&endpoint, "HEAD /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n"));
-        assert!(ask(&endpoint, "GET /metrics HTTP/1.1\r\n\r\n").ends_with("# EOF\n"));
+        assert!(send(&endpoint, "HEAD /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n"));
+        assert!(send(&endpoint, "GET /metrics HTTP/1.1\r\n\r\n").ends_with("# EOF\n"));
     }
 
     #[test]
-    fn a_port_that_is_taken_is_an_error_and_a_dropped_endpoint_leaves_no_thread() {
+    fn a_port_in_use_is_an_error_and_a_dropped_endpoint_leaves_no_thread() {
         let metrics = Arc::<Metrics>::default();
         let endpoint = MetricsEndpoint::open("127.0.0.1:0".parse().unwrap(), &metrics).unwrap();
         let address = endpoint.address;
         let error = MetricsEndpoint::open(address, &metrics).err().unwrap().to_string();
-        assert!(error.starts_with(&format!("metrics_port: {address} cannot be listened at: ")), "{error}");
+        assert!(error.starts_with(&format!("metrics_port: cannot listen at {address}: ")), "{error}");
         drop(endpoint);
         assert_eq!(Arc::strong_count(&metrics), 1, "its thread has ended");
     }

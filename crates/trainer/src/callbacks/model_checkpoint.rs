@@ -1,6 +1,6 @@
-//! [`ModelCheckpoint`]: when a run is saved, under which names, and which files are kept.
+//! [`ModelCheckpoint`]: decides when a run is saved, under which names, and which files are kept.
 //!
-//! Not here: how a checkpoint is read from the devices and written.
+//! The code that reads the state from the devices and writes it is in `checkpoint/save.rs`.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -14,11 +14,12 @@ use crate::callbacks::callback::Callback;
 use crate::hooks::{CheckpointFile, FitStart, Progress};
 use crate::{Actions, CheckpointRole, Error, LogPoint};
 
-/// How long a run goes unsaved at most, unless it is told otherwise.
+/// The default of [`ModelCheckpoint::train_time_interval`].
 const INTERVAL: Duration = Duration::from_secs(30 * 60);
 
-/// Saves the training state to the folder `checkpoints/last` of the run: after each epoch, each validation, and
-/// within a long epoch every half an hour. With a metric it keeps the best states too.
+/// Saves the training state to the folder `checkpoints/last` of the run: after each epoch, after each validation, and
+/// every
+/// half hour within a long epoch. With a metric it keeps the best states too.
 ///
 /// ```
 /// use std::time::Duration;
@@ -42,15 +43,16 @@ pub struct ModelCheckpoint {
     interval: Duration,
     weights_only: bool,
     on_exception: bool,
-    /// What follows is of the running fit.
+    /// The checkpoint folder of the running fit. The fields below belong to this fit too.
     folder: PathBuf,
     within_epoch: bool,
-    /// The best states, the best one first, with their values.
+    /// The values and paths of the best states, the best first.
     best: Vec<(f64, PathBuf)>,
-    /// The step of the latest judgement and of the latest state that was saved for its number.
-    judged: Option<u64>,
-    step: u64,
-    saved: Option<Instant>,
+    /// The step at which the metric was last compared.
+    compared_step: Option<u64>,
+    /// The step at which `every_n_steps` last saved.
+    saved_step: u64,
+    saved_time: Option<Instant>,
     warned: bool,
 }
 
@@ -69,16 +71,16 @@ impl Default for ModelCheckpoint {
             folder: PathBuf::new(),
             within_epoch: true,
             best: vec![],
-            judged: None,
-            step: 0,
-            saved: None,
+            compared_step: None,
+            saved_step: 0,
+            saved_time: None,
             warned: false,
         }
     }
 }
 
 impl ModelCheckpoint {
-    /// Saves the last state only.
+    /// Saves only the last state.
     pub fn new() -> ModelCheckpoint {
         ModelCheckpoint::default()
     }
@@ -89,55 +91,57 @@ impl ModelCheckpoint {
         self
     }
 
-    /// How many of the best states are kept, 1 by default. More than one have the names of
-    /// [`filename`](ModelCheckpoint::filename). What is no longer among them is removed.
+    /// Sets how many of the best states are kept; 1 by default. If more than one is kept, their names come from
+    /// [`filename`](ModelCheckpoint::filename). States that are no longer among the best are removed.
     pub fn save_top_k(mut self, k: u64) -> ModelCheckpoint {
         self.top_k = k;
         self
     }
 
-    /// The names of the best states and of those that [`keep_all`](ModelCheckpoint::keep_all) keeps: a text in which
-    /// `{NAME}` becomes `NAME=VALUE`, for `epoch`, `step` and any metric of the point; `{NAME:.2f}` has two digits after the
-    /// point, `{NAME:03d}` three before it. By default `{epoch}-{step}`, and `best` for a single best state.
+    /// Sets the names of the best states and of those that [`keep_all`](ModelCheckpoint::keep_all) keeps.
+    ///
+    /// In the pattern, `{NAME}` becomes `NAME=VALUE`, for `epoch`, `step` and each metric that is logged then.
+    /// `{NAME:.2f}` has two digits after the decimal point, and `{NAME:03d}` three before it. The default is
+    /// `{epoch}-{step}`, and `best` for a single best state.
     pub fn filename(mut self, pattern: impl Into<String>) -> ModelCheckpoint {
         self.filename = Some(pattern.into());
         self
     }
 
-    /// Also keeps each state that is saved for a number of steps or epochs, under a name of its own.
+    /// Also keeps each state that is saved after a number of steps or epochs, under its own name.
     pub fn keep_all(mut self, keep: bool) -> ModelCheckpoint {
         self.keep_all = keep;
         self
     }
 
-    /// Also saves each time after this number of optimizer steps.
+    /// Also saves every `steps` optimizer steps.
     pub fn every_n_train_steps(mut self, steps: u64) -> ModelCheckpoint {
         self.every_n_steps = Some(steps);
         self
     }
 
-    /// Epochs between two states that are saved at the end of one, 1 by default. The best states are looked for at the end
-    /// of every epoch.
+    /// Saves at the end of every `epochs`-th epoch; of each epoch by default. The monitored metric is still compared at
+    /// the
+    /// end of each epoch.
     pub fn every_n_epochs(mut self, epochs: u64) -> ModelCheckpoint {
         self.every_n_epochs = epochs;
         self
     }
 
-    /// How long a run goes unsaved at most: half an hour by default. `Duration::MAX` for as long as there is no other reason
-    /// to save.
+    /// Sets the longest time between two saves; half an hour by default. `Duration::MAX` turns this limit off.
     pub fn train_time_interval(mut self, interval: Duration) -> ModelCheckpoint {
         self.interval = interval;
         self
     }
 
-    /// Saves the weights alone for the best states and for those that [`keep_all`](ModelCheckpoint::keep_all) keeps.
-    /// `last` has the whole state all the same, so that the run can be resumed.
+    /// Saves only the weights for the best states and for those that [`keep_all`](ModelCheckpoint::keep_all) keeps.
+    /// `last` still has the whole state, so that the run can be resumed.
     pub fn save_weights_only(mut self, weights_only: bool) -> ModelCheckpoint {
         self.weights_only = weights_only;
         self
     }
 
-    /// Also saves the state when the fit fails, as `exception`; not after a NaN or infinity, nor with several
+    /// Also saves the state as `exception` when the fit fails. It doesn't save after a NaN or infinity, or with several
     /// processes.
     pub fn save_on_exception(mut self, save: bool) -> ModelCheckpoint {
         self.on_exception = save;
@@ -148,45 +152,46 @@ impl ModelCheckpoint {
         actions.save_checkpoint(self.folder.join("last"), CheckpointRole::Last);
     }
 
-    /// Saves to a further checkpoint, one that stays.
+    /// Saves to a checkpoint other than `last`.
     fn save(&self, path: &Path, role: CheckpointRole, actions: &mut Actions) {
-        match self.weights_only {
-            true => actions.save_weights(path, role),
-            false => actions.save_checkpoint(path, role),
+        if self.weights_only {
+            actions.save_weights(path, role);
+        } else {
+            actions.save_checkpoint(path, role);
         }
     }
 
     fn pattern(&self) -> FileName {
-        // Checked when the Trainer was built.
+        // The pattern was checked when the Trainer was built.
         FileName::parse(self.filename.as_deref().unwrap_or("{epoch}-{step}")).unwrap_or_default()
     }
 
-    /// Saves what is saved for its number of steps or epochs, after which these values were logged.
+    /// Saves after a number of steps or epochs. `point` has the values of the epoch.
     fn save_numbered(&mut self, point: Option<&LogPoint>, actions: &mut Actions) {
         if self.keep_all {
             // The Trainer fills in the numbers when it saves.
-            let name = self.pattern().fill(|name| point.filter(|_| !is_number(name)).map(|point| metric(point, name)));
+            let name = self.pattern().fill(|name| point.filter(|_| !is_counter(name)).map(|point| metric(point, name)));
             self.save(&self.folder.join(name), CheckpointRole::Extra, actions);
         }
         self.save_last(actions);
     }
 
     /// Saves the state if the value of the monitored metric is among the best.
-    fn judge(&mut self, value: f64, point: &LogPoint, actions: &mut Actions) {
+    fn compare(&mut self, value: f64, point: &LogPoint, actions: &mut Actions) {
         let Some((_, mode)) = self.monitor else { return };
-        self.judged = Some(point.global_step);
+        self.compared_step = Some(point.global_step);
         let rank = self.best.iter().position(|(best, _)| mode.is_better(value, Some(*best), 0.0));
         let rank = rank.unwrap_or(self.best.len());
         if value.is_nan() || rank as u64 >= self.top_k {
             return;
         }
-        let path = self.path_of_best(point);
+        let path = self.best_path(point);
         self.best.insert(rank, (value, path.clone()));
         let role = if rank == 0 { CheckpointRole::Best } else { CheckpointRole::Extra };
         self.save(&path, role, actions);
         actions.set_score(value);
         while self.best.len() as u64 > self.top_k {
-            // What an earlier run has written stays.
+            // Files that an earlier run wrote are kept.
             if let Some((_, worst)) =
                 self.best.pop().filter(|(_, worst)| *worst != path && worst.starts_with(&self.folder))
             {
@@ -196,8 +201,8 @@ impl ModelCheckpoint {
     }
 
     /// A path that no other of the best states has.
-    fn path_of_best(&self, point: &LogPoint) -> PathBuf {
-        // Those that keep_all keeps have the names of the pattern.
+    fn best_path(&self, point: &LogPoint) -> PathBuf {
+        // States that keep_all keeps are named by the pattern.
         if self.top_k == 1 && (self.filename.is_none() || self.keep_all) {
             return self.folder.join("best");
         }
@@ -213,8 +218,8 @@ impl ModelCheckpoint {
     }
 }
 
-/// Whether a name in a pattern is that of a number which the Trainer knows.
-fn is_number(name: &str) -> bool {
+/// Whether a name in a pattern is a counter, which the Trainer fills in itself.
+fn is_counter(name: &str) -> bool {
     name == "epoch" || name == "step"
 }
 
@@ -229,56 +234,53 @@ impl Callback for ModelCheckpoint {
     }
 
     fn refusal(&self) -> Option<String> {
-        let has_metric = || self.filename.is_some() && self.pattern().names().any(|name| !is_number(name));
-        let further = self.monitor.is_some() || self.keep_all;
+        let has_metric = || self.filename.is_some() && self.pattern().names().any(|name| !is_counter(name));
+        let saves_others = self.monitor.is_some() || self.keep_all;
         if let Some(pattern) = &self.filename {
-            let taken = ["last", "best", "exception"].contains(&pattern.as_str());
-            let why = taken.then(|| "the Trainer has a file of this name; choose another".to_owned());
-            if let Some(why) = why.or_else(|| FileName::parse(pattern).err()) {
-                return Some(format!("filename `{pattern}`: {why}"));
+            let reserved = ["last", "best", "exception"].contains(&pattern.as_str());
+            let error = reserved.then(|| "the Trainer reserves this name; choose another".to_owned());
+            if let Some(error) = error.or_else(|| FileName::parse(pattern).err()) {
+                return Some(format!("filename `{pattern}`: {error}"));
             }
         }
-        let refused = [
-            (
-                self.top_k == 0,
-                "save_top_k is 0, which keeps none of the best states; leave out monitor, or keep at least 1",
-            ),
+        let checks = [
+            (self.top_k == 0, "save_top_k is 0, so no best state is kept; leave out monitor, or keep at least 1"),
             (
                 self.top_k > 1 && self.monitor.is_none(),
-                "save_top_k keeps the best states, and no metric says which they are; give monitor",
+                "save_top_k keeps the best states, but no metric says which are best; give monitor",
             ),
             (self.top_k > 1 && self.keep_all, "save_top_k removes states that keep_all keeps; give one of the two"),
             (
                 self.keep_all && self.every_n_steps.is_some() && has_metric(),
-                "filename has a metric, and a state that is kept for its number of steps has none; leave it out",
+                "filename has a metric, but a state that every_n_train_steps saves has none; remove it from filename",
             ),
             (
-                self.filename.is_some() && !further,
-                "filename names further states than the last; give monitor or keep_all",
+                self.filename.is_some() && !saves_others,
+                "filename has no effect on the last state, the only one that is saved; give monitor or keep_all",
             ),
             (
-                self.weights_only && !further,
-                "save_weights_only is about further states than the last; give monitor or keep_all",
+                self.weights_only && !saves_others,
+                "save_weights_only has no effect on the last state, the only one that is saved; give monitor or keep_all",
             ),
             (self.every_n_steps == Some(0), "every_n_train_steps must be at least 1"),
             (self.every_n_epochs == 0, "every_n_epochs must be at least 1"),
-            (self.interval.is_zero(), "train_time_interval must be more than nothing"),
+            (self.interval.is_zero(), "train_time_interval must be more than 0 seconds"),
         ];
-        refused.iter().find(|(wrong, _)| *wrong).map(|(_, why)| (*why).to_owned())
+        checks.iter().find(|(invalid, _)| *invalid).map(|(_, message)| (*message).to_owned())
     }
 
     fn on_fit_start(&mut self, start: &FitStart) {
         self.folder = start.checkpoint_dir.clone().unwrap_or_default();
         self.within_epoch = start.resumes_within_epoch;
         self.best.clear();
-        (self.judged, self.step) = (None, start.global_step);
-        self.saved = Some(Instant::now());
+        (self.compared_step, self.saved_step) = (None, start.global_step);
+        self.saved_time = Some(Instant::now());
     }
 
     fn load_state(&mut self, state: &Value) {
         let list = state["best"].as_array().into_iter().flatten();
         let known = list.filter_map(|best| Some((f64::from_bits(best[0].as_u64()?), PathBuf::from(best[1].as_str()?))));
-        // Not what was removed since.
+        // Checkpoints that were removed since are left out.
         self.best =
             known.filter(|(_, path)| !Checkpoint::open_folder(path).is_err_and(|error| error.is_not_found())).collect();
     }
@@ -288,11 +290,11 @@ impl Callback for ModelCheckpoint {
             return;
         }
         let step = progress.global_step;
-        if step != self.step && self.every_n_steps.is_some_and(|steps| step.is_multiple_of(steps)) {
-            self.step = step;
+        if step != self.saved_step && self.every_n_steps.is_some_and(|steps| step.is_multiple_of(steps)) {
+            self.saved_step = step;
             self.save_numbered(None, actions);
-        } else if self.saved.is_some_and(|saved| saved.elapsed() >= self.interval) {
-            self.saved = Some(Instant::now());
+        } else if self.saved_time.is_some_and(|time| time.elapsed() >= self.interval) {
+            self.saved_time = Some(Instant::now());
             self.save_last(actions);
         }
     }
@@ -303,9 +305,9 @@ impl Callback for ModelCheckpoint {
         }
         let value = self.monitor.as_ref().and_then(|(metric, _)| point.get(metric));
         if let Some(value) = value {
-            // The end of an epoch may well be without it then.
+            // The metric need not be there at the end of the epoch then.
             self.warned = true;
-            self.judge(value, point, actions);
+            self.compare(value, point, actions);
         }
         if self.within_epoch {
             self.save_last(actions);
@@ -313,10 +315,10 @@ impl Callback for ModelCheckpoint {
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        if let Some((metric, _)) = self.monitor.as_ref().filter(|_| self.judged != Some(point.global_step))
+        if let Some((metric, _)) = self.monitor.as_ref().filter(|_| self.compared_step != Some(point.global_step))
             && let Some(value) = monitored(point, metric, "ModelCheckpoint", &mut self.warned)
         {
-            self.judge(value, point, actions);
+            self.compare(value, point, actions);
         }
         if (point.epoch + 1).is_multiple_of(self.every_n_epochs) {
             self.save_numbered(Some(point), actions);
@@ -324,7 +326,7 @@ impl Callback for ModelCheckpoint {
     }
 
     fn on_save_checkpoint(&mut self, _: &CheckpointFile) {
-        self.saved = Some(Instant::now());
+        self.saved_time = Some(Instant::now());
     }
 
     fn on_exception(&mut self, error: &Error, actions: &mut Actions) {
@@ -334,7 +336,7 @@ impl Callback for ModelCheckpoint {
     }
 
     fn state(&self) -> Option<Value> {
-        // By the bits, as a value may be infinite.
+        // As bits: JSON has no infinity.
         let best = self.best.iter().map(|(value, path)| json!([value.to_bits(), path.to_str()]));
         Some(json!({ "best": best.collect::<Vec<_>>() }))
     }

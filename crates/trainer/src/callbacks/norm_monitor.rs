@@ -1,12 +1,16 @@
-//! [`NormMonitor`]: logs how long gradients, parameters and their changes are.
+//! [`NormMonitor`]: logs the norms of gradients, parameters and updates.
 
 use crate::callbacks::callback::Callback;
 use crate::step_config::step_part::{NormGroup, StepPart};
 
-/// Logs Euclidean lengths of the step of a log point: of the gradients before clipping (`grad_norm`), of the parameters after the
-/// step (`param_norm`), and of what the step changed of them (`update_norm`). Each is logged for all trained parameters
-/// together, and as `grad_norm/GROUP` for each group where there are several. They come with the other values of the log
-/// point, and the steps between compute nothing for them; of an optimizer that skips steps they are those of its latest step.
+/// Logs Euclidean norms at each log point: of the gradients before clipping (`grad_norm`), of the parameters after the
+/// step
+/// (`param_norm`), and of the change of the parameters in the step (`update_norm`).
+///
+/// Each norm is logged for all trained parameters together. With several groups, each group has its own value, such as
+/// `grad_norm/GROUP`. Steps between log points don't compute norms. For an optimizer that doesn't step at each step,
+/// the
+/// values are those of its latest step.
 ///
 /// ```
 /// use fulmen_trainer::Trainer;
@@ -18,42 +22,42 @@ pub struct NormMonitor {
     gradients: bool,
     parameters: bool,
     updates: bool,
-    by: NormGroup,
+    group_by: NormGroup,
 }
 
 impl Default for NormMonitor {
     fn default() -> NormMonitor {
-        NormMonitor { gradients: true, parameters: true, updates: true, by: NormGroup::default() }
+        NormMonitor { gradients: true, parameters: true, updates: true, group_by: NormGroup::default() }
     }
 }
 
 impl NormMonitor {
-    /// Logs all three lengths by the groups of the optimizer.
+    /// Logs all three norms, for each parameter group of the optimizer.
     pub fn new() -> NormMonitor {
         NormMonitor::default()
     }
 
-    /// Whether to log the lengths of gradients.
+    /// Sets whether to log the norms of gradients.
     pub fn gradients(mut self, log: bool) -> NormMonitor {
         self.gradients = log;
         self
     }
 
-    /// Whether to log the lengths of parameters.
+    /// Sets whether to log the norms of parameters.
     pub fn parameters(mut self, log: bool) -> NormMonitor {
         self.parameters = log;
         self
     }
 
-    /// Whether to log the lengths of what a step changes.
+    /// Sets whether to log the norms of updates: the changes that a step makes to the parameters.
     pub fn updates(mut self, log: bool) -> NormMonitor {
         self.updates = log;
         self
     }
 
-    /// Which parameters are taken together.
-    pub fn group_by(mut self, by: NormGroup) -> NormMonitor {
-        self.by = by;
+    /// Sets how parameters are grouped.
+    pub fn group_by(mut self, group: NormGroup) -> NormMonitor {
+        self.group_by = group;
         self
     }
 }
@@ -65,11 +69,11 @@ impl Callback for NormMonitor {
 
     fn refusal(&self) -> Option<String> {
         let logs = self.gradients || self.parameters || self.updates;
-        (!logs).then(|| "gradients, parameters and updates are all off, so that it logs nothing; turn one on".into())
+        (!logs).then(|| "gradients, parameters and updates are all off, so it logs nothing; turn one on".into())
     }
 
     fn step_part(&self) -> Option<StepPart> {
-        let NormMonitor { gradients, parameters, updates, by } = *self;
-        Some(StepPart::Norms { gradients, parameters, updates, by })
+        let NormMonitor { gradients, parameters, updates, group_by } = *self;
+        Some(StepPart::Norms { gradients, parameters, updates, by: group_by })
     }
 }

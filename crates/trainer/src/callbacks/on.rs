@@ -1,4 +1,4 @@
-//! [`on`]: a closure as a callback, for one event and as often as a filter lets it.
+//! [`on`]: a closure as a callback, for one event. A filter selects when it is called.
 
 use serde_json::Value as Json;
 
@@ -6,10 +6,10 @@ use crate::callbacks::callback::Callback;
 use crate::hooks::{FitStart, Progress};
 use crate::{Actions, FitSummary, LogPoint};
 
-/// What a closure can be called for: the hook of [`Callback`] of that name.
+/// The event that a closure is called for: the hook of [`Callback`] of that name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// `on_fit_start`. Nothing is done that is asked for.
+    /// `on_fit_start`. Actions have no effect.
     FitStart,
     /// `on_train_epoch_start`.
     TrainEpochStart,
@@ -21,24 +21,24 @@ pub enum Event {
     ValidationEnd,
     /// `on_train_epoch_end`.
     TrainEpochEnd,
-    /// `on_fit_end`. Nothing is done that is asked for.
+    /// `on_fit_end`. Actions have no effect.
     FitEnd,
 }
 
-/// An event as it happens.
+/// One occurrence of an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Happening<'a> {
     /// How often the event has happened in this run, this time included.
     pub count: u64,
     /// The epoch, counted from 0.
     pub epoch: u64,
-    /// Optimizer steps.
+    /// The number of optimizer steps so far.
     pub global_step: u64,
-    /// The values of a log point, a validation or an epoch, in the events that have them.
+    /// The values of a log point, a validation or an epoch, for events that have them.
     pub point: Option<&'a LogPoint>,
 }
 
-/// Which happenings of an event a closure is called for: [`every`], [`once`] or [`when`].
+/// Selects the occurrences of an event for which a closure is called: [`every`], [`once`] or [`when`].
 pub struct Filter(Kind);
 
 enum Kind {
@@ -47,22 +47,22 @@ enum Kind {
     When(Box<dyn FnMut(&Happening<'_>) -> bool + Send>),
 }
 
-/// Each n-th time. Those before a resume count.
+/// Calls the closure each `n`-th time. Occurrences before a resume count.
 pub fn every(n: u64) -> Filter {
     Filter(Kind::Every(n))
 }
 
-/// The first time in a run, and not again after a resume.
+/// Calls the closure the first time in a run, and not again after a resume.
 pub fn once() -> Filter {
     Filter(Kind::Once)
 }
 
-/// Whenever `wanted` says so.
-pub fn when(wanted: impl FnMut(&Happening<'_>) -> bool + Send + 'static) -> Filter {
-    Filter(Kind::When(Box::new(wanted)))
+/// Calls the closure when `predicate` returns true.
+pub fn when(predicate: impl FnMut(&Happening<'_>) -> bool + Send + 'static) -> Filter {
+    Filter(Kind::When(Box::new(predicate)))
 }
 
-/// Calls a closure when an event happens: Lightning's `LambdaCallback`.
+/// Calls a closure when an event happens, like Lightning's `LambdaCallback`.
 ///
 /// ```
 /// use fulmen_trainer::Trainer;
@@ -91,7 +91,7 @@ pub struct On {
     call: Call,
     changes_learning_rate: bool,
     count: u64,
-    /// Of the latest event that has one.
+    /// The epoch of the latest event that has one.
     epoch: u64,
 }
 
@@ -102,19 +102,20 @@ impl On {
         self
     }
 
-    fn happens(&mut self, event: Event, at: (u64, u64), point: Option<&LogPoint>, actions: &mut Actions) {
-        self.epoch = at.0;
+    /// Counts the event if it is this callback's, and calls the closure if the filter selects it.
+    fn handle(&mut self, event: Event, epoch: u64, global_step: u64, point: Option<&LogPoint>, actions: &mut Actions) {
+        self.epoch = epoch;
         if event != self.event {
             return;
         }
         self.count += 1;
-        let happening = Happening { count: self.count, epoch: at.0, global_step: at.1, point };
-        let wanted = match &mut self.filter.0 {
+        let happening = Happening { count: self.count, epoch, global_step, point };
+        let selected = match &mut self.filter.0 {
             Kind::Every(n) => self.count.is_multiple_of(*n),
             Kind::Once => self.count == 1,
-            Kind::When(wanted) => wanted(&happening),
+            Kind::When(predicate) => predicate(&happening),
         };
-        if wanted {
+        if selected {
             (self.call)(&happening, actions);
         }
     }
@@ -126,7 +127,8 @@ impl Callback for On {
     }
 
     fn refusal(&self) -> Option<String> {
-        matches!(self.filter.0, Kind::Every(0)).then(|| "every(0) is never; it must be at least 1".into())
+        matches!(self.filter.0, Kind::Every(0))
+            .then(|| "every(0) never calls the closure; use at least every(1)".into())
     }
 
     fn changes_learning_rate(&self) -> bool {
@@ -136,34 +138,34 @@ impl Callback for On {
     fn on_fit_start(&mut self, start: &FitStart) {
         self.count = 0;
         let mut actions = Actions::outside();
-        self.happens(Event::FitStart, (start.epoch, start.global_step), None, &mut actions);
+        self.handle(Event::FitStart, start.epoch, start.global_step, None, &mut actions);
     }
 
     fn on_train_epoch_start(&mut self, progress: &Progress, actions: &mut Actions) {
-        self.happens(Event::TrainEpochStart, (progress.epoch, progress.global_step), None, actions);
+        self.handle(Event::TrainEpochStart, progress.epoch, progress.global_step, None, actions);
     }
 
     fn on_train_batch_end(&mut self, progress: &Progress, actions: &mut Actions) {
-        self.happens(Event::TrainBatchEnd, (progress.epoch, progress.global_step), None, actions);
+        self.handle(Event::TrainBatchEnd, progress.epoch, progress.global_step, None, actions);
     }
 
     fn on_log(&mut self, point: &LogPoint, actions: &mut Actions) {
-        self.happens(Event::Log, (point.epoch, point.global_step), Some(point), actions);
+        self.handle(Event::Log, point.epoch, point.global_step, Some(point), actions);
     }
 
     fn on_validation_end(&mut self, point: &LogPoint, actions: &mut Actions) {
         if actions.is_fitting() {
-            self.happens(Event::ValidationEnd, (point.epoch, point.global_step), Some(point), actions);
+            self.handle(Event::ValidationEnd, point.epoch, point.global_step, Some(point), actions);
         }
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        self.happens(Event::TrainEpochEnd, (point.epoch, point.global_step), Some(point), actions);
+        self.handle(Event::TrainEpochEnd, point.epoch, point.global_step, Some(point), actions);
     }
 
     fn on_fit_end(&mut self, summary: &FitSummary) {
-        let at = (self.epoch, summary.global_step);
-        self.happens(Event::FitEnd, at, summary.last_epoch.as_ref(), &mut Actions::outside());
+        let point = summary.last_epoch.as_ref();
+        self.handle(Event::FitEnd, self.epoch, summary.global_step, point, &mut Actions::outside());
     }
 
     fn state(&self) -> Option<Json> {

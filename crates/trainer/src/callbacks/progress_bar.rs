@@ -1,4 +1,6 @@
-//! [`ProgressBar`]: a live bar on a terminal, plain lines elsewhere; on standard error, so that output can be piped.
+//! [`ProgressBar`]: a live bar on a terminal, and plain lines elsewhere. It uses standard error, so standard output can
+//! be
+//! piped.
 
 use std::io::IsTerminal;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
@@ -17,45 +19,48 @@ use crate::plan::NO_LIMIT;
 use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, Sink, TrainStart};
 
 /// Time between two step lines in the log of the run.
-const BETWEEN: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Shows how training goes. Its numbers are those of log points that have arrived; it asks the device for nothing. With
-/// them it tells samples and tokens a second, FLOP/s on each device, what share of the device's peak that is (MFU), and how
-/// long the rest takes: on the bar, at the end of each epoch, and now and then in the run's `run.log`.
+/// Shows the progress of training. Its numbers come from log points that have arrived; it reads nothing from the
+/// device.
+///
+/// It shows samples and tokens per second, FLOP/s on each device, their share of the device's peak (MFU), and the time
+/// left.
+/// They appear on the bar, at the end of each epoch, and from time to time in the run's `run.log`.
 pub struct ProgressBar {
     bar: Option<Bar>,
-    /// What it shows of training, while an epoch runs.
+    /// The progress of the running epoch, if any.
     training: Option<Progress>,
     max_epochs: u64,
     epoch_start: Instant,
-    shown: String,
+    message: String,
     throughput: Throughput,
-    /// The latest ones of this fit.
+    /// The latest rates of this fit.
     rates: Option<Rates>,
-    /// When a step line went into the log of the run.
-    kept: Option<Instant>,
+    /// When the last step line was written to the log of the run.
+    logged: Option<Instant>,
     compiling: Option<Compiling>,
 }
 
-/// Tells that a program is being compiled, once that takes long. Dropped when it is compiled.
+/// Prints a line if compiling a program takes long. Dropped when the program is compiled.
 struct Compiling {
     done: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Compiling {
-    /// What is compiled sooner has its line soon enough.
-    const LONG: Duration = Duration::from_secs(3);
+    /// If compiling takes less time, only the line at its end is printed.
+    const DELAY: Duration = Duration::from_secs(3);
 
     fn new(program: &str) -> Compiling {
         let (done, wait) = mpsc::channel();
         let line = format!("Compiling the {program} ...");
         let thread = std::thread::Builder::new().name("fulmen-compiling".into()).spawn(move || {
-            if wait.recv_timeout(Compiling::LONG) == Err(RecvTimeoutError::Timeout) {
+            if wait.recv_timeout(Compiling::DELAY) == Err(RecvTimeoutError::Timeout) {
                 print_line(&line);
             }
         });
-        // Without a thread there is one line less.
+        // If the thread doesn't start, only this line is missing.
         Compiling { done: Some(done), thread: thread.ok() }
     }
 }
@@ -63,7 +68,7 @@ impl Compiling {
 impl Drop for Compiling {
     fn drop(&mut self) {
         self.done = None;
-        // Its line comes before the next one.
+        // Wait, so that its line comes before the next one.
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -77,17 +82,17 @@ impl Default for ProgressBar {
             training: None,
             max_epochs: 0,
             epoch_start: Instant::now(),
-            shown: String::new(),
+            message: String::new(),
             throughput: Throughput::default(),
             rates: None,
-            kept: None,
+            logged: None,
             compiling: None,
         }
     }
 }
 
 impl ProgressBar {
-    /// A bar if standard error is a terminal, else a line an epoch.
+    /// Creates a bar if standard error is a terminal; otherwise it prints a line per epoch.
     pub fn new() -> ProgressBar {
         ProgressBar::default()
     }
@@ -99,29 +104,29 @@ impl ProgressBar {
         }
     }
 
-    /// The epoch of this index, and of how many.
-    fn epoch(&self, epoch: u64) -> String {
+    /// The title of the epoch with this index: `Epoch 3/10`.
+    fn epoch_title(&self, epoch: u64) -> String {
         match self.max_epochs {
             NO_LIMIT => format!("Epoch {}", epoch + 1),
             max => format!("Epoch {}/{max}", epoch + 1),
         }
     }
 
-    /// How fast training went last, and how long the rest takes after this step; none before the second log point.
+    /// The latest rates and the time left after this step. `None` before the second log point.
     fn speed(&self, global_step: u64) -> Option<String> {
         let rates = self.rates.as_ref()?;
-        Some(step_line(rates, self.throughput.left(rates, global_step)))
+        Some(step_line(rates, self.throughput.time_left(rates, global_step)))
     }
 
-    /// Shows how many of the batches are done; nothing without a terminal.
+    /// Shows how many of the batches are done, if there is a terminal.
     fn show(&mut self, title: String, batch: u64, batches: u64) {
         if self.bar.is_none() && !is_terminal() {
             return;
         }
-        let begins = self.bar.is_none();
+        let is_new = self.bar.is_none();
         let bar = self.bar.get_or_insert_with(|| {
             let bar = Bar::hidden();
-            // The message is cut where the line ends: a bar of two lines cannot be drawn over.
+            // `wide_msg` cuts the message at the end of the line: a bar of two lines cannot be drawn over.
             let style = "{prefix} {bar:20} {pos}/{len} {per_sec} eta {eta} {wide_msg}";
             if let Ok(style) = ProgressStyle::with_template(style) {
                 bar.set_style(style);
@@ -130,31 +135,34 @@ impl ProgressBar {
         });
         bar.set_prefix(title);
         // An endless epoch has no length to show.
-        match batches < u64::from(u32::MAX) {
-            true => bar.set_length(batches),
-            false => bar.unset_length(),
+        if batches < u64::from(u32::MAX) {
+            bar.set_length(batches);
+        } else {
+            bar.unset_length();
         }
         bar.set_position(batch);
-        bar.set_message(self.shown.clone());
-        if begins {
-            // Batches from before say nothing about the speed: a validation may have been in between, or a full screen.
+        bar.set_message(self.message.clone());
+        if is_new {
+            // Earlier batches say nothing about the speed: a validation or a full screen may have come in between.
             bar.reset_eta();
             bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
             bar.tick();
         }
     }
 
-    fn show_evaluation(&mut self, doing: &str, progress: &EvaluationProgress) {
+    fn show_evaluation(&mut self, action: &str, progress: &EvaluationProgress) {
         match &self.bar {
             Some(bar) if progress.batch > 0 => bar.set_position(progress.batch),
-            _ => self.show(format!("{doing} {}", progress.dataset).trim_end().into(), progress.batch, progress.batches),
+            _ => {
+                self.show(format!("{action} {}", progress.dataset).trim_end().into(), progress.batch, progress.batches)
+            }
         }
     }
 
     /// Shows training again, if an epoch runs.
     fn end_evaluation(&mut self) {
         match self.training {
-            Some(Progress { epoch, batch, batches, .. }) => self.show(self.epoch(epoch), batch, batches),
+            Some(Progress { epoch, batch, batches, .. }) => self.show(self.epoch_title(epoch), batch, batches),
             None => self.clear(),
         }
     }
@@ -166,20 +174,20 @@ impl ProgressBar {
     }
 }
 
-/// Asked when a bar is wanted: a full screen takes standard error, and may give it back.
+/// Called before each new bar: a full screen takes standard error, and may give it back.
 fn is_terminal() -> bool {
     std::io::stderr().is_terminal()
 }
 
-/// Metrics in one line.
+/// Formats metrics as one line.
 pub fn spell(metrics: &[(String, f64)]) -> String {
     metrics.iter().map(|(name, value)| format!("{name}={}", number(*value))).collect::<Vec<_>>().join(" ")
 }
 
-/// How fast training goes, in one line.
+/// Formats the rates as one line.
 fn step_line(rates: &Rates, left: Option<Duration>) -> String {
-    let per_second = |rate: f64, what: &str| {
-        if rate < 100.0 { format!("{rate:.1} {what}/s") } else { format!("{rate:.0} {what}/s") }
+    let per_second = |rate: f64, unit: &str| {
+        if rate < 100.0 { format!("{rate:.1} {unit}/s") } else { format!("{rate:.0} {unit}/s") }
     };
     let mut parts = vec![per_second(rates.samples_per_second, "samples")];
     parts.extend(rates.tokens_per_second.map(|rate| per_second(rate, "tokens")));
@@ -192,8 +200,8 @@ fn step_line(rates: &Rates, left: Option<Duration>) -> String {
     parts.join(", ")
 }
 
-/// What the bar shows of a log point.
-fn shown(point: &LogPoint) -> String {
+/// The metrics of a log point that the bar shows.
+fn metrics_line(point: &LogPoint) -> String {
     spell(&point.shown_by(Sink::ProgressBar).metrics)
 }
 
@@ -206,15 +214,16 @@ impl Callback for ProgressBar {
         self.max_epochs = start.plan.max_epochs;
         self.epoch_start = Instant::now();
         self.throughput.on_fit_start(start);
-        (self.rates, self.kept) = (None, None);
+        (self.rates, self.logged) = (None, None);
         let mut devices = match &start.devices[..] {
             [0] => format!("1 device, batch {}", start.batch_size),
             [id] => format!("1 device, number {id}, batch {}", start.batch_size),
             ids => {
-                let (each, batch, first) = (start.per_device_batch_size, start.batch_size, 0..ids.len() as i32);
-                let which = if first.eq(ids.iter().copied()) { String::new() } else { format!(", numbers {ids:?}") };
+                let (count, per_device, batch) = (ids.len(), start.per_device_batch_size, start.batch_size);
+                let is_first = (0..count as i32).eq(ids.iter().copied());
+                let numbers = if is_first { String::new() } else { format!(", numbers {ids:?}") };
                 let (mesh, strategy) = (&start.mesh, start.strategy);
-                format!("{} devices{which}, mesh {mesh}, {strategy}, batch {batch} = {each} a device", ids.len())
+                format!("{count} devices{numbers}, mesh {mesh}, {strategy}, batch {batch} = {per_device} a device")
             }
         };
         if start.processes > 1 {
@@ -223,7 +232,7 @@ impl Callback for ProgressBar {
         if start.learning_rate_factor != 1.0 {
             devices.push_str(&format!(", learning rate × {}", start.learning_rate_factor));
         }
-        let counted = |count: u64, what: &str| format!("{count} {what}{}", if count == 1 { "" } else { "s" });
+        let counted = |count: u64, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
         let Plan { steps_per_epoch, max_epochs, total_steps } = start.plan;
         let length = match max_epochs {
             NO_LIMIT => "epochs until max_time".to_owned(),
@@ -277,22 +286,22 @@ impl Callback for ProgressBar {
         match &self.bar {
             Some(bar) => bar.set_position(progress.batch),
             None if !is_terminal() => {}
-            None => self.show(self.epoch(progress.epoch), progress.batch, progress.batches),
+            None => self.show(self.epoch_title(progress.epoch), progress.batch, progress.batches),
         }
     }
 
     fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
-        self.shown = shown(point);
+        self.message = metrics_line(point);
         if let Some(rates) = self.throughput.rates(point) {
             self.rates = Some(rates);
-            self.shown = format!("{} | {}", self.shown, self.speed(point.global_step).unwrap_or_default());
-            if self.kept.is_none_or(|kept| kept.elapsed() > BETWEEN) {
-                self.kept = Some(Instant::now());
-                log_line(&format!("{}, step {}: {}", self.epoch(point.epoch), point.global_step, self.shown));
+            self.message = format!("{} | {}", self.message, self.speed(point.global_step).unwrap_or_default());
+            if self.logged.is_none_or(|time| time.elapsed() > LOG_INTERVAL) {
+                self.logged = Some(Instant::now());
+                log_line(&format!("{}, step {}: {}", self.epoch_title(point.epoch), point.global_step, self.message));
             }
         }
         if let Some(bar) = &self.bar {
-            bar.set_message(self.shown.clone());
+            bar.set_message(self.message.clone());
         }
     }
 
@@ -307,10 +316,15 @@ impl Callback for ProgressBar {
 
     fn on_validation_end(&mut self, point: &LogPoint, actions: &mut Actions) {
         self.end_evaluation();
-        // The end of an epoch has a line for both, and a validation of its own is the program's to tell.
+        // At the end of an epoch one line shows both. For a validation outside a fit, the program reports the result.
         let within_epoch = self.training.is_some_and(|training| training.batch < training.batches);
         if actions.is_fitting() && within_epoch {
-            self.line(&format!("{}, step {}: {}", self.epoch(point.epoch), point.global_step, shown(point)));
+            self.line(&format!(
+                "{}, step {}: {}",
+                self.epoch_title(point.epoch),
+                point.global_step,
+                metrics_line(point)
+            ));
         }
     }
 
@@ -344,16 +358,16 @@ impl Callback for ProgressBar {
         self.clear();
         let seconds = Duration::as_secs_f64(&self.epoch_start.elapsed());
         let speed = self.speed(point.global_step).map_or_else(String::new, |speed| format!(", {speed}"));
-        self.line(&format!("{}: {} ({seconds:.1} s{speed})", self.epoch(point.epoch), shown(point)));
+        self.line(&format!("{}: {} ({seconds:.1} s{speed})", self.epoch_title(point.epoch), metrics_line(point)));
     }
 
     fn on_fit_end(&mut self, summary: &FitSummary) {
         self.training = None;
         self.clear();
-        // Of an epoch that a limit has ended.
+        // A limit ended the last epoch early: print its line.
         if let Some(point) = summary.last_epoch.as_ref().filter(|point| point.epoch >= summary.epochs) {
-            let (epoch, step) = (self.epoch(point.epoch), point.global_step);
-            self.line(&format!("{epoch}, ended at step {step}: {}", shown(point)));
+            let (epoch, step) = (self.epoch_title(point.epoch), point.global_step);
+            self.line(&format!("{epoch}, ended at step {step}: {}", metrics_line(point)));
         }
         if let Some(reason) = &summary.stopped {
             self.line(&format!("Stopped: {reason}"));
@@ -374,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_line_has_what_is_known() {
+    fn a_step_line_shows_only_known_values() {
         let mut rates = Rates {
             batches_per_second: 2.0,
             samples_per_second: 64.0,

@@ -1,4 +1,4 @@
-//! [`ReduceLROnPlateau`]: a smaller learning rate when a metric no longer gets better.
+//! [`ReduceLROnPlateau`]: reduces the learning rate when a metric no longer improves.
 
 use serde_json::{Value, json};
 
@@ -8,21 +8,21 @@ use crate::callbacks::callback::Callback;
 use crate::hooks::FitStart;
 use crate::{Actions, LogPoint};
 
-/// How much better a value must be.
+/// How [`ReduceLROnPlateau::threshold`] is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ThresholdMode {
-    /// By a share of the best value.
+    /// Relative to the best value.
     #[default]
     Rel,
-    /// By so much.
+    /// As an absolute difference.
     Abs,
 }
 
-/// Multiplies the learning rate by a factor when a metric has not become better for some epochs: PyTorch's
+/// Multiplies the learning rate by a factor when a metric has not improved for some epochs. This is PyTorch's
 /// `ReduceLROnPlateau`, with its rules and defaults.
 ///
-/// The factor is an input of the compiled step, which is not compiled again. It multiplies whatever the optimizer's
-/// schedule gives, in all parameter groups, and what other callbacks do; `min_lr` is about the rate that is logged.
+/// The factor is an input of the compiled step, so nothing is compiled again. It multiplies the rate of the optimizer's
+/// schedule in all parameter groups, and combines with the factors of other callbacks. `min_lr` limits the logged rate.
 ///
 /// ```
 /// use fulmen_trainer::callbacks::{Mode, ReduceLROnPlateau};
@@ -46,7 +46,9 @@ pub struct ReduceLROnPlateau {
 }
 
 impl ReduceLROnPlateau {
-    /// Watches a metric: a tenth of the rate after more than 10 epochs without a value better by a ten-thousandth.
+    /// Watches a metric. After more than 10 epochs without an improvement by a ten-thousandth, it divides the learning
+    /// rate
+    /// by ten.
     pub fn new(metric: impl Into<String>, mode: Mode) -> ReduceLROnPlateau {
         ReduceLROnPlateau {
             metric: metric.into(),
@@ -65,37 +67,37 @@ impl ReduceLROnPlateau {
         }
     }
 
-    /// What the rate is multiplied by, below 1.
+    /// Sets the factor that multiplies the rate, at least 0 and below 1; 0.1 by default.
     pub fn factor(mut self, factor: f64) -> ReduceLROnPlateau {
         self.factor = factor;
         self
     }
 
-    /// Epochs without a better value that are let pass.
+    /// Sets how many epochs without improvement are tolerated; 10 by default.
     pub fn patience(mut self, epochs: u64) -> ReduceLROnPlateau {
         self.patience = epochs;
         self
     }
 
-    /// How much better a value must be to count.
+    /// Sets by how much a value must be better to count as an improvement; by default 1e-4 of the best value.
     pub fn threshold(mut self, threshold: f64, mode: ThresholdMode) -> ReduceLROnPlateau {
         (self.threshold, self.threshold_mode) = (threshold, mode);
         self
     }
 
-    /// Epochs after a reduction that do not count.
+    /// Sets how many epochs after a reduction don't count; 0 by default.
     pub fn cooldown(mut self, epochs: u64) -> ReduceLROnPlateau {
         self.cooldown = epochs;
         self
     }
 
-    /// The least rate.
+    /// Sets the smallest rate; 0 by default.
     pub fn min_lr(mut self, min_lr: f64) -> ReduceLROnPlateau {
         self.min_lr = min_lr;
         self
     }
 
-    /// A reduction by no more than this is left out.
+    /// Sets the smallest change of the rate: a reduction by `eps` or less is not made. 1e-8 by default.
     pub fn eps(mut self, eps: f64) -> ReduceLROnPlateau {
         self.eps = eps;
         self
@@ -111,8 +113,8 @@ impl ReduceLROnPlateau {
         }
     }
 
-    /// What a rate that is `now` is to be multiplied by, if it is to become another.
-    fn after(&mut self, value: f64, now: f64) -> Option<f64> {
+    /// Takes the metric's next value. Returns the factor for the current `rate` if the rate must change.
+    fn reduction(&mut self, value: f64, rate: f64) -> Option<f64> {
         if self.is_better(value) {
             (self.best, self.bad_epochs) = (Some(value), 0);
         } else {
@@ -126,12 +128,12 @@ impl ReduceLROnPlateau {
             return None;
         }
         (self.cooling, self.bad_epochs) = (self.cooldown, 0);
-        let next = (now * self.factor).max(self.min_lr);
-        if now - next <= self.eps {
+        let next = (rate * self.factor).max(self.min_lr);
+        if rate - next <= self.eps {
             return None;
         }
-        // Not by the rate that was read where it can be helped: that is rounded to f32.
-        Some(if next > self.min_lr { self.factor } else { next / now })
+        // `rate` is rounded to f32, so use it only if needed.
+        Some(if next > self.min_lr { self.factor } else { next / rate })
     }
 }
 
@@ -159,8 +161,8 @@ impl Callback for ReduceLROnPlateau {
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
         let Some(value) = monitored(point, &self.metric, "ReduceLROnPlateau", &mut self.warned) else { return };
-        if let Some(times) = self.after(value, actions.next_learning_rate()) {
-            actions.set_learning_rate_factor(actions.learning_rate_factor() * times);
+        if let Some(factor) = self.reduction(value, actions.next_learning_rate()) {
+            actions.set_learning_rate_factor(actions.learning_rate_factor() * factor);
         }
     }
 
@@ -195,11 +197,11 @@ mod tests {
                 list.iter().map(|n| n.as_f64().unwrap()).collect::<Vec<f64>>()
             });
             let mode = if attrs["mode"] == "max" { Mode::Max } else { Mode::Min };
-            let by = if attrs["threshold_mode"] == "abs" { ThresholdMode::Abs } else { ThresholdMode::Rel };
+            let threshold_mode = if attrs["threshold_mode"] == "abs" { ThresholdMode::Abs } else { ThresholdMode::Rel };
             let mut plateau = ReduceLROnPlateau::new("m", mode)
                 .factor(attrs["factor"].as_f64().unwrap_or(0.1))
                 .patience(attrs["patience"].as_u64().unwrap_or(10))
-                .threshold(attrs["threshold"].as_f64().unwrap_or(1e-4), by)
+                .threshold(attrs["threshold"].as_f64().unwrap_or(1e-4), threshold_mode)
                 .cooldown(attrs["cooldown"].as_u64().unwrap_or(0))
                 .min_lr(attrs["min_lr"].as_f64().unwrap_or(0.0))
                 .eps(attrs["eps"].as_f64().unwrap_or(1e-8));
@@ -207,12 +209,12 @@ mod tests {
             let (mut rate, mut scale, metrics, expected) = (0.1f32, 1.0, numbers("metrics"), numbers("lr"));
             assert!(expected.iter().any(|&lr| lr < 0.1), "{case}");
             for (epoch, (&metric, &expected)) in metrics.iter().zip(&expected).enumerate() {
-                if let Some(times) = plateau.after(metric, f64::from(rate)) {
-                    scale *= times;
+                if let Some(factor) = plateau.reduction(metric, f64::from(rate)) {
+                    scale *= factor;
                     rate = 0.1f32 * scale as f32;
                 }
-                let off = (f64::from(rate) / expected - 1.0).abs();
-                assert!(off < 1e-6, "{} epoch {epoch}: {rate} is not {expected}", case["name"]);
+                let deviation = (f64::from(rate) / expected - 1.0).abs();
+                assert!(deviation < 1e-6, "{} epoch {epoch}: {rate} is not {expected}", case["name"]);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! [`SpikeGuard`]: skips steps whose loss, or gradients, are out of line with the steps before.
+//! [`SpikeGuard`]: skips steps whose loss or gradients are far above those of the steps before.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,26 @@ use crate::console::note;
 use crate::hooks::FitStart;
 use crate::{Actions, LogPoint, StepPart};
 
-/// Skips a step whose loss is too many standard deviations above the mean of the steps before it, or not finite. With
-/// [`gradients`](SpikeGuard::gradients) the length of the gradients is judged too, which costs a pass over them in each
-/// step, and catches gradients that are not finite where the loss is. A skipped step changes neither parameters nor what the optimizer remembers, and is none for
-/// schedules; running statistics of layers do take it in.
+/// Skips a step whose loss is not finite, or is too many standard deviations above the mean of the steps before it.
+/// With
+/// [`gradients`](SpikeGuard::gradients) it checks the norm of the gradients too. This costs a pass over the gradients
+/// in
+/// each step, and catches gradients that are not finite although the loss is.
 ///
-/// The device decides within the step, by the latest `window` values in the training state: no transfer and no
-/// compilation comes with it, and a resumed run decides as the run before would have. A spike enters the window as the
-/// largest value that would have passed, so that one spike hides no other, and a loss that stays larger is let through in
-/// time. A deviation below a thousandth of the mean counts as that. With `accumulate_grad_batches` a step is a group of
-/// batches. Of several optimizers each step is judged by itself. Gradients that overflow in f16 are the loss scale's affair
-/// and not counted here.
+/// A skipped step changes neither the parameters nor the optimizer's state, and schedules don't count it. Running
+/// statistics of layers are still updated.
 ///
-/// Each log point has the number of skipped steps of the run as `skipped_steps`, and that of the latest one as
-/// `last_skipped_step`, counted from 1 (0 for none); a line on standard error names it.
+/// The device decides within the step, from the latest `window` values in the training state. This needs no transfer
+/// and
+/// no further compilation, and a resumed run decides as the earlier run would have. A spike enters the window as the
+/// largest value that would have passed. One spike therefore doesn't hide the next, and a loss that stays larger is
+/// accepted after some steps. The standard deviation is taken to be at least a thousandth of the mean. With
+/// `accumulate_grad_batches`, a step is a group of batches. With several optimizers, each one's step is checked by
+/// itself.
+/// Gradients that overflow in f16 are handled by the loss scale and not counted here.
+///
+/// Each log point has the number of steps that the run skipped as `skipped_steps`, and the number of the latest skipped
+/// step as `last_skipped_step`, counted from 1 (0 for none). A line on standard error names that step.
 ///
 /// ```
 /// use fulmen_trainer::{Trainer, callbacks::SpikeGuard};
@@ -34,44 +40,45 @@ pub struct SpikeGuard {
     window: usize,
     warmup: Option<u64>,
     gradients: bool,
-    /// How many skipped steps were told, for each optimizer.
-    told: BTreeMap<String, f64>,
+    /// The number of skipped steps that were reported, for each optimizer.
+    reported: BTreeMap<String, f64>,
 }
 
 impl Default for SpikeGuard {
     fn default() -> SpikeGuard {
-        SpikeGuard { deviations: 6.0, window: 128, warmup: None, gradients: false, told: BTreeMap::new() }
+        SpikeGuard { deviations: 6.0, window: 128, warmup: None, gradients: false, reported: BTreeMap::new() }
     }
 }
 
 impl SpikeGuard {
-    /// Skips what is more than 6 deviations above the mean of the latest 128 steps.
+    /// Skips steps that are more than 6 standard deviations above the mean of the latest 128.
     pub fn new() -> SpikeGuard {
         SpikeGuard::default()
     }
 
-    /// How many standard deviations above the mean are too many.
+    /// Sets the number of standard deviations above the mean from which a step is skipped; 6 by default.
     pub fn deviations(mut self, deviations: f64) -> SpikeGuard {
         self.deviations = deviations;
         self
     }
 
-    /// How many steps a step is compared with.
+    /// Sets the number of earlier steps that a step is compared with; 128 by default.
     pub fn window(mut self, steps: usize) -> SpikeGuard {
         self.window = steps;
         self
     }
 
-    /// How many steps are seen before the first can be skipped; half a window by default. One that is not finite is
-    /// always skipped.
+    /// Sets the number of steps before the first that can be skipped; half a window by default. A step that is not
+    /// finite
+    /// is always skipped.
     pub fn warmup(mut self, steps: u64) -> SpikeGuard {
         self.warmup = Some(steps);
         self
     }
 
-    /// Whether a step is judged by the length of its gradients too; no by default.
-    pub fn gradients(mut self, judge: bool) -> SpikeGuard {
-        self.gradients = judge;
+    /// Sets whether to check the norm of the gradients too; false by default.
+    pub fn gradients(mut self, check: bool) -> SpikeGuard {
+        self.gradients = check;
         self
     }
 
@@ -89,8 +96,8 @@ impl Callback for SpikeGuard {
         if !(self.deviations.is_finite() && self.deviations > 0.0) {
             return Some(format!("deviations must be finite and above 0, it is {}", self.deviations));
         }
-        if !(2..=MOST_STEPS).contains(&self.window) {
-            return Some(format!("window must be from 2 to {MOST_STEPS} steps, it is {}", self.window));
+        if !(2..=MAX_WINDOW).contains(&self.window) {
+            return Some(format!("window must be from 2 to {MAX_WINDOW} steps, it is {}", self.window));
         }
         let warmup = self.warmup_steps();
         if !(2..=i32::MAX as u64).contains(&warmup) {
@@ -105,37 +112,37 @@ impl Callback for SpikeGuard {
     }
 
     fn on_fit_start(&mut self, _: &FitStart) {
-        self.told.clear();
+        self.reported.clear();
     }
 
     fn on_log(&mut self, point: &LogPoint, _: &mut Actions) {
         for (name, skipped) in &point.metrics {
-            // Of several optimizers each has its own.
-            let Some(of) = name.strip_prefix("skipped_steps") else { continue };
-            let Some(last) = point.get(&format!("last_skipped_step{of}")) else { continue };
-            let told = self.told.entry(of.to_owned()).or_insert(0.0);
-            if skipped > told {
-                let whose = of.strip_prefix('-').map_or(String::new(), |optimizer| format!(" of `{optimizer}`"));
+            // With several optimizers, `-NAME` follows.
+            let Some(suffix) = name.strip_prefix("skipped_steps") else { continue };
+            let Some(last) = point.get(&format!("last_skipped_step{suffix}")) else { continue };
+            let reported = self.reported.entry(suffix.to_owned()).or_insert(0.0);
+            if skipped > reported {
+                let optimizer = suffix.strip_prefix('-').map_or(String::new(), |name| format!(" of `{name}`"));
                 note(&format!(
-                    "warning: SpikeGuard skipped step {last}{whose}, whose loss or gradients were out of line or not finite: \
-                     {} since the last log point, {skipped} of the run's {} steps",
-                    skipped - *told,
+                    "warning: SpikeGuard skipped step {last}{optimizer}: its loss or gradients were too large or not finite; \
+                     {} skipped since the last log point, {skipped} of the run's {} steps",
+                    skipped - *reported,
                     point.global_step
                 ));
             }
-            *told = *skipped;
+            *reported = *skipped;
         }
     }
 
     fn state(&self) -> Option<Value> {
-        Some(json!({ "told": self.told }))
+        Some(json!({ "told": self.reported }))
     }
 
     fn load_state(&mut self, state: &Value) {
-        let told = state["told"].as_object().into_iter().flatten();
-        self.told = told.filter_map(|(of, skipped)| Some((of.clone(), skipped.as_f64()?))).collect();
+        let reported = state["told"].as_object().into_iter().flatten();
+        self.reported = reported.filter_map(|(name, skipped)| Some((name.clone(), skipped.as_f64()?))).collect();
     }
 }
 
 /// The largest window.
-const MOST_STEPS: usize = 1 << 20;
+const MAX_WINDOW: usize = 1 << 20;

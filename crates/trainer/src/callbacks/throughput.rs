@@ -1,5 +1,5 @@
-//! [`Throughput`]: how fast training goes between two log points, and how much of the devices it uses. It measures for
-//! [`ThroughputMonitor`](super::ThroughputMonitor) and for the progress bar, and asks the device for nothing.
+//! [`Throughput`]: measures how fast training goes between two log points, and how much of the devices' peak it uses.
+//! [`ThroughputMonitor`](super::ThroughputMonitor) and the progress bar use it. It reads nothing from the device.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,38 +9,38 @@ use crate::plan::NO_LIMIT;
 use crate::step_config::phases::Position;
 use crate::{LogPoint, TrainStart};
 
-/// Steps that may be handed out between a log point and the arrival of its values.
-const MOST_KEPT: usize = 1 << 16;
+/// The most steps that may be enqueued between a log point and the arrival of its values.
+const MAX_MARKS: usize = 1 << 16;
 
 /// Measures how fast training goes.
 #[derive(Debug, Default)]
 pub(super) struct Throughput {
     batch_size: usize,
-    /// Tokens of a batch, where they are known.
+    /// Tokens per batch, if known.
     tokens: Option<u64>,
     /// Optimizer steps of the whole training.
     total_steps: u64,
-    /// Operations of a batch on each device, and from where on in the training; none where they are not known.
+    /// Floating-point operations of a batch on each device, from each position of the training on. Empty if not known.
     pub(super) flops: Vec<(Position, f64)>,
     pub(super) peak: Option<f64>,
-    /// Batches that were handed to the device.
+    /// Batches that were enqueued on the device.
     batches: u64,
     /// Operations of these batches.
     operations: f64,
     /// Time without training.
     paused: Duration,
     paused_since: Option<Instant>,
-    /// The steps whose log points may still come, the one of the latest log point first.
-    steps: VecDeque<Stand>,
+    /// The steps whose log points may still arrive. The step of the latest log point comes first.
+    steps: VecDeque<StepMark>,
 }
 
-/// Where a step stood when it had been handed to the device, which is a few steps behind at most.
+/// The counters when a step was enqueued on the device, which is a few steps behind at most.
 #[derive(Debug)]
-struct Stand {
+struct StepMark {
     global_step: u64,
     batches: u64,
     operations: f64,
-    at: Instant,
+    time: Instant,
     paused: Duration,
 }
 
@@ -52,14 +52,14 @@ pub(super) struct Rates {
     pub(super) tokens_per_second: Option<f64>,
     /// Floating-point operations a second on each device.
     pub(super) flops_per_device: Option<f64>,
-    /// The share of the device's peak.
+    /// Model FLOPs utilization: the share of the device's peak.
     pub(super) mfu: Option<f64>,
-    /// The seconds of an optimizer step.
+    /// Seconds per optimizer step.
     pub(super) step_s: f64,
 }
 
 impl Throughput {
-    /// Forgets an earlier fit.
+    /// Resets all counters.
     pub(super) fn on_fit_start(&mut self, start: &FitStart) {
         let (batch_size, tokens, total_steps) = (start.batch_size, start.tokens_per_batch, start.plan.total_steps);
         *self = Throughput { batch_size, tokens, total_steps, ..Throughput::default() };
@@ -77,25 +77,26 @@ impl Throughput {
 
     pub(super) fn on_train_batch_end(&mut self, progress: &Progress) {
         self.batches += 1;
-        // `progress` counts this batch already.
-        let at = (progress.epoch, progress.batch.saturating_sub(1));
-        self.operations += self.flops.iter().rfind(|(begins, _)| *begins <= at).map_or(0.0, |(_, flops)| *flops);
+        // `progress` already counts this batch.
+        let position = (progress.epoch, progress.batch.saturating_sub(1));
+        let phase = self.flops.iter().rfind(|(begin, _)| *begin <= position);
+        self.operations += phase.map_or(0.0, |(_, flops)| *flops);
         let global_step = progress.global_step;
         if self.steps.back().is_none_or(|last| last.global_step < global_step) {
             let (batches, operations, paused) = (self.batches, self.operations, self.paused);
-            self.steps.push_back(Stand { global_step, batches, operations, at: Instant::now(), paused });
+            self.steps.push_back(StepMark { global_step, batches, operations, time: Instant::now(), paused });
         }
-        if self.steps.len() > MOST_KEPT {
+        if self.steps.len() > MAX_MARKS {
             self.steps.pop_front();
         }
     }
 
-    /// From now until the next batch, time does not count as training.
+    /// Excludes the time from now until the next batch.
     pub(super) fn pause(&mut self) {
         self.paused_since.get_or_insert_with(Instant::now);
     }
 
-    /// How fast training went from the log point before to this one.
+    /// The rates since the previous log point.
     pub(super) fn rates(&mut self, point: &LogPoint) -> Option<Rates> {
         let first = self.steps.pop_front()?;
         if first.global_step >= point.global_step {
@@ -109,20 +110,22 @@ impl Throughput {
             self.steps.push_front(first);
             return None;
         };
-        let time = step.at.duration_since(first.at).saturating_sub(step.paused - first.paused);
+        let time = step.time.duration_since(first.time).saturating_sub(step.paused - first.paused);
         let steps = step.global_step - first.global_step;
         let step_s = time.as_secs_f64() / steps as f64;
         Some(Rates { step_s, ..self.measured(step.batches - first.batches, step.operations - first.operations, time) })
     }
 
-    /// How long the rest of the training takes at this rate, validation aside; none at the end, or where only time ends it.
-    pub(super) fn left(&self, rates: &Rates, global_step: u64) -> Option<Duration> {
+    /// The time that the remaining steps take at this rate, without validation. `None` at the end, and if only a time
+    /// limit
+    /// ends the training.
+    pub(super) fn time_left(&self, rates: &Rates, global_step: u64) -> Option<Duration> {
         let steps = self.total_steps.saturating_sub(global_step);
         let is_known = steps > 0 && self.total_steps != NO_LIMIT;
         if is_known { Duration::try_from_secs_f64(steps as f64 * rates.step_s).ok() } else { None }
     }
 
-    /// The rates of batches and operations that took this time.
+    /// The rates for this number of batches and operations in this time.
     fn measured(&self, batches: u64, operations: f64, time: Duration) -> Rates {
         let rate = batches as f64 / time.as_secs_f64();
         let flops = (!self.flops.is_empty()).then(|| operations / time.as_secs_f64());
@@ -154,24 +157,24 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_of_steps_is_measured_without_what_is_no_training() {
+    fn rates_leave_out_time_without_training() {
         let mut meter = Throughput { batch_size: 1, total_steps: 10, ..Throughput::default() };
         let start = Instant::now();
-        // Two batches a step, one second each; a validation of 10 s after step 2.
+        // Each step has two batches of one second. A validation of 10 s follows step 2.
         for step in 1..=4u64 {
             let paused = Duration::from_secs(if step > 2 { 10 } else { 0 });
-            let at = start + Duration::from_secs(2 * step) + paused;
-            meter.steps.push_back(Stand { global_step: step, batches: 2 * step, operations: 0.0, at, paused });
+            let time = start + Duration::from_secs(2 * step) + paused;
+            meter.steps.push_back(StepMark { global_step: step, batches: 2 * step, operations: 0.0, time, paused });
         }
         let mut rates = |global_step| {
             let rates = meter.rates(&LogPoint { global_step, ..LogPoint::default() })?;
-            Some((rates.batches_per_second, meter.left(&rates, global_step).map_or(0, |left| left.as_secs())))
+            Some((rates.batches_per_second, meter.time_left(&rates, global_step).map_or(0, |left| left.as_secs())))
         };
-        // Steps of two seconds.
-        let stretches = [rates(1), rates(2), rates(4), rates(5)];
-        assert_eq!(stretches, [None, Some((1.0, 16)), Some((1.0, 12)), None]);
+        // Each step takes two seconds.
+        let measured = [rates(1), rates(2), rates(4), rates(5)];
+        assert_eq!(measured, [None, Some((1.0, 16)), Some((1.0, 12)), None]);
         let rates = Rates { step_s: 2.0, ..meter.measured(1, 0.0, Duration::from_secs(1)) };
-        assert_eq!(meter.left(&rates, 10), None, "the end");
-        assert_eq!(Throughput { total_steps: NO_LIMIT, ..meter }.left(&rates, 4), None, "time alone ends it");
+        assert_eq!(meter.time_left(&rates, 10), None, "the end");
+        assert_eq!(Throughput { total_steps: NO_LIMIT, ..meter }.time_left(&rates, 4), None, "only time ends it");
     }
 }

@@ -1,4 +1,4 @@
-//! [`ThroughputMonitor`]: logs how fast training goes, and how much of the devices it uses.
+//! [`ThroughputMonitor`]: logs how fast training goes, and how much of the devices' peak it uses.
 
 use crate::callbacks::callback::Callback;
 use crate::callbacks::throughput::Throughput;
@@ -6,19 +6,20 @@ use crate::console::note;
 use crate::hooks::{EvaluationProgress, FitStart, Progress};
 use crate::{Actions, LogPoint, TrainStart};
 
-/// Logs how fast training goes: at each log point the mean since the last one.
+/// Logs how fast training goes: at each log point, the mean since the previous one.
 ///
-/// | name | what |
+/// | name | value |
 /// | --- | --- |
-/// | `throughput/batches_per_second` | batches that were trained on |
-/// | `throughput/samples_per_second` | their rows, over all devices |
-/// | `throughput/tokens_per_second` | elements of their field `input_ids`, if there is one and the loader has no buckets |
-/// | `throughput/tflops_per_device` | 10¹² floating-point operations a second on each device |
-/// | `throughput/mfu` | the share of the device's peak in bf16, from 0 to 1 (model FLOPs utilization) |
+/// | `throughput/batches_per_second` | training batches |
+/// | `throughput/samples_per_second` | rows of these batches, over all devices |
+/// | `throughput/tokens_per_second` | elements of the field `input_ids`, if the batches have it and the loader has no buckets |
+/// | `throughput/tflops_per_device` | 10¹² floating-point operations per second on each device |
+/// | `throughput/mfu` | model FLOPs utilization: the share of the device's peak in bf16, from 0 to 1 |
 ///
-/// Operations are counted by the compiler ([`TrainStart::flops`]), where parameters are frozen at first for each phase, and peaks are those that the maker publishes: on a CPU
-/// there is none, so no `mfu`, which is said once. Validation and the turn of an epoch are left out. It asks the device for
-/// nothing.
+/// The compiler counts the operations ([`TrainStart::flops`]), for each phase if parameters are frozen at first. The
+/// peak is
+/// the one that the vendor publishes. A CPU has none, so there is no `mfu`; a note on standard error says so once.
+/// Validation and the time between two epochs are left out. The callback reads nothing from the device.
 ///
 /// ```
 /// use fulmen_trainer::{Trainer, callbacks::ThroughputMonitor};
@@ -27,11 +28,11 @@ use crate::{Actions, LogPoint, TrainStart};
 #[derive(Debug, Default)]
 pub struct ThroughputMonitor {
     throughput: Throughput,
-    told: bool,
+    warned: bool,
 }
 
 impl ThroughputMonitor {
-    /// A monitor.
+    /// Creates a monitor.
     pub fn new() -> ThroughputMonitor {
         ThroughputMonitor::default()
     }
@@ -48,13 +49,13 @@ impl Callback for ThroughputMonitor {
 
     fn on_train_start(&mut self, start: &TrainStart<'_>) {
         self.throughput.on_train_start(start);
-        let lacks = match (self.throughput.flops.is_empty(), self.throughput.peak) {
-            (true, _) => "the batches have several shapes, or the compiler tells nothing of the step",
+        let reason = match (self.throughput.flops.is_empty(), self.throughput.peak) {
+            (true, _) => "the batches have several shapes, or the compiler reports no cost of the step",
             (_, None) => "the peak of this kind of device is not known",
             _ => return,
         };
-        if !std::mem::replace(&mut self.told, true) {
-            note(&format!("note: ThroughputMonitor logs no mfu: {lacks}"));
+        if !std::mem::replace(&mut self.warned, true) {
+            note(&format!("note: ThroughputMonitor logs no mfu: {reason}"));
         }
     }
 

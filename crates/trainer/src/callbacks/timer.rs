@@ -1,4 +1,4 @@
-//! [`Timer`]: measures how long a fit trains, and ends it in time.
+//! [`Timer`]: measures how long a fit trains, and ends it after a time limit.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::callbacks::callback::Callback;
 use crate::hooks::{FitStart, Progress};
 use crate::{Actions, Error, FitSummary, LogPoint};
 
-/// When [`Timer`] looks at the time.
+/// When [`Timer`] checks the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TimerInterval {
     /// After each step.
@@ -20,8 +20,8 @@ pub enum TimerInterval {
     Epoch,
 }
 
-/// Measures how long a fit trains and validates, that before a resume included, and ends it after a time: Lightning's
-/// `Timer`. A clone shows the same time. To limit the time alone, the option `max_time` is enough.
+/// Measures how long a fit trains and validates, including the time before a resume, and ends it after a time limit.
+/// This is Lightning's `Timer`. Clones share the time. If you only need the limit, use the option `max_time`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -55,34 +55,34 @@ impl Clock {
 }
 
 impl Timer {
-    /// Measures, and ends nothing.
+    /// Creates a timer without a limit.
     pub fn new() -> Timer {
         Timer::default()
     }
 
-    /// Ends training after this time.
+    /// Sets the time after which training ends.
     pub fn duration(mut self, duration: Duration) -> Timer {
         self.duration = Some(duration);
         self
     }
 
-    /// When it looks at the time; after each step by default.
+    /// Sets when the timer checks the time; after each step by default.
     pub fn interval(mut self, interval: TimerInterval) -> Timer {
         self.interval = interval;
         self
     }
 
-    /// For how long the latest fit has trained.
+    /// Returns how long the latest fit has trained.
     pub fn time_elapsed(&self) -> Duration {
         self.clock.lock().elapsed()
     }
 
-    /// How much of the duration is left, if it has one.
+    /// Returns how much of the limit is left, if there is a limit.
     pub fn time_remaining(&self) -> Option<Duration> {
         Some(self.duration?.saturating_sub(self.time_elapsed()))
     }
 
-    fn look(&self, actions: &mut Actions) {
+    fn check(&self, actions: &mut Actions) {
         if let (Some(duration), Some(Duration::ZERO)) = (self.duration, self.time_remaining()) {
             actions.stop(format!("the Timer's {duration:?} are over"));
         }
@@ -104,12 +104,12 @@ impl Callback for Timer {
 
     fn on_train_batch_end(&mut self, _: &Progress, actions: &mut Actions) {
         if self.interval == TimerInterval::Step {
-            self.look(actions);
+            self.check(actions);
         }
     }
 
     fn on_train_epoch_end(&mut self, _: &LogPoint, actions: &mut Actions) {
-        self.look(actions);
+        self.check(actions);
     }
 
     fn on_fit_end(&mut self, _: &FitSummary) {

@@ -1,4 +1,4 @@
-//! [`TrainStart`]: what is known once a fit is compiled.
+//! [`TrainStart`]: what is known about a fit when its programs are compiled.
 
 use fulmen_pjrt::Device;
 use fulmen_preflight::Generation;
@@ -7,45 +7,50 @@ use fulmen_tensor::Runtime;
 use crate::program::{CompiledStep, StepCost};
 use crate::step_config::phases::{Phases, Position};
 
-/// What is known when a fit is compiled and its first step about to begin.
+/// What is known about a fit when its programs are compiled, before the first step.
 pub struct TrainStart<'a> {
-    /// Where each phase that is not over begins, with its step and what that costs.
+    /// The beginning of each phase that is not over, with its step and the step's cost.
     phases: Vec<(Position, &'a CompiledStep, StepCost)>,
     runtime: &'a Runtime,
 }
 
 impl<'a> TrainStart<'a> {
     pub(crate) fn new(steps: &'a [CompiledStep], phases: &Phases, runtime: &'a Runtime) -> TrainStart<'a> {
-        let begin = phases.last(steps.len()).iter().copied();
-        TrainStart { phases: begin.zip(steps).map(|(at, step)| (at, step, StepCost::of(step))).collect(), runtime }
+        let begins = phases.last(steps.len()).iter().copied();
+        let phases = begins.zip(steps).map(|(begin, step)| (begin, step, StepCost::of(step))).collect();
+        TrainStart { phases, runtime }
     }
 
-    /// Floating-point operations of a step on one batch, on each device: the compiler's count, with loops as often as they
-    /// run. A compiler that counts none, as that for CPUs, leaves matrix products and convolutions, which are counted here.
-    /// `None` where the batches have several shapes. While parameters are frozen a step has fewer: these are those of the
-    /// step that the fit begins with.
+    /// Returns the floating-point operations of a step on one batch, on each device.
+    ///
+    /// The compiler counts them; each loop counts as often as it runs. Compilers for CPUs don't count. In that case the
+    /// value has only matrix products and convolutions. It is `None` if batches have several shapes. While parameters
+    /// are
+    /// frozen, a step has fewer operations; this is the value for the step that the fit begins with.
     pub fn flops(&self) -> Option<f64> {
         self.cost()?.flops
     }
 
-    /// As [`flops`](TrainStart::flops), for each phase, with where it begins.
+    /// Like [`flops`](TrainStart::flops), for each phase, with its beginning.
     pub(crate) fn flops_of_phases(&self) -> Option<Vec<(Position, f64)>> {
         self.phases.iter().map(|(begins, _, cost)| Some((*begins, cost.flops?))).collect()
     }
 
-    /// What the step costs that the fit begins with.
+    /// The cost of the step that the fit begins with.
     pub(crate) fn cost(&self) -> Option<&StepCost> {
         self.phases.first().map(|(.., cost)| cost)
     }
 
-    /// The most floating-point operations a second that each device can do, in bf16, as its maker says; `None` where that
-    /// is not known, as of a CPU.
+    /// Returns each device's peak in bf16, in floating-point operations per second, as its vendor publishes it. `None`
+    /// if
+    /// the peak is not known, as for a CPU.
     pub fn peak_flops(&self) -> Option<f64> {
         Generation::of_kind(self.runtime.devices().first()?.kind()).map(Generation::device_flops)
     }
 
-    /// Bytes that the step needs on each device besides its arguments, by the compiler's count; of steps for several shapes
-    /// the most.
+    /// The bytes that the step needs on each device in addition to its arguments, as the compiler reports them. With
+    /// steps
+    /// for several shapes, the largest value.
     pub(crate) fn temporary_bytes(&self) -> Option<u64> {
         let programs = self.phases.iter().flat_map(|(_, step, _)| step.programs());
         let bytes = programs.filter_map(|program| program.executable().memory_analysis().ok());

@@ -1,7 +1,7 @@
-//! Checkpoints: folders of `fulmen-checkpoint` with the whole training state, and where training stood.
+//! Checkpoints: folders of `fulmen-checkpoint` with the whole training state and the position of the training.
 //!
-//! The module's tensors have their own names (`conv1.weight`); optimizer state and counters are under
-//! `optimizer/…` and `trainer/…`.
+//! The module's tensors keep their names (`conv1.weight`). The names of optimizer state and counters begin with
+//! `optimizer/` and `trainer/`.
 
 pub(crate) mod newest;
 pub(crate) mod places;
@@ -26,15 +26,15 @@ use crate::checkpoint::run_config::RunConfig;
 use crate::logs::Sums;
 use crate::{Error, Options, Result};
 
-/// The store of a folder of checkpoints.
+/// Opens the store of a folder of checkpoints.
 pub(crate) type OpenStore = Arc<dyn Fn(&Path) -> Arc<dyn Store> + Send + Sync>;
 
-/// The store of a folder of this machine, or one that it mounts.
+/// The store of a local or mounted folder.
 pub(crate) fn local(folder: &Path) -> Arc<dyn Store> {
     Arc::new(LocalStore::new(folder))
 }
 
-/// The store and the name in it that a path of a checkpoint means.
+/// Splits the path of a checkpoint into its store and its name there.
 pub(crate) fn place(open: impl Fn(&Path) -> Arc<dyn Store>, path: &Path) -> Result<(Arc<dyn Store>, String)> {
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| Error::checkpoint(path, "its name is not that of a folder, in UTF-8"))?;
@@ -42,62 +42,64 @@ pub(crate) fn place(open: impl Fn(&Path) -> Arc<dyn Store>, path: &Path) -> Resu
     Ok((open(parent.unwrap_or(Path::new("."))), name.to_owned()))
 }
 
-/// Where training stood.
+/// The position of a training when a checkpoint was saved.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Position {
-    /// The program that wrote it; none before a checkpoint is read.
+    /// The program that wrote the checkpoint; empty if there is none.
     pub(crate) program: String,
     /// Finished epochs.
     pub(crate) epoch: u64,
-    /// Finished batches of the epoch that had begun.
+    /// Finished batches of the current epoch.
     pub(crate) batch: u64,
     /// Finished optimizer steps.
     pub(crate) global_step: u64,
     /// The seed of the run.
     pub(crate) seed: u64,
-    /// Batches for which the optimizer stepped once.
+    /// The number of batches per optimizer step.
     pub(crate) accumulate: u64,
-    /// The rule by which weights were averaged, in words, if they are.
+    /// A description of the rule that averaged the weights, if any.
     pub(crate) averaging: Option<String>,
-    /// What callbacks have multiplied the learning rate by, if they have.
+    /// The factor by which callbacks multiplied the learning rate, if they did.
     pub(crate) lr_factor: Option<f64>,
-    /// Seconds of training, of a run that `max_time` limits.
+    /// Seconds of training, if `max_time` limits the run.
     pub(crate) seconds: Option<f64>,
-    /// What `batch` counts: the loader's description of its batches.
+    /// The loader's description of the batches that `batch` counts.
     pub(crate) data: String,
-    /// What the epoch that had begun has logged up to its last log point.
+    /// The sums that the current epoch logged up to its last log point.
     pub(crate) epoch_sums: Sums,
-    /// What the values in the tensor [`LOGS`](crate::state::names::LOGS) are, which holds what was logged after it.
+    /// The names of the values in the tensor [`LOGS`](crate::state::names::LOGS), which were logged after that log
+    /// point.
     pub(crate) log_names: Vec<String>,
-    /// The validation sets that were due and are not done.
+    /// The validation sets that are due.
     pub(crate) validation: Vec<String>,
-    /// Whether the file has the module's weights alone.
+    /// Whether the checkpoint has only the module's weights.
     pub(crate) weights_only: bool,
     /// The best checkpoint so far.
     pub(crate) best_checkpoint: Option<PathBuf>,
     /// The state of each callback that has one, by its name.
     pub(crate) callbacks: BTreeMap<String, Value>,
-    /// What the run was told.
+    /// The configuration of the run.
     pub(crate) told: RunConfig,
 }
 
 impl Position {
-    /// The best checkpoint so far, by the metadata of the one at `path`. Their folder may have been moved: then the best lies
-    /// next to it.
+    /// The path of the best checkpoint so far, from the metadata of the checkpoint at `path`. If their folder was
+    /// moved, the
+    /// best one is in the same folder as `path`.
     pub(crate) fn best(&self, path: &Path) -> Option<PathBuf> {
-        let named = self.best_checkpoint.as_ref()?;
-        let beside = path.with_file_name(named.file_name()?);
-        [named.clone(), beside].into_iter().find(|path| path.exists() || places::is_address(path) && open(path).is_ok())
+        let best = self.best_checkpoint.as_ref()?;
+        let sibling = path.with_file_name(best.file_name()?);
+        [best.clone(), sibling].into_iter().find(|path| path.exists() || places::is_address(path) && open(path).is_ok())
     }
 }
 
-/// What the manifest of a checkpoint says of the training.
+/// The description of the training for the manifest of a checkpoint.
 pub(crate) fn run(position: &Position, options: &Options, mesh: &Mesh) -> Run {
     let sums: Vec<Value> = position
         .epoch_sums
         .sums
         .iter()
-        // As bits: a sum may be NaN or infinite, which JSON cannot say.
+        // As bits: a sum may be NaN or infinite, which JSON cannot represent.
         .map(|(key, sums)| json!([key, sums.iter().map(|sum| bits(sum)).collect::<Vec<_>>()]))
         .collect();
     let training = json!({
@@ -139,37 +141,37 @@ fn bits(sum: &[f64]) -> Vec<u64> {
 /// Opens a checkpoint, without reading its values.
 pub(crate) fn open(path: &Path) -> Result<(Checkpoint, Position)> {
     let checkpoint = Checkpoint::open_folder(path).map_err(Error::checkpoint_file)?;
-    let position = position(&checkpoint.manifest().run).map_err(|why| Error::unreadable(path, why))?;
+    let position = position(&checkpoint.manifest().run).map_err(|e| Error::unreadable(path, e))?;
     Ok((checkpoint, position))
 }
 
-/// Reads a checkpoint through, and nothing else.
+/// Reads the whole checkpoint to verify it.
 pub(crate) fn verified(path: &Path) -> Result<()> {
     verify(&open(path)?.0).into_iter().next().map_or(Ok(()), |error| Err(Error::checkpoint_file(error)))
 }
 
-/// What the run that wrote a checkpoint was told; nothing where a file has weights alone.
-pub(crate) fn told(path: &Path) -> Result<RunConfig> {
+/// Reads the configuration of the run that wrote a checkpoint. It is empty for a weight file.
+pub(crate) fn run_config(path: &Path) -> Result<RunConfig> {
     if path.is_file() { Ok(RunConfig::default()) } else { Ok(open(path)?.1.told) }
 }
 
-/// Reads the hyperparameters in a checkpoint, as
-/// [`TrainerBuilder::hyperparameters`](crate::TrainerBuilder::hyperparameters) kept them.
+/// Reads the hyperparameters from a checkpoint, as
+/// [`TrainerBuilder::hyperparameters`](crate::TrainerBuilder::hyperparameters) saved them.
 ///
 /// # Errors
-/// The file cannot be read, has no hyperparameters, or others than `T` has.
+/// The file cannot be read, has no hyperparameters, or its hyperparameters don't fit `T`.
 pub fn load_hyperparameters<T: DeserializeOwned>(path: impl AsRef<Path>) -> Result<T> {
     let path = path.as_ref();
-    let found = told(path)?.hyperparameters;
-    if found.is_empty() {
+    let hyperparameters = run_config(path)?.hyperparameters;
+    if hyperparameters.is_empty() {
         let message = "it has no hyperparameters; the run that wrote it did not call TrainerBuilder::hyperparameters";
         return Err(Error::checkpoint(path, message));
     }
-    serde_json::from_value(Value::Object(found))
-        .map_err(|e| Error::checkpoint(path, format!("its hyperparameters are not those that are asked for: {e}")))
+    serde_json::from_value(Value::Object(hyperparameters))
+        .map_err(|e| Error::checkpoint(path, format!("its hyperparameters don't have the requested type: {e}")))
 }
 
-/// The name of this program, by which its checkpoints are told from those of others under the same root folder.
+/// The name of this program. It distinguishes its checkpoints from those of other programs under the same root folder.
 fn program() -> String {
     let path = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
@@ -233,8 +235,8 @@ impl Field<'_> {
             return Err(format!("its metadata lacks `{}`, {}", self.name, self.expected));
         }
         read(self.value).ok_or_else(|| {
-            let found: String = self.value.to_string().chars().take(80).collect();
-            format!("its metadata `{}` is {found}, expected {}", self.name, self.expected)
+            let actual: String = self.value.to_string().chars().take(80).collect();
+            format!("its metadata `{}` is {actual}, expected {}", self.name, self.expected)
         })
     }
 
@@ -253,11 +255,12 @@ fn row(row: &Value) -> Option<(String, Vec<Vec<f64>>)> {
     Some((row[0].as_str()?.to_owned(), list(&row[1], |sum| list(sum, element))?))
 }
 
-/// Checks that checkpoints can be written into a folder, which is made if it is not there. While what it gives lives, other
-/// programs know that this run does, and remove nothing of it.
+/// Checks that checkpoints can be written to a folder, and creates the folder if needed. While the returned file
+/// exists,
+/// other programs know that this run is alive, and don't remove its files.
 pub(crate) fn check_writable(folder: &Path) -> Result<NewFile> {
     let written = std::fs::create_dir_all(folder).and_then(|()| {
-        // It is never given its name.
+        // This file never gets its final name.
         let mut probe = NewFile::create(&folder.join("probe"))?;
         std::io::Write::write_all(&mut probe, b"probe")?;
         Ok(probe)
@@ -266,18 +269,19 @@ pub(crate) fn check_writable(folder: &Path) -> Result<NewFile> {
         Error::checkpoint(
             folder,
             format!(
-                "the folder cannot be written to ({e}); choose another with default_root_dir, or turn \
+                "cannot write to the folder ({e}); choose another with default_root_dir, or turn \
                      enable_checkpointing off"
             ),
         )
     })
 }
 
-/// A new folder `version_N` under `root`, N being the number after the largest that is there. What killed runs left half
-/// written in the folders before it is removed.
+/// Creates a new folder `version_N` under `root`, where N follows the largest number there. It also removes unfinished
+/// files
+/// of killed runs.
 pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
     let failed = |e: std::io::Error| {
-        Error::checkpoint(root, format!("cannot make a folder for this run ({e}); choose another default_root_dir"))
+        Error::checkpoint(root, format!("cannot create a folder for this run ({e}); choose another default_root_dir"))
     };
     std::fs::create_dir_all(root).map_err(failed)?;
     let before = runs(root)?;
@@ -294,14 +298,15 @@ pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
     Err(Error::checkpoint(root, "there is no free number for a version folder"))
 }
 
-/// Removes what a killed run left half written. What stays, in a folder of another user say, only takes room on the disk.
+/// Removes unfinished files of a killed run. Files that cannot be removed, such as those of another user, only use disk
+/// space.
 fn clean(run: &Path) {
     let checkpoints = run.join("checkpoints");
     let entries = || std::fs::read_dir(&checkpoints).into_iter().flatten().flatten().map(|entry| entry.path());
     for folder in [run.to_owned(), checkpoints.clone()].into_iter().chain(entries().filter(|path| path.is_dir())) {
         let _ = fulmen_durable::remove_leftovers(&folder);
     }
-    // A run that lives has a file there that is not removed.
+    // A run that is alive has a temporary file there.
     if !entries().any(|path| fulmen_durable::is_temporary(&path)) {
         let _ = remove_unfinished(&local(&checkpoints));
     }
@@ -312,7 +317,7 @@ pub(crate) fn runs(root: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let entries = match std::fs::read_dir(root) {
         Ok(entries) => entries,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
-        Err(e) => return Err(Error::checkpoint(root, format!("the folder of runs cannot be read ({e})"))),
+        Err(e) => return Err(Error::checkpoint(root, format!("cannot read the folder of runs ({e})"))),
     };
     let number = |path: &Path| path.file_name()?.to_str()?.strip_prefix("version_")?.parse().ok();
     let mut runs: Vec<(u64, PathBuf)> =

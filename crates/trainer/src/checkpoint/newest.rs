@@ -1,5 +1,6 @@
-//! Which checkpoint `resume: auto` and `ckpt_path: last` or `best` mean: the newest whole one of this
-//! program's runs under the root folder.
+//! Finds the checkpoint of `resume: auto` and of `ckpt_path: last` or `best`: the newest complete one of this program's
+//! runs
+//! under the root folder.
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
@@ -11,18 +12,18 @@ use crate::checkpoint::places;
 use crate::console::note;
 use crate::{Error, Options, Result, Resume, checkpoint};
 
-/// The checkpoint that options name.
+/// The checkpoint that the options name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Named<'a> {
     Path(&'a Path),
-    /// The one that is furthest in the newest run.
+    /// The checkpoint of the newest run with the most training.
     Last,
-    /// The best one of the newest run.
+    /// The best checkpoint of the newest run.
     Best,
 }
 
 impl Named<'_> {
-    /// Of `ckpt_path`.
+    /// The checkpoint of `ckpt_path`.
     pub(crate) fn by_path(options: &Options) -> Option<Named<'_>> {
         match options.ckpt_path.to_str() {
             Some("") => None,
@@ -32,20 +33,20 @@ impl Named<'_> {
         }
     }
 
-    /// Of `ckpt_path` and `resume`.
+    /// The checkpoint of `ckpt_path` and `resume`.
     pub(crate) fn to_resume(options: &Options) -> Result<Option<Named<'_>>> {
         match (options.resume, Named::by_path(options)) {
             (Resume::Never, named) => Ok(named),
             (Resume::Auto, None | Some(Named::Last)) => Ok(Some(Named::Last)),
             (Resume::Auto, Some(_)) => Err(Error::option(format!(
-                "resume: auto means the newest checkpoint, and ckpt_path: {} another one; give one of the two options",
+                "resume: auto means the newest checkpoint, but ckpt_path: {} is another one; give one of the two options",
                 options.ckpt_path.display()
             ))),
         }
     }
 
-    /// Reads the checkpoint; `None` where there is no run to go on with. One that cannot be read is told of, and the one
-    /// before it taken.
+    /// Reads the checkpoint. Returns `None` if there is none. If one cannot be read, it warns and tries the one before
+    /// it.
     pub(crate) fn read<T>(
         self,
         options: &Options,
@@ -57,58 +58,65 @@ impl Named<'_> {
         for folders in places::all(options)? {
             for path in self.checkpoints(&folders)? {
                 match read(&path) {
-                    Ok(whole) => return Ok(Some((path, whole))),
-                    Err(error) => skipped(&error),
+                    Ok(value) => return Ok(Some((path, value))),
+                    Err(error) => warn_skipped(&error),
                 }
             }
         }
         Ok(None)
     }
 
-    /// The checkpoints of a run that this program has written, the one to take first. A run may have been killed before
-    /// its first one.
+    /// The checkpoints of a run of this program, in the order in which to try them. The list is empty if the run was
+    /// killed
+    /// before its first checkpoint.
     fn checkpoints(self, folders: &[PathBuf]) -> Result<Vec<PathBuf>> {
-        let mut found = vec![];
+        let mut checkpoints = vec![];
         for folder in folders {
             let store = open_store(folder).map_err(Error::checkpoint_file)?;
             for ListedCheckpoint { name, checkpoint } in list(&store).map_err(Error::checkpoint_file)? {
                 let path = folder.join(name);
                 let position = match checkpoint {
                     Ok(checkpoint) => {
-                        checkpoint::position(&checkpoint.manifest().run).map_err(|why| Error::unreadable(&path, why))
+                        checkpoint::position(&checkpoint.manifest().run).map_err(|e| Error::unreadable(&path, e))
                     }
-                    // One that was not finished.
+                    // The checkpoint was not finished.
                     Err(error) if error.is_not_found() => continue,
                     Err(error) => Err(Error::checkpoint_file(error)),
                 };
                 match position {
-                    Ok(position) if position.program == checkpoint::program() => found.push((position, path)),
+                    Ok(position) if position.program == checkpoint::program() => checkpoints.push((position, path)),
                     Ok(_) => {}
-                    Err(error) => skipped(&error),
+                    Err(error) => warn_skipped(&error),
                 }
             }
         }
-        let is_last = |path: &Path| path.file_name().is_some_and(|of| of == "last");
-        found.sort_by_key(|(at, path)| Reverse((at.epoch, at.batch, at.global_step, is_last(path), path.clone())));
+        let is_last = |path: &Path| path.file_name().is_some_and(|name| name == "last");
+        checkpoints.sort_by_key(|(position, path)| {
+            Reverse((position.epoch, position.batch, position.global_step, is_last(path), path.clone()))
+        });
         if self == Named::Best {
-            return Ok(found.iter().filter_map(|(at, path)| at.best(path)).collect());
+            return Ok(checkpoints.iter().filter_map(|(position, path)| position.best(path)).collect());
         }
-        Ok(found.into_iter().filter(|(at, _)| !at.weights_only).map(|(_, path)| path).collect())
+        let resumable = checkpoints.into_iter().filter(|(position, _)| !position.weights_only);
+        Ok(resumable.map(|(_, path)| path).collect())
     }
 }
 
-/// The arguments of a program in the checkpoint that the options `ckpt_path` and `resume` name, as
-/// [`TrainerBuilder::program_arguments`](crate::TrainerBuilder::program_arguments) kept them, with the path of that
-/// checkpoint. `None` if they name none, or no run has such a one.
+/// Reads the program's arguments from the checkpoint that the options `ckpt_path` and `resume` name.
+///
+/// Returns the path of the checkpoint and the arguments, as
+/// [`TrainerBuilder::program_arguments`](crate::TrainerBuilder::program_arguments) saved them. Returns `None` if the
+/// options
+/// name no checkpoint, or no run has one.
 ///
 /// # Errors
-/// Options that contradict each other; a file that cannot be read.
+/// The options contradict each other, or a file cannot be read.
 pub fn load_arguments(options: &Options) -> Result<Option<(PathBuf, Map<String, Json>)>> {
     let Some(named) = Named::to_resume(options)? else { return Ok(None) };
-    let read = named.read(options, checkpoint::told)?;
-    Ok(read.map(|(path, told)| (path, told.arguments)))
+    let read = named.read(options, checkpoint::run_config)?;
+    Ok(read.map(|(path, config)| (path, config.arguments)))
 }
 
-fn skipped(error: &Error) {
-    note(&format!("warning: {error}\nThe checkpoint before it is looked for."));
+fn warn_skipped(error: &Error) {
+    note(&format!("warning: {error}\nTrying the checkpoint before it."));
 }

@@ -1,4 +1,4 @@
-//! [`Value`]: a tensor of a checkpoint. Each process reads what its devices need of it.
+//! [`Value`]: a tensor of a checkpoint. Each process reads the parts that its devices need.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
@@ -14,46 +14,46 @@ use crate::{Error, Result};
 /// A tensor of a training state, before it is read.
 #[derive(Debug)]
 pub(crate) enum Value {
-    /// The name of a tensor of the checkpoint.
+    /// The name and type of a tensor in the checkpoint.
     Stored(String, TensorType),
-    /// One that the checkpoint need not have.
-    Made(Literal),
+    /// A new value, which the checkpoint doesn't have.
+    New(Literal),
 }
 
 impl Value {
     pub(crate) fn ty(&self) -> &TensorType {
         match self {
             Value::Stored(_, ty) => ty,
-            Value::Made(literal) => literal.ty(),
+            Value::New(literal) => literal.ty(),
         }
     }
 
-    /// The same tensor once more, if it is one of the checkpoint.
-    pub(crate) fn again(&self) -> Option<Value> {
+    /// A copy of the reference, if the tensor is in the checkpoint.
+    pub(crate) fn to_stored(&self) -> Option<Value> {
         match self {
             Value::Stored(name, ty) => Some(Value::Stored(name.clone(), ty.clone())),
-            Value::Made(_) => None,
+            Value::New(_) => None,
         }
     }
 
-    /// The whole value, as a floating-point number of this width.
+    /// Reads the whole value and converts it to this type.
     pub(crate) fn read(&self, from: &Checkpoint, ty: &TensorType) -> Result<Literal> {
         match self {
             Value::Stored(name, stored) => {
                 let start = vec![0; ty.shape.rank()];
                 read_block(from, name, stored, ty, &Block { start, size: ty.shape.dims().to_vec() })
             }
-            Value::Made(literal) => Ok(literal.to_dtype(ty.dtype)?),
+            Value::New(literal) => Ok(literal.to_dtype(ty.dtype)?),
         }
     }
 }
 
-/// What the devices of this process have of an entry of the state, from the values that have its names. What several of the
-/// devices have is read once.
+/// Reads the parts of a state entry that the devices of this process hold, from the values with its names. A part that
+/// several devices hold is read once.
 pub(crate) fn restore(values: &[Value], from: &Checkpoint, entry: &Entry, runtime: &Runtime) -> Result<Restored> {
     let stored = values.iter().map(|value| match value {
         Value::Stored(name, ty) => Some((name, ty)),
-        Value::Made(_) => None,
+        Value::New(_) => None,
     });
     let Some(stored) = stored.collect::<Option<Vec<_>>>() else {
         let rows = values.iter().map(|value| value.read(from, &entry.row_type())).collect::<Result<Vec<_>>>()?;
@@ -62,8 +62,8 @@ pub(crate) fn restore(values: &[Value], from: &Checkpoint, entry: &Entry, runtim
     let mut parts = BTreeMap::new();
     for block in runtime.blocks(&entry.ty, &entry.sharding)? {
         if let Slot::Vacant(part) = parts.entry(block.start.clone()) {
-            let of_row = entry.row_block(&block);
-            let rows = stored.iter().map(|(name, stored)| read_block(from, name, stored, &entry.ty, &of_row));
+            let row_block = entry.row_block(&block);
+            let rows = stored.iter().map(|(name, stored)| read_block(from, name, stored, &entry.ty, &row_block));
             part.insert(entry.stack_literals(rows.collect::<Result<_>>()?)?);
         }
     }
@@ -79,26 +79,26 @@ fn read_block(from: &Checkpoint, name: &str, stored: &TensorType, ty: &TensorTyp
 /// The tensors of a checkpoint.
 pub(crate) fn values(checkpoint: &Checkpoint) -> Result<BTreeMap<String, Value>> {
     let value = |(name, entry)| {
-        let ty =
-            type_of(entry).map_err(|why| Error::checkpoint(checkpoint.name().as_ref(), format!("`{name}` {why}")))?;
+        let ty = type_of(entry).map_err(|e| Error::checkpoint(checkpoint.name().as_ref(), format!("`{name}` {e}")))?;
         Ok((String::clone(name), Value::Stored(name.clone(), ty)))
     };
     checkpoint.manifest().tensors.iter().map(value).collect()
 }
 
-/// Takes the value of each name out of what a checkpoint holds. A floating-point number of another width is rounded when it
-/// is read.
+/// Removes the value of each name from the tensors of a checkpoint. A float of another width is rounded when it is
+/// read.
 ///
 /// # Errors
-/// All names that are missing or have another type, so that nothing need be changed before it is known that all fits.
+/// Lists all names that are missing or have another type. So the caller knows that all values fit before it changes
+/// anything.
 pub(crate) fn choose<'a>(
     names: impl IntoIterator<Item = (&'a str, &'a TensorType)>,
     tensors: &mut BTreeMap<String, Value>,
 ) -> Result<Vec<Value>> {
     let (mut chosen, mut problems) = (vec![], vec![]);
     for (name, ty) in names {
-        let fits = |there: &TensorType| {
-            there == ty || there.shape == ty.shape && there.dtype.is_float() && ty.dtype.is_float()
+        let fits = |stored: &TensorType| {
+            stored == ty || stored.shape == ty.shape && stored.dtype.is_float() && ty.dtype.is_float()
         };
         match tensors.remove(name) {
             Some(value) if fits(value.ty()) => chosen.push(value),

@@ -1,6 +1,6 @@
-//! [`Job`]: a training state on its way from the devices to its stores, while training goes on.
+//! [`Job`]: writes a training state from the devices to its stores while training continues.
 //!
-//! Not here: when one is saved (`fit/saving.rs`), and what a checkpoint looks like (`fulmen-checkpoint`).
+//! `fit/saving.rs` starts the jobs; `fulmen-checkpoint` has the format of checkpoints.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -21,10 +21,10 @@ use crate::state::names::is_training_state;
 use crate::state::{EntryId, State};
 use crate::{Error, Result};
 
-/// That of the thread that writes: next to a thread of the usual niceness it gets a seventieth of a core.
+/// The niceness of the thread that writes. Next to a thread of the usual niceness, it gets a seventieth of a core.
 const NICENESS: i32 = 19;
 
-/// A tensor of the state, as far as this process saves it.
+/// The parts of a state tensor that this process saves.
 pub(crate) struct Saved {
     name: String,
     ty: TensorType,
@@ -33,19 +33,19 @@ pub(crate) struct Saved {
 
 enum Values {
     Host(Vec<(Block, Bytes)>),
-    /// A copy that only the save has, which is read from the device when it is written.
+    /// A copy on the devices, which only this save uses. It is read from the device when it is written.
     Device(DeviceArray),
 }
 
-/// Bytes on the host: where they begin in what was read together.
+/// Bytes on the host: a buffer, and where they begin in it.
 struct Bytes {
-    read: Arc<HostBuffer>,
+    buffer: Arc<HostBuffer>,
     start: usize,
 }
 
 impl Bytes {
-    fn new(read: HostBuffer) -> Bytes {
-        Bytes { read: Arc::new(read), start: 0 }
+    fn new(buffer: HostBuffer) -> Bytes {
+        Bytes { buffer: Arc::new(buffer), start: 0 }
     }
 }
 
@@ -55,7 +55,7 @@ impl Saved {
         let ty = literal.ty().clone();
         let block = Block { start: vec![0; ty.shape.rank()], size: ty.shape.dims().to_vec() };
         let bytes = HostBuffer::copy_of(literal.bytes());
-        let bytes = bytes.map_err(|e| Error::usage(format!("there is no memory for a checkpoint: {e}")))?;
+        let bytes = bytes.map_err(|e| Error::usage(format!("not enough memory for a checkpoint: {e}")))?;
         let is_own = hosts.is_none_or(|hosts| hosts.process().is_coordinator());
         let values = Values::Host(if is_own { vec![(block, Bytes::new(bytes))] } else { vec![] });
         Ok(Saved { name: name.to_owned(), ty, values })
@@ -66,11 +66,11 @@ impl Saved {
     }
 }
 
-/// The program that copies values of the state on the devices, and which those are, in the order of the state.
+/// The program that copies values of the state on the devices, and the ids of these values in the order of the state.
 pub(crate) type CopyProgram = (Compiled, Vec<EntryId>);
 
-/// Takes the state as it is now: what `copy` copies stays on the devices, and of the rest, what this process saves goes to the
-/// host.
+/// Takes the state as it is now. The values that `copy` copies stay on the devices. Of the others, the parts that this
+/// process saves go to the host.
 pub(crate) fn take(
     state: &State,
     copy: Option<&CopyProgram>,
@@ -79,7 +79,7 @@ pub(crate) fn take(
 ) -> Result<Vec<Saved>> {
     let layout = state.layout();
     let names = layout.names_in_file();
-    // What has a name of its own, each with its value.
+    // An entry may have several names, each with its value.
     let saved = |id: EntryId, values: Vec<Values>| {
         let ty = layout[id].row_type();
         let named = names[id.index()].clone().into_iter().zip(values);
@@ -96,40 +96,40 @@ pub(crate) fn take(
     let arrays = rest.iter().map(|&id| state.array(id)).collect::<Result<Vec<_>>>()?;
     let own = DeviceArray::own_parts(&arrays, hosts.map(|hosts| hosts.process().index()));
     let buffers: Vec<&Buffer> = own.iter().flatten().map(|(_, buffer)| *buffer).collect();
-    let mut read = runtime.read_parts(&buffers)?.into_iter().map(Bytes::new);
+    let mut bytes = runtime.read_parts(&buffers)?.into_iter().map(Bytes::new);
     for (id, parts) in rest.into_iter().zip(own) {
-        let parts: Vec<(Block, Bytes)> = parts.into_iter().map(|(block, _)| block).zip(read.by_ref()).collect();
+        let parts: Vec<(Block, Bytes)> = parts.into_iter().map(|(block, _)| block).zip(bytes.by_ref()).collect();
         // A part of a joined value has all rows, one after the other.
         let row = |row: usize| {
-            let of_part = |(block, bytes): &(Block, Bytes)| {
+            let row_of_part = |(block, bytes): &(Block, Bytes)| {
                 let block = layout[id].row_block(block);
                 let size = block.size.iter().product::<usize>() * layout[id].ty.dtype.size_in_bytes();
-                (block, Bytes { read: bytes.read.clone(), start: bytes.start + row * size })
+                (block, Bytes { buffer: bytes.buffer.clone(), start: bytes.start + row * size })
             };
-            Values::Host(parts.iter().map(of_part).collect())
+            Values::Host(parts.iter().map(row_of_part).collect())
         };
         tensors.extend(saved(id, (0..names[id.index()].len()).map(row).collect()));
     }
     Ok(tensors)
 }
 
-/// Checkpoints of one state that are to be written, one after the other.
+/// Writes checkpoints of one state, one after the other.
 pub(crate) struct Job {
     pub(crate) tensors: Vec<Saved>,
-    /// Each with what its manifest says.
+    /// The checkpoints to write, each with the run for its manifest.
     pub(crate) saves: Vec<(Save, Run)>,
-    /// Checkpoints to remove once those are written.
+    /// The checkpoints to remove after that.
     pub(crate) removals: Vec<PathBuf>,
     pub(crate) open: OpenStore,
     pub(crate) runtime: Runtime,
     pub(crate) hosts: Option<Arc<ProcessGroup>>,
-    /// The step of the state and the tensors that must be finite.
+    /// The step of the state, and the names of the tensors that must be finite.
     pub(crate) finite: (u64, BTreeSet<String>),
-    /// What there is from before.
+    /// The checkpoints from before this job.
     pub(crate) outcome: Outcome,
 }
 
-/// What has come of a job.
+/// The result of a job.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
     pub(crate) last: Option<PathBuf>,
@@ -137,42 +137,42 @@ pub(crate) struct Outcome {
     pub(crate) failure: Option<Error>,
 }
 
-/// A job on its way.
+/// A running job.
 pub(crate) struct Saving(JoinHandle<Outcome>);
 
 impl Saving {
-    /// Waits for the end.
+    /// Waits until the job ends.
     pub(crate) fn wait(self) -> Outcome {
-        let panicked = || Error::usage("the thread that wrote a checkpoint has panicked; the checkpoint was not saved");
+        let panicked = || Error::usage("the thread that wrote a checkpoint panicked; the checkpoint was not saved");
         self.0.join().unwrap_or_else(|_| Outcome { failure: Some(panicked()), ..Outcome::default() })
     }
 }
 
 impl Job {
-    /// Does it on a thread of its own, which gives way to those that train.
+    /// Runs the job on its own thread, which yields to the threads that train.
     pub(crate) fn start(self) -> Result<Saving> {
         let run = move || {
-            // On Linux this is the niceness of the thread alone. Where it is refused, training shares the cores.
+            // On Linux this sets the niceness of this thread only. If it fails, the thread competes with training.
             let _ = rustix::process::setpriority_process(None, NICENESS);
             self.run()
         };
         let thread = thread::Builder::new().name("fulmen-checkpoint".into()).spawn(run);
-        Ok(Saving(thread.map_err(|e| Error::usage(format!("there is no thread to write a checkpoint on: {e}")))?))
+        Ok(Saving(thread.map_err(|e| Error::usage(format!("cannot start the thread that writes a checkpoint: {e}")))?))
     }
 
-    /// Does it here. What stood under the names stays until the new is whole.
+    /// Runs the job on this thread. An earlier checkpoint of the same name stays until the new one is complete.
     pub(crate) fn run(mut self) -> Outcome {
         let _write = span("write checkpoint");
-        let mut whole = self.outcome.last.clone();
+        let mut last_complete = self.outcome.last.clone();
         for (save, run) in std::mem::take(&mut self.saves) {
             if let Err(error) = self.save(&save, run) {
                 let is_checkpoint = error.is_checkpoint();
                 self.outcome.failure =
-                    Some(if is_checkpoint { error.with_last_checkpoint(whole.as_deref()) } else { error });
+                    Some(if is_checkpoint { error.with_last_checkpoint(last_complete.as_deref()) } else { error });
                 return self.outcome;
             }
             if !save.weights_only {
-                whole = Some(save.path.clone());
+                last_complete = Some(save.path.clone());
             }
             match save.role {
                 CheckpointRole::Last => self.outcome.last = Some(save.path),
@@ -180,42 +180,42 @@ impl Job {
                 CheckpointRole::Extra => {}
             }
         }
-        // The best and the last one stay, whatever a callback thinks of them.
+        // The best and the last one stay, even if a callback wants to remove them.
         let kept = [&self.outcome.last, &self.outcome.best];
         let unused = self.removals.iter().filter(|path| !kept.iter().any(|kept| kept.as_ref() == Some(*path)));
         for path in unused.filter(|_| self.hosts.as_ref().is_none_or(|hosts| hosts.process().is_coordinator())) {
             let removed = place(&*self.open, path)
                 .and_then(|(store, name)| remove(&store, &name).map_err(Error::checkpoint_file));
             if let Err(error) = removed {
-                note(&format!("warning: a checkpoint could not be removed: {error}"));
+                note(&format!("warning: cannot remove a checkpoint: {error}"));
             }
         }
         self.outcome
     }
 
-    /// Writes the shard of this process. When all have written theirs, process 0 writes the manifest.
+    /// Writes the shard of this process. When all processes have written theirs, process 0 writes the manifest.
     fn save(&self, save: &Save, run: Run) -> Result<()> {
         let (store, name) = place(&*self.open, &save.path)?;
         let writer = CheckpointWriter::new(store, &name).map_err(Error::checkpoint_file)?;
         let shard = self.write_shard(&writer, save.weights_only);
         let commit = |shards| writer.commit(run, shards).map(drop).map_err(Error::checkpoint_file);
         let Some(hosts) = &self.hosts else { return commit(shard?.into_iter().collect()) };
-        let told = match &shard {
+        let message = match &shard {
             Ok(shard) => serde_json::to_string(shard).map_err(|e| e.to_string()),
             Err(error) => Err(error.to_string()),
         };
         let mut committed = Ok(());
-        let answer = hosts.gather("checkpoint", told, |shards| {
+        let answer = hosts.gather("checkpoint", message, |shards| {
             let read = |text: &String| serde_json::from_str::<Option<WrittenShard>>(text).map_err(|e| e.to_string());
             let shards: Vec<_> = shards.iter().map(read).collect::<Result<_, _>>()?;
             committed = commit(shards.into_iter().flatten().collect());
             committed.as_ref().map(|()| "saved".to_owned()).map_err(Error::to_string)
         })?;
         shard.and(committed)?;
-        answer.map(drop).map_err(|why| Error::checkpoint(&save.path, why))
+        answer.map(drop).map_err(|e| Error::checkpoint(&save.path, e))
     }
 
-    /// A process that holds no part of the state has no shard, unless it is alone.
+    /// Writes the shard of this process. A process without a part of the state has no shard, unless it is the only one.
     fn write_shard(&self, writer: &CheckpointWriter, weights_only: bool) -> Result<Option<WrittenShard>> {
         enum Source<'a> {
             Host(&'a Bytes),
@@ -225,21 +225,21 @@ impl Job {
         let (mut parts, mut sources) = (vec![], BTreeMap::new());
         let written = || self.tensors.iter().filter(|saved| !weights_only || !is_training_state(&saved.name));
         let copies: Vec<&DeviceArray> = written().filter_map(Saved::copy).collect();
-        let mut own_of_copies = DeviceArray::own_parts(&copies, process).into_iter();
+        let mut own_copies = DeviceArray::own_parts(&copies, process).into_iter();
         for Saved { name, ty, values } in written() {
             let Some(dtype) = to_format(ty.dtype) else {
-                return Err(Error::usage(format!("`{name}` is {ty}, and checkpoints have no such elements")));
+                return Err(Error::usage(format!("`{name}` is {ty}, but checkpoints don't support this element type")));
             };
-            let of_tensor: Vec<(Block, Source<'_>)> = match values {
+            let blocks: Vec<(Block, Source<'_>)> = match values {
                 Values::Host(parts) => {
                     parts.iter().map(|(block, bytes)| (block.clone(), Source::Host(bytes))).collect()
                 }
                 Values::Device(_) => {
-                    let own = own_of_copies.next().unwrap_or_default();
+                    let own = own_copies.next().unwrap_or_default();
                     own.into_iter().map(|(block, part)| (block, Source::Device(part))).collect()
                 }
             };
-            for (Block { start, size }, source) in of_tensor {
+            for (Block { start, size }, source) in blocks {
                 let rectangle = Rectangle::new(wide(&start), wide(&size));
                 sources.insert((name.as_str(), rectangle.offset.clone()), (source, TensorType::new(ty.dtype, size)));
                 parts.push(Part::slice(name, dtype, wide(ty.shape.dims()), rectangle));
@@ -252,12 +252,12 @@ impl Job {
         let mut shard = writer.shard(&file, parts).map_err(Error::checkpoint_file)?;
         while let Some(part) = shard.next_part() {
             let Some((source, ty)) = sources.get(&(part.name(), part.rectangle().offset.clone())) else { break };
-            let of_device;
+            let device_parts;
             let (bytes, start) = match source {
-                Source::Host(bytes) => (&*bytes.read, bytes.start),
+                Source::Host(bytes) => (&*bytes.buffer, bytes.start),
                 Source::Device(buffer) => {
-                    of_device = self.runtime.read_parts(&[buffer])?;
-                    let [bytes] = &of_device[..] else { break };
+                    device_parts = self.runtime.read_parts(&[buffer])?;
+                    let [bytes] = &device_parts[..] else { break };
                     (bytes, 0)
                 }
             };

@@ -1,4 +1,4 @@
-//! [`Weights`]: which weights a module is tested and predicts with, and how it gets those of a file.
+//! [`Weights`]: the weights for validating, testing and predicting, and how a module loads them from a file.
 
 use std::path::{Path, PathBuf};
 
@@ -12,22 +12,23 @@ use crate::console::note;
 use crate::state::names::is_training_state;
 use crate::{Error, Options, Result};
 
-/// Which weights to test or to predict with.
+/// The weights for validating, testing or predicting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Weights {
-    /// Those that the module has.
+    /// The weights that the module has.
     Current,
-    /// Those of the best checkpoint of the last fit.
+    /// The weights of the best checkpoint of the last fit.
     Best,
-    /// Those of the last checkpoint of the last fit.
+    /// The weights of the last checkpoint of the last fit.
     Last,
-    /// Those of this checkpoint, or in this weight file.
+    /// The weights of this checkpoint or weight file.
     File(PathBuf),
 }
 
 impl Weights {
-    /// Those of the checkpoint that the option `ckpt_path` names, and says on standard error which that is. Without it, those
-    /// that the module has.
+    /// Returns the weights that the option `ckpt_path` names; without it, the weights that the module has. It prints
+    /// the
+    /// choice on standard error.
     ///
     /// ```
     /// use fulmen_trainer::{Trainer, Weights};
@@ -37,10 +38,10 @@ impl Weights {
     /// ```
     ///
     /// # Errors
-    /// `last` or `best`, where no run of this program has such a checkpoint.
+    /// The option is `last` or `best`, but no run of this program has such a checkpoint.
     pub fn from_options(options: &Options) -> Result<Weights> {
         let Some(named) = Named::by_path(options) else {
-            note("note: without ckpt_path the weights are those that the module begins with");
+            note("note: ckpt_path is not set, so the weights are the module's initial ones");
             return Ok(Weights::Current);
         };
         if let Named::Path(path) = named {
@@ -48,21 +49,22 @@ impl Weights {
         }
         let root = places::root(options);
         let (path, _) = named.read(options, checkpoint::verified)?.ok_or_else(|| {
-            let which = options.ckpt_path.display();
+            let name = options.ckpt_path.display();
             Error::option(format!(
-                "ckpt_path: {which}: no run of this program under {} has such a checkpoint",
+                "ckpt_path: {name}: no run of this program under {} has such a checkpoint",
                 root.display()
             ))
         })?;
-        note(&format!("the weights are those of {}", path.display()));
+        note(&format!("using the weights of {}", path.display()));
         Ok(Weights::File(path))
     }
 }
 
-/// Gives a module the values in a checkpoint or a weight file, which must have them all; nothing is changed if it has not.
+/// Loads the values of a checkpoint or a weight file into a module. The file must have all of them; otherwise nothing
+/// changes.
 pub(crate) fn load_values(module: &dyn Module, path: &Path) -> Result<()> {
     let weights = StateDict::read(path)
-        .and_then(|all| all.rename_with(|name| (!is_training_state(name)).then(|| name.to_owned())))
+        .and_then(|tensors| tensors.rename_with(|name| (!is_training_state(name)).then(|| name.to_owned())))
         .and_then(|weights| weights.load_into(module, Strictness::Strict));
     weights.map(drop).map_err(|e| Error::checkpoint(path, e))
 }

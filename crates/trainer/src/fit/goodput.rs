@@ -1,4 +1,4 @@
-//! `goodput.json` in the run's folder: where the time of this run went, and of those that it goes on with.
+//! `goodput.json` in the run's folder: where the time went, in this run and in the runs that it continues.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use crate::checkpoint::runs;
 use crate::{Goodput, Options};
 
 const NAME: &str = "goodput.json";
-/// Time between two writes of a run that goes on.
-const EVERY: Duration = Duration::from_secs(10);
+/// Time between two writes within a run.
+const INTERVAL: Duration = Duration::from_secs(10);
 
-/// What the file says: the runs, the oldest first.
+/// The content of the file: the runs, the oldest first.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Runs {
     runs: Vec<Run>,
@@ -26,7 +26,7 @@ struct Run {
     /// Seconds since 1970.
     started: f64,
     ended: f64,
-    /// Optimizer steps that were finished at the beginning and at the end.
+    /// The number of optimizer steps that were finished at the beginning and at the end.
     first_step: u64,
     last_step: u64,
     seconds: Goodput,
@@ -34,7 +34,7 @@ struct Run {
 
 /// The file of a fit.
 pub(super) struct GoodputFile {
-    /// None where the run leaves no files, or another process writes them.
+    /// `None` if the run writes no files, or another process writes them.
     path: Option<PathBuf>,
     before: Vec<Run>,
     started: f64,
@@ -43,18 +43,18 @@ pub(super) struct GoodputFile {
 }
 
 impl GoodputFile {
-    /// For a run in this folder that goes on after a step, from a checkpoint if there is one.
+    /// The file of a run in this folder that begins at a step, from a checkpoint if there is one.
     pub(super) fn new(run_dir: Option<&Path>, first_step: u64, checkpoint: Option<&Path>, options: &Options) -> Self {
-        let mut before =
-            checkpoint.and_then(|checkpoint| before(run_dir, checkpoint, options)).unwrap_or_default().runs;
-        lose(&mut before, first_step);
+        let before = checkpoint.and_then(|checkpoint| earlier_runs(run_dir, checkpoint, options));
+        let mut before = before.unwrap_or_default().runs;
+        mark_lost(&mut before, first_step);
         let path = run_dir.map(|folder| folder.join(NAME));
         GoodputFile { path, before, started: unix_seconds(), first_step, written: Instant::now() }
     }
 }
 
-/// What the file of the run says that wrote a checkpoint. Where checkpoints lie apart, that is the newest run with a file.
-fn before(run_dir: Option<&Path>, checkpoint: &Path, options: &Options) -> Option<Runs> {
+/// The file of the run that wrote a checkpoint. With a separate checkpoint folder, that is the newest run with a file.
+fn earlier_runs(run_dir: Option<&Path>, checkpoint: &Path, options: &Options) -> Option<Runs> {
     let read = |folder: &Path| serde_json::from_slice(&std::fs::read(folder.join(NAME)).ok()?).ok();
     if options.checkpoint_dir.as_os_str().is_empty() {
         return read(checkpoint.parent()?.parent()?);
@@ -64,29 +64,30 @@ fn before(run_dir: Option<&Path>, checkpoint: &Path, options: &Options) -> Optio
 }
 
 /// Counts the steps after this one as lost.
-fn lose(runs: &mut [Run], step: u64) {
+fn mark_lost(runs: &mut [Run], step: u64) {
     for run in runs.iter_mut().rev().take_while(|run| run.last_step > step) {
-        let (all, again) = (run.last_step - run.first_step, run.last_step - step.max(run.first_step));
-        run.seconds.lose(again as f64 / all.max(1) as f64);
+        let (steps, lost) = (run.last_step - run.first_step, run.last_step - step.max(run.first_step));
+        run.seconds.lose(lost as f64 / steps.max(1) as f64);
         run.last_step = step.max(run.first_step);
     }
 }
 
 impl Fit<'_> {
-    /// Where the time went, that of the runs before included. It is written on the loggers' thread: now and then, or in any
-    /// case where something `ended`.
-    pub(super) fn write_goodput(&mut self, ended: bool) -> Goodput {
+    /// Returns where the time went, including the earlier runs. The loggers' thread writes it to the file: every ten
+    /// seconds,
+    /// and always if `force`.
+    pub(super) fn write_goodput(&mut self, force: bool) -> Goodput {
         let GoodputFile { path, before, started, first_step, written } = &mut self.goodput;
         let seconds = self.session.clock.spent();
         let mut total = seconds;
         before.iter().for_each(|run| total.add(&run.seconds));
-        if let (Some(path), true) = (path, ended || written.elapsed() > EVERY) {
+        if let (Some(path), true) = (path, force || written.elapsed() > INTERVAL) {
             *written = Instant::now();
             let last_step = self.step.position.global_step;
             let run = Run { started: *started, ended: unix_seconds(), first_step: *first_step, last_step, seconds };
             let (path, runs) = (path.clone(), Runs { runs: before.iter().cloned().chain([run]).collect() });
             self.session.loggers.run("goodput", move || {
-                // Without it a later run counts from its own beginning.
+                // If this fails, a later run doesn't include this one.
                 let text = serde_json::to_vec(&runs).unwrap_or_default();
                 let _ = fulmen_durable::write_unsynced(&path, Some(text.len() as u64), |file| file.write_all(&text));
             });
@@ -100,16 +101,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_that_are_done_again_are_lost_in_each_run_that_made_them() {
+    fn repeated_steps_are_lost_in_each_run_that_made_them() {
         let run = |first_step, last_step| {
             let seconds = Goodput { compile: 3.0, steps: 10.0, data: 2.0, ..Goodput::default() };
             Run { started: 0.0, ended: 0.0, first_step, last_step, seconds }
         };
-        let mut all = [run(0, 100), run(100, 200), run(200, 210)];
-        lose(&mut all, 150);
-        let lost: Vec<f64> = all.iter().map(|run| run.seconds.lost).collect();
+        let mut runs = [run(0, 100), run(100, 200), run(200, 210)];
+        mark_lost(&mut runs, 150);
+        let lost: Vec<f64> = runs.iter().map(|run| run.seconds.lost).collect();
         assert_eq!(lost, [0.0, 6.0, 12.0]);
-        assert_eq!((all[1].seconds.steps, all[1].seconds.data, all[1].last_step), (5.0, 1.0, 150));
-        assert!(all.iter().all(|run| run.seconds.total() == 15.0));
+        assert_eq!((runs[1].seconds.steps, runs[1].seconds.data, runs[1].last_step), (5.0, 1.0, 150));
+        assert!(runs.iter().all(|run| run.seconds.total() == 15.0));
     }
 }

@@ -1,4 +1,4 @@
-//! Log points, and outputs of programs: values on their way from the device to loggers and callbacks.
+//! Reads log points and outputs of programs from the device, and passes them to loggers and callbacks.
 
 use fulmen_tensor::Literal;
 use fulmen_tensor::trace::span;
@@ -11,20 +11,21 @@ use crate::step::training_point;
 use crate::{Predicted, Result};
 
 impl Fit<'_> {
-    /// What is to be read after the latest step.
+    /// A read after the latest step.
     pub(super) fn reading(&self, what: What) -> Reading {
         Reading { epoch: self.step.position.epoch, global_step: self.step.position.global_step, what }
     }
 
-    /// Starts to read what was logged since the last log point.
+    /// Starts to read the values that were logged since the last log point.
     pub(super) fn start_log_point(&mut self) -> Result<()> {
         let Some(sums) = self.step.sums.take() else { return Ok(()) };
-        let reading = self.reading(What::Log { factor: self.asked.factor_of_step() });
-        let read = [sums].into_iter().chain(std::mem::take(&mut self.step.media)).collect();
-        self.step.executor.read(reading, read)
+        let reading = self.reading(What::Log { factor: self.actions.factor_of_step() });
+        let arrays = [sums].into_iter().chain(std::mem::take(&mut self.step.media)).collect();
+        self.step.executor.read(reading, arrays)
     }
 
-    /// Hands on the oldest values that are being read, waiting for them if they have not arrived; false if there are none.
+    /// Passes on the values of the oldest read, and waits for them if they have not arrived. Returns false if there is
+    /// none.
     pub(super) fn finish_read(&mut self) -> Result<bool> {
         let Some((Reading { epoch, global_step, what }, values)) = self.step.executor.arrived()? else {
             return Ok(false);
@@ -32,35 +33,35 @@ impl Fit<'_> {
         let _log_point = span("log point");
         match what {
             What::Log { factor } => {
-                let sums = self.take_in(&values)?;
-                self.asked.set_read(sums.learning_rate(), factor);
+                let sums = self.add_to_epoch(&values)?;
+                self.actions.set_read(sums.learning_rate(), factor);
                 let (logs, media) = (self.step.program().logs(), values.get(1..).unwrap_or_default());
                 let mut point = training_point(logs, &sums, media, Over::Steps, (epoch, global_step))?;
                 self.hooks.callbacks.each(|callback| {
-                    let own = callback.log_values(&point);
-                    point.metrics.extend(own);
+                    let values = callback.log_values(&point);
+                    point.metrics.extend(values);
                 });
                 self.session.log(&point);
                 self.write_goodput(false);
-                self.hooks.on_log(&point, &mut self.asked);
+                self.hooks.on_log(&point, &mut self.actions);
             }
             What::Program { name, outputs } => {
                 let values = Predicted { values: outputs.into_iter().zip(values).collect() };
                 let output = ProgramOutput { name: name.to_owned(), epoch, global_step, values };
-                self.hooks.on_program_end(&output, &mut self.asked);
+                self.hooks.on_program_end(&output, &mut self.actions);
             }
         }
         Ok(true)
     }
 
-    /// Hands on all values that are being read.
+    /// Passes on the values of all reads.
     pub(super) fn finish_reads(&mut self) -> Result<()> {
         while self.finish_read()? {}
         Ok(())
     }
 
-    /// Adds what a stretch of steps has logged to the epoch, and looks whether the loss was finite.
-    pub(super) fn take_in(&mut self, literals: &[Literal]) -> Result<Sums> {
+    /// Adds the logged sums of some steps to those of the epoch, and checks that the loss was finite.
+    pub(super) fn add_to_epoch(&mut self, literals: &[Literal]) -> Result<Sums> {
         let Some(literal) = literals.first() else { return Ok(Sums::default()) };
         let sums = self.step.program().logs().read(literal)?;
         self.check_finite(&sums)?;
@@ -68,7 +69,7 @@ impl Fit<'_> {
         Ok(sums)
     }
 
-    /// The error names the last checkpoint, also one that is being written now.
+    /// Checks that the loss was finite. The error names the last checkpoint, including one that is still being written.
     pub(super) fn check_finite(&mut self, sums: &Sums) -> Result<()> {
         if self.step.reads.check_finite(sums, None).is_err() {
             self.finish_saving()?;

@@ -1,4 +1,4 @@
-//! The training loop: take a batch that is on the device, run one program, go on.
+//! The training loop: it takes a batch that is on the device, runs one program, and repeats.
 
 mod goodput;
 mod logging;
@@ -41,29 +41,31 @@ use validating::Validation;
 struct Fit<'a> {
     session: &'a mut Session,
     hooks: Hooks<'a>,
-    /// What callbacks and the module have asked for since it was last done.
-    asked: Actions,
+    /// The actions that callbacks and the module requested and that were not run yet.
+    actions: Actions,
     step: TrainStep<'a>,
     validation: Vec<Validation>,
-    /// What callbacks can ask for.
+    /// The programs that callbacks can request.
     programs: Vec<Program>,
-    /// What converts averages to the module's dtypes, and which those are.
+    /// The program that converts averages to the module's dtypes, and the entries that have averages.
     averages: Option<Averages>,
     /// When the first step began.
     training_since: Instant,
-    /// Why a callback wants training to end, until that may be.
-    wish: Option<String>,
+    /// Why a callback wants training to end. It is kept until the run may end.
+    stop_reason: Option<String>,
     times: StepTimes,
     goodput: GoodputFile,
     /// The checkpoints that are being written.
     saving: Option<Saving>,
-    /// What copies the state on the devices for a checkpoint.
+    /// The program that copies the state on the devices for a checkpoint.
     copy: Option<CopyProgram>,
-    /// Other programs see by it that this run lives.
+    /// A file that shows other programs that this run is alive.
     alive: Option<NewFile>,
     reports: Reports,
-    /// What stood when it began: its step, and how often each line had read from a device.
-    began: (u64, HostReads),
+    /// The step at which this fit began.
+    first_step: u64,
+    /// How often each line had read from a device when this fit began.
+    reads_before: HostReads,
     started: Instant,
     summary: FitSummary,
 }
@@ -73,15 +75,15 @@ impl Fit<'_> {
         &self.session.choices.options
     }
 
-    /// Trains, and keeps what outlives a fit that fails.
+    /// Trains. Also if the fit fails, it records its measurements and checkpoints in the session.
     fn run(mut self) -> Result<FitSummary> {
         let result = match self.epochs().and_then(|()| self.finish_saving()) {
             Ok(()) => {
-                let copied = self.finish_copies();
-                copied.inspect_err(|error| self.hooks.on_exception(error, &mut Actions::outside()))
+                let copies = self.finish_copies();
+                copies.inspect_err(|error| self.hooks.on_exception(error, &mut Actions::outside()))
             }
             Err(error) => {
-                self.hooks.on_exception(&error, &mut self.asked);
+                self.hooks.on_exception(&error, &mut self.actions);
                 self.save_after_exception();
                 Err(error)
             }
@@ -103,9 +105,9 @@ impl Fit<'_> {
         Ok(summary)
     }
 
-    /// Trains until a limit, a callback's wish or a signal.
+    /// Trains until a limit, a callback or a signal ends the run.
     fn epochs(&mut self) -> Result<()> {
-        // Of this fit alone.
+        // The report must cover only this fit.
         self.step.train.reset_report();
         self.try_validation()?;
         let limits = self.step.limits;
@@ -117,9 +119,9 @@ impl Fit<'_> {
             && self.summary.stopped.is_none()
         {
             match self.epoch(&mut batches)? {
-                End::OfEpoch => {
+                End::Epoch => {
                     if let Some(signal) = self.end_epoch()? {
-                        self.step.bad.tell();
+                        self.step.bad.report();
                         self.save_interrupted(signal)?;
                         break;
                     }
@@ -128,13 +130,13 @@ impl Fit<'_> {
                     }
                 }
                 End::Interrupted(signal) => {
-                    self.step.bad.tell();
+                    self.step.bad.report();
                     self.save_interrupted(signal)?;
                     break;
                 }
-                End::OfRun(why) => {
-                    self.step.bad.tell();
-                    self.end_within_epoch(why)?;
+                End::Run(reason) => {
+                    self.step.bad.report();
+                    self.end_within_epoch(reason)?;
                     break;
                 }
             }
@@ -151,16 +153,15 @@ impl Fit<'_> {
         Ok(())
     }
 
-    /// What would have made it faster, by what it and its loader have measured.
+    /// Advice on how to make the fit faster, from the measurements of the fit and its loader.
     fn measure(&mut self, loader: &LoaderReport) -> Vec<String> {
-        let (first_step, reads_before) = &self.began;
         advice::measured(&Measured {
             loader,
             input_wait: (self.times.wait_share(), self.times.waits),
             goodput: self.session.clock.spent(),
             compilations: self.session.record.compilations.len(),
-            steps: self.step.position.global_step.saturating_sub(*first_step),
-            reads_before,
+            steps: self.step.position.global_step.saturating_sub(self.first_step),
+            reads_before: &self.reads_before,
         })
     }
 
@@ -171,8 +172,9 @@ impl Fit<'_> {
         self.times.steps_per_second() * (samples as f64 / train.len().max(1) as f64)
     }
 
-    /// The batches to come: one stream over all epochs of the loader, so that the first batches of an epoch are read while
-    /// the last one ends; or the first epoch, again and again.
+    /// The remaining batches, as one stream over all epochs of the loader: the first batches of an epoch are read while
+    /// the
+    /// previous epoch ends. With `overfit_batches`, only the first epoch.
     fn batches(&self) -> DeviceBatches {
         let epochs = if self.overfits() { 0..1 } else { self.step.position.epoch..self.next_reload() };
         let runtime = &self.session.runtime;
@@ -180,19 +182,19 @@ impl Fit<'_> {
         batches.prefetch_to(runtime, &Strategy::batch(runtime.mesh()))
     }
 
-    /// Whether every epoch has the batches of the first.
+    /// Whether each epoch has the batches of the first.
     fn overfits(&self) -> bool {
         !self.options().overfit_batches.is_zero()
     }
 
-    /// Trains on the rest of an epoch, if no signal or limit ends it.
+    /// Trains on the remaining batches of an epoch, until a signal or limit ends it.
     fn epoch(&mut self, stream: &mut DeviceBatches) -> Result<End> {
         let batches = self.step.train.len() as u64;
         if self.step.position.batch < batches {
             let progress = self.step.progress();
-            self.hooks.on_train_epoch_start(&progress, &mut self.asked);
+            self.hooks.on_train_epoch_start(&progress, &mut self.actions);
             self.act()?;
-            // One that was asked for, or that ended unfinished before a resume.
+            // A callback may have requested a validation, or a resume may have interrupted one.
             if let Some(signal) = self.validate_within_epoch()? {
                 return Ok(End::Interrupted(signal));
             }
@@ -200,21 +202,21 @@ impl Fit<'_> {
         let mut last: Option<Instant> = None;
         while self.step.position.batch < batches {
             let _step = numbered("step", self.step.position.global_step + 1);
-            let asked = Instant::now();
+            let wait_start = Instant::now();
             let wait = span("wait for batch");
             let batch = stream.next().ok_or_else(|| Error::data("the loader ended in the middle of an epoch"))??;
             drop(wait);
             if self.step.executor.is_idle() {
-                self.session.clock.was(TimeBucket::Data, asked);
+                self.session.clock.was(TimeBucket::Data, wait_start);
                 if last.is_some() {
-                    self.times.waited(asked.elapsed());
-                    self.session.runtime.metrics().record_time("InputWait", asked.elapsed());
+                    self.times.waited(wait_start.elapsed());
+                    self.session.runtime.metrics().record_time("InputWait", wait_start.elapsed());
                 }
             }
             self.hooks.on_train_batch_start(&self.step.progress());
             let busy = self.step.launch(&batch)?;
             if self.summary.time_to_first_step.is_zero() {
-                // Waiting once tells when training really began, compilation and first transfers included.
+                // Waiting once measures the time to the first step, including compilation and first transfers.
                 self.step.executor.finish_first()?;
                 self.summary.time_to_first_step = self.started.elapsed();
                 self.show_first_batch(stream);
@@ -222,10 +224,10 @@ impl Fit<'_> {
                 self.times.push(self.step.position.global_step, last.elapsed(), busy);
             }
             last = Some(Instant::now());
-            self.asked.stepped();
+            self.actions.stepped();
             let progress = self.step.progress();
             self.step.position.validation = self.due(&progress);
-            self.hooks.on_train_batch_end(&progress, &mut self.asked);
+            self.hooks.on_train_batch_end(&progress, &mut self.actions);
             let is_log_point =
                 self.step.stepped() && self.step.position.global_step.is_multiple_of(self.options().log_every_n_steps);
             if is_log_point && !self.options().barebones {
@@ -249,17 +251,17 @@ impl Fit<'_> {
             }
             if self.step.position.batch < batches
                 && self.step.stepped()
-                && let Some(why) = self.ends()
+                && let Some(reason) = self.end_reason()
             {
                 self.drain_steps(last)?;
-                return Ok(End::OfRun(why));
+                return Ok(End::Run(reason));
             }
         }
         self.drain_steps(last)?;
-        Ok(End::OfEpoch)
+        Ok(End::Epoch)
     }
 
-    /// Waits for the device, which the end of an epoch does in any case; here the time is that of steps.
+    /// Waits for the device and counts the time as that of steps. The end of an epoch waits in any case.
     fn drain_steps(&mut self, last: Option<Instant>) -> Result<()> {
         self.step.executor.drain()?;
         if let Some(last) = last {
@@ -268,11 +270,12 @@ impl Fit<'_> {
         Ok(())
     }
 
-    /// Validates, reads what is still on the device in one transfer, and lets the callbacks see the epoch. If a signal ends
-    /// the validation, the epoch has not ended: a resumed fit validates again.
+    /// Validates, reads all remaining values from the device in one transfer, and calls the hooks for the epoch's end.
+    /// If a
+    /// signal ends the validation, the epoch has not ended, and a resumed fit validates again.
     fn end_epoch(&mut self) -> Result<Option<Signal>> {
-        self.step.bad.tell();
-        let due = self.due_with_the_epoch();
+        self.step.bad.report();
+        let due = self.due_at_epoch_end();
         let validated = match self.validate(&due)? {
             Ok(logged) => logged,
             Err(signal) => return Ok(Some(signal)),
@@ -283,35 +286,36 @@ impl Fit<'_> {
         self.finish_reads()?;
         let hosts = self.step.executor.hosts();
         let literals = pending.map(|values| process_group::arrive(hosts, values)).transpose()?.unwrap_or_default();
-        let (of_training, of_validation) = literals.split_at(usize::from(trained.is_some()));
-        self.take_in(of_training)?;
+        let (training, evaluated) = literals.split_at(usize::from(trained.is_some()));
+        self.add_to_epoch(training)?;
         let sums = std::mem::take(&mut self.step.position.epoch_sums);
-        self.asked.set_read(sums.learning_rate(), self.asked.factor_of_step());
+        self.actions.set_read(sums.learning_rate(), self.actions.factor_of_step());
         let mut point = self.epoch_point(&sums);
-        let validation = self.validation_point(&due, of_validation)?;
+        let validation = self.validation_point(&due, evaluated)?;
         point.extend(&validation);
         self.session.log(&point);
         if !due.is_empty() {
-            self.hooks.on_validation_end(&validation, &mut self.asked);
-            self.asked.asked.validate = false;
+            self.hooks.on_validation_end(&validation, &mut self.actions);
+            self.actions.asked.validate = false;
         }
         self.step.position.epoch += 1;
         self.step.position.batch = 0;
         self.step.position.validation.clear();
-        self.hooks.on_train_epoch_end(&point, &mut self.asked);
+        self.hooks.on_train_epoch_end(&point, &mut self.actions);
         self.summary.last_epoch = Some(point);
         self.write_goodput(true);
         self.report_epoch();
-        self.stop_when_time_is_over();
+        self.stop_after_max_time();
         self.act()?;
-        self.summary.stopped = self.ends().flatten();
+        self.summary.stopped = self.end_reason().flatten();
         Ok(None)
     }
 
-    /// Ends the run within an epoch: what the epoch has logged so far is told, and the state saved as Ctrl-C does it, so that
-    /// a longer run can go on there.
-    fn end_within_epoch(&mut self, why: Option<String>) -> Result<()> {
-        self.summary.stopped = why;
+    /// Ends the run within an epoch. It logs the epoch's values so far, and saves the state as Ctrl-C does, so that a
+    /// longer
+    /// run can continue there.
+    fn end_within_epoch(&mut self, reason: Option<String>) -> Result<()> {
+        self.summary.stopped = reason;
         let logs = self.open_logs()?;
         let mut sums = self.step.position.epoch_sums.clone();
         if let Some((_, literal)) = logs.first() {
@@ -323,7 +327,7 @@ impl Fit<'_> {
         self.save_last(logs)
     }
 
-    /// Means over an epoch, of what it has logged so far.
+    /// The means over the values that an epoch has logged so far.
     fn epoch_point(&mut self, sums: &Sums) -> LogPoint {
         let Position { epoch, global_step, .. } = self.step.position;
         let point = self.step.program().logs().point(sums, Over::Epoch, (epoch, global_step));
@@ -334,8 +338,8 @@ impl Fit<'_> {
 
 /// What ended the batches of an epoch.
 enum End {
-    OfEpoch,
+    Epoch,
     Interrupted(Signal),
-    /// A limit of the run or a callback's wish, with why, if it was not planned.
-    OfRun(Option<String>),
+    /// A limit of the run or a callback ended it. The reason is `None` if the end was planned.
+    Run(Option<String>),
 }

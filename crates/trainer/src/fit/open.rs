@@ -1,5 +1,6 @@
-//! How a fit begins: it is resumed, traced, agreed on with the other processes, given a folder, compiled and run. All is
-//! checked before anything changes.
+//! Opens a fit: resumes and traces it, compares it with the other processes, creates its folder, and compiles it. All
+//! checks
+//! run before anything changes.
 
 use std::path::Path;
 use std::time::Instant;
@@ -53,13 +54,13 @@ pub(crate) fn fit(
     };
     let interrupted = result.as_ref().is_ok_and(|summary| summary.interrupted);
     let status = if interrupted { Status::Interrupted } else { Status::Finished };
-    // Last, so that the loggers' thread has done all that it was given.
+    // This comes last: it waits until the loggers' thread has done all its work.
     session.finish_logging(status, result.as_ref().err());
     session.clock.pause();
     result
 }
 
-/// Brings a fit to its first step.
+/// Prepares a fit up to its first step.
 fn open<'a>(
     session: &'a mut Session,
     hooks: &Hooks<'a>,
@@ -82,16 +83,26 @@ fn open<'a>(
     })?;
     agree(session, "fit", module, &prepared, &start)?;
     let alive = open_run(session, &prepared.train, start.checkpoint().is_some())?;
-    Fit::compile((session, hooks.clone()), module, &setting, prepared, start, (interrupt, started, alive))
+    let opened = Opened { session, hooks: hooks.clone(), interrupt, started, alive };
+    Fit::compile(opened, module, &setting, prepared, start)
 }
 
-/// Makes the folder of the run, to which checkpoints must be writable.
+/// A fit whose run is open, before its programs are compiled.
+struct Opened<'a> {
+    session: &'a mut Session,
+    hooks: Hooks<'a>,
+    interrupt: fulmen_signals::Guard,
+    started: Instant,
+    alive: Option<NewFile>,
+}
+
+/// Creates the folder of the run and checks that checkpoints can be written there.
 fn open_run(session: &mut Session, train: &DataLoader, resumed: bool) -> Result<Option<NewFile>> {
     let checkpoints = session.choices.options.enable_checkpointing;
     if checkpoints && !train.is_ordered() {
         note(
-            "note: the training loader is not ordered (ordered(false)): a run that is interrupted within an epoch can only \
-             be resumed from the checkpoint of an epoch's end",
+            "note: the training loader is not ordered (ordered(false)): if the run is interrupted within an epoch, it can \
+             only resume from the checkpoint at the end of an epoch",
         );
     }
     match session.start_run()? {
@@ -103,23 +114,23 @@ fn open_run(session: &mut Session, train: &DataLoader, resumed: bool) -> Result<
 }
 
 impl<'a> Fit<'a> {
-    /// Moves the state to the devices, tells the callbacks, and compiles the steps.
+    /// Calls the callbacks, moves the state to the devices, and compiles the steps.
     fn compile(
-        (session, hooks): (&'a mut Session, Hooks<'a>),
+        opened: Opened<'a>,
         module: &'a dyn TrainingModule,
         setting: &StepConfig,
         mut prepared: TracedFit,
         mut start: ResumePoint,
-        (interrupt, started, alive): (fulmen_signals::Guard, Instant, Option<NewFile>),
     ) -> Result<Fit<'a>> {
-        let of_start = fit_start(session, module, setting, &prepared, &start);
-        tell(&hooks, &of_start, &start);
+        let Opened { session, hooks, interrupt, started, alive } = opened;
+        let fit_start = fit_start(session, module, setting, &prepared, &start);
+        call_start_hooks(&hooks, &fit_start, &start);
         let averages = prepared.averages();
         let (sets, declared) = (std::mem::take(&mut prepared.validation), std::mem::take(&mut prepared.declared));
         let (checkpoint, best) = (start.checkpoint().map(Path::to_owned), start.best.take());
         let run_dir = session.record.run_dir.as_deref().filter(|_| session.writes());
-        let (at, options) = (start.position.global_step, &setting.options);
-        let goodput = GoodputFile::new(run_dir, at, checkpoint.as_deref(), options);
+        let (first_step, options) = (start.position.global_step, &setting.options);
+        let goodput = GoodputFile::new(run_dir, first_step, checkpoint.as_deref(), options);
         let step = TrainStep::new(session, module, setting, prepared, start, Some(interrupt))?;
         let copy = saving::copy_program(session, &step)?;
         let mut validation = vec![];
@@ -133,9 +144,10 @@ impl<'a> Fit<'a> {
             let compiled = session.compile_one(&format!("program `{}`", program.name), &program.function)?;
             programs.push(Program { name: program.name, compiled, outputs: program.outputs });
         }
-        let averages = averages
-            .map(|(function, entries)| session.compile_one("averaged weights", &function).map(|it| (it, entries)))
-            .transpose()?;
+        let averages = match averages {
+            Some((function, entries)) => Some((session.compile_one("averaged weights", &function)?, entries)),
+            None => None,
+        };
         let summary = FitSummary {
             last_checkpoint: checkpoint,
             best_checkpoint: best,
@@ -149,24 +161,25 @@ impl<'a> Fit<'a> {
             note(&cost.to_string());
         }
         hooks.callbacks.each(|callback| callback.on_train_start(&start));
-        let reports = Reports::new(module, setting, &of_start, &start);
+        let reports = Reports::new(module, setting, &fit_start, &start);
         session.record.eval_compilations += summary.eval_compilations;
         Ok(Fit {
             hooks,
-            asked: Actions::new(step.position.lr_factor.unwrap_or(1.0)),
+            actions: Actions::new(step.position.lr_factor.unwrap_or(1.0)),
             programs,
             step,
             validation,
             averages,
             training_since: started,
-            wish: None,
+            stop_reason: None,
             times: StepTimes::default(),
             goodput,
             saving: None,
             copy,
             alive,
             reports,
-            began: (at, fulmen_tensor::host_reads()),
+            first_step,
+            reads_before: fulmen_tensor::host_reads(),
             started,
             session,
             summary,
@@ -174,9 +187,9 @@ impl<'a> Fit<'a> {
     }
 }
 
-/// Tells callbacks that a fit starts, and gives them back what a checkpoint has of them.
-fn tell(hooks: &Hooks<'_>, of_start: &FitStart, start: &ResumePoint) {
-    hooks.on_fit_start(of_start);
+/// Calls the hooks for the start of a fit, and restores the callbacks' state from the checkpoint.
+fn call_start_hooks(hooks: &Hooks<'_>, fit_start: &FitStart, start: &ResumePoint) {
+    hooks.on_fit_start(fit_start);
     let position = &start.position;
     hooks.callbacks.each_named(|name, callback| {
         if let Some(saved) = position.callbacks.get(&name) {
@@ -189,7 +202,7 @@ fn tell(hooks: &Hooks<'_>, of_start: &FitStart, start: &ResumePoint) {
     }
 }
 
-/// What callbacks are told of the start.
+/// The facts about a fit for `on_fit_start`.
 fn fit_start(
     session: &Session,
     module: &dyn TrainingModule,

@@ -1,5 +1,5 @@
-//! New training loaders within a fit (`reload_dataloaders_every_n_epochs`): the module makes them, and their batches are
-//! those that the step was compiled for.
+//! Reloads the training loader within a fit (`reload_dataloaders_every_n_epochs`). The module creates the loader. Its
+//! batches must have the shapes that the step was compiled for.
 
 use fulmen_data::DataLoader;
 
@@ -8,7 +8,7 @@ use crate::run::bad_samples::BadCount;
 use crate::step_config::StepConfig;
 use crate::{Error, Result, TrainingModule};
 
-/// The loader of an epoch, where it is not the one that the fit was given.
+/// The loader of an epoch, unless it is the loader that was passed to the fit.
 pub(super) fn reloaded(module: &dyn TrainingModule, setting: &StepConfig, epoch: u64) -> Result<Option<DataLoader>> {
     let every = setting.options.reload_dataloaders_every_n_epochs;
     if every == 0 || epoch < every {
@@ -16,14 +16,14 @@ pub(super) fn reloaded(module: &dyn TrainingModule, setting: &StepConfig, epoch:
     }
     let loader = module.train_dataloader(epoch - epoch % every)?.ok_or_else(|| {
         Error::option(format!(
-            "reload_dataloaders_every_n_epochs: it is {every}, and the module's train_dataloader() makes no loader; write \
+            "reload_dataloaders_every_n_epochs: it is {every}, but the module's train_dataloader() returns no loader; write \
              that method, or leave the option out"
         ))
     });
     loader.map(Some)
 }
 
-/// Checks before a fit that the first loader that it is going to reload fits the step.
+/// Checks before a fit that the first reloaded loader fits the step.
 pub(super) fn check(module: &dyn TrainingModule, setting: &StepConfig, train: &DataLoader, epochs: u64) -> Result<()> {
     let first = setting.options.reload_dataloaders_every_n_epochs;
     match reloaded(module, setting, first)?.filter(|_| first < epochs) {
@@ -32,25 +32,26 @@ pub(super) fn check(module: &dyn TrainingModule, setting: &StepConfig, train: &D
     }
 }
 
-/// The program and the schedule were made for these batches and their number.
+/// Checks that a loader has the same batches as the one before. The program and the schedule depend on their shapes and
+/// number.
 fn check_same(before: &DataLoader, loader: &DataLoader, epoch: u64) -> Result<()> {
-    let what = |loader: &DataLoader| {
+    let batches = |loader: &DataLoader| {
         let padded = if loader.pads() { ", the last one padded" } else { "" };
         format!("{} batches of {}, {:?}{padded}", loader.len(), loader.batch_size(), loader.shapes())
     };
-    if what(before) == what(loader) {
+    if batches(before) == batches(loader) {
         return Ok(());
     }
     Err(Error::usage(format!(
-        "reload_dataloaders_every_n_epochs: the loader of epoch {epoch} has {}, and the step was made for {}; make a loader \
-         with as many batches of the same shapes",
-        what(loader),
-        what(before)
+        "reload_dataloaders_every_n_epochs: the loader of epoch {epoch} has {}, but the step was compiled for {}; return a \
+         loader with as many batches of the same shapes",
+        batches(loader),
+        batches(before)
     )))
 }
 
 impl Fit<'_> {
-    /// The epoch that the loader of the epoch to come is followed by another one's.
+    /// The epoch that begins with the next loader.
     pub(super) fn next_reload(&self) -> u64 {
         match self.options().reload_dataloaders_every_n_epochs {
             0 => self.step.limits.epochs,
@@ -60,7 +61,7 @@ impl Fit<'_> {
         }
     }
 
-    /// Takes another loader where the epoch to come begins with one.
+    /// Reloads the loader if the next epoch begins with a new one. Returns whether it did.
     pub(super) fn reload(&mut self) -> Result<bool> {
         let (every, epoch) = (self.options().reload_dataloaders_every_n_epochs, self.step.position.epoch);
         let ended = epoch >= self.step.limits.epochs || self.summary.stopped.is_some();

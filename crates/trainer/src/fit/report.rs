@@ -1,5 +1,6 @@
-//! What a fit tells of itself in the folder of its run: `summary.json`, `report.html` and a picture of the first batch.
-//! They are made and written on the loggers' thread. What a page shows is not here but in `fulmen-report`.
+//! Writes the report of a fit to the folder of its run: `summary.json`, `report.html` and an image of the first batch.
+//! The
+//! loggers' thread creates and writes them. `fulmen-report` has the content of the page.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -20,72 +21,75 @@ use crate::state::model_summary;
 use crate::step_config::StepConfig;
 use crate::{Error, FitSummary, Media, Picture, TrainStart, TrainingModule, host_memory};
 
-/// A page is written again after this time at the earliest, except the last one.
-const BETWEEN: Duration = Duration::from_secs(1);
-/// How deep the table of the model goes.
+/// The shortest time between two reports, except before the last one.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// The depth of the model's table.
 const MODEL_DEPTH: usize = 3;
-/// Samples of the first batch that are shown, and the longest side in pixels.
+/// The number of samples of the first batch that are shown.
 const SAMPLES: usize = 12;
+/// The longest side of each sample, in pixels.
 const SIDE: usize = 48;
 
-/// What the reports of a fit have in common.
+/// The state that the reports of a fit share.
 pub(super) struct Reports {
-    /// What does not change.
+    /// The values that don't change.
     facts: Summary,
-    /// Arithmetic operations of a batch on each device.
+    /// Floating-point operations of a batch on each device.
     flops: Option<f64>,
     temporaries: Option<u64>,
     written: Option<Instant>,
-    writer: Writer,
+    writer: SharedWriter,
 }
 
-/// What writes on the loggers' thread.
-type Writer = Arc<Mutex<Written>>;
+/// The writer, which runs on the loggers' thread.
+type SharedWriter = Arc<Mutex<Writer>>;
 
-/// What was read of the folder, and whether a failure was told.
+/// Writes the files of the report.
 #[derive(Default)]
-struct Written {
+struct Writer {
+    /// The run, as it was read from the folder.
     run: Option<Run>,
-    told: bool,
+    /// Whether a failure was reported.
+    warned: bool,
 }
 
 impl Reports {
     pub(super) fn new(
         module: &dyn TrainingModule,
         setting: &StepConfig,
-        of_fit: &FitStart,
+        fit_start: &FitStart,
         start: &TrainStart<'_>,
     ) -> Reports {
         let model = model_summary(module, setting, MODEL_DEPTH);
-        let told = [
-            ("mesh", of_fit.mesh.clone()),
-            ("precision", of_fit.precision.clone()),
-            ("batch_size", of_fit.batch_size.to_string()),
-            ("parameters", of_fit.num_parameters.to_string()),
+        let settings = [
+            ("mesh", fit_start.mesh.clone()),
+            ("precision", fit_start.precision.clone()),
+            ("batch_size", fit_start.batch_size.to_string()),
+            ("parameters", fit_start.num_parameters.to_string()),
         ];
         let facts = Summary {
             model: model.rows().to_vec(),
             model_total: model.total(),
             lines: start.cost().map(StepCost::most_expensive).unwrap_or_default(),
             peak_flops: start.peak_flops(),
-            setting: told.map(|(name, value)| (name.to_owned(), value)).into(),
+            setting: settings.map(|(name, value)| (name.to_owned(), value)).into(),
             ..Summary::default()
         };
         let (flops, temporaries) = (start.flops(), start.temporary_bytes());
-        Reports { facts, flops, temporaries, written: None, writer: Writer::default() }
+        Reports { facts, flops, temporaries, written: None, writer: SharedWriter::default() }
     }
 }
 
 impl Fit<'_> {
-    /// Writes the report at the end of an epoch, if the last one is not just written.
+    /// Writes the report at the end of an epoch, unless the last one was written just before.
     pub(super) fn report_epoch(&mut self) {
-        if self.reports.written.is_none_or(|written| written.elapsed() > BETWEEN) {
+        if self.reports.written.is_none_or(|written| written.elapsed() > INTERVAL) {
             self.report(State::Running, None);
             self.reports.written = Some(Instant::now());
         }
     }
 
-    /// Writes how the fit ended.
+    /// Writes the last report, with the end of the fit.
     pub(super) fn report_end(&mut self, error: Option<&Error>) {
         let FitSummary { interrupted, signal, stopped, .. } = &self.summary;
         let (state, reason) = match error {
@@ -126,7 +130,7 @@ impl Fit<'_> {
             step_time_p50: seconds(self.times.median()),
             samples_per_second: self.samples_per_second(),
             data_wait_share: self.times.wait_share(),
-            // What the loader says is shown without it.
+            // The page shows the loader's own advice separately.
             advice: self
                 .session
                 .record
@@ -148,36 +152,36 @@ impl Fit<'_> {
         self.session.loggers.run("report", move || writer.lock().write(&run_dir, &summary));
     }
 
-    /// Writes a picture of the first batch, if it has pictures.
+    /// Writes an image of the first batch, if the batch has images.
     pub(super) fn show_first_batch(&self, batches: &mut DeviceBatches) {
         let (Some(run_dir), true) = (self.session.record.run_dir.clone(), self.session.writes()) else { return };
         let Some(batch) = batches.first_on_host() else { return };
         let writer = Arc::clone(&self.reports.writer);
         self.session.loggers.run("first batch", move || {
-            let Some(picture) = pictures(&batch) else { return };
+            let Some(picture) = picture(&batch) else { return };
             drop(batch);
             let (folder, picture) = (run_dir.join("media").join("first_batch"), Media::Image(picture));
             let written = std::fs::create_dir_all(&folder).and_then(|()| {
                 let (ending, bytes) = picture.to_file()?;
                 replace(&folder.join("0").with_extension(ending), &bytes)
             });
-            writer.lock().tell(written);
+            writer.lock().warn_once(written);
         });
     }
 }
 
-/// Writes that a fit has failed before its first step.
+/// Writes the report of a fit that failed before its first step.
 pub(super) fn report_failure(session: &Session, error: &Error) {
     let (Some(run_dir), true) = (session.record.run_dir.clone(), session.writes()) else { return };
     let compilations = session.record.compilations.clone();
     let summary = Summary { state: State::Failed, reason: Some(error.to_string()), compilations, ..Summary::default() };
-    session.loggers.run("report", move || Written::default().write(&run_dir, &summary));
+    session.loggers.run("report", move || Writer::default().write(&run_dir, &summary));
 }
 
-impl Written {
+impl Writer {
     fn write(&mut self, run_dir: &Path, summary: &Summary) {
         let written = self.try_write(run_dir, summary);
-        self.tell(written);
+        self.warn_once(written);
     }
 
     fn try_write(&mut self, run_dir: &Path, summary: &Summary) -> io::Result<()> {
@@ -192,32 +196,34 @@ impl Written {
         replace(&run_dir.join("report.html"), fulmen_report::report(std::slice::from_ref(run)).as_bytes())
     }
 
-    /// Tells of the first failure; training is worth more than its report.
-    fn tell(&mut self, written: io::Result<()>) {
+    /// Warns about the first failure. A failure never ends the training.
+    fn warn_once(&mut self, written: io::Result<()>) {
         if let Err(error) = written
-            && !std::mem::replace(&mut self.told, true)
+            && !std::mem::replace(&mut self.warned, true)
         {
-            note(&format!("warning: the report of the run could not be written: {error}"));
+            note(&format!("warning: cannot write the report of the run: {error}"));
         }
     }
 }
 
-/// Without waiting for the disk: what is written again soon need not survive a power cut.
+/// Replaces a file without waiting for the disk. The file is written again soon, so it need not survive a power
+/// failure.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let written = fulmen_durable::write_unsynced(path, Some(bytes.len() as u64), |file| file.write_all(bytes));
     written.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
 }
 
-/// The first rows of the first field that looks like pictures, at most [`SIDE`] pixels wide and high; of larger ones each
-/// n-th pixel. Numbers other than bytes are spread over the range that they have in their channel.
-fn pictures(batch: &HostBatch) -> Option<Picture> {
-    let is_colour = |channels: usize| matches!(channels, 1 | 3 | 4);
+/// An image of the first samples, from the first field whose shape is that of images. Each sample is at most [`SIDE`]
+/// pixels
+/// wide and high; of larger ones only each n-th pixel is used. Floats are scaled to the range of their channel.
+fn picture(batch: &HostBatch) -> Option<Picture> {
+    let is_color = |channels: usize| matches!(channels, 1 | 3 | 4);
     let fields = batch.fields().iter().enumerate();
-    // Channels, height and width, and how far two neighbours along each are from each other.
+    // `size` has channels, height and width, and `strides` the distance of two neighbors along each of them.
     let (field, dtype, size, strides) = fields.into_iter().find_map(|(i, field)| {
         let (size, strides) = match field.shape[..] {
-            [c, h, w] if is_colour(c) && h > 3 && w > 3 => ([c, h, w], [h * w, w, 1]),
-            [h, w, c] if is_colour(c) && h > 3 && w > 3 => ([c, h, w], [1, w * c, c]),
+            [c, h, w] if is_color(c) && h > 3 && w > 3 => ([c, h, w], [h * w, w, 1]),
+            [h, w, c] if is_color(c) && h > 3 && w > 3 => ([c, h, w], [1, w * c, c]),
             [h, w] if h > 3 && w > 3 => ([1, h, w], [h * w, w, 1]),
             _ => return None,
         };
@@ -228,7 +234,7 @@ fn pictures(batch: &HostBatch) -> Option<Picture> {
     let stride = height.max(width).div_ceil(SIDE);
     let (high, wide) = (height.div_ceil(stride), width.div_ceil(stride));
     let row = channels * height * width;
-    let at = |n: usize, c: usize, y: usize, x: usize| {
+    let source_index = |n: usize, c: usize, y: usize, x: usize| {
         n * row + c * strides[0] + y * stride * strides[1] + x * stride * strides[2]
     };
     let values: Box<dyn Fn(usize) -> f32> = match dtype {
@@ -242,21 +248,22 @@ fn pictures(batch: &HostBatch) -> Option<Picture> {
         }
     };
     let mut pixels = vec![0; rows * channels * high * wide];
-    let places = |c: usize| {
+    // The index of each pixel of a channel in `pixels`, and in the batch.
+    let indices = |c: usize| {
         (0..rows)
             .flat_map(move |n| (0..high).flat_map(move |y| (0..wide).map(move |x| (n, y, x))))
-            .map(move |(n, y, x)| (((n * channels + c) * high + y) * wide + x, at(n, c, y, x)))
+            .map(move |(n, y, x)| (((n * channels + c) * high + y) * wide + x, source_index(n, c, y, x)))
     };
     for c in 0..channels {
-        let finite = || places(c).map(|(_, from)| values(from)).filter(|value| value.is_finite());
+        let finite = || indices(c).map(|(_, from)| values(from)).filter(|value| value.is_finite());
         let (low, high) = match dtype {
             DType::U8 => (0.0, 255.0),
             _ => finite()
                 .fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value))),
         };
         let range = if high > low { high - low } else { 1.0 };
-        for (to, from) in places(c) {
-            // A number that is not finite is black.
+        for (to, from) in indices(c) {
+            // NaN becomes black.
             pixels[to] = ((values(from) - low) / range * 255.0) as u8;
         }
     }
@@ -270,19 +277,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pictures_are_found_in_any_order_of_axes_and_spread_over_their_range() {
+    fn images_may_have_channels_first_or_last_and_are_scaled_to_their_range() {
         let first = |dims: [usize; 4], values: Vec<f32>| {
             let data = TensorDataset::builder().array("x", dims, values).build().unwrap();
             let loader = DataLoader::builder(data).batch_size(2).build().unwrap();
-            pictures(&loader.epoch(0).next().unwrap().unwrap())
+            picture(&loader.epoch(0).next().unwrap().unwrap())
         };
-        // Two pictures of two pixels' kinds: channels last, and the same channels first.
+        // The same two images, with channels last and with channels first.
         let last: Vec<f32> =
             (0..2 * 4 * 5 * 3).map(|i| (i / 3 % 20) as f32 * if i % 3 == 0 { 1.0 } else { -2.0 }).collect();
-        let from = |n: usize, c: usize, at: usize| last[(n * 20 + at) * 3 + c];
+        let value = |n: usize, c: usize, pixel: usize| last[(n * 20 + pixel) * 3 + c];
         let channels_first: Vec<f32> = (0..2)
-            .flat_map(|n| (0..3).flat_map(move |c| (0..20).map(move |at| (n, c, at))))
-            .map(|(n, c, at)| from(n, c, at))
+            .flat_map(|n| (0..3).flat_map(move |c| (0..20).map(move |pixel| (n, c, pixel))))
+            .map(|(n, c, pixel)| value(n, c, pixel))
             .collect();
         let picture = first([2, 4, 5, 3], last.clone()).unwrap();
         assert_eq!(picture.shape, [2, 3, 4, 5]);

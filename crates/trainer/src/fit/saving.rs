@@ -1,6 +1,6 @@
-//! Checkpoints: what is written when a callback or a signal asks for it.
+//! Saves checkpoints when a callback or a signal requests them.
 //!
-//! Not here: which ones are wanted (`callbacks/model_checkpoint.rs`), and what a file looks like (`checkpoint`).
+//! `callbacks/model_checkpoint.rs` decides when to save; `checkpoint` has the format of the files.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ use crate::step::TrainStep;
 use crate::{Error, Options, Result, Signal};
 
 impl Fit<'_> {
-    /// After a signal: saves the state in the middle of the epoch.
+    /// Saves the state after a signal, within the epoch.
     pub(super) fn save_interrupted(&mut self, signal: Signal) -> Result<()> {
         self.summary.stopped = Some(format!("interrupted by {signal}"));
         (self.summary.interrupted, self.summary.signal) = (true, Some(signal));
@@ -30,17 +30,18 @@ impl Fit<'_> {
         self.save_last(logs)
     }
 
-    /// After a failure: waits for the checkpoint that is being written, and saves what callbacks ask for, if the state is
-    /// still whole.
+    /// Handles a failure: waits for the checkpoint that is being written, then saves what callbacks request, if the
+    /// state is
+    /// still complete.
     pub(super) fn save_after_exception(&mut self) {
-        let saves = self.asked.take().saves;
+        let saves = self.actions.take().saves;
         let mut saved = self.finish_saving();
-        // The others have ended, without which a checkpoint is not whole.
+        // A complete checkpoint needs all processes, and the others have ended.
         if self.step.executor.hosts().is_none() {
             saved = saved.and_then(|()| self.save(&saves, vec![])).and_then(|()| self.finish_saving());
         }
         if let Err(error) = saved.and_then(|()| self.finish_copies()) {
-            note(&format!("warning: the state could not be saved after the failure: {error}"));
+            note(&format!("warning: cannot save the state after the failure: {error}"));
         }
     }
 
@@ -55,14 +56,16 @@ impl Fit<'_> {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Waits until the checkpoints are where they are to stay.
+    /// Waits until the checkpoints are copied to their final store.
     pub(super) fn finish_copies(&mut self) -> Result<()> {
         self.session.clock.enter(TimeBucket::Checkpoint);
         let Options { checkpoint_dir, grace, .. } = self.options();
         (self.session.open_store)(checkpoint_dir).finish(*grace).map_err(Error::checkpoint_file)
     }
 
-    /// What was logged since the last log point, for a checkpoint within an epoch. All log points arrive before.
+    /// Reads the values logged since the last log point, for a checkpoint within an epoch. It finishes all earlier log
+    /// points
+    /// first.
     pub(super) fn open_logs(&mut self) -> Result<Vec<(String, Literal)>> {
         self.finish_reads()?;
         let mut logs = vec![];
@@ -77,7 +80,7 @@ impl Fit<'_> {
         Ok(logs)
     }
 
-    /// Saves the state as the latest one, if checkpoints are on.
+    /// Saves the state as `last`, if checkpoints are enabled.
     pub(super) fn save_last(&mut self, logs: Vec<(String, Literal)>) -> Result<()> {
         match self.session.record.run_dir.as_ref().filter(|_| self.options().enable_checkpointing) {
             Some(folder) => {
@@ -89,7 +92,7 @@ impl Fit<'_> {
         }
     }
 
-    /// Saves the training state while training goes on, from one read of the device, and removes what is then of no use. All
+    /// Saves the training state in the background, from one read of the device, and then removes these checkpoints. All
     /// processes save alike.
     pub(super) fn save(&mut self, saves: &[Save], removals: Vec<PathBuf>) -> Result<()> {
         if saves.is_empty() && removals.is_empty() {
@@ -111,7 +114,7 @@ impl Fit<'_> {
     fn start_saving(&mut self, saves: &[Save], removals: Vec<PathBuf>, logs: Vec<(String, Literal)>) -> Result<()> {
         self.finish_saving()?;
         let saves: Vec<Save> =
-            saves.iter().map(|save| Save { path: self.filled(&save.path), ..save.clone() }).collect();
+            saves.iter().map(|save| Save { path: self.fill_path(&save.path), ..save.clone() }).collect();
         let mut tensors = vec![];
         if !saves.is_empty() {
             tensors = self.step.take_state(self.copy.as_ref())?;
@@ -146,18 +149,20 @@ impl Fit<'_> {
         Ok(())
     }
 
-    /// A path with the numbers of what is being saved, in place of `{epoch}` and `{step}` in its last part.
-    fn filled(&self, path: &Path) -> PathBuf {
+    /// Replaces `{epoch}` and `{step}` in the file name of a path with the numbers of the saved state.
+    fn fill_path(&self, path: &Path) -> PathBuf {
         let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return path.to_owned() };
         let Position { epoch, batch, global_step, .. } = self.step.position;
-        // With the end of an epoch the next one has begun.
+        // At the end of an epoch, the position is already in the next one.
         let epoch = if batch == 0 { epoch.saturating_sub(1) } else { epoch };
         path.with_file_name(name.replace("{epoch}", &epoch.to_string()).replace("{step}", &global_step.to_string()))
     }
 }
 
-/// The program that copies the state on the devices, so that the copy goes to the host while training goes on. It copies as
-/// much as fits in addition to the step; for the rest a save waits. There is none where the devices have no memory of their own.
+/// The program that copies the state on the devices. Training continues while the copy goes to the host. It copies as
+/// much as
+/// fits in memory next to the step; training waits for the rest. There is none if the devices have no memory of their
+/// own.
 pub(super) fn copy_program(session: &mut Session, step: &TrainStep<'_>) -> Result<Option<CopyProgram>> {
     if !session.choices.options.saves() {
         return Ok(None);
@@ -165,17 +170,18 @@ pub(super) fn copy_program(session: &mut Session, step: &TrainStep<'_>) -> Resul
     let (layout, mesh) = (step.state.layout(), session.runtime.mesh());
     let limit = session.runtime.local_devices().filter_map(|device| device.memory_stats().ok()?.bytes_limit).min();
     let programs = step.steps.iter().flat_map(|step| step.programs());
-    let of_step = programs.filter_map(|program| Some(program.executable().memory_analysis().ok()?.total_bytes())).max();
-    let room = limit.map_or(0, |limit| limit.saturating_sub(of_step.unwrap_or_default()).try_into().unwrap_or(0));
-    // The copy is one program of all processes.
+    let step_bytes =
+        programs.filter_map(|program| Some(program.executable().memory_analysis().ok()?.total_bytes())).max();
+    let room = limit.map_or(0, |limit| limit.saturating_sub(step_bytes.unwrap_or_default()).try_into().unwrap_or(0));
+    // All processes run the same copy program, so use the least room.
     let room = session.hosts.as_ref().map_or(Ok(room), |hosts| hosts.least("room for a copy", room))?;
     let copied = layout.fitting(room, mesh);
     let [whole, part] = [layout.ids().collect(), copied.clone()].map(|ids: Vec<_>| layout.device_bytes(ids, mesh));
     if limit.is_some() && part < whole {
         note(&format!(
-            "note: in addition to the step, the memory of each device has room for a copy of {:.1} of the {:.1} MB of training state: \
-             training waits while the rest goes to the host for a checkpoint. Strategy fsdp over more devices makes the \
-             state of each smaller",
+            "note: in addition to the step, each device has memory for a copy of {:.1} of the {:.1} MB of training state; \
+             at each checkpoint, training waits while the rest goes to the host. The strategy fsdp on more devices makes \
+             the state of each device smaller",
             part as f64 / 1e6,
             whole as f64 / 1e6
         ));

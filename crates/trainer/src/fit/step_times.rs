@@ -1,28 +1,29 @@
-//! [`StepTimes`]: how long the steps of a fit take.
+//! [`StepTimes`]: measures how long the steps of a fit take.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The times of steps: all of them summed up, the latest kept.
+/// The times of steps: the sum of all of them, and the latest ones.
 #[derive(Debug, Default)]
 pub(super) struct StepTimes {
     count: u64,
     total: Duration,
-    /// In which the device waited for a batch.
+    /// The time in which the device waited for a batch.
     pub(super) waits: Duration,
     latest: VecDeque<Duration>,
-    /// For the report: those of steps before which the device waited too.
+    /// The distribution for the report. It includes steps before which the device waited.
     pub(super) distribution: fulmen_report::StepTimes,
-    /// Whether the device waited before the step that comes next.
+    /// Whether the device waited before the next step.
     waited: bool,
 }
 
 impl StepTimes {
-    /// How many times the median is taken of.
-    const KEPT: usize = 1 << 16;
+    /// The most times from which the median is computed.
+    const MAX_LATEST: usize = 1 << 16;
 
-    /// Counts a step, and the time since the one before was handed to the device. That is the time of a step only if
-    /// the device was `busy`: else the host merely filled its queue.
+    /// Counts a step. `time` is the time since the previous step was enqueued. It is the time of a step only if the
+    /// device was
+    /// `busy`; otherwise the host only filled its queue.
     pub(super) fn push(&mut self, global_step: u64, time: Duration, busy: bool) {
         self.count += 1;
         self.total += time;
@@ -32,7 +33,7 @@ impl StepTimes {
         if !busy {
             return;
         }
-        if self.latest.len() == Self::KEPT {
+        if self.latest.len() == Self::MAX_LATEST {
             self.latest.pop_front();
         }
         self.latest.push_back(time);

@@ -1,5 +1,4 @@
-//! What happens between two steps: what callbacks have asked for is done, in all processes after the same step, and the run
-//! may end.
+//! The work between two steps: all processes run the actions of callbacks after the same step, and the run may end.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use crate::run::reading::What;
 use crate::state::StepState;
 use crate::{Error, Result, Signal, TrainDuration};
 
-/// A program that callbacks can ask for.
+/// A program that callbacks can request.
 pub(super) struct Program {
     pub(super) name: &'static str,
     pub(super) compiled: Compiled,
@@ -19,35 +18,36 @@ pub(super) struct Program {
 }
 
 impl Fit<'_> {
-    /// Ends a step: all processes learn of signals, and whether one of them has something to do.
+    /// Ends a step: all processes learn of signals, and whether one of them has requested actions.
     pub(super) fn turn(&mut self) -> Result<Option<Signal>> {
-        self.asked.check()?;
-        self.stop_when_time_is_over();
+        self.actions.check()?;
+        self.stop_after_max_time();
         let process = self.step.executor.hosts().map_or(0, |hosts| hosts.process().index());
-        if self.asked.asked.counts_in(process) {
-            self.step.executor.ask();
+        if self.actions.asked.counts_in(process) {
+            self.step.executor.request_actions();
         }
         self.step.executor.interrupted()
     }
 
-    /// Does what callbacks have asked for, in all processes alike; they all come here after the same step. Says whether that
-    /// took time.
+    /// Runs the actions that callbacks requested. All processes call this after the same step and do the same. Returns
+    /// whether
+    /// checkpoints were saved, which takes time.
     pub(super) fn act(&mut self) -> Result<bool> {
-        self.asked.check()?;
-        let mut asked = self.asked.take();
+        self.actions.check()?;
+        let mut requests = self.actions.take();
         if let Some(hosts) = self.step.executor.hosts() {
-            // A callback may go by what only its process sees, the time say; but none can go on alone.
-            let stop = asked.stop.take();
-            let of_another =
-                hosts.any("stop", stop.is_some())?.then(|| "a callback of another process asked for it".into());
-            asked = hosts.broadcast("actions", || Ok(asked))?;
-            asked.stop = stop.or(of_another);
+            // A callback may stop because of something that only its process knows, such as the time. All must stop
+            // then.
+            let stop = requests.stop.take();
+            let is_stopping = hosts.any("stop", stop.is_some())?;
+            requests = hosts.broadcast("actions", || Ok(requests))?;
+            requests.stop = stop.or(is_stopping.then(|| "a callback of another process asked for it".into()));
         }
-        if asked == Asked::default() {
+        if requests == Asked::default() {
             return Ok(false);
         }
-        let Asked { saves, removals, stop, validate, programs, learning_rate_factor } = asked;
-        self.wish = self.wish.take().or(stop);
+        let Asked { saves, removals, stop, validate, programs, learning_rate_factor } = requests;
+        self.stop_reason = self.stop_reason.take().or(stop);
         if let Some(factor) = learning_rate_factor {
             self.set_learning_rate_factor(factor)?;
         }
@@ -61,26 +61,26 @@ impl Fit<'_> {
         Ok(!saves.is_empty())
     }
 
-    /// Puts another factor of the learning rate into the state, for the steps to come.
+    /// Sets the factor of the learning rate in the state, for all later steps.
     fn set_learning_rate_factor(&mut self, factor: f64) -> Result<()> {
         let Some(entry) = self.step.state.layout().counters.lr_factor else {
-            let message = "a callback set the factor of the learning rate; its changes_learning_rate() must be true";
+            let message = "a callback set the learning rate factor; its changes_learning_rate() must be true";
             return Err(Error::usage(message));
         };
         let literal = Literal::from_slice(&[factor as f32], [])?;
         self.step.state.put(entry, self.session.runtime.to_devices(&literal, &Sharding::replicated())?);
         self.step.position.lr_factor = Some(factor);
-        self.asked.set_factor(factor);
+        self.actions.set_factor(factor);
         Ok(())
     }
 
-    /// Hands a program of the module to the device and starts to read what it computes.
+    /// Enqueues a program of the module on the device and starts to read its outputs.
     fn run_program(&mut self, name: &str) -> Result<()> {
         let Some(program) = self.programs.iter().find(|program| program.name == name) else {
             let known: Vec<_> = self.programs.iter().map(|program| format!("`{}`", program.name)).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             return Err(Error::usage(format!(
-                "a callback asked for the program `{name}`, which the module's programs() does not declare; there are: {known}"
+                "a callback requested the program `{name}`, which the module's programs() does not declare; it declares: {known}"
             )));
         };
         let arrays = self.step.with_weights(self.averages.as_ref(), |weights| {
@@ -91,8 +91,8 @@ impl Fit<'_> {
         self.step.executor.read(reading, arrays)
     }
 
-    /// Whether the run ends after the latest step, and why, if not as it was planned.
-    pub(super) fn ends(&mut self) -> Option<Option<String>> {
+    /// Whether the run ends after the latest step. The inner reason is `None` if the end was planned.
+    pub(super) fn end_reason(&mut self) -> Option<Option<String>> {
         if self.step.position.global_step >= self.step.limits.steps {
             return Some(None);
         }
@@ -101,17 +101,17 @@ impl Fit<'_> {
         {
             return None;
         }
-        self.wish.take().map(Some)
+        self.stop_reason.take().map(Some)
     }
 
-    /// Asks for the end once `max_time` is over.
-    pub(super) fn stop_when_time_is_over(&mut self) {
-        if let Some(time) = self.step.limits.time.filter(|time| self.wish.is_none() && self.trained() >= *time) {
-            self.asked.stop(format!("the time of max_time is over ({})", TrainDuration::Time(time)));
+    /// Requests the end of the run after `max_time`.
+    pub(super) fn stop_after_max_time(&mut self) {
+        if let Some(time) = self.step.limits.time.filter(|time| self.stop_reason.is_none() && self.trained() >= *time) {
+            self.actions.stop(format!("the time of max_time is over ({})", TrainDuration::Time(time)));
         }
     }
 
-    /// For how long the run has trained, that before a resume included.
+    /// How long the run has trained, including the time before a resume.
     pub(super) fn trained(&self) -> Duration {
         let before = Duration::try_from_secs_f64(self.step.position.seconds.unwrap_or(0.0)).unwrap_or(Duration::MAX);
         before.saturating_add(self.training_since.elapsed())

@@ -1,4 +1,4 @@
-//! Validation in a fit: which sets are due, the passes over them, and their values.
+//! Validation in a fit: selects the sets that are due, runs over them, and builds the log point.
 
 use fulmen_tensor::trace::span;
 use fulmen_tensor::{DeviceArray, Literal};
@@ -24,21 +24,27 @@ impl Fit<'_> {
         due.map(|set| set.evaluation.dataset.clone()).collect()
     }
 
-    /// Those that are due with the end of the epoch, which a checkpoint of an earlier version does not have.
-    pub(super) fn due_with_the_epoch(&self) -> Vec<String> {
+    /// The names of the sets that are due at the end of the epoch. They are computed again, since checkpoints of
+    /// earlier
+    /// versions don't have them.
+    pub(super) fn due_at_epoch_end(&self) -> Vec<String> {
         let mut due = self.due(&self.step.progress());
-        let asked =
-            self.step.position.validation.iter().filter(|name| !due.contains(name)).cloned().collect::<Vec<_>>();
-        due.extend(asked);
+        for name in &self.step.position.validation {
+            if !due.contains(name) {
+                due.push(name.clone());
+            }
+        }
         due
     }
 
-    /// The sets of these names.
+    /// The sets with these names.
     fn sets<'a>(&'a self, names: &'a [String]) -> impl Iterator<Item = &'a Validation> {
         self.validation.iter().filter(|set| names.contains(&set.evaluation.dataset))
     }
 
-    /// Validates after a step within an epoch, if that is due. A checkpoint that is saved before all is done says so.
+    /// Runs the validations that are due after a step within an epoch. A checkpoint that is saved before they end lists
+    /// them
+    /// as due.
     pub(super) fn validate_within_epoch(&mut self) -> Result<Option<Signal>> {
         let due = self.step.position.validation.clone();
         if self.sets(&due).next().is_none() {
@@ -55,13 +61,13 @@ impl Fit<'_> {
         let point = self.validation_point(&due, &literals)?;
         self.step.position.validation.clear();
         self.session.log(&point);
-        self.hooks.on_validation_end(&point, &mut self.asked);
-        self.asked.asked.validate = false;
+        self.hooks.on_validation_end(&point, &mut self.actions);
+        self.actions.asked.validate = false;
         self.act()?;
         Ok(None)
     }
 
-    /// Runs the first batches of each set before anything is trained.
+    /// Runs the first batches of each set before the first step.
     pub(super) fn try_validation(&mut self) -> Result<()> {
         let batches @ 1.. = self.options().num_sanity_val_steps else { return Ok(()) };
         if self.validation.is_empty() {
@@ -70,7 +76,7 @@ impl Fit<'_> {
         self.hooks.on_sanity_check_start();
         self.session.clock.enter(TimeBucket::Validation);
         for set in &self.validation {
-            // A signal is heard again after the first step.
+            // If a signal ends this, it is reported again after the first step.
             let (runtime, hosts) = (&self.session.runtime, self.step.executor.hosts());
             let batches = BatchLimit::Count(batches);
             self.step.with_weights(self.averages.as_ref(), |weights| {
@@ -81,7 +87,7 @@ impl Fit<'_> {
         Ok(())
     }
 
-    /// Runs the validation steps of these sets; what they log stays on the device. A signal ends it.
+    /// Runs the validation steps of these sets. Their logged values stay on the device. A signal ends the validation.
     pub(super) fn validate(&mut self, names: &[String]) -> Result<Result<Vec<DeviceArray>, Signal>> {
         let before = self.session.clock.enter(TimeBucket::Validation);
         let validated = self.run_validation(names);
@@ -91,26 +97,27 @@ impl Fit<'_> {
 
     fn run_validation(&self, names: &[String]) -> Result<Result<Vec<DeviceArray>, Signal>> {
         let _validation = span("validation");
-        let mut all = vec![];
-        let around = (&self.session.runtime, self.step.executor.hosts(), &self.hooks);
+        let mut arrays = vec![];
+        let (runtime, hosts) = (&self.session.runtime, self.step.executor.hosts());
         for set in self.sets(names) {
             let validated = self.step.with_weights(self.averages.as_ref(), |weights| {
-                set.evaluation.run_all(around, self.reached(), weights, || self.step.executor.interrupted())
+                let interrupted = || self.step.executor.interrupted();
+                set.evaluation.run_all(runtime, hosts, &self.hooks, self.reached(), weights, interrupted)
             })?;
             match validated {
-                Evaluated::Logged(logged) => all.extend(logged),
+                Evaluated::Logged(logged) => arrays.extend(logged),
                 Evaluated::Interrupted(signal) => return Ok(Err(signal)),
             }
         }
-        Ok(Ok(all))
+        Ok(Ok(arrays))
     }
 
     fn reached(&self) -> (u64, u64) {
         (self.step.position.epoch, self.step.position.global_step)
     }
 
-    /// What these sets have logged, by what was read of it.
-    pub(super) fn validation_point(&self, names: &[String], read: &[Literal]) -> Result<LogPoint> {
-        point(self.sets(names).map(|set| &set.evaluation), read, self.reached())
+    /// The log point of these sets, from the values that were read.
+    pub(super) fn validation_point(&self, names: &[String], values: &[Literal]) -> Result<LogPoint> {
+        point(self.sets(names).map(|set| &set.evaluation), values, self.reached())
     }
 }

@@ -1,4 +1,4 @@
-//! [`BatchLimit`]: how many batches of an epoch are read; [`FastDevRun`], whether a run only tries everything out.
+//! [`BatchLimit`]: how many batches of an epoch are used. [`FastDevRun`]: whether a run only tries everything once.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use fulmen_data::DataLoader;
 
 use crate::{Error, Result};
 
-/// How many batches: a number of them, or a share of an epoch. What is written with a point is a share.
+/// A limit on the batches of an epoch: a number, or a fraction of the epoch. In text, a fraction has a decimal point.
 ///
 /// ```
 /// use fulmen_trainer::BatchLimit;
@@ -20,56 +20,56 @@ use crate::{Error, Result};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BatchLimit {
-    /// This share of an epoch, from 0.0 to 1.0.
+    /// A fraction of an epoch, from 0.0 to 1.0.
     Share(f64),
-    /// This number of batches.
+    /// A number of batches.
     Count(u64),
 }
 
 impl BatchLimit {
     pub(crate) const ALL: BatchLimit = BatchLimit::Share(1.0);
 
-    /// Whether it is nothing at all.
+    /// Whether it allows no batches.
     pub(crate) fn is_zero(self) -> bool {
         self == BatchLimit::Share(0.0) || self == BatchLimit::Count(0)
     }
 
-    /// What is expected instead of a share that is none.
+    /// What is expected, if the fraction is out of range.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
-        let wrong = matches!(self, BatchLimit::Share(share) if !(0.0..=1.0).contains(share));
-        wrong.then_some("a share must be between 0.0 and 1.0; a number of batches has no decimal point")
+        let is_invalid = matches!(self, BatchLimit::Share(share) if !(0.0..=1.0).contains(share));
+        is_invalid.then_some("a share must be between 0.0 and 1.0; a number of batches has no decimal point")
     }
 
-    /// As [`refusal`](BatchLimit::refusal), of what must be more than nothing.
+    /// Like [`refusal`](BatchLimit::refusal), for an option that must be more than 0.
     pub(crate) fn refusal_of_some(&self) -> Option<&'static str> {
         self.refusal().or(self.is_zero().then_some("it must be more than 0"))
     }
 
-    /// The number of batches, of this many.
+    /// The number of batches in an epoch of `batches`.
     pub(crate) fn of(self, batches: u64) -> u64 {
         match self {
             BatchLimit::Share(share) if share >= 1.0 => batches,
-            // A share that is meant to be whole may be a little less.
+            // The product may be a little below a whole number because of rounding.
             BatchLimit::Share(share) => (batches as f64 * share + 1e-9) as u64,
             BatchLimit::Count(count) => count.min(batches),
         }
     }
 
-    /// A loader with this number of batches in an epoch. `option` names the limit.
+    /// Limits the epochs of a loader. `option` is the name of the limit, for errors.
     pub(crate) fn apply(self, loader: DataLoader, option: &str) -> Result<DataLoader> {
         let batches = loader.len() as u64;
         let is_share = matches!(self, BatchLimit::Share(_));
         if is_share && self != BatchLimit::ALL && loader.is_endless() {
             return Err(Error::option(format!(
-                "{option}: {self} is a share of an epoch, and the loader is endless; give a number of batches"
+                "{option}: {self} is a share of an epoch, but the loader is endless; give a number of batches"
             )));
         }
         match self.of(batches) {
             0 => Err(Error::option(format!(
                 "{option}: {self} of {batches} batches is less than one batch; give a larger share or a number of batches"
             ))),
-            all if all == batches => Ok(loader),
-            fewer => Ok(loader.limited(usize::try_from(fewer).unwrap_or(usize::MAX))?),
+            limit if limit == batches => Ok(loader),
+            limit => Ok(loader.limited(usize::try_from(limit).unwrap_or(usize::MAX))?),
         }
     }
 }
@@ -113,7 +113,7 @@ impl TryFrom<i32> for BatchLimit {
     }
 }
 
-/// As it is read: a share has a point.
+/// Writes the limit as it is parsed: a fraction has a decimal point.
 impl fmt::Display for BatchLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -123,12 +123,14 @@ impl fmt::Display for BatchLimit {
     }
 }
 
-/// Whether a run only tries everything out, on this number of batches of each loader: `true` is one, `false` or 0 none.
+/// Whether a run only tries everything once, and on how many batches of each loader. `true` is one batch; `false` or 0
+/// is a
+/// normal run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FastDevRun(u64);
 
 impl FastDevRun {
-    /// Of each loader; 0 where the run is a real one.
+    /// Returns the number of batches of each loader; 0 for a normal run.
     pub fn batches(self) -> u64 {
         self.0
     }

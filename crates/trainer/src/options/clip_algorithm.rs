@@ -1,8 +1,8 @@
-//! [`GradientClipAlgorithm`]: how gradients are kept from being too large. What it does to them is in `rules/clip.rs`.
+//! [`GradientClipAlgorithm`]: how gradients are clipped. `rules/clip.rs` clips them.
 
 use crate::options::named::named;
 
-/// How gradients are kept from being too large.
+/// How gradients are clipped.
 ///
 /// ```
 /// use fulmen_trainer::GradientClipAlgorithm;
@@ -11,15 +11,15 @@ use crate::options::named::named;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GradientClipAlgorithm {
-    /// All gradients together are made shorter, so that their Euclidean length is at most so much: `g·min(1, c/(‖g‖ +
-    /// 10⁻⁶))`, PyTorch's `clip_grad_norm_`.
+    /// Scales all gradients so that their Euclidean norm is at most `c`: `g·min(1, c/(‖g‖ + 10⁻⁶))`, as PyTorch's
+    /// `clip_grad_norm_`.
     #[default]
     Norm,
-    /// Each element is brought between `−c` and `c`, PyTorch's `clip_grad_value_`.
+    /// Clamps each element between `−c` and `c`, as PyTorch's `clip_grad_value_`.
     Value,
 }
 
 const NAMES: [(&str, GradientClipAlgorithm); 2] =
     [("norm", GradientClipAlgorithm::Norm), ("value", GradientClipAlgorithm::Value)];
 
-named!(GradientClipAlgorithm, "way to clip gradients");
+named!(GradientClipAlgorithm, "gradient clip algorithm");

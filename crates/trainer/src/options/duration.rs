@@ -1,5 +1,6 @@
-//! [`TrainDuration`]: how long something of a training run lasts, in epochs, steps, samples, tokens or time; and how
-//! a time is read and written, for all options.
+//! [`TrainDuration`]: how long a training run lasts, in epochs, steps, samples, tokens or time. Also reads and writes
+//! times
+//! for all options.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,23 +25,23 @@ use crate::{Error, Result};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TrainDuration {
-    /// Without an end: `none`.
+    /// No limit: `none`.
     #[default]
     Unlimited,
     /// Epochs: `10ep`.
     Epochs(u64),
     /// Optimizer steps: `500ba`.
     Steps(u64),
-    /// Samples of the training data, those of all devices together: `1e6sa`, `1e6samples`.
+    /// Samples of the training data, over all devices: `1e6sa`, `1e6samples`.
     Samples(u64),
-    /// Tokens of the training data, those of all devices together: `1e9tok`. A sample has as many as its field `input_ids`
-    /// has elements, padding included.
+    /// Tokens of the training data, over all devices: `1e9tok`. The tokens of a sample are the elements of its field
+    /// `input_ids`, including padding.
     Tokens(u64),
-    /// Time in which the run trains and validates: `2h30m`, `90s`, `00:12:00:00` (days, hours, minutes and seconds).
+    /// Time to train and validate: `2h30m`, `90s`, `00:12:00:00` (days, hours, minutes and seconds).
     Time(Duration),
 }
 
-/// The seconds of a unit of time.
+/// The number of seconds in a unit of time.
 fn seconds(unit: &str) -> Option<f64> {
     Some(match unit {
         "d" | "day" | "days" => 86400.0,
@@ -52,12 +53,12 @@ fn seconds(unit: &str) -> Option<f64> {
     })
 }
 
-/// A number and its unit at the beginning of a text, and what comes after them.
-fn first(text: &str) -> Option<(f64, String, &str)> {
+/// Splits a text into a number, its unit, and the rest.
+fn split_quantity(text: &str) -> Option<(f64, String, &str)> {
     let bytes = text.as_bytes();
     let digits = |from: usize| from + bytes[from..].iter().take_while(|b| b.is_ascii_digit() || **b == b'.').count();
     let mut end = digits(0);
-    // `1e9tok` has an exponent, `1ep` has none.
+    // `1e9tok` has an exponent, but `1ep` doesn't.
     if matches!(bytes.get(end), Some(b'e' | b'E')) {
         let sign = usize::from(matches!(bytes.get(end + 1), Some(b'+')));
         if bytes.get(end + 1 + sign).is_some_and(u8::is_ascii_digit) {
@@ -73,7 +74,7 @@ fn first(text: &str) -> Option<(f64, String, &str)> {
 /// Reads a time: numbers with units (`2h30m`), or days, hours, minutes and seconds between colons (`00:02:30:00`).
 ///
 /// # Errors
-/// Why it is none.
+/// A message that says what is wrong.
 pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     let mut sum = 0.0;
     if text.contains(':') {
@@ -85,7 +86,8 @@ pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     } else {
         let mut rest = text.trim();
         loop {
-            let (number, unit, next) = first(rest).ok_or_else(|| format!("`{rest}` begins with no number"))?;
+            let (number, unit, next) =
+                split_quantity(rest).ok_or_else(|| format!("`{rest}` does not begin with a number"))?;
             sum +=
                 number * seconds(&unit).ok_or_else(|| format!("`{unit}` is not a unit of time (d, h, m, s or ms)"))?;
             if next.is_empty() {
@@ -113,7 +115,7 @@ fn parse(text: &str) -> Result<TrainDuration, String> {
     if text.is_empty() || text.eq_ignore_ascii_case("none") {
         return Ok(TrainDuration::Unlimited);
     }
-    let (number, unit, rest) = first(text).ok_or("it begins with no number")?;
+    let (number, unit, rest) = split_quantity(text).ok_or("it does not begin with a number")?;
     if text.contains(':') || seconds(&unit).is_some() {
         return parse_time(text).map(TrainDuration::Time);
     }
@@ -130,7 +132,7 @@ fn parse(text: &str) -> Result<TrainDuration, String> {
         _ => return Err(format!("`{unit}` is not a unit")),
     };
     if !rest.is_empty() {
-        return Err(format!("`{rest}` is too much; only times are added up"));
+        return Err(format!("remove `{rest}`; only times can be added up"));
     }
     let whole = number.fract() == 0.0 && number < 9e15;
     if whole { Ok(kind(number as u64)) } else { Err("it is not a whole number".into()) }
@@ -139,10 +141,9 @@ fn parse(text: &str) -> Result<TrainDuration, String> {
 impl FromStr for TrainDuration {
     type Err = Error;
     fn from_str(text: &str) -> Result<TrainDuration> {
-        parse(text.trim()).map_err(|why| {
-            let there =
-                "a duration is one of 10ep (epochs), 500ba (steps), 1e6sa (samples), 1e9tok (tokens), 2h30m or none";
-            Error::usage(format!("`{text}` is not a duration: {why}; {there}"))
+        parse(text.trim()).map_err(|error| {
+            let expected = "write 10ep (epochs), 500ba (steps), 1e6sa (samples), 1e9tok (tokens), 2h30m or none";
+            Error::usage(format!("`{text}` is not a duration: {error}; {expected}"))
         })
     }
 }
@@ -160,7 +161,7 @@ impl From<Duration> for TrainDuration {
     }
 }
 
-/// As it is read.
+/// Writes the duration as it is parsed.
 impl fmt::Display for TrainDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -175,14 +176,14 @@ impl fmt::Display for TrainDuration {
 }
 
 impl TrainDuration {
-    /// What is expected instead of a duration of nothing.
+    /// What is expected, if the duration is 0.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
         use TrainDuration::{Epochs, Samples, Steps, Time, Tokens};
         matches!(self, Epochs(0) | Steps(0) | Samples(0) | Tokens(0) | Time(Duration::ZERO))
-            .then_some("it must be more than nothing")
+            .then_some("it must be more than 0")
     }
 
-    /// As [`refusal`](TrainDuration::refusal), of what must be a time.
+    /// Like [`refusal`](TrainDuration::refusal), for an option that must be a time.
     pub(crate) fn refusal_of_time(&self) -> Option<&'static str> {
         match self {
             TrainDuration::Time(_) | TrainDuration::Unlimited => self.refusal(),
@@ -196,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_read_as_it_is_written() {
+    fn a_duration_is_parsed_from_its_own_text() {
         for text in ["none", "10ep", "500ba", "1000000samples", "1000tok", "2h30m", "90h", "0.5s", "1h1m1s", "30s"] {
             let duration: TrainDuration = text.parse().unwrap();
             assert_eq!(duration.to_string(), text);
@@ -210,15 +211,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_duration_is_told_with_what_is() {
-        for (text, why) in [
+    fn errors_say_why_a_text_is_not_a_duration() {
+        for (text, expected) in [
             ("500", "write 500ba for steps, 500ep for epochs or 500s"),
-            ("ep", "begins with no number"),
-            ("-1", "begins with no number"),
+            ("ep", "does not begin with a number"),
+            ("-1", "does not begin with a number"),
             ("1.5ep", "not a whole number"),
             ("1e99ep", "not a whole number"),
             ("1e99h", "longer than any run"),
-            ("1ep3ba", "only times are added up"),
+            ("1ep3ba", "only times can be added up"),
             ("1h3ba", "`ba` is not a unit of time"),
             ("1h3", "`` is not a unit of time"),
             ("3x", "`x` is not a unit"),
@@ -226,7 +227,10 @@ mod tests {
             ("1:00", "days, hours, minutes and seconds"),
         ] {
             let message = text.parse::<TrainDuration>().unwrap_err().to_string();
-            assert!(message.contains(why) && message.contains(&format!("`{text}` is not a duration")), "{message}");
+            assert!(
+                message.contains(expected) && message.contains(&format!("`{text}` is not a duration")),
+                "{message}"
+            );
         }
     }
 }

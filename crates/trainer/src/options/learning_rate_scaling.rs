@@ -2,8 +2,9 @@
 
 use crate::options::named::named;
 
-/// Whether the learning rate grows with the number of devices, for who keeps the batch a device and so trains with a
-/// larger global batch on more of them. Off unless asked for.
+/// Whether the learning rate grows with the number of devices. Use this if the batch of each device stays the same, so
+/// that
+/// the global batch grows with the number of devices. Off by default.
 ///
 /// ```
 /// use fulmen_trainer::LearningRateScaling;
@@ -12,12 +13,13 @@ use crate::options::named::named;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LearningRateScaling {
-    /// The optimizer's learning rate as it is.
+    /// The optimizer's learning rate, unchanged.
     #[default]
     None,
-    /// Times the number of devices that share a batch (Goyal et al. 2017, <https://arxiv.org/abs/1706.02677>).
+    /// The learning rate times the number of devices that share a batch (Goyal et al. 2017,
+    /// <https://arxiv.org/abs/1706.02677>).
     Linear,
-    /// Times the square root of that number (Krizhevsky 2014, <https://arxiv.org/abs/1404.5997>).
+    /// The learning rate times the square root of that number (Krizhevsky 2014, <https://arxiv.org/abs/1404.5997>).
     Sqrt,
 }
 
@@ -25,7 +27,7 @@ const NAMES: [(&str, LearningRateScaling); 3] =
     [("none", LearningRateScaling::None), ("linear", LearningRateScaling::Linear), ("sqrt", LearningRateScaling::Sqrt)];
 
 impl LearningRateScaling {
-    /// What the learning rate is multiplied by when this many devices share a batch.
+    /// Returns the factor of the learning rate if this number of devices share a batch.
     pub fn factor(self, devices: usize) -> f64 {
         match self {
             LearningRateScaling::None => 1.0,
@@ -35,4 +37,4 @@ impl LearningRateScaling {
     }
 }
 
-named!(LearningRateScaling, "way to scale the learning rate");
+named!(LearningRateScaling, "learning rate scaling");

@@ -1,11 +1,11 @@
-//! [`LoggerSet`]: which of the loggers that come with Fulmen keep a run's values.
+//! [`LoggerSet`]: the built-in loggers of a run.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::{Error, Result};
 
-/// Which of the loggers that come with Fulmen keep a run's values.
+/// The built-in loggers of a run.
 ///
 /// ```
 /// use fulmen_trainer::LoggerSet;
@@ -15,10 +15,10 @@ use crate::{Error, Result};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LoggerSet {
-    /// `csv`, `jsonl` and `tensorboard`; none of them where the program adds loggers of its own.
+    /// `csv`, `jsonl` and `tensorboard`; none of them if the program adds its own loggers.
     #[default]
     Auto,
-    /// These, besides the program's own.
+    /// These, in addition to the program's own.
     Only(Vec<&'static str>),
 }
 
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_reads_back_and_another_name_is_refused() {
+    fn a_list_is_parsed_and_an_unknown_name_is_an_error() {
         for (text, shown) in [("auto", "auto"), ("none", "none"), ("[jsonl, csv]", "jsonl,csv"), ("csv,csv", "csv")] {
             assert_eq!(text.parse::<LoggerSet>().unwrap().to_string(), shown);
         }

@@ -1,4 +1,4 @@
-//! [`MetricsPort`]: where Prometheus finds a run's metrics.
+//! [`MetricsPort`]: the port that serves a run's metrics to Prometheus.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -6,9 +6,11 @@ use std::str::FromStr;
 
 use crate::{Error, Result};
 
-/// Where Prometheus finds a run's metrics, at `/metrics`: a port that this machine alone can reach, or an address with a port
-/// for other machines too; nowhere unless asked for. Port 0 is a free one. Everyone who reaches it can
-/// read the names and values that a run logs.
+/// The port that serves a run's metrics to Prometheus, at `/metrics`. There is none by default.
+///
+/// Only this machine can reach a bare port; an address with a port can be reached by other machines too. Port 0 selects
+/// a
+/// free port. All clients that reach it can read the names and values that a run logs.
 ///
 /// ```
 /// use fulmen_trainer::MetricsPort;
@@ -22,7 +24,7 @@ use crate::{Error, Result};
 pub struct MetricsPort(Option<SocketAddr>);
 
 impl MetricsPort {
-    /// The address that is listened at.
+    /// Returns the address at which the run listens.
     pub fn address(self) -> Option<SocketAddr> {
         self.0
     }
@@ -45,7 +47,7 @@ impl FromStr for MetricsPort {
         }
         text.parse().map(|address| MetricsPort(Some(address))).map_err(|_| {
             Error::usage(format!(
-                "`{text}` is not a port; give one from 0 to 65535, which this machine alone can reach, an address with a port \
+                "`{text}` is not a port; give one from 0 to 65535, which only this machine can reach, an address with a port \
                  (0.0.0.0:9090) for other machines too, or none"
             ))
         })
@@ -74,13 +76,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_is_that_of_this_machine_unless_an_address_is_given() {
+    fn a_port_without_an_address_is_local() {
         for (text, shown) in [("0", "0"), ("9090", "9090"), ("127.0.0.1:9090", "9090"), ("[::]:9", "[::]:9")] {
             let port: MetricsPort = text.parse().unwrap();
             assert_eq!((port.to_string(), port.to_string().parse::<MetricsPort>().unwrap()), (shown.to_owned(), port));
         }
-        for wrong in ["65536", "-1", "localhost", "0.0.0.0", "1:2:3"] {
-            let message = wrong.parse::<MetricsPort>().unwrap_err().to_string();
+        for invalid in ["65536", "-1", "localhost", "0.0.0.0", "1:2:3"] {
+            let message = invalid.parse::<MetricsPort>().unwrap_err().to_string();
             assert!(message.contains("0.0.0.0:9090"), "{message}");
         }
     }

@@ -1,4 +1,4 @@
-//! The Trainer's options: one table, from which come the builder's methods, the command line, the environment, the
+//! The Trainer's options: one table defines the builder's methods, the command line, the environment variables, the
 //! defaults, the checks and the help texts.
 
 pub(crate) mod batch_limit;
@@ -33,28 +33,28 @@ use crate::{
     Profiler, Result, Resume, Strategy, TrainDuration,
 };
 
-/// One row of the table, for documents and reports.
+/// One row of the table of options, for documents and reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionRow {
-    /// The name in the builder; on the command line with dashes.
+    /// The name in the builder. On the command line, dashes replace underscores.
     pub name: &'static str,
-    /// The environment variable that sets it where the code does not.
+    /// The environment variable that sets the option unless the code does.
     pub env: &'static str,
     /// The default as text.
     pub default: String,
-    /// What it does.
+    /// The description.
     pub doc: String,
 }
 
 macro_rules! options {
     ($($(#[doc = $doc:literal])* $(#[arg($($arg:tt)*)])? $name:ident: $ty:ident = $default:expr, $env:literal, $check:expr;)*) => {
-        /// The options of a [`Trainer`](crate::Trainer), all of them decided.
+        /// The resolved options of a [`Trainer`](crate::Trainer): each has its value or its default.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Options {
             $($(#[doc = $doc])* pub $name: $ty,)*
         }
 
-        /// The options that were given, in code or on the command line; the others are `None`.
+        /// The options that were given in code or on the command line; the others are `None`.
         ///
         /// It is a `clap` argument group: `#[command(flatten)]` it into a program's own arguments and pass it to
         /// [`TrainerBuilder::args`](crate::TrainerBuilder::args).
@@ -65,7 +65,7 @@ macro_rules! options {
         }
 
         impl TrainerArgs {
-            /// Takes over what `other` gives.
+            /// Overrides these options with those that `other` gives.
             pub(crate) fn merge(&mut self, other: TrainerArgs) {
                 $(if other.$name.is_some() {
                     self.$name = other.$name;
@@ -77,8 +77,9 @@ macro_rules! options {
                 [$(self.$name.is_some().then_some(stringify!($name))),*].into_iter().flatten().collect()
             }
 
-            /// Takes what was not given from the environment. Passed to
-            /// [`TrainerBuilder::args`](crate::TrainerBuilder::args), it wins over what the program itself has chosen.
+            /// Fills options that were not given from the environment. Pass the result to
+            /// [`TrainerBuilder::args`](crate::TrainerBuilder::args); its options then override those that the program
+            /// set.
             ///
             /// ```
             /// use fulmen_trainer::{Trainer, TrainerArgs};
@@ -88,7 +89,7 @@ macro_rules! options {
             /// ```
             ///
             /// # Errors
-            /// A variable whose value is not valid for the option.
+            /// A variable has a value that is not valid for its option.
             pub fn or_env(mut self, env: impl Fn(&str) -> Option<OsString>) -> Result<TrainerArgs> {
                 $(if self.$name.is_none() {
                     if let Some(text) = env($env).filter(|text| !text.is_empty()) {
@@ -101,7 +102,7 @@ macro_rules! options {
                 Ok(self)
             }
 
-            /// Decides every option: what was given, else the environment, else the default; then checks it.
+            /// Resolves and checks each option. A given value comes first, then the environment, then the default.
             pub(crate) fn resolve(self, env: impl Fn(&str) -> Option<OsString>) -> Result<Options> {
                 let given = self.or_env(env)?;
                 let options = Options { $($name: given.$name.clone().unwrap_or_else(|| $default),)* };
@@ -129,7 +130,8 @@ macro_rules! options {
                 },)*]
             }
 
-            /// The options as a file that `--config` reads, each with where its value comes from, if that is not the default.
+            /// The options as a file for `--config`. Each line says where the value comes from, unless it is the
+            /// default.
             pub(crate) fn to_toml(&self, given: &[&str]) -> String {
                 let values = self.values().into_iter().map(|(name, value)| {
                     let source = if given.contains(&name) { Some("the program") } else { source_env(name) };
@@ -138,10 +140,10 @@ macro_rules! options {
                 values.fold("[trainer]\n".to_owned(), |text, value| text + &value)
             }
 
-            /// Each option's name and its value as the command line takes it; none where there is nothing to say.
+            /// The names of all options, with their values in the form of the command line. Unset options have `None`.
             pub fn values(&self) -> Vec<(&'static str, Option<String>)> {
                 let mut values = vec![$((stringify!($name), <$ty>::given(&self.$name)),)*];
-                // Without a limit it is what it is by itself.
+                // No limit has no text; it follows from the other options.
                 if self.max_epochs == NO_LIMIT {
                     values.iter_mut().filter(|value| value.0 == "max_epochs").for_each(|value| value.1 = None);
                 }
@@ -151,21 +153,21 @@ macro_rules! options {
     };
 }
 
-/// The variable that an option has in the environment, if it is set.
+/// The environment variable of an option, if it is set.
 pub fn source_env(name: &str) -> Option<&'static str> {
     let env = Options::table().into_iter().find(|row| row.name == name)?.env;
     std::env::var_os(env).filter(|value| !value.is_empty()).map(|_| env)
 }
 
-/// How the value of an option is written in the environment and in documents.
+/// Reads and writes the value of an option as text.
 trait Text: Clone + Send + Sync + 'static {
     fn parse_env(text: &OsStr) -> Result<Self, String>;
-    /// What reads it on the command line.
+    /// The parser for the command line.
     fn parser() -> ValueParser {
         ValueParser::new(|text: &str| Self::parse_env(OsStr::new(text)))
     }
     fn show(value: &Self) -> String;
-    /// The value as the command line takes it.
+    /// The value in the form of the command line, if it is set.
     fn given(value: &Self) -> Option<String> {
         Some(Self::show(value))
     }
@@ -212,7 +214,7 @@ impl Text for bool {
     }
 }
 
-/// Types that are written as they are shown.
+/// Implements `Text` for types whose `Display` and `FromStr` use the same text.
 macro_rules! texts {
     ($($ty:ty),*) => {$(
         impl Text for $ty {
@@ -244,7 +246,7 @@ texts!(
 impl Text for Duration {
     fn parse_env(text: &OsStr) -> Result<Duration, String> {
         let text = text.to_str().ok_or("it is not UTF-8")?;
-        duration::parse_time(text).map_err(|why| format!("{why}; expected a time, 25s or 1m30s say"))
+        duration::parse_time(text).map_err(|error| format!("{error}; expected a time, such as 25s or 1m30s"))
     }
     fn show(value: &Duration) -> String {
         duration::show_time(*value)
@@ -283,8 +285,8 @@ fn limit(value: &f64) -> Option<&'static str> {
     (!value.is_finite() || *value < 0.0).then_some("it must be finite and at least 0")
 }
 
-/// Hands the table of all options to a macro, a row an option: what it does, `name: Type = default`, the environment
-/// variable, and what says why a value cannot be.
+/// Passes the table of all options to a macro. Each row is an option: its description, `name: Type = default`, the
+/// environment variable, and a check that returns what is wrong with a value.
 macro_rules! option_table {
     ($rows:ident) => {
         $rows! {
@@ -306,8 +308,9 @@ macro_rules! option_table {
             /// The precision of f32 products: default (on a TPU, one pass in bf16), high or highest.
             matmul_precision: MatmulPrecision = MatmulPrecision::Default, "FULMEN_MATMUL_PRECISION", |_| None;
 
-            /// Whether the learning rate is multiplied by the number of devices (linear), by its square root (sqrt) or not at all
-            /// (none).
+            /// Whether the learning rate is multiplied by the number of devices (linear), by its square root (sqrt) or
+            /// not
+            /// at all (none).
             learning_rate_scaling: LearningRateScaling = LearningRateScaling::None, "FULMEN_LEARNING_RATE_SCALING", |_| None;
 
             /// Batches per optimizer step, which uses the gradient of all their samples; the last step of an epoch may have
@@ -468,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_wins_over_the_environment_and_that_over_the_default() {
+    fn a_given_value_overrides_the_environment_which_overrides_the_default() {
         let env = [("FULMEN_MAX_EPOCHS", "3"), ("FULMEN_SEED", "7")];
         let args = TrainerArgs { max_epochs: Some(5), ..TrainerArgs::default() };
         let options = resolve(args, &env).unwrap();
@@ -478,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_read_as_a_duration_is() {
+    fn a_time_has_the_units_of_a_duration() {
         let parse = |text: &str| Duration::parse_env(OsStr::new(text));
         for (text, seconds, shown) in [
             ("25s", 25, "25s"),
@@ -491,13 +494,13 @@ mod tests {
             assert_eq!((time, Duration::show(&time)), (Duration::from_secs(seconds), shown.to_owned()));
         }
         assert_eq!(parse("1s500ms"), Ok(Duration::from_millis(1500)));
-        for wrong in ["", "25", "s", "-1", "5x", "1h30", "1e99d"] {
-            assert!(parse(wrong).unwrap_err().contains("25s or 1m30s"), "{wrong}");
+        for invalid in ["", "25", "s", "-1", "5x", "1h30", "1e99d"] {
+            assert!(parse(invalid).unwrap_err().contains("25s or 1m30s"), "{invalid}");
         }
     }
 
     #[test]
-    fn impossible_values_are_refused_by_name() {
+    fn errors_of_invalid_values_have_the_option_name() {
         let args = TrainerArgs { max_epochs: Some(0), ..TrainerArgs::default() };
         let message = resolve(args, &[]).unwrap_err().to_string();
         assert_eq!(message, "max_epochs: 0 is not possible, it must be at least 1");

@@ -1,18 +1,21 @@
-//! Enums whose values have names, as options are written on the command line and in files.
+//! Parses and formats the enums of options, whose values have names on the command line and in files.
 
-/// Reads and writes the values of an enum by the names in its `NAMES`: a row each, the name first.
+/// Parses and formats the values of an enum by the names in its `NAMES`. Each row has a name and a value.
 macro_rules! named {
-    ($ty:ident, $what:literal) => {
+    ($ty:ident, $noun:literal) => {
         impl std::str::FromStr for $ty {
             type Err = crate::Error;
             fn from_str(name: &str) -> crate::Result<$ty> {
                 NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
-                    if let Some(instead) = crate::options::old_names::instead(name) {
-                        return crate::Error::usage(format!(concat!("`{}` is not a ", $what, ": {}"), name, instead));
+                    if let Some(replacement) = crate::options::old_names::instead(name) {
+                        return crate::Error::usage(format!(
+                            concat!("`{}` is not a ", $noun, ": {}"),
+                            name, replacement
+                        ));
                     }
                     let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
                     crate::Error::usage(format!(
-                        concat!("`{}` is not a ", $what, "; there are: {}"),
+                        concat!("`{}` is not a ", $noun, "; there are: {}"),
                         name,
                         known.join(", ")
                     ))

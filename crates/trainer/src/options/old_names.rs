@@ -1,11 +1,11 @@
-//! Options and values that PyTorch Lightning has or had and Fulmen has not, each with what to give instead.
+//! Options and values that PyTorch Lightning has or had and Fulmen doesn't, with their replacements.
 
-/// What to give instead of an option or a value of this name, if it is such a one.
+/// What to give instead of an option or value of Lightning with this name.
 pub fn instead(name: &str) -> Option<&'static str> {
     Some(match name.to_lowercase().replace('_', "-").as_str() {
         "tpu-cores" => {
-            "give accelerator tpu, and devices: how many (8), or which (`[4]`). tpu_cores counted cores from 1, devices are \
-             counted from 0"
+            "give accelerator tpu, and devices: how many (8), or which (`[4]`). tpu_cores counted cores from 1, but devices \
+             are counted from 0"
         }
         "gpus" | "num-gpus" => "give accelerator cuda, and devices: how many (8), or which (`[0]`), counted from 0",
         "num-nodes" => {

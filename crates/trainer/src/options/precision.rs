@@ -1,4 +1,4 @@
-//! [`Precision`]: which element types a model is kept and computed in.
+//! [`Precision`]: the element types of a model and its computations.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,10 +7,10 @@ use fulmen_tensor::DType;
 
 use crate::{Error, Result};
 
-/// Which element types a model is kept and computed in; the names are Lightning's.
+/// The element types of a model and its computations. The names are Lightning's.
 ///
-/// In mixed precision parameters, optimizer state, batch statistics, softmax and losses are f32; matrix products and
-/// convolutions take 16-bit operands and are summed in f32 (see [`fulmen_tensor::autocast`]).
+/// In mixed precision, parameters, optimizer state, batch statistics, softmax and losses are f32. Matrix products and
+/// convolutions have 16-bit operands and sum in f32 (see [`fulmen_tensor::autocast`]).
 ///
 /// ```
 /// use fulmen_trainer::Precision;
@@ -21,19 +21,21 @@ use crate::{Error, Result};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
-    /// Everything in f32: `32-true`, `32`. What a TPU makes of the products of f32 says
-    /// [`MatmulPrecision`](fulmen_tensor::MatmulPrecision).
+    /// Everything in f32: `32-true`, `32`. [`MatmulPrecision`](fulmen_tensor::MatmulPrecision) sets how a TPU computes
+    /// products of f32.
     #[default]
     F32,
     /// Products in bf16: `bf16-mixed`, `bf16`.
     Bf16Mixed,
-    /// Everything in bf16, parameters and the model's buffers too: `bf16-true`. The module is converted and stays so.
-    /// The optimizer computes in f32.
+    /// Everything in bf16, including parameters and buffers: `bf16-true`. The module is converted and stays converted.
+    /// The
+    /// optimizer computes in f32.
     Bf16,
     /// Products in f16, with a loss scale that grows and shrinks: `16-mixed`, for GPUs. TPUs have no f16 units.
     F16Mixed,
-    /// A bare number of bits: 32 is f32, and 16 bf16-mixed, because bf16 is the 16-bit type of XLA devices. There are no
-    /// others.
+    /// A number of bits: 32 means f32, and 16 means bf16-mixed, because bf16 is the 16-bit type of XLA devices. Other
+    /// numbers
+    /// are invalid.
     Bits(i32),
 }
 
@@ -47,12 +49,12 @@ const NAMES: [(&str, Precision); 10] = [
     ("f16-mixed", Precision::F16Mixed),
     ("f32-true", Precision::F32),
     ("16-true", Precision::Bf16),
-    // Refused with why.
+    // Rejected with a reason.
     ("64-true", Precision::Bits(64)),
 ];
 
 impl Precision {
-    /// The element type of products, where it is not that of their operands.
+    /// The element type of products, if it differs from that of their operands.
     pub(crate) fn autocast(self) -> Option<DType> {
         match self {
             Precision::Bf16Mixed | Precision::Bits(16) => Some(DType::Bf16),
@@ -61,17 +63,17 @@ impl Precision {
         }
     }
 
-    /// The element type that parameters and the floating-point fields of a batch are turned to, if they are.
+    /// The element type to which parameters and the floating-point fields of a batch are converted, if any.
     pub(crate) fn whole(self) -> Option<DType> {
         (self == Precision::Bf16).then_some(DType::Bf16)
     }
 
-    /// Whether the loss is scaled, so that small gradients do not vanish in f16.
+    /// Whether the loss is scaled, so that small gradients don't vanish in f16.
     pub(crate) fn scales_loss(self) -> bool {
         self == Precision::F16Mixed
     }
 
-    /// Turns a bare number of bits into a precision; the others stay as they are.
+    /// Converts a number of bits to the precision that it means. Others stay unchanged.
     pub fn resolved(self) -> Precision {
         match self {
             Precision::Bits(16) => Precision::Bf16Mixed,
@@ -80,12 +82,12 @@ impl Precision {
         }
     }
 
-    /// Lightning's name.
+    /// Returns Lightning's name.
     pub fn name(self) -> &'static str {
         NAMES.iter().find(|row| row.1 == self.resolved()).map_or("unknown", |row| row.0)
     }
 
-    /// What is expected instead, where the number of bits is none.
+    /// What is expected, if the number of bits is invalid.
     pub(crate) fn refusal(&self) -> Option<&'static str> {
         match self {
             Precision::Bits(16 | 32) => None,

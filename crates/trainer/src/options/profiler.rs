@@ -1,8 +1,8 @@
-//! [`Profiler`]: what a fit records of where its time goes. `run/profiler.rs` records it.
+//! [`Profiler`]: the trace that a fit records. `run/profiler.rs` records it.
 
 use crate::options::named::named;
 
-/// What a fit records of where its time goes, for trace viewers.
+/// The trace that a fit records, for trace viewers.
 ///
 /// ```
 /// use fulmen_trainer::Profiler;
@@ -11,12 +11,12 @@ use crate::options::named::named;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Profiler {
-    /// Nothing, until `fulmen profile` asks for it.
+    /// Nothing, except what `fulmen profile` requests.
     #[default]
     None,
-    /// What the threads of this process do, over the whole fit.
+    /// The activity of this process's threads, over the whole fit.
     Host,
-    /// That, and what the plugin records of its devices in ten of the first steps.
+    /// The same, and the plugin's trace of its devices in ten of the first steps.
     Xla,
 }
 

@@ -1,8 +1,8 @@
-//! [`Resume`]: whether a fit goes on where an earlier one ended. Which checkpoint that is, `checkpoint/newest.rs` knows.
+//! [`Resume`]: whether a fit resumes from an earlier run. `checkpoint/newest.rs` finds the checkpoint.
 
 use crate::options::named::named;
 
-/// Whether a fit goes on where an earlier run of the program ended.
+/// Whether a fit resumes from an earlier run of the program.
 ///
 /// ```
 /// use fulmen_trainer::Resume;
@@ -11,13 +11,13 @@ use crate::options::named::named;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Resume {
-    /// It starts from the beginning, unless `ckpt_path` names a checkpoint.
+    /// It starts from scratch, unless `ckpt_path` names a checkpoint.
     #[default]
     Never,
-    /// It goes on with the newest whole checkpoint of this program's runs, if there is one.
+    /// It resumes from the newest complete checkpoint of this program's runs, if there is one.
     Auto,
 }
 
 const NAMES: [(&str, Resume); 2] = [("never", Resume::Never), ("auto", Resume::Auto)];
 
-named!(Resume, "way to begin");
+named!(Resume, "resume mode");

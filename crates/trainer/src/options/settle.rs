@@ -1,13 +1,13 @@
-//! What several options say of the same thing, brought together.
+//! Resolves options that affect each other, and rejects contradictions.
 
 use crate::plan::NO_LIMIT;
 use crate::{BatchLimit, Error, Options, Profiler, Result, TrainDuration, TrainerArgs};
 
 impl Options {
-    /// Brings together what options say of the same thing; `given` are those that do not have their default.
+    /// Resolves options that affect each other. `given` has the options that were set explicitly.
     ///
     /// # Errors
-    /// Options that contradict each other, by their names.
+    /// Options contradict each other. The message names them.
     pub(crate) fn settle(mut self, given: &TrainerArgs) -> Result<Options> {
         if self.barebones {
             for (name, given) in [
@@ -29,30 +29,30 @@ impl Options {
             (self.enable_checkpointing, self.enable_progress_bar, self.enable_model_summary) = (false, false, false);
         }
         if self.fast_dev_run.batches() > 0 {
-            return Ok(self.tried_out());
+            return Ok(self.for_fast_dev_run());
         }
         self.overfit(given)?;
         if let (BatchLimit::Count(steps), 2..) = (self.val_check_interval, self.check_val_every_n_epoch) {
             return Err(Error::option(format!(
-                "val_check_interval: {steps} counts the steps of the run, and check_val_every_n_epoch its epochs; give one of \
-                 the two, or a share of an epoch (0.25)"
+                "val_check_interval: {steps} counts the steps of the run, and check_val_every_n_epoch its epochs; give only \
+                 one of the two, or a share of an epoch (0.25)"
             )));
         }
         self.settle_limits(given)
     }
 
-    /// Whether a run writes no file at all.
+    /// Whether a run writes no files.
     pub(crate) fn leaves_nothing(&self) -> bool {
         self.fast_dev_run.batches() > 0 || self.barebones
     }
 
-    /// Whether a fit makes checkpoints.
+    /// Whether a fit saves checkpoints.
     pub(crate) fn saves(&self) -> bool {
         self.enable_checkpointing && !self.leaves_nothing()
     }
 
-    /// With `fast_dev_run`: a batch or some of each loader, and nothing left behind.
-    fn tried_out(self) -> Options {
+    /// The options for `fast_dev_run`: a few batches of each loader, and no files.
+    fn for_fast_dev_run(self) -> Options {
         let limit = BatchLimit::Count(self.fast_dev_run.batches());
         Options {
             max_epochs: 1,
@@ -74,7 +74,7 @@ impl Options {
         }
     }
 
-    /// With `overfit_batches`: this number of batches for training and validation.
+    /// Applies `overfit_batches` to training and validation.
     fn overfit(&mut self, given: &TrainerArgs) -> Result<()> {
         let overfit = self.overfit_batches;
         if overfit.is_zero() {
@@ -108,37 +108,37 @@ impl Options {
             self.max_epochs = NO_LIMIT;
         }
         let duration = self.max_duration;
-        let twice = |other: &str, value: String| {
+        let conflict = |other: &str, value: String| {
             Err(Error::option(format!("max_duration: it is {duration}, and {other} is {value}; give one of the two")))
         };
         match duration {
             TrainDuration::Epochs(epochs) => {
                 if let Some(other) = given.max_epochs.filter(|&other| other != epochs) {
-                    return twice("max_epochs", other.to_string());
+                    return conflict("max_epochs", other.to_string());
                 }
                 self.max_epochs = epochs;
             }
             TrainDuration::Steps(steps) => {
                 if self.max_steps > 0 && self.max_steps != steps {
-                    return twice("max_steps", self.max_steps.to_string());
+                    return conflict("max_steps", self.max_steps.to_string());
                 }
                 self.max_steps = steps;
             }
             TrainDuration::Time(_) => {
                 if self.max_time != TrainDuration::Unlimited && self.max_time != duration {
-                    return twice("max_time", self.max_time.to_string());
+                    return conflict("max_time", self.max_time.to_string());
                 }
                 self.max_time = duration;
             }
             TrainDuration::Samples(_) | TrainDuration::Tokens(_) | TrainDuration::Unlimited => {}
         }
-        for (least, min, most, max) in [
+        for (min_name, min, max_name, max) in [
             ("min_epochs", self.min_epochs, "max_epochs", self.max_epochs),
             ("min_steps", self.min_steps, "max_steps", if self.max_steps == 0 { NO_LIMIT } else { self.max_steps }),
         ] {
             if min > max {
                 return Err(Error::option(format!(
-                    "{least}: it is {min}, more than {most}, which is {max}; raise {most}"
+                    "{min_name}: it is {min}, more than {max_name}, which is {max}; raise {max_name}"
                 )));
             }
         }

@@ -1,9 +1,10 @@
-//! What an option's text on the command line is in JSON and in TOML.
+//! Converts an option's text on the command line to JSON and TOML.
 
 use serde_json::Value as Json;
 use toml_edit::Value;
 
-/// A value of the command line: a number or a truth value if that gives back the very same text, else the text.
+/// The JSON value of a text on the command line: a number or a Boolean if it formats to the same text, otherwise the
+/// text.
 pub fn typed(text: &str) -> Json {
     let (whole, float) = (text.parse::<i64>().ok(), text.parse::<f64>().ok().filter(|_| text.contains('.')));
     match (text, whole, float) {
@@ -14,18 +15,20 @@ pub fn typed(text: &str) -> Json {
     }
 }
 
-/// Such a value in TOML.
+/// Formats such a value as TOML.
 fn toml(value: &Json) -> String {
     match value {
         Json::String(text) => Value::from(text).to_string(),
         Json::Array(values) => format!("[{}]", values.iter().map(toml).collect::<Vec<_>>().join(", ")),
-        // As the command line has it, without an exponent.
+        // Without an exponent, as on the command line.
         Json::Number(number) if number.is_f64() => number.as_f64().unwrap_or_default().to_string(),
         value => value.to_string(),
     }
 }
 
-/// A line of a configuration file: a name, its value if it has one, and where that comes from if it is not the default.
+/// Formats a line of a configuration file: a name, its value if it has one, and the source of the value unless it is
+/// the
+/// default.
 pub fn setting(name: &str, value: Option<&Json>, source: Option<&str>) -> String {
     let value = value.map_or_else(|| format!("# {name} ="), |value| format!("{name} = {}", toml(value)));
     value + &source.map(|source| format!("  # {source}")).unwrap_or_default() + "\n"

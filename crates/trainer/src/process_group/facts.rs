@@ -1,4 +1,4 @@
-//! What all processes must have in common before they run a program together: the facts that they compare.
+//! The facts that processes compare before they run a program together.
 
 use std::collections::BTreeMap;
 
@@ -7,12 +7,13 @@ use fulmen_tensor::{Function, Runtime};
 
 use crate::{Options, Result};
 
-/// RunFingerprint by name.
+/// Facts about a run, by name.
 pub(crate) type RunFingerprint = BTreeMap<String, String>;
 
-/// Options that say nothing about the programs: where files go and what is shown. Devices are a fact of the mesh, and a
-/// checkpoint and a file of programs are compared by what is in them.
-const OWN: [&str; 11] = [
+/// Options that don't affect the programs, such as folders and output, so processes may differ in them. Devices are
+/// compared
+/// by the mesh, and checkpoints and files of programs by their content.
+const PROCESS_OPTIONS: [&str; 11] = [
     "accelerator",
     "aot",
     "devices",
@@ -26,8 +27,8 @@ const OWN: [&str; 11] = [
     "dump_dir",
 ];
 
-/// What every run has.
-pub(crate) fn of_run(options: &Options, runtime: &Runtime) -> Result<RunFingerprint> {
+/// The facts that all runs have.
+pub(crate) fn run_fingerprint(options: &Options, runtime: &Runtime) -> Result<RunFingerprint> {
     let client = runtime.client();
     let plugin = client.plugin().api_version();
     let mut facts = RunFingerprint::from([
@@ -37,12 +38,12 @@ pub(crate) fn of_run(options: &Options, runtime: &Runtime) -> Result<RunFingerpr
         ("mesh".into(), runtime.mesh().to_string()),
         ("compiled programs".into(), runtime.saved_programs_digest().unwrap_or("none").into()),
     ]);
-    let options = options.values().into_iter().filter(|(name, _)| !OWN.contains(name));
+    let options = options.values().into_iter().filter(|(name, _)| !PROCESS_OPTIONS.contains(name));
     facts.extend(options.map(|(name, value)| (format!("option {name}"), value.unwrap_or_default())));
     Ok(facts)
 }
 
-/// Adds a program, for each shape of the batches that it runs on, and those.
+/// Adds a program, with a function for each shape of its batches, and the description of the loader.
 pub(crate) fn add_program(
     facts: &mut RunFingerprint,
     name: &str,
@@ -50,8 +51,8 @@ pub(crate) fn add_program(
     loader: &DataLoader,
     runtime: &Runtime,
 ) -> Result<()> {
-    let of_shapes = functions.iter().map(|function| Ok(function.fingerprint(runtime.mesh())?));
-    facts.insert(format!("{name} program"), of_shapes.collect::<Result<Vec<_>>>()?.join(" "));
+    let fingerprints = functions.iter().map(|function| Ok(function.fingerprint(runtime.mesh())?));
+    facts.insert(format!("{name} program"), fingerprints.collect::<Result<Vec<_>>>()?.join(" "));
     facts.insert(format!("{name} data"), loader.description());
     Ok(())
 }

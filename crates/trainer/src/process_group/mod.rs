@@ -1,6 +1,6 @@
-//! The other processes of a run, where there are any: [`ProcessGroup`] is what a Trainer asks of them.
+//! [`ProcessGroup`]: the processes of a run, for a Trainer with several processes.
 //!
-//! Not here: how processes find and hear each other (`fulmen-coordination`), and collectives, which are XLA's.
+//! `fulmen-coordination` connects the processes; XLA has the collectives.
 
 mod facts;
 mod runtime;
@@ -15,49 +15,51 @@ use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{Accelerator, Devices, Literal, PendingLiterals, Runtime};
 use parking_lot::Mutex;
 
-use facts::of_run;
+use facts::run_fingerprint;
 pub(crate) use facts::{RunFingerprint, add_program};
 pub(crate) use runtime::check_alone;
 
 use crate::console::{print_line, silence};
 use crate::{Error, Options, Result, Signal};
 
-/// How long a fit may go on after another process is gone. A collective that waits for it never ends.
+/// How long a fit may continue after another process has ended. A collective that waits for that process never ends.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// How long the processes wait for each other once all have joined: as long as they are there, which their heartbeats
-/// tell. One of them may write a checkpoint for an hour.
+/// How long the processes wait for each other once all have joined: without limit, while their heartbeats arrive. One
+/// of
+/// them may write a checkpoint for an hour.
 const WHILE_ALIVE: Duration = Duration::MAX;
 
 /// The processes that train together with this one.
 pub(crate) struct ProcessGroup {
     coordination: Coordination,
-    /// Whether programs span the processes; tests let each process run its own.
+    /// Checks whether programs span the processes. In tests, each process runs its own.
     spans: fn(&Process, &Runtime) -> Result<()>,
-    /// How many values were shared and questions decided, which is the same number in all processes.
+    /// The number of shared values and decisions, which is the same in all processes.
     turns: AtomicU64,
-    /// How often texts were gathered.
-    gathered: AtomicU64,
-    /// Nothing has gone wrong in this process alone, so the processes part in order.
-    well: AtomicBool,
-    /// What has gone wrong goes wrong in all processes alike: none needs to be told.
-    alike: AtomicBool,
+    /// The number of gathers.
+    gathers: AtomicU64,
+    /// Whether this process has not failed, so that it leaves the run in order.
+    is_healthy: AtomicBool,
+    /// Whether all processes fail in the same way, so that no process needs a report.
+    fails_everywhere: AtomicBool,
 }
 
 /// The processes that this one has joined, for its next Trainer.
 static JOINED: Mutex<Weak<ProcessGroup>> = Mutex::new(Weak::new());
 
 impl ProcessGroup {
-    /// Joins the other processes that the environment tells of; `None` if it tells of none. Trainers that live at the
-    /// same time share the place in the run.
+    /// Joins the other processes that the environment names; `None` if it names none. Trainers that exist at the same
+    /// time
+    /// share the group.
     ///
-    /// libtpu's variables count only for a TPU: the hosts of a pod may each train on their own processors.
+    /// libtpu's variables are used only for a TPU: the hosts of a pod may each train on their own CPU.
     pub(crate) fn from_env(options: &Options, runtime: Option<&Runtime>) -> Result<Option<Arc<ProcessGroup>>> {
         static WATCHED: Once = Once::new();
         let env = |name: &str| std::env::var_os(name);
         WATCHED.call_once(|| {
-            on_preemption(env, |why| {
-                print_line(why);
+            on_preemption(env, |message| {
+                print_line(message);
                 Signal::Terminate.raise();
             });
         });
@@ -77,9 +79,9 @@ impl ProcessGroup {
             silence();
         }
         let timeouts = Timeouts::from_env(env)?;
-        let told = process.coordinator().to_owned();
+        let expected = process.coordinator().to_owned();
         let join = Coordination::builder(process).timeouts(timeouts).on_listening(move |address| {
-            if address != told {
+            if address != expected {
                 print_line(&format!("the coordinator listens at {address}"));
             }
         });
@@ -90,119 +92,129 @@ impl ProcessGroup {
     }
 
     fn new(coordination: Coordination, spans: fn(&Process, &Runtime) -> Result<()>) -> ProcessGroup {
-        let (well, alike) = (AtomicBool::new(true), AtomicBool::new(false));
-        ProcessGroup { coordination, spans, turns: AtomicU64::new(0), gathered: AtomicU64::new(0), well, alike }
+        ProcessGroup {
+            coordination,
+            spans,
+            turns: AtomicU64::new(0),
+            gathers: AtomicU64::new(0),
+            is_healthy: AtomicBool::new(true),
+            fails_everywhere: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn process(&self) -> &Process {
         self.coordination.process()
     }
 
-    /// Opens this process's devices as part of those of all processes.
+    /// Opens this process's devices, as part of the devices of all processes.
     pub(crate) fn open(&self, accelerator: Accelerator, devices: &Devices) -> Result<Runtime> {
         runtime::open(&self.coordination, accelerator, devices)
     }
 
-    /// Whether the runtime's programs span the processes. To be called when the processes agree on the platform: the
-    /// answer is the same in all.
+    /// Checks that the runtime's programs span the processes. Call it after the processes agreed on the platform, so
+    /// that
+    /// the result is the same in all of them.
     pub(crate) fn check_runtime(&self, runtime: &Runtime) -> Result<()> {
         let spans = (self.spans)(self.process(), runtime);
-        self.alike.store(spans.is_err(), Ordering::Relaxed);
+        self.fails_everywhere.store(spans.is_err(), Ordering::Relaxed);
         spans
     }
 
-    /// Compares with the other processes what each is about to run.
-    pub(crate) fn agree(&self, what: &str, facts: &RunFingerprint) -> Result<()> {
-        Ok(self.coordination.agree(what, facts, WHILE_ALIVE)?)
+    /// Checks that all processes are about to run the same.
+    pub(crate) fn agree(&self, action: &str, facts: &RunFingerprint) -> Result<()> {
+        Ok(self.coordination.agree(action, facts, WHILE_ALIVE)?)
     }
 
-    /// What all processes take from process 0: there `make` makes it, the others wait for it.
-    pub(crate) fn broadcast<T: Shared>(&self, what: &str, make: impl FnOnce() -> Result<T>) -> Result<T> {
-        let key = format!("trainer/{what}/{}", self.turns.fetch_add(1, Ordering::Relaxed));
+    /// Shares a value of process 0 with all processes. Process 0 calls `make`; the others wait.
+    pub(crate) fn broadcast<T: Shared>(&self, name: &str, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        let key = format!("trainer/{name}/{}", self.turns.fetch_add(1, Ordering::Relaxed));
         if self.process().is_coordinator() {
             let value = make()?;
             let text = value.to_text();
             let text = text.ok_or_else(|| {
-                Error::usage(format!("{what}: a path is not UTF-8, and processes share paths as UTF-8"))
+                Error::usage(format!("{name}: a path is not valid UTF-8, but processes share paths as UTF-8"))
             })?;
             self.coordination.put(&key, text)?;
             return Ok(value);
         }
         let text = String::from_utf8(self.coordination.get(&key, WHILE_ALIVE)?).ok();
         let value = text.and_then(|text| T::from_text(&text));
-        value.ok_or_else(|| Error::usage(format!("{what}: process 0 shares what is none; use one build for all")))
+        let message = || format!("{name}: the value of process 0 is not valid; run the same build in all processes");
+        value.ok_or_else(|| Error::usage(message()))
     }
 
-    /// Gathers a text or a failure of each process in process 0, and gives all what it makes of the texts. One failure is
-    /// that of all. It may run in parallel to the loop, but only once at a time.
+    /// Gathers a text or a failure of each process in process 0, which computes a result from the texts. All processes
+    /// get
+    /// this result. If one process fails, all get its failure. It may run in parallel to the loop, but only one at a
+    /// time.
     pub(crate) fn gather(
         &self,
-        what: &str,
-        mine: Result<String, String>,
+        name: &str,
+        text: Result<String, String>,
         make: impl FnOnce(Vec<String>) -> Result<String, String>,
     ) -> Result<Result<String, String>> {
-        let key = format!("trainer/{what}/{}", self.gathered.fetch_add(1, Ordering::Relaxed));
-        let own = self.process().index();
-        let put = |key: &str, told: &Result<String, String>| {
-            let (mark, text) = told.as_ref().map_or_else(|why| ("-", why), |text| ("+", text));
+        let key = format!("trainer/{name}/{}", self.gathers.fetch_add(1, Ordering::Relaxed));
+        let index = self.process().index();
+        let put = |key: &str, result: &Result<String, String>| {
+            let (mark, text) = result.as_ref().map_or_else(|failure| ("-", failure), |text| ("+", text));
             self.coordination.put(key, format!("{mark}{text}"))
         };
         let get = |key: &str| -> Result<Result<String, String>> {
             let text = String::from_utf8_lossy(&self.coordination.get(key, WHILE_ALIVE)?).into_owned();
             Ok(text.strip_prefix('+').map(str::to_owned).ok_or_else(|| text.chars().skip(1).collect()))
         };
-        if own > 0 {
-            put(&format!("{key}/{own}"), &mine)?;
+        if index > 0 {
+            put(&format!("{key}/{index}"), &text)?;
             return get(&key);
         }
-        let mut all = vec![mine];
+        let mut texts = vec![text];
         for process in 1..self.process().count() {
-            all.push(get(&format!("{key}/{process}"))?.map_err(|why| format!("process {process}: {why}")));
+            texts.push(get(&format!("{key}/{process}"))?.map_err(|failure| format!("process {process}: {failure}")));
         }
-        let made = all.into_iter().collect::<Result<_, _>>().and_then(make);
-        put(&key, &made)?;
-        Ok(made)
+        let result = texts.into_iter().collect::<Result<_, _>>().and_then(make);
+        put(&key, &result)?;
+        Ok(result)
     }
 
-    /// Waits until all processes have come here.
-    pub(crate) fn meet(&self, what: &str) -> Result<()> {
-        Ok(self.coordination.barrier(&format!("trainer/{what}"), WHILE_ALIVE)?)
+    /// Waits until all processes call this.
+    pub(crate) fn meet(&self, name: &str) -> Result<()> {
+        Ok(self.coordination.barrier(&format!("trainer/{name}"), WHILE_ALIVE)?)
     }
 
-    /// Whether any process wants something. All ask at the same point, and get the same answer.
-    pub(crate) fn any(&self, what: &str, wanted: bool) -> Result<bool> {
-        let key = format!("trainer/{what}/{}", self.turns.fetch_add(1, Ordering::Relaxed));
-        if wanted {
+    /// Whether `value` is true in any process. All processes call this at the same point and get the same result.
+    pub(crate) fn any(&self, name: &str, value: bool) -> Result<bool> {
+        let key = format!("trainer/{name}/{}", self.turns.fetch_add(1, Ordering::Relaxed));
+        if value {
             self.coordination.put(&key, "yes")?;
         }
-        // A process that wants it has said so before this point.
-        self.meet(what)?;
+        // After this barrier, each process has put its value.
+        self.meet(name)?;
         Ok(self.coordination.try_get(&key)?.is_some())
     }
 
-    /// The least of the numbers of all processes. All ask at the same point.
-    pub(crate) fn least(&self, what: &str, own: u64) -> Result<u64> {
+    /// The smallest of the numbers of all processes. All processes call this at the same point.
+    pub(crate) fn least(&self, name: &str, own: u64) -> Result<u64> {
         let number = |text: &str| {
             text.parse::<u64>().map_err(|_| format!("`{text}` is not a number; run the same build in all processes"))
         };
-        let least = self.gather(what, Ok(own.to_string()), |all| {
-            let numbers = all.iter().map(|text| number(text)).collect::<Result<Vec<_>, _>>()?;
+        let least = self.gather(name, Ok(own.to_string()), |texts| {
+            let numbers = texts.iter().map(|text| number(text)).collect::<Result<Vec<_>, _>>()?;
             Ok(numbers.into_iter().fold(own, u64::min).to_string())
         })?;
-        least.and_then(|text| number(&text)).map_err(|why| Error::usage(format!("{what}: {why}")))
+        least.and_then(|text| number(&text)).map_err(|failure| Error::usage(format!("{name}: {failure}")))
     }
 
-    /// Lets all processes end something after the same step. All ask for it at the same point.
+    /// Creates a halt, by which all processes stop after the same step. All processes call this at the same point.
     pub(crate) fn halt(&self) -> Halt {
         self.coordination.halt(&format!("trainer/{}", self.turns.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// Whether all processes are still there.
+    /// Checks that all processes are still alive.
     pub(crate) fn health(&self) -> Result<()> {
         Ok(self.coordination.health()?)
     }
 
-    /// Waits for something that may need the other processes, but no longer than they are there.
+    /// Waits until `ready` returns true. Fails if another process ends, since the work may need it.
     pub(crate) fn wait_until(&self, ready: impl Fn() -> bool) -> Result<()> {
         while !ready() {
             self.health()?;
@@ -211,38 +223,38 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Tells the others that this process cannot go on, unless they cannot either.
+    /// Reports to the other processes that this one failed, unless all of them fail in the same way.
     pub(crate) fn fail(&self, error: &Error) {
-        if self.alike.load(Ordering::Relaxed) {
+        if self.fails_everywhere.load(Ordering::Relaxed) {
             return;
         }
-        self.well.store(false, Ordering::Relaxed);
+        self.is_healthy.store(false, Ordering::Relaxed);
         self.coordination.fail(&error.to_string());
     }
 
-    /// From here until the guard is dropped, the devices may wait for other processes inside of the plugin, where no
-    /// error reaches. If one is gone and the fit has not ended by itself some time later, the process ends.
+    /// Guards work in which the devices may wait for other processes inside the plugin, where no error reaches them. If
+    /// another process ends and the guard still exists some time later, this process ends.
     pub(crate) fn guard(&self) -> Guard {
         self.guard_for(GRACE)
     }
 
     fn guard_for(&self, grace: Duration) -> Guard {
-        let over = Arc::new(AtomicBool::new(false));
-        let seen = over.clone();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let guard = Guard(is_over.clone());
         self.coordination.on_failure(move |error| {
             std::thread::sleep(grace);
-            if !seen.load(Ordering::SeqCst) {
+            if !is_over.load(Ordering::SeqCst) {
                 print_line(&format!("error: {error}\nThe devices still wait for it, so this process ends itself."));
                 fulmen_signals::exit(1);
             }
         });
-        Guard(over)
+        guard
     }
 }
 
-/// What processes share.
+/// A value that processes can share.
 pub(crate) trait Shared: Sized {
-    /// As it travels, if it can.
+    /// The text to send; `None` if the value has no text.
     fn to_text(&self) -> Option<String>;
     fn from_text(text: &str) -> Option<Self>;
 }
@@ -257,23 +269,23 @@ impl Shared for PathBuf {
     }
 }
 
-/// Compares with the other processes, if there are any, what each is about to run with these options, before any of them
-/// waits for another on a device.
+/// Checks that all processes are about to run the same with these options, before any of them waits for another on a
+/// device.
 pub(crate) fn agree(
     hosts: Option<&Arc<ProcessGroup>>,
     options: &Options,
     runtime: &Runtime,
-    what: &str,
+    action: &str,
     facts: impl FnOnce(&mut RunFingerprint) -> Result<()>,
 ) -> Result<()> {
     let Some(hosts) = hosts else { return Ok(()) };
-    let mut all = of_run(options, runtime)?;
-    facts(&mut all)?;
-    hosts.agree(what, &all)?;
+    let mut fingerprint = run_fingerprint(options, runtime)?;
+    facts(&mut fingerprint)?;
+    hosts.agree(action, &fingerprint)?;
     hosts.check_runtime(runtime)
 }
 
-/// The values that are on their way to the host, unless another process is gone that their computation needs.
+/// Waits for values on their way to the host. Fails if another process ends, since their computation may need it.
 pub(crate) fn arrive(hosts: Option<&Arc<ProcessGroup>>, values: PendingLiterals) -> Result<Vec<Literal>> {
     if let Some(hosts) = hosts {
         hosts.wait_until(|| values.is_ready())?;
@@ -281,7 +293,7 @@ pub(crate) fn arrive(hosts: Option<&Arc<ProcessGroup>>, values: PendingLiterals)
     Ok(values.wait()?)
 }
 
-/// While it lives, this process does not outlive its peers by long.
+/// While this exists, the process ends soon after another process of the group.
 #[must_use]
 pub(crate) struct Guard(Arc<AtomicBool>);
 
@@ -291,14 +303,15 @@ impl Drop for Guard {
     }
 }
 
-/// The last Trainer of a process is gone: it waits for the others to get there, so that none of them takes this end for
-/// a failure, and none that is still at work loses its coordinator.
+/// Runs after the last Trainer of a process was dropped. It waits until the others get here too, so that none takes
+/// this end
+/// for a failure or loses its coordinator.
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
         runtime::leave();
         if std::thread::panicking() {
             self.coordination.fail("it panicked");
-        } else if self.well.load(Ordering::Relaxed)
+        } else if self.is_healthy.load(Ordering::Relaxed)
             && self.health().is_ok()
             && let Err(error) = self.coordination.shutdown(WHILE_ALIVE)
         {

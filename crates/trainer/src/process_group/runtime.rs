@@ -1,4 +1,4 @@
-//! The devices of several processes as one runtime: what each plugin needs for it, and which have it.
+//! Opens the devices of several processes as one runtime, and checks that the plugin supports this.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -14,39 +14,42 @@ use parking_lot::Mutex;
 
 use crate::{Error, Result};
 
-/// Opens the devices. A CUDA client is told which process it is and where the processes find each other; libtpu knows
-/// from its own environment, and a CPU client has no peers.
+/// Opens the devices. A CUDA client gets the index of its process and a key-value store to find the others. libtpu
+/// reads its
+/// own environment variables, and a CPU client has no peers.
 pub(super) fn open(coordination: &Coordination, accelerator: Accelerator, devices: &Devices) -> Result<Runtime> {
     if accelerator.candidates().first() != Some(&Platform::Cuda) {
         return Ok(Runtime::open(accelerator, devices)?);
     }
-    let why = |doing: &str, e, path| Error::usage(format!("{doing}: {}", explain(e, Platform::Cuda, path)));
-    let path = locate(Platform::Cuda, None).map_err(|e| why("looking for the CUDA plugin", e, None))?;
-    let mut open = OPEN.lock();
-    if let Some((client, slot)) = open.get(&path) {
+    let failed = |action: &str, e, path| Error::usage(format!("{action}: {}", explain(e, Platform::Cuda, path)));
+    let path = locate(Platform::Cuda, None).map_err(|e| failed("looking for the CUDA plugin", e, None))?;
+    let mut clients = CLIENTS.lock();
+    if let Some((client, slot)) = clients.get(&path) {
         slot.set(Some(coordination.clone()));
         return Ok(Runtime::new(client.clone(), devices)?);
     }
-    let plugin = Plugin::load(&path).map_err(|e| why("loading the CUDA plugin", e, Some(&path)))?;
+    let plugin = Plugin::load(&path).map_err(|e| failed("loading the CUDA plugin", e, Some(&path)))?;
     let process = coordination.process();
     let options = [("node_id", Value::Int(process.index() as i64)), ("num_nodes", Value::Int(process.count() as i64))];
     let slot = Slot::default();
     slot.set(Some(coordination.clone()));
     let store = Arc::new(Store(slot.clone()));
-    let client =
-        plugin.create_client_with(&options, store).map_err(|e| why("starting the device runtime", e, Some(&path)))?;
-    open.insert(path, (client.clone(), slot));
+    let client = plugin
+        .create_client_with(&options, store)
+        .map_err(|e| failed("starting the device runtime", e, Some(&path)))?;
+    clients.insert(path, (client.clone(), slot));
     Ok(Runtime::new(client, devices)?)
 }
 
-/// The clients of this process, by plugin, with the run in which each finds the others. A second client on the same
-/// devices would find their memory taken.
-static OPEN: Mutex<BTreeMap<PathBuf, (Client, Slot)>> = Mutex::new(BTreeMap::new());
+/// The clients of this process, by plugin, with the run in which each finds the others. There is only one per plugin:
+/// the
+/// first client takes the memory of the devices.
+static CLIENTS: Mutex<BTreeMap<PathBuf, (Client, Slot)>> = Mutex::new(BTreeMap::new());
 
-/// The run is over, and the next one has another place to meet.
+/// Removes the run from all clients when it is over. The next run has its own coordination.
 pub(super) fn leave() {
-    let open = OPEN.lock();
-    open.values().for_each(|(_, slot)| slot.set(None));
+    let clients = CLIENTS.lock();
+    clients.values().for_each(|(_, slot)| slot.set(None));
 }
 
 /// The run that a client is in.
@@ -55,7 +58,7 @@ struct Slot(Arc<Mutex<Option<Coordination>>>);
 
 impl Slot {
     fn set(&self, run: Option<Coordination>) {
-        // What was there is dropped when the lock is open again: to leave a run takes its time.
+        // Leaving a run takes time, so the old run is dropped after the lock is released.
         let _before = std::mem::replace(&mut *self.0.lock(), run);
     }
 
@@ -65,7 +68,7 @@ impl Slot {
     }
 }
 
-/// The coordination's key-value store, as a plugin asks for it.
+/// The coordination's key-value store, with the interface for plugins.
 struct Store(Slot);
 
 impl KeyValueStore for Store {
@@ -99,8 +102,8 @@ pub(super) fn check(process: &Process, runtime: &Runtime) -> Result<()> {
     let platform = client.platform_name();
     if platform == "cpu" {
         return Err(Error::usage(format!(
-            "{count} processes have joined and agree on what to run, but the CPU plugins have no collectives across \
-             processes; train in one process (devices = {count} makes as many of one CPU), or on TPUs or GPUs"
+            "{count} processes have joined and agree on what to run, but CPU plugins have no collectives across processes; \
+             train in one process (devices = {count} splits one CPU into {count} devices), or on TPUs or GPUs"
         )));
     }
     let spanned = spanned(runtime);
@@ -120,24 +123,25 @@ pub(super) fn check(process: &Process, runtime: &Runtime) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a process that has joined no other has the devices for itself. The devices of a slice of several hosts wait for
-/// all of them.
+/// Checks that a process without others has only devices of its own host. The devices of a slice of several hosts wait
+/// for
+/// all hosts.
 pub(crate) fn check_alone(runtime: &Runtime) -> Result<()> {
-    alone(runtime.client().platform_name(), spanned(runtime))
+    check_one_host(runtime.client().platform_name(), spanned(runtime))
 }
 
-fn alone(platform: &str, hosts: usize) -> Result<()> {
+fn check_one_host(platform: &str, hosts: usize) -> Result<()> {
     if hosts <= 1 {
         return Ok(());
     }
     Err(Error::usage(format!(
-        "the plugin `{platform}` sees the devices of {hosts} hosts, and this process has joined no other; build the program \
-         with the feature `multi-host`, start it on every host, and set FULMEN_COORDINATOR, FULMEN_PROCESS_ID, \
+        "the plugin `{platform}` sees the devices of {hosts} hosts, but this process has joined no other; build the program \
+         with the feature `multi-host`, start it on each host, and set FULMEN_COORDINATOR, FULMEN_PROCESS_ID, \
          FULMEN_NUM_PROCESSES and FULMEN_RUN_TOKEN"
     )))
 }
 
-/// How many processes have devices that the plugin sees.
+/// The number of processes whose devices the plugin sees.
 fn spanned(runtime: &Runtime) -> usize {
     let processes = runtime.client().devices().iter().map(|device| device.process_index()).collect::<BTreeSet<i32>>();
     processes.len()
@@ -149,9 +153,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_of_other_hosts_are_not_waited_for_alone() {
-        alone("tpu", 1).unwrap();
-        let error = alone("tpu", 4).unwrap_err();
+    fn devices_of_other_hosts_are_an_error_in_a_single_process() {
+        check_one_host("tpu", 1).unwrap();
+        let error = check_one_host("tpu", 4).unwrap_err();
         assert!(error.is_usage() && error.to_string().contains("`tpu` sees the devices of 4 hosts"), "{error}");
         check_alone(&Runtime::open(Accelerator::Cpu, &2.into()).unwrap()).unwrap();
     }

@@ -1,5 +1,6 @@
-//! What a Trainer asks of other processes, with threads in their place; and the end of one that hangs, in a process of its
-//! own.
+//! Tests of a Trainer with several processes, where threads replace the processes. The test of a hanging process starts
+//! a
+//! real one.
 
 use std::path::Path;
 use std::process::Command;
@@ -22,10 +23,10 @@ use crate::{
     TrainingModule, Weights,
 };
 
-/// The variable that tells a process of this test program where to join.
+/// The variable with the coordinator's address, for a process of this test program.
 const JOIN: &str = "FULMEN_TEST_JOIN";
 
-/// Longer than anything takes on a busy machine.
+/// Longer than any test takes on a busy machine.
 const LONG: Duration = Duration::from_secs(600);
 
 /// Enough for three threads to join.
@@ -37,23 +38,23 @@ fn join(process: Process, timeout: Duration, on_listening: impl FnOnce(&str) + S
     ProcessGroup::new(joining.join().unwrap(), |_, _| Ok(()))
 }
 
-/// Runs the same in three processes, each a thread, and gives what each of them got.
+/// Runs the same in three processes, each a thread. Returns their results.
 fn in_three<T: Send + 'static>(play: impl Fn(&Arc<ProcessGroup>) -> T + Clone + Send + 'static) -> Vec<T> {
     in_three_within(LONG, play)
 }
 
-/// As [`in_three`], with a time-out to join.
+/// Like [`in_three`], with a timeout to join.
 fn in_three_within<T: Send + 'static>(
     timeout: Duration,
     play: impl Fn(&Arc<ProcessGroup>) -> T + Clone + Send + 'static,
 ) -> Vec<T> {
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let first = play.clone();
     let zero = thread::spawn(move || {
         let process = Process::new(0, 3, "127.0.0.1:0").unwrap();
-        first(&Arc::new(join(process, timeout, move |address| tell.send(address.to_owned()).unwrap())))
+        first(&Arc::new(join(process, timeout, move |address| sender.send(address.to_owned()).unwrap())))
     });
-    let address = told.recv().unwrap();
+    let address = receiver.recv().unwrap();
     let others = [1, 2].map(|index| {
         let (play, address) = (play.clone(), address.clone());
         thread::spawn(move || play(&Arc::new(join(Process::new(index, 3, address).unwrap(), timeout, |_| {}))))
@@ -62,7 +63,7 @@ fn in_three_within<T: Send + 'static>(
 }
 
 #[test]
-fn what_the_first_process_made_is_everybodys() {
+fn all_processes_get_the_value_of_the_first() {
     let paths = in_three(|hosts| {
         let make = |n: usize| Ok(PathBuf::from(format!("version_{}_{n}", hosts.process().index())));
         (hosts.broadcast("run_dir", || make(1)).unwrap(), hosts.broadcast("run_dir", || make(2)).unwrap())
@@ -71,28 +72,28 @@ fn what_the_first_process_made_is_everybodys() {
 }
 
 #[test]
-fn all_get_the_same_answer_whichever_process_asks() {
+fn any_is_the_same_in_all_processes() {
     let answers = in_three(|hosts| {
-        let mine = hosts.process().index();
-        (0..5).map(|step| hosts.any("interrupt", mine == 1 && step == 3).unwrap()).collect::<Vec<_>>()
+        let index = hosts.process().index();
+        (0..5).map(|step| hosts.any("interrupt", index == 1 && step == 3).unwrap()).collect::<Vec<_>>()
     });
     assert_eq!(answers, vec![[false, false, false, true, false]; 3]);
 }
 
 #[test]
-fn the_least_of_all_numbers_is_everybodys() {
+fn all_processes_get_the_smallest_number() {
     let least = in_three(|hosts| {
-        let mine = hosts.process().index() as u64;
-        [7, 0, u64::MAX].map(|most| hosts.least("room", u64::saturating_sub(most, mine)).unwrap())
+        let index = hosts.process().index() as u64;
+        [7, 0, u64::MAX].map(|largest| hosts.least("room", u64::saturating_sub(largest, index)).unwrap())
     });
     assert_eq!(least, vec![[5, 0, u64::MAX - 2]; 3]);
 }
 
 #[test]
-fn who_has_joined_is_waited_for_as_long_as_it_lives() {
+fn processes_wait_for_each_other_while_they_are_alive() {
     let answers = in_three_within(JOIN_TIMEOUT, |hosts| {
         if hosts.process().is_coordinator() {
-            // It writes a large file, say.
+            // As if it wrote a large file.
             thread::sleep(JOIN_TIMEOUT + Duration::from_secs(2));
         }
         let shared = hosts.broadcast("run_dir", || Ok(PathBuf::from("version_0")));
@@ -102,10 +103,10 @@ fn who_has_joined_is_waited_for_as_long_as_it_lives() {
 }
 
 #[test]
-fn processes_that_wait_at_different_places_are_told() {
+fn processes_with_different_actions_get_an_error() {
     let ends = in_three(|hosts| {
-        let what = if hosts.process().index() == 1 { "test" } else { "fit" };
-        hosts.agree(what, &RunFingerprint::new()).unwrap_err().to_string()
+        let action = if hosts.process().index() == 1 { "test" } else { "fit" };
+        hosts.agree(action, &RunFingerprint::new()).unwrap_err().to_string()
     });
     for end in ends {
         assert!(end.contains("at `fit`; process 1 (") && end.contains("at `test`"), "{end}");
@@ -113,7 +114,7 @@ fn processes_that_wait_at_different_places_are_told() {
 }
 
 #[test]
-fn who_waits_for_a_device_hears_of_a_failure() {
+fn a_failure_ends_the_wait_for_a_device() {
     let ends = in_three(|hosts| {
         if hosts.process().index() == 2 {
             hosts.fail(&Error::usage("the disk is full"));
@@ -134,25 +135,25 @@ fn a_process_that_hangs_in_a_device_ends_when_another_is_gone() {
         thread::sleep(LONG);
         return;
     }
-    let (tell, told) = channel();
+    let (sender, receiver) = channel();
     let zero = thread::spawn(move || {
         let process = Process::new(0, 2, "127.0.0.1:0").unwrap();
-        join(process, LONG, move |address| tell.send(address.to_owned()).unwrap())
+        join(process, LONG, move |address| sender.send(address.to_owned()).unwrap())
     });
     let name = "process_group::tests::a_process_that_hangs_in_a_device_ends_when_another_is_gone";
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", name, "--nocapture"]).env(JOIN, told.recv().unwrap());
+    child.args(["--exact", name, "--nocapture"]).env(JOIN, receiver.recv().unwrap());
     let child = thread::spawn(move || child.output().unwrap());
     let hosts = zero.join().unwrap();
-    let hung = hosts.guard_for(Duration::ZERO);
-    // What ended in time is not ended again: this process itself must go on.
-    drop(hung);
+    let guard = hosts.guard_for(Duration::ZERO);
+    // This guard ends in time, so this process must continue.
+    drop(guard);
     hosts.fail(&Error::usage("the disk is full"));
     let output = child.join().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("process 0 (") && said.contains("the disk is full"), "{said}");
-    assert!(said.contains("so this process ends itself"), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("process 0 (") && stderr.contains("the disk is full"), "{stderr}");
+    assert!(stderr.contains("so this process ends itself"), "{stderr}");
 }
 
 #[derive(Module)]
@@ -198,7 +199,7 @@ impl Dataset for Broken {
     }
 }
 
-/// What one process wants after some epochs, and others may not: to stop, and to save.
+/// Stops and saves after some epochs, in one process only.
 struct StopAfter(u64, Option<PathBuf>);
 
 impl Callback for StopAfter {
@@ -213,7 +214,7 @@ impl Callback for StopAfter {
     }
 }
 
-/// A Trainer of one of several processes, each of which has a device of its own and computes everything.
+/// The Trainer of one of several processes. Each process has its own device and computes everything.
 fn trainer(hosts: &Arc<ProcessGroup>, folder: &Path, callback: Option<StopAfter>) -> Trainer {
     trainer_with(hosts, folder, callback.unwrap_or(StopAfter(u64::MAX, None)))
 }
@@ -256,7 +257,7 @@ fn all_stop_together_and_the_first_process_writes() {
     assert_eq!(rows.lines().count(), 1 + 6 + 2, "{rows}");
 }
 
-/// A Trainer that unfreezes the weight of a [`Line`] when an epoch has passed, in which one process stops.
+/// A Trainer that unfreezes the weight of a [`Line`] after the first epoch. One process stops after the second.
 fn unfreezing(hosts: &Arc<ProcessGroup>, folder: &Path, pattern: &str) -> Trainer {
     let stops = hosts.process().index() == 1;
     let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).max_epochs(50).default_root_dir(folder);
@@ -267,7 +268,7 @@ fn unfreezing(hosts: &Arc<ProcessGroup>, folder: &Path, pattern: &str) -> Traine
 }
 
 #[test]
-fn a_phase_begins_in_all_after_the_same_step() {
+fn a_phase_begins_in_all_processes_after_the_same_step() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
     let ends = in_three(move |hosts| {
@@ -298,7 +299,7 @@ fn a_process_that_unfreezes_something_else_is_named() {
     }
 }
 
-/// Sets the pace of a process; the slowest sends SIGTERM to this test program after some steps.
+/// Slows down a process. The slowest one sends SIGTERM to this test program after some steps.
 struct Terminate {
     slowest: bool,
 }
@@ -309,10 +310,10 @@ impl Callback for Terminate {
     }
     fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         if self.slowest && progress.global_step == 25 {
-            let sent = Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status();
-            assert!(sent.unwrap().success());
+            let status = Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status();
+            assert!(status.unwrap().success());
         }
-        // No process runs far ahead, since the slowest takes all steps that another has taken.
+        // No process may run far ahead: the slowest takes all steps that another has taken.
         thread::sleep(Duration::from_millis(if self.slowest { 5 } else { 4 }));
     }
 }
@@ -321,20 +322,20 @@ impl Callback for Terminate {
 fn a_signal_ends_all_after_the_same_step() {
     const ALONE: &str = "FULMEN_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
-        // What the shell that runs the tests ignores, SIGINT in a background job say, is not ignored there.
+        // The shell that runs the tests may ignore signals, such as SIGINT in a background job. The child must not.
         let mut child = Command::new("env");
         child.arg("--default-signal=INT,TERM,HUP").arg(std::env::current_exe().unwrap()).env(ALONE, "1");
         child.args(["--exact", "process_group::tests::a_signal_ends_all_after_the_same_step", "--nocapture"]);
         let output = child.output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text.contains("1 passed"), "{text}");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
     let ends = in_three(move |hosts| {
         let mut builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).default_root_dir(&root);
-        // No log point and no end of an epoch is near.
+        // No log point and no end of an epoch come soon.
         builder = builder.max_epochs(1).log_every_n_steps(1_000_000).grace(LONG);
         builder = builder.callback(Terminate { slowest: hosts.process().index() == 1 });
         let choices = builder.choices(builder.options().unwrap()).unwrap();
@@ -352,63 +353,63 @@ fn a_signal_ends_all_after_the_same_step() {
     assert!(signal == Some(Signal::Terminate) && (25..1_000_000).contains(&step) && saved, "{ends:?}");
 }
 
-/// What one process asks for after some steps: process 0 a checkpoint, a validation and another learning rate, twice, and
-/// then two of them the end. Keeps the steps of the validations.
-struct AskAfter {
+/// Requests actions in some processes. Twice, process 0 requests a checkpoint, a validation and another learning rate;
+/// then
+/// two processes request the end. It records the steps of the validations.
+struct RequestActions {
     process: usize,
     file: PathBuf,
-    asked: usize,
+    requests: usize,
     validated: Vec<u64>,
-    tell: std::sync::mpsc::Sender<Vec<u64>>,
+    sender: std::sync::mpsc::Sender<Vec<u64>>,
 }
 
-impl Callback for AskAfter {
+impl Callback for RequestActions {
     fn name(&self) -> &'static str {
-        "AskAfter"
+        "RequestActions"
     }
     fn changes_learning_rate(&self) -> bool {
         true
     }
     fn on_train_batch_end(&mut self, progress: &Progress, actions: &mut Actions) {
-        // However long it takes until all know of it, the next comes some steps after it is done.
-        let since = self.validated.last().copied().unwrap_or_default() + 7;
-        if self.asked == self.validated.len() && progress.global_step >= since {
-            self.asked += 1;
-            match (self.process, self.asked) {
+        // The next request comes some steps after the last one was served, however long that took.
+        let next = self.validated.last().copied().unwrap_or_default() + 7;
+        if self.requests == self.validated.len() && progress.global_step >= next {
+            self.requests += 1;
+            match (self.process, self.requests) {
                 (0, 1 | 2) => {
                     actions.save_checkpoint(&self.file, CheckpointRole::Extra);
                     actions.validate();
                     actions.set_learning_rate_factor(0.0);
                 }
-                // No process asks for what process 2 alone wants.
+                // A request of process 2 alone has no effect.
                 (2, 2) => actions.validate(),
                 (1 | 2, 3) => actions.stop("enough"),
                 _ => {}
             }
         }
-        // No process runs far ahead of another.
+        // No process may run far ahead of another.
         thread::sleep(Duration::from_millis(3 + self.process as u64));
     }
     fn on_validation_end(&mut self, point: &LogPoint, _: &mut Actions) {
         self.validated.push(point.global_step);
     }
     fn on_fit_end(&mut self, _: &crate::FitSummary) {
-        self.tell.send(std::mem::take(&mut self.validated)).unwrap();
+        self.sender.send(std::mem::take(&mut self.validated)).unwrap();
     }
 }
 
 #[test]
-fn what_is_asked_for_within_an_epoch_is_done_by_all_after_the_same_step() {
+fn actions_within_an_epoch_run_in_all_processes_after_the_same_step() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
     let ends = in_three(move |hosts| {
         let mut builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).default_root_dir(&root);
-        // No log point and no end of an epoch is near.
+        // No log point and no end of an epoch come soon.
         builder = builder.max_epochs(1).log_every_n_steps(1_000_000).enable_progress_bar(false);
-        let (tell, told) = channel();
-        let file = root.join("{step}");
-        builder =
-            builder.callback(AskAfter { process: hosts.process().index(), file, asked: 0, validated: vec![], tell });
+        let (sender, receiver) = channel();
+        let (process, file) = (hosts.process().index(), root.join("{step}"));
+        builder = builder.callback(RequestActions { process, file, requests: 0, validated: vec![], sender });
         let choices = builder.choices(builder.options().unwrap()).unwrap();
         let mut trainer = builder.build_with(choices, Some(hosts.clone())).unwrap();
         let (train, val) = (points(1_000_000), points(8));
@@ -416,7 +417,7 @@ fn what_is_asked_for_within_an_epoch_is_done_by_all_after_the_same_step() {
         let line = Line(Linear::new(1, 1));
         let summary = trainer.fit(&line, &loader(train), Some(&loader(val))).unwrap();
         let weight = line.0.weight.get().eval().unwrap().to_f64();
-        (summary.global_step, told.recv().unwrap(), weight)
+        (summary.global_step, receiver.recv().unwrap(), weight)
     });
     let (step, validated, _) = ends[0].clone();
     assert_eq!(ends, vec![ends[0].clone(); 3]);
@@ -424,7 +425,7 @@ fn what_is_asked_for_within_an_epoch_is_done_by_all_after_the_same_step() {
     assert!(first >= 7 && second >= first + 7 && (second + 7..1_000_000).contains(&step), "{ends:?}");
     let saved = |step: u64| folder.path().join(format!("{step}"));
     assert!(saved(first).is_dir() && saved(second).is_dir());
-    // The rate was 0 from the first of them on, in all.
+    // The rate was 0 from the first checkpoint on, in all processes.
     let weight =
         |path: PathBuf| fulmen_nn::weights::StateDict::read(path).unwrap().get("0.weight").unwrap().unwrap().to_f64();
     assert_eq!(weight(saved(first)), ends[1].2);
@@ -448,7 +449,7 @@ fn a_fit_that_fails_in_one_process_ends_in_all() {
 }
 
 #[test]
-fn all_save_what_the_first_process_asks_for() {
+fn all_processes_save_when_the_first_requests_it() {
     for alone in [0, 2] {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().to_owned();
@@ -460,21 +461,21 @@ fn all_save_what_the_first_process_asks_for() {
             trainer.fit(&Line(Linear::new(1, 1)), &loader, None).unwrap();
             trainer.runtime().metrics().value("TransferFromDeviceTime") - before
         });
-        assert_eq!(reads, vec![reads[0]; 3], "all read the device as often");
+        assert_eq!(reads, vec![reads[0]; 3], "all processes read the device equally often");
         assert_eq!(folder.path().join("further").is_dir(), alone == 0);
     }
 }
 
-/// Predictions, of data that has a hole in one process, say.
+/// Predictions. If `broken`, one sample of the data cannot be read.
 fn predicted(hosts: &Arc<ProcessGroup>, root: &Path, broken: bool) -> PredictedBatches {
     let mut trainer = trainer(hosts, root, None);
-    // Before the processes ask each other for the first time whether Ctrl-C was pressed.
+    // The hole comes before the processes first check together for Ctrl-C.
     let hole = if broken { 9 } else { 40 };
     let loader = DataLoader::builder(Broken(points(40), hole)).batch_size(2).build().unwrap();
     trainer.predict(&Line(Linear::new(1, 1)), &loader, Weights::Current).unwrap()
 }
 
-/// The first batch, and once the run has failed, how the rest ends.
+/// The size of the first batch, and the error at the end after the run has failed.
 fn first_and_end(hosts: &Arc<ProcessGroup>, mut batches: PredictedBatches) -> (usize, Error) {
     let first = batches.next().unwrap().unwrap().num_samples();
     hosts.meet("all have begun").unwrap();
@@ -482,18 +483,18 @@ fn first_and_end(hosts: &Arc<ProcessGroup>, mut batches: PredictedBatches) -> (u
         thread::sleep(Duration::from_millis(5));
     }
     let error = batches.find_map(|batch| batch.err()).unwrap();
-    assert!(batches.next().is_none(), "after an error there is nothing more");
+    assert!(batches.next().is_none(), "an error is the last item");
     (first, error)
 }
 
 #[test]
-fn predictions_come_to_all_whatever_the_number_of_batches() {
+fn all_processes_get_predictions_for_any_number_of_batches() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
     let ends = in_three(move |hosts| {
-        let all = predicted(hosts, &root, false).concat().unwrap();
-        // Nothing keeps the processes from going on together.
-        (all.num_samples(), hosts.any("interrupt", false).unwrap())
+        let predicted = predicted(hosts, &root, false).concat().unwrap();
+        // The processes can still work together.
+        (predicted.num_samples(), hosts.any("interrupt", false).unwrap())
     });
     assert_eq!(ends, [(40, false); 3]);
 }
@@ -519,7 +520,7 @@ fn a_prediction_that_fails_in_one_process_ends_in_all() {
 }
 
 #[test]
-fn a_process_that_reads_no_further_tells_the_others() {
+fn a_process_that_stops_reading_ends_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
     let ends = in_three(move |hosts| {
@@ -532,12 +533,12 @@ fn a_process_that_reads_no_further_tells_the_others() {
         first_and_end(hosts, batches).1.to_string()
     });
     for end in [&ends[0], &ends[2]] {
-        assert!(end.contains("process 1 (") && end.contains("after 1 batches of 20"), "{ends:?}");
+        assert!(end.contains("process 1 (") && end.contains("read only 1 of its 20 batches"), "{ends:?}");
     }
 }
 
 #[test]
-fn what_the_clock_or_the_memory_of_one_process_says_counts_in_all() {
+fn the_clock_and_the_memory_of_one_process_count_in_all() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
     let ends = in_three(move |hosts| {

@@ -1,4 +1,4 @@
-//! The programs that a module declares for callbacks to ask for. Each takes the module's values and changes none of them.
+//! The programs that a module declares for callbacks. Each takes the module's values and doesn't change them.
 
 use fulmen_tensor::{Function, autocast, random, recording};
 
@@ -31,16 +31,16 @@ pub(crate) fn declared(
     drop(cells);
     let mut declared: Vec<DeclaredProgram> = vec![];
     for (name, outputs) in programs {
-        let refused = |why: &str| Err(Error::usage(format!("the program `{name}` of the module {why}")));
+        let failed = |problem: &str| Err(Error::usage(format!("the program `{name}` of the module {problem}")));
         if name.is_empty() || declared.iter().any(|earlier| earlier.name == name) {
-            return refused("has the name of another, or none; names differ and are not empty");
+            return failed("has an empty name or that of another program; give each a different name");
         }
         if outputs.0.is_empty() {
-            return refused("computes nothing; return at least one tensor");
+            return failed("computes nothing; return at least one tensor");
         }
         let (outputs, results): (Vec<String>, Vec<_>) = outputs.0.into_iter().unzip();
         if outputs.iter().enumerate().any(|(i, output)| outputs[..i].contains(output)) {
-            return refused("has two results of one name; names differ");
+            return failed("has two results with the same name; give each a different name");
         }
         for result in &results {
             result.check()?;

@@ -1,4 +1,4 @@
-//! A validation, test or prediction step as a program. It takes the module's values, and changes nothing of them.
+//! A validation, test or prediction step as a program. It takes the module's values and doesn't change them.
 
 use fulmen_data::{DataLoader, OnError};
 use fulmen_tensor::{Tensor, autocast, random, recording};
@@ -12,7 +12,7 @@ use crate::state::{Entry, names};
 use crate::step_config::StepConfig;
 use crate::{Batch, Error, Predictions, Result, StepContext, TrainingModule};
 
-/// Records a step, for a set of this name, on a batch of each of the loader's shapes.
+/// Records a step for an evaluation set, on a batch of each of the loader's shapes.
 pub(crate) fn eval(
     module: &dyn TrainingModule,
     (stage, dataset): (Stage, &str),
@@ -30,25 +30,25 @@ pub(crate) fn eval(
     })
 }
 
-/// Predictions must be matched to samples.
+/// Checks that predictions can be matched to samples.
 fn check_order(loader: &DataLoader) -> Result<()> {
     if loader.is_presharded() && loader.replicas().num_processes > 1 {
         return Err(Error::usage(
-            "the loader's sampler is final: it divides the samples among the processes itself, so that predictions have no \
-             order that all share. Predict with another sampler, or in one process",
+            "the loader's sampler is final: it divides the samples among the processes itself, so predictions have no common \
+             order. Predict with another sampler, or in one process",
         ));
     }
     if loader.on_error() != OnError::Fail {
         return Err(Error::usage(format!(
-            "the loader leaves out samples that cannot be read, or puts others in their place (OnError::{:?}), so predictions \
-             cannot be matched to samples. Predict with a loader that fails (OnError::Fail), and without those samples",
+            "the loader skips or replaces samples that cannot be read (OnError::{:?}), so predictions cannot be matched to \
+             samples. Predict with a loader that fails (OnError::Fail), and without those samples",
             loader.on_error()
         )));
     }
     if loader.shapes().len() != 1 {
         return Err(Error::usage(
-            "the loader has buckets, so that its batches are not in the order of its samples. Predict with a loader without \
-             buckets, whose samples are all padded to the longest",
+            "the loader has buckets, so its batches are not in the order of its samples. Predict with a loader without \
+             buckets, which pads all samples to the longest",
         ));
     }
     Ok(())
@@ -86,9 +86,9 @@ fn record(
     let logs = LogLayout::new(&logged, batch, Some(stage))?;
     let so_far = Tensor::placeholder(names::LOGS, logs.ty());
     let sums = [so_far.clone(), logs.accumulate(&so_far, &logged, batch, None)];
-    // One name for both: a test step that computes what validation computes is the same program.
+    // Validation and test share a name: if both compute the same, they are the same program.
     let name = if stage == Stage::Prediction { "predict_step" } else { "eval_step" };
-    // Whole on every device, so that each process can read them.
+    // Replicated, so that each process can read them.
     let outputs = if stage == Stage::Prediction { predictions.0 } else { logs::media_outputs(&logged, batch, None)? };
     StepProgram::new(
         RecordedStep { name, entries, state, changes: vec![], logs, sums, key: None, batch, outputs },

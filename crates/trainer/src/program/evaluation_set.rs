@@ -1,4 +1,4 @@
-//! [`EvaluationSet`]: a loader to validate or test on, with its name and when a fit validates on it.
+//! [`EvaluationSet`]: a loader to validate or test on, with a name and a schedule.
 
 use std::fmt;
 
@@ -8,8 +8,8 @@ use crate::hooks::Progress;
 use crate::stage::Stage;
 use crate::{BatchLimit, Error, Options, Plan, Result};
 
-/// A loader to validate or test on, with a name that tells it from others. What a step logs of it has the name behind its
-/// own, `val_loss/NAME`, and the step asks [`StepContext::dataset`](crate::StepContext::dataset) for it.
+/// A loader to validate or test on, with a unique name. The name is appended to those of its logged values, as in
+/// `val_loss/NAME`. The step gets it from [`StepContext::dataset`](crate::StepContext::dataset).
 ///
 /// ```
 /// # fn f(trainer: &mut fulmen_trainer::Trainer, module: &impl fulmen_trainer::TrainingModule,
@@ -31,26 +31,27 @@ pub struct EvaluationSet {
     loader: DataLoader,
     interval: Option<BatchLimit>,
     every_n_epochs: Option<u64>,
-    refused: Option<String>,
+    error: Option<String>,
 }
 
 impl EvaluationSet {
-    /// A loader with a name. A fit validates on it when the options say so.
+    /// Creates a set from a loader. The options set when a fit validates on it.
     pub fn new(name: impl Into<String>, loader: &DataLoader) -> EvaluationSet {
-        EvaluationSet { name: name.into(), loader: loader.clone(), interval: None, every_n_epochs: None, refused: None }
+        EvaluationSet { name: name.into(), loader: loader.clone(), interval: None, every_n_epochs: None, error: None }
     }
 
-    /// When a fit validates on it: each time after this share of an epoch (0.25), or after this number of optimizer steps of the run
-    /// (500), instead of the option of that name.
+    /// Sets when a fit validates on this set: after each such fraction of an epoch (0.25), or number of optimizer steps
+    /// of the
+    /// run (500). It replaces the option of this name.
     pub fn val_check_interval(mut self, interval: impl TryInto<BatchLimit, Error: fmt::Display>) -> EvaluationSet {
         match interval.try_into() {
             Ok(interval) => self.interval = Some(interval),
-            Err(error) => self.refused = Some(format!("val_check_interval: {error}")),
+            Err(error) => self.error = Some(format!("val_check_interval: {error}")),
         }
         self
     }
 
-    /// Epochs between two validations on it, instead of the option of that name.
+    /// Sets the number of epochs between two validations on this set. It replaces the option of this name.
     pub fn check_val_every_n_epoch(mut self, epochs: u64) -> EvaluationSet {
         self.every_n_epochs = Some(epochs);
         self
@@ -64,46 +65,47 @@ impl EvaluationSet {
         &self.loader
     }
 
-    /// When it is due in a run of this plan.
+    /// When the set is due in a run with this plan.
     ///
     /// # Errors
-    /// What it was told that cannot be.
+    /// A setting is invalid for this run.
     pub(crate) fn cadence(&self, options: &Options, train: &DataLoader, plan: &Plan) -> Result<Cadence> {
         let interval = self.interval.unwrap_or(options.val_check_interval);
         let every_n_epochs = self.every_n_epochs.unwrap_or(match self.interval {
-            // The set's own number of steps has nothing to do with the epochs of the option.
+            // The option's number of epochs doesn't apply to the set's own number of steps.
             Some(BatchLimit::Count(_)) => 1,
             _ => options.check_val_every_n_epoch,
         });
-        let refused = self.refused.clone().or_else(|| {
-            let problem = interval.refusal_of_some().map(|why| format!("val_check_interval: {interval} {why}"));
-            problem.or((every_n_epochs == 0).then(|| "check_val_every_n_epoch: it must be at least 1".into()))
+        let error = self.error.clone().or_else(|| {
+            let error = interval.refusal_of_some().map(|expected| format!("val_check_interval: {interval} {expected}"));
+            error.or((every_n_epochs == 0).then(|| "check_val_every_n_epoch: it must be at least 1".into()))
         });
-        let refused = refused.or_else(|| match interval {
+        let error = error.or_else(|| match interval {
             BatchLimit::Count(steps) if self.every_n_epochs.is_some() && self.interval.is_some() => Some(format!(
-                "val_check_interval: {steps} counts the steps of the run, and check_val_every_n_epoch its epochs; give one of \
-                 the two, or a share of an epoch (0.25)"
+                "val_check_interval: {steps} counts the steps of the run, and check_val_every_n_epoch its epochs; give only \
+                 one of the two, or a share of an epoch (0.25)"
             )),
             BatchLimit::Share(_) if train.is_endless() => Some(format!(
-                "val_check_interval: {interval} is a share of an epoch, and the training loader is endless; give a number of \
+                "val_check_interval: {interval} is a share of an epoch, but the training loader is endless; give a number of \
                  steps, such as 500"
             )),
             BatchLimit::Count(steps) if steps > plan.total_steps => Some(format!(
-                "val_check_interval: {steps} steps are more than the {} of this run, which would never validate",
+                "val_check_interval: {steps} steps are more than the {} of this run, so it would never validate; give fewer",
                 plan.total_steps
             )),
             _ => None,
         });
-        match refused {
-            Some(why) if self.name.is_empty() => Err(Error::option(why)),
-            Some(why) => Err(Error::option(format!("the validation set `{}`: {why}", self.name))),
+        match error {
+            Some(error) if self.name.is_empty() => Err(Error::option(error)),
+            Some(error) => Err(Error::option(format!("the validation set `{}`: {error}", self.name))),
             None => Ok(Cadence { interval, every_n_epochs }),
         }
     }
 }
 
-/// What is validated or tested on: nothing (`None`, of a fit alone), one loader (`&loader` or `Some(&loader)`), or several
-/// with names.
+/// The loaders to validate or test on: none (`None`, only for a fit), one (`&loader` or `Some(&loader)`), or several
+/// with
+/// names.
 #[derive(Clone, Debug, Default)]
 pub struct EvaluationSets(pub(crate) Vec<EvaluationSet>);
 
@@ -132,20 +134,20 @@ impl<const N: usize> From<[EvaluationSet; N]> for EvaluationSets {
 }
 
 impl EvaluationSets {
-    /// Whether there is nothing.
+    /// Returns whether there are no sets.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Names tell sets apart.
+    /// Checks that the names are unique.
     pub(crate) fn check(&self, stage: Stage) -> Result<()> {
         let noun = stage.noun();
         for (i, set) in self.0.iter().enumerate() {
             if set.name.is_empty() && self.0.len() > 1 {
-                return Err(Error::usage(format!("of several {noun} sets each needs a name that is not empty")));
+                return Err(Error::usage(format!("there are several {noun} sets; give each a name that is not empty")));
             }
             if self.0[..i].iter().any(|earlier| earlier.name == set.name) {
-                return Err(Error::usage(format!("two {noun} sets have the name `{}`; names differ", set.name)));
+                return Err(Error::usage(format!("two {noun} sets have the name `{}`; rename one of them", set.name)));
             }
         }
         Ok(())
@@ -160,13 +162,13 @@ pub(crate) struct Cadence {
 }
 
 impl Cadence {
-    /// Whether it is due after the latest batch; `stepped` says whether the optimizer stepped with it.
+    /// Whether the set is due after the latest batch. `stepped` is whether the optimizer stepped after that batch.
     pub(crate) fn is_due(&self, progress: &Progress, stepped: bool) -> bool {
         let Progress { epoch, batch, batches, global_step } = *progress;
         match self.interval {
             BatchLimit::Count(steps) => stepped && global_step.is_multiple_of(steps),
             BatchLimit::Share(share) => {
-                // The n-th validation comes after n shares of the epoch, however they fall on batches.
+                // The n-th validation comes after the batch in which n shares of the epoch are complete.
                 let shares = |batch: u64| (batch as f64 / (share * batches as f64) + 1e-9).floor();
                 (epoch + 1).is_multiple_of(self.every_n_epochs) && shares(batch) > shares(batch.saturating_sub(1))
             }

@@ -1,4 +1,4 @@
-//! The user's training step, recorded: a loss, and what it logs.
+//! Records the user's training step: its loss and its logged values.
 
 use fulmen_tensor::{DType, Tensor, autocast, random, recording};
 
@@ -7,13 +7,13 @@ use crate::recorder::{Recorded, Recorder, check_loss, log_loss};
 use crate::step_config::StepConfig;
 use crate::{Batch, Result, StepContext, TrainingModule};
 
-/// What an error says where a step asks for a value.
+/// The advice in an error if a step reads a value.
 pub(super) const LOG_IT: &str = "to see the value, log it: `cx.log(\"name\", &tensor)`";
 
-/// The name that the training loss is logged under unless the user logs it.
+/// The name of the logged training loss, unless the user logs the loss under another name.
 const TRAIN_LOSS: &str = "train_loss";
 
-/// What a training step recorded.
+/// A recorded training step.
 pub(super) struct Forward {
     pub(super) loss: Tensor,
     /// The name under which the loss is logged.
@@ -23,7 +23,7 @@ pub(super) struct Forward {
 }
 
 impl Forward {
-    /// Calls `training_step`, with `key` and the number of this step for its random numbers.
+    /// Calls `training_step`. Its random numbers come from `key` and the number of the step.
     pub(super) fn record(
         module: &dyn TrainingModule,
         batch: &Batch,
@@ -36,18 +36,18 @@ impl Forward {
         recorder.rest_batch_norms(module);
         let step = recorder.values().before(recorder.values().layout.counters.step);
         module.set_random_key(&random::fold_in_tensor(key, &step.to_dtype(DType::U32)));
-        let seen = recorder.seen(0);
+        let param_values = recorder.param_values(0);
         let mut cx = StepContext::recording(recorder);
         let loss = recording("training_step", LOG_IT, || {
             autocast(setting.options.precision.autocast(), || module.training_step(batch, &mut cx))
         });
-        // The step's key means nothing outside of it.
+        // The step's key is not valid outside the step.
         module.set_random_key(&random::key(seed));
         let recorder = cx.take_recorder()?;
         let mut logged = cx.into_logged()?;
         check_loss(&loss, "training_step", batch)?;
         let loss_name = log_loss(&mut logged, TRAIN_LOSS, &loss)?;
-        let recorded = recorder.finish(&loss, seen)?;
+        let recorded = recorder.finish(&loss, param_values)?;
         Ok(Forward { loss, loss_name, logged, recorded })
     }
 }

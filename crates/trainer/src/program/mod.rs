@@ -1,6 +1,7 @@
-//! A module's steps as programs: the user's step (`forward.rs`) together with what `recorder` makes of it (`train.rs`), the
-//! steps that do not train (`eval.rs`), and what a fit needs of them (`trace_fit.rs`). What goes in and out of a program is
-//! known to `step_program.rs` alone.
+//! Records a module's steps as programs: the user's training step (`forward.rs`) with gradients, optimizers and logs
+//! (`train.rs`), steps that don't train (`eval.rs`), and all programs of a fit (`trace_fit.rs`). Only `step_program.rs`
+//! knows
+//! the inputs and results of a program.
 
 mod declared;
 mod eval;
@@ -17,13 +18,13 @@ pub(crate) use step_cost::StepCost;
 pub(crate) use step_program::{CompiledStep, StepProgram};
 pub(crate) use train::{TrainProgram, train};
 
-/// Folders of this crate that record parts of a step.
+/// The folders of this crate that record parts of a step.
 const RECORDING: [&str; 4] = ["logs/", "program/", "recorder/", "rules/"];
 
-/// Whether a file is one of those that record a step, so that its lines are not the user's.
+/// Whether a file of this crate records a step, so that its lines are not the user's.
 pub(crate) fn is_internal(file: &str) -> bool {
-    let ours = file!().strip_suffix("program/mod.rs").and_then(|sources| file.strip_prefix(sources));
-    ours.is_some_and(|file| RECORDING.iter().any(|folder| file.starts_with(folder)))
+    let relative = file!().strip_suffix("program/mod.rs").and_then(|sources| file.strip_prefix(sources));
+    relative.is_some_and(|file| RECORDING.iter().any(|folder| file.starts_with(folder)))
 }
 
 #[cfg(test)]
@@ -97,7 +98,7 @@ mod tests {
         let plan = Plan { steps_per_epoch: 2, max_epochs: 1, total_steps: 2 };
         let optimizers = Arc::new(Optimizers::from_module(net.configure_optimizers(&plan)));
         let builder = Trainer::builder().strategy(Strategy::Fsdp).precision(Precision::Bf16Mixed);
-        // With a branch for the optimizer.
+        // Accumulation makes a branch for the optimizer.
         let options = builder.accumulate_grad_batches(2).gradient_clip_val(1.0).options().unwrap();
         let mesh = Mesh::new([("data", 4)]).unwrap();
         let replicas = Strategy::replicas(&mesh);

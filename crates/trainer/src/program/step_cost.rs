@@ -1,4 +1,4 @@
-//! [`StepCost`]: what a compiled step costs on each device, as a whole and by the lines of the user's code.
+//! [`StepCost`]: the cost of a compiled step on each device, in total and by line of the user's code.
 
 use std::fmt;
 
@@ -8,25 +8,26 @@ use fulmen_report::units::amount;
 
 use crate::program::{CompiledStep, is_internal};
 
-/// Lines that the table shows.
-const MOST_LINES: usize = 10;
+/// The number of lines that the table shows.
+const MAX_LINES: usize = 10;
 
-/// What a step costs on each device; it prints as a table, the most expensive lines first.
+/// The cost of a step on each device. It prints as a table with the most expensive lines first.
 pub(crate) struct StepCost {
-    /// Floating-point operations, with loops as often as they run. `None` where the batches have several shapes.
+    /// Floating-point operations; each loop counts as often as it runs. `None` if batches have several shapes.
     pub(crate) flops: Option<f64>,
-    /// Of the largest shape. Without a line it is the Trainer's part, such as the optimizer, and what the compiler has added.
+    /// The cost of each line, for the largest shape. The entry without a line has the Trainer's operations, such as the
+    /// optimizer, and those that the compiler added.
     pub(crate) lines: Vec<(Option<String>, Cost)>,
-    /// Why there are no lines, or what is to be said of them.
+    /// Why there are no lines, or a remark on them.
     note: Option<String>,
 }
 
 impl StepCost {
     pub(crate) fn of(step: &CompiledStep) -> StepCost {
-        let unknown = |why: String| StepCost {
+        let unknown = |reason: String| StepCost {
             flops: None,
             lines: vec![],
-            note: Some(format!("FLOPs and bytes by line are not known: {why}")),
+            note: Some(format!("FLOPs and bytes by line are not known: {reason}")),
         };
         let Some(program) = step.programs().last() else { return unknown("the step has no program".into()) };
         let module = match program.executable().hlo() {
@@ -35,28 +36,30 @@ impl StepCost {
         };
         let flops = || match program.executable().cost_analysis() {
             Ok(cost) => Some(cost.flops()? + module.cost_of_further_runs().flops),
-            // A compiler that counts none, as that for CPUs, leaves matrix products and convolutions.
+            // Compilers for CPUs don't count operations: count matrix products and convolutions here.
             Err(_) => Some(module.products().iter().map(|p| p.product.flops * p.times as f64).sum()),
         };
         let flops = if step.programs().len() == 1 { flops() } else { None };
         let mut lines: Vec<_> = cost_by_line(&module, is_internal).into_iter().collect();
         lines.retain(|(_, cost)| cost.flops > 0.0 || cost.bytes > 0.0);
-        let all = sum(&lines);
-        // The larger of the two shares that a line has.
-        let share = |cost: &Cost| (cost.flops / all.flops.max(1.0)).max(cost.bytes / all.bytes.max(1.0));
+        let total = sum(&lines);
+        // A line's share of the operations or of the bytes, whichever is larger.
+        let share = |cost: &Cost| (cost.flops / total.flops.max(1.0)).max(cost.bytes / total.bytes.max(1.0));
         lines.sort_by(|a, b| share(&b.1).total_cmp(&share(&a.1)));
         let note = match (lines.iter().any(|line| line.0.is_some()), program.was_cached()) {
-            (false, _) => Some("the program names no lines".to_owned()),
-            (_, true) => Some("the program was compiled before: its lines are numbered as they were then".to_owned()),
+            (false, _) => Some("the program has no line numbers".to_owned()),
+            (_, true) => {
+                Some("the program was compiled earlier, so its line numbers are those of that time".to_owned())
+            }
             _ => None,
         };
         StepCost { flops, lines, note }
     }
 
-    /// The first lines for a report: the line, its operations, its bytes.
+    /// The most expensive lines for a report: each line with its operations and bytes.
     pub(crate) fn most_expensive(&self) -> Vec<(String, f64, f64)> {
         let line = |(line, cost): &(Option<String>, Cost)| (name(line).to_owned(), cost.flops, cost.bytes);
-        self.lines.iter().take(MOST_LINES).map(line).collect()
+        self.lines.iter().take(MAX_LINES).map(line).collect()
     }
 }
 
@@ -65,9 +68,9 @@ fn name(line: &Option<String>) -> &str {
 }
 
 fn sum(lines: &[(Option<String>, Cost)]) -> Cost {
-    let add = |all: Cost, (_, cost): &(Option<String>, Cost)| Cost {
-        flops: all.flops + cost.flops,
-        bytes: all.bytes + cost.bytes,
+    let add = |total: Cost, (_, cost): &(Option<String>, Cost)| Cost {
+        flops: total.flops + cost.flops,
+        bytes: total.bytes + cost.bytes,
     };
     lines.iter().fold(Cost::default(), add)
 }
@@ -79,7 +82,7 @@ impl fmt::Display for StepCost {
             let row = |cost: &Cost, line: &str| {
                 format!("{:>12} | {:>10} | {line}\n", amount(cost.flops, "FLOP"), amount(cost.bytes, "B"))
             };
-            let (shown, rest) = lines.split_at(lines.len().min(MOST_LINES));
+            let (shown, rest) = lines.split_at(lines.len().min(MAX_LINES));
             write!(f, "{:>12} | {:>10} | Line\n{}\n", "FLOPs", "Bytes", "-".repeat(60))?;
             for (line, cost) in shown {
                 f.write_str(&row(cost, name(line)))?;
@@ -87,8 +90,8 @@ impl fmt::Display for StepCost {
             if !rest.is_empty() {
                 f.write_str(&row(&sum(rest), &format!("({} more)", rest.len())))?;
             }
-            let all = sum(lines);
-            let (flops, bytes) = (amount(all.flops, "FLOP"), amount(all.bytes, "B"));
+            let total = sum(lines);
+            let (flops, bytes) = (amount(total.flops, "FLOP"), amount(total.bytes, "B"));
             write!(f, "{}\n{flops} and {bytes} of memory traffic a step on each device, as compiled", "-".repeat(60))?;
         }
         match note {

@@ -1,7 +1,8 @@
-//! [`StepProgram`]: a step as a compiled program. Only this file knows what goes in and out of one, and in which order.
+//! [`StepProgram`]: a step as a program. Only this file knows its inputs and results and their order.
 //!
-//! Inputs: the entries of the state, the sums of logged values, the random key, the batch. Results: the entries that the
-//! step changes, the sums, and what else it gives.
+//! Inputs: the entries of the state, the sums of logged values, the random key, the batch. Results: the entries that
+//! the
+//! step changes, the sums, and the outputs.
 
 use fulmen_data::{DataLoader, DeviceBatch, Field};
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Done, Function, Runtime, Tensor};
@@ -11,20 +12,22 @@ use crate::state::{Entry, EntryId, StepState};
 use crate::step_config::StepConfig;
 use crate::{Batch, Error, Result, Strategy};
 
-/// What was recorded of a step on one batch.
+/// A step that was recorded on one batch.
 pub(super) struct RecordedStep<'a> {
     pub(super) name: &'static str,
-    /// The entries of the state that the step takes, and what each is before it.
+    /// The entries of the state that the step takes.
     pub(super) entries: &'a [Entry],
+    /// The values of these entries before the step.
     pub(super) state: Vec<Tensor>,
-    /// The entries that it changes, and what each is after it.
+    /// The entries that the step changes, and their values after it.
     pub(super) changes: Vec<(EntryId, Tensor)>,
-    /// The sums of logged values before and after it. A step that logs nothing has none.
+    /// The layout of the logged values. It is empty if the step logs nothing.
     pub(super) logs: LogLayout,
+    /// The sums of logged values before and after the step.
     pub(super) sums: [Tensor; 2],
     pub(super) key: Option<Tensor>,
     pub(super) batch: &'a Batch,
-    /// What else it gives.
+    /// The other results.
     pub(super) outputs: Vec<(String, Tensor)>,
 }
 
@@ -34,35 +37,37 @@ pub(crate) struct StepProgram {
     signature: Signature,
 }
 
-/// What goes in and out of a step.
+/// The inputs and results of a step.
 #[derive(Clone)]
 struct Signature {
-    /// How many entries of the state it takes.
+    /// The number of state entries that it takes.
     entries: usize,
-    /// Those that it changes, in the order of the results. Their memory is donated.
+    /// The entries that it changes, in the order of the results. Their memory is donated.
     changes: Vec<EntryId>,
-    /// The layout of the sums of logged values, if there are any.
+    /// The layout of the sums of logged values.
     logs: LogLayout,
-    /// The names of what else it gives.
+    /// The names of the other results.
     outputs: Vec<String>,
 }
 
 impl StepProgram {
-    /// Records a step on a batch of each shape. Only the shapes may differ: `step` is the module's method that is to blame.
+    /// Records a step on a batch of each shape. The recordings may differ only in shapes. `step` is the module's
+    /// method, for
+    /// errors.
     pub(super) fn of_shapes(
         batches: &[Batch],
         step: &str,
         mut record: impl FnMut(&Batch) -> Result<StepProgram>,
     ) -> Result<StepProgram> {
-        let (first, others) = batches.split_first().ok_or_else(|| Error::data("the loader has batches of no shape"))?;
+        let (first, others) = batches.split_first().ok_or_else(|| Error::data("the loader has no batch shapes"))?;
         let mut program = record(first)?;
         for batch in others {
             let other = record(batch)?;
             program.signature.logs.check_same(&other.signature.logs, step, "length of the batch")?;
             if program.signature.changes != other.signature.changes {
                 return Err(Error::usage(format!(
-                    "{step} changes other values of the module for batches of one length than for those of another; which \
-                     ones it changes must not depend on the length"
+                    "{step} changes different values of the module for batches of different lengths; it must change the \
+                     same values for all lengths"
                 )));
             }
             program.functions.extend(other.functions);
@@ -97,7 +102,7 @@ impl StepProgram {
         Ok(StepProgram { functions: vec![function], signature })
     }
 
-    /// One for each shape of batches.
+    /// The functions of the step, one for each shape of batches.
     pub(crate) fn functions(&self) -> &[Function] {
         &self.functions
     }
@@ -106,7 +111,7 @@ impl StepProgram {
         &self.signature.logs
     }
 
-    /// Compiles the step for each shape of the loader's batches; `compile` is told what a program is called.
+    /// Compiles the step for each shape of the loader's batches. `compile` gets the title of each program.
     pub(crate) fn compile<'f>(
         &'f self,
         step: &str,
@@ -119,7 +124,7 @@ impl StepProgram {
     }
 }
 
-/// What the programs of a step are called, one for each of the loader's shapes: by the fields whose shape differs.
+/// The titles of a step's programs, one for each of the loader's shapes. They name the fields whose shape differs.
 fn titles(step: &str, loader: &DataLoader) -> Vec<String> {
     let shapes = loader.shapes();
     let differs = |field: &&Field| shapes.iter().flatten().any(|f| f.name == field.name && f.shape != field.shape);
@@ -138,12 +143,12 @@ pub(crate) struct CompiledStep {
 }
 
 impl CompiledStep {
-    /// One for each shape of batches.
+    /// The programs, one for each shape of batches.
     pub(crate) fn programs(&self) -> &[Compiled] {
         &self.shapes
     }
 
-    /// How many of its programs were not there before.
+    /// The number of programs that were compiled now, not loaded from the cache.
     pub(crate) fn compilations(&self) -> u64 {
         self.shapes.iter().filter(|compiled| !compiled.was_cached()).count() as u64
     }
@@ -157,13 +162,14 @@ impl CompiledStep {
         &self.signature.changes
     }
 
-    /// The names of what it gives besides the state and the sums.
+    /// The names of the results other than the state and the sums.
     pub(crate) fn outputs(&self) -> &[String] {
         &self.signature.outputs
     }
 
-    /// Hands one step to the device. The state is afterwards that after the step, and so are the sums of what it logs, which
-    /// start from zero where there are none. Returns the other results of the step.
+    /// Enqueues one step on the device. Updates the state and the sums of logged values; `None` sums start from zero.
+    /// Returns
+    /// the other results of the step.
     pub(crate) fn call(
         &self,
         runtime: &Runtime,
@@ -174,7 +180,7 @@ impl CompiledStep {
     ) -> Result<(Vec<DeviceArray>, Done)> {
         let Signature { entries, changes, logs, .. } = &self.signature;
         let compiled = self.shapes.get(batch.bucket).ok_or_else(|| {
-            Error::data(format!("the loader gave a batch of shape {}, which it did not name", batch.bucket))
+            Error::data(format!("the loader returned a batch of bucket {}, which it did not declare", batch.bucket))
         })?;
         if sums.is_none() && !logs.is_empty() {
             *sums = Some(runtime.to_device(&logs.start()?)?);

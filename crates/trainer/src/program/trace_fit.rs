@@ -1,4 +1,5 @@
-//! What a fit knows before it touches a device: the loaders for its devices, the training state and the recorded steps.
+//! Traces a fit without a device: the loaders for its devices, the layout of the training state, and the recorded
+//! steps.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,22 +21,23 @@ use crate::step_config::phases::Phases;
 use crate::step_config::step_part::StepPart;
 use crate::{Batch, Error, Plan, Result, TrainingModule};
 
-/// A fit before its first value.
+/// A traced fit, before any value is computed.
 pub(crate) struct TracedFit {
     pub(crate) plan: Plan,
     pub(crate) limits: Limits,
     pub(crate) train: DataLoader,
     pub(crate) layout: Arc<StateLayout>,
     pub(crate) program: TrainProgram,
-    /// None where the module's validation step logs nothing.
+    /// The validation sets. It is empty if the module's validation step logs nothing.
     pub(crate) validation: Vec<Validation>,
-    /// What the module declares for callbacks to ask for.
+    /// The programs that the module declares for callbacks.
     pub(crate) declared: Vec<DeclaredProgram>,
 }
 
 impl TracedFit {
-    /// The program that converts averages of weights for what a fit does with them besides training, and which entries those are; none
-    /// where it does nothing, or all fit.
+    /// The program that converts averages of weights for validation and declared programs, and the ids of these
+    /// entries.
+    /// `None` if nothing uses them, or no conversion is needed.
     pub(crate) fn averages(&self) -> Option<(Function, Vec<EntryId>)> {
         let uses_weights = !self.validation.is_empty() || !self.declared.is_empty();
         self.layout.to_validate_with().filter(|_| uses_weights)
@@ -50,7 +52,7 @@ pub(crate) struct Validation {
     pub(crate) program: StepProgram,
 }
 
-/// Records the steps of a module. Nothing is computed, and no device is needed.
+/// Records the steps of a module. This computes nothing and needs no device.
 pub(crate) fn trace_fit(
     module: &dyn TrainingModule,
     setting: &StepConfig,
@@ -63,7 +65,7 @@ pub(crate) fn trace_fit(
     let (limits, plan) = setting.plan(EpochSize::new(&train, setting.options.max_duration)?);
     if train.is_endless() && limits.steps == NO_LIMIT && limits.time.is_none() {
         return Err(Error::usage(
-            "the training loader is endless, so that no epoch ends; set max_steps, max_time or max_duration in steps",
+            "the training loader is endless, so no epoch ends; set max_steps, max_time or max_duration in steps",
         ));
     }
     let shapes = Batch::placeholders(&train, setting.options.precision.whole());
@@ -99,7 +101,7 @@ pub(crate) fn training_step(
     optimizers.check_for(&parameters, &frozen)?;
     if !optimizers.is_single() && setting.parts.iter().any(|part| matches!(part, StepPart::Sweep { .. })) {
         return Err(Error::usage(format!(
-            "lr_find: the module has the optimizers {}, and one learning rate can be tried at a time; return one optimizer",
+            "lr_find: the module has the optimizers {}, but lr_find tries only one learning rate; return one optimizer",
             optimizers.names()
         )));
     }
@@ -113,7 +115,7 @@ pub(crate) fn training_step(
     check_entries(single.entries())?;
     let (program, scanned) = scanned(|| record(&single));
     let program = program?;
-    // Which layers run as a scan is known once the step is recorded.
+    // The layers that run as a scan are known only after the step was recorded.
     let joined = layout(&scanned);
     if !joined.is_joined() {
         return Ok((single, program));
@@ -122,8 +124,9 @@ pub(crate) fn training_step(
     Ok((joined, program))
 }
 
-/// Brings a module into the form that it trains, is tested and predicts in: calls the user's hook, and turns the module to
-/// the element type that it is to be kept in. A second call changes nothing.
+/// Prepares a module for training, testing and predicting: calls the user's hook, and converts the module to the
+/// element type
+/// of the precision. A second call changes nothing.
 pub(crate) fn set_up(module: &dyn TrainingModule, setting: &StepConfig) -> Result<()> {
     after_setup(module)?;
     if let Some(dtype) = setting.options.precision.whole() {
@@ -135,8 +138,8 @@ pub(crate) fn set_up(module: &dyn TrainingModule, setting: &StepConfig) -> Resul
     let narrow: Vec<_> = module.parameters().into_iter().filter_map(narrow).collect();
     if let Some(first) = narrow.first() {
         note(&format!(
-            "warning: the precision is {}, and {} parameters have 16 bits, {first} first; they stay so. \
-             module.to_dtype(DType::F32) turns them to f32",
+            "warning: the precision is {}, but {} parameters have 16 bits (the first is {first}); they are not converted. \
+             module.to_dtype(DType::F32) converts them to f32",
             setting.options.precision,
             narrow.len()
         ));
@@ -144,7 +147,7 @@ pub(crate) fn set_up(module: &dyn TrainingModule, setting: &StepConfig) -> Resul
     Ok(())
 }
 
-/// Calls the user's hook, and says so if it tied or untied parameters.
+/// Calls the user's hook, and warns if it tied or untied parameters.
 fn after_setup(module: &dyn TrainingModule) -> Result<()> {
     let names = || module.parameters().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
     let before = names();
@@ -159,8 +162,8 @@ fn after_setup(module: &dyn TrainingModule) -> Result<()> {
             .map(|name| format!("`{name}`"))
             .collect();
         note(&format!(
-            "warning: on_after_setup changed the number of parameters from {} to {} ({count} to {} elements): {}. What is \
-             tied is one parameter, in the optimizer and in checkpoints",
+            "warning: on_after_setup changed the number of parameters from {} to {} ({count} to {} elements): {}. Tied \
+             parameters are one parameter, in the optimizer and in checkpoints",
             before.len(),
             after.len(),
             module.num_parameters(),
@@ -170,36 +173,37 @@ fn after_setup(module: &dyn TrainingModule) -> Result<()> {
     Ok(())
 }
 
-/// A sharding of the user's own must fit the mesh. On one device it says nothing.
+/// Checks that the user's shardings fit the mesh. On one device they have no effect.
 pub(crate) fn check_shardings(module: &dyn TrainingModule, setting: &StepConfig) -> Result<()> {
     for (name, parameter) in module.parameters() {
         let Some(sharding) = parameter.sharding().filter(|_| setting.mesh.num_devices() > 1) else { continue };
-        if let Err(why) = sharding.shard_shape(&setting.mesh, &parameter.ty().shape) {
-            let at = parameter.sharding_location().map_or(String::new(), |location| format!("\n  at {location}"));
-            return Err(Error::usage(format!("the parameter `{name}`: {why}{at}")));
+        if let Err(error) = sharding.shard_shape(&setting.mesh, &parameter.ty().shape) {
+            let location = parameter.sharding_location().map_or(String::new(), |location| format!("\n  at {location}"));
+            return Err(Error::usage(format!("the parameter `{name}`: {error}{location}")));
         }
     }
     Ok(())
 }
 
-/// A name is that of one value, in a checkpoint and for the key that it is initialized with.
+/// Checks that names are unique. Checkpoints and the keys for initialization use them.
 fn check_entries(entries: &[Entry]) -> Result<()> {
     let mut names = BTreeSet::new();
     match entries.iter().find(|entry| !names.insert(&entry.name)) {
-        Some(twice) => Err(Error::usage(format!(
-            "two tensors of the model have the name `{}`; give one of them another with #[module(rename = \"…\")]",
-            twice.name
+        Some(duplicate) => Err(Error::usage(format!(
+            "two tensors of the model have the name `{}`; rename one of them with #[module(rename = \"…\")]",
+            duplicate.name
         ))),
         None => Ok(()),
     }
 }
 
-/// In the row of an epoch, means of training and values of validation are next to each other.
+/// Checks that names of validation values differ from those of the training means, since both belong to the epoch's log
+/// point.
 fn check_names(train: &TrainProgram, validation: &StepProgram) -> Result<()> {
     let clash = |name: &&str| train.logs().names().any(|n| **name == format!("{n}_epoch"));
     match validation.logs().names().find(clash) {
         Some(name) => Err(Error::usage(format!(
-            "log `{name}`: validation_step logs this name, which is that of a training metric's mean over the epoch; \
+            "log `{name}`: validation_step logs this name, but a training metric's mean over the epoch has it already; \
              choose another"
         ))),
         None => Ok(()),

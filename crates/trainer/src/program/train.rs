@@ -21,18 +21,18 @@ pub(crate) struct TrainProgram {
 }
 
 impl TrainProgram {
-    /// What all of them log.
+    /// The layout of the logged values, which is the same in all phases.
     pub(crate) fn logs(&self) -> &LogLayout {
         self.steps[0].logs()
     }
 
-    /// That of the phase that trains the most.
+    /// The step of the last phase, which trains the most parameters.
     pub(crate) fn largest(&self) -> &StepProgram {
         &self.steps[self.steps.len() - 1]
     }
 }
 
-/// Records the training step of each phase on a batch of each shape; an epoch has `batches` of all shapes together.
+/// Records the training step of each phase on a batch of each shape. An epoch has `batches` batches over all shapes.
 pub(crate) fn train(
     module: &dyn TrainingModule,
     optimizers: &Arc<Optimizers>,
@@ -43,7 +43,7 @@ pub(crate) fn train(
     seed: u64,
 ) -> Result<TrainProgram> {
     if setting.options.detect_anomaly && shapes.len() > 1 {
-        let message = "detect_anomaly: the training loader has buckets, and only steps of one shape can be watched; train \
+        let message = "detect_anomaly: the training loader has buckets, but only steps of one shape can be watched; train \
                        without buckets to find the operation";
         return Err(Error::option(message));
     }
@@ -63,7 +63,7 @@ pub(crate) fn train(
     Ok(TrainProgram { steps, loss: loss.unwrap_or_default() })
 }
 
-/// Records the training step on a batch, with the name under which its loss is logged.
+/// Records the training step on a batch. Returns it with the name of its logged loss.
 fn record(
     module: &dyn TrainingModule,
     optimizers: &Arc<Optimizers>,
@@ -128,8 +128,8 @@ fn average(recorded: &mut Recorded, setting: &StepConfig) {
     let (Some(averaging), Some(count)) = (&setting.averaging, layout.counters.averaged) else { return };
     let updates = values.after(layout.counters.updates);
     let averaging = averaging.step(updates, values.before(count), done.as_ref(), epoch.as_ref());
-    for Average { of, average } in &layout.averages {
-        values.set(*average, averaging.of(values.before(*average), values.after(*of)));
+    for Average { of: source, average } in &layout.averages {
+        values.set(*average, averaging.of(values.before(*average), values.after(*source)));
     }
     values.set(count, averaging.next);
 }

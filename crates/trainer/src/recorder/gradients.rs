@@ -1,5 +1,6 @@
-//! From the loss to the gradients that the optimizer gets: those of the loss without its scale, summed over the devices,
-//! accumulated over batches, and then clipped.
+//! Computes the gradients for the optimizer from the loss: unscaled, summed over the devices, accumulated over batches,
+//! and
+//! clipped.
 
 use fulmen_nn::optim::GradScaler;
 use fulmen_tensor::{DType, Tensor, grad};
@@ -13,46 +14,46 @@ use crate::state::{OptimizerSlots, ParamSlots, SpikeSlots};
 use crate::step_config::StepConfig;
 use crate::step_config::step_part::StepPart;
 
-/// A parameter that is to be changed.
+/// A parameter of an optimizer.
 pub(super) struct Param<'a> {
-    /// What the state has of it.
+    /// Its entries in the state.
     pub(super) slots: &'a ParamSlots,
     /// Its value.
     pub(super) value: Tensor,
-    /// The values that the model saw, before they were gathered: the loss is computed from them.
+    /// The values that the model used, before they were gathered. The loss is computed from them.
     pub(super) used: Vec<Tensor>,
 }
 
 /// The gradient of one parameter.
 pub(super) struct Gradient<'a> {
     pub(super) param: Param<'a>,
-    /// The gradient; of a group of batches the sum over its samples so far.
+    /// The gradient. For a group of batches, the sum over its samples so far.
     pub(super) sum: Tensor,
 }
 
-/// What the optimizer gets.
+/// The gradients for an optimizer.
 pub(super) struct Gradients<'a> {
-    /// Of each parameter that the loss depends on.
-    pub(super) of: Vec<Gradient<'a>>,
+    /// The gradients of the parameters on which the loss depends.
+    pub(super) params: Vec<Gradient<'a>>,
     /// The parameters that are frozen in this phase.
     pub(super) frozen: Vec<Param<'a>>,
-    /// Whether this step changes parameters, a boolean scalar; nothing where each does.
+    /// Whether this step changes parameters, a Boolean scalar. `None` if each step does.
     pub(super) updates: Option<Tensor>,
-    /// Whether a group of batches ends here, whatever its gradient.
+    /// Whether a group of batches ends here, even if its gradient overflowed.
     pub(super) due: Option<Tensor>,
-    /// The samples that the sums are over, where they are sums.
+    /// The number of samples in the sums, if they are sums.
     samples: Option<Tensor>,
     clip: Clip,
-    /// The length of all gradients together before they are clipped, if it is asked for in every step.
+    /// The norm of all gradients before clipping, if each step needs it.
     pub(super) norm: Option<Tensor>,
-    /// What is logged of steps that are skipped.
+    /// The values to log about skipped steps.
     pub(super) skipped: Vec<Monitored>,
 }
 
 impl Gradients<'_> {
-    /// The gradient as the optimizer gets it. Recorded where it is used: a whole gradient that goes into a branch would
-    /// take memory, where its sum is there already.
-    /// `norm` is [`Gradients::norm_to_clip`].
+    /// The mean and clipped gradient for the optimizer. It is recorded in the branch that uses it: a gradient that
+    /// enters a
+    /// branch needs memory, but its sum is in memory already. `norm` is [`Gradients::norm_to_clip`].
     pub(super) fn ready(&self, sum: &Tensor, norm: Option<&Tensor>) -> Tensor {
         let mean = match &self.samples {
             Some(samples) => sum / samples.to_dtype(sum.dtype()),
@@ -61,13 +62,14 @@ impl Gradients<'_> {
         clip::clip(self.clip, &mean, norm)
     }
 
-    /// The length that clipping needs, if it does. Recorded where it is used too: within a group it is not needed.
+    /// The norm, if clipping needs it. It is recorded in the branch that uses it too: steps within a group don't need
+    /// it.
     pub(super) fn norm_to_clip(&self) -> Option<Tensor> {
-        let norm = || self.norm_of(self.of.iter().map(|gradient| &gradient.sum));
+        let norm = || self.norm_of(self.params.iter().map(|gradient| &gradient.sum));
         clip::needs_norm(self.clip).then(|| self.norm.clone().unwrap_or_else(norm))
     }
 
-    /// The length of some gradients together, of their sums or of rows of these.
+    /// The norm of some gradients, from their sums or rows of their sums.
     pub(super) fn norm_of<'b>(&self, sums: impl IntoIterator<Item = &'b Tensor>) -> Tensor {
         norm(sums, self.samples.as_ref())
     }
@@ -82,8 +84,9 @@ fn norm<'a>(sums: impl IntoIterator<Item = &'a Tensor>, samples: Option<&Tensor>
     }
 }
 
-/// Differentiates the loss of an optimizer with respect to its parameters, of which some are frozen. `group` is there where it steps once for a group
-/// of batches.
+/// Differentiates the loss of an optimizer with respect to its parameters, except the frozen ones. `group` is set if
+/// the
+/// optimizer steps once per group of batches.
 pub(super) fn gradients<'a>(
     optimizer: &OptimizerSlots,
     loss: &Tensor,
@@ -95,23 +98,23 @@ pub(super) fn gradients<'a>(
     let used: Vec<Tensor> = params.iter().flat_map(|param| &param.used).cloned().collect();
     let wrt: Vec<&Tensor> = used.iter().collect();
     let scale = optimizer.loss_scale.map(|ids| GradScaler::new(values.all_of(ids)));
-    let found = match &scale {
+    let gradients = match &scale {
         Some(scale) => grad(&scale.scale(loss), &wrt).iter().map(|g| scale.unscale(g)).collect(),
         None => grad(loss, &wrt),
     };
-    let mut found = found.into_iter().zip(loss.depends_on_each(&wrt));
-    let mut of = vec![];
+    let mut gradients = gradients.into_iter().zip(loss.depends_on_each(&wrt));
+    let mut with_gradient = vec![];
     for param in params {
-        // As in PyTorch: what has no gradient is left alone, by weight decay too.
-        let parts = found.by_ref().take(param.used.len());
+        // As in PyTorch, a parameter without a gradient doesn't change, not even by weight decay.
+        let parts = gradients.by_ref().take(param.used.len());
         let parts = parts.filter(|(_, is_used)| *is_used).map(|(gradient, _)| gradient);
         let Some(sum) = parts.reduce(|sum, part| sum + part) else { continue };
-        // Summed over the devices. Each keeps only the part that it updates.
+        // XLA sums it over the devices. Each device keeps only the part that it updates.
         let sharding = &values.layout[param.slots.param].sharding;
         let sum = if sharding.is_replicated() { sum } else { sum.with_sharding(sharding) };
-        of.push(Gradient { param, sum });
+        with_gradient.push(Gradient { param, sum });
     }
-    for gradient in &mut of {
+    for gradient in &mut with_gradient {
         if let (Some(group), Some(sum)) = (group, gradient.param.slots.grad_sum) {
             gradient.sum = group.add(values.before(sum), &gradient.sum);
         }
@@ -123,12 +126,13 @@ pub(super) fn gradients<'a>(
         values.set(sum, group.due().select(&total.zeros_like(), &total));
     }
     let (due, samples) = (group.map(|group| group.due().clone()), group.map(Group::samples));
-    let finite = scale.as_ref().map(|scale| scale.all_finite(of.iter().map(|gradient| &gradient.sum)));
+    let finite = scale.as_ref().map(|scale| scale.all_finite(with_gradient.iter().map(|gradient| &gradient.sum)));
     if let (Some(ids), Some(scale), Some(finite)) = (optimizer.loss_scale, &scale, &finite) {
         values.set_all(ids, scale.update(finite, due.as_ref()));
     }
-    let asked = setting.options.log_grad_norm || optimizer.spikes.as_ref().is_some_and(SpikeSlots::judges_gradients);
-    let norm = asked.then(|| norm(of.iter().map(|gradient| &gradient.sum), samples.as_ref()));
+    let needs_norm =
+        setting.options.log_grad_norm || optimizer.spikes.as_ref().is_some_and(SpikeSlots::judges_gradients);
+    let norm = needs_norm.then(|| norm(with_gradient.iter().map(|gradient| &gradient.sum), samples.as_ref()));
     let mut updates = match (&due, finite) {
         (Some(due), Some(finite)) => Some(due.and(finite)),
         (due, finite) => due.clone().or(finite),
@@ -141,11 +145,12 @@ pub(super) fn gradients<'a>(
         _ => None,
     });
     if let Some(guard) = guard {
-        // Counted as the host counts: groups of batches.
+        // The host counts groups of batches too.
         let counters = &values.layout.counters;
         let number = values.before(counters.group.map_or(counters.step, |[_, groups]| groups)) + 1.0;
         let (passes, latest) = guard.skip(values, [Some(&loss), norm.as_ref()], updates.as_ref(), &number);
         (updates, skipped) = (Some(passes), latest);
     }
-    Gradients { of, frozen, updates, due, samples, clip: setting.clip(), norm, skipped }
+    let (params, clip) = (with_gradient, setting.clip());
+    Gradients { params, frozen, updates, due, samples, clip, norm, skipped }
 }

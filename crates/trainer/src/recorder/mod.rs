@@ -1,5 +1,6 @@
-//! [`Recorder`]: the training state while a step is being recorded, and the optimizers that change it: a single one after
-//! the user's step, several in it, where [`StepContext::minimize`](crate::StepContext::minimize) is called.
+//! [`Recorder`]: holds the training state while a step is recorded, and runs the optimizers. A single optimizer runs
+//! after the
+//! user's step; several run within it, when it calls [`StepContext::minimize`](crate::StepContext::minimize).
 
 mod gradients;
 mod loss;
@@ -34,7 +35,7 @@ use crate::step_config::optimizers::Optimizers;
 use crate::step_config::step_part::StepPart;
 use crate::{Batch, Error, Result};
 
-/// A training step that is being recorded. Dropped, it gives the module its values back.
+/// A training step that is being recorded. When dropped, it restores the module's values.
 pub(crate) struct Recorder {
     optimizers: Arc<Optimizers>,
     setting: StepConfig,
@@ -43,34 +44,34 @@ pub(crate) struct Recorder {
     values: Values,
     epoch: Option<Epoch>,
     group: Option<Group>,
-    /// Of the fit.
+    /// The phase of the fit.
     phase: usize,
-    /// One for each optimizer that has stepped.
+    /// The step of each optimizer, if it was recorded.
     turns: Vec<Option<Turn>>,
 }
 
 /// The step of an optimizer.
 pub(crate) struct Turn {
     pub(crate) loss: Tensor,
-    /// The name under which the loss is logged; of a single optimizer `program/forward.rs` knows it.
+    /// The name of the logged loss. It is empty for a single optimizer; `program/forward.rs` has the name then.
     loss_name: String,
     pub(crate) facts: OptimizerFacts,
-    /// Whether it changed parameters, a boolean scalar; nothing where each step does.
+    /// Whether it changed parameters, a Boolean scalar. `None` if each step does.
     done: Option<Tensor>,
 }
 
-/// What a step recorded.
+/// A recorded step.
 pub(crate) struct Recorded {
     pub(crate) values: Values,
     pub(crate) epoch: Option<Epoch>,
     pub(crate) group: Option<Group>,
     pub(crate) turns: Vec<Turn>,
-    /// Whether this was a step of the training, a boolean scalar; nothing where each batch is one.
+    /// Whether the optimizers stepped, a Boolean scalar. `None` if they step after each batch.
     pub(crate) done: Option<Tensor>,
 }
 
-/// A parameter's value, and those that the model sees, before they are gathered.
-type Seen = (Tensor, Vec<Tensor>);
+/// The value of a parameter, and the values that the model uses, before they are gathered.
+type ParamValues = (Tensor, Vec<Tensor>);
 
 impl fmt::Debug for Recorder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -79,7 +80,7 @@ impl fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// Puts placeholders into the module's variables, for the step of a phase. An epoch has `batches` batches.
+    /// Puts placeholders into the module's variables for the step of a phase. An epoch has `batches` batches.
     pub(crate) fn new(
         module: &dyn Module,
         optimizers: &Arc<Optimizers>,
@@ -101,7 +102,7 @@ impl Recorder {
         Recorder { optimizers, setting, batch, cells, values, epoch, group, phase, turns }
     }
 
-    /// Lets the layers of batch norm that are frozen in this phase compute with their running statistics.
+    /// Makes batch norm layers that are frozen in this phase compute with their running statistics.
     pub(crate) fn rest_batch_norms(&self, module: &dyn Module) {
         self.values.layout.phases.rest_batch_norms(self.phase, module);
     }
@@ -110,13 +111,13 @@ impl Recorder {
         &self.values
     }
 
-    /// The parameters of an optimizer as they are now.
-    pub(crate) fn seen(&self, optimizer: usize) -> Vec<Seen> {
+    /// The current parameters of an optimizer.
+    pub(crate) fn param_values(&self, optimizer: usize) -> Vec<ParamValues> {
         let params = self.values.layout.optimizers[optimizer].params.iter();
         params.map(|p| (self.values.after(p.param).clone(), vec![self.cells.value(p.param).clone()])).collect()
     }
 
-    /// Takes up what the model itself has put into its variables.
+    /// Collects the values that the model itself wrote to its variables.
     fn collect(&mut self) {
         for (id, value) in self.values.layout.ids().zip(self.cells.collect()) {
             if let Some(value) = value {
@@ -138,29 +139,30 @@ impl Recorder {
             own = own.scaled_by(self.values.before(factor));
         }
         let epoch = counters.epoch.map(|[_, epochs]| self.values.before(epochs));
-        let of_each = phases.unfreezings().iter().zip(&slots.unfrozen).zip(epoch.into_iter().cycle());
-        let unfrozen = of_each.map(|((u, &made), epoch)| u.step(&own, self.values.before(made), epoch)).collect();
+        let unfreezings = phases.unfreezings().iter().zip(&slots.unfrozen).zip(epoch.into_iter().cycle());
+        let unfrozen = unfreezings.map(|((u, &steps), epoch)| u.step(&own, self.values.before(steps), epoch)).collect();
         Steps { own, unfrozen }
     }
 
-    /// Whether an optimizer steps in this step of the training, a boolean scalar; nothing if it does in each.
-    fn turn_comes(&self, optimizer: usize) -> Option<Tensor> {
+    /// Whether an optimizer steps in this step of the training, a Boolean scalar. `None` if it always does.
+    fn is_turn(&self, optimizer: usize) -> Option<Tensor> {
         let every = self.optimizers.cadence(optimizer);
         let steps = self.values.before(self.values.layout.counters.updates);
         (every > 1).then(|| steps.remainder(counted(every)).eq(0.0))
     }
 
-    /// Lets an optimizer step by the gradient of a loss with respect to the parameters that the loss was computed from.
-    fn optimize(&mut self, optimizer: usize, loss: &Tensor, seen: Vec<Seen>) -> Result<Turn> {
+    /// Records an optimizer's step, by the gradient of a loss with respect to the parameters from which it was
+    /// computed.
+    fn optimize(&mut self, optimizer: usize, loss: &Tensor, param_values: Vec<ParamValues>) -> Result<Turn> {
         let (layout, optimizers) = (self.values.layout.clone(), self.optimizers.clone());
         let (slots, member) = (&layout.optimizers[optimizer], &optimizers.members()[optimizer]);
-        let params = slots.params.iter().zip(seen);
+        let params = slots.params.iter().zip(param_values);
         let params = params.map(|(slots, (value, used))| Param { slots, value, used });
         let is_frozen = |unfreezing: usize| layout.phases.is_frozen(unfreezing, self.phase);
         let params = params.partition(|param| !param.slots.unfreezing.is_some_and(is_frozen));
         let group = self.group.as_ref();
         let mut gradients = gradients(slots, loss, params, &mut self.values, group, &self.setting);
-        if gradients.of.is_empty() && !optimizers.is_single() {
+        if gradients.params.is_empty() && !optimizers.is_single() {
             return Err(Error::usage(format!(
                 "minimize(\"{}\"): the loss depends on none of its parameters\n  at {}",
                 member.name,
@@ -169,17 +171,23 @@ impl Recorder {
         }
         let steps = self.steps(optimizer);
         let watches = self.setting.parts.iter().any(|part| matches!(part, StepPart::Norms { .. }));
-        // Of an optimizer that skips steps the latest one need not be that of the log point.
-        let at = (watches && self.turn_comes(optimizer).is_none()).then(|| {
+        // For an optimizer that skips steps, the latest step need not be that of the log point.
+        let is_log_point = (watches && self.is_turn(optimizer).is_none()).then(|| {
             let leaves_out = optimizers.is_single() && gradients.updates.is_some();
             self.values.is_log_point(leaves_out, group, &self.setting)
         });
-        let mut monitored =
-            monitors::norms(&*member.optimizer, &steps, &mut self.values, &mut gradients, &self.setting, at.as_ref())?;
+        let mut monitored = monitors::norms(
+            &*member.optimizer,
+            &steps,
+            &mut self.values,
+            &mut gradients,
+            &self.setting,
+            is_log_point.as_ref(),
+        )?;
         update(&*member.optimizer, &steps, &mut self.values, &gradients)?;
         let trained = (0..slots.unfrozen.len()).filter(|&number| !layout.phases.is_frozen(number, self.phase));
         for count in trained.map(|number| slots.unfrozen[number]).chain([slots.updates]) {
-            // A step that changed nothing is none for the optimizer.
+            // The optimizer doesn't count a step that changed nothing.
             let before = self.values.before(count);
             let counted = match &gradients.updates {
                 Some(done) => done.select(&(before + 1.0), before),
@@ -190,48 +198,50 @@ impl Recorder {
         let skipped = std::mem::take(&mut gradients.skipped);
         monitored.extend(monitors::learning_rates(&*member.optimizer, &steps, &self.values, &gradients, &self.setting));
         monitored.extend(skipped);
-        // Of a step that overflowed too: that is what it shows.
+        // The norm shows an overflow, so steps that overflowed have it too.
         let grad_norm = gradients.norm.clone().filter(|_| self.setting.logs_grad_norm());
-        let own = monitored.iter().position(|monitored| monitored.name == logs::GRAD_NORM);
-        let grad_norm = grad_norm.or(own.map(|own| monitored.remove(own).value));
+        let index = monitored.iter().position(|monitored| monitored.name == logs::GRAD_NORM);
+        let grad_norm = grad_norm.or(index.map(|index| monitored.remove(index).value));
         monitored.iter_mut().for_each(|m| m.name = logs::of_group(&m.name, &member.name));
         let facts = OptimizerFacts {
             learning_rate: member.optimizer.learning_rate(&steps.own),
             grad_norm,
             monitored,
             turn: None,
-            due: at.or(gradients.due.clone()),
+            due: is_log_point.or(gradients.due.clone()),
         };
         Ok(Turn { loss: loss.clone(), loss_name: String::new(), facts, done: gradients.updates.clone() })
     }
 
-    /// What [`StepContext::minimize`](crate::StepContext::minimize) does; `loss` records the loss, and gives what it logs.
+    /// Implements [`StepContext::minimize`](crate::StepContext::minimize). `loss` records the loss and returns it with
+    /// its
+    /// logged values.
     pub(crate) fn minimize(
         &mut self,
         name: &str,
-        at: &'static Location<'static>,
+        location: &'static Location<'static>,
         logged: &mut Vec<Logged>,
         loss: impl FnOnce() -> Result<(Tensor, Vec<Logged>)>,
     ) -> Result<Tensor> {
-        let wrong = |message: String| Err(Error::usage(format!("minimize(\"{name}\"): {message}\n  at {at}")));
+        let failed = |message: String| Err(Error::usage(format!("minimize(\"{name}\"): {message}\n  at {location}")));
         if self.optimizers.is_single() {
-            return wrong(
-                "configure_optimizers gives one optimizer without a name, which minimizes the loss that training_step \
-                 returns; give Optimizers to minimize by name"
+            return failed(
+                "configure_optimizers returns one optimizer without a name, which minimizes the loss that training_step \
+                 returns; return Optimizers to minimize by name"
                     .into(),
             );
         }
         let Some(optimizer) = self.optimizers.position(name) else {
-            return wrong(format!("there is no optimizer of this name; there are {}", self.optimizers.names()));
+            return failed(format!("there is no optimizer of this name; there are {}", self.optimizers.names()));
         };
         if self.turns[optimizer].is_some() {
-            return wrong("it was minimized before in this step; minimize the sum of the losses".into());
+            return failed("it was already called in this step; minimize the sum of the losses".into());
         }
-        let (turn, mut by_turn) = match self.turn_comes(optimizer) {
-            Some(comes) => self.turn_in_branch(optimizer, comes, loss)?,
+        let (turn, mut by_turn) = match self.is_turn(optimizer) {
+            Some(is_turn) => self.turn_in_branch(optimizer, is_turn, loss)?,
             None => {
                 self.collect();
-                let (turn, logged) = self.turn(optimizer, self.seen(optimizer), loss)?;
+                let (turn, logged) = self.turn(optimizer, self.param_values(optimizer), loss)?;
                 for slots in &self.values.layout.optimizers[optimizer].params {
                     self.cells.show(slots.param, self.values.after(slots.param));
                 }
@@ -239,7 +249,7 @@ impl Recorder {
             }
         };
         let loss = turn.loss.detach();
-        // So it is known if training_step returns it.
+        // The detached loss identifies the value if training_step returns it.
         for entry in by_turn.iter_mut().filter(|entry| entry.name == turn.loss_name) {
             entry.value = LoggedValue::Value(loss.clone());
         }
@@ -248,11 +258,11 @@ impl Recorder {
         Ok(loss)
     }
 
-    /// Records the loss of an optimizer and its step, with what was logged for it.
+    /// Records the loss of an optimizer and its step. Returns the step with the logged values.
     fn turn(
         &mut self,
         optimizer: usize,
-        seen: Vec<Seen>,
+        param_values: Vec<ParamValues>,
         loss: impl FnOnce() -> Result<(Tensor, Vec<Logged>)>,
     ) -> Result<(Turn, Vec<Logged>)> {
         let name = self.optimizers.members()[optimizer].name.clone();
@@ -263,37 +273,37 @@ impl Recorder {
             self.values.check_statistics(&self.batch)?;
         }
         let loss_name = log_loss(&mut logged, &logs::of_optimizer("loss", &name), &loss)?;
-        let mut turn = autocast(None, || self.optimize(optimizer, &loss, seen))?;
+        let mut turn = autocast(None, || self.optimize(optimizer, &loss, param_values))?;
         turn.loss_name = loss_name;
         Ok((turn, logged))
     }
 
-    /// As [`Recorder::turn`], in a branch: a step that the optimizer skips computes nothing of it.
+    /// Like [`Recorder::turn`], but in a branch, so that steps that the optimizer skips compute nothing of it.
     fn turn_in_branch(
         &mut self,
         optimizer: usize,
-        comes: Tensor,
+        is_turn: Tensor,
         loss: impl FnOnce() -> Result<(Tensor, Vec<Logged>)>,
     ) -> Result<(Turn, Vec<Logged>)> {
         self.collect();
         let layout = self.values.layout.clone();
         let before = self.values.all_after().to_vec();
-        let mut seen = self.seen(optimizer);
+        let mut param_values = self.param_values(optimizer);
         let mut outside = vec![];
         let latest_loss = layout.optimizers[optimizer].loss;
-        // Of a step that the optimizer skips: what stays as it is, and of which types there is nothing.
+        // The results of a skipped step: the values that stay unchanged, and the types of the results that are zero.
         let skipped: RefCell<(Vec<Tensor>, Vec<TensorType>)> = RefCell::default();
         let mut outcome = Err(Error::usage("minimize: the branch was not recorded"));
         let taken = |_: &[Tensor]| {
             outside = self.cells.gather_again(&before);
-            for ((_, used), (_, again)) in seen.iter_mut().zip(self.seen(optimizer)) {
-                used.extend(again);
-                used.dedup_by(|again, first| again.is(first));
+            for ((_, used), (_, gathered)) in param_values.iter_mut().zip(self.param_values(optimizer)) {
+                used.extend(gathered);
+                used.dedup_by(|next, previous| next.is(previous));
             }
-            let recorded = self.turn(optimizer, seen, loss).and_then(|(turn, logged)| {
+            let recorded = self.turn(optimizer, param_values, loss).and_then(|(turn, logged)| {
                 if let Some(entry) = logged.iter().find(|entry| matches!(entry.value, LoggedValue::Media(..))) {
-                    let message = "pictures, histograms and texts cannot be logged within the loss of an optimizer that skips \
-                                   steps; log it outside of minimize";
+                    let message = "images, histograms and texts cannot be logged within the loss of an optimizer that skips \
+                                   steps; log it outside minimize";
                     return Err(refused(entry, message));
                 }
                 LogLayout::new(&logged, &self.batch, None)?;
@@ -319,7 +329,7 @@ impl Recorder {
             outcome = recorded;
             results
         };
-        let results = cond(&comes, &[], taken, |_| {
+        let results = cond(&is_turn, &[], taken, |_| {
             let (kept, nothing) = skipped.take();
             kept.into_iter().chain(nothing.iter().map(|ty| Tensor::zeros(ty.dtype, &ty.shape))).collect()
         });
@@ -342,33 +352,34 @@ impl Recorder {
         }
         for entry in &mut logged {
             let count = logs::sums(entry, &self.batch).len();
-            entry.branch = Some(Branch { taken: comes.clone(), sums: results.by_ref().take(count).collect() });
+            entry.branch = Some(Branch { taken: is_turn.clone(), sums: results.by_ref().take(count).collect() });
         }
         turn.facts.learning_rate =
             self.optimizers.members()[optimizer].optimizer.learning_rate(&self.steps(optimizer).own);
-        turn.facts.turn = Some(comes);
+        turn.facts.turn = Some(is_turn);
         Ok((turn, logged))
     }
 
-    /// Ends the step: a single optimizer steps by the loss, and of several each must have stepped. `seen` are the
-    /// parameters of the single one as the user's step found them.
-    pub(crate) fn finish(mut self, loss: &Tensor, seen: Vec<Seen>) -> Result<Recorded> {
+    /// Ends the step. A single optimizer steps now; several must have stepped already. `param_values` are the
+    /// parameters of
+    /// the single optimizer, as they were before the user's step.
+    pub(crate) fn finish(mut self, loss: &Tensor, param_values: Vec<ParamValues>) -> Result<Recorded> {
         self.collect();
         if self.optimizers.is_single() {
-            self.turns[0] = Some(self.optimize(0, loss, seen)?);
+            self.turns[0] = Some(self.optimize(0, loss, param_values)?);
         }
-        let Recorder { optimizers, mut values, epoch, group, turns, .. } = self;
-        let mut all = vec![];
-        for (turn, member) in turns.into_iter().zip(optimizers.members()) {
-            all.push(turn.ok_or_else(|| {
+        let Recorder { optimizers, mut values, epoch, group, turns: recorded, .. } = self;
+        let mut turns = vec![];
+        for (turn, member) in recorded.into_iter().zip(optimizers.members()) {
+            turns.push(turn.ok_or_else(|| {
                 Error::usage(format!(
-                    "training_step: nothing is minimized by the optimizer `{0}`; call cx.minimize(\"{0}\", |cx| …)\n  at {1}",
+                    "training_step: the optimizer `{0}` minimizes nothing; call cx.minimize(\"{0}\", |cx| …)\n  at {1}",
                     member.name, member.at
                 ))
             })?);
         }
         let counters = &values.layout.clone().counters;
-        let done = match (optimizers.is_single(), &all[..]) {
+        let done = match (optimizers.is_single(), &turns[..]) {
             (true, [turn]) => turn.done.clone(),
             _ => group.as_ref().map(|group| group.due().clone()),
         };
@@ -382,7 +393,7 @@ impl Recorder {
             let [_, groups] = values.all_of(ids);
             values.set_all(ids, group.next(&groups));
         }
-        Ok(Recorded { values, epoch, group, turns: all, done })
+        Ok(Recorded { values, epoch, group, turns, done })
     }
 }
 
@@ -422,8 +433,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_computed_for_a_skipped_optimizer_is_in_the_branch() {
-        // Outside of branches, whose operations are not listed.
+    fn the_computation_of_a_skipped_optimizer_is_in_the_branch() {
+        // Counts operations outside branches, since those within are not listed.
         let operations = |minimizes_b: bool, operation: &str| {
             let module = Two { a: Linear::new(4, 4), b: Linear::new(4, 4), minimizes_b };
             module.b.parameters().iter().for_each(|(_, p)| p.set_requires_grad(minimizes_b));

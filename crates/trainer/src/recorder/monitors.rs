@@ -1,4 +1,5 @@
-//! Numbers of the latest step that callbacks and options have it log: rates by group of parameters, and lengths of gradients,
+//! The values of the latest step that callbacks and options log: learning rates by parameter group, and norms of
+//! gradients,
 //! parameters and updates.
 
 use std::cell::Cell;
@@ -16,7 +17,7 @@ use crate::state::Entry;
 use crate::step_config::StepConfig;
 use crate::step_config::step_part::{StepPart, SweepMode};
 
-/// The rate of the step after `finished` ones where rates are tried out instead of the optimizer's.
+/// The rate of the step after `finished` steps, if a sweep replaces the optimizer's rates.
 pub(super) fn swept(setting: &StepConfig, finished: &Tensor) -> Option<Tensor> {
     setting.parts.iter().find_map(|part| match *part {
         StepPart::Sweep { min, max, steps, mode } => {
@@ -30,12 +31,12 @@ pub(super) fn swept(setting: &StepConfig, finished: &Tensor) -> Option<Tensor> {
     })
 }
 
-/// A parameter of an optimizer; without a gradient where it is frozen in this phase.
+/// A parameter of an optimizer. It has no gradient if it is frozen in this phase.
 #[derive(Clone, Copy)]
 struct Member<'a> {
     param: &'a Param<'a>,
     gradient: Option<&'a Gradient<'a>>,
-    /// Which row of it, if it is joined and the rows are looked at one by one.
+    /// The index of a row, if the parameter is joined and this is only a row of it.
     row: Option<usize>,
 }
 
@@ -44,15 +45,15 @@ impl<'a> Member<'a> {
         &values.layout[self.param.slots.param]
     }
 
-    /// The rows of a joined one, each as a member.
+    /// The rows of a joined parameter, each as a member.
     fn rows(self, values: &Values) -> impl Iterator<Item = Member<'a>> + use<'a> {
         let entry = self.entry(values);
         let rows = if entry.is_joined() { (0..entry.names().len()).map(Some).collect() } else { vec![None] };
         rows.into_iter().map(move |row| Member { row, ..self })
     }
 
-    /// What it has of a value of the parameter.
-    fn of(self, value: &Tensor) -> Tensor {
+    /// Selects this member's row of a value of the parameter.
+    fn select(self, value: &Tensor) -> Tensor {
         self.row.map_or_else(|| value.clone(), |row| value.index(0, row as isize))
     }
 
@@ -61,17 +62,17 @@ impl<'a> Member<'a> {
     }
 }
 
-/// The parameters of an optimizer, in order: the same in all phases, which log the same.
+/// The parameters of an optimizer, in order. They are the same in all phases, so that all phases log the same names.
 fn members<'a>(gradients: &'a Gradients<'a>) -> Vec<Member<'a>> {
     let trained =
-        gradients.of.iter().map(|gradient| Member { param: &gradient.param, gradient: Some(gradient), row: None });
+        gradients.params.iter().map(|gradient| Member { param: &gradient.param, gradient: Some(gradient), row: None });
     let frozen = gradients.frozen.iter().map(|param| Member { param, gradient: None, row: None });
     let mut members: Vec<Member<'_>> = trained.chain(frozen).collect();
     members.sort_by_key(|member| member.param.slots.param.index());
     members
 }
 
-/// The group of a parameter and its rate. Parameters that are unfrozen later are a group.
+/// The group of a parameter and its rate. Parameters that are unfrozen later are separate groups.
 fn group(optimizer: &dyn Optimizer, steps: &Steps, values: &Values, member: &Member<'_>) -> GroupStep {
     let slots = member.param.slots;
     let ty = member.entry(values).row_type();
@@ -86,7 +87,7 @@ fn group(optimizer: &dyn Optimizer, steps: &Steps, values: &Values, member: &Mem
     group
 }
 
-/// What is logged of the rates of a step.
+/// The learning rates of a step, as values to log.
 pub(super) fn learning_rates(
     optimizer: &dyn Optimizer,
     steps: &Steps,
@@ -94,51 +95,53 @@ pub(super) fn learning_rates(
     gradients: &Gradients<'_>,
     setting: &StepConfig,
 ) -> Vec<Monitored> {
-    let mut all = vec![];
+    let mut monitored = vec![];
     for part in &setting.parts {
         if let StepPart::LearningRates { momentum } = part {
             let group = |member: &Member<'_>| group(optimizer, steps, values, member);
-            rates(&members(gradients), group, *momentum, &mut all);
+            rates(&members(gradients), group, *momentum, &mut monitored);
         }
     }
-    all
+    monitored
 }
 
-/// What is logged of the lengths of gradients, parameters and updates. Called before the optimizer's step is recorded: at
-/// log points, where there is `at`, a branch makes the step as well, to take its norms, and only then
-/// the step may write where the parameters lie. So the other steps keep no second copy of them.
+/// The norms of gradients, parameters and updates, as values to log. Called before the optimizer's step is recorded. If
+/// `is_log_point` is set, a branch computes the step at log points only to take its norms. The actual step may
+/// overwrite the
+/// parameters only after that. So the other steps need no second copy of the parameters.
 pub(super) fn norms(
     optimizer: &dyn Optimizer,
     steps: &Steps,
     values: &mut Values,
     gradients: &mut Gradients<'_>,
     setting: &StepConfig,
-    at: Option<&Tensor>,
+    is_log_point: Option<&Tensor>,
 ) -> Result<Vec<Monitored>> {
     let part = setting.parts.iter().find(|part| matches!(part, StepPart::Norms { .. }));
-    let Some(StepPart::Norms { gradients: of_gradients, parameters, updates, by }) = part else { return Ok(vec![]) };
+    let Some(StepPart::Norms { gradients: log_gradients, parameters, updates, by }) = part else { return Ok(vec![]) };
     let mut names = vec![];
     let mut compute = || -> Result<Vec<Tensor>> {
         let after = after(optimizer, steps, values, gradients)?;
-        let all = members(gradients);
-        let rows: Vec<Member<'_>> = all.iter().flat_map(|member| member.rows(values)).collect();
+        let members = members(gradients);
+        let rows: Vec<Member<'_>> = members.iter().flat_map(|member| member.rows(values)).collect();
         let groups = groups(&rows, |member| {
             let group = || group(optimizer, steps, values, member).name;
             by.name(member.name(values), group)
         });
         let named = groups.iter().map(|(name, members)| (name.as_str(), members));
         let mut norms = vec![];
-        for (group, members) in std::iter::once(("", &all)).chain(named.filter(|_| groups.len() > 1)) {
+        for (group, members) in std::iter::once(("", &members)).chain(named.filter(|_| groups.len() > 1)) {
             let mut push = |kind: &str, norm: Tensor| {
                 names.push(if group.is_empty() { kind.to_owned() } else { format!("{kind}/{group}") });
                 norms.push(norm);
             };
-            let new = |member: &Member<'_>| member.of(&after[member.param.slots.param.index()]).to_dtype(DType::F32);
-            let change = |member: &Member<'_>| new(member) - member.of(&member.param.value).to_dtype(DType::F32);
+            let new =
+                |member: &Member<'_>| member.select(&after[member.param.slots.param.index()]).to_dtype(DType::F32);
+            let change = |member: &Member<'_>| new(member) - member.select(&member.param.value).to_dtype(DType::F32);
             let trained: Vec<_> = members.iter().filter(|member| member.gradient.is_some()).copied().collect();
-            // That of all may be there already.
-            if *of_gradients && !(group.is_empty() && gradients.norm.is_some()) {
-                let sums = trained.iter().filter_map(|member| Some(member.of(&member.gradient?.sum)));
+            // The norm of all gradients may exist already.
+            if *log_gradients && !(group.is_empty() && gradients.norm.is_some()) {
+                let sums = trained.iter().filter_map(|member| Some(member.select(&member.gradient?.sum)));
                 push(GRAD_NORM, gradients.norm_of(&sums.collect::<Vec<_>>()));
             }
             if *parameters {
@@ -150,9 +153,9 @@ pub(super) fn norms(
         }
         Ok(norms)
     };
-    let lengths = match at {
+    let norms = match is_log_point {
         None => compute()?,
-        Some(at) => {
+        Some(is_log_point) => {
             let mut failed = Ok(());
             let count = Cell::new(0);
             let taken = |_: &[Tensor]| {
@@ -163,41 +166,47 @@ pub(super) fn norms(
                 count.set(norms.len());
                 norms
             };
-            let lengths = cond(at, &[], taken, |_| vec![Tensor::full(DType::F32, [], 0.0); count.get()]);
+            let norms = cond(is_log_point, &[], taken, |_| vec![Tensor::full(DType::F32, [], 0.0); count.get()]);
             failed?;
-            if !lengths.is_empty() {
-                wait_for(&lengths, values, gradients);
+            if !norms.is_empty() {
+                wait_for(&norms, values, gradients);
             }
-            lengths
+            norms
         }
     };
     let monitored = |(name, value)| Monitored { name, value, of_group: true, asked_by: "NormMonitor" };
-    Ok(names.into_iter().zip(lengths).map(monitored).collect())
+    Ok(names.into_iter().zip(norms).map(monitored).collect())
 }
 
-/// Lets what the optimizer changes be read by its step only once these values are computed.
+/// Makes the optimizer's step read the entries that it changes only after these values are computed.
 fn wait_for(first: &[Tensor], values: &mut Values, gradients: &mut Gradients<'_>) {
     let slots = |gradient: &Gradient<'_>| gradient.param.slots.slots.clone();
-    let state = gradients.of.iter().flat_map(slots).map(|slot| values.after(slot));
-    let all: Vec<&Tensor> =
-        gradients.of.iter().map(|gradient| &gradient.param.value).chain(state).chain(first).collect();
-    let mut later = Tensor::optimization_barrier(&all).into_iter();
-    for (gradient, value) in gradients.of.iter_mut().zip(&mut later) {
+    let state = gradients.params.iter().flat_map(slots).map(|slot| values.after(slot));
+    let inputs: Vec<&Tensor> =
+        gradients.params.iter().map(|gradient| &gradient.param.value).chain(state).chain(first).collect();
+    let mut later = Tensor::optimization_barrier(&inputs).into_iter();
+    for (gradient, value) in gradients.params.iter_mut().zip(&mut later) {
         gradient.param.value = value;
     }
-    for (slot, value) in gradients.of.iter().flat_map(slots).zip(later) {
+    for (slot, value) in gradients.params.iter().flat_map(slots).zip(later) {
         values.set(slot, value);
     }
 }
 
-/// The rate of each group, `lr/GROUP`, and its momentum. That of the parameters without a group is logged as `lr` already.
-fn rates(members: &[Member<'_>], group: impl Fn(&Member<'_>) -> GroupStep, momentum: bool, all: &mut Vec<Monitored>) {
+/// Adds the rate of each group, `lr/GROUP`, and its momentum. The rate of parameters without a group is logged as `lr`
+/// anyway.
+fn rates(
+    members: &[Member<'_>],
+    group: impl Fn(&Member<'_>) -> GroupStep,
+    momentum: bool,
+    monitored: &mut Vec<Monitored>,
+) {
     for (name, members) in groups(members, |member| group(member).name) {
         let Some(group) = members.first().map(&group) else { continue };
         let suffix = if name.is_empty() { String::new() } else { format!("/{name}") };
         let mut push = |kind: &str, value: Tensor| {
             let name = format!("{kind}{suffix}");
-            all.push(Monitored { name, value, of_group: false, asked_by: "LearningRateMonitor" });
+            monitored.push(Monitored { name, value, of_group: false, asked_by: "LearningRateMonitor" });
         };
         if !suffix.is_empty() {
             push(LEARNING_RATE, group.learning_rate);
@@ -208,7 +217,7 @@ fn rates(members: &[Member<'_>], group: impl Fn(&Member<'_>) -> GroupStep, momen
     }
 }
 
-/// The parameters by the names of their groups, in the order in which groups first appear.
+/// Groups the parameters by the names of their groups, in the order in which the groups first appear.
 fn groups<'a>(members: &[Member<'a>], name: impl Fn(&Member<'a>) -> String) -> Vec<(String, Vec<Member<'a>>)> {
     let mut groups: Vec<(String, Vec<Member<'_>>)> = vec![];
     for member in members {

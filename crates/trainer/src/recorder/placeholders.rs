@@ -1,30 +1,30 @@
-//! [`Placeholders`]: a module while it is being traced, with placeholders in its variables.
+//! [`Placeholders`]: puts placeholders into a module's variables while it is traced.
 
 use fulmen_nn::{Module, TrainingMode, Visit, Visitor};
 use fulmen_tensor::{Tensor, Variable};
 
 use crate::state::{Entry, EntryId, Origin};
 
-/// Placeholders in a module's variables. Dropped, also by a panic in a user's step, it puts the values back.
+/// Placeholders in a module's variables. When dropped, even by a panic in a user's step, it restores the values.
 pub(crate) struct Placeholders {
     cells: Vec<Cell>,
-    /// The module's modes as the user left them.
+    /// The module's modes before tracing.
     modes: Vec<(TrainingMode, bool)>,
 }
 
 struct Cell {
     entry: Entry,
-    /// What the variables of the entry held.
+    /// The values of the entry's variables before tracing.
     before: Vec<Tensor>,
     placeholder: Tensor,
     /// The placeholder or a later value.
     value: Tensor,
-    /// What the model sees of it, in each variable: the value or a row of it, gathered if it is sharded.
+    /// The value of each variable: `value` or a row of it, gathered if it is sharded.
     used: Vec<Tensor>,
 }
 
 impl Cell {
-    /// Lets the model see a value from now on.
+    /// Sets the variables to a value.
     fn show(&mut self, value: &Tensor) {
         let mut used = self.entry.split(value);
         if self.is_gathered() {
@@ -44,22 +44,22 @@ impl Cell {
     }
 }
 
-/// A value, and what the model sees of it.
+/// A value, and the values of its variables.
 pub(super) type Shown = (Tensor, Vec<Tensor>);
 
 impl Placeholders {
     /// Puts placeholders into the variables of the entries that have one.
     pub(crate) fn new(module: &dyn Module, entries: &[Entry]) -> Placeholders {
         let placeholder = |entry: &Entry| Tensor::placeholder(entry.name.clone(), entry.ty.clone());
-        let of_module = entries.iter().filter(|entry| !entry.variables().is_empty());
-        Placeholders::with(module, entries, &of_module.map(placeholder).collect::<Vec<_>>())
+        let with_variables = entries.iter().filter(|entry| !entry.variables().is_empty());
+        Placeholders::with(module, entries, &with_variables.map(placeholder).collect::<Vec<_>>())
     }
 
     /// Puts these placeholders, one for each entry that has a variable, into the variables.
     pub(crate) fn with(module: &dyn Module, entries: &[Entry], placeholders: &[Tensor]) -> Placeholders {
         let mut cells = vec![];
-        let of_module = entries.iter().filter(|entry| !entry.variables().is_empty());
-        for (entry, placeholder) in of_module.zip(placeholders) {
+        let with_variables = entries.iter().filter(|entry| !entry.variables().is_empty());
+        for (entry, placeholder) in with_variables.zip(placeholders) {
             let before = entry.variables().iter().map(Variable::get).collect();
             let (entry, placeholder, value) = (entry.clone(), placeholder.clone(), placeholder.clone());
             let mut cell = Cell { entry, before, placeholder, value, used: vec![] };
@@ -76,18 +76,19 @@ impl Placeholders {
         self.cells.iter().map(|cell| cell.placeholder.clone()).collect()
     }
 
-    /// What the model sees one of them as, before it is gathered: what its gradient is with respect to.
+    /// The current value of an entry, before it is gathered. Gradients are with respect to it.
     pub(crate) fn value(&self, id: EntryId) -> &Tensor {
         &self.cells[id.index()].value
     }
 
-    /// Lets the model see a value from now on, which gradients end at.
+    /// Sets the variables of an entry to a value. Gradients stop there.
     pub(crate) fn show(&mut self, id: EntryId, value: &Tensor) {
         self.cells[id.index()].show(&value.detach());
     }
 
-    /// Gathers again those of these values that are sharded: in a branch, so that only what runs it gathers. Gives what the model
-    /// saw before, and the values of that.
+    /// Gathers the sharded ones of these values again: in a branch, so that only a step that takes the branch gathers.
+    /// Returns
+    /// the previous values.
     pub(super) fn gather_again(&mut self, values: &[Tensor]) -> Vec<Shown> {
         let before = self.cells.iter().map(|cell| (cell.value.clone(), cell.used.clone())).collect();
         let split = self.cells.iter_mut().zip(values).filter(|(cell, _)| cell.is_gathered());
@@ -95,12 +96,13 @@ impl Placeholders {
         before
     }
 
-    /// Lets the model see again what it saw before.
+    /// Restores the previous values.
     pub(super) fn show_again(&mut self, before: Vec<Shown>) {
         self.cells.iter_mut().zip(before).for_each(|(cell, (value, used))| cell.show_as(value, used));
     }
 
-    /// For each entry what the model itself has put into its variables since it was shown or collected.
+    /// For each entry, the value that the model itself wrote to its variables since the last call of `show` or
+    /// `collect`.
     pub(crate) fn collect(&mut self) -> Vec<Option<Tensor>> {
         let changed = |cell: &mut Cell| {
             let now: Vec<Tensor> = cell.entry.variables().iter().map(Variable::get).collect();

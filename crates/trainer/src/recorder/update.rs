@@ -1,4 +1,4 @@
-//! The optimizer's part of a step: new parameters, and what it remembers of them.
+//! The optimizer's part of a step: the new parameters and optimizer state.
 
 use fulmen_nn::optim::{Optimizer, Step};
 use fulmen_tensor::{Tensor, call, cond};
@@ -8,27 +8,27 @@ use super::values::Values;
 use crate::state::ParamSlots;
 use crate::{Error, Result};
 
-/// The step that an optimizer takes.
+/// The step of an optimizer.
 pub(super) struct Steps {
-    /// As its schedule knows it.
+    /// The step of its schedule.
     pub(super) own: Step,
-    /// Of parameters that were frozen at first, one for each unfreezing.
+    /// The steps of parameters that were frozen at first, one for each unfreezing.
     pub(super) unfrozen: Vec<Step>,
 }
 
 impl Steps {
-    /// Of one parameter.
+    /// The step of one parameter.
     pub(super) fn of(&self, param: &ParamSlots) -> &Step {
         param.unfreezing.map_or(&self.own, |number| &self.unfrozen[number])
     }
 }
 
-/// Lets the optimizer change the parameters that have a gradient. A step that is not one for the optimizer changes none of
-/// them: a batch within a group, an overflow, a spike.
+/// Changes the parameters that have a gradient. A step that is not one for the optimizer changes none of them: a batch
+/// within a group, an overflow, a spike.
 ///
-/// Within a group, which is most steps, a branch computes nothing for the optimizer and for clipping. (Averages of weights
-/// are computed all the same.) On one TPU the branch keeps one more copy of the parameters than a selection; under FSDP it
-/// keeps none. Overflows and spikes are too rare for a branch. XLA's CPU compiler runs a branch on one thread.
+/// Most steps are within a group. A branch lets them compute nothing for the optimizer or for clipping (averages of
+/// weights are computed separately). On one TPU, the branch keeps one more copy of the parameters than a selection; under
+/// FSDP it keeps none. Overflows and spikes are too rare for a branch. XLA's CPU compiler runs a branch on one thread.
 pub(super) fn update(
     optimizer: &dyn Optimizer,
     steps: &Steps,
@@ -36,10 +36,10 @@ pub(super) fn update(
     gradients: &Gradients<'_>,
 ) -> Result<()> {
     let after = after(optimizer, steps, values, gradients)?;
-    for id in gradients.of.iter().flat_map(|gradient| gradient.param.slots.changed()) {
+    for id in gradients.params.iter().flat_map(|gradient| gradient.param.slots.changed()) {
         values.set(id, after[id.index()].clone());
     }
-    for gradient in &gradients.of {
+    for gradient in &gradients.params {
         if let (Some(due), Some(sum)) = (&gradients.due, gradient.param.slots.grad_sum) {
             values.set(sum, due.select(&gradient.sum.zeros_like(), &gradient.sum));
         }
@@ -47,19 +47,19 @@ pub(super) fn update(
     Ok(())
 }
 
-/// All values once the optimizer has changed those of its parameters.
+/// All values of the state after the optimizer changed its parameters.
 pub(super) fn after(
     optimizer: &dyn Optimizer,
     steps: &Steps,
     values: &Values,
     gradients: &Gradients<'_>,
 ) -> Result<Vec<Tensor>> {
-    let params = gradients.of.iter().map(|gradient| &gradient.param);
+    let params = gradients.params.iter().map(|gradient| &gradient.param);
     let changed = params.clone().flat_map(|param| param.slots.changed());
     let before: Vec<Tensor> = params.flat_map(|param| before(param, values)).collect();
     let mut outcome = Ok(());
     let mut step = || {
-        all(optimizer, steps, values, gradients).unwrap_or_else(|error| {
+        changed_values(optimizer, steps, values, gradients).unwrap_or_else(|error| {
             outcome = Err(error);
             before.clone()
         })
@@ -76,32 +76,34 @@ pub(super) fn after(
     Ok(after)
 }
 
-/// A parameter, and what is remembered of it.
+/// The value of a parameter and its optimizer state.
 fn before(param: &Param<'_>, values: &Values) -> Vec<Tensor> {
     let slots = param.slots.slots.iter().map(|&slot| values.after(slot));
     [&param.value].into_iter().chain(slots).cloned().collect()
 }
 
-/// The new values of all that changes, of the types that they had.
-fn all(optimizer: &dyn Optimizer, steps: &Steps, values: &Values, gradients: &Gradients<'_>) -> Result<Vec<Tensor>> {
-    let mut all = vec![];
+/// The new values of all entries that the optimizer changes. Their types stay the same.
+fn changed_values(
+    optimizer: &dyn Optimizer,
+    steps: &Steps,
+    values: &Values,
+    gradients: &Gradients<'_>,
+) -> Result<Vec<Tensor>> {
+    let mut changed = vec![];
     let norm = gradients.norm_to_clip();
     // Within a group, a branch decides.
     let updates = gradients.updates.as_ref().filter(|_| gradients.due.is_none());
-    for gradient in &gradients.of {
+    for gradient in &gradients.params {
         let slots = gradient.param.slots;
         let entry = &values.layout[slots.param];
         let before = before(&gradient.param, values);
-        let step = match entry.is_joined() {
-            true => &steps.of(slots).of_stacked(),
-            false => steps.of(slots),
-        };
+        let step = if entry.is_joined() { &steps.of(slots).of_stacked() } else { steps.of(slots) };
         let inputs: Vec<&Tensor> = [&gradient.sum].into_iter().chain(&before).collect();
         // Parameters of one type share a function.
         let after = call("update", &inputs, |inputs| {
             let ready = gradients.ready(&inputs[0], norm.as_ref());
             let (parameter, state) = optimizer.update(step, &entry.names()[0], &inputs[1], &ready, &inputs[2..]);
-            // A gradient may be wider than its parameter, for example that of a group of batches, and so the result.
+            // The gradient of a group of batches may be wider than its parameter, and so may the result.
             let rounds = parameter.dtype().is_float() && entry.ty.dtype.is_float();
             let parameter = if rounds { parameter.to_dtype(entry.ty.dtype) } else { parameter };
             let new = [parameter].into_iter().chain(state).collect();
@@ -112,7 +114,7 @@ fn all(optimizer: &dyn Optimizer, steps: &Steps, values: &Values, gradients: &Gr
         });
         if after.len() != before.len() {
             return Err(Error::usage(format!(
-                "the optimizer has {} tensors of state for `{}`, and its update() returned {}",
+                "the optimizer has {} tensors of state for `{}`, but its update() returned {}",
                 before.len() - 1,
                 entry.name,
                 after.len() - 1
@@ -120,10 +122,10 @@ fn all(optimizer: &dyn Optimizer, steps: &Steps, values: &Values, gradients: &Gr
         }
         for (new, id) in after.into_iter().zip(slots.changed()) {
             values.check_one(id, &new)?;
-            all.push(new);
+            changed.push(new);
         }
     }
-    Ok(all)
+    Ok(changed)
 }
 
 /// The new value of a parameter and of its optimizer state where the step updates, else the old ones. The parameter is

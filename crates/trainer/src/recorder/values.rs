@@ -1,4 +1,4 @@
-//! [`Values`]: the training state as a step finds it and as it leaves it.
+//! [`Values`]: the training state before and after a step.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::state::{EntryId, StateLayout};
 use crate::step_config::StepConfig;
 use crate::{Batch, Error, Result};
 
-/// A value for each entry of the state, before the step and after what has been recorded of it.
+/// A value for each entry of the state: before the step, and after the recorded part of the step.
 pub(crate) struct Values {
     pub(crate) layout: Arc<StateLayout>,
     before: Vec<Tensor>,
@@ -18,10 +18,10 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    /// Of a module with these placeholders; the other entries get theirs here.
+    /// Takes the placeholders of a module, and creates those of the other entries.
     pub(crate) fn new(layout: &Arc<StateLayout>, module: Vec<Tensor>) -> Values {
         let others = layout.entries().iter().skip(module.len());
-        let others = others.map(|e| Tensor::placeholder(e.name.clone(), e.ty.clone()));
+        let others = others.map(|entry| Tensor::placeholder(entry.name.clone(), entry.ty.clone()));
         let before: Vec<Tensor> = module.into_iter().chain(others).collect();
         Values { layout: layout.clone(), after: before.clone(), before }
     }
@@ -30,7 +30,7 @@ impl Values {
         &self.before[id.index()]
     }
 
-    /// As [`Values::before`], for several.
+    /// Like [`Values::before`], for several entries.
     pub(crate) fn all_of<const N: usize>(&self, ids: [EntryId; N]) -> [Tensor; N] {
         ids.map(|id| self.before(id).clone())
     }
@@ -43,7 +43,7 @@ impl Values {
         self.after[id.index()] = value;
     }
 
-    /// As [`Values::set`], for several.
+    /// Like [`Values::set`], for several entries.
     pub(crate) fn set_all<const N: usize>(&mut self, ids: [EntryId; N], values: [Tensor; N]) {
         ids.into_iter().zip(values).for_each(|(id, value)| self.set(id, value));
     }
@@ -56,8 +56,9 @@ impl Values {
         &self.after
     }
 
-    /// How many steps the host has counted before this one: groups of batches where there are groups. `leaves_out` says
-    /// whether a single optimizer, which does not count them, leaves out some: those that overflow or are skipped.
+    /// The number of steps that the host has counted before this one; with accumulation, of groups of batches.
+    /// `leaves_out` is
+    /// whether a single optimizer may not count some steps: those that overflow or are skipped.
     pub(crate) fn finished_steps(&self, leaves_out: bool) -> &Tensor {
         let counters = &self.layout.counters;
         self.before(match counters.group {
@@ -67,11 +68,11 @@ impl Values {
         })
     }
 
-    /// Whether the host reads what is logged after this step.
+    /// Whether the host reads the logged values after this step.
     pub(crate) fn is_log_point(&self, leaves_out: bool, group: Option<&Group>, setting: &StepConfig) -> Tensor {
         let next = self.finished_steps(leaves_out) + 1.0;
-        let at = next.remainder(counted(setting.options.log_every_n_steps)).eq(0.0);
-        group.map_or(at.clone(), |group| group.due().and(&at))
+        let is_due = next.remainder(counted(setting.options.log_every_n_steps)).eq(0.0);
+        group.map_or(is_due.clone(), |group| group.due().and(&is_due))
     }
 
     /// The entries that the step changes.
@@ -79,18 +80,18 @@ impl Values {
         self.layout.ids().filter(|&id| !self.after(id).is(self.before(id)))
     }
 
-    /// Each value must be right, and of the type that the next step takes.
+    /// Checks that each value is valid and has the type that the next step takes.
     pub(crate) fn check(&self) -> Result<()> {
         self.layout.ids().try_for_each(|id| self.check_one(id, self.after(id)))
     }
 
-    /// As [`Values::check`], for a value that is to be that of one entry.
+    /// Like [`Values::check`], for the new value of one entry.
     pub(crate) fn check_one(&self, id: EntryId, value: &Tensor) -> Result<()> {
         value.check()?;
         let entry = &self.layout[id];
         if *value.ty() != entry.ty {
             return Err(Error::usage(format!(
-                "a step would turn `{}` from {} into {}\n  at {}",
+                "a step would change the type of `{}` from {} to {}; it must stay the same\n  at {}",
                 entry.name,
                 entry.ty,
                 value.ty(),
@@ -100,7 +101,8 @@ impl Values {
         Ok(())
     }
 
-    /// Padding must not get into running statistics: what a step makes of a batch must know the mask.
+    /// Checks that no padding gets into running statistics: values that depend on the batch must depend on the mask
+    /// too.
     pub(crate) fn check_statistics(&self, batch: &Batch) -> Result<()> {
         let layout = &self.layout;
         for id in layout.ids().take(layout.module().len()).filter(|&id| !layout.is_trained(id)) {
@@ -108,7 +110,7 @@ impl Values {
             let from_batch = batch.inputs().any(|field| !field.is(batch.mask()) && value.depends_on(field));
             if from_batch && !value.depends_on(batch.mask()) {
                 return Err(Error::usage(format!(
-                    "the last batch is padded, and `{}` would take padding into its statistics; let the training loader \
+                    "the last batch is padded, but the statistics `{}` would include the padding; let the training loader \
                      drop the last batch\n  at {}",
                     layout[id].name,
                     value.location()

@@ -1,9 +1,10 @@
-//! Advice: what a training loses and what to do about it, one line each. What its start tells is read from what was recorded
-//! ([`hints`]), the rest from what a fit has measured ([`measured`]). All of it is told by these two: on standard error, in
-//! the report of the run and in `Trainer::metrics_report`.
+//! Advice: where a training wastes time and what to do about it, one line each. [`hints`] looks at the recorded program
+//! before the first step; [`measured`] looks at the measurements of a fit. Their lines appear on standard error, in the
+//! report of the run and in `Trainer::metrics_report`.
 //!
-//! Not here: how a loss in a program is found; the rules are in `fulmen_preflight::warnings`. On a CPU only padding costs
-//! time: it has neither tiles nor units for bf16.
+//! The rules for programs are in `fulmen_preflight::warnings`. On a CPU only padding costs time: it has neither tiles
+//! nor
+//! bf16 units.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,20 +17,20 @@ use fulmen_tensor::{Function, MatmulPrecision, RecordedOp, Runtime, host_reads};
 use crate::step_config::StepConfig;
 use crate::{Goodput, Precision, Result};
 
-/// Padding of fewer of a batch's positions is not worth a line.
-const WORTH_PADDING: f64 = 0.25;
-/// Matrix units that do useful work for a larger share of the time are used well enough.
-const FAR_BELOW: f64 = 0.5;
+/// Padding is reported from this share of a batch's positions on.
+const MIN_PADDING: f64 = 0.25;
+/// Matrix products are reported if matrix units do useful work for less than this share of the time.
+const LOW_MATRIX_USE: f64 = 0.5;
 /// Rows that a TPU computes at once.
 const TILE_ROWS: u64 = 8;
-/// Waiting for data is worth a line from this share of the step time on, and when it took so long.
+/// Waiting for data is reported above this share of the step time and this total.
 const INPUT_BOUND: (f64, Duration) = (0.03, Duration::from_secs(1));
-/// Compiling is worth a line from this share of a run and this many seconds on.
+/// Compiling is reported above this share of a run and this many seconds.
 const COMPILING: (f64, f64) = (0.2, 10.0);
-/// A line of code is named when it reads from the device at least this often and at least every second step.
-const READS: u64 = 20;
+/// A line of code is reported if it reads from the device at least this often, and at least every second step.
+const MIN_READS: u64 = 20;
 
-/// What is worth a line before the first step of a fit on this runtime.
+/// The advice before the first step of a fit on this runtime.
 pub(crate) fn hints(
     runtime: &Runtime,
     setting: &StepConfig,
@@ -39,34 +40,36 @@ pub(crate) fn hints(
     let mut hints: Vec<String> = padding(train).into_iter().collect();
     if let (true, Some(step)) = (runtime.client().platform_name() == Platform::Tpu.name(), steps.first()) {
         let kind = runtime.devices().first().map_or(String::new(), |device| device.kind().to_owned());
-        hints.extend(of_a_tpu(&kind, setting, train.per_device_batch_size(), &step.recorded()?));
+        hints.extend(tpu_hints(&kind, setting, train.per_device_batch_size(), &step.recorded()?));
     }
     Ok(hints)
 }
 
-/// How often each line of the program has read values from a device.
+/// The number of times that each line of the program read values from a device.
 pub(crate) type HostReads = BTreeMap<(&'static str, u32), u64>;
 
-/// What a fit has measured.
+/// The measurements of a fit.
 pub(crate) struct Measured<'a> {
-    /// What the training loader did.
+    /// The statistics of the training loader.
     pub(crate) loader: &'a LoaderReport,
-    /// The share of the steps' time in which the devices had no batch, and that time.
+    /// The share of the steps' time in which the devices had no batch, and the time itself.
     pub(crate) input_wait: (f64, Duration),
-    /// Where the time of this run went, and how many programs it compiled.
+    /// Where the time of this run went.
     pub(crate) goodput: Goodput,
+    /// Compiled programs.
     pub(crate) compilations: usize,
-    /// Optimizer steps, and the reads before the first of them.
+    /// Optimizer steps.
     pub(crate) steps: u64,
+    /// The reads before the first step.
     pub(crate) reads_before: &'a HostReads,
 }
 
-/// What a fit has lost so far.
+/// The advice for a fit, from its measurements so far.
 pub(crate) fn measured(fit: &Measured<'_>) -> Vec<String> {
     losses(fit, &host_reads())
 }
 
-/// As [`measured`], with the reads of now.
+/// Like [`measured`], with these reads from devices.
 fn losses(fit: &Measured<'_>, reads: &HostReads) -> Vec<String> {
     let mut advice = vec![];
     let (share, wait) = fit.input_wait;
@@ -75,62 +78,62 @@ fn losses(fit: &Measured<'_>, reads: &HostReads) -> Vec<String> {
     }
     for (line, reads) in reads {
         let reads = reads - fit.reads_before.get(line).copied().unwrap_or_default();
-        if fit.steps > 0 && reads >= READS && reads >= fit.steps / 2 {
+        if fit.steps > 0 && reads >= MIN_READS && reads >= fit.steps / 2 {
             advice.push(format!(
-                "{}:{} read a value from the device {reads} times in {} steps, and each time waited for it; log the value \
-                 within the step, or read it every n steps",
+                "{}:{} read a value from the device {reads} times in {} steps and waited each time; log the value within \
+                 the step, or read it only every n steps",
                 line.0, line.1, fit.steps
             ));
         }
     }
-    let (compile, all) = (fit.goodput.compile, fit.goodput.total());
-    if fit.compilations > 0 && compile > COMPILING.1 && compile > COMPILING.0 * all {
+    let (compile, total) = (fit.goodput.compile, fit.goodput.total());
+    if fit.compilations > 0 && compile > COMPILING.1 && compile > COMPILING.0 * total {
         let programs = match fit.compilations {
             1 => "1 program".to_owned(),
             n => format!("{n} programs"),
         };
         advice.push(format!(
             "compiling {programs} took {compile:.0} s, {:.0} % of the run; the next run loads them from disk unless \
-             FULMEN_COMPILE_CACHE is off, and `--aot` loads those that `preflight --save` has compiled before",
-            100.0 * compile / all
+             FULMEN_COMPILE_CACHE is off, and `--aot` loads programs that `preflight --save` compiled before",
+            100.0 * compile / total
         ));
     }
     advice
 }
 
-/// Padding that buckets make.
+/// The advice about padding in buckets.
 fn padding(train: &DataLoader) -> Option<String> {
     let buckets = train.buckets()?;
     let share = buckets.padding_share();
-    (share >= WORTH_PADDING).then(|| {
+    (share >= MIN_PADDING).then(|| {
         format!(
             "{:.0} % of the positions in training batches are padding: the buckets end at {:?}; \
-             text::choose_boundaries() finds the ends with the least",
+             text::choose_boundaries() finds the boundaries with the least padding",
             100.0 * share,
             buckets.lengths()
         )
     })
 }
 
-/// What a TPU of this kind (`TPU v5 lite`) loses on a step with `rows` rows of the batch a device.
-fn of_a_tpu(kind: &str, setting: &StepConfig, rows: usize, recorded: &[RecordedOp]) -> Vec<String> {
+/// The advice for a TPU of this kind (`TPU v5 lite`), for a step with `rows` rows of the batch on each device.
+fn tpu_hints(kind: &str, setting: &StepConfig, rows: usize, recorded: &[RecordedOp]) -> Vec<String> {
     let mut hints = vec![];
     let mut products = warnings::recorded_products(recorded, setting.replicas.devices);
-    // A batch of few sequences or pictures has many rows.
-    if products.iter().map(|p| p.product.rows).max().is_some_and(|most| most < TILE_ROWS) {
+    // In matrix products, even a batch of few sequences or images has many rows.
+    if products.iter().map(|p| p.product.rows).max().is_some_and(|max| max < TILE_ROWS) {
         hints.push(format!(
-            "the batch has {rows} rows a device, and a TPU computes {TILE_ROWS} at a time; with a batch size of {} it does \
-             more in the same time",
+            "the batch has {rows} rows per device, but a TPU computes {TILE_ROWS} at a time; a batch size of {} takes the \
+             same time",
             TILE_ROWS as usize * setting.replicas.devices
         ));
     }
-    // What few rows lose is told; here the widths count.
+    // Few rows were reported above; only the widths count here.
     products.iter_mut().for_each(|p| p.product.rows = p.product.rows.next_multiple_of(TILE_ROWS));
     let unit = Generation::of_kind(kind).map_or(128, |generation| generation.matrix_unit);
-    if warnings::share_used(&products, unit).is_some_and(|used| used < FAR_BELOW) {
+    if warnings::share_used(&products, unit).is_some_and(|used| used < LOW_MATRIX_USE) {
         hints.extend(warnings::matrix_unit(&products, unit).into_iter().next().map(line));
     }
-    // Who asks for more exact products does not want fewer bits.
+    // Users who set a higher matmul precision don't want fewer bits.
     let exact = setting.options.matmul_precision != MatmulPrecision::Default;
     if setting.options.precision.resolved() == Precision::F32 && !exact {
         hints.extend(warnings::single_precision(recorded, 1).map(line));
@@ -157,39 +160,39 @@ mod tests {
     use crate::step_config::Choices;
     use crate::{Batch, Plan, StepContext, Strategy, Trainer, TrainingModule};
 
-    /// What a run of 100 s with nothing to complain of measures.
-    fn well<'a>(loader: &'a LoaderReport, reads_before: &'a HostReads) -> Measured<'a> {
+    /// The measurements of a run of 100 s that gets no advice.
+    fn good_run<'a>(loader: &'a LoaderReport, reads_before: &'a HostReads) -> Measured<'a> {
         let goodput = Goodput { compile: 5.0, steps: 95.0, ..Goodput::default() };
         let input_wait = (0.01, Duration::from_secs(1));
         Measured { loader, input_wait, goodput, compilations: 1, steps: 100, reads_before }
     }
 
     #[test]
-    fn what_a_fit_loses_is_told_with_numbers_and_what_to_do() {
+    fn advice_has_numbers_and_says_what_to_do() {
         let none: [&str; 0] = [];
         let (mut loader, no_reads) = (LoaderReport::default(), HostReads::new());
         (loader.steps, loader.waiting, loader.busy) = (10, Duration::from_secs(1), Duration::from_secs(2));
-        let well = well(&loader, &no_reads);
+        let good_run = good_run(&loader, &no_reads);
         let reads = HostReads::from([(("src/main.rs", 7), 60), (("src/main.rs", 9), 10)]);
-        assert_eq!(losses(&Measured { reads_before: &reads, ..well }, &reads), none);
-        let told = losses(&well, &reads);
-        let [read] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(losses(&Measured { reads_before: &reads, ..good_run }, &reads), none);
+        let advice = losses(&good_run, &reads);
+        let [read] = &advice[..] else { panic!("{advice:?}") };
         assert!(read.starts_with("src/main.rs:7 read a value from the device 60 times in 100 steps"), "{read}");
-        assert_eq!(losses(&Measured { steps: 1000, ..well }, &reads), none, "now and then");
+        assert_eq!(losses(&Measured { steps: 1000, ..good_run }, &reads), none, "now and then");
 
         let goodput = Goodput { compile: 40.0, steps: 60.0, ..Goodput::default() };
-        let told = losses(&Measured { goodput, compilations: 3, ..well }, &no_reads);
-        let [compile] = &told[..] else { panic!("{told:?}") };
+        let advice = losses(&Measured { goodput, compilations: 3, ..good_run }, &no_reads);
+        let [compile] = &advice[..] else { panic!("{advice:?}") };
         assert!(compile.starts_with("compiling 3 programs took 40 s, 40 % of the run"), "{compile}");
         let goodput = Goodput { compile: 4.0, steps: 6.0, ..Goodput::default() };
-        assert_eq!(losses(&Measured { goodput, ..well }, &no_reads), none, "a short run");
+        assert_eq!(losses(&Measured { goodput, ..good_run }, &no_reads), none, "a short run");
 
-        let told = losses(&Measured { input_wait: (0.33, Duration::from_secs(30)), ..well }, &no_reads);
-        let [input] = &told[..] else { panic!("{told:?}") };
+        let advice = losses(&Measured { input_wait: (0.33, Duration::from_secs(30)), ..good_run }, &no_reads);
+        let [input] = &advice[..] else { panic!("{advice:?}") };
         assert!(input.starts_with("input-bound: 33 % of step time waits"), "{input}");
     }
 
-    /// A module of one layer whose result is summed.
+    /// A module of one layer. Its loss is the mean of the layer's result.
     #[derive(Module)]
     struct Sum<L: Module>(L, #[module(skip)] fn(&L, Tensor) -> Tensor);
 
@@ -202,11 +205,12 @@ mod tests {
         }
     }
 
-    /// The hints for a layer on samples of this shape, `rows` of them for each of `devices`.
+    /// The hints for a layer on samples of this shape, with `rows` samples on each of `devices`.
     fn hints_for<L: Module>(
         module: &Sum<L>,
         shape: &[usize],
-        (rows, devices): (usize, usize),
+        rows: usize,
+        devices: usize,
         precision: Precision,
     ) -> Vec<String> {
         let batch = rows * devices;
@@ -218,7 +222,7 @@ mod tests {
         let setting = Choices::from(options).on(mesh.clone(), Strategy::replicas(&mesh));
         let prepared = trace_fit(module, &setting, 0, &loader, &None.into()).unwrap();
         let recorded = prepared.program.largest().functions()[0].recorded().unwrap();
-        of_a_tpu("TPU v5 lite", &setting, prepared.train.per_device_batch_size(), &recorded)
+        tpu_hints("TPU v5 lite", &setting, prepared.train.per_device_batch_size(), &recorded)
     }
 
     fn linear(inputs: usize, outputs: usize) -> Sum<Linear> {
@@ -226,13 +230,12 @@ mod tests {
     }
 
     #[test]
-    fn a_tpu_is_told_of_few_rows_of_narrow_widths_and_of_f32() {
-        let hints = hints_for(&linear(16, 24), &[16], (4, 2), Precision::F32);
+    fn a_tpu_gets_hints_about_few_rows_narrow_widths_and_f32() {
+        let hints = hints_for(&linear(16, 24), &[16], 4, 2, Precision::F32);
         let [rows, widths, precision] = &hints[..] else { panic!("{hints:?}") };
         assert_eq!(
             rows,
-            "the batch has 4 rows a device, and a TPU computes 8 at a time; with a batch size of 16 it does more in the same \
-             time"
+            "the batch has 4 rows per device, but a TPU computes 8 at a time; a batch size of 16 takes the same time"
         );
         assert!(
             widths.starts_with("1 × a product of 8×16 by 16×24 fills at most 2 % of the 128×128 matrix unit"),
@@ -245,27 +248,27 @@ mod tests {
     #[test]
     fn a_step_that_fills_a_tpu_gets_no_hint() {
         let none: [&str; 0] = [];
-        assert_eq!(hints_for(&linear(256, 128), &[256], (8, 4), Precision::Bf16Mixed), none);
-        // Four samples of many positions have many rows, and so have pictures.
-        assert_eq!(hints_for(&linear(256, 128), &[64, 256], (4, 1), Precision::Bf16Mixed), none);
+        assert_eq!(hints_for(&linear(256, 128), &[256], 8, 4, Precision::Bf16Mixed), none);
+        // Four samples of many positions have many rows, as have images.
+        assert_eq!(hints_for(&linear(256, 128), &[64, 256], 4, 1, Precision::Bf16Mixed), none);
         let conv = Sum(Conv2d::new(128, 128, 3), |layer, x| layer.forward(x));
-        assert_eq!(hints_for(&conv, &[128, 8, 8], (2, 1), Precision::Bf16Mixed), none);
+        assert_eq!(hints_for(&conv, &[128, 8, 8], 2, 1, Precision::Bf16Mixed), none);
     }
 
     #[test]
-    fn padding_of_buckets_is_told_on_every_device_and_the_rest_not_on_a_cpu() {
+    fn padding_is_reported_on_each_device_and_the_rest_not_on_a_cpu() {
         let loader = |lengths: [usize; 4]| {
             let data = TensorDataset::builder().array("x", [4, 8], [0.5f32; 32]).build().unwrap();
             let buckets = Buckets::new(lengths, &[8]).unwrap();
             DataLoader::builder(data).batch_size(2).buckets(buckets).build().unwrap()
         };
-        let told = |lengths| padding(&loader(lengths));
+        let hint = |lengths| padding(&loader(lengths));
         assert_eq!(
-            told([2, 2, 4, 8]).unwrap(),
+            hint([2, 2, 4, 8]).unwrap(),
             "50 % of the positions in training batches are padding: the buckets end at [8]; text::choose_boundaries() finds \
-             the ends with the least"
+             the boundaries with the least padding"
         );
-        assert_eq!(told([7, 7, 7, 8]), None);
+        assert_eq!(hint([7, 7, 7, 8]), None);
 
         let loader = loader([8; 4]);
         let trainer = Trainer::builder().accelerator("cpu").build().unwrap();

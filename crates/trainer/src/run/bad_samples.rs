@@ -1,23 +1,25 @@
-//! [`BadCount`]: which samples a loader could not read while the Trainer used it. What becomes of them is not decided here
-//! but by the loader's `on_error`.
+//! [`BadCount`]: reports the samples that a loader could not read while the Trainer used it. The loader's `on_error`
+//! decides what happens to them.
 
 use fulmen_data::{BadSamples, DataLoader};
 
 use crate::console::print_line;
 
-/// What a loader could not read from now on: it may have been used before, and counts for all that are made from it.
-/// Dropped, it says what was not said yet, so that nothing is kept back where an error ends the run.
+/// Counts the samples that a loader could not read since this was created. The loader's own count may begin earlier,
+/// and
+/// covers all loaders that were made from it. When this is dropped, it reports the rest, so that all bad samples are
+/// reported even if an error ends the run.
 pub(crate) struct BadCount {
     loader: DataLoader,
-    /// What the samples are for.
-    what: &'static str,
+    /// The use of the samples, such as `training`.
+    purpose: &'static str,
     before: BadSamples,
-    told: u64,
+    reported: u64,
 }
 
 impl BadCount {
-    pub(crate) fn new(loader: &DataLoader, what: &'static str) -> BadCount {
-        BadCount { loader: loader.clone(), what, before: loader.bad_samples(), told: 0 }
+    pub(crate) fn new(loader: &DataLoader, purpose: &'static str) -> BadCount {
+        BadCount { loader: loader.clone(), purpose, before: loader.bad_samples(), reported: 0 }
     }
 
     /// How often a sample could not be read.
@@ -25,24 +27,24 @@ impl BadCount {
         self.loader.bad_samples().count - self.before.count
     }
 
-    /// Says on standard error which they are, if there are more than when it was last said. Of each process its own: they
-    /// read different samples.
-    pub(crate) fn tell(&mut self) {
-        if self.count() == self.told {
+    /// Lists them on standard error, if there are more than in the last report. Each process reports its own, since
+    /// processes read different samples.
+    pub(crate) fn report(&mut self) {
+        if self.count() == self.reported {
             return;
         }
         let mut bad = self.loader.bad_samples();
         bad.count -= self.before.count;
-        self.told = bad.count;
-        // The list only grows: those that were known before are the first of it, and may be bad again.
+        self.reported = bad.count;
+        // The list only grows. It begins with the samples known before, which may be bad again.
         bad.first.iter_mut().zip(&self.before.first).for_each(|(now, before)| now.count -= before.count);
         bad.first.retain(|bad| bad.count > 0);
-        print_line(&format!("warning: {} data: {bad}", self.what));
+        print_line(&format!("warning: {} data: {bad}", self.purpose));
     }
 }
 
 impl Drop for BadCount {
     fn drop(&mut self) {
-        self.tell();
+        self.report();
     }
 }

@@ -1,4 +1,4 @@
-//! `dump_dir`: writes each program of a run to files: StableHLO, what the compiler made of it, its memory and cost.
+//! `dump_dir`: writes each program of a run to files: its StableHLO, the compiler's result, and its memory and cost.
 
 use std::error::Error;
 use std::io::Write as _;
@@ -8,18 +8,20 @@ use fulmen_pjrt::{MemoryAnalysis, Value};
 use fulmen_tensor::{Compiled, Function, Mesh};
 use serde_json::{Value as Json, json};
 
-/// Writes the files of a program, whose names begin with its number.
+/// Writes the files of a program. Their names begin with its number.
 pub(super) fn dump(
     folder: &Path,
     number: u64,
     title: &str,
-    (function, compiled): (&Function, &Compiled),
+    function: &Function,
+    compiled: &Compiled,
     mesh: &Mesh,
 ) -> Result<(), Box<dyn Error>> {
     let executable = compiled.executable();
     let name = format!("{number:02}_{}", file_name(title));
     let cost = executable.hlo()?.cost_by_line();
-    let (flops, bytes) = cost.values().fold((0.0, 0.0), |(flops, bytes), it| (flops + it.flops, bytes + it.bytes));
+    let (flops, bytes) =
+        cost.values().fold((0.0, 0.0), |(flops, bytes), line| (flops + line.flops, bytes + line.bytes));
     let about = json!({
         "program": title,
         "module": executable.name(),
@@ -27,11 +29,11 @@ pub(super) fn dump(
         "devices": executable.num_replicas() * executable.num_partitions(),
         "compile_seconds": compiled.compile_time().map(|time| time.as_secs_f64()),
         "memory": executable.memory_analysis().ok().map(|memory| memory_json(&memory)),
-        // What the compiler reckons, where the plugin tells.
+        // The compiler's estimate, if the plugin reports it.
         "compiler_cost": executable.cost_analysis().ok().map(|cost| {
             cost.properties().iter().map(|(name, value)| (name.clone(), value_json(value))).collect::<Json>()
         }),
-        // What is counted in the optimized program: operations, and bytes to and from the main memory.
+        // Counted in the optimized program: operations, and bytes to and from the main memory.
         "cost": { "flops": flops, "bytes": bytes },
     });
     std::fs::create_dir_all(folder)?;
@@ -46,7 +48,7 @@ pub(super) fn dump(
     Ok(())
 }
 
-/// Letters and digits in small letters, with `_` for what is between them.
+/// The letters and digits of a title, in lower case. Each run of other characters becomes `_`.
 fn file_name(title: &str) -> String {
     let words = title.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join("_").to_lowercase()
@@ -77,7 +79,7 @@ mod tests {
     use super::file_name;
 
     #[test]
-    fn a_program_is_a_file_of_its_name() {
+    fn a_file_is_named_after_its_program() {
         assert_eq!(file_name("training step"), "training_step");
         assert_eq!(file_name("program `Ema/2`, 32 × 3"), "program_ema_2_32_3");
     }

@@ -1,4 +1,4 @@
-//! `environment.json` in the run's folder: with which versions, on what and by which command a run was made.
+//! `environment.json` in the run's folder: the versions, the machine and the command of a run.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -9,12 +9,12 @@ use fulmen_tensor::Runtime;
 use parking_lot::Mutex;
 use serde_json::{Value as Json, json};
 
-/// Beginnings of the names of variables that change what a run does.
+/// Prefixes of environment variables that change what a run does.
 const PREFIXES: [&str; 6] = ["FULMEN_", "XLA_", "TPU_", "LIBTPU_", "PJRT_", "CUDA_"];
-/// Parts of names of variables and flags whose values are secret.
+/// Parts of the names of variables and flags whose values are secret.
 const SECRET: [&str; 5] = ["TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY"];
 
-/// What there is to say of a run by this process.
+/// The environment of a run, as this process has it.
 pub(crate) fn environment(runtime: &Runtime, processes: usize) -> Json {
     let (client, devices) = (runtime.client(), runtime.devices());
     let text = |path: io::Result<PathBuf>| path.map(|path| path.to_string_lossy().into_owned()).ok();
@@ -47,27 +47,29 @@ pub(super) fn host_name() -> Option<String> {
     std::fs::read_to_string("/proc/sys/kernel/hostname").map(|name| name.trim().to_owned()).ok()
 }
 
-/// Writes the file, with the hash of the plugin, for which its file is read.
+/// Writes the file. It adds the hash of the plugin, for which it reads the plugin's file.
 pub(crate) fn write(path: &Path, mut environment: Json, runtime: &Runtime) -> io::Result<()> {
     environment["plugin_sha256"] = plugin_sha256(runtime).into();
     let text = format!("{environment:#}\n");
     fulmen_durable::write(path, Some(text.len() as u64), |file| file.write_all(text.as_bytes()))
 }
 
-/// A plugin may be loaded more than once in a process, and has hundreds of megabytes.
+/// The hash of the plugin's file. It is cached: a process may load a plugin more than once, and the file has hundreds
+/// of
+/// megabytes.
 fn plugin_sha256(runtime: &Runtime) -> Option<String> {
-    static KNOWN: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
+    static HASHES: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
     let plugin = runtime.client().plugin();
-    let mut known = KNOWN.lock();
-    if let Some(hash) = known.get(plugin.path()) {
+    let mut hashes = HASHES.lock();
+    if let Some(hash) = hashes.get(plugin.path()) {
         return Some(hash.clone());
     }
     let hash = plugin.identity().ok()?.to_owned();
-    known.insert(plugin.path().to_owned(), hash.clone());
+    hashes.insert(plugin.path().to_owned(), hash.clone());
     Some(hash)
 }
 
-/// A command line without what is secret.
+/// A command line without secrets.
 fn command(args: impl Iterator<Item = String>) -> Vec<String> {
     let mut hide_next = false;
     args.map(|arg| {
@@ -88,8 +90,8 @@ fn command(args: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 fn variables(all: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
-    let ours = all.filter(|(name, _)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && !is_secret(name));
-    ours.map(|(name, value)| (name, without_user(&value))).collect()
+    let kept = all.filter(|(name, _)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && !is_secret(name));
+    kept.map(|(name, value)| (name, without_user(&value))).collect()
 }
 
 fn is_secret(name: &str) -> bool {
@@ -97,7 +99,7 @@ fn is_secret(name: &str) -> bool {
     SECRET.iter().any(|secret| name.contains(secret))
 }
 
-/// An address without user and password.
+/// A URL without user and password.
 fn without_user(text: &str) -> String {
     match text.split_once("://") {
         Some((scheme, rest)) => match rest.split_once('@') {
@@ -112,11 +114,8 @@ fn without_user(text: &str) -> String {
 fn git_commit(folder: &Path) -> Option<String> {
     let git = folder.ancestors().map(|folder| folder.join(".git")).find(|git| git.exists())?;
     let read = |path: PathBuf| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-    // In a worktree it is a file that names the folder.
-    let git = match git.is_dir() {
-        true => git,
-        false => git.parent()?.join(read(git.clone())?.strip_prefix("gitdir: ")?),
-    };
+    // In a worktree, `.git` is a file with the path of the folder.
+    let git = if git.is_dir() { git } else { git.parent()?.join(read(git.clone())?.strip_prefix("gitdir: ")?) };
     let head = read(git.join("HEAD"))?;
     let Some(name) = head.strip_prefix("ref: ") else { return Some(head) };
     let common = read(git.join("commondir")).map_or(git.clone(), |common| git.join(common));
@@ -149,11 +148,11 @@ mod tests {
     }
 
     #[test]
-    fn the_commit_is_the_one_that_git_tells() {
+    fn the_commit_is_the_one_that_git_reports() {
         let folder = tempfile::tempdir().unwrap();
         let git = |folder: &Path, args: &[&str]| {
-            let who = ["-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"];
-            let output = Command::new("git").current_dir(folder).args(who).args(args).output().unwrap();
+            let config = ["-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"];
+            let output = Command::new("git").current_dir(folder).args(config).args(args).output().unwrap();
             assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
             String::from_utf8(output.stdout).unwrap().trim().to_owned()
         };

@@ -1,4 +1,4 @@
-//! What does not train: a validation, test or prediction step with the weights of a module, and a pass of it over a loader.
+//! [`Evaluation`]: a validation, test or prediction step with the weights of a module, and its pass over a loader.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -19,17 +19,17 @@ use crate::stage::Stage;
 use crate::state::{self, Fixed};
 use crate::{Actions, BatchLimit, Error, EvaluationSets, LogPoint, Result, Signal, Strategy, TrainingModule, Weights};
 
-/// A compiled step that does not train, with the batches that it runs on.
+/// A compiled step that doesn't train, with its loader.
 pub(crate) struct Evaluation {
     pub(crate) stage: Stage,
-    /// The name of the set.
+    /// The name of the evaluation set.
     pub(crate) dataset: String,
     pub(crate) step: CompiledStep,
     pub(crate) loader: DataLoader,
 }
 
 impl Evaluation {
-    /// Makes everything ready to run a step with these weights, and gives them.
+    /// Compiles the steps for these sets and loads the weights. Returns the steps and the weights on the device.
     pub(crate) fn open(
         session: &mut Session,
         module: &dyn TrainingModule,
@@ -38,7 +38,7 @@ impl Evaluation {
         weights: Weights,
     ) -> Result<(Vec<Evaluation>, Vec<DeviceArray>)> {
         if sets.is_empty() {
-            return Err(Error::usage(format!("there is no loader to {} on; give one", stage.verb())));
+            return Err(Error::usage(format!("there is no loader to {} on; give at least one", stage.verb())));
         }
         sets.check(stage)?;
         session.load(module, weights)?;
@@ -76,7 +76,7 @@ impl Evaluation {
         Ok((evaluations, values))
     }
 
-    /// Compiles a step.
+    /// Compiles the step of a set.
     pub(crate) fn compile(
         session: &mut Session,
         (stage, dataset): (Stage, String),
@@ -87,41 +87,47 @@ impl Evaluation {
         Ok(Evaluation { stage, dataset, step, loader })
     }
 
-    /// What callbacks are told before the first batch, where training has reached this epoch and step.
+    /// The progress before the first batch, at this epoch and step of the training.
     pub(crate) fn progress(&self, (epoch, global_step): (u64, u64)) -> EvaluationProgress {
         let (dataset, batches) = (self.dataset.clone(), self.loader.len() as u64);
         EvaluationProgress { dataset, batch: 0, batches, epoch, global_step }
     }
 
-    /// As [`Evaluation::run`] over all batches, of which callbacks and the module hear.
+    /// Runs [`Evaluation::run`] over all batches, and calls the hooks of callbacks and module. `reached` is the epoch
+    /// and the
+    /// step of the training.
     pub(crate) fn run_all<A: Borrow<DeviceArray>>(
         &self,
-        (runtime, hosts, hooks): (&Runtime, Option<&Arc<ProcessGroup>>, &Hooks<'_>),
-        at: (u64, u64),
+        runtime: &Runtime,
+        hosts: Option<&Arc<ProcessGroup>>,
+        hooks: &Hooks<'_>,
+        reached: (u64, u64),
         values: &[A],
         interrupted: impl Fn() -> Result<Option<Signal>>,
     ) -> Result<Evaluated> {
-        let mut progress = self.progress(at);
-        self.stage.tell(hooks, &progress);
+        let mut progress = self.progress(reached);
+        self.stage.call_hooks(hooks, &progress);
         self.run(runtime, hosts, values, BatchLimit::ALL, |batch| {
             progress.batch = batch;
-            self.stage.tell(hooks, &progress);
+            self.stage.call_hooks(hooks, &progress);
             interrupted()
         })
     }
 
-    /// Runs the step over all batches, or the first ones, unless `each` says after one of them that a signal came; it is told
-    /// how many have run. The sums of logged values stay on the device, for the caller to read with others.
+    /// Runs the step over all batches, or the first ones. It calls `after_batch` with the number of batches so far, and
+    /// ends
+    /// if that returns a signal. The sums of logged values stay on the device, so that the caller can read them with
+    /// others.
     pub(crate) fn run<A: Borrow<DeviceArray>>(
         &self,
         runtime: &Runtime,
         hosts: Option<&Arc<ProcessGroup>>,
         values: &[A],
         batches: BatchLimit,
-        mut each: impl FnMut(u64) -> Result<Option<Signal>>,
+        mut after_batch: impl FnMut(u64) -> Result<Option<Signal>>,
     ) -> Result<Evaluated> {
         let loader = batches.apply(self.loader.clone(), "num_sanity_val_steps")?;
-        // Tells of them when the pass ends, however that is.
+        // Reports bad samples when the pass ends, for whatever reason.
         let _bad = BadCount::new(&loader, self.stage.noun());
         let mut sums = Some(runtime.to_device(&self.step.logs().start()?)?);
         let mut media = None;
@@ -131,7 +137,7 @@ impl Evaluation {
             let _step = numbered("evaluation step", number);
             let (_, outputs) = executor.step(&self.step, &mut Fixed(values), &mut sums, None, &batch?)?;
             media.get_or_insert(outputs);
-            if let Some(signal) = each(number)? {
+            if let Some(signal) = after_batch(number)? {
                 return Ok(Evaluated::Interrupted(signal));
             }
         }
@@ -142,27 +148,27 @@ impl Evaluation {
 }
 
 impl Stage {
-    /// Tells callbacks and the module that a pass over a loader begins, or that one more batch of it was run.
-    pub(crate) fn tell(self, hooks: &Hooks<'_>, progress: &EvaluationProgress) {
+    /// Calls the hooks of callbacks and module for the start of a pass over a loader, or for one more batch.
+    pub(crate) fn call_hooks(self, hooks: &Hooks<'_>, progress: &EvaluationProgress) {
         match (self, progress.batch) {
             (Stage::Validation, 0) => hooks.on_validation_start(progress),
             (Stage::Validation, _) => hooks.on_validation_batch_end(progress),
             (Stage::Test, 0) => hooks.on_test_start(progress),
             (Stage::Test, _) => hooks.on_test_batch_end(progress),
-            // `predict.rs` tells of them as they arrive.
+            // `predict.rs` calls them when the predictions arrive.
             (Stage::Prediction, _) => {}
         }
     }
 }
 
-/// What came of a pass over a loader.
+/// The result of a pass over a loader.
 pub(crate) enum Evaluated {
-    /// The sums of what was logged, and what the first batch gave besides.
+    /// The sums of logged values, followed by the other outputs of the first batch.
     Logged(Vec<DeviceArray>),
     Interrupted(Signal),
 }
 
-/// What sets have logged, by what was read of it, each with its name behind those of its values.
+/// Builds a log point from the values that were read. The name of each set is appended to the names of its values.
 pub(crate) fn point<'a>(
     evaluations: impl IntoIterator<Item = &'a Evaluation>,
     mut read: &[Literal],
@@ -176,7 +182,7 @@ pub(crate) fn point<'a>(
     Ok(point)
 }
 
-/// Validates or tests a module: what its step logs, over all samples of each set.
+/// Validates or tests a module. Returns the values that its step logs, over all samples of each set.
 pub(crate) fn evaluate(
     session: &mut Session,
     module: &dyn TrainingModule,
@@ -185,16 +191,16 @@ pub(crate) fn evaluate(
     weights: Weights,
 ) -> Result<LogPoint> {
     let (evaluations, values) = Evaluation::open(session, module, sets, stage, weights)?;
-    let (hosts, hooks, at) = (session.hosts.as_ref(), session.callbacks.with(module), session.record.reached);
+    let (hosts, hooks, reached) = (session.hosts.as_ref(), session.callbacks.with(module), session.record.reached);
     let mut logged = vec![];
     for evaluation in &evaluations {
-        match evaluation.run_all((&session.runtime, hosts, &hooks), at, &values, || Ok(None))? {
-            Evaluated::Logged(of_set) => logged.extend(of_set),
+        match evaluation.run_all(&session.runtime, hosts, &hooks, reached, &values, || Ok(None))? {
+            Evaluated::Logged(arrays) => logged.extend(arrays),
             Evaluated::Interrupted(signal) => return Err(Error::interrupted("evaluating", signal)),
         }
     }
     let literals = process_group::arrive(hosts, session.runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
-    let point = point(&evaluations, &literals, at)?;
+    let point = point(&evaluations, &literals, reached)?;
     session.log(&point);
     match stage {
         Stage::Test => hooks.on_test_end(&point),

@@ -1,5 +1,6 @@
-//! [`Executor`]: hands compiled steps to the device, a few ahead of it, and hands on what is read back. All loops run on
-//! it: it knows the other processes and the signals, and waits for nothing that they could keep from coming.
+//! [`Executor`]: enqueues compiled steps on the device, a few ahead, and returns the values that are read back. All
+//! loops
+//! use it. While it waits, it watches the other processes and the signals, so that neither can block it forever.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -17,28 +18,29 @@ use crate::run::progress_file::step_finished;
 use crate::state::StepState;
 use crate::{Error, Result, Signal};
 
-/// Steps queued on the device at once. Two keep it busy; the third hides a slow turn of the host.
-const MOST: usize = 3;
+/// The most steps that are enqueued on the device at once. Two keep it busy; the third covers a delay of the host.
+const MAX_IN_FLIGHT: usize = 3;
 
-/// Runs steps; what is read back has a `T` to tell what it is.
+/// Runs steps. Each read has a `T`, which describes its values.
 pub(crate) struct Executor<T> {
     runtime: Runtime,
-    /// The other processes, without which a step may never finish.
+    /// The other processes. If one of them fails, a step may never finish.
     hosts: Option<Arc<ProcessGroup>>,
-    /// While it lives, a signal is a request; the processes stop together.
+    /// While the guard lives, a signal is a request, and all processes stop together.
     interrupt: Option<(fulmen_signals::Guard, Option<CurrentHalt>)>,
-    /// Whether this process wants to do something between two steps, and whether all are to do it now.
-    asked: Cell<bool>,
+    /// Whether this process has asked for actions between two steps.
+    requested: Cell<bool>,
+    /// Whether all processes are to run their actions now.
     agreed: Cell<bool>,
     /// Steps that may not have finished.
     in_flight: VecDeque<Done>,
     reads: VecDeque<Read<T>>,
 }
 
-/// What lets the processes come together after the same step, for the next time.
+/// The next halt of all processes after the same step.
 type CurrentHalt = Arc<Mutex<Halt>>;
 
-/// Why processes come together that go on afterwards. It is the name of no signal.
+/// The reason of a halt after which the processes continue. No signal has this name.
 const ACTIONS: &str = "actions";
 
 /// Values on their way to the host.
@@ -63,16 +65,17 @@ impl<T> Executor<T> {
             }
             (guard, halt)
         });
-        let (asked, agreed) = (Cell::new(false), Cell::new(false));
-        Executor { runtime: runtime.clone(), hosts: hosts.cloned(), interrupt, asked, agreed, in_flight, reads }
+        let (requested, agreed) = (Cell::new(false), Cell::new(false));
+        Executor { runtime: runtime.clone(), hosts: hosts.cloned(), interrupt, requested, agreed, in_flight, reads }
     }
 
     pub(crate) fn hosts(&self) -> Option<&Arc<ProcessGroup>> {
         self.hosts.as_ref()
     }
 
-    /// Hands a step to the device as soon as there is room, as [`CompiledStep::call`] does; says also whether it had to
-    /// wait for room.
+    /// Enqueues a step on the device with [`CompiledStep::call`] as soon as there is room. Returns whether it had to
+    /// wait for
+    /// room, and the outputs.
     pub(crate) fn step(
         &mut self,
         step: &CompiledStep,
@@ -81,8 +84,8 @@ impl<T> Executor<T> {
         key: Option<&DeviceArray>,
         batch: &DeviceBatch,
     ) -> Result<(bool, Vec<DeviceArray>)> {
-        let full = self.in_flight.len() >= MOST;
-        while self.in_flight.len() >= MOST {
+        let full = self.in_flight.len() >= MAX_IN_FLIGHT;
+        while self.in_flight.len() >= MAX_IN_FLIGHT {
             self.wait_for_oldest("a step failed on the device")?;
         }
         let (outputs, done) = step.call(&self.runtime, state, sums, key, batch)?;
@@ -90,12 +93,12 @@ impl<T> Executor<T> {
         Ok((full, outputs))
     }
 
-    /// Whether the device has done all that it was given.
+    /// Whether the device has finished all enqueued steps.
     pub(crate) fn is_idle(&self) -> bool {
         self.in_flight.back().is_none_or(Done::is_ready)
     }
 
-    /// Waits until the device has nothing left to do.
+    /// Waits until the device has finished all enqueued steps.
     pub(crate) fn drain(&mut self) -> Result<()> {
         while !self.in_flight.is_empty() {
             self.wait_for_oldest("a step failed on the device")?;
@@ -103,20 +106,20 @@ impl<T> Executor<T> {
         Ok(())
     }
 
-    /// Waits for the first step. From then on a signal finds something to save.
+    /// Waits for the first step. From then on there is something to save when a signal arrives.
     pub(crate) fn finish_first(&mut self) -> Result<()> {
         self.wait_for_oldest("the first step failed on the device")?;
         self.interrupt.iter().for_each(|(guard, _)| guard.stepped());
         Ok(())
     }
 
-    fn wait_for_oldest(&mut self, failed: &str) -> Result<()> {
+    fn wait_for_oldest(&mut self, message: &str) -> Result<()> {
         let Some(done) = self.in_flight.pop_front() else { return Ok(()) };
         let _wait = span("wait for device");
         if let Some(hosts) = &self.hosts {
             hosts.wait_until(|| done.is_ready())?;
         }
-        done.wait().map_err(|e| Error::device(failed, e))?;
+        done.wait().map_err(|e| Error::device(message, e))?;
         step_finished();
         Ok(())
     }
@@ -128,8 +131,8 @@ impl<T> Executor<T> {
         Ok(())
     }
 
-    /// How many reads are on their way.
-    pub(crate) fn reading(&self) -> usize {
+    /// The number of reads that were not returned yet.
+    pub(crate) fn pending_reads(&self) -> usize {
         self.reads.len()
     }
 
@@ -138,32 +141,35 @@ impl<T> Executor<T> {
         self.reads.front().is_some_and(|read| read.values.is_ready())
     }
 
-    /// The oldest read; waits for it if it has not arrived.
+    /// Returns the oldest read. Waits if its values have not arrived.
     pub(crate) fn arrived(&mut self) -> Result<Option<(T, Vec<Literal>)>> {
         let Some(Read { what, values, _arrays }) = self.reads.pop_front() else { return Ok(None) };
         Ok(Some((what, process_group::arrive(self.hosts.as_ref(), values)?)))
     }
 
-    /// Lets go what has not arrived.
+    /// Drops all reads that were not returned yet.
     pub(crate) fn forget_reads(&mut self) {
         self.reads.clear();
     }
 
-    /// Asks all processes to come together between two steps; [`agreed`](Executor::agreed) says when they have.
-    pub(crate) fn ask(&self) {
+    /// Asks all processes to run their actions between the same two steps. [`agreed`](Executor::agreed) tells when.
+    pub(crate) fn request_actions(&self) {
         match &self.interrupt {
-            Some((_, Some(halt))) if !self.asked.replace(true) => halt.lock().request(ACTIONS),
+            Some((_, Some(halt))) if !self.requested.replace(true) => halt.lock().request(ACTIONS),
             Some((_, Some(_))) => {}
             _ => self.agreed.set(true),
         }
     }
 
-    /// Whether all processes are together between the same two steps, because one of them has asked for it. RunConfig once.
+    /// Whether all processes are between the same two steps because one of them asked for actions. True once per
+    /// request.
     pub(crate) fn agreed(&self) -> bool {
         self.agreed.take()
     }
 
-    /// The signal that asks for an end, to any of the processes. They end together, so all ask after the same steps.
+    /// The signal that any of the processes got and that must end the loop. All processes call this after the same
+    /// steps, so
+    /// that they end together.
     pub(crate) fn interrupted(&self) -> Result<Option<Signal>> {
         match &self.interrupt {
             None => Ok(None),
@@ -176,13 +182,13 @@ impl<T> Executor<T> {
                     None => Ok(None),
                     Some(ACTIONS) => {
                         *halt = hosts.halt();
-                        // It may have come too late for the halt before.
+                        // A signal may have come too late for the previous halt.
                         guard.requested().iter().for_each(|signal| halt.request(&signal.to_string()));
-                        self.asked.set(false);
+                        self.requested.set(false);
                         self.agreed.set(true);
                         Ok(None)
                     }
-                    // A signal that this build does not know is not a Ctrl-C.
+                    // Treat a signal that this build doesn't know as a request to terminate.
                     Some(name) => Ok(Some(Signal::named(name).unwrap_or(Signal::Terminate))),
                 }
             }

@@ -1,6 +1,6 @@
-//! Predicting: a module's `predict_step`, run over a loader, its rows read back in order.
+//! Runs a module's `predict_step` over a loader and reads the rows back in order.
 //!
-//! Not here: how predictions are written to a file, which the command line does.
+//! `prediction_writer.rs` writes them to a file.
 
 use fulmen_data::{DataLoader, DeviceBatches};
 use fulmen_tensor::{DeviceArray, Literal, TensorType};
@@ -20,47 +20,51 @@ use crate::{Actions, Error, EvaluationSets, Predicted, Result, Strategy, Trainin
 fn first_rows(literal: Literal, rows: usize) -> Result<Literal> {
     let ty = literal.ty();
     let mut dims = ty.shape.dims().to_vec();
-    let of = dims.first().copied().unwrap_or(0);
-    if rows >= of {
+    let num_rows = dims.first().copied().unwrap_or(0);
+    if rows >= num_rows {
         return Ok(literal);
     }
     dims[0] = rows;
     let bytes = literal.bytes();
-    Ok(Literal::from_bytes(TensorType::new(ty.dtype, dims), &bytes[..bytes.len() / of * rows])?)
+    Ok(Literal::from_bytes(TensorType::new(ty.dtype, dims), &bytes[..bytes.len() / num_rows * rows])?)
 }
 
-/// Predictions, a batch at a time, in the order of the loader. Made by [`Trainer::predict`](crate::Trainer::predict).
+/// An iterator over predictions, one batch at a time, in the order of the loader. [`Trainer::predict`] returns it.
 ///
-/// The device works on the next batch while one is looked at. After an error there is nothing more. Ctrl-C, SIGTERM
-/// and SIGHUP are such errors, after which the program goes on.
+/// The device computes the next batches while the caller uses one. An error ends the iteration. Ctrl-C, SIGTERM and
+/// SIGHUP
+/// are such errors; the program continues after them.
 ///
-/// Of several processes each reads all of its batches, as the devices of one wait for those of the others: one that stops
-/// earlier ends the run for all.
+/// With several processes, each process must read all of its batches, since their devices wait for each other. A
+/// process
+/// that stops earlier ends the run for all.
+///
+/// [`Trainer::predict`]: crate::Trainer::predict
 pub struct PredictedBatches {
     /// Each batch that is read has the number of its real samples.
     executor: Executor<usize>,
     step: CompiledStep,
     weights: Vec<DeviceArray>,
     batches: DeviceBatches,
-    /// Samples that are still to come, of all processes together, and how many a batch holds.
-    left: usize,
+    /// The samples that are not launched yet, of all processes together.
+    samples_left: usize,
     batch_size: usize,
     _guard: Option<process_group::Guard>,
-    /// How many batches were launched.
+    /// The number of launched batches.
     launched: usize,
     callbacks: Callbacks,
-    /// What callbacks are told of.
+    /// The progress for callbacks.
     progress: EvaluationProgress,
-    /// No batch is to be launched any more.
+    /// Whether no more batches are launched.
     ended: bool,
-    /// Why not; told after the predictions that had been launched before.
+    /// The error that ended launching. It is returned after the predictions that were launched before it.
     failed: Option<Error>,
 }
 
-/// Batches that the device is given before the first of them is read.
+/// The number of batches that are enqueued on the device before the first of them is read.
 const AHEAD: usize = 2;
 
-/// Predicts with a module, a batch at a time.
+/// Predicts with a module, one batch at a time.
 pub(crate) fn predict(
     session: &mut Session,
     module: &dyn TrainingModule,
@@ -75,14 +79,14 @@ pub(crate) fn predict(
     session.callbacks.each(|callback| callback.on_predict_start(&progress));
     let (runtime, hosts) = (&session.runtime, session.hosts.as_ref());
     let interrupt = fulmen_signals::Guard::new(session.choices.options.grace);
-    // What was predicted before a signal is the caller's to keep.
+    // After a signal, the caller keeps the earlier predictions.
     interrupt.stepped();
     Ok(PredictedBatches {
         executor: Executor::new(runtime, hosts, Some(interrupt)),
         step,
         weights,
         batches: loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0),
-        left: loader.num_samples(),
+        samples_left: loader.num_samples(),
         batch_size: loader.batch_size(),
         _guard: hosts.map(|hosts| hosts.guard()),
         callbacks: session.callbacks.clone(),
@@ -94,10 +98,10 @@ pub(crate) fn predict(
 }
 
 impl PredictedBatches {
-    /// All predictions as one.
+    /// Reads all batches and joins their predictions.
     ///
     /// # Errors
-    /// As each of the batches.
+    /// The first error of a batch.
     ///
     /// ```no_run
     /// # fn f(trainer: &mut fulmen_trainer::Trainer, module: &impl fulmen_trainer::TrainingModule,
@@ -120,19 +124,20 @@ impl PredictedBatches {
             }
             types = batch.values.into_iter().map(|(_, literal)| literal.ty().clone()).collect();
         }
-        let whole = |(ty, bytes): (TensorType, Vec<u8>)| {
+        let literal = |(ty, bytes): (TensorType, Vec<u8>)| {
             let dims = [&[rows], &ty.shape.dims()[1..]].concat();
             Ok(Literal::from_bytes(TensorType::new(ty.dtype, dims), &bytes)?)
         };
-        let literals = types.into_iter().zip(parts).map(whole).collect::<Result<Vec<_>>>()?;
+        let literals = types.into_iter().zip(parts).map(literal).collect::<Result<Vec<_>>>()?;
         Ok(Predicted { values: names.into_iter().zip(literals).collect() })
     }
 
-    /// Whether this process is the one that writes.
+    /// Whether this process writes the predictions.
     pub(crate) fn is_coordinator(&self) -> bool {
         self.executor.hosts().is_none_or(|hosts| hosts.process().is_coordinator())
     }
 
+    /// Enqueues the next batch on the device. Returns false if there is none.
     fn launch(&mut self) -> Result<bool> {
         if let Some(signal) = self.executor.interrupted()? {
             return Err(Error::interrupted("predicting", signal));
@@ -141,33 +146,35 @@ impl PredictedBatches {
             return Ok(false);
         };
         let (_, arrays) = self.executor.step(&self.step, &mut Fixed(&self.weights), &mut None, None, &batch)?;
-        // Not the batch's own number, which is that of this process.
-        let valid = self.left.min(self.batch_size);
+        // The batch's own count covers only this process.
+        let valid = self.samples_left.min(self.batch_size);
         self.executor.read(valid, arrays)?;
-        self.left -= valid;
+        self.samples_left -= valid;
         self.launched += 1;
         Ok(true)
     }
 
-    /// The others would wait for this process, unless they have the same error at the same batch.
-    fn tell(&self, error: &Error) {
+    /// Reports the error to the other processes, which would wait for this one. An interruption reaches all of them at
+    /// the
+    /// same batch, so it needs no report.
+    fn report(&self, error: &Error) {
         if let Some(hosts) = self.executor.hosts().filter(|_| !error.is_interrupted()) {
             hosts.fail(error);
         }
     }
 
     fn try_next(&mut self) -> Result<Option<Predicted>> {
-        while !self.ended && self.executor.reading() <= AHEAD {
+        while !self.ended && self.executor.pending_reads() <= AHEAD {
             match self.launch() {
                 Ok(launched) => self.ended = !launched,
                 Err(error) => {
-                    self.tell(&error);
+                    self.report(&error);
                     (self.ended, self.failed) = (true, Some(error));
                 }
             }
         }
         let arrived = match self.executor.arrived() {
-            // The others know of this process's failure by now. To wait for them only says so once more.
+            // The other processes know about this failure. Waiting for them only returns the same error.
             Err(_) if self.failed.is_some() => None,
             arrived => arrived?,
         };
@@ -192,7 +199,7 @@ impl Iterator for PredictedBatches {
         let next = self.try_next().transpose();
         if let Some(Err(error)) = &next {
             self.callbacks.each(|callback| callback.on_exception(error, &mut Actions::outside()));
-            self.tell(error);
+            self.report(error);
             self.ended = true;
             self.executor.forget_reads();
         }
@@ -203,9 +210,9 @@ impl Iterator for PredictedBatches {
 impl Drop for PredictedBatches {
     fn drop(&mut self) {
         if !self.ended {
-            self.tell(&Error::usage(format!(
-                "it stopped reading its predictions after {} batches of {}; read them to the end in every process",
-                self.launched - self.executor.reading(),
+            self.report(&Error::usage(format!(
+                "it read only {} of its {} batches of predictions; read all of them in each process",
+                self.launched - self.executor.pending_reads(),
                 self.progress.batches
             )));
         }

@@ -1,4 +1,6 @@
-//! [`PredictionWriter`]: predictions in a file, CSV, safetensors or a format of the user's own, either whole or not there.
+//! [`PredictionWriter`]: writes predictions to a CSV or safetensors file, or in a custom format. The file exists only
+//! when
+//! it is complete.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,9 +14,12 @@ use fulmen_tensor::{Complex, DType, Literal};
 
 use crate::{Error, Predicted, PredictedBatches, Result};
 
-/// Writes predictions to a file, which has its name once it is whole: a `.csv` with a line for each sample and a column for
-/// each number (`NAME`, or `NAME_0`, `NAME_1`, … where there are several), or a `.safetensors` with the values as they are,
-/// under their names. The lines of a CSV file are written as they come; the values of the other are kept until the end.
+/// Writes predictions to a file, which gets its name only when it is complete.
+///
+/// - A `.csv` file has a line for each sample and a column for each number: `NAME`, or `NAME_0`, `NAME_1`, … if there
+///   are
+///   several. Its lines are written as the predictions arrive.
+/// - A `.safetensors` file has the values unchanged, under their names. They are kept in memory until the end.
 ///
 /// ```no_run
 /// use fulmen_trainer::{PredictionWriter, Weights};
@@ -33,23 +38,24 @@ pub struct PredictionWriter {
 enum Format {
     Csv,
     Safetensors,
-    Own(Box<WriteBatch>),
+    Custom(Box<WriteBatch>),
 }
 
-/// Writes the predictions of one batch behind those of the batches before it.
+/// Appends the predictions of one batch to those of earlier batches.
 type WriteBatch = dyn Fn(&mut dyn Write, &Predicted) -> io::Result<()>;
 
 impl PredictionWriter {
-    /// Writes to this file. What is known to fail is told before anything is predicted.
+    /// Creates a writer for this file. It checks the path, before anything is predicted.
     ///
     /// # Errors
-    /// A name that ends in neither `.csv` nor `.safetensors`; no folder for it.
+    /// The name ends in neither `.csv` nor `.safetensors`, or its folder doesn't exist.
     pub fn new(path: impl AsRef<Path>) -> Result<PredictionWriter> {
         PredictionWriter::open(path.as_ref(), None)
     }
 
-    /// The same, where a name may also end in `extension`: for such a file `write` is called with each batch, in order, and
-    /// writes its predictions behind those before it. For texts, say, or pictures.
+    /// Creates a writer that also supports a custom format, such as text or images. If the name ends in `extension`,
+    /// `write`
+    /// is called with each batch, in order, and appends its predictions to the file.
     ///
     /// ```
     /// use fulmen_trainer::{Predicted, PredictionWriter};
@@ -63,7 +69,7 @@ impl PredictionWriter {
     /// ```
     ///
     /// # Errors
-    /// As [`new`](PredictionWriter::new).
+    /// Those of [`new`](PredictionWriter::new), with `extension` as a further possible ending.
     pub fn with_format(
         path: impl AsRef<Path>,
         extension: &str,
@@ -72,44 +78,44 @@ impl PredictionWriter {
         PredictionWriter::open(path.as_ref(), Some((extension, Box::new(write))))
     }
 
-    fn open(path: &Path, own: Option<(&str, Box<WriteBatch>)>) -> Result<PredictionWriter> {
-        let refused = |why: &str| Err(Error::usage(format!("{}: {why}", path.display())));
+    fn open(path: &Path, custom: Option<(&str, Box<WriteBatch>)>) -> Result<PredictionWriter> {
+        let failed = |message: &str| Err(Error::usage(format!("{}: {message}", path.display())));
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
-            return refused(&format!("there is no folder {}", folder.display()));
+            return failed(&format!("there is no folder {}", folder.display()));
         }
         let extension = path.extension().and_then(|extension| extension.to_str());
-        let format = match (extension, own) {
-            (Some(found), Some((extension, write))) if found == extension => Format::Own(write),
+        let format = match (extension, custom) {
+            (Some(extension), Some((name, write))) if extension == name => Format::Custom(write),
             (Some("csv"), _) => Format::Csv,
             (Some("safetensors"), _) => Format::Safetensors,
-            (_, None) => return refused("the name must end in .csv or .safetensors"),
-            (_, Some((own, _))) => return refused(&format!("the name must end in .{own}, .csv or .safetensors")),
+            (_, None) => return failed("the name must end in .csv or .safetensors"),
+            (_, Some((name, _))) => return failed(&format!("the name must end in .{name}, .csv or .safetensors")),
         };
         Ok(PredictionWriter { path: path.into(), format })
     }
 
-    /// Reads all predictions and writes them; says of how many samples they are. Of several processes, which all must call
-    /// it, process 0 writes.
+    /// Reads all predictions and writes them. Returns the number of samples. With several processes, all must call it;
+    /// process 0 writes.
     ///
     /// # Errors
-    /// Those of the predictions; a file that cannot be written.
+    /// Those of the predictions, and a file that cannot be written.
     pub fn write(&self, batches: PredictedBatches) -> Result<usize> {
         if !batches.is_coordinator() {
             return batches.map(|batch| Ok(batch?.num_samples())).sum();
         }
         if let Format::Safetensors = self.format {
-            let all = batches.concat()?;
-            let samples = all.num_samples();
+            let predicted = batches.concat()?;
+            let samples = predicted.num_samples();
             let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-            safetensors::write(&self.path, &all.into_values(), &metadata)?;
+            safetensors::write(&self.path, &predicted.into_values(), &metadata)?;
             return Ok(samples);
         }
         let failed = |e| Error::predictions(&self.path, fulmen_durable::explain(e, &self.path, None));
-        // Dropped before it has its name, it is removed.
+        // If it is dropped before `keep`, it is removed.
         let file = NewFile::create(&self.path).map_err(failed)?;
         let samples = match &self.format {
-            Format::Own(write) => write_own(file.file(), batches, write, &failed)?,
+            Format::Custom(write) => write_custom(file.file(), batches, write, &failed)?,
             _ => write_csv(file.file(), batches, &failed)?,
         };
         file.keep().map_err(failed)?;
@@ -123,7 +129,7 @@ impl fmt::Debug for PredictionWriter {
     }
 }
 
-fn write_own(
+fn write_custom(
     file: &File,
     batches: PredictedBatches,
     write: &WriteBatch,
@@ -163,7 +169,7 @@ fn write_csv(file: &File, batches: PredictedBatches, failed: &dyn Fn(io::Error) 
     Ok(samples)
 }
 
-/// A column for each number of a row: `name`, or `name_0`, `name_1`, … where there are several.
+/// The column names, one for each number of a row: `name`, or `name_0`, `name_1`, … if there are several.
 fn header(batch: &Predicted) -> Vec<String> {
     let mut names = vec![];
     for (name, literal) in batch.values() {
@@ -176,7 +182,7 @@ fn header(batch: &Predicted) -> Vec<String> {
     names
 }
 
-/// Each number of a value, with the digits that tell it from its neighbours and no more.
+/// Formats each number of a value with the shortest digits that identify it.
 fn texts(literal: &Literal) -> Result<Vec<String>> {
     fn spell<T: fulmen_tensor::Element + ToString>(literal: &Literal) -> Result<Vec<String>> {
         Ok(literal.to_vec::<T>()?.iter().map(T::to_string).collect())
@@ -184,7 +190,7 @@ fn texts(literal: &Literal) -> Result<Vec<String>> {
     match literal.ty().dtype {
         DType::F32 => spell::<f32>(literal),
         DType::F64 => spell::<f64>(literal),
-        // Exact: both are part of f32.
+        // Exact: f32 holds all values of both types.
         DType::F16 | DType::Bf16 => Ok(literal.to_f64().iter().map(|&x| (x as f32).to_string()).collect()),
         DType::I8 => spell::<i8>(literal),
         DType::I16 => spell::<i16>(literal),

@@ -1,5 +1,5 @@
-//! How many steps this process has finished, for its profiles and, in `FULMEN_PROGRESS_FILE`, for those who supervise it
-//! (`fulmen pod run`).
+//! Counts the steps that this process has finished: for its profiles, and in the file `FULMEN_PROGRESS_FILE` for a
+//! supervisor (`fulmen pod run`).
 
 use std::ffi::OsString;
 use std::sync::Once;
@@ -7,31 +7,31 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// In all loops of this process.
+/// The finished steps of all loops of this process.
 static STEPS: AtomicU64 = AtomicU64::new(0);
 
-/// A step has finished on the device.
+/// Counts a step that has finished on the device.
 pub(crate) fn step_finished() {
-    static BEGIN: Once = Once::new();
+    static WRITER: Once = Once::new();
     STEPS.fetch_add(1, Ordering::Relaxed);
-    BEGIN.call_once(|| {
-        std::env::var_os("FULMEN_PROGRESS_FILE").filter(|path| !path.is_empty()).into_iter().for_each(keep_written);
+    WRITER.call_once(|| {
+        std::env::var_os("FULMEN_PROGRESS_FILE").filter(|path| !path.is_empty()).into_iter().for_each(start_writer);
     });
 }
 
-/// How many steps of all loops of this process have finished.
+/// The number of finished steps of all loops of this process.
 pub(crate) fn finished_steps() -> u64 {
     STEPS.load(Ordering::Relaxed)
 }
 
-/// Writes the number to a file about once a second, as long as the process lives.
-fn keep_written(path: OsString) {
+/// Starts a thread that writes the number to a file about once a second, as long as the process lives.
+fn start_writer(path: OsString) {
     let write = move || {
         let mut written = 0;
         loop {
             let steps = finished_steps();
             if steps != written {
-                // A supervisor that cannot read it goes by the process alone.
+                // If this fails, the supervisor only checks that the process is alive.
                 let _ = std::fs::write(&path, steps.to_string());
                 written = steps;
             }
@@ -46,10 +46,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_supervisor_reads_how_many_steps_have_finished() {
+    fn a_supervisor_reads_the_number_of_finished_steps() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("progress");
-        keep_written(path.clone().into());
+        start_writer(path.clone().into());
         let read = || {
             thread::sleep(Duration::from_millis(20));
             std::fs::read_to_string(&path).ok()?.parse::<u64>().ok()

@@ -1,6 +1,6 @@
-//! [`Reading`]: what a loop reads from the device while it goes on.
+//! [`Reading`]: values that a loop reads from the device while it continues.
 
-/// What is being read, of which epoch and step.
+/// Values that are being read, with their epoch and step.
 pub(crate) struct Reading {
     pub(crate) epoch: u64,
     pub(crate) global_step: u64,
@@ -8,8 +8,8 @@ pub(crate) struct Reading {
 }
 
 pub(crate) enum What {
-    /// A log point, and the factor that its learning rate was computed with.
+    /// A log point, and the factor of its learning rate.
     Log { factor: f64 },
-    /// The results of a program, by their names.
+    /// The named outputs of a program.
     Program { name: &'static str, outputs: Vec<String> },
 }

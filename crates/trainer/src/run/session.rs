@@ -1,5 +1,6 @@
-//! [`Session`]: what a Trainer works with, whatever it does: its options, the devices, the other processes, callbacks,
-//! loggers and the folder of the run.
+//! [`Session`]: what all loops of a Trainer share: options, devices, other processes, callbacks, loggers and the folder
+//! of
+//! the run.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -34,74 +35,76 @@ pub(crate) struct Session {
     pub(crate) loggers: Loggers,
     pub(crate) clock: Clock,
     pub(crate) told: RunConfig,
-    /// Where checkpoints are written.
+    /// Opens the store for checkpoints.
     pub(crate) open_store: OpenStore,
     pub(crate) record: Record,
 }
 
-/// What has come of it so far.
+/// The results so far.
 #[derive(Default)]
 pub(crate) struct Record {
     /// The folder of the run, once something was run.
     pub(crate) run_dir: Option<PathBuf>,
-    /// Of the latest fit.
+    /// The best and the last checkpoint of the latest fit.
     pub(crate) best_checkpoint: Option<PathBuf>,
     pub(crate) last_checkpoint: Option<PathBuf>,
-    /// The epoch and the step that training has reached, for what is logged after it.
+    /// The epoch and the step that training has reached, for later log points.
     pub(crate) reached: (u64, u64),
     pub(crate) log_points: u64,
-    /// Whether the loggers have something that they have not finished.
+    /// Whether the loggers have unfinished work.
     pub(crate) logging: bool,
     pub(crate) eval_compilations: u64,
-    /// The programs that were compiled for the run, with the seconds that it took, where that is known.
+    /// The programs that were compiled for the run, with their compile times in seconds, if known.
     pub(crate) compilations: Vec<(String, Option<f64>)>,
-    /// Of the training loader in the latest fit.
+    /// The statistics of the training loader in the latest fit.
     pub(crate) loader: Option<LoaderReport>,
-    /// The advice that the start of the latest fit gave, and its end.
+    /// The advice at the start of the latest fit, and at its end.
     pub(crate) hints: Vec<String>,
     pub(crate) measured: Vec<String>,
-    /// How many programs were written to `dump_dir`.
+    /// The number of programs that were written to `dump_dir`.
     dumped: u64,
-    /// While something is run, in the process that writes.
+    /// Set during a run, in the process that writes.
     profiler: Option<RunProfiler>,
 }
 
-/// How long the beginning and the end of a run wait for a logger that does not answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the start and the end of a run wait for a logger.
+const LOGGER_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Session {
     /// Starts the thread of these loggers.
     pub(crate) fn loggers(loggers: Vec<Box<dyn Logger>>) -> Result<Loggers> {
-        Loggers::new(loggers, PATIENCE, note).map_err(|e| Error::usage(format!("the loggers have no thread: {e}")))
+        let failed = |e| Error::usage(format!("cannot start the thread of the loggers: {e}"));
+        Loggers::new(loggers, LOGGER_TIMEOUT, note).map_err(failed)
     }
 
-    /// How steps are recorded for these devices.
+    /// The configuration of steps for these devices.
     pub(crate) fn setting(&self) -> Result<StepConfig> {
         let replicas = Replicas::from_runtime(&self.runtime, &Strategy::batch(self.runtime.mesh()));
         let replicas = replicas.map_err(|e| Error::usage(e.to_string()))?;
         Ok(self.choices.on(self.runtime.mesh().clone(), replicas))
     }
 
-    /// How many processes train together.
+    /// The number of processes that train together.
     pub(crate) fn processes(&self) -> usize {
         self.hosts.as_ref().map_or(1, |hosts| hosts.process().count())
     }
 
-    /// Whether this process writes what is written once.
+    /// Whether this process writes the files that only one process writes.
     pub(crate) fn writes(&self) -> bool {
         self.hosts.as_ref().is_none_or(|hosts| hosts.process().is_coordinator())
     }
 
-    /// Makes a new folder for a run, starts the loggers in it, and writes there with what the run is made. With several
-    /// processes, process 0 makes it for all. A run that leaves nothing behind has none.
+    /// Creates a new folder for a run, starts the loggers in it, and writes the run's environment and configuration
+    /// there.
+    /// With several processes, process 0 creates it for all. A run that writes no files has no folder.
     pub(crate) fn start_run(&mut self) -> Result<Option<PathBuf>> {
         if self.choices.options.leaves_nothing() {
             return Ok(None);
         }
-        let make = || checkpoint::new_version_folder(&self.choices.options.default_root_dir);
+        let create = || checkpoint::new_version_folder(&self.choices.options.default_root_dir);
         let folder = match &self.hosts {
-            Some(hosts) => hosts.broadcast("run_dir", make)?,
-            None => make()?,
+            Some(hosts) => hosts.broadcast("run_dir", create)?,
+            None => create()?,
         };
         self.loggers.start(&folder, self.told.for_loggers()).map_err(|e| Error::logger(&folder, e))?;
         self.record.logging = true;
@@ -113,7 +116,7 @@ impl Session {
             let path = folder.join("environment.json");
             self.loggers.run("environment", move || {
                 if let Err(error) = environment::write(&path, environment, &runtime) {
-                    note(&format!("warning: {} could not be written: {error}", path.display()));
+                    note(&format!("warning: cannot write {}: {error}", path.display()));
                 }
             });
             let config = self.told.config.as_deref().unwrap_or_default();
@@ -127,7 +130,7 @@ impl Session {
         Ok(Some(folder))
     }
 
-    /// Compiles a step for each shape of batches. Those of its functions that were preloaded come in their order.
+    /// Compiles a step for each shape of batches. `preloaded` has its preloaded functions in their order.
     pub(crate) fn compile<'f>(
         &mut self,
         step: &str,
@@ -141,7 +144,7 @@ impl Session {
         })
     }
 
-    /// Compiles a program and tells the callbacks.
+    /// Compiles a program and calls the callbacks.
     pub(crate) fn compile_one<'f>(
         &mut self,
         program: &str,
@@ -151,10 +154,10 @@ impl Session {
         let mut announced = false;
         let preloaded = function.into();
         let function = preloaded.function();
-        let compiled = self.runtime.compile_announced(preloaded, |differs| {
+        let compiled = self.runtime.compile_announced(preloaded, |difference| {
             announced = true;
-            if let Some(differs) = differs {
-                note(&format!("another `{program}` is on disk: {differs}"));
+            if let Some(difference) = difference {
+                note(&format!("the compile cache has a different `{program}`: {difference}"));
             }
             self.callbacks.each(|callback| callback.on_compile_start(program));
         });
@@ -170,74 +173,74 @@ impl Session {
         compiled
     }
 
-    /// Writes a program to `dump_dir`, if there is one.
+    /// Writes a program to `dump_dir`, if the option is set.
     fn dump(&mut self, program: &str, function: &Function, compiled: &Compiled) {
         let folder = &self.choices.options.dump_dir;
         if folder.as_os_str().is_empty() || !self.writes() {
             return;
         }
         self.record.dumped += 1;
-        let dumped = dump(folder, self.record.dumped, program, (function, compiled), self.runtime.mesh());
+        let dumped = dump(folder, self.record.dumped, program, function, compiled, self.runtime.mesh());
         if let Err(error) = dumped {
-            note(&format!("warning: dump_dir: `{program}` could not be written to {}: {error}", folder.display()));
+            note(&format!("warning: dump_dir: cannot write `{program}` to {}: {error}", folder.display()));
         }
     }
 
-    /// Does something that needs the other processes, if there are any: each of them hears when it fails in one.
-    pub(crate) fn with_hosts<T>(&mut self, doing: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+    /// Runs work that needs the other processes, if there are any. If it fails in one process, the others are notified.
+    pub(crate) fn with_hosts<T>(&mut self, work: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
         let hosts = self.hosts.clone();
         let _guard = hosts.as_ref().map(|hosts| hosts.guard());
-        let result = doing(self);
+        let result = work(self);
         if let (Some(hosts), Err(error)) = (&hosts, &result) {
             hosts.fail(error);
         }
         result
     }
 
-    /// As [`Session::with_hosts`]; callbacks and the module hear of a failure.
+    /// Like [`Session::with_hosts`]. If the work fails, it also calls `on_exception` of the callbacks and the module.
     pub(crate) fn telling<T>(
         &mut self,
         module: &dyn TrainingModule,
-        doing: impl FnOnce(&mut Session) -> Result<T>,
+        work: impl FnOnce(&mut Session) -> Result<T>,
     ) -> Result<T> {
         self.with_hosts(|session| {
             let hooks = session.callbacks.with(module);
-            let result = doing(session).inspect_err(|error| hooks.on_exception(error, &mut Actions::outside()));
+            let result = work(session).inspect_err(|error| hooks.on_exception(error, &mut Actions::outside()));
             session.finish_logging(Status::Finished, result.as_ref().err());
             result
         })
     }
 
-    /// Compares with the other processes what each is about to run, before any of them waits for another on a device.
+    /// Checks that all processes are about to run the same, before any of them waits for another on a device.
     pub(crate) fn agree(
         &self,
-        what: &str,
+        action: &str,
         facts: impl FnOnce(&mut process_group::RunFingerprint) -> Result<()>,
     ) -> Result<()> {
-        process_group::agree(self.hosts.as_ref(), &self.choices.options, &self.runtime, what, facts)
+        process_group::agree(self.hosts.as_ref(), &self.choices.options, &self.runtime, action, facts)
     }
 
-    /// Gives a module the weights that were chosen.
+    /// Loads the chosen weights into a module.
     pub(crate) fn load(&self, module: &dyn TrainingModule, weights: Weights) -> Result<()> {
         set_up(module, &self.setting()?)?;
-        let none = |which: &str| Error::usage(format!("there is no {which} checkpoint: the last fit saved none"));
+        let missing = |kind: &str| Error::usage(format!("there is no {kind} checkpoint: the last fit saved none"));
         let file = match weights {
             Weights::Current => return Ok(()),
-            Weights::Best => self.record.best_checkpoint.clone().ok_or_else(|| none("best"))?,
-            Weights::Last => self.record.last_checkpoint.clone().ok_or_else(|| none("last"))?,
+            Weights::Best => self.record.best_checkpoint.clone().ok_or_else(|| missing("best"))?,
+            Weights::Last => self.record.last_checkpoint.clone().ok_or_else(|| missing("last"))?,
             Weights::File(path) => path,
         };
         load_values(module, &file)
     }
 
-    /// Hands a log point to the loggers.
+    /// Sends a log point to the loggers.
     pub(crate) fn log(&mut self, point: &LogPoint) {
         self.record.log_points += 1;
         self.record.logging = true;
         self.loggers.log(point.shown_by(Sink::Logger).into_owned());
     }
 
-    /// Waits until all that was logged and recorded is written. It comes last in a fit, a validation or a test.
+    /// Waits until all logged and recorded values are written. Called last in a fit, a validation or a test.
     pub(crate) fn finish_logging(&mut self, status: Status, error: Option<&Error>) {
         error.iter().for_each(|error| log_line(&format!("error: {error}")));
         self.record.profiler = None;

@@ -1,4 +1,4 @@
-//! A trace as a file of Chrome's trace events, which Perfetto (ui.perfetto.dev) and `chrome://tracing` open.
+//! Writes a trace in Chrome's trace event format, which Perfetto (ui.perfetto.dev) and `chrome://tracing` open.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -14,12 +14,15 @@ pub(super) fn write(path: &Path, trace: &Trace) -> io::Result<()> {
 
 fn write_events(trace: &Trace, out: &mut impl Write) -> io::Result<()> {
     let process = std::process::id();
-    let name = |of: &str, track: u64, name: &str| json!({ "ph": "M", "pid": process, "tid": track, "name": of, "args": { "name": name } });
+    let metadata = |kind: &str, track: u64, name: &str| {
+        let args = json!({ "name": name });
+        json!({ "ph": "M", "pid": process, "tid": track, "name": kind, "args": args })
+    };
     out.write_all(b"{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n")?;
-    serde_json::to_writer(&mut *out, &name("process_name", 1, "fulmen"))?;
-    for (track, of_track) in &trace.tracks {
+    serde_json::to_writer(&mut *out, &metadata("process_name", 1, "fulmen"))?;
+    for (track, name) in &trace.tracks {
         out.write_all(b",\n")?;
-        serde_json::to_writer(&mut *out, &name("thread_name", *track, of_track))?;
+        serde_json::to_writer(&mut *out, &metadata("thread_name", *track, name))?;
     }
     for event in &trace.events {
         let mut line = json!({

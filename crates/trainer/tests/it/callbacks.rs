@@ -314,7 +314,7 @@ fn invalid_requests_of_callbacks_are_errors() {
     let factor = fails(on(Event::TrainBatchEnd, once(), |_, actions| actions.set_learning_rate_factor(0.1)));
     assert!(factor.contains("changes_learning_rate() must be true"), "{factor}");
     let never = Trainer::builder().callback(on(Event::Log, every(0), |_, _| {})).build().err().unwrap().to_string();
-    assert_eq!(never, "On: every(0) is never; it must be at least 1");
+    assert_eq!(never, "On: every(0) never calls the closure; use at least every(1)");
 }
 
 #[test]
@@ -427,7 +427,7 @@ fn several_validation_sets_have_names_and_cadences() {
     };
     let set = |name: &str| EvaluationSet::new(name, &small);
     assert!(refused(vec![set("a"), set("a")]).contains("two validation sets have the name `a`"));
-    assert!(refused(vec![set("a"), set("")]).contains("each needs a name"));
+    assert!(refused(vec![set("a"), set("")]).contains("give each a name"));
     let never = refused(vec![set("a").val_check_interval(1000)]);
     assert!(never.contains("the validation set `a`: val_check_interval: 1000 steps are more than the 20"), "{never}");
     let both = refused(vec![set("a").val_check_interval(5).check_val_every_n_epoch(2)]);

@@ -147,7 +147,7 @@ fn the_best_states_are_kept_and_the_others_removed() {
     assert_eq!(resume("last").unwrap(), 90);
     std::fs::remove_dir_all(folder.path().join("version_1")).unwrap();
     let refused = resume("best").unwrap_err().to_string();
-    assert!(refused.contains("it has the weights alone (save_weights_only)"), "{refused}");
+    assert!(refused.contains("it has only the weights (save_weights_only)"), "{refused}");
 }
 
 #[test]
@@ -235,7 +235,7 @@ fn removals_keep_the_best_and_the_last() {
 #[test]
 fn contradictory_settings_are_rejected_by_name() {
     for (checkpoint, why) in [
-        (ModelCheckpoint::new().save_top_k(2), "save_top_k keeps the best states, and no metric"),
+        (ModelCheckpoint::new().save_top_k(2), "save_top_k keeps the best states, but no metric"),
         (ModelCheckpoint::new().monitor("val_loss", Mode::Min).save_top_k(0), "save_top_k is 0"),
         (
             ModelCheckpoint::new().monitor("val_loss", Mode::Min).save_top_k(2).keep_all(true),
@@ -243,15 +243,12 @@ fn contradictory_settings_are_rejected_by_name() {
         ),
         (
             ModelCheckpoint::new().keep_all(true).every_n_train_steps(5).filename("{val_loss}"),
-            "filename has a metric, and a state that is kept for its number of steps has none",
+            "filename has a metric, but a state that every_n_train_steps saves has none",
         ),
-        (ModelCheckpoint::new().filename("{epoch}"), "filename names further states"),
+        (ModelCheckpoint::new().filename("{epoch}"), "filename has no effect on the last state"),
         (ModelCheckpoint::new().keep_all(true).filename("a/b"), "filename `a/b`: a file name cannot contain"),
-        (
-            ModelCheckpoint::new().keep_all(true).filename("best"),
-            "filename `best`: the Trainer has a file of this name",
-        ),
-        (ModelCheckpoint::new().save_weights_only(true), "save_weights_only is about further states"),
+        (ModelCheckpoint::new().keep_all(true).filename("best"), "filename `best`: the Trainer reserves this name"),
+        (ModelCheckpoint::new().save_weights_only(true), "save_weights_only has no effect on the last state"),
         (ModelCheckpoint::new().every_n_train_steps(0), "every_n_train_steps must be at least 1"),
         (ModelCheckpoint::new().every_n_epochs(0), "every_n_epochs must be at least 1"),
         (ModelCheckpoint::new().train_time_interval(Duration::ZERO), "train_time_interval must be more"),

@@ -337,7 +337,7 @@ fn early_stopping_ends_the_fit_and_says_why() {
     let summary = trainer.fit(&module, &train_loader(40, DROP_LAST), None).unwrap();
     assert_eq!(summary.epochs, 3);
     let reason = summary.stopped.unwrap();
-    assert!(reason.starts_with("train_loss_epoch has not become better 2 times in a row; its best"), "{reason}");
+    assert!(reason.starts_with("train_loss_epoch has not improved 2 times in a row; its best"), "{reason}");
 }
 
 #[test]
@@ -402,9 +402,9 @@ fn a_metrics_port_is_opened_or_rejected_when_the_trainer_is_built() {
     let port = taken.local_addr().unwrap().port();
     let error = Trainer::builder().accelerator("cpu").metrics_port(port).build().err().unwrap().to_string();
     let expected = if cfg!(feature = "prometheus") {
-        format!("metrics_port: 127.0.0.1:{port} cannot be listened at")
+        format!("metrics_port: cannot listen at 127.0.0.1:{port}")
     } else {
-        "metrics_port: needs a build with the feature `prometheus`".to_owned()
+        "metrics_port: it is in builds with the feature `prometheus`".to_owned()
     };
     assert!(error.contains(&expected), "{error}");
 }

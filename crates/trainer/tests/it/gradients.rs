@@ -261,5 +261,5 @@ fn invalid_settings_are_reported_before_training() {
         assert!(error.to_string().contains(expected), "{error}");
     }
     let error = "most".parse::<GradientClipAlgorithm>().unwrap_err().to_string();
-    assert!(error.contains("`most` is not a way to clip gradients; there are: norm, value"), "{error}");
+    assert!(error.contains("`most` is not a gradient clip algorithm; there are: norm, value"), "{error}");
 }

@@ -418,8 +418,8 @@ fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
     std::fs::write(folder.path().join("version_2/checkpoints/half/manifest.json"), b"half").unwrap();
     assert_eq!(resume(3, auto()).unwrap(), Some(11), "after the first epoch, which was kept");
 
-    // The best checkpoint of the newest run; here no run has one.
+    // The best of the newest run: here no run has one.
     assert_eq!(resume(1, trainer(folder.path()).ckpt_path("best")).unwrap(), Some(1));
     let error = resume(3, auto().ckpt_path("best")).unwrap_err().to_string();
-    assert!(error.contains("resume: auto means the newest checkpoint, and ckpt_path: best another one"), "{error}");
+    assert!(error.contains("resume: auto means the newest checkpoint, but ckpt_path: best is another one"), "{error}");
 }

@@ -186,7 +186,7 @@ fn limits_that_contradict_each_other_are_named() {
         (refused(new().min_epochs(11)), "min_epochs: it is 11, more than max_epochs, which is 10; raise max_epochs"),
         (refused(new().min_steps(5).max_steps(4)), "min_steps: it is 5, more than max_steps"),
         (refused(new().max_time("5ep")), "max_time: 5ep is not possible, it must be a time"),
-        (refused(new().max_duration("0ep")), "max_duration: 0ep is not possible, it must be more than nothing"),
+        (refused(new().max_duration("0ep")), "max_duration: 0ep is not possible, it must be more than 0"),
         (refused(new().max_duration("5")), "write 5ba for steps"),
     ] {
         assert!(message.contains(expected), "{message}");
@@ -344,7 +344,7 @@ fn invalid_numbers_of_batches_are_named() {
     let endless_validation = on_endless(trainer(folder.path()).max_steps(9));
     assert!(endless_validation.contains("limit_val_batches: the validation loader is endless"), "{endless_validation}");
     let share = on_endless(trainer(folder.path()).max_steps(9).limit_val_batches(2));
-    assert!(share.contains("val_check_interval: 1.0 is a share of an epoch, and the training loader"), "{share}");
+    assert!(share.contains("val_check_interval: 1.0 is a share of an epoch, but the training loader"), "{share}");
 }
 
 #[test]

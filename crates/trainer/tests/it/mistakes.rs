@@ -124,7 +124,7 @@ fn the_loss_must_be_a_scalar_that_depends_on_the_mask() {
     check(&message, "training_step: the loss must be a floating-point scalar, it is f32[8, 3]; take its mean");
     let message =
         fit(PAD_LAST, |m, batch, _| cross_entropy(&m.fc.forward(&batch.get("x")), &batch.get("y"), Reduction::Mean));
-    check(&message, "training_step: the last batch is padded, and the loss does not depend on the batch's mask");
+    check(&message, "training_step: the last batch is padded, but the loss does not depend on the batch's mask");
 }
 
 #[test]
@@ -244,7 +244,7 @@ fn padding_does_not_affect_batch_statistics() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).build().unwrap();
     let error = trainer.fit(&Net::new(), &train_loader(20, PAD_LAST), None).unwrap_err().to_string();
-    let expected = "the last batch is padded, and `bn.running_mean` would take padding into its statistics; let the \
+    let expected = "the last batch is padded, but the statistics `bn.running_mean` would include the padding; let the \
                     training loader drop the last batch";
     assert!(error.starts_with(expected) && error.contains("common/mod.rs:"), "{error}");
 }
@@ -329,8 +329,5 @@ fn two_tensors_with_one_name_are_rejected() {
     let module = Twice { a: Linear::new(FEATURES, CLASSES), b: Linear::new(FEATURES, CLASSES) };
     let mut trainer = trainer(folder.path()).build().unwrap();
     let message = trainer.fit(&module, &train_loader(20, DROP_LAST), None).unwrap_err().to_string();
-    assert!(
-        message.starts_with("two tensors of the model have the name `weight`; give one of them another"),
-        "{message}"
-    );
+    assert!(message.starts_with("two tensors of the model have the name `weight`; rename one of them"), "{message}");
 }

@@ -560,7 +560,7 @@ fn invalid_optimizers_are_reported_before_training() {
         ),
         (
             || Box::new(Sgd::new(0.1)),
-            "minimize(\"a\"): configure_optimizers gives one optimizer without a name, which minimizes the loss",
+            "minimize(\"a\"): configure_optimizers returns one optimizer without a name, which minimizes the loss",
         ),
         (
             || Box::new(Optimizers::new().add("b", ["*"], Sgd::new(0.1))),
@@ -575,11 +575,7 @@ fn invalid_optimizers_are_reported_before_training() {
     }
     let two: fn() -> Box<dyn Optimizer> = || Box::new(a_and_b());
     let skips: fn() -> Box<dyn Optimizer> = || Box::new(a_and_b().every("b", 2));
-    check(
-        two,
-        |m, batch, _| batch.mean(m.losses(batch)),
-        "training_step: nothing is minimized by the optimizer `a`; call",
-    );
+    check(two, |m, batch, _| batch.mean(m.losses(batch)), "training_step: the optimizer `a` minimizes nothing; call");
     for configure in [two, skips] {
         check(
             configure,
@@ -592,7 +588,7 @@ fn invalid_optimizers_are_reported_before_training() {
                 cx.minimize("b", |_| batch.mean(m.losses(batch)));
                 cx.minimize("b", |_| batch.mean(m.losses(batch)))
             },
-            "minimize(\"b\"): it was minimized before in this step; minimize the sum of the losses",
+            "minimize(\"b\"): it was already called in this step; minimize the sum of the losses",
         );
         check(
             configure,
@@ -602,7 +598,7 @@ fn invalid_optimizers_are_reported_before_training() {
         check(
             configure,
             |m, batch, cx| cx.minimize("b", |_| m.losses(batch).mean_all()),
-            "minimize(\"b\"): the last batch is padded, and the loss does not depend on the batch's mask",
+            "minimize(\"b\"): the last batch is padded, but the loss does not depend on the batch's mask",
         );
         check(
             configure,

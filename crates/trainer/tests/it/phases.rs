@@ -323,9 +323,9 @@ fn invalid_settings_are_rejected() {
     let message = refused(&|b| b.callback(twice.clone()).callback(twice.clone()), &three());
     assert!(message.contains("there are two for `first.*`"), "{message}");
     for (scheduling, why) in [
-        (vec![], "it has no epoch"),
+        (vec![], "its list is empty"),
         (vec![(1, 0)], "at least 1 batch"),
-        (vec![(1, 2), (1, 3)], "epoch 1 is given twice"),
+        (vec![(1, 2), (1, 3)], "epoch 1 is listed twice"),
     ] {
         let message = refused(&|b| b.callback(GradientAccumulationScheduler::new(scheduling.clone())), &three());
         assert!(message.contains("GradientAccumulationScheduler: ") && message.contains(why), "{message}");

@@ -73,10 +73,10 @@ fn a_loader_that_does_not_match_is_rejected_before_the_first_step() {
         error.to_string()
     };
     let text = error(|_| None);
-    assert!(text.contains("it is 1, and the module's train_dataloader() makes no loader"), "{text}");
+    assert!(text.contains("it is 1, but the module's train_dataloader() returns no loader"), "{text}");
     let text = error(|_| Some(loader(1, 16)));
     assert!(
-        text.contains("the loader of epoch 1 has 4 batches of 4") && text.contains("made for 3 batches of 4"),
+        text.contains("the loader of epoch 1 has 4 batches of 4") && text.contains("compiled for 3 batches of 4"),
         "{text}"
     );
     let both = trainer(folder.path()).overfit_batches(1).reload_dataloaders_every_n_epochs(1).build().err().unwrap();

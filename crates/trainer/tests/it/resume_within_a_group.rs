@@ -64,7 +64,7 @@ fn a_group_of_batches_goes_on_where_it_was_interrupted() {
 
     let mut other = builder(folder.path(), 10, &Record::default()).ckpt_path(&checkpoint).build().unwrap();
     let error = other.fit(&Net::new(), &train(), None).unwrap_err().to_string();
-    assert!(error.contains("accumulate_grad_batches 20, and here it is 10. Resume with 20"), "{error}");
+    assert!(error.contains("accumulate_grad_batches 20, but now it is 10. Resume with 20"), "{error}");
 
     let after = Record::default();
     let mut trainer = builder(folder.path(), 20, &after).ckpt_path(&checkpoint).build().unwrap();

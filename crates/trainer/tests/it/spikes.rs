@@ -175,7 +175,10 @@ fn each_of_several_optimizers_is_guarded_and_monitored_separately() {
     // In a step that it skips, an optimizer logs only its rate.
     assert!(logs[1].get("skipped_steps-b").is_none() && logs[1].get("skipped_steps-a").is_some(), "{}", logs[1]);
     let error = trainer.lr_find(&module, &loader(&reference), &LearningRateFinder::new()).unwrap_err().to_string();
-    assert!(error.starts_with("lr_find: the module has the optimizers `a`, `b`, and one learning rate"), "{error}");
+    assert!(
+        error.starts_with("lr_find: the module has the optimizers `a`, `b`, but lr_find tries only one learning rate"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -49,7 +49,7 @@ fn each_validation_counts_once() {
     for (interval, steps) in [("1.0", 20), ("2", 8)] {
         let summary = fit(folder.path(), true, |b| b.val_check_interval(interval).callback(stopping())).unwrap();
         assert_eq!(summary.global_step, steps, "{interval}");
-        assert!(summary.stopped.unwrap().starts_with("val_loss has not become better 3 times in a row"));
+        assert!(summary.stopped.unwrap().starts_with("val_loss has not improved 3 times in a row"));
     }
     // The remembered values survive a resume.
     let first = fit(folder.path(), true, |b| b.max_epochs(2).callback(stopping())).unwrap();

@@ -137,9 +137,9 @@ fn mistakes_end_with_a_message_and_an_exit_code() {
         2,
         "ckpt_path: best: no run of this program under runs has such a checkpoint",
     );
-    ends(&["fit", "--resume", "always"], 2, "`always` is not a way to begin; there are: never, auto");
+    ends(&["fit", "--resume", "always"], 2, "`always` is not a resume mode; there are: never, auto");
     ends(&["fit", "--resume", "auto", "--ckpt-path", "x"], 2, "resume: auto means the newest checkpoint");
-    ends(&["fit", "--grace", "25"], 2, "expected a time, 25s or 1m30s say");
+    ends(&["fit", "--grace", "25"], 2, "expected a time, such as 25s or 1m30s");
     ends(&["predict", "--output", "digits.txt"], 2, "must end in .csv or .safetensors");
     ends(&["predict", "--output", "no/digits.csv"], 2, "there is no folder no");
     assert!(!folder.path().join("runs").exists(), "nothing was written");

@@ -1,4 +1,4 @@
-//! Saving in parallel to the loop: with stores that a test holds up, and that fail.
+//! Saving in parallel to the loop, with stores that block or fail.
 
 use std::io;
 use std::path::Path;
@@ -35,7 +35,7 @@ impl TrainingModule for Line {
     }
 }
 
-/// Eight steps an epoch.
+/// A loader with eight steps per epoch.
 fn loader() -> DataLoader {
     let x: Vec<f32> = (0..64 * 16).map(|i| (i as f32).sin()).collect();
     let data = TensorDataset::builder().array("y", [64, 8], &x[..64 * 8]).array("x", [64, 16], x);
@@ -56,15 +56,15 @@ fn fit(mut trainer: Trainer) -> (Result<FitSummary>, Trainer) {
 fn tensors(path: &Path) -> Vec<(String, Vec<u8>)> {
     let (store, name) = checkpoint::place(local, path).unwrap();
     let checkpoint = Checkpoint::open(store, &name).unwrap();
-    let whole = |(name, tensor): (&String, &fulmen_checkpoint::TensorEntry)| {
+    let read = |(name, tensor): (&String, &fulmen_checkpoint::TensorEntry)| {
         (name.clone(), checkpoint.read(name, &Rectangle::whole(&tensor.shape)).unwrap())
     };
-    checkpoint.manifest().tensors.iter().map(whole).collect()
+    checkpoint.manifest().tensors.iter().map(read).collect()
 }
 
-/// A local store; a test decides when, and whether, it can be written.
+/// A local store whose writes wait for a gate, and may fail.
 #[derive(Clone, Debug)]
-struct Held {
+struct GatedStore {
     inner: LocalStore,
     gate: Arc<Gate>,
 }
@@ -73,10 +73,10 @@ struct Held {
 struct Gate {
     open: Mutex<bool>,
     opened: Condvar,
-    /// Writes that are begun.
-    begun: AtomicU64,
-    /// The one that fails, and how.
-    fails: Option<(u64, io::ErrorKind)>,
+    /// The number of started writes.
+    started: AtomicU64,
+    /// The number of the first write that fails, and its error.
+    failure: Option<(u64, io::ErrorKind)>,
 }
 
 impl Gate {
@@ -86,18 +86,18 @@ impl Gate {
     }
 }
 
-impl Store for Held {
+impl Store for GatedStore {
     fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn NewObject>> {
-        let number = 1 + self.gate.begun.fetch_add(1, Ordering::SeqCst);
+        let number = 1 + self.gate.started.fetch_add(1, Ordering::SeqCst);
         let mut open = self.gate.open.lock();
         while !*open {
-            // Only a test that fails waits so long.
+            // Only a failing test waits until the timeout.
             if self.gate.opened.wait_for(&mut open, Duration::from_secs(120)).timed_out() {
-                return Err(io::Error::other("the test did not let go: training waited for the checkpoint"));
+                return Err(io::Error::other("the test did not open the gate: training waited for the checkpoint"));
             }
         }
-        match self.gate.fails {
-            Some((from, kind)) if number >= from => Err(kind.into()),
+        match self.gate.failure {
+            Some((first, kind)) if number >= first => Err(kind.into()),
             _ => self.inner.create(name, bytes),
         }
     }
@@ -115,10 +115,10 @@ impl Store for Held {
     }
 }
 
-fn held(mut trainer: Trainer, gate: &Arc<Gate>) -> Trainer {
+fn with_gate(mut trainer: Trainer, gate: &Arc<Gate>) -> Trainer {
     let gate = gate.clone();
     trainer.session.open_store =
-        Arc::new(move |folder: &Path| Arc::new(Held { inner: LocalStore::new(folder), gate: gate.clone() }));
+        Arc::new(move |folder: &Path| Arc::new(GatedStore { inner: LocalStore::new(folder), gate: gate.clone() }));
     trainer
 }
 
@@ -127,8 +127,8 @@ fn training_goes_on_while_a_checkpoint_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let gate = Arc::new(Gate::default());
     let manifest = folder.path().join("version_0/checkpoints/at-3").join(MANIFEST);
-    let seen = Arc::new(Mutex::new(vec![]));
-    let (release, steps) = (gate.clone(), seen.clone());
+    let steps = Arc::new(Mutex::new(vec![]));
+    let (callback_gate, callback_steps) = (gate.clone(), steps.clone());
     let trainer = builder(folder.path())
         .callback(on(Event::TrainBatchEnd, when(|now| now.global_step == 3), {
             let path = manifest.with_file_name("");
@@ -138,20 +138,20 @@ fn training_goes_on_while_a_checkpoint_is_written() {
             let manifest = manifest.clone();
             move |now, _| {
                 if now.global_step <= 7 {
-                    steps.lock().push((now.global_step, manifest.exists()));
+                    callback_steps.lock().push((now.global_step, manifest.exists()));
                 }
-                // Before the end of the epoch, whose checkpoint waits for this one.
+                // Before the end of the epoch, since its checkpoint waits for this one.
                 if now.global_step == 7 {
-                    release.release();
+                    callback_gate.release();
                 }
             }
         }))
         .build()
         .unwrap();
-    let (summary, _) = fit(held(trainer, &gate));
+    let (summary, _) = fit(with_gate(trainer, &gate));
     assert_eq!(summary.unwrap().global_step, 16);
-    assert_eq!(*seen.lock(), [(4, false), (5, false), (6, false), (7, false)], "steps ran while the write waited");
-    // The steps since have not changed what was saved.
+    assert_eq!(*steps.lock(), [(4, false), (5, false), (6, false), (7, false)], "steps ran while the write waited");
+    // The later steps did not change the saved state.
     let other = tempfile::tempdir().unwrap();
     let (summary, _) = fit(builder(other.path()).max_steps(3).build().unwrap());
     let last = summary.unwrap().last_checkpoint.unwrap();
@@ -159,13 +159,13 @@ fn training_goes_on_while_a_checkpoint_is_written() {
 }
 
 #[test]
-fn a_copy_on_the_devices_stays_what_it_was_while_steps_change_the_state() {
+fn a_copy_on_the_devices_stays_unchanged_while_steps_change_the_state() {
     for (devices, strategy) in [(1, Strategy::Ddp), (8, Strategy::Fsdp)] {
         let folder = tempfile::tempdir().unwrap();
         let line = Line(Linear::new(16, 8));
         let mut trainer = builder(folder.path()).devices(devices).strategy(strategy).build().unwrap();
         let mut step = trainer.train_step(&line, &loader()).unwrap();
-        // Once all of it, and once as much as there is room for.
+        // Copy the whole state once, and once only half of it.
         let (layout, mesh) = (step.state.layout(), step.runtime.mesh());
         let all = layout.device_bytes(layout.ids(), mesh);
         let copies = [all, all / 2].map(|room| {
@@ -199,23 +199,23 @@ fn a_copy_on_the_devices_stays_what_it_was_while_steps_change_the_state() {
 }
 
 #[test]
-fn a_store_that_fails_is_told_of_and_the_checkpoint_before_stays() {
-    // The shard of the second checkpoint, and its manifest.
-    for (fails, kind, says) in [
+fn a_failing_store_is_an_error_and_the_previous_checkpoint_stays() {
+    // Writes 3 and 4 are the shard of the second checkpoint, and its manifest.
+    for (first, kind, expected) in [
         (3, io::ErrorKind::StorageFull, "free some room"),
         (4, io::ErrorKind::PermissionDenied, "check the permissions"),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let gate = Arc::new(Gate { open: Mutex::new(true), fails: Some((fails, kind)), ..Gate::default() });
-        let (result, trainer) = fit(held(builder(folder.path()).build().unwrap(), &gate));
+        let gate = Arc::new(Gate { open: Mutex::new(true), failure: Some((first, kind)), ..Gate::default() });
+        let (result, trainer) = fit(with_gate(builder(folder.path()).build().unwrap(), &gate));
         let error: Error = result.unwrap_err();
         let last = folder.path().join("version_0/checkpoints/last");
         let message = error.to_string();
         assert!(error.is_checkpoint() && error.is_disk_full() == (kind == io::ErrorKind::StorageFull), "{message}");
-        assert!(message.contains(last.to_str().unwrap()) && message.contains(says), "{message}");
+        assert!(message.contains(last.to_str().unwrap()) && message.contains(expected), "{message}");
         assert!(message.contains("The last whole checkpoint is") && message.contains("ckpt_path"), "{message}");
         assert_eq!(trainer.last_checkpoint(), Some(last.as_path()));
-        // That of the first epoch, from which the run goes on.
+        // It is the checkpoint of the first epoch, from which the run resumes.
         assert_eq!(checkpoint::open(&last).unwrap().1.global_step, 8);
         let (summary, resumed) = fit(builder(folder.path()).resume("auto").build().unwrap());
         assert_eq!(summary.unwrap().global_step, 16);
@@ -224,13 +224,14 @@ fn a_store_that_fails_is_told_of_and_the_checkpoint_before_stays() {
 }
 
 #[test]
-fn a_place_that_fails_until_the_grace_is_over_ends_the_fit_and_nothing_is_lost() {
+fn a_store_that_fails_until_the_grace_period_ends_is_an_error_and_nothing_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let [near, far] = ["near", "far"].map(|name| folder.path().join(name));
     let options = || builder(folder.path()).checkpoint_local(&near).checkpoint_dir(&far);
     let mut trainer = options().grace(Duration::from_millis(1)).build().unwrap();
-    let gate = Arc::new(Gate { open: Mutex::new(true), fails: Some((1, io::ErrorKind::TimedOut)), ..Gate::default() });
-    let failing = Arc::new(Held { inner: LocalStore::new(&far), gate });
+    let failure = Some((1, io::ErrorKind::TimedOut));
+    let gate = Arc::new(Gate { open: Mutex::new(true), failure, ..Gate::default() });
+    let failing = Arc::new(GatedStore { inner: LocalStore::new(&far), gate });
     let tiered: Arc<dyn Store> = Arc::new(TieredStore::new(local(&near), failing, Duration::ZERO, |_| {}));
     let dir = far.clone();
     trainer.session.open_store = Arc::new(move |folder| if folder == dir { tiered.clone() } else { local(folder) });
@@ -238,12 +239,16 @@ fn a_place_that_fails_until_the_grace_is_over_ends_the_fit_and_nothing_is_lost()
     let error = result.unwrap_err();
     let message = error.to_string();
     assert!(error.is_checkpoint() && message.contains("were not copied there within 1ms"), "{message}");
-    let place = |path: &Path| message.contains(path.to_str().unwrap());
-    assert!(place(&near) && place(&far) && message.contains("start the run again with the same options"), "{message}");
+    let has_path = |path: &Path| message.contains(path.to_str().unwrap());
+    assert!(
+        has_path(&near) && has_path(&far) && message.contains("start the run again with the same options"),
+        "{message}"
+    );
     assert_eq!(trainer.last_checkpoint(), Some(far.join("last").as_path()));
     assert!(!far.join("last").exists());
     drop(trainer);
-    // All steps were made, and the last state is whole in the near place: the next run copies what it goes on with.
+    // All steps ran, and the last state is complete in the near store. The next run copies the state that it resumes
+    // from.
     assert_eq!(checkpoint::open(&near.join("last")).unwrap().1.global_step, 16);
     let (summary, _) = fit(options().resume("auto").max_epochs(3).build().unwrap());
     assert_eq!(summary.unwrap().global_step, 24);
