@@ -404,7 +404,7 @@ fn a_metrics_port_is_opened_or_rejected_when_the_trainer_is_built() {
     let expected = if cfg!(feature = "prometheus") {
         format!("metrics_port: cannot listen at 127.0.0.1:{port}")
     } else {
-        "metrics_port: it is in builds with the feature `prometheus`".to_owned()
+        "metrics_port: needs a build with the feature `prometheus`".to_owned()
     };
     assert!(error.contains(&expected), "{error}");
 }
