@@ -155,7 +155,7 @@ impl CompileOptions {
             )));
         }
         let device_assignment =
-            self.assignment.as_ref().map(|rows| self.encode_assignment(rows, ids, of)).transpose()?;
+            self.assignment.as_ref().map(|rows| self.encode_assignment(rows, ids, owner)).transpose()?;
         let env_option_overrides = self
             .flags
             .iter()

@@ -123,7 +123,7 @@ pub fn text(
             }
         }
         run.take(batch)?;
-        progress.advance(input.bytes - told);
+        progress.advance(input.bytes - reported);
     }
     let (splits, empty) = run.finish()?;
     journal.add(Line::Complete)?;

@@ -140,7 +140,7 @@ pub fn mend(plugin: &Path) -> Result<bool> {
 }
 
 fn fetcher_of(plugin: &Path) -> Option<Fetcher<'static>> {
-    let packages = [Platform::Cpu, Platform::Cuda, Platform::Tpu].into_iter().flat_map(package::of);
+    let packages = [Platform::Cpu, Platform::Cuda, Platform::Tpu].into_iter().flat_map(package::packages);
     packages.filter_map(|package| Fetcher::new(package).ok()).find(|fetcher| {
         let target = fetcher.target();
         // A link instead of the file is a user's own plugin.
