@@ -248,8 +248,8 @@ impl Tensor {
         self.depends_on_each(&[leaf])[0]
     }
 
-    /// The same expression computed from other tensors: in it, the second of each pair replaces the first. A second one may
-    /// itself be computed from the first.
+    /// The same expression computed from other tensors: in it, the second of each pair replaces the first. A second one
+    /// may itself be computed from the first.
     ///
     /// Poisoned if the two tensors of a pair differ in dtype or shape.
     ///

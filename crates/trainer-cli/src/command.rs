@@ -28,8 +28,8 @@ pub(crate) struct CommonArgs {
     /// Print the runtime's metrics at the end.
     #[arg(long)]
     pub(crate) metrics: bool,
-    /// Show curves, throughput, queues, memory and the log on a full screen, if standard error is a terminal. Needs the feature
-    /// `tui` of `fulmen`.
+    /// Show curves, throughput, queues, memory and the log on a full screen, if standard error is a terminal. Needs the
+    /// feature `tui` of `fulmen`.
     #[arg(long)]
     pub(crate) tui: bool,
 }

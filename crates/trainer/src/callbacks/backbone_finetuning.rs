@@ -9,19 +9,14 @@ use crate::{StepPart, TrainDuration};
 /// matches any text, including dots, and `?` matches one character. The pattern must match the whole dotted name.
 ///
 /// Each phase has its own program. All are compiled before the first step, except those of phases that a resumed run
-/// has
-/// finished. The program of a phase neither computes gradients for frozen parameters nor writes them. Schedules,
-/// counters,
-/// moments and the order of the data continue across the change. The optimizer's state of frozen parameters is on the
-/// device from the beginning, as zeros, so it needs its memory in all phases. Bias corrections count the steps since
-/// the
-/// parameter was unfrozen, as in PyTorch.
+/// has finished. The program of a phase neither computes gradients for frozen parameters nor writes them. Schedules,
+/// counters, moments and the order of the data continue across the change. The optimizer's state of frozen parameters
+/// is on the device from the beginning, as zeros, so it needs its memory in all phases. Bias corrections count the
+/// steps since the parameter was unfrozen, as in PyTorch.
 ///
 /// Unfrozen parameters begin with a tenth of the optimizer's learning rate. This ratio doubles after each epoch until
-/// it
-/// is 1. Lightning applies the ratio to the learning rate at the time of unfreezing; Fulmen applies it to the rate that
-/// the
-/// schedule gives now.
+/// it is 1. Lightning applies the ratio to the learning rate at the time of unfreezing; Fulmen applies it to the rate
+/// that the schedule gives now.
 ///
 /// Use several of these callbacks to unfreeze a model bit by bit. If two match a parameter, the later one applies.
 /// Parameters that the optimizer or [`set_requires_grad`](fulmen_nn::Parameter::set_requires_grad) freezes stay frozen.
@@ -80,8 +75,7 @@ impl BackboneFinetuning {
     }
 
     /// Sets whether batch norm is trained from the beginning; true by default. If it isn't, its parameters are frozen
-    /// too.
-    /// It then computes with its running statistics, which don't change.
+    /// too. It then computes with its running statistics, which don't change.
     pub fn train_bn(mut self, train: bool) -> BackboneFinetuning {
         self.train_bn = train;
         self

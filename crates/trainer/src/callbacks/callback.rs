@@ -38,8 +38,7 @@ pub trait Callback: Send {
     }
 
     /// The part of the compiled step that this callback needs, if any. A Trainer has at most one callback for each kind
-    /// of
-    /// part, except [`StepPart::Unfreeze`].
+    /// of part, except [`StepPart::Unfreeze`].
     fn step_part(&self) -> Option<StepPart> {
         None
     }
@@ -52,8 +51,7 @@ pub trait Callback: Send {
     /// Before a program is compiled, which may take minutes. It is not called for a program that was compiled before.
     /// `program` is its name, such as `training step`. The programs of a fit are compiled after
     /// [`on_fit_start`](Callback::on_fit_start) and before the first step. Those of a validation, test or prediction
-    /// are
-    /// compiled before the first batch.
+    /// are compiled before the first batch.
     fn on_compile_start(&mut self, program: &str) {
         let _ = program;
     }
@@ -71,8 +69,7 @@ pub trait Callback: Send {
     hook_table!(callback_methods);
 
     /// The callback's own values for a log point, by name. Loggers and all callbacks get them after the values of the
-    /// step.
-    /// Called before [`on_log`](Callback::on_log).
+    /// step. Called before [`on_log`](Callback::on_log).
     fn log_values(&mut self, point: &LogPoint) -> Vec<(String, f64)> {
         let _ = point;
         vec![]

@@ -11,8 +11,7 @@ use crate::hooks::FitStart;
 use crate::{Actions, LogPoint};
 
 /// Ends the fit when a metric has not improved for some validations. This is Lightning's `EarlyStopping`, with its
-/// rules and
-/// defaults.
+/// rules and defaults.
 ///
 /// ```
 /// use fulmen_trainer::callbacks::{EarlyStopping, Mode};
@@ -75,8 +74,7 @@ impl EarlyStopping {
     }
 
     /// Sets whether a missing metric is an error (the default) or only a warning. The metric must be present at the end
-    /// of
-    /// an epoch that was validated. In a fit that never validates, it must be present at the end of each epoch.
+    /// of an epoch that was validated. In a fit that never validates, it must be present at the end of each epoch.
     pub fn strict(mut self, strict: bool) -> EarlyStopping {
         self.strict = strict;
         self

@@ -4,16 +4,12 @@ use crate::StepPart;
 use crate::callbacks::callback::Callback;
 
 /// Changes the number of batches over which gradients are accumulated, at given epochs. Each pair holds an epoch,
-/// counted
-/// from 0, and the number of batches per optimizer step from that epoch on. Before the first of these epochs, the
-/// optimizer
-/// steps after each batch.
+/// counted from 0, and the number of batches per optimizer step from that epoch on. Before the first of these epochs,
+/// the optimizer steps after each batch.
 ///
 /// The compiled step computes the number from the epoch, on the device; it isn't compiled again. The gradient sums are
-/// in
-/// the training state from the beginning. [`Plan::total_steps`](crate::Plan::total_steps), schedules and checkpoints
-/// take
-/// the changes into account. This callback replaces the option `accumulate_grad_batches`.
+/// in the training state from the beginning. [`Plan::total_steps`](crate::Plan::total_steps), schedules and checkpoints
+/// take the changes into account. This callback replaces the option `accumulate_grad_batches`.
 ///
 /// ```
 /// use fulmen_trainer::{Trainer, callbacks::GradientAccumulationScheduler};

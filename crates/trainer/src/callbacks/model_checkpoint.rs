@@ -18,8 +18,7 @@ use crate::{Actions, CheckpointRole, Error, LogPoint};
 const INTERVAL: Duration = Duration::from_secs(30 * 60);
 
 /// Saves the training state to the folder `checkpoints/last` of the run: after each epoch, after each validation, and
-/// every
-/// half hour within a long epoch. With a metric it keeps the best states too.
+/// every half hour within a long epoch. With a metric it keeps the best states too.
 ///
 /// ```
 /// use std::time::Duration;
@@ -121,8 +120,7 @@ impl ModelCheckpoint {
     }
 
     /// Saves at the end of every `epochs`-th epoch; of each epoch by default. The monitored metric is still compared at
-    /// the
-    /// end of each epoch.
+    /// the end of each epoch.
     pub fn every_n_epochs(mut self, epochs: u64) -> ModelCheckpoint {
         self.every_n_epochs = epochs;
         self

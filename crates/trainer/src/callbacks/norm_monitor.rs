@@ -4,13 +4,11 @@ use crate::callbacks::callback::Callback;
 use crate::step_config::step_part::{NormGroup, StepPart};
 
 /// Logs Euclidean norms at each log point: of the gradients before clipping (`grad_norm`), of the parameters after the
-/// step
-/// (`param_norm`), and of the change of the parameters in the step (`update_norm`).
+/// step (`param_norm`), and of the change of the parameters in the step (`update_norm`).
 ///
 /// Each norm is logged for all trained parameters together. With several groups, each group has its own value, such as
 /// `grad_norm/GROUP`. Steps between log points don't compute norms. For an optimizer that doesn't step at each step,
-/// the
-/// values are those of its latest step.
+/// the values are those of its latest step.
 ///
 /// ```
 /// use fulmen_trainer::Trainer;

@@ -25,8 +25,7 @@ const LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// device.
 ///
 /// It shows samples and tokens per second, FLOP/s on each device, their share of the device's peak (MFU), and the time
-/// left.
-/// They appear on the bar, at the end of each epoch, and from time to time in the run's `run.log`.
+/// left. They appear on the bar, at the end of each epoch, and from time to time in the run's `run.log`.
 pub struct ProgressBar {
     bar: Option<Bar>,
     /// The progress of the running epoch, if any.

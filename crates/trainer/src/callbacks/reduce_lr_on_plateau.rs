@@ -47,8 +47,7 @@ pub struct ReduceLROnPlateau {
 
 impl ReduceLROnPlateau {
     /// Watches a metric. After more than 10 epochs without an improvement by a ten-thousandth, it divides the learning
-    /// rate
-    /// by ten.
+    /// rate by ten.
     pub fn new(metric: impl Into<String>, mode: Mode) -> ReduceLROnPlateau {
         ReduceLROnPlateau {
             metric: metric.into(),

@@ -10,22 +10,18 @@ use crate::hooks::FitStart;
 use crate::{Actions, LogPoint, StepPart};
 
 /// Skips a step whose loss is not finite, or is too many standard deviations above the mean of the steps before it.
-/// With
-/// [`gradients`](SpikeGuard::gradients) it checks the norm of the gradients too. This costs a pass over the gradients
-/// in
-/// each step, and catches gradients that are not finite although the loss is.
+/// With [`gradients`](SpikeGuard::gradients) it checks the norm of the gradients too. This costs a pass over the
+/// gradients in each step, and catches gradients that are not finite although the loss is.
 ///
 /// A skipped step changes neither the parameters nor the optimizer's state, and schedules don't count it. Running
 /// statistics of layers are still updated.
 ///
 /// The device decides within the step, from the latest `window` values in the training state. This needs no transfer
-/// and
-/// no further compilation, and a resumed run decides as the earlier run would have. A spike enters the window as the
-/// largest value that would have passed. One spike therefore doesn't hide the next, and a loss that stays larger is
+/// and no further compilation, and a resumed run decides as the earlier run would have. A spike enters the window as
+/// the largest value that would have passed. One spike therefore doesn't hide the next, and a loss that stays larger is
 /// accepted after some steps. The standard deviation is taken to be at least a thousandth of the mean. With
 /// `accumulate_grad_batches`, a step is a group of batches. With several optimizers, each one's step is checked by
-/// itself.
-/// Gradients that overflow in f16 are handled by the loss scale and not counted here.
+/// itself. Gradients that overflow in f16 are handled by the loss scale and not counted here.
 ///
 /// Each log point has the number of steps that the run skipped as `skipped_steps`, and the number of the latest skipped
 /// step as `last_skipped_step`, counted from 1 (0 for none). A line on standard error names that step.
@@ -69,8 +65,7 @@ impl SpikeGuard {
     }
 
     /// Sets the number of steps before the first that can be skipped; half a window by default. A step that is not
-    /// finite
-    /// is always skipped.
+    /// finite is always skipped.
     pub fn warmup(mut self, steps: u64) -> SpikeGuard {
         self.warmup = Some(steps);
         self

@@ -117,8 +117,7 @@ impl Throughput {
     }
 
     /// The time that the remaining steps take at this rate, without validation. `None` at the end, and if only a time
-    /// limit
-    /// ends the training.
+    /// limit ends the training.
     pub(super) fn time_left(&self, rates: &Rates, global_step: u64) -> Option<Duration> {
         let steps = self.total_steps.saturating_sub(global_step);
         let is_known = steps > 0 && self.total_steps != NO_LIMIT;

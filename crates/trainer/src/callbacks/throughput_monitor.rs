@@ -17,9 +17,8 @@ use crate::{Actions, LogPoint, TrainStart};
 /// | `throughput/mfu` | model FLOPs utilization: the share of the device's peak in bf16, from 0 to 1 |
 ///
 /// The compiler counts the operations ([`TrainStart::flops`]), for each phase if parameters are frozen at first. The
-/// peak is
-/// the one that the vendor publishes. A CPU has none, so there is no `mfu`; a note on standard error says so once.
-/// Validation and the time between two epochs are left out. The callback reads nothing from the device.
+/// peak is the one that the vendor publishes. A CPU has none, so there is no `mfu`; a note on standard error says so
+/// once. Validation and the time between two epochs are left out. The callback reads nothing from the device.
 ///
 /// ```
 /// use fulmen_trainer::{Trainer, callbacks::ThroughputMonitor};

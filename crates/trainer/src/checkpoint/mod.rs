@@ -84,8 +84,7 @@ pub(crate) struct Position {
 
 impl Position {
     /// The path of the best checkpoint so far, from the metadata of the checkpoint at `path`. If their folder was
-    /// moved, the
-    /// best one is in the same folder as `path`.
+    /// moved, the best one is in the same folder as `path`.
     pub(crate) fn best(&self, path: &Path) -> Option<PathBuf> {
         let best = self.best_checkpoint.as_ref()?;
         let sibling = path.with_file_name(best.file_name()?);
@@ -256,8 +255,7 @@ fn row(row: &Value) -> Option<(String, Vec<Vec<f64>>)> {
 }
 
 /// Checks that checkpoints can be written to a folder, and creates the folder if needed. While the returned file
-/// exists,
-/// other programs know that this run is alive, and don't remove its files.
+/// exists, other programs know that this run is alive, and don't remove its files.
 pub(crate) fn check_writable(folder: &Path) -> Result<NewFile> {
     let written = std::fs::create_dir_all(folder).and_then(|()| {
         // This file never gets its final name.
@@ -277,8 +275,7 @@ pub(crate) fn check_writable(folder: &Path) -> Result<NewFile> {
 }
 
 /// Creates a new folder `version_N` under `root`, where N follows the largest number there. It also removes unfinished
-/// files
-/// of killed runs.
+/// files of killed runs.
 pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
     let failed = |e: std::io::Error| {
         Error::checkpoint(root, format!("cannot create a folder for this run ({e}); choose another default_root_dir"))

@@ -1,6 +1,5 @@
 //! Finds the checkpoint of `resume: auto` and of `ckpt_path: last` or `best`: the newest complete one of this program's
-//! runs
-//! under the root folder.
+//! runs under the root folder.
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
@@ -67,8 +66,7 @@ impl Named<'_> {
     }
 
     /// The checkpoints of a run of this program, in the order in which to try them. The list is empty if the run was
-    /// killed
-    /// before its first checkpoint.
+    /// killed before its first checkpoint.
     fn checkpoints(self, folders: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let mut checkpoints = vec![];
         for folder in folders {
@@ -106,8 +104,7 @@ impl Named<'_> {
 ///
 /// Returns the path of the checkpoint and the arguments, as
 /// [`TrainerBuilder::program_arguments`](crate::TrainerBuilder::program_arguments) saved them. Returns `None` if the
-/// options
-/// name no checkpoint, or no run has one.
+/// options name no checkpoint, or no run has one.
 ///
 /// # Errors
 /// The options contradict each other, or a file cannot be read.

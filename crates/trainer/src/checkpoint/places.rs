@@ -73,8 +73,7 @@ pub(crate) fn all(options: &Options) -> Result<Vec<Vec<PathBuf>>> {
 }
 
 /// Checks before the first step that checkpoints can be written, and removes unfinished files of killed runs. `resumed`
-/// is
-/// whether the run resumes from a checkpoint. While the returned file exists, other programs know that this run is
+/// is whether the run resumes from a checkpoint. While the returned file exists, other programs know that this run is
 /// alive.
 pub(crate) fn check(options: &Options, open: &OpenStore, run_dir: &Path, resumed: bool) -> Result<Option<NewFile>> {
     let dir = folder(options, run_dir);

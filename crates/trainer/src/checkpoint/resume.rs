@@ -38,8 +38,7 @@ pub(crate) struct ResumePoint {
 
 impl ResumePoint {
     /// Begins with the checkpoint that the options name, if any. `begin` takes its state; its result is returned. Of
-    /// several
-    /// checkpoints, this uses the newest one that all processes can read.
+    /// several checkpoints, this uses the newest one that all processes can read.
     pub(crate) fn find<T>(
         options: &Options,
         hosts: Option<&Arc<ProcessGroup>>,
@@ -100,8 +99,7 @@ impl ResumePoint {
     }
 
     /// Reads the state from the checkpoint, if there is one: the parts that the devices of this process need. The state
-    /// must
-    /// fit the layout, the batches of this loader, and the logged values.
+    /// must fit the layout, the batches of this loader, and the logged values.
     pub(crate) fn take_state(
         &mut self,
         train: &DataLoader,
@@ -271,8 +269,7 @@ fn check_group(position: &Position, setting: &StepConfig) -> Result<()> {
 }
 
 /// Adapts the Trainer's own entries in the state of a run with other options. Entries that are not needed are removed,
-/// and
-/// missing ones start from zero, except the number of steps.
+/// and missing ones start from zero, except the number of steps.
 fn adapt(
     tensors: &mut BTreeMap<String, Value>,
     layout: &StateLayout,

@@ -27,8 +27,7 @@ pub enum Weights {
 
 impl Weights {
     /// Returns the weights that the option `ckpt_path` names; without it, the weights that the module has. It prints
-    /// the
-    /// choice on standard error.
+    /// the choice on standard error.
     ///
     /// ```
     /// use fulmen_trainer::{Trainer, Weights};

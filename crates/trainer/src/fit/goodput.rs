@@ -74,8 +74,7 @@ fn mark_lost(runs: &mut [Run], step: u64) {
 
 impl Fit<'_> {
     /// Returns where the time went, including the earlier runs. The loggers' thread writes it to the file: every ten
-    /// seconds,
-    /// and always if `force`.
+    /// seconds, and always if `force`.
     pub(super) fn write_goodput(&mut self, force: bool) -> Goodput {
         let GoodputFile { path, before, started, first_step, written } = &mut self.goodput;
         let seconds = self.session.clock.spent();

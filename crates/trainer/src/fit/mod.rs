@@ -173,8 +173,7 @@ impl Fit<'_> {
     }
 
     /// The remaining batches, as one stream over all epochs of the loader: the first batches of an epoch are read while
-    /// the
-    /// previous epoch ends. With `overfit_batches`, only the first epoch.
+    /// the previous epoch ends. With `overfit_batches`, only the first epoch.
     fn batches(&self) -> DeviceBatches {
         let epochs = if self.overfits() { 0..1 } else { self.step.position.epoch..self.next_reload() };
         let runtime = &self.session.runtime;
@@ -271,8 +270,7 @@ impl Fit<'_> {
     }
 
     /// Validates, reads all remaining values from the device in one transfer, and calls the hooks for the epoch's end.
-    /// If a
-    /// signal ends the validation, the epoch has not ended, and a resumed fit validates again.
+    /// If a signal ends the validation, the epoch has not ended, and a resumed fit validates again.
     fn end_epoch(&mut self) -> Result<Option<Signal>> {
         self.step.bad.report();
         let due = self.due_at_epoch_end();
@@ -312,8 +310,7 @@ impl Fit<'_> {
     }
 
     /// Ends the run within an epoch. It logs the epoch's values so far, and saves the state as Ctrl-C does, so that a
-    /// longer
-    /// run can continue there.
+    /// longer run can continue there.
     fn end_within_epoch(&mut self, reason: Option<String>) -> Result<()> {
         self.summary.stopped = reason;
         let logs = self.open_logs()?;

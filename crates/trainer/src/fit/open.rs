@@ -1,6 +1,5 @@
 //! Opens a fit: resumes and traces it, compares it with the other processes, creates its folder, and compiles it. All
-//! checks
-//! run before anything changes.
+//! checks run before anything changes.
 
 use std::path::Path;
 use std::time::Instant;

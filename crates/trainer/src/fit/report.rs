@@ -1,6 +1,5 @@
 //! Writes the report of a fit to the folder of its run: `summary.json`, `report.html` and an image of the first batch.
-//! The
-//! loggers' thread creates and writes them. `fulmen-report` has the content of the page.
+//! The loggers' thread creates and writes them. `fulmen-report` has the content of the page.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -214,8 +213,7 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// An image of the first samples, from the first field whose shape is that of images. Each sample is at most [`SIDE`]
-/// pixels
-/// wide and high; of larger ones only each n-th pixel is used. Floats are scaled to the range of their channel.
+/// pixels wide and high; of larger ones only each n-th pixel is used. Floats are scaled to the range of their channel.
 fn picture(batch: &HostBatch) -> Option<Picture> {
     let is_color = |channels: usize| matches!(channels, 1 | 3 | 4);
     let fields = batch.fields().iter().enumerate();

@@ -31,8 +31,7 @@ impl Fit<'_> {
     }
 
     /// Handles a failure: waits for the checkpoint that is being written, then saves what callbacks request, if the
-    /// state is
-    /// still complete.
+    /// state is still complete.
     pub(super) fn save_after_exception(&mut self) {
         let saves = self.actions.take().saves;
         let mut saved = self.finish_saving();
@@ -64,8 +63,7 @@ impl Fit<'_> {
     }
 
     /// Reads the values logged since the last log point, for a checkpoint within an epoch. It finishes all earlier log
-    /// points
-    /// first.
+    /// points first.
     pub(super) fn open_logs(&mut self) -> Result<Vec<(String, Literal)>> {
         self.finish_reads()?;
         let mut logs = vec![];
@@ -160,9 +158,8 @@ impl Fit<'_> {
 }
 
 /// The program that copies the state on the devices. Training continues while the copy goes to the host. It copies as
-/// much as
-/// fits in memory next to the step; training waits for the rest. There is none if the devices have no memory of their
-/// own.
+/// much as fits in memory next to the step; training waits for the rest. There is none if the devices have no memory of
+/// their own.
 pub(super) fn copy_program(session: &mut Session, step: &TrainStep<'_>) -> Result<Option<CopyProgram>> {
     if !session.choices.options.saves() {
         return Ok(None);

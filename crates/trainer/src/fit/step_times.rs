@@ -22,8 +22,7 @@ impl StepTimes {
     const MAX_LATEST: usize = 1 << 16;
 
     /// Counts a step. `time` is the time since the previous step was enqueued. It is the time of a step only if the
-    /// device was
-    /// `busy`; otherwise the host only filled its queue.
+    /// device was `busy`; otherwise the host only filled its queue.
     pub(super) fn push(&mut self, global_step: u64, time: Duration, busy: bool) {
         self.count += 1;
         self.total += time;

@@ -30,8 +30,7 @@ impl Fit<'_> {
     }
 
     /// Runs the actions that callbacks requested. All processes call this after the same step and do the same. Returns
-    /// whether
-    /// checkpoints were saved, which takes time.
+    /// whether checkpoints were saved, which takes time.
     pub(super) fn act(&mut self) -> Result<bool> {
         self.actions.check()?;
         let mut requests = self.actions.take();

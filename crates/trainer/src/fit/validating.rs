@@ -25,8 +25,7 @@ impl Fit<'_> {
     }
 
     /// The names of the sets that are due at the end of the epoch. They are computed again, since checkpoints of
-    /// earlier
-    /// versions don't have them.
+    /// earlier versions don't have them.
     pub(super) fn due_at_epoch_end(&self) -> Vec<String> {
         let mut due = self.due(&self.step.progress());
         for name in &self.step.position.validation {
@@ -43,8 +42,7 @@ impl Fit<'_> {
     }
 
     /// Runs the validations that are due after a step within an epoch. A checkpoint that is saved before they end lists
-    /// them
-    /// as due.
+    /// them as due.
     pub(super) fn validate_within_epoch(&mut self) -> Result<Option<Signal>> {
         let due = self.step.position.validation.clone();
         if self.sets(&due).next().is_none() {

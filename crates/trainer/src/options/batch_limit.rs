@@ -124,8 +124,7 @@ impl fmt::Display for BatchLimit {
 }
 
 /// Whether a run only tries everything once, and on how many batches of each loader. `true` is one batch; `false` or 0
-/// is a
-/// normal run.
+/// is a normal run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FastDevRun(u64);
 

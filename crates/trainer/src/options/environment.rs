@@ -1,6 +1,5 @@
 //! Checks the names of environment variables `FULMEN_...`. A name that no part of Fulmen reads is misspelled, or meant
-//! for
-//! another program.
+//! for another program.
 //!
 //! The code that reads a variable checks its value.
 

@@ -3,8 +3,7 @@
 use crate::options::named::named;
 
 /// Whether the learning rate grows with the number of devices. Use this if the batch of each device stays the same, so
-/// that
-/// the global batch grows with the number of devices. Off by default.
+/// that the global batch grows with the number of devices. Off by default.
 ///
 /// ```
 /// use fulmen_trainer::LearningRateScaling;

@@ -293,28 +293,27 @@ macro_rules! option_table {
             /// The kind of device to train on: auto, cpu, cuda or tpu.
             accelerator: Accelerator = Accelerator::Auto, "FULMEN_ACCELERATOR", |_| None;
 
-            /// How many devices to train on (8), or which ones (`[5]` or `0,2`), or auto: all TPUs or GPUs of this machine,
-            /// or one CPU device. With several processes, it selects the devices of each process.
+            /// How many devices to train on (8), or which ones (`[5]` or `0,2`), or auto: all TPUs or GPUs of this
+            /// machine, or one CPU device. With several processes, it selects the devices of each process.
             devices: Devices = Devices::auto(), "FULMEN_DEVICES", |_| None;
 
-            /// How training uses several devices: ddp (each has all parameters), fsdp (parameters and optimizer state are
-            /// sharded too), or debug (ddp, and a fit ends with the metrics report).
+            /// How training uses several devices: ddp (each has all parameters), fsdp (parameters and optimizer state
+            /// are sharded too), or debug (ddp, and a fit ends with the metrics report).
             strategy: Strategy = Strategy::Ddp, "FULMEN_STRATEGY", |_| None;
 
-            /// The element types of a model: 32-true, bf16-mixed (products in bf16), bf16-true or 16-mixed; a bare 16 means
-            /// bf16-mixed.
+            /// The element types of a model: 32-true, bf16-mixed (products in bf16), bf16-true or 16-mixed; a bare 16
+            /// means bf16-mixed.
             precision: Precision = Precision::F32, "FULMEN_PRECISION", Precision::refusal;
 
             /// The precision of f32 products: default (on a TPU, one pass in bf16), high or highest.
             matmul_precision: MatmulPrecision = MatmulPrecision::Default, "FULMEN_MATMUL_PRECISION", |_| None;
 
             /// Whether the learning rate is multiplied by the number of devices (linear), by its square root (sqrt) or
-            /// not
-            /// at all (none).
+            /// not at all (none).
             learning_rate_scaling: LearningRateScaling = LearningRateScaling::None, "FULMEN_LEARNING_RATE_SCALING", |_| None;
 
-            /// Batches per optimizer step, which uses the gradient of all their samples; the last step of an epoch may have
-            /// fewer.
+            /// Batches per optimizer step, which uses the gradient of all their samples; the last step of an epoch may
+            /// have fewer.
             accumulate_grad_batches: u64 = 1, "FULMEN_ACCUMULATE_GRAD_BATCHES", positive;
 
             /// The value or norm to which gradients are clipped; 0 for no clipping.
@@ -333,12 +332,12 @@ macro_rules! option_table {
             /// Optimizer steps to train for; 0 for no limit.
             max_steps: u64 = 0, "FULMEN_MAX_STEPS", |_| None;
 
-            /// Time to train and validate for, such as 2h30m or 00:12:00:00 (days, hours, minutes, seconds), including the
-            /// time before a resume; none for no limit.
+            /// Time to train and validate for, such as 2h30m or 00:12:00:00 (days, hours, minutes, seconds), including
+            /// the time before a resume; none for no limit.
             max_time: TrainDuration = TrainDuration::Unlimited, "FULMEN_MAX_TIME", TrainDuration::refusal_of_time;
 
-            /// How long to train, in any unit: 10ep (epochs), 500ba (steps), 1e6sa (samples), 1e9tok (tokens) or 2h30m; none for
-            /// no limit.
+            /// How long to train, in any unit: 10ep (epochs), 500ba (steps), 1e6sa (samples), 1e9tok (tokens) or 2h30m;
+            /// none for no limit.
             max_duration: TrainDuration = TrainDuration::Unlimited, "FULMEN_MAX_DURATION", TrainDuration::refusal;
 
             /// Epochs to train before a callback or max_time can end training.
@@ -363,13 +362,13 @@ macro_rules! option_table {
             /// fraction; 0 for off.
             overfit_batches: BatchLimit = BatchLimit::Count(0), "FULMEN_OVERFIT_BATCHES", BatchLimit::refusal;
 
-            /// Try everything once: one epoch of one batch (or of this many) for training and validation, and as many for
-            /// testing and predicting, without checkpoints and loggers.
+            /// Try everything once: one epoch of one batch (or of this many) for training and validation, and as many
+            /// for testing and predicting, without checkpoints and loggers.
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             fast_dev_run: FastDevRun = FastDevRun::default(), "FULMEN_FAST_DEV_RUN", |_| None;
 
-            /// When a fit validates: after each such fraction of an epoch (0.25), or number of optimizer steps of the run
-            /// (500).
+            /// When a fit validates: after each such fraction of an epoch (0.25), or number of optimizer steps of the
+            /// run (500).
             val_check_interval: BatchLimit = BatchLimit::ALL, "FULMEN_VAL_CHECK_INTERVAL", BatchLimit::refusal_of_some;
 
             /// Validation batches to run before the first step, so that their errors are found early; 0 for none.
@@ -394,28 +393,28 @@ macro_rules! option_table {
             /// Where runs are written, each in its own folder `version_N`.
             default_root_dir: PathBuf = PathBuf::from("runs"), "FULMEN_DEFAULT_ROOT_DIR", |_| None;
 
-            /// Where checkpoints are written instead of the run's folder: a folder, gs://bucket/path or s3://bucket/path.
-            /// Only one run at a time can use it; none for the run's folder.
+            /// Where checkpoints are written instead of the run's folder: a folder, gs://bucket/path or
+            /// s3://bucket/path. Only one run at a time can use it; none for the run's folder.
             checkpoint_dir: PathBuf = PathBuf::new(), "FULMEN_CHECKPOINT_DIR", |_| None;
 
-            /// A folder in memory, such as /dev/shm/run, to which checkpoints are written first. A thread then copies each
-            /// to checkpoint_dir. All processes must see it.
+            /// A folder in memory, such as /dev/shm/run, to which checkpoints are written first. A thread then copies
+            /// each to checkpoint_dir. All processes must see it.
             checkpoint_local: PathBuf = PathBuf::new(), "FULMEN_CHECKPOINT_LOCAL", |_| None;
 
-            /// A checkpoint to resume from; `last` or `best` for the newest run's under default_root_dir; empty to start
-            /// from scratch.
+            /// A checkpoint to resume from; `last` or `best` for the newest run's under default_root_dir; empty to
+            /// start from scratch.
             ckpt_path: PathBuf = PathBuf::new(), "FULMEN_CKPT_PATH", |_| None;
 
-            /// Whether a fit resumes from the newest complete checkpoint of this program under default_root_dir, if there is one
-            /// (auto), or starts from scratch unless ckpt_path names one (never).
+            /// Whether a fit resumes from the newest complete checkpoint of this program under default_root_dir, if
+            /// there is one (auto), or starts from scratch unless ckpt_path names one (never).
             resume: Resume = Resume::Never, "FULMEN_RESUME", |_| None;
 
-            /// A file of compiled programs, written by `preflight --save`; programs that it lacks are compiled. Empty for
-            /// none.
+            /// A file of compiled programs, written by `preflight --save`; programs that it lacks are compiled. Empty
+            /// for none.
             aot: PathBuf = PathBuf::new(), "FULMEN_AOT", |_| None;
 
-            /// How long a fit may take to save and end after SIGTERM or SIGHUP, such as `25s` or `1m30s`; then the program
-            /// ends.
+            /// How long a fit may take to save and end after SIGTERM or SIGHUP, such as `25s` or `1m30s`; then the
+            /// program ends.
             grace: Duration = Duration::from_secs(25), "FULMEN_GRACE", |_| None;
 
             /// Whether to stop with an error when the training loss is NaN or infinite.
@@ -439,8 +438,8 @@ macro_rules! option_table {
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             enable_progress_bar: bool = true, "FULMEN_ENABLE_PROGRESS_BAR", |_| None;
 
-            /// The loggers of the run: some of csv, jsonl, tensorboard and mlflow, or none; auto for the first three, or
-            /// for the program's own if it adds any.
+            /// The loggers of the run: some of csv, jsonl, tensorboard and mlflow, or none; auto for the first three,
+            /// or for the program's own if it adds any.
             #[arg(alias = "logger")]
             loggers: LoggerSet = LoggerSet::Auto, "FULMEN_LOGGERS", |_| None;
 
@@ -448,12 +447,12 @@ macro_rules! option_table {
             /// address with a port (0.0.0.0:9090) for other machines too; 0 for a free port, none for off.
             metrics_port: MetricsPort = MetricsPort::default(), "FULMEN_METRICS_PORT", |_| None;
 
-            /// The trace that a fit records: none, host (the activity of the process's threads, as trace.json in the run's
-            /// folder) or xla (also the plugin's trace of its devices in ten of the first steps).
+            /// The trace that a fit records: none, host (the activity of the process's threads, as trace.json in the
+            /// run's folder) or xla (also the plugin's trace of its devices in ten of the first steps).
             profiler: Profiler = Profiler::None, "FULMEN_PROFILER", |_| None;
 
-            /// A folder to which each program of a run is written: its StableHLO, the optimized HLO, memory and cost; none
-            /// for off.
+            /// A folder to which each program of a run is written: its StableHLO, the optimized HLO, memory and cost;
+            /// none for off.
             dump_dir: PathBuf = PathBuf::new(), "FULMEN_DUMP_DIR", |_| None;
         }
     };

@@ -28,14 +28,12 @@ pub enum Precision {
     /// Products in bf16: `bf16-mixed`, `bf16`.
     Bf16Mixed,
     /// Everything in bf16, including parameters and buffers: `bf16-true`. The module is converted and stays converted.
-    /// The
-    /// optimizer computes in f32.
+    /// The optimizer computes in f32.
     Bf16,
     /// Products in f16, with a loss scale that grows and shrinks: `16-mixed`, for GPUs. TPUs have no f16 units.
     F16Mixed,
     /// A number of bits: 32 means f32, and 16 means bf16-mixed, because bf16 is the 16-bit type of XLA devices. Other
-    /// numbers
-    /// are invalid.
+    /// numbers are invalid.
     Bits(i32),
 }
 

@@ -58,8 +58,7 @@ impl Strategy {
     }
 
     /// The sharding of a trained tensor between its uses. FSDP splits it along its largest axis that the number of
-    /// devices
-    /// divides, over the mesh axis `fsdp`, or `data` if there is none. Other strategies replicate it.
+    /// devices divides, over the mesh axis `fsdp`, or `data` if there is none. Other strategies replicate it.
     pub(crate) fn parameter(self, ty: &TensorType, mesh: &Mesh) -> Sharding {
         let axis = if mesh.size("fsdp").is_some() { "fsdp" } else { "data" };
         let Some(parts) = mesh.size(axis).filter(|&parts| self == Strategy::Fsdp && parts > 1) else {

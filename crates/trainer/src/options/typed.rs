@@ -27,8 +27,7 @@ fn toml(value: &Json) -> String {
 }
 
 /// Formats a line of a configuration file: a name, its value if it has one, and the source of the value unless it is
-/// the
-/// default.
+/// the default.
 pub fn setting(name: &str, value: Option<&Json>, source: Option<&str>) -> String {
     let value = value.map_or_else(|| format!("# {name} ="), |value| format!("{name} = {}", toml(value)));
     value + &source.map(|source| format!("  # {source}")).unwrap_or_default() + "\n"

@@ -11,8 +11,7 @@ use crate::{Options, Result};
 pub(crate) type RunFingerprint = BTreeMap<String, String>;
 
 /// Options that don't affect the programs, such as folders and output, so processes may differ in them. Devices are
-/// compared
-/// by the mesh, and checkpoints and files of programs by their content.
+/// compared by the mesh, and checkpoints and files of programs by their content.
 const PROCESS_OPTIONS: [&str; 11] = [
     "accelerator",
     "aot",

@@ -26,8 +26,7 @@ use crate::{Error, Options, Result, Signal};
 const GRACE: Duration = Duration::from_secs(30);
 
 /// How long the processes wait for each other once all have joined: without limit, while their heartbeats arrive. One
-/// of
-/// them may write a checkpoint for an hour.
+/// of them may write a checkpoint for an hour.
 const WHILE_ALIVE: Duration = Duration::MAX;
 
 /// The processes that train together with this one.
@@ -50,8 +49,7 @@ static JOINED: Mutex<Weak<ProcessGroup>> = Mutex::new(Weak::new());
 
 impl ProcessGroup {
     /// Joins the other processes that the environment names; `None` if it names none. Trainers that exist at the same
-    /// time
-    /// share the group.
+    /// time share the group.
     ///
     /// libtpu's variables are used only for a TPU: the hosts of a pod may each train on their own CPU.
     pub(crate) fn from_env(options: &Options, runtime: Option<&Runtime>) -> Result<Option<Arc<ProcessGroup>>> {
@@ -112,8 +110,7 @@ impl ProcessGroup {
     }
 
     /// Checks that the runtime's programs span the processes. Call it after the processes agreed on the platform, so
-    /// that
-    /// the result is the same in all of them.
+    /// that the result is the same in all of them.
     pub(crate) fn check_runtime(&self, runtime: &Runtime) -> Result<()> {
         let spans = (self.spans)(self.process(), runtime);
         self.fails_everywhere.store(spans.is_err(), Ordering::Relaxed);
@@ -144,9 +141,8 @@ impl ProcessGroup {
     }
 
     /// Gathers a text or a failure of each process in process 0, which computes a result from the texts. All processes
-    /// get
-    /// this result. If one process fails, all get its failure. It may run in parallel to the loop, but only one at a
-    /// time.
+    /// get this result. If one process fails, all get its failure. It may run in parallel to the loop, but only one at
+    /// a time.
     pub(crate) fn gather(
         &self,
         name: &str,
@@ -304,8 +300,7 @@ impl Drop for Guard {
 }
 
 /// Runs after the last Trainer of a process was dropped. It waits until the others get here too, so that none takes
-/// this end
-/// for a failure or loses its coordinator.
+/// this end for a failure or loses its coordinator.
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
         runtime::leave();

@@ -15,8 +15,7 @@ use parking_lot::Mutex;
 use crate::{Error, Result};
 
 /// Opens the devices. A CUDA client gets the index of its process and a key-value store to find the others. libtpu
-/// reads its
-/// own environment variables, and a CPU client has no peers.
+/// reads its own environment variables, and a CPU client has no peers.
 pub(super) fn open(coordination: &Coordination, accelerator: Accelerator, devices: &Devices) -> Result<Runtime> {
     if accelerator.candidates().first() != Some(&Platform::Cuda) {
         return Ok(Runtime::open(accelerator, devices)?);
@@ -42,8 +41,7 @@ pub(super) fn open(coordination: &Coordination, accelerator: Accelerator, device
 }
 
 /// The clients of this process, by plugin, with the run in which each finds the others. There is only one per plugin:
-/// the
-/// first client takes the memory of the devices.
+/// the first client takes the memory of the devices.
 static CLIENTS: Mutex<BTreeMap<PathBuf, (Client, Slot)>> = Mutex::new(BTreeMap::new());
 
 /// Removes the run from all clients when it is over. The next run has its own coordination.
@@ -124,8 +122,7 @@ pub(super) fn check(process: &Process, runtime: &Runtime) -> Result<()> {
 }
 
 /// Checks that a process without others has only devices of its own host. The devices of a slice of several hosts wait
-/// for
-/// all hosts.
+/// for all hosts.
 pub(crate) fn check_alone(runtime: &Runtime) -> Result<()> {
     check_one_host(runtime.client().platform_name(), spanned(runtime))
 }

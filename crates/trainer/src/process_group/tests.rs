@@ -1,6 +1,5 @@
 //! Tests of a Trainer with several processes, where threads replace the processes. The test of a hanging process starts
-//! a
-//! real one.
+//! a real one.
 
 use std::path::Path;
 use std::process::Command;

@@ -41,8 +41,7 @@ impl EvaluationSet {
     }
 
     /// Sets when a fit validates on this set: after each such fraction of an epoch (0.25), or number of optimizer steps
-    /// of the
-    /// run (500). It replaces the option of this name.
+    /// of the run (500). It replaces the option of this name.
     pub fn val_check_interval(mut self, interval: impl TryInto<BatchLimit, Error: fmt::Display>) -> EvaluationSet {
         match interval.try_into() {
             Ok(interval) => self.interval = Some(interval),
@@ -104,8 +103,7 @@ impl EvaluationSet {
 }
 
 /// The loaders to validate or test on: none (`None`, only for a fit), one (`&loader` or `Some(&loader)`), or several
-/// with
-/// names.
+/// with names.
 #[derive(Clone, Debug, Default)]
 pub struct EvaluationSets(pub(crate) Vec<EvaluationSet>);
 

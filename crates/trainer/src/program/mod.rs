@@ -1,7 +1,6 @@
 //! Records a module's steps as programs: the user's training step (`forward.rs`) with gradients, optimizers and logs
 //! (`train.rs`), steps that don't train (`eval.rs`), and all programs of a fit (`trace_fit.rs`). Only `step_program.rs`
-//! knows
-//! the inputs and results of a program.
+//! knows the inputs and results of a program.
 
 mod declared;
 mod eval;

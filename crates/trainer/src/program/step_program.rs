@@ -1,8 +1,7 @@
 //! [`StepProgram`]: a step as a program. Only this file knows its inputs and results and their order.
 //!
 //! Inputs: the entries of the state, the sums of logged values, the random key, the batch. Results: the entries that
-//! the
-//! step changes, the sums, and the outputs.
+//! the step changes, the sums, and the outputs.
 
 use fulmen_data::{DataLoader, DeviceBatch, Field};
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Done, Function, Runtime, Tensor};
@@ -52,8 +51,7 @@ struct Signature {
 
 impl StepProgram {
     /// Records a step on a batch of each shape. The recordings may differ only in shapes. `step` is the module's
-    /// method, for
-    /// errors.
+    /// method, for errors.
     pub(super) fn of_shapes(
         batches: &[Batch],
         step: &str,
@@ -168,8 +166,7 @@ impl CompiledStep {
     }
 
     /// Enqueues one step on the device. Updates the state and the sums of logged values; `None` sums start from zero.
-    /// Returns
-    /// the other results of the step.
+    /// Returns the other results of the step.
     pub(crate) fn call(
         &self,
         runtime: &Runtime,

@@ -36,8 +36,7 @@ pub(crate) struct TracedFit {
 
 impl TracedFit {
     /// The program that converts averages of weights for validation and declared programs, and the ids of these
-    /// entries.
-    /// `None` if nothing uses them, or no conversion is needed.
+    /// entries. `None` if nothing uses them, or no conversion is needed.
     pub(crate) fn averages(&self) -> Option<(Function, Vec<EntryId>)> {
         let uses_weights = !self.validation.is_empty() || !self.declared.is_empty();
         self.layout.to_validate_with().filter(|_| uses_weights)
@@ -85,7 +84,8 @@ pub(crate) fn trace_fit(
     Ok(TracedFit { plan, limits, train, layout, program, validation: sets, declared })
 }
 
-/// Records the training step on a batch of each shape, for an epoch of `batches` batches, and returns the layout of its state.
+/// Records the training step on a batch of each shape, for an epoch of `batches` batches, and returns the layout of its
+/// state.
 pub(crate) fn training_step(
     module: &dyn TrainingModule,
     setting: &StepConfig,
@@ -125,8 +125,7 @@ pub(crate) fn training_step(
 }
 
 /// Prepares a module for training, testing and predicting: calls the user's hook, and converts the module to the
-/// element type
-/// of the precision. A second call changes nothing.
+/// element type of the precision. A second call changes nothing.
 pub(crate) fn set_up(module: &dyn TrainingModule, setting: &StepConfig) -> Result<()> {
     after_setup(module)?;
     if let Some(dtype) = setting.options.precision.whole() {

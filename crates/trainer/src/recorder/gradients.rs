@@ -1,6 +1,5 @@
 //! Computes the gradients for the optimizer from the loss: unscaled, summed over the devices, accumulated over batches,
-//! and
-//! clipped.
+//! and clipped.
 
 use fulmen_nn::optim::GradScaler;
 use fulmen_tensor::{DType, Tensor, grad};
@@ -52,8 +51,7 @@ pub(super) struct Gradients<'a> {
 
 impl Gradients<'_> {
     /// The mean and clipped gradient for the optimizer. It is recorded in the branch that uses it: a gradient that
-    /// enters a
-    /// branch needs memory, but its sum is in memory already. `norm` is [`Gradients::norm_to_clip`].
+    /// enters a branch needs memory, but its sum is in memory already. `norm` is [`Gradients::norm_to_clip`].
     pub(super) fn ready(&self, sum: &Tensor, norm: Option<&Tensor>) -> Tensor {
         let mean = match &self.samples {
             Some(samples) => sum / samples.to_dtype(sum.dtype()),
@@ -85,8 +83,7 @@ fn norm<'a>(sums: impl IntoIterator<Item = &'a Tensor>, samples: Option<&Tensor>
 }
 
 /// Differentiates the loss of an optimizer with respect to its parameters, except the frozen ones. `group` is set if
-/// the
-/// optimizer steps once per group of batches.
+/// the optimizer steps once per group of batches.
 pub(super) fn gradients<'a>(
     optimizer: &OptimizerSlots,
     loss: &Tensor,

@@ -214,8 +214,7 @@ impl Recorder {
     }
 
     /// Implements [`StepContext::minimize`](crate::StepContext::minimize). `loss` records the loss and returns it with
-    /// its
-    /// logged values.
+    /// its logged values.
     pub(crate) fn minimize(
         &mut self,
         name: &str,
@@ -361,8 +360,7 @@ impl Recorder {
     }
 
     /// Ends the step. A single optimizer steps now; several must have stepped already. `param_values` are the
-    /// parameters of
-    /// the single optimizer, as they were before the user's step.
+    /// parameters of the single optimizer, as they were before the user's step.
     pub(crate) fn finish(mut self, loss: &Tensor, param_values: Vec<ParamValues>) -> Result<Recorded> {
         self.collect();
         if self.optimizers.is_single() {

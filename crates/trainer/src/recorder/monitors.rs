@@ -1,6 +1,5 @@
 //! The values of the latest step that callbacks and options log: learning rates by parameter group, and norms of
-//! gradients,
-//! parameters and updates.
+//! gradients, parameters and updates.
 
 use std::cell::Cell;
 
@@ -107,8 +106,7 @@ pub(super) fn learning_rates(
 
 /// The norms of gradients, parameters and updates, as values to log. Called before the optimizer's step is recorded. If
 /// `is_log_point` is set, a branch computes the step at log points only to take its norms. The actual step may
-/// overwrite the
-/// parameters only after that. So the other steps need no second copy of the parameters.
+/// overwrite the parameters only after that. So the other steps need no second copy of the parameters.
 pub(super) fn norms(
     optimizer: &dyn Optimizer,
     steps: &Steps,

@@ -87,8 +87,7 @@ impl Placeholders {
     }
 
     /// Gathers the sharded ones of these values again: in a branch, so that only a step that takes the branch gathers.
-    /// Returns
-    /// the previous values.
+    /// Returns the previous values.
     pub(super) fn gather_again(&mut self, values: &[Tensor]) -> Vec<Shown> {
         let before = self.cells.iter().map(|cell| (cell.value.clone(), cell.used.clone())).collect();
         let split = self.cells.iter_mut().zip(values).filter(|(cell, _)| cell.is_gathered());

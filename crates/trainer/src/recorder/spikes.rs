@@ -1,6 +1,5 @@
 //! Skips steps whose loss or gradient norm is far above those of the steps before. The training state has the values of
-//! the
-//! latest steps. So the device can decide, and a resumed run decides in the same way.
+//! the latest steps. So the device can decide, and a resumed run decides in the same way.
 
 use fulmen_tensor::{DType, Tensor};
 
@@ -24,9 +23,8 @@ impl<'a> Spikes<'a> {
     }
 
     /// Decides whether step `number` is skipped, from its loss and gradient norm, f32 scalars. There are as many of
-    /// them as
-    /// windows. `updates` is whether the optimizer would step otherwise. Returns whether it steps now, and the values
-    /// to log.
+    /// them as windows. `updates` is whether the optimizer would step otherwise. Returns whether it steps now, and the
+    /// values to log.
     pub(super) fn skip(
         &self,
         values: &mut Values,
@@ -53,8 +51,7 @@ impl<'a> Spikes<'a> {
         let skips = within(spike.clone());
 
         // A spike enters the window as the largest value that would have passed. So one spike doesn't hide the next,
-        // and a
-        // loss that stays larger is not skipped forever.
+        // and a loss that stays larger is not skipped forever.
         let enters = within(finite);
         for (id, window, value) in &windows {
             let value = compared.select(&value.minimum(&self.threshold(window, &count)), value);

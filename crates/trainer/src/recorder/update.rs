@@ -27,8 +27,9 @@ impl Steps {
 /// within a group, an overflow, a spike.
 ///
 /// Most steps are within a group. A branch lets them compute nothing for the optimizer or for clipping (averages of
-/// weights are computed separately). On one TPU, the branch keeps one more copy of the parameters than a selection; under
-/// FSDP it keeps none. Overflows and spikes are too rare for a branch. XLA's CPU compiler runs a branch on one thread.
+/// weights are computed separately). On one TPU, the branch keeps one more copy of the parameters than a selection;
+/// under FSDP it keeps none. Overflows and spikes are too rare for a branch. XLA's CPU compiler runs a branch on one
+/// thread.
 pub(super) fn update(
     optimizer: &dyn Optimizer,
     steps: &Steps,

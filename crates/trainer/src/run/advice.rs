@@ -3,8 +3,7 @@
 //! report of the run and in `Trainer::metrics_report`.
 //!
 //! The rules for programs are in `fulmen_preflight::warnings`. On a CPU only padding costs time: it has neither tiles
-//! nor
-//! bf16 units.
+//! nor bf16 units.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -6,9 +6,8 @@ use fulmen_data::{BadSamples, DataLoader};
 use crate::console::print_line;
 
 /// Counts the samples that a loader could not read since this was created. The loader's own count may begin earlier,
-/// and
-/// covers all loaders that were made from it. When this is dropped, it reports the rest, so that all bad samples are
-/// reported even if an error ends the run.
+/// and covers all loaders that were made from it. When this is dropped, it reports the rest, so that all bad samples
+/// are reported even if an error ends the run.
 pub(crate) struct BadCount {
     loader: DataLoader,
     /// The use of the samples, such as `training`.

@@ -55,8 +55,7 @@ pub(crate) fn write(path: &Path, mut environment: Json, runtime: &Runtime) -> io
 }
 
 /// The hash of the plugin's file. It is cached: a process may load a plugin more than once, and the file has hundreds
-/// of
-/// megabytes.
+/// of megabytes.
 fn plugin_sha256(runtime: &Runtime) -> Option<String> {
     static HASHES: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
     let plugin = runtime.client().plugin();

@@ -94,8 +94,7 @@ impl Evaluation {
     }
 
     /// Runs [`Evaluation::run`] over all batches, and calls the hooks of callbacks and module. `reached` is the epoch
-    /// and the
-    /// step of the training.
+    /// and the step of the training.
     pub(crate) fn run_all<A: Borrow<DeviceArray>>(
         &self,
         runtime: &Runtime,
@@ -115,9 +114,8 @@ impl Evaluation {
     }
 
     /// Runs the step over all batches, or the first ones. It calls `after_batch` with the number of batches so far, and
-    /// ends
-    /// if that returns a signal. The sums of logged values stay on the device, so that the caller can read them with
-    /// others.
+    /// ends if that returns a signal. The sums of logged values stay on the device, so that the caller can read them
+    /// with others.
     pub(crate) fn run<A: Borrow<DeviceArray>>(
         &self,
         runtime: &Runtime,

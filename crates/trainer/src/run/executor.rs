@@ -74,8 +74,7 @@ impl<T> Executor<T> {
     }
 
     /// Enqueues a step on the device with [`CompiledStep::call`] as soon as there is room. Returns whether it had to
-    /// wait for
-    /// room, and the outputs.
+    /// wait for room, and the outputs.
     pub(crate) fn step(
         &mut self,
         step: &CompiledStep,
@@ -168,8 +167,7 @@ impl<T> Executor<T> {
     }
 
     /// The signal that any of the processes got and that must end the loop. All processes call this after the same
-    /// steps, so
-    /// that they end together.
+    /// steps, so that they end together.
     pub(crate) fn interrupted(&self) -> Result<Option<Signal>> {
         match &self.interrupt {
             None => Ok(None),

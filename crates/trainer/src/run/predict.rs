@@ -32,12 +32,10 @@ fn first_rows(literal: Literal, rows: usize) -> Result<Literal> {
 /// An iterator over predictions, one batch at a time, in the order of the loader. [`Trainer::predict`] returns it.
 ///
 /// The device computes the next batches while the caller uses one. An error ends the iteration. Ctrl-C, SIGTERM and
-/// SIGHUP
-/// are such errors; the program continues after them.
+/// SIGHUP are such errors; the program continues after them.
 ///
 /// With several processes, each process must read all of its batches, since their devices wait for each other. A
-/// process
-/// that stops earlier ends the run for all.
+/// process that stops earlier ends the run for all.
 ///
 /// [`Trainer::predict`]: crate::Trainer::predict
 pub struct PredictedBatches {
@@ -155,8 +153,7 @@ impl PredictedBatches {
     }
 
     /// Reports the error to the other processes, which would wait for this one. An interruption reaches all of them at
-    /// the
-    /// same batch, so it needs no report.
+    /// the same batch, so it needs no report.
     fn report(&self, error: &Error) {
         if let Some(hosts) = self.executor.hosts().filter(|_| !error.is_interrupted()) {
             hosts.fail(error);

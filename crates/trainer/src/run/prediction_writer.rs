@@ -54,8 +54,7 @@ impl PredictionWriter {
     }
 
     /// Creates a writer that also supports a custom format, such as text or images. If the name ends in `extension`,
-    /// `write`
-    /// is called with each batch, in order, and appends its predictions to the file.
+    /// `write` is called with each batch, in order, and appends its predictions to the file.
     ///
     /// ```
     /// use fulmen_trainer::{Predicted, PredictionWriter};

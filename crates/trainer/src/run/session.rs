@@ -95,8 +95,7 @@ impl Session {
     }
 
     /// Creates a new folder for a run, starts the loggers in it, and writes the run's environment and configuration
-    /// there.
-    /// With several processes, process 0 creates it for all. A run that writes no files has no folder.
+    /// there. With several processes, process 0 creates it for all. A run that writes no files has no folder.
     pub(crate) fn start_run(&mut self) -> Result<Option<PathBuf>> {
         if self.choices.options.leaves_nothing() {
             return Ok(None);
