@@ -57,7 +57,7 @@ impl Prelu {
             let x = x.as_tensor().live()?;
             let channels = if x.rank() > 1 { x.size(1) } else { 1 };
             if self.channels != 1 && channels != self.channels {
-                let message = format!("the input {} needs {} channels on axis 1", x.ty(), self.channels);
+                let message = format!("the input {} has {channels} channels, expected {}", x.ty(), self.channels);
                 return Err(message.into());
             }
             let mut shape = vec![1; x.rank()];
