@@ -119,5 +119,7 @@ fn activations_keep_the_dtype_and_pass_poison_on() {
     assert!(crate::common::fault(&activation::celu(&x, 0.0)).contains("cannot be 0"));
     let prelu = Prelu::new().num_parameters(3);
     prelu.initialize(0);
-    assert!(crate::common::fault(&prelu.forward(&Tensor::zeros(DType::F32, [2, 4]))).contains("has 4 channels, expected 3"));
+    assert!(
+        crate::common::fault(&prelu.forward(&Tensor::zeros(DType::F32, [2, 4]))).contains("has 4 channels, expected 3")
+    );
 }
