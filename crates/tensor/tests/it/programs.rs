@@ -289,6 +289,27 @@ fn two_threads_that_compile_one_program_get_the_same_values() {
 }
 
 #[test]
+fn substitution_replaces_a_tensor_wherever_it_is_used_and_nothing_else() {
+    let (x, y) = (Tensor::from_slice(&[1.0f32, 2.0], [2]), Tensor::from_slice(&[3.0f32, 4.0], [2]));
+    let sum = &x + &y;
+    let expression = &sum * &sum + &x;
+    let values = |t: &Tensor| t.eval().unwrap().to_vec::<f32>().unwrap();
+    // The replacement is computed from what it replaces, and the original stays as it is.
+    let replaced = expression.substitute(&[(&sum, &(&sum * 10.0))]);
+    assert_eq!((values(&replaced), values(&expression)), (vec![1601.0, 3602.0], vec![17.0, 38.0]));
+    // Both at once: what replaces `x` is not replaced itself.
+    assert_eq!(values(&expression.substitute(&[(&x, &y), (&y, &x)])), [19.0, 40.0]);
+    assert_eq!(values(&grad(&replaced.sum_all(), &[&y])[0]), [800.0, 1200.0]);
+    let line = line!() + 1;
+    let wrong = expression.substitute(&[(&x, &Tensor::scalar(1.0f32))]);
+    let fault = wrong.fault().unwrap().to_string();
+    assert!(
+        fault.contains("f32[] cannot replace f32[2]") && fault.contains(&format!("programs.rs:{line}:")),
+        "{fault}"
+    );
+}
+
+#[test]
 fn common_subexpressions_are_merged_and_dead_code_is_left_out() {
     let function = Function::trace("f", &[f32s([2])], |x| {
         let _dead = x[0].sin();

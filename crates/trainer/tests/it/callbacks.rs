@@ -431,7 +431,7 @@ fn several_validation_sets_have_names_and_cadences() {
     let never = refused(vec![set("a").val_check_interval(1000)]);
     assert!(never.contains("the validation set `a`: val_check_interval: 1000 steps are more than the 20"), "{never}");
     let both = refused(vec![set("a").val_check_interval(5).check_val_every_n_epoch(2)]);
-    assert!(both.contains("the validation set `a`") && both.contains("give one of the two"), "{both}");
+    assert!(both.contains("the validation set `a`") && both.contains("give only one of the two"), "{both}");
     assert!(refused(vec![set("a").val_check_interval("often")]).contains("`often` is neither"));
     assert!(refused(vec![set("a").check_val_every_n_epoch(0)]).contains("must be at least 1"));
 }

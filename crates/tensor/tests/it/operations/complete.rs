@@ -42,6 +42,7 @@ const WITHOUT_A_ROW: &[(&str, &str)] = &[
     ("map", "has bodies: control_flow.rs"),
     ("checkpoint", "has bodies: control_flow.rs"),
     ("call", "has a body: programs.rs"),
+    ("substitute", "records operations again: programs.rs"),
     ("custom_gradient", "has bodies: control_flow.rs"),
     ("optimization_barrier", "the identity: control_flow.rs"),
 ];
