@@ -19,7 +19,7 @@
 //! assert_eq!(coordination.get("run_dir", soon)?, b"runs/version_7");
 //!
 //! let facts = BTreeMap::from([("program".to_owned(), "9f3a".to_owned())]);
-//! coordination.agree("fit", &facts, soon)?;
+//! coordination.check_consistent("fit", &facts, soon)?;
 //! coordination.barrier("first step", soon)?;
 //! coordination.shutdown(soon)?;
 //! # Ok::<(), fulmen_coordination::Error>(())

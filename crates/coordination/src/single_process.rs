@@ -81,7 +81,7 @@ impl Coordination {
         match self.0 {}
     }
 
-    pub fn agree(&self, _: &str, _: &BTreeMap<String, String>, _: Duration) -> Result<()> {
+    pub fn check_consistent(&self, _: &str, _: &BTreeMap<String, String>, _: Duration) -> Result<()> {
         match self.0 {}
     }
 

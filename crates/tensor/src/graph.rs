@@ -193,7 +193,7 @@ impl Graph {
 
     /// The elements of an operation, if the program takes them as an argument.
     pub(crate) fn takes<'a>(&self, operation: &'a Arc<dyn Operation>) -> Option<&'a Arc<[u8]>> {
-        operation.given().filter(|_| self.constants == Constants::AsInputs)
+        operation.host_value().filter(|_| self.constants == Constants::AsInputs)
     }
 
     /// Adds the instructions that `results` need. `values` has the values of nodes that are already listed.

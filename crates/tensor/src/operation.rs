@@ -36,7 +36,7 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
 
     /// The elements, if they are a value from the user, such as data. A program that runs once takes them as an
     /// argument. In its text, each new value would need another compilation.
-    fn given(&self) -> Option<&Arc<[u8]>> {
+    fn host_value(&self) -> Option<&Arc<[u8]>> {
         None
     }
 

@@ -222,7 +222,7 @@ impl Tensor {
     /// The host value, if this tensor is one, large or small.
     pub(crate) fn host_value(&self) -> Option<crate::Literal> {
         match &self.node.kind {
-            Kind::Operation(operation) => crate::Literal::from_bytes(self.ty().clone(), operation.given()?).ok(),
+            Kind::Operation(operation) => crate::Literal::from_bytes(self.ty().clone(), operation.host_value()?).ok(),
             _ => self.literal(),
         }
     }

@@ -102,7 +102,7 @@ impl TrainerBuilder {
     /// An invalid option; a mistake in the step; a mesh with a different number of devices.
     pub fn stablehlo<M: TrainingModule>(&self, module: &M, train: &DataLoader, devices: usize) -> Result<String> {
         let traced = TracedStep::new(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, devices)?;
-        Ok(traced.function()?.stablehlo_for(&traced.setting.mesh)?)
+        Ok(traced.function()?.stablehlo_for(&traced.config.mesh)?)
     }
 
     /// Compiles all programs of a fit and writes them to a file: starting values, training step, validation steps, the
@@ -153,14 +153,14 @@ impl TrainerBuilder {
                 (topology, mesh_of(self.mesh.as_ref(), runtime.devices().len())?)
             }
         };
-        let setting = choices.on(mesh.clone(), Strategy::replicas(&mesh));
-        let traced = trace_fit::trace_fit(module, &setting, setting.options.seed, train, &validation.into())?;
+        let config = choices.on(mesh.clone(), Strategy::replicas(&mesh));
+        let traced = trace_fit::trace_fit(module, &config, config.options.seed, train, &validation.into())?;
         let averages = traced.averages();
         let TracedFit { layout, program, validation, declared, .. } = traced;
         // On CPUs, checkpoints read the state without a copy.
-        let copies = setting.options.saves() && topology.platform_name() != "cpu";
+        let copies = config.options.saves() && topology.platform_name() != "cpu";
         let copy = copies.then(|| layout.to_copy(&layout.ids().collect::<Vec<_>>()));
-        module.initialize(setting.options.seed);
+        module.initialize(config.options.seed);
         let start = to_initialize(layout.entries());
         let steps = validation.iter().map(|set| &set.program).chain(&program.steps).flat_map(StepProgram::functions);
         let functions = steps.chain(declared.iter().map(|program| &program.function)).chain([&start]);
@@ -186,7 +186,7 @@ fn mesh_of(mesh: Option<&Mesh>, devices: usize) -> Result<Mesh> {
 
 /// A traced training step for some number of devices.
 struct TracedStep {
-    setting: StepConfig,
+    config: StepConfig,
     layout: Arc<StateLayout>,
     program: TrainProgram,
     batch_size: usize,
@@ -205,21 +205,21 @@ impl TracedStep {
     ) -> Result<TracedStep> {
         let mesh = mesh_of(mesh, devices)?;
         let replicas = Strategy::replicas(&mesh);
-        let setting = choices.on(mesh, replicas);
-        let (batch_size, steps_per_epoch, note) = batch_for(train, setting.replicas);
-        let steps_per_epoch = setting.options.limit_train_batches.of(steps_per_epoch).max(1);
+        let config = choices.on(mesh, replicas);
+        let (batch_size, steps_per_epoch, note) = batch_for(train, config.replicas);
+        let steps_per_epoch = config.options.limit_train_batches.of(steps_per_epoch).max(1);
         let samples = (train.num_samples() as u64).min(steps_per_epoch.saturating_mul(batch_size as u64));
         let epoch = EpochSize {
             batches: steps_per_epoch,
             samples,
             batch_size: batch_size as u64,
-            ..EpochSize::new(train, setting.options.max_duration)?
+            ..EpochSize::new(train, config.options.max_duration)?
         };
-        let (_, plan) = setting.plan(epoch);
-        let batch = Batch::of_size(train, batch_size, setting.options.precision.whole());
+        let (_, plan) = config.plan(epoch);
+        let batch = Batch::of_size(train, batch_size, config.options.precision.cast_dtype());
         let shapes = (&[batch][..], steps_per_epoch);
-        let (layout, program) = trace_fit::training_step(module, &setting, &plan, shapes, setting.options.seed)?;
-        Ok(TracedStep { setting, layout, program, batch_size, steps_per_epoch, note })
+        let (layout, program) = trace_fit::training_step(module, &config, &plan, shapes, config.options.seed)?;
+        Ok(TracedStep { config, layout, program, batch_size, steps_per_epoch, note })
     }
 
     fn function(&self) -> Result<&Function> {
@@ -228,20 +228,20 @@ impl TracedStep {
 
     /// The step to estimate.
     fn step(&self) -> Result<Step> {
-        let TracedStep { setting, layout, .. } = self;
+        let TracedStep { config, layout, .. } = self;
         Ok(Step {
             is_internal,
             parameter_of: names::parameter_of,
             steps_per_epoch: Some(self.steps_per_epoch),
             setting: Some(StepSetting {
                 batch_size: self.batch_size,
-                precision: setting.options.precision.name().into(),
-                strategy: setting.options.strategy.to_string(),
-                mesh: setting.mesh.to_string(),
+                precision: config.options.precision.name().into(),
+                strategy: config.options.strategy.to_string(),
+                mesh: config.mesh.to_string(),
             }),
             note: self.note.clone(),
-            copied_bytes: setting.options.saves().then(|| layout.device_bytes(layout.ids(), &setting.mesh)),
-            ..Step::new(self.function()?, &setting.mesh)?
+            copied_bytes: config.options.saves().then(|| layout.device_bytes(layout.ids(), &config.mesh)),
+            ..Step::new(self.function()?, &config.mesh)?
         })
     }
 }

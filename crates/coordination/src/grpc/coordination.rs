@@ -74,7 +74,7 @@ impl Coordination {
     /// # Errors
     /// A fact differs: the run ends for all processes, with an error that names those that differ.
     /// Also those of [`Coordination::barrier`].
-    pub fn agree(&self, name: &str, facts: &BTreeMap<String, String>, timeout: Duration) -> Result<()> {
+    pub fn check_consistent(&self, name: &str, facts: &BTreeMap<String, String>, timeout: Duration) -> Result<()> {
         self.wait_at_barrier(Purpose::Agreement, name, facts.clone(), timeout)
     }
 

@@ -65,7 +65,7 @@ fn a_single_process_needs_no_other() {
     let alone = Coordination::builder(Process::single()).join().unwrap();
     assert!(alone.coordinator().starts_with("127.0.0.1:"));
     alone.barrier("b", SOON).unwrap();
-    alone.agree("fit", &BTreeMap::from([("a".into(), "b".into())]), SOON).unwrap();
+    alone.check_consistent("fit", &BTreeMap::from([("a".into(), "b".into())]), SOON).unwrap();
     alone.put("k", b"v").unwrap();
     assert_eq!(alone.get("k", SOON).unwrap(), b"v");
     alone.shutdown(SOON).unwrap();
@@ -121,8 +121,8 @@ fn a_disagreement_of_two_names_both() {
     let (zero, one) = pair();
     let facts = |length: &str| BTreeMap::from([("batches".to_owned(), length.to_owned())]);
     let other = one.clone();
-    let disagrees = thread::spawn(move || other.agree("fit", &facts("20"), SOON));
-    let error = zero.agree("fit", &facts("10"), SOON).unwrap_err();
+    let disagrees = thread::spawn(move || other.check_consistent("fit", &facts("20"), SOON));
+    let error = zero.check_consistent("fit", &facts("10"), SOON).unwrap_err();
     assert!(error.is_disagreement() && error.processes() == [0, 1], "{error:?}");
     assert_eq!(disagrees.join().unwrap().unwrap_err(), error);
     // The run is over, and the handle has the error.

@@ -60,7 +60,7 @@ fn run_task(task: &str) -> Result<()> {
             let program = std::env::var("PROGRAM").unwrap_or("9f3a".into());
             let facts = [("program", program.as_str()), ("mesh", "data=8")];
             let facts: BTreeMap<String, String> = facts.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
-            coordination.agree("fit", &facts, LONG)?;
+            coordination.check_consistent("fit", &facts, LONG)?;
             for _ in 0..20 {
                 coordination.barrier("step", LONG)?;
             }

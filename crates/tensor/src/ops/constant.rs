@@ -45,7 +45,7 @@ impl Operation for Constant {
     fn constant(&self) -> Option<&[u8]> {
         Some(&self.bytes)
     }
-    fn given(&self) -> Option<&Arc<[u8]>> {
+    fn host_value(&self) -> Option<&Arc<[u8]>> {
         (self.given && !self.bytes.is_empty()).then_some(&self.bytes)
     }
     fn lower(&self, _: &mut Lowering<'_>) -> String {

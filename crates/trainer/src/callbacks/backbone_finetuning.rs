@@ -99,7 +99,7 @@ impl Callback for BackboneFinetuning {
         "BackboneFinetuning"
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn config_error(&self) -> Option<String> {
         let BackboneFinetuning { pattern, unfreeze_at, initial_ratio, multiplier, .. } = self;
         if !matches!(unfreeze_at, TrainDuration::Epochs(_) | TrainDuration::Steps(_)) {
             return Some(format!(

@@ -28,7 +28,7 @@ pub trait Callback: Send {
     fn name(&self) -> &'static str;
 
     /// Checks the callback's settings. If they are invalid, it returns what is wrong, and building the Trainer fails.
-    fn refusal(&self) -> Option<String> {
+    fn config_error(&self) -> Option<String> {
         None
     }
 

@@ -128,7 +128,7 @@ impl Callback for EarlyStopping {
         "EarlyStopping"
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn config_error(&self) -> Option<String> {
         if self.patience == 0 {
             return Some("patience must be at least 1, it is 0".into());
         }
@@ -208,7 +208,7 @@ mod tests {
 
     /// The number of values after which training ends, and the reason.
     fn ends(mut stopping: EarlyStopping, values: &[f64]) -> Option<(usize, String)> {
-        assert_eq!(stopping.refusal(), None);
+        assert_eq!(stopping.config_error(), None);
         values.iter().enumerate().find_map(|(i, &value)| Some((i + 1, stopping.stop_reason(value)?)))
     }
 
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn invalid_settings_are_named() {
         let check = |stopping: EarlyStopping, expected: &str| {
-            let refusal = stopping.refusal().unwrap();
+            let refusal = stopping.config_error().unwrap();
             assert!(refusal.starts_with(expected), "{refusal}");
         };
         check(loss().patience(0), "patience must be at least 1, it is 0");
@@ -271,6 +271,6 @@ mod tests {
             loss().stopping_threshold(2.0).divergence_threshold(1.0),
             "stopping_threshold is 2 and divergence_threshold 1",
         );
-        assert_eq!(accuracy().stopping_threshold(0.9).divergence_threshold(0.1).refusal(), None);
+        assert_eq!(accuracy().stopping_threshold(0.9).divergence_threshold(0.1).config_error(), None);
     }
 }

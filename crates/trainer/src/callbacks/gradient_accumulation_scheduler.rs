@@ -35,7 +35,7 @@ impl Callback for GradientAccumulationScheduler {
         "GradientAccumulationScheduler"
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn config_error(&self) -> Option<String> {
         if self.scheduling.is_empty() {
             return Some("its list is empty; give pairs of an epoch and a number of batches, such as (4, 2)".into());
         }

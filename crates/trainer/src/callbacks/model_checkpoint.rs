@@ -231,7 +231,7 @@ impl Callback for ModelCheckpoint {
         "ModelCheckpoint"
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn config_error(&self) -> Option<String> {
         let has_metric = || self.filename.is_some() && self.pattern().names().any(|name| !is_counter(name));
         let saves_others = self.monitor.is_some() || self.keep_all;
         if let Some(pattern) = &self.filename {

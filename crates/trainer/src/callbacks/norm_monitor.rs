@@ -65,7 +65,7 @@ impl Callback for NormMonitor {
         "NormMonitor"
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn config_error(&self) -> Option<String> {
         let logs = self.gradients || self.parameters || self.updates;
         (!logs).then(|| "gradients, parameters and updates are all off, so it logs nothing; turn one on".into())
     }

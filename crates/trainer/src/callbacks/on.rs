@@ -126,7 +126,7 @@ impl Callback for On {
         "On"
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn config_error(&self) -> Option<String> {
         matches!(self.filter.0, Kind::Every(0))
             .then(|| "every(0) never calls the closure; use at least every(1)".into())
     }

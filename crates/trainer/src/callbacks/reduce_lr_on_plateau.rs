@@ -141,7 +141,7 @@ impl Callback for ReduceLROnPlateau {
         "ReduceLROnPlateau"
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn config_error(&self) -> Option<String> {
         if !(0.0..1.0).contains(&self.factor) {
             return Some(format!("the factor must be at least 0 and below 1, it is {}", self.factor));
         }
@@ -204,7 +204,7 @@ mod tests {
                 .cooldown(attrs["cooldown"].as_u64().unwrap_or(0))
                 .min_lr(attrs["min_lr"].as_f64().unwrap_or(0.0))
                 .eps(attrs["eps"].as_f64().unwrap_or(1e-8));
-            assert_eq!(plateau.refusal(), None);
+            assert_eq!(plateau.config_error(), None);
             let (mut rate, mut scale, metrics, expected) = (0.1f32, 1.0, numbers("metrics"), numbers("lr"));
             assert!(expected.iter().any(|&lr| lr < 0.1), "{case}");
             for (epoch, (&metric, &expected)) in metrics.iter().zip(&expected).enumerate() {

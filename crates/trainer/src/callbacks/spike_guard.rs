@@ -87,7 +87,7 @@ impl Callback for SpikeGuard {
         "SpikeGuard"
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn config_error(&self) -> Option<String> {
         if !(self.deviations.is_finite() && self.deviations > 0.0) {
             return Some(format!("deviations must be finite and above 0, it is {}", self.deviations));
         }

@@ -94,7 +94,7 @@ impl Callback for Timer {
         "Timer"
     }
 
-    fn refusal(&self) -> Option<String> {
+    fn config_error(&self) -> Option<String> {
         (self.duration == Some(Duration::ZERO)).then(|| "duration must be more than 0 seconds".into())
     }
 

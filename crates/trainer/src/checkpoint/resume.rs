@@ -106,10 +106,10 @@ impl ResumePoint {
         layout: &StateLayout,
         logs: &LogLayout,
         limits: &Limits,
-        setting: &StepConfig,
+        config: &StepConfig,
         runtime: &Runtime,
     ) -> Result<()> {
-        let averaging = setting.averaging.as_ref().map(WeightAveraging::words);
+        let averaging = config.averaging.as_ref().map(WeightAveraging::words);
         let Some((path, checkpoint)) = &self.checkpoint else {
             self.position.averaging = averaging;
             return Ok(());
@@ -133,11 +133,11 @@ impl ResumePoint {
         check_counts(&self.position, train, limits, counts).map_err(failed)?;
         logs.check(&self.position.epoch_sums).map_err(failed)?;
         self.best = find_best(&self.position, path).map_err(failed)?;
-        check_group(&self.position, setting).map_err(|e| Error::checkpoint(path, e))?;
+        check_group(&self.position, config).map_err(|e| Error::checkpoint(path, e))?;
         let same = |saved: &Value| self.position.log_names == logs.keys() && *saved.ty() == logs.ty();
         let saved = tensors.remove(LOGS).filter(same);
         self.logs = saved.map(|logs| logs.read(checkpoint, logs.ty())).transpose()?;
-        adapt(&mut tensors, layout, &self.position, setting)?;
+        adapt(&mut tensors, layout, &self.position, config)?;
         self.position.averaging = averaging;
         // The factor is in the state of a run in which a callback changes it.
         let factor = number(&tensors, LR_FACTOR)?;
@@ -257,8 +257,8 @@ fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
 }
 
 /// Checks that the number of accumulated batches is the same, if the position is within an epoch.
-fn check_group(position: &Position, setting: &StepConfig) -> Result<()> {
-    let (saved, current) = (position.accumulate, setting.accumulation().every(position.epoch));
+fn check_group(position: &Position, config: &StepConfig) -> Result<()> {
+    let (saved, current) = (position.accumulate, config.accumulation().every(position.epoch));
     if position.batch > 0 && saved != current {
         return Err(Error::usage(format!(
             "it was saved within an epoch of a run with accumulate_grad_batches {saved}, but now it is {current}. Resume \
@@ -274,12 +274,12 @@ fn adapt(
     tensors: &mut BTreeMap<String, Value>,
     layout: &StateLayout,
     position: &Position,
-    setting: &StepConfig,
+    config: &StepConfig,
 ) -> Result<()> {
     // A checkpoint has averages under the module's names.
     let saved_rule = position.averaging.as_ref();
     let rule_changed =
-        setting.averaging.as_ref().is_some_and(|rule| saved_rule.is_some_and(|saved| *saved != rule.words()));
+        config.averaging.as_ref().is_some_and(|rule| saved_rule.is_some_and(|saved| *saved != rule.words()));
     let mut averages = BTreeMap::new();
     for name in
         tensors.keys().filter_map(|name| Some(name.strip_prefix(names::CURRENT)?.to_owned())).collect::<Vec<_>>()

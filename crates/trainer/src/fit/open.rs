@@ -26,7 +26,7 @@ use crate::program::trace_fit::{TracedFit, trace_fit};
 use crate::run::evaluate::Evaluation;
 use crate::run::session::Session;
 use crate::stage::Stage;
-use crate::step::{TrainStep, agree};
+use crate::step::{TrainStep, check_consistent};
 use crate::step_config::StepConfig;
 use crate::step_config::limits::tokens_of_a_sample;
 use crate::{EvaluationSets, FitSummary, Result, TrainStart, TrainingModule};
@@ -70,20 +70,19 @@ fn open<'a>(
     let started = Instant::now();
     let interrupt = fulmen_signals::Guard::new(session.choices.options.grace);
     (session.record.best_checkpoint, session.record.last_checkpoint) = (None, None);
-    let setting = session.setting()?;
-    let (start, prepared) = ResumePoint::find(&setting.options, session.hosts.as_ref(), |start| {
-        let reloaded = reloading::reloaded(module, &setting, start.position.epoch)?;
-        let prepared =
-            trace_fit(module, &setting, start.position.seed, reloaded.as_ref().unwrap_or(train), validation)?;
-        reloading::check(module, &setting, &prepared.train, prepared.limits.epochs)?;
+    let config = session.config()?;
+    let (start, prepared) = ResumePoint::find(&config.options, session.hosts.as_ref(), |start| {
+        let reloaded = reloading::reloaded(module, &config, start.position.epoch)?;
+        let prepared = trace_fit(module, &config, start.position.seed, reloaded.as_ref().unwrap_or(train), validation)?;
+        reloading::check(module, &config, &prepared.train, prepared.limits.epochs)?;
         let TracedFit { train, layout, program, limits, .. } = &prepared;
-        start.take_state(train, layout, program.logs(), limits, &setting, &session.runtime)?;
+        start.take_state(train, layout, program.logs(), limits, &config, &session.runtime)?;
         Ok(prepared)
     })?;
-    agree(session, "fit", module, &prepared, &start)?;
+    check_consistent(session, "fit", module, &prepared, &start)?;
     let alive = open_run(session, &prepared.train, start.checkpoint().is_some())?;
     let opened = Opened { session, hooks: hooks.clone(), interrupt, started, alive };
-    Fit::compile(opened, module, &setting, prepared, start)
+    Fit::compile(opened, module, &config, prepared, start)
 }
 
 /// A fit whose run is open, before its programs are compiled.
@@ -117,20 +116,20 @@ impl<'a> Fit<'a> {
     fn compile(
         opened: Opened<'a>,
         module: &'a dyn TrainingModule,
-        setting: &StepConfig,
+        config: &StepConfig,
         mut prepared: TracedFit,
         mut start: ResumePoint,
     ) -> Result<Fit<'a>> {
         let Opened { session, hooks, interrupt, started, alive } = opened;
-        let fit_start = fit_start(session, module, setting, &prepared, &start);
+        let fit_start = fit_start(session, module, config, &prepared, &start);
         call_start_hooks(&hooks, &fit_start, &start);
         let averages = prepared.averages();
         let (sets, declared) = (std::mem::take(&mut prepared.validation), std::mem::take(&mut prepared.declared));
         let (checkpoint, best) = (start.checkpoint().map(Path::to_owned), start.best.take());
         let run_dir = session.record.run_dir.as_deref().filter(|_| session.writes());
-        let (first_step, options) = (start.position.global_step, &setting.options);
+        let (first_step, options) = (start.position.global_step, &config.options);
         let goodput = GoodputFile::new(run_dir, first_step, checkpoint.as_deref(), options);
-        let step = TrainStep::new(session, module, setting, prepared, start, Some(interrupt))?;
+        let step = TrainStep::new(session, module, config, prepared, start, Some(interrupt))?;
         let copy = saving::copy_program(session, &step)?;
         let mut validation = vec![];
         for set in sets {
@@ -160,7 +159,7 @@ impl<'a> Fit<'a> {
             note(&cost.to_string());
         }
         hooks.callbacks.each(|callback| callback.on_train_start(&start));
-        let reports = Reports::new(module, setting, &fit_start, &start);
+        let reports = Reports::new(module, config, &fit_start, &start);
         session.record.eval_compilations += summary.eval_compilations;
         Ok(Fit {
             hooks,
@@ -205,7 +204,7 @@ fn call_start_hooks(hooks: &Hooks<'_>, fit_start: &FitStart, start: &ResumePoint
 fn fit_start(
     session: &Session,
     module: &dyn TrainingModule,
-    setting: &StepConfig,
+    config: &StepConfig,
     prepared: &TracedFit,
     start: &ResumePoint,
 ) -> FitStart {
@@ -220,14 +219,14 @@ fn fit_start(
         platform: session.runtime.client().platform_name().to_owned(),
         devices: session.runtime.devices().iter().map(|device| device.id()).collect(),
         processes: session.processes(),
-        learning_rate_factor: setting.learning_rate_factor(),
-        mesh: setting.mesh.to_string(),
-        strategy: setting.options.strategy,
+        learning_rate_factor: config.learning_rate_factor(),
+        mesh: config.mesh.to_string(),
+        strategy: config.options.strategy,
         batch_size: train.batch_size(),
         per_device_batch_size: train.per_device_batch_size(),
         tokens_per_batch: tokens_of_a_sample(train).ok().map(|tokens| tokens * train.batch_size() as u64),
-        precision: setting.options.precision.to_string(),
-        matmul_precision: setting.options.matmul_precision.to_string(),
+        precision: config.options.precision.to_string(),
+        matmul_precision: config.options.matmul_precision.to_string(),
         num_parameters: module.num_parameters(),
         loss: program.loss.clone(),
         validates: !validation.is_empty(),

@@ -9,8 +9,8 @@ use crate::step_config::StepConfig;
 use crate::{Error, Result, TrainingModule};
 
 /// The loader of an epoch, unless it is the loader that was passed to the fit.
-pub(super) fn reloaded(module: &dyn TrainingModule, setting: &StepConfig, epoch: u64) -> Result<Option<DataLoader>> {
-    let every = setting.options.reload_dataloaders_every_n_epochs;
+pub(super) fn reloaded(module: &dyn TrainingModule, config: &StepConfig, epoch: u64) -> Result<Option<DataLoader>> {
+    let every = config.options.reload_dataloaders_every_n_epochs;
     if every == 0 || epoch < every {
         return Ok(None);
     }
@@ -24,10 +24,10 @@ pub(super) fn reloaded(module: &dyn TrainingModule, setting: &StepConfig, epoch:
 }
 
 /// Checks before a fit that the first reloaded loader fits the step.
-pub(super) fn check(module: &dyn TrainingModule, setting: &StepConfig, train: &DataLoader, epochs: u64) -> Result<()> {
-    let first = setting.options.reload_dataloaders_every_n_epochs;
-    match reloaded(module, setting, first)?.filter(|_| first < epochs) {
-        Some(loader) => check_same(train, &setting.training_loader(&loader)?, first),
+pub(super) fn check(module: &dyn TrainingModule, config: &StepConfig, train: &DataLoader, epochs: u64) -> Result<()> {
+    let first = config.options.reload_dataloaders_every_n_epochs;
+    match reloaded(module, config, first)?.filter(|_| first < epochs) {
+        Some(loader) => check_same(train, &config.training_loader(&loader)?, first),
         None => Ok(()),
     }
 }
@@ -68,11 +68,11 @@ impl Fit<'_> {
         if every == 0 || !epoch.is_multiple_of(every) || ended {
             return Ok(false);
         }
-        let setting = self.session.setting()?;
-        let Some(loader) = reloaded(self.hooks.module, &setting, epoch)? else { return Ok(false) };
-        let loader = setting.training_loader(&loader)?;
+        let config = self.session.config()?;
+        let Some(loader) = reloaded(self.hooks.module, &config, epoch)? else { return Ok(false) };
+        let loader = config.training_loader(&loader)?;
         check_same(&self.step.train, &loader, epoch)?;
-        self.session.agree("reloaded training loader", |facts| {
+        self.session.check_consistent("reloaded training loader", |facts| {
             facts.insert("training data".into(), loader.description());
             Ok(())
         })?;

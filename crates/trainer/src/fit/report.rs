@@ -55,11 +55,11 @@ struct Writer {
 impl Reports {
     pub(super) fn new(
         module: &dyn TrainingModule,
-        setting: &StepConfig,
+        config: &StepConfig,
         fit_start: &FitStart,
         start: &TrainStart<'_>,
     ) -> Reports {
-        let model = model_summary(module, setting, MODEL_DEPTH);
+        let model = model_summary(module, config, MODEL_DEPTH);
         let settings = [
             ("mesh", fit_start.mesh.clone()),
             ("precision", fit_start.precision.clone()),

@@ -35,14 +35,14 @@ impl BatchLimit {
     }
 
     /// What is expected, if the fraction is out of range.
-    pub(crate) fn refusal(&self) -> Option<&'static str> {
+    pub(crate) fn config_error(&self) -> Option<&'static str> {
         let is_invalid = matches!(self, BatchLimit::Share(share) if !(0.0..=1.0).contains(share));
         is_invalid.then_some("a share must be between 0.0 and 1.0; a number of batches has no decimal point")
     }
 
-    /// Like [`refusal`](BatchLimit::refusal), for an option that must be more than 0.
-    pub(crate) fn refusal_of_some(&self) -> Option<&'static str> {
-        self.refusal().or(self.is_zero().then_some("it must be more than 0"))
+    /// Like [`config_error`](BatchLimit::config_error), for an option that must be more than 0.
+    pub(crate) fn config_error_of_some(&self) -> Option<&'static str> {
+        self.config_error().or(self.is_zero().then_some("it must be more than 0"))
     }
 
     /// The number of batches in an epoch of `batches`.

@@ -177,16 +177,16 @@ impl fmt::Display for TrainDuration {
 
 impl TrainDuration {
     /// What is expected, if the duration is 0.
-    pub(crate) fn refusal(&self) -> Option<&'static str> {
+    pub(crate) fn config_error(&self) -> Option<&'static str> {
         use TrainDuration::{Epochs, Samples, Steps, Time, Tokens};
         matches!(self, Epochs(0) | Steps(0) | Samples(0) | Tokens(0) | Time(Duration::ZERO))
             .then_some("it must be more than 0")
     }
 
-    /// Like [`refusal`](TrainDuration::refusal), for an option that must be a time.
+    /// Like [`config_error`](TrainDuration::config_error), for an option that must be a time.
     pub(crate) fn refusal_of_time(&self) -> Option<&'static str> {
         match self {
-            TrainDuration::Time(_) | TrainDuration::Unlimited => self.refusal(),
+            TrainDuration::Time(_) | TrainDuration::Unlimited => self.config_error(),
             _ => Some("it must be a time, such as 2h30m or 90s"),
         }
     }

@@ -258,7 +258,7 @@ impl Text for Precision {
         parse(text)
     }
     fn show(value: &Precision) -> String {
-        if value.refusal().is_some() { value.to_string() } else { value.name().to_owned() }
+        if value.config_error().is_some() { value.to_string() } else { value.name().to_owned() }
     }
 }
 
@@ -303,7 +303,7 @@ macro_rules! option_table {
 
             /// The element types of a model: 32-true, bf16-mixed (products in bf16), bf16-true or 16-mixed; a bare 16
             /// means bf16-mixed.
-            precision: Precision = Precision::F32, "FULMEN_PRECISION", Precision::refusal;
+            precision: Precision = Precision::F32, "FULMEN_PRECISION", Precision::config_error;
 
             /// The precision of f32 products: default (on a TPU, one pass in bf16), high or highest.
             matmul_precision: MatmulPrecision = MatmulPrecision::Default, "FULMEN_MATMUL_PRECISION", |_| None;
@@ -338,7 +338,7 @@ macro_rules! option_table {
 
             /// How long to train, in any unit: 10ep (epochs), 500ba (steps), 1e6sa (samples), 1e9tok (tokens) or 2h30m;
             /// none for no limit.
-            max_duration: TrainDuration = TrainDuration::Unlimited, "FULMEN_MAX_DURATION", TrainDuration::refusal;
+            max_duration: TrainDuration = TrainDuration::Unlimited, "FULMEN_MAX_DURATION", TrainDuration::config_error;
 
             /// Epochs to train before a callback or max_time can end training.
             min_epochs: u64 = 0, "FULMEN_MIN_EPOCHS", |_| None;
@@ -347,20 +347,20 @@ macro_rules! option_table {
             min_steps: u64 = 0, "FULMEN_MIN_STEPS", |_| None;
 
             /// Training batches per epoch: a number (10) or a fraction (0.1); 1.0 for all.
-            limit_train_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_TRAIN_BATCHES", BatchLimit::refusal_of_some;
+            limit_train_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_TRAIN_BATCHES", BatchLimit::config_error_of_some;
 
             /// Batches per validation, as a number or a fraction; 0 for no validation in a fit.
-            limit_val_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_VAL_BATCHES", BatchLimit::refusal;
+            limit_val_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_VAL_BATCHES", BatchLimit::config_error;
 
             /// Batches per test, as a number or a fraction.
-            limit_test_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_TEST_BATCHES", BatchLimit::refusal_of_some;
+            limit_test_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_TEST_BATCHES", BatchLimit::config_error_of_some;
 
             /// Batches to predict for, as a number or a fraction.
-            limit_predict_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_PREDICT_BATCHES", BatchLimit::refusal_of_some;
+            limit_predict_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_PREDICT_BATCHES", BatchLimit::config_error_of_some;
 
             /// Train on the same few batches of the first epoch in every epoch, and validate on as many: a number or a
             /// fraction; 0 for off.
-            overfit_batches: BatchLimit = BatchLimit::Count(0), "FULMEN_OVERFIT_BATCHES", BatchLimit::refusal;
+            overfit_batches: BatchLimit = BatchLimit::Count(0), "FULMEN_OVERFIT_BATCHES", BatchLimit::config_error;
 
             /// Try everything once: one epoch of one batch (or of this many) for training and validation, and as many
             /// for testing and predicting, without checkpoints and loggers.
@@ -369,7 +369,7 @@ macro_rules! option_table {
 
             /// When a fit validates: after each such fraction of an epoch (0.25), or number of optimizer steps of the
             /// run (500).
-            val_check_interval: BatchLimit = BatchLimit::ALL, "FULMEN_VAL_CHECK_INTERVAL", BatchLimit::refusal_of_some;
+            val_check_interval: BatchLimit = BatchLimit::ALL, "FULMEN_VAL_CHECK_INTERVAL", BatchLimit::config_error_of_some;
 
             /// Validation batches to run before the first step, so that their errors are found early; 0 for none.
             num_sanity_val_steps: u64 = 0, "FULMEN_NUM_SANITY_VAL_STEPS", |_| None;

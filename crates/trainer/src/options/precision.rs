@@ -62,7 +62,7 @@ impl Precision {
     }
 
     /// The element type to which parameters and the floating-point fields of a batch are converted, if any.
-    pub(crate) fn whole(self) -> Option<DType> {
+    pub(crate) fn cast_dtype(self) -> Option<DType> {
         (self == Precision::Bf16).then_some(DType::Bf16)
     }
 
@@ -86,7 +86,7 @@ impl Precision {
     }
 
     /// What is expected, if the number of bits is invalid.
-    pub(crate) fn refusal(&self) -> Option<&'static str> {
+    pub(crate) fn config_error(&self) -> Option<&'static str> {
         match self {
             Precision::Bits(16 | 32) => None,
             Precision::Bits(64) => Some("a TPU has no 64-bit floats; give 32-true"),

@@ -118,8 +118,8 @@ impl ProcessGroup {
     }
 
     /// Checks that all processes are about to run the same.
-    pub(crate) fn agree(&self, action: &str, facts: &RunFingerprint) -> Result<()> {
-        Ok(self.coordination.agree(action, facts, WHILE_ALIVE)?)
+    pub(crate) fn check_consistent(&self, action: &str, facts: &RunFingerprint) -> Result<()> {
+        Ok(self.coordination.check_consistent(action, facts, WHILE_ALIVE)?)
     }
 
     /// Shares a value of process 0 with all processes. Process 0 calls `make`; the others wait.
@@ -267,7 +267,7 @@ impl Shared for PathBuf {
 
 /// Checks that all processes are about to run the same with these options, before any of them waits for another on a
 /// device.
-pub(crate) fn agree(
+pub(crate) fn check_consistent(
     hosts: Option<&Arc<ProcessGroup>>,
     options: &Options,
     runtime: &Runtime,
@@ -277,7 +277,7 @@ pub(crate) fn agree(
     let Some(hosts) = hosts else { return Ok(()) };
     let mut fingerprint = run_fingerprint(options, runtime)?;
     facts(&mut fingerprint)?;
-    hosts.agree(action, &fingerprint)?;
+    hosts.check_consistent(action, &fingerprint)?;
     hosts.check_runtime(runtime)
 }
 

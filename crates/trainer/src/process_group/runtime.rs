@@ -71,19 +71,19 @@ struct Store(Slot);
 
 impl KeyValueStore for Store {
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, KeyValueError> {
-        self.0.get()?.get(key, timeout).map_err(refusal)
+        self.0.get()?.get(key, timeout).map_err(key_value_error)
     }
 
     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, KeyValueError> {
-        self.0.get()?.try_get(key).map_err(refusal)
+        self.0.get()?.try_get(key).map_err(key_value_error)
     }
 
     fn put(&self, key: &str, value: &[u8]) -> Result<(), KeyValueError> {
-        self.0.get()?.put(key, value).map_err(refusal)
+        self.0.get()?.put(key, value).map_err(key_value_error)
     }
 }
 
-fn refusal(error: fulmen_coordination::Error) -> KeyValueError {
+fn key_value_error(error: fulmen_coordination::Error) -> KeyValueError {
     let message = error.to_string();
     match error {
         e if e.is_timeout() => KeyValueError::timed_out(message),

@@ -105,7 +105,7 @@ fn processes_wait_for_each_other_while_they_are_alive() {
 fn processes_with_different_actions_get_an_error() {
     let ends = in_three(|hosts| {
         let action = if hosts.process().index() == 1 { "test" } else { "fit" };
-        hosts.agree(action, &RunFingerprint::new()).unwrap_err().to_string()
+        hosts.check_consistent(action, &RunFingerprint::new()).unwrap_err().to_string()
     });
     for end in ends {
         assert!(end.contains("at `fit`; process 1 (") && end.contains("at `test`"), "{end}");

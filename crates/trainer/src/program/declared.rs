@@ -18,7 +18,7 @@ pub(crate) struct DeclaredProgram {
 pub(crate) fn declared(
     module: &dyn TrainingModule,
     entries: &[Entry],
-    setting: &StepConfig,
+    config: &StepConfig,
     seed: u64,
 ) -> Result<Vec<DeclaredProgram>> {
     let cells = Placeholders::new(module, entries);
@@ -26,7 +26,7 @@ pub(crate) fn declared(
     module.set_random_key(&random::key(seed));
     let advice = "to see the tensor, return it as a result of the program";
     let programs =
-        recording("programs", advice, || autocast(setting.options.precision.autocast(), || module.programs()));
+        recording("programs", advice, || autocast(config.options.precision.autocast(), || module.programs()));
     let state = cells.placeholders();
     drop(cells);
     let mut declared: Vec<DeclaredProgram> = vec![];
@@ -46,7 +46,7 @@ pub(crate) fn declared(
             result.check()?;
         }
         let mut function =
-            Function::new("program", state.clone(), results).matmul_precision(setting.options.matmul_precision);
+            Function::new("program", state.clone(), results).matmul_precision(config.options.matmul_precision);
         for (i, entry) in entries.iter().enumerate() {
             function = function.shard_parameter(i, entry.sharding.clone());
         }

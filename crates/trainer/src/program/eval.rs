@@ -18,15 +18,15 @@ pub(crate) fn eval(
     (stage, dataset): (Stage, &str),
     loader: &DataLoader,
     entries: &[Entry],
-    setting: &StepConfig,
+    config: &StepConfig,
     seed: u64,
 ) -> Result<StepProgram> {
     if stage == Stage::Prediction {
         check_order(loader)?;
     }
-    let shapes = Batch::placeholders(loader, setting.options.precision.whole());
+    let shapes = Batch::placeholders(loader, config.options.precision.cast_dtype());
     StepProgram::of_shapes(&shapes, stage.step(), |batch| {
-        record(module, (stage, dataset), batch, entries, setting, seed)
+        record(module, (stage, dataset), batch, entries, config, seed)
     })
 }
 
@@ -60,7 +60,7 @@ fn record(
     (stage, dataset): (Stage, &str),
     batch: &Batch,
     entries: &[Entry],
-    setting: &StepConfig,
+    config: &StepConfig,
     seed: u64,
 ) -> Result<StepProgram> {
     let cells = Placeholders::new(module, entries);
@@ -76,7 +76,7 @@ fn record(
         Stage::Test => module.test_step(batch, &mut cx),
         Stage::Prediction => predictions = module.predict_step(batch),
     };
-    recording(stage.step(), advice, || autocast(setting.options.precision.autocast(), step));
+    recording(stage.step(), advice, || autocast(config.options.precision.autocast(), step));
     let logged = cx.into_logged()?;
     let state = cells.placeholders();
     drop(cells);
@@ -92,6 +92,6 @@ fn record(
     let outputs = if stage == Stage::Prediction { predictions.0 } else { logs::media_outputs(&logged, batch, None)? };
     StepProgram::new(
         RecordedStep { name, entries, state, changes: vec![], logs, sums, key: None, batch, outputs },
-        setting,
+        config,
     )
 }

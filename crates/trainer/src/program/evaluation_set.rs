@@ -76,7 +76,8 @@ impl EvaluationSet {
             _ => options.check_val_every_n_epoch,
         });
         let error = self.error.clone().or_else(|| {
-            let error = interval.refusal_of_some().map(|expected| format!("val_check_interval: {interval} {expected}"));
+            let error =
+                interval.config_error_of_some().map(|expected| format!("val_check_interval: {interval} {expected}"));
             error.or((every_n_epochs == 0).then(|| "check_val_every_n_epoch: it must be at least 1".into()))
         });
         let error = error.or_else(|| match interval {

@@ -29,7 +29,7 @@ impl Forward {
         batch: &Batch,
         recorder: Recorder,
         key: &Tensor,
-        setting: &StepConfig,
+        config: &StepConfig,
         seed: u64,
     ) -> Result<Forward> {
         module.train();
@@ -39,7 +39,7 @@ impl Forward {
         let param_values = recorder.param_values(0);
         let mut cx = StepContext::recording(recorder);
         let loss = recording("training_step", LOG_IT, || {
-            autocast(setting.options.precision.autocast(), || module.training_step(batch, &mut cx))
+            autocast(config.options.precision.autocast(), || module.training_step(batch, &mut cx))
         });
         // The step's key is not valid outside the step.
         module.set_random_key(&random::key(seed));

@@ -101,15 +101,15 @@ mod tests {
         let options = builder.accumulate_grad_batches(2).gradient_clip_val(1.0).options().unwrap();
         let mesh = Mesh::new([("data", 4)]).unwrap();
         let replicas = Strategy::replicas(&mesh);
-        let setting = Choices::from(options).on(mesh, replicas);
-        let phases = Phases::new(&net, &optimizers, &setting, (&plan, 2)).unwrap();
-        let layout = Arc::new(StateLayout::new(&net, &optimizers, &setting, phases, &[]));
-        let train = train(&net, &optimizers, &Batch::placeholders(&loader, None), 2, &layout, &setting, 0).unwrap();
-        let eval = eval(&net, (Stage::Validation, ""), &loader, &of_module(&net, &setting), &setting, 0).unwrap();
+        let config = Choices::from(options).on(mesh, replicas);
+        let phases = Phases::new(&net, &optimizers, &config, (&plan, 2)).unwrap();
+        let layout = Arc::new(StateLayout::new(&net, &optimizers, &config, phases, &[]));
+        let train = train(&net, &optimizers, &Batch::placeholders(&loader, None), 2, &layout, &config, 0).unwrap();
+        let eval = eval(&net, (Stage::Validation, ""), &loader, &of_module(&net, &config), &config, 0).unwrap();
 
         let topology = plugin.topology("v5e:2x2").unwrap();
         for function in train.largest().functions().iter().chain(eval.functions()) {
-            let text = function.stablehlo_for(&setting.mesh).unwrap();
+            let text = function.stablehlo_for(&config.mesh).unwrap();
             let compiled = plugin.compile(&topology, &text, &CompileOptions::new().partitions(4)).unwrap();
             let signature = compiled.signature();
             assert_eq!(signature.parameters.len(), function.parameters().len());

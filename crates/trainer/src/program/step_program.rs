@@ -73,7 +73,7 @@ impl StepProgram {
         Ok(program)
     }
 
-    pub(super) fn new(step: RecordedStep<'_>, setting: &StepConfig) -> Result<StepProgram> {
+    pub(super) fn new(step: RecordedStep<'_>, config: &StepConfig) -> Result<StepProgram> {
         let RecordedStep { name, entries, state, changes, logs, sums, key, batch, outputs } = step;
         let (changes, after): (Vec<_>, Vec<_>) = changes.into_iter().unzip();
         let (outputs, given): (Vec<_>, Vec<_>) = outputs.into_iter().unzip();
@@ -82,12 +82,12 @@ impl StepProgram {
         let first_of_batch = state.len() + usize::from(sums.is_some()) + usize::from(key.is_some());
         let inputs = state.into_iter().chain(sums_before).chain(key).chain(batch.inputs().cloned()).collect();
         let results = after.into_iter().chain(sums_after).chain(given).collect();
-        let mut function = Function::new(name, inputs, results).matmul_precision(setting.options.matmul_precision);
+        let mut function = Function::new(name, inputs, results).matmul_precision(config.options.matmul_precision);
         for (i, entry) in entries.iter().enumerate() {
             function = function.shard_parameter(i, entry.sharding.clone());
         }
         for input in first_of_batch..function.parameters().len() {
-            function = function.shard_parameter(input, Strategy::batch(&setting.mesh));
+            function = function.shard_parameter(input, Strategy::batch(&config.mesh));
         }
         for (result, id) in changes.iter().enumerate() {
             let sharding = entries[id.index()].sharding.clone();

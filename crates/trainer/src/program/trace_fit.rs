@@ -54,33 +54,33 @@ pub(crate) struct Validation {
 /// Records the steps of a module. This computes nothing and needs no device.
 pub(crate) fn trace_fit(
     module: &dyn TrainingModule,
-    setting: &StepConfig,
+    config: &StepConfig,
     seed: u64,
     train: &DataLoader,
     validation: &EvaluationSets,
 ) -> Result<TracedFit> {
-    let train = setting.training_loader(train)?;
+    let train = config.training_loader(train)?;
     let batches = train.len() as u64;
-    let (limits, plan) = setting.plan(EpochSize::new(&train, setting.options.max_duration)?);
+    let (limits, plan) = config.plan(EpochSize::new(&train, config.options.max_duration)?);
     if train.is_endless() && limits.steps == NO_LIMIT && limits.time.is_none() {
         return Err(Error::usage(
             "the training loader is endless, so no epoch ends; set max_steps, max_time or max_duration in steps",
         ));
     }
-    let shapes = Batch::placeholders(&train, setting.options.precision.whole());
-    let (layout, program) = training_step(module, setting, &plan, (&shapes, batches), seed)?;
+    let shapes = Batch::placeholders(&train, config.options.precision.cast_dtype());
+    let (layout, program) = training_step(module, config, &plan, (&shapes, batches), seed)?;
     validation.check(Stage::Validation)?;
     let mut sets = vec![];
-    for set in validation.0.iter().filter(|_| !setting.options.limit_val_batches.is_zero()) {
-        let loader = setting.evaluation_loader(set.loader(), Stage::Validation)?;
-        let cadence = set.cadence(&setting.options, &train, &plan)?;
-        let eval = program::eval(module, (Stage::Validation, set.name()), &loader, layout.module(), setting, seed)?;
+    for set in validation.0.iter().filter(|_| !config.options.limit_val_batches.is_zero()) {
+        let loader = config.evaluation_loader(set.loader(), Stage::Validation)?;
+        let cadence = set.cadence(&config.options, &train, &plan)?;
+        let eval = program::eval(module, (Stage::Validation, set.name()), &loader, layout.module(), config, seed)?;
         check_names(&program, &eval)?;
         if !eval.logs().is_empty() {
             sets.push(Validation { name: set.name().to_owned(), cadence, loader, program: eval });
         }
     }
-    let declared = program::declared(module, layout.module(), setting, seed)?;
+    let declared = program::declared(module, layout.module(), config, seed)?;
     Ok(TracedFit { plan, limits, train, layout, program, validation: sets, declared })
 }
 
@@ -88,29 +88,28 @@ pub(crate) fn trace_fit(
 /// state.
 pub(crate) fn training_step(
     module: &dyn TrainingModule,
-    setting: &StepConfig,
+    config: &StepConfig,
     plan: &Plan,
     (shapes, batches): (&[Batch], u64),
     seed: u64,
 ) -> Result<(Arc<StateLayout>, TrainProgram)> {
-    set_up(module, setting)?;
+    set_up(module, config)?;
     let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(plan)));
     let parameters = module.parameters();
     let frozen: Vec<_> = parameters.iter().filter(|(_, p)| !p.requires_grad()).map(|(name, _)| name.clone()).collect();
     let parameters: Vec<_> = parameters.into_iter().map(|(name, p)| (name, p.ty())).collect();
     optimizers.check_for(&parameters, &frozen)?;
-    if !optimizers.is_single() && setting.parts.iter().any(|part| matches!(part, StepPart::Sweep { .. })) {
+    if !optimizers.is_single() && config.parts.iter().any(|part| matches!(part, StepPart::Sweep { .. })) {
         return Err(Error::usage(format!(
             "lr_find: the module has the optimizers {}, but lr_find tries only one learning rate; return one optimizer",
             optimizers.names()
         )));
     }
-    check_shardings(module, setting)?;
-    let phases = Phases::new(module, &optimizers, setting, (plan, batches))?;
+    check_shardings(module, config)?;
+    let phases = Phases::new(module, &optimizers, config, (plan, batches))?;
     let layout =
-        |scanned: &[Vec<Variable>]| Arc::new(StateLayout::new(module, &optimizers, setting, phases.clone(), scanned));
-    let record =
-        |layout: &Arc<StateLayout>| program::train(module, &optimizers, shapes, batches, layout, setting, seed);
+        |scanned: &[Vec<Variable>]| Arc::new(StateLayout::new(module, &optimizers, config, phases.clone(), scanned));
+    let record = |layout: &Arc<StateLayout>| program::train(module, &optimizers, shapes, batches, layout, config, seed);
     let single = layout(&[]);
     check_entries(single.entries())?;
     let (program, scanned) = scanned(|| record(&single));
@@ -126,9 +125,9 @@ pub(crate) fn training_step(
 
 /// Prepares a module for training, testing and predicting: calls the user's hook, and converts the module to the
 /// element type of the precision. A second call changes nothing.
-pub(crate) fn set_up(module: &dyn TrainingModule, setting: &StepConfig) -> Result<()> {
+pub(crate) fn set_up(module: &dyn TrainingModule, config: &StepConfig) -> Result<()> {
     after_setup(module)?;
-    if let Some(dtype) = setting.options.precision.whole() {
+    if let Some(dtype) = config.options.precision.cast_dtype() {
         return Ok(module.to_dtype(dtype)?);
     }
     let narrow = |(name, parameter): (String, Parameter)| {
@@ -139,7 +138,7 @@ pub(crate) fn set_up(module: &dyn TrainingModule, setting: &StepConfig) -> Resul
         note(&format!(
             "warning: the precision is {}, but {} parameters have 16 bits (the first is {first}); they are not converted. \
              module.to_dtype(DType::F32) converts them to f32",
-            setting.options.precision,
+            config.options.precision,
             narrow.len()
         ));
     }
@@ -173,10 +172,10 @@ fn after_setup(module: &dyn TrainingModule) -> Result<()> {
 }
 
 /// Checks that the user's shardings fit the mesh. On one device they have no effect.
-pub(crate) fn check_shardings(module: &dyn TrainingModule, setting: &StepConfig) -> Result<()> {
+pub(crate) fn check_shardings(module: &dyn TrainingModule, config: &StepConfig) -> Result<()> {
     for (name, parameter) in module.parameters() {
-        let Some(sharding) = parameter.sharding().filter(|_| setting.mesh.num_devices() > 1) else { continue };
-        if let Err(error) = sharding.shard_shape(&setting.mesh, &parameter.ty().shape) {
+        let Some(sharding) = parameter.sharding().filter(|_| config.mesh.num_devices() > 1) else { continue };
+        if let Err(error) = sharding.shard_shape(&config.mesh, &parameter.ty().shape) {
             let location = parameter.sharding_location().map_or(String::new(), |location| format!("\n  at {location}"));
             return Err(Error::usage(format!("the parameter `{name}`: {error}{location}")));
         }

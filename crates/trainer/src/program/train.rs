@@ -39,10 +39,10 @@ pub(crate) fn train(
     shapes: &[Batch],
     batches: u64,
     layout: &Arc<StateLayout>,
-    setting: &StepConfig,
+    config: &StepConfig,
     seed: u64,
 ) -> Result<TrainProgram> {
-    if setting.options.detect_anomaly && shapes.len() > 1 {
+    if config.options.detect_anomaly && shapes.len() > 1 {
         let message = "detect_anomaly: the training loader has buckets, but only steps of one shape can be watched; train \
                        without buckets to find the operation";
         return Err(Error::option(message));
@@ -51,7 +51,7 @@ pub(crate) fn train(
     let mut steps: Vec<StepProgram> = vec![];
     for phase in 0..layout.phases.count() {
         let step = StepProgram::of_shapes(shapes, "training_step", |batch| {
-            let (step, name) = record(module, optimizers, (batch, batches), layout, setting, (seed, phase))?;
+            let (step, name) = record(module, optimizers, (batch, batches), layout, config, (seed, phase))?;
             loss.get_or_insert(name);
             Ok(step)
         })?;
@@ -69,21 +69,21 @@ fn record(
     optimizers: &Arc<Optimizers>,
     (batch, batches): (&Batch, u64),
     layout: &Arc<StateLayout>,
-    setting: &StepConfig,
+    config: &StepConfig,
     (seed, phase): (u64, usize),
 ) -> Result<(StepProgram, String)> {
     let counters = &layout.counters;
     let key = Tensor::placeholder(names::KEY, TensorType::new(DType::U32, [2]));
-    let recorder = Recorder::new(module, optimizers, (batch, batches), layout, setting, phase);
-    let forward = Forward::record(module, batch, recorder, &key, setting, seed)?;
+    let recorder = Recorder::new(module, optimizers, (batch, batches), layout, config, phase);
+    let forward = Forward::record(module, batch, recorder, &key, config, seed)?;
     let (mut recorded, logged) = (forward.recorded, forward.logged);
 
-    average(&mut recorded, setting);
+    average(&mut recorded, config);
     let Recorded { mut values, epoch, group, turns, done } = recorded;
     let leaves_out = optimizers.is_single() && done.is_some();
     let facts: Vec<_> = turns.iter().map(|turn| &turn.facts).collect();
     let names = optimizers.members().iter().map(|member| member.name.clone()).collect();
-    let logs = LogLayout::of_training(&logged, batch, (names, &facts), setting.logs_grad_norm())?;
+    let logs = LogLayout::of_training(&logged, batch, (names, &facts), config.logs_grad_norm())?;
     if let (Some(ids), Some(epoch)) = (counters.epoch, &epoch) {
         values.set_all(ids, epoch.next());
     }
@@ -96,7 +96,7 @@ fn record(
 
     let losses: Vec<&Tensor> = [&forward.loss].into_iter().chain(turns.iter().map(|turn| &turn.loss)).collect();
     let watched = || losses.iter().copied().chain(values.changes().map(|id| values.after(id))).cloned();
-    let anomalies = setting.options.detect_anomaly.then(|| Anomalies::watch(&watched().collect::<Vec<_>>()));
+    let anomalies = config.options.detect_anomaly.then(|| Anomalies::watch(&watched().collect::<Vec<_>>()));
     let logs = logs.with_anomalies(anomalies);
     let so_far = Tensor::placeholder(names::LOGS, logs.ty());
     let facts = StepFacts {
@@ -104,7 +104,7 @@ fn record(
         step: values.finished_steps(leaves_out),
         optimizers: facts,
     };
-    let at = values.is_log_point(leaves_out, group.as_ref(), setting);
+    let at = values.is_log_point(leaves_out, group.as_ref(), config);
     let outputs = logs::media_outputs(&logged, batch, Some(&at))?;
     let sums = [so_far.clone(), logs.accumulate(&so_far, &logged, batch, Some(&facts))];
     let step = RecordedStep {
@@ -118,14 +118,14 @@ fn record(
         batch,
         outputs,
     };
-    Ok((StepProgram::new(step, setting)?, forward.loss_name))
+    Ok((StepProgram::new(step, config)?, forward.loss_name))
 }
 
 /// Moves the averages to the new weights.
-fn average(recorded: &mut Recorded, setting: &StepConfig) {
+fn average(recorded: &mut Recorded, config: &StepConfig) {
     let Recorded { values, epoch, done, .. } = recorded;
     let layout = values.layout.clone();
-    let (Some(averaging), Some(count)) = (&setting.averaging, layout.counters.averaged) else { return };
+    let (Some(averaging), Some(count)) = (&config.averaging, layout.counters.averaged) else { return };
     let updates = values.after(layout.counters.updates);
     let averaging = averaging.step(updates, values.before(count), done.as_ref(), epoch.as_ref());
     for Average { of: source, average } in &layout.averages {

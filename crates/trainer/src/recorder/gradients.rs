@@ -39,7 +39,7 @@ pub(super) struct Gradients<'a> {
     /// Whether this step changes parameters, a Boolean scalar. `None` if each step does.
     pub(super) updates: Option<Tensor>,
     /// Whether a group of batches ends here, even if its gradient overflowed.
-    pub(super) due: Option<Tensor>,
+    pub(super) group_complete: Option<Tensor>,
     /// The number of samples in the sums, if they are sums.
     samples: Option<Tensor>,
     clip: Clip,
@@ -52,7 +52,7 @@ pub(super) struct Gradients<'a> {
 impl Gradients<'_> {
     /// The mean and clipped gradient for the optimizer. It is recorded in the branch that uses it: a gradient that
     /// enters a branch needs memory, but its sum is in memory already. `norm` is [`Gradients::norm_to_clip`].
-    pub(super) fn ready(&self, sum: &Tensor, norm: Option<&Tensor>) -> Tensor {
+    pub(super) fn final_gradient(&self, sum: &Tensor, norm: Option<&Tensor>) -> Tensor {
         let mean = match &self.samples {
             Some(samples) => sum / samples.to_dtype(sum.dtype()),
             None => sum.clone(),
@@ -90,7 +90,7 @@ pub(super) fn gradients<'a>(
     (params, frozen): (Vec<Param<'a>>, Vec<Param<'a>>),
     values: &mut Values,
     group: Option<&Group>,
-    setting: &StepConfig,
+    config: &StepConfig,
 ) -> Gradients<'a> {
     let used: Vec<Tensor> = params.iter().flat_map(|param| &param.used).cloned().collect();
     let wrt: Vec<&Tensor> = used.iter().collect();
@@ -120,22 +120,22 @@ pub(super) fn gradients<'a>(
     if let Some((group, sum)) = group.zip(optimizer.spikes.as_ref().and_then(|slots| slots.loss_sum)) {
         let total = group.add(values.before(sum), &loss);
         loss = &total / group.samples();
-        values.set(sum, group.due().select(&total.zeros_like(), &total));
+        values.set(sum, group.group_complete().select(&total.zeros_like(), &total));
     }
-    let (due, samples) = (group.map(|group| group.due().clone()), group.map(Group::samples));
+    let (group_complete, samples) = (group.map(|group| group.group_complete().clone()), group.map(Group::samples));
     let finite = scale.as_ref().map(|scale| scale.all_finite(with_gradient.iter().map(|gradient| &gradient.sum)));
     if let (Some(ids), Some(scale), Some(finite)) = (optimizer.loss_scale, &scale, &finite) {
-        values.set_all(ids, scale.update(finite, due.as_ref()));
+        values.set_all(ids, scale.update(finite, group_complete.as_ref()));
     }
     let needs_norm =
-        setting.options.log_grad_norm || optimizer.spikes.as_ref().is_some_and(SpikeSlots::judges_gradients);
+        config.options.log_grad_norm || optimizer.spikes.as_ref().is_some_and(SpikeSlots::judges_gradients);
     let norm = needs_norm.then(|| norm(with_gradient.iter().map(|gradient| &gradient.sum), samples.as_ref()));
-    let mut updates = match (&due, finite) {
-        (Some(due), Some(finite)) => Some(due.and(finite)),
-        (due, finite) => due.clone().or(finite),
+    let mut updates = match (&group_complete, finite) {
+        (Some(group_complete), Some(finite)) => Some(group_complete.and(finite)),
+        (group_complete, finite) => group_complete.clone().or(finite),
     };
     let mut skipped = vec![];
-    let guard = setting.parts.iter().find_map(|part| match (part, &optimizer.spikes) {
+    let guard = config.parts.iter().find_map(|part| match (part, &optimizer.spikes) {
         (StepPart::SpikeGuard { warmup, deviations, .. }, Some(slots)) => {
             Some(Spikes::new(slots, *warmup, *deviations))
         }
@@ -148,6 +148,6 @@ pub(super) fn gradients<'a>(
         let (passes, latest) = guard.skip(values, [Some(&loss), norm.as_ref()], updates.as_ref(), &number);
         (updates, skipped) = (Some(passes), latest);
     }
-    let (params, clip) = (with_gradient, setting.clip());
-    Gradients { params, frozen, updates, due, samples, clip, norm, skipped }
+    let (params, clip) = (with_gradient, config.clip());
+    Gradients { params, frozen, updates, group_complete, samples, clip, norm, skipped }
 }

@@ -38,7 +38,7 @@ use crate::{Batch, Error, Result};
 /// A training step that is being recorded. When dropped, it restores the module's values.
 pub(crate) struct Recorder {
     optimizers: Arc<Optimizers>,
-    setting: StepConfig,
+    config: StepConfig,
     batch: Batch,
     cells: Placeholders,
     values: Values,
@@ -86,7 +86,7 @@ impl Recorder {
         optimizers: &Arc<Optimizers>,
         (batch, batches): (&Batch, u64),
         layout: &Arc<StateLayout>,
-        setting: &StepConfig,
+        config: &StepConfig,
         phase: usize,
     ) -> Recorder {
         let cells = Placeholders::new(module, layout.module());
@@ -96,10 +96,10 @@ impl Recorder {
             .counters
             .group
             .zip(epoch.as_ref())
-            .map(|([samples, _], epoch)| Group::new(epoch, values.before(samples), batch, &setting.accumulation()));
-        let (optimizers, setting, batch) = (optimizers.clone(), setting.clone(), batch.clone());
+            .map(|([samples, _], epoch)| Group::new(epoch, values.before(samples), batch, &config.accumulation()));
+        let (optimizers, config, batch) = (optimizers.clone(), config.clone(), batch.clone());
         let turns = optimizers.members().iter().map(|_| None).collect();
-        Recorder { optimizers, setting, batch, cells, values, epoch, group, phase, turns }
+        Recorder { optimizers, config, batch, cells, values, epoch, group, phase, turns }
     }
 
     /// Makes batch norm layers that are frozen in this phase compute with their running statistics.
@@ -131,8 +131,8 @@ impl Recorder {
         let StateLayout { optimizers, counters, phases, .. } = &*self.values.layout;
         let slots = &optimizers[optimizer];
         let updates = self.values.before(slots.updates);
-        let mut own = Step::new(updates).scaled(self.setting.learning_rate_factor());
-        if let Some(rate) = monitors::swept(&self.setting, updates) {
+        let mut own = Step::new(updates).scaled(self.config.learning_rate_factor());
+        if let Some(rate) = monitors::swept(&self.config, updates) {
             own = own.with_learning_rate(&rate);
         }
         if let Some(factor) = counters.lr_factor {
@@ -161,7 +161,7 @@ impl Recorder {
         let is_frozen = |unfreezing: usize| layout.phases.is_frozen(unfreezing, self.phase);
         let params = params.partition(|param| !param.slots.unfreezing.is_some_and(is_frozen));
         let group = self.group.as_ref();
-        let mut gradients = gradients(slots, loss, params, &mut self.values, group, &self.setting);
+        let mut gradients = gradients(slots, loss, params, &mut self.values, group, &self.config);
         if gradients.params.is_empty() && !optimizers.is_single() {
             return Err(Error::usage(format!(
                 "minimize(\"{}\"): the loss depends on none of its parameters\n  at {}",
@@ -170,18 +170,18 @@ impl Recorder {
             )));
         }
         let steps = self.steps(optimizer);
-        let watches = self.setting.parts.iter().any(|part| matches!(part, StepPart::Norms { .. }));
+        let watches = self.config.parts.iter().any(|part| matches!(part, StepPart::Norms { .. }));
         // For an optimizer that skips steps, the latest step need not be that of the log point.
         let is_log_point = (watches && self.is_turn(optimizer).is_none()).then(|| {
             let leaves_out = optimizers.is_single() && gradients.updates.is_some();
-            self.values.is_log_point(leaves_out, group, &self.setting)
+            self.values.is_log_point(leaves_out, group, &self.config)
         });
         let mut monitored = monitors::norms(
             &*member.optimizer,
             &steps,
             &mut self.values,
             &mut gradients,
-            &self.setting,
+            &self.config,
             is_log_point.as_ref(),
         )?;
         update(&*member.optimizer, &steps, &mut self.values, &gradients)?;
@@ -196,10 +196,10 @@ impl Recorder {
             self.values.set(count, counted);
         }
         let skipped = std::mem::take(&mut gradients.skipped);
-        monitored.extend(monitors::learning_rates(&*member.optimizer, &steps, &self.values, &gradients, &self.setting));
+        monitored.extend(monitors::learning_rates(&*member.optimizer, &steps, &self.values, &gradients, &self.config));
         monitored.extend(skipped);
         // The norm shows an overflow, so steps that overflowed have it too.
-        let grad_norm = gradients.norm.clone().filter(|_| self.setting.logs_grad_norm());
+        let grad_norm = gradients.norm.clone().filter(|_| self.config.logs_grad_norm());
         let index = monitored.iter().position(|monitored| monitored.name == logs::GRAD_NORM);
         let grad_norm = grad_norm.or(index.map(|index| monitored.remove(index).value));
         monitored.iter_mut().for_each(|m| m.name = logs::of_group(&m.name, &member.name));
@@ -208,7 +208,7 @@ impl Recorder {
             grad_norm,
             monitored,
             turn: None,
-            due: is_log_point.or(gradients.due.clone()),
+            due: is_log_point.or(gradients.group_complete.clone()),
         };
         Ok(Turn { loss: loss.clone(), loss_name: String::new(), facts, done: gradients.updates.clone() })
     }
@@ -379,7 +379,7 @@ impl Recorder {
         let counters = &values.layout.clone().counters;
         let done = match (optimizers.is_single(), &turns[..]) {
             (true, [turn]) => turn.done.clone(),
-            _ => group.as_ref().map(|group| group.due().clone()),
+            _ => group.as_ref().map(|group| group.group_complete().clone()),
         };
         if !optimizers.is_single() {
             let steps = values.before(counters.updates);
@@ -440,12 +440,12 @@ mod tests {
             let batch = Batch::of_size(&DataLoader::builder(data).batch_size(8).build().unwrap(), 8, None);
             let mesh = Mesh::new([("data", 1)]).unwrap();
             let replicas = Strategy::replicas(&mesh);
-            let setting = Choices::from(Trainer::builder().options().unwrap()).on(mesh, replicas);
+            let config = Choices::from(Trainer::builder().options().unwrap()).on(mesh, replicas);
             let plan = Plan { steps_per_epoch: 1, max_epochs: 1, total_steps: 1 };
             let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(&plan)));
-            let phases = Phases::new(&module, &optimizers, &setting, (&plan, 1)).unwrap();
-            let layout = Arc::new(StateLayout::new(&module, &optimizers, &setting, phases, &[]));
-            let program = train(&module, &optimizers, &[batch], 1, &layout, &setting, 0).unwrap();
+            let phases = Phases::new(&module, &optimizers, &config, (&plan, 1)).unwrap();
+            let layout = Arc::new(StateLayout::new(&module, &optimizers, &config, phases, &[]));
+            let program = train(&module, &optimizers, &[batch], 1, &layout, &config, 0).unwrap();
             let recorded = program.steps[0].functions()[0].recorded().unwrap();
             recorded.iter().filter(|value| value.operation == Some(operation)).count()
         };

@@ -17,8 +17,8 @@ use crate::step_config::StepConfig;
 use crate::step_config::step_part::{StepPart, SweepMode};
 
 /// The rate of the step after `finished` steps, if a sweep replaces the optimizer's rates.
-pub(super) fn swept(setting: &StepConfig, finished: &Tensor) -> Option<Tensor> {
-    setting.parts.iter().find_map(|part| match *part {
+pub(super) fn swept(config: &StepConfig, finished: &Tensor) -> Option<Tensor> {
+    config.parts.iter().find_map(|part| match *part {
         StepPart::Sweep { min, max, steps, mode } => {
             let share = finished.to_dtype(DType::F32) / steps.saturating_sub(1).max(1) as f64;
             Some(match mode {
@@ -92,10 +92,10 @@ pub(super) fn learning_rates(
     steps: &Steps,
     values: &Values,
     gradients: &Gradients<'_>,
-    setting: &StepConfig,
+    config: &StepConfig,
 ) -> Vec<Monitored> {
     let mut monitored = vec![];
-    for part in &setting.parts {
+    for part in &config.parts {
         if let StepPart::LearningRates { momentum } = part {
             let group = |member: &Member<'_>| group(optimizer, steps, values, member);
             rates(&members(gradients), group, *momentum, &mut monitored);
@@ -112,10 +112,10 @@ pub(super) fn norms(
     steps: &Steps,
     values: &mut Values,
     gradients: &mut Gradients<'_>,
-    setting: &StepConfig,
+    config: &StepConfig,
     is_log_point: Option<&Tensor>,
 ) -> Result<Vec<Monitored>> {
-    let part = setting.parts.iter().find(|part| matches!(part, StepPart::Norms { .. }));
+    let part = config.parts.iter().find(|part| matches!(part, StepPart::Norms { .. }));
     let Some(StepPart::Norms { gradients: log_gradients, parameters, updates, by }) = part else { return Ok(vec![]) };
     let mut names = vec![];
     let mut compute = || -> Result<Vec<Tensor>> {

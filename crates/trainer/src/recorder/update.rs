@@ -41,8 +41,8 @@ pub(super) fn update(
         values.set(id, after[id.index()].clone());
     }
     for gradient in &gradients.params {
-        if let (Some(due), Some(sum)) = (&gradients.due, gradient.param.slots.grad_sum) {
-            values.set(sum, due.select(&gradient.sum.zeros_like(), &gradient.sum));
+        if let (Some(group_complete), Some(sum)) = (&gradients.group_complete, gradient.param.slots.grad_sum) {
+            values.set(sum, group_complete.select(&gradient.sum.zeros_like(), &gradient.sum));
         }
     }
     Ok(())
@@ -66,7 +66,7 @@ pub(super) fn after(
         })
     };
     let new = match &gradients.updates {
-        Some(updates) if gradients.due.is_some() => cond(updates, &[], |_| step(), |_| before.clone()),
+        Some(updates) if gradients.group_complete.is_some() => cond(updates, &[], |_| step(), |_| before.clone()),
         _ => step(),
     };
     outcome?;
@@ -93,7 +93,7 @@ fn changed_values(
     let mut changed = vec![];
     let norm = gradients.norm_to_clip();
     // Within a group, a branch decides.
-    let updates = gradients.updates.as_ref().filter(|_| gradients.due.is_none());
+    let updates = gradients.updates.as_ref().filter(|_| gradients.group_complete.is_none());
     for gradient in &gradients.params {
         let slots = gradient.param.slots;
         let entry = &values.layout[slots.param];
@@ -102,7 +102,7 @@ fn changed_values(
         let inputs: Vec<&Tensor> = [&gradient.sum].into_iter().chain(&before).collect();
         // Parameters of one type share a function.
         let after = call("update", &inputs, |inputs| {
-            let ready = gradients.ready(&inputs[0], norm.as_ref());
+            let ready = gradients.final_gradient(&inputs[0], norm.as_ref());
             let (parameter, state) = optimizer.update(step, &entry.names()[0], &inputs[1], &ready, &inputs[2..]);
             // The gradient of a group of batches may be wider than its parameter, and so may the result.
             let rounds = parameter.dtype().is_float() && entry.ty.dtype.is_float();

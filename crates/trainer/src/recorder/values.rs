@@ -68,10 +68,10 @@ impl Values {
     }
 
     /// Whether the host reads the logged values after this step.
-    pub(crate) fn is_log_point(&self, leaves_out: bool, group: Option<&Group>, setting: &StepConfig) -> Tensor {
+    pub(crate) fn is_log_point(&self, leaves_out: bool, group: Option<&Group>, config: &StepConfig) -> Tensor {
         let next = self.finished_steps(leaves_out) + 1.0;
-        let is_due = next.remainder(counted(setting.options.log_every_n_steps)).eq(0.0);
-        group.map_or(is_due.clone(), |group| group.due().and(&is_due))
+        let is_due = next.remainder(counted(config.options.log_every_n_steps)).eq(0.0);
+        group.map_or(is_due.clone(), |group| group.group_complete().and(&is_due))
     }
 
     /// The entries that the step changes.

@@ -86,7 +86,7 @@ pub(crate) struct Group {
     /// The samples of this batch, and of the group up to it.
     count: Tensor,
     samples: Tensor,
-    due: Tensor,
+    group_complete: Tensor,
 }
 
 impl Group {
@@ -98,13 +98,13 @@ impl Group {
             [(_, every)] => epoch.done().remainder(counted(*every)),
             _ => epoch.done().remainder(accumulation.counted_every(epoch)),
         };
-        let due = rest.eq(0.0).or(epoch.ends());
-        Group { samples: samples + &count, count, due }
+        let group_complete = rest.eq(0.0).or(epoch.ends());
+        Group { samples: samples + &count, count, group_complete }
     }
 
     /// Whether the group ends with this batch: a boolean scalar.
-    pub(crate) fn due(&self) -> &Tensor {
-        &self.due
+    pub(crate) fn group_complete(&self) -> &Tensor {
+        &self.group_complete
     }
 
     /// The group's real samples so far, at least 1: an f32 scalar.
@@ -119,7 +119,10 @@ impl Group {
 
     /// For the next batch, the samples in the sums and the number of finished groups.
     pub(crate) fn next(&self, groups: &Tensor) -> [Tensor; 2] {
-        [self.due.select(&self.samples.zeros_like(), &self.samples), self.due.select(&(groups + 1.0), groups)]
+        [
+            self.group_complete.select(&self.samples.zeros_like(), &self.samples),
+            self.group_complete.select(&(groups + 1.0), groups),
+        ]
     }
 }
 

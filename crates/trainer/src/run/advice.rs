@@ -32,14 +32,14 @@ const MIN_READS: u64 = 20;
 /// The advice before the first step of a fit on this runtime.
 pub(crate) fn hints(
     runtime: &Runtime,
-    setting: &StepConfig,
+    config: &StepConfig,
     train: &DataLoader,
     steps: &[Function],
 ) -> Result<Vec<String>> {
     let mut hints: Vec<String> = padding(train).into_iter().collect();
     if let (true, Some(step)) = (runtime.client().platform_name() == Platform::Tpu.name(), steps.first()) {
         let kind = runtime.devices().first().map_or(String::new(), |device| device.kind().to_owned());
-        hints.extend(tpu_hints(&kind, setting, train.per_device_batch_size(), &step.recorded()?));
+        hints.extend(tpu_hints(&kind, config, train.per_device_batch_size(), &step.recorded()?));
     }
     Ok(hints)
 }
@@ -115,15 +115,15 @@ fn padding(train: &DataLoader) -> Option<String> {
 }
 
 /// The advice for a TPU of this kind (`TPU v5 lite`), for a step with `rows` rows of the batch on each device.
-fn tpu_hints(kind: &str, setting: &StepConfig, rows: usize, recorded: &[RecordedOp]) -> Vec<String> {
+fn tpu_hints(kind: &str, config: &StepConfig, rows: usize, recorded: &[RecordedOp]) -> Vec<String> {
     let mut hints = vec![];
-    let mut products = warnings::recorded_products(recorded, setting.replicas.devices);
+    let mut products = warnings::recorded_products(recorded, config.replicas.devices);
     // In matrix products, even a batch of few sequences or images has many rows.
     if products.iter().map(|p| p.product.rows).max().is_some_and(|max| max < TILE_ROWS) {
         hints.push(format!(
             "the batch has {rows} rows per device, but a TPU computes {TILE_ROWS} at a time; a batch size of {} takes the \
              same time",
-            TILE_ROWS as usize * setting.replicas.devices
+            TILE_ROWS as usize * config.replicas.devices
         ));
     }
     // Few rows were reported above; only the widths count here.
@@ -133,8 +133,8 @@ fn tpu_hints(kind: &str, setting: &StepConfig, rows: usize, recorded: &[Recorded
         hints.extend(warnings::matrix_unit(&products, unit).into_iter().next().map(line));
     }
     // Users who set a higher matmul precision don't want fewer bits.
-    let exact = setting.options.matmul_precision != MatmulPrecision::Default;
-    if setting.options.precision.resolved() == Precision::F32 && !exact {
+    let exact = config.options.matmul_precision != MatmulPrecision::Default;
+    if config.options.precision.resolved() == Precision::F32 && !exact {
         hints.extend(warnings::single_precision(recorded, 1).map(line));
     }
     hints
@@ -218,10 +218,10 @@ mod tests {
         let loader = DataLoader::builder(data).batch_size(batch).build().unwrap();
         let options = Trainer::builder().precision(precision).options().unwrap();
         let mesh = Mesh::new([("data", devices)]).unwrap();
-        let setting = Choices::from(options).on(mesh.clone(), Strategy::replicas(&mesh));
-        let prepared = trace_fit(module, &setting, 0, &loader, &None.into()).unwrap();
+        let config = Choices::from(options).on(mesh.clone(), Strategy::replicas(&mesh));
+        let prepared = trace_fit(module, &config, 0, &loader, &None.into()).unwrap();
         let recorded = prepared.program.largest().functions()[0].recorded().unwrap();
-        tpu_hints("TPU v5 lite", &setting, prepared.train.per_device_batch_size(), &recorded)
+        tpu_hints("TPU v5 lite", &config, prepared.train.per_device_batch_size(), &recorded)
     }
 
     fn linear(inputs: usize, outputs: usize) -> Sum<Linear> {
@@ -272,9 +272,9 @@ mod tests {
         let loader = loader([8; 4]);
         let trainer = Trainer::builder().accelerator("cpu").build().unwrap();
         let mesh = trainer.runtime().mesh().clone();
-        let setting = Choices::from(trainer.options().clone()).on(mesh.clone(), Strategy::replicas(&mesh));
-        let prepared = trace_fit(&linear(8, 8), &setting, 0, &loader, &None.into()).unwrap();
-        let hints = hints(trainer.runtime(), &setting, &loader, prepared.program.largest().functions()).unwrap();
+        let config = Choices::from(trainer.options().clone()).on(mesh.clone(), Strategy::replicas(&mesh));
+        let prepared = trace_fit(&linear(8, 8), &config, 0, &loader, &None.into()).unwrap();
+        let hints = hints(trainer.runtime(), &config, &loader, prepared.program.largest().functions()).unwrap();
         assert!(hints.is_empty(), "{hints:?}");
     }
 }

@@ -42,20 +42,20 @@ impl Evaluation {
         }
         sets.check(stage)?;
         session.load(module, weights)?;
-        let (setting, seed) = (session.setting()?, session.choices.options.seed);
-        check_shardings(module, &setting)?;
+        let (config, seed) = (session.config()?, session.choices.options.seed);
+        check_shardings(module, &config)?;
         module.initialize(seed);
-        let entries = state::of_module(module, &setting);
+        let entries = state::of_module(module, &config);
         let mut recorded = vec![];
         for set in &sets.0 {
-            let loader = setting.evaluation_loader(set.loader(), stage)?;
-            let program = program::eval(module, (stage, set.name()), &loader, &entries, &setting, seed)?;
+            let loader = config.evaluation_loader(set.loader(), stage)?;
+            let program = program::eval(module, (stage, set.name()), &loader, &entries, &config, seed)?;
             if program.logs().is_empty() && stage != Stage::Prediction {
                 return Err(Error::nothing_logged(stage.step()));
             }
             recorded.push((set.name(), loader, program));
         }
-        session.agree(stage.verb(), |facts| {
+        session.check_consistent(stage.verb(), |facts| {
             for (dataset, loader, program) in &recorded {
                 let title = if dataset.is_empty() { stage.verb().into() } else { stage.title(dataset) };
                 process_group::add_program(facts, &title, program.functions(), loader, &session.runtime)?;

@@ -78,7 +78,7 @@ impl Session {
     }
 
     /// The configuration of steps for these devices.
-    pub(crate) fn setting(&self) -> Result<StepConfig> {
+    pub(crate) fn config(&self) -> Result<StepConfig> {
         let replicas = Replicas::from_runtime(&self.runtime, &Strategy::batch(self.runtime.mesh()));
         let replicas = replicas.map_err(|e| Error::usage(e.to_string()))?;
         Ok(self.choices.on(self.runtime.mesh().clone(), replicas))
@@ -211,17 +211,17 @@ impl Session {
     }
 
     /// Checks that all processes are about to run the same, before any of them waits for another on a device.
-    pub(crate) fn agree(
+    pub(crate) fn check_consistent(
         &self,
         action: &str,
         facts: impl FnOnce(&mut process_group::RunFingerprint) -> Result<()>,
     ) -> Result<()> {
-        process_group::agree(self.hosts.as_ref(), &self.choices.options, &self.runtime, action, facts)
+        process_group::check_consistent(self.hosts.as_ref(), &self.choices.options, &self.runtime, action, facts)
     }
 
     /// Loads the chosen weights into a module.
     pub(crate) fn load(&self, module: &dyn TrainingModule, weights: Weights) -> Result<()> {
-        set_up(module, &self.setting()?)?;
+        set_up(module, &self.config()?)?;
         let missing = |kind: &str| Error::usage(format!("there is no {kind} checkpoint: the last fit saved none"));
         let file = match weights {
             Weights::Current => return Ok(()),

@@ -192,12 +192,12 @@ impl StateLayout {
     pub(crate) fn new(
         module: &dyn Module,
         optimizers: &Optimizers,
-        setting: &StepConfig,
+        config: &StepConfig,
         phases: Phases,
         scanned: &[Vec<Variable>],
     ) -> StateLayout {
-        let accumulates = setting.accumulation().accumulates();
-        let (parameters, module_entries) = (module.parameters(), of_module(module, setting));
+        let accumulates = config.accumulation().accumulates();
+        let (parameters, module_entries) = (module.parameters(), of_module(module, config));
         let groups = rows::groups(&parameters, &module_entries, scanned, optimizers, &phases);
         let mut entries = Entries(rows::join(module_entries, &groups));
         let module_len = entries.0.len();
@@ -215,7 +215,7 @@ impl StateLayout {
                 let entry = if is_elementwise {
                     param.alike(name, dtype, Origin::Own(first))
                 } else {
-                    let sharding = setting.options.strategy.parameter(first.ty(), &setting.mesh);
+                    let sharding = config.options.strategy.parameter(first.ty(), &config.mesh);
                     Entry::own(name(&param.name), first, sharding)
                 };
                 entries.add(entry)
@@ -233,7 +233,7 @@ impl StateLayout {
         }
         let mut averages = vec![];
         for i in 0..module_len {
-            let Some(averaging) = &setting.averaging else { break };
+            let Some(averaging) = &config.averaging else { break };
             let trained = params.iter().flatten().any(|slots| slots.param.0 == i);
             if let Some(entry) = average(&entries.0[i], averaging, trained, i >= groups.len()) {
                 averages.push(Average { of: EntryId(i), average: entries.add(entry) });
@@ -249,12 +249,12 @@ impl StateLayout {
                 params,
                 updates: if optimizers.is_single() { updates } else { own(names::UPDATES, zero()) },
                 unfrozen: phases.unfreezings().iter().map(|u| own(&names::unfrozen(&u.pattern), zero())).collect(),
-                loss_scale: setting.options.precision.scales_loss().then(|| {
+                loss_scale: config.options.precision.scales_loss().then(|| {
                     let [scale, good_steps] = names::LOSS_SCALE;
                     [own(scale, Tensor::scalar(GradScaler::INIT_SCALE)), own(good_steps, zero())]
                 }),
                 loss: (optimizers.cadence(i) > 1).then(|| own(names::LOSS, Tensor::scalar(0.0f32))),
-                spikes: setting.spike_windows().map(|(count, steps)| SpikeSlots {
+                spikes: config.spike_windows().map(|(count, steps)| SpikeSlots {
                     windows: names::SPIKE_WINDOWS[..count]
                         .iter()
                         .map(|name| own(name, Tensor::zeros(DType::F32, [steps])))
@@ -270,10 +270,10 @@ impl StateLayout {
         });
         let counts_epochs = accumulates
             || !phases.unfreezings().is_empty()
-            || setting.averaging.as_ref().is_some_and(WeightAveraging::counts_epochs);
+            || config.averaging.as_ref().is_some_and(WeightAveraging::counts_epochs);
         let epoch = counts_epochs.then(|| [names::BATCH, names::EPOCHS].map(|name| entries.scalar(name, zero())));
-        let averaged = setting.averaging.is_some().then(|| entries.scalar(names::AVERAGED, zero()));
-        let lr_factor = setting.scales_learning_rate.then(|| entries.scalar(names::LR_FACTOR, Tensor::scalar(1.0f32)));
+        let averaged = config.averaging.is_some().then(|| entries.scalar(names::AVERAGED, zero()));
+        let lr_factor = config.scales_learning_rate.then(|| entries.scalar(names::LR_FACTOR, Tensor::scalar(1.0f32)));
         let step = entries.scalar(names::STEP, zero());
         StateLayout {
             entries: entries.0,
@@ -369,12 +369,12 @@ fn average(entry: &Entry, averaging: &WeightAveraging, trained: bool, is_buffer:
 }
 
 /// A parameter's sharding, from the user or the strategy, and whether it is gathered before each use.
-fn sharding_of(parameter: &fulmen_nn::Parameter, setting: &StepConfig) -> (Sharding, bool) {
+fn sharding_of(parameter: &fulmen_nn::Parameter, config: &StepConfig) -> (Sharding, bool) {
     match parameter.sharding() {
         // The model also computes with a user's own sharding (tensor parallelism).
         Some(own) => (own, false),
         None => {
-            let sharding = setting.options.strategy.parameter(&parameter.ty(), &setting.mesh);
+            let sharding = config.options.strategy.parameter(&parameter.ty(), &config.mesh);
             let gathered = !sharding.is_replicated();
             (sharding, gathered)
         }
@@ -382,7 +382,7 @@ fn sharding_of(parameter: &fulmen_nn::Parameter, setting: &StepConfig) -> (Shard
 }
 
 /// The entries of a module: its parameters and its buffers.
-pub(crate) fn of_module(module: &dyn Module, setting: &StepConfig) -> Vec<Entry> {
+pub(crate) fn of_module(module: &dyn Module, config: &StepConfig) -> Vec<Entry> {
     let entry = |name, variable: Variable, (sharding, gathered)| Entry {
         name,
         rows: vec![],
@@ -391,7 +391,7 @@ pub(crate) fn of_module(module: &dyn Module, setting: &StepConfig) -> Vec<Entry>
         sharding,
     };
     let parameters = module.parameters().into_iter();
-    let parameters = parameters.map(|(name, p)| entry(name, p.variable(), sharding_of(&p, setting)));
+    let parameters = parameters.map(|(name, p)| entry(name, p.variable(), sharding_of(&p, config)));
     let buffers = module.buffers().into_iter();
     let buffers = buffers.map(|(name, b)| entry(name, b.variable().clone(), (Sharding::replicated(), false)));
     parameters.chain(buffers).collect()

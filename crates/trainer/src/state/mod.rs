@@ -22,10 +22,10 @@ use crate::step_config::StepConfig;
 use crate::{Error, ModelSummary, Result};
 
 /// The parts of a module, with the sharding of the parameters over the configured devices.
-pub(crate) fn model_summary(module: &dyn Module, setting: &StepConfig, max_depth: usize) -> ModelSummary {
-    let several = setting.mesh.num_devices() > 1;
+pub(crate) fn model_summary(module: &dyn Module, config: &StepConfig, max_depth: usize) -> ModelSummary {
+    let several = config.mesh.num_devices() > 1;
     let entries: BTreeMap<_, _> = if several {
-        of_module(module, setting).into_iter().map(|entry| (entry.name, entry.sharding)).collect()
+        of_module(module, config).into_iter().map(|entry| (entry.name, entry.sharding)).collect()
     } else {
         BTreeMap::new()
     };
@@ -302,8 +302,8 @@ mod tests {
         let shapes = |devices: usize| {
             let mesh = Mesh::new([("data", devices)]).unwrap();
             let options = Trainer::builder().strategy(Strategy::Fsdp).options().unwrap();
-            let setting = Choices::from(options).on(mesh.clone(), Strategy::replicas(&mesh));
-            model_summary(&Net(Linear::new(16, 6)), &setting, 1).rows()[0][3].clone()
+            let config = Choices::from(options).on(mesh.clone(), Strategy::replicas(&mesh));
+            model_summary(&Net(Linear::new(16, 6)), &config, 1).rows()[0][3].clone()
         };
         assert_eq!(shapes(1), "weight f32[6, 16], bias f32[6]");
         assert_eq!(shapes(8), "weight f32[6, 16] split [-, data], bias f32[6]");

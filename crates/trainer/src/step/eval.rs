@@ -49,13 +49,13 @@ impl TrainStep<'_> {
 impl EvalStep {
     fn new(step: &TrainStep<'_>, loader: &DataLoader) -> Result<EvalStep> {
         let (stage, runtime) = (Stage::Validation, &step.runtime);
-        let loader = step.setting.evaluation_loader(loader, stage)?;
+        let loader = step.config.evaluation_loader(loader, stage)?;
         let entries = step.state.layout().module();
-        let program = program::eval(step.module, (stage, ""), &loader, entries, &step.setting, step.position.seed)?;
+        let program = program::eval(step.module, (stage, ""), &loader, entries, &step.config, step.position.seed)?;
         if program.logs().is_empty() {
             return Err(Error::nothing_logged(stage.step()));
         }
-        step.agree("eval_step", |facts| {
+        step.check_consistent("eval_step", |facts| {
             process_group::add_program(facts, "eval_step", program.functions(), &loader, runtime)
         })?;
         let compiled = program.compile("validation step", &loader, |_, function| runtime.compile(function))?;

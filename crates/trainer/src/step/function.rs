@@ -43,7 +43,7 @@ impl<'m> TrainStep<'m> {
     pub fn function(&self, name: &str, f: impl Fn(&[Tensor]) -> Vec<Tensor> + 'm) -> StepFunction<'m> {
         let (module, seed) = (self.module, self.position.seed);
         let entries: Vec<Entry> = self.state.layout().module().to_vec();
-        let precision = self.setting.options.precision.autocast();
+        let precision = self.config.options.precision.autocast();
         // The weights come last, so that messages number the user's inputs from 0.
         let jit = self.runtime.jit(name, move |x| {
             let (inputs, weights) = x.split_at(x.len() - entries.len());

@@ -12,4 +12,4 @@ pub use function::StepFunction;
 pub use logs::StepLogs;
 pub(crate) use logs::training_point;
 pub use train::TrainStep;
-pub(crate) use train::{Averages, agree};
+pub(crate) use train::{Averages, check_consistent};

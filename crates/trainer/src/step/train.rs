@@ -81,7 +81,7 @@ use crate::{Error, EvaluationSets, Plan, Profiler, Progress, Result, Strategy, T
 /// [`Trainer::fit`]: crate::Trainer::fit
 pub struct TrainStep<'m> {
     pub(super) module: &'m dyn TrainingModule,
-    pub(crate) setting: StepConfig,
+    pub(crate) config: StepConfig,
     pub(crate) runtime: Runtime,
     pub(crate) executor: Executor<Reading>,
     /// The step of each remaining phase. All of them log the same values.
@@ -114,15 +114,15 @@ impl<'m> TrainStep<'m> {
         loader: &DataLoader,
     ) -> Result<TrainStep<'m>> {
         check_options(session)?;
-        let setting = session.setting()?;
-        let (start, traced) = ResumePoint::find(&setting.options, session.hosts.as_ref(), |start| {
-            let traced = trace_fit(module, &setting, start.position.seed, loader, &EvaluationSets::from(None))?;
+        let config = session.config()?;
+        let (start, traced) = ResumePoint::find(&config.options, session.hosts.as_ref(), |start| {
+            let traced = trace_fit(module, &config, start.position.seed, loader, &EvaluationSets::from(None))?;
             let TracedFit { train, layout, program, limits, .. } = &traced;
-            start.take_state(train, layout, program.logs(), limits, &setting, &session.runtime)?;
+            start.take_state(train, layout, program.logs(), limits, &config, &session.runtime)?;
             Ok(traced)
         })?;
-        agree(session, "train_step", module, &traced, &start)?;
-        let mut step = TrainStep::new(session, module, &setting, traced, start, None)?;
+        check_consistent(session, "train_step", module, &traced, &start)?;
+        let mut step = TrainStep::new(session, module, &config, traced, start, None)?;
         step.guard = session.hosts.as_ref().map(|hosts| hosts.guard());
         Ok(step)
     }
@@ -131,7 +131,7 @@ impl<'m> TrainStep<'m> {
     pub(crate) fn new(
         session: &mut Session,
         module: &'m dyn TrainingModule,
-        setting: &StepConfig,
+        config: &StepConfig,
         traced: TracedFit,
         start: ResumePoint,
         interrupt: Option<fulmen_signals::Guard>,
@@ -154,7 +154,7 @@ impl<'m> TrainStep<'m> {
             Ok::<_, Error>((state, preloaded))
         })?;
         if session.choices.options.enable_model_summary {
-            note(&model_summary(module, setting, 1).to_string());
+            note(&model_summary(module, config, 1).to_string());
         }
         if plan.total_steps == NO_LIMIT {
             note(
@@ -163,10 +163,10 @@ impl<'m> TrainStep<'m> {
             );
         }
         session.record.measured.clear();
-        session.record.hints = hints(&runtime, setting, &train, program.largest().functions())?;
+        session.record.hints = hints(&runtime, config, &train, program.largest().functions())?;
         session.record.hints.iter().for_each(|hint| note(&format!("hint: {hint}")));
         let losses = program.logs().losses(&program.loss);
-        let reads = Reads::new(program.loss, losses, setting.options.detect_nan);
+        let reads = Reads::new(program.loss, losses, config.options.detect_nan);
         let phases = &state.layout().phases;
         let mut steps = vec![];
         for (phase, step) in program.steps.iter().enumerate().skip(first) {
@@ -174,13 +174,13 @@ impl<'m> TrainStep<'m> {
         }
         let position = Position {
             data: train.description(),
-            accumulate: setting.accumulation().every(position.epoch),
+            accumulate: config.accumulation().every(position.epoch),
             told: RunConfig { config: None, ..session.told.clone() },
             ..position
         };
         Ok(TrainStep {
             module,
-            setting: setting.clone(),
+            config: config.clone(),
             executor,
             steps,
             state,
@@ -205,7 +205,7 @@ impl<'m> TrainStep<'m> {
         let Position { epoch, batch, .. } = self.position;
         let batches = self.train.epochs(epoch..self.limits.epochs, batch as usize);
         let length = self.train.len() as u64;
-        let all = self.limits.batches(length, &self.setting.accumulation());
+        let all = self.limits.batches(length, &self.config.accumulation());
         let left = all.saturating_sub(epoch.saturating_mul(length).saturating_add(batch));
         let batches = batches.prefetch_to(&self.runtime, &Strategy::batch(self.runtime.mesh()));
         batches.take(usize::try_from(left).unwrap_or(usize::MAX)).map(|batch| Ok(batch?))
@@ -279,7 +279,7 @@ impl<'m> TrainStep<'m> {
             self.executor.step(&self.steps[phase], &mut self.state, &mut self.sums, Some(&self.key), batch)?;
         self.media = media;
         self.position.batch += 1;
-        self.position.accumulate = self.setting.accumulation().every(self.position.epoch);
+        self.position.accumulate = self.config.accumulation().every(self.position.epoch);
         self.position.global_step += u64::from(self.stepped());
         Ok(busy)
     }
@@ -298,7 +298,7 @@ impl<'m> TrainStep<'m> {
     /// Whether the optimizer stepped after the latest batch.
     pub(crate) fn stepped(&self) -> bool {
         let batch = self.position.batch;
-        batch.is_multiple_of(self.setting.accumulation().every(self.position.epoch)) || batch >= self.train.len() as u64
+        batch.is_multiple_of(self.config.accumulation().every(self.position.epoch)) || batch >= self.train.len() as u64
     }
 
     /// Checks that the step was recorded for batches like this one.
@@ -353,7 +353,7 @@ impl<'m> TrainStep<'m> {
     /// An error of the device.
     pub fn logs(&mut self) -> Result<StepLogs> {
         let Progress { epoch, global_step, .. } = self.progress();
-        let log_point = self.stepped() && global_step.is_multiple_of(self.setting.options.log_every_n_steps);
+        let log_point = self.stepped() && global_step.is_multiple_of(self.config.options.log_every_n_steps);
         let media = std::mem::take(&mut self.media).into_iter().filter(|_| log_point);
         let arrays: Vec<_> = self.sums.take().into_iter().chain(media).collect();
         let (hosts, logs) = (self.executor.hosts(), self.steps[0].logs());
@@ -392,7 +392,7 @@ impl<'m> TrainStep<'m> {
             }
             self.position.log_names = self.program().logs().keys();
         }
-        let run = checkpoint::run(&self.position, &self.setting.options, self.runtime.mesh());
+        let run = checkpoint::run(&self.position, &self.config.options, self.runtime.mesh());
         let save = Save { path: path.to_owned(), role: CheckpointRole::Extra, weights_only: false, score: None };
         let job = self.job(Arc::new(checkpoint::local), tensors, vec![(save, run)], vec![], Outcome::default());
         job.run().failure.map_or(Ok(()), Err)
@@ -418,7 +418,7 @@ impl<'m> TrainStep<'m> {
         let names = self.state.layout().names_in_file();
         // Values that no step changes may be infinite, such as a mask. So may sums of gradients within a group of
         // batches, if the loss scale is still too large: such a group changes nothing.
-        let changed = self.program().changes().iter().filter(|_| self.setting.options.detect_nan);
+        let changed = self.program().changes().iter().filter(|_| self.config.options.detect_nan);
         let changed = changed.flat_map(|id| names[id.index()].clone()).filter(|name| !names::is_grad_sum(name));
         let finite = (self.position.global_step, changed.collect());
         let (runtime, hosts) = (self.runtime.clone(), self.executor.hosts().cloned());
@@ -438,8 +438,8 @@ impl<'m> TrainStep<'m> {
     fn take(&mut self, path: &Path) -> Result<()> {
         let mut start = ResumePoint::at(path)?;
         let (layout, logs) = (self.state.layout(), self.program().logs());
-        start.take_state(&self.train, layout, logs, &self.limits, &self.setting, &self.runtime)?;
-        self.agree("load", |facts| {
+        start.take_state(&self.train, layout, logs, &self.limits, &self.config, &self.runtime)?;
+        self.check_consistent("load", |facts| {
             facts.extend(start.fingerprint().map(|it| ("checkpoint".into(), it)));
             Ok(())
         })?;
@@ -451,14 +451,18 @@ impl<'m> TrainStep<'m> {
         self.sums = logs.map(|logs| self.runtime.to_device(&logs)).transpose()?;
         self.media.clear();
         let told = std::mem::take(&mut self.position.told);
-        let (data, accumulate) = (self.train.description(), self.setting.accumulation().every(position.epoch));
+        let (data, accumulate) = (self.train.description(), self.config.accumulation().every(position.epoch));
         self.position = Position { told, data, accumulate, ..position };
         Ok(())
     }
 
     /// Checks with the other processes, if any, that all are about to do the same.
-    pub(super) fn agree(&self, what: &str, facts: impl FnOnce(&mut RunFingerprint) -> Result<()>) -> Result<()> {
-        process_group::agree(self.executor.hosts(), &self.setting.options, &self.runtime, what, facts)
+    pub(super) fn check_consistent(
+        &self,
+        what: &str,
+        facts: impl FnOnce(&mut RunFingerprint) -> Result<()>,
+    ) -> Result<()> {
+        process_group::check_consistent(self.executor.hosts(), &self.config.options, &self.runtime, what, facts)
     }
 
     /// Calls `doing` with the current weights, or with their averages if there are any.
@@ -487,7 +491,7 @@ impl<'m> TrainStep<'m> {
 }
 
 /// Checks with the other processes that all train the same programs from the same values.
-pub(crate) fn agree(
+pub(crate) fn check_consistent(
     session: &Session,
     what: &str,
     module: &dyn TrainingModule,
@@ -495,7 +499,7 @@ pub(crate) fn agree(
     start: &ResumePoint,
 ) -> Result<()> {
     let (runtime, seed) = (&session.runtime, start.position.seed);
-    session.agree(what, |facts| {
+    session.check_consistent(what, |facts| {
         for (phase, step) in traced.program.steps.iter().enumerate() {
             let name = if phase == 0 { "training".into() } else { traced.layout.phases.title(phase) };
             process_group::add_program(facts, &name, step.functions(), &traced.train, runtime)?;

@@ -44,10 +44,10 @@ impl Phases {
     pub(crate) fn new(
         module: &dyn Module,
         optimizers: &Optimizers,
-        setting: &StepConfig,
+        config: &StepConfig,
         (plan, batches): (&Plan, u64),
     ) -> Result<Phases> {
-        let accumulation = setting.accumulation();
+        let accumulation = config.accumulation();
         let wrong = |why: String| Err(Error::usage(format!("BackboneFinetuning: {why}")));
         let parameters = module.parameters();
         let names: Vec<&str> = parameters.iter().map(|(name, _)| name.as_str()).collect();
@@ -58,7 +58,7 @@ impl Phases {
             .map(|n| n.trim_end_matches('.'))
             .collect();
         let mut unfreezings: Vec<Unfreezing> = vec![];
-        for part in &setting.parts {
+        for part in &config.parts {
             let StepPart::Unfreeze { pattern, at, initial_ratio, multiplier, should_align, train_bn } = part else {
                 continue;
             };
@@ -244,15 +244,15 @@ mod tests {
         let replicas = Strategy::replicas(&mesh);
         let mut choices = Choices::from(Trainer::builder().options().unwrap());
         choices.parts.extend(BackboneFinetuning::new("body.*", TrainDuration::Steps(3)).step_part());
-        let setting = choices.on(mesh, replicas);
+        let config = choices.on(mesh, replicas);
         let plan = Plan { steps_per_epoch: 2, max_epochs: 3, total_steps: 6 };
         let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(&plan)));
-        let phases = Phases::new(&module, &optimizers, &setting, (&plan, 2)).unwrap();
+        let phases = Phases::new(&module, &optimizers, &config, (&plan, 2)).unwrap();
         assert_eq!(phases.begins, [(0, 0), (1, 1)]);
         assert_eq!([phases.at(0, 2), phases.at(1, 0), phases.at(1, 1), phases.at(2, 0)], [0, 0, 1, 1]);
         assert_eq!(phases.title(1), "training step from epoch 2, batch 2 on");
-        let layout = Arc::new(StateLayout::new(&module, &optimizers, &setting, phases, &[]));
-        let program = program::train(&module, &optimizers, &[batch], 2, &layout, &setting, 0).unwrap();
+        let layout = Arc::new(StateLayout::new(&module, &optimizers, &config, phases, &[]));
+        let program = program::train(&module, &optimizers, &[batch], 2, &layout, &config, 0).unwrap();
         let counts = |count: fn(&fulmen_tensor::Function) -> usize| {
             program.steps.iter().map(|step| count(&step.functions()[0])).collect::<Vec<_>>()
         };

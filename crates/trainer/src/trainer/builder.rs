@@ -132,7 +132,7 @@ impl TrainerBuilder {
             averaging.check()?;
         }
         for callback in &self.callbacks {
-            if let Some(message) = callback.refusal() {
+            if let Some(message) = callback.config_error() {
                 return Err(Error::usage(format!("{}: {message}", callback.name())));
             }
         }

@@ -180,7 +180,7 @@ impl Trainer {
         finder: &BatchSizeFinder,
     ) -> Result<BatchSizes> {
         finder.check()?;
-        let unit = self.session.setting()?.replicas.devices.max(1);
+        let unit = self.session.config()?.replicas.devices.max(1);
         let choices = short(&self.session.choices, finder.steps_per_trial);
         let (mut fits, mut fails, mut trials) = (0, None, vec![]);
         let mut next = Some(finder.init_val.next_multiple_of(unit));
@@ -221,8 +221,8 @@ impl Trainer {
         finder: &BatchSizeFinder,
     ) -> Result<Trial> {
         let session = &self.session;
-        let setting = choices.on(session.runtime.mesh().clone(), session.setting()?.replicas);
-        let traced = trace_fit(module, &setting, choices.options.seed, loader, &None.into())?;
+        let config = choices.on(session.runtime.mesh().clone(), session.config()?.replicas);
+        let traced = trace_fit(module, &config, choices.options.seed, loader, &None.into())?;
         let available = finder.memory_limit.or_else(|| available(&session.runtime));
         let (mut needs, mut refused) = (None, false);
         // The step of the phase that trains the most decides for all phases.

@@ -62,7 +62,7 @@ fn attempt(
     let (loggers, clock) = (Session::loggers(vec![])?, Clock::new());
     let mut session = Session { choices, runtime, hosts, callbacks, loggers, clock, told, open_store, record };
     // Set the types of the module's values before saving copies of them.
-    set_up(module, &session.setting()?)?;
+    set_up(module, &session.config()?)?;
     let values: Vec<_> = module.state().into_iter().map(|(_, cell)| (cell.get(), cell)).collect();
     let result = session.with_hosts(|session| fit(session, module, train, &None.into()));
     values.into_iter().for_each(|(value, cell)| cell.set(value));

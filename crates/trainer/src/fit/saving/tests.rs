@@ -184,7 +184,7 @@ fn a_copy_on_the_devices_stays_unchanged_while_steps_change_the_state() {
             step.run(batch).unwrap();
         }
         step.block_until_ready().unwrap();
-        let run = checkpoint::run(&step.position, &step.setting.options, step.runtime.mesh());
+        let run = checkpoint::run(&step.position, &step.config.options, step.runtime.mesh());
         step.save(folder.path().join("now")).unwrap();
         for (taken, name) in taken.into_iter().zip(["copied", "copied in part"]) {
             let path = folder.path().join(name);
