@@ -50,7 +50,7 @@ def interpolation():
     half = draw("half", (1, 1, 3, 3)).astype(BF16)
     case("interpolate", "interpolate_bf16", lambda x: F.interpolate(x, size=[5, 6], mode="bilinear", align_corners=False), half, size=[5, 6], mode="linear", align_corners=False)
 
-    # So many positions that a gather is used, and many that repeat.
+    # Enough positions that a gather is used, and many that repeat.
     for label, of, size, corners in [("far", (1, 1, 70, 2), [67, 3], False), ("corners", (1, 1, 64, 3), [128, 3], True), ("repeats", (1, 1, 7, 40), [28, 10], False)]:
         run = lambda x: F.interpolate(x, size=size, mode="bilinear", align_corners=corners)
         case("interpolate", f"interpolate_linear_{label}", run, draw(label, of), exact=True, size=size, mode="linear", align_corners=corners)
