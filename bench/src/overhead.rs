@@ -31,7 +31,7 @@ pub(crate) struct Args {
     /// Fits of each side.
     #[arg(long, default_value_t = 30)]
     rounds: u64,
-    /// A log point every this number of steps; the default is the Trainer's.
+    /// The number of steps between log points. The default is the Trainer's.
     #[arg(long, default_value_t = 50)]
     log_every_n_steps: u64,
     /// The number of empty steps; 0 for none.
