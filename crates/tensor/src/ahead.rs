@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use fulmen_pjrt::Topology;
 use fulmen_pjrt::compile_cache::SavedPrograms;
+use fulmen_pjrt::locate::Platform;
 
 use crate::disk_cache::program_key;
 use crate::lower::lower;
@@ -49,8 +50,8 @@ impl Function {
         }
         // A runtime orders its devices in the same way.
         devices.sort_by_key(|device| device.process_index());
-        let lowered = lower(self, mesh)?;
         let platform = topology.platform_name();
+        let lowered = lower(self, mesh, Platform::from_name(platform))?;
         check_size(self, &lowered, platform)?;
         let ids = devices.iter().map(|device| device.id()).collect();
         let options = options_for(platform).partitions(devices.len()).device_assignment([ids]);

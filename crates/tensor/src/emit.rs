@@ -8,9 +8,12 @@ use std::fmt::Write as _;
 use std::panic::Location;
 use std::sync::Arc;
 
+use fulmen_pjrt::locate::Platform;
+
 use crate::graph::{Calls, Constants, Graph, Value};
 use crate::hash::{IdMap, QuickMap};
 use crate::region::Region;
+use crate::scope::Scope;
 use crate::tensor::Kind;
 use crate::{DType, DeviceArray, Error, Fault, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType};
 
@@ -23,6 +26,8 @@ pub(crate) enum Captured {
 /// The program under construction.
 pub(crate) struct Program {
     pub(crate) mesh: Mesh,
+    /// The platform that will run the program; `None` for a program for any platform.
+    platform: Option<Platform>,
     pub(crate) precision: MatmulPrecision,
     constants_are: Constants,
     /// The number of parameters that the function declares; captured values come after them.
@@ -126,9 +131,16 @@ impl Locations {
 }
 
 impl Program {
-    pub(crate) fn new(mesh: &Mesh, precision: MatmulPrecision, constants_are: Constants, declared: usize) -> Program {
+    pub(crate) fn new(
+        mesh: &Mesh,
+        platform: Option<Platform>,
+        precision: MatmulPrecision,
+        constants_are: Constants,
+        declared: usize,
+    ) -> Program {
         Program {
             mesh: mesh.clone(),
+            platform,
             precision,
             constants_are,
             declared,
@@ -175,10 +187,20 @@ impl Program {
                         names.push((self.capture_host(&node.outputs[0], elements), false));
                         continue;
                     }
+                    let types: Vec<_> = node.inputs.iter().map(|t| t.ty()).collect();
                     if self.is_partitioned() {
-                        let types: Vec<_> = node.inputs.iter().map(|t| t.ty()).collect();
                         let checked = operation.check(&self.mesh, &types);
                         checked.map_err(|message| Fault::new(operation.name(), message, node.location))?;
+                    }
+                    if self.platform == Some(Platform::Cpu) {
+                        let _scope = Scope::at(node.location);
+                        if let Some(Region { parameters, results }) = operation.rewritten_for_cpu(&types) {
+                            let operands = instruction.operands.iter().map(|&v| name(&names, v));
+                            let leaves = parameters.iter().map(|p| p.node.id).zip(operands).collect();
+                            let results = self.emit(&results, &leaves, scope)?;
+                            names.extend(results.into_iter().map(|result| (result, false)));
+                            continue;
+                        }
                     }
                     let operands = instruction
                         .operands

@@ -5,6 +5,7 @@
 
 use std::panic::Location;
 
+use fulmen_pjrt::locate::Platform;
 use sha2::{Digest, Sha256};
 
 pub(crate) use crate::emit::Lowering;
@@ -25,8 +26,8 @@ pub(crate) struct Lowered {
     pub(crate) captured: Vec<(Captured, Sharding)>,
 }
 
-/// Lowers a function for the devices of a mesh.
-pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
+/// Lowers a function for the devices of a mesh. Without a platform, the program is for any.
+pub(crate) fn lower(function: &Function, mesh: &Mesh, platform: Option<Platform>) -> Result<Lowered> {
     let (name, parameters, results) = (function.name(), function.parameters(), function.results());
     let partitioned = mesh.num_devices() > 1;
     // The Shardy attribute of a parameter or result; none on one device.
@@ -66,7 +67,7 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh) -> Result<Lowered> {
         arguments.push(format!("%arg{i}: {}{}", parameter.ty().stablehlo(), in_braces(&attributes)));
     }
 
-    let mut program = Program::new(mesh, function.precision(), function.constants(), parameters.len());
+    let mut program = Program::new(mesh, platform, function.precision(), function.constants(), parameters.len());
     let mut body = Body::default();
     let result_names = program.emit(results, &leaves, &mut body)?;
     for (captured, sharding) in &program.captured {
@@ -145,7 +146,7 @@ impl Function {
     /// # Errors
     /// As for [`Function::stablehlo`]. Also if a sharding does not fit the mesh.
     pub fn stablehlo_for(&self, mesh: &Mesh) -> Result<String> {
-        Ok(lower(self, mesh)?.text)
+        Ok(lower(self, mesh, None)?.text)
     }
 
     /// A hexadecimal SHA-256 digest of the function's program for a mesh. It covers the program without source lines,
@@ -165,7 +166,7 @@ impl Function {
     /// # Errors
     /// As for [`Function::stablehlo_for`].
     pub fn fingerprint(&self, mesh: &Mesh) -> Result<String> {
-        let lowered = lower(self, mesh)?;
+        let lowered = lower(self, mesh, None)?;
         let mut hasher = Sha256::new();
         hasher.update(&lowered.key);
         for (captured, sharding) in &lowered.captured {

@@ -56,6 +56,13 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// The expression that replaces this operation in a program for the CPU, if it is faster there. Its parameters are
+    /// the operands.
+    fn rewritten_for_cpu(&self, inputs: &[&TensorType]) -> Option<Region> {
+        let _ = inputs;
+        None
+    }
+
     /// The sharding of the operand, if the operation only gathers it.
     fn gathers(&self) -> Option<&Sharding> {
         None

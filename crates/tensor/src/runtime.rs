@@ -310,7 +310,7 @@ impl Runtime {
     /// The function has a fault, or a sharding does not fit the mesh.
     pub fn preload<'f>(&self, function: &'f Function) -> Result<Preloaded<'f>> {
         let _load = trace::named(|| format!("load {}", function.name()));
-        let lowered = lower(function, self.mesh())?;
+        let lowered = lower(function, self.mesh(), self.platform())?;
         let key = self.program(&lowered);
         let on_disk = !self.compiled().contains_key(&key) && self.disk_cache.may_have(self.client(), function);
         let options = self.compile_options(&key);
@@ -318,6 +318,11 @@ impl Runtime {
         let executable = slot.as_ref().and_then(Slot::load);
         let lowering = PreloadedLowering { device_set: self.device_set.clone(), lowered, executable };
         Ok(Preloaded { function, lowering: Some(lowering) })
+    }
+
+    /// The platform of the devices, for the lowering.
+    fn platform(&self) -> Option<Platform> {
+        Platform::from_name(self.client().platform_name())
     }
 
     /// The compiled programs of this client. Don't hold the lock while compiling, which may take minutes.
@@ -344,7 +349,7 @@ impl Runtime {
     ) -> Result<Compiled> {
         let (lowered, preloaded) = match lowering.filter(|lowering| lowering.device_set == self.device_set) {
             Some(lowering) => (lowering.lowered, lowering.executable),
-            None => (lower(function, self.mesh())?, None),
+            None => (lower(function, self.mesh(), self.platform())?, None),
         };
         check_size(function, &lowered, self.shared.client.platform_name())?;
         let key = self.program(&lowered);

@@ -8,17 +8,18 @@
 use super::dot::product_operands;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::region::Region;
 use crate::shape::{LARGEST, within_reach};
 use crate::{AsTensor, DType, Tensor, TensorType};
 
 /// The positions of an operand's axes: the batch or feature axes, and the spatial axes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Axes {
+pub(super) struct Axes {
     /// The batch of an input or result; the output features of a kernel.
-    first: usize,
+    pub(super) first: usize,
     /// The features of an input or result; the input features of a kernel.
-    second: usize,
-    spatial: Vec<usize>,
+    pub(super) second: usize,
+    pub(super) spatial: Vec<usize>,
 }
 
 impl Axes {
@@ -39,24 +40,24 @@ impl Axes {
         }
         format!("[{}]", names.join(", "))
     }
-    fn spatial_sizes(&self, ty: &TensorType) -> Vec<usize> {
+    pub(super) fn spatial_sizes(&self, ty: &TensorType) -> Vec<usize> {
         self.spatial.iter().map(|&a| ty.shape[a]).collect()
     }
 }
 
 /// The attributes of StableHLO's `convolution`.
 #[derive(Clone, Debug)]
-struct ConvolutionOp {
+pub(super) struct ConvolutionOp {
     method: &'static str,
-    stride: Vec<usize>,
-    padding: Vec<(i64, i64)>,
-    lhs_dilation: Vec<usize>,
-    rhs_dilation: Vec<usize>,
-    feature_groups: usize,
-    batch_groups: usize,
-    lhs: Axes,
-    rhs: Axes,
-    out: Axes,
+    pub(super) stride: Vec<usize>,
+    pub(super) padding: Vec<(i64, i64)>,
+    pub(super) lhs_dilation: Vec<usize>,
+    pub(super) rhs_dilation: Vec<usize>,
+    pub(super) feature_groups: usize,
+    pub(super) batch_groups: usize,
+    pub(super) lhs: Axes,
+    pub(super) rhs: Axes,
+    pub(super) out: Axes,
 }
 
 /// The extent of `size` elements with `dilation − 1` gaps between neighbors.
@@ -66,7 +67,7 @@ fn dilated(size: usize, dilation: usize) -> usize {
 
 impl ConvolutionOp {
     /// The spatial sizes of the result, or an error message if an extent is larger than a program can address.
-    fn spatial_result(&self, lhs: &TensorType, rhs: &TensorType) -> Result<Vec<usize>, String> {
+    pub(super) fn spatial_result(&self, lhs: &TensorType, rhs: &TensorType) -> Result<Vec<usize>, String> {
         let (input, kernel) = (self.lhs.spatial_sizes(lhs), self.rhs.spatial_sizes(rhs));
         (0..input.len())
             .map(|i| {
@@ -240,6 +241,9 @@ impl Operation for ConvolutionOp {
             return vec![Some(lhs.zeros_like()), Some(rhs.zeros_like())];
         }
         vec![Some(self.lhs_vjp(lhs, rhs, &g)), Some(self.rhs_vjp(lhs, rhs, &g))]
+    }
+    fn rewritten_for_cpu(&self, inputs: &[&TensorType]) -> Option<Region> {
+        self.as_product(inputs[0], inputs[1])
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let precision = cx.precision(cx.result().dtype);

@@ -17,6 +17,7 @@ mod constant;
 mod control_flow;
 mod convert;
 mod convolution;
+mod convolution_products;
 mod cumulative;
 mod diagonal;
 mod dot;

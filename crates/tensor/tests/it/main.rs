@@ -5,6 +5,7 @@ mod autocast;
 mod compile_cache;
 mod control_flow;
 mod control_flow_faults;
+mod convolutions;
 mod deep;
 mod evals;
 mod faults;

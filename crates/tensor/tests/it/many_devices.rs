@@ -29,7 +29,7 @@ fn rows() -> Tensor {
 }
 
 /// Every axis that can be sharded has a multiple of 8 elements.
-const OPERATIONS: [Row; 35] = [
+const OPERATIONS: [Row; 36] = [
     ("prod and norm", &[&[16, 8]], |x| x[0].prod(&[0]) + x[0].norm(2.0, &[0]) * x[0].std(&[0])),
     ("cumsum", &[&[16, 8]], |x| x[0].cumsum(0) * x[0].cumsum(1)),
     // Cumulative reductions with windows of one size, but different initial values.
@@ -65,6 +65,10 @@ const OPERATIONS: [Row; 35] = [
     }),
     ("strided convolution", &[&[8, 8, 9, 7], &[8, 8, 3, 3]], |x| {
         x[0].convolution(&x[1], &Convolution::new(2).stride([2, 2]))
+    }),
+    // Wide enough for a CPU to compute it and its derivatives as products.
+    ("wide convolution", &[&[8, 32, 4, 8], &[32, 32, 3, 3]], |x| {
+        x[0].convolution(&x[1], &Convolution::new(2).padding([(1, 1), (1, 1)]))
     }),
     ("grouped convolution", &[&[8, 16, 6, 6], &[16, 1, 3, 3]], |x| {
         x[0].convolution(&x[1], &Convolution::new(2).groups(16))
