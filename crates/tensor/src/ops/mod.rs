@@ -47,6 +47,7 @@ mod roll;
 mod rounding;
 mod scatter;
 mod select;
+mod select_and_scatter;
 mod sequence;
 mod sharding;
 mod slice;

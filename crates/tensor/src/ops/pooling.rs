@@ -2,8 +2,9 @@
 
 use super::constant::holds;
 use super::dtype_set::DTypeSet;
-use super::pooling_positions::{at_winners, largest_and_where, to_winners, winners};
+use super::pooling_positions::{largest_and_where, to_winners, winners};
 use super::reduce::Reducer;
+use super::select_and_scatter::SelectAndScatter;
 use super::unary::methods;
 use crate::autocast::wide;
 use crate::lower::Lowering;
@@ -15,10 +16,10 @@ use crate::{DType, Tensor, TensorType};
 /// The windows over all axes of a tensor.
 #[derive(Clone, Debug)]
 pub(super) struct Windows {
-    size: Vec<usize>,
-    stride: Vec<usize>,
-    padding: Vec<(i64, i64)>,
-    dilation: Vec<usize>,
+    pub(super) size: Vec<usize>,
+    pub(super) stride: Vec<usize>,
+    pub(super) padding: Vec<(i64, i64)>,
+    pub(super) dilation: Vec<usize>,
 }
 
 /// The extent of a window with `dilation − 1` gaps between neighbors.
@@ -161,44 +162,6 @@ impl ReduceWindow {
         let spread = Tensor::apply(SelectAndScatter { reducer: self.reducer, windows }, &[&padded, g]);
         let negated = |v: &[i64]| v.iter().map(|n| -n).collect::<Vec<_>>();
         spread.pad(&Tensor::zeros(x.dtype(), []), &negated(&low), &negated(&high), &zeros)
-    }
-}
-
-/// Adds each element of the second operand at the position of the selected element of its window in the first.
-#[derive(Debug)]
-struct SelectAndScatter {
-    reducer: Reducer,
-    windows: Windows,
-}
-
-impl Operation for SelectAndScatter {
-    fn name(&self) -> &'static str {
-        "select_and_scatter"
-    }
-    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        one(inputs[0].clone())
-    }
-    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        // Small changes of the operand do not change the selected positions.
-        let positions = winners(cx.input(0), &self.windows);
-        vec![None, Some(at_winners(&cx.cotangent(), &positions))]
-    }
-    fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        let dtype = cx.result().dtype;
-        let (scalar, zero) = (TensorType::scalar(dtype).stablehlo(), cx.constant(dtype, &Reducer::Sum.identity(dtype)));
-        let wins = if self.reducer == Reducer::Max { "GE" } else { "LE" };
-        format!(
-            "\"stablehlo.select_and_scatter\"({}, {zero}) ({{ ^bb0(%a: {scalar}, %b: {scalar}): \
-             %r = stablehlo.compare {wins}, %a, %b : ({scalar}, {scalar}) -> tensor<i1> \
-             \"stablehlo.return\"(%r) : (tensor<i1>) -> () }}, {{ ^bb0(%a: {scalar}, %b: {scalar}): \
-             %r = stablehlo.add %a, %b : {scalar} \"stablehlo.return\"(%r) : ({scalar}) -> () }}) {{{}}} : \
-             ({}, {}, {scalar}) -> {}",
-            cx.operands(),
-            self.windows.attributes(),
-            cx.operand_type(0).stablehlo(),
-            cx.operand_type(1).stablehlo(),
-            cx.result().stablehlo()
-        )
     }
 }
 

@@ -181,3 +181,26 @@ impl Tensor {
         is_row.then_some((whole, index))
     }
 }
+
+/// The windows of a tensor along these axes, the last axis fastest. There are `counts` of them, `count_steps` apart;
+/// each has `sizes` elements, `size_steps` apart.
+pub(super) fn windows(
+    t: &Tensor,
+    axes: &[usize],
+    [counts, count_steps]: [&[usize]; 2],
+    [sizes, size_steps]: [&[usize]; 2],
+) -> Vec<Tensor> {
+    (0..counts.iter().product())
+        .map(|window: usize| {
+            let (mut start, mut limit, mut stride) = (vec![0; t.rank()], t.shape().to_vec(), vec![1; t.rank()]);
+            let mut rest = window;
+            for (i, &axis) in axes.iter().enumerate().rev() {
+                start[axis] = rest % counts[i] * count_steps[i];
+                limit[axis] = start[axis] + (sizes[i] - 1) * size_steps[i] + 1;
+                stride[axis] = size_steps[i];
+                rest /= counts[i];
+            }
+            t.slice(&start, &limit, &stride)
+        })
+        .collect()
+}

@@ -20,7 +20,7 @@ fn compute(case: &Case, dtype: DType) -> Vec<Vec<f64>> {
     let shape = |shape: &[usize]| TensorType::new(DType::F64, shape.to_vec());
     let value = |ty: &TensorType, seed| {
         let numbers = numbers(ty.shape.num_elements(), seed);
-        Tensor::from(&Literal::from_slice(&numbers, ty.shape.clone()).unwrap()).to_dtype(DType::F32).to_dtype(dtype)
+        Tensor::from_slice(&numbers, ty.shape.clone()).to_dtype(DType::F32).to_dtype(dtype)
     };
     let (x, w) = (value(&shape(case.input), 1), value(&shape(case.kernel), 2));
     let y = x.convolution(&w, &case.how);
@@ -44,6 +44,13 @@ fn wide_convolutions_equal_those_in_f64() {
         Case { input: &[2, 32, 9, 10], kernel: &[32, 32, 2, 3], how: two().dilation([2, 1]) },
         Case { input: &[2, 32, 9, 10], kernel: &[32, 32, 2, 3], how: two().dilation([1, 2]).stride([1, 2]) },
         Case { input: &[2, 32, 6, 6], kernel: &[32, 32, 3, 3], how: two().padding([(3, 4), (-1, 2)]) },
+        Case { input: &[2, 20, 12, 11], kernel: &[40, 20, 5, 4], how: two() },
+        Case {
+            input: &[2, 20, 12, 11],
+            kernel: &[40, 20, 3, 4],
+            how: two().dilation([2, 1]).padding([(0, 0), (1, 0)]),
+        },
+        Case { input: &[2, 3, 4, 4], kernel: &[64, 3, 4, 4], how: two() },
         Case { input: &[2, 48, 8, 8], kernel: &[32, 48, 1, 1], how: two() },
         Case { input: &[2, 48, 9, 8], kernel: &[32, 48, 1, 1], how: two().stride([2, 2]) },
         Case { input: &[2, 32, 4, 4], kernel: &[32, 32, 4, 4], how: two() },

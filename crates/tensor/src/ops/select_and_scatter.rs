@@ -1,0 +1,99 @@
+//! The derivative of a maximum or minimum over windows: `select_and_scatter`.
+
+use super::pooling::Windows;
+use super::pooling_positions::{at_winners, winners};
+use super::reduce::Reducer;
+use super::slice::windows;
+use crate::lower::Lowering;
+use crate::operation::{Operation, Vjp, one};
+use crate::region::{Region, parameters};
+use crate::{DType, Tensor, TensorType};
+
+/// The most elements of a window that a CPU compares one by one.
+const LARGEST_WINDOW: usize = 16;
+
+/// Adds each element of the second operand at the position of the selected element of its window in the first.
+#[derive(Debug)]
+pub(super) struct SelectAndScatter {
+    pub(super) reducer: Reducer,
+    pub(super) windows: Windows,
+}
+
+impl Operation for SelectAndScatter {
+    fn name(&self) -> &'static str {
+        "select_and_scatter"
+    }
+    fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
+        one(inputs[0].clone())
+    }
+    fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
+        // Small changes of the operand do not change the selected positions.
+        let positions = winners(cx.input(0), &self.windows);
+        vec![None, Some(at_winners(&cx.cotangent(), &positions))]
+    }
+    fn rewritten_for_cpu(&self, inputs: &[&TensorType]) -> Option<Region> {
+        self.as_selection(inputs[0], inputs[1])
+    }
+    fn lower(&self, cx: &mut Lowering<'_>) -> String {
+        let dtype = cx.result().dtype;
+        let (scalar, zero) = (TensorType::scalar(dtype).stablehlo(), cx.constant(dtype, &Reducer::Sum.identity(dtype)));
+        let wins = if self.reducer == Reducer::Max { "GE" } else { "LE" };
+        format!(
+            "\"stablehlo.select_and_scatter\"({}, {zero}) ({{ ^bb0(%a: {scalar}, %b: {scalar}): \
+             %r = stablehlo.compare {wins}, %a, %b : ({scalar}, {scalar}) -> tensor<i1> \
+             \"stablehlo.return\"(%r) : (tensor<i1>) -> () }}, {{ ^bb0(%a: {scalar}, %b: {scalar}): \
+             %r = stablehlo.add %a, %b : {scalar} \"stablehlo.return\"(%r) : ({scalar}) -> () }}) {{{}}} : \
+             ({}, {}, {scalar}) -> {}",
+            cx.operands(),
+            self.windows.attributes(),
+            cx.operand_type(0).stablehlo(),
+            cx.operand_type(1).stablehlo(),
+            cx.result().stablehlo()
+        )
+    }
+}
+
+impl SelectAndScatter {
+    /// The same for adjacent windows without a scatter: each element of the input compares its position with that of
+    /// the selected element of its window.
+    ///
+    /// XLA's CPU compiler expands `select_and_scatter` into a `reduce_window` over positions and a scatter of single
+    /// elements. Measured with windows of 2 × 2 over f32[64, 20, 24, 24] on two cores, a selection takes a quarter of
+    /// that time.
+    fn as_selection(&self, x: &TensorType, g: &TensorType) -> Option<Region> {
+        let Windows { size, stride, padding, dilation } = &self.windows;
+        let adjacent = size == stride && padding.iter().all(|&n| n == (0, 0)) && dilation.iter().all(|&n| n == 1);
+        let count: usize = size.iter().product();
+        if !adjacent || count > LARGEST_WINDOW || g.shape.num_elements() == 0 {
+            return None;
+        }
+        let parameters = parameters("select_and_scatter", "operand", [x, g]);
+        let (x, g) = (&parameters[0], &parameters[1]);
+        let (rank, ones) = (x.rank(), vec![1; x.rank()]);
+        let axes: Vec<_> = (0..rank).collect();
+        let elements = windows(x, &axes, [size, &ones], [g.shape(), stride]);
+        // The first of equal elements is selected.
+        let mut selected = elements[0].clone();
+        let mut position = Tensor::zeros(DType::I32, g.shape());
+        for (i, element) in elements.iter().enumerate().skip(1) {
+            let keep = if self.reducer == Reducer::Max { selected.ge(element) } else { selected.le(element) };
+            position = keep.select(&position, Tensor::full(DType::I32, g.shape(), i as f64));
+            selected = keep.select(&selected, element);
+        }
+        // Each axis of windows becomes two: the window, and the position in the window.
+        let pairs: Vec<usize> = (0..rank).flat_map(|axis| [g.shape()[axis], size[axis]]).collect();
+        let outer: Vec<usize> = (0..rank).map(|axis| 2 * axis).collect();
+        let mut own = Tensor::zeros(DType::I32, pairs.clone());
+        for (axis, &size) in size.iter().enumerate().filter(|&(_, &size)| size > 1) {
+            own = own * size as f64 + Tensor::iota(DType::I32, pairs.clone(), 2 * axis as isize + 1);
+        }
+        let is_selected = own.eq(position.broadcast_in_dim(pairs.clone(), &outer));
+        let spread = is_selected.select(g.broadcast_in_dim(pairs.clone(), &outer), Tensor::zeros(g.dtype(), pairs));
+        let covered: Vec<usize> = (0..rank).map(|axis| g.shape()[axis] * size[axis]).collect();
+        // Elements behind the last window are in none.
+        let rest: Vec<_> = (0..rank).map(|axis| x.shape()[axis] as i64 - covered[axis] as i64).collect();
+        let zeros = vec![0; rank];
+        let result = spread.reshape(covered).pad(Tensor::zeros(g.dtype(), []), &vec![0; rank], &rest, &zeros);
+        Some(Region { parameters, results: vec![result] })
+    }
+}
