@@ -61,7 +61,7 @@ pub(super) struct ConvolutionOp {
 }
 
 /// The extent of `size` elements with `dilation − 1` gaps between neighbors.
-fn dilated(size: usize, dilation: usize) -> usize {
+pub(super) fn dilated(size: usize, dilation: usize) -> usize {
     if size == 0 { 0 } else { (size - 1).saturating_mul(dilation).saturating_add(1) }
 }
 

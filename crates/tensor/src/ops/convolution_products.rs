@@ -7,7 +7,7 @@
 //!
 //! Programs for other devices keep their convolutions.
 
-use super::convolution::{Axes, ConvolutionOp};
+use super::convolution::{Axes, ConvolutionOp, dilated};
 use super::slice::windows;
 use crate::region::{Region, parameters};
 use crate::{DType, Shape, Tensor, TensorType};
@@ -28,6 +28,9 @@ enum Form {
     SumOfTaps,
     /// A product with the input's patches, copied once for each position of the result.
     PatchesByPosition,
+    /// The same with the kernel's patches. For the derivative with respect to the kernel of a transposed convolution,
+    /// the larger operand is the cotangent, which is the kernel here.
+    KernelPatchesByPosition,
     /// Like `PatchesByPosition`, but the positions along the first spatial axis are copies of the kernel. For a result
     /// of 3 × 3 positions, each operand is copied three times, and not one of them nine times.
     PatchesOnBothSides,
@@ -47,15 +50,18 @@ impl Form {
         let (positions, taps) = (result.iter().product::<usize>(), kernel.iter().product::<usize>());
         let (batch, features) = (lhs.shape[operation.lhs.first], lhs.shape[operation.lhs.second]);
         let out = rhs.shape[operation.rhs.first];
-        let plain = operation.feature_groups == 1
-            && operation.batch_groups == 1
-            && operation.lhs_dilation.iter().all(|&dilation| dilation == 1);
+        let plain = operation.feature_groups == 1 && operation.batch_groups == 1;
+        let all_one = |steps: &[usize]| steps.iter().all(|&step| step == 1);
         let empty = lhs.shape.num_elements() == 0 || positions == 0 || kernel.is_empty();
         if lhs.dtype != DType::F32 || !plain || empty {
             return None;
         }
+        if !all_one(&operation.lhs_dilation) {
+            let form = positions < taps && all_one(&operation.stride) && all_one(&operation.rhs_dilation);
+            return form.then_some(Form::KernelPatchesByPosition);
+        }
         let elements: usize = operation.lhs.spatial_sizes(lhs).iter().product();
-        let grows = positions >= 2 * elements && operation.stride.iter().all(|&stride| stride == 1);
+        let grows = positions >= 2 * elements && all_one(&operation.stride);
         if grows && features >= LEAST_FEATURES {
             return Some(Form::SumOfTaps);
         }
@@ -115,6 +121,24 @@ impl ConvolutionOp {
                 let lhs = padded(lhs, &self.lhs.spatial, &self.padding);
                 let windows = windows(&lhs, &self.lhs.spatial, [&positions, &self.stride], [&taps, &self.rhs_dilation]);
                 self.product_of_patches(&concatenated(&windows, self.lhs.first), rhs, &positions, &[])
+            }
+            Form::KernelPatchesByPosition => {
+                // Position `s` of the result multiplies element `q` of the input, which its dilation moves to `q·d`, by
+                // element `q·d − s + low` of the kernel.
+                let input = self.lhs.spatial_sizes(lhs.ty());
+                let margins: Vec<_> = (0..taps.len())
+                    .map(|i| {
+                        let (low, last) = (self.padding[i].0, positions[i] as i64 - 1);
+                        (last - low, low + dilated(input[i], self.lhs_dilation[i]) as i64 - taps[i] as i64)
+                    })
+                    .collect();
+                let kernel = padded(rhs, &self.rhs.spatial, &margins);
+                let steps = vec![1; taps.len()];
+                let mut windows =
+                    windows(&kernel, &self.rhs.spatial, [&positions, &steps], [&input, &self.lhs_dilation]);
+                // The first position is the last window.
+                windows.reverse();
+                self.product_of_patches(lhs, &concatenated(&windows, self.rhs.first), &[], &positions)
             }
             Form::PatchesOnBothSides => {
                 let (rows, height) = (positions[0], lhs.shape()[self.lhs.spatial[0]]);

@@ -3,8 +3,9 @@
 
 use fulmen_tensor::{Convolution, DType, Function, Literal, Runtime, Tensor, TensorType, grad};
 
-/// The shapes of the input and the kernel, and the options.
+/// A convolution or its transpose, the shapes of the input and the kernel, and the options.
 struct Case {
+    transposed: bool,
     input: &'static [usize],
     kernel: &'static [usize],
     how: Convolution,
@@ -23,7 +24,7 @@ fn compute(case: &Case, dtype: DType) -> Vec<Vec<f64>> {
         Tensor::from_slice(&numbers, ty.shape.clone()).to_dtype(DType::F32).to_dtype(dtype)
     };
     let (x, w) = (value(&shape(case.input), 1), value(&shape(case.kernel), 2));
-    let y = x.convolution(&w, &case.how);
+    let y = if case.transposed { x.conv_transpose(&w, &case.how) } else { x.convolution(&w, &case.how) };
     let loss = (&y * value(y.ty(), 3)).sum_all();
     let mut results = vec![y];
     results.extend(grad(&loss, &[&x, &w]));
@@ -38,26 +39,72 @@ fn compute(case: &Case, dtype: DType) -> Vec<Vec<f64>> {
 fn wide_convolutions_equal_those_in_f64() {
     let two = || Convolution::new(2);
     let cases = [
-        Case { input: &[2, 32, 16, 12], kernel: &[40, 32, 3, 3], how: two().padding([(1, 1), (1, 1)]) },
-        Case { input: &[3, 40, 4, 5], kernel: &[32, 40, 3, 3], how: two().padding([(1, 1), (1, 1)]) },
-        Case { input: &[2, 32, 9, 8], kernel: &[33, 32, 3, 2], how: two().padding([(0, 2), (1, 0)]).stride([2, 2]) },
-        Case { input: &[2, 32, 9, 10], kernel: &[32, 32, 2, 3], how: two().dilation([2, 1]) },
-        Case { input: &[2, 32, 9, 10], kernel: &[32, 32, 2, 3], how: two().dilation([1, 2]).stride([1, 2]) },
-        Case { input: &[2, 32, 6, 6], kernel: &[32, 32, 3, 3], how: two().padding([(3, 4), (-1, 2)]) },
-        Case { input: &[2, 20, 12, 11], kernel: &[40, 20, 5, 4], how: two() },
         Case {
+            transposed: false,
+            input: &[2, 32, 16, 12],
+            kernel: &[40, 32, 3, 3],
+            how: two().padding([(1, 1), (1, 1)]),
+        },
+        Case {
+            transposed: false,
+            input: &[3, 40, 4, 5],
+            kernel: &[32, 40, 3, 3],
+            how: two().padding([(1, 1), (1, 1)]),
+        },
+        Case {
+            transposed: false,
+            input: &[2, 32, 9, 8],
+            kernel: &[33, 32, 3, 2],
+            how: two().padding([(0, 2), (1, 0)]).stride([2, 2]),
+        },
+        Case { transposed: false, input: &[2, 32, 9, 10], kernel: &[32, 32, 2, 3], how: two().dilation([2, 1]) },
+        Case {
+            transposed: false,
+            input: &[2, 32, 9, 10],
+            kernel: &[32, 32, 2, 3],
+            how: two().dilation([1, 2]).stride([1, 2]),
+        },
+        Case {
+            transposed: false,
+            input: &[2, 32, 6, 6],
+            kernel: &[32, 32, 3, 3],
+            how: two().padding([(3, 4), (-1, 2)]),
+        },
+        Case { transposed: false, input: &[2, 20, 12, 11], kernel: &[40, 20, 5, 4], how: two() },
+        Case {
+            transposed: false,
             input: &[2, 20, 12, 11],
             kernel: &[40, 20, 3, 4],
             how: two().dilation([2, 1]).padding([(0, 0), (1, 0)]),
         },
-        Case { input: &[2, 3, 4, 4], kernel: &[64, 3, 4, 4], how: two() },
-        Case { input: &[2, 48, 8, 8], kernel: &[32, 48, 1, 1], how: two() },
-        Case { input: &[2, 48, 9, 8], kernel: &[32, 48, 1, 1], how: two().stride([2, 2]) },
-        Case { input: &[2, 32, 4, 4], kernel: &[32, 32, 4, 4], how: two() },
-        Case { input: &[2, 32, 40], kernel: &[32, 32, 3], how: Convolution::new(1).padding([(1, 1)]) },
-        Case { input: &[2, 32, 4, 3, 5], kernel: &[32, 32, 3, 2, 3], how: Convolution::new(3).padding([(1, 1); 3]) },
+        Case { transposed: false, input: &[2, 3, 4, 4], kernel: &[64, 3, 4, 4], how: two() },
+        Case { transposed: false, input: &[2, 48, 8, 8], kernel: &[32, 48, 1, 1], how: two() },
+        Case { transposed: false, input: &[2, 48, 9, 8], kernel: &[32, 48, 1, 1], how: two().stride([2, 2]) },
+        Case { transposed: false, input: &[2, 32, 4, 4], kernel: &[32, 32, 4, 4], how: two() },
+        Case {
+            transposed: false,
+            input: &[2, 32, 40],
+            kernel: &[32, 32, 3],
+            how: Convolution::new(1).padding([(1, 1)]),
+        },
+        Case {
+            transposed: false,
+            input: &[2, 32, 4, 3, 5],
+            kernel: &[32, 32, 3, 2, 3],
+            how: Convolution::new(3).padding([(1, 1); 3]),
+        },
     ];
-    for case in &cases {
+    let transposed = [
+        Case { transposed: true, input: &[2, 40, 4, 5], kernel: &[40, 32, 4, 4], how: two().stride([2; 2]) },
+        Case {
+            transposed: true,
+            input: &[2, 33, 8, 8],
+            kernel: &[33, 3, 4, 3],
+            how: two().stride([2, 3]).padding([(1, 1), (2, 0)]).output_padding([1, 2]),
+        },
+        Case { transposed: true, input: &[2, 40, 1, 1], kernel: &[40, 32, 4, 4], how: two() },
+    ];
+    for case in cases.iter().chain(&transposed) {
         let (actual, expected) = (compute(case, DType::F32), compute(case, DType::F64));
         for (name, (actual, expected)) in ["result", "input", "kernel"].iter().zip(actual.iter().zip(&expected)) {
             assert_eq!(actual.len(), expected.len());
