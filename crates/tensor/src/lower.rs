@@ -131,7 +131,8 @@ impl Function {
     }
 
     /// The program for the devices of a mesh: one text for all devices, with global shapes and Shardy's shardings.
-    /// Compile it with as many partitions as the mesh has devices.
+    /// Compile it with as many partitions as the mesh has devices. It is the same for every platform; a runtime for the
+    /// CPU compiles [`Runtime::stablehlo`](crate::Runtime::stablehlo).
     ///
     /// ```
     /// use fulmen_tensor::{DType, Function, Mesh, Sharding, TensorType};

@@ -320,6 +320,24 @@ impl Runtime {
         Ok(Preloaded { function, lowering: Some(lowering) })
     }
 
+    /// The program as [`Runtime::compile`] passes it to the compiler, as StableHLO text. For the CPU, a few operations are
+    /// written in another form, which is faster there; [`Function::stablehlo_for`] keeps them.
+    ///
+    /// ```
+    /// use fulmen_tensor::{Accelerator, DType, Devices, Function, Runtime, TensorType};
+    ///
+    /// let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1))?;
+    /// let square = Function::trace("square", &[TensorType::new(DType::F32, [2])], |x| vec![&x[0] * &x[0]]);
+    /// assert!(runtime.stablehlo(&square)?.contains("stablehlo.multiply"));
+    /// # Ok::<(), fulmen_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The function has a fault, or a sharding does not fit the mesh.
+    pub fn stablehlo(&self, function: &Function) -> Result<String> {
+        Ok(lower(function, self.mesh(), self.platform())?.text)
+    }
+
     /// The platform of the devices, for the lowering.
     fn platform(&self) -> Option<Platform> {
         Platform::from_name(self.client().platform_name())

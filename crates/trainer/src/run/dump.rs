@@ -5,7 +5,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use fulmen_pjrt::{MemoryAnalysis, Value};
-use fulmen_tensor::{Compiled, Function, Mesh};
+use fulmen_tensor::{Compiled, Function, Runtime};
 use serde_json::{Value as Json, json};
 
 /// Writes the files of a program. Their names begin with its number.
@@ -15,7 +15,7 @@ pub(super) fn dump(
     title: &str,
     function: &Function,
     compiled: &Compiled,
-    mesh: &Mesh,
+    runtime: &Runtime,
 ) -> Result<(), Box<dyn Error>> {
     let executable = compiled.executable();
     let name = format!("{number:02}_{}", file_name(title));
@@ -38,7 +38,7 @@ pub(super) fn dump(
     });
     std::fs::create_dir_all(folder)?;
     for (extension, content) in [
-        ("stablehlo.mlir", function.stablehlo_for(mesh)?.into_bytes()),
+        ("stablehlo.mlir", runtime.stablehlo(function)?.into_bytes()),
         ("hlo.pb", executable.optimized_hlo()?),
         ("json", format!("{about:#}\n").into_bytes()),
     ] {

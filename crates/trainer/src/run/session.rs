@@ -179,7 +179,7 @@ impl Session {
             return;
         }
         self.record.dumped += 1;
-        let dumped = dump(folder, self.record.dumped, program, function, compiled, self.runtime.mesh());
+        let dumped = dump(folder, self.record.dumped, program, function, compiled, &self.runtime);
         if let Err(error) = dumped {
             note(&format!("warning: dump_dir: cannot write `{program}` to {}: {error}", folder.display()));
         }
