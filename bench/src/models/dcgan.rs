@@ -33,6 +33,7 @@ impl TrainingModule for Dcgan {
             let [real, fake] = [&real, &fake.detach()].map(|pictures| self.discriminator.forward(pictures));
             GanLoss::NonSaturating.discriminator(real, fake, Reduction::Mean)
         });
+        cx.log("train_loss", &loss);
         cx.minimize("generator", |_| {
             GanLoss::NonSaturating.generator(self.discriminator.forward(&fake), Reduction::Mean)
         });

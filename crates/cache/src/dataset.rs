@@ -238,6 +238,14 @@ impl Dataset for CachedDataset {
         Ok(())
     }
 
+    fn prefetch(&self, index: usize, epoch: u64) {
+        let Ok(row) = self.row(index, epoch) else { return };
+        let (part, row) = (&self.0.parts[row / self.0.rows_per_part], row % self.0.rows_per_part);
+        for column in &part.columns {
+            part.map.prefetch(column.start + row * column.sample_bytes, column.sample_bytes);
+        }
+    }
+
     fn origin(&self, index: usize) -> Option<String> {
         let row = self.row(index, 0).ok()?;
         let Inner { dir, rows_per_part, .. } = &*self.0;

@@ -15,7 +15,7 @@ use crate::loaded::LoadedExecutable;
 use crate::options::CompileOptions;
 use crate::plugin::Plugin;
 use crate::value::{Value, check_create_options, write_named};
-use crate::{environment, program};
+use crate::{environment, heap, program};
 
 /// An open connection to a plugin's devices. Clones are the same client. It closes when the last object that belongs to
 /// it is dropped.
@@ -120,7 +120,7 @@ impl Client {
         args.compile_options = options.as_ptr().cast();
         args.compile_options_size = options.len();
         // SAFETY: the client is alive; the program and the options outlive the call.
-        unsafe { self.api().call(&mut args) }
+        heap::trimmed_after(|| unsafe { self.api().call(&mut args) })
             .map_err(|error| error.during(format_args!("compiling for {}", self.platform_name())))?;
         LoadedExecutable::new(self.clone(), non_null(args.executable, "executable")?, None)
     }

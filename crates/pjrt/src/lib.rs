@@ -62,6 +62,7 @@ mod executable;
 mod execute;
 pub mod fetch;
 mod hash;
+mod heap;
 pub mod hlo;
 mod host_buffer;
 #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::executable::Executable;
 use crate::options::CompileOptions;
 use crate::plugin::Plugin;
-use crate::program;
 use crate::value::{Value, check_create_options, read_named, write_named};
+use crate::{heap, program};
 
 /// A description of devices to compile for with [`Plugin::compile`]. libtpu creates one from a name, without a TPU:
 ///
@@ -206,7 +206,8 @@ impl Plugin {
         args.compile_options = options.as_ptr().cast();
         args.compile_options_size = options.len();
         // SAFETY: the program and the options outlive the call. The header allows a call without a client.
-        unsafe { self.api().call(&mut args) }.map_err(|error| error.during("compiling for a topology"))?;
+        heap::trimmed_after(|| unsafe { self.api().call(&mut args) })
+            .map_err(|error| error.during("compiling for a topology"))?;
         Executable::new(self.clone(), None, non_null(args.executable, "executable")?, None)
     }
 }

@@ -70,6 +70,11 @@ pub trait Dataset: Send + Sync + 'static {
     /// it in no particular order. An error or a panic becomes the error of the sample's batch, prefixed with the index.
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()>;
 
+    /// Announces that sample `index` will be read in this epoch, a few samples from now and by the same thread.
+    ///
+    /// A dataset in memory can let the processor load the sample while others are copied. The default does nothing.
+    fn prefetch(&self, _index: usize, _epoch: u64) {}
+
     /// Where sample `index` comes from, for messages: a file and a position in it. Unknown by default.
     fn origin(&self, _index: usize) -> Option<String> {
         None
@@ -122,6 +127,9 @@ macro_rules! forward {
             }
             fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
                 (**self).read(index, sample)
+            }
+            fn prefetch(&self, index: usize, epoch: u64) {
+                (**self).prefetch(index, epoch);
             }
             fn origin(&self, index: usize) -> Option<String> {
                 (**self).origin(index)

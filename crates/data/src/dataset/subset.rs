@@ -56,6 +56,12 @@ impl<D: Dataset> Dataset for Subset<D> {
         }
     }
 
+    fn prefetch(&self, index: usize, epoch: u64) {
+        if let Some(&original) = self.indices.get(index) {
+            self.dataset.prefetch(original, epoch);
+        }
+    }
+
     fn origin(&self, index: usize) -> Option<String> {
         self.dataset.origin(*self.indices.get(index)?)
     }
@@ -169,6 +175,12 @@ impl Dataset for ConcatDataset {
         match self.part(index) {
             Some((dataset, index)) => dataset.read(index, sample),
             None => Err(Error::usage(format!("there is no sample {index}; the datasets have {}", self.len()))),
+        }
+    }
+
+    fn prefetch(&self, index: usize, epoch: u64) {
+        if let Some((dataset, index)) = self.part(index) {
+            dataset.prefetch(index, epoch);
         }
     }
 

@@ -4,10 +4,12 @@
 //! cannot change it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
 
 use super::{batch::HostBatch, batch_sampler::BatchSampler, inner::Inner};
 use crate::{Error, Result};
@@ -26,7 +28,7 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Signalled when the consumer has taken a batch, and on stop.
     space: Condvar,
-    /// Signalled when the batch that the consumer waits for may be ready, or the end is known.
+    /// Signalled when the batch that the consumer waits for is finished, or the end is known.
     ready: Condvar,
 }
 
@@ -39,23 +41,26 @@ struct Queue {
     end: Option<u64>,
     /// The first batch of the next epoch: even unordered batches do not cross the end of their epoch.
     epoch_end: u64,
+    /// The number of batches of an epoch.
+    epoch_batches: u64,
+    ordered: bool,
 }
 
 impl Queue {
-    /// Takes the next batch, if it is finished.
-    fn take(&mut self, ordered: bool, batches: u64) -> Option<Result<HostBatch>> {
-        let batch = if ordered {
-            self.finished.remove(&self.next)?
-        } else {
-            let first = self.finished.first_entry()?;
-            if *first.key() >= self.epoch_end {
-                return None;
-            }
-            first.remove()
-        };
+    /// The number of the finished batch to deliver next, if there is one.
+    fn deliverable(&self) -> Option<u64> {
+        if self.ordered {
+            return self.finished.contains_key(&self.next).then_some(self.next);
+        }
+        self.finished.first_key_value().map(|(&number, _)| number).filter(|&number| number < self.epoch_end)
+    }
+
+    /// Takes the batch to deliver next, if it is finished.
+    fn take(&mut self) -> Option<Result<HostBatch>> {
+        let batch = self.finished.remove(&self.deliverable()?)?;
         self.next += 1;
         if self.next == self.epoch_end {
-            self.epoch_end = self.epoch_end.saturating_add(batches);
+            self.epoch_end = self.epoch_end.saturating_add(self.epoch_batches);
         }
         Some(batch)
     }
@@ -68,7 +73,15 @@ impl Workers {
         count: usize,
         stop: Arc<AtomicBool>,
     ) -> Result<Workers> {
-        let queue = Queue { next: 0, finished: BTreeMap::new(), end: None, epoch_end: inner.batches() as u64 };
+        let epoch_batches = inner.batches() as u64;
+        let queue = Queue {
+            next: 0,
+            finished: BTreeMap::new(),
+            end: None,
+            epoch_end: epoch_batches,
+            epoch_batches,
+            ordered: inner.setup.config.ordered,
+        };
         let shared = Arc::new(Shared {
             inner,
             stop,
@@ -92,10 +105,10 @@ impl Workers {
     /// Waits for the next batch.
     pub(crate) fn next(&mut self) -> Option<Result<HostBatch>> {
         let inner = &self.shared.inner;
-        let mut queue = self.shared.queue();
+        let mut queue = self.shared.queue.lock();
         inner.setup.stats.report().host_queue.record(queue.finished.len());
         loop {
-            if let Some(batch) = queue.take(inner.setup.config.ordered, inner.batches() as u64) {
+            if let Some(batch) = queue.take() {
                 drop(queue);
                 self.shared.space.notify_all();
                 return Some(batch);
@@ -103,7 +116,7 @@ impl Workers {
             if queue.end == Some(queue.next) {
                 return None;
             }
-            queue = self.shared.ready.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            self.shared.ready.wait(&mut queue);
         }
     }
 }
@@ -112,7 +125,7 @@ impl Drop for Workers {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Relaxed);
         // The lock is held so that no thread is between checking `stop` and waiting.
-        let queue = self.shared.queue();
+        let queue = self.shared.queue.lock();
         self.shared.space.notify_all();
         drop(queue);
         for thread in self.threads.drain(..) {
@@ -123,43 +136,44 @@ impl Drop for Workers {
 }
 
 impl Shared {
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The loop of a thread.
     fn work(&self) {
         let stats = &self.inner.setup.stats;
         loop {
             let (start, fetched) = (Instant::now(), stats.report().in_order);
-            let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut sampler = self.sampler.lock();
             let fetched = stats.report().in_order.saturating_sub(fetched);
             stats.waited_for_sampler(start.elapsed(), fetched);
             let number = sampler.issued;
             let task = if self.wait_for_space(number) { sampler.next() } else { None };
             let Some(task) = task else {
                 // Also after a stop, so that a consumer on another thread does not wait for a batch that will not come.
-                self.queue().end = Some(number);
+                self.queue.lock().end = Some(number);
                 self.ready.notify_all();
                 return;
             };
             drop(sampler);
             let batch = task.and_then(|(id, task)| self.inner.fill(id, task, &self.stop));
-            self.queue().finished.insert(number, batch);
-            self.ready.notify_all();
+            let mut queue = self.queue.lock();
+            queue.finished.insert(number, batch);
+            let is_ready = queue.deliverable().is_some();
+            drop(queue);
+            if is_ready {
+                self.ready.notify_all();
+            }
         }
     }
 
     /// Waits until batch `number` is within the prefetch window. False after a stop.
     fn wait_for_space(&self, number: u64) -> bool {
         let start = Instant::now();
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         while !self.stop.load(Ordering::Relaxed) {
             if number - queue.next < self.inner.setup.config.prefetch as u64 {
                 self.inner.setup.stats.report().waited_for_space += start.elapsed();
                 return true;
             }
-            queue = self.space.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            self.space.wait(&mut queue);
         }
         false
     }
