@@ -191,12 +191,12 @@ impl ImagePipeline {
     /// ```
     ///
     /// # Errors
-    /// A file in another format; one that is cut short; an image that is too large.
+    /// A file in another format; one that is truncated; an image that is too large.
     pub fn header(&self, file: &[u8]) -> Result<Header> {
         decode::header(file, &self.limits)
     }
 
-    /// Accepts JPEGs with invalid data, with wrong pixels there, as Pillow does. Files that are cut short are still
+    /// Accepts JPEGs with invalid data, with wrong pixels there, as Pillow does. Files that are truncated are still
     /// errors.
     ///
     /// Without it, such a JPEG is an error. libjpeg-turbo (feature `turbojpeg`) finds damage only where it reads: it

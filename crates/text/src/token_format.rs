@@ -208,7 +208,7 @@ impl Head {
         if expected != size {
             return Err(format!(
                 "the file has {size} bytes, but its header promises {num_tokens} tokens and {documents} documents, \
-                 which take {expected}; it was cut short or overwritten: create it again"
+                 which take {expected}; it was truncated or overwritten: create it again"
             ));
         }
         let metadata = |key: &str| header.metadata().as_ref().and_then(|texts| texts.get(key));

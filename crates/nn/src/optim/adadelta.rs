@@ -53,7 +53,7 @@ impl Rule for Adadelta {
 
     fn validate(&self) -> Option<String> {
         if !(0.0..=1.0).contains(&self.rho) {
-            return Some(format!("rho must be between 0 and 1, it is {}", self.rho));
+            return Some(format!("rho must be between 0 and 1, but it is {}", self.rho));
         }
         invalid_hyperparameter(&[("eps", self.eps)])
     }

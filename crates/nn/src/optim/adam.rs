@@ -116,7 +116,10 @@ adam! {
 impl Settings {
     fn validate(&self) -> Option<String> {
         if !self.beta1.constant().is_none_or(is_beta) || !is_beta(self.beta2) {
-            return Some(format!("betas must be at least 0 and below 1, they are {:?} and {}", self.beta1, self.beta2));
+            return Some(format!(
+                "betas must be at least 0 and below 1, but they are {:?} and {}",
+                self.beta1, self.beta2
+            ));
         }
         invalid_hyperparameter(&[("eps", self.eps)])
     }

@@ -67,7 +67,7 @@ impl Rule for RmsProp {
 
     fn validate(&self) -> Option<String> {
         if !(0.0..=1.0).contains(&self.alpha) {
-            return Some(format!("alpha must be between 0 and 1, it is {}", self.alpha));
+            return Some(format!("alpha must be between 0 and 1, but it is {}", self.alpha));
         }
         invalid_hyperparameter(&[("eps", self.eps), ("momentum", self.momentum)])
     }

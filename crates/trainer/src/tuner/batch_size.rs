@@ -96,7 +96,7 @@ impl BatchSizeFinder {
             ("memory_limit", self.memory_limit.unwrap_or(1)),
         ];
         match numbers.iter().find(|number| number.1 == 0) {
-            Some((name, _)) => Err(Error::usage(format!("BatchSizeFinder: {name} must be at least 1, it is 0"))),
+            Some((name, _)) => Err(Error::usage(format!("BatchSizeFinder: {name} must be at least 1, but it is 0"))),
             None => Ok(()),
         }
     }

@@ -593,7 +593,7 @@ fn invalid_optimizers_are_reported_before_training() {
         check(
             configure,
             |m, batch, cx| cx.minimize("b", |_| m.losses(batch)),
-            "minimize(\"b\"): the loss must be a floating-point scalar, it is f32[8]; take its mean",
+            "minimize(\"b\"): the loss must be a floating-point scalar, but it is f32[8]; take its mean",
         );
         check(
             configure,

@@ -38,7 +38,7 @@ fn a_metric_that_is_never_logged_is_an_error_or_a_warning() {
         assert_eq!(summary.unwrap().epochs, 4);
     }
     let refused = trainer(folder.path()).callback(stopping().patience(0)).build().err().unwrap();
-    assert_eq!(refused.to_string(), "EarlyStopping: patience must be at least 1, it is 0");
+    assert_eq!(refused.to_string(), "EarlyStopping: patience must be at least 1, but it is 0");
 }
 
 #[test]
