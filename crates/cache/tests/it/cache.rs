@@ -210,7 +210,7 @@ fn what_differs_is_said_and_a_new_cache_stands_beside_the_old() {
     let error = small(&other, folder.path()).version("v2").refuse_others(true).open().unwrap_err();
     let text = error.to_string();
     assert!(error.is_usage(), "{text}");
-    let expected = "is a cache of something else: version: was `v1`, is `v2`; source: was `noise`, is `louder noise`;";
+    let expected = "is a cache of other samples: version: was `v1`, is `v2`; source: was `noise`, is `louder noise`;";
     assert!(text.contains(expected), "{text}");
 
     let recorded = Arc::new(Mutex::new(vec![]));

@@ -45,7 +45,7 @@ pub(crate) fn jpeg_warning(bytes: &[u8]) -> Option<String> {
     // Some programs append data to the image, so the end marker is searched near the end.
     let tail = &bytes[bytes.len().saturating_sub(4096)..];
     if !tail.windows(2).any(|pair| pair == [0xff, 0xd9]) {
-        return Some("a JPEG file without an end marker: probably truncated".to_owned());
+        return Some("a JPEG file without an end marker, probably truncated".to_owned());
     }
     None
 }

@@ -166,7 +166,7 @@ impl LoaderReport {
         // Without workers, the consumer's thread is the only one that fills batches.
         let have = self.num_workers;
         match self.threads_needed() {
-            None => format!("{slow}; nothing else is done between two batches, so that no number of threads is enough"),
+            None => format!("{slow}; there is no other work between two batches, so no number of threads is enough"),
             Some(needed) if needed <= have && have > self.cores => {
                 format!("{slow}; {} are too many for {cores}; {cure}", threads(have))
             }
@@ -368,8 +368,8 @@ mod tests {
         check(
             LoaderReport { busy: Duration::from_nanos(9), ..report() },
             expect![
-                "input-bound: 100 % of step time waits; decode is the slow stage; nothing else is done between two \
-                 batches, so that no number of threads is enough"
+                "input-bound: 100 % of step time waits; decode is the slow stage; there is no other work between two \
+                 batches, so no number of threads is enough"
             ],
         );
         check(

@@ -63,7 +63,7 @@ impl Adafactor {
 
 optimizer!(
     Adafactor,
-    "The decoupled weight decay: the share of the parameter that is subtracted, times the learning rate. 0 by default."
+    "The decoupled weight decay: the fraction of the parameter subtracted, times the learning rate. 0 by default."
 );
 
 /// The root mean square: the norm divided by the square root of the number of elements.

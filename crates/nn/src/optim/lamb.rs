@@ -44,7 +44,7 @@ impl Lamb {
     }
 }
 
-optimizer!(Lamb, "The weight decay: the share of the parameter that is added to the step. 0 by default.");
+optimizer!(Lamb, "The weight decay: the fraction of the parameter that is added to the step. 0 by default.");
 
 impl Rule for Lamb {
     const NAME: &'static str = "Lamb";

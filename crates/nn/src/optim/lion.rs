@@ -37,7 +37,7 @@ impl Lion {
 
 optimizer!(
     Lion,
-    "The decoupled weight decay: the share of the parameter that is subtracted, times the learning rate. 0.001 by default."
+    "The decoupled weight decay: the fraction of the parameter subtracted, times the learning rate. 0.001 by default."
 );
 
 impl Rule for Lion {

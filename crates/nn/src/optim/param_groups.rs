@@ -30,7 +30,7 @@ use crate::{Error, Result};
 ///
 /// let error = optimizer.check(&[("encoder.0.weight".into(), matrix.clone()), ("haed.weight".into(), matrix)]);
 /// let message = error.unwrap_err().to_string();
-/// assert!(message.contains("`head.*` fits no parameter; the nearest are `haed.weight`"), "{message}");
+/// assert!(message.contains("`head.*` matches no parameter; the nearest are `haed.weight`"), "{message}");
 /// ```
 #[derive(Debug)]
 pub struct ParamGroups {

@@ -55,7 +55,7 @@ impl RmsProp {
     }
 }
 
-optimizer!(RmsProp, "The weight decay: the share of the parameter that is added to its gradient. 0 by default.");
+optimizer!(RmsProp, "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default.");
 
 impl Rule for RmsProp {
     const NAME: &'static str = "RmsProp";

@@ -50,7 +50,7 @@ impl Sgd {
     }
 }
 
-optimizer!(Sgd, "The weight decay: the share of the parameter that is added to its gradient. 0 by default.");
+optimizer!(Sgd, "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default.");
 
 impl Rule for Sgd {
     const NAME: &'static str = "Sgd";

@@ -273,7 +273,7 @@ fn a_group_without_a_parameter_is_refused_with_the_nearest_names() {
     let message = |groups: ParamGroups| groups.check(&names).unwrap_err().to_string();
     let line = line!() + 1;
     let error = message(groups().freeze("endoder.*"));
-    assert!(error.contains("the pattern `endoder.*` fits no parameter; the nearest are `encoder.0"), "{error}");
+    assert!(error.contains("the pattern `endoder.*` matches no parameter; the nearest are `encoder.0"), "{error}");
     assert!(error.contains(&format!("optimizers.rs:{line}:")), "{error}");
     assert!(message(groups().weight_decay("head.*", -0.1)).contains("weight_decay must be finite and at least 0"));
     assert!(message(groups().lr_factor("head.*", f64::INFINITY)).contains("lr_factor must be finite"));

@@ -204,8 +204,8 @@ impl Trainer {
             0 => {
                 let tried: Vec<String> = trials.iter().map(|trial| trial.batch_size.to_string()).collect();
                 Err(Error::usage(format!(
-                    "scale_batch_size: no batch size has room on the devices; tried {}. Use a smaller model, more devices \
-                     (strategy fsdp) or bf16-mixed precision",
+                    "scale_batch_size: no batch size fits in device memory; tried {}. Use a smaller model, more \
+                     devices (strategy fsdp) or bf16-mixed precision",
                     tried.join(", ")
                 )))
             }

@@ -542,7 +542,7 @@ fn invalid_optimizers_are_reported_before_training() {
         (|| Box::new(a_and_b().add("a", ["b.*"], Sgd::new(0.1))), "Optimizers: there are two with the name `a`"),
         (
             || Box::new(a_and_b().add("c", ["d.*"], Sgd::new(0.1))),
-            "Optimizers: `c`: the pattern `d.*` fits no parameter; the nearest are ",
+            "Optimizers: `c`: the pattern `d.*` matches no parameter; the nearest are ",
         ),
         (
             || Box::new(a_and_b().add("c", ["b.bias"], Sgd::new(0.1))),

@@ -64,7 +64,7 @@ fn a_timer_ends_a_fit_after_a_step_or_an_epoch() {
     let short = Timer::new().duration(Duration::from_nanos(1));
     let summary = fit(folder.path(), false, |b| b.callback(short.clone())).unwrap();
     assert_eq!(summary.global_step, 1);
-    assert_eq!(summary.stopped.unwrap(), "the Timer's 1ns are over");
+    assert_eq!(summary.stopped.unwrap(), "the Timer's 1ns have elapsed");
     let summary = fit(folder.path(), false, |b| b.callback(short.clone().interval(TimerInterval::Epoch))).unwrap();
     assert_eq!(summary.global_step, 5);
     assert_eq!(short.time_remaining(), Some(Duration::ZERO));

@@ -185,7 +185,7 @@ fn invalid_arguments_are_reported() {
         assert_eq!(sizes(finder, wide_loader), format!("BatchSizeFinder: {name} must be at least 1, but it is 0"));
     }
     let error = sizes(finder().memory_limit(1000).init_val(8), wide_loader);
-    assert!(error.starts_with("scale_batch_size: no batch size has room on the devices; tried 8, 4, 2, 1."), "{error}");
+    assert!(error.starts_with("scale_batch_size: no batch size fits in device memory; tried 8, 4, 2, 1."), "{error}");
     let error = sizes(finder(), |_| wide_loader(3));
     assert_eq!(error, "scale_batch_size: the loader for a batch size of 2 has a batch size of 3");
 }
