@@ -178,7 +178,9 @@ impl LoaderReport {
                 let more = format!("add {}", threads(needed - have));
                 format!("{slow}; {}", one_of(&[cures, &[&more]].concat()))
             }
-            Some(needed) => format!("{slow}; {cure}: it would take {}, and this machine has {cores}", threads(needed)),
+            Some(needed) => {
+                format!("{slow}; {cure}: otherwise it needs {}, and this machine has {cores}", threads(needed))
+            }
         }
     }
 }
@@ -308,8 +310,8 @@ mod tests {
         check(
             LoaderReport { cores: 2, ..report() },
             expect![
-                "input-bound: 33 % of step time waits; decode is the slow stage; cache it: it would take 3 threads, \
-                 and this machine has 2 cores"
+                "input-bound: 33 % of step time waits; decode is the slow stage; cache it: otherwise it needs 3 \
+                 threads, and this machine has 2 cores"
             ],
         );
         let slow_reading =
@@ -332,7 +334,8 @@ mod tests {
             LoaderReport { cores: 2, ..slow_reading() },
             expect![
                 "input-bound: 33 % of step time waits; read is the slow stage; read from faster storage, put many \
-                 samples into one file, or cache what is read: it would take 3 threads, and this machine has 2 cores"
+                 samples into one file, or cache what is read: otherwise it needs 3 threads, and this machine has 2 \
+                 cores"
             ],
         );
         check(

@@ -66,7 +66,8 @@ impl BatchLimit {
         }
         match self.of(batches) {
             0 => Err(Error::option(format!(
-                "{option}: {self} of {batches} batches is less than one batch; give a larger fraction or a number of batches"
+                "{option}: {self} of {batches} batches is less than one batch; give a larger fraction or a \
+                 number of batches"
             ))),
             limit if limit == batches => Ok(loader),
             limit => Ok(loader.limited(usize::try_from(limit).unwrap_or(usize::MAX))?),
