@@ -116,7 +116,7 @@ pub fn fetch(dataset: &Published, folder: &Path, from: Option<&str>, progress: &
     Ok(())
 }
 
-/// From the first address with the published file.
+/// Downloads a file from the first address that has the published content.
 fn download(addresses: &[&str], file: &Path, name: &str, sha256: &str, progress: &dyn Progress) -> Result<()> {
     let mut failed = None;
     for address in addresses {

@@ -106,7 +106,7 @@ impl Default for Config {
 pub struct ViT {
     /// The embeddings and the blocks.
     pub vit: Backbone,
-    /// From the first token's features to logits.
+    /// Maps the first token's features to logits.
     pub classifier: Linear,
     /// Whether the backward pass recomputes each block, for a fraction of the memory; initially false.
     pub gradient_checkpointing: bool,

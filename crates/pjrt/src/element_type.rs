@@ -50,7 +50,7 @@ macro_rules! element_types {
                 }
             }
 
-            /// From XLA's `PrimitiveType`, which numbers the same types differently.
+            /// Converts XLA's `PrimitiveType`, which numbers the same types differently.
             pub(crate) fn from_primitive(raw: i32) -> Result<Self> {
                 match raw {
                     $($primitive => Ok(Self::$variant),)*

@@ -27,7 +27,7 @@ pub(crate) struct FileList {
 pub(crate) struct FileItem<T> {
     /// Its number in the file.
     pub(crate) number: u64,
-    /// Its position in the file, for messages.
+    /// The position of the record in the file, for messages.
     pub(crate) position: String,
     pub(crate) item: T,
 }

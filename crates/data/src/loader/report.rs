@@ -36,11 +36,11 @@ pub struct LoaderReport {
     pub waited_for_reading: Duration,
     /// Batches that the consumer took, except the first of each epoch: before it, the consumer does other things.
     pub steps: u64,
-    /// How long the consumer waited for them.
+    /// How long the consumer waited for batches.
     pub waiting: Duration,
-    /// How long the consumer was busy between them.
+    /// How long the consumer was busy between batches.
     pub busy: Duration,
-    /// From the start of the latest iterator to its first batch.
+    /// The time from the start of the latest iterator to its first batch.
     pub first_batch: Option<Duration>,
     /// The batches that are ready in host memory.
     pub host_queue: QueueDepth,
