@@ -117,7 +117,7 @@ impl Decoder {
             failure => Error::from_failure(failure),
         })?;
         if header.precision != 8 {
-            return Err(Error::other(format!("it has {} bits a value; only 8 are supported", header.precision)));
+            return Err(Error::other(format!("it has {} bits per value; only 8 are supported", header.precision)));
         }
         if header.lossless != 0 {
             return Err(Error::other("parts of a lossless JPEG cannot be decoded; convert it to PNG"));

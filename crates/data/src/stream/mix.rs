@@ -19,7 +19,7 @@ const PASS: u64 = 1 << 52;
 /// When a mixture of streams ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MixUntil {
-    /// The mixture ends with the first stream that ends, so the weights hold until then (Hugging Face's `first_exhausted`).
+    /// When one stream has ended, so the weights hold until the end (Hugging Face's `first_exhausted`).
     #[default]
     FirstEnds,
     /// When all streams have ended: each item comes once. A stream that has ended is not drawn again, and the others

@@ -1,4 +1,4 @@
-//! [`Linear`]: changes linearly from one fraction of a number to another.
+//! [`Linear`]: a rate that changes linearly from one fraction of `lr` to another.
 
 use fulmen_tensor::{DType, Tensor};
 
