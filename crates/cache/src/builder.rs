@@ -254,8 +254,8 @@ impl CacheBuilder {
         }
         match nearest {
             Some((folder, lines)) if self.refuse_others => Err(Error::usage(format!(
-                "{} is a cache of other samples: {}; clear it, choose another path, or let a new cache be made next \
-                 to it (refuse_others(false))",
+                "{} is a cache of other samples: {}; clear it, choose another path, or create a new \
+                     cache next to it with refuse_others(false)",
                 folder.display(),
                 lines.join("; ")
             ))),
