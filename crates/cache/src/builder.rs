@@ -255,7 +255,7 @@ impl CacheBuilder {
         match nearest {
             Some((folder, lines)) if self.refuse_others => Err(Error::usage(format!(
                 "{} is a cache of other samples: {}; clear it, choose another path, or create a new \
-                     cache next to it with refuse_others(false)",
+                 cache next to it with refuse_others(false)",
                 folder.display(),
                 lines.join("; ")
             ))),

@@ -244,7 +244,7 @@ impl ImagePipeline {
     /// Checks the options.
     pub(crate) fn check(&self) -> Result<()> {
         if self.reducing_gap.is_some_and(|gap| gap.is_nan() || gap < 1.0) {
-            return Err(Error::usage("ImagePipeline::reducing_gap: a gap is at least 1"));
+            return Err(Error::usage("ImagePipeline::reducing_gap: the gap must be at least 1"));
         }
         if let Some(Normalize { mean, std, .. }) = &self.normalize
             && !(mean.iter().all(|mean| mean.is_finite()) && std.iter().all(|std| std.is_finite() && *std > 0.0))

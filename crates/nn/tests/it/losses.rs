@@ -206,7 +206,7 @@ fn what_does_not_fit_is_refused_with_shapes_and_line() {
     check(&cosine_similarity(&x, &y, -1, 1e-8), "the first is f32[4, 3], the second is f32[4]");
     check(&GanLoss::Hinge.discriminator(&x, &y, Reduction::None), "the real is f32[4, 3], the generated is f32[4]");
     check(&GanLoss::Hinge.generator(&int, mean), "the logits of generated samples must be floating-point numbers");
-    check(&SigmoidFocalLoss::new().alpha(2.0).forward(&x, &x), "alpha is between 0 and 1");
+    check(&SigmoidFocalLoss::new().alpha(2.0).forward(&x, &x), "alpha must be between 0 and 1");
     check(
         &masked_mean(&x, &Tensor::zeros(DType::Bool, [3])),
         "a mask of their first axes, got losses f32[4, 3] and a mask bool[3]",

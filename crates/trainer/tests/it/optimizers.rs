@@ -553,7 +553,7 @@ fn invalid_optimizers_are_reported_before_training() {
             "Optimizers: the parameter `b.weight` belongs to none of `a`; add a pattern that matches it, or freeze it",
         ),
         (|| Box::new(a_and_b().every("c", 2)), "Optimizers: every: there is no optimizer `c`; there are `a`, `b`"),
-        (|| Box::new(a_and_b().every("a", 0)), "Optimizers: every: the interval of `a` is at least 1 step, not 0"),
+        (|| Box::new(a_and_b().every("a", 0)), "Optimizers: every: the interval of `a` must be at least 1 step, not 0"),
         (
             || Box::new(Optimizers::new().add("a", ["*"], ParamGroups::new(Sgd::new(-1.0)))),
             "Sgd: the learning rate must be at least 0",
