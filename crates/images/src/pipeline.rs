@@ -249,7 +249,7 @@ impl ImagePipeline {
         if let Some(Normalize { mean, std, .. }) = &self.normalize
             && !(mean.iter().all(|mean| mean.is_finite()) && std.iter().all(|std| std.is_finite() && *std > 0.0))
         {
-            return Err(Error::usage("ImagePipeline::normalize: a mean is not finite, or a deviation not above 0"));
+            return Err(Error::usage("ImagePipeline::normalize: means must be finite, and deviations above 0"));
         }
         self.steps.iter().try_for_each(|step| match step {
             Step::Geometric(step) => step.check(),

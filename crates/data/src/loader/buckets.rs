@@ -111,7 +111,8 @@ impl Buckets {
         };
         if names.is_empty() {
             return Err(Error::usage(format!(
-                "no field has the first axis {longest}, the longest bucket: the dataset has {}; declare the fields of varying length with that axis",
+                "no field has the first axis {longest}, the longest bucket: the dataset has {}; declare the fields of \
+                 varying length with that axis",
                 list()
             )));
         }
