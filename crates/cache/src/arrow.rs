@@ -267,7 +267,7 @@ pub(crate) fn locate(
     };
     let end = read(footer_end, trailer as usize)?;
     if end[4..] != *MAGIC {
-        return Ok(Err("it does not end as an Arrow file does".to_owned()));
+        return Ok(Err("it does not end with the magic bytes of an Arrow file".to_owned()));
     }
     let length = u64::from(u32::from_le_bytes([end[0], end[1], end[2], end[3]]));
     let Some(footer_start) = footer_end.checked_sub(length).filter(|_| length <= MOST_METADATA) else {
@@ -334,12 +334,12 @@ fn check_footer(footer: &[u8], fields: &[Field], key: &str, part: usize) -> Resu
 fn check_batch(message: &[u8], fields: &[Field], rows: usize, body: Range<u64>) -> Result<Vec<Range<u64>>, String> {
     let length = match message {
         [0xff, 0xff, 0xff, 0xff, a, b, c, d, ..] => u32::from_le_bytes([*a, *b, *c, *d]) as usize,
-        _ => return Err("its record batch does not start as one".to_owned()),
+        _ => return Err("its record batch does not start with the marker of a message".to_owned()),
     };
     let message = message[8..].get(..length).ok_or("the length of its record batch is wrong")?;
     let message: Message<'_> =
         root_as_message(message).map_err(|error| format!("its record batch is damaged: {error}"))?;
-    let batch = message.header_as_record_batch().ok_or("its record batch is something else")?;
+    let batch = message.header_as_record_batch().ok_or("its record batch is a message of another kind")?;
     if batch.compression().is_some() {
         return Err("its record batch is compressed".to_owned());
     }

@@ -53,7 +53,7 @@ impl NewFile {
     /// Creates the file and allocates all its disk space, so that a full disk is noticed before any work.
     pub(crate) fn create(path: &Path, bytes: u64, disk: &Disk) -> Result<NewFile> {
         let file = fulmen_durable::NewFile::create(path);
-        let file = file.map_err(|source| Error::io(path, "cannot make the file", source))?;
+        let file = file.map_err(|source| Error::io(path, "cannot create the file", source))?;
         let new = NewFile { file, path: path.to_owned(), bytes };
         match disk.take(bytes).and_then(|()| new.file.reserve(bytes)) {
             Ok(()) => Ok(new),
@@ -78,7 +78,7 @@ impl NewFile {
         let permissions = file.metadata().map(|metadata| metadata.permissions());
         let mut permissions = permissions.map_err(doing("cannot read the file's metadata"))?;
         permissions.set_readonly(true);
-        file.set_permissions(permissions).map_err(doing("cannot make the file read-only"))?;
+        file.set_permissions(permissions).map_err(doing("cannot set the file read-only"))?;
         self.file.keep().map_err(|source| refused(path, self.bytes, source))?;
         Ok(hash)
     }

@@ -93,7 +93,7 @@ impl CacheBuilder {
         self
     }
 
-    /// Whether it is an error if the path has a cache of something else; the error lists the differences. If off, the
+    /// Whether it is an error if the path has a cache of other samples; the error lists the differences. If off, the
     /// default, a new cache is made next to it.
     pub fn refuse_others(mut self, refuse: bool) -> Self {
         self.refuse_others = refuse;
@@ -254,8 +254,8 @@ impl CacheBuilder {
         }
         match nearest {
             Some((folder, lines)) if self.refuse_others => Err(Error::usage(format!(
-                "{} is a cache of something else: {}; clear it, choose another path, or let a new cache be made next \
-                 to it (refuse_others(false))",
+                "{} is a cache of other samples: {}; clear it, choose another path, or create a new \
+                 cache next to it with refuse_others(false)",
                 folder.display(),
                 lines.join("; ")
             ))),

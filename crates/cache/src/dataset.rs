@@ -159,7 +159,7 @@ impl CachedDataset {
 
     /// Advises the system on the order in which samples will be read. It matters only while they are not in memory.
     pub fn advise(&self, access: Access) -> Result<()> {
-        self.each_part("cannot advise the system", |part| part.map.advise(access))
+        self.each_part("cannot tell the system the order of access", |part| part.map.advise(access))
     }
 
     /// Reads the whole cache into memory before the first epoch, as far as it fits.

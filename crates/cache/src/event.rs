@@ -46,7 +46,7 @@ impl fmt::Display for CacheEstimate {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum CacheEvent {
-    /// There is a cache of something else. A new one is made next to it.
+    /// There is a cache of other samples. A new one is made next to it.
     Differs {
         /// The differences, one per line: `resize: was 224, is 256`.
         differences: Vec<String>,

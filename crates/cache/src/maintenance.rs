@@ -30,11 +30,11 @@ pub struct CacheInfo {
     pub seed: u64,
     /// The fields.
     pub fields: Vec<Field>,
-    /// Its size, and how much of it is missing.
+    /// The size of the cache, and how much of it is missing.
     pub estimate: CacheEstimate,
     /// The number of samples that could not be read, counting each variant.
     pub bad_samples: usize,
-    /// What its samples depend on, one line per name.
+    /// What the samples of the cache depend on, one line per name.
     pub depends_on: Vec<String>,
     /// The process that is writing it now, if any.
     pub writer: Option<String>,

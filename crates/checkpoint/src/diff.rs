@@ -13,9 +13,9 @@ use crate::{Checkpoint, Error, Result};
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Difference {
-    /// A tensor that exists only in the first.
+    /// A tensor that exists only in the first checkpoint.
     OnlyFirst(String),
-    /// A tensor that exists only in the second.
+    /// A tensor that exists only in the second checkpoint.
     OnlySecond(String),
     /// A tensor whose dtype or shape differs.
     Type {
@@ -52,8 +52,8 @@ pub enum Difference {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Difference::OnlyFirst(name) => write!(f, "{name}: only in the first"),
-            Difference::OnlySecond(name) => write!(f, "{name}: only in the second"),
+            Difference::OnlyFirst(name) => write!(f, "{name}: only in the first checkpoint"),
+            Difference::OnlySecond(name) => write!(f, "{name}: only in the second checkpoint"),
             Difference::Type { name, first, second } => write!(f, "{name}: {first} and {second}"),
             Difference::Values { name, different, elements, largest } => {
                 write!(f, "{name}: {different} of {elements} elements differ")?;

@@ -81,7 +81,7 @@ pub struct TensorEntry {
     pub dtype: Dtype,
     /// The shape of the whole tensor.
     pub shape: Vec<u64>,
-    /// Its parts. Together they cover each element once.
+    /// The parts of the tensor. Together they cover each element once.
     pub parts: Vec<PartEntry>,
 }
 

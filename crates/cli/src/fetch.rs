@@ -99,7 +99,7 @@ pub const PUBLISHED: &[Published] = &[
 /// No address answers within the time of `FULMEN_STORE_GIVE_UP_SECONDS` (180); a server sends something else than was
 /// published; the folder cannot be written to, or another process is fetching into it.
 pub fn fetch(dataset: &Published, folder: &Path, from: Option<&str>, progress: &dyn Progress) -> Result<()> {
-    fs::create_dir_all(folder).map_err(|e| Error::io(folder, "cannot make the folder", e))?;
+    fs::create_dir_all(folder).map_err(|e| Error::io(folder, "cannot create the folder", e))?;
     let _lock = Lock::take(folder, ".fetch.lock")?;
     let addresses = from.map_or(dataset.addresses.to_vec(), |from| vec![from]);
     for (name, sha256) in dataset.files {
@@ -116,7 +116,7 @@ pub fn fetch(dataset: &Published, folder: &Path, from: Option<&str>, progress: &
     Ok(())
 }
 
-/// From the first address with the published file.
+/// Downloads a file from the first address that has the published content.
 fn download(addresses: &[&str], file: &Path, name: &str, sha256: &str, progress: &dyn Progress) -> Result<()> {
     let mut failed = None;
     for address in addresses {

@@ -149,14 +149,14 @@ impl Presize {
     pub fn run(&self, images: &ImageFolder, progress: &dyn Progress) -> Result<Vec<WrittenShard>> {
         if self.side == 0 || !(1..=100).contains(&self.quality) {
             return Err(Error::usage(format!(
-                "a shorter side of {} pixels and a quality of {}: expected at least 1, and 1 to 100",
+                "expected a shorter side of at least 1 pixel and a quality from 1 to 100, got {} and {}",
                 self.side, self.quality
             )));
         }
         let threads = self.threads.unwrap_or_else(cores);
         if threads > MOST_THREADS {
             return Err(Error::usage(format!(
-                "{threads} threads; more than {MOST_THREADS} cannot help, the number of CPU cores is a good choice"
+                "{threads} threads; more than {MOST_THREADS} cannot help; the number of CPU cores is a good choice"
             )));
         }
         let _lock = Lock::take(&self.folder, LOCK)?;

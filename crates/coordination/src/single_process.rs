@@ -25,7 +25,7 @@ impl Process {
 pub fn on_preemption(_: impl Fn(&str) -> Option<OsString>, _: impl FnOnce(&str) + Send + 'static) {}
 
 /// Configures how to join a run. Without the feature `grpc`, joining fails.
-#[must_use = "a run is joined by `join`"]
+#[must_use = "call `join` to join the run"]
 pub struct Builder(Process);
 
 #[expect(missing_docs, reason = "as with the feature `grpc`, where they are documented")]

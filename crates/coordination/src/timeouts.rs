@@ -64,7 +64,7 @@ pub(crate) fn bounded(timeout: Duration) -> Duration {
     timeout.min(LONGEST)
 }
 
-/// In milliseconds, rounded up, as it is sent.
+/// Converts a timeout to milliseconds, rounded up, for a message.
 pub(crate) fn millis(timeout: Duration) -> u64 {
     u64::try_from(bounded(timeout).as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -19,7 +19,7 @@ impl Offsets {
     }
 
     /// The total number of items.
-    #[allow(clippy::len_without_is_empty, reason = "hidden: what uses it counts")]
+    #[allow(clippy::len_without_is_empty, reason = "hidden: its users only need the number")]
     pub fn len(&self) -> usize {
         self.0.last().copied().unwrap_or(0)
     }

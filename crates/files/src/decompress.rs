@@ -33,7 +33,7 @@ pub fn explain(location: &Location, position: &str, source: io::Error) -> Error 
     };
     match source.kind() {
         io::ErrorKind::UnexpectedEof => {
-            location.error(format!("{position}: the compressed file is cut short; copy or download it again"))
+            location.error(format!("{position}: the compressed file is truncated; copy or download it again"))
         }
         // zstd's errors have no specific kind.
         io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData | io::ErrorKind::Other => {

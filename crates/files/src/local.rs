@@ -163,8 +163,8 @@ pub(super) fn copy(from: &Path, to: &Path, progress: &dyn Fn(u64)) -> Result<()>
 /// A file that gets its name when it is complete. Its folder is created if it does not exist.
 pub fn temporary_file(to: &Path) -> Result<NewFile> {
     let folder = to.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder).map_err(|error| Error::io(folder, "cannot make the folder", error))?;
-    NewFile::create(to).map_err(|error| Error::io(to, "cannot make the file", error))
+    fs::create_dir_all(folder).map_err(|error| Error::io(folder, "cannot create the folder", error))?;
+    NewFile::create(to).map_err(|error| Error::io(to, "cannot create the file", error))
 }
 
 /// Removes the temporary files of killed writers from a folder.

@@ -412,7 +412,8 @@ impl fmt::Debug for Location {
     }
 }
 
-/// From a string or a path. A path such as `gs://...` is accepted too, because command lines pass locations as paths.
+/// Creates a location from a string or a path. A path such as `gs://...` is accepted too, because command lines pass
+/// locations as paths.
 impl<T: AsRef<OsStr> + ?Sized> From<&T> for Location {
     fn from(text: &T) -> Location {
         Location::new(match text.as_ref().to_str() {

@@ -79,7 +79,7 @@ impl Lock {
             move |source| Error::io(&path, doing, source)
         };
         loop {
-            fs::create_dir_all(dir).map_err(|source| Error::io(dir, "cannot make the folder", source))?;
+            fs::create_dir_all(dir).map_err(|source| Error::io(dir, "cannot create the folder", source))?;
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false);
             let mut file = match options.open(&path) {

@@ -16,7 +16,7 @@ use fulmen_data::{Error, Result};
 
 /// A reader that returns parts in order while the next ones are fetched.
 pub(super) struct ReadAhead {
-    /// None after an error, which must not look like the end.
+    /// `None` after an error, so that the error is not taken for the end of the object.
     parts: Option<BoxStream<'static, Result<Vec<u8>>>>,
     current: Cursor<Vec<u8>>,
 }

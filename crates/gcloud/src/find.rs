@@ -184,7 +184,7 @@ impl Target {
                 return None;
             }
             if let Some(signal) = tool.pause() {
-                why = format!("{signal} ended the check for it");
+                why = format!("{signal} interrupted the check");
                 break;
             }
         }

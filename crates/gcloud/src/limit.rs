@@ -22,7 +22,7 @@ const END: &str = "END_OF_FULMEN_FILE";
 /// The time at which a TPU is deleted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Limit {
-    /// In seconds after its first start.
+    /// The deadline, in seconds after the first start of the machine.
     pub(crate) seconds: u64,
 }
 

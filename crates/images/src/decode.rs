@@ -100,7 +100,7 @@ pub(crate) fn open<'a>(file: &'a [u8], decoder: &'a mut Option<jpeg::Decoder>, l
     }
     if let Some(max_pixels) = encoded.max_pixels_for(file.len()).filter(|&max_pixels| pixels > max_pixels) {
         return Err(Error::content(format!(
-            "the file is cut short: the header claims {width} x {height} pixels, but {} bytes can hold at most {max_pixels}",
+            "the file is truncated: the header claims {width} x {height} pixels, but {} bytes can hold at most {max_pixels}",
             file.len()
         )));
     }

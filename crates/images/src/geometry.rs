@@ -88,7 +88,7 @@ impl Geometric {
             if (0.0..=1.0).contains(&chance) {
                 Ok(())
             } else {
-                Err(Error::usage(format!("{self}: a probability is between 0 and 1")))
+                Err(Error::usage(format!("{self}: a probability must be between 0 and 1")))
             }
         };
         match *self {

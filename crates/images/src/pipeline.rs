@@ -191,12 +191,12 @@ impl ImagePipeline {
     /// ```
     ///
     /// # Errors
-    /// A file in another format; one that is cut short; an image that is too large.
+    /// A file in another format; one that is truncated; an image that is too large.
     pub fn header(&self, file: &[u8]) -> Result<Header> {
         decode::header(file, &self.limits)
     }
 
-    /// Accepts JPEGs with invalid data, with wrong pixels there, as Pillow does. Files that are cut short are still
+    /// Accepts JPEGs with invalid data, with wrong pixels there, as Pillow does. Files that are truncated are still
     /// errors.
     ///
     /// Without it, such a JPEG is an error. libjpeg-turbo (feature `turbojpeg`) finds damage only where it reads: it
@@ -244,12 +244,12 @@ impl ImagePipeline {
     /// Checks the options.
     pub(crate) fn check(&self) -> Result<()> {
         if self.reducing_gap.is_some_and(|gap| gap.is_nan() || gap < 1.0) {
-            return Err(Error::usage("ImagePipeline::reducing_gap: a gap is at least 1"));
+            return Err(Error::usage("ImagePipeline::reducing_gap: the gap must be at least 1"));
         }
         if let Some(Normalize { mean, std, .. }) = &self.normalize
             && !(mean.iter().all(|mean| mean.is_finite()) && std.iter().all(|std| std.is_finite() && *std > 0.0))
         {
-            return Err(Error::usage("ImagePipeline::normalize: a mean is not finite, or a deviation not above 0"));
+            return Err(Error::usage("ImagePipeline::normalize: means must be finite, and deviations above 0"));
         }
         self.steps.iter().try_for_each(|step| match step {
             Step::Geometric(step) => step.check(),

@@ -25,7 +25,7 @@ impl Error {
     pub(crate) fn from_failure(failure: Failure) -> Error {
         match failure {
             Failure::Failed(message) => Error::other(message),
-            Failure::CutShort => Error::cut_short("the file is cut short"),
+            Failure::CutShort => Error::cut_short("the file is truncated"),
             Failure::TooManyScans => Error::other("it has more than 500 scans, more than any valid file"),
         }
     }

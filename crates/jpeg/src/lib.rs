@@ -117,12 +117,12 @@ impl Decoder {
             failure => Error::from_failure(failure),
         })?;
         if header.precision != 8 {
-            return Err(Error::other(format!("it has {} bits a value; only 8 are supported", header.precision)));
+            return Err(Error::other(format!("it has {} bits per value; only 8 are supported", header.precision)));
         }
         if header.lossless != 0 {
             return Err(Error::other("parts of a lossless JPEG cannot be decoded; convert it to PNG"));
         }
-        // An end marker cannot occur in a scan's data. If there is none, the file was cut short.
+        // An end marker cannot occur in a scan's data. If there is none, the file was truncated.
         let complete = file.get(header.consumed..).is_some_and(has_end);
         Ok(Jpeg { opened: Some(opened), header, complete, damage: None })
     }
@@ -177,10 +177,10 @@ impl Jpeg<'_> {
     /// needs are decoded too.
     ///
     /// A file without an end marker is decoded to its last row even if the region ends earlier, so that whether it is
-    /// cut short does not depend on the region.
+    /// truncated does not depend on the region.
     ///
     /// # Errors
-    /// A scale that is not 1 to 8; a region that is empty or not inside the image; a file that is cut short or cannot
+    /// A scale that is not 1 to 8; a region that is empty or not inside the image; a file that is truncated or cannot
     /// be decoded; a second call.
     pub fn decode(
         &mut self,
@@ -215,7 +215,7 @@ impl Jpeg<'_> {
         let window = opened.decode(space.code(), space.channels(), eighths as u32, window, pixels, stride);
         self.damage = opened.damage();
         let window = window.map_err(|failure| match failure {
-            Failure::CutShort => Error::cut_short("the file is cut short: its data end before its last row"),
+            Failure::CutShort => Error::cut_short("the file is truncated: its data end before its last row"),
             failure => Error::from_failure(failure),
         })?;
         Ok(Part { x: window.left as usize, y, width: window.width as usize, height: region.height, stride })

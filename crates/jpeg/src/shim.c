@@ -71,7 +71,7 @@ static void silent(j_common_ptr info) { (void)info; }
 
 static void begin(j_decompress_ptr info) { (void)info; }
 
-/* All there is was given at once: to be asked for more means that the file is cut short. */
+/* All there is was given at once: to be asked for more means that the file is truncated. */
 static boolean more(j_decompress_ptr info) {
   struct fulmen_jpeg *self = of((j_common_ptr)info);
   self->status = CUT_SHORT;

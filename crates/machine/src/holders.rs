@@ -165,7 +165,7 @@ impl Watched {
         Self { process, load: Some(load), steps: steps.map(|(count, _)| count), step_time }
     }
 
-    /// Its activity in a few words.
+    /// The activity of the process in a few words.
     pub fn progress(&self) -> String {
         let Self { process, load, steps, step_time } = self;
         let mut words = match (process.state, steps, load) {

@@ -42,9 +42,9 @@ pub struct Plan {
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// By SIGTERM.
+    /// SIGTERM ended it.
     Ended,
-    /// By SIGKILL, after it did not end in time.
+    /// SIGKILL ended it, because it did not end in time after SIGTERM.
     Killed,
     /// It ended by itself or released the TPU, and no signal was sent. Another process may have its
     /// id now.

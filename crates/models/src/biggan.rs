@@ -110,7 +110,7 @@ impl Config {
     }
 }
 
-/// From random inputs `[batch, dim_z]` and classes `[batch]` to images `[batch, channels,
+/// Maps random inputs `[batch, dim_z]` and classes `[batch]` to images `[batch, channels,
 /// resolution, resolution]` with values from -1 to 1.
 #[derive(Debug, Module)]
 pub struct Generator {
@@ -152,7 +152,7 @@ struct SelfAttention {
     gamma: Parameter,
 }
 
-/// From images `[batch, channels, resolution, resolution]` and classes `[batch]` to logits
+/// Maps images `[batch, channels, resolution, resolution]` and classes `[batch]` to logits
 /// `[batch]`, positive for real images.
 #[derive(Debug, Module)]
 pub struct Discriminator {

@@ -82,7 +82,7 @@ impl Default for Config {
 pub struct ConvNext {
     /// The stages.
     pub convnext: Backbone,
-    /// From the mean over all positions to logits.
+    /// Maps the mean over all positions to logits.
     pub classifier: Linear,
     /// Whether the backward pass recomputes each block, for a fraction of the memory; initially false.
     pub gradient_checkpointing: bool,

@@ -62,14 +62,14 @@ impl Config {
     }
 }
 
-/// From random inputs `[batch, nz]` to images `[batch, nc, image_size, image_size]` with values
+/// Maps random inputs `[batch, nz]` to images `[batch, nc, image_size, image_size]` with values
 /// from -1 to 1.
 #[derive(Debug, Module)]
 pub struct Generator {
     main: Sequential,
 }
 
-/// From images `[batch, nc, image_size, image_size]` to logits `[batch]`, positive for real images.
+/// Maps images `[batch, nc, image_size, image_size]` to logits `[batch]`, positive for real images.
 #[derive(Debug, Module)]
 pub struct Discriminator {
     main: Sequential,

@@ -99,7 +99,7 @@ pub trait Pretrained: Module + Sized {
     /// Loads a folder downloaded from Hugging Face: `config.json`, and the weights as
     /// `model.safetensors`, `pytorch_model.bin`, or an index of several such files.
     ///
-    /// Parameters are f32, whatever the files have; [`Module::to_dtype`] changes that. The model is
+    /// Parameters are f32, whatever dtype the files have; [`Module::to_dtype`] changes that. The model is
     /// in evaluation mode, as in transformers; the Trainer switches it. Names may have the prefix
     /// `module.` (DistributedDataParallel) or `_orig_mod.` (`torch.compile`).
     ///

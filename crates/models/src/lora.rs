@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn a_pattern_that_fits_nothing_is_refused() {
         let text = Lora::new(gpt2(), &["*.q_proj.weight"], 2, 1.0).err().map(|e| e.to_string()).unwrap_or_default();
-        assert!(text.contains("the pattern `*.q_proj.weight` fits no parameter"), "{text}");
+        assert!(text.contains("the pattern `*.q_proj.weight` matches no parameter"), "{text}");
         let text = Lora::new(gpt2(), &["*.ln_1.weight"], 2, 1.0).err().map(|e| e.to_string()).unwrap_or_default();
         assert!(
             text.contains("`transformer.h.0.ln_1.weight` is f32[16], expected the weight of a linear layer"),

@@ -267,7 +267,7 @@ impl ResNet {
         Ok(model)
     }
 
-    /// Images `[batch, channels, height, width]` to logits `[batch, classes]`.
+    /// Maps images `[batch, channels, height, width]` to logits `[batch, classes]`.
     #[track_caller]
     pub fn forward(&self, pictures: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();

@@ -107,7 +107,7 @@ impl Pretrained for RobertaForMaskedLm {
 pub struct RobertaForSequenceClassification {
     /// Embeddings and layers.
     pub roberta: Encoder,
-    /// From the features of the first token to logits.
+    /// Maps the features of the first token to logits.
     pub classifier: ClassificationHead,
     #[module(skip)]
     config: Config,

@@ -31,7 +31,7 @@ pub struct Config {
     pub d_ff: usize,
     /// Blocks of the encoder.
     pub num_layers: usize,
-    /// Blocks of the decoder; as many as the encoder's if not given.
+    /// The number of blocks of the decoder; that of the encoder if not given.
     pub num_decoder_layers: Option<usize>,
     /// The number of attention heads.
     pub num_heads: usize,

@@ -383,8 +383,8 @@ impl Pretrained for UNet {
         let [down, up] = [config.down_block_types.len(), config.up_block_types.len()];
         if channels.is_empty() || [down, up] != [channels.len(); 2] {
             return Err(Error::config(format!(
-                "`block_out_channels` has {} blocks, `down_block_types` {down} and `up_block_types` {up}; they need as many, \
-                 and at least one",
+                "`block_out_channels` has {} blocks, `down_block_types` {down} and `up_block_types` {up}; the numbers \
+                 must be equal, and at least 1",
                 channels.len()
             )));
         }

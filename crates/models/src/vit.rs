@@ -106,7 +106,7 @@ impl Default for Config {
 pub struct ViT {
     /// The embeddings and the blocks.
     pub vit: Backbone,
-    /// From the first token's features to logits.
+    /// Maps the first token's features to logits.
     pub classifier: Linear,
     /// Whether the backward pass recomputes each block, for a fraction of the memory; initially false.
     pub gradient_checkpointing: bool,
@@ -212,7 +212,7 @@ impl Embeddings {
     fn forward(&self, pixel_values: &Tensor, config: &Config) -> Result<Tensor, Refusal> {
         let patches = self.patch_embeddings.projection.forward(pixel_values); // [batch, features, rows, columns]
         let [batch, features, rows, columns] = *patches.live()?.shape().dims() else {
-            return Err(format!("the pictures {} are not [batch, channels, height, width]", pixel_values.ty()).into());
+            return Err(format!("the images {} are not [batch, channels, height, width]", pixel_values.ty()).into());
         };
         let first = self.cls_token.get().expand(&[batch as isize, -1, -1]);
         let x = Tensor::concatenate(&[&first, &patches.flatten(2, 3).transpose(1, 2)], 1);
@@ -281,7 +281,7 @@ impl Pretrained for ViT {
         let Config { hidden_size, image_size, patch_size, num_channels, .. } = config;
         check_heads(("num_attention_heads", config.num_attention_heads), ("hidden_size", hidden_size))?;
         if patch_size == 0 || image_size < patch_size {
-            let message = format!("`patch_size` is {patch_size}; a picture of `image_size` {image_size} has no patch");
+            let message = format!("`patch_size` is {patch_size}; an image of `image_size` {image_size} has no patch");
             return Err(Error::config(message));
         }
         let patches = (image_size / patch_size).pow(2);

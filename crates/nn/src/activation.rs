@@ -17,7 +17,7 @@ pub enum GeluKind {
     /// With the error function.
     #[default]
     Exact,
-    /// By the formula with `tanh`, as in GPT-2 and BERT.
+    /// The approximation with `tanh`, as in GPT-2 and BERT.
     Tanh,
 }
 

@@ -137,7 +137,7 @@ impl Attention {
     fn check_inputs(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Option<String> {
         let (qt, kt, vt) = (q.ty(), k.ty(), v.ty());
         if let Some(ty) = [qt, kt, vt].into_iter().find(|ty| ty.shape.rank() < 2 || !ty.dtype.is_float()) {
-            return Some(format!("{ty} is not floating-point numbers [.., length, width]"));
+            return Some(format!("{ty} is not a floating-point tensor [.., length, width]"));
         }
         if q.size(-1) != k.size(-1) {
             return Some(format!("the last axes of queries and keys differ: {qt} and {kt}"));

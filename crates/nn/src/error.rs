@@ -53,7 +53,7 @@ impl Error {
     /// ```
     /// use std::panic::Location;
     ///
-    /// let error = fulmen_nn::Error::usage("SignSgd: the rate must be above 0, it is -1", Location::caller());
+    /// let error = fulmen_nn::Error::usage("SignSgd: the rate must be above 0, but it is -1", Location::caller());
     /// assert!(error.is_usage());
     /// ```
     pub fn usage(message: impl Into<String>, location: &'static Location<'static>) -> Error {

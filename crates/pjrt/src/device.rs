@@ -242,7 +242,7 @@ impl fmt::Display for Device {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// In use by buffers and programs.
+    /// The bytes that buffers and programs use.
     pub bytes_in_use: i64,
     /// The peak of the bytes in use.
     pub peak_bytes_in_use: Option<i64>,

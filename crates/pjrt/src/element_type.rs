@@ -50,7 +50,7 @@ macro_rules! element_types {
                 }
             }
 
-            /// From XLA's `PrimitiveType`, which numbers the same types differently.
+            /// Converts XLA's `PrimitiveType`, which numbers the same types differently.
             pub(crate) fn from_primitive(raw: i32) -> Result<Self> {
                 match raw {
                     $($primitive => Ok(Self::$variant),)*
@@ -131,7 +131,7 @@ impl ArrayType {
             .iter()
             .try_fold(self.element_type.host_bytes(), |size, &dim| size.checked_mul(dim))
             .filter(|&size| isize::try_from(size).is_ok() && self.dims.iter().all(|&d| i64::try_from(d).is_ok()))
-            .ok_or_else(|| Error::invalid(format!("an array {self} has more bytes than can be addressed")))
+            .ok_or_else(|| Error::invalid(format!("an array {self} has more bytes than a program can address")))
     }
 }
 
@@ -168,6 +168,6 @@ mod tests {
         assert_eq!(ArrayType::new(ElementType::S4, [3]).size_in_bytes().unwrap(), 3);
         assert_eq!(ArrayType::new(ElementType::F64, []).size_in_bytes().unwrap(), 8);
         let error = ArrayType::new(ElementType::F64, [usize::MAX, 2]).size_in_bytes().unwrap_err();
-        assert!(error.to_string().contains("more bytes than can be addressed"), "{error}");
+        assert!(error.to_string().contains("more bytes than a program can address"), "{error}");
     }
 }

@@ -20,7 +20,7 @@ pub(crate) enum End {
     Lost(String),
     /// It made no progress and was killed, and why.
     Stuck(String),
-    /// As far as is known, it still runs although it was killed.
+    /// The worker was killed but, as far as is known, still runs.
     Remains,
 }
 

@@ -44,7 +44,7 @@ pub(crate) struct Worker {
 pub(crate) struct Host {
     machine: String,
     glibc: Option<Glibc>,
-    /// Its own address, as seen by the connection.
+    /// The address on which the host accepted the connection.
     address: String,
     chips: usize,
     present: bool,

@@ -9,7 +9,7 @@ use crate::{LargeTensor, Roofline, Slice, Warning};
 /// The results of a preflight, slice by slice.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// In the order of the request.
+    /// The results for the slices, in the order of the request.
     pub slices: Vec<Feasibility>,
     /// The date and the source of the prices, if prices were given.
     pub prices: Option<(String, String)>,

@@ -22,9 +22,9 @@ pub enum Mark {
     /// Connected by lines.
     #[default]
     Line,
-    /// As separate dots.
+    /// Separate dots.
     Dots,
-    /// As columns from zero, each as wide as the distance to the next point.
+    /// Columns from zero, each as wide as the distance to the next point.
     Columns,
 }
 

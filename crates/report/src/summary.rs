@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Its file in a run's folder.
+/// The file of the summary in a run's folder.
 pub const SUMMARY: &str = "summary.json";
 
 /// The state of a fit.

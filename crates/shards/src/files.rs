@@ -17,7 +17,7 @@ use fulmen_files::{Location, fingerprint_all};
 #[derive(Clone, Debug)]
 pub(crate) struct FileList {
     pub(crate) files: Arc<[Location]>,
-    /// The seed for the order of the files in each epoch; the order of the list unless set.
+    /// The seed for the order of the files in each epoch. If not set, files are in the order of the list.
     pub(crate) seed: Option<u64>,
     /// The number of items in all files, if it is known.
     pub(crate) len: Option<usize>,
@@ -27,7 +27,7 @@ pub(crate) struct FileList {
 pub(crate) struct FileItem<T> {
     /// Its number in the file.
     pub(crate) number: u64,
-    /// Its position in the file, for messages.
+    /// The position of the record in the file, for messages.
     pub(crate) position: String,
     pub(crate) item: T,
 }

@@ -293,7 +293,7 @@ impl Guard {
         Guard(state.guards)
     }
 
-    /// From now on there is something to save.
+    /// Tells the handlers that there is something to save from now on.
     pub fn stepped(&self) {
         STATE.lock().stepped = true;
     }

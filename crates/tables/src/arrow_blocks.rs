@@ -40,8 +40,8 @@ fn read(input: &SourceFile, block: &IpcBlock) -> Result<Buffer> {
     };
     if block.metaDataLength() < 8 || offset.checked_add(size as u64).is_none_or(|end| end > input.size()) {
         return Err(input.error(format!(
-            "a batch of {size} bytes should be at byte {offset}, but the file has {} bytes; it is damaged or cut \
-             short: copy or download it again",
+            "a batch of {size} bytes should be at byte {offset}, but the file has {} bytes; it is damaged or \
+             truncated: copy or download it again",
             input.size()
         )));
     }
@@ -90,7 +90,7 @@ fn damaged(input: &SourceFile, reason: impl std::fmt::Display) -> Error {
     if cfg!(not(feature = "parquet")) && reason.to_string().contains("zstd feature") {
         return input.error("the Arrow file is compressed with zstd; build fulmen with its feature `parquet`");
     }
-    input.error(format!("the Arrow file is damaged or cut short ({reason}); copy or download it again"))
+    input.error(format!("the Arrow file is damaged or truncated ({reason}); copy or download it again"))
 }
 
 impl ArrowFile {
@@ -152,7 +152,7 @@ impl ArrowFile {
             let next = u64::try_from(body).ok().and_then(|body| (offset + header as u64).checked_add(body));
             let Some(next) = next.filter(|&next| next <= input.size()) else {
                 return Err(input.error(format!(
-                    "the file is cut short: a batch of {body} bytes is at byte {offset}, but the file ends after \
+                    "the file is truncated: a batch of {body} bytes is at byte {offset}, but the file ends after \
                      {} bytes; copy or download it again",
                     input.size()
                 )));

@@ -35,7 +35,7 @@ impl ArrowFiles {
     /// Opens a file, or all `.arrow`, `.arrows`, `.feather` and `.ipc` files in a folder, sorted by name.
     ///
     /// # Errors
-    /// Files that do not exist, are not Arrow files or are cut short; files with different columns.
+    /// Files that do not exist, are not Arrow files or are truncated; files with different columns.
     pub fn open(location: impl Into<Location>) -> Result<ArrowFiles> {
         let location = location.into();
         let files = expand(&location, &[".arrow", ".arrows", ".feather", ".ipc"])?;

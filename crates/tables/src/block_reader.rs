@@ -47,11 +47,11 @@ pub(crate) struct RowOrigin {
 /// How the rows of a block are numbered in their file.
 #[derive(Debug)]
 pub(crate) enum RowNumbers {
-    /// By row, starting at this one.
+    /// The rows are numbered, starting at this number.
     Rows(usize),
-    /// By line, one per row, starting at this one.
+    /// Each row has a line, starting at this line.
     Lines(u64),
-    /// By the lines in which they start.
+    /// The rows start in these lines.
     Each(Vec<u64>),
 }
 

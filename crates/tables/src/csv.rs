@@ -17,7 +17,7 @@ use super::text_blocks::{BLOCK, Format, TextBlocks, index};
 use fulmen_data::{Error, Fingerprint, Result};
 use fulmen_files::Location;
 
-/// Rows of CSV files by index.
+/// The rows of CSV files, read by index.
 ///
 /// Opening reads the files once, to find the start of each block of about 8 KiB of rows and to check that all rows have
 /// the same number of values. After that, a block is read when one of its rows is requested, and recently used blocks

@@ -125,7 +125,7 @@ impl HfFolder {
     /// Opens one split.
     ///
     /// # Errors
-    /// A split that does not exist (the error lists the splits); files that are cut short, or whose columns differ.
+    /// A split that does not exist (the error lists the splits); files that are truncated, or whose columns differ.
     pub fn split(&self, name: &str) -> Result<HfDataset> {
         let Some(chosen) = self.chosen else {
             return Err(Error::usage(format!(

@@ -56,7 +56,7 @@ impl Parquet {
     /// Opens a file, the files of a pattern (`train-*.parquet`), or all `.parquet` files in a folder, sorted by name.
     ///
     /// # Errors
-    /// Files that do not exist, are not Parquet files or are cut short; files with different columns.
+    /// Files that do not exist, are not Parquet files or are truncated; files with different columns.
     pub fn open(location: impl Into<Location>) -> Result<Parquet> {
         let location = location.into();
         let files = expand(&location, &[".parquet"])?;

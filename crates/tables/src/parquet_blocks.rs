@@ -204,7 +204,7 @@ fn check_rows(metadata: &ParquetMetaData) -> Result<(), String> {
 fn damaged(input: &SourceFile, error: impl std::fmt::Display) -> Error {
     let prefix = format!("{}: ", input.name());
     let error = error.to_string().replace(&prefix, "");
-    input.error(format!("the Parquet file is damaged or cut short ({error}); copy or download it again"))
+    input.error(format!("the Parquet file is damaged or truncated ({error}); copy or download it again"))
 }
 
 /// A part of a row group.

@@ -76,7 +76,7 @@ impl ScalarRef<'_> {
         }
     }
 
-    /// As a float: floats, integers, booleans, and text with one of them.
+    /// Reads the value as a float: floats, integers, booleans, and text with one of them.
     #[inline]
     pub(crate) fn float(&self, dtype: &str) -> Result<f64, Mismatch> {
         match *self {
@@ -93,7 +93,7 @@ impl ScalarRef<'_> {
         }
     }
 
-    /// As an integer: integers, booleans, and text with one of them, also written like `3.0`.
+    /// Reads the value as an integer: integers, booleans, and text with one of them, also written like `3.0`.
     #[inline]
     pub(crate) fn integer(&self, dtype: &str) -> Result<i128, Mismatch> {
         match *self {
@@ -121,7 +121,7 @@ impl ScalarRef<'_> {
         }
     }
 
-    /// As a boolean: booleans, the integers 0 and 1, and text with one of them.
+    /// Reads the value as a boolean: booleans, the integers 0 and 1, and text with one of them.
     #[inline]
     pub(crate) fn bool(&self) -> Result<bool, Mismatch> {
         match *self {
@@ -288,7 +288,7 @@ pub(crate) fn text<'a>(cell: &ScalarRef<'a>) -> Result<&'a str, Mismatch> {
     }
 }
 
-/// As bytes: binary values and text.
+/// Reads the value as bytes: binary values and text.
 pub(crate) fn bytes<'a>(cell: &ScalarRef<'a>) -> Result<&'a [u8], Mismatch> {
     match *cell {
         ScalarRef::Bytes(bytes) => Ok(bytes),

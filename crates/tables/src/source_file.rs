@@ -103,8 +103,8 @@ impl SourceFile {
         let end = offset.checked_add(len as u64);
         if end.is_none_or(|end| end > self.size) {
             return Err(self.error(format!(
-                "the file should have {len} bytes at byte {offset}, but it ends after {} bytes; it is damaged or cut \
-                 short: copy or download it again",
+                "the file should have {len} bytes at byte {offset}, but it ends after {} bytes; it is damaged or \
+                 truncated: copy or download it again",
                 self.size
             )));
         }

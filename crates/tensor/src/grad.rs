@@ -32,7 +32,7 @@ pub fn grad(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Tensor> {
         all_live(std::iter::once(loss).chain(wrt.iter().copied()))?;
         if loss.rank() != 0 || !loss.dtype().is_float() {
             return Err(format!(
-                "the loss must be a floating-point scalar, it is {}; reduce it with mean_all() or sum_all()",
+                "the loss must be a floating-point scalar, but it is {}; reduce it with mean_all() or sum_all()",
                 loss.ty()
             )
             .into());

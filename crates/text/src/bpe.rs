@@ -56,7 +56,7 @@ impl ByteLevelBpe {
         self
     }
 
-    /// The minimum frequency of a pair to be merged; once unless set.
+    /// The minimum frequency of a pair to be merged; 1 unless set.
     pub fn min_frequency(mut self, times: u64) -> ByteLevelBpe {
         self.min_frequency = times;
         self

@@ -89,8 +89,8 @@ impl Encoding {
             Ok(())
         } else {
             Err(Error::usage(format!(
-                "an encoding of {} ids has documents that begin at {:?}; the places must ascend, from 1 on and within \
-                 the ids, or right behind them where the next token is known",
+                "an encoding of {} ids has documents that begin at {:?}; the positions must ascend, start at 1 or \
+                 later, and be less than the number of ids (or equal to it if the next token is known)",
                 self.len(),
                 self.starts
             )))

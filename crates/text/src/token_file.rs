@@ -191,7 +191,7 @@ impl TokenFile {
     /// tokens.
     ///
     /// # Errors
-    /// A file that does not exist, is not a token file, is cut short, or is damaged.
+    /// A file that does not exist, is not a token file, is truncated, or is damaged.
     pub fn open(path: impl AsRef<Path>) -> Result<TokenFile> {
         let path = path.as_ref().to_owned();
         let io = |source| Error::io(&path, "cannot read the token file", source);

@@ -208,14 +208,14 @@ impl Head {
         if expected != size {
             return Err(format!(
                 "the file has {size} bytes, but its header promises {num_tokens} tokens and {documents} documents, \
-                 which take {expected}; it was cut short or overwritten: create it again"
+                 which take {expected}; it was truncated or overwritten: create it again"
             ));
         }
         let metadata = |key: &str| header.metadata().as_ref().and_then(|texts| texts.get(key));
         let vocabulary = metadata(VOCAB_SIZE).ok_or("not a token file: its metadata has no `vocab_size`")?;
         let layout = vocabulary.parse().ok().and_then(|size| Documents::new(size).ok());
         let Some(Documents { vocab_size, .. }) = layout.filter(|layout| layout.width == width) else {
-            return Err(format!("it has {width} bytes a token, which do not fit its vocabulary of {vocabulary}"));
+            return Err(format!("it has {width} bytes per token, which do not fit its vocabulary of {vocabulary}"));
         };
         let damaged = |region: &str| {
             format!("the checksum of {region} is missing or wrong: the file is damaged; create it again")

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Goodput {
-    /// From the call of `fit` to the first step, plus the time to open the devices.
+    /// The time from the call of `fit` to the first step, plus the time to open the devices.
     pub start: f64,
     /// Compiling.
     pub compile: f64,

@@ -51,7 +51,7 @@ impl Dataset for Noise {
         self.read.fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(self.pause);
         if self.bad.contains(&index) {
-            return Err(Error::new("this image is cut short"));
+            return Err(Error::new("this image is truncated"));
         }
         let image: Vec<u8> = (0..3 * self.width).map(|_| sample.random().below(256) as u8).collect();
         let weight = [sample.random().uniform(-1.0, 1.0), index as f64];
@@ -168,7 +168,7 @@ fn a_sample_that_cannot_be_read_stops_it_and_the_next_run_goes_on() {
         data.bad = vec![47];
         let error = small(&data, folder.path()).workers(workers).open().unwrap_err();
         assert_eq!(error.sample_index(), Some(47));
-        assert_eq!(error.to_string(), "sample 47 (noise.bin, record 47): this image is cut short");
+        assert_eq!(error.to_string(), "sample 47 (noise.bin, record 47): this image is truncated");
         let error = CachedDataset::open(folder.path()).unwrap_err().to_string();
         assert!(error.contains(" of 6 parts; make it again"), "{error}");
 
@@ -195,7 +195,7 @@ fn bad_samples_that_are_allowed_fail_when_they_are_read_from_the_cache() {
     assert_eq!(cached.bad_samples().len(), 4);
     let error = HostBatch::collate(&cached, &[11, 12]).unwrap_err();
     assert_eq!(error.sample_index(), Some(12));
-    assert!(error.to_string().contains("(noise.bin, record 12): this image is cut short"), "{error}");
+    assert!(error.to_string().contains("(noise.bin, record 12): this image is truncated"), "{error}");
     assert_eq!(HostBatch::collate(&cached, &[11, 13]).unwrap().values::<i32>(1).unwrap(), [11, 13]);
     assert_eq!(cache_info(folder.path()).unwrap()[0].bad_samples, 4);
 }
@@ -210,7 +210,7 @@ fn what_differs_is_said_and_a_new_cache_stands_beside_the_old() {
     let error = small(&other, folder.path()).version("v2").refuse_others(true).open().unwrap_err();
     let text = error.to_string();
     assert!(error.is_usage(), "{text}");
-    let expected = "is a cache of something else: version: was `v1`, is `v2`; source: was `noise`, is `louder noise`;";
+    let expected = "is a cache of other samples: version: was `v1`, is `v2`; source: was `noise`, is `louder noise`;";
     assert!(text.contains(expected), "{text}");
 
     let recorded = Arc::new(Mutex::new(vec![]));
@@ -522,7 +522,7 @@ fn a_panic_of_the_users_ends_the_making_and_the_next_goes_on() {
         data.bad = vec![47];
         let error = Nowhere(data.clone()).cache(folder.path()).part_bytes(10 * SAMPLE).workers(workers).open();
         let error = error.unwrap_err();
-        assert_eq!(error.to_string(), "sample 47: this image is cut short");
+        assert_eq!(error.to_string(), "sample 47: this image is truncated");
 
         data.bad.clear();
         let panicking = small(&data, folder.path()).workers(workers).on_event(|event| {

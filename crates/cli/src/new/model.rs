@@ -22,7 +22,7 @@ impl Classifier {
         }
     }
 
-    /// From points `f32[batch, 2]` to logits `f32[batch, 2]`.
+    /// Maps points `f32[batch, 2]` to logits `f32[batch, 2]`.
     fn forward(&self, points: &Tensor) -> Tensor {
         let x = self.fc1.forward(points).relu();
         let x = self.fc2.forward(x).relu();

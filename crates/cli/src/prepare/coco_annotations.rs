@@ -13,7 +13,7 @@ use super::manifest::Class;
 use super::zip_index::ZipIndex;
 use fulmen_data::{Error, Result};
 
-/// The needed part of `instances_*.json`. Numbers in boxes and outlines keep their text.
+/// The fields of `instances_*.json` that the shards need. Numbers in boxes and outlines keep their original text.
 #[derive(Deserialize)]
 struct Instances {
     images: Vec<Image>,

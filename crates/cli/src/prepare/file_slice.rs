@@ -149,7 +149,7 @@ mod tests {
                 continue;
             };
             let text = error.to_string();
-            assert!(text.contains("a.tar: ") && (text.contains("cut short") || text.contains("is empty")), "{text}");
+            assert!(text.contains("a.tar: ") && (text.contains("truncated") || text.contains("is empty")), "{text}");
         }
     }
 

@@ -39,7 +39,7 @@ const SPLITS: &[&str] = &["train", "val"];
 /// the counts of a part of ImageNet in the same layout; classes without training images are then left out.
 ///
 /// # Errors
-/// Archives that are missing (the error lists all), are cut short, or have other checksums or counts than expected; a
+/// Archives that are missing (the error lists all), are truncated, or have other checksums or counts than expected; a
 /// folder that was started with other options, has other files, or is in use by another run; a disk without enough
 /// space.
 pub fn imagenet(

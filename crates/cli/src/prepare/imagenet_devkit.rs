@@ -89,7 +89,7 @@ fn files<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Vec<u8>; N]> 
             let mut bytes = Vec::new();
             entry.take(LIMIT).read_to_end(&mut bytes).map_err(|source| io(&reading(&after), source))?;
             if bytes.len() as u64 != size {
-                return Err(Error::file(path, format!("entry {name} is cut short: download the archive again")));
+                return Err(Error::file(path, format!("entry {name} is truncated: download the archive again")));
             }
             contents[place] = Some(bytes);
         }
@@ -97,7 +97,7 @@ fn files<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Vec<u8>; N]> 
     let missing: Vec<&str> =
         names.iter().zip(&contents).filter(|(_, content)| content.is_none()).map(|(&name, _)| name).collect();
     if !missing.is_empty() {
-        return Err(Error::file(path, format!("there is no {} in it; is it cut short?", missing.join(" and no "))));
+        return Err(Error::file(path, format!("there is no {} in it; is it truncated?", missing.join(" and no "))));
     }
     Ok(contents.map(Option::unwrap_or_default))
 }

@@ -73,7 +73,7 @@ pub struct ShardInfo {
 /// ```
 ///
 /// # Errors
-/// A path that does not exist, a folder without shards, a file that is not a tar file or is cut short.
+/// A path that does not exist, a folder without shards, a file that is not a tar file or is truncated.
 pub fn shards_info(paths: &[impl AsRef<Path>]) -> Result<ShardsInfo> {
     let mut info = ShardsInfo::default();
     for path in paths {

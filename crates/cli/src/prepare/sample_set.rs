@@ -45,7 +45,7 @@ pub(crate) fn jpeg_warning(bytes: &[u8]) -> Option<String> {
     // Some programs append data to the image, so the end marker is searched near the end.
     let tail = &bytes[bytes.len().saturating_sub(4096)..];
     if !tail.windows(2).any(|pair| pair == [0xff, 0xd9]) {
-        return Some("a JPEG file without an end marker: probably cut short".to_owned());
+        return Some("a JPEG file without an end marker, probably truncated".to_owned());
     }
     None
 }
@@ -58,7 +58,7 @@ mod tests {
     fn jpeg_files_are_recognized_by_their_first_and_last_bytes() {
         let whole = [&[0xff, 0xd8, 0xff, 0xe0][..], &[1; 9000], &[0xff, 0xd9], &[0; 17]].concat();
         assert_eq!(jpeg_warning(&whole), None);
-        assert!(jpeg_warning(&whole[..5000]).unwrap().contains("cut short"));
+        assert!(jpeg_warning(&whole[..5000]).unwrap().contains("truncated"));
         assert!(jpeg_warning(b"\x89PNG\r\n").unwrap().contains("PNG"));
         assert!(jpeg_warning(b"").unwrap().contains("not a JPEG"));
     }

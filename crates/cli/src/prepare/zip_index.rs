@@ -36,7 +36,7 @@ impl ZipIndex {
         let refused = |what: String| Error::file(section.path(), what);
         let mut archive = ZipArchive::new(section.clone()).map_err(|source| {
             refused(format!(
-                "{source}: the zip file's list of files, at its end, cannot be read; is the file cut short? Download \
+                "{source}: the zip file's list of files, at its end, cannot be read; is the file truncated? Download \
                  it again"
             ))
         })?;
@@ -146,7 +146,7 @@ mod tests {
         let error = zip.read(&zip.entries[0]).unwrap_err().to_string();
         assert!(error.contains("entry a/plain.txt: Invalid checksum"), "{error}");
         let error = index(&bytes[..bytes.len() - 30]).err().unwrap().to_string();
-        assert!(error.contains("is the file cut short?"), "{error}");
+        assert!(error.contains("is the file truncated?"), "{error}");
     }
 
     #[test]

@@ -46,7 +46,7 @@ fn the_program_shows_verifies_repairs_and_clears() {
     let (done, text) = fulmen(&["info"], &path);
     assert!(done && text.contains("60 samples × 1 variants × 43 bytes") && text.contains("version: `v1`"), "{text}");
     let (done, text) = fulmen(&["verify"], &path);
-    assert!(done && text.contains("bytes are as they were written"), "{text}");
+    assert!(done && text.contains("bytes are intact"), "{text}");
     fs::remove_file(made.path().join("part-00002.arrow")).unwrap();
     let (done, text) = fulmen(&["verify"], &path);
     assert!(!done && text.contains("1 files are damaged") && text.contains("--repair"), "{text}");

@@ -37,7 +37,7 @@ use crate::{Process, ProcessInfo, Result, Timeouts};
 /// end.join().unwrap()?;
 /// # Ok::<(), fulmen_coordination::Error>(())
 /// ```
-#[must_use = "a run is joined by `join`"]
+#[must_use = "call `join` to join the run"]
 pub struct Builder {
     process: Process,
     timeouts: Timeouts,

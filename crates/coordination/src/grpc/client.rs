@@ -179,7 +179,7 @@ impl Client {
             )),
             Some(HandshakeError::OtherProtocol) => Some(Error::usage(format!(
                 "the server at the coordinator's address {address} is not a coordinator of this version of Fulmen; give \
-                 the address of process 0, and use one build for all"
+                 the address of process 0, and run the same build in all processes"
             ))),
             Some(HandshakeError::Broken(_) | HandshakeError::Silent) => None,
             None => is_permanent(status).then(|| {

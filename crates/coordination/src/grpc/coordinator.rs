@@ -121,7 +121,8 @@ impl Coordinator {
         let reason = if request.version != wire::VERSION {
             let (theirs, ours) = (request.version, wire::VERSION);
             Some(format!(
-                "it speaks version {theirs} of the protocol and the coordinator {ours}; use one build for all"
+                "it speaks version {theirs} of the protocol and the coordinator {ours}; run the same build in all \
+                 processes"
             ))
         } else if request.run_id != self.run_id {
             Some(format!(

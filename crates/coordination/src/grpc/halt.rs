@@ -154,6 +154,7 @@ impl StopRequest {
 }
 
 fn number(text: &str) -> Result<u64> {
-    text.parse()
-        .map_err(|_| Error::usage(format!("a process sent `{text}` as its number of turns; use one build for all")))
+    text.parse().map_err(|_| {
+        Error::usage(format!("a process sent `{text}` as its number of turns; run the same build in all processes"))
+    })
 }

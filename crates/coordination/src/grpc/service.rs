@@ -251,7 +251,8 @@ pub(crate) fn check_value(key: &str, value: &[u8]) -> crate::Result<()> {
     }
     if value.len() > LARGEST_VALUE {
         return Err(crate::Error::usage(format!(
-            "the value for the key `{key}` has {} bytes; expected at most {LARGEST_VALUE}, and a path for what is larger",
+            "the value for the key `{key}` has {} bytes; expected at most {LARGEST_VALUE}; write larger data to a file \
+             and pass its path",
             value.len()
         )));
     }

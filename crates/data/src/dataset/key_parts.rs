@@ -77,7 +77,7 @@ pub fn differences(was: &[KeyPart], is: &[KeyPart]) -> Vec<String> {
         lines.push(format!("{}: was {}, is not there", old.name, described(old)));
     }
     if lines.is_empty() && was != is {
-        lines.push("the order of what the samples depend on".to_owned());
+        lines.push("only the order of the values differs".to_owned());
     }
     lines
 }
@@ -133,7 +133,7 @@ mod tests {
         let fewer = parts(&[("resize", &224u64.to_le_bytes()), ("file", b"a"), ("crop", b"centre")]);
         assert_eq!(differences(&was, &fewer), ["file: was 2 values, is 1"]);
         let turned = parts(&[("file", b"a"), ("resize", &224u64.to_le_bytes()), ("file", b"b"), ("crop", b"centre")]);
-        assert_eq!(differences(&was, &turned), ["the order of what the samples depend on"]);
+        assert_eq!(differences(&was, &turned), ["only the order of the values differs"]);
     }
 
     #[test]

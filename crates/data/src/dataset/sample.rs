@@ -108,7 +108,7 @@ impl<'a> Sample<'a> {
         let range = self.layout.row(field, self.row);
         if bytes.len() != range.len() {
             return Err(Error::field(format!(
-                "field `{declared}` takes {} bytes a sample, but {} were written",
+                "field `{declared}` takes {} bytes per sample, but {} were written",
                 range.len(),
                 bytes.len()
             )));
@@ -125,7 +125,7 @@ impl<'a> Sample<'a> {
         let expected = self.layout.row(field, self.row).len();
         if bytes.len() != expected {
             return Err(Error::field(format!(
-                "field `{}` takes {} values a sample, but {} were written",
+                "field `{}` takes {} values per sample, but {} were written",
                 self.layout.field(field)?,
                 expected / T::DTYPE.size_in_bytes(),
                 values.len()

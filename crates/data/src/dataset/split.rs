@@ -95,8 +95,8 @@ pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<
     let members = members(&classes);
     if let Some(largest) = members.iter().map(Vec::len).max().filter(|&largest| largest < folds) {
         return Err(Error::usage(format!(
-            "stratified_k_fold: {folds} folds need a class with as many samples, and the largest has {largest}; use \
-             fewer folds"
+            "stratified_k_fold: {folds} folds need a class with at least {folds} samples, but the largest has \
+             {largest}; use fewer folds"
         )));
     }
     let mut sorted = classes;

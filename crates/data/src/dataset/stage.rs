@@ -45,12 +45,12 @@ impl Stage {
 pub(crate) struct StageTimes([Duration; Stage::ALL.len()]);
 
 impl StageTimes {
-    /// What this thread has spent since it started.
+    /// The times that this thread has spent in the stages since it started.
     pub(crate) fn current_thread() -> StageTimes {
         CLOCK.get().times
     }
 
-    /// What was added since an earlier reading.
+    /// The times that were added since an earlier reading.
     pub(crate) fn since(&self, earlier: &StageTimes) -> StageTimes {
         let mut passed = *self;
         passed.0.iter_mut().zip(earlier.0).for_each(|(time, before)| *time = time.saturating_sub(before));

@@ -22,7 +22,7 @@ pub(crate) struct BatchSampler {
     next: usize,
     /// Epoch `epochs.start`, if it has started.
     epoch: Option<Box<dyn EpochBatches>>,
-    /// How many were returned, including errors.
+    /// The number of batches that were returned, including errors.
     pub(crate) issued: u64,
 }
 

@@ -11,9 +11,9 @@ use crate::Result;
 /// The measurements of [`bench_loader`].
 #[derive(Clone, Debug)]
 pub struct LoaderBench {
-    /// From the start to the end of the epoch.
+    /// The time from the start to the end of the epoch.
     pub elapsed: Duration,
-    /// From the start to the first batch.
+    /// The time from the start to the first batch.
     pub first_batch: Duration,
     /// The number of batches.
     pub batches: usize,

@@ -111,8 +111,8 @@ impl Buckets {
         };
         if names.is_empty() {
             return Err(Error::usage(format!(
-                "no field has the first axis {longest}, the longest bucket: the dataset has {}; declare those of \
-                 varying length with it",
+                "no field has the first axis {longest}, the longest bucket: the dataset has {}; declare the fields of \
+                 varying length with that axis",
                 list()
             )));
         }
@@ -120,8 +120,8 @@ impl Buckets {
             let field = fields.iter().find(|field| field.name == *name);
             if field.is_none_or(|field| field.shape.first() != Some(&longest)) {
                 return Err(Error::usage(format!(
-                    "buckets vary the first axis of `{name}`, which must be a field with the first axis {longest}, the \
-                     longest bucket; the dataset has {}",
+                    "buckets vary the first axis of `{name}`, so it must be a field whose first axis is {longest}, the \
+                     length of the longest bucket; the dataset has {}",
                     list()
                 )));
             }

@@ -99,7 +99,7 @@ impl IndexBatches {
         }
         if let Some(position) = order.iter().position(|&index| index >= self.len) {
             return Err(Error::usage(format!(
-                "the sampler's order for epoch {epoch} has the index {} at place {position}, but the dataset has {} \
+                "the sampler's order for epoch {epoch} has the index {} at position {position}, but the dataset has {} \
                  samples",
                 order[position], self.len
             )));

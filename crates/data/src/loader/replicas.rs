@@ -80,9 +80,8 @@ impl Replicas {
         let count = parts.len();
         if last - first + 1 != count || devices % count != 0 || first % count != 0 {
             return Err(Error::usage(format!(
-                "by the sharding {rows} over the mesh {mesh} this process has the parts {parts:?} of the {devices} \
-                 that a batch is split into, which are not adjacent; put the axes that split the batch first in the \
-                 mesh"
+                "the sharding {rows} over the mesh {mesh} splits a batch into {devices} parts and gives this process \
+                 {parts:?}, which are not adjacent; put the axes that split the batch first in the mesh"
             )));
         }
         Ok(Replicas { devices, num_processes: devices / count, process_index: first / count })
@@ -107,8 +106,8 @@ impl Replicas {
         }
         if devices % num_processes != 0 {
             return Err(Error::usage(format!(
-                "{devices} devices cannot be divided equally among {num_processes} processes; give the number of \
-                 devices of all processes together"
+                "{devices} devices cannot be divided equally among {num_processes} processes; give the total \
+                 number of devices of all processes"
             )));
         }
         Ok(self)

@@ -36,11 +36,11 @@ pub struct LoaderReport {
     pub waited_for_reading: Duration,
     /// Batches that the consumer took, except the first of each epoch: before it, the consumer does other things.
     pub steps: u64,
-    /// How long the consumer waited for them.
+    /// How long the consumer waited for batches.
     pub waiting: Duration,
-    /// How long the consumer was busy between them.
+    /// How long the consumer was busy between batches.
     pub busy: Duration,
-    /// From the start of the latest iterator to its first batch.
+    /// The time from the start of the latest iterator to its first batch.
     pub first_batch: Option<Duration>,
     /// The batches that are ready in host memory.
     pub host_queue: QueueDepth,
@@ -166,7 +166,7 @@ impl LoaderReport {
         // Without workers, the consumer's thread is the only one that fills batches.
         let have = self.num_workers;
         match self.threads_needed() {
-            None => format!("{slow}; nothing else is done between two batches, so that no number of threads is enough"),
+            None => format!("{slow}; there is no other work between two batches, so no number of threads is enough"),
             Some(needed) if needed <= have && have > self.cores => {
                 format!("{slow}; {} are too many for {cores}; {cure}", threads(have))
             }
@@ -178,7 +178,9 @@ impl LoaderReport {
                 let more = format!("add {}", threads(needed - have));
                 format!("{slow}; {}", one_of(&[cures, &[&more]].concat()))
             }
-            Some(needed) => format!("{slow}; {cure}: it would take {}, and this machine has {cores}", threads(needed)),
+            Some(needed) => {
+                format!("{slow}; {cure}: otherwise it needs {}, and this machine has {cores}", threads(needed))
+            }
         }
     }
 }
@@ -308,8 +310,8 @@ mod tests {
         check(
             LoaderReport { cores: 2, ..report() },
             expect![
-                "input-bound: 33 % of step time waits; decode is the slow stage; cache it: it would take 3 threads, \
-                 and this machine has 2 cores"
+                "input-bound: 33 % of step time waits; decode is the slow stage; cache it: otherwise it needs 3 \
+                 threads, and this machine has 2 cores"
             ],
         );
         let slow_reading =
@@ -332,7 +334,8 @@ mod tests {
             LoaderReport { cores: 2, ..slow_reading() },
             expect![
                 "input-bound: 33 % of step time waits; read is the slow stage; read from faster storage, put many \
-                 samples into one file, or cache what is read: it would take 3 threads, and this machine has 2 cores"
+                 samples into one file, or cache what is read: otherwise it needs 3 threads, and this machine has 2 \
+                 cores"
             ],
         );
         check(
@@ -368,8 +371,8 @@ mod tests {
         check(
             LoaderReport { busy: Duration::from_nanos(9), ..report() },
             expect![
-                "input-bound: 100 % of step time waits; decode is the slow stage; nothing else is done between two \
-                 batches, so that no number of threads is enough"
+                "input-bound: 100 % of step time waits; decode is the slow stage; there is no other work between two \
+                 batches, so no number of threads is enough"
             ],
         );
         check(

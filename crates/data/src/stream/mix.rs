@@ -19,7 +19,7 @@ const PASS: u64 = 1 << 52;
 /// When a mixture of streams ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MixUntil {
-    /// As soon as a drawn stream has ended: the weights hold to the end (Hugging Face's `first_exhausted`).
+    /// When one stream has ended, so the weights hold until the end (Hugging Face's `first_exhausted`).
     #[default]
     FirstEnds,
     /// When all streams have ended: each item comes once. A stream that has ended is not drawn again, and the others
@@ -138,7 +138,7 @@ impl<T> fmt::Debug for MixStream<T> {
 struct Mixed<T> {
     streams: Arc<[Box<dyn Stream<Item = T>>]>,
     parts: Vec<Part<T>>,
-    /// Of the streams that have not ended; none at the end.
+    /// The weights of the streams that have not ended; `None` at the end.
     weights: Option<Weights>,
     until: MixUntil,
     epoch: u64,

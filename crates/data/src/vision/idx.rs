@@ -188,7 +188,7 @@ impl<R: Read> Reader<'_, R> {
         match self.compressed {
             true if expected > actual => Err(self.error(format!(
                 "the header claims {expected} bytes of data ({dtype}{dims:?}), but {} compressed bytes can hold no \
-                 more than {actual}; the file is damaged or cut short",
+                 more than {actual}; the file is damaged or truncated",
                 self.size
             ))),
             false if expected != actual => Err(self.wrong_size(dims, dtype, expected, &actual.to_string())),
@@ -227,7 +227,7 @@ impl<R: Read> Reader<'_, R> {
     fn broken(&self, count: usize, expected: usize, source: io::Error) -> Error {
         match source.kind() {
             io::ErrorKind::UnexpectedEof if self.compressed => self.error(format!(
-                "the gzip file is cut short: its {} compressed bytes end after {count} of {expected} bytes of data; \
+                "the gzip file is truncated: its {} compressed bytes end after {count} of {expected} bytes of data; \
                  copy or download the file again",
                 self.size
             )),

@@ -169,21 +169,21 @@ fn buckets_that_cannot_be_are_refused() {
         rows().buckets(Buckets::new([1; 5], &[4]).unwrap()).build(),
         expect![
             "no field has the first axis 4, the longest bucket: the dataset has values i32[10], noise f64[2], pairs \
-             u8[10, 2]; declare those of varying length with it"
+             u8[10, 2]; declare the fields of varying length with that axis"
         ],
     );
     refused(
         rows().buckets(buckets(5).fields(["noise"])).build(),
         expect![
-            "buckets vary the first axis of `noise`, which must be a field with the first axis 10, the longest \
-             bucket; the dataset has values i32[10], noise f64[2], pairs u8[10, 2]"
+            "buckets vary the first axis of `noise`, so it must be a field whose first axis is 10, the length \
+             of the longest bucket; the dataset has values i32[10], noise f64[2], pairs u8[10, 2]"
         ],
     );
     refused(
         rows().buckets(buckets(5).fields(["other"])).build(),
         expect![
-            "buckets vary the first axis of `other`, which must be a field with the first axis 10, the longest \
-             bucket; the dataset has values i32[10], noise f64[2], pairs u8[10, 2]"
+            "buckets vary the first axis of `other`, so it must be a field whose first axis is 10, the length \
+             of the longest bucket; the dataset has values i32[10], noise f64[2], pairs u8[10, 2]"
         ],
     );
     refused(

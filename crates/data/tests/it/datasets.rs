@@ -152,11 +152,11 @@ fn a_sample_refuses_what_is_not_declared() {
     );
     check(
         write(|sample| sample.write_slice(0, &[1.0f32; 3])).unwrap_err(),
-        expect!["sample 0: field `x f32[2]` takes 2 values a sample, but 3 were written"],
+        expect!["sample 0: field `x f32[2]` takes 2 values per sample, but 3 were written"],
     );
     check(
         write(|sample| sample.write(0, &[0; 7])).unwrap_err(),
-        expect!["sample 0: field `x f32[2]` takes 8 bytes a sample, but 7 were written"],
+        expect!["sample 0: field `x f32[2]` takes 8 bytes per sample, but 7 were written"],
     );
     check(
         write(|sample| sample.write_slice(0, &[1i32, 2])).unwrap_err(),

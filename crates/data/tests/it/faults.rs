@@ -179,7 +179,7 @@ fn a_sampler_that_lies_is_an_error_and_the_end() {
         (|_| vec![1, 2], "the sampler's order for epoch 1 has 2 samples, but its num_samples says 20"),
         (
             |_| (1..21).collect(),
-            "the sampler's order for epoch 1 has the index 20 at place 19, but the dataset has 20 samples",
+            "the sampler's order for epoch 1 has the index 20 at position 19, but the dataset has 20 samples",
         ),
         (|epoch| panic!("no epoch {epoch}"), "the sampler panicked: no epoch 1"),
     ];

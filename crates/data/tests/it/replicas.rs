@@ -337,7 +337,7 @@ fn what_cannot_be_shared_is_refused() {
         3,
         0,
         expect![
-            "8 devices cannot be divided equally among 3 processes; give the number of devices of all processes together"
+            "8 devices cannot be divided equally among 3 processes; give the total number of devices of all processes"
         ],
     );
     refused(

@@ -126,7 +126,9 @@ fn divisions_that_cannot_be_are_refused() {
     refused(group_k_fold(&[1, 1, 2], 3), expect!["group_k_fold: 3 folds of 2 groups; each fold needs at least one"]);
     refused(
         stratified_k_fold(&[1, 1, 2, 2, 3], 3, None),
-        expect!["stratified_k_fold: 3 folds need a class with as many samples, and the largest has 2; use fewer folds"],
+        expect![
+            "stratified_k_fold: 3 folds need a class with at least 3 samples, but the largest has 2; use fewer folds"
+        ],
     );
     refused(
         stratified_split(&[1, 1, 2], 0.5, 0),

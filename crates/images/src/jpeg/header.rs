@@ -93,7 +93,7 @@ fn read_frame(marker: u8, segment: &[u8]) -> Result<Header> {
         _ => {}
     }
     if precision != 8 {
-        return Err(refuse(&format!("it has {precision} bits a value; only 8 are supported")));
+        return Err(refuse(&format!("it has {precision} bits per value; only 8 are supported")));
     }
     if !matches!(components, 1 | 3 | 4) {
         return Err(refuse(&format!("it has {components} channels; only 1, 3 and 4 are supported")));

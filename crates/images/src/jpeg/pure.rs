@@ -139,9 +139,9 @@ const GUARD: [u8; 16] = [0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0
 /// progressive scan, but not after the first progressive scan and between the scans of a baseline image, which have
 /// none.
 fn guarded(file: &[u8], header: &Header) -> Result<Vec<u8>> {
-    // The marker cannot occur in the data; if it is missing, the file was cut short.
+    // The marker cannot occur in the data; if it is missing, the file was truncated.
     if !file[header.scan..].windows(2).rev().any(|pair| pair == END) {
-        return Err(refuse("the file is cut short: its data end before its last row; copy or download it again"));
+        return Err(refuse("the file is truncated: its data end before its last row; copy or download it again"));
     }
     let mut copy = Vec::with_capacity(file.len() + file.len() / 8 + 64);
     let mut copied = 0;

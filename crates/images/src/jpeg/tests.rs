@@ -142,7 +142,7 @@ fn outcome(result: Result<Vec<u8>>) -> Outcome {
     }
 }
 
-/// Some bytes of the data are changed, and every fifth file is cut short. Both decoders should reject the same files;
+/// Some bytes of the data are changed, and every fifth file is truncated. Both decoders should reject the same files;
 /// but libjpeg-turbo skips some surplus data, and relies on the rest of an image after some errors.
 #[test]
 fn damage_that_libjpeg_turbo_finds_is_found_in_rust() {

@@ -228,9 +228,9 @@ fn files_that_are_cut_short_are_refused_wherever_the_crop_lies() {
         }
     }
     let jpeg = bytes("s420.jpg");
-    refused(&jpeg[..jpeg.len() / 2], &crops[1], &["cut short", "download it again"]);
+    refused(&jpeg[..jpeg.len() / 2], &crops[1], &["truncated", "download it again"]);
     // Not even the first rows are there.
-    refused(&jpeg[..700], &crops[0], &["cut short"]);
+    refused(&jpeg[..700], &crops[0], &["truncated"]);
 }
 
 #[test]
@@ -246,10 +246,10 @@ fn a_jpeg_whose_data_make_no_sense_is_refused_or_kept_on_request() {
     let whole = decode(&ImagePipeline::rgb(), "s444.jpg");
     let top = |image: Image| image.pixels()[..101 * 3 * 16].to_vec();
     assert_eq!(top(image), top(whole));
-    // A file that is cut short is not treated as damaged, even if only its end marker is missing.
+    // A file that is truncated is not treated as damaged, even if only its end marker is missing.
     let file = bytes("s444.jpg");
-    refused(&file[..middle], &ImagePipeline::rgb().keep_damaged(), &["cut short"]);
-    refused(&file[..file.len() - 2], &ImagePipeline::rgb().keep_damaged(), &["cut short"]);
+    refused(&file[..middle], &ImagePipeline::rgb().keep_damaged(), &["truncated"]);
+    refused(&file[..file.len() - 2], &ImagePipeline::rgb().keep_damaged(), &["truncated"]);
     // A restart interval that ends too early.
     let mut file = bytes("restarts.jpg");
     let restart = file.windows(2).position(|pair| pair == [0xff, 0xd0]).unwrap();
@@ -322,7 +322,7 @@ fn a_header_alone_takes_no_memory() {
     bomb[frame + 5..frame + 9].copy_from_slice(&[0x4e, 0x20, 0x4e, 0x20]);
     refused(&bomb, &ImagePipeline::rgb(), &["20000 x 20000", "89478485", "max_pixels"]);
     // With the limit raised, the bytes are still too few.
-    refused(&bomb, &ImagePipeline::rgb().max_pixels(1 << 40), &["cut short", "20000 x 20000"]);
+    refused(&bomb, &ImagePipeline::rgb().max_pixels(1 << 40), &["truncated", "20000 x 20000"]);
     // A PNG.
     let mut bomb = bytes("rgba.png");
     bomb[16..24].copy_from_slice(&[0, 0, 0x4e, 0x20, 0, 0, 0x4e, 0x20]);

@@ -23,7 +23,7 @@ pub use machine::Machine;
 
 /// One check.
 struct Check {
-    /// Its heading, which the book uses too.
+    /// The heading of the section, which the book uses too.
     heading: &'static str,
     look: fn(&Machine) -> Vec<Finding>,
 }
@@ -106,7 +106,7 @@ pub struct Section {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct Report {
-    /// In the order of the book's chapter.
+    /// The sections, in the order of the book's chapter.
     pub sections: Vec<Section>,
 }
 

@@ -101,7 +101,7 @@ impl GenerationConfig {
     /// What is wrong with the settings, if anything.
     pub(super) fn check(&self) -> Option<String> {
         if self.max_new_tokens == 0 || self.num_beams == 0 {
-            return Some("`max_new_tokens` and `num_beams` are at least 1".into());
+            return Some("`max_new_tokens` and `num_beams` must be at least 1".into());
         }
         if self.num_beams > 1 && self.do_sample {
             return Some("a beam search draws nothing: set `num_beams` to 1, or `do_sample` to false".into());
@@ -109,7 +109,7 @@ impl GenerationConfig {
         if self.temperature.is_nan() || self.temperature <= 0.0 || !(0.0..=1.0).contains(&self.top_p) {
             let Self { temperature, top_p, .. } = self;
             let message =
-                format!("`temperature` is above 0 and `top_p` from 0 to 1; they are {temperature} and {top_p}");
+                format!("`temperature` must be above 0 and `top_p` from 0 to 1, not {temperature} and {top_p}");
             return Some(message);
         }
         let words = self.bad_words_ids.iter().find(|tokens| tokens.len() != 1);

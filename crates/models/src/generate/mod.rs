@@ -138,7 +138,7 @@ mod tests {
                 GenerationConfig { num_beams: 2, do_sample: true, ..plain.clone() },
                 "a beam search draws nothing",
             ),
-            (&prompt, GenerationConfig { temperature: 0.0, ..plain.clone() }, "`temperature` is above 0"),
+            (&prompt, GenerationConfig { temperature: 0.0, ..plain.clone() }, "`temperature` must be above 0"),
             (
                 &prompt,
                 GenerationConfig { bad_words_ids: vec![vec![1], vec![2, 3]], ..plain.clone() },

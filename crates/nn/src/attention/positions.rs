@@ -195,7 +195,7 @@ pub fn alibi_at(heads: usize, queries: impl AsTensor, positions: usize) -> Tenso
         let queries = queries.as_tensor().live()?;
         if queries.rank() != 1 || !queries.dtype().is_integer() || heads > MANY {
             let message = format!(
-                "the queries {} must be integers [length], and {heads} heads must not be too many",
+                "the queries {} must be integers [length], and at most {MANY} heads are supported, not {heads}",
                 queries.ty()
             );
             return Err(message.into());

@@ -85,7 +85,7 @@ impl RandomErasing {
             return Err(message.into());
         }
         if !images.dtype().is_float() {
-            let message = format!("erased images must be floats, these are {}; normalize them first", images.ty());
+            let message = format!("erased images must be floats, but these are {}; normalize them first", images.ty());
             return Err(message.into());
         }
         Ok(size)

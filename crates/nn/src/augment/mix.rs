@@ -46,14 +46,15 @@ impl Options {
         let (soft, labelled) = (**labels.shape() == [n, self.classes], **labels.shape() == [n]);
         if !(labels.dtype().is_integer() && labelled || labels.dtype().is_float() && soft) {
             let (classes, ty) = (self.classes, labels.ty());
-            return Err(
-                format!("the labels must be integers [{n}] or probabilities [{n}, {classes}], they are {ty}").into()
-            );
+            return Err(format!(
+                "the labels must be integers [{n}] or probabilities [{n}, {classes}], but they are {ty}"
+            )
+            .into());
         }
         if let Some(mask) = mask
             && **mask.shape() != [n]
         {
-            return Err(format!("the mask must be [{n}], it is {}", mask.ty()).into());
+            return Err(format!("the mask must be [{n}], but it is {}", mask.ty()).into());
         }
         Ok(size)
     }
@@ -63,7 +64,7 @@ impl Options {
         if images.dtype().is_float() {
             Ok(())
         } else {
-            Err(format!("blended images must be floats, these are {}; normalize them first", images.ty()).into())
+            Err(format!("blended images must be floats, but these are {}; normalize them first", images.ty()).into())
         }
     }
 

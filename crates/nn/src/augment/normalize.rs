@@ -37,7 +37,7 @@ pub fn normalize(images: impl AsTensor, mean: &[f64], std: &[f64]) -> Tensor {
         let images = images.as_tensor().live()?;
         if images.dtype() != DType::U8 || images.rank() < 3 {
             let message =
-                format!("images to normalize must be u8[..., channels, height, width], these are {}", images.ty());
+                format!("images to normalize must be u8[..., channels, height, width], but these are {}", images.ty());
             return Err(message.into());
         }
         let channels = images.shape()[images.rank() - 3];

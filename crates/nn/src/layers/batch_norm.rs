@@ -37,7 +37,7 @@ impl Norm<'_> {
         if (self.training || self.running.is_none()) && count(x) < 2 {
             let mode = if self.training { "while training" } else { "without running statistics" };
             return Err(format!(
-                "the input {ty} has {} value a channel; the variance of a batch needs at least 2 {mode}",
+                "the input {ty} has {} value per channel; the variance of a batch needs at least 2 {mode}",
                 count(x)
             ));
         }

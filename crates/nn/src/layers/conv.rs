@@ -63,7 +63,7 @@ pub(super) fn weight<const N: usize>(first: usize, second: usize, groups: usize,
     Parameter::new([&[first, second], &kernel.0[..]].concat(), init)
 }
 
-/// The bias of `out` channels for a weight.
+/// A bias with `out` channels. Its initial values depend on the fan-in of `weight`.
 pub(super) fn bias(out: usize, weight: &Parameter) -> Parameter {
     let fan_in = weight.ty().shape.iter().skip(1).fold(1usize, |n, &size| n.saturating_mul(size));
     Parameter::new([out], bias_init(fan_in))

@@ -40,7 +40,7 @@ impl Chance {
     /// that of `x`.
     fn draw(&self, shape: &[usize]) -> Result<Fate, Refusal> {
         if !(0.0..=1.0).contains(&self.p) {
-            return Err(format!("the probability must be between 0 and 1, it is {}", self.p).into());
+            return Err(format!("the probability must be between 0 and 1, but it is {}", self.p).into());
         }
         if !self.mode.is_training() || self.p == 0.0 {
             return Ok(Fate::Stay);

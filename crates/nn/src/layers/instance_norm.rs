@@ -104,7 +104,9 @@ impl<const N: usize> InstanceNorm<N> {
         check_float(x)?;
         let count: usize = x.shape()[axis + 1..].iter().product();
         if by_input && count < 2 {
-            return Err(format!("the input {ty} has {count} value a channel of a sample; a variance needs at least 2"));
+            return Err(format!(
+                "the input {ty} has {count} value per channel and sample; a variance needs at least 2"
+            ));
         }
         Ok(())
     }

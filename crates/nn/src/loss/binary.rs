@@ -221,8 +221,10 @@ impl SigmoidFocalLoss {
             let (logits, target) = (logits.as_tensor(), target.as_tensor());
             let (x, target) = pair(logits, target)?;
             if self.gamma.is_nan() || self.gamma < 0.0 || !self.alpha.is_none_or(|alpha| (0.0..=1.0).contains(&alpha)) {
-                let message =
-                    format!("alpha is between 0 and 1, gamma at least 0, not {:?} and {}", self.alpha, self.gamma);
+                let message = format!(
+                    "alpha must be between 0 and 1 and gamma at least 0, not {:?} and {}",
+                    self.alpha, self.gamma
+                );
                 return Err(message.into());
             }
             let losses = (-&target + 1.0) * &x + minus_log_sigmoid(&x);

@@ -8,7 +8,7 @@ use crate::precision::{precision, wide};
 pub(super) fn same_floats(tensors: &[(&str, &Tensor)]) -> Result<(), Refusal> {
     for (name, tensor) in tensors {
         if !tensor.live()?.dtype().is_float() {
-            return Err(format!("the {name} must be floating-point numbers, it is {}", tensor.ty()).into());
+            return Err(format!("the {name} must be floating-point numbers, but it is {}", tensor.ty()).into());
         }
     }
     same_shape(tensors)
@@ -50,5 +50,5 @@ pub(super) fn at_least_zero(name: &str, value: f64) -> Result<(), Refusal> {
     if value >= 0.0 && value.is_finite() {
         return Ok(());
     }
-    Err(format!("{name} must be at least 0, it is {value}").into())
+    Err(format!("{name} must be at least 0, but it is {value}").into())
 }

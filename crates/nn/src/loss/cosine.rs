@@ -25,7 +25,7 @@ pub fn cosine_similarity(a: impl AsTensor, b: impl AsTensor, axis: isize, eps: f
         same_floats(&[("first", a), ("second", b)])?;
         a.shape().axis(axis)?;
         if eps.is_nan() || eps <= 0.0 {
-            return Err(format!("eps must be above 0, it is {eps}").into());
+            return Err(format!("eps must be above 0, but it is {eps}").into());
         }
         let (a, b) = (wide(a), wide(b));
         // Not the root of a maximum: for a small eps, eps² would underflow in f32.

@@ -109,7 +109,7 @@ impl CrossEntropyLoss {
             let (logits, target) = (logits.as_tensor(), target.as_tensor());
             live(&[logits, target])?;
             if !(0.0..=1.0).contains(&self.label_smoothing) {
-                let message = format!("label_smoothing must be between 0 and 1, it is {}", self.label_smoothing);
+                let message = format!("label_smoothing must be between 0 and 1, but it is {}", self.label_smoothing);
                 return Err(message.into());
             }
             let soft = target.dtype().is_float();
@@ -275,10 +275,10 @@ fn class_weight(weight: Option<&Tensor>, classes: usize, logits: &Tensor) -> Res
 fn class_axis(logits: &Tensor, target: &Tensor, axis: isize, soft: bool) -> Result<usize, String> {
     let (l, t) = (logits.ty(), target.ty());
     if !l.dtype.is_float() {
-        return Err(format!("the logits must be floating-point numbers, they are {l}"));
+        return Err(format!("the logits must be floating-point numbers, but they are {l}"));
     }
     if !soft && !t.dtype.is_integer() {
-        return Err(format!("the targets must be integer indices of the classes, they are {t}"));
+        return Err(format!("the targets must be integer indices of the classes, but they are {t}"));
     }
     let axis = l.shape.axis(axis).map_err(|e| format!("no classes in the logits {l}: {e}"))?;
     let mut samples = l.shape.to_vec();
@@ -289,7 +289,7 @@ fn class_axis(logits: &Tensor, target: &Tensor, axis: isize, soft: bool) -> Resu
     if soft || classes == 0 || samples != t.shape.dims() {
         return Err(format!(
             "the logits {l} are of {samples:?} samples in {classes} classes; the target must be integer indices {samples:?}, \
-             or probabilities of the logits' shape, it is {t}"
+             or probabilities of the logits' shape, but it is {t}"
         ));
     }
     Ok(axis)

@@ -62,7 +62,7 @@ pub fn huber_loss(prediction: impl AsTensor, target: impl AsTensor, delta: f64, 
         let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
         let (prediction, target) = pair(prediction, target)?;
         if delta.is_nan() || delta <= 0.0 || delta.is_infinite() {
-            return Err(format!("delta must be above 0, it is {delta}").into());
+            return Err(format!("delta must be above 0, but it is {delta}").into());
         }
         Ok(reduction.apply(&huber(&(prediction - target), delta)))
     })

@@ -76,7 +76,7 @@ impl GaussianNllLoss {
         live(&[prediction, target, variance])?;
         let (prediction, target) = pair(prediction, target)?;
         if self.eps.is_nan() || self.eps <= 0.0 {
-            return Err(format!("eps must be above 0, it is {}", self.eps).into());
+            return Err(format!("eps must be above 0, but it is {}", self.eps).into());
         }
         let (dims, variance_dims) = (prediction.shape().dims(), variance.shape().dims());
         let mut keepdim_dims = dims.to_vec();

@@ -140,7 +140,7 @@ impl TripletMarginLoss {
                 return Err("embeddings are vectors on the last axis, and scalars have none".into());
             }
             if self.p.is_nan() || self.p <= 0.0 {
-                return Err(format!("p must be above 0, it is {}", self.p).into());
+                return Err(format!("p must be above 0, but it is {}", self.p).into());
             }
             let (anchor, positive, negative) = (wide(anchor), wide(positive), wide(negative));
             let near = self.distance(&anchor, &positive);

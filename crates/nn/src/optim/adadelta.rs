@@ -41,7 +41,7 @@ impl Adadelta {
     }
 }
 
-optimizer!(Adadelta, "The weight decay: the share of the parameter that is added to its gradient. 0 by default.");
+optimizer!(Adadelta, "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default.");
 
 impl Rule for Adadelta {
     const NAME: &'static str = "Adadelta";
@@ -53,7 +53,7 @@ impl Rule for Adadelta {
 
     fn validate(&self) -> Option<String> {
         if !(0.0..=1.0).contains(&self.rho) {
-            return Some(format!("rho must be between 0 and 1, it is {}", self.rho));
+            return Some(format!("rho must be between 0 and 1, but it is {}", self.rho));
         }
         invalid_hyperparameter(&[("eps", self.eps)])
     }

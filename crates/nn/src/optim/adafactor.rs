@@ -63,7 +63,7 @@ impl Adafactor {
 
 optimizer!(
     Adafactor,
-    "The decoupled weight decay: the share of the parameter that is subtracted, times the learning rate. 0 by default."
+    "The decoupled weight decay: the fraction of the parameter subtracted, times the learning rate. 0 by default."
 );
 
 /// The root mean square: the norm divided by the square root of the number of elements.
@@ -81,11 +81,11 @@ impl Rule for Adafactor {
 
     fn validate(&self) -> Option<String> {
         if !self.d.is_finite() || self.d < 1.0 {
-            return Some(format!("d must be at least 1, it is {}", self.d));
+            return Some(format!("d must be at least 1, but it is {}", self.d));
         }
         if !self.beta2_decay.is_finite() || self.beta2_decay > 0.0 {
             let finite = if self.beta2_decay == f64::NEG_INFINITY { " and finite" } else { "" };
-            return Some(format!("beta2_decay must be at most 0{finite}, it is {}", self.beta2_decay));
+            return Some(format!("beta2_decay must be at most 0{finite}, but it is {}", self.beta2_decay));
         }
         invalid_hyperparameter(&[("eps1", self.eps1.unwrap_or_default()), ("eps2", self.eps2)])
     }

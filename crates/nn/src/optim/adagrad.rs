@@ -47,7 +47,7 @@ impl Adagrad {
     }
 }
 
-optimizer!(Adagrad, "The weight decay: the share of the parameter that is added to its gradient. 0 by default.");
+optimizer!(Adagrad, "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default.");
 
 impl Rule for Adagrad {
     const NAME: &'static str = "Adagrad";

@@ -99,7 +99,7 @@ adam! {
     /// use fulmen_nn::optim::Adam;
     /// let optimizer = Adam::new(1e-3).betas(0.9, 0.95);
     /// ```
-    Adam, 0.0, false, "The weight decay: the share of the parameter that is added to its gradient. 0 by default."
+    Adam, 0.0, false, "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default."
 }
 
 adam! {
@@ -110,13 +110,16 @@ adam! {
     /// use fulmen_nn::{optim::AdamW, schedule::OneCycle};
     /// let optimizer = AdamW::new(OneCycle::new(1e-3, 10_000)).weight_decay(0.05);
     /// ```
-    AdamW, 0.01, true, "The decoupled weight decay: the share of the parameter that is subtracted, times the learning rate. 0.01 by default."
+    AdamW, 0.01, true, "The decoupled weight decay: the fraction of the parameter subtracted, times the learning rate. 0.01 by default."
 }
 
 impl Settings {
     fn validate(&self) -> Option<String> {
         if !self.beta1.constant().is_none_or(is_beta) || !is_beta(self.beta2) {
-            return Some(format!("betas must be at least 0 and below 1, they are {:?} and {}", self.beta1, self.beta2));
+            return Some(format!(
+                "betas must be at least 0 and below 1, but they are {:?} and {}",
+                self.beta1, self.beta2
+            ));
         }
         invalid_hyperparameter(&[("eps", self.eps)])
     }

@@ -34,7 +34,7 @@ impl GradScaler {
     /// The scale before the first step.
     pub const INIT_SCALE: f32 = 65536.0;
 
-    /// From two scalars: the scale (f32) and the number of good steps since it changed (i32).
+    /// Creates a scaler from two scalars: the scale (f32) and the number of good steps since it changed (i32).
     pub fn new([scale, good_steps]: [Tensor; 2]) -> GradScaler {
         GradScaler { scale, good_steps }
     }

@@ -44,7 +44,7 @@ impl Lamb {
     }
 }
 
-optimizer!(Lamb, "The weight decay: the share of the parameter that is added to the step. 0 by default.");
+optimizer!(Lamb, "The weight decay: the fraction of the parameter that is added to the step. 0 by default.");
 
 impl Rule for Lamb {
     const NAME: &'static str = "Lamb";
@@ -56,7 +56,10 @@ impl Rule for Lamb {
 
     fn validate(&self) -> Option<String> {
         if !is_beta(self.beta1) || !is_beta(self.beta2) {
-            return Some(format!("betas must be at least 0 and below 1, they are {} and {}", self.beta1, self.beta2));
+            return Some(format!(
+                "betas must be at least 0 and below 1, but they are {} and {}",
+                self.beta1, self.beta2
+            ));
         }
         invalid_hyperparameter(&[("eps", self.eps)])
     }

@@ -60,7 +60,7 @@ impl Lars {
     }
 }
 
-optimizer!(Lars, "The weight decay: the share of the parameter that is added to its gradient. 0 by default.");
+optimizer!(Lars, "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default.");
 
 impl Rule for Lars {
     const NAME: &'static str = "Lars";

@@ -37,7 +37,7 @@ impl Lion {
 
 optimizer!(
     Lion,
-    "The decoupled weight decay: the share of the parameter that is subtracted, times the learning rate. 0.001 by default."
+    "The decoupled weight decay: the fraction of the parameter subtracted, times the learning rate. 0.001 by default."
 );
 
 impl Rule for Lion {
@@ -50,7 +50,7 @@ impl Rule for Lion {
 
     fn validate(&self) -> Option<String> {
         let wrong = !is_beta(self.beta1) || !is_beta(self.beta2);
-        wrong.then(|| format!("betas must be at least 0 and below 1, they are {} and {}", self.beta1, self.beta2))
+        wrong.then(|| format!("betas must be at least 0 and below 1, but they are {} and {}", self.beta1, self.beta2))
     }
 
     fn momentum(&self) -> Option<&dyn Schedule> {

@@ -61,7 +61,7 @@ impl NAdam {
 
 optimizer!(
     NAdam,
-    "The weight decay: the share of the parameter that is added to its gradient, or subtracted from it. 0 by default."
+    "The weight decay: the fraction of the parameter added to its gradient, or subtracted from it. 0 by default."
 );
 
 impl Rule for NAdam {
@@ -74,7 +74,10 @@ impl Rule for NAdam {
 
     fn validate(&self) -> Option<String> {
         if !is_beta(self.beta1) || !is_beta(self.beta2) {
-            return Some(format!("betas must be at least 0 and below 1, they are {} and {}", self.beta1, self.beta2));
+            return Some(format!(
+                "betas must be at least 0 and below 1, but they are {} and {}",
+                self.beta1, self.beta2
+            ));
         }
         invalid_hyperparameter(&[("eps", self.eps), ("momentum_decay", self.momentum_decay)])
     }

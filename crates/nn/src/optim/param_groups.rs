@@ -30,7 +30,7 @@ use crate::{Error, Result};
 ///
 /// let error = optimizer.check(&[("encoder.0.weight".into(), matrix.clone()), ("haed.weight".into(), matrix)]);
 /// let message = error.unwrap_err().to_string();
-/// assert!(message.contains("`head.*` fits no parameter; the nearest are `haed.weight`"), "{message}");
+/// assert!(message.contains("`head.*` matches no parameter; the nearest are `haed.weight`"), "{message}");
 /// ```
 #[derive(Debug)]
 pub struct ParamGroups {
@@ -152,7 +152,7 @@ impl Setting {
         let wrong = |message: String| Err(Error::usage(format!("ParamGroups: {message}"), self.location));
         let number = |name: &str, value: f64| {
             let is_valid = value.is_finite() && value >= 0.0;
-            if is_valid { Ok(()) } else { wrong(format!("{name} must be finite and at least 0, it is {value}")) }
+            if is_valid { Ok(()) } else { wrong(format!("{name} must be finite and at least 0, but it is {value}")) }
         };
         if let Selector::Pattern(pattern) = &self.selector
             && let Some(message) = check_pattern(pattern, parameters.iter().map(|(name, _)| name.as_str()))

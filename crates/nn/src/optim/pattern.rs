@@ -34,7 +34,7 @@ pub fn check_pattern<'a>(pattern: &str, names: impl Iterator<Item = &'a str> + C
     }
     let near: Vec<String> = closest(pattern, names, 3).iter().map(|name| format!("`{name}`")).collect();
     let near = if near.is_empty() { "there is none".into() } else { near.join(", ") };
-    Some(format!("the pattern `{pattern}` fits no parameter; the nearest are {near}"))
+    Some(format!("the pattern `{pattern}` matches no parameter; the nearest are {near}"))
 }
 
 /// The names closest to a pattern, nearest first.

@@ -55,7 +55,7 @@ impl RmsProp {
     }
 }
 
-optimizer!(RmsProp, "The weight decay: the share of the parameter that is added to its gradient. 0 by default.");
+optimizer!(RmsProp, "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default.");
 
 impl Rule for RmsProp {
     const NAME: &'static str = "RmsProp";
@@ -67,7 +67,7 @@ impl Rule for RmsProp {
 
     fn validate(&self) -> Option<String> {
         if !(0.0..=1.0).contains(&self.alpha) {
-            return Some(format!("alpha must be between 0 and 1, it is {}", self.alpha));
+            return Some(format!("alpha must be between 0 and 1, but it is {}", self.alpha));
         }
         invalid_hyperparameter(&[("eps", self.eps), ("momentum", self.momentum)])
     }

@@ -144,7 +144,7 @@ pub(super) fn is_beta(beta: f64) -> bool {
 pub(super) fn invalid_hyperparameter(numbers: &[(&str, f64)]) -> Option<String> {
     let (name, value) = numbers.iter().find(|(_, value)| !value.is_finite() || *value < 0.0)?;
     let finite = if *value == f64::INFINITY { " and finite" } else { "" };
-    Some(format!("{name} must be at least 0{finite}, it is {value}"))
+    Some(format!("{name} must be at least 0{finite}, but it is {value}"))
 }
 
 /// What is wrong with the settings, if anything.

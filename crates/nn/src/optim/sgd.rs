@@ -50,7 +50,7 @@ impl Sgd {
     }
 }
 
-optimizer!(Sgd, "The weight decay: the share of the parameter that is added to its gradient. 0 by default.");
+optimizer!(Sgd, "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default.");
 
 impl Rule for Sgd {
     const NAME: &'static str = "Sgd";
@@ -65,7 +65,7 @@ impl Rule for Sgd {
             return Some("nesterov needs a momentum above 0 and no dampening".into());
         }
         if !self.dampening.is_finite() {
-            return Some(format!("dampening must be finite, it is {}", self.dampening));
+            return Some(format!("dampening must be finite, but it is {}", self.dampening));
         }
         let momentum = self.momentum.as_ref().and_then(|momentum| momentum.constant());
         invalid_hyperparameter(&[("momentum", momentum.unwrap_or_default())])

@@ -23,7 +23,7 @@ pub struct CosineAnnealing {
 }
 
 impl CosineAnnealing {
-    /// From `lr` to 0 over `t_max` steps.
+    /// Anneals the rate from `lr` to 0 over `t_max` steps.
     pub fn new(lr: f64, t_max: u64) -> CosineAnnealing {
         CosineAnnealing { lr, t_max, eta_min: 0.0 }
     }

@@ -52,7 +52,7 @@ impl Cyclic {
         self
     }
 
-    /// The steps back to `base_lr`; by default as many as upwards.
+    /// The number of steps back to `base_lr`. By default, it equals the number of steps up.
     pub fn step_size_down(mut self, steps: u64) -> Cyclic {
         self.step_size_down = Some(steps);
         self

@@ -1,4 +1,4 @@
-//! [`Linear`]: changes linearly from one fraction of a number to another.
+//! [`Linear`]: a rate that changes linearly from one fraction of `lr` to another.
 
 use fulmen_tensor::{DType, Tensor};
 
@@ -24,7 +24,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// From a third of `lr` to `lr` over this many steps.
+    /// Increases the rate from a third of `lr` to `lr` over `total_iters` steps.
     pub fn new(lr: f64, total_iters: u64) -> Linear {
         Linear { lr, start_factor: 1.0 / 3.0, end_factor: 1.0, total_iters }
     }

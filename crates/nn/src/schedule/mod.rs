@@ -117,7 +117,7 @@ fn checked(name: &str, error: Option<String>, value: impl FnOnce() -> Tensor) ->
 /// A message about the first of these numbers that is infinite or NaN.
 fn not_finite(numbers: &[(&str, f64)]) -> Option<String> {
     let (name, value) = numbers.iter().find(|(_, value)| !value.is_finite())?;
-    Some(format!("{name} must be finite, it is {value}"))
+    Some(format!("{name} must be finite, but it is {value}"))
 }
 
 /// A message about the first of these counts that is 0.

@@ -106,7 +106,7 @@ impl OneCycle {
             return Some("total_steps must be at least 1".into());
         }
         if !(0.0..=1.0).contains(pct_start) {
-            return Some(format!("pct_start must be between 0 and 1, it is {pct_start}"));
+            return Some(format!("pct_start must be between 0 and 1, but it is {pct_start}"));
         }
         let factor = |f: &f64| f.is_finite() && *f > 0.0;
         if !max_lr.is_finite() || !factor(div_factor) || !factor(final_div_factor) {

@@ -43,7 +43,7 @@ impl Schedule for Sequential {
     fn value(&self, step: &Tensor) -> Tensor {
         let milestones: Vec<u64> = self.later.iter().map(|(milestone, _)| *milestone).collect();
         let grow = milestones.windows(2).all(|pair| pair[0] < pair[1]);
-        let error = (!grow).then(|| format!("milestones must grow, they are {milestones:?}"));
+        let error = (!grow).then(|| format!("milestones must grow, but they are {milestones:?}"));
         checked("Sequential", error, || {
             let mut value = self.first.value(step);
             for (milestone, schedule) in &self.later {

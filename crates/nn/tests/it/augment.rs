@@ -280,7 +280,7 @@ fn wrong_calls_are_poisoned_with_the_reason() {
     let faults = [
         (MixUp::new(3).alpha(0.0).apply(&key, &images, &labels()).images, "MixUp: alpha is 0; it must be above 0"),
         (MixUp::new(3).p(2.0).apply(&key, &images, &labels()).targets, "MixUp: the probability p is 2"),
-        (MixUp::new(3).apply(&key, &bytes, &labels()).lambda, "MixUp: blended images must be floats, these are u8"),
+        (MixUp::new(3).apply(&key, &bytes, &labels()).lambda, "MixUp: blended images must be floats, but these are u8"),
         (
             CutMix::new(4).apply(&key, &images, &images).images,
             "CutMix: the labels must be integers [8] or probabilities [8, 4]",
@@ -291,10 +291,10 @@ fn wrong_calls_are_poisoned_with_the_reason() {
         ),
         (
             MixUpOrCutMix::new(3).apply_masked(&key, &images, &labels(), &Tensor::zeros(DType::F32, [3])).images,
-            "MixUpOrCutMix: the mask must be [8], it is f32[3]",
+            "MixUpOrCutMix: the mask must be [8], but it is f32[3]",
         ),
         (random_horizontal_flip(&key, &images, -0.1), "random_horizontal_flip: the probability p is -0.1"),
-        (RandomErasing::new().apply(&key, &bytes), "RandomErasing: erased images must be floats, these are u8"),
+        (RandomErasing::new().apply(&key, &bytes), "RandomErasing: erased images must be floats, but these are u8"),
         (RandomErasing::new().scale(0.5, 0.1).apply(&key, &images), "RandomErasing: the scale goes from 0.5 to 0.1"),
         (RandomErasing::new().ratio(0.0, 0.1).apply(&key, &images), "RandomErasing: the ratio goes from 0 to 0.1"),
     ];

@@ -290,7 +290,7 @@ fn normalizations_refuse_what_does_not_fit() {
     norm.initialize(0);
     assert!(
         fault(&norm.forward(&zeros(&[1, 4])))
-            .contains("has 1 value a channel; the variance of a batch needs at least 2")
+            .contains("has 1 value per channel; the variance of a batch needs at least 2")
     );
     norm.eval();
     assert!(fault(&norm.forward(&zeros(&[1, 4]))).contains("at least 2 without running statistics"));
@@ -300,7 +300,7 @@ fn normalizations_refuse_what_does_not_fit() {
     assert!(text.contains("the input f32[4, 8] has 4 channels on its axis 0, not 3"), "{text}");
     let text = fault(&norm.forward(&zeros(&[2, 4, 8])));
     assert!(text.contains("the input f32[2, 4, 8] has 4 channels on its axis 1, not 3"), "{text}");
-    assert!(fault(&norm.forward(&zeros(&[3, 1]))).contains("the input f32[3, 1] has 1 value a channel"));
+    assert!(fault(&norm.forward(&zeros(&[3, 1]))).contains("the input f32[3, 1] has 1 value per channel"));
     assert!(fault(&norm.forward(&zeros(&[3]))).contains("the input f32[3] is not [batch, 3, length] or [3, length]"));
 }
 

@@ -159,9 +159,9 @@ fn what_does_not_fit_is_refused_with_shapes_and_line() {
         "mse_loss: the prediction is f32[4, 3], the target is f32[4]; make their shapes equal",
     );
     check(&l1_loss(&x, &y, mean), "l1_loss: the prediction");
-    check(&huber_loss(&x, &x, 0.0, mean), "huber_loss: delta must be above 0, it is 0");
-    check(&smooth_l1_loss(&x, &x, -1.0, mean), "beta must be at least 0, it is -1");
-    check(&mse_loss(&int, &int, mean), "the prediction must be floating-point numbers, it is i32[4]");
+    check(&huber_loss(&x, &x, 0.0, mean), "huber_loss: delta must be above 0, but it is 0");
+    check(&smooth_l1_loss(&x, &x, -1.0, mean), "beta must be at least 0, but it is -1");
+    check(&mse_loss(&int, &int, mean), "the prediction must be floating-point numbers, but it is i32[4]");
     check(
         &binary_cross_entropy_with_logits(&y, &x, mean),
         "binary_cross_entropy_with_logits: the prediction is f32[4]",
@@ -180,8 +180,11 @@ fn what_does_not_fit_is_refused_with_shapes_and_line() {
         &CrossEntropyLoss::new().ignore_index(1).forward(&x, &x),
         "ignore_index does not apply to targets that are prob",
     );
-    check(&CrossEntropyLoss::new().forward(&x, &y), "or probabilities of the logits' shape, it is f32[4]");
-    check(&nll_loss(&x, &x, mean), "nll_loss: the targets must be integer indices of the classes, they are f32[4, 3]");
+    check(&CrossEntropyLoss::new().forward(&x, &y), "or probabilities of the logits' shape, but it is f32[4]");
+    check(
+        &nll_loss(&x, &x, mean),
+        "nll_loss: the targets must be integer indices of the classes, but they are f32[4, 3]",
+    );
     check(&kl_div(&x, &y, mean), "kl_div: the prediction is f32[4, 3]");
     check(&KlDivLoss::new().batchmean(true).forward(&Tensor::scalar(0f32), &Tensor::scalar(0f32)), "scalars have none");
     check(
@@ -192,7 +195,7 @@ fn what_does_not_fit_is_refused_with_shapes_and_line() {
         &triplet_margin_loss(&x, &x, &y, 1.0, mean),
         "the anchor is f32[4, 3], the positive is f32[4, 3], the negative is f32[4]",
     );
-    check(&TripletMarginLoss::new().p(0.0).forward(&x, &x, &x), "p must be above 0, it is 0");
+    check(&TripletMarginLoss::new().p(0.0).forward(&x, &x, &x), "p must be above 0, but it is 0");
     check(&margin_ranking_loss(&y, &y, &x, 0.0, mean), "the first is f32[4], the target is f32[4, 3]");
     check(&hinge_embedding_loss(&x, &int, 1.0, mean), "hinge_embedding_loss");
     check(
@@ -203,7 +206,7 @@ fn what_does_not_fit_is_refused_with_shapes_and_line() {
     check(&cosine_similarity(&x, &y, -1, 1e-8), "the first is f32[4, 3], the second is f32[4]");
     check(&GanLoss::Hinge.discriminator(&x, &y, Reduction::None), "the real is f32[4, 3], the generated is f32[4]");
     check(&GanLoss::Hinge.generator(&int, mean), "the logits of generated samples must be floating-point numbers");
-    check(&SigmoidFocalLoss::new().alpha(2.0).forward(&x, &x), "alpha is between 0 and 1");
+    check(&SigmoidFocalLoss::new().alpha(2.0).forward(&x, &x), "alpha must be between 0 and 1");
     check(
         &masked_mean(&x, &Tensor::zeros(DType::Bool, [3])),
         "a mask of their first axes, got losses f32[4, 3] and a mask bool[3]",

@@ -204,19 +204,22 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
         assert!(wrong.contains(expected) && names_line, "{wrong}");
     }
     for (optimizer, expected) in [
-        (Box::new(Sgd::new(0.1).weight_decay(-1.0)) as Box<dyn Optimizer>, "weight_decay must be at least 0, it is -1"),
+        (
+            Box::new(Sgd::new(0.1).weight_decay(-1.0)) as Box<dyn Optimizer>,
+            "weight_decay must be at least 0, but it is -1",
+        ),
         (Box::new(Sgd::new(0.1).momentum(-0.5)), "momentum must be at least 0"),
         (Box::new(NAdam::new(0.1).momentum_decay(-1.0)), "momentum_decay"),
         (Box::new(RAdam::new(0.1).betas(0.9, 0.0)), "the second above 0"),
-        (Box::new(RmsProp::new(0.1).alpha(2.0)), "alpha must be between 0 and 1, it is 2"),
-        (Box::new(Adagrad::new(0.1).lr_decay(f64::NAN)), "lr_decay must be at least 0, it is NaN"),
-        (Box::new(Adadelta::new(0.1).rho(-0.1)), "rho must be between 0 and 1, it is -0.1"),
-        (Box::new(Lion::new(f64::INFINITY)), "the learning rate must be at least 0 and finite, it is inf"),
+        (Box::new(RmsProp::new(0.1).alpha(2.0)), "alpha must be between 0 and 1, but it is 2"),
+        (Box::new(Adagrad::new(0.1).lr_decay(f64::NAN)), "lr_decay must be at least 0, but it is NaN"),
+        (Box::new(Adadelta::new(0.1).rho(-0.1)), "rho must be between 0 and 1, but it is -0.1"),
+        (Box::new(Lion::new(f64::INFINITY)), "the learning rate must be at least 0 and finite, but it is inf"),
         (Box::new(Adafactor::new(0.1).beta2_decay(f64::NEG_INFINITY)), "beta2_decay must be at most 0 and finite"),
-        (Box::new(Lion::new(-0.1)), "the learning rate must be at least 0, it is -0.1"),
+        (Box::new(Lion::new(-0.1)), "the learning rate must be at least 0, but it is -0.1"),
         (Box::new(Lars::new(0.1).trust_coefficient(-1.0)), "trust_coefficient"),
         (Box::new(Lamb::new(0.1).betas(0.9, 1.0)), "betas"),
-        (Box::new(Adafactor::new(0.1).d(0.5)), "d must be at least 1, it is 0.5"),
+        (Box::new(Adafactor::new(0.1).d(0.5)), "d must be at least 1, but it is 0.5"),
         (Box::new(Adafactor::new(0.1).beta2_decay(0.5)), "beta2_decay must be at most 0"),
     ] {
         let error = optimizer.check(&[]).unwrap_err().to_string();
@@ -270,7 +273,7 @@ fn a_group_without_a_parameter_is_refused_with_the_nearest_names() {
     let message = |groups: ParamGroups| groups.check(&names).unwrap_err().to_string();
     let line = line!() + 1;
     let error = message(groups().freeze("endoder.*"));
-    assert!(error.contains("the pattern `endoder.*` fits no parameter; the nearest are `encoder.0"), "{error}");
+    assert!(error.contains("the pattern `endoder.*` matches no parameter; the nearest are `encoder.0"), "{error}");
     assert!(error.contains(&format!("optimizers.rs:{line}:")), "{error}");
     assert!(message(groups().weight_decay("head.*", -0.1)).contains("weight_decay must be finite and at least 0"));
     assert!(message(groups().lr_factor("head.*", f64::INFINITY)).contains("lr_factor must be finite"));

@@ -94,7 +94,7 @@ fn what_does_not_fit_is_told_with_both_sides() {
     let text = fault(&scaled_dot_product_attention(&zeros(&[2, 3]), &zeros(&[2, 3]), &zeros(&[4, 3]), false));
     assert!(text.contains("numbers of keys and values differ"), "{text}");
     let text = fault(&scaled_dot_product_attention(&zeros(&[3]), &zeros(&[2, 3]), &zeros(&[2, 3]), false));
-    assert!(text.contains("f32[3] is not floating-point numbers [.., length, width]"), "{text}");
+    assert!(text.contains("f32[3] is not a floating-point tensor [.., length, width]"), "{text}");
     let x = zeros(&[2, 3]);
     let text = fault(&Attention::new().mask(&zeros(&[3, 3])).forward(&x, &x, &x));
     assert!(text.contains("the mask f32[3, 3] does not broadcast to the scores f32[2, 2]"), "{text}");

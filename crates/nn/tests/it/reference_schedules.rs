@@ -144,14 +144,14 @@ fn a_schedule_without_sense_says_so() {
     let step = Tensor::scalar(0i32);
     for (schedule, expected) in [
         (Box::new(Step::new(0.1, 0)) as Box<dyn Schedule>, "step_size must be at least 1"),
-        (Box::new(Exponential::new(0.1, f64::NAN)), "gamma must be finite, it is NaN"),
+        (Box::new(Exponential::new(0.1, f64::NAN)), "gamma must be finite, but it is NaN"),
         (Box::new(Linear::new(0.1, 0)), "total_iters must be at least 1"),
-        (Box::new(Polynomial::new(0.1, 10).power(-1.0)), "power must be at least 0, it is -1"),
-        (Box::new(CosineAnnealing::new(f64::INFINITY, 10)), "lr must be finite, it is inf"),
+        (Box::new(Polynomial::new(0.1, 10).power(-1.0)), "power must be at least 0, but it is -1"),
+        (Box::new(CosineAnnealing::new(f64::INFINITY, 10)), "lr must be finite, but it is inf"),
         (Box::new(CosineAnnealingWarmRestarts::new(0.1, 10).t_mult(0)), "t_mult must be at least 1"),
         (Box::new(Cyclic::new(0.1, 1.0).step_size_down(0)), "step_size_down must be at least 1"),
         (Box::new(InverseSqrt::new(0.1, 0)), "warmup_steps must be at least 1"),
-        (Box::new(Sequential::new(0.1).then(10, 0.2).then(10, 0.3)), "milestones must grow, they are [10, 10]"),
+        (Box::new(Sequential::new(0.1).then(10, 0.2).then(10, 0.3)), "milestones must grow, but they are [10, 10]"),
         (Box::new(Warmup::new(10, Step::new(0.1, 0))), "step_size must be at least 1"),
         (Box::new(Chained::new(0.1).times(Constant::new(f64::NAN, 1))), "lr must be finite"),
     ] {

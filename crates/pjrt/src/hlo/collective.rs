@@ -24,7 +24,8 @@ pub enum CollectiveKind {
 }
 
 impl CollectiveKind {
-    /// From an HLO opcode. The second half of an asynchronous pair (`all-reduce-done`) is not a collective.
+    /// The collective with this HLO opcode. The second half of an asynchronous pair (`all-reduce-done`) is not a
+    /// collective.
     pub(super) fn from_opcode(opcode: &str) -> Option<Self> {
         Some(match opcode.strip_suffix("-start").unwrap_or(opcode) {
             "all-reduce" => Self::AllReduce,

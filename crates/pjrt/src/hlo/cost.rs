@@ -193,9 +193,9 @@ fn slices_its_parameter(fused: &Computation) -> bool {
 /// Bytes that are read or written.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Moved {
-    /// In any memory, without padding, as the compiler counts.
+    /// Bytes in any memory, without padding, as the compiler counts.
     all: f64,
-    /// In the main memory, with padding.
+    /// Bytes in the main memory, with padding.
     main: f64,
 }
 

@@ -59,8 +59,8 @@ fn bytes_that_do_not_fit_are_refused() {
     };
     check(&[0; 12], &[2, 2], "12 bytes were given for f32[2,2], which has 16");
     check(&[], &[], "0 bytes were given for f32[], which has 4");
-    check(&[0; 4], &[usize::MAX, usize::MAX], "more bytes than can be addressed");
-    check(&[], &[1 << 63, 0], "more bytes than can be addressed");
+    check(&[0; 4], &[usize::MAX, usize::MAX], "more bytes than a program can address");
+    check(&[], &[1 << 63, 0], "more bytes than a program can address");
 
     let host = Arc::new(HostBuffer::zeroed(64).unwrap());
     for (offset, dims) in [(0, vec![17]), (64, vec![1]), (61, vec![1]), (usize::MAX, vec![1])] {

@@ -260,7 +260,7 @@ impl<R: Read> TarEntries<R> {
     }
 
     fn cut_off(&self, position: String) -> Error {
-        self.error(format!("the file ends {position}; it is cut short: copy or download it again"))
+        self.error(format!("the file ends {position}; it is truncated: copy or download it again"))
     }
 
     fn broken(&self, source: io::Error) -> Error {

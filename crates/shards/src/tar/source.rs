@@ -73,8 +73,8 @@ impl TarSource {
     /// Opens the shards of a path or a pattern ([`Location::expand`]).
     ///
     /// # Errors
-    /// Shards in a store or compressed with gzip (use [`TarShards`](crate::TarShards)); a shard that is damaged, cut
-    /// short, or has no samples.
+    /// Shards in a store or compressed with gzip (use [`TarShards`](crate::TarShards)); a shard that is damaged,
+    /// truncated, or has no samples.
     pub fn open(shards: impl Into<Location>) -> Result<TarSource> {
         TarSource::open_only(shards, &[])
     }

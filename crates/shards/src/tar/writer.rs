@@ -113,7 +113,8 @@ impl TarShardWriterBuilder {
                 self.prefix
             )));
         }
-        fs::create_dir_all(&self.folder).map_err(|source| Error::io(&self.folder, "cannot make the folder", source))?;
+        fs::create_dir_all(&self.folder)
+            .map_err(|source| Error::io(&self.folder, "cannot create the folder", source))?;
         let writer = TarShardWriter { settings: self, open: None, written: Vec::new(), last_key: None, failed: false };
         // Fail now instead of after writing the first shard.
         writer.refuse_existing(&writer.next_path())?;

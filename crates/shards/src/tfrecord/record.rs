@@ -100,7 +100,7 @@ impl<R: Read> Records<R> {
     }
 
     fn cut_short(&self, part: String) -> Error {
-        self.error(format!("the file ends after {part}; it is cut short: copy or download it again"))
+        self.error(format!("the file ends after {part}; it is truncated: copy or download it again"))
     }
 
     fn broken(&self, source: io::Error) -> Error {

@@ -50,8 +50,8 @@ impl TfRecordSource {
     /// Opens the files of a path or a pattern ([`Location::expand`]).
     ///
     /// # Errors
-    /// Files in a store or compressed with gzip (use [`TfRecords`](crate::TfRecords)); a file that is damaged or cut
-    /// short.
+    /// Files in a store or compressed with gzip (use [`TfRecords`](crate::TfRecords)); a file that is damaged or
+    /// truncated.
     pub fn open(files: impl Into<Location>) -> Result<TfRecordSource> {
         TfRecordSource::from_list(files.into().expand()?)
     }

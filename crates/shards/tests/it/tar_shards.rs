@@ -206,7 +206,7 @@ fn a_bad_shard_is_an_error_and_the_next_one_is_read() {
     let bad: Vec<usize> = items.iter().enumerate().filter(|(_, item)| item.is_err()).map(|(i, _)| i).collect();
     let error = items[bad[0]].as_ref().unwrap_err().to_string();
     assert_eq!(bad.len(), 1);
-    assert!(error.contains("shard-000001.tar") && error.contains("cut short"), "{error}");
+    assert!(error.contains("shard-000001.tar") && error.contains("truncated"), "{error}");
     let last = items.last().unwrap().as_ref().unwrap();
     assert_eq!((last.item.key.as_str(), last.index), ("11", (2 << 32) + 3));
     fs::remove_file(&second).unwrap();
@@ -269,21 +269,21 @@ fn a_damaged_tar_is_refused_with_the_place() {
         (
             good.clone(),
             expect![
-                "FILE: entry a.txt, at byte 512: the file ends without the zeros that end a tar; it is cut short: \
+                "FILE: entry a.txt, at byte 512: the file ends without the zeros that end a tar; it is truncated: \
                  copy or download it again"
             ],
         ),
         (
             good[..700].to_vec(),
             expect![
-                "FILE: entry a.txt, at byte 512: the file ends 324 bytes before the entry does; it is cut short: copy \
+                "FILE: entry a.txt, at byte 512: the file ends 324 bytes before the entry does; it is truncated: copy \
                  or download it again"
             ],
         ),
         (
             [&good[..], &[1; 100]].concat(),
             expect![
-                "FILE: entry a.txt, at byte 512: the file ends within a header, at byte 1124; it is cut short: copy \
+                "FILE: entry a.txt, at byte 512: the file ends within a header, at byte 1124; it is truncated: copy \
                  or download it again"
             ],
         ),
@@ -297,8 +297,8 @@ fn a_damaged_tar_is_refused_with_the_place() {
         (
             [file(b"77777777777"), end.clone()].concat(),
             expect![
-                "FILE: entry a.txt, at byte 512: the file ends after 1024 of the entry's 8589934591 bytes; it is cut \
-                 short: copy or download it again"
+                "FILE: entry a.txt, at byte 512: the file ends after 1024 of the entry's 8589934591 bytes; it is \
+                 truncated: copy or download it again"
             ],
         ),
         (
@@ -339,7 +339,7 @@ fn a_damaged_tar_is_refused_with_the_place() {
         ),
         (
             [header(b"x", b"5", b'L'), b"name".to_vec()].concat(),
-            expect!["FILE: the file ends after 4 of the entry's 5 bytes; it is cut short: copy or download it again"],
+            expect!["FILE: the file ends after 4 of the entry's 5 bytes; it is truncated: copy or download it again"],
         ),
         (
             [header(b"x", b"5", b'L'), block(b"name"), end.clone()].concat(),
@@ -357,7 +357,7 @@ fn a_damaged_tar_is_refused_with_the_place() {
         ),
         (
             gzip[..gzip.len() - 4].to_vec(),
-            expect!["FILE: entry a.txt, at byte 512: the compressed file is cut short; copy or download it again"],
+            expect!["FILE: entry a.txt, at byte 512: the compressed file is truncated; copy or download it again"],
         ),
         (
             bad_gzip,

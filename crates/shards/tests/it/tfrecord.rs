@@ -142,7 +142,7 @@ fn damaged_files_are_refused_with_the_place() {
         (
             vec![0; 5],
             expect![
-                "FILE: record 0, at byte 0: the file ends after 5 of the 12 bytes of its header; it is cut short: \
+                "FILE: record 0, at byte 0: the file ends after 5 of the 12 bytes of its header; it is truncated: \
                  copy or download it again"
             ],
         ),
@@ -159,27 +159,27 @@ fn damaged_files_are_refused_with_the_place() {
         (
             good[..second + 6].to_vec(),
             expect![
-                "FILE: record 1, at byte 79: the file ends after 6 of the 12 bytes of its header; it is cut short: \
+                "FILE: record 1, at byte 79: the file ends after 6 of the 12 bytes of its header; it is truncated: \
                  copy or download it again"
             ],
         ),
         (
             good[..second + 40].to_vec(),
             expect![
-                "FILE: record 1, at byte 79: the file ends after 28 of its 126 bytes; it is cut short: copy or \
+                "FILE: record 1, at byte 79: the file ends after 28 of its 126 bytes; it is truncated: copy or \
                  download it again"
             ],
         ),
         (
             good[..good.len() - 1].to_vec(),
             expect![
-                "FILE: record 3, at byte 428: the file ends after 3 of the 4 bytes of its checksum; it is cut short: \
+                "FILE: record 3, at byte 428: the file ends after 3 of the 4 bytes of its checksum; it is truncated: \
                  copy or download it again"
             ],
         ),
         (
             gzip[..gzip.len() / 2].to_vec(),
-            expect!["FILE: record 2, at byte 221: the compressed file is cut short; copy or download it again"],
+            expect!["FILE: record 2, at byte 221: the compressed file is truncated; copy or download it again"],
         ),
     ];
     for (bytes, expect) in cases {

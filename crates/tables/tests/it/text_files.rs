@@ -218,7 +218,7 @@ fn csv_that_is_not_as_it_should_be_is_named_by_file_and_line() {
     let whole = gzip("a,b\n1,2\n".repeat(50_000).as_bytes());
     let cut = files.write("cut.csv.gz", &whole[..whole.len() / 2]);
     let error = Csv::stream(&cut).unwrap().items(0).unwrap().find_map(Result::err).unwrap();
-    assert!(error.is_file() && error.to_string().contains("compressed file is cut short"), "{error}");
+    assert!(error.is_file() && error.to_string().contains("compressed file is truncated"), "{error}");
 }
 
 #[test]
@@ -385,7 +385,7 @@ fn a_file_that_is_cut_short_ends_there_and_the_next_one_is_read() {
     files.write("b.txt", "last\n");
     let items: Vec<_> = TextFile::stream(files.0.path()).unwrap().items(0).unwrap().collect();
     let bad: Vec<_> = items.iter().filter_map(|item| item.as_ref().err()).collect();
-    assert!(bad.len() == 1 && bad[0].to_string().contains("compressed file is cut short"), "{bad:?}");
+    assert!(bad.len() == 1 && bad[0].to_string().contains("compressed file is truncated"), "{bad:?}");
     assert_eq!(items.last().unwrap().as_ref().unwrap().item, "last");
 }
 

@@ -142,8 +142,8 @@ impl Tensor {
         })
     }
 
-    /// The tensor whose bits these are, and whether all dtypes in between are floating-point, so that a gradient would
-    /// flow.
+    /// The tensor whose bits these are. Also says whether all dtypes in between are floating-point, so that it has a
+    /// gradient.
     ///
     /// XLA merges two bitcasts in a row. If both change the width, the merged operation has a wrong type and the
     /// compiler fails. So they are merged here.

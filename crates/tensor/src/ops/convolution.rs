@@ -272,7 +272,7 @@ impl Operation for ConvolutionOp {
 enum Padding {
     /// The numbers before and after the input, for each spatial axis.
     Numbers(Vec<(i64, i64)>),
-    /// As many as keep the size of the input.
+    /// The padding that keeps the size of the input.
     Same,
 }
 

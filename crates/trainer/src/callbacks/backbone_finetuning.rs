@@ -109,7 +109,7 @@ impl Callback for BackboneFinetuning {
         let invalid = |value: &f64| !(value.is_finite() && *value > 0.0);
         let named = [("initial_ratio", initial_ratio), ("multiplier", multiplier)];
         let (name, value) = named.into_iter().find(|(_, value)| invalid(value))?;
-        Some(format!("{name} must be finite and above 0, it is {value}"))
+        Some(format!("{name} must be finite and above 0, but it is {value}"))
     }
 
     fn step_part(&self) -> Option<StepPart> {

@@ -130,10 +130,10 @@ impl Callback for EarlyStopping {
 
     fn config_error(&self) -> Option<String> {
         if self.patience == 0 {
-            return Some("patience must be at least 1, it is 0".into());
+            return Some("patience must be at least 1, but it is 0".into());
         }
         if !self.min_delta.is_finite() || self.min_delta < 0.0 {
-            return Some(format!("min_delta must be finite and at least 0, it is {}", self.min_delta));
+            return Some(format!("min_delta must be finite and at least 0, but it is {}", self.min_delta));
         }
         let thresholds =
             [("stopping_threshold", self.stopping_threshold), ("divergence_threshold", self.divergence_threshold)];
@@ -264,8 +264,8 @@ mod tests {
             let refusal = stopping.config_error().unwrap();
             assert!(refusal.starts_with(expected), "{refusal}");
         };
-        check(loss().patience(0), "patience must be at least 1, it is 0");
-        check(loss().min_delta(-1.0), "min_delta must be finite and at least 0, it is -1");
+        check(loss().patience(0), "patience must be at least 1, but it is 0");
+        check(loss().min_delta(-1.0), "min_delta must be finite and at least 0, but it is -1");
         check(loss().stopping_threshold(f64::NAN), "stopping_threshold is NaN");
         check(
             loss().stopping_threshold(2.0).divergence_threshold(1.0),

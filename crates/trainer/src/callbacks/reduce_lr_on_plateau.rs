@@ -143,11 +143,11 @@ impl Callback for ReduceLROnPlateau {
 
     fn config_error(&self) -> Option<String> {
         if !(0.0..1.0).contains(&self.factor) {
-            return Some(format!("the factor must be at least 0 and below 1, it is {}", self.factor));
+            return Some(format!("the factor must be at least 0 and below 1, but it is {}", self.factor));
         }
         let numbers = [("threshold", self.threshold), ("min_lr", self.min_lr), ("eps", self.eps)];
         let (name, value) = numbers.iter().find(|(_, value)| value.is_nan() || *value < 0.0)?;
-        Some(format!("{name} must be at least 0, it is {value}"))
+        Some(format!("{name} must be at least 0, but it is {value}"))
     }
 
     fn changes_learning_rate(&self) -> bool {

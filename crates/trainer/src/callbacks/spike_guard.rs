@@ -89,14 +89,14 @@ impl Callback for SpikeGuard {
 
     fn config_error(&self) -> Option<String> {
         if !(self.deviations.is_finite() && self.deviations > 0.0) {
-            return Some(format!("deviations must be finite and above 0, it is {}", self.deviations));
+            return Some(format!("deviations must be finite and above 0, but it is {}", self.deviations));
         }
         if !(2..=MAX_WINDOW).contains(&self.window) {
-            return Some(format!("window must be from 2 to {MAX_WINDOW} steps, it is {}", self.window));
+            return Some(format!("window must be from 2 to {MAX_WINDOW} steps, but it is {}", self.window));
         }
         let warmup = self.warmup_steps();
         if !(2..=i32::MAX as u64).contains(&warmup) {
-            return Some(format!("warmup must be from 2 to {} steps, it is {warmup}", i32::MAX));
+            return Some(format!("warmup must be from 2 to {} steps, but it is {warmup}", i32::MAX));
         }
         None
     }

@@ -84,7 +84,7 @@ impl Timer {
 
     fn check(&self, actions: &mut Actions) {
         if let (Some(duration), Some(Duration::ZERO)) = (self.duration, self.time_remaining()) {
-            actions.stop(format!("the Timer's {duration:?} are over"));
+            actions.stop(format!("the Timer's {duration:?} have elapsed"));
         }
     }
 }

@@ -248,7 +248,7 @@ fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
     let data = train.description();
     if position.batch > 0 && data != position.data {
         return Err(Error::usage(format!(
-            "it was saved after batch {} of an epoch of other batches ({}) than those of this loader ({data}). Resume with \
+            "it was saved after batch {} of an epoch of other batches ({}) than this loader has ({data}). Resume with \
              the loader of that run",
             position.batch, position.data
         )));

@@ -106,7 +106,7 @@ impl Fit<'_> {
     /// Requests the end of the run after `max_time`.
     pub(super) fn stop_after_max_time(&mut self) {
         if let Some(time) = self.step.limits.time.filter(|time| self.stop_reason.is_none() && self.trained() >= *time) {
-            self.actions.stop(format!("the time of max_time is over ({})", TrainDuration::Time(time)));
+            self.actions.stop(format!("max_time has elapsed ({})", TrainDuration::Time(time)));
         }
     }
 

@@ -157,7 +157,7 @@ impl LogOptions<'_> {
         self.set(|logged| logged.logger = logger)
     }
 
-    /// Whether training logs it as `NAME` at log points, over the steps since the last one.
+    /// Whether training logs the value as `NAME` at log points, over the steps since the last one.
     pub fn on_step(self, on_step: bool) -> Self {
         self.set(|logged| logged.on_step = Some(on_step))
     }

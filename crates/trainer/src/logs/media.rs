@@ -46,8 +46,8 @@ impl MediaKind {
                     (&[c, h, w], true) if fits(c, h, w) => Ok(()),
                     (&[n, c, h, w], true) if n > 0 && fits(c, h, w) => Ok(()),
                     _ => Err(format!(
-                        "a picture is [C, H, W], several are [N, C, H, W], with 1, 3 or 4 channels, of u8 or floating-point \
-                         numbers from 0 to 1; the value is {ty}"
+                        "an image is [C, H, W], several are [N, C, H, W], with 1, 3 or 4 channels, of u8 or \
+                         floating-point numbers from 0 to 1; the value is {ty}"
                     )),
                 }
             }
@@ -97,7 +97,7 @@ impl MediaKind {
                     [c, h, w] => [1, c, h, w],
                     _ => {
                         return Err(Error::data(format!(
-                            "the step returned {} for a picture, expected 3 or 4 dimensions",
+                            "the step returned {} for an image, expected 3 or 4 dimensions",
                             literal.ty()
                         )));
                     }

@@ -37,7 +37,7 @@ impl BatchLimit {
     /// What is expected, if the fraction is out of range.
     pub(crate) fn config_error(&self) -> Option<&'static str> {
         let is_invalid = matches!(self, BatchLimit::Share(share) if !(0.0..=1.0).contains(share));
-        is_invalid.then_some("a share must be between 0.0 and 1.0; a number of batches has no decimal point")
+        is_invalid.then_some("a fraction must be between 0.0 and 1.0; a number of batches has no decimal point")
     }
 
     /// Like [`config_error`](BatchLimit::config_error), for an option that must be more than 0.
@@ -61,12 +61,13 @@ impl BatchLimit {
         let is_share = matches!(self, BatchLimit::Share(_));
         if is_share && self != BatchLimit::ALL && loader.is_endless() {
             return Err(Error::option(format!(
-                "{option}: {self} is a share of an epoch, but the loader is endless; give a number of batches"
+                "{option}: {self} is a fraction of an epoch, but the loader is endless; give a number of batches"
             )));
         }
         match self.of(batches) {
             0 => Err(Error::option(format!(
-                "{option}: {self} of {batches} batches is less than one batch; give a larger share or a number of batches"
+                "{option}: {self} of {batches} batches is less than one batch; give a larger fraction or a \
+                 number of batches"
             ))),
             limit if limit == batches => Ok(loader),
             limit => Ok(loader.limited(usize::try_from(limit).unwrap_or(usize::MAX))?),
@@ -81,7 +82,7 @@ impl FromStr for BatchLimit {
         let number = number.unwrap_or(text).trim();
         let count = number.parse().map(BatchLimit::Count).ok();
         count.or_else(|| number.parse().map(BatchLimit::Share).ok()).ok_or_else(|| {
-            Error::usage(format!("`{text}` is neither a number of batches (10) nor a share of an epoch (0.1)"))
+            Error::usage(format!("`{text}` is neither a number of batches (10) nor a fraction of an epoch (0.1)"))
         })
     }
 }

@@ -35,7 +35,7 @@ impl Options {
         if let (BatchLimit::Count(steps), 2..) = (self.val_check_interval, self.check_val_every_n_epoch) {
             return Err(Error::option(format!(
                 "val_check_interval: {steps} counts the steps of the run, and check_val_every_n_epoch its epochs; give only \
-                 one of the two, or a share of an epoch (0.25)"
+                 one of the two, or a fraction of an epoch (0.25)"
             )));
         }
         self.settle_limits(given)

@@ -15,7 +15,7 @@ pub fn typed(text: &str) -> Json {
     }
 }
 
-/// Formats such a value as TOML.
+/// Formats a JSON value as TOML.
 fn toml(value: &Json) -> String {
     match value {
         Json::String(text) => Value::from(text).to_string(),

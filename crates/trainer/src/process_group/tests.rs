@@ -558,7 +558,7 @@ fn the_clock_and_the_memory_of_one_process_count_in_all() {
         let written = writer.write(predicted(hosts, &root, false)).unwrap();
         (refused, rates.losses().len(), summary.global_step, written)
     });
-    assert!(ends[0].0.contains("no batch size has room on the devices; tried 4, 2, 1."), "{ends:?}");
+    assert!(ends[0].0.contains("no batch size fits in device memory; tried 4, 2, 1."), "{ends:?}");
     assert!(ends[0].1 == 15 && ends[0].2 < 100 && ends[0].3 == 40, "{ends:?}");
     assert_eq!(ends, vec![ends[0].clone(); 3]);
     let written = [0, 1, 2].map(|index| folder.path().join(format!("{index}.csv")).exists());

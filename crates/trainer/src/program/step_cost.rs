@@ -92,7 +92,11 @@ impl fmt::Display for StepCost {
             }
             let total = sum(lines);
             let (flops, bytes) = (amount(total.flops, "FLOP"), amount(total.bytes, "B"));
-            write!(f, "{}\n{flops} and {bytes} of memory traffic a step on each device, as compiled", "-".repeat(60))?;
+            write!(
+                f,
+                "{}\n{flops} and {bytes} of memory traffic per step on each device, as compiled",
+                "-".repeat(60)
+            )?;
         }
         match note {
             Some(note) if lines.is_empty() => write!(f, "note: {note}"),
@@ -118,7 +122,7 @@ mod tests {
         assert_eq!(rows[2], "  1.00 GFLOP |    2.00 MB | m.rs:0");
         assert!(rows[3].contains("(not your code: "), "{text}");
         assert_eq!(rows[12], "  2.00 GFLOP |    4.00 MB | (2 more)");
-        assert_eq!(rows[14], "12.00 GFLOP and 24.00 MB of memory traffic a step on each device, as compiled");
+        assert_eq!(rows[14], "12.00 GFLOP and 24.00 MB of memory traffic per step on each device, as compiled");
         assert_eq!(rows[15], "note: old");
         let none = StepCost { flops: None, lines: vec![], note: Some("why".into()) };
         assert_eq!(none.to_string(), "note: why");

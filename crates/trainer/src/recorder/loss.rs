@@ -10,7 +10,7 @@ pub(crate) fn check_loss(loss: &Tensor, source: &str, batch: &Batch) -> Result<(
     loss.check()?;
     let error = |problem: String| Error::usage(format!("{source}: {problem}\n  at {}", loss.location()));
     if loss.rank() != 0 || !loss.dtype().is_float() {
-        return Err(error(format!("the loss must be a floating-point scalar, it is {}; take its mean", loss.ty())));
+        return Err(error(format!("the loss must be a floating-point scalar, but it is {}; take its mean", loss.ty())));
     }
     if batch.is_padded() && !loss.depends_on(batch.mask()) {
         return Err(error(

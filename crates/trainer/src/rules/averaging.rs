@@ -115,11 +115,11 @@ impl WeightAveraging {
     pub(crate) fn check(&self) -> Result<()> {
         let wrong = |message: String| Err(Error::usage(format!("WeightAveraging: {message}\n  at {}", self.line)));
         if matches!(self.every, Time::Steps(0) | Time::Epochs(0)) {
-            return wrong("the interval is at least 1 step or epoch, not 0".into());
+            return wrong("the interval must be at least 1 step or epoch, not 0".into());
         }
         match self.rule {
             Rule::Exponential { decay, .. } if !(0.0..=1.0).contains(&decay) => {
-                wrong(format!("the decay is between 0 and 1, not {decay}"))
+                wrong(format!("the decay must be between 0 and 1, not {decay}"))
             }
             _ => Ok(()),
         }

@@ -46,7 +46,7 @@ const FIRST_STEPS: u64 = 3;
 struct Request {
     /// The name of its folder.
     id: String,
-    /// Steps to record, at most as many as finish within the time.
+    /// The maximum number of steps to record; fewer if the time ends first.
     steps: Option<u64>,
     seconds: f64,
 }

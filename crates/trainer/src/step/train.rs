@@ -551,8 +551,8 @@ fn check_options(session: &Session) -> Result<()> {
     }
     if options.reload_dataloaders_every_n_epochs > 0 {
         return Err(Error::option(
-            "reload_dataloaders_every_n_epochs: train_step leaves the loop to you; make a step for each loader, and continue \
-             with save and load",
+            "reload_dataloaders_every_n_epochs: train_step leaves the loop to you; make a TrainStep for each \
+             loader, and pass the state on with save and load",
         ));
     }
     if options.profiler != Profiler::None {

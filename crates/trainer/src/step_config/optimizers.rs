@@ -182,7 +182,7 @@ impl Optimizers {
                 return Err(wrong(line, format!("every: there is no optimizer `{name}`; there are {}", self.names())));
             }
             if *steps == 0 {
-                return Err(wrong(line, format!("every: the interval of `{name}` is at least 1 step, not 0")));
+                return Err(wrong(line, format!("every: the interval of `{name}` must be at least 1 step, not 0")));
             }
         }
         Ok(())

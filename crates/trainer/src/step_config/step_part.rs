@@ -57,7 +57,7 @@ pub enum StepPart {
         pattern: String,
         /// When to unfreeze them: epochs or steps.
         at: TrainDuration,
-        /// Their learning rate at first, as a fraction of the optimizer's.
+        /// The initial learning rate of the parameters, as a fraction of the optimizer's.
         initial_ratio: f64,
         /// The factor on that fraction after each epoch.
         multiplier: f64,
@@ -101,10 +101,10 @@ impl NormGroup {
 /// How the learning rate rises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SweepMode {
-    /// By the same factor in each step.
+    /// The rate changes by the same factor in each step.
     #[default]
     Exponential,
-    /// By the same difference in each step.
+    /// The rate changes by the same difference in each step.
     Linear,
 }
 

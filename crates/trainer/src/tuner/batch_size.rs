@@ -96,7 +96,7 @@ impl BatchSizeFinder {
             ("memory_limit", self.memory_limit.unwrap_or(1)),
         ];
         match numbers.iter().find(|number| number.1 == 0) {
-            Some((name, _)) => Err(Error::usage(format!("BatchSizeFinder: {name} must be at least 1, it is 0"))),
+            Some((name, _)) => Err(Error::usage(format!("BatchSizeFinder: {name} must be at least 1, but it is 0"))),
             None => Ok(()),
         }
     }
@@ -204,8 +204,8 @@ impl Trainer {
             0 => {
                 let tried: Vec<String> = trials.iter().map(|trial| trial.batch_size.to_string()).collect();
                 Err(Error::usage(format!(
-                    "scale_batch_size: no batch size has room on the devices; tried {}. Use a smaller model, more devices \
-                     (strategy fsdp) or bf16-mixed precision",
+                    "scale_batch_size: no batch size fits in device memory; tried {}. Use a smaller model, more \
+                     devices (strategy fsdp) or bf16-mixed precision",
                     tried.join(", ")
                 )))
             }

@@ -85,22 +85,22 @@ impl LearningRateFinder {
     fn check(&self) -> Result<()> {
         let wrong = |message: String| Err(Error::usage(format!("LearningRateFinder: {message}")));
         if !(self.min_lr.is_finite() && self.min_lr > 0.0) {
-            return wrong(format!("min_lr must be finite and above 0, it is {}", self.min_lr));
+            return wrong(format!("min_lr must be finite and above 0, but it is {}", self.min_lr));
         }
         if !(self.max_lr.is_finite() && self.max_lr > self.min_lr) {
             return wrong(format!("max_lr must be finite and above min_lr, {}; it is {}", self.min_lr, self.max_lr));
         }
         if !(2..=i32::MAX as u64).contains(&self.num_training_steps) {
             return wrong(format!(
-                "num_training_steps must be from 2 to {}, it is {}",
+                "num_training_steps must be from 2 to {}, but it is {}",
                 i32::MAX,
                 self.num_training_steps
             ));
         }
         match self.early_stop_threshold {
-            Some(threshold) if threshold.is_nan() || threshold <= 1.0 => {
-                wrong(format!("early_stop_threshold must be above 1, it is {threshold}; give None for no threshold"))
-            }
+            Some(threshold) if threshold.is_nan() || threshold <= 1.0 => wrong(format!(
+                "early_stop_threshold must be above 1, but it is {threshold}; give None for no threshold"
+            )),
             _ => Ok(()),
         }
     }

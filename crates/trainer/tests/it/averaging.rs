@@ -222,7 +222,7 @@ fn an_invalid_average_is_reported_with_its_line() {
     };
     let line = line!() + 1;
     let error = refused(WeightAveraging::ema(1.5));
-    assert!(error.contains("WeightAveraging: the decay is between 0 and 1, not 1.5"), "{error}");
+    assert!(error.contains("WeightAveraging: the decay must be between 0 and 1, not 1.5"), "{error}");
     assert!(error.contains(&format!("averaging.rs:{line}:")), "{error}");
     assert!(refused(WeightAveraging::swa(1).every_n_steps(0)).contains("not 0"));
 }

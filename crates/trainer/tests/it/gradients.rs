@@ -250,7 +250,7 @@ fn invalid_settings_are_reported_before_training() {
     let data = loader(16, 8, DROP_LAST);
     let error = trainer(folder.path()).build().unwrap().fit(&Mlp::new(How::Misspelt), &data, None).unwrap_err();
     let message = error.to_string();
-    assert!(message.contains("the pattern `boby.*` fits no parameter; the nearest are `body."), "{message}");
+    assert!(message.contains("the pattern `boby.*` matches no parameter; the nearest are `body."), "{message}");
     assert!(message.contains("gradients.rs:"), "{message}");
     for (builder, expected) in [
         (trainer(folder.path()).gradient_clip_val(-1.0), "gradient_clip_val: -1 is not possible, it must be finite"),

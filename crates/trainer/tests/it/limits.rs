@@ -111,7 +111,7 @@ fn a_run_ends_after_its_time_but_not_before_its_minimum_steps() {
     let folder = tempfile::tempdir().unwrap();
     let (plan, summary, _) = fit_line(trainer(folder.path()).max_time("0.3s"));
     assert_eq!((plan.total_steps, plan.max_epochs), (u64::MAX, u64::MAX));
-    assert_eq!(summary.stopped.as_deref(), Some("the time of max_time is over (0.3s)"));
+    assert_eq!(summary.stopped.as_deref(), Some("max_time has elapsed (0.3s)"));
     let checkpoint = summary.last_checkpoint.unwrap();
 
     // Its time was already used up.
@@ -315,7 +315,7 @@ fn invalid_numbers_of_batches_are_named() {
     let refused = |builder: TrainerBuilder| builder.options().unwrap_err().to_string();
     let new = Trainer::builder;
     for (message, expected) in [
-        (refused(new().limit_train_batches(1.5)), "limit_train_batches: 1.5 is not possible, a share must be between"),
+        (refused(new().limit_train_batches(1.5)), "limit_train_batches: 1.5 is not possible, a fraction must be"),
         (refused(new().limit_train_batches(0)), "limit_train_batches: 0 is not possible, it must be more than 0"),
         (refused(new().limit_test_batches("x")), "limit_test_batches: `x` is neither a number of batches"),
         (refused(new().limit_val_batches(-1)), "limit_val_batches: -1 is less than 0 batches"),
@@ -344,7 +344,7 @@ fn invalid_numbers_of_batches_are_named() {
     let endless_validation = on_endless(trainer(folder.path()).max_steps(9));
     assert!(endless_validation.contains("limit_val_batches: the validation loader is endless"), "{endless_validation}");
     let share = on_endless(trainer(folder.path()).max_steps(9).limit_val_batches(2));
-    assert!(share.contains("val_check_interval: 1.0 is a share of an epoch, but the training loader"), "{share}");
+    assert!(share.contains("val_check_interval: 1.0 is a fraction of an epoch, but the training loader"), "{share}");
 }
 
 #[test]

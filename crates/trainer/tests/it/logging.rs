@@ -217,7 +217,7 @@ fn a_wrong_option_is_an_error_with_its_name_and_line() {
             },
             "log a scalar or one value per sample, [8]",
         ),
-        (|batch, cx| cx.log_image("a", batch.get("x")), "a picture is [C, H, W]"),
+        (|batch, cx| cx.log_image("a", batch.get("x")), "an image is [C, H, W]"),
         (|batch, cx| cx.log_text("a", batch.get("x"), |_| String::new()), "token ids are [T] or [N, T]"),
         (|batch, cx| cx.log_histogram("a", batch.get("x"), 0), "a histogram has 1 to 4096 bins, not 0"),
         (|batch, cx| cx.log_histogram("a", batch.get("x").reshape([2, 4]), 3), "padding would be counted"),

@@ -121,7 +121,7 @@ fn reading_a_value_in_a_step_is_rejected_at_the_users_line() {
 #[test]
 fn the_loss_must_be_a_scalar_that_depends_on_the_mask() {
     let message = fit(DROP_LAST, |m, batch, _| m.fc.forward(&batch.get("x")));
-    check(&message, "training_step: the loss must be a floating-point scalar, it is f32[8, 3]; take its mean");
+    check(&message, "training_step: the loss must be a floating-point scalar, but it is f32[8, 3]; take its mean");
     let message =
         fit(PAD_LAST, |m, batch, _| cross_entropy(&m.fc.forward(&batch.get("x")), &batch.get("y"), Reduction::Mean));
     check(&message, "training_step: the last batch is padded, but the loss does not depend on the batch's mask");

@@ -542,7 +542,7 @@ fn invalid_optimizers_are_reported_before_training() {
         (|| Box::new(a_and_b().add("a", ["b.*"], Sgd::new(0.1))), "Optimizers: there are two with the name `a`"),
         (
             || Box::new(a_and_b().add("c", ["d.*"], Sgd::new(0.1))),
-            "Optimizers: `c`: the pattern `d.*` fits no parameter; the nearest are ",
+            "Optimizers: `c`: the pattern `d.*` matches no parameter; the nearest are ",
         ),
         (
             || Box::new(a_and_b().add("c", ["b.bias"], Sgd::new(0.1))),
@@ -553,7 +553,7 @@ fn invalid_optimizers_are_reported_before_training() {
             "Optimizers: the parameter `b.weight` belongs to none of `a`; add a pattern that matches it, or freeze it",
         ),
         (|| Box::new(a_and_b().every("c", 2)), "Optimizers: every: there is no optimizer `c`; there are `a`, `b`"),
-        (|| Box::new(a_and_b().every("a", 0)), "Optimizers: every: the interval of `a` is at least 1 step, not 0"),
+        (|| Box::new(a_and_b().every("a", 0)), "Optimizers: every: the interval of `a` must be at least 1 step, not 0"),
         (
             || Box::new(Optimizers::new().add("a", ["*"], ParamGroups::new(Sgd::new(-1.0)))),
             "Sgd: the learning rate must be at least 0",
@@ -593,7 +593,7 @@ fn invalid_optimizers_are_reported_before_training() {
         check(
             configure,
             |m, batch, cx| cx.minimize("b", |_| m.losses(batch)),
-            "minimize(\"b\"): the loss must be a floating-point scalar, it is f32[8]; take its mean",
+            "minimize(\"b\"): the loss must be a floating-point scalar, but it is f32[8]; take its mean",
         );
         check(
             configure,

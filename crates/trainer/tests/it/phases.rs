@@ -307,7 +307,7 @@ fn invalid_settings_are_rejected() {
         trainer.and_then(|mut trainer| trainer.fit(module, &data(BATCH, BATCHES), None)).unwrap_err().to_string()
     };
     for (callback, why) in [
-        (BackboneFinetuning::new("fist.*", ep(1)), "`fist.*` fits no parameter; the nearest are `first."),
+        (BackboneFinetuning::new("fist.*", ep(1)), "`fist.*` matches no parameter; the nearest are `first."),
         (BackboneFinetuning::new("*", ep(1)), "all parameters are frozen at first by `*`"),
         (
             BackboneFinetuning::new("first.*", "2h".parse().unwrap()),

@@ -92,8 +92,11 @@ fn invalid_settings_are_reported() {
         Ok(_) => panic!("the build succeeded"),
         Err(error) => error.to_string(),
     };
-    assert_eq!(refused(plateau().factor(1.0)), "ReduceLROnPlateau: the factor must be at least 0 and below 1, it is 1");
-    assert_eq!(refused(plateau().min_lr(-1.0)), "ReduceLROnPlateau: min_lr must be at least 0, it is -1");
+    assert_eq!(
+        refused(plateau().factor(1.0)),
+        "ReduceLROnPlateau: the factor must be at least 0 and below 1, but it is 1"
+    );
+    assert_eq!(refused(plateau().min_lr(-1.0)), "ReduceLROnPlateau: min_lr must be at least 0, but it is -1");
 
     struct Silent;
     impl Callback for Silent {

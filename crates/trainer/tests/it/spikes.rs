@@ -240,10 +240,10 @@ fn invalid_settings_are_reported() {
         builder.build().err().map(|error| error.to_string()).unwrap_or_default()
     };
     let check = |guard: SpikeGuard, expected: &str| assert_eq!(refused(vec![guard]), format!("SpikeGuard: {expected}"));
-    check(guard().deviations(0.0), "deviations must be finite and above 0, it is 0");
-    check(guard().deviations(f64::NAN), "deviations must be finite and above 0, it is NaN");
-    check(guard().window(1), "window must be from 2 to 1048576 steps, it is 1");
-    check(guard().warmup(1), "warmup must be from 2 to 2147483647 steps, it is 1");
+    check(guard().deviations(0.0), "deviations must be finite and above 0, but it is 0");
+    check(guard().deviations(f64::NAN), "deviations must be finite and above 0, but it is NaN");
+    check(guard().window(1), "window must be from 2 to 1048576 steps, but it is 1");
+    check(guard().warmup(1), "warmup must be from 2 to 2147483647 steps, but it is 1");
     assert_eq!(refused(vec![guard(), guard()]), "SpikeGuard: there are two of them; keep one");
 
     let (reference, what) = (reference(), "skipped_steps");

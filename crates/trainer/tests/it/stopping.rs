@@ -38,7 +38,7 @@ fn a_metric_that_is_never_logged_is_an_error_or_a_warning() {
         assert_eq!(summary.unwrap().epochs, 4);
     }
     let refused = trainer(folder.path()).callback(stopping().patience(0)).build().err().unwrap();
-    assert_eq!(refused.to_string(), "EarlyStopping: patience must be at least 1, it is 0");
+    assert_eq!(refused.to_string(), "EarlyStopping: patience must be at least 1, but it is 0");
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_timer_ends_a_fit_after_a_step_or_an_epoch() {
     let short = Timer::new().duration(Duration::from_nanos(1));
     let summary = fit(folder.path(), false, |b| b.callback(short.clone())).unwrap();
     assert_eq!(summary.global_step, 1);
-    assert_eq!(summary.stopped.unwrap(), "the Timer's 1ns are over");
+    assert_eq!(summary.stopped.unwrap(), "the Timer's 1ns have elapsed");
     let summary = fit(folder.path(), false, |b| b.callback(short.clone().interval(TimerInterval::Epoch))).unwrap();
     assert_eq!(summary.global_step, 5);
     assert_eq!(short.time_remaining(), Some(Duration::ZERO));

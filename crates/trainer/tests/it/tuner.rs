@@ -162,12 +162,12 @@ fn invalid_arguments_are_reported() {
     }
     let finder = LearningRateFinder::new;
     for (finder, expected) in [
-        (finder().min_lr(0.0), "min_lr must be finite and above 0, it is 0"),
+        (finder().min_lr(0.0), "min_lr must be finite and above 0, but it is 0"),
         (finder().max_lr(1e-9), "max_lr must be finite and above min_lr, 0.00000001; it is 0.000000001"),
-        (finder().num_training_steps(1), "num_training_steps must be from 2 to 2147483647, it is 1"),
+        (finder().num_training_steps(1), "num_training_steps must be from 2 to 2147483647, but it is 1"),
         (
             finder().early_stop_threshold(Some(1.0)),
-            "early_stop_threshold must be above 1, it is 1; give None for no threshold",
+            "early_stop_threshold must be above 1, but it is 1; give None for no threshold",
         ),
     ] {
         assert_eq!(rates(&mut trainer, &data, finder), expected);
@@ -182,10 +182,10 @@ fn invalid_arguments_are_reported() {
         (finder().max_trials(0), "max_trials"),
         (finder().memory_limit(0), "memory_limit"),
     ] {
-        assert_eq!(sizes(finder, wide_loader), format!("BatchSizeFinder: {name} must be at least 1, it is 0"));
+        assert_eq!(sizes(finder, wide_loader), format!("BatchSizeFinder: {name} must be at least 1, but it is 0"));
     }
     let error = sizes(finder().memory_limit(1000).init_val(8), wide_loader);
-    assert!(error.starts_with("scale_batch_size: no batch size has room on the devices; tried 8, 4, 2, 1."), "{error}");
+    assert!(error.starts_with("scale_batch_size: no batch size fits in device memory; tried 8, 4, 2, 1."), "{error}");
     let error = sizes(finder(), |_| wide_loader(3));
     assert_eq!(error, "scale_batch_size: the loader for a batch size of 2 has a batch size of 3");
 }

@@ -76,7 +76,7 @@ pub(crate) struct Warm {
     /// How many images may fail to decode; they also fail in the training, which can skip them
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
     allow_bad: usize,
-    /// Fail if the folder has a cache of something else, and list the differences
+    /// Fail if the folder has a cache of other samples, and list the differences
     #[arg(long)]
     refuse_others: bool,
     /// Only print the size of the cache
@@ -142,7 +142,7 @@ impl EventPrinter {
     fn print(&mut self, event: CacheEvent) {
         match event {
             CacheEvent::Differs { differences } => {
-                self.reporter.note("there is a cache of something else; a new one is made next to it:");
+                self.reporter.note("there is a cache of other samples; a new one is created next to it:");
                 differences.iter().for_each(|line| self.reporter.note(&format!("  {line}")));
             }
             CacheEvent::Waiting { holder } if !self.waiting => {
@@ -208,7 +208,7 @@ fn verify(path: PathBuf) -> Result<()> {
         reporter.advance(read - before.replace(read).unwrap_or(0));
     })?;
     drop(reporter);
-    say!("{bytes} bytes are as they were written");
+    say!("all {bytes} bytes are intact");
     Ok(())
 }
 

@@ -54,7 +54,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.json {
         say!("{}", json!({ "path": folder, "files": FILES.map(|(file, _)| file) }));
     } else {
-        say!("{0}: made; `cargo run --release` in it trains, `cargo test --release` tests", folder.display());
+        say!("{0}: created; in it, `cargo run --release` trains and `cargo test --release` tests", folder.display());
     }
     Ok(())
 }

@@ -117,7 +117,7 @@ fn read_all(folders: &[PathBuf]) -> Result<Vec<Run>> {
     }
     if runs.is_empty() {
         let names: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
-        return Err(Error::usage(format!("there is no run in {}; a run has a config.toml", names.join(", "))));
+        return Err(Error::usage(format!("there is no run in {}; a run's folder has a config.toml", names.join(", "))));
     }
     Ok(runs)
 }

@@ -73,7 +73,7 @@ fn mismatched_coco_archives_are_errors_with_the_entry() {
         "entry train2017/000000000058.jpg: the annotations do not",
     );
     let whole = fs::read(folder.path().join("train2017.zip")).unwrap();
-    check("train2017.zip", &whole[..whole.len() / 2], &any, "is the file cut short?");
+    check("train2017.zip", &whole[..whole.len() / 2], &any, "is the file truncated?");
     let mut damaged = whole.clone();
     // In the data of an image.
     let place = whole.windows(4).position(|window| window == [0xff, 0xd8, 0xff, 0xe0]).unwrap() + 8;

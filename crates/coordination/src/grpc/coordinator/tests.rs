@@ -53,7 +53,8 @@ fn a_process_of_another_run_or_version_is_refused() {
     refuses(
         wire::Join { version: 7, ..join(1, 2) },
         expect![
-            "process 1 (host-1, pid 1001) was not let into the run: it speaks version 7 of the protocol and the coordinator 1; use one build for all"
+            "process 1 (host-1, pid 1001) was not let into the run: it speaks version 7 of the protocol and the \
+             coordinator 1; run the same build in all processes"
         ],
     );
     refuses(

@@ -19,7 +19,7 @@ pub(super) struct Stack {
     pub(super) bias: bool,
     pub(super) batch_first: bool,
     pub(super) bidirectional: bool,
-    /// The number of output features, if it differs from that of the state.
+    /// The number of output features, if it differs from the size of the hidden state; otherwise 0.
     pub(super) proj_size: usize,
     pub(super) dropout: Dropout,
     /// Layer by layer, the forward direction first.

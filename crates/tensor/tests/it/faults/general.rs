@@ -135,7 +135,7 @@ fn a_derivative_that_does_not_exist_is_refused() {
     let z = Tensor::complex(&x, &x);
     check(
         &grad(&z.sum_all(), &[&z])[0],
-        "grad: the loss must be a floating-point scalar, it is c64[]; reduce it with mean_all() or sum_all()",
+        "grad: the loss must be a floating-point scalar, but it is c64[]; reduce it with mean_all() or sum_all()",
     );
 }
 
@@ -206,7 +206,7 @@ fn gradients_are_refused_where_there_are_none() {
     let x = zeros([3]);
     check(
         &grad(&x, &[&x])[0],
-        "grad: the loss must be a floating-point scalar, it is f32[3]; reduce it with mean_all() or sum_all()",
+        "grad: the loss must be a floating-point scalar, but it is f32[3]; reduce it with mean_all() or sum_all()",
     );
     let labels = Tensor::zeros(DType::I32, [3]);
     check(&grad(&x.sum_all(), &[&labels])[0], "grad: there is no gradient with respect to a tensor of i32[3]");
