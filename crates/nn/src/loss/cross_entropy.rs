@@ -122,19 +122,25 @@ impl CrossEntropyLoss {
             let classes = logits.shape()[axis];
             let weight = class_weight(self.weight.as_ref(), classes, logits)?;
             let order = classes_last(logits.rank(), axis);
-            let log_p = wide(logits).permute(&order).log_softmax(-1);
+            let logits = wide(logits).permute(&order);
             if soft {
-                let losses = self.soft(&log_p, &wide(target).permute(&order), weight.as_ref());
+                let losses = self.soft(&logits.log_softmax(-1), &wide(target).permute(&order), weight.as_ref());
                 return Ok(self.reduction.apply(&losses));
             }
-            let weighted = match &weight {
-                Some(weight) => &log_p * weight,
-                None => log_p,
-            };
+            // −log softmax(x)[t] = log Σ exp(s) − s[t] with s = x − max(x). In the derivative of this form, nothing is
+            // summed over the classes, as it is in that of log_softmax.
+            let shifted = &logits - logits.detach().max_keepdim(&[-1]);
+            let log_sum = shifted.exp().sum(&[-1]).log();
             let targets = Classes::new(target, classes, self.ignore_index);
-            let mut losses = -targets.pick(&weighted);
+            let mut losses = &log_sum - targets.pick(&shifted);
+            if let Some(weight) = &weight {
+                losses = losses * targets.pick(weight);
+            }
             if self.label_smoothing != 0.0 {
-                let uniform_loss = -weighted.mean(&[-1]);
+                let uniform_loss = match &weight {
+                    Some(weight) => log_sum * weight.mean_all() - (shifted * weight).mean(&[-1]),
+                    None => log_sum - shifted.mean(&[-1]),
+                };
                 losses = losses * (1.0 - self.label_smoothing) + uniform_loss * self.label_smoothing;
             }
             Ok(mean_by(self.reduction, &targets, &targets.masked_losses(&losses), weight.as_ref()))

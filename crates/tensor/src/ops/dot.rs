@@ -5,8 +5,9 @@ use super::promote::common_dtype;
 use crate::autocast::for_product;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
+use crate::region::{Region, parameters};
 use crate::scope::Refusal;
-use crate::{AsTensor, Shape, Tensor, TensorType};
+use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 
 /// The paired axes of both operands. An axis in neither list is free: it stays in the result.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -135,6 +136,29 @@ impl Operation for DotGeneral {
             Some(DotGeneral::side_vjp(&left, &g, rhs, lhs.rank())),
             Some(DotGeneral::side_vjp(&right, &g, lhs, rhs.rank())),
         ]
+    }
+    /// If both operands contract several leading axes, as in the derivative with respect to a dense layer's weight, a
+    /// product of matrices `[contracted, free]`. XLA's CPU compiler multiplies such matrices in place, but copies an
+    /// operand of a higher rank to move its contracted axes to the end: a sixth of the product's time for 4096 × 256.
+    fn rewritten_for_cpu(&self, inputs: &[&TensorType]) -> Option<Region> {
+        let contracted = self.lhs_contracting.len();
+        let leading: Vec<usize> = (0..contracted).collect();
+        let is_leading = self.lhs_contracting == leading && self.rhs_contracting == leading;
+        let has_free_axes = inputs.iter().all(|operand| operand.shape.rank() > contracted);
+        if contracted < 2
+            || !self.lhs_batch.is_empty()
+            || !is_leading
+            || !has_free_axes
+            || inputs[0].dtype != DType::F32
+        {
+            return None;
+        }
+        let parameters = parameters(self.method, "operand", [inputs[0], inputs[1]]);
+        let [lhs, rhs] = [&parameters[0], &parameters[1]]
+            .map(|operand| operand.flatten(contracted as isize, -1).flatten(0, contracted as isize - 1));
+        let product = lhs.dot_general(rhs, (&[], &[]), (&[0], &[0]));
+        let shape: Vec<usize> = inputs.iter().flat_map(|operand| &operand.shape[contracted..]).copied().collect();
+        Some(Region { parameters, results: vec![product.reshape(shape)] })
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let batching = if self.lhs_batch.is_empty() {

@@ -29,7 +29,7 @@ fn rows() -> Tensor {
 }
 
 /// Every axis that can be sharded has a multiple of 8 elements.
-const OPERATIONS: [Row; 36] = [
+const OPERATIONS: &[Row] = &[
     ("prod and norm", &[&[16, 8]], |x| x[0].prod(&[0]) + x[0].norm(2.0, &[0]) * x[0].std(&[0])),
     ("cumsum", &[&[16, 8]], |x| x[0].cumsum(0) * x[0].cumsum(1)),
     // Cumulative reductions with windows of one size, but different initial values.
@@ -70,6 +70,10 @@ const OPERATIONS: [Row; 36] = [
     ("wide convolution", &[&[8, 32, 4, 8], &[32, 32, 3, 3]], |x| {
         x[0].convolution(&x[1], &Convolution::new(2).padding([(1, 1), (1, 1)]))
     }),
+    // A CPU computes it as a product of matrices.
+    ("product over two leading axes", &[&[8, 16, 6], &[8, 16, 5]], |x| {
+        x[0].dot_general(&x[1], (&[], &[]), (&[0, 1], &[0, 1]))
+    }),
     ("grouped convolution", &[&[8, 16, 6, 6], &[16, 1, 3, 3]], |x| {
         x[0].convolution(&x[1], &Convolution::new(2).groups(16))
     }),
@@ -97,7 +101,7 @@ fn run(devices: usize, axis: usize) -> Vec<(String, Vec<f64>)> {
     let mut names = vec![];
     let mut function = Function::trace("operations", &types, |parameters| {
         let (mut rest, mut results) = (parameters, vec![]);
-        for (name, shapes, operation) in &OPERATIONS {
+        for (name, shapes, operation) in OPERATIONS {
             let (x, later) = rest.split_at(shapes.len());
             rest = later;
             let y = operation(x);

@@ -25,6 +25,7 @@ def dot():
         ("all", (2, 3), (2, 3), [[], []], [[0, 1], [0, 1]]), ("batch_only", (3, 2), (3, 4), [[0], [0]], [[], []]),
         ("empty", (2, 0), (0, 3), [[], []], [[1], [0]]), ("scalars", (), (), [[], []], [[], []]),
         ("attention", (2, 5, 3, 4), (2, 6, 3, 4), [[0, 2], [0, 2]], [[3], [3]]),
+        ("two_leading_axes", (2, 3, 4), (2, 3, 5), [[], []], [[0, 1], [0, 1]]), ("leading_axes_of_two_ranks", (3, 2, 2, 4), (3, 2, 5), [[], []], [[0, 1], [0, 1]]),
     ]:  # fmt: skip
         run = lambda a, b, c=contracting, s=batch: lax.dot_general(a, b, (c, s))
         out.case("dot_general", f"dot_general_{label}", run, draw(label + "/a", a), draw(label + "/b", b), batch=batch, contracting=contracting)
