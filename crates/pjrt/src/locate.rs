@@ -77,11 +77,12 @@ impl Platform {
             Self::Cpu => "Fulmen downloads it when it is first used",
             Self::Cuda => {
                 "install one with `pip install jax-cuda13-pjrt`, or download it: `fulmen plugin install cuda13` (in a \
-                 program, fulmen_pjrt::fetch::cuda_plugin), or set FULMEN_PJRT_PLUGIN to its path"
+                 program, fulmen::low_level::pjrt::fetch::cuda_plugin), or set FULMEN_PJRT_PLUGIN to its path"
             }
             Self::Tpu => {
-                "install one with `pip install libtpu`, or download it: `--fetch-libtpu` (in a program, \
-                 fulmen_pjrt::fetch::libtpu), or set TPU_LIBRARY_PATH to its path"
+                "install one with `pip install libtpu`, or download it: `fulmen plugin install tpu` or `preflight \
+                 --fetch-libtpu` (in a program, fulmen::low_level::pjrt::fetch::libtpu), or set TPU_LIBRARY_PATH to its \
+                 path"
             }
         }
     }

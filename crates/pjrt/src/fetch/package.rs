@@ -82,7 +82,10 @@ pub(crate) const LIBTPU: Option<Package<'_>> = Some(Package {
     note: ". It comes from PyPI, because its license (the Google Cloud Platform Terms of Service) does not allow Fulmen \
            to redistribute it; unpacked, it takes 575 MB",
     variable: "TPU_LIBRARY_PATH",
-    on_request: Some("`--fetch-libtpu` (in a program, fulmen_pjrt::fetch::libtpu)"),
+    on_request: Some(
+        "`fulmen plugin install tpu` or `preflight --fetch-libtpu` (in a program, \
+         fulmen::low_level::pjrt::fetch::libtpu)",
+    ),
 });
 
 #[cfg(not(target_arch = "x86_64"))]

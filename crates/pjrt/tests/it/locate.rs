@@ -96,7 +96,7 @@ fn the_cache_folder_comes_last_and_nothing_lists_every_place() {
         #[cfg(target_arch = "x86_64")]
         {
             let fetched = variable("XDG_CACHE_HOME").join("fulmen/pjrt/libtpu-0.0.51/libtpu.so");
-            says(&error, &["download it: `--fetch-libtpu`", &fetched.display().to_string()]);
+            says(&error, &["download it: `fulmen plugin install tpu`", &fetched.display().to_string()]);
             touch(&fetched);
             assert_eq!(locate(Platform::Tpu, None).unwrap(), fetched);
             assert_eq!(fulmen_pjrt::fetch::libtpu().unwrap(), fetched);

@@ -48,8 +48,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     let (mut lines, mut failed) = (vec![], None);
     for platform in platforms {
-        let diagnosis = diagnose(platform);
+        // Tried first, because that may download the plugin.
         let tried = arguments.is_tried.then(|| try_all(platform));
+        let diagnosis = diagnose(platform);
         if arguments.json {
             lines.push(as_json(&diagnosis, tried.as_ref()));
         } else {
