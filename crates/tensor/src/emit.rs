@@ -10,8 +10,11 @@ use std::sync::Arc;
 
 use fulmen_pjrt::locate::Platform;
 
-use crate::graph::{Calls, Constants, Graph, Value};
+use crate::axis_order::AxisOrder;
+use crate::graph::{Calls, Constants, Graph, Instruction, Value};
 use crate::hash::{IdMap, QuickMap};
+use crate::operation::Operation;
+use crate::ops::transpose::transpose_statement;
 use crate::region::Region;
 use crate::scope::Scope;
 use crate::tensor::Kind;
@@ -21,6 +24,61 @@ use crate::{DType, DeviceArray, Error, Fault, MatmulPrecision, Mesh, Result, Sha
 pub(crate) enum Captured {
     Device(Arc<DeviceArray>),
     Host(TensorType, Arc<[u8]>),
+}
+
+/// A value of the program under construction.
+#[derive(Clone)]
+struct Emitted {
+    name: String,
+    /// The order of its axes; `None` for the tensor's own order.
+    order: Option<AxisOrder>,
+    /// The name of the same value in the tensor's own order, if it was written too.
+    standard: Option<String>,
+}
+
+impl Emitted {
+    fn standard(name: String) -> Emitted {
+        Emitted { name, order: None, standard: None }
+    }
+
+    /// This value as that of its tensor's transpose.
+    fn transposed(&self, permutation: &[usize]) -> Emitted {
+        let order = AxisOrder::after_transpose(self.order.as_ref(), permutation);
+        Emitted { name: self.name.clone(), order, standard: None }
+    }
+}
+
+/// The values of a list of instructions.
+struct Values<'a> {
+    graph: &'a Graph,
+    /// The outputs of each instruction that is written.
+    emitted: Vec<Vec<Emitted>>,
+}
+
+impl<'a> Values<'a> {
+    fn get(&self, v: Value) -> &Emitted {
+        &self.emitted[v.instruction][v.output]
+    }
+
+    fn ty(&self, v: Value) -> &'a TensorType {
+        &self.graph.instructions[v.instruction].node.outputs[v.output]
+    }
+
+    /// The operation that computes this value with its axes in another order.
+    fn with_result_reordered(&self, v: Value, order: &AxisOrder) -> Option<Box<dyn Operation>> {
+        match &self.graph.instructions[v.instruction].node.kind {
+            Kind::Operation(operation) => operation.with_result_reordered(order),
+            _ => None,
+        }
+    }
+}
+
+/// The type of a value whose axes are in this order.
+fn in_order(ty: &TensorType, order: Option<&AxisOrder>) -> TensorType {
+    match order {
+        Some(order) => TensorType::new(ty.dtype, order.reorder(&ty.shape)),
+        None => ty.clone(),
+    }
 }
 
 /// The program under construction.
@@ -162,94 +220,213 @@ impl Program {
     /// Writes the statements that `results` need, and returns the names of their values. `leaves` are the names of the
     /// parameters.
     pub(crate) fn emit(&mut self, results: &[Tensor], leaves: &IdMap<String>, scope: &mut Body) -> Result<Vec<String>> {
+        let leaves = leaves.iter().map(|(&id, name)| (id, Emitted::standard(name.clone()))).collect();
+        let values = self.emit_values(results, &leaves, scope)?;
+        let named = values.into_iter().zip(results);
+        Ok(named.map(|(value, t)| self.in_standard_order(&value, t.ty(), t.node.location, scope)).collect())
+    }
+
+    /// Like [`Program::emit`], but the parameters and results may have their axes in any order.
+    fn emit_values(&mut self, results: &[Tensor], leaves: &IdMap<Emitted>, scope: &mut Body) -> Result<Vec<Emitted>> {
         // Only the main function can take captured values as arguments.
         let calls = if self.constants_are == Constants::AsInputs { Calls::Inlined } else { Calls::Kept };
         let graph = Graph::new(results, self.constants_are, calls)?;
-        // The name of each instruction, and whether it has several results.
-        let mut names: Vec<(String, bool)> = Vec::with_capacity(graph.instructions.len());
-        let name = |names: &[(String, bool)], v: Value| match &names[v.instruction] {
-            (name, true) => format!("{name}#{}", v.output),
-            (name, false) => name.clone(),
-        };
+        let mut values = Values { graph: &graph, emitted: Vec::with_capacity(graph.instructions.len()) };
         for instruction in &graph.instructions {
             let node = &instruction.node;
-            let number = self.numbers.instructions;
-            self.numbers.instructions += 1;
             for ty in &node.outputs {
                 if self.largest.as_ref().is_none_or(|(l, _)| ty.shape.num_elements() >= l.shape.num_elements()) {
                     self.largest = Some((ty.clone(), node.location));
                 }
             }
             let leaf = match &node.kind {
-                Kind::Operation(operation) => {
-                    if let Some(elements) = graph.takes(operation) {
-                        // This works in bodies too: XLA passes such a value to the loop or branch as an input.
-                        names.push((self.capture_host(&node.outputs[0], elements), false));
+                Kind::Operation(operation) => match graph.takes(operation) {
+                    // This works in bodies too: XLA passes such a value to the loop or branch as an input.
+                    Some(elements) => Emitted::standard(self.capture_host(&node.outputs[0], elements)),
+                    None => {
+                        let outputs = self.operation(operation, instruction, &mut values, scope)?;
+                        values.emitted.push(outputs);
                         continue;
                     }
-                    let types: Vec<_> = node.inputs.iter().map(|t| t.ty()).collect();
-                    if self.is_partitioned() {
-                        let checked = operation.check(&self.mesh, &types);
-                        checked.map_err(|message| Fault::new(operation.name(), message, node.location))?;
-                    }
-                    if self.platform == Some(Platform::Cpu) {
-                        let _scope = Scope::at(node.location);
-                        if let Some(Region { parameters, results }) = operation.rewritten_for_cpu(&types) {
-                            let operands = instruction.operands.iter().map(|&v| name(&names, v));
-                            let leaves = parameters.iter().map(|p| p.node.id).zip(operands).collect();
-                            let results = self.emit(&results, &leaves, scope)?;
-                            names.extend(results.into_iter().map(|result| (result, false)));
-                            continue;
-                        }
-                    }
-                    let operands = instruction
-                        .operands
-                        .iter()
-                        .map(|&v| (name(&names, v), &graph.instructions[v.instruction].node.outputs[v.output]));
-                    let mut cx = Lowering {
-                        operands: operands.collect(),
-                        results: &node.outputs,
-                        name: operation.name(),
-                        location: node.location,
-                        program: self,
-                        scope: std::mem::take(scope),
-                        blocks: vec![],
-                        extra: 0,
-                    };
-                    let right = operation.lower(&mut cx);
-                    let (blocks, count) = (cx.blocks, node.outputs.len() + cx.extra);
-                    *scope = cx.scope;
-                    if let Some(error) = self.failed.take() {
-                        return Err(error);
-                    }
-                    let text = match count {
-                        1 => format!("%{number} = {right}"),
-                        _ => format!("%{number}:{count} = {right}"),
-                    };
-                    scope.lines.push(Line { text, blocks, location: Some((operation.name(), node.location)) });
-                    names.push((format!("%{number}"), count > 1));
-                    continue;
-                }
+                },
                 Kind::Placeholder { name } => match leaves.get(&node.id) {
-                    Some(name) => name.clone(),
+                    Some(value) => value.clone(),
                     None => return Err(Error::unbound(name, node.location)),
                 },
                 Kind::Parameter { operation, name } => match leaves.get(&node.id) {
-                    Some(name) => name.clone(),
+                    Some(value) => value.clone(),
                     None => return Err(leaked(operation, name, node.location).into()),
                 },
                 Kind::Array(array) => {
                     // A value on another mesh is copied to each device whole.
                     let replicated = Sharding::replicated();
                     let sharding = if *array.mesh() == self.mesh { array.sharding() } else { &replicated };
-                    self.capture(Arc::as_ptr(array).addr(), Captured::Device(array.clone()), sharding.clone())
+                    let value = Captured::Device(array.clone());
+                    Emitted::standard(self.capture(Arc::as_ptr(array).addr(), value, sharding.clone()))
                 }
-                Kind::Host(elements) => self.capture_host(&node.outputs[0], elements),
+                Kind::Host(elements) => Emitted::standard(self.capture_host(&node.outputs[0], elements)),
                 Kind::Poison(fault) => return Err(fault.clone().into()),
             };
-            names.push((leaf, false));
+            values.emitted.push(vec![leaf]);
         }
-        Ok(graph.results.iter().map(|&v| name(&names, v)).collect())
+        Ok(graph.results.iter().map(|&v| values.get(v).clone()).collect())
+    }
+
+    /// Writes the statement of one operation, or what replaces it, and returns its outputs.
+    fn operation(
+        &mut self,
+        operation: &Arc<dyn Operation>,
+        instruction: &Instruction,
+        values: &mut Values<'_>,
+        scope: &mut Body,
+    ) -> Result<Vec<Emitted>> {
+        let node = &instruction.node;
+        let types: Vec<_> = node.inputs.iter().map(|t| t.ty()).collect();
+        if self.is_partitioned() {
+            let checked = operation.check(&self.mesh, &types);
+            checked.map_err(|message| Fault::new(operation.name(), message, node.location))?;
+        }
+        if self.platform == Some(Platform::Cpu) {
+            if let Some(permutation) = operation.permutation() {
+                return Ok(vec![values.get(instruction.operands[0]).transposed(permutation)]);
+            }
+            let _scope = Scope::at(node.location);
+            if let Some(Region { parameters, results }) = operation.rewritten_for_cpu(&types) {
+                let operands = instruction.operands.iter().map(|&v| values.get(v).clone());
+                let leaves = parameters.iter().map(|p| p.node.id).zip(operands).collect();
+                return self.emit_values(&results, &leaves, scope);
+            }
+            if let Some(value) = self.on_reordered(operation, instruction, values, scope)? {
+                return Ok(vec![value]);
+            }
+        }
+        let names: Vec<_> = instruction.operands.iter().map(|&v| self.standard_name(v, values, scope)).collect();
+        let operands = names.into_iter().zip(types).collect();
+        self.statement(operation.as_ref(), operands, &node.outputs, node.location, scope)
+    }
+
+    /// Writes an operation whose operands have their axes in a common order, without a transpose. Returns `None` if no
+    /// operand is reordered, or if one would have to be transposed.
+    fn on_reordered(
+        &mut self,
+        operation: &Arc<dyn Operation>,
+        instruction: &Instruction,
+        values: &mut Values<'_>,
+        scope: &mut Body,
+    ) -> Result<Option<Emitted>> {
+        let Some(order) = instruction.operands.iter().find_map(|&v| values.get(v).order.clone()) else {
+            return Ok(None);
+        };
+        let [result] = &instruction.node.outputs[..] else { return Ok(None) };
+        let reordered = if operation.is_elementwise() {
+            let is_same = |&v: &Value| values.ty(v).shape == result.shape;
+            instruction.operands.iter().all(is_same).then(|| (None, Some(order.clone())))
+        } else {
+            operation.on_reordered(&order).map(|(reordered, order)| (Some(reordered), order))
+        };
+        let Some((reordered, result_order)) = reordered else { return Ok(None) };
+        let fits = |&v: &Value| match &values.get(v).order {
+            Some(other) => *other == order,
+            None => values.ty(v).shape.rank() == 0 || values.with_result_reordered(v, &order).is_some(),
+        };
+        if !instruction.operands.iter().all(fits) {
+            return Ok(None);
+        }
+        let mut operands = vec![];
+        for &v in &instruction.operands {
+            let (value, ty) = (values.get(v).clone(), values.ty(v));
+            if ty.shape.rank() == 0 {
+                operands.push((value.name, ty.clone()));
+                continue;
+            }
+            let ty = in_order(ty, Some(&order));
+            let name = match values.with_result_reordered(v, &order) {
+                Some(source) if value.order.is_none() => {
+                    let source_instruction = &values.graph.instructions[v.instruction];
+                    let location = source_instruction.node.location;
+                    let operands = source_instruction.operands.iter();
+                    let operands = operands.map(|&v| (self.standard_name(v, values, scope), values.ty(v))).collect();
+                    let outputs =
+                        self.statement(source.as_ref(), operands, std::slice::from_ref(&ty), location, scope)?;
+                    outputs[0].name.clone()
+                }
+                _ => value.name,
+            };
+            operands.push((name, ty));
+        }
+        let operands = operands.iter().map(|(name, ty)| (name.clone(), ty)).collect();
+        let results = [in_order(result, result_order.as_ref())];
+        let operation = reordered.as_deref().unwrap_or(operation.as_ref());
+        let mut outputs = self.statement(operation, operands, &results, instruction.node.location, scope)?;
+        Ok(outputs.pop().map(|value| Emitted { order: result_order, ..value }))
+    }
+
+    /// Writes the statement of an operation, and returns its outputs.
+    fn statement(
+        &mut self,
+        operation: &dyn Operation,
+        operands: Vec<(String, &TensorType)>,
+        results: &[TensorType],
+        location: &'static Location<'static>,
+        scope: &mut Body,
+    ) -> Result<Vec<Emitted>> {
+        let number = self.numbers.instructions;
+        self.numbers.instructions += 1;
+        let name = operation.name();
+        let mut cx = Lowering {
+            operands,
+            results,
+            name,
+            location,
+            program: self,
+            scope: std::mem::take(scope),
+            blocks: vec![],
+            extra: 0,
+        };
+        let right = operation.lower(&mut cx);
+        let (blocks, count) = (cx.blocks, results.len() + cx.extra);
+        *scope = cx.scope;
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        let text = match count {
+            1 => format!("%{number} = {right}"),
+            _ => format!("%{number}:{count} = {right}"),
+        };
+        scope.lines.push(Line { text, blocks, location: Some((name, location)) });
+        let name = |output| if count > 1 { format!("%{number}#{output}") } else { format!("%{number}") };
+        Ok((0..results.len()).map(|output| Emitted::standard(name(output))).collect())
+    }
+
+    /// The name of a value of the list with its axes in the tensor's order.
+    fn standard_name(&mut self, v: Value, values: &mut Values<'_>, scope: &mut Body) -> String {
+        let (value, location) = (values.get(v).clone(), values.graph.instructions[v.instruction].node.location);
+        let name = self.in_standard_order(&value, values.ty(v), location, scope);
+        if value.order.is_some() {
+            values.emitted[v.instruction][v.output].standard = Some(name.clone());
+        }
+        name
+    }
+
+    /// The name of a value with its axes in the tensor's order. Writes a transpose if it has another order.
+    fn in_standard_order(
+        &mut self,
+        value: &Emitted,
+        ty: &TensorType,
+        location: &'static Location<'static>,
+        scope: &mut Body,
+    ) -> String {
+        let Some(order) = &value.order else { return value.name.clone() };
+        if let Some(name) = &value.standard {
+            return name.clone();
+        }
+        let number = self.numbers.instructions;
+        self.numbers.instructions += 1;
+        let name = format!("%{number}");
+        let statement = transpose_statement(&value.name, &order.positions(), &in_order(ty, Some(order)), ty);
+        let text = format!("{name} = {statement}");
+        scope.lines.push(Line { text, blocks: vec![], location: Some(("transpose", location)) });
+        name
     }
 
     /// Writes a private function that computes a region, unless one with the same text exists. Returns the function's

@@ -26,6 +26,7 @@ mod apply;
 mod array;
 mod as_tensor;
 mod autocast;
+mod axis_order;
 mod compiled;
 mod devices;
 mod disk_cache;

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::region::Region;
 use crate::{Mesh, Sharding, Tensor, TensorType};
@@ -70,6 +71,31 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
 
     /// The start indices of the slice, if the operation only slices its operand.
     fn cuts_from(&self) -> Option<&[usize]> {
+        None
+    }
+
+    /// Whether each element of the result depends only on the operands' elements at its position. All operands have the
+    /// shape of the result.
+    fn is_elementwise(&self) -> bool {
+        self.recompute_policy() == RecomputePolicy::IfCheap
+    }
+
+    /// The axis of the operand that becomes each axis of the result, if the operation is a transpose.
+    fn permutation(&self) -> Option<&[usize]> {
+        None
+    }
+
+    /// The same operation for operands whose axes are in this order, and the order of its result's axes. `None` if it
+    /// needs its operands in their own order.
+    fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
+        let _ = order;
+        None
+    }
+
+    /// The operation that computes the result with its axes in this order, from the same operands. `None` unless that
+    /// costs no more.
+    fn with_result_reordered(&self, order: &AxisOrder) -> Option<Box<dyn Operation>> {
+        let _ = order;
         None
     }
 

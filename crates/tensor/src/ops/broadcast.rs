@@ -1,5 +1,6 @@
 //! Broadcasting: repeating a tensor along axes.
 
+use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::{Shape, Tensor, TensorType};
@@ -42,6 +43,11 @@ impl Operation for BroadcastInDim {
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Always
+    }
+    fn with_result_reordered(&self, order: &AxisOrder) -> Option<Box<dyn Operation>> {
+        let positions = order.positions();
+        let axes = self.axes.iter().map(|&axis| positions[axis]).collect();
+        Some(Box::new(BroadcastInDim { to: order.reorder(&self.to).into(), axes }))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.broadcast_in_dim {}, dims = {:?} : {}", cx.operand(0), self.axes, cx.signature())

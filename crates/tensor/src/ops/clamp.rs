@@ -27,6 +27,9 @@ impl Operation for Clamp {
             Some(max.lt(x).select(&g, &zeros)),
         ]
     }
+    fn is_elementwise(&self) -> bool {
+        true
+    }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.clamp {} : {}", cx.operands(), cx.result().stablehlo())
     }

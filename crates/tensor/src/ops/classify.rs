@@ -22,6 +22,9 @@ impl Operation for IsFinite {
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
         vec![None]
     }
+    fn is_elementwise(&self) -> bool {
+        true
+    }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.is_finite {} : {}", cx.operand(0), cx.signature())
     }

@@ -25,6 +25,9 @@ impl Operation for Compare {
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
         vec![None, None]
     }
+    fn is_elementwise(&self) -> bool {
+        true
+    }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.compare {}, {} : {}", self.direction, cx.operands(), cx.signature())
     }

@@ -1,5 +1,6 @@
 //! Joining tensors along an axis.
 
+use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::tensor::all_live;
@@ -42,6 +43,9 @@ impl Operation for Concatenate {
             Some(g.narrow(self.axis as isize, start - length, length))
         });
         parts.collect()
+    }
+    fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
+        Some((Box::new(Concatenate { axis: order.positions()[self.axis] }), Some(order.clone())))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.concatenate {}, dim = {} : {}", cx.operands(), self.axis, cx.signature())

@@ -7,6 +7,7 @@ use half::{bf16, f16};
 use num_complex::Complex;
 
 use super::unary::methods;
+use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::scope::{Refusal, Scope};
@@ -47,6 +48,11 @@ impl Operation for Constant {
     }
     fn host_value(&self) -> Option<&Arc<[u8]>> {
         (self.given && !self.bytes.is_empty()).then_some(&self.bytes)
+    }
+    fn with_result_reordered(&self, order: &AxisOrder) -> Option<Box<dyn Operation>> {
+        let ty = TensorType::new(self.ty.dtype, order.reorder(&self.ty.shape));
+        (self.is_splat() && !self.given)
+            .then(|| Box::new(Constant { ty, bytes: self.bytes.clone(), given: false }) as _)
     }
     fn lower(&self, _: &mut Lowering<'_>) -> String {
         let ty = self.ty.stablehlo();

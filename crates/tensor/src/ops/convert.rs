@@ -33,6 +33,9 @@ impl Operation for Convert {
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Always
     }
+    fn is_elementwise(&self) -> bool {
+        true
+    }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.convert {} : {}", cx.operand(0), cx.signature())
     }

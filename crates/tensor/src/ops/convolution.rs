@@ -27,6 +27,10 @@ impl Axes {
     fn standard(spatial: usize) -> Axes {
         Axes { first: 0, second: 1, spatial: (2..spatial + 2).collect() }
     }
+    /// All axes: `first`, the spatial axes, `last`.
+    pub(super) fn in_order(&self, first: usize, last: usize) -> Vec<usize> {
+        [&[first], &self.spatial[..], &[last]].concat()
+    }
     fn swapped(&self) -> Axes {
         Axes { first: self.second, second: self.first, spatial: self.spatial.clone() }
     }
@@ -48,7 +52,7 @@ impl Axes {
 /// The attributes of StableHLO's `convolution`.
 #[derive(Clone, Debug)]
 pub(super) struct ConvolutionOp {
-    method: &'static str,
+    pub(super) method: &'static str,
     pub(super) stride: Vec<usize>,
     pub(super) padding: Vec<(i64, i64)>,
     pub(super) lhs_dilation: Vec<usize>,
@@ -243,7 +247,7 @@ impl Operation for ConvolutionOp {
         vec![Some(self.lhs_vjp(lhs, rhs, &g)), Some(self.rhs_vjp(lhs, rhs, &g))]
     }
     fn rewritten_for_cpu(&self, inputs: &[&TensorType]) -> Option<Region> {
-        self.as_product(inputs[0], inputs[1])
+        self.for_cpu(inputs[0], inputs[1])
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let precision = cx.precision(cx.result().dtype);

@@ -9,6 +9,7 @@
 
 use super::convolution::{Axes, ConvolutionOp, dilated};
 use super::slice::windows;
+use crate::axis_order::inverse;
 use crate::region::{Region, parameters};
 use crate::{DType, Shape, Tensor, TensorType};
 
@@ -79,48 +80,70 @@ impl Form {
 }
 
 impl ConvolutionOp {
-    /// The convolution as a product of matrices, if that is faster on the CPU.
-    pub(super) fn as_product(&self, lhs: &TensorType, rhs: &TensorType) -> Option<Region> {
-        let form = Form::choose(self, lhs, rhs)?;
-        let positions = self.spatial_result(lhs, rhs).ok()?;
-        let taps = self.rhs.spatial_sizes(rhs);
+    /// The convolution in the form that is fastest on the CPU: as a product of matrices, or with its features last, as
+    /// XLA's CPU compiler computes it. `None` if it has that form.
+    pub(super) fn for_cpu(&self, lhs: &TensorType, rhs: &TensorType) -> Option<Region> {
+        let form = Form::choose(self, lhs, rhs);
+        let spatial = self.stride.len();
+        let last = Axes { first: 0, spatial: (1..=spatial).collect(), second: spatial + 1 };
+        let kernel = Axes { spatial: (0..spatial).collect(), second: spatial, first: spatial + 1 };
+        if form.is_none() && [&self.lhs, &self.out] == [&last; 2] && self.rhs == kernel {
+            return None;
+        }
         let parameters = parameters("convolution", "operand", [lhs, rhs]);
         let (lhs, rhs) = (&parameters[0], &parameters[1]);
-        // The axes of the input behind the features move up by one in a product over the features.
-        let kept = |axis: usize| axis - usize::from(axis > self.lhs.second);
-        let product = match form {
+        // This is `[batch, positions…, out]`.
+        let result = match form {
+            Some(form) => self.product(form, lhs, rhs)?,
+            None => {
+                let lhs = lhs.permuted(self.lhs.in_order(self.lhs.first, self.lhs.second));
+                let rhs = rhs.permuted([&self.rhs.spatial[..], &[self.rhs.second, self.rhs.first]].concat());
+                let operation = ConvolutionOp { lhs: last.clone(), rhs: kernel, out: last, ..self.clone() };
+                Tensor::apply(operation, &[&lhs, &rhs])
+            }
+        };
+        let order = inverse(&self.out.in_order(self.out.first, self.out.second));
+        Some(Region { parameters, results: vec![result.permuted(order)] })
+    }
+
+    /// The product `[batch, positions…, out]`.
+    fn product(&self, form: Form, lhs: &Tensor, rhs: &Tensor) -> Option<Tensor> {
+        let positions = self.spatial_result(lhs.ty(), rhs.ty()).ok()?;
+        let taps = self.rhs.spatial_sizes(rhs.ty());
+        let spatial: Vec<usize> = (1..=taps.len()).collect();
+        let last = taps.len() + 1;
+        let features_last = |t: &Tensor, axes: &Axes| t.permuted(axes.in_order(axes.first, axes.second));
+        // For a product over the positions: the contracted axes are first.
+        let contracted_first = |t: &Tensor, axes: &Axes| t.permuted(axes.in_order(axes.second, axes.first));
+        Some(match form {
             Form::PatchesByTap => {
-                let lhs = padded(lhs, &self.lhs.spatial, &self.padding);
-                let windows = windows(&lhs, &self.lhs.spatial, [&taps, &self.rhs_dilation], [&positions, &self.stride]);
-                let patches = concatenated(&windows, self.lhs.second);
+                let lhs = padded(&features_last(lhs, &self.lhs), &spatial, &self.padding);
+                let windows = windows(&lhs, &spatial, [&taps, &self.rhs_dilation], [&positions, &self.stride]);
                 // The patches' features are taps × features; so are the kernel's.
-                let kernel = rhs.permuted([&[self.rhs.first], &self.rhs.spatial[..], &[self.rhs.second]].concat());
-                let product = kernel.flatten(1, -1).dot_general(patches, (&[], &[]), (&[1], &[self.lhs.second]));
-                let spatial = self.lhs.spatial.iter().map(|&axis| kept(axis) + 1);
-                product.permuted([kept(self.lhs.first) + 1, 0].into_iter().chain(spatial).collect())
+                let kernel = rhs.permuted([&self.rhs.spatial[..], &[self.rhs.second, self.rhs.first]].concat());
+                concatenated(&windows, last).dot_general(kernel.flatten(0, -2), (&[], &[]), (&[last], &[0]))
             }
             Form::SumOfTaps => {
-                let kernel = rhs.permuted([&self.rhs.spatial[..], &[self.rhs.first, self.rhs.second]].concat());
-                let spatial = taps.len();
+                let lhs = features_last(lhs, &self.lhs);
+                let kernel = contracted_first(rhs, &self.rhs);
                 // The batch and the positions, then the taps, then the output features.
-                let mut product = lhs.dot_general(kernel, (&[], &[]), (&[self.lhs.second], &[spatial + 1]));
-                for i in (0..spatial).rev() {
-                    let axis = self.lhs.spatial[i];
+                let mut product = lhs.dot_general(kernel, (&[], &[]), (&[last], &[0]));
+                for i in (0..taps.len()).rev() {
+                    let axis = i + 1;
                     let grown = positions[i] as i64 - lhs.shape()[axis] as i64;
                     let shifted = (0..taps[i]).map(|tap| {
                         let low = self.padding[i].0 - (tap * self.rhs_dilation[i]) as i64;
-                        let of_tap = product.index((1 + spatial + i) as isize, tap as isize);
-                        padded(&of_tap, &[kept(axis)], &[(low, grown - low)])
+                        let of_tap = product.index((last + i) as isize, tap as isize);
+                        padded(&of_tap, &[axis], &[(low, grown - low)])
                     });
                     product = shifted.reduce(|sum, tap| sum + tap)?;
                 }
-                let axes = self.lhs.spatial.iter().map(|&axis| kept(axis));
-                product.permuted([kept(self.lhs.first), 1 + spatial].into_iter().chain(axes).collect())
+                product
             }
             Form::PatchesByPosition => {
-                let lhs = padded(lhs, &self.lhs.spatial, &self.padding);
-                let windows = windows(&lhs, &self.lhs.spatial, [&positions, &self.stride], [&taps, &self.rhs_dilation]);
-                self.product_of_patches(&concatenated(&windows, self.lhs.first), rhs, &positions, &[])
+                let lhs = padded(&contracted_first(lhs, &self.lhs), &spatial, &self.padding);
+                let windows = windows(&lhs, &spatial, [&positions, &self.stride], [&taps, &self.rhs_dilation]);
+                product_of_patches(&concatenated(&windows, last), &contracted_first(rhs, &self.rhs), &positions, &[])
             }
             Form::KernelPatchesByPosition => {
                 // Position `s` of the result multiplies element `q` of the input, which its dilation moves to `q·d`, by
@@ -132,67 +155,51 @@ impl ConvolutionOp {
                         (last - low, low + dilated(input[i], self.lhs_dilation[i]) as i64 - taps[i] as i64)
                     })
                     .collect();
-                let kernel = padded(rhs, &self.rhs.spatial, &margins);
+                let kernel = padded(&contracted_first(rhs, &self.rhs), &spatial, &margins);
                 let steps = vec![1; taps.len()];
-                let mut windows =
-                    windows(&kernel, &self.rhs.spatial, [&positions, &steps], [&input, &self.lhs_dilation]);
+                let mut windows = windows(&kernel, &spatial, [&positions, &steps], [&input, &self.lhs_dilation]);
                 // The first position is the last window.
                 windows.reverse();
-                self.product_of_patches(lhs, &concatenated(&windows, self.rhs.first), &[], &positions)
+                product_of_patches(&contracted_first(lhs, &self.lhs), &concatenated(&windows, last), &[], &positions)
             }
             Form::PatchesOnBothSides => {
-                let (rows, height) = (positions[0], lhs.shape()[self.lhs.spatial[0]]);
-                let lhs = padded(lhs, &self.lhs.spatial[1..], &self.padding[1..]);
+                let lhs = contracted_first(lhs, &self.lhs);
+                let (rows, height) = (positions[0], lhs.shape()[1]);
+                let lhs = padded(&lhs, &spatial[1..], &self.padding[1..]);
                 let windows = windows(
                     &lhs,
-                    &self.lhs.spatial[1..],
+                    &spatial[1..],
                     [&positions[1..], &self.stride[1..]],
                     [&taps[1..], &self.rhs_dilation[1..]],
                 );
                 // Row `r` of the result multiplies row `h` of the input by row `h − r + low` of the kernel.
                 let (low, high) = self.padding[0];
-                let last = rows as i64 - 1;
-                let axis = self.rhs.spatial[0];
-                let kernel = padded(rhs, &[axis], &[(last - low, last - high)]);
-                let shifted: Vec<_> =
-                    (0..rows).rev().map(|start| kernel.narrow(axis as isize, start, height)).collect();
-                let patches = concatenated(&windows, self.lhs.first);
-                self.product_of_patches(
-                    &patches,
-                    &concatenated(&shifted, self.rhs.first),
+                let last_row = rows as i64 - 1;
+                let kernel = padded(&contracted_first(rhs, &self.rhs), &[1], &[(last_row - low, last_row - high)]);
+                let shifted: Vec<_> = (0..rows).rev().map(|start| kernel.narrow(1, start, height)).collect();
+                product_of_patches(
+                    &concatenated(&windows, last),
+                    &concatenated(&shifted, last),
                     &positions[1..],
                     &positions[..1],
                 )
             }
-        };
-        // The product is `[batch, out, positions…]`.
-        let mut order = vec![0; product.rank()];
-        order[self.out.second] = 1;
-        for (i, &axis) in self.out.spatial.iter().enumerate() {
-            order[axis] = i + 2;
-        }
-        Some(Region { parameters, results: vec![product.permuted(order)] })
+        })
     }
+}
 
-    /// The product `[batch, out, rhs_positions…, lhs_positions…]` of operands whose first axes have a copy for each of
-    /// these positions.
-    fn product_of_patches(
-        &self,
-        lhs: &Tensor,
-        rhs: &Tensor,
-        lhs_positions: &[usize],
-        rhs_positions: &[usize],
-    ) -> Tensor {
-        let contracting = |axes: &Axes| [&[axes.second], &axes.spatial[..]].concat();
-        let product = lhs.dot_general(rhs, (&[], &[]), (&contracting(&self.lhs), &contracting(&self.rhs)));
-        let copies = |positions: &[usize]| positions.iter().product::<usize>();
-        let batch = lhs.shape()[self.lhs.first] / copies(lhs_positions);
-        let out = rhs.shape()[self.rhs.first] / copies(rhs_positions);
-        let product = product.reshape([lhs_positions, &[batch], rhs_positions, &[out]].concat());
-        let batch = lhs_positions.len();
-        let out = product.rank() - 1;
-        product.permuted([batch, out].into_iter().chain(batch + 1..out).chain(0..batch).collect())
-    }
+/// The product `[batch, rhs_positions…, lhs_positions…, out]` over all axes but the last. The last axes have a copy of
+/// the features for each of these positions.
+fn product_of_patches(lhs: &Tensor, rhs: &Tensor, lhs_positions: &[usize], rhs_positions: &[usize]) -> Tensor {
+    let contracted: Vec<usize> = (0..lhs.rank() - 1).collect();
+    let product = lhs.dot_general(rhs, (&[], &[]), (&contracted, &contracted));
+    let copies = |positions: &[usize]| positions.iter().product::<usize>();
+    let batch = product.shape()[0] / copies(lhs_positions);
+    let out = product.shape()[1] / copies(rhs_positions);
+    let product = product.reshape([lhs_positions, &[batch], rhs_positions, &[out]].concat());
+    let batch = lhs_positions.len();
+    let out = product.rank() - 1;
+    product.permuted([batch].into_iter().chain(batch + 1..out).chain(0..batch).chain([out]).collect())
 }
 
 fn concatenated(parts: &[Tensor], axis: usize) -> Tensor {

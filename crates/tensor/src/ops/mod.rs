@@ -60,7 +60,7 @@ mod stop_gradient;
 pub(crate) mod threefry;
 mod tile;
 mod top_k;
-mod transpose;
+pub(crate) mod transpose;
 mod triangle;
 mod triangular_solve;
 mod trigonometric;

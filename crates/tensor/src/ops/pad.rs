@@ -1,5 +1,6 @@
 //! Padding before, after and between the elements of each axis. Negative amounts cut elements off.
 
+use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::shape::within_reach;
@@ -57,6 +58,10 @@ impl Operation for Pad {
         let to_operand = uncut.slice(&vec![0; g.rank()], uncut.shape(), &stride);
         let to_value = g.sum_all() - to_operand.sum_all();
         vec![Some(to_operand), Some(to_value)]
+    }
+    fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
+        let (low, high) = (order.reorder(&self.low), order.reorder(&self.high));
+        Some((Box::new(Pad { low, high, interior: order.reorder(&self.interior) }), Some(order.clone())))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!(

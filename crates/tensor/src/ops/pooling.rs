@@ -7,6 +7,7 @@ use super::reduce::Reducer;
 use super::select_and_scatter::SelectAndScatter;
 use super::unary::methods;
 use crate::autocast::wide;
+use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
@@ -128,6 +129,16 @@ impl Operation for ReduceWindow {
         let windows = Windows { size: w.size.clone(), stride, padding, dilation: w.dilation.clone() };
         let operation = ReduceWindow { method: self.method, reducer: Reducer::Sum, windows };
         vec![Some(Tensor::apply(operation, &[&g.pad(&zero, &low, &high, &interior)]))]
+    }
+    fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
+        let Windows { size, stride, padding, dilation } = &self.windows;
+        let windows = Windows {
+            size: order.reorder(size),
+            stride: order.reorder(stride),
+            padding: order.reorder(padding),
+            dilation: order.reorder(dilation),
+        };
+        Some((Box::new(ReduceWindow { windows, ..*self }), Some(order.clone())))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let dtype = cx.result().dtype;

@@ -7,6 +7,7 @@
 use super::dtype_set::DTypeSet;
 use super::unary::methods;
 use crate::autocast::{result_of, wide};
+use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::scope::Refusal;
@@ -116,6 +117,12 @@ impl Operation for Reduce {
                 g * &chosen / spread(&chosen.sum(&axes))
             }
         })]
+    }
+    fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
+        let positions = order.positions();
+        let mut axes: Vec<_> = self.axes.iter().map(|&axis| positions[axis]).collect();
+        axes.sort_unstable();
+        Some((Box::new(Reduce { axes, ..*self }), order.without(&self.axes)))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let dtype = cx.result().dtype;

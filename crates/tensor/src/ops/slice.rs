@@ -2,6 +2,7 @@
 
 use std::ops::{Bound, RangeBounds};
 
+use crate::axis_order::AxisOrder;
 use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::shape::within_reach;
@@ -60,6 +61,10 @@ impl Operation for Slice {
     }
     fn cuts_from(&self) -> Option<&[usize]> {
         Some(&self.start)
+    }
+    fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
+        let (start, limit) = (order.reorder(&self.start), order.reorder(&self.limit));
+        Some((Box::new(Slice { start, limit, stride: order.reorder(&self.stride) }), Some(order.clone())))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let ranges: Vec<String> =

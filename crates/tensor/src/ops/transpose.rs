@@ -1,5 +1,6 @@
 //! Reordering axes.
 
+use crate::axis_order::inverse;
 use crate::lower::Lowering;
 use crate::operation::{Operation, RecomputePolicy, Vjp, one};
 use crate::scope::Refusal;
@@ -27,18 +28,23 @@ impl Operation for Transpose {
         one(TensorType::new(inputs[0].dtype, shape))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let mut inverse = vec![0; self.permutation.len()];
-        for (to, &from) in self.permutation.iter().enumerate() {
-            inverse[from] = to;
-        }
-        vec![Some(cx.cotangent().permuted(inverse))]
+        vec![Some(cx.cotangent().permuted(inverse(&self.permutation)))]
+    }
+    fn permutation(&self) -> Option<&[usize]> {
+        Some(&self.permutation)
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Always
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        format!("stablehlo.transpose {}, dims = {:?} : {}", cx.operand(0), self.permutation, cx.signature())
+        transpose_statement(cx.operand(0), &self.permutation, cx.operand_type(0), cx.result())
     }
+}
+
+/// The right-hand side of a transpose's statement. `permutation` has the axis of the operand that becomes each axis of
+/// the result.
+pub(crate) fn transpose_statement(operand: &str, permutation: &[usize], from: &TensorType, to: &TensorType) -> String {
+    format!("stablehlo.transpose {operand}, dims = {permutation:?} : ({}) -> {}", from.stablehlo(), to.stablehlo())
 }
 
 impl Tensor {
