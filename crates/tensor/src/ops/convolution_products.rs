@@ -32,9 +32,9 @@ enum Form {
     /// The same with the kernel's patches. For the derivative with respect to the kernel of a transposed convolution,
     /// the larger operand is the cotangent, which is the kernel here.
     KernelPatchesByPosition,
-    /// Like `PatchesByPosition`, but the positions along the first spatial axis are copies of the kernel. For a result
-    /// of 3 × 3 positions, each operand is copied three times, and not one of them nine times.
-    PatchesOnBothSides,
+    /// Like `PatchesByPosition`, but with a product for each position along the first spatial axis. For a result of
+    /// 3 × 3 positions, the input is copied three times, not nine.
+    ProductByRow,
 }
 
 impl Form {
@@ -72,7 +72,7 @@ impl Form {
                 && operation.stride[0] == 1
                 && operation.rhs_dilation[0] == 1
                 && [operation.padding[0].0, operation.padding[0].1].iter().all(|&n| (0..result[0] as i64).contains(&n));
-            let form = if split { Form::PatchesOnBothSides } else { Form::PatchesByPosition };
+            let form = if split { Form::ProductByRow } else { Form::PatchesByPosition };
             return (batch.min(out) >= LEAST_FEATURES).then_some(form);
         }
         (positions <= LARGEST_SMALL_MAP && features.min(out) >= LEAST_FEATURES).then_some(Form::PatchesByTap)
@@ -119,9 +119,15 @@ impl ConvolutionOp {
             Form::PatchesByTap => {
                 let lhs = padded(&features_last(lhs, &self.lhs), &spatial, &self.padding);
                 let windows = windows(&lhs, &spatial, [&taps, &self.rhs_dilation], [&positions, &self.stride]);
-                // The patches' features are taps × features; so are the kernel's.
-                let kernel = rhs.permuted([&self.rhs.spatial[..], &[self.rhs.second, self.rhs.first]].concat());
-                concatenated(&windows, last).dot_general(kernel.flatten(0, -2), (&[], &[]), (&[last], &[0]))
+                let patches = concatenated(&windows, last);
+                // The patches' features are taps × features; so are the kernel's. Its outer features stay outside.
+                if self.rhs.first < self.rhs.second {
+                    let kernel = rhs.permuted([&[self.rhs.first], &self.rhs.spatial[..], &[self.rhs.second]].concat());
+                    patches.dot_general(kernel.flatten(1, -1), (&[], &[]), (&[last], &[1]))
+                } else {
+                    let kernel = rhs.permuted([&self.rhs.spatial[..], &[self.rhs.second, self.rhs.first]].concat());
+                    patches.dot_general(kernel.flatten(0, -2), (&[], &[]), (&[last], &[0]))
+                }
             }
             Form::SumOfTaps => {
                 let lhs = features_last(lhs, &self.lhs);
@@ -143,7 +149,12 @@ impl ConvolutionOp {
             Form::PatchesByPosition => {
                 let lhs = padded(&contracted_first(lhs, &self.lhs), &spatial, &self.padding);
                 let windows = windows(&lhs, &spatial, [&positions, &self.stride], [&taps, &self.rhs_dilation]);
-                product_of_patches(&concatenated(&windows, last), &contracted_first(rhs, &self.rhs), &positions, &[])
+                self.product_of_patches(
+                    &concatenated(&windows, last),
+                    &contracted_first(rhs, &self.rhs),
+                    &positions,
+                    &[],
+                )
             }
             Form::KernelPatchesByPosition => {
                 // Position `s` of the result multiplies element `q` of the input, which its dilation moves to `q·d`, by
@@ -160,9 +171,14 @@ impl ConvolutionOp {
                 let mut windows = windows(&kernel, &spatial, [&positions, &steps], [&input, &self.lhs_dilation]);
                 // The first position is the last window.
                 windows.reverse();
-                product_of_patches(&contracted_first(lhs, &self.lhs), &concatenated(&windows, last), &[], &positions)
+                self.product_of_patches(
+                    &contracted_first(lhs, &self.lhs),
+                    &concatenated(&windows, last),
+                    &[],
+                    &positions,
+                )
             }
-            Form::PatchesOnBothSides => {
+            Form::ProductByRow => {
                 let lhs = contracted_first(lhs, &self.lhs);
                 let (rows, height) = (positions[0], lhs.shape()[1]);
                 let lhs = padded(&lhs, &spatial[1..], &self.padding[1..]);
@@ -172,34 +188,45 @@ impl ConvolutionOp {
                     [&positions[1..], &self.stride[1..]],
                     [&taps[1..], &self.rhs_dilation[1..]],
                 );
+                let patches = concatenated(&windows, last);
                 // Row `r` of the result multiplies row `h` of the input by row `h − r + low` of the kernel.
                 let (low, high) = self.padding[0];
                 let last_row = rows as i64 - 1;
                 let kernel = padded(&contracted_first(rhs, &self.rhs), &[1], &[(last_row - low, last_row - high)]);
-                let shifted: Vec<_> = (0..rows).rev().map(|start| kernel.narrow(1, start, height)).collect();
-                product_of_patches(
-                    &concatenated(&windows, last),
-                    &concatenated(&shifted, last),
-                    &positions[1..],
-                    &positions[..1],
-                )
+                let row = |start: usize| {
+                    let kernel = kernel.narrow(1, start, height);
+                    self.product_of_patches(&patches, &kernel, &positions[1..], &[]).unsqueeze(1)
+                };
+                concatenated(&(0..rows).rev().map(row).collect::<Vec<_>>(), 1)
             }
         })
     }
-}
 
-/// The product `[batch, rhs_positions…, lhs_positions…, out]` over all axes but the last. The last axes have a copy of
-/// the features for each of these positions.
-fn product_of_patches(lhs: &Tensor, rhs: &Tensor, lhs_positions: &[usize], rhs_positions: &[usize]) -> Tensor {
-    let contracted: Vec<usize> = (0..lhs.rank() - 1).collect();
-    let product = lhs.dot_general(rhs, (&[], &[]), (&contracted, &contracted));
-    let copies = |positions: &[usize]| positions.iter().product::<usize>();
-    let batch = product.shape()[0] / copies(lhs_positions);
-    let out = product.shape()[1] / copies(rhs_positions);
-    let product = product.reshape([lhs_positions, &[batch], rhs_positions, &[out]].concat());
-    let batch = lhs_positions.len();
-    let out = product.rank() - 1;
-    product.permuted([batch].into_iter().chain(batch + 1..out).chain(0..batch).chain([out]).collect())
+    /// The product `[batch, rhs_positions…, lhs_positions…, out]` over all axes but the last. The last axes have a copy
+    /// of the features for each of these positions.
+    fn product_of_patches(
+        &self,
+        lhs: &Tensor,
+        rhs: &Tensor,
+        lhs_positions: &[usize],
+        rhs_positions: &[usize],
+    ) -> Tensor {
+        let contracted: Vec<usize> = (0..lhs.rank() - 1).collect();
+        let product = |lhs: &Tensor, rhs: &Tensor| lhs.dot_general(rhs, (&[], &[]), (&contracted, &contracted));
+        let features =
+            |t: &Tensor, positions: &[usize]| t.shape()[lhs.rank() - 1] / positions.iter().product::<usize>();
+        let (batch, out) = (features(lhs, lhs_positions), features(rhs, rhs_positions));
+        let (l, r) = (lhs_positions.len(), rhs_positions.len());
+        // The operand whose features are the outer ones of the convolution's result is first. Then the result is
+        // transposed within blocks that fit into a cache.
+        if self.out.first < self.out.second {
+            let product = product(lhs, rhs).reshape([lhs_positions, &[batch], rhs_positions, &[out]].concat());
+            product.permuted([l].into_iter().chain(l + 1..l + 1 + r).chain(0..l).chain([l + r + 1]).collect())
+        } else {
+            let product = product(rhs, lhs).reshape([rhs_positions, &[out], lhs_positions, &[batch]].concat());
+            product.permuted([l + r + 1].into_iter().chain(0..r).chain(r + 1..r + 1 + l).chain([r]).collect())
+        }
+    }
 }
 
 fn concatenated(parts: &[Tensor], axis: usize) -> Tensor {
