@@ -1,6 +1,6 @@
 //! The key that identifies the cache of a dataset: its fingerprint, its fields, and the options of caching.
 //!
-//! Not here: a dataset's own fingerprint.
+//! Out of scope: a dataset's own fingerprint.
 
 use super::manifest::{FOLDER_DIGITS, FORMAT};
 use fulmen_data::internal::KeyPart;

@@ -1,6 +1,6 @@
 //! The identity of a cache and its finished parts: the JSON file next to the parts.
 //!
-//! Not here: the parts (`arrow`, `atomic_file`), and making the key (`key`).
+//! Out of scope: the parts (`arrow`, `atomic_file`), and making the key (`key`).
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,7 @@
 //! CIFAR-10 and CIFAR-100 in their binary versions: 32 x 32 images in a few files.
 //!
-//! Not here: fetching the files (<https://www.cs.toronto.edu/~kriz/cifar.html>), and their Python and Matlab versions.
+//! Out of scope: fetching the files (<https://www.cs.toronto.edu/~kriz/cifar.html>), and their Python and Matlab
+//! versions.
 
 use std::fs::File;
 use std::io::{self, Read as _};

@@ -1,6 +1,6 @@
 //! Folders of images by class, like ImageNet: `root/class/file`.
 //!
-//! Not here: decoding (`encoded`).
+//! Out of scope: decoding (`encoded`).
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};

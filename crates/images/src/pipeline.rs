@@ -1,6 +1,6 @@
 //! A pipeline from the bytes of an image's file to `u8` values in a batch.
 //!
-//! Not here: its execution (`render`), and the steps themselves.
+//! Out of scope: its execution (`render`), and the steps themselves.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! [`Pretrained`]: loads Hugging Face model folders, a `config.json` and weights, and saves models
 //! in a form that transformers loads.
 //!
-//! Not here: weight files (`fulmen_nn::weights`) and tokenizers (`fulmen-text`).
+//! Out of scope: weight files (`fulmen_nn::weights`) and tokenizers (`fulmen-text`).
 
 use std::io::{self, Write as _};
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A loaded PJRT plugin: opens the shared object and reads its properties. Not here: running programs (`client`).
+//! A loaded PJRT plugin: opens the shared object and reads its properties. Out of scope: running programs (`client`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString};

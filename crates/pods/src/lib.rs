@@ -23,7 +23,7 @@
 //! For clusters that start programs themselves, `pod manifest` prints what they need
 //! (`src/manifests`).
 //!
-//! Not here: creating machines, and communication between the processes of a run.
+//! Out of scope: creating machines, and communication between the processes of a run.
 
 mod arguments;
 mod error;

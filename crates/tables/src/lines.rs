@@ -1,6 +1,6 @@
 //! The lines of text files, by index or in sequence.
 //!
-//! Not here: what a line contains (`text_file`, `json_lines`).
+//! Out of scope: what a line contains (`text_file`, `json_lines`).
 
 use std::fmt;
 use std::io::{BufRead, Read};

@@ -1,6 +1,6 @@
 //! A row of a table: values by column name, in the memory of the decoded block.
 //!
-//! Not here: decoding and caching the blocks (`block_reader`).
+//! Out of scope: decoding and caching the blocks (`block_reader`).
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! A file of a table or a text, with random access or read in sequence, plain or compressed.
 //!
-//! Not here: its content, and access to stores (`fulmen-files`).
+//! Out of scope: its content, and access to stores (`fulmen-files`).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};

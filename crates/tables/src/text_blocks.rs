@@ -1,6 +1,6 @@
 //! Text files as blocks of records, with an index of the blocks, so that any record can be read by number.
 //!
-//! Not here: records; `lines` and `csv_records` find and decode them.
+//! Out of scope: records; `lines` and `csv_records` find and decode them.
 
 use std::borrow::Cow;
 use std::io::BufRead;

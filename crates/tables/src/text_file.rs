@@ -1,6 +1,6 @@
 //! Text files as lines, and folders of texts as documents.
 //!
-//! Not here: tokens.
+//! Out of scope: tokens.
 
 use std::fmt;
 

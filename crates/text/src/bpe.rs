@@ -1,6 +1,6 @@
 //! [`ByteLevelBpe`]: trains a tokenizer on your own texts.
 //!
-//! Not here: the tokenizer itself, and other kinds of tokenizers, which Hugging Face's libraries can train.
+//! Out of scope: the tokenizer itself, and other kinds of tokenizers, which Hugging Face's libraries can train.
 
 use tokenizers::AddedToken;
 use tokenizers::models::TrainerWrapper;

@@ -1,6 +1,6 @@
 //! Packing the documents of a stream into blocks of one length.
 //!
-//! Not here: the same by index (`token_blocks`, `packed_documents`).
+//! Out of scope: the same by index (`token_blocks`, `packed_documents`).
 
 use std::collections::VecDeque;
 

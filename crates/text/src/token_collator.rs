@@ -1,6 +1,6 @@
 //! Samples of one length from tokens: ids, padding mask, token types, documents and labels.
 //!
-//! Not here: the tokens, and masking them (`masking`).
+//! Out of scope: the tokens, and masking them (`masking`).
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Hugging Face's tokenizers, loaded from a `tokenizer.json`.
 //!
-//! Not here: padding and labels (`token_collator`), and training (`bpe`).
+//! Out of scope: padding and labels (`token_collator`), and training (`bpe`).
 
 use std::fmt;
 use std::io::Write as _;

@@ -1,7 +1,7 @@
 //! ImageNet's archives (ILSVRC 2012): an archive of one archive per class, an archive of validation images, and the
 //! development kit.
 //!
-//! Not here: writing shards (`run`), and the kit's files (`imagenet_devkit`).
+//! Out of scope: writing shards (`run`), and the kit's files (`imagenet_devkit`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! [`FakeDataset`]: random samples with given fields, in place of data that is not available yet or added to real
 //! data.
 //!
-//! Not here: arrays in memory (`tensor_dataset`).
+//! Out of scope: arrays in memory (`tensor_dataset`).
 
 use std::sync::Arc;
 

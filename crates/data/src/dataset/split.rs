@@ -1,7 +1,7 @@
 //! Splits into training and validation samples: k folds, splits that keep groups together, splits that keep class
 //! proportions.
 //!
-//! The rules and names are scikit-learn's; random draws come from this crate's generator. Not here: a plain random
+//! The rules and names are scikit-learn's; random draws come from this crate's generator. Out of scope: a plain random
 //! split (`subset`), and the order in which a loader reads (`sampler`).
 
 use std::collections::{BTreeMap, HashMap};

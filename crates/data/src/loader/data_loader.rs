@@ -1,6 +1,6 @@
 //! The loader: a dataset, a batch size, an order, and the devices and processes that share the batches.
 //!
-//! Not here: the options (`builder`), the reading itself (`inner`, `workers`) and the transfer (`device`).
+//! Out of scope: the options (`builder`), the reading itself (`inner`, `workers`) and the transfer (`device`).
 
 use std::fmt;
 use std::ops::Range;

@@ -1,6 +1,6 @@
 //! How devices and processes share a global batch.
 //!
-//! Not here: the order of the samples (`sampler`), and the transfer to the devices (`device`).
+//! Out of scope: the order of the samples (`sampler`), and the transfer to the devices (`device`).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};

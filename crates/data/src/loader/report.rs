@@ -1,6 +1,6 @@
 //! The report of a loader: where the time goes, who waits for whom, and what would help.
 //!
-//! Not here: the measurements (`stats`).
+//! Out of scope: the measurements (`stats`).
 
 use std::fmt;
 use std::time::Duration;

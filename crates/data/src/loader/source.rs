@@ -1,7 +1,7 @@
 //! The loader's interface to its data, read by index or as a stream: the batches of an epoch in order, and their
 //! samples written into memory.
 //!
-//! Not here: the two implementations (`index_batches`, `stream_batches`).
+//! Out of scope: the two implementations (`index_batches`, `stream_batches`).
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -1,6 +1,6 @@
 //! The measurements of a loader: where its threads' time goes, how long the consumer waits, how full the queues are.
 //!
-//! Not here: their interpretation (`report`).
+//! Out of scope: their interpretation (`report`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

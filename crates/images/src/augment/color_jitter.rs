@@ -1,6 +1,6 @@
 //! Random changes of brightness, contrast, saturation and hue.
 //!
-//! Not here: the adjustments (`functional`).
+//! Out of scope: the adjustments (`functional`).
 
 use super::factor_range::{FactorRange, draw};
 use super::{options, with_name};

@@ -1,6 +1,6 @@
 //! Parameters that are either one number or a range.
 //!
-//! Not here: their meaning, which each transform documents.
+//! Out of scope: their meaning, which each transform documents.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! Padding an image.
 //!
-//! Not here: enlarging it by resizing.
+//! Out of scope: enlarging it by resizing.
 
 use super::Fill;
 use super::warp::reserve;

@@ -1,7 +1,7 @@
 //! JPEG files. With the feature `turbojpeg`, libjpeg-turbo reads and writes them (`turbo`) and decodes only the needed
 //! part; otherwise pure Rust crates do (`pure`), which decode the whole image.
 //!
-//! Not here: EXIF data (`exif`), and which part of an image is needed (`geometry`).
+//! Out of scope: EXIF data (`exif`), and which part of an image is needed (`geometry`).
 
 #[cfg(any(not(feature = "turbojpeg"), test))]
 mod header;

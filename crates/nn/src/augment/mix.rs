@@ -2,7 +2,7 @@
 //! <https://arxiv.org/abs/1905.04899>): mix each image of a batch with another one, and their
 //! targets likewise.
 //!
-//! Not here: the loss, which must accept soft targets (`CrossEntropyLoss` of `fulmen_nn`).
+//! Out of scope: the loss, which must accept soft targets (`CrossEntropyLoss` of `fulmen_nn`).
 
 use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Tensor, random};
 

@@ -1,6 +1,6 @@
 //! Normalization of `u8` images to a model's input.
 //!
-//! Not here: finding the mean of a data set.
+//! Out of scope: finding the mean of a data set.
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 

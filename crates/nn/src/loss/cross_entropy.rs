@@ -1,4 +1,4 @@
-//! Cross-entropy and the negative log-likelihood of classes. Not here: binary classification
+//! Cross-entropy and the negative log-likelihood of classes. Out of scope: binary classification
 //! (`binary`).
 
 use fulmen_tensor::{AsTensor, Refusal, Tensor};

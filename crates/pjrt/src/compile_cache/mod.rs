@@ -26,7 +26,7 @@
 //!
 //! [`SavedPrograms`] is a file of programs for another machine.
 //!
-//! Not here: choosing programs to keep, and reporting to the user. The caller does both.
+//! Out of scope: choosing programs to keep, and reporting to the user. The caller does both.
 
 mod entry;
 mod key;
