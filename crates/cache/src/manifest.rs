@@ -265,7 +265,7 @@ impl CacheEntry {
     }
 }
 
-/// Whether the name of a folder is that of a cache.
+/// Whether a folder has the name of a cache.
 fn is_key(dir: &Path) -> bool {
     let name = dir.file_name().unwrap_or_default().as_encoded_bytes();
     name.len() == FOLDER_DIGITS && name.iter().all(u8::is_ascii_hexdigit)

@@ -15,8 +15,8 @@ use fulmen_data::{DType, Error, Field, Result};
 ///
 /// Crops, resizes and flips at the start are passed to the decoder. With the feature `turbojpeg`, only the blocks of
 /// the crop are transformed in a JPEG, and the rows below it are not read; without it, the whole image is decoded. The
-/// pixels are the same as those of decoding the whole image, then cropping, then resizing. Only if the crop is many
-/// times larger than the target does [`reducing_gap`](ImagePipeline::reducing_gap) let libjpeg-turbo shrink it.
+/// pixels are the same as if the whole image were decoded, then cropped, then resized. Only if the crop is many times
+/// larger than the target does [`reducing_gap`](ImagePipeline::reducing_gap) let libjpeg-turbo shrink it.
 ///
 /// All random numbers come from the sample ([`Sample::random`](fulmen_data::Sample::random)), so the pixels depend only
 /// on the seed, the epoch and the index.

@@ -43,7 +43,7 @@ pub struct Tpu {
 pub struct Holders {
     /// Sorted by process id.
     pub processes: Vec<Process>,
-    /// How many processes could not be looked into: those of other users.
+    /// How many processes could not be inspected, because they belong to other users.
     pub unseen: usize,
     /// libtpu's lock file, if there is one.
     pub lock: Option<LockFile>,

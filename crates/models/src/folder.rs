@@ -56,7 +56,8 @@ pub trait Pretrained: Module + Sized {
     /// The first part of most names, which files of the model without a head omit.
     const BASE_MODEL_PREFIX: &'static str = "";
 
-    /// Prefixes of the names of the head. A model trained for another task reinitializes it.
+    /// Prefixes of the names of the head's weights. If a folder has a model for another task, the head is initialized
+    /// again.
     const HEAD: &'static [&'static str];
 
     /// Parts of names in files that the model does not need: heads of other tasks, masks, tables of

@@ -23,7 +23,7 @@ pub(crate) const OLDEST_MINOR: i32 = 81;
 /// The version of the PJRT C API that a plugin was compiled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ApiVersion {
-    /// Changes with incompatible changes of the API.
+    /// Changes when the API changes incompatibly.
     pub major: i32,
     /// Grows with each addition.
     pub minor: i32,

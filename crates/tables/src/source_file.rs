@@ -215,7 +215,7 @@ pub(crate) fn files_below(folder: &Location, extensions: &[&str]) -> Result<Vec<
     Ok(named.filter(|(_, name)| !is_hidden(name)).collect())
 }
 
-/// Whether this is a folder. In a store, that is a name without an ending for which there is no object.
+/// Whether this is a folder. In a store, a name without a dot counts as a folder if no object has this name.
 pub(crate) fn is_folder(location: &Location) -> Result<bool> {
     match location.local() {
         Some(path) => Ok(path.is_dir()),

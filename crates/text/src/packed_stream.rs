@@ -15,7 +15,7 @@ use fulmen_data::{Error, Fingerprint, Items, Result, Stream, StreamItem};
 ///
 /// The blocks depend only on the documents, their order and the options, so a loader that resumes in the middle of an
 /// epoch continues with the next block. A document that cannot be read is reported as an error, and is missing from the
-/// blocks. Documents without tokens are left out. The origin of a block is that of its first document.
+/// blocks. Documents without tokens are left out. The origin of a block is the origin of its first document.
 ///
 /// ```
 /// use fulmen_text::PackedStream;

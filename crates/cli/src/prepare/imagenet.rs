@@ -136,7 +136,7 @@ impl ImageNet {
     }
 }
 
-/// A sample's name: that of the file without folders and extension. In a shard, a dot would end it.
+/// A sample's name: the file's name without folders and extension. In a shard, a dot would end the name.
 fn key_of(name: &str) -> Box<str> {
     let file = name.rsplit('/').next().unwrap_or(name);
     let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem);

@@ -20,8 +20,8 @@ pub(crate) const HAS_SCALES: bool = cfg!(feature = "turbojpeg");
 
 /// The library that decodes JPEG files: `zune-jpeg`, or `libjpeg-turbo` with the feature `turbojpeg`.
 ///
-/// Some of their pixels differ by a few levels. A fingerprint of decoded images should therefore include this name, as
-/// that of [`ImageDataset`](crate::ImageDataset) does.
+/// The two libraries decode some pixels a few levels apart. A fingerprint of decoded images should therefore include
+/// this name, as the fingerprint of [`ImageDataset`](crate::ImageDataset) does.
 ///
 /// ```
 /// assert!(["libjpeg-turbo", "zune-jpeg"].contains(&fulmen_images::jpeg_decoder()));

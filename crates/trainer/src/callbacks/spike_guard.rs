@@ -1,4 +1,4 @@
-//! [`SpikeGuard`]: skips steps whose loss or gradients are far above those of the steps before.
+//! [`SpikeGuard`] skips steps whose loss or gradients are far larger than in the steps before.
 
 use std::collections::BTreeMap;
 
