@@ -251,9 +251,9 @@ fn check_version(path: &Path, api: Api) -> Result<()> {
     Err(Error::new(
         Kind::NotAPlugin,
         format!(
-            "the plugin {} speaks PJRT API {version}; this program speaks 0.{OLDEST_MINOR} and later 0.x: use a {} plugin",
+            "the plugin {} speaks PJRT API {version}; this program speaks 0.{OLDEST_MINOR} and later 0.x: use {}",
             path.display(),
-            if version.major > 0 { "different (or this program's newer release with that)" } else { "newer" },
+            if version.major > 0 { "a plugin of one of these versions, or a newer Fulmen" } else { "a newer plugin" },
         ),
     ))
 }

@@ -69,7 +69,7 @@ impl IndexedFile {
         let end = self.parts.get(number + 1).map_or(self.input.size(), |next| next.start);
         if end - start > LONGEST + BLOCK {
             return Err(self.input.error(format!(
-                "line {line}: a record from here on has more than {LONGEST} bytes; are line ends missing?"
+                "line {line}: a record at or after this line has more than {LONGEST} bytes; are line ends missing?"
             )));
         }
         match &self.content {

@@ -198,8 +198,8 @@ pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) 
     let smaller = count.min(labels.len() - count);
     if smaller < members.len() {
         return Err(Error::usage(format!(
-            "stratified_split: {count} of {} samples validate, which leaves {smaller} on one side, fewer than the {} \
-             classes",
+            "stratified_split: with {count} of {} samples for validation, one side has {smaller} samples, fewer than \
+             the {} classes",
             labels.len(),
             members.len()
         )));

@@ -100,7 +100,7 @@ impl Replicas {
         }
         if process_index >= num_processes {
             return Err(Error::usage(format!(
-                "there is no process {process_index}; with {num_processes} the last one is {}",
+                "there is no process {process_index}: the last of {num_processes} processes is {}",
                 num_processes - 1
             )));
         }

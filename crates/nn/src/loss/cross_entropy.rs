@@ -272,7 +272,7 @@ fn class_weight(weight: Option<&Tensor>, classes: usize, logits: &Tensor) -> Res
     let Some(weight) = weight else { return Ok(None) };
     if weight.live()?.shape().dims() != [classes] {
         let (logits, weight) = (logits.ty(), weight.ty());
-        return Err(format!("the logits {logits} have {classes} classes, the weight is {weight}").into());
+        return Err(format!("the logits {logits} have {classes} classes, but the weight is {weight}").into());
     }
     Ok(Some(weight.to_dtype(precision(logits.dtype()))))
 }
