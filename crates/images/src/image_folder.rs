@@ -32,7 +32,7 @@ const EXTENSIONS: [&str; 5] = ["jpg", "jpeg", "jpe", "png", "webp"];
 pub struct ImageFolder {
     root: PathBuf,
     classes: Vec<String>,
-    /// Relative to the root, and the class.
+    /// The path of each file relative to the root, and its class.
     files: Vec<(PathBuf, i32)>,
 }
 

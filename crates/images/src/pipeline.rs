@@ -200,8 +200,8 @@ impl ImagePipeline {
     /// errors.
     ///
     /// Without it, such a JPEG is an error. libjpeg-turbo (feature `turbojpeg`) finds damage only where it reads: it
-    /// does not read the rows below a crop, so a random crop meets damage only in some epochs. Code that reads whole
-    /// images, such as a cache of them or `fulmen data presize`, meets all of it. The Rust decoder always reads whole
+    /// does not read the rows below a crop, so a random crop finds damage only in some epochs. Code that reads whole
+    /// images, such as a cache of them or `fulmen data presize`, finds all of it. The Rust decoder always reads whole
     /// images; in a progressive JPEG, it can miss that a scan ends too early.
     pub fn keep_damaged(mut self) -> ImagePipeline {
         self.limits.keep_damaged = true;

@@ -36,7 +36,7 @@ impl StepContext {
     /// becomes a branch of the program, and the steps that the optimizer skips do not compute it. Put computations that
     /// only this branch needs into the closure.
     ///
-    /// The loss is logged as `loss-NAME`. It and the values that `loss` logs are means over the steps of this
+    /// The loss is logged as `loss-NAME`. This value and the values that `loss` logs are means over the steps of this
     /// optimizer. Returns the loss of this step, or of the optimizer's latest step. No gradient flows through it.
     ///
     /// ```
