@@ -4,7 +4,7 @@
 //! Each contender is a separate process, so that its memory can be measured. On `epoch`, it reads every file once. It
 //! reports how many images came after the first batch, and in how many seconds.
 //!
-//! Not here: the peers (`peers/data_peer.py`) and the files (`peers/make_jpegs.py`).
+//! Out of scope: the peers (`peers/data_peer.py`) and the files (`peers/make_jpegs.py`).
 
 use std::error::Error;
 use std::io::{BufRead as _, BufReader, Write as _};

@@ -1,6 +1,6 @@
 //! A bound on memory: what reads bytes may take so much for each of them and no more, whatever they claim.
 //!
-//! Not here: the bytes.
+//! Out of scope: the bytes.
 
 use std::alloc::System;
 

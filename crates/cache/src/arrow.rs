@@ -6,7 +6,7 @@
 //! the result is compared with the expected layout. `arrow-ipc`'s `FileDecoder` is not used: it panics if a damaged
 //! file points outside itself, so all offsets would have to be checked first, and then it would add nothing.
 //!
-//! Not here: the files (`atomic_file`), and the samples.
+//! Out of scope: the files (`atomic_file`), and the samples.
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
 //! Atomic writes; sizes as text; disks that can be full.
 //!
-//! Not here: the content.
+//! Out of scope: the content.
 
 use std::fs::File;
 use std::io;

@@ -4,7 +4,7 @@
 //! number of threads. At most two parts are filled at a time; a full part is hashed, synced and renamed while the
 //! threads continue with the next.
 //!
-//! Not here: locking (`lock`), and checking the free space (`builder`).
+//! Out of scope: locking (`lock`), and checking the free space (`builder`).
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

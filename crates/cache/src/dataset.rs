@@ -1,6 +1,6 @@
 //! A finished cache as a dataset: each field of a sample is copied from a memory-mapped file.
 //!
-//! Not here: making the cache (`builder`, `build`), and maintenance without reading samples (`maintenance`).
+//! Out of scope: making the cache (`builder`, `build`), and maintenance without reading samples (`maintenance`).
 
 use std::fs::File;
 use std::io;

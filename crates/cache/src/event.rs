@@ -1,6 +1,6 @@
 //! Progress and other events while a cache is made.
 //!
-//! Not here: displaying them.
+//! Out of scope: displaying them.
 
 use std::fmt;
 

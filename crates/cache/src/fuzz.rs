@@ -1,6 +1,6 @@
 //! Opening a cache from arbitrary bytes, for the fuzzer.
 //!
-//! Not here: the fuzz target (`fuzz/fuzz_targets/cache.rs`).
+//! Out of scope: the fuzz target (`fuzz/fuzz_targets/cache.rs`).
 
 use super::{arrow, manifest};
 

@@ -1,6 +1,6 @@
 //! The key that identifies the cache of a dataset: its fingerprint, its fields, and the options of caching.
 //!
-//! Not here: a dataset's own fingerprint.
+//! Out of scope: a dataset's own fingerprint.
 
 use super::manifest::{FOLDER_DIGITS, FORMAT};
 use fulmen_data::internal::KeyPart;
@@ -39,7 +39,7 @@ impl Key {
         {
             return Err(Error::usage(format!(
                 "the samples depend on a function ({function}), and a cache cannot see changes of its code: give the \
-                 cache a version, .version(\"1\"), and another when the function changes"
+                 cache a version, .version(\"1\"), and a new version when the function changes"
             )));
         }
         let hash = fingerprint.to_string();

@@ -6,7 +6,7 @@
 //! Invariants: a part appears complete, under its name, and never changes; a file that the manifest does not list does
 //! not exist for the cache; the bytes of a part depend only on the dataset and the options.
 //!
-//! Not here: the datasets, and caches in a remote store.
+//! Out of scope: the datasets, and caches in a remote store.
 
 mod arrow;
 mod atomic_file;

@@ -1,6 +1,6 @@
 //! Maintenance of caches without reading samples: listing, verifying, repairing, clearing.
 //!
-//! Not here: displaying the results.
+//! Out of scope: displaying the results.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;

@@ -1,6 +1,6 @@
 //! The identity of a cache and its finished parts: the JSON file next to the parts.
 //!
-//! Not here: the parts (`arrow`, `atomic_file`), and making the key (`key`).
+//! Out of scope: the parts (`arrow`, `atomic_file`), and making the key (`key`).
 
 use std::path::{Path, PathBuf};
 
@@ -265,7 +265,7 @@ impl CacheEntry {
     }
 }
 
-/// Whether the name of a folder is that of a cache.
+/// Whether a folder has the name of a cache.
 fn is_key(dir: &Path) -> bool {
     let name = dir.file_name().unwrap_or_default().as_encoded_bytes();
     name.len() == FOLDER_DIGITS && name.iter().all(u8::is_ascii_hexdigit)

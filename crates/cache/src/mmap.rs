@@ -1,6 +1,6 @@
 //! A memory-mapped file. Apart from `fulmen-pjrt`, only this file and `fulmen-jpeg`'s `ffi.rs` contain `unsafe`.
 //!
-//! Not here: the meaning of the bytes, and their positions, which are checked earlier (`arrow`).
+//! Out of scope: the meaning of the bytes, and their positions, which are checked earlier (`arrow`).
 
 #![expect(unsafe_code, reason = "mapping a file is unsafe because other processes can change the file")]
 

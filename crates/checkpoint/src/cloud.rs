@@ -1,6 +1,6 @@
 //! [`CloudStore`]: checkpoints in a bucket, `gs://…` or `s3://…`.
 //!
-//! Not here: requests, credentials and retries (`fulmen-files`).
+//! Out of scope: requests, credentials and retries (`fulmen-files`).
 
 use std::io::{self, Write};
 

@@ -64,8 +64,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The differences between two checkpoints, whatever parts their tensors were written in: first
-/// those of the runs, then those of the tensors by name. Holds at most 128 MiB in memory.
+/// The differences between two checkpoints, whatever parts their tensors were written in: first the differences between
+/// the runs, then the differences between tensors, by name. Holds at most 128 MiB in memory.
 ///
 /// # Errors
 /// A checkpoint cannot be read or is damaged.

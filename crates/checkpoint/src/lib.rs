@@ -32,7 +32,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Not here: devices, models, and when to write a checkpoint.
+//! Out of scope: devices, models, and when to write a checkpoint.
 
 #[cfg(feature = "cloud")]
 mod cloud;

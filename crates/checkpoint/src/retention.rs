@@ -147,7 +147,7 @@ pub fn prune(store: &Arc<dyn Store>, keep: &Keep) -> Result<Vec<String>> {
 /// The file name extension of shards.
 pub(crate) const SHARD: &str = ".safetensors";
 
-/// Whether a file name is that of a shard written by a process, such as `shard_0.safetensors` or
+/// Whether a file has the name of a shard that a process wrote, such as `shard_0.safetensors` or
 /// `shard_12-3.safetensors`. Other files in the folder of a checkpoint belong to the user.
 fn is_shard(file: &str) -> bool {
     let number = file.strip_prefix("shard_").and_then(|rest| rest.strip_suffix(SHARD));

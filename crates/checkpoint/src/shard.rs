@@ -167,7 +167,7 @@ impl ShardWriter {
         if bytes.len() as u64 > left {
             let name = self.next_part().map_or("the shard", Part::name);
             return Err(Error::usage(format!(
-                "{}: {} bytes for {name}, which has {left} left",
+                "{}: got {} bytes for {name}, which has only {left} left to write",
                 self.location,
                 bytes.len()
             )));

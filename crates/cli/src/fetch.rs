@@ -3,7 +3,7 @@
 //! Each file's SHA-256 is pinned. A file has a temporary name until it is complete and verified; an interrupted
 //! download continues.
 //!
-//! Not here: requests and retries (`fulmen-files`); reading the files (`fulmen-data`, `fulmen-images`).
+//! Out of scope: requests and retries (`fulmen-files`); reading the files (`fulmen-data`, `fulmen-images`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};

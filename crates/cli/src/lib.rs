@@ -2,7 +2,7 @@
 //! converting archives to shards ([`prepare`]), resizing images before a training ([`Presize`]), and the screen of
 //! `fulmen top` ([`top`]).
 //!
-//! Not here: training.
+//! Out of scope: training.
 
 pub mod fetch;
 pub mod prepare;

@@ -3,7 +3,7 @@
 //! Images are read in rounds, decoded by several threads, and written in order, so the shards do not depend on the
 //! number of threads.
 //!
-//! Not here: the tar files (`fulmen-shards`), and caching decoded samples (`fulmen-cache`).
+//! Out of scope: the tar files (`fulmen-shards`), and caching decoded samples (`fulmen-cache`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;

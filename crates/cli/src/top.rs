@@ -1,6 +1,6 @@
 //! The screen of `fulmen top`: the utilization of devices, and what runs on them.
 //!
-//! Not here: the source of the numbers, and the terminal.
+//! Out of scope: the source of the numbers, and the terminal.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,6 @@
 //! Reads which process this is from the environment: Fulmen's own variables first, then libtpu's.
 //!
-//! Not here: querying a cloud's metadata server (`grpc/metadata.rs`).
+//! Out of scope: querying a cloud's metadata server (`grpc/metadata.rs`).
 
 use std::ffi::OsString;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! The error type of this crate: what went wrong, which processes it concerns, and what to do next.
 //!
-//! Not here: the wording of messages. Each is written where the mistake is detected, mostly in the
+//! Out of scope: the wording of messages. Each is written where the mistake is detected, mostly in the
 //! coordinator, so that all processes report the same text.
 
 use std::fmt;

@@ -33,7 +33,7 @@
 //! A run has a secret, its token. Both ends of every connection prove that they have it before they
 //! read anything else. Without a token, processes can only use loopback addresses.
 //!
-//! Not here: tensors, devices, collectives (XLA's job), starting processes, encryption. Traffic can
+//! Out of scope: tensors, devices, collectives (XLA's job), starting processes, encryption. Traffic can
 //! be read, and an attacker who can modify packets can take over a connection. Keep the port inside
 //! a trusted network.
 

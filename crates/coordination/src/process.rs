@@ -1,6 +1,6 @@
 //! Which process this is, how many there are, and where the coordinator listens.
 //!
-//! Not here: reading the environment (`environment.rs`).
+//! Out of scope: reading the environment (`environment.rs`).
 
 use std::fmt;
 use std::net::IpAddr;

@@ -1,6 +1,6 @@
 //! The secret of a run. The coordinator admits only processes that have it.
 //!
-//! Not here: the proof that a process has it (`grpc/handshake.rs`).
+//! Out of scope: the proof that a process has it (`grpc/handshake.rs`).
 
 use std::fmt;
 use std::sync::Arc;

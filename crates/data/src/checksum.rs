@@ -1,6 +1,6 @@
 //! Checksums in hexadecimal digits, as `sha256sum` and `md5sum` print them.
 //!
-//! Not here: the expected values.
+//! Out of scope: the expected values.
 
 use std::fmt::Write;
 use std::io::{self, Read};

@@ -1,6 +1,6 @@
 //! The error type of the data crates.
 //!
-//! Not here: the messages. Each is written where the mistake is detected.
+//! Out of scope: the messages. Each is written where the mistake is detected.
 
 use std::any::Any;
 use std::error::Error as StdError;

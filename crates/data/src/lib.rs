@@ -35,7 +35,7 @@
 //! `fulmen-images`, `fulmen-tables`, `fulmen-shards` and `fulmen-text` read other formats, `fulmen-files` reads object
 //! stores, and `fulmen-cache` caches samples that are expensive to compute.
 //!
-//! Not here: other file formats, models and training loops.
+//! Out of scope: other file formats, models and training loops.
 
 mod checksum;
 mod dataset;

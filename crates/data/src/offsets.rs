@@ -1,6 +1,6 @@
 //! Finds the part that contains an item of several concatenated parts.
 //!
-//! Not here: the parts (files, shards, blocks of rows).
+//! Out of scope: the parts (files, shards, blocks of rows).
 
 /// The index of the first item of each part, and the total number of items.
 #[derive(Clone, Debug)]

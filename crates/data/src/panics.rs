@@ -1,7 +1,8 @@
 //! Catches panics in other crates on content that they did not expect. The panic hook stays silent, because the panic
 //! is reported as an error.
 //!
-//! Not here: panics in datasets and samplers. They are caught too, but the hook shows their author where they happened.
+//! Out of scope: panics in datasets and samplers. They are caught too, but the hook shows their author where they
+//! happened.
 
 use std::any::Any;
 use std::cell::Cell;

@@ -1,6 +1,6 @@
 //! Maps a list with several threads.
 //!
-//! Not here: the workers of a loader (`workers`).
+//! Out of scope: the workers of a loader (`workers`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
 //! Connections to object stores, configured by the environment and options, and the runtime for their requests.
 //!
-//! Not here: the requests (`remote`, `upload`), and additions to the library's retries (`retry`).
+//! Out of scope: the requests (`remote`, `upload`), and additions to the library's retries (`retry`).
 
 use std::collections::HashMap;
 use std::future::Future;

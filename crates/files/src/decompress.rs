@@ -1,6 +1,6 @@
 //! Reading a file in sequence, decompressed if it is gzip.
 //!
-//! Not here: the location of the file (`location`).
+//! Out of scope: the location of the file (`location`).
 
 use std::io::{self, BufReader, Cursor, Read};
 

@@ -1,6 +1,6 @@
 //! Local files with random access. A limited number of them stays open.
 //!
-//! Not here: reading in sequence (`decompress`).
+//! Out of scope: reading in sequence (`decompress`).
 
 use std::fs::File;
 use std::path::{Path, PathBuf};

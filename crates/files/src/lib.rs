@@ -1,6 +1,6 @@
 //! Files and folders, on a local disk and in object stores (`gs://`, `s3://`).
 //!
-//! Not here: the content of the files.
+//! Out of scope: the content of the files.
 
 #[cfg(feature = "cloud")]
 mod connect;

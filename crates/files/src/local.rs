@@ -1,6 +1,6 @@
 //! Files and folders on the local disk: listing, wildcards, atomic copies.
 //!
-//! Not here: object stores (`remote`).
+//! Out of scope: object stores (`remote`).
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};

@@ -1,6 +1,6 @@
 //! The location of a file or a folder, and reading it.
 //!
-//! Not here: requests to stores (`remote`), and the local disk (`local`).
+//! Out of scope: requests to stores (`remote`), and the local disk (`local`).
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! One writer at a time: a lock on a file in the folder that is written. The system releases it when the writer dies.
 //!
-//! Not here: readers. They need no lock, since parts and manifest appear whole.
+//! Out of scope: readers. They need no lock, since parts and manifest appear whole.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};

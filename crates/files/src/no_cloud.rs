@@ -1,6 +1,6 @@
 //! The functions of `remote`, for a build without object stores.
 //!
-//! Not here: the local disk (`local`).
+//! Out of scope: the local disk (`local`).
 
 use std::io::Read;
 use std::ops::Range;

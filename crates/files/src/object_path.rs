@@ -1,6 +1,6 @@
 //! The name of an object in a store: scheme, bucket and key.
 //!
-//! Not here: locations as users write them (`location`), and requests (`remote`).
+//! Out of scope: locations as users write them (`location`), and requests (`remote`).
 
 use std::fmt;
 #[cfg(feature = "cloud")]

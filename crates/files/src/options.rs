@@ -1,6 +1,6 @@
 //! Options for object stores: settings, retries, reading ahead.
 //!
-//! Not here: which object (`location`).
+//! Out of scope: which object (`location`).
 
 use std::fmt;
 use std::time::Duration;

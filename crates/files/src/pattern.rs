@@ -1,6 +1,6 @@
 //! Names with patterns: `train-{000..015}.tar`, `part-{a,b}`, `*.parquet`.
 //!
-//! Not here: which files exist (`local`, `remote`).
+//! Out of scope: which files exist (`local`, `remote`).
 
 use glob::{MatchOptions, Pattern};
 

@@ -1,6 +1,6 @@
 //! Reading an object in sequence, fetching several parts in advance.
 //!
-//! Not here: fetching a part (`remote`).
+//! Out of scope: fetching a part (`remote`).
 
 use std::io::{self, Cursor, Read};
 use std::sync::Arc;

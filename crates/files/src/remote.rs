@@ -1,6 +1,6 @@
 //! Requests to object stores: sizes, parts of objects, lists.
 //!
-//! Not here: connections (`connect`), reading ahead (`read_ahead`), and uploads (`upload`).
+//! Out of scope: connections (`connect`), reading ahead (`read_ahead`), and uploads (`upload`).
 
 use std::io::Read;
 use std::ops::Range;

@@ -7,7 +7,7 @@
 //! - An interrupted page of a list, or part of an object without an etag, is requested again.
 //! - An upload that broke after the time was over is sent once more: a slow connection gets a second attempt.
 //!
-//! Not here: the requests (`remote`, `upload`), and the setup of the library (`connect`).
+//! Out of scope: the requests (`remote`, `upload`), and the setup of the library (`connect`).
 
 use std::error::Error as StdError;
 use std::future::Future;

@@ -1,6 +1,6 @@
 //! Writing an object to a store: in one request, or in parts if it is large.
 //!
-//! Not here: requests for existing objects (`remote`).
+//! Out of scope: requests for existing objects (`remote`).
 
 use std::future::Future;
 use std::os::unix::fs::FileExt;

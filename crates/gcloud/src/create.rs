@@ -171,7 +171,7 @@ pub struct Lease<'a> {
 /// start or a machine could not be deleted. Leftovers are reported on `log` with their price and
 /// the command that deletes them. Ctrl-C during the deletion aborts it.
 ///
-/// `signals` are those of this process. The work must watch for them itself.
+/// `signals` receives the signals of this process. The work must watch for them itself.
 ///
 /// # Errors
 /// Before anything is created: the arguments are inconsistent, the name is taken, or gcloud fails.

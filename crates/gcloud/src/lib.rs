@@ -19,7 +19,7 @@
 //! # Ok::<(), fulmen_gcloud::Error>(())
 //! ```
 //!
-//! Not here: running programs on the machines (`fulmen-pods`).
+//! Out of scope: running programs on the machines (`fulmen-pods`).
 
 mod arguments;
 mod calls;

@@ -1,6 +1,7 @@
 //! CIFAR-10 and CIFAR-100 in their binary versions: 32 x 32 images in a few files.
 //!
-//! Not here: fetching the files (<https://www.cs.toronto.edu/~kriz/cifar.html>), and their Python and Matlab versions.
+//! Out of scope: fetching the files (<https://www.cs.toronto.edu/~kriz/cifar.html>), and their Python and Matlab
+//! versions.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -160,7 +161,7 @@ fn check_labels(kind: Kind, record: &[u8]) -> std::result::Result<(), String> {
     };
     match record.iter().zip(last_classes).find(|(label, last_class)| label > last_class) {
         Some((label, last_class)) => {
-            Err(format!("the label is {label}, but the last class is {last_class}; is it another CIFAR's file?"))
+            Err(format!("the label is {label}, but the last class is {last_class}; is it a file of another CIFAR?"))
         }
         None => Ok(()),
     }
@@ -181,7 +182,7 @@ fn read(file: &Path, records: usize, record: usize, into: &mut Vec<u8>) -> Resul
             file,
             format!(
                 "it has {size} bytes; {records} records of {record} bytes are {expected}: copy or download it again, \
-                 or is it another CIFAR's?"
+                 or is it a file of another CIFAR?"
             ),
         ));
     }

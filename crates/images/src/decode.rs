@@ -2,7 +2,7 @@
 //!
 //! The first bytes determine the format, never the file's name.
 //!
-//! Not here: which part is needed (`geometry`), and resizing (`resize`).
+//! Out of scope: which part is needed (`geometry`), and resizing (`resize`).
 
 use super::geometry::{ImageSize, Orientation, Rect};
 use super::resize::Pixels;

@@ -1,6 +1,6 @@
 //! Encodes an image as a file.
 //!
-//! Not here: decoding (`decode`), and shards of resized images (`presize`).
+//! Out of scope: decoding (`decode`), and shards of resized images (`presize`).
 
 use crate::{Image, jpeg};
 use fulmen_data::{Error, Result};

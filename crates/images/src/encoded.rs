@@ -1,6 +1,6 @@
 //! Encoded images, and the dataset that decodes them.
 //!
-//! Not here: where the files come from, and the pipeline (`pipeline`).
+//! Out of scope: where the files come from, and the pipeline (`pipeline`).
 
 use super::pipeline::ImagePipeline;
 use fulmen_data::{DType, Dataset, Field, Fingerprint, Result, Sample, Source};

@@ -1,6 +1,6 @@
 //! The orientation of the camera, from the EXIF data of a file.
 //!
-//! Not here: other EXIF data.
+//! Out of scope: other EXIF data.
 
 use super::geometry::Orientation;
 

@@ -3,7 +3,7 @@
 //!
 //! The view is known before decoding, so the decoder can skip what is not visible.
 //!
-//! Not here: decoding (`decode`) and sampling (`resize`).
+//! Out of scope: decoding (`decode`) and sampling (`resize`).
 
 use std::fmt;
 

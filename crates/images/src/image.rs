@@ -1,6 +1,6 @@
 //! A decoded image: rows of interleaved 8-bit pixels.
 //!
-//! Not here: decoding (`decode`), resizing (`resize`).
+//! Out of scope: decoding (`decode`), resizing (`resize`).
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! Folders of images by class, like ImageNet: `root/class/file`.
 //!
-//! Not here: decoding (`encoded`).
+//! Out of scope: decoding (`encoded`).
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -32,7 +32,7 @@ const EXTENSIONS: [&str; 5] = ["jpg", "jpeg", "jpe", "png", "webp"];
 pub struct ImageFolder {
     root: PathBuf,
     classes: Vec<String>,
-    /// Relative to the root, and the class.
+    /// The path of each file relative to the root, and its class.
     files: Vec<(PathBuf, i32)>,
 }
 

@@ -1,6 +1,6 @@
 //! [`ImageSplits`]: a folder of labelled images, split into training, validation and test.
 //!
-//! Not here: reading each kind of folder (`image_folder`, `cifar`, `mnist`).
+//! Out of scope: reading each kind of folder (`image_folder`, `cifar`, `mnist`).
 
 use std::path::{Path, PathBuf};
 

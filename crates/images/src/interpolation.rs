@@ -1,6 +1,6 @@
 //! The interpolation of resized images.
 //!
-//! Not here: the resampling.
+//! Out of scope: the resampling.
 
 use std::fmt;
 

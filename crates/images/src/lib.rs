@@ -3,7 +3,7 @@
 //! An [`ImagePipeline`] starts with crops, resizes and flips. They are passed to the decoder, so that it decodes only
 //! what is needed. Any other [`ImageTransform`]s follow.
 //!
-//! Not here: the sources of the bytes (tar shards, tables), and augmentation on the device.
+//! Out of scope: the sources of the bytes (tar shards, tables), and augmentation on the device.
 
 mod augment;
 mod cifar;

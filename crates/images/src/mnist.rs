@@ -1,6 +1,6 @@
 //! MNIST's digits, passed through a pipeline.
 //!
-//! Not here: reading the files (`Mnist` of `fulmen-data`).
+//! Out of scope: reading the files (`Mnist` of `fulmen-data`).
 
 use crate::{Image, ImagePipeline};
 use fulmen_data::{DType, Dataset, Error, Field, Fingerprint, Mnist, Result, Sample};

@@ -1,6 +1,6 @@
 //! A pipeline from the bytes of an image's file to `u8` values in a batch.
 //!
-//! Not here: its execution (`render`), and the steps themselves.
+//! Out of scope: its execution (`render`), and the steps themselves.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use fulmen_data::{DType, Error, Field, Result};
 ///
 /// Crops, resizes and flips at the start are passed to the decoder. With the feature `turbojpeg`, only the blocks of
 /// the crop are transformed in a JPEG, and the rows below it are not read; without it, the whole image is decoded. The
-/// pixels are the same as those of decoding the whole image, then cropping, then resizing. Only if the crop is many
-/// times larger than the target does [`reducing_gap`](ImagePipeline::reducing_gap) let libjpeg-turbo shrink it.
+/// pixels are the same as if the whole image were decoded, then cropped, then resized. Only if the crop is many times
+/// larger than the target does [`reducing_gap`](ImagePipeline::reducing_gap) let libjpeg-turbo shrink it.
 ///
 /// All random numbers come from the sample ([`Sample::random`](fulmen_data::Sample::random)), so the pixels depend only
 /// on the seed, the epoch and the index.
@@ -200,8 +200,8 @@ impl ImagePipeline {
     /// errors.
     ///
     /// Without it, such a JPEG is an error. libjpeg-turbo (feature `turbojpeg`) finds damage only where it reads: it
-    /// does not read the rows below a crop, so a random crop meets damage only in some epochs. Code that reads whole
-    /// images, such as a cache of them or `fulmen data presize`, meets all of it. The Rust decoder always reads whole
+    /// does not read the rows below a crop, so a random crop finds damage only in some epochs. Code that reads whole
+    /// images, such as a cache of them or `fulmen data presize`, finds all of it. The Rust decoder always reads whole
     /// images; in a progressive JPEG, it can miss that a scan ends too early.
     pub fn keep_damaged(mut self) -> ImagePipeline {
         self.limits.keep_damaged = true;

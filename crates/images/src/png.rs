@@ -2,7 +2,7 @@
 //!
 //! Only the upper 8 of 16 bits are kept. Only the first frame of an animation is read.
 //!
-//! Not here: the crate `png`, which decodes.
+//! Out of scope: the crate `png`, which decodes.
 
 use std::io::Cursor;
 

@@ -3,7 +3,7 @@
 //!
 //! Each thread keeps its decoder and its memory between images.
 //!
-//! Not here: the pipeline's options (`pipeline`).
+//! Out of scope: the pipeline's options (`pipeline`).
 
 use std::cell::Cell;
 

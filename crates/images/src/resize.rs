@@ -1,6 +1,6 @@
 //! Rendering a view of decoded pixels: cropping, resizing, and writing.
 //!
-//! Not here: how the view is defined (`geometry`), and decoding (`decode`).
+//! Out of scope: how the view is defined (`geometry`), and decoding (`decode`).
 
 use fast_image_resize::images::{TypedCroppedImage, TypedImage, TypedImageRef};
 use fast_image_resize::pixels::{InnerPixel, U8, U8x3, U8x4};

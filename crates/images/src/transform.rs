@@ -1,6 +1,6 @@
 //! The trait of a pipeline's steps.
 //!
-//! Not here: the steps, and the geometric ones that the decoder takes part in (`geometry`).
+//! Out of scope: the steps, and the geometric ones that the decoder takes part in (`geometry`).
 
 use crate::Image;
 use fulmen_data::{Result, SampleRng};

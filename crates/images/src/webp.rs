@@ -1,6 +1,6 @@
 //! WebP files, lossy and lossless. Only the first frame of an animation is read.
 //!
-//! Not here: the crate `image-webp`, which decodes.
+//! Out of scope: the crate `image-webp`, which decodes.
 
 use std::io::Cursor;
 

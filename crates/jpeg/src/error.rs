@@ -1,6 +1,6 @@
 //! Why a file could not be decoded.
 //!
-//! Not here: which file it was; the caller knows.
+//! Out of scope: which file it was; the caller knows.
 
 use std::fmt;
 

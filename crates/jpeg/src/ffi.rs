@@ -1,6 +1,6 @@
 //! Safe functions around the C code in `shim.c`. All of the crate's `unsafe` is in this file.
 //!
-//! Not here: which part of an image to decode, and the messages of errors.
+//! Out of scope: which part of an image to decode, and the messages of errors.
 #![allow(unsafe_code, reason = "the C half of this crate is called here")]
 
 use std::ffi::{CStr, c_char, c_int};

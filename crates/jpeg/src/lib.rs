@@ -23,7 +23,7 @@
 //!
 //! All of it is behind the feature `libjpeg-turbo`, which needs cmake, and nasm on x86-64.
 //!
-//! Not here: resizing, CMYK made red, green and blue, orientation, and other formats.
+//! Out of scope: resizing, CMYK made red, green and blue, orientation, and other formats.
 #![cfg(feature = "libjpeg-turbo")]
 
 mod error;

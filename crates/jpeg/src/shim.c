@@ -1,7 +1,7 @@
 /* The half of the decoder that must be C: libjpeg reports errors by a function that may not return, so each entry below
  * sets a place to jump back to. No frame but C's lies between the jump and its target.
  *
- * Not here: which rows and columns are wanted, and all checks of arguments. Those are lib.rs.
+ * Out of scope: which rows and columns are wanted, and all checks of arguments. Those are lib.rs.
  */
 #include <setjmp.h>
 #include <stddef.h>

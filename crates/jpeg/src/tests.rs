@@ -1,6 +1,6 @@
 //! Parts of images compared with whole images, for all samplings, scales and kinds of files.
 //!
-//! Not here: the correct pixels; `fulmen-images` compares them with Pillow's.
+//! Out of scope: the correct pixels; `fulmen-images` compares them with Pillow's.
 
 use crate::{Decoder, Region, Space};
 use turbojpeg::{Colorspace, Compressor, Image, PixelFormat, Subsamp};

@@ -1,5 +1,5 @@
-//! TensorBoard's event files: their messages (`tensorboard/compat/proto`, only the fields in use)
-//! and their framing, which is that of TFRecord.
+//! TensorBoard's event files: their messages (`tensorboard/compat/proto`, only the fields in use) and their framing,
+//! which is the same as TFRecord's.
 
 use std::collections::BTreeMap;
 

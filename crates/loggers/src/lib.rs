@@ -4,7 +4,7 @@
 //! [`Loggers`] runs them on a separate thread, so that a slow or broken logger never slows
 //! training.
 //!
-//! Not here: which values are logged, and when. The Trainer decides that.
+//! Out of scope: which values are logged, and when. The Trainer decides that.
 
 mod appended;
 mod csv;

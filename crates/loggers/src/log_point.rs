@@ -30,8 +30,8 @@ pub struct LogPoint {
     pub metrics: Vec<(String, f64)>,
     /// Names and values of metrics with several numbers: one per class, or a matrix.
     pub arrays: Vec<(String, Value)>,
-    /// Names and values of images, texts and histograms: those of the latest step, or of the first
-    /// batch of a validation or a test.
+    /// The names and values of images, texts and histograms, from the latest step or from the first batch of a
+    /// validation or a test.
     pub media: Vec<(String, Media)>,
     /// The names logged with `prog_bar(false)` or `logger(false)`, and the sink that does not show
     /// them.

@@ -1,7 +1,7 @@
 //! Finds the processes that hold the TPU: who started them and when, what they run, and whether
 //! they make progress.
 //!
-//! Not here: ending them (`kill.rs`).
+//! Out of scope: ending them (`kill.rs`).
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -43,7 +43,7 @@ pub struct Tpu {
 pub struct Holders {
     /// Sorted by process id.
     pub processes: Vec<Process>,
-    /// How many processes could not be looked into: those of other users.
+    /// How many processes could not be inspected, because they belong to other users.
     pub unseen: usize,
     /// libtpu's lock file, if there is one.
     pub lock: Option<LockFile>,

@@ -1,6 +1,6 @@
 //! Ends the processes that hold the TPU and removes the lock file that they leave behind.
 //!
-//! Not here: asking the user for confirmation.
+//! Out of scope: asking the user for confirmation.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Finds what keeps a training from using the devices of a machine, and who holds them. The
 //! commands `fulmen doctor`, `ps`, `kill` and `top` use it.
 //!
-//! Not here: opening devices; command lines.
+//! Out of scope: opening devices; command lines.
 
 pub mod doctor;
 mod holders;

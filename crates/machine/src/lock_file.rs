@@ -1,6 +1,6 @@
 //! The file with which libtpu keeps a second process off the TPU.
 //!
-//! Not here: who may remove it.
+//! Out of scope: who may remove it.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

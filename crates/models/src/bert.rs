@@ -125,8 +125,8 @@ impl Config {
         LayerNorm::new([self.hidden_size]).eps(self.layer_norm_eps)
     }
 
-    /// The output projection to the vocabulary. Its weight is that of the embedding if they are
-    /// tied; its bias is `bias`.
+    /// The output projection to the vocabulary. If the weights are tied, its weight is the embedding's. Its bias is
+    /// `bias`.
     pub(crate) fn decoder(&self, embedding: &Embedding, bias: &Parameter) -> Linear {
         let mut decoder = Linear::new(self.hidden_size, self.vocab_size);
         if self.tie_word_embeddings {

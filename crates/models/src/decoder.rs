@@ -64,8 +64,8 @@ pub struct Config {
     pub num_hidden_layers: usize,
     /// The number of query heads.
     pub num_attention_heads: usize,
-    /// The number of heads of keys and values, which must divide that of queries; by default the
-    /// same.
+    /// The number of key and value heads, which must divide the number of query heads. By default, the two numbers are
+    /// equal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_key_value_heads: Option<usize>,
     /// The number of features of a head; `hidden_size/num_attention_heads` if not given.

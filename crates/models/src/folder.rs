@@ -1,7 +1,7 @@
 //! [`Pretrained`]: loads Hugging Face model folders, a `config.json` and weights, and saves models
 //! in a form that transformers loads.
 //!
-//! Not here: weight files (`fulmen_nn::weights`) and tokenizers (`fulmen-text`).
+//! Out of scope: weight files (`fulmen_nn::weights`) and tokenizers (`fulmen-text`).
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -56,7 +56,8 @@ pub trait Pretrained: Module + Sized {
     /// The first part of most names, which files of the model without a head omit.
     const BASE_MODEL_PREFIX: &'static str = "";
 
-    /// Prefixes of the names of the head. A model trained for another task reinitializes it.
+    /// Prefixes of the names of the head's weights. If a folder has a model for another task, the head is initialized
+    /// again.
     const HEAD: &'static [&'static str];
 
     /// Parts of names in files that the model does not need: heads of other tasks, masks, tables of

@@ -39,7 +39,7 @@ impl Labels {
         }
     }
 
-    /// This many classes with default names: `LABEL_0`, `LABEL_1`, …
+    /// Labels for `count` classes with default names: `LABEL_0`, `LABEL_1`, …
     pub fn numbered(count: usize) -> Labels {
         Labels::new((0..count).map(|id| format!("LABEL_{id}")))
     }

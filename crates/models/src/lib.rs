@@ -85,7 +85,7 @@ pub use lora::Lora;
 
 use fulmen_tensor::Library;
 
-/// This crate, whose lines are replaced by those of its users.
+/// This crate. In messages, the caller's line replaces a line of this crate.
 const MODELS: Library = Library::new(file!());
 
 #[cfg(doctest)]

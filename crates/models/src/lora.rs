@@ -176,9 +176,8 @@ impl<M: Module> Lora<M> {
         Ok(Lora { model, adapters: Adapters(adapters), r, alpha, modules_to_save: vec![] })
     }
 
-    /// Trains parts of the model as a whole, such as a new classifier, and saves them next to the
-    /// updates: peft's `modules_to_save`. Each name is that of a module, or the last components of
-    /// it.
+    /// Trains parts of the model as a whole, such as a new classifier, and saves them next to the updates: peft's
+    /// `modules_to_save`. Each name is the full name of a module, or its last components.
     ///
     /// ```
     /// use fulmen_models::bert::Config;

@@ -56,7 +56,8 @@ pub struct Config {
     /// Whether the last normalization of each block is initialized with zeros, so that the block
     /// initially passes its input through.
     pub zero_init_last: bool,
-    /// timm's information about the weights and the images, such as their mean, which is preserved.
+    /// timm's description of the weights and of the images that they expect, such as the mean pixel. Saving writes it
+    /// back unchanged.
     pub pretrained_cfg: Map<String, Value>,
 }
 
@@ -108,8 +109,8 @@ impl Config {
         Config::new(Architecture::ResNet50)
     }
 
-    /// The settings of the ResNet with these weights, from their names and shapes; `None` if they
-    /// are not those of a ResNet.
+    /// The settings of the ResNet with these weights, from their names and shapes; `None` if these are not the weights
+    /// of a ResNet.
     fn of_weights(weights: &StateDict) -> Option<Config> {
         let dims = |name: &str| weights.iter().find(|(known, _)| *known == name).map(|(_, ty)| ty.shape.to_vec());
         let has = |name: String| dims(&name).is_some();

@@ -31,7 +31,7 @@ pub struct Config {
     pub d_ff: usize,
     /// Blocks of the encoder.
     pub num_layers: usize,
-    /// The number of blocks of the decoder; that of the encoder if not given.
+    /// The number of blocks of the decoder; by default, as many as in the encoder.
     pub num_decoder_layers: Option<usize>,
     /// The number of attention heads.
     pub num_heads: usize,

@@ -193,7 +193,7 @@ impl ViT {
         MODELS.record("ViT", || Ok(self.classifier.forward(self.features(pixel_values.as_tensor())?.index(1, 0))))
     }
 
-    /// The features `[batch, 1 + patches, features]` of the tokens; the head takes those of the first.
+    /// The features `[batch, 1 + patches, features]` of the tokens; the head takes the features of the first token.
     #[track_caller]
     pub fn forward_features(&self, pixel_values: impl AsTensor) -> Tensor {
         MODELS.record("ViT", || self.features(pixel_values.as_tensor()))

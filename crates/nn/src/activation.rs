@@ -1,6 +1,6 @@
-//! Activations: elementwise functions with PyTorch's formulas, including the derivative at corners,
-//! and gated functions of two halves. The result has the input's dtype. Functions of several
-//! operations compute in f32 for 16-bit inputs. `layers/activations.rs` has the same as layers.
+//! Activations: elementwise functions with PyTorch's formulas, including the derivative at corners, and gated functions
+//! of two halves. The result has the input's dtype. Functions of several operations compute in f32 for 16-bit inputs.
+//! `layers/activations.rs` has the same functions as layers.
 //!
 //! They take only a `&Tensor`, so that they can be used as values: `let act: fn(&Tensor) -> Tensor
 //! = activation::gelu;`.

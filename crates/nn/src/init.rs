@@ -122,7 +122,7 @@ pub enum Fan {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Nonlinearity {
-    /// Nothing, a convolution or a sigmoid: gain 1.
+    /// No activation, a convolution or a sigmoid: gain 1.
     Linear,
     /// The hyperbolic tangent: gain 5/3.
     Tanh,

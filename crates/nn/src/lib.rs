@@ -32,7 +32,7 @@
 //! assert_eq!(logits.ty().to_string(), "f32[32, 10]");
 //! ```
 //!
-//! Not here: the training loop (`fulmen-trainer`) and datasets (`fulmen-data`). Nothing here
+//! Out of scope: the training loop (`fulmen-trainer`) and datasets (`fulmen-data`). Nothing here
 //! prints. Only functions that return values to the host wait for a device: saving weights, and
 //! [`metrics::MetricState::eval`].
 

@@ -9,9 +9,9 @@ use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visito
 /// The most tensors whose types a row shows.
 const MOST_SHOWN: usize = 4;
 
-/// The parts of a module with their types and their parameters: dtype, shape, which are frozen, and
-/// how they are split over devices. It prints as a table. The Trainer's `fit` starts with that of
-/// the outermost parts (`enable_model_summary`).
+/// The parts of a module with their types and their parameters: dtype, shape, which are frozen, and how they are split
+/// over devices. It prints as a table. The Trainer's `fit` first prints the table of the outermost parts
+/// (`enable_model_summary`).
 ///
 /// ```
 /// use fulmen_nn::{Linear, ModelSummary, Module};

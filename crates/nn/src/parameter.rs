@@ -76,9 +76,9 @@ impl Parameter {
         parameter
     }
 
-    /// Makes this parameter and all its clones the same as `other`: one value, one gradient, one
-    /// optimizer state, one entry in a weight file. Parameters that were tied to this one are
-    /// included. Value, initializer, sharding and `requires_grad` are those of `other`.
+    /// Makes this parameter and all its clones the same as `other`: one value, one gradient, one optimizer state, one
+    /// entry in a weight file. Parameters that were tied to this one are included. Value, initializer, sharding and
+    /// `requires_grad` come from `other`.
     ///
     /// # Errors
     /// The two differ in shape or dtype; neither changes.

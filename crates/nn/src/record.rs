@@ -4,7 +4,7 @@
 
 use fulmen_tensor::{Fault, Library, Tensor};
 
-/// This crate, whose lines are replaced by those of its users.
+/// This crate. In messages, the caller's line replaces a line of this crate.
 pub(crate) const NN: Library = Library::new(file!());
 
 /// The fault of the first poisoned tensor, for `?` within [`Library::record`].

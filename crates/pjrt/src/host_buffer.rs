@@ -1,4 +1,4 @@
-//! Host memory that a device can read in place. Not here: shapes.
+//! Host memory that a device can read in place. Out of scope: shapes.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;

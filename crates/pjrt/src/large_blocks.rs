@@ -11,8 +11,8 @@
 //! freed block is kept for the next request of the same size. Smaller requests go to malloc. The rest of the process,
 //! including the user's program, keeps its allocator.
 //!
-//! Not here: plugins for other devices, which manage device memory themselves, and systems other than Linux with glibc.
-//! Nothing changes for them.
+//! Out of scope: plugins for other devices, which manage device memory themselves, and systems other than Linux with
+//! glibc. Nothing changes for them.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};

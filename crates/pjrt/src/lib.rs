@@ -39,7 +39,7 @@
 //!
 //! [`compile_cache`] keeps compiled programs on disk between starts.
 //!
-//! Not here: tensors, derivatives, models, and building programs.
+//! Out of scope: tensors, derivatives, models, and building programs.
 #![allow(unsafe_code, reason = "this crate calls the C API of plugins")]
 
 mod abi;

@@ -1,4 +1,5 @@
-//! Finds the plugin for a kind of device on this machine. Not here: loading it ([`Plugin::load`](crate::Plugin::load)).
+//! Finds the plugin for a kind of device on this machine. Out of scope: loading it
+//! ([`Plugin::load`](crate::Plugin::load)).
 
 use std::env;
 use std::ffi::OsStr;

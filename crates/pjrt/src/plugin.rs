@@ -1,4 +1,4 @@
-//! A loaded PJRT plugin: opens the shared object and reads its properties. Not here: running programs (`client`).
+//! A loaded PJRT plugin: opens the shared object and reads its properties. Out of scope: running programs (`client`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString};
@@ -23,7 +23,7 @@ pub(crate) const OLDEST_MINOR: i32 = 81;
 /// The version of the PJRT C API that a plugin was compiled with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ApiVersion {
-    /// Changes with incompatible changes of the API.
+    /// Changes when the API changes incompatibly.
     pub major: i32,
     /// Grows with each addition.
     pub minor: i32,
@@ -251,9 +251,9 @@ fn check_version(path: &Path, api: Api) -> Result<()> {
     Err(Error::new(
         Kind::NotAPlugin,
         format!(
-            "the plugin {} speaks PJRT API {version}; this program speaks 0.{OLDEST_MINOR} and later 0.x: use a {} plugin",
+            "the plugin {} speaks PJRT API {version}; this program speaks 0.{OLDEST_MINOR} and later 0.x: use {}",
             path.display(),
-            if version.major > 0 { "different (or this program's newer release with that)" } else { "newer" },
+            if version.major > 0 { "a plugin of one of these versions, or a newer Fulmen" } else { "a newer plugin" },
         ),
     ))
 }

@@ -1,6 +1,6 @@
 //! Profiles from a plugin's profiler extension. libtpu has the extension; the known CPU plugins do not.
 //!
-//! Not here: reading a profile. TensorBoard's profile plugin (XProf) shows it.
+//! Out of scope: reading a profile. TensorBoard's profile plugin (XProf) shows it.
 
 use std::fmt;
 use std::ptr::{self, NonNull};

@@ -1,5 +1,5 @@
 //! Marks in the cache folder. They show that an earlier start of a plugin ended its process, so its file may be
-//! damaged. Not here: verifying and replacing the file (`fetch`).
+//! damaged. Out of scope: verifying and replacing the file (`fetch`).
 //!
 //! Hashing 200 MB at every start would take longer than loading them. A process therefore leaves a mark, a locked empty
 //! file, while it starts a plugin and for the first minute of using it. A mark without a lock belongs to a process that

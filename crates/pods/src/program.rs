@@ -21,7 +21,7 @@ pub(crate) struct Program {
     needs: Needs,
 }
 
-/// The requirements of an ELF file; those of a script are unknown.
+/// The requirements of an ELF file. The requirements of a script are unknown.
 #[derive(Clone, Debug, Default)]
 struct Needs {
     /// As `uname -m` prints it.

@@ -198,7 +198,7 @@ struct WorkerSlot {
     since: Instant,
     /// When to reconnect.
     reopen: Option<Instant>,
-    /// Why it is stuck. It counts as stuck once it has ended.
+    /// Why the worker is stuck. It is reported as stuck once it has ended.
     stuck: Option<String>,
     end: Option<End>,
 }

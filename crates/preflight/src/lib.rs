@@ -27,7 +27,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Not here: recording a module's training step. The Trainer does that.
+//! Out of scope: recording a module's training step. The Trainer does that.
 
 mod display;
 mod error;

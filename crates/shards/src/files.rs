@@ -1,7 +1,7 @@
 //! The common parts of tar shards and TFRecord files: lists of files that are read in sequence, and local files with
 //! random access.
 //!
-//! Not here: the content of a file.
+//! Out of scope: the content of a file.
 
 use std::fs::File;
 use std::io::ErrorKind;

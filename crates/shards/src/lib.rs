@@ -1,6 +1,6 @@
 //! Samples in shards: WebDataset's tar files and TensorFlow's record files.
 //!
-//! Not here: access to the files (`fulmen-files`), and the content of a sample.
+//! Out of scope: access to the files (`fulmen-files`), and the content of a sample.
 
 mod files;
 #[cfg(feature = "fuzzing")]

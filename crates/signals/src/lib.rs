@@ -13,7 +13,7 @@
 //! assert_eq!(guard.requested(), None);
 //! ```
 //!
-//! Not here: saving, and agreement between processes.
+//! Out of scope: saving, and agreement between processes.
 
 use std::fmt;
 use std::io::Write as _;

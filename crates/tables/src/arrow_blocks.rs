@@ -3,7 +3,7 @@
 //! Both formats contain the same messages. The file format has an index at its end; in the stream format, messages are
 //! found by skipping from one to the next.
 //!
-//! Not here: the table (`arrow_files`).
+//! Out of scope: the table (`arrow_files`).
 
 use std::sync::Arc;
 

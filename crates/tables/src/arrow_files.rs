@@ -1,6 +1,6 @@
 //! Arrow IPC files as a table, and the check that several files have the same columns.
 //!
-//! Not here: the format (`arrow_blocks`).
+//! Out of scope: the format (`arrow_blocks`).
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Reading a value from an Arrow array, and the kinds of values of a column.
 //!
-//! Not here: the arrays (`block_reader`), and rows (`row`).
+//! Out of scope: the arrays (`block_reader`), and rows (`row`).
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{

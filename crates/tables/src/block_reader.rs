@@ -1,7 +1,8 @@
 //! The rows of an Arrow table in blocks. A block is decoded when one of its rows is read; recently used blocks are
 //! cached.
 //!
-//! Not here: decoding a block (`parquet_blocks`, `arrow_blocks`, `text_blocks`), and reading values from a row (`row`).
+//! Out of scope: decoding a block (`parquet_blocks`, `arrow_blocks`, `text_blocks`), and reading values from a row
+//! (`row`).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
 //! A column of a table: its name, the kind of its values, and conversion errors.
 //!
-//! Not here: the values (`scalar`), and the fields made from columns (`table_dataset`).
+//! Out of scope: the values (`scalar`), and the fields made from columns (`table_dataset`).
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! CSV files as a table, by index and in order.
 //!
-//! Not here: the records (`csv_records`), and the index and cache of blocks (`text_blocks`, `block_reader`).
+//! Out of scope: the records (`csv_records`), and the index and cache of blocks (`text_blocks`, `block_reader`).
 
 use std::io::BufRead;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Options for CSV files: delimiters, quotes, missing values.
 //!
-//! Not here: parsing (`csv`, `csv_records`).
+//! Out of scope: parsing (`csv`, `csv_records`).
 
 use super::csv::{self, Csv};
 use super::row_stream::RowStream;

@@ -1,7 +1,7 @@
 //! The records of a CSV file. Line ends in quotes do not end a record, and all records must have the same number of
 //! values.
 //!
-//! Not here: the files of a table, and their rows (`csv`).
+//! Out of scope: the files of a table, and their rows (`csv`).
 
 use std::collections::HashSet;
 use std::io::BufRead;

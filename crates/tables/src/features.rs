@@ -1,6 +1,6 @@
 //! The metadata of Hugging Face's `datasets` about columns: the types of values, and the names of classes.
 //!
-//! Not here: finding the files of a dataset (`hugging_face`).
+//! Out of scope: finding the files of a dataset (`hugging_face`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

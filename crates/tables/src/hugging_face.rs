@@ -1,6 +1,6 @@
 //! Folders of Hugging Face's `datasets`: those of `save_to_disk`, and downloads from the hub.
 //!
-//! Not here: which files belong to which split (`hugging_face_files`), and fetching them.
+//! Out of scope: which files belong to which split (`hugging_face_files`), and fetching them.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! Finding the files of each split of a Hugging Face folder, by its card or by file names.
 //!
-//! Not here: reading the files (`hugging_face`).
+//! Out of scope: reading the files (`hugging_face`).
 
 use serde_json::Value;
 

@@ -1,6 +1,6 @@
 //! JSON lines: one JSON value per line, by index or in sequence.
 //!
-//! Not here: JSON itself, which `serde_json` parses.
+//! Out of scope: JSON itself, which `serde_json` parses.
 
 use std::fmt;
 use std::marker::PhantomData;

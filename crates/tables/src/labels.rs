@@ -1,6 +1,6 @@
 //! The classes of a label column, and their indices.
 //!
-//! Not here: classes that a file lists itself (`features`).
+//! Out of scope: classes that a file lists itself (`features`).
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 //! Parquet file, a batch of an Arrow file, or a number of records of a text file (`text_blocks`). Values are read as
 //! `scalar`s, and `table_dataset` writes them into the fields of samples.
 //!
-//! Not here: access to the files (`fulmen-files`), and tokens.
+//! Out of scope: access to the files (`fulmen-files`), and tokens.
 
 mod arrow_blocks;
 mod arrow_files;

@@ -1,6 +1,6 @@
 //! The lines of text files, by index or in sequence.
 //!
-//! Not here: what a line contains (`text_file`, `json_lines`).
+//! Out of scope: what a line contains (`text_file`, `json_lines`).
 
 use std::fmt;
 use std::io::{BufRead, Read};
@@ -112,11 +112,12 @@ pub(crate) fn get<T>(rows: &BlockReader, index: usize, parse: Parse<T>) -> Resul
     parse(lines.value(row), &|message| block.row_origin.error(row, message))
 }
 
-/// The items in the lines of files in sequence, which may be compressed with gzip or zstd: the texts of
-/// [`TextFile::stream`](crate::TextFile::stream), or the values of [`JsonLines::stream`](crate::JsonLines::stream).
+/// Reads the lines of files in sequence, one item for each line. The items are the texts of
+/// [`TextFile::stream`](crate::TextFile::stream), or the values of [`JsonLines::stream`](crate::JsonLines::stream). The
+/// files may be compressed with gzip or zstd.
 ///
-/// After an invalid line (not UTF-8, or not a valid value), the next line follows; after a file that cannot be read
-/// further, the next file.
+/// After an invalid line (not UTF-8, or not a valid value), the stream continues with the next line. If a file cannot
+/// be read further, the stream continues with the next file.
 pub struct LineStream<T> {
     files: Arc<[Arc<SourceFile>]>,
     /// Whether whitespace-only lines count too.

@@ -1,6 +1,6 @@
 //! Parquet files as a table.
 //!
-//! Not here: their row groups (`parquet_blocks`).
+//! Out of scope: their row groups (`parquet_blocks`).
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The row groups of Parquet files as blocks of rows: a whole row group, or a part of a large one.
 //!
-//! Not here: the table (`parquet`), and the format, which the `parquet` crate reads.
+//! Out of scope: the table (`parquet`), and the format, which the `parquet` crate reads.
 
 use std::io::{self, BufReader, Read};
 use std::ops::Range;

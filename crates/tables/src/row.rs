@@ -1,6 +1,6 @@
 //! A row of a table: values by column name, in the memory of the decoded block.
 //!
-//! Not here: decoding and caching the blocks (`block_reader`).
+//! Out of scope: decoding and caching the blocks (`block_reader`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ impl Row {
         text(&self.cell(column)?).map_err(|mismatch| self.mismatch(column, &mismatch))
     }
 
-    /// The bytes in a column; for text, those of its UTF-8.
+    /// The bytes in a column; for text, its UTF-8 bytes.
     pub fn bytes(&self, column: impl Into<ColumnRef>) -> Result<&[u8]> {
         let column = &column.into();
         bytes(&self.cell(column)?).map_err(|mismatch| self.mismatch(column, &mismatch))

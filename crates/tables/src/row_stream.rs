@@ -1,6 +1,6 @@
 //! The rows of files in sequence.
 //!
-//! Not here: decoding their blocks (`parquet_blocks`, `arrow_blocks`, `csv`).
+//! Out of scope: decoding their blocks (`parquet_blocks`, `arrow_blocks`, `csv`).
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! A value of a row, and its conversion to a dtype or a Rust type. The rules are the same for all kinds of tables.
 //!
-//! Not here: where the value comes from (`arrow_scalar`).
+//! Out of scope: where the value comes from (`arrow_scalar`).
 
 use arrow_array::Array;
 use fulmen_tensor::DType;

@@ -1,6 +1,6 @@
 //! A file of a table or a text, with random access or read in sequence, plain or compressed.
 //!
-//! Not here: its content, and access to stores (`fulmen-files`).
+//! Out of scope: its content, and access to stores (`fulmen-files`).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -215,7 +215,7 @@ pub(crate) fn files_below(folder: &Location, extensions: &[&str]) -> Result<Vec<
     Ok(named.filter(|(_, name)| !is_hidden(name)).collect())
 }
 
-/// Whether this is a folder. In a store, that is a name without an ending for which there is no object.
+/// Whether this is a folder. In a store, a name without a dot counts as a folder if no object has this name.
 pub(crate) fn is_folder(location: &Location) -> Result<bool> {
     match location.local() {
         Some(path) => Ok(path.is_dir()),

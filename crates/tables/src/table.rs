@@ -1,6 +1,6 @@
 //! The common interface of tables: rows of named columns, and building datasets from columns.
 //!
-//! Not here: reading a kind of file (`csv`, `parquet`, `arrow_files`), and the datasets (`table_dataset`).
+//! Out of scope: reading a kind of file (`csv`, `parquet`, `arrow_files`), and the datasets (`table_dataset`).
 
 use fulmen_tensor::DType;
 

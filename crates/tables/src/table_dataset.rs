@@ -1,6 +1,6 @@
 //! Datasets from the columns of a table: numbers, vectors, arrays and classes.
 //!
-//! Not here: the indices of classes (`labels`), and conversion of values (`scalar`, `arrow_scalar`).
+//! Out of scope: the indices of classes (`labels`), and conversion of values (`scalar`, `arrow_scalar`).
 
 use fulmen_tensor::DType;
 

@@ -1,6 +1,6 @@
 //! Text files as blocks of records, with an index of the blocks, so that any record can be read by number.
 //!
-//! Not here: records; `lines` and `csv_records` find and decode them.
+//! Out of scope: records; `lines` and `csv_records` find and decode them.
 
 use std::borrow::Cow;
 use std::io::BufRead;
@@ -69,7 +69,7 @@ impl IndexedFile {
         let end = self.parts.get(number + 1).map_or(self.input.size(), |next| next.start);
         if end - start > LONGEST + BLOCK {
             return Err(self.input.error(format!(
-                "line {line}: a record from here on has more than {LONGEST} bytes; are line ends missing?"
+                "line {line}: a record at or after this line has more than {LONGEST} bytes; are line ends missing?"
             )));
         }
         match &self.content {

@@ -1,6 +1,6 @@
 //! Text files as lines, and folders of texts as documents.
 //!
-//! Not here: tokens.
+//! Out of scope: tokens.
 
 use std::fmt;
 
@@ -102,7 +102,7 @@ pub struct TextFolder {
 }
 
 impl TextFolder {
-    /// All `.txt` files in a folder, or those of a pattern.
+    /// All `.txt` files in a folder, or the files that match a pattern.
     pub fn open(location: impl Into<Location>) -> Result<TextFolder> {
         TextFolder::open_with(location, &EXTENSIONS)
     }

@@ -1,6 +1,6 @@
 //! Recording: [`Tensor::record`] runs a function in a scope; `Tensor::apply` records an operation by its shape rule.
 //!
-//! Not here: source lines and refusals; see `scope.rs`.
+//! Out of scope: source lines and refusals; see `scope.rs`.
 
 use std::fmt;
 use std::sync::Arc;

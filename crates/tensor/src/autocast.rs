@@ -1,6 +1,6 @@
 //! Mixed precision: which operations compute in a narrow dtype, and which in f32.
 //!
-//! Not here: type promotion without autocast; see [`DType::promote`].
+//! Out of scope: type promotion without autocast; see [`DType::promote`].
 
 use std::cell::Cell;
 

@@ -1,7 +1,7 @@
 //! [`DType`]: the closed set of element types of a [`Tensor`](crate::Tensor), and [`Element`]: the Rust types that hold
 //! them.
 //!
-//! Not here: PJRT's larger enumeration (`fulmen_pjrt::ElementType`), which includes types that no tensor can have.
+//! Out of scope: PJRT's larger enumeration (`fulmen_pjrt::ElementType`), which includes types that no tensor can have.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! Emits the StableHLO statements of an expression into the body of a program or of a region.
 //!
-//! Not here: the program's signature and its whole text; see `lower.rs`. Each operation's file writes its own
+//! Out of scope: the program's signature and its whole text; see `lower.rs`. Each operation's file writes its own
 //! statement.
 
 use std::collections::{HashMap, HashSet};

@@ -17,7 +17,7 @@
 //! into the expressions of its gradients. A [`Function`] is an expression with inputs. A [`Runtime`] compiles it once,
 //! and the [`Compiled`] program runs on values that stay on the devices.
 //!
-//! Not here: models, optimizers, training loops.
+//! Out of scope: models, optimizers, training loops.
 
 mod accelerator;
 mod ahead;

@@ -1,7 +1,7 @@
 //! Lowers a function to StableHLO text, with the user's line on each statement. This file writes the module and the
 //! signatures.
 //!
-//! Not here: the sequence of statements, see `emit.rs`; the statement of each operation, see the operation's file.
+//! Out of scope: the sequence of statements, see `emit.rs`; the statement of each operation, see the operation's file.
 
 use std::panic::Location;
 

@@ -1,6 +1,6 @@
 //! [`MatmulPrecision`]: the precision of f32 matrix products on a TPU or GPU.
 //!
-//! Not here: the dtypes of the operands; see [`autocast`](crate::autocast()).
+//! Out of scope: the dtypes of the operands; see [`autocast`](crate::autocast()).
 
 use std::fmt;
 use std::str::FromStr;

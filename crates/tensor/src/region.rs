@@ -4,7 +4,7 @@
 //! closure captures from outside becomes another parameter, and another input of the operation. So a walk over an
 //! expression need not look into bodies.
 //!
-//! Not here: how a body is written into a program, see `emit.rs`; its derivative, see each operation.
+//! Out of scope: how a body is written into a program, see `emit.rs`; its derivative, see each operation.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,6 +1,6 @@
 //! [`Runtime`]: opens devices, compiles functions for them, and keeps the compiled programs.
 //!
-//! Not here: running a program, see `compiled.rs`; moving values, see `transfer.rs`.
+//! Out of scope: running a program, see `compiled.rs`; moving values, see `transfer.rs`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};

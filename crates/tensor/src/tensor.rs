@@ -1,6 +1,6 @@
 //! [`Tensor`]: an expression for a value. It is a cheap handle to one result of a node in an immutable graph.
 //!
-//! Not here: computation, see [`Runtime`](crate::Runtime); derivatives, see [`grad`](crate::grad()).
+//! Out of scope: computation, see [`Runtime`](crate::Runtime); derivatives, see [`grad`](crate::grad()).
 
 use std::fmt;
 use std::panic::Location;

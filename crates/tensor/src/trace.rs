@@ -1,7 +1,7 @@
 //! A timeline of this process's threads: a [`span`] marks work, and a [`Recording`] collects the spans. Without a
 //! recording, a span costs one atomic load.
 //!
-//! Not here: trace files, which the Trainer writes, and profiles of a device (`fulmen_pjrt::Profile`).
+//! Out of scope: trace files, which the Trainer writes, and profiles of a device (`fulmen_pjrt::Profile`).
 
 use std::borrow::Cow;
 use std::cell::Cell;

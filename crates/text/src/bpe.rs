@@ -1,6 +1,6 @@
 //! [`ByteLevelBpe`]: trains a tokenizer on your own texts.
 //!
-//! Not here: the tokenizer itself, and other kinds of tokenizers, which Hugging Face's libraries can train.
+//! Out of scope: the tokenizer itself, and other kinds of tokenizers, which Hugging Face's libraries can train.
 
 use tokenizers::AddedToken;
 use tokenizers::models::TrainerWrapper;
@@ -16,7 +16,7 @@ use fulmen_data::{Error, Result};
 /// Trains a byte-level BPE tokenizer, as used by GPT-2 and RoBERTa. It starts with the 256 bytes and merges the most
 /// frequent pairs within words until the vocabulary is full. No text has an unknown token.
 ///
-/// The result does not depend on the order of the texts, and is the same as that of Hugging Face's `tokenizers`.
+/// The result does not depend on the order of the texts, and equals the result of Hugging Face's `tokenizers`.
 ///
 /// ```
 /// use fulmen_text::ByteLevelBpe;

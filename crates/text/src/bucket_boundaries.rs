@@ -1,6 +1,6 @@
 //! Choosing a few padded lengths, for few shapes to compile and little padding.
 //!
-//! Not here: batches of several shapes, which the loader makes.
+//! Out of scope: batches of several shapes, which the loader makes.
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! Reads a source once with several threads, and passes its items on in order.
 //!
-//! Not here: training. This is for one-time passes, such as counting and writing token files.
+//! Out of scope: training. This is for one-time passes, such as counting and writing token files.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::sync_channel;

@@ -1,6 +1,6 @@
 //! The tokens of a text, and truncating or padding them.
 //!
-//! Not here: tokenizers (`tokenizer`), and samples (`token_collator`).
+//! Out of scope: tokenizers (`tokenizer`), and samples (`token_collator`).
 
 use fulmen_data::{Error, Result};
 

@@ -1,6 +1,6 @@
 //! Documents that are tokenized each time they are read; only their token counts are stored.
 //!
-//! Not here: stored tokens (`token_array`, `token_file`), which are read many times faster.
+//! Out of scope: stored tokens (`token_array`, `token_file`), which are read many times faster.
 
 use super::token_format::check_range;
 use super::token_store::document_at;

@@ -62,7 +62,7 @@
 //! | samples of one length | [`TokenCollator::dataset`] | the same |
 //! | which lengths | [`choose_boundaries`] | |
 //!
-//! Not here: reading texts from files (`fulmen-tables`), batches of several lengths (the loader), attention
+//! Out of scope: reading texts from files (`fulmen-tables`), batches of several lengths (the loader), attention
 //! (`fulmen_nn`).
 
 mod bpe;

@@ -1,6 +1,6 @@
 //! Masked language modelling: choosing and replacing tokens.
 //!
-//! Not here: the labels of a causal model, and padding (`token_collator`).
+//! Out of scope: the labels of a causal model, and padding (`token_collator`).
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! Whole documents packed into blocks, by index. Only documents longer than a block are cut.
 //!
-//! Not here: concatenated documents (`token_blocks`), and packing a stream (`packed_stream`).
+//! Out of scope: concatenated documents (`token_blocks`), and packing a stream (`packed_stream`).
 
 use super::token_blocks::check_length;
 use super::{Encoding, TokenStore};

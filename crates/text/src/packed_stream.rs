@@ -1,6 +1,6 @@
 //! Packing the documents of a stream into blocks of one length.
 //!
-//! Not here: the same by index (`token_blocks`, `packed_documents`).
+//! Out of scope: the same by index (`token_blocks`, `packed_documents`).
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use fulmen_data::{Error, Fingerprint, Items, Result, Stream, StreamItem};
 ///
 /// The blocks depend only on the documents, their order and the options, so a loader that resumes in the middle of an
 /// epoch continues with the next block. A document that cannot be read is reported as an error, and is missing from the
-/// blocks. Documents without tokens are left out. The origin of a block is that of its first document.
+/// blocks. Documents without tokens are left out. The origin of a block is the origin of its first document.
 ///
 /// ```
 /// use fulmen_text::PackedStream;

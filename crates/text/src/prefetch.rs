@@ -1,6 +1,6 @@
 //! Computes the items of a stream ahead of time with its own threads, in order.
 //!
-//! Not here: the loader's workers. They need samples, and samples exist only after packing.
+//! Out of scope: the loader's workers. They need samples, and samples exist only after packing.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};

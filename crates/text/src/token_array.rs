@@ -1,6 +1,6 @@
 //! The tokens of documents in memory, with two bytes each if the vocabulary allows it.
 //!
-//! Not here: the same on disk (`token_file`).
+//! Out of scope: the same on disk (`token_file`).
 
 use std::path::Path;
 

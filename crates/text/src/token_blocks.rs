@@ -1,6 +1,6 @@
 //! Documents concatenated and cut into blocks of one length, by index.
 //!
-//! Not here: packing whole documents (`packed_documents`), and streams (`packed_stream`).
+//! Out of scope: packing whole documents (`packed_documents`), and streams (`packed_stream`).
 
 use super::token_store::{document_at, read_block};
 use super::{Encoding, TokenStore};

@@ -1,6 +1,6 @@
 //! Samples of one length from tokens: ids, padding mask, token types, documents and labels.
 //!
-//! Not here: the tokens, and masking them (`masking`).
+//! Out of scope: the tokens, and masking them (`masking`).
 
 use std::sync::Arc;
 
@@ -140,7 +140,7 @@ impl TokenCollator {
         self
     }
 
-    /// Masks tokens, and uses them as labels. The random numbers are those of the sample, different in each epoch.
+    /// Masks tokens, and uses them as labels. The random numbers come from the sample, so they differ in each epoch.
     pub fn masked(mut self, masked: MaskedLanguageModel) -> TokenCollator {
         self.labels = Labels::Masked(masked);
         self
@@ -165,8 +165,8 @@ impl TokenCollator {
         Field::new(name, DType::I32, [self.length])
     }
 
-    /// Writes a sample's fields, starting with field `first`. The length is that of the field: in batches of several
-    /// lengths, some are shorter.
+    /// Writes a sample's fields, starting with field `first`. The tokens are padded to the length of the field, which
+    /// is shorter in some batches if the loader has buckets.
     ///
     /// # Errors
     /// More tokens than the length; a token that does not fit in an i32; fields that are not

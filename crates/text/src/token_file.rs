@@ -1,6 +1,6 @@
 //! A file with the tokens of documents: written once, then read with random access from any thread.
 //!
-//! Not here: its layout (`token_format`), tokenizing, and blocks of tokens.
+//! Out of scope: its layout (`token_format`), tokenizing, and blocks of tokens.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};

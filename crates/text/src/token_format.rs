@@ -9,7 +9,7 @@
 //! The metadata has the `vocab_size`, and under `fulmen.crc32c` the checksums that `fulmen_nn::safetensors` also
 //! verifies. The header always takes [`DATA`] bytes, so the tokens can be written before their number is known.
 //!
-//! Not here: writing and reading the tokens (`token_file`, `token_array`).
+//! Out of scope: writing and reading the tokens (`token_file`, `token_array`).
 
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -1,6 +1,6 @@
 //! Tokens of many documents in sequence, with random access.
 //!
-//! Not here: the implementations (`token_array`, `token_file`), and blocks.
+//! Out of scope: the implementations (`token_array`, `token_file`), and blocks.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The texts of a source or a stream as tokens.
 //!
-//! Not here: the tokenizer itself.
+//! Out of scope: the tokenizer itself.
 
 use std::any::TypeId;
 

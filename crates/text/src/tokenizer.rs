@@ -1,6 +1,6 @@
 //! Hugging Face's tokenizers, loaded from a `tokenizer.json`.
 //!
-//! Not here: padding and labels (`token_collator`), and training (`bpe`).
+//! Out of scope: padding and labels (`token_collator`), and training (`bpe`).
 
 use std::fmt;
 use std::io::Write as _;
@@ -105,7 +105,7 @@ impl Tokenizer {
         let largest = inner.get_vocab(true).into_values().max();
         let vocab_size = largest.map_or(0, |id| id as usize + 1);
         if vocab_size > i32::MAX as usize {
-            return Err(format!("a token has the number {}, but samples hold them as i32", vocab_size - 1));
+            return Err(format!("a token has the id {}, which does not fit in the i32 of a sample", vocab_size - 1));
         }
         let special = inner.get_added_tokens_decoder();
         let mut special: Vec<u32> = special.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();

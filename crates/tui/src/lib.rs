@@ -17,7 +17,7 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! Not here: what a screen shows.
+//! Out of scope: what a screen shows.
 
 mod output;
 mod svg;

@@ -1,6 +1,6 @@
 //! [`Terminal`]: takes the terminal for a screen and restores it.
 //!
-//! Not here: the program's output in the meantime (`output.rs`).
+//! Out of scope: the program's output in the meantime (`output.rs`).
 
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal as _};

@@ -1,6 +1,6 @@
 //! The parts of screens.
 //!
-//! Not here: what they show.
+//! Out of scope: what they show.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};

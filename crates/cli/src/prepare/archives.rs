@@ -1,6 +1,6 @@
 //! Finding and verifying the archives of a dataset.
 //!
-//! Not here: their content.
+//! Out of scope: their content.
 
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;

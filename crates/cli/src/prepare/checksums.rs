@@ -1,6 +1,6 @@
 //! The official archives: their names, checksums, origins and counts.
 //!
-//! Not here: finding and verifying them (`archives`).
+//! Out of scope: finding and verifying them (`archives`).
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! COCO's archives (2017): the images of each split, and the annotations of both.
 //!
-//! Not here: writing shards (`run`), and the annotation files (`coco_annotations`).
+//! Out of scope: writing shards (`run`), and the annotation files (`coco_annotations`).
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

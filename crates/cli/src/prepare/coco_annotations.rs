@@ -1,6 +1,6 @@
 //! COCO's annotation files.
 //!
-//! Not here: the images (`coco`).
+//! Out of scope: the images (`coco`).
 
 use std::collections::HashMap;
 use std::io::BufReader;

@@ -1,6 +1,6 @@
 //! A part of a local file with random access from many threads: an archive, or an archive inside one.
 //!
-//! Not here: the meaning of the bytes (`imagenet`, `coco`), and files in a store (`fulmen-files`).
+//! Out of scope: the meaning of the bytes (`imagenet`, `coco`), and files in a store (`fulmen-files`).
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};

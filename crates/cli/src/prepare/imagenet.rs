@@ -1,7 +1,7 @@
 //! ImageNet's archives (ILSVRC 2012): an archive of one archive per class, an archive of validation images, and the
 //! development kit.
 //!
-//! Not here: writing shards (`run`), and the kit's files (`imagenet_devkit`).
+//! Out of scope: writing shards (`run`), and the kit's files (`imagenet_devkit`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -136,7 +136,7 @@ impl ImageNet {
     }
 }
 
-/// A sample's name: that of the file without folders and extension. In a shard, a dot would end it.
+/// A sample's name: the file's name without folders and extension. In a shard, a dot would end the name.
 fn key_of(name: &str) -> Box<str> {
     let file = name.rsplit('/').next().unwrap_or(name);
     let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem);

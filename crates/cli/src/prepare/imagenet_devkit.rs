@@ -1,6 +1,6 @@
 //! ImageNet's development kit: the classes, and the class of each validation image.
 //!
-//! Not here: the images (`imagenet`).
+//! Out of scope: the images (`imagenet`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;

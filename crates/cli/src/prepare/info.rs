@@ -1,6 +1,6 @@
 //! The content of shards: samples, files by extension, classes.
 //!
-//! Not here: reading samples for training (`fulmen-shards`).
+//! Out of scope: reading samples for training (`fulmen-shards`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

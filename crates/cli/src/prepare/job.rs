@@ -1,6 +1,6 @@
 //! The common parts of preparing any dataset: existing shards, disk space, threads, uploads, the manifest.
 //!
-//! Not here: the content of the shards (`run`, `text`).
+//! Out of scope: the content of the shards (`run`, `text`).
 
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;

@@ -1,6 +1,6 @@
 //! The journal of completed work, from which an interrupted run continues.
 //!
-//! Not here: the plan (`plan`).
+//! Out of scope: the plan (`plan`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions};

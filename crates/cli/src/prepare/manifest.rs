@@ -1,6 +1,6 @@
 //! The manifest of a prepared dataset, `manifest.json` next to the shards.
 //!
-//! Not here: the work so far (`journal`).
+//! Out of scope: the work so far (`journal`).
 
 use std::collections::BTreeMap;
 use std::path::Path;

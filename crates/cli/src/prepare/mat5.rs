@@ -1,7 +1,7 @@
 //! MATLAB's file format version 5, as far as ImageNet's `meta.mat` needs it: numbers, texts and arrays of structures,
 //! compressed or not.
 //!
-//! Not here: sparse arrays, objects, function handles and version 7.3, which is HDF5. Based on "MAT-File Format" by
+//! Out of scope: sparse arrays, objects, function handles and version 7.3, which is HDF5. Based on "MAT-File Format" by
 //! MathWorks.
 
 use std::io::Read;

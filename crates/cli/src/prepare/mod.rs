@@ -7,7 +7,7 @@
 //!
 //! [`text`] takes text files, whose number and sizes are not known in advance; it can be continued too.
 //!
-//! Not here: reading shards for training, and downloading (`fetch`).
+//! Out of scope: reading shards for training, and downloading (`fetch`).
 
 mod archives;
 mod checksums;

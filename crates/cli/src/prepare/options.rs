@@ -1,6 +1,6 @@
 //! Options for shards: location, size, order.
 //!
-//! Not here: their content (`imagenet`, `coco`, `text`).
+//! Out of scope: their content (`imagenet`, `coco`, `text`).
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
 //! Receiving progress.
 //!
-//! Not here: bars and lines on a terminal, which the program shows.
+//! Out of scope: bars and lines on a terminal, which the program shows.
 
 /// Receives progress from several threads. `()` ignores it.
 ///

@@ -1,6 +1,6 @@
 //! Converts archives to shards, for all datasets of samples by index.
 //!
-//! Not here: the samples (`imagenet`, `coco`), and text, whose samples are not known in advance (`text`).
+//! Out of scope: the samples (`imagenet`, `coco`), and text, whose samples are not known in advance (`text`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

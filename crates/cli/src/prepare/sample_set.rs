@@ -1,6 +1,6 @@
 //! Samples by index, whose names and sizes are known in advance.
 //!
-//! Not here: the sets themselves (`imagenet`, `coco`).
+//! Out of scope: the sets themselves (`imagenet`, `coco`).
 
 use super::manifest::Class;
 use fulmen_data::Result;

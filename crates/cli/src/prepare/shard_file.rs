@@ -1,6 +1,6 @@
 //! Writes a shard under a temporary name, hashing it, and renames it when it is complete.
 //!
-//! Not here: the assignment of samples to shards (`plan`).
+//! Out of scope: the assignment of samples to shards (`plan`).
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -1,6 +1,6 @@
 //! Converts text files to shards of tokens or texts, whose number is not known in advance.
 //!
-//! Not here: reading the files (`text_files`), and writing a shard (`text_shard`).
+//! Out of scope: reading the files (`text_files`), and writing a shard (`text_shard`).
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Text files of several kinds, as a sequence of documents.
 //!
-//! Not here: reading the kinds of files (`fulmen-tables`).
+//! Out of scope: reading the kinds of files (`fulmen-tables`).
 
 use serde_json::{Map, Value};
 

@@ -1,6 +1,6 @@
 //! Options for text: what a document is, which documents are for validation, which tokens.
 //!
-//! Not here: the location and the size of the shards (`options`).
+//! Out of scope: the location and the size of the shards (`options`).
 
 use fulmen_data::{Error, Result};
 use fulmen_text::Tokenizer;

@@ -1,6 +1,6 @@
 //! Writing a shard of documents: their texts in a tar file, or their tokens in a token file.
 //!
-//! Not here: the assignment of documents to shards (`text`).
+//! Out of scope: the assignment of documents to shards (`text`).
 
 use std::path::Path;
 

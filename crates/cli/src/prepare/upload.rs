@@ -1,6 +1,6 @@
 //! Uploading shards to a store, and checking which are already there.
 //!
-//! Not here: access to stores (`fulmen-files`).
+//! Out of scope: access to stores (`fulmen-files`).
 
 use std::cell::Cell;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! The files of a zip archive, with access from any thread.
 //!
-//! Not here: their content (`coco`).
+//! Out of scope: their content (`coco`).
 
 use std::fmt::Display;
 use std::io::Read;

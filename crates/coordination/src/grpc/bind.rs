@@ -1,4 +1,4 @@
-//! Chooses the local address on which process 0 listens: only that of the coordinator.
+//! Chooses the local address on which process 0 listens: only the coordinator's address.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 

@@ -1,7 +1,7 @@
 //! The coordinator's state of a run: who has joined, when each was last heard from, the barriers,
 //! the values, and the failure that ended the run, if any.
 //!
-//! Not here: waiting, sockets, clocks. Every method returns at once and takes the current time as
+//! Out of scope: waiting, sockets, clocks. Every method returns at once and takes the current time as
 //! an argument, so that tests need neither sockets nor clocks.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -9,7 +9,7 @@
 //! A proof is the HMAC-SHA256, under the token, of a label for the proving end and of both nonces.
 //! The token itself is not sent, and a recorded connection proves nothing on another one.
 //!
-//! Not here: encryption. After the handshake, the connection is plain HTTP/2.
+//! Out of scope: encryption. After the handshake, the connection is plain HTTP/2.
 
 use std::fmt;
 use std::time::Duration;

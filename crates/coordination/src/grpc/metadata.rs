@@ -2,7 +2,7 @@
 //! so, and whether the machine is about to be preempted. With it, a program that `gcloud ... ssh
 //! --worker=all` starts on all hosts of a slice becomes one run.
 //!
-//! Not here: retries. The metadata server runs on the machine's own host.
+//! Out of scope: retries. The metadata server runs on the machine's own host.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

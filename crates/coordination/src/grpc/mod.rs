@@ -1,6 +1,6 @@
 //! Joining other processes: the coordinator's rules, the gRPC service in front of them, and its clients.
 //!
-//! Not here: which process this is. The environment says that (`environment.rs`).
+//! Out of scope: which process this is. The environment says that (`environment.rs`).
 
 mod accept;
 mod agreement;

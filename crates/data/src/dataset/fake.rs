@@ -1,7 +1,7 @@
 //! [`FakeDataset`]: random samples with given fields, in place of data that is not available yet or added to real
 //! data.
 //!
-//! Not here: arrays in memory (`tensor_dataset`).
+//! Out of scope: arrays in memory (`tensor_dataset`).
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ impl FakeDataset {
         FakeDataset { base: None, base_fields: vec![], len, seed: 0, fields: vec![] }
     }
 
-    /// The samples of a dataset, with random fields added to theirs: the noise for a generator, for example.
+    /// Adds random fields to the samples of a dataset, such as the noise for a generator.
     ///
     /// ```
     /// use fulmen_data::{Dataset, FakeDataset, TensorDataset};

@@ -1,6 +1,6 @@
 //! One named part of a sample: its dtype and shape, without the batch axis.
 //!
-//! Not here: the offset of a field in a batch (`layout`).
+//! Out of scope: the offset of a field in a batch (`layout`).
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! A hash of everything the samples depend on. A cache uses it to check that it holds the same samples.
 //!
-//! Not here: the cache (`fulmen-cache`).
+//! Out of scope: the cache (`fulmen-cache`).
 
 use std::fmt;
 use std::fs::Metadata;

@@ -1,6 +1,6 @@
 //! The named values that made up a cache's key, so that a message can explain how two keys differ.
 //!
-//! Not here: the key itself, a hash of all values in order (`Fingerprint`).
+//! Out of scope: the key itself, a hash of all values in order (`Fingerprint`).
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

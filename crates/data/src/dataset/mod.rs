@@ -1,6 +1,6 @@
 //! The `Dataset` trait: a number of samples, their fields, and how to read a sample by index.
 //!
-//! Also here: datasets of arrays and items, and subsets and splits of other datasets. Not here: datasets of file
+//! Also here: datasets of arrays and items, and subsets and splits of other datasets. Out of scope: datasets of file
 //! formats, and the order in which samples are read.
 
 mod fake;

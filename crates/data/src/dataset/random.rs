@@ -1,6 +1,6 @@
 //! Random numbers for one sample in one epoch, for example for its augmentation.
 //!
-//! Not here: the order of the samples (`sampler`), and random numbers on the device (`fulmen_tensor::random`).
+//! Out of scope: the order of the samples (`sampler`), and random numbers on the device (`fulmen_tensor::random`).
 
 use std::ops::Range;
 

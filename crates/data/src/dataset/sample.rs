@@ -1,6 +1,6 @@
 //! The row of a batch into which a dataset writes one sample.
 //!
-//! Not here: the memory of the batch (`batch`) and the datasets.
+//! Out of scope: the memory of the batch (`batch`) and the datasets.
 
 use bytemuck::{NoUninit, Pod};
 use fulmen_tensor::Element;

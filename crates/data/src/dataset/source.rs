@@ -1,6 +1,6 @@
 //! Items by index, of any Rust type: rows of a table, the bytes of files, documents.
 //!
-//! Not here: the sources themselves, and items that can only be read in sequence (`stream`).
+//! Out of scope: the sources themselves, and items that can only be read in sequence (`stream`).
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! Splits into training and validation samples: k folds, splits that keep groups together, splits that keep class
 //! proportions.
 //!
-//! The rules and names are scikit-learn's; random draws come from this crate's generator. Not here: a plain random
+//! The rules and names are scikit-learn's; random draws come from this crate's generator. Out of scope: a plain random
 //! split (`subset`), and the order in which a loader reads (`sampler`).
 
 use std::collections::{BTreeMap, HashMap};
@@ -198,8 +198,8 @@ pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) 
     let smaller = count.min(labels.len() - count);
     if smaller < members.len() {
         return Err(Error::usage(format!(
-            "stratified_split: {count} of {} samples validate, which leaves {smaller} on one side, fewer than the {} \
-             classes",
+            "stratified_split: with {count} of {} samples for validation, one side has {smaller} samples, fewer than \
+             the {} classes",
             labels.len(),
             members.len()
         )));

@@ -1,6 +1,6 @@
 //! The stages of reading a sample that are timed separately.
 //!
-//! Not here: adding up the times of all threads (`stats`) and interpreting them (`report`).
+//! Out of scope: adding up the times of all threads (`stats`) and interpreting them (`report`).
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

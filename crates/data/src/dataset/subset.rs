@@ -1,6 +1,6 @@
 //! Parts of a dataset: a subset of its samples, several datasets in a row, a random split.
 //!
-//! Not here: the order in which a loader reads (`sampler`).
+//! Out of scope: the order in which a loader reads (`sampler`).
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! A dataset of arrays in memory: sample `i` is row `i` of every array.
 //!
-//! Not here: reading arrays from files.
+//! Out of scope: reading arrays from files.
 
 use bytemuck::NoUninit;
 use fulmen_tensor::Element;

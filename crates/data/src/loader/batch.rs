@@ -1,6 +1,6 @@
 //! A batch in host memory.
 //!
-//! Not here: which samples are in it (`batch_sampler`), how they are read (`collate`), and the transfer to a device
+//! Out of scope: which samples are in it (`batch_sampler`), how they are read (`collate`), and the transfer to a device
 //! (`device`).
 
 use std::fmt;

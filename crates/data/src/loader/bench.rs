@@ -1,6 +1,6 @@
 //! The speed of a loader on its own, without training.
 //!
-//! Not here: other loaders, and the waiting time of a real training loop (`report`).
+//! Out of scope: other loaders, and the waiting time of a real training loop (`report`).
 
 use std::fmt;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Samples of different lengths in batches of a few shapes: all samples of a batch share a padded length.
 //!
-//! Not here: how to choose the lengths (`text::choose_boundaries`), and the padding of a sample within its row,
+//! Out of scope: how to choose the lengths (`text::choose_boundaries`), and the padding of a sample within its row,
 //! which its dataset writes.
 
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The options of a loader, and their validation.
 //!
-//! Not here: options that depend on the devices and processes that share the batches (`inner`, `replicas`) or on the
-//! kind of data (`index_batches`, `stream_batches`).
+//! Out of scope: options that depend on the devices and processes that share the batches (`inner`, `replicas`) or on
+//! the kind of data (`index_batches`, `stream_batches`).
 
 use std::sync::Arc;
 

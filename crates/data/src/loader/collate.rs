@@ -1,6 +1,6 @@
 //! The memory of one batch while samples are written into it: rows, copies of rows, padding and the mask.
 //!
-//! Not here: which samples these are (`index_batches`, `stream_batches`), and which thread does it (`workers`).
+//! Out of scope: which samples these are (`index_batches`, `stream_batches`), and which thread does it (`workers`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The options of a loader, validated as far as they do not depend on devices and processes, and the state shared with
 //! the sources of batches.
 //!
-//! Not here: where samples come from (`source`).
+//! Out of scope: where samples come from (`source`).
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The loader: a dataset, a batch size, an order, and the devices and processes that share the batches.
 //!
-//! Not here: the options (`builder`), the reading itself (`inner`, `workers`) and the transfer (`device`).
+//! Out of scope: the options (`builder`), the reading itself (`inner`, `workers`) and the transfer (`device`).
 
 use std::fmt;
 use std::ops::Range;
@@ -155,7 +155,8 @@ impl DataLoader {
         self.inner.batches()
     }
 
-    /// Samples that all processes together read in an epoch, without padding and without those of a dropped last batch.
+    /// The number of samples that all processes together read in an epoch, without padding and without a dropped last
+    /// batch.
     pub fn num_samples(&self) -> usize {
         self.inner.setup.shard.global_samples().min(self.len().saturating_mul(self.batch_size()))
     }
@@ -175,8 +176,8 @@ impl DataLoader {
         self.batch_size() / self.replicas().devices
     }
 
-    /// The fields of a sample, without the batch axis and without the mask; with [buckets](DataLoaderBuilder::buckets),
-    /// those of the longest bucket.
+    /// The fields of a sample, without the batch axis and without the mask. With [buckets](DataLoaderBuilder::buckets),
+    /// the fields have the length of the longest bucket.
     pub fn fields(&self) -> &[Field] {
         self.inner.layout().fields()
     }

@@ -1,6 +1,6 @@
 //! Batches on devices, transferred ahead of the consumer.
 //!
-//! Not here: reading batches.
+//! Out of scope: reading batches.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -1,6 +1,6 @@
 //! The iterator over the batches of an epoch, or of several epochs without a pause between them.
 //!
-//! Not here: the reading, done either directly (`batch_sampler`) or by threads (`workers`).
+//! Out of scope: the reading, done either directly (`batch_sampler`) or by threads (`workers`).
 
 use std::ops::Range;
 use std::sync::Arc;

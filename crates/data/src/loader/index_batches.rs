@@ -1,6 +1,6 @@
 //! Batches of a dataset whose samples are read by index, in the order of a sampler.
 //!
-//! Not here: batches of a stream (`stream_batches`).
+//! Out of scope: batches of a stream (`stream_batches`).
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};

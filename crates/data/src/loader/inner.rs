@@ -1,6 +1,6 @@
 //! The state shared by a loader, its iterators and its threads, and the code that fills a batch.
 //!
-//! Not here: the options (`builder`), which batch comes next (`batch_sampler`), and the threads (`workers`).
+//! Out of scope: the options (`builder`), which batch comes next (`batch_sampler`), and the threads (`workers`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! From a dataset to batches: which samples make up a batch, who fills it, and how it reaches a device.
 //!
-//! Not here: what a sample is (`dataset`), and in which order samples are read (`sampler`).
+//! Out of scope: what a sample is (`dataset`), and in which order samples are read (`sampler`).
 
 mod batch;
 mod batch_sampler;

@@ -1,6 +1,6 @@
 //! What happens to a sample that cannot be read, and the list of those samples.
 //!
-//! Not here: how a batch continues without it (`collate`).
+//! Out of scope: how a batch continues without it (`collate`).
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
 //! Batch memory that is reused once no consumer and no device holds it.
 //!
-//! Not here: the content. Reused memory still has the bytes of an earlier batch.
+//! Out of scope: the content. Reused memory still has the bytes of an earlier batch.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

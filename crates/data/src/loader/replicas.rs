@@ -1,6 +1,6 @@
 //! How devices and processes share a global batch.
 //!
-//! Not here: the order of the samples (`sampler`), and the transfer to the devices (`device`).
+//! Out of scope: the order of the samples (`sampler`), and the transfer to the devices (`device`).
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,8 +14,8 @@ const MOST_DEVICES: usize = 1 << 20;
 
 /// The devices and processes that share each batch of a [`DataLoader`](crate::DataLoader); one of each by default.
 ///
-/// Every process feeds the same number of devices. The process with index `r` reads the rows of each batch from `r ·
-/// batch_size / num_processes` up to those of the next process.
+/// Every process feeds the same number of devices. The process with index `r` reads the rows of each batch from
+/// `r · batch_size / num_processes` up to, but not including, the first row of the next process.
 ///
 /// ```
 /// use fulmen_data::{DataLoader, Replicas, TensorDataset};
@@ -100,7 +100,7 @@ impl Replicas {
         }
         if process_index >= num_processes {
             return Err(Error::usage(format!(
-                "there is no process {process_index}; with {num_processes} the last one is {}",
+                "there is no process {process_index}: the last of {num_processes} processes is {}",
                 num_processes - 1
             )));
         }
@@ -148,7 +148,8 @@ pub(crate) struct ShardSpec {
     pub(crate) replicas: Replicas,
     /// Rows of a batch, over all processes.
     pub(crate) batch_size: usize,
-    /// Samples in the order of an epoch: those of all processes, or of this one if the order is presharded.
+    /// The number of samples in the order of an epoch: of all processes, or only of this one if the order is
+    /// presharded.
     pub(crate) num_samples: usize,
     /// Whether the sampler has divided the samples among the processes.
     pub(crate) is_presharded: bool,
@@ -186,7 +187,7 @@ impl ShardSpec {
         self.num_samples.saturating_mul(processes)
     }
 
-    /// The rank whose order must equal that of this process; returned only once.
+    /// The rank whose order must equal the order of this process; returned only once.
     pub(crate) fn rank_to_compare(&self) -> Option<Replica> {
         let Replica { num_replicas, rank } = self.replicas.replica();
         let must_compare = !self.is_presharded && num_replicas > 1 && !self.compared.swap(true, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! The report of a loader: where the time goes, who waits for whom, and what would help.
 //!
-//! Not here: the measurements (`stats`).
+//! Out of scope: the measurements (`stats`).
 
 use std::fmt;
 use std::time::Duration;
@@ -66,13 +66,13 @@ pub struct QueueDepth {
 /// The time of the thread that transfers batches to the devices.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TransferReport {
-    /// Batches that it transferred.
+    /// How many batches the thread transferred.
     pub batches: u64,
     /// How long the transfers took.
     pub busy: Duration,
-    /// How long it waited for batches.
+    /// How long the thread waited for batches.
     pub waited_for_batches: Duration,
-    /// How long it waited for the consumer to take one.
+    /// How long the thread waited for the consumer to take a batch.
     pub waited_for_space: Duration,
     /// The batches that are ready on the devices.
     pub queue: QueueDepth,

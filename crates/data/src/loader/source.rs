@@ -1,7 +1,7 @@
 //! The loader's interface to its data, read by index or as a stream: the batches of an epoch in order, and their
 //! samples written into memory.
 //!
-//! Not here: the two implementations (`index_batches`, `stream_batches`).
+//! Out of scope: the two implementations (`index_batches`, `stream_batches`).
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,7 +14,7 @@ pub(crate) trait BatchSource: Send + Sync {
     /// The fields of a batch in each of its shapes; at least one. The last is the largest.
     fn shapes(&self) -> &[Vec<Field>];
 
-    /// The number of samples in an epoch: those of all processes, or of this one if the samples are
+    /// The number of samples in an epoch: of all processes, or only of this one if the samples are
     /// [presharded](BatchSource::is_presharded).
     fn num_samples(&self, replicas: Replicas) -> Result<usize>;
 

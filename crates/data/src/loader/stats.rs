@@ -1,6 +1,6 @@
 //! The measurements of a loader: where its threads' time goes, how long the consumer waits, how full the queues are.
 //!
-//! Not here: their interpretation (`report`).
+//! Out of scope: their interpretation (`report`).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ impl Stats {
         report.stages[Stage::Read as usize].1 += rest;
     }
 
-    /// A worker waited for the sampler, since the given total of fetching time.
+    /// Counts the time for which a worker waited for the sampler. During it, `fetched` was spent on fetching.
     pub(crate) fn waited_for_sampler(&self, waited: Duration, fetched: Duration) {
         let mut report = self.report();
         // The worker that holds the sampler waits for space with it.

@@ -1,6 +1,7 @@
 //! Batches of a stream, whose records are read in order and decoded by any thread.
 //!
-//! Not here: reading the records (`stream_cursor`), and batches of a dataset that is read by index (`index_batches`).
+//! Out of scope: reading the records (`stream_cursor`), and batches of a dataset that is read by index
+//! (`index_batches`).
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The records of one epoch of a stream, fetched in order, and the handling of a stream that ends too early.
 //!
-//! Not here: decoding the records. Only reading is done in order, by the worker that holds the batch sampler.
+//! Out of scope: decoding the records. Only reading is done in order, by the worker that holds the batch sampler.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Threads that fill batches ahead of the consumer, one whole batch each, delivered in order or as they are finished.
 //!
-//! Not here: the content of a batch. The batch sampler decides it before any thread sees it, so the number of threads
-//! cannot change it.
+//! Out of scope: the content of a batch. The batch sampler decides it before any thread sees it, so the number of
+//! threads cannot change it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

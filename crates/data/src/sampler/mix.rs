@@ -1,6 +1,6 @@
 //! Weighted orders: some datasets, or some samples, are read more often than others.
 //!
-//! Not here: streams, which a sampler cannot order (`stream`).
+//! Out of scope: streams, which a sampler cannot order (`stream`).
 
 use crate::dataset::random::{Purpose, generator, shuffle, unit};
 use crate::{Error, Replica, Result, Sampler};

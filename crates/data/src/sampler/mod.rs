@@ -1,6 +1,6 @@
 //! The order in which an epoch reads the samples.
 //!
-//! Not here: batches. A sampler does not know the batch size or the workers, so they cannot change the order.
+//! Out of scope: batches. A sampler does not know the batch size or the workers, so they cannot change the order.
 
 pub(crate) mod mix;
 

@@ -1,6 +1,6 @@
 //! Adapters of streams: a function, a shuffle buffer, another stream, a limit.
 //!
-//! Not here: the trait with the methods that make them (`stream`), and mixing by weights (`mix`).
+//! Out of scope: the trait with the methods that make them (`stream`), and mixing by weights (`mix`).
 
 use std::sync::Arc;
 

@@ -1,6 +1,7 @@
 //! Datasets whose samples come in sequence: records that write themselves into a batch.
 //!
-//! Not here: items without fields (`stream`), samples by index (`dataset`), and how records become batches (`loader`).
+//! Out of scope: items without fields (`stream`), samples by index (`dataset`), and how records become batches
+//! (`loader`).
 
 use std::fmt;
 use std::sync::Arc;

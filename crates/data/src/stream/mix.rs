@@ -1,6 +1,6 @@
 //! Several streams as one; weights decide which stream each item comes from.
 //!
-//! Not here: datasets that are read by index (`sampler`), and streams in sequence (`adapters`).
+//! Out of scope: datasets that are read by index (`sampler`), and streams in sequence (`adapters`).
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! Items that are read in sequence: shards of a tar, gzip-compressed records, the responses of a server.
 //!
-//! Not here: the streams themselves, the results of `map`, `shuffle` and `chain` (`adapters`), and items by index
+//! Out of scope: the streams themselves, the results of `map`, `shuffle` and `chain` (`adapters`), and items by index
 //! (`dataset`).
 
 mod adapters;

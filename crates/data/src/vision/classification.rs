@@ -1,6 +1,6 @@
 //! Images with class labels from IDX files, and MNIST as the best known of them.
 //!
-//! Not here: the file format (`idx`), and converting grey bytes to floats, which the device does best.
+//! Out of scope: the file format (`idx`), and converting grey bytes to floats, which the device does best.
 
 use std::path::{Path, PathBuf};
 

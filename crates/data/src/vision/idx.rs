@@ -1,6 +1,6 @@
 //! The IDX file format of MNIST and similar datasets, plain or gzip-compressed.
 //!
-//! Not here: what the arrays mean; images and labels meet in `classification`.
+//! Out of scope: what the arrays mean; images and labels meet in `classification`.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};

@@ -1,6 +1,6 @@
 //! Labelled images in IDX files: MNIST and similar datasets.
 //!
-//! Not here: images in other formats (`fulmen-images`).
+//! Out of scope: images in other formats (`fulmen-images`).
 
 mod classification;
 mod idx;

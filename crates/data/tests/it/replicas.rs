@@ -330,7 +330,7 @@ fn what_cannot_be_shared_is_refused() {
         0,
         expect!["a loader for 1 devices of 0 processes; there must be at least one of each"],
     );
-    refused(builder().batch_size(8), 8, 2, 2, expect!["there is no process 2; with 2 the last one is 1"]);
+    refused(builder().batch_size(8), 8, 2, 2, expect!["there is no process 2: the last of 2 processes is 1"]);
     refused(
         builder().batch_size(8),
         8,

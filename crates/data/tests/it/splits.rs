@@ -136,7 +136,9 @@ fn divisions_that_cannot_be_are_refused() {
     );
     refused(
         stratified_split(&[1, 1, 2, 2, 3, 3], 0.2, 0),
-        expect!["stratified_split: 2 of 6 samples validate, which leaves 2 on one side, fewer than the 3 classes"],
+        expect![
+            "stratified_split: with 2 of 6 samples for validation, one side has 2 samples, fewer than the 3 classes"
+        ],
     );
     refused(
         group_split(&[1, 2], 1.5, 0),

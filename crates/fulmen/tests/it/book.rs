@@ -1,6 +1,6 @@
 //! Checks the book against the code: its table of options, environment variables, chapters and links.
 //!
-//! Not here: the programs in the chapters, which are doc tests of this crate.
+//! Out of scope: the programs in the chapters, which are doc tests of this crate.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,7 +1,7 @@
 //! Checks the chapter for users of PyTorch Lightning: it has every name of Lightning, and every name of Fulmen in it
 //! exists.
 //!
-//! Not here: the behavior behind the names.
+//! Out of scope: the behavior behind the names.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

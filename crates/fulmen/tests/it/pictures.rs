@@ -1,6 +1,6 @@
 //! Generates the book's drawings: `UPDATE_EXPECT=1 cargo test -p fulmen --test it pictures` updates them.
 //!
-//! Not here: screenshots of pages, see `.ci/pages`; screenshots of terminals, which the tests of those crates draw.
+//! Out of scope: screenshots of pages, see `.ci/pages`; screenshots of terminals, which the tests of those crates draw.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,6 +1,6 @@
 //! Checks the chapter on messages: each heading must be part of a message in the sources.
 //!
-//! Not here: when the messages appear; see the tests of their crates.
+//! Out of scope: when the messages appear; see the tests of their crates.
 
 use std::fs;
 use std::path::Path;

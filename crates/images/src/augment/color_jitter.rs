@@ -1,6 +1,6 @@
 //! Random changes of brightness, contrast, saturation and hue.
 //!
-//! Not here: the adjustments (`functional`).
+//! Out of scope: the adjustments (`functional`).
 
 use super::factor_range::{FactorRange, draw};
 use super::{options, with_name};
@@ -39,9 +39,9 @@ impl ColorJitter {
     options! {
         /// The factor of brightness: uniform from `max(0, 1 - amount)` to `1 + amount`, or from the range.
         brightness(amount: impl Into<FactorRange>) = Some(amount.into());
-        /// The factor of contrast, drawn like that of brightness.
+        /// The factor of contrast, drawn like the factor of brightness.
         contrast(amount: impl Into<FactorRange>) = Some(amount.into());
-        /// The factor of saturation, drawn like that of brightness.
+        /// The factor of saturation, drawn like the factor of brightness.
         saturation(amount: impl Into<FactorRange>) = Some(amount.into());
         /// The shift of the hue as a fraction of the color circle: uniform from `-amount` to `amount`, at most 0.5, or
         /// from the range, within -0.5 to 0.5.

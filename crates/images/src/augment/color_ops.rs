@@ -1,6 +1,6 @@
 //! Transforms that are applied with a probability `p` and have no other randomness.
 //!
-//! Not here: transforms with random parameters.
+//! Out of scope: transforms with random parameters.
 
 use super::{check_probability, with_name};
 use crate::{Image, ImageTransform, functional};

@@ -1,6 +1,6 @@
 //! Transforms made of others: all or none of them, one of them, or all in random order.
 //!
-//! Not here: all in a fixed order (`ImagePipeline::then`).
+//! Out of scope: all in a fixed order (`ImagePipeline::then`).
 
 use super::{check_probability, with_name};
 use crate::{Image, ImageTransform};

@@ -1,6 +1,6 @@
 //! Parameters that are either one number or a range.
 //!
-//! Not here: their meaning, which each transform documents.
+//! Out of scope: their meaning, which each transform documents.
 
 use std::fmt;
 
@@ -42,7 +42,7 @@ impl FactorRange {
             && !(amount >= 0.0 && amount.is_finite())
         {
             return Err(Error::usage(format!(
-                "the {name} is {amount}; it must be at least 0: it is the maximum change of {center}"
+                "the {name} is {amount}; it must be at least 0, because it is the largest change from {center}"
             )));
         }
         let (from, to) = self.about(center, allowed.0);

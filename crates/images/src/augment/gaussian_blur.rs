@@ -1,6 +1,6 @@
 //! Blur of random strength.
 //!
-//! Not here: the convolution (`functional`).
+//! Out of scope: the convolution (`functional`).
 
 use super::factor_range::{FactorRange, draw};
 use super::{options, with_name};

@@ -1,6 +1,6 @@
 //! Random rotation, affine maps and perspective.
 //!
-//! Not here: the resampling (`functional`).
+//! Out of scope: the resampling (`functional`).
 
 use super::factor_range::{FactorRange, draw};
 use super::{check_probability, options, resampling_options, with_name};

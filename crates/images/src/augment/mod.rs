@@ -4,8 +4,8 @@
 //! are the sample's own ([`SampleRng`](fulmen_data::SampleRng)), so an image is always changed in the same way in the
 //! same epoch.
 //!
-//! Not here: the operations on pixels ([`functional`](super::functional)), cropping and flipping (`ImagePipeline`), and
-//! mixing the images of a batch (`fulmen_nn::augment`).
+//! Out of scope: the operations on pixels ([`functional`](super::functional)), cropping and flipping (`ImagePipeline`),
+//! and mixing the images of a batch (`fulmen_nn::augment`).
 
 mod auto_augment;
 mod color_jitter;

@@ -1,6 +1,6 @@
 //! Padding.
 //!
-//! Not here: its content (`functional`).
+//! Out of scope: its content (`functional`).
 
 use crate::functional::{self, Padding, PaddingMode};
 use crate::{Image, ImageTransform};

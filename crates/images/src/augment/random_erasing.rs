@@ -1,6 +1,6 @@
 //! Random erasing (Zhong and others, 2017, <https://arxiv.org/abs/1708.04896>).
 //!
-//! Not here: the same for batches on the device (`fulmen_nn::augment`).
+//! Out of scope: the same for batches on the device (`fulmen_nn::augment`).
 
 use super::{check_probability, options};
 use crate::functional::{self, Fill};

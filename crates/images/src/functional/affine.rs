@@ -1,6 +1,6 @@
 //! Rotation, translation, scaling and shear.
 //!
-//! Not here: perspective (`perspective`), and interpolation (`warp`).
+//! Out of scope: perspective (`perspective`), and interpolation (`warp`).
 
 use super::warp::{check_interpolation, fixed, warp};
 use super::{Fill, check_finite};

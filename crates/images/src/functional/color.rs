@@ -1,6 +1,6 @@
 //! Brightness, contrast, saturation, hue, gamma, and conversion to grey.
 //!
-//! Not here: operations on the values of each channel separately (`tone`).
+//! Out of scope: operations on the values of each channel separately (`tone`).
 
 use super::lut::{apply_lut, colors, lut};
 use super::{check_factor, check_finite};

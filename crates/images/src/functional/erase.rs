@@ -1,6 +1,6 @@
 //! Erasing a rectangle.
 //!
-//! Not here: which rectangle (`RandomErasing`).
+//! Out of scope: which rectangle (`RandomErasing`).
 
 use crate::Image;
 use fulmen_data::{Error, Result};

@@ -1,6 +1,6 @@
 //! The color outside of an image.
 //!
-//! Not here: padding that repeats the image (`pad`).
+//! Out of scope: padding that repeats the image (`pad`).
 
 use std::fmt;
 

@@ -1,6 +1,6 @@
 //! Filters that mix a pixel with its neighbors: sharpness and blur.
 //!
-//! Not here: resampling (`warp`).
+//! Out of scope: resampling (`warp`).
 
 use super::check_factor;
 use super::lut::colors;

@@ -1,6 +1,6 @@
 //! Lookup tables of 256 entries: an operation that depends only on a single value is computed once per possible value.
 //!
-//! Not here: the content of the tables.
+//! Out of scope: the content of the tables.
 
 use crate::Image;
 

@@ -16,7 +16,7 @@
 //! # Ok::<(), fulmen_data::Error>(())
 //! ```
 //!
-//! Not here: random parameters ([`ColorJitter`](super::ColorJitter) and others), decoding, resizing and cropping.
+//! Out of scope: random parameters ([`ColorJitter`](super::ColorJitter) and others), decoding, resizing and cropping.
 
 mod affine;
 mod color;

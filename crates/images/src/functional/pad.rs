@@ -1,6 +1,6 @@
 //! Padding an image.
 //!
-//! Not here: enlarging it by resizing.
+//! Out of scope: enlarging it by resizing.
 
 use super::Fill;
 use super::warp::reserve;
@@ -108,8 +108,8 @@ fn sources(size: usize, before: usize, after: usize, mode: &PaddingMode) -> Resu
     if before.max(after) > reach {
         let longest = before.max(after);
         return Err(Error::usage(format!(
-            "{longest} pixels of padding cannot be taken from {size} along that side of the image, at most {reach}; pad \
-             by less, or with a constant"
+            "{longest} pixels of padding cannot be taken from {size} pixels along that side of the image, only \
+             {reach}; pad by less, or with a constant"
         )));
     }
     let too_large = || Error::usage(format!("{size} pixels with {before} before and {after} after them are too many"));

@@ -1,6 +1,6 @@
 //! Perspective maps.
 //!
-//! Not here: affine maps (`affine`), and interpolation (`warp`).
+//! Out of scope: affine maps (`affine`), and interpolation (`warp`).
 
 use super::warp::{fixed, warp};
 use super::{Fill, check_finite};

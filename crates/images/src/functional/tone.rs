@@ -1,6 +1,6 @@
 //! Operations on the values of each channel: inverting, posterizing, stretching.
 //!
-//! Not here: operations that mix colors (`color`) or neighbors (`filter`).
+//! Out of scope: operations that mix colors (`color`) or neighbors (`filter`).
 
 use super::check_finite;
 use super::lut::{apply_lut, apply_luts, colors, lut};

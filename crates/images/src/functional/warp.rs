@@ -1,7 +1,7 @@
 //! Resampling: each pixel of the result comes from a point between pixels of the image.
 //!
 //! Coordinates are integers in units of 2⁻³² of a pixel: a rotation by 30° hits the middle between two pixels exactly,
-//! on all machines. Not here: the map (`affine`, `perspective`).
+//! on all machines. Out of scope: the map (`affine`, `perspective`).
 
 use super::Fill;
 use crate::{Image, Interpolation};

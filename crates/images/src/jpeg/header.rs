@@ -1,6 +1,6 @@
 //! The markers of a JPEG file, up to its first scan.
 //!
-//! Not here: EXIF data (`exif`), and the data of the scans (`pure`).
+//! Out of scope: EXIF data (`exif`), and the data of the scans (`pure`).
 
 use crate::geometry::ImageSize;
 use fulmen_data::{Error, Result};

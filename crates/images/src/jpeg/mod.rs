@@ -1,7 +1,7 @@
 //! JPEG files. With the feature `turbojpeg`, libjpeg-turbo reads and writes them (`turbo`) and decodes only the needed
 //! part; otherwise pure Rust crates do (`pure`), which decode the whole image.
 //!
-//! Not here: EXIF data (`exif`), and which part of an image is needed (`geometry`).
+//! Out of scope: EXIF data (`exif`), and which part of an image is needed (`geometry`).
 
 #[cfg(any(not(feature = "turbojpeg"), test))]
 mod header;
@@ -20,8 +20,8 @@ pub(crate) const HAS_SCALES: bool = cfg!(feature = "turbojpeg");
 
 /// The library that decodes JPEG files: `zune-jpeg`, or `libjpeg-turbo` with the feature `turbojpeg`.
 ///
-/// Some of their pixels differ by a few levels. A fingerprint of decoded images should therefore include this name, as
-/// that of [`ImageDataset`](crate::ImageDataset) does.
+/// The two libraries decode some pixels a few levels apart. A fingerprint of decoded images should therefore include
+/// this name, as the fingerprint of [`ImageDataset`](crate::ImageDataset) does.
 ///
 /// ```
 /// assert!(["libjpeg-turbo", "zune-jpeg"].contains(&fulmen_images::jpeg_decoder()));

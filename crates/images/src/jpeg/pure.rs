@@ -3,7 +3,7 @@
 //! zune-jpeg decodes whole images at full size. It silently treats data that end too early as zeros, so it gets a copy
 //! of the file with invalid codes after the data of each scan (`guarded`).
 //!
-//! Not here: the other decoder (`turbo`).
+//! Out of scope: the other decoder (`turbo`).
 
 use jpeg_encoder::{ChromaSubsamplingMethod, ColorType, Encoder, SamplingFactor};
 use zune_jpeg::JpegDecoder;

@@ -1,6 +1,6 @@
 //! Both decoders and both encoders of JPEG, on images of all sizes and samplings.
 //!
-//! Not here: comparisons with Pillow (`tests/it/images.rs`).
+//! Out of scope: comparisons with Pillow (`tests/it/images.rs`).
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use turbojpeg::{Colorspace, Compressor, PixelFormat, Subsamp};

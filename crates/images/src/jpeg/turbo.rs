@@ -1,6 +1,6 @@
 //! JPEG files with libjpeg-turbo, decoding only the needed part.
 //!
-//! Not here: the bindings (the crate `fulmen-jpeg`), and the other decoder (`pure`).
+//! Out of scope: the bindings (the crate `fulmen-jpeg`), and the other decoder (`pure`).
 
 pub(crate) use fulmen_jpeg::Decoder;
 use fulmen_jpeg::{Part, Region, Space};

@@ -1,7 +1,7 @@
 //! Checks of cloud machines: the metadata server, the clock compared with it, the region of a
 //! bucket, and what can end a machine (Colab, Kaggle, Kubernetes, preemption).
 //!
-//! Not here: which process of a run this is (`fulmen-coordination`).
+//! Out of scope: which process of a run this is (`fulmen-coordination`).
 
 use std::time::{Duration, SystemTime};
 

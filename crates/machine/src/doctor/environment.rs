@@ -1,7 +1,7 @@
 //! Checks of environment variables: those that only other frameworks read, and those that Fulmen
 //! and its plugins read.
 //!
-//! Not here: misspelled `FULMEN_…` variables. A program rejects them when it starts.
+//! Out of scope: misspelled `FULMEN_…` variables. A program rejects them when it starts.
 
 use fulmen_coordination::Process;
 use fulmen_pjrt::diagnosis::obsolete_variables;

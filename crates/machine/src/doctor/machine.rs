@@ -72,7 +72,7 @@ impl Machine {
         }
     }
 
-    /// Compares the region of this bucket (`gs://NAME`) with the machine's zone, instead of that of
+    /// Compares the region of this bucket (`gs://NAME`) with the machine's zone, instead of the bucket in
     /// `FULMEN_CHECKPOINT_DIR`.
     #[must_use]
     pub fn bucket(mut self, bucket: impl Into<String>) -> Self {

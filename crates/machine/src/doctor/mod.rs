@@ -2,7 +2,7 @@
 //! function of a [`Machine`]. They need no root, open no device, and load no plugin into this
 //! process.
 //!
-//! Not here: details about processes that hold a device (`fulmen ps`).
+//! Out of scope: details about processes that hold a device (`fulmen ps`).
 
 mod cloud;
 mod environment;

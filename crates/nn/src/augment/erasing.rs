@@ -1,7 +1,7 @@
 //! Random erasing of parts of the images of a batch (Zhong et al. 2017,
 //! <https://arxiv.org/abs/1708.04896>).
 //!
-//! Not here: the same for a single image on the host (`RandomErasing` of `fulmen-images`).
+//! Out of scope: the same for a single image on the host (`RandomErasing` of `fulmen-images`).
 
 use fulmen_tensor::{AsTensor, DType, Refusal, Tensor, random};
 

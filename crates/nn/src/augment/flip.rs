@@ -1,6 +1,6 @@
 //! Random flips.
 //!
-//! Not here: flips on the host (`fulmen-images`), which cost nothing there either.
+//! Out of scope: flips on the host (`fulmen-images`), which cost nothing there either.
 
 use fulmen_tensor::{AsTensor, Refusal, Tensor, random};
 

@@ -2,7 +2,7 @@
 //! <https://arxiv.org/abs/1905.04899>): mix each image of a batch with another one, and their
 //! targets likewise.
 //!
-//! Not here: the loss, which must accept soft targets (`CrossEntropyLoss` of `fulmen_nn`).
+//! Out of scope: the loss, which must accept soft targets (`CrossEntropyLoss` of `fulmen_nn`).
 
 use fulmen_tensor::{AsTensor, DType, Fault, FromFault, Refusal, Tensor, random};
 
@@ -104,8 +104,8 @@ impl Options {
     }
 }
 
-/// For each row of a batch, that of its partner: the previous row, or the last row for the first
-/// one. With a mask, the last row is the last real one.
+/// The row of the partner of each row of a batch: the previous row, or the last row for the first one. With a mask, the
+/// last row is the last real one.
 fn partner(rows: &Tensor, mask: Option<&Tensor>) -> Tensor {
     let rolled = rows.roll(&[1], &[0]);
     let Some(mask) = mask else { return rolled };
@@ -207,9 +207,9 @@ impl MixUp {
     }
 }
 
-/// Replaces a rectangle of each image by that of its partner (torchvision's `CutMix`). Its area is
-/// about `1 - lambda` of the image, with `lambda` from Beta(alpha, alpha); the edge may cut some of
-/// it off. Targets are mixed by the actual area. Images may still be `u8`.
+/// Replaces a rectangle of each image with the same rectangle of its partner (torchvision's `CutMix`). Its area is
+/// about `1 - lambda` of the image, with `lambda` from Beta(alpha, alpha); the edge may cut some of it off. Targets are
+/// mixed by the actual area. Images may still be `u8`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CutMix(Options);
 mixing!(CutMix);

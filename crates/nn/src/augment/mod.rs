@@ -21,7 +21,7 @@
 //! # Ok::<(), fulmen_tensor::Error>(())
 //! ```
 //!
-//! Not here: augmentation of single images on the host (`fulmen-images`).
+//! Out of scope: augmentation of single images on the host (`fulmen-images`).
 
 mod erasing;
 mod flip;

@@ -1,6 +1,6 @@
 //! Normalization of `u8` images to a model's input.
 //!
-//! Not here: finding the mean of a data set.
+//! Out of scope: finding the mean of a data set.
 
 use fulmen_tensor::{AsTensor, DType, Tensor};
 
@@ -15,9 +15,8 @@ pub const IMAGENET_STD: [f64; 3] = [0.229, 0.224, 0.225];
 /// `(x / 255 - mean) / std` of images `u8[..., C, H, W]`, channel by channel, as f32. `mean` and
 /// `std` have one number for each channel, or one for all.
 ///
-/// Computed as `x · scale + offset`, with both numbers of each channel rounded to f32. The result
-/// is within 3 · 10⁻⁷ of that of torchvision's `ToDtype(scale=True)` and `Normalize`, relative to
-/// the largest result.
+/// Computed as `x · scale + offset`, with both numbers of each channel rounded to f32. The result differs from
+/// torchvision's `ToDtype(scale=True)` and `Normalize` by at most 3 · 10⁻⁷, relative to the largest result.
 ///
 /// Poisoned if the images are not u8 or have another number of channels, or if a standard deviation
 /// is not above 0.

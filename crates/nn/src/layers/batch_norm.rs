@@ -142,7 +142,7 @@ pub struct BatchNorm<const N: usize> {
 /// ```
 pub type BatchNorm2d = BatchNorm<2>;
 
-/// Normalizes each channel of `[batch, channels, depth, height, width]`, as [`BatchNorm2d`] those of images. As
+/// Normalizes each channel of `[batch, channels, depth, height, width]` in the same way as [`BatchNorm2d`]. Like
 /// PyTorch's `nn.BatchNorm3d`.
 ///
 /// ```
@@ -155,8 +155,8 @@ pub type BatchNorm2d = BatchNorm<2>;
 /// ```
 pub type BatchNorm3d = BatchNorm<3>;
 
-/// Normalizes each channel of `[batch, channels]` or `[batch, channels, length]`, as [`BatchNorm2d`] those of
-/// images. Like PyTorch's `nn.BatchNorm1d`.
+/// Normalizes each channel of `[batch, channels]` or `[batch, channels, length]` in the same way as [`BatchNorm2d`].
+/// Like PyTorch's `nn.BatchNorm1d`.
 ///
 /// ```
 /// use fulmen_nn::{BatchNorm1d, Module};
@@ -199,8 +199,7 @@ impl<const N: usize> BatchNorm<N> {
         self
     }
 
-    /// With or without running statistics. Without, those of the batch are used in evaluation as
-    /// well.
+    /// Sets whether to keep running statistics. Without them, evaluation uses the statistics of the batch too.
     #[track_caller]
     pub fn track_running_stats(mut self, track: bool) -> BatchNorm<N> {
         let _scope = NN.open();

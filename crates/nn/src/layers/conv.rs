@@ -1,6 +1,6 @@
 //! [`Conv1d`], [`Conv2d`] and [`Conv3d`]: convolution over 1, 2 or 3 axes.
 //!
-//! Not here: transposed convolution (`conv_transpose.rs`).
+//! Out of scope: transposed convolution (`conv_transpose.rs`).
 
 use std::fmt;
 

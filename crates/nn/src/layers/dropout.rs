@@ -36,8 +36,7 @@ impl Chance {
         Chance { p, mode: TrainingMode::new(), random: RandomStream::new() }
     }
 
-    /// Draws which elements of `x` to keep, one for each element of `shape`, which broadcasts to
-    /// that of `x`.
+    /// Draws which elements of `x` to keep, one for each element of `shape`, which broadcasts to the shape of `x`.
     fn draw(&self, shape: &[usize]) -> Result<Fate, Refusal> {
         if !(0.0..=1.0).contains(&self.p) {
             return Err(format!("the probability must be between 0 and 1, but it is {}", self.p).into());

@@ -47,12 +47,12 @@ pub struct InstanceNorm<const N: usize> {
 /// ```
 pub type InstanceNorm2d = InstanceNorm<2>;
 
-/// Normalizes each channel of each sample of `[batch, channels, length]`, or of one sample `[channels, length]`, as
-/// [`InstanceNorm2d`] those of images. Like PyTorch's `nn.InstanceNorm1d`.
+/// Normalizes each channel of each sample of `[batch, channels, length]`, or of one sample `[channels, length]`, in the
+/// same way as [`InstanceNorm2d`]. Like PyTorch's `nn.InstanceNorm1d`.
 pub type InstanceNorm1d = InstanceNorm<1>;
 
 /// Normalizes each channel of each sample of `[batch, channels, depth, height, width]`, or of one sample without the
-/// batch axis, as [`InstanceNorm2d`] those of images. Like PyTorch's `nn.InstanceNorm3d`.
+/// batch axis, in the same way as [`InstanceNorm2d`]. Like PyTorch's `nn.InstanceNorm3d`.
 pub type InstanceNorm3d = InstanceNorm<3>;
 
 impl<const N: usize> InstanceNorm<N> {

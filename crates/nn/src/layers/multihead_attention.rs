@@ -14,8 +14,7 @@ use crate::{Dropout, Init, Module, Parameter};
 /// the heads. Like PyTorch's `nn.MultiheadAttention` with `batch_first=True`, with the same
 /// parameter names, so its weights can be loaded.
 ///
-/// PyTorch's masks are true for hidden positions; those of [`Attention::mask`] are true for visible
-/// ones.
+/// PyTorch's masks are true for hidden positions; the masks of [`Attention::mask`] are true for visible ones.
 ///
 /// ```
 /// use fulmen_nn::attention::Attention;
@@ -92,8 +91,8 @@ impl MultiheadAttention {
         self
     }
 
-    /// The number of features of keys and values, if it differs from that of the queries. The three
-    /// weights are then separate parameters, as in PyTorch; otherwise they stay one.
+    /// The number of features of keys and values, if it differs from the number for the queries. The three weights are
+    /// then separate parameters, as in PyTorch. Otherwise, they are one parameter.
     pub fn kdim_vdim(mut self, kdim: usize, vdim: usize) -> MultiheadAttention {
         if [kdim, vdim] == [self.embed_dim; 2] {
             self.in_proj_weight = Some(joint_weight(self.embed_dim));
@@ -127,9 +126,9 @@ impl MultiheadAttention {
 
     /// Applies the attention.
     ///
-    /// `attention` says what each query sees. Its mask broadcasts to `[batch, heads, length, positions]`,
-    /// so a mask `[batch, 1, 1, positions]` hides the padding of each sample. A dropout in `attention`
-    /// replaces that of the layer.
+    /// `attention` says what each query sees. Its mask broadcasts to `[batch, heads, length, positions]`, so a mask
+    /// `[batch, 1, 1, positions]` hides the padding of each sample. A dropout in `attention` replaces the layer's
+    /// dropout.
     ///
     /// Poisoned if the heads do not divide the features, and if inputs have other axes or features.
     #[track_caller]
@@ -161,11 +160,10 @@ impl MultiheadAttention {
         })
     }
 
-    /// Attention of the next tokens `[batch, count, embedding]` of a generation to themselves and
-    /// to the past tokens in `cache`. Returns the result and the updated cache. The result equals
-    /// that of [`forward`](MultiheadAttention::forward) with [`Attention::causal`] on the whole
-    /// sequence at these positions. The cache has this layer's number of heads and
-    /// `embedding/heads` features.
+    /// Attention of the next tokens `[batch, count, embedding]` of a generation to themselves and to the past tokens in
+    /// `cache`. Returns the result and the updated cache. The result equals the result of
+    /// [`forward`](MultiheadAttention::forward) with [`Attention::causal`] on the whole sequence at these positions.
+    /// The cache has this layer's number of heads and `embedding/heads` features.
     ///
     /// ```
     /// use fulmen_nn::attention::KeyValueCache;
@@ -226,7 +224,7 @@ impl MultiheadAttention {
         self.out_proj.forward(&heads.transpose(1, 2).reshape([heads.size(0), heads.size(2), self.embed_dim]))
     }
 
-    /// Projects an input with this weight. Its biases start at that of the `first` input.
+    /// Projects an input with this weight. Its biases start with those of input number `first`.
     fn project(&self, x: &Tensor, weight: &Tensor, first: usize) -> Tensor {
         let product = x.matmul(&weight.t());
         match &self.in_proj_bias {

@@ -1,7 +1,7 @@
 //! [`MaxPool1d`], [`AvgPool1d`] and similar layers: one number for each window of a sequence, an
 //! image or a volume.
 //!
-//! Not here: windows chosen by the size of the result (`adaptive_pooling.rs`).
+//! Out of scope: windows chosen by the size of the result (`adaptive_pooling.rs`).
 
 use std::fmt;
 

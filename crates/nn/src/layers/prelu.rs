@@ -50,7 +50,7 @@ impl Prelu {
 
     /// Applies the rectifier.
     ///
-    /// Poisoned if there are several slopes and axis 1 has a different number of channels.
+    /// The result is poisoned if there are several slopes and axis 1 of `x` has a different number of channels.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(self, || {

@@ -81,7 +81,7 @@ impl Sequential {
     }
 }
 
-/// The layers whose `forward` takes one tensor and returns one. `activations.rs` has those of the
+/// Implements `Forward` for the layers whose `forward` takes one tensor and returns one. `activations.rs` does this for
 /// activations.
 macro_rules! forward {
     ($($layer:ident $(<$size:ident>)?,)*) => {$(

@@ -65,7 +65,7 @@ impl TransformerEncoder {
     /// caches, one for each layer. See
     /// [`MultiheadAttention::forward_cached`](crate::MultiheadAttention::forward_cached).
     ///
-    /// Poisoned if the number of caches differs from that of the layers.
+    /// Poisoned if the number of caches differs from the number of layers.
     #[track_caller]
     pub fn forward_cached(&self, src: impl AsTensor, caches: &[KeyValueCache]) -> (Tensor, Vec<KeyValueCache>) {
         let _scope = NN.open();

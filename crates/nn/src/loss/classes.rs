@@ -49,7 +49,7 @@ impl Classes {
         }
     }
 
-    /// The weight of each sample in a mean: that of its class, or 0 if it is ignored. `None` if all
+    /// The weight of each sample in a mean: the weight of its class, or 0 if the sample is ignored. `None` if all
     /// weights are equal.
     pub(super) fn counts(&self, weight: Option<&Tensor>, dtype: DType) -> Option<Tensor> {
         let counts = match weight {

@@ -1,4 +1,4 @@
-//! Cross-entropy and the negative log-likelihood of classes. Not here: binary classification
+//! Cross-entropy and the negative log-likelihood of classes. Out of scope: binary classification
 //! (`binary`).
 
 use fulmen_tensor::{AsTensor, Refusal, Tensor};
@@ -272,7 +272,7 @@ fn class_weight(weight: Option<&Tensor>, classes: usize, logits: &Tensor) -> Res
     let Some(weight) = weight else { return Ok(None) };
     if weight.live()?.shape().dims() != [classes] {
         let (logits, weight) = (logits.ty(), weight.ty());
-        return Err(format!("the logits {logits} have {classes} classes, the weight is {weight}").into());
+        return Err(format!("the logits {logits} have {classes} classes, but the weight is {weight}").into());
     }
     Ok(Some(weight.to_dtype(precision(logits.dtype()))))
 }

@@ -42,9 +42,9 @@ pub enum GanLoss {
 }
 
 impl GanLoss {
-    /// The discriminator's loss. The mean (or sum) is that over the real samples plus that over the
-    /// generated ones, whose numbers may differ; with [`Reduction::None`] the two must have the
-    /// same shape.
+    /// The discriminator's loss. The mean (or sum) over the real samples is added to the mean (or sum) over the
+    /// generated ones. The numbers of samples may differ, but with [`Reduction::None`] the two must have the same
+    /// shape.
     ///
     /// Poisoned if the logits are not floating-point.
     #[track_caller]

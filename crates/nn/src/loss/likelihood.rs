@@ -1,5 +1,4 @@
-//! Negative log-likelihoods of numbers: of a normal and of a Poisson distribution. `cross_entropy`
-//! has those of classes.
+//! Negative log-likelihoods of numbers under a normal and a Poisson distribution. For classes, see `cross_entropy`.
 
 use std::f64::consts::PI;
 

@@ -36,8 +36,8 @@ use crate::{Error, Result};
 /// # Ok::<(), fulmen_nn::Error>(())
 /// ```
 pub trait Metric: fmt::Debug + Send + Sync {
-    /// The sums over the samples whose mask is true. `inputs` are those of the [`MetricState`];
-    /// `mask` is boolean, with the samples' shape.
+    /// The sums over the samples whose mask is true. `inputs` are the inputs of the [`MetricState`]; `mask` is boolean,
+    /// with the samples' shape.
     ///
     /// An integer tensor is a counter: a batch may count up to 2³¹ − 1, an epoch any number.
     /// Floating-point numbers are summed in f32, with a compensation of rounding errors.

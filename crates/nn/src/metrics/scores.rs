@@ -1,5 +1,5 @@
 //! Scores of decisions: accuracy, precision, recall, F1 and the Jaccard index, from how often each
-//! class was the target, was predicted, and was both. Not here: metrics over all thresholds
+//! class was the target, was predicted, and was both. Out of scope: metrics over all thresholds
 //! (`curve`).
 
 use fulmen_tensor::{DType, Refusal, Tensor};

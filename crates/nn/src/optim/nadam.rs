@@ -61,7 +61,8 @@ impl NAdam {
 
 optimizer!(
     NAdam,
-    "The weight decay: the fraction of the parameter added to its gradient, or subtracted from it. 0 by default."
+    "The weight decay: the fraction of the parameter that is added to its gradient or, if decoupled, subtracted from the \
+     parameter. 0 by default."
 );
 
 impl Rule for NAdam {

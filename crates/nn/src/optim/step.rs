@@ -50,8 +50,8 @@ impl Step {
         }
     }
 
-    /// The step of a parameter that joined later and has made `finished` steps, an i32 scalar. Bias
-    /// corrections use this number, as in PyTorch; schedules use that of the optimizer.
+    /// The step of a parameter that joined later and has made `finished` steps, an i32 scalar. Bias corrections use
+    /// this number, as in PyTorch; schedules use the optimizer's step.
     pub fn of_parameter(&self, finished: &Tensor) -> Step {
         Step { of_parameter: Some(finished.clone()), ..self.clone() }
     }

@@ -1,4 +1,4 @@
-//! The trust ratio of LARS and LAMB: the norm of a parameter divided by that of its step.
+//! The trust ratio of LARS and LAMB: the norm of a parameter divided by the norm of its step.
 
 use fulmen_tensor::Tensor;
 

@@ -32,8 +32,8 @@ fn other_entries(metadata: &BTreeMap<String, String>) -> impl Iterator<Item = (&
 pub(super) struct Checksums(Option<Value>);
 
 impl Checksums {
-    /// The checksums in a file's metadata, after verifying the metadata, or a message about a
-    /// mismatch. `names` are those of the file's tensors, which are verified when they are read.
+    /// The checksums in a file's metadata, after verifying the metadata, or a message about a mismatch. `names` are the
+    /// names of the file's tensors, which are verified when they are read.
     pub(super) fn read(metadata: &BTreeMap<String, String>, names: &[String]) -> Result<Checksums, String> {
         let Some(text) = metadata.get(CHECKSUMS) else { return Ok(Checksums(None)) };
         let table: Value = serde_json::from_str(text)

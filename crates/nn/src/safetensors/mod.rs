@@ -1,7 +1,7 @@
 //! [Safetensors](https://github.com/huggingface/safetensors) files: named values in a format that
 //! Python libraries use.
 //!
-//! Not here: loading values into a model; see [`weights`](crate::weights).
+//! Out of scope: loading values into a model; see [`weights`](crate::weights).
 
 mod checksums;
 mod read;

@@ -4,7 +4,7 @@
 //! [`load_weights`] and [`save_weights`] work if model and file use the same names. Otherwise, read
 //! a [`StateDict`], rename, and load it.
 //!
-//! Not here: the safetensors format itself; see [`safetensors`](crate::safetensors).
+//! Out of scope: the safetensors format itself; see [`safetensors`](crate::safetensors).
 
 mod file;
 mod index;

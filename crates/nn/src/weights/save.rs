@@ -97,7 +97,7 @@ impl StateDict {
 struct Values<'a> {
     types: Vec<(String, TensorType)>,
     /// Returns the values at some indices.
-    #[allow(clippy::type_complexity, reason = "a name for it would be said once")]
+    #[allow(clippy::type_complexity, reason = "a type alias would be used only once")]
     read: Box<dyn Fn(&[usize]) -> Result<Vec<Arc<Literal>>> + 'a>,
 }
 

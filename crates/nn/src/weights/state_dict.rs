@@ -126,9 +126,8 @@ impl StateDict {
         self.renamed(Location::caller(), f)
     }
 
-    /// Swaps the two axes of the values whose names `is_swapped` selects. For example, GPT-2's
-    /// `c_attn.weight`, `c_proj.weight` and `c_fc.weight` are `[in, out]`, those of a
-    /// [`Linear`](crate::Linear) `[out, in]`.
+    /// Swaps the two axes of the values whose names `is_swapped` selects. For example, GPT-2's `c_attn.weight`,
+    /// `c_proj.weight` and `c_fc.weight` are `[in, out]`, but the weight of a [`Linear`](crate::Linear) is `[out, in]`.
     ///
     /// # Errors
     /// A selected value does not have two axes; no value is selected.

@@ -174,7 +174,7 @@ fn what_does_not_fit_is_refused_with_shapes_and_line() {
     check(&BceLoss::new().weight(&y).forward(&x, &x), "the weight is f32[4], which does not broadcast");
     check(
         &CrossEntropyLoss::new().weight(&y).forward(&x, &int),
-        "the logits f32[4, 3] have 3 classes, the weight is f32[4]",
+        "the logits f32[4, 3] have 3 classes, but the weight is f32[4]",
     );
     check(
         &CrossEntropyLoss::new().ignore_index(1).forward(&x, &x),

@@ -26,7 +26,7 @@
 //!
 //! [`SavedPrograms`] is a file of programs for another machine.
 //!
-//! Not here: choosing programs to keep, and reporting to the user. The caller does both.
+//! Out of scope: choosing programs to keep, and reporting to the user. The caller does both.
 
 mod entry;
 mod key;
@@ -92,8 +92,8 @@ impl CompileCache {
         Self { folder: folder.into(), max_bytes }
     }
 
-    /// The cache that the environment selects. Its folder is that of the variable `FULMEN_COMPILE_CACHE` (`off` for no
-    /// cache); by default `$XDG_CACHE_HOME/fulmen/compile` or `~/.cache/fulmen/compile`. It has at most
+    /// The cache that the environment selects. Its folder is the value of the variable `FULMEN_COMPILE_CACHE` (`off`
+    /// for no cache); by default `$XDG_CACHE_HOME/fulmen/compile` or `~/.cache/fulmen/compile`. It has at most
     /// `FULMEN_COMPILE_CACHE_MB` megabytes (4096).
     ///
     /// Tests, doc tests and benchmarks that cargo runs have no cache unless the variable names a folder: a test must

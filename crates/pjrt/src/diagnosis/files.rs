@@ -1,4 +1,4 @@
-//! The device files, and the kernel's information about devices. Not here: which processes have them open.
+//! The device files, and the kernel's information about devices. Out of scope: which processes have them open.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;

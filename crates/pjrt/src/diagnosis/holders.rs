@@ -24,7 +24,7 @@ pub struct Holder {
 pub struct Holders {
     /// The processes that this user may inspect.
     pub processes: Vec<Holder>,
-    /// The number of processes that could not be inspected: those of other users.
+    /// The number of processes that could not be inspected, because they belong to other users.
     pub unseen: usize,
 }
 
@@ -162,7 +162,7 @@ fn mapped_files(process: &Path, name: &str) -> io::Result<Vec<PathBuf>> {
     Ok(named.collect::<BTreeSet<_>>().into_iter().collect())
 }
 
-/// The identity of a device file is its device; that of another file is the file itself.
+/// The identity of a file: for a device file, its device; for any other file, the file itself.
 fn identity(metadata: &Metadata) -> (u64, u64) {
     if metadata.file_type().is_char_device() {
         // No file system has this number.

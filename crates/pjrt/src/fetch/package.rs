@@ -1,4 +1,4 @@
-//! The packages that can be downloaded: names, pinned versions and hashes. Not here: the download.
+//! The packages that can be downloaded: names, pinned versions and hashes. Out of scope: the download.
 
 use crate::locate::Platform;
 

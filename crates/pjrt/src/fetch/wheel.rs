@@ -1,4 +1,4 @@
-//! Unpacks one file of a wheel, which is a zip file. Not here: choosing and verifying the wheel.
+//! Unpacks one file of a wheel, which is a zip file. Out of scope: choosing and verifying the wheel.
 
 use std::fs::File;
 use std::io::{self, BufReader};

@@ -121,7 +121,7 @@ impl Module {
 }
 
 impl Computation {
-    /// The line of each instruction. An instruction without a line has that of the first instruction that uses it.
+    /// The line of each instruction. An instruction without a line gets the line of the first instruction that uses it.
     pub(super) fn sources(&self) -> Vec<Option<&Source>> {
         let mut sources: Vec<_> = self.instructions.iter().map(|instruction| instruction.source.as_ref()).collect();
         let mut users = vec![None; sources.len()];

@@ -4,7 +4,7 @@
 //! keeps names of any length, and splits extended (pax) records at line breaks, which occur in the attributes that
 //! macOS writes. It does not support checksums of signed bytes and empty numbers: they are rejected.
 //!
-//! Not here: which files belong to a sample (`group`).
+//! Out of scope: which files belong to a sample (`group`).
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,6 +1,6 @@
 //! Writing one tar file of samples.
 //!
-//! Not here: valid keys and the size of a shard (`writer`), and renaming the complete file.
+//! Out of scope: valid keys and the size of a shard (`writer`), and renaming the complete file.
 
 use std::fmt;
 use std::io::{self, BufWriter, Write};

@@ -1,6 +1,6 @@
 //! Invariants of a tar reader that must hold for any bytes.
 //!
-//! Not here: the fuzz target.
+//! Out of scope: the fuzz target.
 
 use std::io::{self, Cursor};
 use std::sync::Arc;

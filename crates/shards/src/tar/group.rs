@@ -1,6 +1,6 @@
 //! Grouping the files of a tar into samples.
 //!
-//! Not here: iterating over a tar (`entries`), and over several (`stream`).
+//! Out of scope: iterating over a tar (`entries`), and over several (`stream`).
 
 use std::collections::BTreeMap;
 use std::io::Read;

@@ -1,6 +1,6 @@
 //! WebDataset: samples as files with a common name in tar files, several thousand per file.
 //!
-//! Not here: access to the files (`fulmen-files`), and the content of a sample.
+//! Out of scope: access to the files (`fulmen-files`), and the content of a sample.
 
 mod entries;
 mod file;

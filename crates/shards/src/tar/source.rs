@@ -1,6 +1,6 @@
 //! The samples of local WebDataset shards by index.
 //!
-//! Not here: shards in a store or compressed with gzip, which are read in sequence (`stream`).
+//! Out of scope: shards in a store or compressed with gzip, which are read in sequence (`stream`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::unix::fs::FileExt;

@@ -1,6 +1,6 @@
 //! The samples of WebDataset shards in sequence.
 //!
-//! Not here: samples by index (`source`).
+//! Out of scope: samples by index (`source`).
 
 use std::sync::Arc;
 

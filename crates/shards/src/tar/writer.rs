@@ -1,6 +1,6 @@
 //! Writing samples into tar files of limited size.
 //!
-//! Not here: one tar file (`file`), reading (`stream`, `source`), and uploading to a store (`Location::upload`).
+//! Out of scope: one tar file (`file`), reading (`stream`, `source`), and uploading to a store (`Location::upload`).
 
 use std::collections::HashSet;
 use std::fs;

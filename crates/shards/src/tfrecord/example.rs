@@ -1,6 +1,6 @@
 //! `tf.train.Example`: named lists of bytes, floats or integers (`tensorflow/core/example/{example,feature}.proto`).
 //!
-//! Not here: the format of records in a file (`record`).
+//! Out of scope: the format of records in a file (`record`).
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! Invariants of records and examples that must hold for any bytes.
 //!
-//! Not here: the fuzz target.
+//! Out of scope: the fuzz target.
 
 use std::io::Cursor;
 

@@ -1,6 +1,6 @@
 //! TensorFlow's record files, and `tf.train.Example` messages, their usual content.
 //!
-//! Not here: access to the files (`fulmen-files`).
+//! Out of scope: access to the files (`fulmen-files`).
 
 mod example;
 #[cfg(feature = "fuzzing")]

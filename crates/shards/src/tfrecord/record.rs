@@ -1,7 +1,7 @@
 //! The format of records in a file: a length, the record, and a checksum of each
 //! (`tensorflow/core/lib/io/record_writer.h`).
 //!
-//! Not here: the content of a record (`example`).
+//! Out of scope: the content of a record (`example`).
 
 use std::io::{self, Read};
 

@@ -1,6 +1,6 @@
 //! The records of local TFRecord files by index.
 //!
-//! Not here: files in a store or compressed with gzip, which are read in sequence (`stream`).
+//! Out of scope: files in a store or compressed with gzip, which are read in sequence (`stream`).
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

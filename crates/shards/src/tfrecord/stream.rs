@@ -1,6 +1,6 @@
 //! The records of TFRecord files in sequence.
 //!
-//! Not here: records by index (`source`).
+//! Out of scope: records by index (`source`).
 
 use std::io::{Cursor, Read};
 

@@ -1,6 +1,6 @@
 //! Writing TFRecord files.
 //!
-//! Not here: reading them (`stream`, `source`).
+//! Out of scope: reading them (`stream`, `source`).
 
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
 //! Elementwise binary operations with NumPy's broadcasting: arithmetic, and the `binary!` table that other families
 //! use.
 //!
-//! Not here: the families in `bitwise`, `compare`, `exponential`, `rounding` and `trigonometric`.
+//! Out of scope: the families in `bitwise`, `compare`, `exponential`, `rounding` and `trigonometric`.
 
 use super::constant::holds;
 use super::dtype_set::DTypeSet;

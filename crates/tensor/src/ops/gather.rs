@@ -1,8 +1,8 @@
 //! Reading elements by index: slices along an axis, single elements, points.
 //!
 //! [`Gather`] is StableHLO's `gather` for windows that span whole axes; its derivative is a scatter. It takes indices
-//! within range, which the methods ensure. Not here: writing by index (`scatter.rs`), and slices at positions that a
-//! program computes (`dynamic_slice.rs`).
+//! within range, which the methods ensure. Out of scope: writing by index (`scatter.rs`), and slices at positions that
+//! a program computes (`dynamic_slice.rs`).
 
 use super::bounds::{self, ClampedIndices, OutOfBounds};
 use super::scatter::{Combine, Scatter};

@@ -1,6 +1,6 @@
 //! Operations with masks whose shapes are known while recording.
 //!
-//! Not here: a selection whose size depends on the mask (PyTorch's `masked_select`, NumPy's `x[mask]`), since the
+//! Out of scope: a selection whose size depends on the mask (PyTorch's `masked_select`, NumPy's `x[mask]`), since the
 //! shapes of a program are fixed. [`Tensor::nonzero_static`] gives a fixed number of positions. For sums and means over
 //! a mask, use [`Tensor::masked_fill`].
 

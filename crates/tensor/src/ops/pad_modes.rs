@@ -1,6 +1,6 @@
 //! Padding modes that repeat or mirror elements.
 //!
-//! Not here: StableHLO's `pad` with a single value (`pad.rs`).
+//! Out of scope: StableHLO's `pad` with a single value (`pad.rs`).
 
 use crate::Tensor;
 use crate::shape::within_reach;

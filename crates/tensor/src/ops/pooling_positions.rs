@@ -1,6 +1,6 @@
 //! The position of the largest element of each window, by a `reduce_window` of numbers and their positions.
 //!
-//! Not here: the maximum alone, and its derivative by `select_and_scatter`, for which TPUs have an instruction
+//! Out of scope: the maximum alone, and its derivative by `select_and_scatter`, for which TPUs have an instruction
 //! (`pooling.rs`).
 
 use super::dtype_set::DTypeSet;

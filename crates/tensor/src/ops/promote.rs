@@ -1,6 +1,6 @@
 //! The common dtype of several tensors, by [`DType::promote`].
 //!
-//! Not here: broadcasting to a common shape.
+//! Out of scope: broadcasting to a common shape.
 
 use crate::scope::Refusal;
 use crate::tensor::all_live;

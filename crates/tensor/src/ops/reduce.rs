@@ -1,6 +1,6 @@
 //! Reductions: `sum`, `prod`, `max`, `min`, `any`, `all` and `count_nonzero` along axes.
 //!
-//! Not here: means and variances ([`moments`](super::moments)), indices of extremes
+//! Out of scope: means and variances ([`moments`](super::moments)), indices of extremes
 //! ([`arg_reduce`](super::arg_reduce)), norms ([`norm`](super::norm)), and cumulative reductions
 //! ([`cumulative`](super::cumulative)).
 

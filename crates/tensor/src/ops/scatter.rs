@@ -1,6 +1,6 @@
 //! Writing by index: elements are set, added, multiplied, or combined by minimum or maximum.
 //!
-//! [`Scatter`] is StableHLO's `scatter` for windows that span whole axes. It drops updates out of range. Not here:
+//! [`Scatter`] is StableHLO's `scatter` for windows that span whole axes. It drops updates out of range. Out of scope:
 //! reading by index (`gather.rs`), and slices at positions that a program computes (`dynamic_slice.rs`).
 
 use super::bounds::{self, ClampedIndices, OutOfBounds};

@@ -91,7 +91,7 @@ methods! {
     /// moves in front of the gather, so that in mixed precision devices send 16-bit numbers. On one device it does
     /// nothing.
     ///
-    /// Faults and errors are those of [`Tensor::with_sharding`].
+    /// Faults and errors are the same as for [`Tensor::with_sharding`].
     ///
     /// ```
     /// use fulmen_tensor::{DType, Sharding, Tensor};

@@ -177,7 +177,7 @@ impl Tensor {
 
     /// Sorts tensors of one shape together along `axis` (JAX's `lax.sort` with `num_keys`). The first `keys` tensors
     /// are the keys: the second decides where the first is equal, and so on. The others are reordered along with them.
-    /// The order is that of [`Tensor::sort`], and gradients flow to the original elements.
+    /// The order is the same as in [`Tensor::sort`], and gradients flow to the original elements.
     ///
     /// Returns one tensor for each input. All are poisoned if the shapes differ, if `keys` is not from 1 to the number
     /// of tensors, if a key is complex, or if there is no such axis.

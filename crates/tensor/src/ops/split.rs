@@ -1,6 +1,6 @@
 //! Splitting a tensor into parts along an axis.
 //!
-//! Each part is a slice. Not here: single slices (`slice.rs`).
+//! Each part is a slice. Out of scope: single slices (`slice.rs`).
 
 use crate::Tensor;
 

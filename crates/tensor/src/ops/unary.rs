@@ -1,7 +1,7 @@
 //! Elementwise unary operations: the basic ones, and the tables `unary!`, `methods!` and `composed!` that other
 //! families use.
 //!
-//! Not here: the families in `exponential`, `trigonometric`, `rounding`, `special`, `bitwise` and `complex`.
+//! Out of scope: the families in `exponential`, `trigonometric`, `rounding`, `special`, `bitwise` and `complex`.
 
 use super::dtype_set::DTypeSet;
 use crate::{DType, Tensor};

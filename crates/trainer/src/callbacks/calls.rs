@@ -1,4 +1,4 @@
-//! [`Hooks`]: calls the hooks of a run: those of the callbacks in their order, then those of the module.
+//! [`Hooks`] calls the hooks of a run: first the callbacks' hooks, in the order of the callbacks, then the module's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

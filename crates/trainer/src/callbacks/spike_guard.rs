@@ -1,4 +1,4 @@
-//! [`SpikeGuard`]: skips steps whose loss or gradients are far above those of the steps before.
+//! [`SpikeGuard`] skips steps whose loss or gradients are far larger than in the steps before.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ use crate::{Actions, LogPoint, StepPart};
 /// and no further compilation, and a resumed run decides as the earlier run would have. A spike enters the window as
 /// the largest value that would have passed. One spike therefore doesn't hide the next, and a loss that stays larger is
 /// accepted after some steps. The standard deviation is taken to be at least a thousandth of the mean. With
-/// `accumulate_grad_batches`, a step is a group of batches. With several optimizers, each one's step is checked by
-/// itself. Gradients that overflow in f16 are handled by the loss scale and not counted here.
+/// `accumulate_grad_batches`, a step is a group of batches. With several optimizers, the step of each is checked
+/// separately. Gradients that overflow in f16 are handled by the loss scale and not counted here.
 ///
 /// Each log point has the number of steps that the run skipped as `skipped_steps`, and the number of the latest skipped
 /// step as `last_skipped_step`, counted from 1 (0 for none). A line on standard error names that step.

@@ -241,15 +241,15 @@ fn check_position(position: &Position, train: &DataLoader) -> Result<()> {
     if position.batch > 0 && !train.is_ordered() {
         return Err(Error::usage(format!(
             "it was saved after batch {} of an epoch, but this loader's batches come in any order (ordered(false)), so the \
-             finished batches are not known. Resume from a checkpoint of the end of an epoch",
+             finished batches are not known. Resume from a checkpoint saved at the end of an epoch",
             position.batch
         )));
     }
     let data = train.description();
     if position.batch > 0 && data != position.data {
         return Err(Error::usage(format!(
-            "it was saved after batch {} of an epoch of other batches ({}) than this loader has ({data}). Resume with \
-             the loader of that run",
+            "it was saved after batch {} of an epoch whose batches ({}) differ from those of this loader ({data}). \
+             Resume with the loader of that run",
             position.batch, position.data
         )));
     }

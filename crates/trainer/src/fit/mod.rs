@@ -260,7 +260,7 @@ impl Fit<'_> {
         Ok(End::Epoch)
     }
 
-    /// Waits for the device and counts the time as that of steps. The end of an epoch waits in any case.
+    /// Waits for the device and counts the time as step time. The end of an epoch waits in any case.
     fn drain_steps(&mut self, last: Option<Instant>) -> Result<()> {
         self.step.executor.drain()?;
         if let Some(last) = last {

@@ -212,8 +212,9 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
 }
 
-/// An image of the first samples, from the first field whose shape is that of images. Each sample is at most [`SIDE`]
-/// pixels wide and high; of larger ones only each n-th pixel is used. Floats are scaled to the range of their channel.
+/// An image of the first samples, from the first field that has the shape of images. Each sample is at most [`SIDE`]
+/// pixels wide and high; larger samples are reduced to every n-th pixel. Floats are scaled to the range of their
+/// channel.
 fn picture(batch: &HostBatch) -> Option<Picture> {
     let is_color = |channels: usize| matches!(channels, 1 | 3 | 4);
     let fields = batch.fields().iter().enumerate();

@@ -22,7 +22,7 @@ pub enum ReduceFx {
     Min,
     /// The largest value.
     Max,
-    /// The value of the latest step: with one value per sample, their mean in that step.
+    /// The value of the latest step. If there is one value per sample, it is their mean in that step.
     Last,
 }
 

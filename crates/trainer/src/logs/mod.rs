@@ -172,7 +172,7 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// The learning rate of the latest step. With several optimizers, that of the first.
+    /// The learning rate of the latest step. With several optimizers, the learning rate of the first one.
     pub(crate) fn learning_rate(&self) -> f64 {
         self.optimizers.first().and_then(|[rate, _]| *rate).unwrap_or_default()
     }

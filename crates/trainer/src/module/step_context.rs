@@ -36,7 +36,7 @@ impl StepContext {
     /// becomes a branch of the program, and the steps that the optimizer skips do not compute it. Put computations that
     /// only this branch needs into the closure.
     ///
-    /// The loss is logged as `loss-NAME`. It and the values that `loss` logs are means over the steps of this
+    /// The loss is logged as `loss-NAME`. This value and the values that `loss` logs are means over the steps of this
     /// optimizer. Returns the loss of this step, or of the optimizer's latest step. No gradient flows through it.
     ///
     /// ```
@@ -201,8 +201,9 @@ impl StepContext {
     }
 
     /// Logs a picture, `[C, H, W]`, or several, `[N, C, H, W]`, with 1, 3 or 4 channels. Values are u8, or
-    /// floating-point numbers clamped to 0 to 1. Loggers and callbacks get the pictures of the step at each log point;
-    /// in validation and tests, those of the first batch. The other steps compute and transfer nothing for it.
+    /// floating-point numbers clamped to 0 to 1. Loggers and callbacks get the pictures of the step at each log point.
+    /// In validation and tests, they get the pictures of the first batch. The other steps compute and transfer nothing
+    /// for it.
     ///
     /// ```
     /// use fulmen_trainer::{Batch, StepContext};

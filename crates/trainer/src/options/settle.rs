@@ -22,7 +22,7 @@ impl Options {
             ] {
                 if given == Some(true) {
                     return Err(Error::option(format!(
-                        "barebones: it leaves out {name}, which is on; give one of the two"
+                        "barebones: it turns off {name}, which is set; give only one of the two"
                     )));
                 }
             }

@@ -8,7 +8,7 @@ use crate::hooks::Progress;
 use crate::stage::Stage;
 use crate::{BatchLimit, Error, Options, Plan, Result};
 
-/// A loader to validate or test on, with a unique name. The name is appended to those of its logged values, as in
+/// A loader to validate or test on, with a unique name. The name is appended to the names of its logged values, as in
 /// `val_loss/NAME`. The step gets it from [`StepContext::dataset`](crate::StepContext::dataset).
 ///
 /// ```

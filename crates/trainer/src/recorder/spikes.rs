@@ -1,5 +1,5 @@
-//! Skips steps whose loss or gradient norm is far above those of the steps before. The training state has the values of
-//! the latest steps. So the device can decide, and a resumed run decides in the same way.
+//! Skips steps whose loss or gradient norm is far above its values in the steps before. The training state has the
+//! values of the latest steps, so the device can decide, and a resumed run decides in the same way.
 
 use fulmen_tensor::{DType, Tensor};
 

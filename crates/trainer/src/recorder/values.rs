@@ -18,7 +18,7 @@ pub(crate) struct Values {
 }
 
 impl Values {
-    /// Takes the placeholders of a module, and creates those of the other entries.
+    /// Takes the placeholders of a module, and creates placeholders for the other entries.
     pub(crate) fn new(layout: &Arc<StateLayout>, module: Vec<Tensor>) -> Values {
         let others = layout.entries().iter().skip(module.len());
         let others = others.map(|entry| Tensor::placeholder(entry.name.clone(), entry.ty.clone()));

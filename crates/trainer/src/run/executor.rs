@@ -151,7 +151,8 @@ impl<T> Executor<T> {
         self.reads.clear();
     }
 
-    /// Asks all processes to run their actions between the same two steps. [`agreed`](Executor::agreed) tells when.
+    /// Asks all processes to run their actions between the same two steps. [`agreed`](Executor::agreed) returns true
+    /// when they are there.
     pub(crate) fn request_actions(&self) {
         match &self.interrupt {
             Some((_, Some(halt))) if !self.requested.replace(true) => halt.lock().request(ACTIONS),

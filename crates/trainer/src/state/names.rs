@@ -78,7 +78,7 @@ pub(super) fn grad_sum(parameter: &str) -> String {
     format!("{GRADIENTS}{parameter}")
 }
 
-/// Whether the name is that of a sum of gradients.
+/// Whether this is the name of a sum of gradients.
 pub(crate) fn is_grad_sum(name: &str) -> bool {
     name.starts_with(GRADIENTS)
 }

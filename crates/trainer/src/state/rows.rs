@@ -82,7 +82,7 @@ impl Entry {
         !self.rows.is_empty()
     }
 
-    /// The names for users: those of the rows, or its own.
+    /// The names that users see: the names of the rows, or the entry's own name.
     pub(crate) fn names(&self) -> &[String] {
         if self.is_joined() { &self.rows } else { slice::from_ref(&self.name) }
     }

@@ -189,7 +189,7 @@ impl Unfreezing {
     }
 }
 
-/// Whether a name is that of a layer or of something inside it.
+/// Whether a name belongs to a layer or to something inside it.
 fn is_in(name: &str, layer: &str) -> bool {
     layer.is_empty() || name.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }

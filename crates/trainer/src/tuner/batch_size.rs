@@ -163,16 +163,17 @@ fn available(runtime: &Runtime) -> Option<u64> {
 }
 
 impl Trainer {
-    /// Finds the largest batch size that fits in device memory. For each size, the training step is compiled. If it
-    /// fits according to the compiler, some steps run. `loader` makes the training loader for a batch size. The search
-    /// also ends when one batch covers the epoch. Afterwards the module has its old values. Nothing is logged,
-    /// validated or saved.
+    /// Finds the largest batch size that fits in device memory. For each size, the Trainer compiles the training step,
+    /// and runs some steps if the compiler reports that it fits. `loader` makes the training loader for a batch size.
+    /// The search also ends when one batch covers the epoch. Afterwards, the module has its old values. Nothing is
+    /// logged, validated or saved.
     ///
     /// With several processes, all agree on a size from the compilers' reports. If a step then runs out of memory in
-    /// one of them, it is an error in all.
+    /// one of them, the search fails in all of them.
     ///
-    /// An invalid argument of the finder, which the error names; no size that fits; a loader with a batch size other
-    /// than the requested one; those of [`Trainer::fit`]; a signal.
+    /// Returns an error if an argument of the finder is invalid, if no size fits, if `loader` returns a loader with
+    /// another batch size than the requested one, or if a signal ends the search. The errors of [`Trainer::fit`] apply
+    /// too.
     pub fn scale_batch_size<M: TrainingModule>(
         &mut self,
         module: &M,

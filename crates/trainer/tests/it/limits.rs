@@ -359,7 +359,7 @@ fn a_barebones_run_only_trains() {
     assert_eq!(trainer.device_to_host_transfers(), 2, "one an epoch");
     assert!(trainer.run_dir().is_none() && std::fs::read_dir(folder.path()).unwrap().next().is_none());
     let error = Trainer::builder().barebones(true).detect_nan(true).options().unwrap_err().to_string();
-    assert_eq!(error, "barebones: it leaves out detect_nan, which is on; give one of the two");
+    assert_eq!(error, "barebones: it turns off detect_nan, which is set; give only one of the two");
 }
 
 #[test]

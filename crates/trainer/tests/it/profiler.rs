@@ -114,7 +114,7 @@ fn a_dump_has_each_program_before_and_after_the_compiler() {
 fn without_a_run_there_is_no_profiler() {
     let folder = tempfile::tempdir().unwrap();
     let error = trainer(folder.path()).barebones(true).profiler("host").options().unwrap_err().to_string();
-    assert_eq!(error, "barebones: it leaves out profiler, which is on; give one of the two");
+    assert_eq!(error, "barebones: it turns off profiler, which is set; give only one of the two");
     let mut trainer = trainer(folder.path()).runtime(isolated()).profiler("xla").build().unwrap();
     let error = trainer.train_step(&Net::new(), &train_loader(40, DROP_LAST)).map(drop).unwrap_err().to_string();
     assert!(error.starts_with("profiler: train_step makes no run folder"), "{error}");

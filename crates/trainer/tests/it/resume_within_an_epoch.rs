@@ -59,7 +59,7 @@ fn an_interrupted_epoch_goes_on_with_the_samples_that_were_to_come() {
     let mut trainer = builder(folder.path(), 2, &Record::default()).ckpt_path(&checkpoint).build().unwrap();
     let error = trainer.fit(&Net::new(), &loader().ordered(false).build().unwrap(), None).unwrap_err().to_string();
     assert!(
-        error.contains("come in any order (ordered(false))") && error.contains("of the end of an epoch"),
+        error.contains("come in any order (ordered(false))") && error.contains("at the end of an epoch"),
         "{error}"
     );
     assert_eq!(trainer.runtime().metrics().value("UncachedCompile"), 0, "before anything is compiled");

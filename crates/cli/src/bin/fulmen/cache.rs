@@ -1,6 +1,6 @@
 //! `fulmen cache`: makes caches of images before a training, and maintains caches of any data.
 //!
-//! Not here: the caches themselves (`fulmen-cache`).
+//! Out of scope: the caches themselves (`fulmen-cache`).
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};

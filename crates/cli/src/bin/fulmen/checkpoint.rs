@@ -1,6 +1,6 @@
 //! `fulmen checkpoint`: shows, verifies, merges and compares checkpoints.
 //!
-//! Not here: reading them (`fulmen_checkpoint`).
+//! Out of scope: reading them (`fulmen_checkpoint`).
 
 use std::path::{Path, PathBuf};
 

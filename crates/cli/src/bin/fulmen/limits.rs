@@ -1,6 +1,6 @@
 //! Limits on images, for the commands that decode them.
 //!
-//! Not here: what the commands do with the images.
+//! Out of scope: what the commands do with the images.
 
 use clap::Args;
 

@@ -1,7 +1,7 @@
 //! The `fulmen` program: prepares data before a training, handles machines and hosts during it, and reads checkpoints
 //! and reports after it.
 //!
-//! Not here: the subcommands, each in its own file, and their implementation in the libraries.
+//! Out of scope: the subcommands, each in its own file, and their implementation in the libraries.
 
 /// Prints a line for the user. If the output is closed (`| head`), the work continues.
 macro_rules! say {

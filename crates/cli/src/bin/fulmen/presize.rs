@@ -1,6 +1,6 @@
 //! `fulmen data presize`: converts many small image files to few large files of smaller images.
 //!
-//! Not here: the implementation (`fulmen_cli::Presize`).
+//! Out of scope: the implementation (`fulmen_cli::Presize`).
 
 use std::path::PathBuf;
 

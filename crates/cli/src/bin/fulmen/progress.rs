@@ -1,6 +1,6 @@
 //! Progress: a bar on a terminal, otherwise a line from time to time.
 //!
-//! Not here: the work.
+//! Out of scope: the work.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::sync::{Mutex, MutexGuard};

@@ -123,7 +123,7 @@ fn read_all(folders: &[PathBuf]) -> Result<Vec<Run>> {
 }
 
 impl Run {
-    /// None if the folder is not that of a run. Information from missing files is left out.
+    /// None if the folder is not the folder of a run. Information from missing files is left out.
     fn read(folder: &Path) -> Result<Option<Run>> {
         if !folder.join("config.toml").is_file() && !folder.join("metrics.csv").is_file() {
             return Ok(None);
@@ -332,7 +332,7 @@ fn table(rows: &[Vec<String>]) {
     }
 }
 
-/// The metrics that fit in a list: those of validations, otherwise the loss.
+/// The metrics to show in a list: up to three validation metrics or, if there are none, losses.
 fn of_validation(runs: &[Run]) -> Vec<String> {
     let mut names: Vec<String> = vec![];
     for (name, _) in runs.iter().flat_map(|run| &run.metrics) {

@@ -1,6 +1,6 @@
 //! `fulmen tpu`: TPU VMs, also for the duration of one run.
 //!
-//! Not here: machines (`fulmen-gcloud`) and programs on them (`fulmen-pods`), which this file combines.
+//! Out of scope: machines (`fulmen-gcloud`) and programs on them (`fulmen-pods`), which this file combines.
 
 use std::io::{stderr, stdout};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Augmentation policies: some found by search, some with nothing to search.
 //!
-//! Not here: the operations themselves (`functional`).
+//! Out of scope: the operations themselves (`functional`).
 
 mod operation;
 mod policy;

@@ -1,6 +1,6 @@
 //! The operations that the policies choose from, and their magnitudes.
 //!
-//! Not here: the choice.
+//! Out of scope: the choice.
 
 use crate::functional::{self, Affine, Fill};
 use crate::{Image, Interpolation};

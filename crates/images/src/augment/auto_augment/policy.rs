@@ -1,7 +1,7 @@
 //! AutoAugment (Cubuk, Zoph, Mane, Vasudevan and Le, 2018, <https://arxiv.org/abs/1805.09501>), with its authors'
 //! policies.
 //!
-//! Not here: the operations (`operation`).
+//! Out of scope: the operations (`operation`).
 
 use super::operation::MagnitudeSpace;
 use super::operation::Operation::{

@@ -1,6 +1,6 @@
 //! RandAugment (Cubuk, Zoph, Shlens and Le, 2019, <https://arxiv.org/abs/1909.13719>).
 //!
-//! Not here: the operations (`operation`).
+//! Out of scope: the operations (`operation`).
 
 use super::operation::{CHOICES, MagnitudeSpace};
 use crate::augment::{options, resampling_options, with_name};

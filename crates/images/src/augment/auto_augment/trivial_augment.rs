@@ -1,6 +1,6 @@
 //! TrivialAugment (Müller and Hutter, 2021, <https://arxiv.org/abs/2103.10158>).
 //!
-//! Not here: the operations (`operation`).
+//! Out of scope: the operations (`operation`).
 
 use super::operation::{CHOICES, MagnitudeSpace};
 use crate::augment::{options, resampling_options, with_name};

@@ -1,6 +1,6 @@
 //! Recurrent layers: [`Rnn`], [`Lstm`] and [`Gru`], with PyTorch's options, formulas and parameter names.
 //!
-//! `stack.rs` has the common part, `cell.rs` a step of each. Not here: sequences of different
+//! `stack.rs` has the common part, `cell.rs` a step of each. Out of scope: sequences of different
 //! lengths in one batch (PyTorch's `PackedSequence`), because shapes are fixed.
 
 mod cell;
