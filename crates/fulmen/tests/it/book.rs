@@ -121,7 +121,9 @@ fn links_in_markdown_have_targets() {
     let mut checked = 0;
     for path in files {
         let folder = path.parent().expect("a folder");
-        for link in links(&read(&path)).into_iter().filter(|link| !link.contains("://")) {
+        // `.ci/book` checks the chapters' links to the API docs, which exist only in the built book.
+        let is_elsewhere = |link: &&str| link.contains("://") || (folder == chapters() && link.starts_with("api/"));
+        for link in links(&read(&path)).into_iter().filter(|link| !is_elsewhere(link)) {
             let (file, fragment) = link.split_once('#').unwrap_or((link, ""));
             let target = if file.is_empty() { path.clone() } else { folder.join(file) };
             assert!(target.exists(), "{}: the target of {link} does not exist", path.display());
