@@ -247,7 +247,7 @@ mod tests {
     use fulmen_pjrt::locate::Platform;
 
     use crate::lower::lower;
-    use crate::{Convolution, DType, Function, Mesh, TensorType, grad};
+    use crate::{Convolution, DType, Function, Mesh, Pooling, TensorType, grad};
 
     /// The numbers of convolutions and of products in a convolution of f32 and its derivatives.
     fn statements(
@@ -266,14 +266,33 @@ mod tests {
     }
 
     #[test]
+    fn values_between_convolutions_are_not_transposed() -> crate::Result<()> {
+        let types = [[4, 8, 8, 8], [16, 8, 3, 3], [1, 16, 1, 1], [4, 16, 3, 3]].map(|s| TensorType::new(DType::F32, s));
+        let function = Function::trace("f", &types, |x| {
+            let how = Convolution::new(2).padding([(1, 1); 2]);
+            let y = x[0].convolution(&x[1], &how);
+            let y = &y - y.mean_keepdim(&[0, 2, 3]);
+            let y = (y + &x[2]).relu().max_pool(&Pooling::new([2; 2]).stride([2; 2]));
+            vec![y.convolution(&x[3], &how)]
+        });
+        let transposes = |platform| -> crate::Result<usize> {
+            Ok(lower(&function, &Mesh::data(1), platform)?.text.matches("stablehlo.transpose ").count())
+        };
+        // The input, both kernels and the result.
+        assert_eq!(transposes(Some(Platform::Cpu))?, 4);
+        assert_eq!(transposes(Some(Platform::Tpu))?, 0);
+        Ok(())
+    }
+
+    #[test]
     fn the_form_depends_on_the_platform_and_the_sizes() -> crate::Result<()> {
         let cpu = Some(Platform::Cpu);
         let bare = Convolution::new(2);
         let padded = bare.clone().padding([(1, 1); 2]);
         let large = [[4, 64, 32, 32], [64, 64, 3, 3]];
         let small = [[4, 64, 4, 4], [64, 64, 3, 3]];
-        assert_eq!(statements(large, &padded, cpu)?, [2, 1]);
-        assert_eq!(statements(small, &padded, cpu)?, [0, 3]);
+        assert_eq!(statements(large, &padded, cpu)?, [2, 3]);
+        assert_eq!(statements(small, &padded, cpu)?, [0, 5]);
         // The derivative for the input has a dilated input.
         assert_eq!(statements([[4, 64, 8, 8], [64, 64, 3, 3]], &padded.clone().stride([2; 2]), cpu)?, [1, 2]);
         // The derivative for an input without padding is more than twice as large as its cotangent.
