@@ -90,7 +90,7 @@ impl Plan {
 
     /// Runs a command on all hosts, which may refuse connections at first.
     fn reach(&self, command: &str, tool: &mut Tool<'_>) -> Result<(), Stop> {
-        let words = calls::run_on_hosts(&self.target.name, &self.target.place, command);
+        let words = calls::run_on_hosts(&self.target.name, &self.target.zone_args, command);
         let mut attempts = tool.pace.attempts;
         loop {
             attempts = attempts.saturating_sub(1);
@@ -146,11 +146,11 @@ pub fn commands(machine: &Machine) -> Result<Vec<String>> {
         let script = script.trim_end();
         lines.push(format!("cat >{SCRIPT} <<'END_OF_SCRIPT'\n{script}\nEND_OF_SCRIPT"));
     }
-    let Target { name, place, .. } = &plan.target;
-    lines.push(spell(&calls::list_nodes(&place.zone, place.project.as_deref())));
+    let Target { name, zone_args, .. } = &plan.target;
+    lines.push(spell(&calls::list_nodes(&zone_args.zone, zone_args.project.as_deref())));
     lines.push(spell(&plan.command(machine, SCRIPT)?));
     if let Some(check) = plan.check(machine) {
-        lines.push(spell(&calls::run_on_hosts(name, place, &check)));
+        lines.push(spell(&calls::run_on_hosts(name, zone_args, &check)));
     }
     Ok(lines)
 }
@@ -195,7 +195,7 @@ pub(crate) fn lease_with(
     let plan = Plan::new(machine)?;
     let found = Target { queued: machine.is_queued(), owner: None, ..plan.target.clone() }.find(&mut tool)?;
     if !found.is_empty() {
-        let (name, zone) = (&machine.name, &machine.place.zone);
+        let (name, zone) = (&machine.name, &machine.zone_args.zone);
         return Err(Error::usage(format!("there is a {name} in {zone} already; choose another name, or delete it")));
     }
     tool.note(&plan.describe());
@@ -223,7 +223,7 @@ pub(crate) fn lease_with(
         Some(left) if delete_after || !ready => tool.note(&format!("LEFT: {left}")),
         Some(left) => tool.note(&format!("[tpu] {left}")),
         None if delete_after => tool.note(&format!("[tpu] {} is deleted", machine.name)),
-        None => tool.note(&format!("[tpu] there is no {} in {}", machine.name, machine.place.zone)),
+        None => tool.note(&format!("[tpu] there is no {} in {}", machine.name, machine.zone_args.zone)),
     }
     plan.disks(machine, &mut tool);
     if code == 0 && delete_after && left.is_some() {
@@ -231,7 +231,7 @@ pub(crate) fn lease_with(
     }
     if json {
         let disks: Vec<&str> = machine.data_disk.iter().map(|disk| disk.trim_end_matches(":read-only")).collect();
-        let (name, zone) = (&machine.name, &machine.place.zone);
+        let (name, zone) = (&machine.name, &machine.zone_args.zone);
         let text = json!({
             "name": name, "zone": zone, "ready": ready, "hosts": hosts, "exit_code": code, "left": left,
             "disks": disks,
@@ -247,7 +247,7 @@ pub(crate) fn create(arguments: &Create, tool: Tool<'_>) -> Result<u8> {
     let json = output.json;
     lease_with(lease, false, tool, &mut |out| {
         if !json {
-            let (name, zone) = (quote(&machine.name), quote(&machine.place.zone));
+            let (name, zone) = (quote(&machine.name), quote(&machine.zone_args.zone));
             let _ =
                 writeln!(out, "fulmen tpu ssh {name} --zone {zone}\nfulmen pod run --tpu {name} --zone {zone} -- …");
         }

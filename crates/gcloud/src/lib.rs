@@ -35,7 +35,9 @@ mod resource;
 #[cfg(test)]
 mod tests;
 
-pub use arguments::{Command, Create, Delete, Extend, List, Machine, Named, Output, Place, Quota, Ssh, Wait, seconds};
+pub use arguments::{
+    Command, Create, Delete, Extend, List, Machine, Named, Output, Quota, Ssh, Wait, ZoneArgs, seconds,
+};
 pub use create::{Lease, commands, lease};
 pub use error::{Error, Result};
 pub use program::{Ended, finish, quote};

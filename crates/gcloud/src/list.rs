@@ -159,14 +159,15 @@ pub(crate) fn list(arguments: &List, tool: &mut Tool<'_>, now: DateTime<Utc>) ->
 }
 
 pub(crate) fn describe(arguments: &Named, tool: &mut Tool<'_>, now: DateTime<Utc>) -> Result<u8> {
-    let Named { name, place, json } = arguments;
-    let target = Target { name: name.clone(), place: place.clone(), queued: true, owner: None, usd_per_day: None };
+    let Named { name, zone_args, json } = arguments;
+    let target =
+        Target { name: name.clone(), zone_args: zone_args.clone(), queued: true, owner: None, usd_per_day: None };
     let rates = Rates::read(None)?;
     let found = target.find(tool)?;
     let row = match (&found.node, &found.queued) {
-        (Some(node), _) => Row::of_node(node, &place.zone, &rates, now),
-        (None, Some(queued)) => Row::of_queued(queued, &place.zone, now),
-        (None, None) => return Err(absent(name, &place.zone)),
+        (Some(node), _) => Row::of_node(node, &zone_args.zone, &rates, now),
+        (None, Some(queued)) => Row::of_queued(queued, &zone_args.zone, now),
+        (None, None) => return Err(absent(name, &zone_args.zone)),
     };
     let (hosts, health) = found.node.map(|node| (node.hosts().unwrap_or_default(), node.health)).unwrap_or_default();
     if *json {

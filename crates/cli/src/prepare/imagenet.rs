@@ -104,7 +104,7 @@ impl ImageNet {
         expected.check_samples("train", images[0].len(), train)?;
 
         let wnids: BTreeSet<&str> = inner.keys().map(String::as_str).collect();
-        let place: BTreeMap<&str, u32> = wnids.iter().zip(0..).map(|(&wnid, class)| (wnid, class)).collect();
+        let class_of_wnid: BTreeMap<&str, u32> = wnids.iter().zip(0..).map(|(&wnid, class)| (wnid, class)).collect();
         for entry in archives[1].tar_entries("the archive") {
             let entry = entry?;
             let key = key_of(&entry.name);
@@ -119,7 +119,7 @@ impl ImageNet {
                     ),
                 )
             })?;
-            let class = *place.get(wnid.as_str()).ok_or_else(|| {
+            let class = *class_of_wnid.get(wnid.as_str()).ok_or_else(|| {
                 Error::file(val, format!("entry {}: its class {wnid} has no training images", entry.name))
             })?;
             images[1].push(ImageEntry { key, start: entry.offset, size: entry.size, class });

@@ -109,7 +109,7 @@ fn write_shard(
     progress: &dyn Progress,
 ) -> Result<ShardRecord> {
     let mut shard = TarShard::create(folder, &planned.name)?;
-    for &index in &plan.orders[planned.split][planned.places.clone()] {
+    for &index in &plan.orders[planned.split][planned.sample_range.clone()] {
         shard.add(set.key(planned.split, index), set.read(planned.split, index)?)?;
         progress.advance(set.tar_bytes(planned.split, index));
     }

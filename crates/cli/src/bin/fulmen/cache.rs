@@ -30,7 +30,7 @@ pub(crate) enum Command {
     /// Verifies the checksums of the caches at a path
     Verify {
         #[command(flatten)]
-        place: CachePath,
+        cache: CachePath,
         /// Remove damaged parts from the caches, so that making them again writes only those
         #[arg(long)]
         repair: bool,
@@ -178,7 +178,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
             cache_info(path)?.iter().for_each(show);
             Ok(())
         }
-        Command::Verify { place: CachePath { path }, repair: true } => {
+        Command::Verify { cache: CachePath { path }, repair: true } => {
             let removed = repair_cache(path)?;
             for file in &removed {
                 say!("removed {}", file.display());
@@ -189,7 +189,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
             }
             Ok(())
         }
-        Command::Verify { place: CachePath { path }, repair: false } => verify(path),
+        Command::Verify { cache: CachePath { path }, repair: false } => verify(path),
         Command::Clear(CachePath { path }) => {
             say!("freed {} bytes", clear_cache(path)?);
             Ok(())
