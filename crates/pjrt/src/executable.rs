@@ -13,9 +13,9 @@ use crate::envelope::Envelope;
 use crate::error::{Error, Result};
 use crate::hlo;
 use crate::hlo::proto::HeaderWithConfig;
+use crate::named_value::read_named;
 use crate::plugin::Plugin;
 use crate::signature::Signature;
-use crate::value::read_named;
 
 /// A compiled program that is not loaded on any device. It can be inspected, or stored and loaded elsewhere.
 ///
