@@ -96,7 +96,7 @@ impl Plan {
             attempts = attempts.saturating_sub(1);
             match tool.change_until_signal(&words) {
                 Ok(said) => {
-                    said.lines().for_each(|line| tool.note(&format!("[tpu] {line}")));
+                    said.lines().for_each(|line| tool.progress(&format!("[tpu] {line}")));
                     return Ok(());
                 }
                 Err(Stop::Failed(error)) if attempts == 0 || error.to_string().contains(FORBIDDEN) => {
@@ -115,7 +115,7 @@ impl Plan {
     fn disks(&self, machine: &Machine, tool: &mut Tool<'_>) {
         for disk in &machine.data_disk {
             let disk = base(disk.trim_end_matches(":read-only"));
-            tool.note(&format!("LEFT: the disk {disk} costs money until it is deleted as well"));
+            tool.progress(&format!("LEFT: the disk {disk} costs money until it is deleted as well"));
         }
     }
 }
@@ -198,32 +198,32 @@ pub(crate) fn lease_with(
         let (name, zone) = (&machine.name, &machine.zone_args.zone);
         return Err(Error::usage(format!("there is a {name} in {zone} already; choose another name, or delete it")));
     }
-    tool.note(&plan.describe());
+    tool.progress(&plan.describe());
     let up = plan.bring_up(machine, reach, &mut tool);
     let ready = up.is_ok();
     let hosts = up.as_ref().ok().and_then(|node| node.hosts().ok()).unwrap_or_default();
     let mut code = match up {
         Ok(_) => {
-            tool.note(&format!("[tpu] {} is ready: {}", machine.name, hosts.join(", ")));
+            tool.progress(&format!("[tpu] {} is ready: {}", machine.name, hosts.join(", ")));
             match work(tool.out) {
                 Ok(code) => code,
                 Err(message) => {
-                    tool.note(&format!("error: {message}"));
+                    tool.progress(&format!("error: {message}"));
                     1
                 }
             }
         }
         Err(stop) => {
-            tool.note(&stop.text());
+            tool.progress(&stop.text());
             stop.exit_code()
         }
     };
     let left = if delete_after { plan.target.remove(&mut tool, ready).1 } else { plan.target.look(&mut tool) };
     match &left {
-        Some(left) if delete_after || !ready => tool.note(&format!("LEFT: {left}")),
-        Some(left) => tool.note(&format!("[tpu] {left}")),
-        None if delete_after => tool.note(&format!("[tpu] {} is deleted", machine.name)),
-        None => tool.note(&format!("[tpu] there is no {} in {}", machine.name, machine.zone_args.zone)),
+        Some(left) if delete_after || !ready => tool.progress(&format!("LEFT: {left}")),
+        Some(left) => tool.progress(&format!("[tpu] {left}")),
+        None if delete_after => tool.progress(&format!("[tpu] {} is deleted", machine.name)),
+        None => tool.progress(&format!("[tpu] there is no {} in {}", machine.name, machine.zone_args.zone)),
     }
     plan.disks(machine, &mut tool);
     if code == 0 && delete_after && left.is_some() {
@@ -236,7 +236,7 @@ pub(crate) fn lease_with(
             "name": name, "zone": zone, "ready": ready, "hosts": hosts, "exit_code": code, "left": left,
             "disks": disks,
         });
-        tool.say(&text.to_string());
+        tool.print(&text.to_string());
     }
     Ok(code)
 }

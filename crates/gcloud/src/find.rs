@@ -134,7 +134,7 @@ impl Target {
                 }
             }
             if noted != last {
-                tool.note(&format!("[tpu] {}: {last}; waiting", self.name));
+                tool.progress(&format!("[tpu] {}: {last}; waiting", self.name));
                 noted.clone_from(&last);
             }
             if let Some(signal) = tool.pause() {

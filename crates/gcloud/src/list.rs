@@ -146,11 +146,11 @@ pub(crate) fn list(arguments: &List, tool: &mut Tool<'_>, now: DateTime<Utc>) ->
     let day: f64 = rows.iter().filter_map(|row| row.usd_per_day).sum();
     if arguments.json {
         let text = json!({"rows": rows, "usd_per_day": day, "unknown_prices": unknown, "failures": failures});
-        tool.say(&text.to_string());
+        tool.print(&text.to_string());
     } else {
-        rows.iter().for_each(|row| tool.say(&row.text()));
+        rows.iter().for_each(|row| tool.print(&row.text()));
         let more = if unknown == 0 { String::new() } else { format!(", and {unknown} of unknown price") };
-        tool.say(&format!("{day:.2} USD a day{more}: {}", rates.source()));
+        tool.print(&format!("{day:.2} USD a day{more}: {}", rates.source()));
     }
     if !failures.is_empty() {
         return Err(Error::new(failures.join("\n")));
@@ -174,14 +174,14 @@ pub(crate) fn describe(arguments: &Named, tool: &mut Tool<'_>, now: DateTime<Utc
         let mut value = json!(row);
         value["hosts"] = json!(hosts);
         value["health"] = json!(health);
-        tool.say(&value.to_string());
+        tool.print(&value.to_string());
     } else {
-        tool.say(&row.text());
+        tool.print(&row.text());
         if !hosts.is_empty() {
-            tool.say(&format!("hosts: {}", hosts.join(", ")));
+            tool.print(&format!("hosts: {}", hosts.join(", ")));
         }
         if !health.is_empty() {
-            tool.say(&format!("health: {health}"));
+            tool.print(&format!("health: {health}"));
         }
     }
     Ok(0)
@@ -234,13 +234,13 @@ pub(crate) fn quota(arguments: &Quota, tool: &mut Tool<'_>) -> Result<u8> {
             let (id, name) = (&info.quota_id, &info.quota_display_name);
             json!({"quota": id, "name": name, "value": value, "locations": locations})
         };
-        tool.say(&rows.iter().map(row).collect::<serde_json::Value>().to_string());
+        tool.print(&rows.iter().map(row).collect::<serde_json::Value>().to_string());
         return Ok(0);
     }
     for (info, value, locations) in rows {
         let value = if value == "-1" { "no limit" } else { value };
         let locations: Vec<&str> = locations.iter().map(|location| location.as_str()).collect();
-        tool.say(&format!("{} ({}): {value} in {}", info.quota_display_name, info.quota_id, locations.join(", ")));
+        tool.print(&format!("{} ({}): {value} in {}", info.quota_display_name, info.quota_id, locations.join(", ")));
     }
     Ok(0)
 }

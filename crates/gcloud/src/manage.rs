@@ -17,9 +17,9 @@ use crate::{Error, Result};
 fn dry_run(commands: &[Vec<String>], json: bool, tool: &mut Tool<'_>) -> Result<u8> {
     let lines: Vec<String> = commands.iter().map(|words| spell(words)).collect();
     if json {
-        tool.say(&json!({ "commands": lines }).to_string());
+        tool.print(&json!({ "commands": lines }).to_string());
     } else {
-        lines.iter().for_each(|line| tool.say(line));
+        lines.iter().for_each(|line| tool.print(line));
     }
     Ok(0)
 }
@@ -31,7 +31,7 @@ pub(crate) fn ssh(arguments: &Ssh, tool: &mut Tool<'_>) -> Result<u8> {
     if arguments.dry_run {
         return dry_run(&[words], false, tool);
     }
-    tool.note(&format!("$ {}", spell(&words)));
+    tool.progress(&format!("$ {}", spell(&words)));
     let failed = |e| Error::new(format!("the program gcloud: {e}; install the Google Cloud CLI"));
     tool.program.attached(&words).map_err(failed)
 }
@@ -49,7 +49,7 @@ pub(crate) fn wait(arguments: &Wait, tool: &mut Tool<'_>) -> Result<u8> {
             } else {
                 format!("{} is ready: {}", target.name, hosts.join(", "))
             };
-            tool.say(&text);
+            tool.print(&text);
             Ok(0)
         }
         Err(Stop::Failed(error)) => Err(error),
@@ -74,14 +74,14 @@ pub(crate) fn extend(arguments: &Extend, tool: &mut Tool<'_>) -> Result<u8> {
     tool.change(&command).map_err(failed)?;
     // The label that `list` shows.
     if let Err(error) = tool.change(&label) {
-        tool.note(&format!("warning: the limit has changed, but `list` will show the old one: {error}"));
+        tool.progress(&format!("warning: the limit has changed, but `list` will show the old one: {error}"));
     }
     let text = if output.json {
         json!({"name": name, "zone": zone_args.zone, "seconds": seconds, "ends": now + seconds}).to_string()
     } else {
         format!("{name} deletes itself in {hours} h")
     };
-    tool.say(&text);
+    tool.print(&text);
     Ok(0)
 }
 
@@ -100,17 +100,17 @@ pub(crate) fn delete(arguments: &Delete, tool: &mut Tool<'_>) -> Result<u8> {
     let node_disks = |node: &Node| node.data_disks.iter().map(|disk| base(&disk.source_disk).to_owned()).collect();
     let disks: Vec<String> = found.and_then(|found| found.node.as_ref().map(node_disks)).unwrap_or_default();
     for disk in &disks {
-        tool.note(&format!("LEFT: the disk {disk} costs money until it is deleted as well"));
+        tool.progress(&format!("LEFT: the disk {disk} costs money until it is deleted as well"));
     }
     if output.json {
         let (name, zone) = (&target.name, &target.zone_args.zone);
-        tool.say(&json!({"name": name, "zone": zone, "left": left, "disks": disks}).to_string());
+        tool.print(&json!({"name": name, "zone": zone, "left": left, "disks": disks}).to_string());
     }
     match left {
         Some(left) => Err(Error::new(format!("LEFT: {left}"))),
         None => {
             if !output.json {
-                tool.say(&format!("{} is deleted", target.name));
+                tool.print(&format!("{} is deleted", target.name));
             }
             Ok(0)
         }

@@ -54,13 +54,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         if arguments.json {
             lines.push(as_json(&diagnosis, tried.as_ref()));
         } else {
-            say!("{diagnosis}");
-            tried.iter().flatten().flatten().for_each(|tried| say!("  {tried}"));
+            outln!("{diagnosis}");
+            tried.iter().flatten().flatten().for_each(|tried| outln!("  {tried}"));
         }
         failed = tried.and_then(Result::err).or(failed);
     }
     if arguments.json {
-        say!("{}", Value::Array(lines));
+        outln!("{}", Value::Array(lines));
     }
     failed.map_or(Ok(()), Err)
 }

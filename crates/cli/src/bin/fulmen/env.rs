@@ -48,6 +48,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         .replace("{{rust}}", env!("CARGO_PKG_RUST_VERSION"))
         .replace("{{libtpu}}", libtpu)
         .replace("{{note}}", note);
-    say!("{}", format!("{first}\n{text}{last}").trim_end());
+    outln!("{}", format!("{first}\n{text}{last}").trim_end());
     Ok(())
 }

@@ -80,9 +80,9 @@ fn dry_run(run: &Run) -> Result<u8> {
         lines.push(format!("fulmen tpu delete {name} --zone {}", zone_args.zone));
     }
     if run.output.json {
-        say!("{}", serde_json::json!({ "commands": lines }));
+        outln!("{}", serde_json::json!({ "commands": lines }));
     } else {
-        lines.iter().for_each(|line| say!("{line}"));
+        lines.iter().for_each(|line| outln!("{line}"));
     }
     Ok(0)
 }
