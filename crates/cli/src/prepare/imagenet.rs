@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::archives::find_archives;
-use super::checksums::Expected;
+use super::checksums::ExpectedContents;
 use super::file_slice::FileSlice;
 use super::imagenet_devkit::ImagenetDevkit;
 use super::manifest::{Class, Manifest};
@@ -35,8 +35,9 @@ const SPLITS: &[&str] = &["train", "val"];
 /// then each image from its position. An image that does not start or end like a JPEG is kept unchanged and listed in
 /// the manifest's warnings; the official archive has one PNG file.
 ///
-/// An interrupted run can be continued: existing shards are not written again. `expected` is [`Expected::imagenet`], or
-/// the counts of a part of ImageNet in the same layout; classes without training images are then left out.
+/// An interrupted run can be continued: existing shards are not written again. `expected` is
+/// [`ExpectedContents::imagenet`], or the counts of a part of ImageNet in the same layout; classes without training
+/// images are then left out.
 ///
 /// # Errors
 /// Archives that are missing (the error lists all), are truncated, or have other checksums or counts than expected; a
@@ -44,7 +45,7 @@ const SPLITS: &[&str] = &["train", "val"];
 /// space.
 pub fn imagenet(
     archives: impl AsRef<Path>,
-    expected: &Expected,
+    expected: &ExpectedContents,
     options: &PrepareOptions,
     progress: &dyn Progress,
 ) -> Result<Manifest> {
@@ -69,7 +70,7 @@ struct ImageEntry {
 }
 
 impl ImageNet {
-    fn open(train: &Path, val: &Path, devkit: &Path, expected: &Expected) -> Result<ImageNet> {
+    fn open(train: &Path, val: &Path, devkit: &Path, expected: &ExpectedContents) -> Result<ImageNet> {
         let kit = ImagenetDevkit::read(devkit)?;
         let archives = [FileSlice::open(train)?, FileSlice::open(val)?];
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::archives::{SourceFile, verify_archives};
-use super::checksums::Expected;
+use super::checksums::ExpectedContents;
 use super::job::{Job, State, check_room};
 use super::journal::{Journal, Line};
 use super::manifest::{MANIFEST, Manifest, ShardRecord, SplitManifest};
@@ -22,7 +22,7 @@ use fulmen_data::{Error, Result};
 pub(crate) fn prepare<S: SampleSet>(
     dataset: &str,
     archives: &[PathBuf],
-    expected: &Expected,
+    expected: &ExpectedContents,
     options: &PrepareOptions,
     progress: &dyn Progress,
     open: impl FnOnce() -> Result<S>,

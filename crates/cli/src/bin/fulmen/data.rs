@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use fulmen_cli::fetch::{PUBLISHED, Published, fetch};
-use fulmen_cli::prepare::{self, Expected, Manifest, PrepareOptions, TextOptions, shards_info};
+use fulmen_cli::prepare::{self, ExpectedContents, Manifest, PrepareOptions, TextOptions, shards_info};
 use fulmen_data::Result;
 use fulmen_files::Location;
 use fulmen_text::Tokenizer;
@@ -174,11 +174,13 @@ pub(crate) fn run(command: Command) -> Result<()> {
             let reporter = Reporter::new();
             let manifest = match dataset {
                 Dataset::Imagenet(Archives { archives, expected, making }) => {
-                    let expected = expected.as_deref().map_or_else(|| Ok(Expected::imagenet()), Expected::read)?;
+                    let expected =
+                        expected.as_deref().map_or_else(|| Ok(ExpectedContents::imagenet()), ExpectedContents::read)?;
                     prepare::imagenet(archives, &expected, &making.options(10_000), &reporter)?
                 }
                 Dataset::Coco(Archives { archives, expected, making }) => {
-                    let expected = expected.as_deref().map_or_else(|| Ok(Expected::coco()), Expected::read)?;
+                    let expected =
+                        expected.as_deref().map_or_else(|| Ok(ExpectedContents::coco()), ExpectedContents::read)?;
                     prepare::coco(archives, &expected, &making.options(10_000), &reporter)?
                 }
                 Dataset::Text(texts) => {
