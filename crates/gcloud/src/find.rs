@@ -29,7 +29,7 @@ pub(crate) struct Target {
 
 /// What exists under that name.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct Resources {
     pub(crate) queued: Option<Queued>,
     pub(crate) node: Option<Node>,
 }
@@ -60,7 +60,7 @@ impl fmt::Display for Leftover {
     }
 }
 
-impl Found {
+impl Resources {
     pub(crate) fn is_empty(&self) -> bool {
         self.queued.is_none() && self.node.is_none()
     }
@@ -88,9 +88,9 @@ impl Target {
     ///
     /// # Errors
     /// gcloud fails, or its answer cannot be parsed.
-    pub(crate) fn find(&self, tool: &mut Tool<'_>) -> Result<Found> {
+    pub(crate) fn find(&self, tool: &mut Tool<'_>) -> Result<Resources> {
         let project = self.zone_args.project.as_deref();
-        let mut found = Found::default();
+        let mut found = Resources::default();
         let invalid = || Error::new("cannot parse gcloud's answer: an item has no name");
         if self.queued {
             let resources: Vec<Queued> = parse(&tool.ask(&calls::list_queued(&self.zone_args.zone, project))?)?;
@@ -144,7 +144,7 @@ impl Target {
         Err(Error::new(format!("{} is not ready: {last}", self.name)).into())
     }
 
-    fn leftover(&self, found: Option<&Found>, why: String) -> Leftover {
+    fn leftover(&self, found: Option<&Resources>, why: String) -> Leftover {
         let Target { name, zone_args, .. } = self;
         let command = match found {
             // This command deletes both.
@@ -152,7 +152,7 @@ impl Target {
                 let project = zone_args.project.as_ref().map(|project| format!(" --project {}", quote(project)));
                 format!("fulmen tpu delete {name} --zone {}{}", zone_args.zone, project.unwrap_or_default())
             }
-            Some(Found { queued: Some(_), .. }) => spell(&calls::delete_queued(name, zone_args)),
+            Some(Resources { queued: Some(_), .. }) => spell(&calls::delete_queued(name, zone_args)),
             Some(_) => spell(&calls::delete_node(name, zone_args)),
         };
         let node = found.and_then(|found| found.node.as_ref());
@@ -160,7 +160,7 @@ impl Target {
         Leftover {
             name: name.clone(),
             zone: zone_args.zone.clone(),
-            state: found.map(Found::state),
+            state: found.map(Resources::state),
             why,
             usd_per_day: if node.is_some_and(|node| !node.is_billed()) {
                 Some(0.0)
@@ -193,7 +193,7 @@ impl Target {
 
     /// Deletes whatever exists until it is gone. Returns what there was, and what is left.
     /// `certain` means that the command that created it succeeded.
-    pub(crate) fn remove(&self, tool: &mut Tool<'_>, certain: bool) -> (Option<Found>, Option<Leftover>) {
+    pub(crate) fn remove(&self, tool: &mut Tool<'_>, certain: bool) -> (Option<Resources>, Option<Leftover>) {
         // Earlier signals requested this deletion.
         while tool.signals.try_recv().is_ok() {}
         tool.only_interrupt = true;
@@ -246,7 +246,7 @@ impl Target {
         (first_found, Some(leftover))
     }
 
-    fn owns(&self, found: &Found, certain: bool) -> bool {
+    fn owns(&self, found: &Resources, certain: bool) -> bool {
         let Some(owner) = &self.owner else { return true };
         let labels = [found.node.as_ref().map(Node::owner), found.queued.as_ref().map(Queued::owner)];
         labels.into_iter().flatten().all(|label| label.map_or(certain, |label| label == owner))
