@@ -13,18 +13,18 @@ pub(crate) type Curve = (String, Vec<(f64, f64)>);
 pub(crate) fn read(file: &Path, columns: &[&str]) -> Result<Vec<Curve>, Box<dyn Error>> {
     let mut reader = csv::Reader::from_path(file)?;
     let header = reader.headers()?.clone();
-    let place = |name: &str| {
-        let place = header.iter().position(|column| column == name);
-        place.ok_or_else(|| format!("{}: there is no column `{name}`", file.display()))
+    let index_of = |name: &str| {
+        let index = header.iter().position(|column| column == name);
+        index.ok_or_else(|| format!("{}: there is no column `{name}`", file.display()))
     };
-    let step = place("step")?;
-    let places = columns.iter().map(|name| place(name)).collect::<Result<Vec<_>, _>>()?;
+    let step = index_of("step")?;
+    let indices = columns.iter().map(|name| index_of(name)).collect::<Result<Vec<_>, _>>()?;
     let mut curves: Vec<Curve> = columns.iter().map(|name| ((*name).to_owned(), vec![])).collect();
     for row in reader.records() {
         let row = row?;
-        for ((_, points), &place) in curves.iter_mut().zip(&places) {
-            if !row[place].is_empty() {
-                points.push((row[step].parse()?, row[place].parse()?));
+        for ((_, points), &index) in curves.iter_mut().zip(&indices) {
+            if !row[index].is_empty() {
+                points.push((row[step].parse()?, row[index].parse()?));
             }
         }
     }

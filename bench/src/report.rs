@@ -99,13 +99,13 @@ fn table(rows: &[&Row]) -> String {
         let cells: Vec<String> = names.iter().map(cell).collect();
         lines.push(format!("| {}, {}{unit} | {} |", row.name, row.quantity, cells.join(" | ")));
     }
-    let mut places: Vec<String> = vec![];
+    let mut machines: Vec<String> = vec![];
     for row in rows {
         let environment = &row.environment;
         let commit = environment.commit.as_deref().unwrap_or("of an unknown commit");
-        let place = format!("{} cores of {}, {commit}", environment.cores, environment.cpu);
-        if !places.contains(&place) {
-            places.push(place);
+        let machine = format!("{} cores of {}, {commit}", environment.cores, environment.cpu);
+        if !machines.contains(&machine) {
+            machines.push(machine);
         }
     }
     let mut missing: Vec<&str> = rows.iter().flat_map(|row| row.missing.iter().map(|(name, _)| &**name)).collect();
@@ -116,7 +116,7 @@ fn table(rows: &[&Row]) -> String {
     format!(
         "{}\n\nMedians. A ratio is Fulmen's median divided by the peer's. On {}.{missing}",
         lines.join("\n"),
-        places.join("; ")
+        machines.join("; ")
     )
 }
 

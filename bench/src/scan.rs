@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use fulmen::low_level::pjrt::locate::{Platform, locate};
-use fulmen::low_level::pjrt::{Client, CompileOptions, Plugin, Topology, Value};
+use fulmen::low_level::pjrt::{Client, CompileOptions, NamedValue, Plugin, Topology};
 use fulmen::tensor::{Function, autocast, scan};
 use fulmen::{nn::activation, prelude::*};
 use serde_json::json;
@@ -123,7 +123,7 @@ impl Target {
         match platform {
             "cpu" => {
                 let plugin = Plugin::load(locate(Platform::Cpu, None)?)?;
-                Ok(Target::Cpu(plugin.create_client(&[("cpu_device_count", Value::Int(1))])?))
+                Ok(Target::Cpu(plugin.create_client(&[("cpu_device_count", NamedValue::Int(1))])?))
             }
             "tpu" => {
                 let plugin = Plugin::load(locate(Platform::Tpu, None)?)?;

@@ -4,8 +4,8 @@
 //! All measurements that are compared take turns. The images come from a folder by class, such as the output of
 //! `bench/peers/make_jpegs.py`.
 
-mod pictures;
-mod small;
+mod images;
+mod small_samples;
 mod training;
 
 use std::error::Error;
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     };
     let mut report = Map::new();
     let is_selected = |part: &str| args.parts.iter().any(|selected| selected == part);
-    for (part, measure) in [("pictures", pictures::run as Measure), ("training", training::run)] {
+    for (part, measure) in [("pictures", images::run as Measure), ("training", training::run)] {
         match &args.images {
             Some(images) if is_selected(part) => {
                 report.insert(part.to_owned(), measure(args, images, &temporary.path().join(part))?);
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         }
     }
     if is_selected("small") {
-        report.insert("small".to_owned(), small::run(args, &temporary.path().join("small"))?);
+        report.insert("small".to_owned(), small_samples::run(args, &temporary.path().join("small"))?);
     }
     if args.json {
         println!("{}", Value::Object(report));

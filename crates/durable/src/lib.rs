@@ -11,17 +11,17 @@
 //!
 //! The errors of this crate do not name the temporary file or the target: callers add the path.
 
-mod name;
+mod disk_full;
 mod new_file;
 mod new_folder;
-mod room;
-mod text;
+mod temporary_name;
+mod user_file;
 
-pub use name::{is_temporary, remove_leftovers};
+pub use disk_full::{explain, is_full};
 pub use new_file::{NewFile, write, write_unsynced};
 pub use new_folder::NewFolder;
-pub use room::{explain, is_full};
-pub use text::read_text;
+pub use temporary_name::{is_temporary, remove_leftovers};
+pub use user_file::read_text;
 
 use std::fs::File;
 use std::io;

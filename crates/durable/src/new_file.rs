@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use fs4::FileExt;
 
-use crate::{explain, folder_of, is_full, name, sync_folder};
+use crate::{explain, folder_of, is_full, sync_folder, temporary_name};
 
 /// A file that is being written under a temporary name next to its target. [`NewFile::keep`] gives it its name. If it
 /// is dropped earlier, it is removed.
@@ -40,7 +40,7 @@ impl NewFile {
     /// The folder does not exist or cannot be written to.
     pub fn create(to: &Path) -> io::Result<NewFile> {
         let make = |path: &Path| OpenOptions::new().read(true).write(true).create_new(true).open(path);
-        let (file, temporary) = name::create(folder_of(to), name::FILE, make)?;
+        let (file, temporary) = temporary_name::create(folder_of(to), temporary_name::FILE, make)?;
         Ok(NewFile { file, temporary, to: to.to_owned(), kept: AtomicBool::new(false) })
     }
 

@@ -31,7 +31,7 @@ impl CachedFile {
     }
 
     /// Calls `read` with the file open.
-    pub fn with<T>(&self, read: impl FnOnce(&File) -> Result<T>) -> Result<T> {
+    pub fn with_file<T>(&self, read: impl FnOnce(&File) -> Result<T>) -> Result<T> {
         if let Some(file) = self.file.get() {
             return read(file);
         }

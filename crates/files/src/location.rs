@@ -52,29 +52,29 @@ pub const MOST_ASKING: usize = 16;
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Location {
-    place: Place,
+    parsed: Parsed,
     options: StoreOptions,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-enum Place {
+enum Parsed {
     Local(PathBuf),
     Store(ObjectPath),
     /// An invalid string, and the reason.
     Bad(String, String),
 }
 
-fn parse(text: &str) -> Place {
-    let bad = |reason: &str| Place::Bad(text.to_owned(), reason.to_owned());
-    let Some((scheme, rest)) = text.split_once("://") else { return Place::Local(PathBuf::from(text)) };
+fn parse(text: &str) -> Parsed {
+    let bad = |reason: &str| Parsed::Bad(text.to_owned(), reason.to_owned());
+    let Some((scheme, rest)) = text.split_once("://") else { return Parsed::Local(PathBuf::from(text)) };
     // A slash in front marks it as a local path.
     if scheme.is_empty() || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte)) {
-        return Place::Local(PathBuf::from(text));
+        return Parsed::Local(PathBuf::from(text));
     }
     let scheme = match scheme {
         "gs" => Scheme::Gs,
         "s3" => Scheme::S3,
-        "file" if rest.starts_with('/') => return Place::Local(PathBuf::from(rest)),
+        "file" if rest.starts_with('/') => return Parsed::Local(PathBuf::from(rest)),
         "file" => return bad("a file:// address needs the absolute path, as in file:///data/train.tar"),
         "http" => Scheme::Http,
         "https" => Scheme::Https,
@@ -92,12 +92,12 @@ fn parse(text: &str) -> Place {
     if key.split('/').any(|part| part.is_empty() || part == "." || part == "..") && !key.is_empty() {
         return bad("the names between its slashes must not be empty, `.` or `..`");
     }
-    Place::Store(ObjectPath { scheme, bucket: bucket.to_owned(), key: key.to_owned() })
+    Parsed::Store(ObjectPath { scheme, bucket: bucket.to_owned(), key: key.to_owned() })
 }
 
 impl Location {
-    fn new(place: Place) -> Location {
-        Location { place, options: StoreOptions::new() }
+    fn new(parsed: Parsed) -> Location {
+        Location { parsed, options: StoreOptions::new() }
     }
 
     /// The same location with other options for its store.
@@ -108,35 +108,35 @@ impl Location {
     }
 
     /// Another location with the same options.
-    fn with_place(&self, place: Place) -> Location {
-        Location { place, options: self.options.clone() }
+    fn with_parsed(&self, parsed: Parsed) -> Location {
+        Location { parsed, options: self.options.clone() }
     }
 
     /// A file or a folder in this folder. The name may have several parts, separated by slashes.
     #[must_use]
     pub fn join(&self, name: impl AsRef<Path>) -> Location {
         let name = name.as_ref();
-        let place = match &self.place {
+        let parsed = match &self.parsed {
             // Relative to the folder, even if the name starts with a slash.
-            Place::Local(path) => Place::Local(path.join(name.strip_prefix("/").unwrap_or(name))),
-            Place::Store(object) => match name.to_str() {
+            Parsed::Local(path) => Parsed::Local(path.join(name.strip_prefix("/").unwrap_or(name))),
+            Parsed::Store(object) => match name.to_str() {
                 Some(name) => {
                     parse(&format!("{}/{}", object.to_string().trim_end_matches('/'), name.trim_matches('/')))
                 }
-                None => Place::Bad(
+                None => Parsed::Bad(
                     format!("{object}/{}", name.display()),
                     "names in a store are UTF-8; rename the file".to_owned(),
                 ),
             },
             bad => bad.clone(),
         };
-        self.with_place(place)
+        self.with_parsed(parsed)
     }
 
     /// The path, if the location is local. You may then also open it by other means.
     pub fn local(&self) -> Option<&Path> {
-        match &self.place {
-            Place::Local(path) => Some(path),
+        match &self.parsed {
+            Parsed::Local(path) => Some(path),
             _ => None,
         }
     }
@@ -144,10 +144,10 @@ impl Location {
     /// The last part of the name, for messages and for detecting the kind of file. Bytes that are not UTF-8 are
     /// replaced.
     pub fn name(&self) -> String {
-        match &self.place {
-            Place::Local(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            Place::Store(object) => object.key.rsplit('/').next().unwrap_or_default().to_owned(),
-            Place::Bad(text, _) => text.clone(),
+        match &self.parsed {
+            Parsed::Local(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            Parsed::Store(object) => object.key.rsplit('/').next().unwrap_or_default().to_owned(),
+            Parsed::Bad(text, _) => text.clone(),
         }
     }
 
@@ -227,7 +227,7 @@ impl Location {
     pub fn list(&self) -> Result<Vec<Location>> {
         match self.target()? {
             Target::Local(path) => {
-                Ok(local::list(path)?.into_iter().map(|path| self.with_place(Place::Local(path))).collect())
+                Ok(local::list(path)?.into_iter().map(|path| self.with_parsed(Parsed::Local(path))).collect())
             }
             Target::Store(object) => {
                 let keys = remote::list(object, &self.options)?;
@@ -236,7 +236,7 @@ impl Location {
                 }
                 Ok(keys
                     .into_iter()
-                    .map(|key| self.with_place(Place::Store(ObjectPath { key, ..object.clone() })))
+                    .map(|key| self.with_parsed(Parsed::Store(ObjectPath { key, ..object.clone() })))
                     .collect())
             }
         }
@@ -260,14 +260,14 @@ impl Location {
         let mut locations = Vec::new();
         for name in pattern::braces(text).map_err(|error| Error::usage(format!("{self}: {error}")))? {
             let wild = pattern::has_wildcard(&name);
-            let place = match self.target()? {
-                Target::Local(_) => Place::Local(local::path(name)),
+            let parsed = match self.target()? {
+                Target::Local(_) => Parsed::Local(local::path(name)),
                 // Braces are ASCII, so the result is valid UTF-8 if the input was.
                 Target::Store(object) => {
-                    Place::Store(ObjectPath { key: String::from_utf8_lossy(&name).into_owned(), ..object.clone() })
+                    Parsed::Store(ObjectPath { key: String::from_utf8_lossy(&name).into_owned(), ..object.clone() })
                 }
             };
-            let location = self.with_place(place);
+            let location = self.with_parsed(parsed);
             if wild { locations.extend(location.matching()?) } else { locations.push(location) }
         }
         Ok(locations)
@@ -277,14 +277,14 @@ impl Location {
     fn matching(&self) -> Result<Vec<Location>> {
         let locations: Vec<Location> = match self.target()? {
             Target::Local(path) => {
-                local::matching(path)?.into_iter().map(|path| self.with_place(Place::Local(path))).collect()
+                local::matching(path)?.into_iter().map(|path| self.with_parsed(Parsed::Local(path))).collect()
             }
             Target::Store(object) => {
                 let literal = object.key.split('/').take_while(|part| !pattern::has_wildcard(part.as_bytes()));
                 let folder = ObjectPath { key: literal.collect::<Vec<_>>().join("/"), ..object.clone() };
                 let wildcards = Wildcards::new(object.key.as_bytes());
                 let keys = remote::list(&folder, &self.options)?.into_iter().filter(|key| wildcards.fit(key));
-                keys.map(|key| self.with_place(Place::Store(ObjectPath { key, ..object.clone() }))).collect()
+                keys.map(|key| self.with_parsed(Parsed::Store(ObjectPath { key, ..object.clone() }))).collect()
             }
         };
         if locations.is_empty() {
@@ -349,11 +349,11 @@ impl Location {
     }
 
     fn target(&self) -> Result<Target<'_>> {
-        match &self.place {
-            Place::Local(path) if path.as_os_str().is_empty() => Err(Error::usage("the path is empty")),
-            Place::Local(path) => Ok(Target::Local(path)),
-            Place::Store(object) => Ok(Target::Store(object)),
-            Place::Bad(text, reason) => Err(Error::usage(format!("{text}: {reason}"))),
+        match &self.parsed {
+            Parsed::Local(path) if path.as_os_str().is_empty() => Err(Error::usage("the path is empty")),
+            Parsed::Local(path) => Ok(Target::Local(path)),
+            Parsed::Store(object) => Ok(Target::Store(object)),
+            Parsed::Bad(text, reason) => Err(Error::usage(format!("{text}: {reason}"))),
         }
     }
 
@@ -398,10 +398,10 @@ enum Target<'a> {
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::Local(path) => path.display().fmt(f),
-            Place::Store(object) => object.fmt(f),
-            Place::Bad(text, _) => f.write_str(text),
+        match &self.parsed {
+            Parsed::Local(path) => path.display().fmt(f),
+            Parsed::Store(object) => object.fmt(f),
+            Parsed::Bad(text, _) => f.write_str(text),
         }
     }
 }
@@ -418,7 +418,7 @@ impl<T: AsRef<OsStr> + ?Sized> From<&T> for Location {
     fn from(text: &T) -> Location {
         Location::new(match text.as_ref().to_str() {
             Some(text) => parse(text),
-            None => Place::Local(PathBuf::from(text.as_ref())),
+            None => Parsed::Local(PathBuf::from(text.as_ref())),
         })
     }
 }

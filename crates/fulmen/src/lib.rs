@@ -152,8 +152,8 @@ mod book {
     #[doc = include_str!("../../../docs/src/files.md")]
     mod files {}
     #[cfg(feature = "images")]
-    #[doc = include_str!("../../../docs/src/pictures.md")]
-    mod pictures {}
+    #[doc = include_str!("../../../docs/src/images.md")]
+    mod images {}
     #[cfg(all(feature = "tables", feature = "text"))]
     #[doc = include_str!("../../../docs/src/text.md")]
     mod text {}

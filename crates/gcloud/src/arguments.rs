@@ -30,7 +30,7 @@ pub enum Command {
 
 /// The location of a TPU.
 #[derive(Clone, Debug, Args)]
-pub struct Place {
+pub struct ZoneArgs {
     /// The TPU's zone, for example us-central1-a
     #[arg(long, env = "CLOUDSDK_COMPUTE_ZONE", value_parser = name)]
     pub zone: String,
@@ -50,7 +50,7 @@ pub struct Machine {
     pub slice: Slice,
     /// Its location.
     #[command(flatten)]
-    pub place: Place,
+    pub zone_args: ZoneArgs,
     /// The runtime version; by default Google's recommendation for the generation
     #[arg(long, value_name = "VERSION", value_parser = name)]
     pub(crate) version: Option<String>,
@@ -151,7 +151,7 @@ pub struct Named {
     #[arg(value_parser = name)]
     pub(crate) name: String,
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) zone_args: ZoneArgs,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -164,7 +164,7 @@ pub struct Ssh {
     #[arg(value_parser = name)]
     pub(crate) name: String,
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) zone_args: ZoneArgs,
     /// The host: a number, or all
     #[arg(long, default_value = "0", value_parser = name)]
     pub(crate) worker: String,
@@ -193,7 +193,7 @@ pub struct Extend {
     #[arg(value_parser = name)]
     pub(crate) name: String,
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) zone_args: ZoneArgs,
     /// The TPU deletes itself this many hours from now, whatever its limit was before
     #[arg(long, value_name = "HOURS", value_parser = positive)]
     pub(crate) hours: f64,
@@ -208,7 +208,7 @@ pub struct Delete {
     #[arg(value_parser = name)]
     pub(crate) name: String,
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) zone_args: ZoneArgs,
     #[command(flatten)]
     pub(crate) output: Output,
 }

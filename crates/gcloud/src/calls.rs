@@ -1,6 +1,6 @@
 //! The commands of gcloud that are used. Tests check them against gcloud's published grammar.
 
-use crate::arguments::{Machine, Place};
+use crate::arguments::{Machine, ZoneArgs};
 use crate::limit::Limit;
 use crate::{Error, Result};
 
@@ -19,8 +19,8 @@ fn words(command: &str, name: Option<&str>, zone: &str, project: Option<&str>) -
     words.chain([format!("--zone={zone}")]).chain(project.map(|project| format!("--project={project}"))).collect()
 }
 
-fn located(command: &str, name: &str, place: &Place, more: &[&str]) -> Vec<String> {
-    let mut words = words(command, Some(name), &place.zone, place.project.as_deref());
+fn located(command: &str, name: &str, zone_args: &ZoneArgs, more: &[&str]) -> Vec<String> {
+    let mut words = words(command, Some(name), &zone_args.zone, zone_args.project.as_deref());
     words.extend(more.iter().map(|&word| word.to_owned()));
     words
 }
@@ -56,29 +56,29 @@ pub(crate) fn quota(project: &str) -> Vec<String> {
     json(words.chain([format!("--project={project}")]).collect())
 }
 
-pub(crate) fn delete_node(name: &str, place: &Place) -> Vec<String> {
-    located("compute tpus tpu-vm delete", name, place, &["--quiet"])
+pub(crate) fn delete_node(name: &str, zone_args: &ZoneArgs) -> Vec<String> {
+    located("compute tpus tpu-vm delete", name, zone_args, &["--quiet"])
 }
 
 /// Also deletes its TPU.
-pub(crate) fn delete_queued(name: &str, place: &Place) -> Vec<String> {
-    located("compute tpus queued-resources delete", name, place, &["--force", "--quiet"])
+pub(crate) fn delete_queued(name: &str, zone_args: &ZoneArgs) -> Vec<String> {
+    located("compute tpus queued-resources delete", name, zone_args, &["--force", "--quiet"])
 }
 
 /// Runs a command on all hosts.
-pub(crate) fn run_on_hosts(name: &str, place: &Place, command: &str) -> Vec<String> {
-    located("compute tpus tpu-vm ssh", name, place, &["--worker=all", &format!("--command={command}"), "--quiet"])
+pub(crate) fn run_on_hosts(name: &str, zone_args: &ZoneArgs, command: &str) -> Vec<String> {
+    located("compute tpus tpu-vm ssh", name, zone_args, &["--worker=all", &format!("--command={command}"), "--quiet"])
 }
 
 /// Opens a shell, or runs a command, in this terminal.
-pub(crate) fn ssh(name: &str, place: &Place, worker: &str, command: Option<&str>) -> Vec<String> {
-    let mut words = located("compute tpus tpu-vm ssh", name, place, &[&format!("--worker={worker}")]);
+pub(crate) fn ssh(name: &str, zone_args: &ZoneArgs, worker: &str, command: Option<&str>) -> Vec<String> {
+    let mut words = located("compute tpus tpu-vm ssh", name, zone_args, &[&format!("--worker={worker}")]);
     words.extend(command.map(|command| format!("--command={command}")));
     words
 }
 
-pub(crate) fn label(name: &str, place: &Place, label: &str, value: &str) -> Vec<String> {
-    located("compute tpus tpu-vm update", name, place, &[&format!("--update-labels={label}={value}"), "--quiet"])
+pub(crate) fn label(name: &str, zone_args: &ZoneArgs, label: &str, value: &str) -> Vec<String> {
+    located("compute tpus tpu-vm update", name, zone_args, &[&format!("--update-labels={label}={value}"), "--quiet"])
 }
 
 /// The command that creates the machine.
@@ -91,16 +91,16 @@ pub(crate) fn create(
     limit: Option<&Limit>,
     script: Option<&str>,
 ) -> Result<Vec<String>> {
-    let (name, place) = (&machine.name, &machine.place);
+    let (name, zone_args) = (&machine.name, &machine.zone_args);
     let (queued, version) = (machine.is_queued(), machine.runtime_version()?);
     let mut words = if queued {
         let command = "compute tpus queued-resources create";
         let command = if machine.flex_start { format!("alpha {command}") } else { command.to_owned() };
         let valid = format!("--valid-until-duration={}s", machine.ready_timeout.as_secs());
         let node = format!("--node-id={name}");
-        located(&command, name, place, &[&node, &format!("--runtime-version={version}"), &valid])
+        located(&command, name, zone_args, &[&node, &format!("--runtime-version={version}"), &valid])
     } else {
-        located("compute tpus tpu-vm create", name, place, &[&format!("--version={version}")])
+        located("compute tpus tpu-vm create", name, zone_args, &[&format!("--version={version}")])
     };
     let generation = match machine.slice.generation().name {
         "v5e" => "v5litepod",
@@ -140,9 +140,9 @@ pub(crate) fn create(
             Some(disk) => (disk, "read-only"),
             None => (disk.as_str(), "read-write"),
         };
-        let source = match (disk.contains('/'), &place.project) {
+        let source = match (disk.contains('/'), &zone_args.project) {
             (true, _) => disk.to_owned(),
-            (false, Some(project)) => format!("projects/{project}/zones/{}/disks/{disk}", place.zone),
+            (false, Some(project)) => format!("projects/{project}/zones/{}/disks/{disk}", zone_args.zone),
             (false, None) => {
                 let text = format!("--data-disk {disk}: give --project, or projects/P/zones/Z/disks/{disk}");
                 return Err(Error::usage(text));

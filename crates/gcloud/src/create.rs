@@ -90,13 +90,13 @@ impl Plan {
 
     /// Runs a command on all hosts, which may refuse connections at first.
     fn reach(&self, command: &str, tool: &mut Tool<'_>) -> Result<(), Stop> {
-        let words = calls::run_on_hosts(&self.target.name, &self.target.place, command);
+        let words = calls::run_on_hosts(&self.target.name, &self.target.zone_args, command);
         let mut attempts = tool.pace.attempts;
         loop {
             attempts = attempts.saturating_sub(1);
             match tool.change_until_signal(&words) {
                 Ok(said) => {
-                    said.lines().for_each(|line| tool.note(&format!("[tpu] {line}")));
+                    said.lines().for_each(|line| tool.progress(&format!("[tpu] {line}")));
                     return Ok(());
                 }
                 Err(Stop::Failed(error)) if attempts == 0 || error.to_string().contains(FORBIDDEN) => {
@@ -115,7 +115,7 @@ impl Plan {
     fn disks(&self, machine: &Machine, tool: &mut Tool<'_>) {
         for disk in &machine.data_disk {
             let disk = base(disk.trim_end_matches(":read-only"));
-            tool.note(&format!("LEFT: the disk {disk} costs money until it is deleted as well"));
+            tool.progress(&format!("LEFT: the disk {disk} costs money until it is deleted as well"));
         }
     }
 }
@@ -146,11 +146,11 @@ pub fn commands(machine: &Machine) -> Result<Vec<String>> {
         let script = script.trim_end();
         lines.push(format!("cat >{SCRIPT} <<'END_OF_SCRIPT'\n{script}\nEND_OF_SCRIPT"));
     }
-    let Target { name, place, .. } = &plan.target;
-    lines.push(spell(&calls::list_nodes(&place.zone, place.project.as_deref())));
+    let Target { name, zone_args, .. } = &plan.target;
+    lines.push(spell(&calls::list_nodes(&zone_args.zone, zone_args.project.as_deref())));
     lines.push(spell(&plan.command(machine, SCRIPT)?));
     if let Some(check) = plan.check(machine) {
-        lines.push(spell(&calls::run_on_hosts(name, place, &check)));
+        lines.push(spell(&calls::run_on_hosts(name, zone_args, &check)));
     }
     Ok(lines)
 }
@@ -195,35 +195,35 @@ pub(crate) fn lease_with(
     let plan = Plan::new(machine)?;
     let found = Target { queued: machine.is_queued(), owner: None, ..plan.target.clone() }.find(&mut tool)?;
     if !found.is_empty() {
-        let (name, zone) = (&machine.name, &machine.place.zone);
+        let (name, zone) = (&machine.name, &machine.zone_args.zone);
         return Err(Error::usage(format!("there is a {name} in {zone} already; choose another name, or delete it")));
     }
-    tool.note(&plan.describe());
+    tool.progress(&plan.describe());
     let up = plan.bring_up(machine, reach, &mut tool);
     let ready = up.is_ok();
     let hosts = up.as_ref().ok().and_then(|node| node.hosts().ok()).unwrap_or_default();
     let mut code = match up {
         Ok(_) => {
-            tool.note(&format!("[tpu] {} is ready: {}", machine.name, hosts.join(", ")));
+            tool.progress(&format!("[tpu] {} is ready: {}", machine.name, hosts.join(", ")));
             match work(tool.out) {
                 Ok(code) => code,
                 Err(message) => {
-                    tool.note(&format!("error: {message}"));
+                    tool.progress(&format!("error: {message}"));
                     1
                 }
             }
         }
         Err(stop) => {
-            tool.note(&stop.text());
+            tool.progress(&stop.text());
             stop.exit_code()
         }
     };
     let left = if delete_after { plan.target.remove(&mut tool, ready).1 } else { plan.target.look(&mut tool) };
     match &left {
-        Some(left) if delete_after || !ready => tool.note(&format!("LEFT: {left}")),
-        Some(left) => tool.note(&format!("[tpu] {left}")),
-        None if delete_after => tool.note(&format!("[tpu] {} is deleted", machine.name)),
-        None => tool.note(&format!("[tpu] there is no {} in {}", machine.name, machine.place.zone)),
+        Some(left) if delete_after || !ready => tool.progress(&format!("LEFT: {left}")),
+        Some(left) => tool.progress(&format!("[tpu] {left}")),
+        None if delete_after => tool.progress(&format!("[tpu] {} is deleted", machine.name)),
+        None => tool.progress(&format!("[tpu] there is no {} in {}", machine.name, machine.zone_args.zone)),
     }
     plan.disks(machine, &mut tool);
     if code == 0 && delete_after && left.is_some() {
@@ -231,12 +231,12 @@ pub(crate) fn lease_with(
     }
     if json {
         let disks: Vec<&str> = machine.data_disk.iter().map(|disk| disk.trim_end_matches(":read-only")).collect();
-        let (name, zone) = (&machine.name, &machine.place.zone);
+        let (name, zone) = (&machine.name, &machine.zone_args.zone);
         let text = json!({
             "name": name, "zone": zone, "ready": ready, "hosts": hosts, "exit_code": code, "left": left,
             "disks": disks,
         });
-        tool.say(&text.to_string());
+        tool.print(&text.to_string());
     }
     Ok(code)
 }
@@ -247,7 +247,7 @@ pub(crate) fn create(arguments: &Create, tool: Tool<'_>) -> Result<u8> {
     let json = output.json;
     lease_with(lease, false, tool, &mut |out| {
         if !json {
-            let (name, zone) = (quote(&machine.name), quote(&machine.place.zone));
+            let (name, zone) = (quote(&machine.name), quote(&machine.zone_args.zone));
             let _ =
                 writeln!(out, "fulmen tpu ssh {name} --zone {zone}\nfulmen pod run --tpu {name} --zone {zone} -- …");
         }

@@ -7,7 +7,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::arguments::{Machine, Place};
+use crate::arguments::{Machine, ZoneArgs};
 use crate::calls;
 use crate::cost::{Rates, dollars};
 use crate::program::{Stop, Tool, quote, spell};
@@ -18,7 +18,7 @@ use crate::{Error, Result};
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) name: String,
-    pub(crate) place: Place,
+    pub(crate) zone_args: ZoneArgs,
     /// Whether a queued resource of that name may exist.
     pub(crate) queued: bool,
     /// The run that must have created it.
@@ -29,7 +29,7 @@ pub(crate) struct Target {
 
 /// What exists under that name.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct Resources {
     pub(crate) queued: Option<Queued>,
     pub(crate) node: Option<Node>,
 }
@@ -60,7 +60,7 @@ impl fmt::Display for Leftover {
     }
 }
 
-impl Found {
+impl Resources {
     pub(crate) fn is_empty(&self) -> bool {
         self.queued.is_none() && self.node.is_none()
     }
@@ -76,7 +76,7 @@ impl Target {
     pub(crate) fn new(machine: &Machine, owner: &str, rates: &Rates) -> Target {
         Target {
             name: machine.name.clone(),
-            place: machine.place.clone(),
+            zone_args: machine.zone_args.clone(),
             queued: machine.is_queued(),
             owner: Some(owner.to_owned()),
             usd_per_day: rates.of_slice(&machine.slice).map(|hour| hour * 24.0),
@@ -88,18 +88,18 @@ impl Target {
     ///
     /// # Errors
     /// gcloud fails, or its answer cannot be parsed.
-    pub(crate) fn find(&self, tool: &mut Tool<'_>) -> Result<Found> {
-        let project = self.place.project.as_deref();
-        let mut found = Found::default();
+    pub(crate) fn find(&self, tool: &mut Tool<'_>) -> Result<Resources> {
+        let project = self.zone_args.project.as_deref();
+        let mut found = Resources::default();
         let invalid = || Error::new("cannot parse gcloud's answer: an item has no name");
         if self.queued {
-            let resources: Vec<Queued> = parse(&tool.ask(&calls::list_queued(&self.place.zone, project))?)?;
+            let resources: Vec<Queued> = parse(&tool.ask(&calls::list_queued(&self.zone_args.zone, project))?)?;
             if resources.iter().any(|queued| queued.name.is_empty()) {
                 return Err(invalid());
             }
             found.queued = resources.into_iter().find(|queued| base(&queued.name) == self.name);
         }
-        let nodes: Vec<Node> = parse(&tool.ask(&calls::list_nodes(&self.place.zone, project))?)?;
+        let nodes: Vec<Node> = parse(&tool.ask(&calls::list_nodes(&self.zone_args.zone, project))?)?;
         if nodes.iter().any(|node| node.name.is_empty()) {
             return Err(invalid());
         }
@@ -120,7 +120,7 @@ impl Target {
                     last = format!("it is {}", found.state());
                     absent = if found.is_empty() { absent + 1 } else { 0 };
                     if absent >= tool.pace.settle {
-                        return Err(Error::new(format!("there is no {} in {}", self.name, self.place.zone)).into());
+                        return Err(Error::new(format!("there is no {} in {}", self.name, self.zone_args.zone)).into());
                     }
                     let dead = match (&found.node, &found.queued) {
                         (Some(node), _) if node.state == "READY" => return Ok(node.clone()),
@@ -134,7 +134,7 @@ impl Target {
                 }
             }
             if noted != last {
-                tool.note(&format!("[tpu] {}: {last}; waiting", self.name));
+                tool.progress(&format!("[tpu] {}: {last}; waiting", self.name));
                 noted.clone_from(&last);
             }
             if let Some(signal) = tool.pause() {
@@ -144,23 +144,23 @@ impl Target {
         Err(Error::new(format!("{} is not ready: {last}", self.name)).into())
     }
 
-    fn leftover(&self, found: Option<&Found>, why: String) -> Leftover {
-        let Target { name, place, .. } = self;
+    fn leftover(&self, found: Option<&Resources>, why: String) -> Leftover {
+        let Target { name, zone_args, .. } = self;
         let command = match found {
             // This command deletes both.
             None => {
-                let project = place.project.as_ref().map(|project| format!(" --project {}", quote(project)));
-                format!("fulmen tpu delete {name} --zone {}{}", place.zone, project.unwrap_or_default())
+                let project = zone_args.project.as_ref().map(|project| format!(" --project {}", quote(project)));
+                format!("fulmen tpu delete {name} --zone {}{}", zone_args.zone, project.unwrap_or_default())
             }
-            Some(Found { queued: Some(_), .. }) => spell(&calls::delete_queued(name, place)),
-            Some(_) => spell(&calls::delete_node(name, place)),
+            Some(Resources { queued: Some(_), .. }) => spell(&calls::delete_queued(name, zone_args)),
+            Some(_) => spell(&calls::delete_node(name, zone_args)),
         };
         let node = found.and_then(|found| found.node.as_ref());
         let listed = || Some(Rates::read(None).ok()?.of_slice(&node?.accelerator_type.parse().ok()?)? * 24.0);
         Leftover {
             name: name.clone(),
-            zone: place.zone.clone(),
-            state: found.map(Found::state),
+            zone: zone_args.zone.clone(),
+            state: found.map(Resources::state),
             why,
             usd_per_day: if node.is_some_and(|node| !node.is_billed()) {
                 Some(0.0)
@@ -193,7 +193,7 @@ impl Target {
 
     /// Deletes whatever exists until it is gone. Returns what there was, and what is left.
     /// `certain` means that the command that created it succeeded.
-    pub(crate) fn remove(&self, tool: &mut Tool<'_>, certain: bool) -> (Option<Found>, Option<Leftover>) {
+    pub(crate) fn remove(&self, tool: &mut Tool<'_>, certain: bool) -> (Option<Resources>, Option<Leftover>) {
         // Earlier signals requested this deletion.
         while tool.signals.try_recv().is_ok() {}
         tool.only_interrupt = true;
@@ -219,8 +219,8 @@ impl Target {
                     }
                     let deleting = found.node.as_ref().is_some_and(|node| node.state == "DELETING");
                     let command = match &found.queued {
-                        Some(_) => calls::delete_queued(&self.name, &self.place),
-                        None => calls::delete_node(&self.name, &self.place),
+                        Some(_) => calls::delete_queued(&self.name, &self.zone_args),
+                        None => calls::delete_node(&self.name, &self.zone_args),
                     };
                     first_found.get_or_insert_with(|| found.clone());
                     current = Some(found);
@@ -246,7 +246,7 @@ impl Target {
         (first_found, Some(leftover))
     }
 
-    fn owns(&self, found: &Found, certain: bool) -> bool {
+    fn owns(&self, found: &Resources, certain: bool) -> bool {
         let Some(owner) = &self.owner else { return true };
         let labels = [found.node.as_ref().map(Node::owner), found.queued.as_ref().map(Queued::owner)];
         labels.into_iter().flatten().all(|label| label.map_or(certain, |label| label == owner))

@@ -35,7 +35,9 @@ mod resource;
 #[cfg(test)]
 mod tests;
 
-pub use arguments::{Command, Create, Delete, Extend, List, Machine, Named, Output, Place, Quota, Ssh, Wait, seconds};
+pub use arguments::{
+    Command, Create, Delete, Extend, List, Machine, Named, Output, Quota, Ssh, Wait, ZoneArgs, seconds,
+};
 pub use create::{Lease, commands, lease};
 pub use error::{Error, Result};
 pub use program::{Ended, finish, quote};
@@ -63,9 +65,9 @@ fn run_with(command: &Command, mut tool: Tool<'_>) -> Result<u8> {
         Command::Create(arguments) if arguments.output.dry_run => {
             let lines = commands(&arguments.machine)?;
             if arguments.output.json {
-                tool.say(&serde_json::json!({ "commands": lines }).to_string());
+                tool.print(&serde_json::json!({ "commands": lines }).to_string());
             } else {
-                lines.iter().for_each(|line| tool.say(line));
+                lines.iter().for_each(|line| tool.print(line));
             }
             Ok(0)
         }

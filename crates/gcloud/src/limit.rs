@@ -68,11 +68,11 @@ impl Limit {
             return Err(Error::usage(format!("--startup-script has the line {END}, which ends it; remove the line")));
         }
         let resource = if machine.is_queued() {
-            format!("locations/{}/queuedResources/{}?force=true", machine.place.zone, machine.name)
+            format!("locations/{}/queuedResources/{}?force=true", machine.zone_args.zone, machine.name)
         } else {
-            format!("locations/{}/nodes/{}", machine.place.zone, machine.name)
+            format!("locations/{}/nodes/{}", machine.zone_args.zone, machine.name)
         };
-        let project = machine.place.project.as_deref().unwrap_or_default();
+        let project = machine.zone_args.project.as_deref().unwrap_or_default();
         let mut script = format!(
             "#!/bin/bash\ncat >{PROGRAM} <<'{END}'\n#!/bin/bash\nPROJECT='{project}'\nRESOURCE='{resource}'\n\
              SECONDS_LEFT={}\n{}{END}\nchmod 755 {PROGRAM}\n{PROGRAM} begin\n",

@@ -146,11 +146,11 @@ pub(crate) fn list(arguments: &List, tool: &mut Tool<'_>, now: DateTime<Utc>) ->
     let day: f64 = rows.iter().filter_map(|row| row.usd_per_day).sum();
     if arguments.json {
         let text = json!({"rows": rows, "usd_per_day": day, "unknown_prices": unknown, "failures": failures});
-        tool.say(&text.to_string());
+        tool.print(&text.to_string());
     } else {
-        rows.iter().for_each(|row| tool.say(&row.text()));
+        rows.iter().for_each(|row| tool.print(&row.text()));
         let more = if unknown == 0 { String::new() } else { format!(", and {unknown} of unknown price") };
-        tool.say(&format!("{day:.2} USD a day{more}: {}", rates.source()));
+        tool.print(&format!("{day:.2} USD a day{more}: {}", rates.source()));
     }
     if !failures.is_empty() {
         return Err(Error::new(failures.join("\n")));
@@ -159,28 +159,29 @@ pub(crate) fn list(arguments: &List, tool: &mut Tool<'_>, now: DateTime<Utc>) ->
 }
 
 pub(crate) fn describe(arguments: &Named, tool: &mut Tool<'_>, now: DateTime<Utc>) -> Result<u8> {
-    let Named { name, place, json } = arguments;
-    let target = Target { name: name.clone(), place: place.clone(), queued: true, owner: None, usd_per_day: None };
+    let Named { name, zone_args, json } = arguments;
+    let target =
+        Target { name: name.clone(), zone_args: zone_args.clone(), queued: true, owner: None, usd_per_day: None };
     let rates = Rates::read(None)?;
     let found = target.find(tool)?;
     let row = match (&found.node, &found.queued) {
-        (Some(node), _) => Row::of_node(node, &place.zone, &rates, now),
-        (None, Some(queued)) => Row::of_queued(queued, &place.zone, now),
-        (None, None) => return Err(absent(name, &place.zone)),
+        (Some(node), _) => Row::of_node(node, &zone_args.zone, &rates, now),
+        (None, Some(queued)) => Row::of_queued(queued, &zone_args.zone, now),
+        (None, None) => return Err(absent(name, &zone_args.zone)),
     };
     let (hosts, health) = found.node.map(|node| (node.hosts().unwrap_or_default(), node.health)).unwrap_or_default();
     if *json {
         let mut value = json!(row);
         value["hosts"] = json!(hosts);
         value["health"] = json!(health);
-        tool.say(&value.to_string());
+        tool.print(&value.to_string());
     } else {
-        tool.say(&row.text());
+        tool.print(&row.text());
         if !hosts.is_empty() {
-            tool.say(&format!("hosts: {}", hosts.join(", ")));
+            tool.print(&format!("hosts: {}", hosts.join(", ")));
         }
         if !health.is_empty() {
-            tool.say(&format!("health: {health}"));
+            tool.print(&format!("health: {health}"));
         }
     }
     Ok(0)
@@ -233,13 +234,13 @@ pub(crate) fn quota(arguments: &Quota, tool: &mut Tool<'_>) -> Result<u8> {
             let (id, name) = (&info.quota_id, &info.quota_display_name);
             json!({"quota": id, "name": name, "value": value, "locations": locations})
         };
-        tool.say(&rows.iter().map(row).collect::<serde_json::Value>().to_string());
+        tool.print(&rows.iter().map(row).collect::<serde_json::Value>().to_string());
         return Ok(0);
     }
     for (info, value, locations) in rows {
         let value = if value == "-1" { "no limit" } else { value };
         let locations: Vec<&str> = locations.iter().map(|location| location.as_str()).collect();
-        tool.say(&format!("{} ({}): {value} in {}", info.quota_display_name, info.quota_id, locations.join(", ")));
+        tool.print(&format!("{} ({}): {value} in {}", info.quota_display_name, info.quota_id, locations.join(", ")));
     }
     Ok(0)
 }

@@ -17,9 +17,9 @@ use crate::{Error, Result};
 fn dry_run(commands: &[Vec<String>], json: bool, tool: &mut Tool<'_>) -> Result<u8> {
     let lines: Vec<String> = commands.iter().map(|words| spell(words)).collect();
     if json {
-        tool.say(&json!({ "commands": lines }).to_string());
+        tool.print(&json!({ "commands": lines }).to_string());
     } else {
-        lines.iter().for_each(|line| tool.say(line));
+        lines.iter().for_each(|line| tool.print(line));
     }
     Ok(0)
 }
@@ -27,29 +27,29 @@ fn dry_run(commands: &[Vec<String>], json: bool, tool: &mut Tool<'_>) -> Result<
 pub(crate) fn ssh(arguments: &Ssh, tool: &mut Tool<'_>) -> Result<u8> {
     let command = arguments.command.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ");
     let command = Some(command).filter(|command| !command.is_empty());
-    let words = calls::ssh(&arguments.name, &arguments.place, &arguments.worker, command.as_deref());
+    let words = calls::ssh(&arguments.name, &arguments.zone_args, &arguments.worker, command.as_deref());
     if arguments.dry_run {
         return dry_run(&[words], false, tool);
     }
-    tool.note(&format!("$ {}", spell(&words)));
+    tool.progress(&format!("$ {}", spell(&words)));
     let failed = |e| Error::new(format!("the program gcloud: {e}; install the Google Cloud CLI"));
     tool.program.attached(&words).map_err(failed)
 }
 
 pub(crate) fn wait(arguments: &Wait, tool: &mut Tool<'_>) -> Result<u8> {
     let tpu = &arguments.tpu;
-    let (name, place) = (tpu.name.clone(), tpu.place.clone());
-    let target = Target { name, place, queued: true, owner: None, usd_per_day: None };
+    let (name, zone_args) = (tpu.name.clone(), tpu.zone_args.clone());
+    let target = Target { name, zone_args, queued: true, owner: None, usd_per_day: None };
     let queries = arguments.timeout.as_secs() / tool.pace.pause.as_secs().max(1);
     match target.wait(tool, queries.max(1)) {
         Ok(node) => {
             let hosts = node.hosts().map_err(|reason| Error::new(format!("{} {reason}", target.name)))?;
             let text = if tpu.json {
-                json!({"name": target.name, "zone": target.place.zone, "hosts": hosts}).to_string()
+                json!({"name": target.name, "zone": target.zone_args.zone, "hosts": hosts}).to_string()
             } else {
                 format!("{} is ready: {}", target.name, hosts.join(", "))
             };
-            tool.say(&text);
+            tool.print(&text);
             Ok(0)
         }
         Err(Stop::Failed(error)) => Err(error),
@@ -58,11 +58,11 @@ pub(crate) fn wait(arguments: &Wait, tool: &mut Tool<'_>) -> Result<u8> {
 }
 
 pub(crate) fn extend(arguments: &Extend, tool: &mut Tool<'_>) -> Result<u8> {
-    let Extend { name, place, hours, output } = arguments;
+    let Extend { name, zone_args, hours, output } = arguments;
     let seconds = (hours * 3600.0).ceil() as u64;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    let command = calls::run_on_hosts(name, place, &format!("sudo {PROGRAM} set {seconds}"));
-    let label = calls::label(name, place, ENDS, &(now + seconds).to_string());
+    let command = calls::run_on_hosts(name, zone_args, &format!("sudo {PROGRAM} set {seconds}"));
+    let label = calls::label(name, zone_args, ENDS, &(now + seconds).to_string());
     if output.dry_run {
         return dry_run(&[command, label], output.json, tool);
     }
@@ -74,43 +74,43 @@ pub(crate) fn extend(arguments: &Extend, tool: &mut Tool<'_>) -> Result<u8> {
     tool.change(&command).map_err(failed)?;
     // The label that `list` shows.
     if let Err(error) = tool.change(&label) {
-        tool.note(&format!("warning: the limit has changed, but `list` will show the old one: {error}"));
+        tool.progress(&format!("warning: the limit has changed, but `list` will show the old one: {error}"));
     }
     let text = if output.json {
-        json!({"name": name, "zone": place.zone, "seconds": seconds, "ends": now + seconds}).to_string()
+        json!({"name": name, "zone": zone_args.zone, "seconds": seconds, "ends": now + seconds}).to_string()
     } else {
         format!("{name} deletes itself in {hours} h")
     };
-    tool.say(&text);
+    tool.print(&text);
     Ok(0)
 }
 
 pub(crate) fn delete(arguments: &Delete, tool: &mut Tool<'_>) -> Result<u8> {
-    let Delete { name, place, output } = arguments;
+    let Delete { name, zone_args, output } = arguments;
     if output.dry_run {
-        let commands = [calls::delete_queued(name, place), calls::delete_node(name, place)];
+        let commands = [calls::delete_queued(name, zone_args), calls::delete_node(name, zone_args)];
         return dry_run(&commands, output.json, tool);
     }
-    let (name, place) = (name.clone(), place.clone());
-    let target = Target { name, place, queued: true, owner: None, usd_per_day: None };
+    let (name, zone_args) = (name.clone(), zone_args.clone());
+    let target = Target { name, zone_args, queued: true, owner: None, usd_per_day: None };
     let (found, left) = target.remove(tool, true);
     if found.is_none() && left.is_none() {
-        return Err(absent(&target.name, &target.place.zone));
+        return Err(absent(&target.name, &target.zone_args.zone));
     }
     let node_disks = |node: &Node| node.data_disks.iter().map(|disk| base(&disk.source_disk).to_owned()).collect();
     let disks: Vec<String> = found.and_then(|found| found.node.as_ref().map(node_disks)).unwrap_or_default();
     for disk in &disks {
-        tool.note(&format!("LEFT: the disk {disk} costs money until it is deleted as well"));
+        tool.progress(&format!("LEFT: the disk {disk} costs money until it is deleted as well"));
     }
     if output.json {
-        let (name, zone) = (&target.name, &target.place.zone);
-        tool.say(&json!({"name": name, "zone": zone, "left": left, "disks": disks}).to_string());
+        let (name, zone) = (&target.name, &target.zone_args.zone);
+        tool.print(&json!({"name": name, "zone": zone, "left": left, "disks": disks}).to_string());
     }
     match left {
         Some(left) => Err(Error::new(format!("LEFT: {left}"))),
         None => {
             if !output.json {
-                tool.say(&format!("{} is deleted", target.name));
+                tool.print(&format!("{} is deleted", target.name));
             }
             Ok(0)
         }

@@ -178,12 +178,12 @@ impl<'a> Tool<'a> {
     }
 
     /// Prints a result. The work continues even if the output is closed.
-    pub(crate) fn say(&mut self, line: &str) {
+    pub(crate) fn print(&mut self, line: &str) {
         let _ = writeln!(self.out, "{line}");
     }
 
     /// Prints progress.
-    pub(crate) fn note(&mut self, line: &str) {
+    pub(crate) fn progress(&mut self, line: &str) {
         let _ = writeln!(self.log, "{line}");
         let _ = self.log.flush();
     }
@@ -195,7 +195,7 @@ impl<'a> Tool<'a> {
     pub(crate) fn ask(&mut self, words: &[String]) -> Result<String> {
         let line = spell(words);
         if self.shown.insert(line.clone()) {
-            self.note(&format!("$ {line}"));
+            self.progress(&format!("$ {line}"));
         }
         self.program.call(words, QUESTION, &mut || false).result()
     }
@@ -205,7 +205,7 @@ impl<'a> Tool<'a> {
     /// # Errors
     /// gcloud's error.
     pub(crate) fn change(&mut self, words: &[String]) -> Result<String> {
-        self.note(&format!("$ {}", spell(words)));
+        self.progress(&format!("$ {}", spell(words)));
         self.program.call(words, CHANGE, &mut || false).result()
     }
 
@@ -214,7 +214,7 @@ impl<'a> Tool<'a> {
     /// # Errors
     /// gcloud's error.
     pub(crate) fn change_until_signal(&mut self, words: &[String]) -> std::result::Result<String, Stop> {
-        self.note(&format!("$ {}", spell(words)));
+        self.progress(&format!("$ {}", spell(words)));
         let mut received = None;
         let output = self.program.call(words, CHANGE, &mut || {
             received = received.or_else(|| self.counted(self.signals.try_recv().ok()));

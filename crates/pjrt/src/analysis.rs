@@ -3,28 +3,28 @@
 use std::collections::BTreeMap;
 
 use crate::abi::PJRT_Executable_GetCompiledMemoryStats_Args;
-use crate::value::Value;
+use crate::named_value::NamedValue;
 
 /// The cost of one execution. If the program is split over devices, the cost on each of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CostAnalysis {
-    properties: BTreeMap<String, Value>,
+    properties: BTreeMap<String, NamedValue>,
 }
 
 impl CostAnalysis {
-    pub(crate) fn new(properties: BTreeMap<String, Value>) -> Self {
+    pub(crate) fn new(properties: BTreeMap<String, NamedValue>) -> Self {
         Self { properties }
     }
 
     /// All properties that the compiler reported.
-    pub fn properties(&self) -> &BTreeMap<String, Value> {
+    pub fn properties(&self) -> &BTreeMap<String, NamedValue> {
         &self.properties
     }
 
     fn number(&self, name: &str) -> Option<f64> {
         match self.properties.get(name)? {
-            Value::Float(value) => Some(f64::from(*value)),
-            Value::Int(value) => Some(*value as f64),
+            NamedValue::Float(value) => Some(f64::from(*value)),
+            NamedValue::Int(value) => Some(*value as f64),
             _ => None,
         }
     }

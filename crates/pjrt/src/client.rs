@@ -12,9 +12,9 @@ use crate::envelope::Envelope;
 use crate::error::{Error, Kind, Result};
 use crate::key_value::{KeyValueStore, SharedStore};
 use crate::loaded::LoadedExecutable;
+use crate::named_value::{NamedValue, check_create_options, write_named};
 use crate::options::CompileOptions;
 use crate::plugin::Plugin;
-use crate::value::{Value, check_create_options, write_named};
 use crate::{environment, heap, program};
 
 /// An open connection to a plugin's devices. Clones are the same client. It closes when the last object that belongs to
@@ -158,7 +158,7 @@ impl Plugin {
     ///
     /// On Linux with glibc, freed blocks of 1 MiB and more of a CPU plugin are kept for the next step. This saves the
     /// time of mapping new pages. The rest of the process keeps its allocator.
-    pub fn create_client(&self, options: &[(&str, Value)]) -> Result<Client> {
+    pub fn create_client(&self, options: &[(&str, NamedValue)]) -> Result<Client> {
         self.create(options, None)
     }
 
@@ -166,11 +166,11 @@ impl Plugin {
     ///
     /// The CUDA plugin needs a store if the option `num_nodes` is above 1; `node_id` is the index of this process.
     /// Other plugins ignore the store. It is kept until the client is closed.
-    pub fn create_client_with(&self, options: &[(&str, Value)], store: Arc<dyn KeyValueStore>) -> Result<Client> {
+    pub fn create_client_with(&self, options: &[(&str, NamedValue)], store: Arc<dyn KeyValueStore>) -> Result<Client> {
         self.create(options, Some(SharedStore::new(store)))
     }
 
-    fn create(&self, options: &[(&str, Value)], store: Option<SharedStore>) -> Result<Client> {
+    fn create(&self, options: &[(&str, NamedValue)], store: Option<SharedStore>) -> Result<Client> {
         environment::refuse_xla_flags()?;
         check_create_options(options)?;
         let named = write_named(options);

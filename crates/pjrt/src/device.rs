@@ -10,7 +10,7 @@ use crate::abi::*;
 use crate::api::{Api, non_null, text};
 use crate::client_inner::ClientInner;
 use crate::error::Result;
-use crate::value::{Value, read_named};
+use crate::named_value::{NamedValue, read_named};
 
 /// The description of a device, which need not be present. A [`Topology`](crate::Topology) is a list of them.
 #[derive(Clone)]
@@ -18,7 +18,7 @@ pub struct DeviceDescription {
     id: i32,
     process_index: i32,
     kind: String,
-    attributes: BTreeMap<String, Value>,
+    attributes: BTreeMap<String, NamedValue>,
     debug: String,
     display: String,
 }
@@ -75,14 +75,14 @@ impl DeviceDescription {
     }
 
     /// Other attributes that the plugin reports, such as `coords` or `device_memory_bytes_limit`.
-    pub fn attributes(&self) -> &BTreeMap<String, Value> {
+    pub fn attributes(&self) -> &BTreeMap<String, NamedValue> {
         &self.attributes
     }
 
     /// The chip's coordinates in the torus, if it has one.
     pub fn coordinates(&self) -> Option<Vec<i64>> {
         match self.attributes.get("coords") {
-            Some(Value::IntList(coordinates)) => Some(coordinates.clone()),
+            Some(NamedValue::IntList(coordinates)) => Some(coordinates.clone()),
             _ => None,
         }
     }
@@ -107,7 +107,7 @@ impl DeviceDescription {
 
     fn integer(&self, name: &str) -> Option<i64> {
         match self.attributes.get(name) {
-            Some(Value::Int(value)) => Some(*value),
+            Some(NamedValue::Int(value)) => Some(*value),
             _ => None,
         }
     }

@@ -38,7 +38,7 @@ struct Stored {
 
 impl Envelope {
     /// Wraps the plugin's bytes. The platform is empty if there was no client to report it.
-    pub(crate) fn seal(
+    pub(crate) fn wrap(
         plugin: &Plugin,
         platform: &str,
         [replicas, partitions]: [usize; 2],

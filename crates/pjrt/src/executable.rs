@@ -13,9 +13,9 @@ use crate::envelope::Envelope;
 use crate::error::{Error, Result};
 use crate::hlo;
 use crate::hlo::proto::HeaderWithConfig;
+use crate::named_value::read_named;
 use crate::plugin::Plugin;
 use crate::signature::Signature;
-use crate::value::read_named;
 
 /// A compiled program that is not loaded on any device. It can be inspected, or stored and loaded elsewhere.
 ///
@@ -174,7 +174,7 @@ impl Executable {
             let payload = list(args.serialized_bytes.cast::<u8>(), args.serialized_bytes_size);
             let platform = self.client.as_ref().map_or("", |client| client.platform_name());
             let devices = [self.num_replicas, self.num_partitions];
-            let envelope = Envelope::seal(&self.plugin, platform, devices, &self.header, payload);
+            let envelope = Envelope::wrap(&self.plugin, platform, devices, &self.header, payload);
             if let Some(delete) = args.serialized_executable_deleter {
                 crate::api::guarded("the deleter of serialized bytes", || delete(args.serialized_executable));
             }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use prost::Message;
 
 use crate::error::{Error, Result};
-use crate::value::Value;
+use crate::named_value::NamedValue;
 
 /// More devices than any machine has: a larger number is a mistake.
 const MOST_DEVICES: usize = 1 << 20;
@@ -52,7 +52,7 @@ pub struct CompileOptions {
     assignment: Option<Vec<Vec<i32>>>,
     optimization: Option<Effort>,
     memory_fitting: Option<Effort>,
-    flags: BTreeMap<String, Value>,
+    flags: BTreeMap<String, NamedValue>,
 }
 
 impl Default for CompileOptions {
@@ -120,7 +120,7 @@ impl CompileOptions {
 
     /// Sets one of XLA's flags for this program only, such as `xla_cpu_prefer_vector_width`. The plugin returns an
     /// error for an unknown flag or a value with a wrong type.
-    pub fn override_flag(mut self, name: &str, value: impl Into<Value>) -> Self {
+    pub fn override_flag(mut self, name: &str, value: impl Into<NamedValue>) -> Self {
         self.flags.insert(name.trim_start_matches('-').to_owned(), value.into());
         self
     }
@@ -210,22 +210,22 @@ impl CompileOptions {
     }
 }
 
-fn encode_flag(name: &str, value: &Value) -> Result<OptionOverrideProto> {
+fn encode_flag(name: &str, value: &NamedValue) -> Result<OptionOverrideProto> {
     // Plugins divide by these, and they also accept a string as a number.
     let number = match value {
-        Value::Int(value) => Some(*value),
-        Value::String(value) => value.trim().parse().ok(),
+        NamedValue::Int(value) => Some(*value),
+        NamedValue::String(value) => value.trim().parse().ok(),
         _ => None,
     };
     if let Some(number) = number.filter(|&number| number < 1 && name.ends_with("_split_count")) {
         return Err(Error::invalid(format!("the flag {name} is {number}; it must be at least 1")));
     }
     let value = match value {
-        Value::String(value) => override_value::Value::String(value.clone()),
-        Value::Bool(value) => override_value::Value::Bool(*value),
-        Value::Int(value) => override_value::Value::Int(*value),
-        Value::Float(value) => override_value::Value::Double(f64::from(*value)),
-        Value::IntList(_) => {
+        NamedValue::String(value) => override_value::Value::String(value.clone()),
+        NamedValue::Bool(value) => override_value::Value::Bool(*value),
+        NamedValue::Int(value) => override_value::Value::Int(*value),
+        NamedValue::Float(value) => override_value::Value::Double(f64::from(*value)),
+        NamedValue::IntList(_) => {
             return Err(Error::invalid(format!("the flag {name} cannot be a list; give the list as a string")));
         }
     };

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use crate::abi::*;
 use crate::api::{Api, guarded};
 use crate::error::{Error, Kind, Result};
-use crate::value::{Value, read_named};
+use crate::named_value::{NamedValue, read_named};
 use crate::{elf, environment, fetch, starting};
 
 /// The oldest minor version whose struct layouts match those in `abi`.
@@ -127,7 +127,7 @@ impl Plugin {
     }
 
     /// The attributes that the plugin reports, such as `stablehlo_current_version`.
-    pub fn attributes(&self) -> Result<BTreeMap<String, Value>> {
+    pub fn attributes(&self) -> Result<BTreeMap<String, NamedValue>> {
         let mut args = PJRT_Plugin_Attributes_Args::new();
         // SAFETY: this function only returns data, which lives as long as the process.
         unsafe {

@@ -47,7 +47,7 @@ pub(crate) fn begin(plugin: &Path) -> Result<()> {
         return Ok(());
     }
     // If no mark can be created, a damaged file is not detected; the plugin is used all the same.
-    let Some((place, path, file)) = places(plugin).into_iter().find_map(Place::mark) else { return Ok(()) };
+    let Some((folder, path, file)) = mark_folders(plugin).into_iter().find_map(MarkFolder::mark) else { return Ok(()) };
     marks.push(Mark { plugin: plugin.to_owned(), path, since: Instant::now(), _file: file });
     HAS_MARKS.store(true, Ordering::Relaxed);
     static ONCE: Once = Once::new();
@@ -55,7 +55,7 @@ pub(crate) fn begin(plugin: &Path) -> Result<()> {
         // SAFETY: the function has no arguments, does not unwind, and is never unloaded.
         unsafe { libc::atexit(at_exit) };
     });
-    let leftovers = place.left_behind();
+    let leftovers = folder.left_behind();
     if !leftovers.is_empty() {
         fetch::mend(plugin)?;
         // Not earlier: if the file stays damaged, the next start must also know.
@@ -91,22 +91,22 @@ fn remove_marks(is_selected: impl Fn(&Mark) -> bool) {
 }
 
 /// A folder for the marks of a plugin, and the prefix of their names.
-struct Place {
+struct MarkFolder {
     folder: PathBuf,
     prefix: String,
 }
 
 /// The plugin's own folder and, for a read-only cache, the folder for temporary files.
-fn places(plugin: &Path) -> Vec<Place> {
+fn mark_folders(plugin: &Path) -> Vec<MarkFolder> {
     let name = hash::hex(&hash::of_bytes(plugin.as_os_str().as_bytes())[..8]);
     let own = plugin.parent().unwrap_or(Path::new("/")).to_owned();
     vec![
-        Place { folder: own, prefix: ".starting-".to_owned() },
-        Place { folder: env::temp_dir(), prefix: format!(".fulmen-starting-{name}-") },
+        MarkFolder { folder: own, prefix: ".starting-".to_owned() },
+        MarkFolder { folder: env::temp_dir(), prefix: format!(".fulmen-starting-{name}-") },
     ]
 }
 
-impl Place {
+impl MarkFolder {
     /// Creates a mark and locks it. If another process checks for marks between the two steps, it takes this one for a
     /// leftover and verifies its file needlessly.
     fn mark(self) -> Option<(Self, PathBuf, File)> {
@@ -139,30 +139,30 @@ fn lock(file: &File) -> bool {
 mod tests {
     use super::*;
 
-    fn place(folder: &Path) -> Place {
-        Place { folder: folder.to_owned(), prefix: ".starting-".to_owned() }
+    fn mark_folder(folder: &Path) -> MarkFolder {
+        MarkFolder { folder: folder.to_owned(), prefix: ".starting-".to_owned() }
     }
 
     #[test]
     fn only_marks_of_ended_processes_count() {
         let folder = tempfile::tempdir().unwrap();
-        let (_, _, mine) = place(folder.path()).mark().unwrap();
-        let (_, gone, file) = place(folder.path()).mark().unwrap();
-        assert!(place(folder.path()).left_behind().is_empty(), "both are locked");
+        let (_, _, mine) = mark_folder(folder.path()).mark().unwrap();
+        let (_, gone, file) = mark_folder(folder.path()).mark().unwrap();
+        assert!(mark_folder(folder.path()).left_behind().is_empty(), "both are locked");
         // Like the end of a process.
         drop(file);
-        assert_eq!(place(folder.path()).left_behind(), [gone]);
+        assert_eq!(mark_folder(folder.path()).left_behind(), [gone]);
         drop(mine);
-        assert_eq!(place(folder.path()).left_behind().len(), 2);
+        assert_eq!(mark_folder(folder.path()).left_behind().len(), 2);
     }
 
     #[test]
     fn a_folder_that_cannot_be_written_has_no_marks() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(place(&folder.path().join("missing")).mark().is_none());
-        assert!(place(&folder.path().join("missing")).left_behind().is_empty());
-        let places = places(&folder.path().join("plugin.so"));
-        assert_eq!(places[0].folder, folder.path());
-        assert_eq!(places[1].folder, env::temp_dir());
+        assert!(mark_folder(&folder.path().join("missing")).mark().is_none());
+        assert!(mark_folder(&folder.path().join("missing")).left_behind().is_empty());
+        let folders = mark_folders(&folder.path().join("plugin.so"));
+        assert_eq!(folders[0].folder, folder.path());
+        assert_eq!(folders[1].folder, env::temp_dir());
     }
 }

@@ -12,9 +12,9 @@ use crate::client_inner::ClientInner;
 use crate::device::DeviceDescription;
 use crate::error::{Error, Result};
 use crate::executable::Executable;
+use crate::named_value::{NamedValue, check_create_options, read_named, write_named};
 use crate::options::CompileOptions;
 use crate::plugin::Plugin;
-use crate::value::{Value, check_create_options, read_named, write_named};
 use crate::{heap, program};
 
 /// A description of devices to compile for with [`Plugin::compile`]. libtpu creates one from a name, without a TPU:
@@ -33,7 +33,7 @@ pub struct Topology {
     owner: Owner,
     platform_name: String,
     platform_version: String,
-    attributes: BTreeMap<String, Value>,
+    attributes: BTreeMap<String, NamedValue>,
     devices: Vec<DeviceDescription>,
 }
 
@@ -49,7 +49,7 @@ unsafe impl Send for Topology {}
 unsafe impl Sync for Topology {}
 
 impl Topology {
-    fn by_name(plugin: &Plugin, name: &str, options: &[(&str, Value)]) -> Result<Self> {
+    fn by_name(plugin: &Plugin, name: &str, options: &[(&str, NamedValue)]) -> Result<Self> {
         if name.trim().is_empty() {
             // libtpu would interpret it as a v2.
             return Err(Error::invalid("the topology's name is empty; give one such as v5e:2x4"));
@@ -142,7 +142,7 @@ impl Topology {
     }
 
     /// Further attributes that the plugin reports.
-    pub fn attributes(&self) -> &BTreeMap<String, Value> {
+    pub fn attributes(&self) -> &BTreeMap<String, NamedValue> {
         &self.attributes
     }
 
@@ -184,7 +184,7 @@ impl Plugin {
 
     /// Like [`Plugin::topology`], with options of the plugin. libtpu has `chip_config_name`: `megacore` combines the
     /// two cores of a v4 chip into one device, as a real v4 does.
-    pub fn topology_with(&self, name: &str, options: &[(&str, Value)]) -> Result<Topology> {
+    pub fn topology_with(&self, name: &str, options: &[(&str, NamedValue)]) -> Result<Topology> {
         check_create_options(options)?;
         Topology::by_name(self, name, options)
     }

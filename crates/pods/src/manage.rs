@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::arguments::{Exec, Logs, Status, Stop, Targets};
 use crate::plan::{PATIENCE, Worker};
-use crate::run::{Limits, Watch, note};
+use crate::run::{Limits, Watch, print_line};
 use crate::ssh::{Input, LOGS, SIGNAL, STATUS, Ssh};
 use crate::{Error, Result};
 
@@ -127,13 +127,13 @@ pub(crate) fn status(arguments: &Status, out: &mut dyn Write) -> Result<u8> {
     let rows = rows(&ssh, &hosts, arguments.run.as_deref())?;
     if arguments.json {
         let text = serde_json::to_string_pretty(&rows).map_err(|e| Error::new(e.to_string()))?;
-        note(out, &text);
+        print_line(out, &text);
         return Ok(0);
     }
     for row in &rows {
         let code = row.exit_code.filter(|_| !row.runs()).map(|code| format!(" with code {code}")).unwrap_or_default();
         let step = row.step.as_ref().map(|step| format!(", step {step}")).unwrap_or_default();
-        note(out, &format!("{} worker {} ({}): {}{code}{step}", row.run, row.worker, row.host, row.state));
+        print_line(out, &format!("{} worker {} ({}): {}{code}{step}", row.run, row.worker, row.host, row.state));
     }
     Ok(0)
 }
@@ -158,7 +158,7 @@ pub(crate) fn logs(
     };
     let texts = on_each(&workers, Worker::to_string, ask)?;
     for (worker, text) in workers.iter().zip(&texts) {
-        text.lines().for_each(|line| note(out, &format!("[worker {}] {line}", worker.index)));
+        text.lines().for_each(|line| print_line(out, &format!("[worker {}] {line}", worker.index)));
     }
     Ok(0)
 }
@@ -171,7 +171,7 @@ pub(crate) fn stop(arguments: &Stop, out: &mut dyn Write) -> Result<u8> {
     if arguments.dry_run {
         for worker in workers(&running) {
             let command = SIGNAL.command(&[&run, &worker.index.to_string(), "TERM"]);
-            note(out, &ssh.spell(&worker.host, &command));
+            print_line(out, &ssh.spell(&worker.host, &command));
         }
         return Ok(0);
     }
@@ -187,7 +187,7 @@ pub(crate) fn stop(arguments: &Stop, out: &mut dyn Write) -> Result<u8> {
     if let Some(row) = running.first() {
         return Err(Error::new(format!("{run}: worker {} ({}) still runs after SIGKILL", row.worker, row.host)));
     }
-    note(out, &format!("[pod] {run}: all workers have ended"));
+    print_line(out, &format!("[pod] {run}: all workers have ended"));
     Ok(0)
 }
 
@@ -199,7 +199,7 @@ pub(crate) fn exec(arguments: &Exec, out: &mut dyn Write) -> Result<u8> {
     let words: Vec<String> = arguments.command.iter().map(|word| quote(word)).collect();
     let command = words.join(" ");
     if arguments.dry_run {
-        hosts.iter().for_each(|host| note(out, &ssh.spell(host, &command)));
+        hosts.iter().for_each(|host| print_line(out, &ssh.spell(host, &command)));
         return Ok(0);
     }
     let (send, said) = channel();
@@ -222,12 +222,12 @@ pub(crate) fn exec(arguments: &Exec, out: &mut dyn Write) -> Result<u8> {
     let mut codes = vec![0; hosts.len()];
     for (worker, what) in said {
         match what {
-            Ok(line) => note(out, &format!("[worker {worker}] {line}")),
+            Ok(line) => print_line(out, &format!("[worker {worker}] {line}")),
             Err(code) => codes[worker] = code,
         }
     }
     for (worker, code) in codes.iter().enumerate().filter(|(_, code)| **code != 0) {
-        note(out, &format!("[pod] {} exited with code {code}", Worker::existing(worker, &hosts[worker])));
+        print_line(out, &format!("[pod] {} exited with code {code}", Worker::existing(worker, &hosts[worker])));
     }
     Ok(codes.into_iter().find(|code| *code != 0).unwrap_or(0))
 }

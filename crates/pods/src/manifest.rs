@@ -41,7 +41,7 @@ fn manifest(arguments: &Manifest) -> Result<String> {
             "--programs {programs}: Ray starts one or more independent programs; for the other kinds, print one manifest for each program"
         )));
     }
-    let hosts = arguments.topology.as_ref().map_or(Hosts { count: 1, chips: 0 }, Hosts::of);
+    let hosts = arguments.topology.as_ref().map_or(Hosts { count: 1, chips: 0 }, Hosts::from_slice);
     let mut values = vec![
         ("name", name.clone()),
         ("slice", arguments.topology.as_ref().map(Slice::to_string).unwrap_or_default()),
@@ -154,7 +154,7 @@ fn ray(arguments: &Manifest, hosts: Hosts, variables: Vec<(String, String)>) -> 
 
 impl Hosts {
     /// Up to eight chips of a generation with two axes share a host; otherwise four do.
-    fn of(slice: &Slice) -> Hosts {
+    fn from_slice(slice: &Slice) -> Hosts {
         let (total, generation) = (slice.num_chips(), slice.generation());
         let max_per_host = if matches!(generation.name, "v5e" | "v6e") { 8 } else { 4 };
         let chips = if total <= max_per_host { total } else { 4 };

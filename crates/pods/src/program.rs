@@ -67,7 +67,7 @@ impl Program {
             }
         }
         let hash = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Program { path: path.to_owned(), hash, needs: Needs::of(&file).unwrap_or_default() })
+        Ok(Program { path: path.to_owned(), hash, needs: Needs::from_elf(&file).unwrap_or_default() })
     }
 
     /// Why a host cannot run it.
@@ -88,7 +88,7 @@ impl Program {
 
 impl Needs {
     /// `None` if the file is not a 64-bit ELF file.
-    fn of(file: &File) -> Option<Needs> {
+    fn from_elf(file: &File) -> Option<Needs> {
         let data = ReadCache::new(file);
         let header = elf::FileHeader64::<Endianness>::parse(&data).ok()?;
         let endian = header.endian().ok()?;
@@ -138,7 +138,7 @@ fn version_of(name: &[u8]) -> Option<Glibc> {
 /// The file cannot be read.
 pub fn glibc_of(path: &Path) -> Result<Option<(Glibc, String)>> {
     let file = File::open(path).map_err(|e| Error::new(format!("{}: {e}", path.display())))?;
-    let needs = Needs::of(&file).unwrap_or_default();
+    let needs = Needs::from_elf(&file).unwrap_or_default();
     Ok(needs.glibc.map(|version| (version, needs.symbol.unwrap_or_else(|| "the format of the file".into()))))
 }
 

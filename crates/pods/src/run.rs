@@ -52,7 +52,7 @@ pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: &Receiver<Signal>) ->
     let Run { targets, options: arguments, dry_run: dry } = run;
     let program = Program::open(Path::new(&arguments.command[0]))?;
     if let (true, Some(line)) = (*dry, targets.spell()) {
-        note(out, &line);
+        print_line(out, &line);
     }
     let (hosts, ssh) = targets.resolve()?;
     let plan = Plan::new(arguments, ssh, program)?;
@@ -82,7 +82,7 @@ pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: &Receiver<Signal>) ->
     } else {
         plan.together(arguments, &hosts, &states[0])?
     };
-    note(out, &format!("[pod] {}: {} workers on {}", plan.run, workers.len(), unique.join(", ")));
+    print_line(out, &format!("[pod] {}: {} workers on {}", plan.run, workers.len(), unique.join(", ")));
     if arguments.detach {
         return detach(&plan, &workers, out);
     }
@@ -106,12 +106,12 @@ fn dry_run(plan: &Plan, arguments: &RunOptions, hosts: &[String], out: &mut dyn 
     } else {
         plan.together(arguments, hosts, &Host::unseen(&hosts[0]))?
     };
-    plan.spell(&workers).iter().for_each(|line| note(out, line));
+    plan.spell(&workers).iter().for_each(|line| print_line(out, line));
     if !arguments.detach {
         let (events, _) = channel();
         for worker in &workers {
             let session = session(&plan.ssh, &plan.run, worker, 0, true, &events);
-            note(out, &plan.ssh.spell(&worker.host, &session.command(0)));
+            print_line(out, &plan.ssh.spell(&worker.host, &session.command(0)));
         }
     }
     Ok(0)
@@ -124,7 +124,7 @@ fn detach(plan: &Plan, workers: &[Worker], out: &mut dyn Write) -> Result<u8> {
         return Err(error);
     }
     let hosts = distinct(workers.iter().map(|worker| &worker.host)).join(",");
-    note(
+    print_line(
         out,
         &format!(
             "[pod] the run continues on its hosts. To see its output: fulmen pod logs --follow --hosts {hosts} {}",
@@ -156,7 +156,7 @@ fn interruptible<T: Send>(
 }
 
 /// Prints a line for the user. The run continues even if the output is closed.
-pub(crate) fn note(out: &mut dyn Write, line: &str) {
+pub(crate) fn print_line(out: &mut dyn Write, line: &str) {
     let _ = writeln!(out, "{line}");
     let _ = out.flush();
 }
@@ -263,7 +263,7 @@ impl<'a> Watch<'a> {
             }
             while let Ok(signal) = signals.try_recv() {
                 if self.plan.is_none() {
-                    note(self.out, &format!("[pod] {signal}: the run continues"));
+                    print_line(self.out, &format!("[pod] {signal}: the run continues"));
                     return 0;
                 }
                 self.forward(&mut groups, signal);
@@ -343,7 +343,7 @@ impl<'a> Watch<'a> {
             }
             Event::Printed(text, bytes) => {
                 (slot.heard, slot.offset) = (Some(now), slot.offset + bytes);
-                return note(self.out, &format!("[worker {worker}] {text}"));
+                return print_line(self.out, &format!("[worker {worker}] {text}"));
             }
             Event::Alive(state, step) => {
                 slot.heard = Some(now);
@@ -358,7 +358,7 @@ impl<'a> Watch<'a> {
                 slot.link = None;
                 slot.reopen = Some(now + PAUSE);
                 let text = format!("[pod] {}: the connection is lost: {reason}; reconnecting", slot.worker);
-                return note(self.out, &text);
+                return print_line(self.out, &text);
             }
             Event::Exited(code) => match slot.stuck.take() {
                 Some(reason) => End::Stuck(reason),
@@ -387,7 +387,7 @@ impl<'a> Watch<'a> {
             "INT" => "all workers save and end; repeat the signal to kill them",
             _ => "all workers save and end",
         };
-        note(self.out, &format!("[pod] {signal}: {effect}"));
+        print_line(self.out, &format!("[pod] {signal}: {effect}"));
         for group in groups.iter_mut().filter(|group| group.outcome.is_none()) {
             group.send(name);
             group.next = next;
@@ -435,7 +435,7 @@ impl<'a> Watch<'a> {
                         let running = |index: &usize| group.slots[*index].end.is_none();
                         for index in (0..group.slots.len()).filter(running).collect::<Vec<_>>() {
                             let worker = &group.slots[index].worker;
-                            note(self.out, &format!("[pod] {worker} still runs after it was killed"));
+                            print_line(self.out, &format!("[pod] {worker} still runs after it was killed"));
                             group.end(index, End::Remains);
                         }
                     }
@@ -480,7 +480,7 @@ impl<'a> Watch<'a> {
         if group.slots.iter().all(|slot| slot.end.is_some()) {
             return;
         }
-        note(self.out, &format!("[pod] {text}; ending the others"));
+        print_line(self.out, &format!("[pod] {text}; ending the others"));
         if saves {
             // They save and end, too.
             group.sent = Some("");
@@ -503,7 +503,7 @@ impl<'a> Watch<'a> {
                 (false, 1..) if outcome.restart => format!("; after {} restarts", group.attempt),
                 _ => String::new(),
             };
-            note(self.out, &format!("[pod] {}{consequence}", outcome.text));
+            print_line(self.out, &format!("[pod] {}{consequence}", outcome.text));
         }
         if restarts {
             let workers = group.slots.drain(..).map(|slot| slot.worker).collect();

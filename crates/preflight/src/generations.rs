@@ -1,6 +1,6 @@
 //! The published data of each TPU generation. A table with its sources; nothing here was measured.
 
-use fulmen_pjrt::Value;
+use fulmen_pjrt::NamedValue;
 
 /// A generation of TPUs. Numbers are for one chip unless stated otherwise.
 #[derive(Debug, PartialEq)]
@@ -209,7 +209,7 @@ impl Generation {
     }
 
     /// The options with which a topology has the devices of a real machine.
-    pub(crate) fn topology_options(&self) -> Vec<(&'static str, Value)> {
+    pub(crate) fn topology_options(&self) -> Vec<(&'static str, NamedValue)> {
         match self.name {
             "v4" => vec![("chip_config_name", "megacore".into())],
             _ => vec![],

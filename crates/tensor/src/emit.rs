@@ -240,7 +240,7 @@ impl Program {
                 }
             }
             let leaf = match &node.kind {
-                Kind::Operation(operation) => match graph.takes(operation) {
+                Kind::Operation(operation) => match graph.constant_argument(operation) {
                     // This works in bodies too: XLA passes such a value to the loop or branch as an input.
                     Some(elements) => Emitted::standard(self.capture_host(&node.outputs[0], elements)),
                     None => {

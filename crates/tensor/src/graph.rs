@@ -187,31 +187,31 @@ impl Graph {
             result.check()?;
         }
         let mut graph = Graph { instructions: vec![], results: vec![], constants, calls };
-        graph.results = graph.list(results, IdMap::default(), &mut Known::default());
+        graph.results = graph.add_instructions(results, IdMap::default(), &mut Known::default());
         Ok(graph)
     }
 
     /// The elements of an operation, if the program takes them as an argument.
-    pub(crate) fn takes<'a>(&self, operation: &'a Arc<dyn Operation>) -> Option<&'a Arc<[u8]>> {
+    pub(crate) fn constant_argument<'a>(&self, operation: &'a Arc<dyn Operation>) -> Option<&'a Arc<[u8]>> {
         operation.host_value().filter(|_| self.constants == Constants::AsInputs)
     }
 
     /// Adds the instructions that `results` need. `values` has the values of nodes that are already listed.
-    fn list(&mut self, results: &[Tensor], mut values: IdMap<Values>, known: &mut Known) -> Vec<Value> {
+    fn add_instructions(&mut self, results: &[Tensor], mut values: IdMap<Values>, known: &mut Known) -> Vec<Value> {
         visit(results, |node| {
             if values.contains_key(&node.id) {
                 return;
             }
             let operands: Vec<Value> = node.inputs.iter().map(|t| values[&t.node.id].get(t.output)).collect();
             let identity = match &node.kind {
-                Kind::Operation(operation) if self.takes(operation).is_some() => Identity::Leaf(node.id),
+                Kind::Operation(operation) if self.constant_argument(operation).is_some() => Identity::Leaf(node.id),
                 Kind::Operation(operation) => {
                     let called = || operation.called().filter(|_| self.calls == Calls::Inlined);
                     if let Some(body) = operation.inlined().or_else(called) {
                         let bound = (body.parameters.iter().zip(&operands))
                             .map(|(p, &v)| (p.node.id, Values::Inlined(vec![v])))
                             .collect();
-                        let inlined = self.list(&body.results, bound, known);
+                        let inlined = self.add_instructions(&body.results, bound, known);
                         values.insert(node.id, Values::Inlined(inlined));
                         return;
                     }

@@ -69,7 +69,7 @@ impl Step {
     fn new(graph: &Graph, instruction: &crate::graph::Instruction) -> Step {
         let node = &instruction.node;
         let operation = match &node.kind {
-            Kind::Operation(operation) => Some(operation).filter(|o| graph.takes(o).is_none()),
+            Kind::Operation(operation) => Some(operation).filter(|o| graph.constant_argument(o).is_none()),
             _ => None,
         };
         let number = operation.and_then(|operation| {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use fulmen_pjrt::compile_cache::{CompileCache, SavedPrograms};
 use fulmen_pjrt::diagnosis::{diagnose, explain};
 use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_pjrt::{Client, CompileOptions, Device, LoadedExecutable, Plugin, Value};
+use fulmen_pjrt::{Client, CompileOptions, Device, LoadedExecutable, NamedValue, Plugin};
 
 use crate::array::DeviceSet;
 use crate::disk_cache::{DiskCache, Slot};
@@ -133,7 +133,8 @@ impl Runtime {
         }
         let explained = |doing: &str, e| Error::runtime(doing, explain(e, platform, Some(path)));
         let plugin = Plugin::load(path).map_err(|e| explained("loading the PJRT plugin", e))?;
-        let options: Vec<_> = count.map(|count| ("cpu_device_count", Value::Int(count as i64))).into_iter().collect();
+        let options: Vec<_> =
+            count.map(|count| ("cpu_device_count", NamedValue::Int(count as i64))).into_iter().collect();
         let client = plugin.create_client(&options).map_err(|e| explained("starting the device runtime", e))?;
         let runtime = Runtime::new(client, devices)?;
         clients.insert(key, runtime.shared.clone());
@@ -577,7 +578,7 @@ pub(crate) fn options_for(platform: &str) -> CompileOptions {
     let mut options = CompileOptions::new();
     if platform == "cpu" {
         // XLA's fast minimum and maximum drop NaNs, so a relu or a max would hide a NaN in the loss.
-        options = options.override_flag("xla_cpu_enable_fast_min_max", Value::Bool(false));
+        options = options.override_flag("xla_cpu_enable_fast_min_max", NamedValue::Bool(false));
         // XLA's default computes each value as soon as its operands are known, so that independent operations can run
         // at the same time. Patches of activations for the backward pass then wait in memory from the forward pass on:
         // 486 MB of temporaries for ResNet-18 at 32 × 32, instead of 188.
@@ -585,7 +586,7 @@ pub(crate) fn options_for(platform: &str) -> CompileOptions {
         // Measured on CPUs with AVX-512: elementwise code is up to 1.8 × faster at full width.
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("avx512f") {
-            options = options.override_flag("xla_cpu_prefer_vector_width", Value::Int(512));
+            options = options.override_flag("xla_cpu_prefer_vector_width", NamedValue::Int(512));
         }
     }
     options

@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 use md5::Md5;
 use serde::{Deserialize, Serialize};
 
-use super::checksums::Expected;
+use super::checksums::ExpectedContents;
 use super::file_slice::FileSlice;
 use super::journal::{Journal, Line};
 use super::progress::Progress;
@@ -45,7 +45,7 @@ impl Verified {
 }
 
 /// The paths of the archives with these names. The error lists all missing ones, and where to get them.
-pub(crate) fn find_archives(folder: &Path, names: &[&str], expected: &Expected) -> Result<Vec<PathBuf>> {
+pub(crate) fn find_archives(folder: &Path, names: &[&str], expected: &ExpectedContents) -> Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         return Err(Error::missing(format!(
             "{}: the folder does not exist; expected one with the archives {}",
@@ -81,7 +81,7 @@ pub(crate) fn find_archives(folder: &Path, names: &[&str], expected: &Expected) 
 /// time of the first file with that checksum. Archives that an earlier run verified are not read again.
 pub(crate) fn verify_archives(
     paths: &[PathBuf],
-    expected: &Expected,
+    expected: &ExpectedContents,
     verify: bool,
     journal: &Journal,
     progress: &dyn Progress,
@@ -91,7 +91,7 @@ pub(crate) fn verify_archives(
 
 fn verify_archive(
     path: &Path,
-    expected: &Expected,
+    expected: &ExpectedContents,
     verify: bool,
     journal: &Journal,
     progress: &dyn Progress,

@@ -12,13 +12,13 @@ use fulmen_data::{Error, Result};
 /// The origin of ImageNet's archives; they are available to registered users.
 const IMAGENET_SITE: &str = "https://image-net.org/challenges/LSVRC/2012/2012-downloads.php (after registering)";
 
-/// The expected archives and content of a dataset. [`Expected::imagenet`] and [`Expected::coco`] are official; a part
-/// of a dataset in the same layout has other counts and checksums.
+/// The expected archives and content of a dataset. [`ExpectedContents::imagenet`] and [`ExpectedContents::coco`] are
+/// official; a part of a dataset in the same layout has other counts and checksums.
 ///
 /// ```
-/// use fulmen_cli::prepare::Expected;
+/// use fulmen_cli::prepare::ExpectedContents;
 ///
-/// let mut expected = Expected::imagenet();
+/// let mut expected = ExpectedContents::imagenet();
 /// assert_eq!(expected.samples["train"], 1_281_167);
 /// // The validation images alone are official here.
 /// expected.samples.remove("train");
@@ -29,7 +29,7 @@ const IMAGENET_SITE: &str = "https://image-net.org/challenges/LSVRC/2012/2012-do
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Expected {
+pub struct ExpectedContents {
     /// The required archives. Names that the dataset does not need are ignored.
     #[serde(default)]
     pub archives: Vec<ExpectedArchive>,
@@ -55,11 +55,11 @@ pub struct ExpectedArchive {
     pub from: String,
 }
 
-impl Expected {
+impl ExpectedContents {
     /// ILSVRC 2012: 1,281,167 training images and 50,000 validation images of 1,000 classes. The checksums are those
     /// that torchvision lists.
-    pub fn imagenet() -> Expected {
-        Expected::new(
+    pub fn imagenet() -> ExpectedContents {
+        ExpectedContents::new(
             &[
                 ("ILSVRC2012_img_train.tar", "1d675b47d978889d74fa0da5fadfb00e", IMAGENET_SITE),
                 ("ILSVRC2012_img_val.tar", "29b22e2961454d5413ddabcf34fc5622", IMAGENET_SITE),
@@ -71,9 +71,9 @@ impl Expected {
     }
 
     /// COCO 2017: 118,287 training images and 5,000 validation images with objects of 80 categories.
-    pub fn coco() -> Expected {
+    pub fn coco() -> ExpectedContents {
         let images = "http://images.cocodataset.org/";
-        Expected::new(
+        ExpectedContents::new(
             &[
                 ("train2017.zip", "cced6f7f71b7629ddf16f17bbcfab6b2", &format!("{images}zips/train2017.zip")),
                 ("val2017.zip", "442b8da7639aecaf257c1dceb8ba8c80", &format!("{images}zips/val2017.zip")),
@@ -88,13 +88,13 @@ impl Expected {
         )
     }
 
-    fn new(archives: &[(&str, &str, &str)], samples: &[(&str, u64)], classes: usize) -> Expected {
+    fn new(archives: &[(&str, &str, &str)], samples: &[(&str, u64)], classes: usize) -> ExpectedContents {
         let archive = |&(name, md5, from): &(&str, &str, &str)| ExpectedArchive {
             name: name.to_owned(),
             md5: Some(md5.to_owned()),
             from: from.to_owned(),
         };
-        Expected {
+        ExpectedContents {
             archives: archives.iter().map(archive).collect(),
             samples: samples.iter().map(|&(split, count)| (split.to_owned(), count)).collect(),
             classes: Some(classes),
@@ -105,7 +105,7 @@ impl Expected {
     ///
     /// # Errors
     /// A file that does not exist or does not have this form.
-    pub fn read(path: &Path) -> Result<Expected> {
+    pub fn read(path: &Path) -> Result<ExpectedContents> {
         let bytes = std::fs::read(path).map_err(|source| Error::io(path, "reading the expected counts", source))?;
         serde_json::from_slice(&bytes).map_err(|source| {
             Error::file(

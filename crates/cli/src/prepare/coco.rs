@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use super::archives::find_archives;
-use super::checksums::Expected;
+use super::checksums::ExpectedContents;
 use super::coco_annotations::Annotations;
 use super::file_slice::FileSlice;
 use super::manifest::{Class, Manifest};
@@ -47,7 +47,7 @@ const SPLITS: &[&str] = &["train", "val"];
 /// image.
 pub fn coco(
     archives: impl AsRef<Path>,
-    expected: &Expected,
+    expected: &ExpectedContents,
     options: &PrepareOptions,
     progress: &dyn Progress,
 ) -> Result<Manifest> {
@@ -73,7 +73,7 @@ struct ImageEntry {
 }
 
 impl Coco {
-    fn open(paths: &[PathBuf], expected: &Expected) -> Result<Coco> {
+    fn open(paths: &[PathBuf], expected: &ExpectedContents) -> Result<Coco> {
         let annotations = ZipIndex::open(FileSlice::open(&paths[2])?)?;
         let mut splits = Vec::new();
         for (split, path) in SPLITS.iter().zip(paths) {

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::archives::find_archives;
-use super::checksums::Expected;
+use super::checksums::ExpectedContents;
 use super::file_slice::FileSlice;
 use super::imagenet_devkit::ImagenetDevkit;
 use super::manifest::{Class, Manifest};
@@ -35,8 +35,9 @@ const SPLITS: &[&str] = &["train", "val"];
 /// then each image from its position. An image that does not start or end like a JPEG is kept unchanged and listed in
 /// the manifest's warnings; the official archive has one PNG file.
 ///
-/// An interrupted run can be continued: existing shards are not written again. `expected` is [`Expected::imagenet`], or
-/// the counts of a part of ImageNet in the same layout; classes without training images are then left out.
+/// An interrupted run can be continued: existing shards are not written again. `expected` is
+/// [`ExpectedContents::imagenet`], or the counts of a part of ImageNet in the same layout; classes without training
+/// images are then left out.
 ///
 /// # Errors
 /// Archives that are missing (the error lists all), are truncated, or have other checksums or counts than expected; a
@@ -44,7 +45,7 @@ const SPLITS: &[&str] = &["train", "val"];
 /// space.
 pub fn imagenet(
     archives: impl AsRef<Path>,
-    expected: &Expected,
+    expected: &ExpectedContents,
     options: &PrepareOptions,
     progress: &dyn Progress,
 ) -> Result<Manifest> {
@@ -69,7 +70,7 @@ struct ImageEntry {
 }
 
 impl ImageNet {
-    fn open(train: &Path, val: &Path, devkit: &Path, expected: &Expected) -> Result<ImageNet> {
+    fn open(train: &Path, val: &Path, devkit: &Path, expected: &ExpectedContents) -> Result<ImageNet> {
         let kit = ImagenetDevkit::read(devkit)?;
         let archives = [FileSlice::open(train)?, FileSlice::open(val)?];
 
@@ -104,7 +105,7 @@ impl ImageNet {
         expected.check_samples("train", images[0].len(), train)?;
 
         let wnids: BTreeSet<&str> = inner.keys().map(String::as_str).collect();
-        let place: BTreeMap<&str, u32> = wnids.iter().zip(0..).map(|(&wnid, class)| (wnid, class)).collect();
+        let class_of_wnid: BTreeMap<&str, u32> = wnids.iter().zip(0..).map(|(&wnid, class)| (wnid, class)).collect();
         for entry in archives[1].tar_entries("the archive") {
             let entry = entry?;
             let key = key_of(&entry.name);
@@ -119,7 +120,7 @@ impl ImageNet {
                     ),
                 )
             })?;
-            let class = *place.get(wnid.as_str()).ok_or_else(|| {
+            let class = *class_of_wnid.get(wnid.as_str()).ok_or_else(|| {
                 Error::file(val, format!("entry {}: its class {wnid} has no training images", entry.name))
             })?;
             images[1].push(ImageEntry { key, start: entry.offset, size: entry.size, class });

@@ -2,7 +2,7 @@
 //!
 //! [`imagenet`] and [`coco`] take the archives as downloaded. A seed assigns samples to shards before anything is
 //! written, so an interrupted run can be continued, and any number of threads writes the same bytes. A [`Manifest`]
-//! next to the shards has counts, checksums and classes. [`Expected`] has the expected content of the archives,
+//! next to the shards has counts, checksums and classes. [`ExpectedContents`] has the expected content of the archives,
 //! [`PrepareOptions`] the options, and [`Progress`] receives progress.
 //!
 //! [`text`] takes text files, whose number and sizes are not known in advance; it can be continued too.
@@ -35,7 +35,7 @@ mod upload;
 mod zip_index;
 
 pub use archives::SourceFile;
-pub use checksums::{Expected, ExpectedArchive};
+pub use checksums::{ExpectedArchive, ExpectedContents};
 pub use coco::coco;
 pub use imagenet::imagenet;
 pub use info::{ShardInfo, ShardsInfo, shards_info};

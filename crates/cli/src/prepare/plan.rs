@@ -18,7 +18,7 @@ pub(crate) struct PlannedShard {
     /// The index of its split.
     pub(crate) split: usize,
     /// Its samples, as positions in the split's order.
-    pub(crate) places: Range<usize>,
+    pub(crate) sample_range: Range<usize>,
     /// The exact size.
     pub(crate) bytes: u64,
 }
@@ -53,12 +53,12 @@ impl Plan {
             let mut first = 0;
             let mut bytes = END;
             let mut number = 0;
-            for (place, &index) in order.iter().enumerate() {
+            for (position, &index) in order.iter().enumerate() {
                 let size = set.tar_bytes(split, index);
-                let full = place - first == options.max_samples || bytes.saturating_add(size) > options.max_bytes;
-                if full && place > first {
-                    plan.add(name, split, &mut number, first..place, bytes);
-                    (first, bytes) = (place, END);
+                let full = position - first == options.max_samples || bytes.saturating_add(size) > options.max_bytes;
+                if full && position > first {
+                    plan.add(name, split, &mut number, first..position, bytes);
+                    (first, bytes) = (position, END);
                 }
                 bytes = bytes.saturating_add(size);
             }
@@ -71,8 +71,8 @@ impl Plan {
         Ok(plan)
     }
 
-    fn add(&mut self, name: &str, split: usize, number: &mut usize, places: Range<usize>, bytes: u64) {
-        self.shards.push(PlannedShard { name: shard_name(name, *number, "tar"), split, places, bytes });
+    fn add(&mut self, name: &str, split: usize, number: &mut usize, sample_range: Range<usize>, bytes: u64) {
+        self.shards.push(PlannedShard { name: shard_name(name, *number, "tar"), split, sample_range, bytes });
         *number += 1;
     }
 }

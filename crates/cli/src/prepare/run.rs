@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::archives::{SourceFile, verify_archives};
-use super::checksums::Expected;
+use super::checksums::ExpectedContents;
 use super::job::{Job, State, check_room};
 use super::journal::{Journal, Line};
 use super::manifest::{MANIFEST, Manifest, ShardRecord, SplitManifest};
@@ -22,7 +22,7 @@ use fulmen_data::{Error, Result};
 pub(crate) fn prepare<S: SampleSet>(
     dataset: &str,
     archives: &[PathBuf],
-    expected: &Expected,
+    expected: &ExpectedContents,
     options: &PrepareOptions,
     progress: &dyn Progress,
     open: impl FnOnce() -> Result<S>,
@@ -109,7 +109,7 @@ fn write_shard(
     progress: &dyn Progress,
 ) -> Result<ShardRecord> {
     let mut shard = TarShard::create(folder, &planned.name)?;
-    for &index in &plan.orders[planned.split][planned.places.clone()] {
+    for &index in &plan.orders[planned.split][planned.sample_range.clone()] {
         shard.add(set.key(planned.split, index), set.read(planned.split, index)?)?;
         progress.advance(set.tar_bytes(planned.split, index));
     }

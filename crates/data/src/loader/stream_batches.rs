@@ -153,12 +153,12 @@ impl Collate for StreamTask {
         let mut from = 0;
         if good.is_empty() || (!full && !has_first) {
             // These were read only for padding or copies; if all rows are taken, none was readable.
-            let spare = if full { 0 } else { row };
+            let padding_row = if full { 0 } else { row };
             for record in padding_candidates {
-                let Some(error) = read(batch, spare, record)? else {
-                    from = spare;
+                let Some(error) = read(batch, padding_row, record)? else {
+                    from = padding_row;
                     if good.is_empty() {
-                        good.push(spare);
+                        good.push(padding_row);
                     }
                     break;
                 };

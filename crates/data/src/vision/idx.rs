@@ -185,15 +185,17 @@ impl<R: Read> Reader<'_, R> {
         }
         let actual =
             if self.compressed { self.size.saturating_mul(MOST_INFLATION) } else { self.size.saturating_sub(header) };
-        match self.compressed {
-            true if expected > actual => Err(self.error(format!(
+        if self.compressed && expected > actual {
+            return Err(self.error(format!(
                 "the header claims {expected} bytes of data ({dtype}{dims:?}), but {} compressed bytes can hold no \
                  more than {actual}; the file is damaged or truncated",
                 self.size
-            ))),
-            false if expected != actual => Err(self.wrong_size(dims, dtype, expected, &actual.to_string())),
-            _ => Ok(()),
+            )));
         }
+        if !self.compressed && expected != actual {
+            return Err(self.wrong_size(dims, dtype, expected, &actual.to_string()));
+        }
+        Ok(())
     }
 
     fn read_data(&mut self, dims: &[usize], dtype: DType, expected: usize) -> Result<Vec<u8>> {

@@ -4,9 +4,9 @@
 mod book;
 mod coming_from_lightning;
 mod command_line;
+mod drawings;
 mod errors;
 mod everyday;
 mod messages;
 mod outside;
-mod pictures;
 mod troubleshooting;

@@ -276,7 +276,7 @@ fn the_limit_on_a_host_deletes_its_tpu_at_the_deadline_and_can_be_extended() {
     script(&path("date"), "#!/bin/bash\ncat \"$CLOCK\"\n");
     script(&path("systemctl"), "#!/bin/bash\nexit 0\n");
     let mut plain = machine(&["--queued"]);
-    plain.place.project = None;
+    plain.zone_args.project = None;
     let limit = crate::limit::Limit { seconds: 60 };
     let startup_script = crate::limit::Limit::startup_script(Some(limit), &plain).unwrap().unwrap();
     let limit_script =

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use fulmen_pjrt::hlo::{CollectiveKind, Module};
-use fulmen_pjrt::{CompileOptions, Value};
+use fulmen_pjrt::{CompileOptions, NamedValue};
 
 /// A product of 1024 × 256 by 256 × 256, twelve times over.
 const LOOP: &str = r#"
@@ -140,7 +140,7 @@ fn a_convolution_is_counted_as_the_compiler_counts_it() {
 #[test]
 fn the_two_cores_of_a_v4_chip_can_be_one_device() {
     let Some(plugin) = libtpu() else { return };
-    let options = [("chip_config_name", Value::from("megacore"))];
+    let options = [("chip_config_name", NamedValue::from("megacore"))];
     assert_eq!(plugin.topology("v4:2x2x1").unwrap().devices().len(), 8);
     assert_eq!(plugin.topology_with("v4:2x2x1", &options).unwrap().devices().len(), 4);
     let error = plugin.topology_with("v3:2x2", &options).unwrap_err();

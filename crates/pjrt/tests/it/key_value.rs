@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::common::*;
-use fulmen_pjrt::{KeyValueError, KeyValueStore, Plugin, Value};
+use fulmen_pjrt::{KeyValueError, KeyValueStore, NamedValue, Plugin};
 
 #[derive(Default)]
 struct Store(Mutex<BTreeMap<String, Vec<u8>>>);
@@ -40,7 +40,7 @@ fn a_plugin_reaches_the_store_and_its_options_as_long_as_its_client_lives() {
     let store = Arc::new(Store::default());
     // The options that JAX passes to the CUDA plugin.
     let options = [
-        ("visible_devices", Value::IntList(vec![1, 3])),
+        ("visible_devices", NamedValue::IntList(vec![1, 3])),
         ("node_id", 1.into()),
         ("num_nodes", 2.into()),
         ("memory_fraction", 0.75.into()),

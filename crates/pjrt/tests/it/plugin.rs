@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::common::*;
 use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_pjrt::{Plugin, Value};
+use fulmen_pjrt::{NamedValue, Plugin};
 
 #[test]
 fn the_same_file_is_the_same_plugin() {
@@ -29,7 +29,7 @@ fn the_same_file_is_the_same_plugin() {
 fn the_plugin_reports_its_attributes() {
     let attributes = plugin().attributes().unwrap();
     let version = attributes.get("stablehlo_current_version").unwrap();
-    assert!(matches!(version, Value::IntList(version) if version.len() == 3), "{version}");
+    assert!(matches!(version, NamedValue::IntList(version) if version.len() == 3), "{version}");
     assert_eq!(plugin().identity().unwrap().len(), 64);
 }
 
@@ -339,7 +339,7 @@ fn a_killed_process_costs_no_more_than_a_verification() {
 
 #[test]
 fn options_that_would_end_the_process_are_refused() {
-    let check = |name: &str, value: Value, expected: &str| {
+    let check = |name: &str, value: NamedValue, expected: &str| {
         let error = plugin().create_client(&[(name, value)]).unwrap_err();
         assert!(error.is_usage());
         says(&error, &[expected]);

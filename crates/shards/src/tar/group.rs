@@ -90,7 +90,7 @@ impl Selection {
     }
 
     /// Whether to read files with this extension, in lower case.
-    pub(super) fn takes(&self, extension: &str) -> bool {
+    pub(super) fn selects(&self, extension: &str) -> bool {
         self.extensions.is_empty() || self.extensions.iter().any(|selected| selected == extension)
     }
 }
@@ -163,7 +163,7 @@ impl<R: Read, T> Groups<R, T> {
         if group.files.contains_key(&extension) {
             return refuse(format!("the sample `{}` has a file with the extension `{extension}` already", group.key));
         }
-        if !self.selection.takes(&extension) {
+        if !self.selection.selects(&extension) {
             return Ok(());
         }
         group.bytes = group.bytes.saturating_add(entry.size);

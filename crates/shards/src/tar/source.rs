@@ -181,7 +181,7 @@ impl Source for TarSource {
         let Some((shard, sample)) = self.find(index) else {
             return Err(Error::usage(format!("there is no sample {index}; there are {}", self.len())));
         };
-        shard.file.with(|file| {
+        shard.file.with_file(|file| {
             let members = &shard.files[sample.first..sample.first + sample.count];
             let files = members.iter().map(|member| {
                 let extension = &self.extensions[member.extension as usize];

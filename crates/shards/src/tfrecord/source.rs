@@ -131,7 +131,7 @@ impl Source for TfRecordSource {
         match self.offsets.find(index) {
             Some((number, record)) => {
                 let indexed_file = &self.files[number];
-                indexed_file.file.with(|file| indexed_file.read(record, file))
+                indexed_file.file.with_file(|file| indexed_file.read(record, file))
             }
             None => Err(Error::usage(format!("there is no record {index}; there are {}", self.len()))),
         }

@@ -52,14 +52,14 @@ pub(super) fn broadcast_both(a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor),
 /// Prepares the operands of the binary `method`: autocast, promotion, broadcasting and the dtype check.
 pub(super) fn operands(
     method: &str,
-    takes: DTypeSet,
+    dtypes: DTypeSet,
     left: &Tensor,
     right: impl Operand,
 ) -> Result<(Tensor, Tensor), Refusal> {
     let left = for_method(method, left);
     let right = for_method(method, &right.to_tensor_like(&left));
     let (a, b) = broadcast_both(&left, &right)?;
-    takes.check(a.dtype())?;
+    dtypes.check(a.dtype())?;
     Ok((a, b))
 }
 
@@ -67,7 +67,7 @@ pub(super) fn operands(
 /// `|a, b, y, g|` of `y = f(a, b)` with respect to `a` and `b`, where `g` is the cotangent. A derivative is `None` only
 /// where `f` is piecewise constant, so that it is zero, or where `f` takes no floats.
 macro_rules! binary {
-    ($($(#[$doc:meta])* $method:ident, $op:ident, $stablehlo:literal, $takes:ident,
+    ($($(#[$doc:meta])* $method:ident, $op:ident, $stablehlo:literal, $dtypes:ident,
         |$a:ident, $b:ident, $y:ident, $g:ident| [$da:expr, $db:expr];)*) => {$(
         #[derive(Debug)]
         struct $op;
@@ -96,9 +96,9 @@ macro_rules! binary {
             $(#[$doc])*
             #[track_caller]
             pub fn $method(&self, other: impl $crate::Operand) -> $crate::Tensor {
-                let takes = $crate::ops::dtype_set::DTypeSet::$takes;
+                let dtypes = $crate::ops::dtype_set::DTypeSet::$dtypes;
                 $crate::Tensor::record(stringify!($method), || {
-                    let (a, b) = $crate::ops::binary::operands(stringify!($method), takes, self, other)?;
+                    let (a, b) = $crate::ops::binary::operands(stringify!($method), dtypes, self, other)?;
                     $crate::Tensor::try_apply($op, &[&a, &b])
                 })
             }

@@ -16,7 +16,7 @@ use crate::{DType, Element, Literal, Shape, Tensor, TensorType};
 
 /// The largest constant, in bytes, that is written into the text of a [`Function`](crate::Function), where the compiler
 /// can fold it. A larger value becomes an argument. `eval` turns every user-supplied value into an argument, whatever
-/// its size: see [`Operation::given`].
+/// its size: see [`Operation::host_value`].
 const MAX_BYTES_IN_TEXT: usize = 1024;
 
 /// The bytes of a constant: of all elements, or of a single one that all elements equal.
@@ -24,7 +24,7 @@ struct Constant {
     ty: TensorType,
     bytes: Arc<[u8]>,
     /// Whether the user supplied the elements, instead of a number to fill the tensor with.
-    given: bool,
+    from_user: bool,
 }
 
 impl Constant {
@@ -47,12 +47,12 @@ impl Operation for Constant {
         Some(&self.bytes)
     }
     fn host_value(&self) -> Option<&Arc<[u8]>> {
-        (self.given && !self.bytes.is_empty()).then_some(&self.bytes)
+        (self.from_user && !self.bytes.is_empty()).then_some(&self.bytes)
     }
     fn with_result_reordered(&self, order: &AxisOrder) -> Option<Box<dyn Operation>> {
         let ty = TensorType::new(self.ty.dtype, order.reorder(&self.ty.shape));
-        (self.is_splat() && !self.given)
-            .then(|| Box::new(Constant { ty, bytes: self.bytes.clone(), given: false }) as _)
+        (self.is_splat() && !self.from_user)
+            .then(|| Box::new(Constant { ty, bytes: self.bytes.clone(), from_user: false }) as _)
     }
     fn lower(&self, _: &mut Lowering<'_>) -> String {
         let ty = self.ty.stablehlo();
@@ -220,7 +220,7 @@ impl Tensor {
         if elements.len() > MAX_BYTES_IN_TEXT {
             return Tensor::from_host(ty, elements);
         }
-        Tensor::apply(Constant { ty, bytes: elements.into(), given: true }, &[])
+        Tensor::apply(Constant { ty, bytes: elements.into(), from_user: true }, &[])
     }
 
     /// A scalar constant.
@@ -242,7 +242,7 @@ impl Tensor {
             return Err(ty.too_large().into());
         }
         let bytes = encode(dtype, value).into();
-        Tensor::try_apply(Constant { ty, bytes, given: false }, &[])
+        Tensor::try_apply(Constant { ty, bytes, from_user: false }, &[])
     }
 
     /// A constant of zeros, or of `false`.

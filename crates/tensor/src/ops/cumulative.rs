@@ -238,8 +238,8 @@ methods! {
 impl Tensor {
     fn cumulate(&self, method: &'static str, accumulation: Accumulation, axis: isize) -> Result<Tensor, Refusal> {
         self.live()?;
-        let takes = if accumulation == Accumulation::LogAddExp { DTypeSet::Floats } else { DTypeSet::Numbers };
-        let axis = takes.check(self.dtype()).and_then(|()| self.shape().axis(axis))?;
+        let dtypes = if accumulation == Accumulation::LogAddExp { DTypeSet::Floats } else { DTypeSet::Numbers };
+        let axis = dtypes.check(self.dtype()).and_then(|()| self.shape().axis(axis))?;
         let dtype = result_of(method, self.dtype());
         // One element is its own sum; zero elements have no window.
         if self.shape()[axis] <= 1 || self.shape().num_elements() == 0 {

@@ -144,8 +144,8 @@ impl Tensor {
         }
         // This only checks that the axes differ; their order is kept below.
         self.shape().axes(axes)?;
-        let takes = if kind == Kind::Rfft { DTypeSet::Floats } else { DTypeSet::FloatsAndComplex };
-        takes.check(self.dtype())?;
+        let dtypes = if kind == Kind::Rfft { DTypeSet::Floats } else { DTypeSet::FloatsAndComplex };
+        dtypes.check(self.dtype())?;
         let mut x = wide(self);
         if kind != Kind::Rfft && !x.dtype().is_complex() {
             x = x.to_dtype(if x.dtype() == DType::F64 { DType::C128 } else { DType::C64 });

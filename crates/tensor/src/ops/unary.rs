@@ -9,7 +9,7 @@ use crate::{DType, Tensor};
 /// One row for each operation: doc, method, struct, StableHLO name, dtypes, and the derivative. It is `|x, y, g|` of
 /// `y = f(x)`, where `g` is the cotangent. It is `None` only where `f` is piecewise constant, so that it is zero.
 macro_rules! unary {
-    ($($(#[$doc:meta])* $method:ident, $op:ident, $stablehlo:literal, $takes:ident,
+    ($($(#[$doc:meta])* $method:ident, $op:ident, $stablehlo:literal, $dtypes:ident,
         |$x:ident, $y:ident, $g:ident| $vjp:expr;)*) => {$(
         #[derive(Debug)]
         struct $op;
@@ -19,7 +19,7 @@ macro_rules! unary {
                 stringify!($method)
             }
             fn infer(&self, inputs: &[&$crate::TensorType]) -> Result<Vec<$crate::TensorType>, String> {
-                $crate::ops::dtype_set::DTypeSet::$takes.check(inputs[0].dtype)?;
+                $crate::ops::dtype_set::DTypeSet::$dtypes.check(inputs[0].dtype)?;
                 $crate::operation::one(inputs[0].clone())
             }
             fn vjp(&self, cx: &$crate::operation::Vjp<'_>) -> Vec<Option<$crate::Tensor>> {
@@ -76,27 +76,27 @@ pub(super) use methods;
 /// two operands `|a, b|` after promotion and broadcasting.
 macro_rules! composed {
     () => {};
-    ($(#[$doc:meta])* $method:ident, $takes:ident, |$x:ident| $value:expr; $($rest:tt)*) => {
+    ($(#[$doc:meta])* $method:ident, $dtypes:ident, |$x:ident| $value:expr; $($rest:tt)*) => {
         impl $crate::Tensor {
             $(#[$doc])*
             #[track_caller]
             pub fn $method(&self) -> $crate::Tensor {
                 $crate::Tensor::record(stringify!($method), || {
-                    let $x = $crate::ops::dtype_set::DTypeSet::$takes.operand(stringify!($method), self)?;
+                    let $x = $crate::ops::dtype_set::DTypeSet::$dtypes.operand(stringify!($method), self)?;
                     Ok($value)
                 })
             }
         }
         composed! { $($rest)* }
     };
-    ($(#[$doc:meta])* $method:ident, $takes:ident, |$a:ident, $b:ident| $value:expr; $($rest:tt)*) => {
+    ($(#[$doc:meta])* $method:ident, $dtypes:ident, |$a:ident, $b:ident| $value:expr; $($rest:tt)*) => {
         impl $crate::Tensor {
             $(#[$doc])*
             #[track_caller]
             pub fn $method(&self, other: impl $crate::Operand) -> $crate::Tensor {
                 $crate::Tensor::record(stringify!($method), || {
-                    let takes = $crate::ops::dtype_set::DTypeSet::$takes;
-                    let ($a, $b) = $crate::ops::binary::operands(stringify!($method), takes, self, other)?;
+                    let dtypes = $crate::ops::dtype_set::DTypeSet::$dtypes;
+                    let ($a, $b) = $crate::ops::binary::operands(stringify!($method), dtypes, self, other)?;
                     Ok($value)
                 })
             }

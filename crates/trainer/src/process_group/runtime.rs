@@ -8,7 +8,7 @@ use std::time::Duration;
 use fulmen_coordination::{Coordination, Process};
 use fulmen_pjrt::diagnosis::explain;
 use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_pjrt::{Client, KeyValueError, KeyValueStore, Plugin, Value};
+use fulmen_pjrt::{Client, KeyValueError, KeyValueStore, NamedValue, Plugin};
 use fulmen_tensor::{Accelerator, Devices, Runtime};
 use parking_lot::Mutex;
 
@@ -29,7 +29,8 @@ pub(super) fn open(coordination: &Coordination, accelerator: Accelerator, device
     }
     let plugin = Plugin::load(&path).map_err(|e| failed("loading the CUDA plugin", e, Some(&path)))?;
     let process = coordination.process();
-    let options = [("node_id", Value::Int(process.index() as i64)), ("num_nodes", Value::Int(process.count() as i64))];
+    let options =
+        [("node_id", NamedValue::Int(process.index() as i64)), ("num_nodes", NamedValue::Int(process.count() as i64))];
     let slot = Slot::default();
     slot.set(Some(coordination.clone()));
     let store = Arc::new(Store(slot.clone()));

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io::Write as _;
 use std::path::Path;
 
-use fulmen_pjrt::{MemoryAnalysis, Value};
+use fulmen_pjrt::{MemoryAnalysis, NamedValue};
 use fulmen_tensor::{Compiled, Function, Runtime};
 use serde_json::{Value as Json, json};
 
@@ -66,10 +66,10 @@ fn memory_json(memory: &MemoryAnalysis) -> Json {
     })
 }
 
-fn value_json(value: &Value) -> Json {
+fn value_json(value: &NamedValue) -> Json {
     match value {
-        Value::Int(value) => json!(value),
-        Value::Float(value) => json!(value),
+        NamedValue::Int(value) => json!(value),
+        NamedValue::Float(value) => json!(value),
         other => json!(other.to_string()),
     }
 }

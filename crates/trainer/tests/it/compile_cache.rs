@@ -4,7 +4,7 @@ use std::fs;
 
 use fulmen_pjrt::compile_cache::CompileCache;
 use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_pjrt::{Plugin, Value};
+use fulmen_pjrt::{NamedValue, Plugin};
 use fulmen_tensor::{Devices, Runtime};
 use fulmen_trainer::WeightAveraging;
 
@@ -36,7 +36,7 @@ fn the_second_start_of_a_fit_compiles_nothing() {
 /// A new client does not know the programs of another one, like a new process.
 fn devices(count: usize) -> Runtime {
     let plugin = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap();
-    let client = plugin.create_client(&[("cpu_device_count", Value::Int(count as i64))]).unwrap();
+    let client = plugin.create_client(&[("cpu_device_count", NamedValue::Int(count as i64))]).unwrap();
     Runtime::new(client, &Devices::from(count)).unwrap()
 }
 

@@ -107,7 +107,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         command.env("CARGO_ZIGBUILD_ZIG_PATH", zig);
     }
     if *dry_run {
-        say!("{}", spell(&command));
+        outln!("{}", spell(&command));
         return Ok(());
     }
     let programs = build(command)?;
@@ -143,11 +143,11 @@ fn check(program: &Path, machine: Machine) -> Result<()> {
              built for this machine: build that library from source"
         ))),
         Some((needed, symbol)) => {
-            say!("{path}: needs glibc {needed} ({symbol}); TPU VMs have {available} or newer");
+            outln!("{path}: needs glibc {needed} ({symbol}); TPU VMs have {available} or newer");
             Ok(())
         }
         None => {
-            say!("{path}: needs no glibc");
+            outln!("{path}: needs no glibc");
             Ok(())
         }
     }
@@ -169,7 +169,7 @@ fn install_into(folder: &Path, dry_run: bool) -> Result<Tool> {
         pip
     };
     if dry_run {
-        say!("{}", spell(&pip(Path::new("REQUIREMENTS"), folder)));
+        outln!("{}", spell(&pip(Path::new("REQUIREMENTS"), folder)));
         return Ok(Tool::installed_in(folder));
     }
     fs::create_dir_all(folder.parent().unwrap_or(folder)).map_err(cannot)?;

@@ -30,7 +30,7 @@ pub(crate) enum Command {
     /// Verifies the checksums of the caches at a path
     Verify {
         #[command(flatten)]
-        place: CachePath,
+        cache: CachePath,
         /// Remove damaged parts from the caches, so that making them again writes only those
         #[arg(long)]
         repair: bool,
@@ -114,7 +114,7 @@ impl Warm {
             builder = builder.workers(workers);
         }
         if self.dry_run {
-            say!("{}", builder.estimate()?);
+            outln!("{}", builder.estimate()?);
             return Ok(());
         }
         let reporter = Arc::new(Reporter::new());
@@ -123,9 +123,9 @@ impl Warm {
             .on_event(move |event| printer.lock().unwrap_or_else(PoisonError::into_inner).print(event))
             .open()?;
         drop(reporter);
-        say!("{} samples in {}", cached.len(), cached.path().display());
+        outln!("{} samples in {}", cached.len(), cached.path().display());
         for message in cached.bad_samples().take(20) {
-            say!("  bad: {message}");
+            outln!("  bad: {message}");
         }
         Ok(())
     }
@@ -178,20 +178,20 @@ pub(crate) fn run(command: Command) -> Result<()> {
             cache_info(path)?.iter().for_each(show);
             Ok(())
         }
-        Command::Verify { place: CachePath { path }, repair: true } => {
+        Command::Verify { cache: CachePath { path }, repair: true } => {
             let removed = repair_cache(path)?;
             for file in &removed {
-                say!("removed {}", file.display());
+                outln!("removed {}", file.display());
             }
             match removed.len() {
-                0 => say!("everything is intact"),
-                count => say!("removed {count} files; make the cache again to write what is missing"),
+                0 => outln!("everything is intact"),
+                count => outln!("removed {count} files; make the cache again to write what is missing"),
             }
             Ok(())
         }
-        Command::Verify { place: CachePath { path }, repair: false } => verify(path),
+        Command::Verify { cache: CachePath { path }, repair: false } => verify(path),
         Command::Clear(CachePath { path }) => {
-            say!("freed {} bytes", clear_cache(path)?);
+            outln!("freed {} bytes", clear_cache(path)?);
             Ok(())
         }
         Command::Compile(arguments) => compile_cache::run(arguments),
@@ -208,26 +208,26 @@ fn verify(path: PathBuf) -> Result<()> {
         reporter.advance(read - before.replace(read).unwrap_or(0));
     })?;
     drop(reporter);
-    say!("all {bytes} bytes are intact");
+    outln!("all {bytes} bytes are intact");
     Ok(())
 }
 
 fn show(info: &CacheInfo) {
-    say!("{}", info.path.display());
-    say!("  {}", info.estimate);
+    outln!("{}", info.path.display());
+    outln!("  {}", info.estimate);
     for field in &info.fields {
-        say!("  field {field}");
+        outln!("  field {field}");
     }
-    say!("  key {}", info.key);
+    outln!("  key {}", info.key);
     for line in &info.depends_on {
-        say!("    {line}");
+        outln!("    {line}");
     }
     if info.bad_samples > 0 {
-        say!("  {} samples could not be read", info.bad_samples);
+        outln!("  {} samples could not be read", info.bad_samples);
     }
     match (&info.writer, info.is_complete()) {
-        (Some(writer), _) => say!("  being written by {writer}"),
-        (None, false) => say!("  not finished; make it again to continue"),
+        (Some(writer), _) => outln!("  being written by {writer}"),
+        (None, false) => outln!("  not finished; make it again to continue"),
         (None, true) => {}
     }
 }

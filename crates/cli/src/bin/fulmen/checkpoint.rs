@@ -50,25 +50,25 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Show { path } => show(&path),
         Command::Verify { path } => {
             let damaged = verify(&open(&path)?);
-            damaged.iter().for_each(|error| say!("{error}"));
+            damaged.iter().for_each(|error| outln!("{error}"));
             if !damaged.is_empty() {
                 return Err(Error::file(&path, format!("{} parts are damaged; use another checkpoint", damaged.len())));
             }
-            say!("{}: every byte is intact", path.display());
+            outln!("{}: every byte is intact", path.display());
             Ok(())
         }
         Command::Merge { path, output, weights_only, max_shard_size } => {
             let options = Merge { weights_only, max_shard_bytes: max_shard_size };
             let files = merge(&open(&path)?, &*open_store(&output).map_err(failed)?, "", &options).map_err(failed)?;
-            files.iter().for_each(|file| say!("{}", output.join(file).display()));
+            files.iter().for_each(|file| outln!("{}", output.join(file).display()));
             Ok(())
         }
         Command::Diff { first, second } => {
             let differences = diff(&open(&first)?, &open(&second)?).map_err(failed)?;
-            differences.iter().for_each(|difference| say!("{difference}"));
+            differences.iter().for_each(|difference| outln!("{difference}"));
             match differences.len() {
                 0 => {
-                    say!("no differences");
+                    outln!("no differences");
                     Ok(())
                 }
                 count => Err(Error::new(format!("the checkpoints have {count} differences"))),
@@ -92,8 +92,8 @@ fn show(path: &Path) -> Result<()> {
     let listed = if is_one { vec![] } else { list(&store).map_err(failed)? };
     for ListedCheckpoint { name, checkpoint } in &listed {
         match checkpoint {
-            Ok(checkpoint) => say!("{name}: {}", summary(checkpoint)),
-            Err(error) => say!("{name}: does not count: {error}"),
+            Ok(checkpoint) => outln!("{name}: {}", summary(checkpoint)),
+            Err(error) => outln!("{name}: does not count: {error}"),
         }
     }
     if !listed.is_empty() {
@@ -101,20 +101,20 @@ fn show(path: &Path) -> Result<()> {
     }
     let checkpoint = open(path)?;
     let run = &checkpoint.manifest().run;
-    say!("{}", summary(&checkpoint));
+    outln!("{}", summary(&checkpoint));
     let mesh: Vec<String> = run.mesh.iter().map(|(axis, devices)| format!("{axis}={devices}")).collect();
     let versions: Vec<String> = run.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
     for (what, text) in [("mesh", mesh.join(", ")), ("versions", versions.join(", "))] {
         if !text.is_empty() {
-            say!("{what}: {text}");
+            outln!("{what}: {text}");
         }
     }
     for (what, values) in [("options", &run.options), ("hyperparameters", &run.hyperparameters)] {
-        values.iter().for_each(|(name, value)| say!("{what}.{name}: {value}"));
+        values.iter().for_each(|(name, value)| outln!("{what}.{name}: {value}"));
     }
     for (name, tensor) in &checkpoint.manifest().tensors {
         let parts = if tensor.parts.len() == 1 { String::new() } else { format!(", {} parts", tensor.parts.len()) };
-        say!("{name}: {} {:?}{parts}", tensor.dtype, tensor.shape);
+        outln!("{name}: {} {:?}{parts}", tensor.dtype, tensor.shape);
     }
     Ok(())
 }

@@ -41,19 +41,19 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
             let entries = cache.entries().map_err(failed)?;
             entries.iter().for_each(show);
             let bytes: u64 = entries.iter().map(|entry| entry.bytes).sum();
-            say!("{} programs, {:.1} MB, in {folder}", entries.len(), bytes as f64 / 1e6);
+            outln!("{} programs, {:.1} MB, in {folder}", entries.len(), bytes as f64 / 1e6);
         }
-        Command::Clear => say!("freed {} bytes", cache.clear().map_err(failed)?),
+        Command::Clear => outln!("freed {} bytes", cache.clear().map_err(failed)?),
         Command::Verify => {
             let damaged = cache.verify().map_err(failed)?;
-            damaged.iter().for_each(|error| say!("{error}"));
+            damaged.iter().for_each(|error| outln!("{error}"));
             if !damaged.is_empty() {
                 let count = damaged.len();
                 return Err(Error::new(format!(
                     "{count} programs in {folder} are damaged; they are never run, and replaced when they are needed"
                 )));
             }
-            say!("all programs in {folder} are intact");
+            outln!("all programs in {folder} are intact");
         }
     }
     Ok(())
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
 
 fn show(entry: &CacheEntry) {
     let used = SystemTime::now().duration_since(entry.used).unwrap_or_default().as_secs_f64() / 3600.0;
-    say!(
+    outln!(
         "{}  {:.1} MB, compiled in {:.1} s, used {used:.1} h ago",
         entry.program.as_deref().unwrap_or("(damaged)"),
         entry.bytes as f64 / 1e6,

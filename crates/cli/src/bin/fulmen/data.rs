@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use fulmen_cli::fetch::{PUBLISHED, Published, fetch};
-use fulmen_cli::prepare::{self, Expected, Manifest, PrepareOptions, TextOptions, shards_info};
+use fulmen_cli::prepare::{self, ExpectedContents, Manifest, PrepareOptions, TextOptions, shards_info};
 use fulmen_data::Result;
 use fulmen_files::Location;
 use fulmen_text::Tokenizer;
@@ -167,18 +167,20 @@ pub(crate) fn run(command: Command) -> Result<()> {
     match command {
         Command::Fetch(Fetch { dataset, output, from }) => {
             fetch(dataset, &output, from.as_deref(), &Reporter::new())?;
-            say!("{} is in {}", dataset.name, output.display());
+            outln!("{} is in {}", dataset.name, output.display());
             Ok(())
         }
         Command::Prepare(dataset) => {
             let reporter = Reporter::new();
             let manifest = match dataset {
                 Dataset::Imagenet(Archives { archives, expected, making }) => {
-                    let expected = expected.as_deref().map_or_else(|| Ok(Expected::imagenet()), Expected::read)?;
+                    let expected =
+                        expected.as_deref().map_or_else(|| Ok(ExpectedContents::imagenet()), ExpectedContents::read)?;
                     prepare::imagenet(archives, &expected, &making.options(10_000), &reporter)?
                 }
                 Dataset::Coco(Archives { archives, expected, making }) => {
-                    let expected = expected.as_deref().map_or_else(|| Ok(Expected::coco()), Expected::read)?;
+                    let expected =
+                        expected.as_deref().map_or_else(|| Ok(ExpectedContents::coco()), ExpectedContents::read)?;
                     prepare::coco(archives, &expected, &making.options(10_000), &reporter)?
                 }
                 Dataset::Text(texts) => {
@@ -211,7 +213,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
 fn print_manifest(manifest: &Manifest) {
     for split in &manifest.splits {
         let tokens = split.tokens.map_or(String::new(), |tokens| format!(", {tokens} tokens"));
-        say!(
+        outln!(
             "{}: {} samples{tokens} in {} shards, {} bytes",
             split.name,
             split.samples,
@@ -220,28 +222,28 @@ fn print_manifest(manifest: &Manifest) {
         );
     }
     if !manifest.classes.is_empty() {
-        say!("{} classes", manifest.classes.len());
+        outln!("{} classes", manifest.classes.len());
     }
     for warning in manifest.warnings.iter().take(20) {
         let prefix = if warning.sample.is_empty() { String::new() } else { format!("{}: ", warning.sample) };
-        say!("warning: {prefix}{}", warning.what);
+        outln!("warning: {prefix}{}", warning.what);
     }
     if manifest.warnings.len() > 20 {
-        say!("{} more warnings are in manifest.json", manifest.warnings.len() - 20);
+        outln!("{} more warnings are in manifest.json", manifest.warnings.len() - 20);
     }
 }
 
 fn info(paths: &[PathBuf]) -> Result<()> {
     let info = shards_info(paths)?;
     for shard in &info.shards {
-        say!("{}: {} samples, {} bytes", shard.path.display(), shard.samples, shard.bytes);
+        outln!("{}: {} samples, {} bytes", shard.path.display(), shard.samples, shard.bytes);
     }
-    say!("{} samples in {} shards, {} bytes", info.samples(), info.shards.len(), info.bytes());
+    outln!("{} samples in {} shards, {} bytes", info.samples(), info.shards.len(), info.bytes());
     for (extension, (files, bytes)) in &info.extensions {
-        say!("  .{extension}: {files} files, {bytes} bytes");
+        outln!("  .{extension}: {files} files, {bytes} bytes");
     }
     if let (Some(fewest), Some(most)) = (info.classes.values().min(), info.classes.values().max()) {
-        say!("{} classes, with {fewest} to {most} samples each", info.classes.len());
+        outln!("{} classes, with {fewest} to {most} samples each", info.classes.len());
     }
     Ok(())
 }

@@ -54,13 +54,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         if arguments.json {
             lines.push(as_json(&diagnosis, tried.as_ref()));
         } else {
-            say!("{diagnosis}");
-            tried.iter().flatten().flatten().for_each(|tried| say!("  {tried}"));
+            outln!("{diagnosis}");
+            tried.iter().flatten().flatten().for_each(|tried| outln!("  {tried}"));
         }
         failed = tried.and_then(Result::err).or(failed);
     }
     if arguments.json {
-        say!("{}", Value::Array(lines));
+        outln!("{}", Value::Array(lines));
     }
     failed.map_or(Ok(()), Err)
 }
@@ -68,8 +68,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// Multiplies two matrices on each device of a kind.
 fn try_all(platform: Platform) -> Result<Vec<Tried>> {
     let open = || {
-        let options: &[(&str, fulmen_pjrt::Value)] =
-            if platform == Platform::Cpu { &[("cpu_device_count", fulmen_pjrt::Value::Int(1))] } else { &[] };
+        let options: &[(&str, fulmen_pjrt::NamedValue)] =
+            if platform == Platform::Cpu { &[("cpu_device_count", fulmen_pjrt::NamedValue::Int(1))] } else { &[] };
         Plugin::load(locate(platform, None)?)?.create_client(options)
     };
     let client = open().map_err(|error| failed(explain(error, platform, None)))?;

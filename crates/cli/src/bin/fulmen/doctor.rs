@@ -28,9 +28,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     }
     let report = machine.examine();
     if arguments.json {
-        say!("{}", serde_json::to_string(&report).map_err(Error::new)?);
+        outln!("{}", serde_json::to_string(&report).map_err(Error::new)?);
     } else {
-        say!("{report}");
+        outln!("{report}");
     }
     match report.count(Severity::Error) {
         0 => Ok(()),

@@ -9,7 +9,7 @@ use fulmen_pjrt::fetch::libtpu_version;
 pub(crate) struct Arguments {
     /// The environment
     #[arg(value_enum)]
-    place: Environment,
+    environment: Environment,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -32,7 +32,7 @@ echo always | $sudo tee /sys/kernel/mm/transparent_hugepage/enabled >/dev/null
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let libtpu =
         libtpu_version().ok_or_else(|| Error::usage("libtpu is for x86-64; run this command on such a machine"))?;
-    let (first, note, last) = match arguments.place {
+    let (first, note, last) = match arguments.environment {
         Environment::Colab => {
             ("%%bash", "Colab keeps no files. Give `--default-root-dir` a folder of Drive to keep runs.", "")
         }
@@ -41,13 +41,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         Environment::Gce => ("#!/usr/bin/env bash", "For each host of a TPU VM.", HUGE_PAGES),
     };
-    let name = arguments.place.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let name = arguments.environment.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
     let text = COMMON
         .replace("{{name}}", &name)
         .replace("{{version}}", env!("CARGO_PKG_VERSION"))
         .replace("{{rust}}", env!("CARGO_PKG_RUST_VERSION"))
         .replace("{{libtpu}}", libtpu)
         .replace("{{note}}", note);
-    say!("{}", format!("{first}\n{text}{last}").trim_end());
+    outln!("{}", format!("{first}\n{text}{last}").trim_end());
     Ok(())
 }

@@ -57,17 +57,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     if *dry_run {
         if *json {
-            say!("{}", plan_json(&plan));
+            outln!("{}", plan_json(&plan));
         }
         return Ok(());
     }
     if !plan.is_empty() && !yes && !confirmed(*json)? {
-        say!("Nothing was done.");
+        outln!("Nothing was done.");
         return Ok(());
     }
     let report = plan.execute(&tpu, *grace);
     if *json {
-        say!("{}", report_json(&plan, &report));
+        outln!("{}", report_json(&plan, &report));
     } else {
         print_report(&report);
     }
@@ -78,18 +78,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 
 fn show(plan: &Plan) {
     for process in &plan.ended {
-        say!("{}", headline(process));
-        say!("  holds {}; will be ended", held(process));
+        outln!("{}", headline(process));
+        outln!("  holds {}; will be ended", held(process));
     }
     for (process, why) in &plan.spared {
-        say!("{}", headline(process));
-        say!("  holds {}; stays: {why}", held(process));
+        outln!("{}", headline(process));
+        outln!("  holds {}; stays: {why}", held(process));
     }
     match &plan.lock {
         Some(Ok(lock)) => {
-            say!("The lock file {} will be removed if no process uses it then.", lock.path.display());
+            outln!("The lock file {} will be removed if no process uses it then.", lock.path.display());
         }
-        Some(Err(why)) => say!("The lock file stays: {why}"),
+        Some(Err(why)) => outln!("The lock file stays: {why}"),
         None => {}
     }
 }
@@ -117,15 +117,15 @@ fn describe(outcome: &Outcome) -> String {
 
 fn print_report(report: &Report) {
     for (process, outcome) in &report.outcomes {
-        say!("process {} {}", process.pid, describe(outcome));
+        outln!("process {} {}", process.pid, describe(outcome));
     }
     match &report.lock {
-        Some((lock, Ok(()))) => say!("{} was removed", lock.path.display()),
-        Some((_, Err(why))) => say!("{why}"),
+        Some((lock, Ok(()))) => outln!("{} was removed", lock.path.display()),
+        Some((_, Err(why))) => outln!("{why}"),
         None => {}
     }
     if report.is_free() && report.left.unseen == 0 {
-        say!("The TPU is free.");
+        outln!("The TPU is free.");
     } else {
         footer(&report.left);
     }

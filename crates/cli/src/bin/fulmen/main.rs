@@ -4,7 +4,7 @@
 //! Out of scope: the subcommands, each in its own file, and their implementation in the libraries.
 
 /// Prints a line for the user. If the output is closed (`| head`), the work continues.
-macro_rules! say {
+macro_rules! outln {
     ($($arguments:tt)*) => {{
         let _ = std::io::Write::write_fmt(&mut std::io::stdout(), format_args!("{}\n", format_args!($($arguments)*)));
     }};

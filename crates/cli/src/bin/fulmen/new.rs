@@ -52,9 +52,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         fs::write(&path, text.replace("NAME", name).replace("FULMEN", &dependency)).map_err(|e| cannot(&path, e))?;
     }
     if arguments.json {
-        say!("{}", json!({ "path": folder, "files": FILES.map(|(file, _)| file) }));
+        outln!("{}", json!({ "path": folder, "files": FILES.map(|(file, _)| file) }));
     } else {
-        say!("{0}: created; in it, `cargo run --release` trains and `cargo test --release` tests", folder.display());
+        outln!("{0}: created; in it, `cargo run --release` trains and `cargo test --release` tests", folder.display());
     }
     Ok(())
 }

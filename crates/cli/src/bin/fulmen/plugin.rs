@@ -50,11 +50,11 @@ pub(crate) fn run(command: &Command) -> Result<()> {
             let plugins = PLATFORMS.map(|platform| (platform, diagnose(platform).plugin));
             if json {
                 let object = plugins.iter().map(|(platform, plugin)| (platform.name().to_owned(), plugin_json(plugin)));
-                say!("{}", Value::Object(object.collect()));
+                outln!("{}", Value::Object(object.collect()));
                 return Ok(());
             }
             for (platform, plugin) in plugins {
-                say!("{platform}: {plugin}");
+                outln!("{platform}: {plugin}");
             }
         }
         Command::Install { which } => {
@@ -64,17 +64,17 @@ pub(crate) fn run(command: &Command) -> Result<()> {
                 Installed::Cuda12 => fetch::cuda_plugin(12),
                 Installed::Cuda13 => fetch::cuda_plugin(13),
             };
-            say!("{}", path.map_err(failed)?.display());
+            outln!("{}", path.map_err(failed)?.display());
         }
         Command::Verify => {
             let mut unusable = vec![];
             for platform in PLATFORMS {
                 match diagnose(platform).plugin {
                     PluginState::Usable { path, .. } => match verify(&path) {
-                        Ok(what) => say!("{platform}: {}: {what}", path.display()),
+                        Ok(what) => outln!("{platform}: {}: {what}", path.display()),
                         Err(error) => unusable.push(format!("{platform}: {error}")),
                     },
-                    PluginState::Missing(_) => say!("{platform}: no plugin is installed"),
+                    PluginState::Missing(_) => outln!("{platform}: no plugin is installed"),
                     state => unusable.push(format!("{platform}: {state}")),
                 }
             }

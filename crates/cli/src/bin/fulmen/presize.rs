@@ -71,6 +71,6 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let shards = presize.run(&images, &reporter)?;
     drop(reporter);
     let (samples, bytes) = shards.iter().fold((0, 0), |sum, shard| (sum.0 + shard.samples, sum.1 + shard.bytes));
-    say!("{samples} images in {} shards, {bytes} bytes", shards.len());
+    outln!("{samples} images in {} shards, {bytes} bytes", shards.len());
     Ok(())
 }

@@ -143,21 +143,21 @@ fn print_answer(run: &Path, folder: &Path, mut answer: Value, as_json: bool) {
         .collect();
     if as_json {
         answer["files"] = json!(files);
-        say!("{answer}");
+        outln!("{answer}");
         return;
     }
-    say!("{} steps in {:.1} s", answer["steps"], answer["seconds"].as_f64().unwrap_or_default());
+    outln!("{} steps in {:.1} s", answer["steps"], answer["seconds"].as_f64().unwrap_or_default());
     for file in &files {
         if file.ends_with(".pb") {
-            say!("{file}: tensorboard --logdir {} shows it with the package xprof", run.display());
+            outln!("{file}: tensorboard --logdir {} shows it with the package xprof", run.display());
         } else {
-            say!("{file}: open it in ui.perfetto.dev");
+            outln!("{file}: open it in ui.perfetto.dev");
         }
     }
     if let Some(lost) = answer["lost_events"].as_u64().filter(|lost| *lost > 0) {
-        say!("The trace lacks its first {lost} events: record fewer steps.");
+        outln!("The trace lacks its first {lost} events: record fewer steps.");
     }
     if let Some(error) = answer["plugin_error"].as_str() {
-        say!("There is no profile of the devices: {error}");
+        outln!("There is no profile of the devices: {error}");
     }
 }

@@ -35,13 +35,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     if arguments.json {
         let processes: Vec<Value> = watched.iter().map(watched_json).collect();
         let lock = holders.lock.as_ref().map(lock_json);
-        say!("{}", json!({ "processes": processes, "unseen": holders.unseen, "lock": lock }));
+        outln!("{}", json!({ "processes": processes, "unseen": holders.unseen, "lock": lock }));
         return Ok(());
     }
     for it in &watched {
-        say!("{}", headline(&it.process));
-        say!("  holds {}", held(&it.process));
-        say!("  {}", it.progress());
+        outln!("{}", headline(&it.process));
+        outln!("  holds {}", held(&it.process));
+        outln!("  {}", it.progress());
     }
     footer(&holders);
     Ok(())
@@ -50,18 +50,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// Remarks about all processes.
 pub(crate) fn footer(holders: &Holders) {
     if holders.processes.is_empty() {
-        say!("No visible process holds the TPU.");
+        outln!("No visible process holds the TPU.");
     }
     if holders.unseen > 0 {
-        say!("Processes that could not be inspected: {}. Root can see those of other users.", holders.unseen);
+        outln!("Processes that could not be inspected: {}. Root can see those of other users.", holders.unseen);
     }
     if let Some(lock) = &holders.lock {
         let (path, owner) = (lock.path.display(), lock.owner_name.clone().unwrap_or_else(|| lock.owner.to_string()));
         match &lock.locked_by[..] {
-            [] => say!("The lock file {path} of {owner} is left over: no process has locked it."),
+            [] => outln!("The lock file {path} of {owner} is left over: no process has locked it."),
             pids => {
                 let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
-                say!("The lock file {path} of {owner} is locked by process {}.", pids.join(", "));
+                outln!("The lock file {path} of {owner} is locked by process {}.", pids.join(", "));
             }
         }
     }

@@ -24,6 +24,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let output = &arguments.output;
     let written = fulmen_durable::write(output, Some(page.len() as u64), |file| file.write_all(page.as_bytes()));
     written.map_err(|e| Error::file(output, e.to_string()))?;
-    say!("{}", output.display());
+    outln!("{}", output.display());
     Ok(())
 }

@@ -66,7 +66,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Ls(Folders { folders, json }) => {
             let runs = read_all(&folders)?;
             if json {
-                say!("{}", runs.iter().map(Run::as_json).collect::<Value>());
+                outln!("{}", runs.iter().map(Run::as_json).collect::<Value>());
             } else {
                 list(&runs);
             }
@@ -75,7 +75,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
             let run = Run::read(&run)?
                 .ok_or_else(|| Error::usage(format!("{} is not the folder of a run", run.display())))?;
             if json {
-                say!("{}", run.as_json());
+                outln!("{}", run.as_json());
             } else {
                 show(&run);
             }
@@ -88,7 +88,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
             let rows = differences(&runs);
             if json {
                 let rows: Map<_, _> = rows.into_iter().map(|(key, values)| (key, json!(values))).collect();
-                say!("{}", json!({ "runs": runs.iter().map(Run::as_json).collect::<Value>(), "differences": rows }));
+                outln!("{}", json!({ "runs": runs.iter().map(Run::as_json).collect::<Value>(), "differences": rows }));
             } else {
                 compare(&runs, rows);
             }
@@ -328,7 +328,7 @@ fn table(rows: &[Vec<String>]) {
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
     for row in rows {
         let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
-        say!("{}", cells.join("  ").trim_end());
+        outln!("{}", cells.join("  ").trim_end());
     }
 }
 
@@ -368,23 +368,23 @@ fn list(runs: &[Run]) {
 }
 
 fn show(run: &Run) {
-    say!("{}", run.folder.display());
-    run.facts().iter().for_each(|(name, value)| say!("{name}: {value}"));
-    run.devices().iter().for_each(|devices| say!("devices: {devices}"));
+    outln!("{}", run.folder.display());
+    run.facts().iter().for_each(|(name, value)| outln!("{name}: {value}"));
+    run.devices().iter().for_each(|devices| outln!("devices: {devices}"));
     for (name, seconds) in run.seconds.iter().filter_map(|(name, value)| Some((name, value.as_f64()?))) {
-        say!("time.{name}: {}", show_time(seconds));
+        outln!("time.{name}: {}", show_time(seconds));
     }
     for key in ["git_commit", "host", "fulmen"] {
-        run.environment[key].as_str().into_iter().for_each(|value| say!("{key}: {value}"));
+        run.environment[key].as_str().into_iter().for_each(|value| outln!("{key}: {value}"));
     }
-    say!("");
+    outln!("");
     let mut rows = vec![["metric", "last", "best", "at step"].map(str::to_owned).to_vec()];
     rows.extend(run.metrics.iter().map(|(name, Metric { last, best, step })| {
         vec![name.clone(), show_number(*last), show_number(*best), step.to_string()]
     }));
     table(&rows);
-    say!("");
-    run.config.iter().for_each(|(name, value)| say!("{name} = {value}"));
+    outln!("");
+    run.config.iter().for_each(|(name, value)| outln!("{name} = {value}"));
 }
 
 /// The configuration keys that differ between runs, with the value of each run.

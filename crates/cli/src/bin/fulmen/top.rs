@@ -58,9 +58,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let mut last = None;
     for snapshot in snapshots {
         if arguments.json {
-            say!("{}", snapshot_json(&snapshot));
+            outln!("{}", snapshot_json(&snapshot));
         } else {
-            snapshot.lines().iter().for_each(|line| say!("{line}"));
+            snapshot.lines().iter().for_each(|line| outln!("{line}"));
         }
         last = Some(snapshot);
     }

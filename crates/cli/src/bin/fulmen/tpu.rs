@@ -55,7 +55,7 @@ pub(crate) fn run(command: Command) -> Result<u8> {
             let mut pod = Some(options);
             let mut work = |out: &mut dyn std::io::Write| {
                 let options = pod.take().ok_or("the machine was created twice")?;
-                let (zone, project) = (&machine.place.zone, machine.place.project.as_deref());
+                let (zone, project) = (&machine.zone_args.zone, machine.zone_args.project.as_deref());
                 let pod = fulmen_pods::Arguments::run_on_tpu(&machine.name, zone, project, ssh.to_vec(), options);
                 fulmen_pods::run(pod, out, fulmen_pods::signals).map_err(|error| error.to_string())
             };
@@ -72,17 +72,17 @@ fn known_hosts() -> Result<tempfile::NamedTempFile> {
 
 fn dry_run(run: &Run) -> Result<u8> {
     let mut lines = fulmen_gcloud::commands(&run.machine).map_err(|error| failed(&error))?;
-    let (name, place) = (&run.machine.name, &run.machine.place);
-    lines.push(fulmen_gcloud::hosts_command(name, Some(&place.zone), place.project.as_deref()));
+    let (name, zone_args) = (&run.machine.name, &run.machine.zone_args);
+    lines.push(fulmen_gcloud::hosts_command(name, Some(&zone_args.zone), zone_args.project.as_deref()));
     let program: Vec<String> = run.options.program().iter().map(|word| quote(word)).collect();
-    lines.push(format!("fulmen pod run --tpu {name} --zone {} -- {}", place.zone, program.join(" ")));
+    lines.push(format!("fulmen pod run --tpu {name} --zone {} -- {}", zone_args.zone, program.join(" ")));
     if run.delete_after {
-        lines.push(format!("fulmen tpu delete {name} --zone {}", place.zone));
+        lines.push(format!("fulmen tpu delete {name} --zone {}", zone_args.zone));
     }
     if run.output.json {
-        say!("{}", serde_json::json!({ "commands": lines }));
+        outln!("{}", serde_json::json!({ "commands": lines }));
     } else {
-        lines.iter().for_each(|line| say!("{line}"));
+        lines.iter().for_each(|line| outln!("{line}"));
     }
     Ok(0)
 }

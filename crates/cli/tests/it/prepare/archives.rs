@@ -7,7 +7,7 @@ use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use fulmen_cli::prepare::{Expected, ExpectedArchive};
+use fulmen_cli::prepare::{ExpectedArchive, ExpectedContents};
 use md5::{Digest, Md5};
 
 /// The classes of `reference/meta.mat`, sorted by name, with their numbers in the development kit.
@@ -38,7 +38,7 @@ impl ImageNet {
     }
 
     /// Writes the three archives; returns their checksums and counts.
-    pub(crate) fn write(&self, folder: &Path) -> Expected {
+    pub(crate) fn write(&self, folder: &Path) -> ExpectedContents {
         let train = self.train();
         // The order in the archive differs from that of the names.
         let inner: Vec<(String, Vec<u8>)> = [2, 1, 0]
@@ -70,13 +70,13 @@ impl ImageNet {
 }
 
 /// The checksums and counts of the archives in a folder.
-pub(crate) fn expected(folder: &Path, names: &[&str], samples: [(&str, usize); 2], classes: usize) -> Expected {
+pub(crate) fn expected(folder: &Path, names: &[&str], samples: [(&str, usize); 2], classes: usize) -> ExpectedContents {
     let archive = |name: &&str| ExpectedArchive {
         name: (*name).to_owned(),
         md5: Some(Md5::digest(fs::read(folder.join(name)).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect()),
         from: String::new(),
     };
-    Expected {
+    ExpectedContents {
         archives: names.iter().map(archive).collect(),
         samples: samples.into_iter().map(|(split, count)| (split.to_owned(), count as u64)).collect(),
         classes: Some(classes),

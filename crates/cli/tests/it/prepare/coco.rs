@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use fulmen_cli::prepare::{self, Expected};
+use fulmen_cli::prepare::{self, ExpectedContents};
 
 use crate::prepare::archives::{self, entries};
 use crate::prepare::{coco_archives as coco, options};
@@ -47,11 +47,11 @@ fn mismatched_coco_archives_are_errors_with_the_entry() {
     let folder = tempfile::tempdir().unwrap();
     let expected = coco::write_coco(folder.path(), 4, 3);
     let output = folder.path().join("shards");
-    let any = Expected::default();
-    let run = |expected: &Expected| {
+    let any = ExpectedContents::default();
+    let run = |expected: &ExpectedContents| {
         prepare::coco(folder.path(), expected, &options(&output), &()).map(|_| ()).map_err(|error| error.to_string())
     };
-    let check = |name: &str, bytes: &[u8], expected: &Expected, says: &str| {
+    let check = |name: &str, bytes: &[u8], expected: &ExpectedContents, says: &str| {
         let path = folder.path().join(name);
         let before = fs::read(&path).unwrap();
         fs::write(&path, bytes).unwrap();

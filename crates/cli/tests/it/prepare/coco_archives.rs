@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{Cursor, Write};
 use std::path::Path;
 
-use fulmen_cli::prepare::Expected;
+use fulmen_cli::prepare::ExpectedContents;
 use zip::CompressionMethod;
 use zip::write::{SimpleFileOptions, ZipWriter};
 
@@ -82,7 +82,7 @@ pub(crate) fn zip_of(files: &[(String, Vec<u8>)], method: CompressionMethod) -> 
 }
 
 /// Writes the three archives; returns their checksums and counts.
-pub(crate) fn write_coco(folder: &Path, train: usize, val: usize) -> Expected {
+pub(crate) fn write_coco(folder: &Path, train: usize, val: usize) -> ExpectedContents {
     for (split, count) in [("train", train), ("val", val)] {
         let image = |index: usize| {
             let image = number(split, index);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use fulmen_cli::prepare::{self, Expected, Manifest, PrepareOptions, shards_info};
+use fulmen_cli::prepare::{self, ExpectedContents, Manifest, PrepareOptions, shards_info};
 
 use crate::prepare::archives::{ImageNet, contents, entries};
 use crate::prepare::options;
@@ -75,7 +75,7 @@ fn all_missing_archives_are_listed_with_their_origins() {
     fs::remove_file(folder.path().join("ILSVRC2012_img_val.tar")).unwrap();
     fs::remove_file(folder.path().join("ILSVRC2012_devkit_t12.tar.gz")).unwrap();
     let output = folder.path().join("shards");
-    let error = prepare::imagenet(folder.path(), &Expected::imagenet(), &options(&output), &()).unwrap_err();
+    let error = prepare::imagenet(folder.path(), &ExpectedContents::imagenet(), &options(&output), &()).unwrap_err();
     assert!(error.is_not_found());
     let text = error.to_string();
     assert!(text.contains("of 3 archives 2 are missing"), "{text}");
@@ -91,11 +91,11 @@ fn wrong_counts_and_checksums_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let expected = ImageNet { per_class: 4, val: 6 }.write(folder.path());
     let output = folder.path().join("shards");
-    let run = |expected: &Expected, verify| {
+    let run = |expected: &ExpectedContents, verify| {
         prepare::imagenet(folder.path(), expected, &options(&output).verify(verify), &())
             .map_err(|error| error.to_string())
     };
-    let error = run(&Expected::imagenet(), true).unwrap_err();
+    let error = run(&ExpectedContents::imagenet(), true).unwrap_err();
     assert!(error.contains("it has 3 classes, expected 1000"), "{error}");
     let mut wrong = expected.clone();
     wrong.samples.insert("val".to_owned(), 7);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use fulmen_cli::prepare::{self, Expected, Progress, shards_info};
+use fulmen_cli::prepare::{self, ExpectedContents, Progress, shards_info};
 
 use crate::prepare::archives::{ImageNet, contents};
 use crate::prepare::{options, program};
@@ -174,7 +174,7 @@ fn other_archives_of_the_same_sizes_are_another_plan() {
         file.write_all(bytes).unwrap();
         file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
     };
-    let run = |expected: &Expected, verify| {
+    let run = |expected: &ExpectedContents, verify| {
         let result = prepare::imagenet(folder.path(), expected, &options(&output).verify(verify), &());
         result.map(|_| contents(&output))
     };

@@ -64,14 +64,15 @@ impl Template<'_> {
         let inputs_where =
             |fits: fn(DType) -> bool| (0..types.len()).filter(|&i| fits(types[i].dtype)).collect::<Vec<_>>();
         let floats = inputs_where(|d| !(d.is_integer() || d == DType::Bool));
-        let recast = match floats.is_empty() {
-            _ if attrs.has("dtype") => {
-                attrs.set("dtype", dtype.name());
-                floats
-            }
-            true if types.iter().any(|ty| ty.dtype.is_integer()) => inputs_where(DType::is_integer),
-            true => inputs_where(|d| d == DType::Bool),
-            false => floats,
+        let recast = if attrs.has("dtype") {
+            attrs.set("dtype", dtype.name());
+            floats
+        } else if !floats.is_empty() {
+            floats
+        } else if types.iter().any(|ty| ty.dtype.is_integer()) {
+            inputs_where(DType::is_integer)
+        } else {
+            inputs_where(|d| d == DType::Bool)
         };
         for &i in &recast {
             types[i].dtype = dtype;

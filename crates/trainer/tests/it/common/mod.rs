@@ -14,7 +14,7 @@ use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::weights::StateDict;
 use fulmen_nn::{BatchNorm2d, Dropout, Linear, Module, metrics};
 use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_pjrt::{Plugin, Value};
+use fulmen_pjrt::{NamedValue, Plugin};
 use fulmen_tensor::{Devices, Literal, Runtime, Tensor};
 use fulmen_trainer::{Actions, Batch, Callback, LogPoint, Plan, StepContext, Trainer, TrainerBuilder, TrainingModule};
 
@@ -116,7 +116,7 @@ pub(crate) fn trainer(folder: &Path) -> TrainerBuilder {
 /// A runtime that shares nothing with other runtimes of this process, so that its compilations can be counted.
 pub(crate) fn isolated() -> Runtime {
     let plugin = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap();
-    Runtime::new(plugin.create_client(&[("cpu_device_count", Value::Int(1))]).unwrap(), &Devices::auto()).unwrap()
+    Runtime::new(plugin.create_client(&[("cpu_device_count", NamedValue::Int(1))]).unwrap(), &Devices::auto()).unwrap()
 }
 
 /// Records every log point.

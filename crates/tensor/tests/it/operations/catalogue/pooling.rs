@@ -16,10 +16,7 @@ fn pooling(a: &Attrs) -> Pooling {
     if a.has("count_include_pad") {
         how = how.count_include_pad(a.bool("count_include_pad"));
     }
-    match a.has("divisor") {
-        true => how.divisor(a.usize("divisor")),
-        false => how,
-    }
+    if a.has("divisor") { how.divisor(a.usize("divisor")) } else { how }
 }
 
 pub(super) fn rows() -> Vec<Row> {

@@ -1,4 +1,4 @@
-//! Generates the book's drawings: `UPDATE_EXPECT=1 cargo test -p fulmen --test it pictures` updates them.
+//! Generates the book's drawings: `UPDATE_EXPECT=1 cargo test -p fulmen --test it drawings` updates them.
 //!
 //! Out of scope: screenshots of pages, see `.ci/pages`; screenshots of terminals, which the tests of those crates draw.
 

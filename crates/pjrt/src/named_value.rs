@@ -10,13 +10,13 @@ use crate::error::{Error, Result};
 /// The value of an option or an attribute.
 ///
 /// ```
-/// use fulmen_pjrt::Value;
-/// assert_eq!(Value::from(8), Value::Int(8));
-/// assert_eq!(Value::from("bfc"), Value::String("bfc".to_owned()));
+/// use fulmen_pjrt::NamedValue;
+/// assert_eq!(NamedValue::from(8), NamedValue::Int(8));
+/// assert_eq!(NamedValue::from("bfc"), NamedValue::String("bfc".to_owned()));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub enum Value {
+pub enum NamedValue {
     /// A string.
     String(String),
     /// An integer.
@@ -29,7 +29,7 @@ pub enum Value {
     Bool(bool),
 }
 
-impl Value {
+impl NamedValue {
     /// The type's name, for messages.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl Value {
     }
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for NamedValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::String(value) => f.write_str(value),
@@ -56,7 +56,7 @@ impl fmt::Display for Value {
 
 macro_rules! from {
     ($($type:ty => $variant:ident),*) => {$(
-        impl From<$type> for Value {
+        impl From<$type> for NamedValue {
             fn from(value: $type) -> Self { Self::$variant(value.into()) }
         }
     )*};
@@ -67,7 +67,7 @@ from!(&str => String, String => String, i64 => Int, i32 => Int, Vec<i64> => IntL
 ///
 /// # Safety
 /// `start` must be null or point to `len` named values that are alive.
-pub(crate) unsafe fn read_named(start: *const PJRT_NamedValue, len: usize) -> Result<BTreeMap<String, Value>> {
+pub(crate) unsafe fn read_named(start: *const PJRT_NamedValue, len: usize) -> Result<BTreeMap<String, NamedValue>> {
     let mut values = BTreeMap::new();
     if start.is_null() {
         return Ok(values);
@@ -84,13 +84,13 @@ pub(crate) unsafe fn read_named(start: *const PJRT_NamedValue, len: usize) -> Re
         // SAFETY: `kind` says which member of the union is set.
         let value = unsafe {
             match named.kind {
-                PJRT_NAMED_VALUE_STRING => Value::String(text(named.value.string_value, named.value_size)),
-                PJRT_NAMED_VALUE_INT64 => Value::Int(named.value.int64_value),
+                PJRT_NAMED_VALUE_STRING => NamedValue::String(text(named.value.string_value, named.value_size)),
+                PJRT_NAMED_VALUE_INT64 => NamedValue::Int(named.value.int64_value),
                 PJRT_NAMED_VALUE_INT64_LIST => {
-                    Value::IntList(list(named.value.int64_array_value, named.value_size).to_vec())
+                    NamedValue::IntList(list(named.value.int64_array_value, named.value_size).to_vec())
                 }
-                PJRT_NAMED_VALUE_FLOAT => Value::Float(named.value.float_value),
-                PJRT_NAMED_VALUE_BOOL => Value::Bool(named.value.bool_value),
+                PJRT_NAMED_VALUE_FLOAT => NamedValue::Float(named.value.float_value),
+                PJRT_NAMED_VALUE_BOOL => NamedValue::Bool(named.value.bool_value),
                 kind => {
                     return Err(Error::broken(format!("the plugin's value {name:?} has the unknown type {kind}")));
                 }
@@ -102,7 +102,7 @@ pub(crate) unsafe fn read_named(start: *const PJRT_NamedValue, len: usize) -> Re
 }
 
 /// The options in the plugin's layout. The result borrows from `options`.
-pub(crate) fn write_named(options: &[(&str, Value)]) -> Vec<PJRT_NamedValue> {
+pub(crate) fn write_named(options: &[(&str, NamedValue)]) -> Vec<PJRT_NamedValue> {
     options
         .iter()
         .map(|(name, value)| {
@@ -111,25 +111,25 @@ pub(crate) fn write_named(options: &[(&str, Value)]) -> Vec<PJRT_NamedValue> {
             named.name_size = name.len();
             named.value_size = 1;
             match value {
-                Value::String(value) => {
+                NamedValue::String(value) => {
                     named.kind = PJRT_NAMED_VALUE_STRING;
                     named.value.string_value = value.as_ptr().cast();
                     named.value_size = value.len();
                 }
-                Value::Int(value) => {
+                NamedValue::Int(value) => {
                     named.kind = PJRT_NAMED_VALUE_INT64;
                     named.value.int64_value = *value;
                 }
-                Value::IntList(value) => {
+                NamedValue::IntList(value) => {
                     named.kind = PJRT_NAMED_VALUE_INT64_LIST;
                     named.value.int64_array_value = value.as_ptr();
                     named.value_size = value.len();
                 }
-                Value::Float(value) => {
+                NamedValue::Float(value) => {
                     named.kind = PJRT_NAMED_VALUE_FLOAT;
                     named.value.float_value = *value;
                 }
-                Value::Bool(value) => {
+                NamedValue::Bool(value) => {
                     named.kind = PJRT_NAMED_VALUE_BOOL;
                     named.value.bool_value = *value;
                 }
@@ -160,7 +160,7 @@ const KNOWN_OPTIONS: &[(&str, &str)] = &[
 ];
 
 /// Rejects options that are known to abort a plugin.
-pub(crate) fn check_create_options(options: &[(&str, Value)]) -> Result<()> {
+pub(crate) fn check_create_options(options: &[(&str, NamedValue)]) -> Result<()> {
     for (i, (name, value)) in options.iter().enumerate() {
         if options[..i].iter().any(|(earlier, _)| earlier == name) {
             return Err(Error::invalid(format!("the option {name} is given twice")));
@@ -173,7 +173,7 @@ pub(crate) fn check_create_options(options: &[(&str, Value)]) -> Result<()> {
                 value.kind()
             )));
         }
-        if let ("cpu_device_count", Value::Int(count)) = (*name, value)
+        if let ("cpu_device_count", NamedValue::Int(count)) = (*name, value)
             && !(1..=1024).contains(count)
         {
             return Err(Error::invalid(format!("cpu_device_count must be from 1 to 1024, not {count}")));
@@ -189,11 +189,11 @@ mod tests {
     #[test]
     fn written_values_read_back() {
         let options = [
-            ("s", Value::from("text")),
-            ("i", Value::Int(-3)),
-            ("l", Value::IntList(vec![1, 2])),
-            ("f", Value::Float(0.5)),
-            ("b", Value::Bool(true)),
+            ("s", NamedValue::from("text")),
+            ("i", NamedValue::Int(-3)),
+            ("l", NamedValue::IntList(vec![1, 2])),
+            ("f", NamedValue::Float(0.5)),
+            ("b", NamedValue::Bool(true)),
         ];
         let named = write_named(&options);
         // SAFETY: both lists are alive.
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn options_that_abort_a_plugin_are_refused() {
-        let check = |options: &[(&str, Value)], expected: &str| {
+        let check = |options: &[(&str, NamedValue)], expected: &str| {
             let error = check_create_options(options).unwrap_err();
             assert!(error.is_usage());
             assert_eq!(error.to_string(), expected);
