@@ -41,7 +41,7 @@ impl ResumePoint {
     /// several checkpoints, this uses the newest one that all processes can read.
     pub(crate) fn find<T>(
         options: &Options,
-        hosts: Option<&Arc<ProcessGroup>>,
+        process_group: Option<&Arc<ProcessGroup>>,
         mut begin: impl FnMut(&mut ResumePoint) -> Result<T>,
     ) -> Result<(ResumePoint, T)> {
         let root = places::root(options);
@@ -58,7 +58,9 @@ impl ResumePoint {
                     return Ok(begun);
                 }
                 let unreadable = begun.as_ref().is_err_and(Error::is_unreadable);
-                match hosts.map_or(Ok(unreadable), |hosts| hosts.any("unreadable checkpoint", unreadable)) {
+                match process_group
+                    .map_or(Ok(unreadable), |process_group| process_group.any("unreadable checkpoint", unreadable))
+                {
                     Ok(true) => {
                         Err(begun.err().unwrap_or_else(|| Error::checkpoint(path, "another process cannot read it")))
                     }

@@ -282,8 +282,9 @@ impl Fit<'_> {
         let last: Vec<&DeviceArray> = trained.iter().chain(&validated).collect();
         let pending = if last.is_empty() { None } else { Some(self.session.runtime.read(&last)?) };
         self.finish_reads()?;
-        let hosts = self.step.executor.hosts();
-        let literals = pending.map(|values| process_group::arrive(hosts, values)).transpose()?.unwrap_or_default();
+        let process_group = self.step.executor.process_group();
+        let literals =
+            pending.map(|values| process_group::arrive(process_group, values)).transpose()?.unwrap_or_default();
         let (training, evaluated) = literals.split_at(usize::from(trained.is_some()));
         self.add_to_epoch(training)?;
         let sums = std::mem::take(&mut self.step.position.epoch_sums);

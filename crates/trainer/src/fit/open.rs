@@ -71,7 +71,7 @@ fn open<'a>(
     let interrupt = fulmen_signals::Guard::new(session.choices.options.grace);
     (session.record.best_checkpoint, session.record.last_checkpoint) = (None, None);
     let config = session.config()?;
-    let (start, prepared) = ResumePoint::find(&config.options, session.hosts.as_ref(), |start| {
+    let (start, prepared) = ResumePoint::find(&config.options, session.process_group.as_ref(), |start| {
         let reloaded = reloading::reloaded(module, &config, start.position.epoch)?;
         let prepared = trace_fit(module, &config, start.position.seed, reloaded.as_ref().unwrap_or(train), validation)?;
         reloading::check(module, &config, &prepared.train, prepared.limits.epochs)?;

@@ -22,7 +22,7 @@ impl Fit<'_> {
     pub(super) fn turn(&mut self) -> Result<Option<Signal>> {
         self.actions.check()?;
         self.stop_after_max_time();
-        let process = self.step.executor.hosts().map_or(0, |hosts| hosts.process().index());
+        let process = self.step.executor.process_group().map_or(0, |process_group| process_group.process().index());
         if self.actions.asked.counts_in(process) {
             self.step.executor.request_actions();
         }
@@ -34,12 +34,12 @@ impl Fit<'_> {
     pub(super) fn act(&mut self) -> Result<bool> {
         self.actions.check()?;
         let mut requests = self.actions.take();
-        if let Some(hosts) = self.step.executor.hosts() {
+        if let Some(process_group) = self.step.executor.process_group() {
             // A callback may stop because of something that only its process knows, such as the time. All must stop
             // then.
             let stop = requests.stop.take();
-            let is_stopping = hosts.any("stop", stop.is_some())?;
-            requests = hosts.broadcast("actions", || Ok(requests))?;
+            let is_stopping = process_group.any("stop", stop.is_some())?;
+            requests = process_group.broadcast("actions", || Ok(requests))?;
             requests.stop = stop.or(is_stopping.then(|| "a callback of another process asked for it".into()));
         }
         if requests == Asked::default() {

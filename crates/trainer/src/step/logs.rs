@@ -26,7 +26,7 @@ pub struct StepLogs {
     layout: LogLayout,
     /// The epoch and the step of the latest values.
     position: (u64, u64),
-    hosts: Option<Arc<ProcessGroup>>,
+    process_group: Option<Arc<ProcessGroup>>,
     shared: Arc<Shared>,
 }
 
@@ -42,12 +42,12 @@ impl StepLogs {
     /// # Errors
     /// An error of the device; with `detect_nan` or `detect_anomaly`, a loss that was not finite.
     pub fn wait(self) -> Result<LogPoint> {
-        let StepLogs { values, layout, position: (epoch, global_step), hosts, shared, _arrays } = self;
+        let StepLogs { values, layout, position: (epoch, global_step), process_group, shared, _arrays } = self;
         let Some(values) = values else {
             return Ok(LogPoint { epoch, global_step, ..LogPoint::default() });
         };
         let start = Instant::now();
-        let literals = process_group::arrive(hosts.as_ref(), values)?;
+        let literals = process_group::arrive(process_group.as_ref(), values)?;
         shared.waited.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         let (sums, media) =
             literals.split_first().ok_or_else(|| Error::data("the device returned no logged values"))?;
@@ -117,7 +117,7 @@ impl Reads {
     pub(super) fn start(
         &mut self,
         runtime: &Runtime,
-        hosts: Option<&Arc<ProcessGroup>>,
+        process_group: Option<&Arc<ProcessGroup>>,
         arrays: Vec<DeviceArray>,
         layout: &LogLayout,
         position: (u64, u64),
@@ -129,8 +129,8 @@ impl Reads {
             [] => None,
             arrays => Some(runtime.read(&arrays.iter().collect::<Vec<_>>())?),
         };
-        let (layout, hosts, shared) = (layout.clone(), hosts.cloned(), Arc::clone(&self.shared));
-        Ok(StepLogs { values, _arrays: arrays, layout, position, hosts, shared })
+        let (layout, process_group, shared) = (layout.clone(), process_group.cloned(), Arc::clone(&self.shared));
+        Ok(StepLogs { values, _arrays: arrays, layout, position, process_group, shared })
     }
 
     /// Counts a read. Returns a warning once, when there are too many consecutive reads.
