@@ -139,10 +139,10 @@ pub(crate) struct OptimizerFacts {
     /// The numbers that callbacks monitor.
     pub(crate) monitored: Vec<Monitored>,
     /// Whether the optimizer steps in this step, a boolean scalar, if it skips some.
-    pub(crate) turn: Option<Tensor>,
+    pub(crate) steps_now: Option<Tensor>,
     /// Whether the values of a group of batches exist in this step, a boolean scalar: at the end of a group, or at the
     /// log point of a step. `None` if they exist in each step.
-    pub(crate) due: Option<Tensor>,
+    pub(crate) has_group_values: Option<Tensor>,
 }
 
 /// A number of the latest step that a callback monitors.
@@ -349,12 +349,16 @@ impl LogLayout {
             first = infinite.reduce(|all, one| all.or(one)).map_or(first, |bad| parts[0].eq(0.0).and(bad));
             parts[0] = first.select(&(*step + 1.0), &parts[0]);
             let mut monitored_index = 1 + 2 * self.optimizers.len();
-            for (i, OptimizerFacts { learning_rate, grad_norm, monitored, turn, due }) in optimizers.iter().enumerate()
+            for (i, OptimizerFacts { learning_rate, grad_norm, monitored, steps_now, has_group_values }) in
+                optimizers.iter().enumerate()
             {
                 let mut put = |index: usize, value: &Tensor, of_group: bool| {
                     let new = if value.dtype().is_float() { bits(value) } else { value.broadcast_to([1]) };
-                    let when =
-                        turn.iter().chain(due.iter().filter(|_| of_group)).cloned().reduce(|turn, due| turn.and(due));
+                    let when = steps_now
+                        .iter()
+                        .chain(has_group_values.iter().filter(|_| of_group))
+                        .cloned()
+                        .reduce(|all, one| all.and(one));
                     parts[index] = when.map_or(new.clone(), |when| when.select(&new, &parts[index]));
                 };
                 put(1 + 2 * i, learning_rate, false);
