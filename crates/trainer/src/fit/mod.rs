@@ -1,5 +1,6 @@
 //! The training loop: it takes a batch that is on the device, runs one program, and repeats.
 
+mod between_steps;
 mod goodput;
 mod logging;
 mod open;
@@ -7,7 +8,6 @@ mod reloading;
 mod report;
 mod saving;
 mod step_times;
-mod turn;
 mod validating;
 
 use std::time::Instant;
@@ -31,10 +31,10 @@ use crate::run::advice::{self, HostReads, Measured};
 use crate::run::session::Session;
 use crate::step::{Averages, TrainStep};
 use crate::{Error, FitSummary, LogPoint, Options, Result, Signal, Strategy};
+use between_steps::Program;
 use goodput::GoodputFile;
 use report::Reports;
 use step_times::StepTimes;
-use turn::Program;
 use validating::Validation;
 
 /// A fit that is ready for its first step.
@@ -192,7 +192,7 @@ impl Fit<'_> {
         if self.step.position.batch < batches {
             let progress = self.step.progress();
             self.hooks.on_train_epoch_start(&progress, &mut self.actions);
-            self.act()?;
+            self.run_actions()?;
             // A callback may have requested a validation, or a resume may have interrupted one.
             if let Some(signal) = self.validate_within_epoch()? {
                 return Ok(End::Interrupted(signal));
@@ -235,8 +235,8 @@ impl Fit<'_> {
             while self.step.executor.has_arrived() {
                 self.finish_read()?;
             }
-            let signal = self.turn()?;
-            if self.step.executor.agreed() && self.act()? {
+            let signal = self.end_step()?;
+            if self.step.executor.agreed() && self.run_actions()? {
                 last = None;
             }
             if let Some(signal) = signal {
@@ -305,7 +305,7 @@ impl Fit<'_> {
         self.write_goodput(true);
         self.report_epoch();
         self.stop_after_max_time();
-        self.act()?;
+        self.run_actions()?;
         self.summary.stopped = self.end_reason().flatten();
         Ok(None)
     }

@@ -9,12 +9,12 @@ use fulmen_durable::NewFile;
 use fulmen_loggers::Status;
 
 use super::Fit;
+use super::between_steps::Program;
 use super::goodput::GoodputFile;
 use super::reloading;
 use super::report::{Reports, report_failure};
 use super::saving;
 use super::step_times::StepTimes;
-use super::turn::Program;
 use super::validating::Validation;
 use crate::callbacks::calls::Hooks;
 use crate::checkpoint::places;

@@ -61,7 +61,7 @@ impl Fit<'_> {
         self.session.log(&point);
         self.hooks.on_validation_end(&point, &mut self.actions);
         self.actions.asked.validate = false;
-        self.act()?;
+        self.run_actions()?;
         Ok(None)
     }
 

@@ -1,6 +1,6 @@
 //! [`Actions`]: the requests of callbacks to the Trainer, and how processes exchange them.
 //!
-//! `fit/turn.rs` carries them out. `callbacks/model_checkpoint.rs` decides which checkpoints to save.
+//! `fit/between_steps.rs` carries them out. `callbacks/model_checkpoint.rs` decides which checkpoints to save.
 
 use std::path::{Path, PathBuf};
 

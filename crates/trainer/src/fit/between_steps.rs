@@ -19,7 +19,7 @@ pub(super) struct Program {
 
 impl Fit<'_> {
     /// Ends a step: all processes learn of signals, and whether one of them has requested actions.
-    pub(super) fn turn(&mut self) -> Result<Option<Signal>> {
+    pub(super) fn end_step(&mut self) -> Result<Option<Signal>> {
         self.actions.check()?;
         self.stop_after_max_time();
         let process = self.step.executor.process_group().map_or(0, |process_group| process_group.process().index());
@@ -31,7 +31,7 @@ impl Fit<'_> {
 
     /// Runs the actions that callbacks requested. All processes call this after the same step and do the same. Returns
     /// whether checkpoints were saved, which takes time.
-    pub(super) fn act(&mut self) -> Result<bool> {
+    pub(super) fn run_actions(&mut self) -> Result<bool> {
         self.actions.check()?;
         let mut requests = self.actions.take();
         if let Some(process_group) = self.step.executor.process_group() {
