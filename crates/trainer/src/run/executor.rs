@@ -185,7 +185,7 @@ impl<T> Executor<T> {
                 let Some(process_group) = &self.process_group else { return Ok(None) };
                 process_group.health()?;
                 let mut halt = halt.lock();
-                match halt.turn()?.as_deref() {
+                match halt.poll()?.as_deref() {
                     None => Ok(None),
                     Some(ACTIONS) => {
                         *halt = process_group.halt();
