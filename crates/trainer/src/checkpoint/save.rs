@@ -25,7 +25,7 @@ use crate::{Error, Result};
 const NICENESS: i32 = 19;
 
 /// The parts of a state tensor that this process saves.
-pub(crate) struct Saved {
+pub(crate) struct StateTensor {
     name: String,
     ty: TensorType,
     values: Values,
@@ -49,16 +49,20 @@ impl Bytes {
     }
 }
 
-impl Saved {
+impl StateTensor {
     /// A value that all processes have.
-    pub(crate) fn whole(name: &str, literal: &Literal, process_group: Option<&Arc<ProcessGroup>>) -> Result<Saved> {
+    pub(crate) fn replicated(
+        name: &str,
+        literal: &Literal,
+        process_group: Option<&Arc<ProcessGroup>>,
+    ) -> Result<StateTensor> {
         let ty = literal.ty().clone();
         let block = Block { start: vec![0; ty.shape.rank()], size: ty.shape.dims().to_vec() };
         let bytes = HostBuffer::copy_of(literal.bytes());
         let bytes = bytes.map_err(|e| Error::usage(format!("not enough memory for a checkpoint: {e}")))?;
         let is_own = process_group.is_none_or(|process_group| process_group.process().is_coordinator());
         let values = Values::Host(if is_own { vec![(block, Bytes::new(bytes))] } else { vec![] });
-        Ok(Saved { name: name.to_owned(), ty, values })
+        Ok(StateTensor { name: name.to_owned(), ty, values })
     }
 
     fn copy(&self) -> Option<&DeviceArray> {
@@ -76,14 +80,14 @@ pub(crate) fn take(
     copy: Option<&CopyProgram>,
     runtime: &Runtime,
     process_group: Option<&Arc<ProcessGroup>>,
-) -> Result<Vec<Saved>> {
+) -> Result<Vec<StateTensor>> {
     let layout = state.layout();
     let names = layout.names_in_file();
     // An entry may have several names, each with its value.
     let saved = |id: EntryId, values: Vec<Values>| {
         let ty = layout[id].row_type();
         let named = names[id.index()].clone().into_iter().zip(values);
-        named.map(move |(name, values)| Saved { name, ty: ty.clone(), values })
+        named.map(move |(name, values)| StateTensor { name, ty: ty.clone(), values })
     };
     let (mut tensors, mut copied) = (vec![], [].iter().peekable());
     if let Some((program, ids)) = copy {
@@ -115,7 +119,7 @@ pub(crate) fn take(
 
 /// Writes checkpoints of one state, one after the other.
 pub(crate) struct Job {
-    pub(crate) tensors: Vec<Saved>,
+    pub(crate) tensors: Vec<StateTensor>,
     /// The checkpoints to write, each with the run for its manifest.
     pub(crate) saves: Vec<(Save, Run)>,
     /// The checkpoints to remove after that.
@@ -226,9 +230,9 @@ impl Job {
         let process = self.process_group.as_ref().map(|process_group| process_group.process().index());
         let (mut parts, mut sources) = (vec![], BTreeMap::new());
         let written = || self.tensors.iter().filter(|saved| !weights_only || !is_training_state(&saved.name));
-        let copies: Vec<&DeviceArray> = written().filter_map(Saved::copy).collect();
+        let copies: Vec<&DeviceArray> = written().filter_map(StateTensor::copy).collect();
         let mut own_copies = DeviceArray::own_parts(&copies, process).into_iter();
-        for Saved { name, ty, values } in written() {
+        for StateTensor { name, ty, values } in written() {
             let Some(dtype) = to_format(ty.dtype) else {
                 return Err(Error::usage(format!("`{name}` is {ty}, but checkpoints don't support this element type")));
             };

@@ -9,7 +9,7 @@ use fulmen_tensor::Literal;
 use fulmen_tensor::trace::span;
 
 use super::Fit;
-use crate::checkpoint::save::{CopyProgram, Outcome, Saved};
+use crate::checkpoint::save::{CopyProgram, Outcome, StateTensor};
 use crate::checkpoint::{self, Position, places};
 use crate::console::note;
 use crate::goodput::TimeBucket;
@@ -117,7 +117,7 @@ impl Fit<'_> {
         if !saves.is_empty() {
             tensors = self.step.take_state(self.copy.as_ref())?;
             let process_group = self.step.executor.process_group();
-            let logs = logs.iter().map(|(name, literal)| Saved::whole(name, literal, process_group));
+            let logs = logs.iter().map(|(name, literal)| StateTensor::replicated(name, literal, process_group));
             tensors.extend(logs.collect::<Result<Vec<_>>>()?);
         }
         if let Some(best) = saves.iter().find(|save| save.role == CheckpointRole::Best) {

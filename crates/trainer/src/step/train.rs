@@ -13,7 +13,7 @@ use super::StepLogs;
 use super::logs::Reads;
 use crate::checkpoint::resume::ResumePoint;
 use crate::checkpoint::run_config::RunConfig;
-use crate::checkpoint::save::{self, CopyProgram, Job, Outcome, Saved};
+use crate::checkpoint::save::{self, CopyProgram, Job, Outcome, StateTensor};
 use crate::checkpoint::{self, OpenStore, Position};
 use crate::console::note;
 use crate::hooks::actions::{CheckpointRole, Save};
@@ -388,7 +388,7 @@ impl<'m> TrainStep<'m> {
         if let Some(sums) = &self.sums {
             let pending = self.runtime.read(&[sums])?;
             for literal in process_group::arrive(self.executor.process_group(), pending)? {
-                tensors.push(Saved::whole(names::LOGS, &literal, self.executor.process_group())?);
+                tensors.push(StateTensor::replicated(names::LOGS, &literal, self.executor.process_group())?);
             }
             self.position.log_names = self.program().logs().keys();
         }
@@ -399,7 +399,7 @@ impl<'m> TrainStep<'m> {
     }
 
     /// Takes the current state for a checkpoint. Without a program that copies all of it, waits for the queued steps.
-    pub(crate) fn take_state(&mut self, copy: Option<&CopyProgram>) -> Result<Vec<Saved>> {
+    pub(crate) fn take_state(&mut self, copy: Option<&CopyProgram>) -> Result<Vec<StateTensor>> {
         if copy.is_none_or(|(_, copied)| copied.len() < self.state.layout().entries().len()) {
             self.executor.drain()?;
         }
@@ -410,7 +410,7 @@ impl<'m> TrainStep<'m> {
     pub(crate) fn job(
         &self,
         open: OpenStore,
-        tensors: Vec<Saved>,
+        tensors: Vec<StateTensor>,
         saves: Vec<(Save, Run)>,
         removals: Vec<PathBuf>,
         outcome: Outcome,
