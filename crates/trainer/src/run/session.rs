@@ -34,7 +34,7 @@ pub(crate) struct Session {
     pub(crate) callbacks: Callbacks,
     pub(crate) loggers: Loggers,
     pub(crate) clock: Clock,
-    pub(crate) told: RunConfig,
+    pub(crate) run_config: RunConfig,
     /// Opens the store for checkpoints.
     pub(crate) open_store: OpenStore,
     pub(crate) record: Record,
@@ -105,7 +105,7 @@ impl Session {
             Some(process_group) => process_group.broadcast("run_dir", create)?,
             None => create()?,
         };
-        self.loggers.start(&folder, self.told.for_loggers()).map_err(|e| Error::logger(&folder, e))?;
+        self.loggers.start(&folder, self.run_config.for_loggers()).map_err(|e| Error::logger(&folder, e))?;
         self.record.logging = true;
         self.record.compilations.clear();
         if self.writes() {
@@ -118,7 +118,7 @@ impl Session {
                     note(&format!("warning: cannot write {}: {error}", path.display()));
                 }
             });
-            let config = self.told.config.as_deref().unwrap_or_default();
+            let config = self.run_config.config.as_deref().unwrap_or_default();
             let written = fulmen_durable::write(&folder.join("config.toml"), Some(config.len() as u64), |file| {
                 file.write_all(config.as_bytes())
             });

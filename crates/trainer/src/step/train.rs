@@ -175,7 +175,7 @@ impl<'m> TrainStep<'m> {
         let position = Position {
             data: train.description(),
             accumulate: config.accumulation().every(position.epoch),
-            told: RunConfig { config: None, ..session.told.clone() },
+            run_config: RunConfig { config: None, ..session.run_config.clone() },
             ..position
         };
         Ok(TrainStep {
@@ -450,9 +450,9 @@ impl<'m> TrainStep<'m> {
         self.key = key(&self.runtime, position.seed)?;
         self.sums = logs.map(|logs| self.runtime.to_device(&logs)).transpose()?;
         self.media.clear();
-        let told = std::mem::take(&mut self.position.told);
+        let run_config = std::mem::take(&mut self.position.run_config);
         let (data, accumulate) = (self.train.description(), self.config.accumulation().every(position.epoch));
-        self.position = Position { told, data, accumulate, ..position };
+        self.position = Position { run_config, data, accumulate, ..position };
         Ok(())
     }
 

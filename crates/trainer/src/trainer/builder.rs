@@ -253,7 +253,7 @@ impl TrainerBuilder {
             callbacks: callbacks.into(),
             loggers,
             clock,
-            told: run_config,
+            run_config,
             open_store,
             record: Record::default(),
         }))

@@ -58,9 +58,10 @@ fn attempt(
 ) -> Result<FitSummary> {
     let Session { runtime, process_group, open_store, .. } = &trainer.session;
     let (runtime, process_group, open_store) = (runtime.clone(), process_group.clone(), open_store.clone());
-    let (callbacks, told, record) = (callbacks.into(), RunConfig::default(), Record::default());
+    let (callbacks, run_config, record) = (callbacks.into(), RunConfig::default(), Record::default());
     let (loggers, clock) = (Session::loggers(vec![])?, Clock::new());
-    let mut session = Session { choices, runtime, process_group, callbacks, loggers, clock, told, open_store, record };
+    let mut session =
+        Session { choices, runtime, process_group, callbacks, loggers, clock, run_config, open_store, record };
     // Set the types of the module's values before saving copies of them.
     set_up(module, &session.config()?)?;
     let values: Vec<_> = module.state().into_iter().map(|(_, cell)| (cell.get(), cell)).collect();
