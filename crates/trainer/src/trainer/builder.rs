@@ -244,7 +244,7 @@ impl TrainerBuilder {
         let loggers = Session::loggers(loggers)?;
         let open_store = places::opener(&choices.options)?;
         let mut run_config = self.run_config;
-        run_config.config = run_config.config.or_else(|| Some(choices.options.to_toml(&self.trainer_args.given())));
+        run_config.config = run_config.config.or_else(|| Some(choices.options.to_toml(&self.trainer_args.explicit())));
         clock.pause();
         Ok(Trainer::new(Session {
             choices,
