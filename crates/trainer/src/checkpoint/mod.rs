@@ -3,8 +3,8 @@
 //! The module's tensors keep their names (`conv1.weight`). The names of optimizer state and counters begin with
 //! `optimizer/` and `trainer/`.
 
+pub(crate) mod locations;
 pub(crate) mod newest;
-pub(crate) mod places;
 pub(crate) mod restore;
 pub(crate) mod resume;
 pub(crate) mod run_config;
@@ -88,7 +88,9 @@ impl Position {
     pub(crate) fn best(&self, path: &Path) -> Option<PathBuf> {
         let best = self.best_checkpoint.as_ref()?;
         let sibling = path.with_file_name(best.file_name()?);
-        [best.clone(), sibling].into_iter().find(|path| path.exists() || places::is_address(path) && open(path).is_ok())
+        [best.clone(), sibling]
+            .into_iter()
+            .find(|path| path.exists() || locations::is_address(path) && open(path).is_ok())
     }
 }
 

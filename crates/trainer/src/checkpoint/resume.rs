@@ -10,8 +10,8 @@ use fulmen_checkpoint::Checkpoint;
 use fulmen_data::DataLoader;
 use fulmen_tensor::{Literal, Runtime, TensorType};
 
+use crate::checkpoint::locations;
 use crate::checkpoint::newest::Named;
-use crate::checkpoint::places;
 use crate::checkpoint::restore::{Value, match_tensors, restore, values};
 use crate::checkpoint::{self, Position};
 use crate::console::note;
@@ -44,7 +44,7 @@ impl ResumePoint {
         process_group: Option<&Arc<ProcessGroup>>,
         mut begin: impl FnMut(&mut ResumePoint) -> Result<T>,
     ) -> Result<(ResumePoint, T)> {
-        let root = places::root(options);
+        let root = locations::root(options);
         let mut try_begin = |start: Result<ResumePoint>| {
             let mut start = start?;
             begin(&mut start).map(|value| (start, value))

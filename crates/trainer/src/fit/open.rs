@@ -17,7 +17,7 @@ use super::saving;
 use super::step_times::StepTimes;
 use super::validating::Validation;
 use crate::callbacks::calls::Hooks;
-use crate::checkpoint::places;
+use crate::checkpoint::locations;
 use crate::checkpoint::resume::ResumePoint;
 use crate::console::note;
 use crate::hooks::actions::Actions;
@@ -105,7 +105,7 @@ fn open_run(session: &mut Session, train: &DataLoader, resumed: bool) -> Result<
     }
     match session.start_run()? {
         Some(run_dir) if checkpoints && session.writes() => {
-            places::check(&session.choices.options, &session.open_store, &run_dir, resumed)
+            locations::check(&session.choices.options, &session.open_store, &run_dir, resumed)
         }
         _ => Ok(None),
     }
@@ -211,7 +211,7 @@ fn fit_start(
     let TracedFit { plan, train, program, validation, .. } = prepared;
     FitStart {
         run_dir: session.record.run_dir.clone(),
-        checkpoint_dir: session.record.run_dir.as_ref().map(|run| places::folder(&session.choices.options, run)),
+        checkpoint_dir: session.record.run_dir.as_ref().map(|run| locations::folder(&session.choices.options, run)),
         plan: *plan,
         epoch: start.position.epoch,
         global_step: start.position.global_step,

@@ -10,7 +10,7 @@ use fulmen_tensor::trace::span;
 
 use super::Fit;
 use crate::checkpoint::save::{CopyProgram, Outcome, StateTensor};
-use crate::checkpoint::{self, Position, places};
+use crate::checkpoint::{self, Position, locations};
 use crate::console::note;
 use crate::goodput::TimeBucket;
 use crate::hooks::CheckpointFile;
@@ -82,7 +82,7 @@ impl Fit<'_> {
     pub(super) fn save_last(&mut self, logs: Vec<(String, Literal)>) -> Result<()> {
         match self.session.record.run_dir.as_ref().filter(|_| self.options().enable_checkpointing) {
             Some(folder) => {
-                let path = places::folder(self.options(), folder).join("last");
+                let path = locations::folder(self.options(), folder).join("last");
                 let save = Save { path, role: CheckpointRole::Last, weights_only: false, score: None };
                 self.save_with(&[save], vec![], logs)
             }

@@ -17,7 +17,7 @@ use crate::callbacks::callback::Callback;
 #[cfg(feature = "prometheus")]
 use crate::callbacks::metrics_endpoint::MetricsEndpoint;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
-use crate::checkpoint::places;
+use crate::checkpoint::locations;
 use crate::checkpoint::run_config::RunConfig;
 use crate::console::note;
 use crate::goodput::Clock;
@@ -242,7 +242,7 @@ impl TrainerBuilder {
             callbacks.retain(|c| c.name() != "ProgressBar");
         }
         let loggers = Session::loggers(loggers)?;
-        let open_store = places::opener(&choices.options)?;
+        let open_store = locations::opener(&choices.options)?;
         let mut run_config = self.run_config;
         run_config.config = run_config.config.or_else(|| Some(choices.options.to_toml(&self.trainer_args.explicit())));
         clock.pause();
