@@ -5,8 +5,8 @@ use std::time::Duration;
 use fulmen_tensor::{Argument, Compiled, Literal, Sharding};
 
 use super::Fit;
-use crate::hooks::actions::Asked;
-use crate::run::reading::What;
+use crate::hooks::actions::Requests;
+use crate::run::reading::ReadKind;
 use crate::state::StepState;
 use crate::{Error, Result, Signal, TrainDuration};
 
@@ -23,7 +23,7 @@ impl Fit<'_> {
         self.actions.check()?;
         self.stop_after_max_time();
         let process = self.step.executor.process_group().map_or(0, |process_group| process_group.process().index());
-        if self.actions.asked.counts_in(process) {
+        if self.actions.requests.counts_in(process) {
             self.step.executor.request_actions();
         }
         self.step.executor.interrupted()
@@ -42,10 +42,10 @@ impl Fit<'_> {
             requests = process_group.broadcast("actions", || Ok(requests))?;
             requests.stop = stop.or(is_stopping.then(|| "a callback of another process asked for it".into()));
         }
-        if requests == Asked::default() {
+        if requests == Requests::default() {
             return Ok(false);
         }
-        let Asked { saves, removals, stop, validate, programs, learning_rate_factor } = requests;
+        let Requests { saves, removals, stop, validate, programs, learning_rate_factor } = requests;
         self.stop_reason = self.stop_reason.take().or(stop);
         if let Some(factor) = learning_rate_factor {
             self.set_learning_rate_factor(factor)?;
@@ -86,7 +86,7 @@ impl Fit<'_> {
             let weights = weights.iter().map(|array| Argument::Borrow(array)).collect();
             Ok(program.compiled.call(weights)?.arrays)
         })?;
-        let reading = self.reading(What::Program { name: program.name, outputs: program.outputs.clone() });
+        let reading = self.reading(ReadKind::Program { name: program.name, outputs: program.outputs.clone() });
         self.step.executor.read(reading, arrays)
     }
 

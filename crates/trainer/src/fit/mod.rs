@@ -25,7 +25,7 @@ use crate::checkpoint::save::{CopyProgram, Saving};
 use crate::console::note;
 use crate::goodput::TimeBucket;
 use crate::hooks::actions::Actions;
-use crate::logs::{Over, Sums};
+use crate::logs::{LogRange, Sums};
 use crate::process_group;
 use crate::run::advice::{self, HostReads, Measured};
 use crate::run::session::Session;
@@ -295,7 +295,7 @@ impl Fit<'_> {
         self.session.log(&point);
         if !due.is_empty() {
             self.hooks.on_validation_end(&validation, &mut self.actions);
-            self.actions.asked.validate = false;
+            self.actions.requests.validate = false;
         }
         self.step.position.epoch += 1;
         self.step.position.batch = 0;
@@ -328,7 +328,7 @@ impl Fit<'_> {
     /// The means over the values that an epoch has logged so far.
     fn epoch_point(&mut self, sums: &Sums) -> LogPoint {
         let Position { epoch, global_step, .. } = self.step.position;
-        let point = self.step.program().logs().point(sums, Over::Epoch, (epoch, global_step));
+        let point = self.step.program().logs().point(sums, LogRange::Epoch, (epoch, global_step));
         self.summary.train_loss = point.get(&format!("{}_epoch", self.step.reads.loss()));
         point
     }

@@ -60,7 +60,7 @@ impl Fit<'_> {
         self.step.position.validation.clear();
         self.session.log(&point);
         self.hooks.on_validation_end(&point, &mut self.actions);
-        self.actions.asked.validate = false;
+        self.actions.requests.validate = false;
         self.run_actions()?;
         Ok(None)
     }

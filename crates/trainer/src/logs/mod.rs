@@ -87,7 +87,7 @@ enum Kind {
 
 /// The range of steps whose values are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Over<'a> {
+pub(crate) enum LogRange<'a> {
     /// The steps since the last log point.
     Steps,
     /// A training epoch, or the finished part of it.
@@ -522,13 +522,13 @@ impl LogLayout {
     }
 
     /// Computes the values from the sums, at this epoch and step. A name without samples gets no value.
-    pub(crate) fn point(&self, sums: &Sums, over: Over<'_>, (epoch, global_step): (u64, u64)) -> LogPoint {
+    pub(crate) fn point(&self, sums: &Sums, range: LogRange<'_>, (epoch, global_step): (u64, u64)) -> LogPoint {
         let mut point = LogPoint { epoch, global_step, ..LogPoint::default() };
         for entry in &self.entries {
-            let (logged, suffix) = match over {
-                Over::Steps => (entry.on_step, ""),
-                Over::Epoch => (entry.on_epoch, "_epoch"),
-                Over::Pass(suffix) => (true, suffix),
+            let (logged, suffix) = match range {
+                LogRange::Steps => (entry.on_step, ""),
+                LogRange::Epoch => (entry.on_epoch, "_epoch"),
+                LogRange::Pass(suffix) => (true, suffix),
             };
             let Some((_, sums)) = sums.sums.iter().find(|(key, _)| logged && *key == entry.key) else { continue };
             let name = format!("{}{suffix}", entry.name);
@@ -557,7 +557,7 @@ impl LogLayout {
         let (sums, media) = pass.split_first().ok_or_else(|| Error::data("the device returned no logged values"))?;
         let mut media = self.media(media)?;
         media.iter_mut().for_each(|(name, _)| name.push_str(suffix));
-        Ok(LogPoint { media, ..self.point(&self.read(sums)?, Over::Pass(suffix), position) })
+        Ok(LogPoint { media, ..self.point(&self.read(sums)?, LogRange::Pass(suffix), position) })
     }
 
     /// Converts the media that a step returned next to the vector.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fulmen_tensor::{DeviceArray, Literal, PendingLiterals, Runtime};
 
 use crate::console::note;
-use crate::logs::{LogLayout, Over, Sums};
+use crate::logs::{LogLayout, LogRange, Sums};
 use crate::process_group::{self, ProcessGroup};
 use crate::{Error, LogPoint, Result};
 
@@ -53,7 +53,7 @@ impl StepLogs {
             literals.split_first().ok_or_else(|| Error::data("the device returned no logged values"))?;
         let sums = layout.read(sums)?;
         shared.check_finite(&sums, None)?;
-        training_point(&layout, &sums, media, Over::Pass(""), (epoch, global_step))
+        training_point(&layout, &sums, media, LogRange::Pass(""), (epoch, global_step))
     }
 }
 
@@ -62,10 +62,10 @@ pub(crate) fn training_point(
     layout: &LogLayout,
     sums: &Sums,
     media: &[Literal],
-    over: Over<'_>,
+    range: LogRange<'_>,
     position: (u64, u64),
 ) -> Result<LogPoint> {
-    let mut point = layout.point(sums, over, position);
+    let mut point = layout.point(sums, range, position);
     point.metrics.extend(layout.of_optimizers(sums));
     point.media = layout.media(media)?;
     Ok(point)
