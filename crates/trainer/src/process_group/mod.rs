@@ -2,7 +2,7 @@
 //!
 //! `fulmen-coordination` connects the processes; XLA has the collectives.
 
-mod facts;
+mod run_fingerprint;
 mod runtime;
 
 use std::path::PathBuf;
@@ -15,8 +15,8 @@ use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{Accelerator, Devices, Literal, PendingLiterals, Runtime};
 use parking_lot::Mutex;
 
-use facts::run_fingerprint;
-pub(crate) use facts::{RunFingerprint, add_program};
+use run_fingerprint::run_fingerprint;
+pub(crate) use run_fingerprint::{RunFingerprint, add_program};
 pub(crate) use runtime::check_alone;
 
 use crate::console::{print_line, silence};
