@@ -128,7 +128,7 @@ impl Halt {
         match self.0 {}
     }
 
-    pub fn turn(&self) -> Result<Option<String>> {
+    pub fn poll(&self) -> Result<Option<String>> {
         match self.0 {}
     }
 }

@@ -12,11 +12,11 @@ use crate::{Program, command};
 #[derive(Parser)]
 struct Arguments {
     #[command(subcommand)]
-    what: What,
+    describe: Describe,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum Describe {
     /// Print a shell's completions of this program
     Completions {
         /// Which shell
@@ -35,13 +35,13 @@ pub(crate) fn describe<P: Program>(args: &[OsString]) -> Result<(), Failure> {
     let name = args.first().map(Path::new).and_then(Path::file_name).and_then(|name| name.to_str());
     let name = name.unwrap_or("program");
     let mut command = command::command::<P>(name)?;
-    match Arguments::try_parse_from(args).map_err(Failure::Usage)?.what {
-        What::Completions { shell } => {
+    match Arguments::try_parse_from(args).map_err(Failure::Usage)?.describe {
+        Describe::Completions { shell } => {
             let mut text = vec![];
             clap_complete::generate(shell, &mut command, name, &mut text);
             crate::output::line(String::from_utf8_lossy(&text).trim_end())?;
         }
-        What::Man { output } => {
+        Describe::Man { output } => {
             let written = std::fs::create_dir_all(&output).and_then(|()| clap_mangen::generate_to(command, &output));
             written.map_err(|e| format!("cannot write manual pages into {}: {e}", output.display()))?;
         }

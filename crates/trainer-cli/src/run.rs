@@ -38,7 +38,7 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
     let mut invocation = parse::<P>(args)?;
     let trainer_args = std::mem::take(&mut invocation.trainer).or_env(|name| std::env::var_os(name))?;
     let builder = invocation.program.trainer(Trainer::builder());
-    let program_options = internal::given(&builder);
+    let program_options = internal::explicit(&builder);
     let mut builder = builder.args(trainer_args);
     let options = builder.options()?;
     let Invocation { command, matches, .. } = &invocation;

@@ -8,6 +8,6 @@ pub use crate::options::source_env;
 pub use crate::options::typed::{setting, typed};
 
 /// The names of the options that a program set itself.
-pub fn given(builder: &crate::TrainerBuilder) -> Vec<&'static str> {
-    builder.trainer_args.given()
+pub fn explicit(builder: &crate::TrainerBuilder) -> Vec<&'static str> {
+    builder.trainer_args.explicit()
 }

@@ -176,7 +176,7 @@ impl Coordination {
     ///     if steps == 10 {
     ///         halt.request("SIGTERM"); // for example, from a thread that waits for signals
     ///     }
-    ///     if let Some(why) = halt.turn()? {
+    ///     if let Some(why) = halt.poll()? {
     ///         break why;
     ///     }
     /// };

@@ -48,12 +48,12 @@ impl Halt {
     /// the first of several reasons.
     pub fn request(&self, why: &str) {
         let (requests, why) = (self.requests.clone(), why.to_owned());
-        // Another reason may have come first. `turn` reports a failure of the run.
+        // Another reason may have come first. `poll` reports a failure of the run.
         self.coordination.spawn(async move { drop(requests.put("", &why).await) });
     }
 
-    /// Ends a turn. Returns the reason if all processes stop after this turn; all of them get it in
-    /// the same turn.
+    /// Ends a turn, so it must be called once per turn. Returns the reason if all processes stop
+    /// after this turn; all of them get it in the same turn.
     ///
     /// All processes take the same turns in the same order. If one has already ended its last turn
     /// when another requests a stop, the request is too late, and all of them continue to their
@@ -61,7 +61,7 @@ impl Halt {
     ///
     /// # Errors
     /// The run failed.
-    pub fn turn(&self) -> Result<Option<String>> {
+    pub fn poll(&self) -> Result<Option<String>> {
         let mut state = self.shared.lock();
         state.turns += 1;
         while state.is_requested && state.end.is_none() {

@@ -155,12 +155,12 @@ fn all_stop_after_the_same_turn_although_one_is_ahead() {
     let (zero, one) = pair();
     let (fast, slow) = (one.halt("a"), zero.halt("a"));
     for _ in 0..100 {
-        assert_eq!(fast.turn().unwrap(), None);
+        assert_eq!(fast.poll().unwrap(), None);
     }
     slow.request("SIGTERM");
     fast.request("SIGHUP");
     let run = |halt: fulmen_coordination::Halt, before: usize| {
-        thread::spawn(move || (before + 1..).find_map(|turn| Some((turn, halt.turn().unwrap()?))).unwrap())
+        thread::spawn(move || (before + 1..).find_map(|turn| Some((turn, halt.poll().unwrap()?))).unwrap())
     };
     let (fast, slow) = (run(fast, 100), run(slow, 0));
     let ends = (fast.join().unwrap(), slow.join().unwrap());
@@ -171,13 +171,13 @@ fn all_stop_after_the_same_turn_although_one_is_ahead() {
 fn a_process_without_further_turns_delays_no_other() {
     let (zero, one) = pair();
     let (over, other) = (zero.halt("a"), one.halt("a"));
-    assert_eq!((over.turn().unwrap(), other.turn().unwrap()), (None, None));
+    assert_eq!((over.poll().unwrap(), other.poll().unwrap()), (None, None));
     other.request("SIGTERM");
     assert_eq!(zero.get("halt/a", SOON).unwrap(), b"SIGTERM");
     drop(over);
     // Even without the process that has ended, it learns that the turn after the latest is the
     // last.
-    assert_eq!(soon(|| other.turn().unwrap()), "SIGTERM");
+    assert_eq!(soon(|| other.poll().unwrap()), "SIGTERM");
 
     // One process has ended its last turn when the other is asked to stop: the other continues to
     // its last turn.
@@ -185,7 +185,7 @@ fn a_process_without_further_turns_delays_no_other() {
     drop(over);
     assert_eq!(one.get("halt/b", SOON).unwrap(), b"");
     other.request("SIGTERM");
-    assert_eq!(other.turn().unwrap(), None);
+    assert_eq!(other.poll().unwrap(), None);
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn a_run_that_fails_ends_the_turns() {
     let (zero, one) = pair();
     let halt = one.halt("a");
     zero.fail("the disk is full");
-    let error = soon(|| halt.turn().err());
+    let error = soon(|| halt.poll().err());
     assert!(error.to_string().contains("the disk is full"));
 }
 

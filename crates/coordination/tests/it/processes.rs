@@ -77,7 +77,7 @@ fn run_task(task: &str) -> Result<()> {
                 if index == 5 && STEPS.load(Ordering::Relaxed) == STOP_STEP {
                     halt.request("SIGTERM");
                 }
-                if let Some(why) = halt.turn()? {
+                if let Some(why) = halt.poll()? {
                     break format!("{why} after {}", STEPS.load(Ordering::Relaxed));
                 }
             };

@@ -3,8 +3,8 @@
 //! The module's tensors keep their names (`conv1.weight`). The names of optimizer state and counters begin with
 //! `optimizer/` and `trainer/`.
 
+pub(crate) mod locations;
 pub(crate) mod newest;
-pub(crate) mod places;
 pub(crate) mod restore;
 pub(crate) mod resume;
 pub(crate) mod run_config;
@@ -79,7 +79,7 @@ pub(crate) struct Position {
     /// The state of each callback that has one, by its name.
     pub(crate) callbacks: BTreeMap<String, Value>,
     /// The configuration of the run.
-    pub(crate) told: RunConfig,
+    pub(crate) run_config: RunConfig,
 }
 
 impl Position {
@@ -88,7 +88,9 @@ impl Position {
     pub(crate) fn best(&self, path: &Path) -> Option<PathBuf> {
         let best = self.best_checkpoint.as_ref()?;
         let sibling = path.with_file_name(best.file_name()?);
-        [best.clone(), sibling].into_iter().find(|path| path.exists() || places::is_address(path) && open(path).is_ok())
+        [best.clone(), sibling]
+            .into_iter()
+            .find(|path| path.exists() || locations::is_address(path) && open(path).is_ok())
     }
 }
 
@@ -118,7 +120,7 @@ pub(crate) fn run(position: &Position, options: &Options, mesh: &Mesh) -> Run {
         "weights_only": position.weights_only,
         "best_checkpoint": position.best_checkpoint.as_deref().and_then(Path::to_str),
         "callbacks": position.callbacks,
-        "arguments": position.told.arguments,
+        "arguments": position.run_config.arguments,
     });
     let options = options.values().into_iter().map(|(name, value)| (name.to_owned(), value.into()));
     Run {
@@ -127,7 +129,7 @@ pub(crate) fn run(position: &Position, options: &Options, mesh: &Mesh) -> Run {
         score: None,
         mesh: mesh.axes().iter().map(|(axis, size)| (axis.clone(), *size as u64)).collect(),
         options: options.collect(),
-        hyperparameters: position.told.hyperparameters.clone(),
+        hyperparameters: position.run_config.hyperparameters.clone(),
         versions: BTreeMap::from([("fulmen".to_owned(), env!("CARGO_PKG_VERSION").to_owned())]),
         training: training.as_object().cloned().unwrap_or_default(),
     }
@@ -151,7 +153,7 @@ pub(crate) fn verified(path: &Path) -> Result<()> {
 
 /// Reads the configuration of the run that wrote a checkpoint. It is empty for a weight file.
 pub(crate) fn run_config(path: &Path) -> Result<RunConfig> {
-    if path.is_file() { Ok(RunConfig::default()) } else { Ok(open(path)?.1.told) }
+    if path.is_file() { Ok(RunConfig::default()) } else { Ok(open(path)?.1.run_config) }
 }
 
 /// Reads the hyperparameters from a checkpoint, as
@@ -217,7 +219,7 @@ fn position(run: &Run) -> Result<Position, String> {
             sums: sums.optional(|v| list(v, row))?.unwrap_or_default(),
         },
         callbacks: callbacks.optional(|v| Some(v.as_object()?.clone().into_iter().collect()))?.unwrap_or_default(),
-        told: RunConfig { hyperparameters: run.hyperparameters.clone(), arguments, config: None },
+        run_config: RunConfig { hyperparameters: run.hyperparameters.clone(), arguments, config: None },
     })
 }
 

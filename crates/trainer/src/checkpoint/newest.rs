@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use fulmen_checkpoint::{ListedCheckpoint, list, open_store};
 use serde_json::{Map, Value as Json};
 
-use crate::checkpoint::places;
+use crate::checkpoint::locations;
 use crate::console::note;
 use crate::{Error, Options, Result, Resume, checkpoint};
 
@@ -54,7 +54,7 @@ impl Named<'_> {
         if let Named::Path(path) = self {
             return Ok(Some((path.to_owned(), read(path)?)));
         }
-        for folders in places::all(options)? {
+        for folders in locations::all(options)? {
             for path in self.checkpoints(&folders)? {
                 match read(&path) {
                     Ok(value) => return Ok(Some((path, value))),

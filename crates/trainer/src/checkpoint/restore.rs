@@ -91,23 +91,23 @@ pub(crate) fn values(checkpoint: &Checkpoint) -> Result<BTreeMap<String, Value>>
 /// # Errors
 /// Lists all names that are missing or have another type. So the caller knows that all values fit before it changes
 /// anything.
-pub(crate) fn choose<'a>(
+pub(crate) fn match_tensors<'a>(
     names: impl IntoIterator<Item = (&'a str, &'a TensorType)>,
     tensors: &mut BTreeMap<String, Value>,
 ) -> Result<Vec<Value>> {
-    let (mut chosen, mut problems) = (vec![], vec![]);
+    let (mut matched, mut problems) = (vec![], vec![]);
     for (name, ty) in names {
         let fits = |stored: &TensorType| {
             stored == ty || stored.shape == ty.shape && stored.dtype.is_float() && ty.dtype.is_float()
         };
         match tensors.remove(name) {
-            Some(value) if fits(value.ty()) => chosen.push(value),
+            Some(value) if fits(value.ty()) => matched.push(value),
             Some(value) => problems.push(format!("`{name}` is {} there and {ty} here", value.ty())),
             None => problems.push(format!("`{name}` ({ty}) is missing")),
         }
     }
     if problems.is_empty() {
-        Ok(chosen)
+        Ok(matched)
     } else {
         Err(Error::usage(format!("it does not fit:\n  {}", problems.join("\n  "))))
     }

@@ -10,9 +10,9 @@ use fulmen_checkpoint::Checkpoint;
 use fulmen_data::DataLoader;
 use fulmen_tensor::{Literal, Runtime, TensorType};
 
+use crate::checkpoint::locations;
 use crate::checkpoint::newest::Named;
-use crate::checkpoint::places;
-use crate::checkpoint::restore::{Value, choose, restore, values};
+use crate::checkpoint::restore::{Value, match_tensors, restore, values};
 use crate::checkpoint::{self, Position};
 use crate::console::note;
 use crate::logs::LogLayout;
@@ -41,10 +41,10 @@ impl ResumePoint {
     /// several checkpoints, this uses the newest one that all processes can read.
     pub(crate) fn find<T>(
         options: &Options,
-        hosts: Option<&Arc<ProcessGroup>>,
+        process_group: Option<&Arc<ProcessGroup>>,
         mut begin: impl FnMut(&mut ResumePoint) -> Result<T>,
     ) -> Result<(ResumePoint, T)> {
-        let root = places::root(options);
+        let root = locations::root(options);
         let mut try_begin = |start: Result<ResumePoint>| {
             let mut start = start?;
             begin(&mut start).map(|value| (start, value))
@@ -58,7 +58,9 @@ impl ResumePoint {
                     return Ok(begun);
                 }
                 let unreadable = begun.as_ref().is_err_and(Error::is_unreadable);
-                match hosts.map_or(Ok(unreadable), |hosts| hosts.any("unreadable checkpoint", unreadable)) {
+                match process_group
+                    .map_or(Ok(unreadable), |process_group| process_group.any("unreadable checkpoint", unreadable))
+                {
                     Ok(true) => {
                         Err(begun.err().unwrap_or_else(|| Error::checkpoint(path, "another process cannot read it")))
                     }
@@ -137,7 +139,7 @@ impl ResumePoint {
         let same = |saved: &Value| self.position.log_names == logs.keys() && *saved.ty() == logs.ty();
         let saved = tensors.remove(LOGS).filter(same);
         self.logs = saved.map(|logs| logs.read(checkpoint, logs.ty())).transpose()?;
-        adapt(&mut tensors, layout, &self.position, config)?;
+        migrate(&mut tensors, layout, &self.position, config)?;
         self.position.averaging = averaging;
         // The factor is in the state of a run in which a callback changes it.
         let factor = number(&tensors, LR_FACTOR)?;
@@ -145,13 +147,13 @@ impl ResumePoint {
         let types: Vec<TensorType> = layout.entries().iter().map(Entry::row_type).collect();
         let named = layout.entries().iter().zip(&types);
         let named = named.flat_map(|(entry, ty)| entry.names().iter().map(move |name| (name.as_str(), ty)));
-        let chosen = choose(named, &mut tensors).map_err(|e| Error::checkpoint(path, e))?;
+        let matched = match_tensors(named, &mut tensors).map_err(|e| Error::checkpoint(path, e))?;
         if let Some(name) = tensors.keys().next() {
             let message =
                 format!("it has `{name}`, which this module and optimizer lack; resume with those of that run");
             return Err(Error::checkpoint(path, message));
         }
-        let mut left = &chosen[..];
+        let mut left = &matched[..];
         let restored = layout.entries().iter().map(|entry| {
             let (values, rest) = left.split_at(entry.names().len());
             left = rest;
@@ -268,9 +270,9 @@ fn check_group(position: &Position, config: &StepConfig) -> Result<()> {
     Ok(())
 }
 
-/// Adapts the Trainer's own entries in the state of a run with other options. Entries that are not needed are removed,
-/// and missing ones start from zero, except the number of steps.
-fn adapt(
+/// Migrates the Trainer's own entries from the state of a run with other options. Entries that are not needed are
+/// removed, and missing ones start from zero, except the number of steps.
+fn migrate(
     tensors: &mut BTreeMap<String, Value>,
     layout: &StateLayout,
     position: &Position,

@@ -25,7 +25,7 @@ use crate::{Error, Result};
 const NICENESS: i32 = 19;
 
 /// The parts of a state tensor that this process saves.
-pub(crate) struct Saved {
+pub(crate) struct StateTensor {
     name: String,
     ty: TensorType,
     values: Values,
@@ -49,16 +49,20 @@ impl Bytes {
     }
 }
 
-impl Saved {
+impl StateTensor {
     /// A value that all processes have.
-    pub(crate) fn whole(name: &str, literal: &Literal, hosts: Option<&Arc<ProcessGroup>>) -> Result<Saved> {
+    pub(crate) fn replicated(
+        name: &str,
+        literal: &Literal,
+        process_group: Option<&Arc<ProcessGroup>>,
+    ) -> Result<StateTensor> {
         let ty = literal.ty().clone();
         let block = Block { start: vec![0; ty.shape.rank()], size: ty.shape.dims().to_vec() };
         let bytes = HostBuffer::copy_of(literal.bytes());
         let bytes = bytes.map_err(|e| Error::usage(format!("not enough memory for a checkpoint: {e}")))?;
-        let is_own = hosts.is_none_or(|hosts| hosts.process().is_coordinator());
+        let is_own = process_group.is_none_or(|process_group| process_group.process().is_coordinator());
         let values = Values::Host(if is_own { vec![(block, Bytes::new(bytes))] } else { vec![] });
-        Ok(Saved { name: name.to_owned(), ty, values })
+        Ok(StateTensor { name: name.to_owned(), ty, values })
     }
 
     fn copy(&self) -> Option<&DeviceArray> {
@@ -75,15 +79,15 @@ pub(crate) fn take(
     state: &State,
     copy: Option<&CopyProgram>,
     runtime: &Runtime,
-    hosts: Option<&Arc<ProcessGroup>>,
-) -> Result<Vec<Saved>> {
+    process_group: Option<&Arc<ProcessGroup>>,
+) -> Result<Vec<StateTensor>> {
     let layout = state.layout();
     let names = layout.names_in_file();
     // An entry may have several names, each with its value.
     let saved = |id: EntryId, values: Vec<Values>| {
         let ty = layout[id].row_type();
         let named = names[id.index()].clone().into_iter().zip(values);
-        named.map(move |(name, values)| Saved { name, ty: ty.clone(), values })
+        named.map(move |(name, values)| StateTensor { name, ty: ty.clone(), values })
     };
     let (mut tensors, mut copied) = (vec![], [].iter().peekable());
     if let Some((program, ids)) = copy {
@@ -94,7 +98,7 @@ pub(crate) fn take(
     }
     let rest: Vec<EntryId> = layout.ids().filter(|id| copied.next_if_eq(&id).is_none()).collect();
     let arrays = rest.iter().map(|&id| state.array(id)).collect::<Result<Vec<_>>>()?;
-    let own = DeviceArray::own_parts(&arrays, hosts.map(|hosts| hosts.process().index()));
+    let own = DeviceArray::own_parts(&arrays, process_group.map(|process_group| process_group.process().index()));
     let buffers: Vec<&Buffer> = own.iter().flatten().map(|(_, buffer)| *buffer).collect();
     let mut bytes = runtime.read_parts(&buffers)?.into_iter().map(Bytes::new);
     for (id, parts) in rest.into_iter().zip(own) {
@@ -115,14 +119,14 @@ pub(crate) fn take(
 
 /// Writes checkpoints of one state, one after the other.
 pub(crate) struct Job {
-    pub(crate) tensors: Vec<Saved>,
+    pub(crate) tensors: Vec<StateTensor>,
     /// The checkpoints to write, each with the run for its manifest.
     pub(crate) saves: Vec<(Save, Run)>,
     /// The checkpoints to remove after that.
     pub(crate) removals: Vec<PathBuf>,
     pub(crate) open: OpenStore,
     pub(crate) runtime: Runtime,
-    pub(crate) hosts: Option<Arc<ProcessGroup>>,
+    pub(crate) process_group: Option<Arc<ProcessGroup>>,
     /// The step of the state, and the names of the tensors that must be finite.
     pub(crate) finite: (u64, BTreeSet<String>),
     /// The checkpoints from before this job.
@@ -183,7 +187,9 @@ impl Job {
         // The best and the last one stay, even if a callback wants to remove them.
         let kept = [&self.outcome.last, &self.outcome.best];
         let unused = self.removals.iter().filter(|path| !kept.iter().any(|kept| kept.as_ref() == Some(*path)));
-        for path in unused.filter(|_| self.hosts.as_ref().is_none_or(|hosts| hosts.process().is_coordinator())) {
+        for path in unused.filter(|_| {
+            self.process_group.as_ref().is_none_or(|process_group| process_group.process().is_coordinator())
+        }) {
             let removed = place(&*self.open, path)
                 .and_then(|(store, name)| remove(&store, &name).map_err(Error::checkpoint_file));
             if let Err(error) = removed {
@@ -199,13 +205,13 @@ impl Job {
         let writer = CheckpointWriter::new(store, &name).map_err(Error::checkpoint_file)?;
         let shard = self.write_shard(&writer, save.weights_only);
         let commit = |shards| writer.commit(run, shards).map(drop).map_err(Error::checkpoint_file);
-        let Some(hosts) = &self.hosts else { return commit(shard?.into_iter().collect()) };
+        let Some(process_group) = &self.process_group else { return commit(shard?.into_iter().collect()) };
         let message = match &shard {
             Ok(shard) => serde_json::to_string(shard).map_err(|e| e.to_string()),
             Err(error) => Err(error.to_string()),
         };
         let mut committed = Ok(());
-        let answer = hosts.gather("checkpoint", message, |shards| {
+        let answer = process_group.gather("checkpoint", message, |shards| {
             let read = |text: &String| serde_json::from_str::<Option<WrittenShard>>(text).map_err(|e| e.to_string());
             let shards: Vec<_> = shards.iter().map(read).collect::<Result<_, _>>()?;
             committed = commit(shards.into_iter().flatten().collect());
@@ -221,12 +227,12 @@ impl Job {
             Host(&'a Bytes),
             Device(&'a Buffer),
         }
-        let process = self.hosts.as_ref().map(|hosts| hosts.process().index());
+        let process = self.process_group.as_ref().map(|process_group| process_group.process().index());
         let (mut parts, mut sources) = (vec![], BTreeMap::new());
         let written = || self.tensors.iter().filter(|saved| !weights_only || !is_training_state(&saved.name));
-        let copies: Vec<&DeviceArray> = written().filter_map(Saved::copy).collect();
+        let copies: Vec<&DeviceArray> = written().filter_map(StateTensor::copy).collect();
         let mut own_copies = DeviceArray::own_parts(&copies, process).into_iter();
-        for Saved { name, ty, values } in written() {
+        for StateTensor { name, ty, values } in written() {
             let Some(dtype) = to_format(ty.dtype) else {
                 return Err(Error::usage(format!("`{name}` is {ty}, but checkpoints don't support this element type")));
             };
@@ -245,7 +251,7 @@ impl Job {
                 parts.push(Part::slice(name, dtype, wide(ty.shape.dims()), rectangle));
             }
         }
-        if parts.is_empty() && self.hosts.is_some() {
+        if parts.is_empty() && self.process_group.is_some() {
             return Ok(None);
         }
         let file = format!("shard_{}.safetensors", process.unwrap_or_default());

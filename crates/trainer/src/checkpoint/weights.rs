@@ -6,8 +6,8 @@ use fulmen_nn::Module;
 use fulmen_nn::weights::{StateDict, Strictness};
 
 use crate::checkpoint;
+use crate::checkpoint::locations;
 use crate::checkpoint::newest::Named;
-use crate::checkpoint::places;
 use crate::console::note;
 use crate::state::names::is_training_state;
 use crate::{Error, Options, Result};
@@ -46,7 +46,7 @@ impl Weights {
         if let Named::Path(path) = named {
             return Ok(Weights::File(path.to_owned()));
         }
-        let root = places::root(options);
+        let root = locations::root(options);
         let (path, _) = named.read(options, checkpoint::verified)?.ok_or_else(|| {
             let name = options.ckpt_path.display();
             Error::option(format!(

@@ -5,21 +5,21 @@ use fulmen_tensor::trace::span;
 
 use super::Fit;
 use crate::hooks::ProgramOutput;
-use crate::logs::{Over, Sums};
-use crate::run::reading::{Reading, What};
+use crate::logs::{LogRange, Sums};
+use crate::run::reading::{ReadKind, Reading};
 use crate::step::training_point;
 use crate::{Predicted, Result};
 
 impl Fit<'_> {
     /// A read after the latest step.
-    pub(super) fn reading(&self, what: What) -> Reading {
-        Reading { epoch: self.step.position.epoch, global_step: self.step.position.global_step, what }
+    pub(super) fn reading(&self, kind: ReadKind) -> Reading {
+        Reading { epoch: self.step.position.epoch, global_step: self.step.position.global_step, kind }
     }
 
     /// Starts to read the values that were logged since the last log point.
     pub(super) fn start_log_point(&mut self) -> Result<()> {
         let Some(sums) = self.step.sums.take() else { return Ok(()) };
-        let reading = self.reading(What::Log { factor: self.actions.factor_of_step() });
+        let reading = self.reading(ReadKind::Log { factor: self.actions.factor_of_step() });
         let arrays = [sums].into_iter().chain(std::mem::take(&mut self.step.media)).collect();
         self.step.executor.read(reading, arrays)
     }
@@ -27,16 +27,16 @@ impl Fit<'_> {
     /// Passes on the values of the oldest read, and waits for them if they have not arrived. Returns false if there is
     /// none.
     pub(super) fn finish_read(&mut self) -> Result<bool> {
-        let Some((Reading { epoch, global_step, what }, values)) = self.step.executor.arrived()? else {
+        let Some((Reading { epoch, global_step, kind }, values)) = self.step.executor.arrived()? else {
             return Ok(false);
         };
         let _log_point = span("log point");
-        match what {
-            What::Log { factor } => {
+        match kind {
+            ReadKind::Log { factor } => {
                 let sums = self.add_to_epoch(&values)?;
                 self.actions.set_read(sums.learning_rate(), factor);
                 let (logs, media) = (self.step.program().logs(), values.get(1..).unwrap_or_default());
-                let mut point = training_point(logs, &sums, media, Over::Steps, (epoch, global_step))?;
+                let mut point = training_point(logs, &sums, media, LogRange::Steps, (epoch, global_step))?;
                 self.hooks.callbacks.each(|callback| {
                     let values = callback.log_values(&point);
                     point.metrics.extend(values);
@@ -45,7 +45,7 @@ impl Fit<'_> {
                 self.write_goodput(false);
                 self.hooks.on_log(&point, &mut self.actions);
             }
-            What::Program { name, outputs } => {
+            ReadKind::Program { name, outputs } => {
                 let values = Predicted { values: outputs.into_iter().zip(values).collect() };
                 let output = ProgramOutput { name: name.to_owned(), epoch, global_step, values };
                 self.hooks.on_program_end(&output, &mut self.actions);

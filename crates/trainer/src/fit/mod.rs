@@ -1,5 +1,6 @@
 //! The training loop: it takes a batch that is on the device, runs one program, and repeats.
 
+mod between_steps;
 mod goodput;
 mod logging;
 mod open;
@@ -7,7 +8,6 @@ mod reloading;
 mod report;
 mod saving;
 mod step_times;
-mod turn;
 mod validating;
 
 use std::time::Instant;
@@ -25,16 +25,16 @@ use crate::checkpoint::save::{CopyProgram, Saving};
 use crate::console::note;
 use crate::goodput::TimeBucket;
 use crate::hooks::actions::Actions;
-use crate::logs::{Over, Sums};
+use crate::logs::{LogRange, Sums};
 use crate::process_group;
 use crate::run::advice::{self, HostReads, Measured};
 use crate::run::session::Session;
 use crate::step::{Averages, TrainStep};
 use crate::{Error, FitSummary, LogPoint, Options, Result, Signal, Strategy};
+use between_steps::Program;
 use goodput::GoodputFile;
 use report::Reports;
 use step_times::StepTimes;
-use turn::Program;
 use validating::Validation;
 
 /// A fit that is ready for its first step.
@@ -192,7 +192,7 @@ impl Fit<'_> {
         if self.step.position.batch < batches {
             let progress = self.step.progress();
             self.hooks.on_train_epoch_start(&progress, &mut self.actions);
-            self.act()?;
+            self.run_actions()?;
             // A callback may have requested a validation, or a resume may have interrupted one.
             if let Some(signal) = self.validate_within_epoch()? {
                 return Ok(End::Interrupted(signal));
@@ -235,8 +235,8 @@ impl Fit<'_> {
             while self.step.executor.has_arrived() {
                 self.finish_read()?;
             }
-            let signal = self.turn()?;
-            if self.step.executor.agreed() && self.act()? {
+            let signal = self.end_step()?;
+            if self.step.executor.agreed() && self.run_actions()? {
                 last = None;
             }
             if let Some(signal) = signal {
@@ -282,8 +282,9 @@ impl Fit<'_> {
         let last: Vec<&DeviceArray> = trained.iter().chain(&validated).collect();
         let pending = if last.is_empty() { None } else { Some(self.session.runtime.read(&last)?) };
         self.finish_reads()?;
-        let hosts = self.step.executor.hosts();
-        let literals = pending.map(|values| process_group::arrive(hosts, values)).transpose()?.unwrap_or_default();
+        let process_group = self.step.executor.process_group();
+        let literals =
+            pending.map(|values| process_group::arrive(process_group, values)).transpose()?.unwrap_or_default();
         let (training, evaluated) = literals.split_at(usize::from(trained.is_some()));
         self.add_to_epoch(training)?;
         let sums = std::mem::take(&mut self.step.position.epoch_sums);
@@ -294,7 +295,7 @@ impl Fit<'_> {
         self.session.log(&point);
         if !due.is_empty() {
             self.hooks.on_validation_end(&validation, &mut self.actions);
-            self.actions.asked.validate = false;
+            self.actions.requests.validate = false;
         }
         self.step.position.epoch += 1;
         self.step.position.batch = 0;
@@ -304,7 +305,7 @@ impl Fit<'_> {
         self.write_goodput(true);
         self.report_epoch();
         self.stop_after_max_time();
-        self.act()?;
+        self.run_actions()?;
         self.summary.stopped = self.end_reason().flatten();
         Ok(None)
     }
@@ -327,7 +328,7 @@ impl Fit<'_> {
     /// The means over the values that an epoch has logged so far.
     fn epoch_point(&mut self, sums: &Sums) -> LogPoint {
         let Position { epoch, global_step, .. } = self.step.position;
-        let point = self.step.program().logs().point(sums, Over::Epoch, (epoch, global_step));
+        let point = self.step.program().logs().point(sums, LogRange::Epoch, (epoch, global_step));
         self.summary.train_loss = point.get(&format!("{}_epoch", self.step.reads.loss()));
         point
     }

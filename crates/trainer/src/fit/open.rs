@@ -9,15 +9,15 @@ use fulmen_durable::NewFile;
 use fulmen_loggers::Status;
 
 use super::Fit;
+use super::between_steps::Program;
 use super::goodput::GoodputFile;
 use super::reloading;
 use super::report::{Reports, report_failure};
 use super::saving;
 use super::step_times::StepTimes;
-use super::turn::Program;
 use super::validating::Validation;
 use crate::callbacks::calls::Hooks;
-use crate::checkpoint::places;
+use crate::checkpoint::locations;
 use crate::checkpoint::resume::ResumePoint;
 use crate::console::note;
 use crate::hooks::actions::Actions;
@@ -71,7 +71,7 @@ fn open<'a>(
     let interrupt = fulmen_signals::Guard::new(session.choices.options.grace);
     (session.record.best_checkpoint, session.record.last_checkpoint) = (None, None);
     let config = session.config()?;
-    let (start, prepared) = ResumePoint::find(&config.options, session.hosts.as_ref(), |start| {
+    let (start, prepared) = ResumePoint::find(&config.options, session.process_group.as_ref(), |start| {
         let reloaded = reloading::reloaded(module, &config, start.position.epoch)?;
         let prepared = trace_fit(module, &config, start.position.seed, reloaded.as_ref().unwrap_or(train), validation)?;
         reloading::check(module, &config, &prepared.train, prepared.limits.epochs)?;
@@ -105,7 +105,7 @@ fn open_run(session: &mut Session, train: &DataLoader, resumed: bool) -> Result<
     }
     match session.start_run()? {
         Some(run_dir) if checkpoints && session.writes() => {
-            places::check(&session.choices.options, &session.open_store, &run_dir, resumed)
+            locations::check(&session.choices.options, &session.open_store, &run_dir, resumed)
         }
         _ => Ok(None),
     }
@@ -211,7 +211,7 @@ fn fit_start(
     let TracedFit { plan, train, program, validation, .. } = prepared;
     FitStart {
         run_dir: session.record.run_dir.clone(),
-        checkpoint_dir: session.record.run_dir.as_ref().map(|run| places::folder(&session.choices.options, run)),
+        checkpoint_dir: session.record.run_dir.as_ref().map(|run| locations::folder(&session.choices.options, run)),
         plan: *plan,
         epoch: start.position.epoch,
         global_step: start.position.global_step,

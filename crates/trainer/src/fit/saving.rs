@@ -9,8 +9,8 @@ use fulmen_tensor::Literal;
 use fulmen_tensor::trace::span;
 
 use super::Fit;
-use crate::checkpoint::save::{CopyProgram, Outcome, Saved};
-use crate::checkpoint::{self, Position, places};
+use crate::checkpoint::save::{CopyProgram, Outcome, StateTensor};
+use crate::checkpoint::{self, Position, locations};
 use crate::console::note;
 use crate::goodput::TimeBucket;
 use crate::hooks::CheckpointFile;
@@ -36,7 +36,7 @@ impl Fit<'_> {
         let saves = self.actions.take().saves;
         let mut saved = self.finish_saving();
         // A complete checkpoint needs all processes, and the others have ended.
-        if self.step.executor.hosts().is_none() {
+        if self.step.executor.process_group().is_none() {
             saved = saved.and_then(|()| self.save(&saves, vec![])).and_then(|()| self.finish_saving());
         }
         if let Err(error) = saved.and_then(|()| self.finish_copies()) {
@@ -69,7 +69,7 @@ impl Fit<'_> {
         let mut logs = vec![];
         if let Some(sums) = &self.step.sums {
             let pending = self.session.runtime.read(&[sums])?;
-            for literal in process_group::arrive(self.step.executor.hosts(), pending)? {
+            for literal in process_group::arrive(self.step.executor.process_group(), pending)? {
                 self.check_finite(&self.step.program().logs().read(&literal)?)?;
                 logs.push((names::LOGS.to_owned(), literal));
             }
@@ -82,7 +82,7 @@ impl Fit<'_> {
     pub(super) fn save_last(&mut self, logs: Vec<(String, Literal)>) -> Result<()> {
         match self.session.record.run_dir.as_ref().filter(|_| self.options().enable_checkpointing) {
             Some(folder) => {
-                let path = places::folder(self.options(), folder).join("last");
+                let path = locations::folder(self.options(), folder).join("last");
                 let save = Save { path, role: CheckpointRole::Last, weights_only: false, score: None };
                 self.save_with(&[save], vec![], logs)
             }
@@ -116,8 +116,8 @@ impl Fit<'_> {
         let mut tensors = vec![];
         if !saves.is_empty() {
             tensors = self.step.take_state(self.copy.as_ref())?;
-            let hosts = self.step.executor.hosts();
-            let logs = logs.iter().map(|(name, literal)| Saved::whole(name, literal, hosts));
+            let process_group = self.step.executor.process_group();
+            let logs = logs.iter().map(|(name, literal)| StateTensor::replicated(name, literal, process_group));
             tensors.extend(logs.collect::<Result<Vec<_>>>()?);
         }
         if let Some(best) = saves.iter().find(|save| save.role == CheckpointRole::Best) {
@@ -171,7 +171,10 @@ pub(super) fn copy_program(session: &mut Session, step: &TrainStep<'_>) -> Resul
         programs.filter_map(|program| Some(program.executable().memory_analysis().ok()?.total_bytes())).max();
     let room = limit.map_or(0, |limit| limit.saturating_sub(step_bytes.unwrap_or_default()).try_into().unwrap_or(0));
     // All processes run the same copy program, so use the least room.
-    let room = session.hosts.as_ref().map_or(Ok(room), |hosts| hosts.least("room for a copy", room))?;
+    let room = session
+        .process_group
+        .as_ref()
+        .map_or(Ok(room), |process_group| process_group.least("room for a copy", room))?;
     let copied = layout.fitting(room, mesh);
     let [whole, part] = [layout.ids().collect(), copied.clone()].map(|ids: Vec<_>| layout.device_bytes(ids, mesh));
     if limit.is_some() && part < whole {

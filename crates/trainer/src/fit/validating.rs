@@ -55,13 +55,13 @@ impl Fit<'_> {
         };
         let pending = self.session.runtime.read(&validated.iter().collect::<Vec<_>>())?;
         self.finish_reads()?;
-        let literals = process_group::arrive(self.step.executor.hosts(), pending)?;
+        let literals = process_group::arrive(self.step.executor.process_group(), pending)?;
         let point = self.validation_point(&due, &literals)?;
         self.step.position.validation.clear();
         self.session.log(&point);
         self.hooks.on_validation_end(&point, &mut self.actions);
-        self.actions.asked.validate = false;
-        self.act()?;
+        self.actions.requests.validate = false;
+        self.run_actions()?;
         Ok(None)
     }
 
@@ -75,10 +75,10 @@ impl Fit<'_> {
         self.session.clock.enter(TimeBucket::Validation);
         for set in &self.validation {
             // If a signal ends this, it is reported again after the first step.
-            let (runtime, hosts) = (&self.session.runtime, self.step.executor.hosts());
+            let (runtime, process_group) = (&self.session.runtime, self.step.executor.process_group());
             let batches = BatchLimit::Count(batches);
             self.step.with_weights(self.averages.as_ref(), |weights| {
-                set.evaluation.run(runtime, hosts, weights, batches, |_| self.step.executor.interrupted())
+                set.evaluation.run(runtime, process_group, weights, batches, |_| self.step.executor.interrupted())
             })?;
         }
         self.hooks.on_sanity_check_end();
@@ -96,11 +96,11 @@ impl Fit<'_> {
     fn run_validation(&self, names: &[String]) -> Result<Result<Vec<DeviceArray>, Signal>> {
         let _validation = span("validation");
         let mut arrays = vec![];
-        let (runtime, hosts) = (&self.session.runtime, self.step.executor.hosts());
+        let (runtime, process_group) = (&self.session.runtime, self.step.executor.process_group());
         for set in self.sets(names) {
             let validated = self.step.with_weights(self.averages.as_ref(), |weights| {
                 let interrupted = || self.step.executor.interrupted();
-                set.evaluation.run_all(runtime, hosts, &self.hooks, self.reached(), weights, interrupted)
+                set.evaluation.run_all(runtime, process_group, &self.hooks, self.reached(), weights, interrupted)
             })?;
             match validated {
                 Evaluated::Logged(logged) => arrays.extend(logged),

@@ -1,6 +1,6 @@
 //! [`Actions`]: the requests of callbacks to the Trainer, and how processes exchange them.
 //!
-//! `fit/turn.rs` carries them out. `callbacks/model_checkpoint.rs` decides which checkpoints to save.
+//! `fit/between_steps.rs` carries them out. `callbacks/model_checkpoint.rs` decides which checkpoints to save.
 
 use std::path::{Path, PathBuf};
 
@@ -39,7 +39,7 @@ pub(crate) struct Save {
 /// if a callback of any process asks to stop.
 #[derive(Debug)]
 pub struct Actions {
-    pub(crate) asked: Asked,
+    pub(crate) requests: Requests,
     learning_rate: f64,
     /// The learning-rate factors of `learning_rate`, of the latest step and of the next step.
     factors: [f64; 3],
@@ -49,7 +49,7 @@ pub struct Actions {
 
 /// The collected requests.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Asked {
+pub(crate) struct Requests {
     pub(crate) saves: Vec<Save>,
     /// Checkpoints to remove after the saves.
     pub(crate) removals: Vec<PathBuf>,
@@ -63,7 +63,7 @@ impl Actions {
     /// Starts with the learning-rate factor of the first step.
     pub(crate) fn new(factor: f64) -> Actions {
         let learning_rate = f64::NAN;
-        Actions { asked: Asked::default(), learning_rate, factors: [factor; 3], fitting: true, failure: None }
+        Actions { requests: Requests::default(), learning_rate, factors: [factor; 3], fitting: true, failure: None }
     }
 
     /// For hooks outside of a fit, which ignore all requests.
@@ -111,24 +111,24 @@ impl Actions {
 
     /// Replaces an earlier request for the same path.
     fn save(&mut self, path: &Path, role: CheckpointRole, weights_only: bool) {
-        self.asked.saves.retain(|save| save.path != path);
-        self.asked.saves.push(Save { path: path.into(), role, weights_only, score: None });
+        self.requests.saves.retain(|save| save.path != path);
+        self.requests.saves.push(Save { path: path.into(), role, weights_only, score: None });
     }
 
     /// Sets the score of the latest save.
     pub(crate) fn set_score(&mut self, score: f64) {
-        self.asked.saves.last_mut().into_iter().for_each(|save| save.score = Some(score));
+        self.requests.saves.last_mut().into_iter().for_each(|save| save.score = Some(score));
     }
 
     /// Removes this checkpoint after the saves that were requested with it.
     pub fn remove_checkpoint(&mut self, path: impl AsRef<Path>) {
-        self.asked.removals.push(path.as_ref().into());
+        self.requests.removals.push(path.as_ref().into());
     }
 
     /// Validates on all validation sets before the next step. Ignored in a fit without validation, and in
     /// [`on_validation_end`](crate::Callback::on_validation_end).
     pub fn validate(&mut self) {
-        self.asked.validate = true;
+        self.requests.validate = true;
     }
 
     /// Runs a [program](crate::TrainingModule::programs) of the module with the current weights. Its output arrives in
@@ -136,8 +136,8 @@ impl Actions {
     /// fit ends with an error.
     pub fn run_program(&mut self, name: impl Into<String>) {
         let name = name.into();
-        if !self.asked.programs.contains(&name) {
-            self.asked.programs.push(name);
+        if !self.requests.programs.contains(&name) {
+            self.requests.programs.push(name);
         }
     }
 
@@ -150,7 +150,7 @@ impl Actions {
     /// The factor on the learning rate of the next steps: 1 until a callback changes it. A callback sees the changes of
     /// the callbacks before it.
     pub fn learning_rate_factor(&self) -> f64 {
-        self.asked.learning_rate_factor.unwrap_or(self.factors[2])
+        self.requests.learning_rate_factor.unwrap_or(self.factors[2])
     }
 
     /// The learning rate that was logged last, with the factor of the next steps.
@@ -163,12 +163,12 @@ impl Actions {
     /// [`Actions::learning_rate_factor`] by yours. The step takes the factor as an input, so nothing is compiled again.
     /// Only for callbacks that [declare it](crate::Callback::changes_learning_rate).
     pub fn set_learning_rate_factor(&mut self, factor: f64) {
-        self.asked.learning_rate_factor = Some(factor);
+        self.requests.learning_rate_factor = Some(factor);
     }
 
     /// Ends the fit now, or as soon as `min_epochs` and `min_steps` allow it. The Trainer shows the reason.
     pub fn stop(&mut self, reason: impl Into<String>) {
-        self.asked.stop.get_or_insert(reason.into());
+        self.requests.stop.get_or_insert(reason.into());
     }
 
     /// Ends the fit with a usage error. With several processes, all of them end.
@@ -182,20 +182,20 @@ impl Actions {
     }
 
     /// Takes the collected requests.
-    pub(crate) fn take(&mut self) -> Asked {
-        std::mem::take(&mut self.asked)
+    pub(crate) fn take(&mut self) -> Requests {
+        std::mem::take(&mut self.requests)
     }
 }
 
-impl Asked {
+impl Requests {
     /// Whether there are requests that count from this process: any from process 0, a stop from the others.
     pub(crate) fn counts_in(&self, process: usize) -> bool {
-        if process == 0 { *self != Asked::default() } else { self.stop.is_some() }
+        if process == 0 { *self != Requests::default() } else { self.stop.is_some() }
     }
 }
 
 /// Process 0 shares its requests, but not its reason to stop.
-impl process_group::Shared for Asked {
+impl process_group::Shared for Requests {
     fn to_text(&self) -> Option<String> {
         let role = |save: &Save| ROLES.iter().find(|role| role.0 == save.role).map(|role| role.1);
         let saves = self.saves.iter().map(|save| {
@@ -212,7 +212,7 @@ impl process_group::Shared for Asked {
         Some(document.to_string())
     }
 
-    fn from_text(text: &str) -> Option<Asked> {
+    fn from_text(text: &str) -> Option<Requests> {
         let document: Value = serde_json::from_str(text).ok()?;
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let save = |save: &Value| {
@@ -225,7 +225,7 @@ impl process_group::Shared for Asked {
             })
         };
         let list = |name: &str| document[name].as_array();
-        Some(Asked {
+        Some(Requests {
             saves: list("saves")?.iter().map(save).collect::<Option<_>>()?,
             removals: list("removals")?.iter().map(|path| Some(text(path)?.into())).collect::<Option<_>>()?,
             stop: None,
@@ -244,9 +244,9 @@ mod tests {
     #[test]
     fn requests_survive_the_exchange_between_processes() {
         let mut actions = Actions::new(1.0);
-        assert!(!actions.asked.counts_in(0));
+        assert!(!actions.requests.counts_in(0));
         actions.stop("enough");
-        assert!(actions.asked.counts_in(1));
+        assert!(actions.requests.counts_in(1));
         actions.save_checkpoint("a/last", CheckpointRole::Last);
         actions.save_weights("b/{step}", CheckpointRole::Best);
         actions.save_checkpoint("a/last", CheckpointRole::Last);
@@ -255,10 +255,10 @@ mod tests {
         actions.run_program("samples");
         actions.run_program("samples");
         actions.set_learning_rate_factor(0.1);
-        let asked = actions.take();
-        assert_eq!((asked.saves.len(), asked.programs.len()), (2, 1));
-        let received = Asked::from_text(&asked.to_text().unwrap()).unwrap();
-        assert_eq!(received, Asked { stop: None, ..asked });
+        let requests = actions.take();
+        assert_eq!((requests.saves.len(), requests.programs.len()), (2, 1));
+        let received = Requests::from_text(&requests.to_text().unwrap()).unwrap();
+        assert_eq!(received, Requests { stop: None, ..requests });
         assert!(!received.counts_in(1) && received.counts_in(0));
         assert_eq!(actions.learning_rate_factor(), 1.0, "nothing is left over");
     }

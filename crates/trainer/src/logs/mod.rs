@@ -87,7 +87,7 @@ enum Kind {
 
 /// The range of steps whose values are computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Over<'a> {
+pub(crate) enum LogRange<'a> {
     /// The steps since the last log point.
     Steps,
     /// A training epoch, or the finished part of it.
@@ -139,10 +139,10 @@ pub(crate) struct OptimizerFacts {
     /// The numbers that callbacks monitor.
     pub(crate) monitored: Vec<Monitored>,
     /// Whether the optimizer steps in this step, a boolean scalar, if it skips some.
-    pub(crate) turn: Option<Tensor>,
+    pub(crate) steps_now: Option<Tensor>,
     /// Whether the values of a group of batches exist in this step, a boolean scalar: at the end of a group, or at the
     /// log point of a step. `None` if they exist in each step.
-    pub(crate) due: Option<Tensor>,
+    pub(crate) has_group_values: Option<Tensor>,
 }
 
 /// A number of the latest step that a callback monitors.
@@ -349,12 +349,16 @@ impl LogLayout {
             first = infinite.reduce(|all, one| all.or(one)).map_or(first, |bad| parts[0].eq(0.0).and(bad));
             parts[0] = first.select(&(*step + 1.0), &parts[0]);
             let mut monitored_index = 1 + 2 * self.optimizers.len();
-            for (i, OptimizerFacts { learning_rate, grad_norm, monitored, turn, due }) in optimizers.iter().enumerate()
+            for (i, OptimizerFacts { learning_rate, grad_norm, monitored, steps_now, has_group_values }) in
+                optimizers.iter().enumerate()
             {
                 let mut put = |index: usize, value: &Tensor, of_group: bool| {
                     let new = if value.dtype().is_float() { bits(value) } else { value.broadcast_to([1]) };
-                    let when =
-                        turn.iter().chain(due.iter().filter(|_| of_group)).cloned().reduce(|turn, due| turn.and(due));
+                    let when = steps_now
+                        .iter()
+                        .chain(has_group_values.iter().filter(|_| of_group))
+                        .cloned()
+                        .reduce(|all, one| all.and(one));
                     parts[index] = when.map_or(new.clone(), |when| when.select(&new, &parts[index]));
                 };
                 put(1 + 2 * i, learning_rate, false);
@@ -518,13 +522,13 @@ impl LogLayout {
     }
 
     /// Computes the values from the sums, at this epoch and step. A name without samples gets no value.
-    pub(crate) fn point(&self, sums: &Sums, over: Over<'_>, (epoch, global_step): (u64, u64)) -> LogPoint {
+    pub(crate) fn point(&self, sums: &Sums, range: LogRange<'_>, (epoch, global_step): (u64, u64)) -> LogPoint {
         let mut point = LogPoint { epoch, global_step, ..LogPoint::default() };
         for entry in &self.entries {
-            let (logged, suffix) = match over {
-                Over::Steps => (entry.on_step, ""),
-                Over::Epoch => (entry.on_epoch, "_epoch"),
-                Over::Pass(suffix) => (true, suffix),
+            let (logged, suffix) = match range {
+                LogRange::Steps => (entry.on_step, ""),
+                LogRange::Epoch => (entry.on_epoch, "_epoch"),
+                LogRange::Pass(suffix) => (true, suffix),
             };
             let Some((_, sums)) = sums.sums.iter().find(|(key, _)| logged && *key == entry.key) else { continue };
             let name = format!("{}{suffix}", entry.name);
@@ -553,7 +557,7 @@ impl LogLayout {
         let (sums, media) = pass.split_first().ok_or_else(|| Error::data("the device returned no logged values"))?;
         let mut media = self.media(media)?;
         media.iter_mut().for_each(|(name, _)| name.push_str(suffix));
-        Ok(LogPoint { media, ..self.point(&self.read(sums)?, Over::Pass(suffix), position) })
+        Ok(LogPoint { media, ..self.point(&self.read(sums)?, LogRange::Pass(suffix), position) })
     }
 
     /// Converts the media that a step returned next to the vector.

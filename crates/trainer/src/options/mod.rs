@@ -54,7 +54,7 @@ macro_rules! options {
             $($(#[doc = $doc])* pub $name: $ty,)*
         }
 
-        /// The options that were given in code or on the command line; the others are `None`.
+        /// The options that were set explicitly, in code or on the command line; the others are `None`.
         ///
         /// It is a `clap` argument group: `#[command(flatten)]` it into a program's own arguments and pass it to
         /// [`TrainerBuilder::args`](crate::TrainerBuilder::args).
@@ -72,19 +72,19 @@ macro_rules! options {
                 })*
             }
 
-            /// The names of the options that are given.
-            pub fn given(&self) -> Vec<&'static str> {
+            /// The names of the options that were set explicitly.
+            pub fn explicit(&self) -> Vec<&'static str> {
                 [$(self.$name.is_some().then_some(stringify!($name))),*].into_iter().flatten().collect()
             }
 
-            /// Fills options that were not given from the environment. Pass the result to
+            /// Takes options that were not set explicitly from the environment. Pass the result to
             /// [`TrainerBuilder::args`](crate::TrainerBuilder::args); its options then override those that the program
             /// set.
             ///
             /// ```
             /// use fulmen_trainer::{Trainer, TrainerArgs};
-            /// let given = TrainerArgs::default().or_env(|name| (name == "FULMEN_SEED").then(|| "7".into()))?;
-            /// assert_eq!(Trainer::builder().seed(3).args(given).options()?.seed, 7);
+            /// let args = TrainerArgs::default().or_env(|name| (name == "FULMEN_SEED").then(|| "7".into()))?;
+            /// assert_eq!(Trainer::builder().seed(3).args(args).options()?.seed, 7);
             /// # Ok::<(), fulmen_trainer::Error>(())
             /// ```
             ///
@@ -102,10 +102,10 @@ macro_rules! options {
                 Ok(self)
             }
 
-            /// Resolves and checks each option. A given value comes first, then the environment, then the default.
+            /// Resolves and checks each option. An explicit value comes first, then the environment, then the default.
             pub(crate) fn resolve(self, env: impl Fn(&str) -> Option<OsString>) -> Result<Options> {
-                let given = self.or_env(env)?;
-                let options = Options { $($name: given.$name.clone().unwrap_or_else(|| $default),)* };
+                let explicit = self.or_env(env)?;
+                let options = Options { $($name: explicit.$name.clone().unwrap_or_else(|| $default),)* };
                 $({
                     let check: fn(&$ty) -> Option<&'static str> = $check;
                     if let Some(expected) = check(&options.$name) {
@@ -115,7 +115,7 @@ macro_rules! options {
                         )));
                     }
                 })*
-                options.settle(&given)
+                options.settle(&explicit)
             }
         }
 
@@ -132,9 +132,9 @@ macro_rules! options {
 
             /// The options as a file for `--config`. Each line says where the value comes from, unless it is the
             /// default.
-            pub(crate) fn to_toml(&self, given: &[&str]) -> String {
+            pub(crate) fn to_toml(&self, explicit: &[&str]) -> String {
                 let values = self.values().into_iter().map(|(name, value)| {
-                    let source = if given.contains(&name) { Some("the program") } else { source_env(name) };
+                    let source = if explicit.contains(&name) { Some("the program") } else { source_env(name) };
                     setting(&name.replace('_', "-"), value.map(|value| typed(&value)).as_ref(), source)
                 });
                 values.fold("[trainer]\n".to_owned(), |text, value| text + &value)
@@ -142,7 +142,7 @@ macro_rules! options {
 
             /// The names of all options, with their values in the form of the command line. Unset options have `None`.
             pub fn values(&self) -> Vec<(&'static str, Option<String>)> {
-                let mut values = vec![$((stringify!($name), <$ty>::given(&self.$name)),)*];
+                let mut values = vec![$((stringify!($name), <$ty>::argument(&self.$name)),)*];
                 // No limit has no text; it follows from the other options.
                 if self.max_epochs == NO_LIMIT {
                     values.iter_mut().filter(|value| value.0 == "max_epochs").for_each(|value| value.1 = None);
@@ -168,7 +168,7 @@ trait Text: Clone + Send + Sync + 'static {
     }
     fn show(value: &Self) -> String;
     /// The value in the form of the command line, if it is set.
-    fn given(value: &Self) -> Option<String> {
+    fn argument(value: &Self) -> Option<String> {
         Some(Self::show(value))
     }
 }
@@ -272,7 +272,7 @@ impl Text for PathBuf {
     fn show(value: &PathBuf) -> String {
         if value.as_os_str().is_empty() { "none".into() } else { value.display().to_string() }
     }
-    fn given(value: &PathBuf) -> Option<String> {
+    fn argument(value: &PathBuf) -> Option<String> {
         (!value.as_os_str().is_empty()).then(|| Self::show(value))
     }
 }

@@ -4,23 +4,23 @@ use crate::plan::NO_LIMIT;
 use crate::{BatchLimit, Error, Options, Profiler, Result, TrainDuration, TrainerArgs};
 
 impl Options {
-    /// Resolves options that affect each other. `given` has the options that were set explicitly.
+    /// Resolves options that affect each other. `explicit` has the options that were set explicitly.
     ///
     /// # Errors
     /// Options contradict each other. The message names them.
-    pub(crate) fn settle(mut self, given: &TrainerArgs) -> Result<Options> {
+    pub(crate) fn settle(mut self, explicit: &TrainerArgs) -> Result<Options> {
         if self.barebones {
-            for (name, given) in [
-                ("enable_checkpointing", given.enable_checkpointing),
-                ("enable_progress_bar", given.enable_progress_bar),
-                ("log_grad_norm", given.log_grad_norm),
-                ("detect_nan", given.detect_nan),
-                ("detect_anomaly", given.detect_anomaly),
-                ("enable_model_summary", given.enable_model_summary),
-                ("profiler", given.profiler.map(|profiler| profiler != Profiler::None)),
-                ("num_sanity_val_steps", given.num_sanity_val_steps.map(|steps| steps > 0)),
+            for (name, value) in [
+                ("enable_checkpointing", explicit.enable_checkpointing),
+                ("enable_progress_bar", explicit.enable_progress_bar),
+                ("log_grad_norm", explicit.log_grad_norm),
+                ("detect_nan", explicit.detect_nan),
+                ("detect_anomaly", explicit.detect_anomaly),
+                ("enable_model_summary", explicit.enable_model_summary),
+                ("profiler", explicit.profiler.map(|profiler| profiler != Profiler::None)),
+                ("num_sanity_val_steps", explicit.num_sanity_val_steps.map(|steps| steps > 0)),
             ] {
-                if given == Some(true) {
+                if value == Some(true) {
                     return Err(Error::option(format!(
                         "barebones: it turns off {name}, which is set; give only one of the two"
                     )));
@@ -31,14 +31,14 @@ impl Options {
         if self.fast_dev_run.batches() > 0 {
             return Ok(self.for_fast_dev_run());
         }
-        self.overfit(given)?;
+        self.overfit(explicit)?;
         if let (BatchLimit::Count(steps), 2..) = (self.val_check_interval, self.check_val_every_n_epoch) {
             return Err(Error::option(format!(
                 "val_check_interval: {steps} counts the steps of the run, and check_val_every_n_epoch its epochs; give only \
                  one of the two, or a fraction of an epoch (0.25)"
             )));
         }
-        self.settle_limits(given)
+        self.settle_limits(explicit)
     }
 
     /// Whether a run writes no files.
@@ -75,7 +75,7 @@ impl Options {
     }
 
     /// Applies `overfit_batches` to training and validation.
-    fn overfit(&mut self, given: &TrainerArgs) -> Result<()> {
+    fn overfit(&mut self, explicit: &TrainerArgs) -> Result<()> {
         let overfit = self.overfit_batches;
         if overfit.is_zero() {
             return Ok(());
@@ -86,11 +86,11 @@ impl Options {
                 self.reload_dataloaders_every_n_epochs
             )));
         }
-        for (name, given, limit) in [
-            ("limit_train_batches", given.limit_train_batches, &mut self.limit_train_batches),
-            ("limit_val_batches", given.limit_val_batches, &mut self.limit_val_batches),
+        for (name, value, limit) in [
+            ("limit_train_batches", explicit.limit_train_batches, &mut self.limit_train_batches),
+            ("limit_val_batches", explicit.limit_val_batches, &mut self.limit_val_batches),
         ] {
-            if let Some(other) = given.filter(|&other| other != overfit) {
+            if let Some(other) = value.filter(|&other| other != overfit) {
                 return Err(Error::option(format!(
                     "overfit_batches: it is {overfit}, and {name} is {other}; give one of the two"
                 )));
@@ -100,11 +100,11 @@ impl Options {
         Ok(())
     }
 
-    fn settle_limits(mut self, given: &TrainerArgs) -> Result<Options> {
+    fn settle_limits(mut self, explicit: &TrainerArgs) -> Result<Options> {
         let limited = self.max_steps > 0
             || self.max_time != TrainDuration::Unlimited
             || self.max_duration != TrainDuration::Unlimited;
-        if limited && given.max_epochs.is_none() {
+        if limited && explicit.max_epochs.is_none() {
             self.max_epochs = NO_LIMIT;
         }
         let duration = self.max_duration;
@@ -113,7 +113,7 @@ impl Options {
         };
         match duration {
             TrainDuration::Epochs(epochs) => {
-                if let Some(other) = given.max_epochs.filter(|&other| other != epochs) {
+                if let Some(other) = explicit.max_epochs.filter(|&other| other != epochs) {
                     return conflict("max_epochs", other.to_string());
                 }
                 self.max_epochs = epochs;

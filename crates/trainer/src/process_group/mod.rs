@@ -2,7 +2,7 @@
 //!
 //! `fulmen-coordination` connects the processes; XLA has the collectives.
 
-mod facts;
+mod run_fingerprint;
 mod runtime;
 
 use std::path::PathBuf;
@@ -15,8 +15,8 @@ use fulmen_pjrt::locate::Platform;
 use fulmen_tensor::{Accelerator, Devices, Literal, PendingLiterals, Runtime};
 use parking_lot::Mutex;
 
-use facts::run_fingerprint;
-pub(crate) use facts::{RunFingerprint, add_program};
+use run_fingerprint::run_fingerprint;
+pub(crate) use run_fingerprint::{RunFingerprint, add_program};
 pub(crate) use runtime::check_alone;
 
 use crate::console::{print_line, silence};
@@ -70,8 +70,8 @@ impl ProcessGroup {
             return Ok(None);
         }
         let mut joined = JOINED.lock();
-        if let Some(hosts) = joined.upgrade() {
-            return Ok(Some(hosts));
+        if let Some(process_group) = joined.upgrade() {
+            return Ok(Some(process_group));
         }
         if !process.is_coordinator() {
             silence();
@@ -84,9 +84,9 @@ impl ProcessGroup {
             }
         });
         let join = join.on_refused(print_line);
-        let hosts = Arc::new(ProcessGroup::new(join.join()?, runtime::check));
-        *joined = Arc::downgrade(&hosts);
-        Ok(Some(hosts))
+        let process_group = Arc::new(ProcessGroup::new(join.join()?, runtime::check));
+        *joined = Arc::downgrade(&process_group);
+        Ok(Some(process_group))
     }
 
     fn new(coordination: Coordination, spans: fn(&Process, &Runtime) -> Result<()>) -> ProcessGroup {
@@ -268,23 +268,23 @@ impl Shared for PathBuf {
 /// Checks that all processes are about to run the same with these options, before any of them waits for another on a
 /// device.
 pub(crate) fn check_consistent(
-    hosts: Option<&Arc<ProcessGroup>>,
+    process_group: Option<&Arc<ProcessGroup>>,
     options: &Options,
     runtime: &Runtime,
     action: &str,
     facts: impl FnOnce(&mut RunFingerprint) -> Result<()>,
 ) -> Result<()> {
-    let Some(hosts) = hosts else { return Ok(()) };
+    let Some(process_group) = process_group else { return Ok(()) };
     let mut fingerprint = run_fingerprint(options, runtime)?;
     facts(&mut fingerprint)?;
-    hosts.check_consistent(action, &fingerprint)?;
-    hosts.check_runtime(runtime)
+    process_group.check_consistent(action, &fingerprint)?;
+    process_group.check_runtime(runtime)
 }
 
 /// Waits for values on their way to the host. Fails if another process ends, since their computation may need it.
-pub(crate) fn arrive(hosts: Option<&Arc<ProcessGroup>>, values: PendingLiterals) -> Result<Vec<Literal>> {
-    if let Some(hosts) = hosts {
-        hosts.wait_until(|| values.is_ready())?;
+pub(crate) fn arrive(process_group: Option<&Arc<ProcessGroup>>, values: PendingLiterals) -> Result<Vec<Literal>> {
+    if let Some(process_group) = process_group {
+        process_group.wait_until(|| values.is_ready())?;
     }
     Ok(values.wait()?)
 }

@@ -63,49 +63,52 @@ fn in_three_within<T: Send + 'static>(
 
 #[test]
 fn all_processes_get_the_value_of_the_first() {
-    let paths = in_three(|hosts| {
-        let make = |n: usize| Ok(PathBuf::from(format!("version_{}_{n}", hosts.process().index())));
-        (hosts.broadcast("run_dir", || make(1)).unwrap(), hosts.broadcast("run_dir", || make(2)).unwrap())
+    let paths = in_three(|process_group| {
+        let make = |n: usize| Ok(PathBuf::from(format!("version_{}_{n}", process_group.process().index())));
+        (
+            process_group.broadcast("run_dir", || make(1)).unwrap(),
+            process_group.broadcast("run_dir", || make(2)).unwrap(),
+        )
     });
     assert_eq!(paths, vec![("version_0_1".into(), "version_0_2".into()); 3]);
 }
 
 #[test]
 fn any_is_the_same_in_all_processes() {
-    let answers = in_three(|hosts| {
-        let index = hosts.process().index();
-        (0..5).map(|step| hosts.any("interrupt", index == 1 && step == 3).unwrap()).collect::<Vec<_>>()
+    let answers = in_three(|process_group| {
+        let index = process_group.process().index();
+        (0..5).map(|step| process_group.any("interrupt", index == 1 && step == 3).unwrap()).collect::<Vec<_>>()
     });
     assert_eq!(answers, vec![[false, false, false, true, false]; 3]);
 }
 
 #[test]
 fn all_processes_get_the_smallest_number() {
-    let least = in_three(|hosts| {
-        let index = hosts.process().index() as u64;
-        [7, 0, u64::MAX].map(|largest| hosts.least("room", u64::saturating_sub(largest, index)).unwrap())
+    let least = in_three(|process_group| {
+        let index = process_group.process().index() as u64;
+        [7, 0, u64::MAX].map(|largest| process_group.least("room", u64::saturating_sub(largest, index)).unwrap())
     });
     assert_eq!(least, vec![[5, 0, u64::MAX - 2]; 3]);
 }
 
 #[test]
 fn processes_wait_for_each_other_while_they_are_alive() {
-    let answers = in_three_within(JOIN_TIMEOUT, |hosts| {
-        if hosts.process().is_coordinator() {
+    let answers = in_three_within(JOIN_TIMEOUT, |process_group| {
+        if process_group.process().is_coordinator() {
             // As if it wrote a large file.
             thread::sleep(JOIN_TIMEOUT + Duration::from_secs(2));
         }
-        let shared = hosts.broadcast("run_dir", || Ok(PathBuf::from("version_0")));
-        hosts.meet("saved").and(shared).map_err(|e| e.to_string())
+        let shared = process_group.broadcast("run_dir", || Ok(PathBuf::from("version_0")));
+        process_group.meet("saved").and(shared).map_err(|e| e.to_string())
     });
     assert_eq!(answers, vec![Ok(PathBuf::from("version_0")); 3]);
 }
 
 #[test]
 fn processes_with_different_actions_get_an_error() {
-    let ends = in_three(|hosts| {
-        let action = if hosts.process().index() == 1 { "test" } else { "fit" };
-        hosts.check_consistent(action, &RunFingerprint::new()).unwrap_err().to_string()
+    let ends = in_three(|process_group| {
+        let action = if process_group.process().index() == 1 { "test" } else { "fit" };
+        process_group.check_consistent(action, &RunFingerprint::new()).unwrap_err().to_string()
     });
     for end in ends {
         assert!(end.contains("at `fit`; process 1 (") && end.contains("at `test`"), "{end}");
@@ -114,12 +117,12 @@ fn processes_with_different_actions_get_an_error() {
 
 #[test]
 fn a_failure_ends_the_wait_for_a_device() {
-    let ends = in_three(|hosts| {
-        if hosts.process().index() == 2 {
-            hosts.fail(&Error::usage("the disk is full"));
+    let ends = in_three(|process_group| {
+        if process_group.process().index() == 2 {
+            process_group.fail(&Error::usage("the disk is full"));
             return String::new();
         }
-        let error = hosts.wait_until(|| false).unwrap_err();
+        let error = process_group.wait_until(|| false).unwrap_err();
         assert!(error.is_coordination());
         error.to_string()
     });
@@ -129,8 +132,8 @@ fn a_failure_ends_the_wait_for_a_device() {
 #[test]
 fn a_process_that_hangs_in_a_device_ends_when_another_is_gone() {
     if let Some(address) = std::env::var_os(JOIN) {
-        let hosts = join(Process::new(1, 2, address.to_str().unwrap()).unwrap(), LONG, |_| {});
-        let _fit = hosts.guard_for(Duration::from_millis(10));
+        let process_group = join(Process::new(1, 2, address.to_str().unwrap()).unwrap(), LONG, |_| {});
+        let _fit = process_group.guard_for(Duration::from_millis(10));
         thread::sleep(LONG);
         return;
     }
@@ -143,11 +146,11 @@ fn a_process_that_hangs_in_a_device_ends_when_another_is_gone() {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", name, "--nocapture"]).env(JOIN, receiver.recv().unwrap());
     let child = thread::spawn(move || child.output().unwrap());
-    let hosts = zero.join().unwrap();
-    let guard = hosts.guard_for(Duration::ZERO);
+    let process_group = zero.join().unwrap();
+    let guard = process_group.guard_for(Duration::ZERO);
     // This guard ends in time, so this process must continue.
     drop(guard);
-    hosts.fail(&Error::usage("the disk is full"));
+    process_group.fail(&Error::usage("the disk is full"));
     let output = child.join().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
@@ -214,11 +217,11 @@ impl Callback for StopAfter {
 }
 
 /// The Trainer of one of several processes. Each process has its own device and computes everything.
-fn trainer(hosts: &Arc<ProcessGroup>, folder: &Path, callback: Option<StopAfter>) -> Trainer {
-    trainer_with(hosts, folder, callback.unwrap_or(StopAfter(u64::MAX, None)))
+fn trainer(process_group: &Arc<ProcessGroup>, folder: &Path, callback: Option<StopAfter>) -> Trainer {
+    trainer_with(process_group, folder, callback.unwrap_or(StopAfter(u64::MAX, None)))
 }
 
-fn trainer_with(hosts: &Arc<ProcessGroup>, folder: &Path, callback: impl Callback + 'static) -> Trainer {
+fn trainer_with(process_group: &Arc<ProcessGroup>, folder: &Path, callback: impl Callback + 'static) -> Trainer {
     let builder = Trainer::builder()
         .accelerator(Accelerator::Cpu)
         .devices(1)
@@ -227,16 +230,16 @@ fn trainer_with(hosts: &Arc<ProcessGroup>, folder: &Path, callback: impl Callbac
         .default_root_dir(folder)
         .callback(callback);
     let choices = builder.choices(builder.options().unwrap()).unwrap();
-    builder.build_with(choices, Some(hosts.clone())).unwrap()
+    builder.build_with(choices, Some(process_group.clone())).unwrap()
 }
 
 #[test]
 fn all_stop_together_and_the_first_process_writes() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
-    let ends = in_three(move |hosts| {
-        let index = hosts.process().index();
-        let mut trainer = trainer(hosts, &root, (index == 1).then_some(StopAfter(2, None)));
+    let ends = in_three(move |process_group| {
+        let index = process_group.process().index();
+        let mut trainer = trainer(process_group, &root, (index == 1).then_some(StopAfter(2, None)));
         let loader = DataLoader::builder(points(40)).batch_size(4).build().unwrap();
         let line = Line(Linear::new(1, 1));
         let summary = trainer.fit(&line, &loader, None).unwrap();
@@ -257,23 +260,23 @@ fn all_stop_together_and_the_first_process_writes() {
 }
 
 /// A Trainer that unfreezes the weight of a [`Line`] after the first epoch. One process stops after the second.
-fn unfreezing(hosts: &Arc<ProcessGroup>, folder: &Path, pattern: &str) -> Trainer {
-    let stops = hosts.process().index() == 1;
+fn unfreezing(process_group: &Arc<ProcessGroup>, folder: &Path, pattern: &str) -> Trainer {
+    let stops = process_group.process().index() == 1;
     let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).max_epochs(50).default_root_dir(folder);
     let builder = builder.callback(StopAfter(if stops { 2 } else { u64::MAX }, None));
     let builder = builder.callback(BackboneFinetuning::new(pattern, "1ep".parse().unwrap()));
     let choices = builder.choices(builder.options().unwrap()).unwrap();
-    builder.build_with(choices, Some(hosts.clone())).unwrap()
+    builder.build_with(choices, Some(process_group.clone())).unwrap()
 }
 
 #[test]
 fn a_phase_begins_in_all_processes_after_the_same_step() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
-    let ends = in_three(move |hosts| {
+    let ends = in_three(move |process_group| {
         let loader = DataLoader::builder(points(40)).batch_size(4).build().unwrap();
         let line = Line(Linear::new(1, 1));
-        let summary = unfreezing(hosts, &root, "0.weight").fit(&line, &loader, None).unwrap();
+        let summary = unfreezing(process_group, &root, "0.weight").fit(&line, &loader, None).unwrap();
         let values = || [&line.0.weight].into_iter().chain(&line.0.bias).map(|p| p.get().eval().unwrap().to_f64());
         (summary.global_step, values().collect::<Vec<_>>())
     });
@@ -287,10 +290,10 @@ fn a_phase_begins_in_all_processes_after_the_same_step() {
 fn a_process_that_unfreezes_something_else_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
-    let ends = in_three(move |hosts| {
-        let pattern = if hosts.process().index() == 2 { "0.bias" } else { "0.weight" };
+    let ends = in_three(move |process_group| {
+        let pattern = if process_group.process().index() == 2 { "0.bias" } else { "0.weight" };
         let loader = DataLoader::builder(points(40)).batch_size(4).build().unwrap();
-        let fit = unfreezing(hosts, &root, pattern).fit(&Line(Linear::new(1, 1)), &loader, None);
+        let fit = unfreezing(process_group, &root, pattern).fit(&Line(Linear::new(1, 1)), &loader, None);
         fit.unwrap_err().to_string()
     });
     for end in ends {
@@ -332,13 +335,13 @@ fn a_signal_ends_all_after_the_same_step() {
     }
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
-    let ends = in_three(move |hosts| {
+    let ends = in_three(move |process_group| {
         let mut builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).default_root_dir(&root);
         // No log point and no end of an epoch come soon.
         builder = builder.max_epochs(1).log_every_n_steps(1_000_000).grace(LONG);
-        builder = builder.callback(Terminate { slowest: hosts.process().index() == 1 });
+        builder = builder.callback(Terminate { slowest: process_group.process().index() == 1 });
         let choices = builder.choices(builder.options().unwrap()).unwrap();
-        let mut trainer = builder.build_with(choices, Some(hosts.clone())).unwrap();
+        let mut trainer = builder.build_with(choices, Some(process_group.clone())).unwrap();
         let loader = DataLoader::builder(points(1_000_000)).batch_size(1).build().unwrap();
         let summary = trainer.fit(&Line(Linear::new(1, 1)), &loader, None).unwrap();
         (
@@ -402,15 +405,15 @@ impl Callback for RequestActions {
 fn actions_within_an_epoch_run_in_all_processes_after_the_same_step() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
-    let ends = in_three(move |hosts| {
+    let ends = in_three(move |process_group| {
         let mut builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).default_root_dir(&root);
         // No log point and no end of an epoch come soon.
         builder = builder.max_epochs(1).log_every_n_steps(1_000_000).enable_progress_bar(false);
         let (sender, receiver) = channel();
-        let (process, file) = (hosts.process().index(), root.join("{step}"));
+        let (process, file) = (process_group.process().index(), root.join("{step}"));
         builder = builder.callback(RequestActions { process, file, requests: 0, validated: vec![], sender });
         let choices = builder.choices(builder.options().unwrap()).unwrap();
-        let mut trainer = builder.build_with(choices, Some(hosts.clone())).unwrap();
+        let mut trainer = builder.build_with(choices, Some(process_group.clone())).unwrap();
         let (train, val) = (points(1_000_000), points(8));
         let loader = |data| DataLoader::builder(data).batch_size(1).build().unwrap();
         let line = Line(Linear::new(1, 1));
@@ -434,9 +437,9 @@ fn actions_within_an_epoch_run_in_all_processes_after_the_same_step() {
 fn a_fit_that_fails_in_one_process_ends_in_all() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
-    let ends = in_three(move |hosts| {
-        let mut trainer = trainer(hosts, &root, None);
-        let hole = if hosts.process().index() == 2 { 17 } else { 40 };
+    let ends = in_three(move |process_group| {
+        let mut trainer = trainer(process_group, &root, None);
+        let hole = if process_group.process().index() == 2 { 17 } else { 40 };
         let loader = DataLoader::builder(Broken(points(40), hole)).batch_size(4).build().unwrap();
         let error = trainer.fit(&Line(Linear::new(1, 1)), &loader, None).unwrap_err();
         (error.is_coordination(), error.is_data(), error.to_string())
@@ -452,9 +455,9 @@ fn all_processes_save_when_the_first_requests_it() {
     for alone in [0, 2] {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().to_owned();
-        let reads = in_three(move |hosts| {
-            let path = (hosts.process().index() == alone).then(|| root.join("further"));
-            let mut trainer = trainer(hosts, &root, Some(StopAfter(3, path)));
+        let reads = in_three(move |process_group| {
+            let path = (process_group.process().index() == alone).then(|| root.join("further"));
+            let mut trainer = trainer(process_group, &root, Some(StopAfter(3, path)));
             let loader = DataLoader::builder(points(8)).batch_size(4).build().unwrap();
             let before = trainer.runtime().metrics().value("TransferFromDeviceTime");
             trainer.fit(&Line(Linear::new(1, 1)), &loader, None).unwrap();
@@ -466,8 +469,8 @@ fn all_processes_save_when_the_first_requests_it() {
 }
 
 /// Predictions. If `broken`, one sample of the data cannot be read.
-fn predicted(hosts: &Arc<ProcessGroup>, root: &Path, broken: bool) -> PredictedBatches {
-    let mut trainer = trainer(hosts, root, None);
+fn predicted(process_group: &Arc<ProcessGroup>, root: &Path, broken: bool) -> PredictedBatches {
+    let mut trainer = trainer(process_group, root, None);
     // The hole comes before the processes first check together for Ctrl-C.
     let hole = if broken { 9 } else { 40 };
     let loader = DataLoader::builder(Broken(points(40), hole)).batch_size(2).build().unwrap();
@@ -475,10 +478,10 @@ fn predicted(hosts: &Arc<ProcessGroup>, root: &Path, broken: bool) -> PredictedB
 }
 
 /// The size of the first batch, and the error at the end after the run has failed.
-fn first_and_end(hosts: &Arc<ProcessGroup>, mut batches: PredictedBatches) -> (usize, Error) {
+fn first_and_end(process_group: &Arc<ProcessGroup>, mut batches: PredictedBatches) -> (usize, Error) {
     let first = batches.next().unwrap().unwrap().num_samples();
-    hosts.meet("all have begun").unwrap();
-    while hosts.health().is_ok() {
+    process_group.meet("all have begun").unwrap();
+    while process_group.health().is_ok() {
         thread::sleep(Duration::from_millis(5));
     }
     let error = batches.find_map(|batch| batch.err()).unwrap();
@@ -490,10 +493,10 @@ fn first_and_end(hosts: &Arc<ProcessGroup>, mut batches: PredictedBatches) -> (u
 fn all_processes_get_predictions_for_any_number_of_batches() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
-    let ends = in_three(move |hosts| {
-        let predicted = predicted(hosts, &root, false).concat().unwrap();
+    let ends = in_three(move |process_group| {
+        let predicted = predicted(process_group, &root, false).concat().unwrap();
         // The processes can still work together.
-        (predicted.num_samples(), hosts.any("interrupt", false).unwrap())
+        (predicted.num_samples(), process_group.any("interrupt", false).unwrap())
     });
     assert_eq!(ends, [(40, false); 3]);
 }
@@ -502,14 +505,14 @@ fn all_processes_get_predictions_for_any_number_of_batches() {
 fn a_prediction_that_fails_in_one_process_ends_in_all() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
-    let ends = in_three(move |hosts| {
-        let batches = predicted(hosts, &root, hosts.process().index() == 2);
-        if hosts.process().index() == 2 {
-            hosts.meet("all have begun").unwrap();
+    let ends = in_three(move |process_group| {
+        let batches = predicted(process_group, &root, process_group.process().index() == 2);
+        if process_group.process().index() == 2 {
+            process_group.meet("all have begun").unwrap();
             let error = batches.concat().unwrap_err();
             return (error.is_data(), error.to_string());
         }
-        let (rows, error) = first_and_end(hosts, batches);
+        let (rows, error) = first_and_end(process_group, batches);
         (rows == 2 && error.is_coordination(), error.to_string())
     });
     assert!(ends[2].0 && ends[2].1.contains("full of holes"), "{ends:?}");
@@ -522,14 +525,14 @@ fn a_prediction_that_fails_in_one_process_ends_in_all() {
 fn a_process_that_stops_reading_ends_the_others() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
-    let ends = in_three(move |hosts| {
-        let mut batches = predicted(hosts, &root, false);
-        if hosts.process().index() == 1 {
+    let ends = in_three(move |process_group| {
+        let mut batches = predicted(process_group, &root, false);
+        if process_group.process().index() == 1 {
             batches.next().unwrap().unwrap();
-            hosts.meet("all have begun").unwrap();
+            process_group.meet("all have begun").unwrap();
             return String::new();
         }
-        first_and_end(hosts, batches).1.to_string()
+        first_and_end(process_group, batches).1.to_string()
     });
     for end in [&ends[0], &ends[2]] {
         assert!(end.contains("process 1 (") && end.contains("read only 1 of its 20 batches"), "{ends:?}");
@@ -540,12 +543,12 @@ fn a_process_that_stops_reading_ends_the_others() {
 fn the_clock_and_the_memory_of_one_process_count_in_all() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
-    let ends = in_three(move |hosts| {
-        let odd = hosts.process().index() == 1;
+    let ends = in_three(move |process_group| {
+        let odd = process_group.process().index() == 1;
         let loader = |n| DataLoader::builder(points(64)).batch_size(n).build();
         let line = Line(Linear::new(1, 1));
         let finder = BatchSizeFinder::new().init_val(4).memory_limit(if odd { 1 } else { 1 << 40 });
-        let mut tuned = trainer(hosts, &root, None);
+        let mut tuned = trainer(process_group, &root, None);
         let refused = tuned.scale_batch_size(&line, loader, &finder).unwrap_err().to_string();
         let rates =
             tuned.lr_find(&line, &loader(4).unwrap(), &LearningRateFinder::new().num_training_steps(15)).unwrap();
@@ -553,9 +556,9 @@ fn the_clock_and_the_memory_of_one_process_count_in_all() {
         if odd {
             timer = timer.duration(Duration::from_nanos(1));
         }
-        let summary = trainer_with(hosts, &root, timer).fit(&line, &loader(4).unwrap(), None).unwrap();
-        let writer = PredictionWriter::new(root.join(format!("{}.csv", hosts.process().index()))).unwrap();
-        let written = writer.write(predicted(hosts, &root, false)).unwrap();
+        let summary = trainer_with(process_group, &root, timer).fit(&line, &loader(4).unwrap(), None).unwrap();
+        let writer = PredictionWriter::new(root.join(format!("{}.csv", process_group.process().index()))).unwrap();
+        let written = writer.write(predicted(process_group, &root, false)).unwrap();
         (refused, rates.losses().len(), summary.global_step, written)
     });
     assert!(ends[0].0.contains("no batch size fits in device memory; tried 4, 2, 1."), "{ends:?}");
@@ -569,10 +572,10 @@ fn the_clock_and_the_memory_of_one_process_count_in_all() {
 fn a_callback_that_fails_in_one_process_ends_all() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
-    let ends = in_three(move |hosts| {
-        let metric = if hosts.process().index() == 1 { "train_lost" } else { "train_loss" };
+    let ends = in_three(move |process_group| {
+        let metric = if process_group.process().index() == 1 { "train_lost" } else { "train_loss" };
         let loader = DataLoader::builder(points(40)).batch_size(4).build().unwrap();
-        let mut trainer = trainer_with(hosts, &root, EarlyStopping::new(metric, Mode::Min).patience(1000));
+        let mut trainer = trainer_with(process_group, &root, EarlyStopping::new(metric, Mode::Min).patience(1000));
         trainer.fit(&Line(Linear::new(1, 1)), &loader, None).unwrap_err().to_string()
     });
     assert!(ends[1].starts_with("EarlyStopping monitors `train_lost`"), "{ends:?}");

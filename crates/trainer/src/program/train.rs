@@ -79,9 +79,9 @@ fn record(
     let (mut recorded, logged) = (forward.recorded, forward.logged);
 
     average(&mut recorded, config);
-    let Recorded { mut values, epoch, group, turns, done } = recorded;
-    let leaves_out = optimizers.is_single() && done.is_some();
-    let facts: Vec<_> = turns.iter().map(|turn| &turn.facts).collect();
+    let Recorded { mut values, epoch, group, optimizer_steps, updated } = recorded;
+    let leaves_out = optimizers.is_single() && updated.is_some();
+    let facts: Vec<_> = optimizer_steps.iter().map(|step| &step.facts).collect();
     let names = optimizers.members().iter().map(|member| member.name.clone()).collect();
     let logs = LogLayout::of_training(&logged, batch, (names, &facts), config.logs_grad_norm())?;
     if let (Some(ids), Some(epoch)) = (counters.epoch, &epoch) {
@@ -94,7 +94,8 @@ fn record(
     }
     values.check()?;
 
-    let losses: Vec<&Tensor> = [&forward.loss].into_iter().chain(turns.iter().map(|turn| &turn.loss)).collect();
+    let losses: Vec<&Tensor> =
+        [&forward.loss].into_iter().chain(optimizer_steps.iter().map(|step| &step.loss)).collect();
     let watched = || losses.iter().copied().chain(values.changes().map(|id| values.after(id))).cloned();
     let anomalies = config.options.detect_anomaly.then(|| Anomalies::watch(&watched().collect::<Vec<_>>()));
     let logs = logs.with_anomalies(anomalies);
@@ -123,11 +124,11 @@ fn record(
 
 /// Moves the averages to the new weights.
 fn average(recorded: &mut Recorded, config: &StepConfig) {
-    let Recorded { values, epoch, done, .. } = recorded;
+    let Recorded { values, epoch, updated, .. } = recorded;
     let layout = values.layout.clone();
     let (Some(averaging), Some(count)) = (&config.averaging, layout.counters.averaged) else { return };
     let updates = values.after(layout.counters.updates);
-    let averaging = averaging.step(updates, values.before(count), done.as_ref(), epoch.as_ref());
+    let averaging = averaging.step(updates, values.before(count), updated.as_ref(), epoch.as_ref());
     for Average { of: source, average } in &layout.averages {
         values.set(*average, averaging.of(values.before(*average), values.after(*source)));
     }

@@ -47,17 +47,17 @@ pub(crate) struct Recorder {
     /// The phase of the fit.
     phase: usize,
     /// The step of each optimizer, if it was recorded.
-    turns: Vec<Option<Turn>>,
+    optimizer_steps: Vec<Option<OptimizerStep>>,
 }
 
 /// The step of an optimizer.
-pub(crate) struct Turn {
+pub(crate) struct OptimizerStep {
     pub(crate) loss: Tensor,
     /// The name of the logged loss. It is empty for a single optimizer; `program/forward.rs` has the name then.
     loss_name: String,
     pub(crate) facts: OptimizerFacts,
     /// Whether it changed parameters, a Boolean scalar. `None` if each step does.
-    done: Option<Tensor>,
+    updated: Option<Tensor>,
 }
 
 /// A recorded step.
@@ -65,9 +65,9 @@ pub(crate) struct Recorded {
     pub(crate) values: Values,
     pub(crate) epoch: Option<Epoch>,
     pub(crate) group: Option<Group>,
-    pub(crate) turns: Vec<Turn>,
+    pub(crate) optimizer_steps: Vec<OptimizerStep>,
     /// Whether the optimizers stepped, a Boolean scalar. `None` if they step after each batch.
-    pub(crate) done: Option<Tensor>,
+    pub(crate) updated: Option<Tensor>,
 }
 
 /// The value of a parameter, and the values that the model uses, before they are gathered.
@@ -98,8 +98,8 @@ impl Recorder {
             .zip(epoch.as_ref())
             .map(|([samples, _], epoch)| Group::new(epoch, values.before(samples), batch, &config.accumulation()));
         let (optimizers, config, batch) = (optimizers.clone(), config.clone(), batch.clone());
-        let turns = optimizers.members().iter().map(|_| None).collect();
-        Recorder { optimizers, config, batch, cells, values, epoch, group, phase, turns }
+        let optimizer_steps = optimizers.members().iter().map(|_| None).collect();
+        Recorder { optimizers, config, batch, cells, values, epoch, group, phase, optimizer_steps }
     }
 
     /// Makes batch norm layers that are frozen in this phase compute with their running statistics.
@@ -145,7 +145,7 @@ impl Recorder {
     }
 
     /// Whether an optimizer steps in this step of the training, a Boolean scalar. `None` if it always does.
-    fn is_turn(&self, optimizer: usize) -> Option<Tensor> {
+    fn steps_now(&self, optimizer: usize) -> Option<Tensor> {
         let every = self.optimizers.cadence(optimizer);
         let steps = self.values.before(self.values.layout.counters.updates);
         (every > 1).then(|| steps.remainder(counted(every)).eq(0.0))
@@ -153,7 +153,7 @@ impl Recorder {
 
     /// Records an optimizer's step, by the gradient of a loss with respect to the parameters from which it was
     /// computed.
-    fn optimize(&mut self, optimizer: usize, loss: &Tensor, param_values: Vec<ParamValues>) -> Result<Turn> {
+    fn optimize(&mut self, optimizer: usize, loss: &Tensor, param_values: Vec<ParamValues>) -> Result<OptimizerStep> {
         let (layout, optimizers) = (self.values.layout.clone(), self.optimizers.clone());
         let (slots, member) = (&layout.optimizers[optimizer], &optimizers.members()[optimizer]);
         let params = slots.params.iter().zip(param_values);
@@ -172,7 +172,7 @@ impl Recorder {
         let steps = self.steps(optimizer);
         let watches = self.config.parts.iter().any(|part| matches!(part, StepPart::Norms { .. }));
         // For an optimizer that skips steps, the latest step need not be that of the log point.
-        let is_log_point = (watches && self.is_turn(optimizer).is_none()).then(|| {
+        let is_log_point = (watches && self.steps_now(optimizer).is_none()).then(|| {
             let leaves_out = optimizers.is_single() && gradients.updates.is_some();
             self.values.is_log_point(leaves_out, group, &self.config)
         });
@@ -190,7 +190,7 @@ impl Recorder {
             // The optimizer doesn't count a step that changed nothing.
             let before = self.values.before(count);
             let counted = match &gradients.updates {
-                Some(done) => done.select(&(before + 1.0), before),
+                Some(updated) => updated.select(&(before + 1.0), before),
                 None => before + 1.0,
             };
             self.values.set(count, counted);
@@ -207,10 +207,10 @@ impl Recorder {
             learning_rate: member.optimizer.learning_rate(&steps.own),
             grad_norm,
             monitored,
-            turn: None,
-            due: is_log_point.or(gradients.group_complete.clone()),
+            steps_now: None,
+            has_group_values: is_log_point.or(gradients.group_complete.clone()),
         };
-        Ok(Turn { loss: loss.clone(), loss_name: String::new(), facts, done: gradients.updates.clone() })
+        Ok(OptimizerStep { loss: loss.clone(), loss_name: String::new(), facts, updated: gradients.updates.clone() })
     }
 
     /// Implements [`StepContext::minimize`](crate::StepContext::minimize). `loss` records the loss and returns it with
@@ -233,37 +233,37 @@ impl Recorder {
         let Some(optimizer) = self.optimizers.position(name) else {
             return failed(format!("there is no optimizer of this name; there are {}", self.optimizers.names()));
         };
-        if self.turns[optimizer].is_some() {
+        if self.optimizer_steps[optimizer].is_some() {
             return failed("it was already called in this step; minimize the sum of the losses".into());
         }
-        let (turn, mut by_turn) = match self.is_turn(optimizer) {
-            Some(is_turn) => self.turn_in_branch(optimizer, is_turn, loss)?,
+        let (step, mut logged_by_step) = match self.steps_now(optimizer) {
+            Some(steps_now) => self.record_step_in_branch(optimizer, steps_now, loss)?,
             None => {
                 self.collect();
-                let (turn, logged) = self.turn(optimizer, self.param_values(optimizer), loss)?;
+                let (step, logged) = self.record_step(optimizer, self.param_values(optimizer), loss)?;
                 for slots in &self.values.layout.optimizers[optimizer].params {
                     self.cells.show(slots.param, self.values.after(slots.param));
                 }
-                (turn, logged)
+                (step, logged)
             }
         };
-        let loss = turn.loss.detach();
+        let loss = step.loss.detach();
         // The detached loss identifies the value if training_step returns it.
-        for entry in by_turn.iter_mut().filter(|entry| entry.name == turn.loss_name) {
+        for entry in logged_by_step.iter_mut().filter(|entry| entry.name == step.loss_name) {
             entry.value = LoggedValue::Value(loss.clone());
         }
-        logged.extend(by_turn);
-        self.turns[optimizer] = Some(turn);
+        logged.extend(logged_by_step);
+        self.optimizer_steps[optimizer] = Some(step);
         Ok(loss)
     }
 
     /// Records the loss of an optimizer and its step. Returns the step with the logged values.
-    fn turn(
+    fn record_step(
         &mut self,
         optimizer: usize,
         param_values: Vec<ParamValues>,
         loss: impl FnOnce() -> Result<(Tensor, Vec<Logged>)>,
-    ) -> Result<(Turn, Vec<Logged>)> {
+    ) -> Result<(OptimizerStep, Vec<Logged>)> {
         let name = self.optimizers.members()[optimizer].name.clone();
         let (loss, mut logged) = loss()?;
         self.collect();
@@ -272,18 +272,18 @@ impl Recorder {
             self.values.check_statistics(&self.batch)?;
         }
         let loss_name = log_loss(&mut logged, &logs::of_optimizer("loss", &name), &loss)?;
-        let mut turn = autocast(None, || self.optimize(optimizer, &loss, param_values))?;
-        turn.loss_name = loss_name;
-        Ok((turn, logged))
+        let mut step = autocast(None, || self.optimize(optimizer, &loss, param_values))?;
+        step.loss_name = loss_name;
+        Ok((step, logged))
     }
 
-    /// Like [`Recorder::turn`], but in a branch, so that steps that the optimizer skips compute nothing of it.
-    fn turn_in_branch(
+    /// Like [`Recorder::record_step`], but in a branch, so that steps that the optimizer skips compute nothing of it.
+    fn record_step_in_branch(
         &mut self,
         optimizer: usize,
-        is_turn: Tensor,
+        steps_now: Tensor,
         loss: impl FnOnce() -> Result<(Tensor, Vec<Logged>)>,
-    ) -> Result<(Turn, Vec<Logged>)> {
+    ) -> Result<(OptimizerStep, Vec<Logged>)> {
         self.collect();
         let layout = self.values.layout.clone();
         let before = self.values.all_after().to_vec();
@@ -299,7 +299,7 @@ impl Recorder {
                 used.extend(gathered);
                 used.dedup_by(|next, previous| next.is(previous));
             }
-            let recorded = self.turn(optimizer, param_values, loss).and_then(|(turn, logged)| {
+            let recorded = self.record_step(optimizer, param_values, loss).and_then(|(step, logged)| {
                 if let Some(entry) = logged.iter().find(|entry| matches!(entry.value, LoggedValue::Media(..))) {
                     let message = "images, histograms and texts cannot be logged within the loss of an optimizer that skips \
                                    steps; log it outside minimize";
@@ -309,30 +309,30 @@ impl Recorder {
                 let changed: Vec<EntryId> =
                     layout.ids().filter(|&id| !self.values.after(id).is(&before[id.index()])).collect();
                 changed.iter().try_for_each(|&id| self.values.check_one(id, self.values.after(id)))?;
-                Ok((turn, logged, changed))
+                Ok((step, logged, changed))
             });
             let results = match &recorded {
                 Err(_) => vec![],
-                Ok((turn, logged, changed)) => {
+                Ok((step, logged, changed)) => {
                     let sums = logged.iter().flat_map(|entry| logs::sums(entry, &self.batch));
-                    let monitored = turn.facts.monitored.iter().map(|monitored| &monitored.value);
+                    let monitored = step.facts.monitored.iter().map(|monitored| &monitored.value);
                     let nothing: Vec<Tensor> =
-                        turn.facts.grad_norm.iter().chain(monitored).cloned().chain(sums).collect();
+                        step.facts.grad_norm.iter().chain(monitored).cloned().chain(sums).collect();
                     let kept = changed.iter().map(|id| before[id.index()].clone());
                     let kept = kept.chain(latest_loss.map(|id| self.values.before(id).clone())).collect();
                     *skipped.borrow_mut() = (kept, nothing.iter().map(|t| t.ty().clone()).collect());
                     let new = changed.iter().map(|&id| self.values.after(id).clone());
-                    new.chain(latest_loss.map(|_| turn.loss.to_dtype(DType::F32))).chain(nothing).collect()
+                    new.chain(latest_loss.map(|_| step.loss.to_dtype(DType::F32))).chain(nothing).collect()
                 }
             };
             outcome = recorded;
             results
         };
-        let results = cond(&is_turn, &[], taken, |_| {
+        let results = cond(&steps_now, &[], taken, |_| {
             let (kept, nothing) = skipped.take();
             kept.into_iter().chain(nothing.iter().map(|ty| Tensor::zeros(ty.dtype, &ty.shape))).collect()
         });
-        let (mut turn, mut logged, changed) = outcome?;
+        let (mut step, mut logged, changed) = outcome?;
         self.cells.show_again(outside);
         let mut results = results.into_iter();
         for (id, value) in changed.into_iter().zip(&mut results) {
@@ -342,21 +342,21 @@ impl Recorder {
             self.values.set(id, value);
         }
         if let Some((id, loss)) = latest_loss.zip(results.next()) {
-            turn.loss = loss.to_dtype(turn.loss.dtype());
+            step.loss = loss.to_dtype(step.loss.dtype());
             self.values.set(id, loss);
         }
-        turn.facts.grad_norm = turn.facts.grad_norm.and_then(|_| results.next());
-        for (monitored, value) in turn.facts.monitored.iter_mut().zip(&mut results) {
+        step.facts.grad_norm = step.facts.grad_norm.and_then(|_| results.next());
+        for (monitored, value) in step.facts.monitored.iter_mut().zip(&mut results) {
             monitored.value = value;
         }
         for entry in &mut logged {
             let count = logs::sums(entry, &self.batch).len();
-            entry.branch = Some(Branch { taken: is_turn.clone(), sums: results.by_ref().take(count).collect() });
+            entry.branch = Some(Branch { taken: steps_now.clone(), sums: results.by_ref().take(count).collect() });
         }
-        turn.facts.learning_rate =
+        step.facts.learning_rate =
             self.optimizers.members()[optimizer].optimizer.learning_rate(&self.steps(optimizer).own);
-        turn.facts.turn = Some(is_turn);
-        Ok((turn, logged))
+        step.facts.steps_now = Some(steps_now);
+        Ok((step, logged))
     }
 
     /// Ends the step. A single optimizer steps now; several must have stepped already. `param_values` are the
@@ -364,12 +364,12 @@ impl Recorder {
     pub(crate) fn finish(mut self, loss: &Tensor, param_values: Vec<ParamValues>) -> Result<Recorded> {
         self.collect();
         if self.optimizers.is_single() {
-            self.turns[0] = Some(self.optimize(0, loss, param_values)?);
+            self.optimizer_steps[0] = Some(self.optimize(0, loss, param_values)?);
         }
-        let Recorder { optimizers, mut values, epoch, group, turns: recorded, .. } = self;
-        let mut turns = vec![];
-        for (turn, member) in recorded.into_iter().zip(optimizers.members()) {
-            turns.push(turn.ok_or_else(|| {
+        let Recorder { optimizers, mut values, epoch, group, optimizer_steps: recorded, .. } = self;
+        let mut optimizer_steps = vec![];
+        for (step, member) in recorded.into_iter().zip(optimizers.members()) {
+            optimizer_steps.push(step.ok_or_else(|| {
                 Error::usage(format!(
                     "training_step: the optimizer `{0}` minimizes nothing; call cx.minimize(\"{0}\", |cx| …)\n  at {1}",
                     member.name, member.at
@@ -377,21 +377,21 @@ impl Recorder {
             })?);
         }
         let counters = &values.layout.clone().counters;
-        let done = match (optimizers.is_single(), &turns[..]) {
-            (true, [turn]) => turn.done.clone(),
+        let updated = match (optimizers.is_single(), &optimizer_steps[..]) {
+            (true, [step]) => step.updated.clone(),
             _ => group.as_ref().map(|group| group.group_complete().clone()),
         };
         if !optimizers.is_single() {
             let steps = values.before(counters.updates);
             let next = steps + 1.0;
-            let counted = done.as_ref().map_or(next.clone(), |done| done.select(&next, steps));
+            let counted = updated.as_ref().map_or(next.clone(), |updated| updated.select(&next, steps));
             values.set(counters.updates, counted);
         }
         if let (Some(ids), Some(group)) = (counters.group, &group) {
             let [_, groups] = values.all_of(ids);
             values.set_all(ids, group.next(&groups));
         }
-        Ok(Recorded { values, epoch, group, turns, done })
+        Ok(Recorded { values, epoch, group, optimizer_steps, updated })
     }
 }
 

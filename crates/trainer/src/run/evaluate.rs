@@ -98,7 +98,7 @@ impl Evaluation {
     pub(crate) fn run_all<A: Borrow<DeviceArray>>(
         &self,
         runtime: &Runtime,
-        hosts: Option<&Arc<ProcessGroup>>,
+        process_group: Option<&Arc<ProcessGroup>>,
         hooks: &Hooks<'_>,
         reached: (u64, u64),
         values: &[A],
@@ -106,7 +106,7 @@ impl Evaluation {
     ) -> Result<Evaluated> {
         let mut progress = self.progress(reached);
         self.stage.call_hooks(hooks, &progress);
-        self.run(runtime, hosts, values, BatchLimit::ALL, |batch| {
+        self.run(runtime, process_group, values, BatchLimit::ALL, |batch| {
             progress.batch = batch;
             self.stage.call_hooks(hooks, &progress);
             interrupted()
@@ -119,7 +119,7 @@ impl Evaluation {
     pub(crate) fn run<A: Borrow<DeviceArray>>(
         &self,
         runtime: &Runtime,
-        hosts: Option<&Arc<ProcessGroup>>,
+        process_group: Option<&Arc<ProcessGroup>>,
         values: &[A],
         batches: BatchLimit,
         mut after_batch: impl FnMut(u64) -> Result<Option<Signal>>,
@@ -129,7 +129,7 @@ impl Evaluation {
         let _bad = BadCount::new(&loader, self.stage.noun());
         let mut sums = Some(runtime.to_device(&self.step.logs().start()?)?);
         let mut media = None;
-        let mut executor = Executor::<()>::new(runtime, hosts, None);
+        let mut executor = Executor::<()>::new(runtime, process_group, None);
         let loaded = loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0);
         for (batch, number) in loaded.zip(1..) {
             let _step = numbered("evaluation step", number);
@@ -189,15 +189,16 @@ pub(crate) fn evaluate(
     weights: Weights,
 ) -> Result<LogPoint> {
     let (evaluations, values) = Evaluation::open(session, module, sets, stage, weights)?;
-    let (hosts, hooks, reached) = (session.hosts.as_ref(), session.callbacks.with(module), session.record.reached);
+    let (process_group, hooks, reached) =
+        (session.process_group.as_ref(), session.callbacks.with(module), session.record.reached);
     let mut logged = vec![];
     for evaluation in &evaluations {
-        match evaluation.run_all(&session.runtime, hosts, &hooks, reached, &values, || Ok(None))? {
+        match evaluation.run_all(&session.runtime, process_group, &hooks, reached, &values, || Ok(None))? {
             Evaluated::Logged(arrays) => logged.extend(arrays),
             Evaluated::Interrupted(signal) => return Err(Error::interrupted("evaluating", signal)),
         }
     }
-    let literals = process_group::arrive(hosts, session.runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
+    let literals = process_group::arrive(process_group, session.runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
     let point = point(&evaluations, &literals, reached)?;
     session.log(&point);
     match stage {

@@ -25,7 +25,7 @@ const MAX_IN_FLIGHT: usize = 3;
 pub(crate) struct Executor<T> {
     runtime: Runtime,
     /// The other processes. If one of them fails, a step may never finish.
-    hosts: Option<Arc<ProcessGroup>>,
+    process_group: Option<Arc<ProcessGroup>>,
     /// While the guard lives, a signal is a request, and all processes stop together.
     interrupt: Option<(fulmen_signals::Guard, Option<CurrentHalt>)>,
     /// Whether this process has asked for actions between two steps.
@@ -54,23 +54,31 @@ struct Read<T> {
 impl<T> Executor<T> {
     pub(crate) fn new(
         runtime: &Runtime,
-        hosts: Option<&Arc<ProcessGroup>>,
+        process_group: Option<&Arc<ProcessGroup>>,
         interrupt: Option<fulmen_signals::Guard>,
     ) -> Executor<T> {
         let (in_flight, reads) = (VecDeque::new(), VecDeque::new());
         let interrupt = interrupt.map(|guard| {
-            let halt = hosts.map(|hosts| Arc::new(Mutex::new(hosts.halt())));
+            let halt = process_group.map(|process_group| Arc::new(Mutex::new(process_group.halt())));
             if let Some(halt) = halt.clone() {
                 guard.listen(move |signal| halt.lock().request(&signal.to_string()));
             }
             (guard, halt)
         });
         let (requested, agreed) = (Cell::new(false), Cell::new(false));
-        Executor { runtime: runtime.clone(), hosts: hosts.cloned(), interrupt, requested, agreed, in_flight, reads }
+        Executor {
+            runtime: runtime.clone(),
+            process_group: process_group.cloned(),
+            interrupt,
+            requested,
+            agreed,
+            in_flight,
+            reads,
+        }
     }
 
-    pub(crate) fn hosts(&self) -> Option<&Arc<ProcessGroup>> {
-        self.hosts.as_ref()
+    pub(crate) fn process_group(&self) -> Option<&Arc<ProcessGroup>> {
+        self.process_group.as_ref()
     }
 
     /// Enqueues a step on the device with [`CompiledStep::call`] as soon as there is room. Returns whether it had to
@@ -115,8 +123,8 @@ impl<T> Executor<T> {
     fn wait_for_oldest(&mut self, message: &str) -> Result<()> {
         let Some(done) = self.in_flight.pop_front() else { return Ok(()) };
         let _wait = span("wait for device");
-        if let Some(hosts) = &self.hosts {
-            hosts.wait_until(|| done.is_ready())?;
+        if let Some(process_group) = &self.process_group {
+            process_group.wait_until(|| done.is_ready())?;
         }
         done.wait().map_err(|e| Error::device(message, e))?;
         step_finished();
@@ -143,7 +151,7 @@ impl<T> Executor<T> {
     /// Returns the oldest read. Waits if its values have not arrived.
     pub(crate) fn arrived(&mut self) -> Result<Option<(T, Vec<Literal>)>> {
         let Some(Read { what, values, _arrays }) = self.reads.pop_front() else { return Ok(None) };
-        Ok(Some((what, process_group::arrive(self.hosts.as_ref(), values)?)))
+        Ok(Some((what, process_group::arrive(self.process_group.as_ref(), values)?)))
     }
 
     /// Drops all reads that were not returned yet.
@@ -174,13 +182,13 @@ impl<T> Executor<T> {
             None => Ok(None),
             Some((guard, None)) => Ok(guard.requested()),
             Some((guard, Some(halt))) => {
-                let Some(hosts) = &self.hosts else { return Ok(None) };
-                hosts.health()?;
+                let Some(process_group) = &self.process_group else { return Ok(None) };
+                process_group.health()?;
                 let mut halt = halt.lock();
-                match halt.turn()?.as_deref() {
+                match halt.poll()?.as_deref() {
                     None => Ok(None),
                     Some(ACTIONS) => {
-                        *halt = hosts.halt();
+                        *halt = process_group.halt();
                         // A signal may have come too late for the previous halt.
                         guard.requested().iter().for_each(|signal| halt.request(&signal.to_string()));
                         self.requested.set(false);

@@ -75,18 +75,18 @@ pub(crate) fn predict(
     let progress = evaluation.progress(session.record.reached);
     let Evaluation { step, loader, .. } = evaluation;
     session.callbacks.each(|callback| callback.on_predict_start(&progress));
-    let (runtime, hosts) = (&session.runtime, session.hosts.as_ref());
+    let (runtime, process_group) = (&session.runtime, session.process_group.as_ref());
     let interrupt = fulmen_signals::Guard::new(session.choices.options.grace);
     // After a signal, the caller keeps the earlier predictions.
     interrupt.stepped();
     Ok(PredictedBatches {
-        executor: Executor::new(runtime, hosts, Some(interrupt)),
+        executor: Executor::new(runtime, process_group, Some(interrupt)),
         step,
         weights,
         batches: loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0),
         samples_left: loader.num_samples(),
         batch_size: loader.batch_size(),
-        _guard: hosts.map(|hosts| hosts.guard()),
+        _guard: process_group.map(|process_group| process_group.guard()),
         callbacks: session.callbacks.clone(),
         progress,
         launched: 0,
@@ -132,7 +132,7 @@ impl PredictedBatches {
 
     /// Whether this process writes the predictions.
     pub(crate) fn is_coordinator(&self) -> bool {
-        self.executor.hosts().is_none_or(|hosts| hosts.process().is_coordinator())
+        self.executor.process_group().is_none_or(|process_group| process_group.process().is_coordinator())
     }
 
     /// Enqueues the next batch on the device. Returns false if there is none.
@@ -155,8 +155,8 @@ impl PredictedBatches {
     /// Reports the error to the other processes, which would wait for this one. An interruption reaches all of them at
     /// the same batch, so it needs no report.
     fn report(&self, error: &Error) {
-        if let Some(hosts) = self.executor.hosts().filter(|_| !error.is_interrupted()) {
-            hosts.fail(error);
+        if let Some(process_group) = self.executor.process_group().filter(|_| !error.is_interrupted()) {
+            process_group.fail(error);
         }
     }
 

@@ -4,10 +4,10 @@
 pub(crate) struct Reading {
     pub(crate) epoch: u64,
     pub(crate) global_step: u64,
-    pub(crate) what: What,
+    pub(crate) kind: ReadKind,
 }
 
-pub(crate) enum What {
+pub(crate) enum ReadKind {
     /// A log point, and the factor of its learning rate.
     Log { factor: f64 },
     /// The named outputs of a program.

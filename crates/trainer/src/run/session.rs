@@ -30,11 +30,11 @@ pub(crate) struct Session {
     pub(crate) choices: Choices,
     pub(crate) runtime: Runtime,
     /// The other processes, if there are any.
-    pub(crate) hosts: Option<Arc<ProcessGroup>>,
+    pub(crate) process_group: Option<Arc<ProcessGroup>>,
     pub(crate) callbacks: Callbacks,
     pub(crate) loggers: Loggers,
     pub(crate) clock: Clock,
-    pub(crate) told: RunConfig,
+    pub(crate) run_config: RunConfig,
     /// Opens the store for checkpoints.
     pub(crate) open_store: OpenStore,
     pub(crate) record: Record,
@@ -86,12 +86,12 @@ impl Session {
 
     /// The number of processes that train together.
     pub(crate) fn processes(&self) -> usize {
-        self.hosts.as_ref().map_or(1, |hosts| hosts.process().count())
+        self.process_group.as_ref().map_or(1, |process_group| process_group.process().count())
     }
 
     /// Whether this process writes the files that only one process writes.
     pub(crate) fn writes(&self) -> bool {
-        self.hosts.as_ref().is_none_or(|hosts| hosts.process().is_coordinator())
+        self.process_group.as_ref().is_none_or(|process_group| process_group.process().is_coordinator())
     }
 
     /// Creates a new folder for a run, starts the loggers in it, and writes the run's environment and configuration
@@ -101,11 +101,11 @@ impl Session {
             return Ok(None);
         }
         let create = || checkpoint::new_version_folder(&self.choices.options.default_root_dir);
-        let folder = match &self.hosts {
-            Some(hosts) => hosts.broadcast("run_dir", create)?,
+        let folder = match &self.process_group {
+            Some(process_group) => process_group.broadcast("run_dir", create)?,
             None => create()?,
         };
-        self.loggers.start(&folder, self.told.for_loggers()).map_err(|e| Error::logger(&folder, e))?;
+        self.loggers.start(&folder, self.run_config.for_loggers()).map_err(|e| Error::logger(&folder, e))?;
         self.record.logging = true;
         self.record.compilations.clear();
         if self.writes() {
@@ -118,7 +118,7 @@ impl Session {
                     note(&format!("warning: cannot write {}: {error}", path.display()));
                 }
             });
-            let config = self.told.config.as_deref().unwrap_or_default();
+            let config = self.run_config.config.as_deref().unwrap_or_default();
             let written = fulmen_durable::write(&folder.join("config.toml"), Some(config.len() as u64), |file| {
                 file.write_all(config.as_bytes())
             });
@@ -186,23 +186,24 @@ impl Session {
     }
 
     /// Runs work that needs the other processes, if there are any. If it fails in one process, the others are notified.
-    pub(crate) fn with_hosts<T>(&mut self, work: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
-        let hosts = self.hosts.clone();
-        let _guard = hosts.as_ref().map(|hosts| hosts.guard());
+    pub(crate) fn with_process_group<T>(&mut self, work: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+        let process_group = self.process_group.clone();
+        let _guard = process_group.as_ref().map(|process_group| process_group.guard());
         let result = work(self);
-        if let (Some(hosts), Err(error)) = (&hosts, &result) {
-            hosts.fail(error);
+        if let (Some(process_group), Err(error)) = (&process_group, &result) {
+            process_group.fail(error);
         }
         result
     }
 
-    /// Like [`Session::with_hosts`]. If the work fails, it also calls `on_exception` of the callbacks and the module.
+    /// Like [`Session::with_process_group`]. If the work fails, it also calls `on_exception` of the callbacks and the
+    /// module.
     pub(crate) fn telling<T>(
         &mut self,
         module: &dyn TrainingModule,
         work: impl FnOnce(&mut Session) -> Result<T>,
     ) -> Result<T> {
-        self.with_hosts(|session| {
+        self.with_process_group(|session| {
             let hooks = session.callbacks.with(module);
             let result = work(session).inspect_err(|error| hooks.on_exception(error, &mut Actions::outside()));
             session.finish_logging(Status::Finished, result.as_ref().err());
@@ -216,7 +217,13 @@ impl Session {
         action: &str,
         facts: impl FnOnce(&mut process_group::RunFingerprint) -> Result<()>,
     ) -> Result<()> {
-        process_group::check_consistent(self.hosts.as_ref(), &self.choices.options, &self.runtime, action, facts)
+        process_group::check_consistent(
+            self.process_group.as_ref(),
+            &self.choices.options,
+            &self.runtime,
+            action,
+            facts,
+        )
     }
 
     /// Loads the chosen weights into a module.

@@ -79,12 +79,13 @@ impl EvalStep {
     }
 
     fn evaluate(&self, step: &TrainStep<'_>) -> Result<LogPoint> {
-        let (evaluation, runtime, hosts) = (&self.evaluation, &step.runtime, step.executor.hosts());
-        let pass = |weights: &[&DeviceArray]| evaluation.run(runtime, hosts, weights, BatchLimit::ALL, |_| Ok(None));
+        let (evaluation, runtime, process_group) = (&self.evaluation, &step.runtime, step.executor.process_group());
+        let pass =
+            |weights: &[&DeviceArray]| evaluation.run(runtime, process_group, weights, BatchLimit::ALL, |_| Ok(None));
         let Evaluated::Logged(logged) = step.with_weights(self.averages.as_ref(), pass)? else {
             return Err(Error::data("the evaluation ended before its last batch"));
         };
-        let literals = process_group::arrive(hosts, runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
+        let literals = process_group::arrive(process_group, runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
         let Progress { epoch, global_step, .. } = step.progress();
         point([evaluation], &literals, (epoch, global_step))
     }

@@ -76,7 +76,7 @@ impl StepFunction<'_> {
         let weights = weights.map(|id| step.state.array(id)).collect::<Result<Vec<_>>>()?;
         let arrays: Vec<&DeviceArray> = inputs.iter().chain(weights).collect();
         let outputs = self.jit.run(&arrays)?.arrays;
-        process_group::arrive(step.executor.hosts(), step.runtime.read(&outputs.iter().collect::<Vec<_>>())?)
+        process_group::arrive(step.executor.process_group(), step.runtime.read(&outputs.iter().collect::<Vec<_>>())?)
     }
 
     /// The number of programs compiled: one for each combination of input types.

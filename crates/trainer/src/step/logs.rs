@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use fulmen_tensor::{DeviceArray, Literal, PendingLiterals, Runtime};
 
 use crate::console::note;
-use crate::logs::{LogLayout, Over, Sums};
+use crate::logs::{LogLayout, LogRange, Sums};
 use crate::process_group::{self, ProcessGroup};
 use crate::{Error, LogPoint, Result};
 
@@ -26,7 +26,7 @@ pub struct StepLogs {
     layout: LogLayout,
     /// The epoch and the step of the latest values.
     position: (u64, u64),
-    hosts: Option<Arc<ProcessGroup>>,
+    process_group: Option<Arc<ProcessGroup>>,
     shared: Arc<Shared>,
 }
 
@@ -42,18 +42,18 @@ impl StepLogs {
     /// # Errors
     /// An error of the device; with `detect_nan` or `detect_anomaly`, a loss that was not finite.
     pub fn wait(self) -> Result<LogPoint> {
-        let StepLogs { values, layout, position: (epoch, global_step), hosts, shared, _arrays } = self;
+        let StepLogs { values, layout, position: (epoch, global_step), process_group, shared, _arrays } = self;
         let Some(values) = values else {
             return Ok(LogPoint { epoch, global_step, ..LogPoint::default() });
         };
         let start = Instant::now();
-        let literals = process_group::arrive(hosts.as_ref(), values)?;
+        let literals = process_group::arrive(process_group.as_ref(), values)?;
         shared.waited.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
         let (sums, media) =
             literals.split_first().ok_or_else(|| Error::data("the device returned no logged values"))?;
         let sums = layout.read(sums)?;
         shared.check_finite(&sums, None)?;
-        training_point(&layout, &sums, media, Over::Pass(""), (epoch, global_step))
+        training_point(&layout, &sums, media, LogRange::Pass(""), (epoch, global_step))
     }
 }
 
@@ -62,10 +62,10 @@ pub(crate) fn training_point(
     layout: &LogLayout,
     sums: &Sums,
     media: &[Literal],
-    over: Over<'_>,
+    range: LogRange<'_>,
     position: (u64, u64),
 ) -> Result<LogPoint> {
-    let mut point = layout.point(sums, over, position);
+    let mut point = layout.point(sums, range, position);
     point.metrics.extend(layout.of_optimizers(sums));
     point.media = layout.media(media)?;
     Ok(point)
@@ -117,7 +117,7 @@ impl Reads {
     pub(super) fn start(
         &mut self,
         runtime: &Runtime,
-        hosts: Option<&Arc<ProcessGroup>>,
+        process_group: Option<&Arc<ProcessGroup>>,
         arrays: Vec<DeviceArray>,
         layout: &LogLayout,
         position: (u64, u64),
@@ -129,8 +129,8 @@ impl Reads {
             [] => None,
             arrays => Some(runtime.read(&arrays.iter().collect::<Vec<_>>())?),
         };
-        let (layout, hosts, shared) = (layout.clone(), hosts.cloned(), Arc::clone(&self.shared));
-        Ok(StepLogs { values, _arrays: arrays, layout, position, hosts, shared })
+        let (layout, process_group, shared) = (layout.clone(), process_group.cloned(), Arc::clone(&self.shared));
+        Ok(StepLogs { values, _arrays: arrays, layout, position, process_group, shared })
     }
 
     /// Counts a read. Returns a warning once, when there are too many consecutive reads.

@@ -13,7 +13,7 @@ use super::StepLogs;
 use super::logs::Reads;
 use crate::checkpoint::resume::ResumePoint;
 use crate::checkpoint::run_config::RunConfig;
-use crate::checkpoint::save::{self, CopyProgram, Job, Outcome, Saved};
+use crate::checkpoint::save::{self, CopyProgram, Job, Outcome, StateTensor};
 use crate::checkpoint::{self, OpenStore, Position};
 use crate::console::note;
 use crate::hooks::actions::{CheckpointRole, Save};
@@ -115,7 +115,7 @@ impl<'m> TrainStep<'m> {
     ) -> Result<TrainStep<'m>> {
         check_options(session)?;
         let config = session.config()?;
-        let (start, traced) = ResumePoint::find(&config.options, session.hosts.as_ref(), |start| {
+        let (start, traced) = ResumePoint::find(&config.options, session.process_group.as_ref(), |start| {
             let traced = trace_fit(module, &config, start.position.seed, loader, &EvaluationSets::from(None))?;
             let TracedFit { train, layout, program, limits, .. } = &traced;
             start.take_state(train, layout, program.logs(), limits, &config, &session.runtime)?;
@@ -123,7 +123,7 @@ impl<'m> TrainStep<'m> {
         })?;
         check_consistent(session, "train_step", module, &traced, &start)?;
         let mut step = TrainStep::new(session, module, &config, traced, start, None)?;
-        step.guard = session.hosts.as_ref().map(|hosts| hosts.guard());
+        step.guard = session.process_group.as_ref().map(|process_group| process_group.guard());
         Ok(step)
     }
 
@@ -139,7 +139,7 @@ impl<'m> TrainStep<'m> {
         let TracedFit { plan, limits, train, layout, program, .. } = traced;
         let ResumePoint { position, values, logs, .. } = start;
         let runtime = session.runtime.clone();
-        let executor = Executor::new(&runtime, session.hosts.as_ref(), interrupt);
+        let executor = Executor::new(&runtime, session.process_group.as_ref(), interrupt);
         module.initialize(position.seed);
         let first = layout.phases.at(position.epoch, position.batch);
         // Lower the step, and load cached programs, while the devices compute the starting values.
@@ -175,7 +175,7 @@ impl<'m> TrainStep<'m> {
         let position = Position {
             data: train.description(),
             accumulate: config.accumulation().every(position.epoch),
-            told: RunConfig { config: None, ..session.told.clone() },
+            run_config: RunConfig { config: None, ..session.run_config.clone() },
             ..position
         };
         Ok(TrainStep {
@@ -356,8 +356,8 @@ impl<'m> TrainStep<'m> {
         let log_point = self.stepped() && global_step.is_multiple_of(self.config.options.log_every_n_steps);
         let media = std::mem::take(&mut self.media).into_iter().filter(|_| log_point);
         let arrays: Vec<_> = self.sums.take().into_iter().chain(media).collect();
-        let (hosts, logs) = (self.executor.hosts(), self.steps[0].logs());
-        let result = self.reads.start(&self.runtime, hosts, arrays, logs, (epoch, global_step));
+        let (process_group, logs) = (self.executor.process_group(), self.steps[0].logs());
+        let result = self.reads.start(&self.runtime, process_group, arrays, logs, (epoch, global_step));
         self.shared(result)
     }
 
@@ -387,8 +387,8 @@ impl<'m> TrainStep<'m> {
         let mut tensors = self.take_state(None)?;
         if let Some(sums) = &self.sums {
             let pending = self.runtime.read(&[sums])?;
-            for literal in process_group::arrive(self.executor.hosts(), pending)? {
-                tensors.push(Saved::whole(names::LOGS, &literal, self.executor.hosts())?);
+            for literal in process_group::arrive(self.executor.process_group(), pending)? {
+                tensors.push(StateTensor::replicated(names::LOGS, &literal, self.executor.process_group())?);
             }
             self.position.log_names = self.program().logs().keys();
         }
@@ -399,18 +399,18 @@ impl<'m> TrainStep<'m> {
     }
 
     /// Takes the current state for a checkpoint. Without a program that copies all of it, waits for the queued steps.
-    pub(crate) fn take_state(&mut self, copy: Option<&CopyProgram>) -> Result<Vec<Saved>> {
+    pub(crate) fn take_state(&mut self, copy: Option<&CopyProgram>) -> Result<Vec<StateTensor>> {
         if copy.is_none_or(|(_, copied)| copied.len() < self.state.layout().entries().len()) {
             self.executor.drain()?;
         }
-        save::take(&self.state, copy, &self.runtime, self.executor.hosts())
+        save::take(&self.state, copy, &self.runtime, self.executor.process_group())
     }
 
     /// The job that writes a state. With `detect_nan`, the state must be finite.
     pub(crate) fn job(
         &self,
         open: OpenStore,
-        tensors: Vec<Saved>,
+        tensors: Vec<StateTensor>,
         saves: Vec<(Save, Run)>,
         removals: Vec<PathBuf>,
         outcome: Outcome,
@@ -421,8 +421,8 @@ impl<'m> TrainStep<'m> {
         let changed = self.program().changes().iter().filter(|_| self.config.options.detect_nan);
         let changed = changed.flat_map(|id| names[id.index()].clone()).filter(|name| !names::is_grad_sum(name));
         let finite = (self.position.global_step, changed.collect());
-        let (runtime, hosts) = (self.runtime.clone(), self.executor.hosts().cloned());
-        Job { tensors, saves, removals, open, runtime, hosts, finite, outcome }
+        let (runtime, process_group) = (self.runtime.clone(), self.executor.process_group().cloned());
+        Job { tensors, saves, removals, open, runtime, process_group, finite, outcome }
     }
 
     /// Loads the training state of a checkpoint that this step, or a fit with the same module and optimizer, has
@@ -450,9 +450,9 @@ impl<'m> TrainStep<'m> {
         self.key = key(&self.runtime, position.seed)?;
         self.sums = logs.map(|logs| self.runtime.to_device(&logs)).transpose()?;
         self.media.clear();
-        let told = std::mem::take(&mut self.position.told);
+        let run_config = std::mem::take(&mut self.position.run_config);
         let (data, accumulate) = (self.train.description(), self.config.accumulation().every(position.epoch));
-        self.position = Position { told, data, accumulate, ..position };
+        self.position = Position { run_config, data, accumulate, ..position };
         Ok(())
     }
 
@@ -462,7 +462,7 @@ impl<'m> TrainStep<'m> {
         what: &str,
         facts: impl FnOnce(&mut RunFingerprint) -> Result<()>,
     ) -> Result<()> {
-        process_group::check_consistent(self.executor.hosts(), &self.config.options, &self.runtime, what, facts)
+        process_group::check_consistent(self.executor.process_group(), &self.config.options, &self.runtime, what, facts)
     }
 
     /// Calls `doing` with the current weights, or with their averages if there are any.
@@ -483,8 +483,8 @@ impl<'m> TrainStep<'m> {
 
     /// Reports an error to the other processes, which would otherwise wait for this one.
     pub(super) fn shared<T>(&self, result: Result<T>) -> Result<T> {
-        if let (Some(_), Some(hosts), Err(error)) = (&self.guard, self.executor.hosts(), &result) {
-            hosts.fail(error);
+        if let (Some(_), Some(process_group), Err(error)) = (&self.guard, self.executor.process_group(), &result) {
+            process_group.fail(error);
         }
         result
     }

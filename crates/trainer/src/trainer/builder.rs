@@ -17,7 +17,7 @@ use crate::callbacks::callback::Callback;
 #[cfg(feature = "prometheus")]
 use crate::callbacks::metrics_endpoint::MetricsEndpoint;
 use crate::callbacks::{ModelCheckpoint, ProgressBar};
-use crate::checkpoint::places;
+use crate::checkpoint::locations;
 use crate::checkpoint::run_config::RunConfig;
 use crate::console::note;
 use crate::goodput::Clock;
@@ -188,23 +188,23 @@ impl TrainerBuilder {
     /// that did not join in time, which the error names.
     pub fn build(self) -> Result<Trainer> {
         let choices = self.choices(self.options()?)?;
-        let hosts = ProcessGroup::from_env(&choices.options, self.runtime.as_ref())?;
-        let built = self.build_with(choices, hosts.clone());
-        if let (Some(hosts), Err(error)) = (&hosts, &built) {
-            hosts.fail(error);
+        let process_group = ProcessGroup::from_env(&choices.options, self.runtime.as_ref())?;
+        let built = self.build_with(choices, process_group.clone());
+        if let (Some(process_group), Err(error)) = (&process_group, &built) {
+            process_group.fail(error);
         }
         built
     }
 
-    pub(crate) fn build_with(self, choices: Choices, hosts: Option<Arc<ProcessGroup>>) -> Result<Trainer> {
+    pub(crate) fn build_with(self, choices: Choices, process_group: Option<Arc<ProcessGroup>>) -> Result<Trainer> {
         let mut clock = Clock::new();
         let options = &choices.options;
-        let runtime = match (self.runtime, &hosts) {
+        let runtime = match (self.runtime, &process_group) {
             (Some(runtime), _) => runtime,
-            (None, Some(hosts)) => hosts.open(options.accelerator, &options.devices)?,
+            (None, Some(process_group)) => process_group.open(options.accelerator, &options.devices)?,
             (None, None) => Runtime::open(options.accelerator, &options.devices)?,
         };
-        if hosts.is_none() {
+        if process_group.is_none() {
             check_alone(&runtime)?;
         }
         warn_if_a_tpu_is_idle(options, &runtime);
@@ -236,24 +236,24 @@ impl TrainerBuilder {
         if options.leaves_nothing() {
             loggers.clear();
         }
-        if hosts.as_ref().is_some_and(|hosts| !hosts.process().is_coordinator()) {
+        if process_group.as_ref().is_some_and(|process_group| !process_group.process().is_coordinator()) {
             // Process 0 does all logging and reporting.
             loggers.clear();
             callbacks.retain(|c| c.name() != "ProgressBar");
         }
         let loggers = Session::loggers(loggers)?;
-        let open_store = places::opener(&choices.options)?;
+        let open_store = locations::opener(&choices.options)?;
         let mut run_config = self.run_config;
-        run_config.config = run_config.config.or_else(|| Some(choices.options.to_toml(&self.trainer_args.given())));
+        run_config.config = run_config.config.or_else(|| Some(choices.options.to_toml(&self.trainer_args.explicit())));
         clock.pause();
         Ok(Trainer::new(Session {
             choices,
             runtime,
-            hosts,
+            process_group,
             callbacks: callbacks.into(),
             loggers,
             clock,
-            told: run_config,
+            run_config,
             open_store,
             record: Record::default(),
         }))

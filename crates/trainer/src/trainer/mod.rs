@@ -69,7 +69,7 @@ impl Trainer {
 
     /// The index of this process, from 0. Process 0 writes logs and checkpoints.
     pub fn process_index(&self) -> usize {
-        self.session.hosts.as_ref().map_or(0, |hosts| hosts.process().index())
+        self.session.process_group.as_ref().map_or(0, |process_group| process_group.process().index())
     }
 
     /// The number of processes that train together.
@@ -156,7 +156,7 @@ impl Trainer {
         train: &DataLoader,
         validation: impl Into<EvaluationSets>,
     ) -> Result<FitSummary> {
-        let result = self.session.with_hosts(|session| {
+        let result = self.session.with_process_group(|session| {
             let summary = fit(session, module, train, &validation.into())?;
             session.callbacks.with(module).on_fit_end(&summary);
             Ok(summary)
@@ -175,7 +175,7 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::fit`] before its first step; an option or a callback that only a fit supports.
     pub fn train_step<'m, M: TrainingModule>(&mut self, module: &'m M, loader: &DataLoader) -> Result<TrainStep<'m>> {
-        self.session.with_hosts(|session| TrainStep::open(session, module, loader))
+        self.session.with_process_group(|session| TrainStep::open(session, module, loader))
     }
 
     /// Runs `validation_step` with the module's weights over a loader, or over each of several

@@ -235,8 +235,8 @@ impl Trainer {
             }
         }
         refused |= needs.zip(available).is_some_and(|(needs, available)| needs > available);
-        if let Some(hosts) = &session.hosts {
-            refused = hosts.any("scale_batch_size", refused)?;
+        if let Some(process_group) = &session.process_group {
+            refused = process_group.any("scale_batch_size", refused)?;
         }
         let trial = |verdict| Trial { batch_size: loader.batch_size(), needed_bytes: needs, verdict };
         if refused {
@@ -247,7 +247,9 @@ impl Trainer {
                 Some(signal) => Err(Error::interrupted("finding a batch size", signal)),
                 None => Ok(trial(Verdict::Fits)),
             },
-            Err(error) if error.is_out_of_memory() && session.hosts.is_none() => Ok(trial(Verdict::OutOfMemory)),
+            Err(error) if error.is_out_of_memory() && session.process_group.is_none() => {
+                Ok(trial(Verdict::OutOfMemory))
+            }
             Err(error) => Err(error),
         }
     }

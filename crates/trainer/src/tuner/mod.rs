@@ -56,15 +56,16 @@ fn attempt(
     choices: Choices,
     callbacks: Vec<Box<dyn Callback>>,
 ) -> Result<FitSummary> {
-    let Session { runtime, hosts, open_store, .. } = &trainer.session;
-    let (runtime, hosts, open_store) = (runtime.clone(), hosts.clone(), open_store.clone());
-    let (callbacks, told, record) = (callbacks.into(), RunConfig::default(), Record::default());
+    let Session { runtime, process_group, open_store, .. } = &trainer.session;
+    let (runtime, process_group, open_store) = (runtime.clone(), process_group.clone(), open_store.clone());
+    let (callbacks, run_config, record) = (callbacks.into(), RunConfig::default(), Record::default());
     let (loggers, clock) = (Session::loggers(vec![])?, Clock::new());
-    let mut session = Session { choices, runtime, hosts, callbacks, loggers, clock, told, open_store, record };
+    let mut session =
+        Session { choices, runtime, process_group, callbacks, loggers, clock, run_config, open_store, record };
     // Set the types of the module's values before saving copies of them.
     set_up(module, &session.config()?)?;
     let values: Vec<_> = module.state().into_iter().map(|(_, cell)| (cell.get(), cell)).collect();
-    let result = session.with_hosts(|session| fit(session, module, train, &None.into()));
+    let result = session.with_process_group(|session| fit(session, module, train, &None.into()));
     values.into_iter().for_each(|(value, cell)| cell.set(value));
     result
 }

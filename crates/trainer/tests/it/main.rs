@@ -4,6 +4,7 @@
 mod anomalies;
 mod averaging;
 mod callbacks;
+mod checkpoint_locations;
 mod checkpoints;
 mod common;
 mod compile_cache;
@@ -21,7 +22,6 @@ mod mistakes;
 mod monitors;
 mod optimizers;
 mod phases;
-mod places;
 mod plateau;
 mod precision;
 mod predict;

@@ -226,14 +226,14 @@ fn a_failing_store_is_an_error_and_the_previous_checkpoint_stays() {
 #[test]
 fn a_store_that_fails_until_the_grace_period_ends_is_an_error_and_nothing_is_lost() {
     let folder = tempfile::tempdir().unwrap();
-    let [near, far] = ["near", "far"].map(|name| folder.path().join(name));
-    let options = || builder(folder.path()).checkpoint_local(&near).checkpoint_dir(&far);
+    let [local_dir, remote_dir] = ["local", "remote"].map(|name| folder.path().join(name));
+    let options = || builder(folder.path()).checkpoint_local(&local_dir).checkpoint_dir(&remote_dir);
     let mut trainer = options().grace(Duration::from_millis(1)).build().unwrap();
     let failure = Some((1, io::ErrorKind::TimedOut));
     let gate = Arc::new(Gate { open: Mutex::new(true), failure, ..Gate::default() });
-    let failing = Arc::new(GatedStore { inner: LocalStore::new(&far), gate });
-    let tiered: Arc<dyn Store> = Arc::new(TieredStore::new(local(&near), failing, Duration::ZERO, |_| {}));
-    let dir = far.clone();
+    let failing = Arc::new(GatedStore { inner: LocalStore::new(&remote_dir), gate });
+    let tiered: Arc<dyn Store> = Arc::new(TieredStore::new(local(&local_dir), failing, Duration::ZERO, |_| {}));
+    let dir = remote_dir.clone();
     trainer.session.open_store = Arc::new(move |folder| if folder == dir { tiered.clone() } else { local(folder) });
     let (result, trainer) = fit(trainer);
     let error = result.unwrap_err();
@@ -241,16 +241,16 @@ fn a_store_that_fails_until_the_grace_period_ends_is_an_error_and_nothing_is_los
     assert!(error.is_checkpoint() && message.contains("were not copied there within 1ms"), "{message}");
     let has_path = |path: &Path| message.contains(path.to_str().unwrap());
     assert!(
-        has_path(&near) && has_path(&far) && message.contains("start the run again with the same options"),
+        has_path(&local_dir) && has_path(&remote_dir) && message.contains("start the run again with the same options"),
         "{message}"
     );
-    assert_eq!(trainer.last_checkpoint(), Some(far.join("last").as_path()));
-    assert!(!far.join("last").exists());
+    assert_eq!(trainer.last_checkpoint(), Some(remote_dir.join("last").as_path()));
+    assert!(!remote_dir.join("last").exists());
     drop(trainer);
-    // All steps ran, and the last state is complete in the near store. The next run copies the state that it resumes
+    // All steps ran, and the last state is complete in the local store. The next run copies the state that it resumes
     // from.
-    assert_eq!(checkpoint::open(&near.join("last")).unwrap().1.global_step, 16);
+    assert_eq!(checkpoint::open(&local_dir.join("last")).unwrap().1.global_step, 16);
     let (summary, _) = fit(options().resume("auto").max_epochs(3).build().unwrap());
     assert_eq!(summary.unwrap().global_step, 24);
-    assert_eq!(checkpoint::open(&far.join("last")).unwrap().1.global_step, 24);
+    assert_eq!(checkpoint::open(&remote_dir.join("last")).unwrap().1.global_step, 24);
 }

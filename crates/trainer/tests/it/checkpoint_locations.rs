@@ -13,11 +13,11 @@ use crate::common::{DROP_LAST, Net, Record, tensors, train_loader, trainer};
 use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
 use fulmen_trainer::{FitSummary, Result, Resume};
 
-/// Trains with checkpoints in `to`, after `near`, under this folder.
+/// Trains with checkpoints in `to`, after `local`, under this folder.
 fn run(folder: &Path, to: &Path, epochs: u64, resume: Resume) -> (Record, Result<FitSummary>) {
     let record = Record::default();
     let builder = trainer(&folder.join("runs")).max_epochs(epochs).log_every_n_steps(1).resume(resume);
-    let builder = builder.checkpoint_dir(to).checkpoint_local(folder.join("near"));
+    let builder = builder.checkpoint_dir(to).checkpoint_local(folder.join("local"));
     // The state of the first epoch is the best.
     let best = ModelCheckpoint::new().monitor("train_loss", Mode::Max);
     let mut trainer = builder.callback(best).callback(record.clone()).build().unwrap();
@@ -32,14 +32,14 @@ fn resumes_from(place: impl Fn(&Path) -> PathBuf) {
     let (_, summary) = run(parts.path(), &to, 2, Resume::Never);
     let last = to.join("last");
     assert_eq!(summary.unwrap().last_checkpoint.unwrap(), last);
-    assert_eq!(tensors(&last).len(), tensors(parts.path().join("near/last")).len());
+    assert_eq!(tensors(&last).len(), tensors(parts.path().join("local/last")).len());
     assert!(!parts.path().join("runs/version_0/checkpoints").exists());
 
     let (_, again) = run(parts.path(), &to, 3, Resume::Never);
     let error = again.unwrap_err().to_string();
     assert!(error.contains("there are checkpoints in") && error.contains("resume auto"), "{error}");
 
-    fs::remove_dir_all(parts.path().join("near")).unwrap();
+    fs::remove_dir_all(parts.path().join("local")).unwrap();
     fs::remove_dir_all(parts.path().join("runs")).unwrap();
     let (resumed, summary) = run(parts.path(), &to, 3, Resume::Auto);
     assert_eq!(summary.unwrap().epochs, 3);
@@ -69,7 +69,7 @@ fn a_run_resumes_from_a_bucket_of_a_real_server() {
     let Some(server) = moto::Server::for_test("a_run_resumes_from_a_bucket_of_a_real_server") else { return };
     server.make_bucket("models").unwrap();
     let mut command = crate::common::itself();
-    command.args(["--exact", "places::a_run_resumes_from_a_bucket", "--ignored", "--nocapture"]);
+    command.args(["--exact", "checkpoint_locations::a_run_resumes_from_a_bucket", "--ignored", "--nocapture"]);
     command.env("AWS_ENDPOINT_URL", server.url()).env("AWS_SKIP_SIGNATURE", "true").env_remove("AWS_PROFILE");
     let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
@@ -79,13 +79,13 @@ fn a_run_resumes_from_a_bucket_of_a_real_server() {
 #[test]
 fn invalid_checkpoint_folders_are_rejected_before_anything_runs() {
     let folder = tempfile::tempdir().unwrap();
-    for (dir, near, expected) in [
-        ("", "near", "checkpoint_dir is none"),
+    for (dir, local, expected) in [
+        ("", "local", "checkpoint_dir is none"),
         ("here", "here", "other than checkpoint_dir"),
-        ("here", "gs://bucket/near", "a folder of this machine"),
+        ("here", "gs://bucket/local", "a folder of this machine"),
         ("http://host/path", "", "or below gs://bucket/path or s3://bucket/path"),
     ] {
-        let built = trainer(folder.path()).checkpoint_dir(dir).checkpoint_local(near).build();
+        let built = trainer(folder.path()).checkpoint_dir(dir).checkpoint_local(local).build();
         let error = built.err().unwrap().to_string();
         assert!(error.contains(expected), "{error}");
     }

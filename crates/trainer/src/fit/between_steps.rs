@@ -5,8 +5,8 @@ use std::time::Duration;
 use fulmen_tensor::{Argument, Compiled, Literal, Sharding};
 
 use super::Fit;
-use crate::hooks::actions::Asked;
-use crate::run::reading::What;
+use crate::hooks::actions::Requests;
+use crate::run::reading::ReadKind;
 use crate::state::StepState;
 use crate::{Error, Result, Signal, TrainDuration};
 
@@ -19,11 +19,11 @@ pub(super) struct Program {
 
 impl Fit<'_> {
     /// Ends a step: all processes learn of signals, and whether one of them has requested actions.
-    pub(super) fn turn(&mut self) -> Result<Option<Signal>> {
+    pub(super) fn end_step(&mut self) -> Result<Option<Signal>> {
         self.actions.check()?;
         self.stop_after_max_time();
-        let process = self.step.executor.hosts().map_or(0, |hosts| hosts.process().index());
-        if self.actions.asked.counts_in(process) {
+        let process = self.step.executor.process_group().map_or(0, |process_group| process_group.process().index());
+        if self.actions.requests.counts_in(process) {
             self.step.executor.request_actions();
         }
         self.step.executor.interrupted()
@@ -31,21 +31,21 @@ impl Fit<'_> {
 
     /// Runs the actions that callbacks requested. All processes call this after the same step and do the same. Returns
     /// whether checkpoints were saved, which takes time.
-    pub(super) fn act(&mut self) -> Result<bool> {
+    pub(super) fn run_actions(&mut self) -> Result<bool> {
         self.actions.check()?;
         let mut requests = self.actions.take();
-        if let Some(hosts) = self.step.executor.hosts() {
+        if let Some(process_group) = self.step.executor.process_group() {
             // A callback may stop because of something that only its process knows, such as the time. All must stop
             // then.
             let stop = requests.stop.take();
-            let is_stopping = hosts.any("stop", stop.is_some())?;
-            requests = hosts.broadcast("actions", || Ok(requests))?;
+            let is_stopping = process_group.any("stop", stop.is_some())?;
+            requests = process_group.broadcast("actions", || Ok(requests))?;
             requests.stop = stop.or(is_stopping.then(|| "a callback of another process asked for it".into()));
         }
-        if requests == Asked::default() {
+        if requests == Requests::default() {
             return Ok(false);
         }
-        let Asked { saves, removals, stop, validate, programs, learning_rate_factor } = requests;
+        let Requests { saves, removals, stop, validate, programs, learning_rate_factor } = requests;
         self.stop_reason = self.stop_reason.take().or(stop);
         if let Some(factor) = learning_rate_factor {
             self.set_learning_rate_factor(factor)?;
@@ -86,7 +86,7 @@ impl Fit<'_> {
             let weights = weights.iter().map(|array| Argument::Borrow(array)).collect();
             Ok(program.compiled.call(weights)?.arrays)
         })?;
-        let reading = self.reading(What::Program { name: program.name, outputs: program.outputs.clone() });
+        let reading = self.reading(ReadKind::Program { name: program.name, outputs: program.outputs.clone() });
         self.step.executor.read(reading, arrays)
     }
 

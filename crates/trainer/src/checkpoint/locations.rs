@@ -21,27 +21,27 @@ pub(super) fn is_address(path: &Path) -> bool {
 
 /// The function that opens the store of a folder of checkpoints.
 pub(crate) fn opener(options: &Options) -> Result<OpenStore> {
-    let (dir, near) = (options.checkpoint_dir.clone(), &options.checkpoint_local);
+    let (dir, local_dir) = (options.checkpoint_dir.clone(), &options.checkpoint_local);
     if dir.as_os_str().is_empty() {
-        if near.as_os_str().is_empty() {
+        if local_dir.as_os_str().is_empty() {
             return Ok(Arc::new(local));
         }
         return Err(Error::option(format!(
             "checkpoint_local: it is {}, but checkpoint_dir is none; give the folder or address to which checkpoints are \
              copied",
-            near.display()
+            local_dir.display()
         )));
     }
     let mut store = open_store(&dir).map_err(|e| Error::option(format!("checkpoint_dir: {e}")))?;
-    if is_address(near) || *near == dir {
+    if is_address(local_dir) || *local_dir == dir {
         return Err(Error::option(format!(
             "checkpoint_local: it is {}; give a folder of this machine other than checkpoint_dir",
-            near.display()
+            local_dir.display()
         )));
     }
-    if !near.as_os_str().is_empty() {
+    if !local_dir.as_os_str().is_empty() {
         let warn = |failure: &str| note(&format!("warning: {failure}"));
-        store = Arc::new(TieredStore::new(local(near), store, COPY_INTERVAL, warn));
+        store = Arc::new(TieredStore::new(local(local_dir), store, COPY_INTERVAL, warn));
     }
     Ok(Arc::new(move |folder: &Path| if folder == dir { store.clone() } else { local(folder) }))
 }
@@ -62,14 +62,14 @@ pub(crate) fn root(options: &Options) -> &Path {
 
 /// The folders that may have checkpoints. Each element has the folders of one run; the newest run comes first.
 pub(crate) fn all(options: &Options) -> Result<Vec<Vec<PathBuf>>> {
-    let (dir, near) = (&options.checkpoint_dir, &options.checkpoint_local);
+    let (dir, local_dir) = (&options.checkpoint_dir, &options.checkpoint_local);
     if dir.as_os_str().is_empty() {
         return Ok(runs(&options.default_root_dir)?
             .into_iter()
             .map(|(_, run)| vec![run.join("checkpoints")])
             .collect());
     }
-    Ok(vec![[near, dir].into_iter().filter(|place| !place.as_os_str().is_empty()).cloned().collect()])
+    Ok(vec![[local_dir, dir].into_iter().filter(|folder| !folder.as_os_str().is_empty()).cloned().collect()])
 }
 
 /// Checks before the first step that checkpoints can be written, and removes unfinished files of killed runs. `resumed`
@@ -87,8 +87,8 @@ pub(crate) fn check(options: &Options, open: &OpenStore, run_dir: &Path, resumed
             dir.display()
         )));
     }
-    let near = if options.checkpoint_local.as_os_str().is_empty() { &dir } else { &options.checkpoint_local };
-    let alive = if is_address(near) { None } else { Some(check_writable(near)?) };
+    let local_dir = if options.checkpoint_local.as_os_str().is_empty() { &dir } else { &options.checkpoint_local };
+    let alive = if is_address(local_dir) { None } else { Some(check_writable(local_dir)?) };
     remove_unfinished(&store).map_err(Error::checkpoint_file)?;
     Ok(alive)
 }
