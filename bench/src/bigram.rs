@@ -32,7 +32,7 @@ pub(crate) fn test_loss(text: &Path) -> Result<f64, Box<dyn Error>> {
 /// Each byte with the next one.
 fn pairs(text: &Path, split: Split) -> Result<Vec<(usize, usize)>, Box<dyn Error>> {
     let data = text::samples(text, &Vocabulary::Bytes, LENGTH, split).map_err(|e| e.to_string())?;
-    let mut pairs = vec![];
+    let mut pairs = Vec::new();
     for batch in DataLoader::builder(data).batch_size(64).build()?.epoch(0) {
         let batch = batch?;
         let field = |name: &str| batch.field_index(name).ok_or_else(|| format!("the samples have no {name}"));

@@ -176,7 +176,7 @@ impl Visit for Turns<'_> {
 
 /// Copies an array with the size of the weights from the device to the host, and returns the time.
 fn copy<M: Module>(runtime: &Runtime, module: &M) -> Result<f64, Box<dyn Error>> {
-    let mut arrays = vec![];
+    let mut arrays = Vec::new();
     for (_, parameter) in module.parameters() {
         let ty = parameter.ty();
         arrays.push(runtime.to_device(&Literal::from_bytes(ty.clone(), &vec![0; ty.size_in_bytes()])?)?);

@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         Some(python) => python.clone(),
         None => python_with("curves_requirements.txt", "bench-curves-venv", "PyTorch, about 1 GB", 13)?,
     };
-    let mut lines = vec![];
+    let mut lines = Vec::new();
     for workload in &args.workloads {
         let folder = tempfile::tempdir()?;
         let torch = torch(&python, workload, folder.path())?;
@@ -111,7 +111,7 @@ fn losses(model: &impl TrainingModule, folder: &Path, batch: usize) -> Result<Ve
     let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).max_epochs(1);
     let mut trainer = builder.default_root_dir(folder).build()?;
     let mut step = trainer.train_step(model, &loader)?;
-    let mut losses = vec![];
+    let mut losses = Vec::new();
     for batch in step.batches() {
         step.run(&batch?)?;
         losses.push(step.logs()?.wait()?.get("train_loss").ok_or("the step logs no train_loss")?);

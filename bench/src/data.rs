@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         None => python_with("data_requirements.txt", "loader-venv", "PyTorch, TensorFlow and Grain, about 3 GB", 13),
     };
     let folder = files(args, &python)?;
-    let (mut contenders, mut missing) = (vec![], vec![]);
+    let (mut contenders, mut missing) = (Vec::new(), Vec::new());
     for way in &args.ways {
         let started = Contender::start(way, &folder, args.workers, &python).and_then(|mut contender| {
             contender.epoch()?;
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 
 /// One row for each of our loaders, with all other contenders.
 fn rows(workers: usize, contenders: &[Contender], missing: &[(String, String)]) -> Vec<Row> {
-    let mut rows = vec![];
+    let mut rows = Vec::new();
     for ours in contenders.iter().filter(|contender| ["u8", "f32"].contains(&contender.way.as_str())) {
         let name = format!("batches of {}", ours.way);
         let mut rate = Row::new("data", &name, "rate", "images/s").ours(&ours.rates).detail("workers", workers);

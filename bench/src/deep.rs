@@ -60,7 +60,7 @@ fn cost(layers: usize, scan: bool, args: &Args) -> Result<[f64; 3], Box<dyn Erro
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    let (mut few, mut deep) = (vec![], vec![]);
+    let (mut few, mut deep) = (Vec::new(), Vec::new());
     for _ in 0..args.rounds.max(1) {
         few.push(cost(args.few, false, args)?);
         deep.push(cost(args.layers, true, args)?);

@@ -67,7 +67,7 @@ const LOSSES: &[&str] = &["train_loss", "val_loss"];
 const EPOCHS: &[&str] = &["train_loss_epoch", "val_loss"];
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    let (mut lines, mut missed) = (vec![], vec![]);
+    let (mut lines, mut missed) = (Vec::new(), Vec::new());
     for example in chosen(&args.names)? {
         let (name, metric) = (example.name, example.metric);
         let (values, seconds) = example.learn(args)?;
@@ -125,7 +125,7 @@ impl Example {
                 return Err(format!("{program} cannot be built").into());
             }
         }
-        let (begin, mut values) = (Instant::now(), vec![]);
+        let (begin, mut values) = (Instant::now(), Vec::new());
         for (program, line) in &commands {
             eprintln!("{program} {line}");
             let mut command = cargo("run", program, &args.profile);

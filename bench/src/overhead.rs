@@ -98,7 +98,7 @@ impl Visit for Turns {
         let milliseconds = |trainer: &mut Trainer| -> Result<f64, Box<dyn Error>> {
             Ok(1e3 * workload.batch as f64 / trainer.fit(model, &loader, None)?.samples_per_second)
         };
-        let mut times = [vec![], vec![]];
+        let mut times = [Vec::new(), Vec::new()];
         for round in 0..rounds + WARM_UP {
             for (trainer, times) in [&mut all, &mut bare].into_iter().zip(&mut times) {
                 let time = milliseconds(trainer)?;

@@ -103,7 +103,7 @@ impl Drop for Peer {
 
 /// The peers that can be started, and the reasons why the others cannot.
 pub(crate) fn start_all(names: &[String], workload: &str, devices: usize) -> (Vec<Peer>, Vec<(String, String)>) {
-    let (mut peers, mut missing) = (vec![], vec![]);
+    let (mut peers, mut missing) = (Vec::new(), Vec::new());
     for name in names {
         match Peer::start(name, workload, devices) {
             Ok(peer) => peers.push(peer),

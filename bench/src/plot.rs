@@ -19,7 +19,7 @@ pub(crate) fn read(file: &Path, columns: &[&str]) -> Result<Vec<Curve>, Box<dyn 
     };
     let step = index_of("step")?;
     let indices = columns.iter().map(|name| index_of(name)).collect::<Result<Vec<_>, _>>()?;
-    let mut curves: Vec<Curve> = columns.iter().map(|name| ((*name).to_owned(), vec![])).collect();
+    let mut curves: Vec<Curve> = columns.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
     for row in reader.records() {
         let row = row?;
         for ((_, points), &index) in curves.iter_mut().zip(&indices) {
@@ -65,7 +65,7 @@ pub(crate) fn bars(title: &str, contenders: &[&str], groups: &[Group]) -> String
     let longest = values().fold(1.0, f64::max).min(LONGEST);
     let left = 12.0 + CHARACTER * groups.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) as f64;
     let x = |value: f64| left + value.min(longest) / longest * LENGTH;
-    let (mut parts, mut y) = (vec![], 4.0);
+    let (mut parts, mut y) = (Vec::new(), 4.0);
     for (name, bars) in groups {
         let middle = y + BAR * bars.len() as f64 / 2.0 + 4.0;
         parts.push(text(left - 6.0, middle, "end", name));

@@ -21,7 +21,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
-    let mut rows = vec![];
+    let mut rows = Vec::new();
     for file in &args.files {
         let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
         read(&text, &mut rows);
@@ -29,13 +29,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if rows.is_empty() {
         return Err("there is no result in the files; run a suite with --json and keep its output".into());
     }
-    let mut suites: Vec<&str> = vec![];
+    let mut suites: Vec<&str> = Vec::new();
     for row in &rows {
         if !suites.contains(&&*row.suite) {
             suites.push(&row.suite);
         }
     }
-    let mut failed = vec![];
+    let mut failed = Vec::new();
     for suite in suites {
         let rows: Vec<&Row> = rows.iter().filter(|row| row.suite == suite).collect();
         let mut part = table(&rows);
@@ -99,7 +99,7 @@ fn table(rows: &[&Row]) -> String {
         let cells: Vec<String> = names.iter().map(cell).collect();
         lines.push(format!("| {}, {}{unit} | {} |", row.name, row.quantity, cells.join(" | ")));
     }
-    let mut machines: Vec<String> = vec![];
+    let mut machines: Vec<String> = Vec::new();
     for row in rows {
         let environment = &row.environment;
         let commit = environment.commit.as_deref().unwrap_or("of an unknown commit");
@@ -158,7 +158,7 @@ mod tests {
         let row = |ours, peer| Row::new("steps", "W1", "step", "ms").ours(&[ours]).peer("jax", "0.12", &[peer]);
         let other = Row::new("steps", "W2", "step", "ms").ours(&[3.0]).missing("torch", "no Python");
         let lines = [row(9.0, 9.0), row(1.0, 2.0), other].map(|row| serde_json::to_string(&row).unwrap());
-        let mut rows = vec![];
+        let mut rows = Vec::new();
         read(&format!("some other line\n{}", lines.join("\n")), &mut rows);
         rows
     }

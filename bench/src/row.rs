@@ -71,8 +71,8 @@ impl Row {
             name: name.into(),
             quantity: quantity.to_owned(),
             unit: unit.to_owned(),
-            results: vec![],
-            missing: vec![],
+            results: Vec::new(),
+            missing: Vec::new(),
             details: Map::new(),
             environment: Environment::detect(),
         }

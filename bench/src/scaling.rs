@@ -55,7 +55,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 /// Compile times of ResNet-50's step, of both sides in turns.
 fn compile(slice: &Slice, rounds: usize, peers: &[String]) -> Result<Row, Box<dyn Error>> {
     let workload = preflight::Workload::find("resnet50").ok_or("there is no workload resnet50")?;
-    let (mut ours, mut theirs, mut version, mut missing) = (vec![], vec![], String::new(), None);
+    let (mut ours, mut theirs, mut version, mut missing) = (Vec::new(), Vec::new(), String::new(), None);
     for _ in 0..rounds {
         let cost = preflight::ours(&workload, slice)?.ok_or("the step does not fit")?;
         ours.push(cost.compile_s);

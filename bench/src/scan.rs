@@ -98,7 +98,7 @@ fn step(layers: usize, scanned: bool) -> Function {
         let last = autocast(Some(DType::Bf16), || {
             if scanned {
                 let weights: Vec<&Tensor> = weights.iter().collect();
-                scan(&[x], &weights, |x, w| (vec![layer(&x[0], w)], vec![])).0.remove(0)
+                scan(&[x], &weights, |x, w| (vec![layer(&x[0], w)], Vec::new())).0.remove(0)
             } else {
                 weights.chunks(WEIGHTS.len()).fold(x.clone(), |x, w| layer(&x, w))
             }
@@ -187,9 +187,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         println!("{}", Target::open(platform, &args.topology)?.compile(&text)?);
         return Ok(());
     }
-    let mut lines = vec![];
+    let mut lines = Vec::new();
     for platform in &args.platforms {
-        let (mut long, mut short, mut ended) = (vec![], vec![], true);
+        let (mut long, mut short, mut ended) = (Vec::new(), Vec::new(), true);
         while ended && short.len() < args.rounds.max(1) {
             let scan = compile(args, platform, Form::Scan, None)?.ok_or("the scan did not end")?;
             let limit = scan * args.limit;
@@ -197,7 +197,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             ended = unrolled.is_some();
             if !ended {
                 // A compilation that was given up is compared with the scan of its own round.
-                (long, short) = (vec![], vec![]);
+                (long, short) = (Vec::new(), Vec::new());
             }
             long.push(unrolled.unwrap_or(limit));
             short.push(scan);

@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 /// The first and the second starts.
 fn race(workload: &str, args: &Args) -> Result<[Times; 2], Box<dyn Error>> {
     let peers = || args.peers.iter().map(|_| PeerTimes::default()).collect();
-    let mut starts = [(); 2].map(|()| Times { ours: vec![], peers: peers(), compilations: 0 });
+    let mut starts = [(); 2].map(|()| Times { ours: Vec::new(), peers: peers(), compilations: 0 });
     for _ in 0..args.rounds {
         // Empty before the first of the two starts.
         let (ours_cache, jax_cache) = (tempfile::tempdir()?, tempfile::tempdir()?);

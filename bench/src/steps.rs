@@ -148,7 +148,7 @@ impl Visit for Racing {
 
         let folder = tempfile::tempdir()?;
         let untimed = peers.iter().map(|_| PeerTimes::default()).collect();
-        let times = Arc::new(Mutex::new(Times { ours: vec![], loss: f64::NAN, peers: untimed }));
+        let times = Arc::new(Mutex::new(Times { ours: Vec::new(), loss: f64::NAN, peers: untimed }));
         let turns = Turns { peers, steps: loader.len() as u64, start: Instant::now(), times: times.clone() };
         let mut trainer = Trainer::builder()
             .accelerator(Accelerator::Cpu)

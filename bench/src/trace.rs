@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     // The first use includes setup that does not belong to a workload.
     lower(&Mlp::new(), &pictures(BATCH, &[784])?)?;
     for name in &args.workloads {
-        let (mut ours, mut theirs, mut missing) = (vec![], vec![], None);
+        let (mut ours, mut theirs, mut missing) = (Vec::new(), Vec::new(), None);
         for _ in 0..args.rounds.max(1) {
             ours.push(trace(name)?);
             if args.no_peer || missing.is_some() {

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
     let random = loader(cached.clone(), BATCH, args.workers, true)?;
     let in_order = loader(cached.clone(), BATCH, args.workers, false)?;
     let first = epoch_rate(&random, 0)?;
-    let (mut uncached, mut shuffled, mut ordered, mut copies) = (vec![], vec![], vec![], vec![]);
+    let (mut uncached, mut shuffled, mut ordered, mut copies) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..args.rounds.max(1) as u64 {
         uncached.push(epoch_rate(&decoding, round)?);
         copies.push(copy_rate(args.workers));

@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args, folder: &Path) -> Result<Value, Box<dyn Error>> {
     let files = names.iter().filter(|path| path.extension().is_some_and(|extension| extension == "arrow")).count();
     drop(made);
 
-    let (mut openings, mut ordered, mut shuffled, mut copies) = (vec![], vec![], vec![], vec![]);
+    let (mut openings, mut ordered, mut shuffled, mut copies) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..args.rounds.max(1) as u64 {
         let start = Instant::now();
         let cached = CachedDataset::open(folder)?;

@@ -25,7 +25,7 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
     let data = || ImageFolder::open(images).and_then(|folder| folder.decode(pictures.clone()));
     let classes = ImageFolder::open(images)?.classes().len();
     let cached = data()?.cache(folder).workers(args.workers).open()?;
-    let mut lines = vec![];
+    let mut lines = Vec::new();
     for (name, workers) in [("decoded, no workers", 0), ("decoded, 1 worker", 1), ("cached, 1 worker", 1)] {
         let fit = if name.starts_with("cached") {
             train(cached.clone(), workers, args.steps, classes)?

@@ -19,7 +19,7 @@ use crate::{Checkpoint, CheckpointWriter, Manifest, Part, Result};
 /// # let folder = tempfile::tempdir()?;
 /// let [from, to] = ["memory", "disk"].map(|name| Arc::new(LocalStore::new(folder.path().join(name))));
 /// # let writer = CheckpointWriter::new(from.clone(), "step_1")?;
-/// # let shards = vec![writer.shard("s.safetensors", vec![])?.commit()?];
+/// # let shards = vec![writer.shard("s.safetensors", Vec::new())?.commit()?];
 /// # writer.commit(Run { step: 1, ..Run::default() }, shards)?;
 /// copy(&Checkpoint::open(from, "step_1")?, to.clone())?;
 /// assert_eq!(Checkpoint::open(to, "step_1")?.manifest().run.step, 1);
@@ -37,7 +37,7 @@ pub(crate) fn copy_while(
 ) -> Result<Manifest> {
     let manifest = checkpoint.manifest();
     let writer = CheckpointWriter::new(to, checkpoint.name())?;
-    let mut shards = vec![];
+    let mut shards = Vec::new();
     for shard in &manifest.shards {
         checkpoint.compare_header(&shard.file)?;
         let parts = manifest.parts_in(&shard.file);

@@ -70,7 +70,7 @@ impl fmt::Display for Difference {
 /// # Errors
 /// A checkpoint cannot be read or is damaged.
 pub fn diff(first: &Checkpoint, second: &Checkpoint) -> Result<Vec<Difference>> {
-    let mut differences = vec![];
+    let mut differences = Vec::new();
     let value = |checkpoint: &Checkpoint| {
         serde_json::to_value(&checkpoint.manifest().run).map_err(|e| Error::usage(e.to_string()))
     };

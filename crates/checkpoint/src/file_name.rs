@@ -38,7 +38,7 @@ impl FileName {
         if pattern.is_empty() {
             return Err("the file name is empty".into());
         }
-        let (mut parts, mut rest) = (vec![], pattern);
+        let (mut parts, mut rest) = (Vec::new(), pattern);
         while let Some((text, value)) = rest.split_once('{') {
             let (value, after) = value.split_once('}').ok_or("a `{` has no `}`")?;
             let (name, format) = value.split_once(':').unwrap_or((value, ""));

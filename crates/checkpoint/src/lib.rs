@@ -16,7 +16,7 @@
 //! let store = Arc::new(LocalStore::new(folder.path()));
 //! let writer = CheckpointWriter::new(store.clone(), "step_10")?;
 //! // Two processes hold two rows of a matrix each.
-//! let mut shards = vec![];
+//! let mut shards = Vec::new();
 //! for process in 0..2u8 {
 //!     let rows = Rectangle::new([2 * u64::from(process), 0], [2, 3]);
 //!     let part = Part::slice("fc.weight", Dtype::U8, [4, 3], rows);

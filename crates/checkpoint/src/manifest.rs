@@ -110,11 +110,12 @@ impl Manifest {
     /// Combines what the processes have written.
     pub(crate) fn new(mut run: Run, written: Vec<WrittenShard>) -> Result<Manifest> {
         run.score = run.score.filter(|score| score.is_finite());
-        let mut manifest = Manifest { format_version: FORMAT_VERSION, run, shards: vec![], tensors: BTreeMap::new() };
+        let mut manifest =
+            Manifest { format_version: FORMAT_VERSION, run, shards: Vec::new(), tensors: BTreeMap::new() };
         for WrittenShard { shard, tensors } in written {
             manifest.shards.push(shard);
             for (name, incoming) in tensors {
-                let entry = TensorEntry { parts: vec![], ..incoming.clone() };
+                let entry = TensorEntry { parts: Vec::new(), ..incoming.clone() };
                 let tensor = manifest.tensors.entry(name.clone()).or_insert(entry);
                 if (tensor.dtype, &tensor.shape) != (incoming.dtype, &incoming.shape) {
                     return Err(Error::usage(format!(

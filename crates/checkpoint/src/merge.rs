@@ -52,7 +52,7 @@ pub fn merge(checkpoint: &Checkpoint, to: &dyn Store, folder: &str, options: &Me
         )));
     }
     let tensors = checkpoint.manifest().tensors.iter().filter(|(name, _)| options.selects(name));
-    let mut files: Vec<(u64, Vec<Part>)> = vec![];
+    let mut files: Vec<(u64, Vec<Part>)> = Vec::new();
     for (name, tensor) in tensors {
         let bytes = bytes_of(tensor.dtype, &tensor.shape).unwrap_or_default();
         let part = Part::whole(name, tensor.dtype, tensor.shape.clone());
@@ -69,7 +69,7 @@ pub fn merge(checkpoint: &Checkpoint, to: &dyn Store, folder: &str, options: &Me
     }
     let count = files.len();
     let total: u64 = files.iter().map(|(bytes, _)| bytes).sum();
-    let (mut names, mut weight_map) = (vec![], BTreeMap::new());
+    let (mut names, mut weight_map) = (Vec::new(), BTreeMap::new());
     for (i, (_, parts)) in files.into_iter().enumerate() {
         let file = match options.max_shard_bytes {
             None => "model.safetensors".to_owned(),

@@ -118,7 +118,7 @@ impl Checkpoint {
     pub fn read(&self, tensor: &str, rectangle: &Rectangle) -> Result<Vec<u8>> {
         let entry = self.tensor(tensor)?;
         rectangle.check_within(&entry.shape)?;
-        let mut bytes = vec![];
+        let mut bytes = Vec::new();
         let size = bytes_of(entry.dtype, &rectangle.extent).and_then(|size| usize::try_from(size).ok());
         let reserved = size.is_some_and(|size| bytes.try_reserve_exact(size).is_ok());
         if !reserved {
@@ -137,7 +137,7 @@ impl Checkpoint {
     /// Those of [`Checkpoint::read`] and of `take`.
     pub fn stream(&self, tensor: &str, mut take: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
         let entry = self.tensor(tensor)?;
-        let mut bytes = vec![];
+        let mut bytes = Vec::new();
         for slab in self.slabs(tensor)? {
             bytes.resize(bytes_of(entry.dtype, &slab.extent).unwrap_or_default() as usize, 0);
             self.read_into(tensor, entry, &slab, &mut bytes)?;
@@ -230,7 +230,7 @@ const WINDOW: u64 = 16;
 impl<'a> Blocks<'a> {
     pub(crate) fn new(checkpoint: &'a Checkpoint, name: &'a str, tensor: &TensorEntry, part: &'a PartEntry) -> Self {
         let bytes = bytes_of(tensor.dtype, &part.rectangle.extent).unwrap_or_default();
-        Blocks { checkpoint, name, part, bytes, window: vec![], first: 0, compared: vec![] }
+        Blocks { checkpoint, name, part, bytes, window: Vec::new(), first: 0, compared: Vec::new() }
     }
 
     /// Fills `into` with the bytes of the part from `start` on.

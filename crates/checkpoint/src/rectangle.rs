@@ -117,7 +117,7 @@ impl Rectangle {
     /// order.
     pub(crate) fn slabs(shape: &[u64], max_elements: u64) -> Vec<Rectangle> {
         if elements(shape) == Some(0) {
-            return vec![];
+            return Vec::new();
         }
         // The first axis along which a single index is small enough.
         let inner = |axis: usize| shape[axis + 1..].iter().product::<u64>();
@@ -126,7 +126,7 @@ impl Rectangle {
         };
         let step = (max_elements / inner(axis)).max(1);
         let outer: u64 = shape[..axis].iter().product();
-        let mut slabs = vec![];
+        let mut slabs = Vec::new();
         for mut number in 0..outer {
             let mut slab = Rectangle::whole(shape);
             for before in (0..axis).rev() {
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn slabs_follow_each_other_and_cover_a_tensor_once() {
-        for shape in [vec![], vec![7], vec![3, 5], vec![2, 3, 4], vec![1, 1, 9], vec![0, 4]] {
+        for shape in [Vec::new(), vec![7], vec![3, 5], vec![2, 3, 4], vec![1, 1, 9], vec![0, 4]] {
             for max_elements in [1, 2, 4, 5, 100] {
                 let (whole, mut next) = (Rectangle::whole(&shape), 0);
                 for slab in Rectangle::slabs(&shape, max_elements) {

@@ -27,7 +27,7 @@ pub struct ListedCheckpoint {
 pub fn list(store: &Arc<dyn Store>) -> Result<Vec<ListedCheckpoint>> {
     let entries = match store.list("") {
         Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(Error::io("read", &store.describe(""), error)),
     };
     let folders = entries.into_iter().filter(|entry| entry.bytes.is_none() && !entry.name.starts_with('.'));
@@ -57,7 +57,7 @@ pub fn newest<T>(
     store: &Arc<dyn Store>,
     mut load: impl FnMut(&Checkpoint) -> Result<T>,
 ) -> Result<(Option<T>, Vec<Error>)> {
-    let (mut skipped, mut loaded_checkpoint) = (vec![], None);
+    let (mut skipped, mut loaded_checkpoint) = (Vec::new(), None);
     let levels = store.levels();
     let levels = if levels.is_empty() { vec![store.clone()] } else { levels };
     let mut listed =
@@ -124,7 +124,7 @@ impl Keep {
 /// let store: Arc<dyn Store> = Arc::new(LocalStore::new(folder.path()));
 /// # for step in 1..=3 {
 /// #     let writer = CheckpointWriter::new(store.clone(), &format!("step_{step}"))?;
-/// #     let shards = vec![writer.shard("s.safetensors", vec![])?.commit()?];
+/// #     let shards = vec![writer.shard("s.safetensors", Vec::new())?.commit()?];
 /// #     writer.commit(Run { step, ..Run::default() }, shards)?;
 /// # }
 /// // Of step_1, step_2 and step_3:
@@ -136,7 +136,7 @@ pub fn prune(store: &Arc<dyn Store>, keep: &Keep) -> Result<Vec<String>> {
     let whole: Vec<Checkpoint> = list(store)?.into_iter().filter_map(|listed| listed.checkpoint.ok()).collect();
     let runs: Vec<_> = whole.iter().map(|checkpoint| (step(checkpoint), checkpoint.manifest().run.score)).collect();
     let kept = keep.choose(&runs);
-    let mut removed = vec![];
+    let mut removed = Vec::new();
     for (_, checkpoint) in whole.iter().enumerate().filter(|(i, _)| !kept.contains(i)) {
         remove(store, checkpoint.name())?;
         removed.push(checkpoint.name().to_owned());
@@ -182,7 +182,7 @@ pub fn remove(store: &Arc<dyn Store>, name: &str) -> Result<()> {
 /// # use fulmen_checkpoint::{CheckpointWriter, LocalStore, Store, remove_unfinished};
 /// # let folder = tempfile::tempdir()?;
 /// let store: Arc<dyn Store> = Arc::new(LocalStore::new(folder.path()));
-/// CheckpointWriter::new(store.clone(), "step_1")?.shard("shard_0.safetensors", vec![])?.commit()?;
+/// CheckpointWriter::new(store.clone(), "step_1")?.shard("shard_0.safetensors", Vec::new())?.commit()?;
 /// // No manifest was written.
 /// remove_unfinished(&store)?;
 /// assert!(store.list("")?.is_empty());
@@ -203,7 +203,7 @@ pub fn remove_unfinished(store: &Arc<dyn Store>) -> Result<()> {
 pub(crate) fn files(store: &dyn Store, folder: &str) -> Result<Vec<String>> {
     match store.list(folder) {
         Ok(entries) => Ok(entries.into_iter().filter(|entry| entry.bytes.is_some()).map(|entry| entry.name).collect()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(Error::io("read", &store.describe(folder), error)),
     }
 }

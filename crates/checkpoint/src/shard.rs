@@ -130,9 +130,10 @@ impl ShardWriter {
         parts.sort_by_key(|part| Reverse(part.dtype));
         let header = header_of(&parts)?;
         let mut start = header.len() as u64;
-        let mut placed = vec![];
+        let mut placed = Vec::new();
         for part in parts {
-            let entry = PartEntry { rectangle: part.rectangle.clone(), file: file.to_owned(), start, crc32c: vec![] };
+            let entry =
+                PartEntry { rectangle: part.rectangle.clone(), file: file.to_owned(), start, crc32c: Vec::new() };
             start += part.bytes();
             placed.push((part, entry));
         }
@@ -205,7 +206,7 @@ impl ShardWriter {
         self.entry.sha256 = hex(self.sha256.finalize().as_ref());
         let mut tensors: BTreeMap<String, TensorEntry> = BTreeMap::new();
         for (Part { name, dtype, shape, .. }, entry) in self.parts {
-            tensors.entry(name).or_insert(TensorEntry { dtype, shape, parts: vec![] }).parts.push(entry);
+            tensors.entry(name).or_insert(TensorEntry { dtype, shape, parts: Vec::new() }).parts.push(entry);
         }
         Ok(WrittenShard { shard: self.entry, tensors })
     }

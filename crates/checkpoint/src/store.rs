@@ -68,7 +68,7 @@ pub trait Store: fmt::Debug + Send + Sync {
 
     /// The stores that this one combines, nearest first; empty if it is a single store.
     fn levels(&self) -> Vec<Arc<dyn Store>> {
-        vec![]
+        Vec::new()
     }
 }
 
@@ -151,7 +151,7 @@ impl Store for LocalStore {
     }
 
     fn list(&self, folder: &str) -> io::Result<Vec<Entry>> {
-        let mut entries = vec![];
+        let mut entries = Vec::new();
         for entry in fs::read_dir(self.path(folder))? {
             let entry = entry?;
             // Another process may be removing the same file.

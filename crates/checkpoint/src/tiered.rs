@@ -39,7 +39,7 @@ const LONGEST: Duration = Duration::from_secs(1 << 32);
 /// let store = Arc::new(TieredStore::new(near, far.clone(), Duration::ZERO, |failure| eprintln!("{failure}")));
 ///
 /// let writer = CheckpointWriter::new(store.clone(), "step_1")?;
-/// let shards = vec![writer.shard("s.safetensors", vec![])?.commit()?];
+/// let shards = vec![writer.shard("s.safetensors", Vec::new())?.commit()?];
 /// writer.commit(Run { step: 1, ..Run::default() }, shards)?;
 /// store.finish(Duration::from_secs(60))?;
 /// assert_eq!(Checkpoint::open(far, "step_1")?.manifest().run.step, 1);
@@ -219,7 +219,7 @@ fn is_copy(one: &Manifest, other: &Manifest) -> bool {
 
 fn entries(store: &Arc<dyn Store>, folder: &str) -> io::Result<Vec<Entry>> {
     match store.list(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         listed => listed,
     }
 }

@@ -208,7 +208,7 @@ mod tests {
         fn start(path: &'static str, bytes: Vec<u8>) -> Server {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = format!("http://{}/~files", listener.local_addr().unwrap());
-            let sent = Arc::new(Mutex::new(vec![]));
+            let sent = Arc::new(Mutex::new(Vec::new()));
             let log = sent.clone();
             thread::spawn(move || {
                 for stream in listener.incoming() {
@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn an_archive_is_unpacked_without_its_folders() {
-        let mut tar = tar::Builder::new(GzEncoder::new(vec![], Compression::fast()));
+        let mut tar = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::fast()));
         let mut header = tar::Header::new_gnu();
         header.set_size(3);
         header.set_mode(0o644);

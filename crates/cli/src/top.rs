@@ -36,7 +36,7 @@ pub struct Snapshot {
 /// use ratatui::{Terminal, backend::TestBackend};
 ///
 /// let mut screen = Screen::new("127.0.0.1:8431".into(), Level::Basic);
-/// screen.update(Snapshot { metrics: Err("no server for metrics".into()), run: None, processes: vec![], unseen: 0 });
+/// screen.update(Snapshot { metrics: Err("no server for metrics".into()), run: None, processes: Vec::new(), unseen: 0 });
 /// let mut terminal = Terminal::new(TestBackend::new(60, 12))?;
 /// terminal.draw(|frame| screen.draw(frame))?;
 /// assert!(terminal.backend().to_string().contains("no server for metrics"));

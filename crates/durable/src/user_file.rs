@@ -30,7 +30,7 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     if !metadata.is_file() && !metadata.file_type().is_fifo() {
         return Err(refuse("it is not a regular file".into()));
     }
-    let mut text = vec![];
+    let mut text = Vec::new();
     File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut text)?;
     if text.len() as u64 > MOST_BYTES {
         return Err(refuse(format!("it is larger than {} MB; expected a small text file", MOST_BYTES / 1_000_000)));

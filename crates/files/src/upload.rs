@@ -73,7 +73,7 @@ impl ObjectWriter {
         // No data arrives while a part is sent.
         let connection = connect_for(object, options, SILENCE + Duration::from_secs(part / SLOWEST))?;
         let at_once = options.chunks();
-        Ok(ObjectWriter { connection, part, at_once, buffer: vec![], written: 0, upload: None, previous: None })
+        Ok(ObjectWriter { connection, part, at_once, buffer: Vec::new(), written: 0, upload: None, previous: None })
     }
 
     /// Appends bytes.

@@ -141,7 +141,7 @@ impl Plan {
 /// The arguments are inconsistent.
 pub fn commands(machine: &Machine) -> Result<Vec<String>> {
     let plan = Plan::new(machine)?;
-    let mut lines = vec![];
+    let mut lines = Vec::new();
     if let Some(script) = &plan.script {
         let script = script.trim_end();
         lines.push(format!("cat >{SCRIPT} <<'END_OF_SCRIPT'\n{script}\nEND_OF_SCRIPT"));

@@ -128,7 +128,7 @@ pub(crate) fn list(arguments: &List, tool: &mut Tool<'_>, now: DateTime<Utc>) ->
     let zone = arguments.zone.as_deref().filter(|_| !arguments.all_zones);
     let zone_argument = zone.unwrap_or("-");
     let known_zone = zone.unwrap_or_default();
-    let (mut rows, mut failures) = (vec![], vec![]);
+    let (mut rows, mut failures) = (Vec::new(), Vec::new());
     let mut add = |kind: &str, result: Result<Vec<Row>>| match result {
         Ok(new_rows) => rows.extend(new_rows),
         Err(error) => failures.push(format!("cannot list {kind}: {error}")),
@@ -215,7 +215,7 @@ struct Details {
 
 pub(crate) fn quota(arguments: &Quota, tool: &mut Tool<'_>) -> Result<u8> {
     let infos: Vec<QuotaInfo> = parse(&tool.ask(&calls::quota(&arguments.project))?)?;
-    let mut rows = vec![];
+    let mut rows = Vec::new();
     for info in &infos {
         for part in &info.dimensions_infos {
             // A region's quota applies to its zones.

@@ -118,7 +118,7 @@ pub fn finish(child: &mut Child, limit: Duration, interrupted: &mut dyn FnMut() 
 }
 
 fn text_of(pipe: Option<impl Read>) -> String {
-    let mut bytes = vec![];
+    let mut bytes = Vec::new();
     // Output read before a failure still counts.
     let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
     String::from_utf8_lossy(&bytes).into_owned()

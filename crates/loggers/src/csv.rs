@@ -76,7 +76,7 @@ impl Logger for CsvLogger {
     fn start(&mut self, run_dir: &Path) -> io::Result<()> {
         let path = run_dir.join("metrics.csv");
         if path != self.path {
-            *self = CsvLogger { file: Appended::open(path.clone(), 0), path, columns: vec![] };
+            *self = CsvLogger { file: Appended::open(path.clone(), 0), path, columns: Vec::new() };
         }
         Ok(())
     }
@@ -87,7 +87,7 @@ impl Logger for CsvLogger {
         if !new.is_empty() || self.file.length() == 0 {
             self.add_columns(new)?;
         }
-        let mut line = csv::Writer::from_writer(vec![]);
+        let mut line = csv::Writer::from_writer(Vec::new());
         line.write_record(self.row(point))?;
         self.file.append(&line.into_inner().map_err(|e| io::Error::other(e.to_string()))?)?;
         point.media.iter().try_for_each(|(name, media)| self.write_media(name, point.global_step, media))

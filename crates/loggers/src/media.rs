@@ -134,7 +134,7 @@ fn png(width: u32, height: u32, color_type: u8, pixels: &[u8]) -> io::Result<Vec
     };
     // 8 bits per channel; the only compression and filter methods that exist; not interlaced.
     chunk(b"IHDR", &[&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, color_type, 0, 0, 0]].concat())?;
-    let mut compressed = ZlibEncoder::new(vec![], Compression::default());
+    let mut compressed = ZlibEncoder::new(Vec::new(), Compression::default());
     for row in pixels.chunks(pixels.len() / height as usize) {
         // The row has no filter.
         compressed.write_all(&[0])?;

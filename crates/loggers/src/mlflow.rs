@@ -60,8 +60,8 @@ impl MlflowLogger {
             token: None,
             run: String::new(),
             run_id: None,
-            params: vec![],
-            kept: vec![],
+            params: Vec::new(),
+            kept: Vec::new(),
             not_before: None,
         }
     }

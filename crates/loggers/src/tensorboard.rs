@@ -91,7 +91,7 @@ impl Logger for TensorBoardLogger {
                 Media::Image(picture) => image(name, picture)?,
                 Media::Text(texts) => {
                     let (tensor, metadata) =
-                        (Some(Tensor::from_texts(texts)), Some(Metadata::for_plugin("text", vec![])));
+                        (Some(Tensor::from_texts(texts)), Some(Metadata::for_plugin("text", Vec::new())));
                     Value { tag: name.clone(), tensor, metadata, ..Value::default() }
                 }
                 Media::Histogram(histogram) => {

@@ -311,7 +311,7 @@ mod tests {
         let (release, wait) = mpsc::channel();
         let (loggers, messages) = loggers(LONG, vec![Box::new(Hangs(wait))]);
         loggers.start(folder.path(), Map::new()).unwrap();
-        let done = Arc::new(Mutex::new(vec![]));
+        let done = Arc::new(Mutex::new(Vec::new()));
         let run = |what, version: i32| {
             let done = done.clone();
             loggers.run(what, move || done.lock().unwrap().push((what, version)));

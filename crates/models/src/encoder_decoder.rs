@@ -98,7 +98,7 @@ impl<'m> Decoding<'m> {
         };
         let memory = encode().unwrap_or_else(|refusal: Refusal| {
             let features = MODELS.record(model.name(), || Err::<Tensor, Refusal>(refusal));
-            Memory { features, keys_values: vec![], mask: None, batch: 1 }
+            Memory { features, keys_values: Vec::new(), mask: None, batch: 1 }
         });
         Decoding { model, memory }
     }

@@ -272,7 +272,7 @@ fn all_names(module: &impl Module) -> Vec<String> {
             self.0.push(name.into());
         }
     }
-    let mut names = Names(vec![]);
+    let mut names = Names(Vec::new());
     module.visit(&mut fulmen_nn::Visit::new(&mut names));
     names.0
 }

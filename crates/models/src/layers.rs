@@ -27,7 +27,7 @@ pub(crate) fn run_layers<L: Module>(
     layer: impl Fn(usize, &Tensor, Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>),
 ) -> (Tensor, Option<StaticCache>) {
     if let Some(cache) = cache {
-        let (mut x, mut next) = (x, vec![]);
+        let (mut x, mut next) = (x, Vec::new());
         for (i, before) in cache.layers().iter().enumerate() {
             let after;
             (x, after) = layer(i, &x, Some(before));

@@ -173,7 +173,7 @@ impl<M: Module> Lora<M> {
             adapters.insert(layer.to_owned(), Adapter::new(weight.clone(), transposed, r));
         }
         model.set_requires_grad(false);
-        Ok(Lora { model, adapters: Adapters(adapters), r, alpha, modules_to_save: vec![] })
+        Ok(Lora { model, adapters: Adapters(adapters), r, alpha, modules_to_save: Vec::new() })
     }
 
     /// Trains parts of the model as a whole, such as a new classifier, and saves them next to the updates: peft's
@@ -305,7 +305,7 @@ fn layers_of_conv1d(model: &impl Module) -> Vec<String> {
             }
         }
     }
-    let mut layers = Layers(vec![]);
+    let mut layers = Layers(Vec::new());
     model.visit(&mut Visit::new(&mut layers));
     layers.0
 }

@@ -98,7 +98,7 @@ pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&
         let bad = expected.rows("bad")[0][0] as i32;
         let restricted = GenerationConfig {
             max_new_tokens: 6,
-            eos_token_id: vec![],
+            eos_token_id: Vec::new(),
             forced_eos_token_id: vec![end],
             bad_words_ids: vec![vec![bad]],
             ..ending

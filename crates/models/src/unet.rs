@@ -402,7 +402,7 @@ impl Pretrained for UNet {
         let layers = config.layers_per_block;
 
         // The numbers of channels that the way up will concatenate.
-        let (mut inputs, mut skip_channels, mut down_blocks) = (first, vec![first], vec![]);
+        let (mut inputs, mut skip_channels, mut down_blocks) = (first, vec![first], Vec::new());
         for (i, (&outputs, kind)) in channels.iter().zip(&config.down_block_types).enumerate() {
             let halves = i + 1 < channels.len();
             let conv = || Conv2d::new(outputs, outputs, 3).stride(2).padding(config.downsample_padding);
@@ -416,7 +416,7 @@ impl Pretrained for UNet {
             skip_channels.extend(vec![outputs; layers + usize::from(halves)]);
             inputs = outputs;
         }
-        let mut up_blocks = vec![];
+        let mut up_blocks = Vec::new();
         for (i, (&outputs, kind)) in channels.iter().rev().zip(&config.up_block_types).enumerate() {
             let resnets = (0..=layers).map(|_| {
                 let opposite = skip_channels.pop().unwrap_or(first);

@@ -24,7 +24,7 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<TokenStream> {
             visits(&data.fields, members.collect(), false, &mut mentioned)?
         }
         Data::Enum(data) => {
-            let mut arms = vec![];
+            let mut arms = Vec::new();
             for variant in &data.variants {
                 let bindings: Vec<Ident> = (0..variant.fields.len()).map(|i| format_ident!("field_{i}")).collect();
                 let members = bindings.iter().map(ToTokens::to_token_stream).collect();

@@ -67,7 +67,7 @@ impl ModelSummary {
         let mut contents = Contents::default();
         module.visit(&mut Visit::new(&mut contents));
         let Contents { parts, parameters, others } = contents;
-        let mut rows = vec![];
+        let mut rows = Vec::new();
         for (part, type_name) in parts {
             let prefix = format!("{part}.");
             let depth = part.split('.').count();
@@ -77,7 +77,7 @@ impl ModelSummary {
             if depth > max_depth || !is_used {
                 continue;
             }
-            let mut distinct: Vec<&(String, Parameter)> = vec![];
+            let mut distinct: Vec<&(String, Parameter)> = Vec::new();
             for entry in within() {
                 if !distinct.iter().any(|known| known.1.is(&entry.1)) {
                     distinct.push(entry);

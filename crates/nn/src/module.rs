@@ -51,7 +51,7 @@ pub trait Module {
     /// The parameters with their names, in the order of the fields. A parameter with several names
     /// (tied weights) is listed once, under the first.
     fn parameters(&self) -> Vec<(String, Parameter)> {
-        let (mut parameters, mut seen) = (vec![], HashSet::new());
+        let (mut parameters, mut seen) = (Vec::new(), HashSet::new());
         each_parameter(self, |name, parameter| {
             if seen.insert(parameter.address()) {
                 parameters.push((name.into(), parameter.clone()));
@@ -62,7 +62,7 @@ pub trait Module {
 
     /// The buffers with their names, each once.
     fn buffers(&self) -> Vec<(String, Buffer)> {
-        let mut buffers: Vec<(String, Buffer)> = vec![];
+        let mut buffers: Vec<(String, Buffer)> = Vec::new();
         each_buffer(self, |name, buffer| {
             if !buffers.iter().any(|(_, seen)| seen.variable().is(buffer.variable())) {
                 buffers.push((name.into(), buffer.clone()));
@@ -171,7 +171,7 @@ pub trait Module {
                 }
             }
         }
-        self.visit(&mut Visit::new(&mut Reset(key, vec![])));
+        self.visit(&mut Visit::new(&mut Reset(key, Vec::new())));
     }
 }
 

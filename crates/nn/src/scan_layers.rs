@@ -69,7 +69,7 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
         if let Some(keys) = &keys {
             xs.extend((0..first.streams.len()).map(|i| stack(keys.iter().map(|layer_keys| layer_keys[i]))));
         }
-        let (mut changed, mut after) = (vec![], vec![]);
+        let (mut changed, mut after) = (Vec::new(), Vec::new());
         let restore = Restore(first);
         let (last, ys) = scan(&[x], &xs.iter().collect::<Vec<_>>(), |carry, slices| {
             let (values, keys) = slices.split_at(first.cells.len());
@@ -131,7 +131,7 @@ pub fn scanned<T>(record: impl FnOnce() -> T) -> (T, Vec<Vec<Variable>>) {
             SCANNED.set(self.0.take());
         }
     }
-    let restore = Restore(SCANNED.replace(Some(vec![])));
+    let restore = Restore(SCANNED.replace(Some(Vec::new())));
     let value = record();
     let variables = SCANNED.take().unwrap_or_default();
     drop(restore);

@@ -112,7 +112,7 @@ impl Pool {
             None if self.dropped.iter().any(|&(dropped, _)| dropped == length) => 0,
             None => length,
         };
-        let mut dropped = vec![];
+        let mut dropped = Vec::new();
         // The oldest come first.
         self.spare.retain(|spare| {
             let drop = surplus > 0 || clock - spare.freed > MAX_IDLE_REQUESTS;
@@ -261,10 +261,10 @@ mod tests {
     #[test]
     fn a_freed_block_serves_the_next_request_of_its_size() {
         let mut pool = Pool::default();
-        assert_eq!(request(&mut pool, 100 * MB, 1), (1, vec![]));
+        assert_eq!(request(&mut pool, 100 * MB, 1), (1, Vec::new()));
         assert!(pool.free(1) && !pool.free(1) && !pool.free(2));
-        assert_eq!(request(&mut pool, 100 * MB, 2), (1, vec![]));
-        assert_eq!(request(&mut pool, 100 * MB, 2), (2, vec![]), "the first is in use");
+        assert_eq!(request(&mut pool, 100 * MB, 2), (1, Vec::new()));
+        assert_eq!(request(&mut pool, 100 * MB, 2), (2, Vec::new()), "the first is in use");
         assert!(pool.free(1) && pool.free(2));
         assert_eq!(request(&mut pool, 95 * MB, 3).0, 1, "a little smaller fits");
         assert_eq!(request(&mut pool, 50 * MB, 3), (3, vec![100 * MB]), "half as large wants its own");
@@ -291,7 +291,7 @@ mod tests {
         request(&mut pool, 300 * MB, 1);
         request(&mut pool, 2 * MB, 2);
         assert!(pool.free(1) && pool.free(2));
-        let mut dropped = vec![];
+        let mut dropped = Vec::new();
         for _ in 0..=MAX_IDLE_REQUESTS {
             let (address, more) = request(&mut pool, 2 * MB, 2);
             pool.free(address);

@@ -27,7 +27,7 @@ impl Arguments {
             tpu: Some(name.to_owned()),
             zone: Some(zone.to_owned()),
             project: project.map(str::to_owned),
-            hosts: vec![],
+            hosts: Vec::new(),
             ssh_config: None,
             ssh_options,
         };

@@ -19,7 +19,7 @@ use crate::{Error, Result};
 
 /// Each distinct item, in order.
 pub(crate) fn distinct<'a>(items: impl IntoIterator<Item = &'a String>) -> Vec<String> {
-    let mut unique: Vec<String> = vec![];
+    let mut unique: Vec<String> = Vec::new();
     for item in items {
         if !unique.contains(item) {
             unique.push(item.clone());

@@ -197,7 +197,7 @@ mod tests {
 
     fn print(arguments: &[&str]) -> Result<String> {
         let words = [&["manifest"], arguments, &["--", "./train", "fit", "it's $(HOME) {index}"]].concat();
-        let mut out = vec![];
+        let mut out = Vec::new();
         crate::run(crate::tests::hosts::parse(&words), &mut out, || Err(Error::new("no signals")))?;
         Ok(String::from_utf8(out).unwrap())
     }

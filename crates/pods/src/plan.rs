@@ -123,7 +123,7 @@ impl Plan {
 
     /// The commands that [`prepare`](Plan::prepare) and [`start`](Plan::start) run.
     pub(crate) fn spell(&self, workers: &[Worker]) -> Vec<String> {
-        let mut lines = vec![];
+        let mut lines = Vec::new();
         for host in distinct(workers.iter().map(|worker| &worker.host)) {
             let host = host.as_str();
             lines.push(self.ssh.spell(host, &self.check_command()));
@@ -216,7 +216,7 @@ impl Plan {
 impl Worker {
     /// A worker that was started before.
     pub(crate) fn existing(index: usize, host: &str) -> Worker {
-        Worker { index, host: host.to_owned(), environment: vec![], arguments: vec![] }
+        Worker { index, host: host.to_owned(), environment: Vec::new(), arguments: Vec::new() }
     }
 }
 

@@ -316,7 +316,7 @@ impl<'a> Watch<'a> {
             }
         };
         let slots = workers.into_iter().map(slot).collect();
-        Group { slots, attempt, order: vec![], sent: None, next: None, outcome: None }
+        Group { slots, attempt, order: Vec::new(), sent: None, next: None, outcome: None }
     }
 
     fn receive(&mut self, groups: &mut [Group], Message { worker, attempt, event }: Message) {

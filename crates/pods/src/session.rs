@@ -161,7 +161,7 @@ impl Session {
 
     /// Reports all complete lines, and returns the rest.
     fn print(&self, mut out: impl BufRead) -> Vec<u8> {
-        let mut line = vec![];
+        let mut line = Vec::new();
         while matches!(out.read_until(b'\n', &mut line), Ok(1..)) && line.ends_with(b"\n") {
             self.printed(&line);
             line.clear();

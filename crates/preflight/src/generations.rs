@@ -212,7 +212,7 @@ impl Generation {
     pub(crate) fn topology_options(&self) -> Vec<(&'static str, NamedValue)> {
         match self.name {
             "v4" => vec![("chip_config_name", "megacore".into())],
-            _ => vec![],
+            _ => Vec::new(),
         }
     }
 }

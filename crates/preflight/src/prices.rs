@@ -57,7 +57,7 @@ impl Prices {
         };
         let document: DocumentMut = text.parse().map_err(|e| wrong(format!("{e}").trim_end().to_owned()))?;
         let text_of = |table: &dyn TableLike, key: &str| table.get(key).and_then(|v| v.as_str()).map(str::to_owned);
-        let mut rows = vec![];
+        let mut rows = Vec::new();
         let tables = document.get("price").and_then(|item| item.as_array_of_tables());
         for table in tables.ok_or_else(|| wrong("there is no [[price]]".into()))? {
             let name = text_of(table, "generation").ok_or_else(|| wrong("a price has no generation".into()))?;

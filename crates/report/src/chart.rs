@@ -223,7 +223,7 @@ fn column_ends(series: &Series, log: bool) -> Vec<f64> {
         [.., previous, last] => last + (last - previous),
         [only] if log => only * 1.1,
         [only] => only + 1.0,
-        [] => return vec![],
+        [] => return Vec::new(),
     };
     begins[1..].iter().copied().chain([last]).collect()
 }
@@ -273,7 +273,7 @@ impl Axis {
 }
 
 fn axes(x: &Axis, y: &Axis, x_label: &str, y_label: &str) -> Html {
-    let mut parts = vec![];
+    let mut parts = Vec::new();
     let mut lines = String::new();
     let (left, bottom) = (x.from, y.from);
     for tick in y.ticks() {

@@ -38,7 +38,7 @@ pub(crate) fn differences(runs: &[Run]) -> Html {
     } else {
         table(&header("setting"), rows)
     };
-    let mut metrics: Vec<&str> = vec![];
+    let mut metrics: Vec<&str> = Vec::new();
     for name in runs.iter().flat_map(by_interest) {
         if !metrics.contains(&name) {
             metrics.push(name);

@@ -25,7 +25,7 @@ struct Bucket {
 
 impl Default for Curve {
     fn default() -> Curve {
-        Curve { width: 1, buckets: vec![], last: None, non_finite: None }
+        Curve { width: 1, buckets: Vec::new(), last: None, non_finite: None }
     }
 }
 

@@ -11,7 +11,7 @@ const NEARLY_FULL: f64 = 0.9;
 
 /// The sentences, the most important first.
 pub(crate) fn overview(run: &Run) -> Html {
-    let mut sentences = vec![];
+    let mut sentences = Vec::new();
     let state = run.summary.as_ref().map(|summary| summary.state);
     let bad = state == Some(State::Failed);
     let status = element("b", &[], status(run));
@@ -62,7 +62,7 @@ fn values(run: &Run) -> Option<String> {
 }
 
 fn speed(run: &Run) -> Vec<String> {
-    let mut sentences = vec![];
+    let mut sentences = Vec::new();
     let Some(summary) = &run.summary else { return sentences };
     sentences.extend(summary.loader.clone());
     let flops = summary.flops_per_second.filter(|flops| *flops > 0.0);

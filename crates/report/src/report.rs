@@ -36,7 +36,7 @@ pub fn report(runs: &[Run]) -> String {
     let left_out = runs.len().saturating_sub(MAX_RUNS);
     let runs = &runs[..runs.len() - left_out];
     let names: Vec<&str> = runs.iter().map(|run| &*run.name).collect();
-    let mut body = vec![];
+    let mut body = Vec::new();
     if left_out > 0 {
         body.push(paragraph(format_args!("{left_out} more runs are left out; a page shows {MAX_RUNS}.")));
     }
@@ -94,7 +94,7 @@ fn group(name: &str) -> &str {
 fn curves(runs: &[Run]) -> Html {
     // Charts in the order of the first run that has them; each with a run and a name for each
     // curve.
-    let mut charts: Vec<(&str, Vec<(usize, &str)>)> = vec![];
+    let mut charts: Vec<(&str, Vec<(usize, &str)>)> = Vec::new();
     for (i, run) in runs.iter().enumerate() {
         for name in by_interest(run) {
             let title = if runs.len() == 1 { group(name) } else { name };
@@ -164,7 +164,7 @@ pub(crate) fn buckets(run: &Run) -> Vec<(&str, &str, f64)> {
             *sums.entry(name).or_default() += seconds.max(0.0);
         }
     }
-    let mut spent = vec![];
+    let mut spent = Vec::new();
     for (name, text) in BUCKETS {
         spent.extend(sums.remove(name).map(|seconds| (name, text, seconds)));
     }
@@ -242,7 +242,7 @@ fn memory_of(summary: &Summary) -> Html {
     if summary.memory.is_empty() && summary.host_memory.is_none() {
         return missing("Unknown.");
     }
-    let mut parts = vec![];
+    let mut parts = Vec::new();
     for device in &summary.memory {
         let used = [(0, "training state", Some(device.state)), (1, "temporaries of a step", device.temporaries)];
         let known = || used.iter().filter_map(|&(colour, name, bytes)| Some((colour, name, bytes?)));
@@ -289,8 +289,8 @@ fn model(summary: &Summary) -> Html {
 }
 
 fn classes(run: &Run) -> Html {
-    let mut parts = vec![];
-    let mut vectors: Vec<(&str, &[f64])> = vec![];
+    let mut parts = Vec::new();
+    let mut vectors: Vec<(&str, &[f64])> = Vec::new();
     for (name, Array { step, rows }) in &run.arrays {
         match rows {
             Rows::Vector(values) => vectors.push((name, values)),

@@ -137,7 +137,7 @@ impl Run {
         self.goodput = self.json::<GoodputFile>("goodput.json")?.unwrap_or_default().runs;
         self.environment = self
             .json::<serde_json::Map<String, Json>>("environment.json")?
-            .map_or(vec![], |all| all.into_iter().flat_map(|(name, value)| flat(name, value)).collect());
+            .map_or(Vec::new(), |all| all.into_iter().flat_map(|(name, value)| flat(name, value)).collect());
         self.config = self.text("config.toml")?;
         self.read_pictures();
         Ok(())
@@ -165,7 +165,7 @@ impl Run {
         }
         file.seek(SeekFrom::Start(self.offset))?;
         let mut reader = BufReader::with_capacity(1 << 18, file);
-        let mut line = vec![];
+        let mut line = Vec::new();
         while reader.read_until(b'\n', &mut line)? > 0 && line.ends_with(b"\n") {
             self.offset += line.len() as u64;
             match serde_json::from_slice::<Line>(&line) {
@@ -225,7 +225,7 @@ impl Run {
     /// A text file, truncated if it is very long.
     fn text(&self, name: &str) -> io::Result<Option<String>> {
         let path = self.folder.join(name);
-        let mut bytes = vec![];
+        let mut bytes = Vec::new();
         match File::open(&path).and_then(|file| file.take(MAX_TEXT).read_to_end(&mut bytes)) {
             Ok(_) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -278,7 +278,7 @@ fn flat(name: String, value: Json) -> Vec<(String, String)> {
             fields.into_iter().flat_map(|(key, value)| flat(format!("{name}.{key}"), value)).collect()
         }
         Json::String(text) => vec![(name, text)],
-        Json::Null => vec![],
+        Json::Null => Vec::new(),
         value => vec![(name, value.to_string())],
     }
 }

@@ -119,7 +119,7 @@ impl StepTimes {
     pub(crate) fn histogram(&self) -> Vec<(f64, u64)> {
         let (Some((&first, _)), Some((&last, _))) = (self.counts.first_key_value(), self.counts.last_key_value())
         else {
-            return vec![];
+            return Vec::new();
         };
         let begins = |i: i32| (f64::from(i) / Self::PARTS).exp2() / 1e6;
         (first..=last).map(|i| (begins(i), self.counts.get(&i).copied().unwrap_or(0))).collect()

@@ -149,7 +149,7 @@ static STATE: Mutex<State> = Mutex::new(State {
     requested: None,
     grace: Duration::ZERO,
     guards: 0,
-    listeners: vec![],
+    listeners: Vec::new(),
 });
 
 /// The effect of a signal.
@@ -334,7 +334,7 @@ mod tests {
     fn within_a_second_a_repeated_signal_other_than_ctrl_c_counts_once() {
         let (first, soon) = (Instant::now(), Duration::from_millis(999));
         let state = |running, stepped, requested| {
-            let (grace, listeners) = (Duration::ZERO, vec![]);
+            let (grace, listeners) = (Duration::ZERO, Vec::new());
             State { running, stepped, requested, grace, guards: 0, listeners }
         };
         let (idle, begun, stepped) = (state(0, true, None), state(1, false, None), state(1, true, None));
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn the_last_hook_runs_before_the_end() {
-        let (done, first) = (Arc::new(Mutex::new(vec![])), Arc::new(Mutex::new(0)));
+        let (done, first) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(0)));
         let (list, number) = (done.clone(), first.clone());
         run_before_exit();
         before_exit(move || *number.lock() += 1);

@@ -352,7 +352,7 @@ mod tests {
         let schema = Arc::new(SchemaDescriptor::new(schema));
         let without_groups = |rows| {
             let file = FileMetaData::new(1, rows, None, None, Arc::clone(&schema), None);
-            check_rows(&ParquetMetaData::new(file, vec![]))
+            check_rows(&ParquetMetaData::new(file, Vec::new()))
         };
         assert_eq!(without_groups(0), Ok(()));
         assert_eq!(without_groups(5).unwrap_err(), "it claims to have 5 rows, but its row groups have 0");

@@ -72,7 +72,7 @@ impl<T: Table> TableBuilder<T> {
     pub fn column(self, column: impl Into<ColumnRef>, dtype: DType) -> TableBuilder<T> {
         let column = column.into();
         let name = self.name_of(&column);
-        self.push(name, vec![column], dtype, vec![], FieldKind::Values)
+        self.push(name, vec![column], dtype, Vec::new(), FieldKind::Values)
     }
 
     /// A field of shape `[columns]` with the values of several columns, in this order.
@@ -106,7 +106,7 @@ impl<T: Table> TableBuilder<T> {
     pub fn label(self, column: impl Into<ColumnRef>) -> TableBuilder<T> {
         let column = column.into();
         let name = self.name_of(&column);
-        self.push(name, vec![column], DType::I32, vec![], FieldKind::Label(None))
+        self.push(name, vec![column], DType::I32, Vec::new(), FieldKind::Label(None))
     }
 
     /// The same with given classes: the index of a text is its position among them; an integer must be below their
@@ -119,7 +119,7 @@ impl<T: Table> TableBuilder<T> {
         let column = column.into();
         let classes = classes.into_iter().map(Into::into).collect();
         let name = self.name_of(&column);
-        self.push(name, vec![column], DType::I32, vec![], FieldKind::Label(Some(classes)))
+        self.push(name, vec![column], DType::I32, Vec::new(), FieldKind::Label(Some(classes)))
     }
 
     /// Names the field that was added last; by default it is named like its column.

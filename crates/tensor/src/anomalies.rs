@@ -58,7 +58,7 @@ impl Anomalies {
     pub fn watch(results: &[Tensor]) -> Anomalies {
         let _scope = Scope::open();
         let results = &inline_calls(results);
-        let (mut watched, mut levels, mut indices) = (vec![], vec![], HashMap::new());
+        let (mut watched, mut levels, mut indices) = (Vec::new(), Vec::new(), HashMap::new());
         visit(results, |node| {
             for (output, ty) in node.outputs.iter().enumerate() {
                 if !ty.dtype.is_float() || ty.shape.num_elements() == 0 {

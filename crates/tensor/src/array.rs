@@ -80,7 +80,7 @@ impl DeviceArray {
     /// several processes hold a part, one of them is chosen, so that all save about the same number of bytes. All
     /// processes compute the same choice for the same values. With `None`, there is only one process.
     pub fn own_parts<'a>(arrays: &[&'a DeviceArray], process: Option<usize>) -> Vec<Vec<(Block, &'a Buffer)>> {
-        let mut parts = vec![];
+        let mut parts = Vec::new();
         for (value, array) in arrays.iter().enumerate() {
             let DeviceSet { mesh, devices, local } = &*array.device_set;
             let mut parts_by_start = BTreeMap::new();
@@ -96,7 +96,7 @@ impl DeviceArray {
         let width = |value: usize| arrays[value].ty.dtype.size_in_bytes();
         let bytes = |value: usize, block: &Block| block.size.iter().product::<usize>() * width(value);
         let keepers = spread(parts.iter().map(|(value, block, holders, _)| (bytes(*value, block), holders)));
-        let mut own: Vec<_> = arrays.iter().map(|_| vec![]).collect();
+        let mut own: Vec<_> = arrays.iter().map(|_| Vec::new()).collect();
         for ((value, block, _, shard), keeper) in parts.into_iter().zip(keepers) {
             if let Some(shard) = shard.filter(|_| process.is_none_or(|process| process == keeper)) {
                 own[value].push((block, &arrays[value].shards[shard]));

@@ -85,7 +85,7 @@ impl Devices {
                 Ok(count) => Ok((0..count).collect()),
             },
             Selection::Indices(indices) => {
-                let mut chosen = vec![];
+                let mut chosen = Vec::new();
                 for &index in indices {
                     let Some(index) = usize::try_from(index).ok().filter(|&index| index < available) else {
                         return refuse(format!("there is no device with the index {index}"));
@@ -125,7 +125,7 @@ impl FromStr for Devices {
         };
         let number = |text: &str| text.trim().parse::<i64>().map_err(|_| wrong());
         match list {
-            Some(list) if list.trim().is_empty() => Ok(Devices(Selection::Indices(vec![]))),
+            Some(list) if list.trim().is_empty() => Ok(Devices(Selection::Indices(Vec::new()))),
             Some(list) => Ok(Devices(Selection::Indices(list.split(',').map(number).collect::<Result<_>>()?))),
             None => number(text).map(|count| Devices(Selection::Count(count))),
         }

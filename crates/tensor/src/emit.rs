@@ -132,7 +132,7 @@ pub(crate) struct Line {
 impl Line {
     /// A line without a location.
     pub(crate) fn bare(text: String) -> Line {
-        Line { text, blocks: vec![], location: None }
+        Line { text, blocks: Vec::new(), location: None }
     }
 
     /// A function; `head` is the text before its body.
@@ -202,9 +202,9 @@ impl Program {
             precision,
             constants_are,
             declared,
-            captured: vec![],
+            captured: Vec::new(),
             captured_names: HashMap::new(),
-            functions: vec![],
+            functions: Vec::new(),
             function_names: HashSet::from(["main".to_owned()]),
             functions_by_text: HashMap::new(),
             largest: None,
@@ -332,7 +332,7 @@ impl Program {
         if !instruction.operands.iter().all(fits) {
             return Ok(None);
         }
-        let mut operands = vec![];
+        let mut operands = Vec::new();
         for &v in &instruction.operands {
             let (value, ty) = (values.get(v).clone(), values.ty(v));
             if ty.shape.rank() == 0 {
@@ -380,7 +380,7 @@ impl Program {
             location,
             program: self,
             scope: std::mem::take(scope),
-            blocks: vec![],
+            blocks: Vec::new(),
             extra: 0,
         };
         let right = operation.lower(&mut cx);
@@ -425,7 +425,7 @@ impl Program {
         let name = format!("%{number}");
         let statement = transpose_statement(&value.name, &order.positions(), &in_order(ty, Some(order)), ty);
         let text = format!("{name} = {statement}");
-        scope.lines.push(Line { text, blocks: vec![], location: Some(("transpose", location)) });
+        scope.lines.push(Line { text, blocks: Vec::new(), location: Some(("transpose", location)) });
         name
     }
 
@@ -614,7 +614,7 @@ impl Lowering<'_> {
             Ok(names) => names.into_iter().zip(results.iter().map(|t| t.ty().clone())).collect(),
             Err(error) => {
                 self.program.failed.get_or_insert(error);
-                vec![]
+                Vec::new()
             }
         }
     }
@@ -636,6 +636,6 @@ impl Lowering<'_> {
     }
 
     fn push(&mut self, text: String) {
-        self.scope.lines.push(Line { text, blocks: vec![], location: Some((self.name, self.location)) });
+        self.scope.lines.push(Line { text, blocks: Vec::new(), location: Some((self.name, self.location)) });
     }
 }

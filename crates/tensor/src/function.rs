@@ -139,7 +139,7 @@ impl Function {
     /// ```
     /// use fulmen_tensor::{Function, Mesh, Tensor};
     ///
-    /// let double = |x: [f32; 2]| Function::new("double", vec![], vec![Tensor::from_slice(&x, [2]) * 2.0]);
+    /// let double = |x: [f32; 2]| Function::new("double", Vec::new(), vec![Tensor::from_slice(&x, [2]) * 2.0]);
     /// assert_ne!(double([1.0, 2.0]).stablehlo()?, double([3.0, 4.0]).stablehlo()?);
     /// let double = |x| double(x).constants_as_inputs();
     /// assert_eq!(double([1.0, 2.0]).stablehlo()?, double([3.0, 4.0]).stablehlo()?);

@@ -51,7 +51,7 @@ pub fn grad(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Tensor> {
 /// An operation between them has no derivative.
 pub(crate) fn vjp(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result<Vec<Option<Tensor>>, Fault> {
     // Only nodes between `wrt` and the results take part. A node is newer than its inputs.
-    let mut order = vec![];
+    let mut order = Vec::new();
     let mut active: IdSet = wrt.iter().map(|t| t.node.id).collect();
     let oldest = active.iter().min().copied().unwrap_or(u64::MAX);
     let ends: Vec<Tensor> = results.iter().map(|(result, _)| result.clone()).collect();

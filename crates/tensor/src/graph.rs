@@ -186,7 +186,7 @@ impl Graph {
         for result in results {
             result.check()?;
         }
-        let mut graph = Graph { instructions: vec![], results: vec![], constants, calls };
+        let mut graph = Graph { instructions: Vec::new(), results: Vec::new(), constants, calls };
         graph.results = graph.add_instructions(results, IdMap::default(), &mut Known::default());
         Ok(graph)
     }

@@ -47,7 +47,7 @@ struct Program {
 impl Runtime {
     /// A function that is compiled at its first call; see [`Jit`]. Profiles and messages show the name.
     pub fn jit<'f>(&self, name: impl Into<String>, f: impl Fn(&[Tensor]) -> Vec<Tensor> + 'f) -> Jit<'f> {
-        Jit { runtime: self.clone(), name: name.into(), record: Box::new(f), programs: vec![] }
+        Jit { runtime: self.clone(), name: name.into(), record: Box::new(f), programs: Vec::new() }
     }
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh, platform: Option<Platform>
             Err(reason) => Err(Error::usage(format!("`{name}`: {value}, {ty}: {reason}"))),
         }
     };
-    let mut arguments: Vec<String> = vec![];
+    let mut arguments: Vec<String> = Vec::new();
     let mut leaves = IdMap::default();
     for (i, parameter) in parameters.iter().enumerate() {
         parameter.check()?;
@@ -51,7 +51,7 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh, platform: Option<Platform>
             return Err(Error::not_a_parameter(name, i, parameter, "repeats an earlier parameter"));
         }
         let sharding = &function.parameter_shardings()[i];
-        let mut attributes = vec![];
+        let mut attributes = Vec::new();
         if let Some(result) = function.aliases()[i] {
             if function.result_shardings()[result] != *sharding {
                 return Err(Error::usage(format!(
@@ -80,7 +80,7 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh, platform: Option<Platform>
     }
 
     let result_types: Vec<_> = results.iter().map(|t| t.ty().stablehlo()).collect();
-    let mut result_declarations = vec![];
+    let mut result_declarations = Vec::new();
     for (i, (result, sharding)) in results.iter().zip(function.result_shardings()).enumerate() {
         let attributes: Vec<_> =
             sharding_attribute(&format!("result {i}"), result.ty(), sharding)?.into_iter().collect();

@@ -32,7 +32,7 @@ pub(crate) fn note(operation: impl Operation, inputs: &[&Tensor], message: &str)
 
 /// Runs `record`. Returns its result and what shape rules refused in it.
 pub fn watch<T>(record: impl FnOnce() -> T) -> (T, Vec<Refused>) {
-    WATCHED.set(Some(vec![]));
+    WATCHED.set(Some(Vec::new()));
     let result = record();
     (result, WATCHED.take().unwrap_or_default())
 }

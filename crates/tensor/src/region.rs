@@ -29,7 +29,7 @@ pub(crate) fn parameters<'a>(
     prefix: &str,
     types: impl IntoIterator<Item = &'a TensorType>,
 ) -> Vec<Tensor> {
-    let mut parameters = vec![];
+    let mut parameters = Vec::new();
     for (i, ty) in types.into_iter().enumerate() {
         parameters.push(Tensor::parameter(operation, format!("{prefix} {i}"), ty.clone()));
     }
@@ -128,7 +128,7 @@ pub(crate) fn frontier(
     inside: impl Fn(&Tensor) -> bool,
     recompute: impl Fn(&Tensor) -> bool,
 ) -> Vec<Tensor> {
-    let mut frontier = vec![];
+    let mut frontier = Vec::new();
     let mut visited: HashSet<ValueId> = HashSet::new();
     let mut pending: Vec<&Tensor> = results.iter().rev().collect();
     while let Some(t) = pending.pop() {

@@ -460,7 +460,7 @@ impl Runtime {
         let missing: Vec<usize> = (0..tensors.len()).filter(|&i| values[i].is_none()).collect();
         let readable = |&i: &usize| tensors[i].array().filter(|array| array.is_readable());
         let expressions: Vec<&Tensor> = missing.iter().filter(|i| readable(i).is_none()).map(|&i| tensors[i]).collect();
-        let computed = if expressions.is_empty() { vec![] } else { self.compute(&expressions)? };
+        let computed = if expressions.is_empty() { Vec::new() } else { self.compute(&expressions)? };
         let mut next_computed = computed.iter();
         let arrays: Vec<&DeviceArray> =
             missing.iter().filter_map(|i| readable(i).map(|array| &**array).or_else(|| next_computed.next())).collect();
@@ -484,12 +484,12 @@ impl Runtime {
         let line = current_line();
         let results: Vec<Tensor> = tensors.iter().map(|&t| t.clone()).collect();
         check_values(&results, line)?;
-        let function = Function::new("eval", vec![], results).constants_as_inputs();
+        let function = Function::new("eval", Vec::new(), results).constants_as_inputs();
         let compiled = self.compile(&function)?;
         if !compiled.was_cached() {
             self.shared.recompiles.count(line, function.results());
         }
-        Ok(compiled.call(vec![])?.arrays)
+        Ok(compiled.call(Vec::new())?.arrays)
     }
 }
 
@@ -524,7 +524,7 @@ fn choose(client: &Client, devices: &Devices) -> Result<DeviceSet> {
     let mut processes: Vec<i32> = client.devices().iter().map(|device| device.process_index()).collect();
     processes.sort_unstable();
     processes.dedup();
-    let mut all: Vec<Device> = vec![];
+    let mut all: Vec<Device> = Vec::new();
     for process in processes {
         let process_devices: Vec<_> = client.devices().iter().filter(|d| d.process_index() == process).collect();
         for &index in &chosen {

@@ -61,7 +61,7 @@ impl Sharding {
     /// ```
     pub fn stacked(&self) -> Sharding {
         Sharding::over(
-            std::iter::once(vec![]).chain(self.0.iter().map(|names| names.iter().map(String::as_str).collect())),
+            std::iter::once(Vec::new()).chain(self.0.iter().map(|names| names.iter().map(String::as_str).collect())),
         )
     }
 
@@ -91,7 +91,7 @@ impl Sharding {
         if self.0.len() > shape.rank() {
             return Err(format!("the sharding {self} has more axes than {shape}"));
         }
-        let mut used: Vec<&str> = vec![];
+        let mut used: Vec<&str> = Vec::new();
         let mut dims = shape.dims().to_vec();
         for (axis, names) in self.0.iter().enumerate() {
             let mut parts = 1;
@@ -211,7 +211,7 @@ mod tests {
         let shardings = [
             Sharding::new([Some("data"), Some("model")]),
             Sharding::new([None, Some("model")]),
-            Sharding::over([vec![], vec!["model", "data"]]),
+            Sharding::over([Vec::new(), vec!["model", "data"]]),
             Sharding::new([Some("data")]),
         ];
         for sharding in shardings {
@@ -242,7 +242,7 @@ mod tests {
         assert!(message(Sharding::new([Some("model")]), &[8]).contains("the mesh is data=4"));
         assert!(message(Sharding::new([Some("data"), Some("data")]), &[8, 8]).contains("twice"));
         assert!(message(Sharding::new([Some("data")]), &[6]).contains("4 devices"));
-        for axes in [vec![], vec![("", 1)], vec![("a", 1), ("a", 2)], vec![("a", 0)], vec![("a\"", 2)]] {
+        for axes in [Vec::new(), vec![("", 1)], vec![("a", 1), ("a", 2)], vec![("a", 0)], vec![("a\"", 2)]] {
             assert!(Mesh::new(axes).unwrap_err().to_string().starts_with("mesh: "));
         }
     }

@@ -115,7 +115,7 @@ impl Tensor {
     pub(crate) fn poisoned(fault: Fault) -> Tensor {
         let location = fault.location();
         let outputs = vec![TensorType::scalar(DType::F32)];
-        Tensor { node: Node::new(Kind::Poison(fault), vec![], outputs, location), output: 0 }
+        Tensor { node: Node::new(Kind::Poison(fault), Vec::new(), outputs, location), output: 0 }
     }
 
     /// An input for a [`Function`](crate::Function).
@@ -127,13 +127,13 @@ impl Tensor {
             if !ty.is_addressable() {
                 return Err(ty.too_large().into());
             }
-            Ok(Tensor::from_parts(Kind::Placeholder { name: name.into() }, vec![], vec![ty]))
+            Ok(Tensor::from_parts(Kind::Placeholder { name: name.into() }, Vec::new(), vec![ty]))
         })
     }
 
     /// An input for the body of `operation`.
     pub(crate) fn parameter(operation: &'static str, name: impl Into<String>, ty: TensorType) -> Tensor {
-        Tensor::from_parts(Kind::Parameter { operation, name: name.into() }, vec![], vec![ty])
+        Tensor::from_parts(Kind::Parameter { operation, name: name.into() }, Vec::new(), vec![ty])
     }
 
     /// A tensor with a value that is already on the devices.
@@ -141,12 +141,12 @@ impl Tensor {
     pub fn from_array(array: Arc<DeviceArray>) -> Tensor {
         let _scope = Scope::open();
         let ty = array.ty().clone();
-        Tensor::from_parts(Kind::Array(array), vec![], vec![ty])
+        Tensor::from_parts(Kind::Array(array), Vec::new(), vec![ty])
     }
 
     /// A tensor of host elements, which a program takes as an argument. The caller has checked their number.
     pub(crate) fn from_host(ty: TensorType, elements: Vec<u8>) -> Tensor {
-        Tensor::from_parts(Kind::Host(elements.into()), vec![], vec![ty])
+        Tensor::from_parts(Kind::Host(elements.into()), Vec::new(), vec![ty])
     }
 
     /// The dtype and shape. Meaningless for a poisoned tensor, which has the type of an f32 scalar.

@@ -24,7 +24,7 @@ use fulmen_data::{Error, Fingerprint, Result, Source};
 /// #         3
 /// #     }
 /// #     fn get(&self, index: usize) -> Result<Vec<u32>> {
-/// #         Ok([vec![11, 12, 13], vec![], vec![31]][index].clone())
+/// #         Ok([vec![11, 12, 13], Vec::new(), vec![31]][index].clone())
 /// #     }
 /// #     fn origin(&self, index: usize) -> String {
 /// #         format!("document {index}")

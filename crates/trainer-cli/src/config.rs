@@ -43,7 +43,7 @@ impl fmt::Display for Location<'_> {
 
 /// Reads files; later files win. Settings for other subcommands are checked but not returned.
 pub(crate) fn read(files: &[PathBuf], command: &Command, subcommand: Option<&str>) -> Result<Vec<FileKey>> {
-    let mut settings: Vec<FileKey> = vec![];
+    let mut settings: Vec<FileKey> = Vec::new();
     for path in files {
         let text = fulmen_durable::read_text(path).map_err(|e| format!("--config {}: {e}", path.display()))?;
         for setting in read_text(path, &text, command, subcommand)? {
@@ -60,7 +60,7 @@ fn read_text(path: &Path, text: &str, command: &Command, subcommand: Option<&str
         let location = Location { path, line: Some(line(e.span().map_or(0, |span| span.start))) };
         format!("{location}: {}", e.message())
     })?;
-    let mut reader = Reader { path, command, subcommand, settings: vec![] };
+    let mut reader = Reader { path, command, subcommand, settings: Vec::new() };
     let start = |key: Option<&Key>| line(key.and_then(Key::span).map_or(0, |span| span.start));
     for (name, item) in document.iter() {
         let location = Location { path, line: Some(start(document.key(name))) };
@@ -82,7 +82,7 @@ pub(crate) fn saved(
     command: &Command,
     subcommand: Option<&str>,
 ) -> Result<Vec<FileKey>> {
-    let mut reader = Reader { path, command, subcommand, settings: vec![] };
+    let mut reader = Reader { path, command, subcommand, settings: Vec::new() };
     for (name, value) in arguments {
         let Some(value) = to_toml(value) else { continue };
         let read = reader.key(&Location { path, line: None }, None, name, &Item::Value(value));
@@ -180,7 +180,7 @@ pub(crate) fn section_of(arg: &Arg) -> Option<String> {
 }
 
 fn sections(command: &Command) -> Vec<String> {
-    let mut names: Vec<String> = vec![];
+    let mut names: Vec<String> = Vec::new();
     for name in std::iter::once(command).chain(command.get_subcommands()).flat_map(flags).filter_map(section_of) {
         if !names.contains(&name) {
             names.push(name);
@@ -201,7 +201,7 @@ fn to_flags(arg: &Arg, long: &str, item: &Item) -> Result<Vec<OsString>, String>
     let number = |value: &Value| value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|&n| n <= 100);
     match (arg.get_action(), value) {
         (ArgAction::SetTrue | ArgAction::SetFalse, Value::Boolean(value)) => {
-            Ok(if *value.value() { vec![format!("--{long}").into()] } else { vec![] })
+            Ok(if *value.value() { vec![format!("--{long}").into()] } else { Vec::new() })
         }
         (ArgAction::SetTrue | ArgAction::SetFalse, _) => Err("expected true or false".into()),
         (ArgAction::Count, value) => {

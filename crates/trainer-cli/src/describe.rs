@@ -37,7 +37,7 @@ pub(crate) fn describe<P: Program>(args: &[OsString]) -> Result<(), Failure> {
     let mut command = command::command::<P>(name)?;
     match Arguments::try_parse_from(args).map_err(Failure::Usage)?.describe {
         Describe::Completions { shell } => {
-            let mut text = vec![];
+            let mut text = Vec::new();
             clap_complete::generate(shell, &mut command, name, &mut text);
             crate::output::line(String::from_utf8_lossy(&text).trim_end())?;
         }

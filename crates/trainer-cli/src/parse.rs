@@ -101,14 +101,14 @@ fn saved_arguments(args: &[OsString], command: &Command) -> Result<Vec<FileKey>,
     // Errors in these are reported when they are used.
     let common = CommonArgs::from_arg_matches(leaf).unwrap_or_default();
     let options = Trainer::builder().args(TrainerArgs::from_arg_matches(leaf).unwrap_or_default()).options();
-    let (Ok(options), false) = (options, common.ignore_saved_arguments) else { return Ok(vec![]) };
+    let (Ok(options), false) = (options, common.ignore_saved_arguments) else { return Ok(Vec::new()) };
     let options = match Task::from_subcommand(subcommand) {
-        Task::Preflight => return Ok(vec![]),
+        Task::Preflight => return Ok(Vec::new()),
         Task::FitAndTest | Task::Fit => options,
         // Only training resumes.
         Task::Validate | Task::Test | Task::Predict => Options { resume: Resume::Never, ..options },
     };
-    let Some((path, arguments)) = load_arguments(&options).ok().flatten() else { return Ok(vec![]) };
+    let Some((path, arguments)) = load_arguments(&options).ok().flatten() else { return Ok(Vec::new()) };
     let saved = config::saved(&path, &arguments, command, subcommand);
     let saved = saved.map_err(|error| Failure::Option(error.to_string()))?;
     let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);

@@ -29,7 +29,7 @@ impl Batch {
     }
 
     fn new(declared: &[Field], batch: usize, padded: bool, floats: Option<DType>) -> Batch {
-        let (mut inputs, mut fields) = (vec![], vec![]);
+        let (mut inputs, mut fields) = (Vec::new(), Vec::new());
         for field in declared {
             let ty = TensorType::new(field.dtype, [&[batch], &field.shape[..]].concat());
             let input = Tensor::placeholder(format!("batch.{}", field.name), ty);

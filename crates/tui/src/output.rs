@@ -87,7 +87,7 @@ fn pass(
     ended: &Sender<()>,
     on_line: impl FnMut(String),
 ) {
-    let mut kept = Some(Kept { bytes: vec![], line: vec![], on_line });
+    let mut kept = Some(Kept { bytes: Vec::new(), line: Vec::new(), on_line });
     let mut buffer = [0; 8192];
     loop {
         let read = match pipe.read(&mut buffer) {
@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn a_line_is_reported_when_complete_and_as_it_would_appear() {
-        let mut lines = vec![];
-        let mut kept = Kept { bytes: vec![], line: vec![], on_line: |line| lines.push(line) };
+        let mut lines = Vec::new();
+        let mut kept = Kept { bytes: Vec::new(), line: Vec::new(), on_line: |line| lines.push(line) };
         let text = "step \x1b[1;32m1\x1b[0m\n 10 %\r 20 %\r\n\tin\x07dented\n\u{fffd}";
         // Byte by byte, not only at the ends of lines.
         text.as_bytes().iter().for_each(|byte| kept.add(&[*byte]));
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn the_latest_lines_are_kept() {
-        let mut kept = Kept { bytes: vec![], line: vec![], on_line: |_| {} };
+        let mut kept = Kept { bytes: Vec::new(), line: Vec::new(), on_line: |_| {} };
         for number in 0..400_000 {
             kept.add(format!("line {number}\n").as_bytes());
             assert!(kept.bytes.len() <= 2 * MAX_KEPT);

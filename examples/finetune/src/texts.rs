@@ -56,7 +56,7 @@ fn lines(folder: &Path) -> Result<Vec<Text>> {
     let mut paths = paths.collect::<std::io::Result<Vec<PathBuf>>>().map_err(|e| failed(folder, e))?;
     paths.retain(|path| path.extension().is_some_and(|extension| extension == "txt" || extension == "md"));
     paths.sort();
-    let mut texts = vec![];
+    let mut texts = Vec::new();
     for path in paths {
         let class = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let content = fs::read_to_string(&path).map_err(|e| failed(&path, e))?;

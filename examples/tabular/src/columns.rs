@@ -45,7 +45,7 @@ impl Columns {
             }
         }
         let mut values = vec![BTreeSet::new(); names.len()];
-        let mut labelled = vec![];
+        let mut labelled = Vec::new();
         for index in 0..table.len() {
             let row = table.get(index)?;
             for (name, values) in names.iter().zip(&mut values) {
@@ -58,7 +58,7 @@ impl Columns {
             }
         }
         let mut columns =
-            Columns { numbers: vec![], categories: vec![], target: target.to_owned(), classes: None, labelled };
+            Columns { numbers: Vec::new(), categories: Vec::new(), target: target.to_owned(), classes: None, labelled };
         for (name, values) in names.into_iter().zip(values) {
             let numbers = values.iter().all(|value| value.trim().parse::<f64>().is_ok());
             if name == target {
@@ -95,7 +95,7 @@ impl Columns {
             categories: names(2).into_iter().map(|name| (name, names(5))).collect(),
             target: String::new(),
             classes: (task == Task::Classification).then(|| names(3)),
-            labelled: vec![],
+            labelled: Vec::new(),
         }
     }
 
@@ -147,7 +147,7 @@ pub(crate) fn category(index: usize) -> String {
 
 /// The mean and the standard deviation of each number of a field, over the samples in which it is not missing.
 pub(crate) fn mean_and_deviation(dataset: &dyn Dataset, field: &str) -> Result<[Vec<f32>; 2]> {
-    let mut sums: Vec<(f64, f64, f64)> = vec![];
+    let mut sums: Vec<(f64, f64, f64)> = Vec::new();
     let samples: Vec<usize> = (0..dataset.len()).collect();
     for samples in samples.chunks(4096) {
         let batch = HostBatch::collate(dataset, samples)?;

@@ -72,7 +72,7 @@ impl Tabular {
     ) -> Tabular {
         // A second feature for each number says whether it is missing.
         let mut features = 2 * columns.numbers.len();
-        let mut embeddings = vec![];
+        let mut embeddings = Vec::new();
         for (_, names) in &columns.categories {
             let width = names.len().div_ceil(2).min(50);
             embeddings.push(Embedding::new(names.len(), width));

@@ -27,7 +27,7 @@ struct Noise {
 
 impl Noise {
     fn new(len: usize) -> Noise {
-        Noise { len, width: 7, source: "noise", bad: vec![], pause: Duration::ZERO, read: Arc::default() }
+        Noise { len, width: 7, source: "noise", bad: Vec::new(), pause: Duration::ZERO, read: Arc::default() }
     }
 
     fn count(&self) -> usize {
@@ -144,7 +144,7 @@ fn the_estimate_is_the_size_of_the_files() {
     let builder = small(&Noise::new(57), folder.path()).variants(2);
     let estimate = builder.estimate().unwrap();
     assert!(!folder.path().join("x").exists() && fs::read_dir(folder.path()).unwrap().next().is_none());
-    let events = Arc::new(Mutex::new(vec![]));
+    let events = Arc::new(Mutex::new(Vec::new()));
     let recorder = Arc::clone(&events);
     builder.on_event(move |event| recorder.lock().unwrap().push(event)).open().unwrap();
     let parts = files_of(folder.path()).into_iter().filter(|(name, _)| name.ends_with(".arrow"));
@@ -213,7 +213,7 @@ fn what_differs_is_said_and_a_new_cache_stands_beside_the_old() {
     let expected = "is a cache of other samples: version: was `v1`, is `v2`; source: was `noise`, is `louder noise`;";
     assert!(text.contains(expected), "{text}");
 
-    let recorded = Arc::new(Mutex::new(vec![]));
+    let recorded = Arc::new(Mutex::new(Vec::new()));
     let events = Arc::clone(&recorded);
     let builder = small(&other, folder.path()).on_event(move |event| events.lock().unwrap().push(event));
     let other_cache = builder.open().unwrap();
@@ -268,7 +268,7 @@ fn damage_is_found_named_and_repaired() {
     let cache = small(&data, folder.path()).open().unwrap();
     let sound = files_of(folder.path());
     let total: u64 = sound.iter().filter(|(name, _)| name != "cache.json").map(|(_, bytes)| bytes.len() as u64).sum();
-    let mut calls = vec![];
+    let mut calls = Vec::new();
     assert_eq!(verify_cache(folder.path(), |read, total| calls.push((read, total))).unwrap(), total);
     assert_eq!(calls.last(), Some(&(total, total)));
 

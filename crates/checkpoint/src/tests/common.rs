@@ -47,7 +47,7 @@ pub(crate) fn pieces(shape: &[u64], counts: &[u64]) -> Vec<Rectangle> {
     let mut pieces = vec![Rectangle::new([], [])];
     for (size, count) in shape.iter().zip(counts) {
         let step = size.div_ceil(*count).max(1);
-        let mut divided = vec![];
+        let mut divided = Vec::new();
         for piece in &pieces {
             for number in 0..*count {
                 let start = (number * step).min(*size);
@@ -69,7 +69,7 @@ pub(crate) fn write_process(
     process: usize,
     processes: usize,
 ) -> Result<WrittenShard> {
-    let mut parts = vec![];
+    let mut parts = Vec::new();
     for (name, dtype, shape, counts) in tensors {
         for rectangle in pieces(shape, counts) {
             parts.push(Part::slice(*name, *dtype, *shape, rectangle));

@@ -21,7 +21,7 @@ fn a_checkpoint_of_2_gb_is_written_verified_and_merged_within_300_mb() {
     let writer = CheckpointWriter::new(store.clone(), "step_1").unwrap();
     let (rows, columns) = (65_536u64, 8_192u64);
     let piece: Vec<u8> = (0..8u32 << 20).map(|i| i as u8).collect();
-    let mut shards = vec![];
+    let mut shards = Vec::new();
     for process in 0..8 {
         let rectangle = Rectangle::new([0, process * columns / 8], [rows, columns / 8]);
         let part = Part::slice("w", Dtype::F32, [rows, columns], rectangle);

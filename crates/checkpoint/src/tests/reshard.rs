@@ -153,7 +153,7 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
         assert!(writer.shard("c.safetensors", parts).unwrap_err().is_usage());
     }
     for name in ["../c.safetensors", "", ".c.safetensors", "c", "manifest.json"] {
-        assert!(writer.shard(name, vec![]).unwrap_err().is_usage());
+        assert!(writer.shard(name, Vec::new()).unwrap_err().is_usage());
     }
 }
 

@@ -177,7 +177,7 @@ fn the_newest_whole_checkpoint_of_both_levels_loads() {
         write(&tiers.store(), step, &SMALL, 2).unwrap();
         tiers.tiered.finish(LONG).unwrap();
     }
-    assert_eq!(tiers.newest(), (Some(2), vec![]));
+    assert_eq!(tiers.newest(), (Some(2), Vec::new()));
     // A byte flips in memory: its copy loads.
     flip(2);
     let (step, skipped) = tiers.newest();
@@ -190,7 +190,7 @@ fn the_newest_whole_checkpoint_of_both_levels_loads() {
     assert_eq!(tiers.newest().0, Some(2));
     // The machine is lost.
     fs::remove_dir_all(tiers.folder.path().join("near")).unwrap();
-    assert_eq!(tiers.newest(), (Some(2), vec![]));
+    assert_eq!(tiers.newest(), (Some(2), Vec::new()));
 }
 
 #[test]

@@ -29,7 +29,7 @@ fn write(folder: &Path, step: u64, last: f32) {
     let halves = [0, 2].map(|start| Part::slice("w", Dtype::F32, [4], Rectangle::new([start], [2])));
     let state = Part::whole("optimizer/exp_avg/w", Dtype::F32, [4]);
     let [first, second] = halves;
-    let mut shards = vec![];
+    let mut shards = Vec::new();
     for (file, parts) in [("a.safetensors", vec![first, state]), ("b.safetensors", vec![second])] {
         let mut shard = writer.shard(file, parts).unwrap();
         while let Some(part) = shard.next_part() {

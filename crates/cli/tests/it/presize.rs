@@ -37,7 +37,7 @@ fn entries(path: &Path) -> Vec<(String, Vec<u8>)> {
     let mut archive = tar::Archive::new(fs::File::open(path).unwrap());
     let entries = archive.entries().unwrap().map(|entry| {
         let mut entry = entry.unwrap();
-        let mut bytes = vec![];
+        let mut bytes = Vec::new();
         std::io::Read::read_to_end(&mut entry, &mut bytes).unwrap();
         (entry.path().unwrap().to_str().unwrap().to_owned(), bytes)
     });

@@ -92,7 +92,7 @@ fn level_2_shows_more_and_missing_values_have_reasons() {
         assert!(text.contains(part), "{part}: {text}");
     }
     let why = "127.0.0.1:8431: no process with libtpu serves metrics there";
-    screen.update(Snapshot { metrics: Err(why.into()), run: None, processes: vec![], unseen: 7 });
+    screen.update(Snapshot { metrics: Err(why.into()), run: None, processes: Vec::new(), unseen: 7 });
     let text = drawn(&screen, 100, 16).backend().to_string();
     assert!(text.contains(why) && text.contains("TPU; 7 could not be inspected"), "{text}");
     // There is no space for anything.

@@ -159,7 +159,7 @@ impl MetadataServer {
                 let (client, server) = (client.clone(), server.clone());
                 tokio::spawn(async move { get(&client, &server, &name, time).await })
             });
-            let mut answers = vec![];
+            let mut answers = Vec::new();
             for answer in requests.collect::<Vec<_>>() {
                 answers.push(answer.await.ok().flatten());
             }

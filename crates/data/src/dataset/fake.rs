@@ -44,7 +44,7 @@ enum Values {
 impl FakeDataset {
     /// A dataset of `len` samples without fields.
     pub fn new(len: usize) -> FakeDataset {
-        FakeDataset { base: None, base_fields: vec![], len, seed: 0, fields: vec![] }
+        FakeDataset { base: None, base_fields: Vec::new(), len, seed: 0, fields: Vec::new() }
     }
 
     /// Adds random fields to the samples of a dataset, such as the noise for a generator.

@@ -121,6 +121,6 @@ mod tests {
         assert!(Layout::new(vec![huge], 1).unwrap_err().is_field());
         let large = Field::new("x", DType::F32, [1 << 40]);
         assert!(Layout::new(vec![large], 1 << 40).unwrap_err().is_usage());
-        assert!(Layout::new(vec![], usize::MAX).unwrap_err().is_usage());
+        assert!(Layout::new(Vec::new(), usize::MAX).unwrap_err().is_usage());
     }
 }

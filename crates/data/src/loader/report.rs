@@ -343,7 +343,7 @@ mod tests {
             expect!["input-bound: 33 % of step time waits; transform is the slow stage; cache it or add 1 thread"],
         );
         check(
-            LoaderReport { stages: vec![], writing: ms(2900), ..report() },
+            LoaderReport { stages: Vec::new(), writing: ms(2900), ..report() },
             expect![
                 "input-bound: 33 % of step time waits; write is the slow stage; make what Dataset::read does faster \
                  or add 1 thread"

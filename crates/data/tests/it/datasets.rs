@@ -85,7 +85,7 @@ fn concatenated_datasets_follow_one_another_and_empty_ones_vanish() {
             "dataset 1 of a ConcatDataset has the fields (x f32[]), but dataset 0 has (x i32[]); they must be equal"
         ],
     );
-    assert!(ConcatDataset::new(vec![]).is_err());
+    assert!(ConcatDataset::new(Vec::new()).is_err());
 }
 
 #[test]

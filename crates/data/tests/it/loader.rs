@@ -104,7 +104,7 @@ fn choices_that_cannot_be_are_refused() {
             0
         }
         fn order(&self, _: u64, _: usize, _: Replica) -> Vec<usize> {
-            vec![]
+            Vec::new()
         }
     }
     let builder = || DataLoader::builder(data(10)).batch_size(4);

@@ -180,7 +180,7 @@ fn a_bench_reads_an_epoch_and_leaves_the_loaders_own_report_alone() {
             1
         }
         fn fields(&self) -> Vec<Field> {
-            vec![]
+            Vec::new()
         }
         fn read(&self, _: usize, _: &mut Sample<'_>) -> Result<()> {
             Err(Error::new("broken"))

@@ -42,7 +42,7 @@ impl Rows {
 /// The global batches of some epochs from a batch on, joined from the parts of all processes.
 fn global_batches(parts: &[DataLoader], epochs: std::ops::Range<u64>, start_batch: usize) -> Vec<Rows> {
     let mut streams: Vec<_> = parts.iter().map(|part| part.epochs(epochs.clone(), start_batch)).collect();
-    let mut batches = vec![];
+    let mut batches = Vec::new();
     loop {
         let round: Vec<Option<HostBatch>> = streams.iter_mut().map(|s| s.next().transpose().unwrap()).collect();
         if round.iter().all(Option::is_none) {
@@ -74,7 +74,7 @@ fn every_sample_is_seen_exactly_once_an_epoch() {
                 for (devices, num_processes) in [(1, 1), (2, 1), (2, 2), (8, 1), (8, 2), (8, 8)] {
                     let parts = processes(&whole, num_processes, devices);
                     let context = format!("{len} samples, {batch_size}, {drop_last:?}, {devices}, {num_processes}");
-                    let mut orders = vec![];
+                    let mut orders = Vec::new();
                     for epoch in 0..3 {
                         let batches = global_batches(&parts, epoch..epoch + 1, 0);
                         assert_eq!(batches.len(), whole.len(), "{context}");

@@ -136,7 +136,7 @@ fn memory_is_used_again_only_when_all_devices_are_done_with_it() {
     drop(moved);
     // The plugin releases it on its own thread.
     let patience = std::time::Instant::now();
-    let mut held_batches = vec![];
+    let mut held_batches = Vec::new();
     while held_batches.iter().all(|host| address(host) != first) {
         assert!(patience.elapsed() < std::time::Duration::from_secs(20), "the memory never came back");
         held_batches.truncate(2);

@@ -166,7 +166,7 @@ fn a_fold_and_its_limits_are_datasets() {
     assert_eq!(read(&train.skip(6)), [8, 9]);
     assert_eq!(read(&data.clone().skip(3).take(2)), [3, 4]);
     assert_eq!((data.clone().take(99).len(), data.clone().skip(99).len()), (10, 0));
-    let fold = Fold { train: vec![10], validation: vec![] };
+    let fold = Fold { train: vec![10], validation: Vec::new() };
     assert!(fold.datasets(&data).unwrap_err().is_usage());
 }
 
@@ -299,7 +299,7 @@ fn a_mixture_of_streams_ends_as_it_should() {
     assert_eq!(drawn(&mixture([0, 0], [0.9, 0.1], MixUntil::Never), 0, 4000), []);
     assert_eq!(drawn(&mixture([0, 3], [0.9, 0.1], MixUntil::Never), 0, 10).len(), 10);
     refused(
-        MixStream::<u64>::new(vec![], 0),
+        MixStream::<u64>::new(Vec::new(), 0),
         expect!["MixStream: the weights add up to 0; the sum must be positive and finite"],
     );
 }

@@ -42,7 +42,7 @@ fn read(location: &Location) -> Vec<u8> {
 fn objects_are_read_whole_in_parts_and_ahead() {
     let store = S3::start(|_| Answer::Serve);
     store.put("b/folder/ä file.bin", bytes(10_500));
-    store.put("b/empty", vec![]);
+    store.put("b/empty", Vec::new());
     let object = location(&store, "s3://b/folder").join("ä file.bin");
     assert_eq!(object.size().unwrap(), 10_500);
     assert_eq!(read(&object), bytes(10_500));
@@ -84,7 +84,7 @@ fn lists_go_on_over_pages_and_patterns_pick_from_them() {
         store.put(&format!("b/{name}"), vec![1]);
     }
     // Some programs write such an object to create a folder.
-    store.put("b/a/sub/", vec![]);
+    store.put("b/a/sub/", Vec::new());
     let names = |locations: Vec<Location>| locations.iter().map(ToString::to_string).collect::<Vec<_>>();
     let folder = location(&store, "s3://b/a");
     let all = ["s3://b/a/sub/t-3.tar", "s3://b/a/t-0.tar", "s3://b/a/t-1.tar", "s3://b/a/t-2.tar", "s3://b/a/t.idx"];

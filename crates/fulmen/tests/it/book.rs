@@ -116,7 +116,7 @@ fn markdown_files(folder: &Path, files: &mut Vec<PathBuf>) {
 
 #[test]
 fn links_in_markdown_have_targets() {
-    let mut files = vec![];
+    let mut files = Vec::new();
     markdown_files(&repository(), &mut files);
     let mut checked = 0;
     for path in files {

@@ -96,7 +96,7 @@ fn code(text: &str) -> Vec<&str> {
 }
 
 fn rows(chapter: &str) -> Vec<Row<'_>> {
-    let (mut rows, mut section) = (vec![], String::new());
+    let (mut rows, mut section) = (Vec::new(), String::new());
     for line in chapter.lines() {
         if let Some(heading) = line.strip_prefix("## ") {
             section = heading.replace('`', "");

@@ -79,7 +79,7 @@ fn the_message_of_an_error_of_many_hosts_is_printed_once() {
 #[test]
 fn the_message_of_an_error_about_images_is_printed_once() {
     check_missing(fulmen::data::images::ImageFolder::open("/no/such/folder").map(|_| ()).unwrap_err());
-    check(fulmen::data::images::Image::new(1, 1, 3, vec![]).map(|_| ()).unwrap_err());
+    check(fulmen::data::images::Image::new(1, 1, 3, Vec::new()).map(|_| ()).unwrap_err());
 }
 
 #[cfg(feature = "tables")]

@@ -36,7 +36,7 @@ fn has_in_order(text: &str, parts: &[&str]) -> bool {
 
 #[test]
 fn each_heading_is_part_of_a_message() {
-    let mut texts = vec![];
+    let mut texts = Vec::new();
     for krate in fs::read_dir(repository().join("crates")).unwrap() {
         sources(&krate.unwrap().path().join("src"), &mut texts);
     }

@@ -255,7 +255,7 @@ fn machine(call: &Call) -> Machine {
         state: "CREATING",
         labels,
         accelerator: call.flag("--accelerator-type=").to_owned(),
-        disks: vec![],
+        disks: Vec::new(),
     }
 }
 

@@ -46,7 +46,7 @@ fn machine(more: &[&str]) -> Machine {
 fn tpu(cloud: &Cloud, arguments: &[&str]) -> (Result<u8>, String, String) {
     let Program::Tpu(command) = Program::parse_from([&["tpu"], arguments].concat());
     let (_send, signals) = channel();
-    let (mut out, mut log) = (vec![], vec![]);
+    let (mut out, mut log) = (Vec::new(), Vec::new());
     let ended = crate::run_with(&command, Tool::new(cloud, &mut out, &mut log, &signals, pace()));
     (ended, String::from_utf8(out).unwrap(), String::from_utf8(log).unwrap())
 }
@@ -55,7 +55,7 @@ fn tpu(cloud: &Cloud, arguments: &[&str]) -> (Result<u8>, String, String) {
 fn leased(cloud: &mut Cloud, machine: &Machine, delete_after: bool, work: Result<u8, String>) -> (Result<u8>, String) {
     let (send, signals) = channel();
     cloud.signals = Some(send);
-    let (mut out, mut log) = (vec![], vec![]);
+    let (mut out, mut log) = (Vec::new(), Vec::new());
     let tool = Tool::new(&*cloud, &mut out, &mut log, &signals, pace());
     let lease = Lease { machine, delete_after, json: false };
     let ended = lease_with(lease, true, tool, &mut |_| work.clone());
@@ -86,14 +86,14 @@ fn a_machine_is_created_used_and_deleted() {
 #[test]
 fn no_failures_leave_a_machine_unreported() {
     const CALLS: usize = 10;
-    let mut faults: Vec<Vec<(usize, Fate)>> = vec![vec![]];
+    let mut faults: Vec<Vec<(usize, Fate)>> = vec![Vec::new()];
     let single: Vec<(usize, Fate)> = (0..CALLS).flat_map(|call| FATES.map(|fate| (call, fate))).collect();
     for (index, &first) in single.iter().enumerate() {
         faults.push(vec![first]);
         let others = single[index + 1..].iter().filter(|second| second.0 != first.0);
         faults.extend(others.map(|&second| vec![first, second]));
     }
-    let outages = (0..=CALLS).map(|call| (vec![], call));
+    let outages = (0..=CALLS).map(|call| (Vec::new(), call));
     let works = [Ok(0), Ok(3), Err("no ssh".to_owned())];
     let (node, queued) = (machine(&["--data-disk=data"]), machine(&["--queued", "--max-hours=1"]));
     let (mut left, mut runs) = (0, 0);

@@ -81,7 +81,7 @@ impl ImageTransform for ColorJitter {
     }
 
     fn describe(&self) -> String {
-        let mut set = vec![];
+        let mut set = Vec::new();
         for (name, amount) in self.factors().into_iter().chain([("hue", self.hue)]) {
             set.extend(amount.map(|amount| format!("{name}={amount}")));
         }

@@ -52,7 +52,7 @@ fn snapped(pixels: f64) -> f64 {
 /// The numbers `a` to `h` for which `x' = (a·x + b·y + c) / (g·x + h·y + 1)` and `y' = (d·x + e·y + f) / (g·x + h·y +
 /// 1)` at all four points: eight linear equations, solved by Gaussian elimination with row pivots.
 fn coefficients(from: Corners, to: Corners) -> Result<[f64; 8]> {
-    let mut rows: Vec<[f64; 9]> = vec![];
+    let mut rows: Vec<[f64; 9]> = Vec::new();
     for ((x, y), (to_x, to_y)) in from.into_iter().zip(to) {
         rows.push([x, y, 1.0, 0.0, 0.0, 0.0, -to_x * x, -to_x * y, to_x]);
         rows.push([0.0, 0.0, 0.0, x, y, 1.0, -to_y * x, -to_y * y, to_y]);

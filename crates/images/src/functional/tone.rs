@@ -35,7 +35,7 @@ pub fn solarize(image: Image, threshold: f64) -> Result<Image> {
 
 /// Stretches each channel so that its minimum becomes 0 and its maximum 255. A constant channel stays the same.
 pub fn autocontrast(image: Image) -> Image {
-    let mut tables = vec![];
+    let mut tables = Vec::new();
     for histogram in histograms(&image) {
         let darkest = histogram.iter().position(|&count| count > 0).unwrap_or(0);
         let brightest = histogram.iter().rposition(|&count| count > 0).unwrap_or(0);
@@ -52,7 +52,7 @@ pub fn autocontrast(image: Image) -> Image {
 /// Equalizes the histogram of each channel, as PIL does.
 pub fn equalize(image: Image) -> Image {
     let pixels = image.width() * image.height();
-    let mut tables = vec![];
+    let mut tables = Vec::new();
     for histogram in histograms(&image) {
         // The number of pixels below the largest value, divided into 255 steps. If there are fewer than 255 of them,
         // the channel does not change.

@@ -232,7 +232,7 @@ pub(super) fn hosting(machine: &Machine) -> Vec<Finding> {
     let is_set = |name: &str| machine.variable(name).is_some();
     let resume =
         "write checkpoints to a store that outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`";
-    let mut findings = vec![];
+    let mut findings = Vec::new();
     if is_set("COLAB_RELEASE_TAG") || is_set("COLAB_GPU") {
         findings.push(Finding::note(
             "Colab: a runtime lasts 12 hours at most, less when it is idle, and its disk is deleted with it",

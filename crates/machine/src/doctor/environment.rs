@@ -41,7 +41,7 @@ pub(super) fn of_others(machine: &Machine) -> Vec<Finding> {
 }
 
 pub(super) fn in_use(machine: &Machine) -> Vec<Finding> {
-    let mut findings = vec![];
+    let mut findings = Vec::new();
     if let Some(flags) = machine.text("XLA_FLAGS") {
         findings.push(Finding::error(
             format!("XLA_FLAGS is {flags:?}; Fulmen rejects it, because an unknown flag ends the process"),

@@ -75,7 +75,7 @@ pub(super) fn plugins(machine: &Machine) -> Vec<Finding> {
         Platform::Tpu => machine.text("FULMEN_PJRT_PLUGIN").or_else(|| machine.text("TPU_LIBRARY_PATH")),
         Platform::Cpu | Platform::Cuda => machine.text("FULMEN_PJRT_PLUGIN"),
     };
-    let mut findings = vec![];
+    let mut findings = Vec::new();
     for platform in [Platform::Cpu, Platform::Cuda, Platform::Tpu] {
         let Some(plugin) = plugins.0.get(platform.name()) else { continue };
         let has_device = platform == Platform::Cpu || !device_files_under(&machine.root, platform).is_empty();

@@ -98,7 +98,7 @@ const LIMITS: [Limit; 4] = [
 pub(super) fn limits(machine: &Machine) -> Vec<Finding> {
     let text = machine.read("proc/self/limits");
     let has_vfio = machine.tpus().iter().any(|file| file.path.parent().is_some_and(|folder| folder.ends_with("vfio")));
-    let mut findings = vec![];
+    let mut findings = Vec::new();
     for Limit { name, option, least, reason, .. } in LIMITS.iter().filter(|limit| has_vfio || !limit.only_vfio) {
         let Some(rest) = text.lines().find_map(|line| line.strip_prefix(name)) else { continue };
         let number = |text: &str| if text == "unlimited" { Some(u64::MAX) } else { text.parse::<u64>().ok() };
@@ -141,7 +141,7 @@ pub(super) fn cores(machine: &Machine) -> Vec<Finding> {
         [quota, period] if period > 0.0 => (quota / period).min(allowed as f64),
         _ => allowed as f64,
     };
-    let mut findings = vec![];
+    let mut findings = Vec::new();
     if cores + 0.5 < allowed as f64 {
         let last = (cores.ceil() as u64).saturating_sub(1);
         findings.push(Finding::note(

@@ -29,7 +29,7 @@ pub(super) fn compile_cache(machine: &Machine) -> Vec<Finding> {
             "set FULMEN_COMPILE_CACHE to a folder that this user owns",
         )];
     }
-    let mut findings = vec![];
+    let mut findings = Vec::new();
     if fs::metadata(cache.folder()).is_ok_and(|folder| folder.mode() & 0o002 != 0) {
         findings.push(Finding::warning(
             format!("every user can write to {shown}, and its programs are executed"),
@@ -60,7 +60,7 @@ pub(super) fn disk(machine: &Machine) -> Vec<Finding> {
     if !runs.contains("://") {
         folders.insert(0, ("runs", machine.folder.join(runs)));
     }
-    let (mut findings, mut devices) = (vec![], vec![]);
+    let (mut findings, mut devices) = (Vec::new(), Vec::new());
     for (purpose, path) in folders {
         let path = existing(&path);
         let shown = path.display();

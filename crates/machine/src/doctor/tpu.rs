@@ -21,7 +21,7 @@ pub(super) fn devices(machine: &Machine) -> Vec<Finding> {
             None => Finding::ok("there are none"),
         }];
     }
-    let mut findings = vec![];
+    let mut findings = Vec::new();
     for file in &files {
         let path = file.path.display();
         if !file.allowed {

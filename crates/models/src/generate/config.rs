@@ -61,9 +61,9 @@ impl Default for GenerationConfig {
             num_beams: 1,
             length_penalty: 1.0,
             early_stopping: false,
-            eos_token_id: vec![],
-            forced_eos_token_id: vec![],
-            bad_words_ids: vec![],
+            eos_token_id: Vec::new(),
+            forced_eos_token_id: Vec::new(),
+            bad_words_ids: Vec::new(),
             renormalize_logits: false,
             pad_token_id: None,
             decoder_start_token_id: None,
@@ -185,7 +185,7 @@ fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Resul
     Ok(match Ids::deserialize(deserializer)? {
         Ids::One(id) => vec![id],
         Ids::Many(ids) => ids,
-        Ids::None(()) => vec![],
+        Ids::None(()) => Vec::new(),
     })
 }
 

@@ -95,7 +95,7 @@ fn token_by_token<M: CausalLm + ?Sized>(
         |carry| carry[2].lt(new as f64).and(carry[1].all(&[-1]).not()),
         |carry| {
             let _scope = MODELS.at(line);
-            let [tokens, ended, step, logits, inner @ ..] = carry else { return vec![] };
+            let [tokens, ended, step, logits, inner @ ..] = carry else { return Vec::new() };
             let logits = config.restrict(logits, step);
             let next = if config.do_sample {
                 config.sample(&random::fold_in_tensor(&key, step.to_dtype(DType::U32)), &logits)
@@ -144,7 +144,7 @@ mod tests {
                 GenerationConfig { bad_words_ids: vec![vec![1], vec![2, 3]], ..plain.clone() },
                 "`bad_words_ids` has [2, 3]; only single tokens are supported",
             ),
-            (&Prompt::new(&[vec![1], vec![]]), plain.clone(), "row 1 has no token"),
+            (&Prompt::new(&[vec![1], Vec::new()]), plain.clone(), "row 1 has no token"),
             (&Prompt::from(&Tensor::zeros(DType::I32, [4])), plain, "the ids i32[4] are not [batch, length]"),
         ] {
             let text = refusal(prompt, config);

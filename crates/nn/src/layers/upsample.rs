@@ -30,7 +30,7 @@ pub struct Upsample {
 impl Upsample {
     /// Resizes to these sizes, one for each spatial axis, with the nearest element.
     pub fn size(sizes: impl Into<Vec<usize>>) -> Upsample {
-        Upsample { sizes: Some(sizes.into()), scales: vec![], mode: Interpolation::Nearest }
+        Upsample { sizes: Some(sizes.into()), scales: Vec::new(), mode: Interpolation::Nearest }
     }
 
     /// Resizes by these factors, one for each spatial axis, with the nearest element.

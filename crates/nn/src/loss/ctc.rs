@@ -122,7 +122,7 @@ impl CtcLoss {
                 let (alpha, emitted, step) = (&carry[0], &slices[0], &slices[1]);
                 let skip = may_skip.select(&shifted(alpha, 2, &impossible), &impossible);
                 let next = log_sum(&[alpha, &shifted(alpha, 1, &impossible), &skip]) + emitted;
-                (vec![input_lengths.gt(step).select(&next, alpha)], vec![])
+                (vec![input_lengths.gt(step).select(&next, alpha)], Vec::new())
             });
             let Some(alpha) = ends.into_iter().next() else {
                 return Err("the loop over time gave nothing".into());

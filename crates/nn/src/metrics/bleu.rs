@@ -32,7 +32,7 @@ pub struct Bleu {
 impl Bleu {
     /// With n-grams of up to four tokens, without smoothing.
     pub fn new() -> Bleu {
-        Bleu { smooth: false, n_gram: 4, matches: vec![], possible: vec![], candidate: 0, reference: 0 }
+        Bleu { smooth: false, n_gram: 4, matches: Vec::new(), possible: Vec::new(), candidate: 0, reference: 0 }
     }
 
     /// Counts from elsewhere: `matches` and `possible` by n-gram length, and the lengths of all

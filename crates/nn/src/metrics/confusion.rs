@@ -85,7 +85,7 @@ impl ConfusionMatrix {
 
 impl Metric for ConfusionMatrix {
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
-        let [input, target] = inputs else { return vec![] };
+        let [input, target] = inputs else { return Vec::new() };
         let decided = self.task.decide(input, target, self.threshold);
         let in_columns = |yes: &Tensor| match self.task {
             Task::Binary => Tensor::concatenate(&[&yes.not(), yes], -1),

@@ -56,7 +56,7 @@ impl Curve {
 
 impl Metric for Curve {
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
-        let [input, target] = inputs else { return vec![] };
+        let [input, target] = inputs else { return Vec::new() };
         let (target, outside) = self.task.target(target);
         let mask_columns = self.task.mask(mask);
         let target = target.and(&mask_columns);

@@ -62,7 +62,7 @@ impl Task {
             return Err(format!("needs {expected}, got {i} and {t}").into());
         }
         Ok(match self {
-            Task::Multilabel(_) => dims.split_last().map_or(vec![], |(_, samples)| samples.to_vec()),
+            Task::Multilabel(_) => dims.split_last().map_or(Vec::new(), |(_, samples)| samples.to_vec()),
             _ => dims.to_vec(),
         })
     }

@@ -108,7 +108,7 @@ impl MetricState {
         let _scope = NN.open();
         let (inputs, samples) = match body() {
             Ok(value) => value,
-            Err(refusal) => (vec![NN.record(name, || Err(refusal))], vec![]),
+            Err(refusal) => (vec![NN.record(name, || Err(refusal))], Vec::new()),
         };
         MetricState { metric: Arc::new(metric), inputs, samples, mask: None, location: Scope::line() }
     }

@@ -167,7 +167,7 @@ impl R2Score {
 
 impl Metric for R2Score {
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
-        let [prediction, target] = inputs else { return vec![] };
+        let [prediction, target] = inputs else { return Vec::new() };
         let real = mask.reshape([mask.size(0), 1]);
         let error = target - prediction;
         let sum = |x: &Tensor| real.select(x, &x.zeros_like()).sum(&[0]);

@@ -59,7 +59,7 @@ impl Scores {
 
 impl Metric for Scores {
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
-        let [input, target] = inputs else { return vec![] };
+        let [input, target] = inputs else { return Vec::new() };
         let Decided { mut predicted, target, outside } = self.task.decide(input, target, self.threshold);
         if self.top_k > 1 {
             predicted = self.among_the_largest(input, &target);

@@ -78,7 +78,7 @@ impl Metric for TokenBleu {
             let padding = Tensor::full(DType::I32, [ids.size(0), N_GRAM], -1.0);
             Tensor::concatenate(&[&ids.to_dtype(DType::I32), &padding], 1)
         });
-        let [candidates, references] = &padded.collect::<Vec<_>>()[..] else { return vec![] };
+        let [candidates, references] = &padded.collect::<Vec<_>>()[..] else { return Vec::new() };
         let [in_candidate, in_reference] = [candidates, references].map(|ids| self.inside(ids, mask));
         // Whether the n-grams of the candidate equal those that start at the positions of other
         // tokens.
@@ -88,7 +88,7 @@ impl Metric for TokenBleu {
         };
         let tokens = [same(references, &in_reference), same(candidates, &in_candidate)];
         let mut grams = tokens.clone();
-        let (mut matches, mut possible) = (vec![], vec![]);
+        let (mut matches, mut possible) = (Vec::new(), Vec::new());
         for n in 1..=N_GRAM {
             if n > 1 {
                 for (grams, tokens) in grams.iter_mut().zip(&tokens) {

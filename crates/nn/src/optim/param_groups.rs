@@ -73,7 +73,7 @@ impl Selector {
 impl ParamGroups {
     /// Uses this optimizer for all parameters that no group changes.
     pub fn new(optimizer: impl Optimizer + 'static) -> ParamGroups {
-        ParamGroups { optimizer: Box::new(optimizer), settings: vec![] }
+        ParamGroups { optimizer: Box::new(optimizer), settings: Vec::new() }
     }
 
     /// Uses a different optimizer, with its own learning rate and weight decay, for the parameters

@@ -87,7 +87,7 @@ impl Reader {
     pub(crate) fn value(&self, name: &str, ty: &TensorType) -> Result<Literal> {
         let Some(info) = self.header.info(name) else { return Err(self.refuse(format!("it has no `{name}`"))) };
         let (begin, end) = info.data_offsets;
-        let mut bytes = vec![];
+        let mut bytes = Vec::new();
         let read = bytes.try_reserve_exact(end - begin).map_err(io::Error::from).and_then(|()| {
             bytes.resize(end - begin, 0);
             self.file.read_exact_at(&mut bytes, self.start + begin as u64)
@@ -118,7 +118,7 @@ impl Reader {
             return Err(refuse("it is not a regular file".into()));
         }
         let (mut file, size) = (File::open(path).map_err(io)?, file_info.len());
-        let mut start = vec![];
+        let mut start = Vec::new();
         Read::by_ref(&mut file).take(8).read_to_end(&mut start).map_err(io)?;
         if is_pytorch(&start) {
             return Err(refuse(

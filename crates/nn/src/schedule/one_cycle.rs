@@ -134,7 +134,7 @@ impl OneCycle {
         }
         let step = step.to_dtype(DType::F32).minimum(last);
         let mut start = 0.0;
-        let mut pieces = vec![];
+        let mut pieces = Vec::new();
         for (until, from, to) in phases {
             pieces.push((until, self.phase_value(&step, start, until, from, to)));
             start = until;

@@ -27,7 +27,7 @@ pub struct Sequential {
 impl Sequential {
     /// Starts with this schedule.
     pub fn new(first: impl Schedule + 'static) -> Sequential {
-        Sequential { first: Arc::new(first), later: vec![] }
+        Sequential { first: Arc::new(first), later: Vec::new() }
     }
 
     /// Switches to another schedule at step `milestone`, which must be later than the previous

@@ -126,7 +126,7 @@ enum Kind {
 impl Kind {
     /// Detects the kind from the first bytes of a file of `length` bytes, or else from its name.
     fn detect(path: &Path, length: u64) -> Result<Kind> {
-        let mut start = vec![];
+        let mut start = Vec::new();
         let mut file = File::open(path).map_err(|e| Error::io("read", path, e))?;
         file.by_ref().take(9).read_to_end(&mut start).map_err(|e| Error::io("read", path, e))?;
         Ok(match start[..] {

@@ -29,7 +29,7 @@ pub(super) fn write(total_size: u64, files: &BTreeMap<String, String>) -> String
 /// other values are read too, so that they are reported.
 pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     let refuse = |message: String| Error::format(path, FORMAT, message);
-    let mut text = vec![];
+    let mut text = Vec::new();
     let file = File::open(path).map_err(|e| Error::io("read", path, e))?;
     file.take(MOST_BYTES + 1).read_to_end(&mut text).map_err(|e| Error::io("read", path, e))?;
     if text.len() as u64 > MOST_BYTES {

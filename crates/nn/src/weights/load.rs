@@ -49,7 +49,7 @@ pub fn load_weights<M: Module + ?Sized>(
 /// [`StateDict::load_into`].
 pub(super) fn load<M: Module + ?Sized>(values: &StateDict, module: &M, strictness: Strictness) -> Result<LoadReport> {
     let mut report = LoadReport::default();
-    let mut fitting: Vec<(Variable, String)> = vec![];
+    let mut fitting: Vec<(Variable, String)> = Vec::new();
     let mut known_names = BTreeSet::new();
     for (names, variable) in cells(module) {
         known_names.extend(names.iter().cloned());
@@ -108,7 +108,7 @@ fn fits(expected: &TensorType, actual: &TensorType) -> bool {
 
 /// The cell of each parameter and buffer, once, with all its names.
 fn cells<M: Module + ?Sized>(module: &M) -> Vec<(Vec<String>, Variable)> {
-    let mut cells: Vec<(Vec<String>, Variable)> = vec![];
+    let mut cells: Vec<(Vec<String>, Variable)> = Vec::new();
     let mut note = |name: &str, variable: &Variable| match cells.iter_mut().find(|(_, known)| known.is(variable)) {
         Some((names, _)) => names.push(name.into()),
         None => cells.push((vec![name.into()], variable.clone())),

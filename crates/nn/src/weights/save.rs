@@ -147,7 +147,7 @@ impl<'a> Values<'a> {
             let message = "the folder is not empty; name a new one, so that files of two models do not mix";
             return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, message)));
         }
-        let mut shards: Vec<(u64, Vec<usize>)> = vec![];
+        let mut shards: Vec<(u64, Vec<usize>)> = Vec::new();
         let mut total = 0;
         for (i, (_, ty)) in self.types.iter().enumerate() {
             let size = ty.size_in_bytes() as u64;

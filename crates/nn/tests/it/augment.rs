@@ -104,7 +104,7 @@ fn mixup_blends_each_picture_with_the_one_before_it() {
         results.extend(three(MixUp::new(CLASSES).alpha(0.4).apply(key, &floats(shape), &soft)));
         results
     });
-    let mut lambdas = vec![];
+    let mut lambdas = Vec::new();
     for results in &mixed {
         let lambda = results[2][0];
         for (index, &actual) in results[0].iter().enumerate() {

@@ -95,7 +95,7 @@ impl Model {
 
     fn forward(&self, tokens: &Tensor, caches: Option<&[KeyValueCache]>) -> (Tensor, Vec<KeyValueCache>) {
         let mut x = self.embed_tokens.forward(tokens);
-        let mut next = vec![];
+        let mut next = Vec::new();
         for (i, layer) in self.layers.iter().enumerate() {
             let cache;
             (x, cache) = layer.forward(&x, caches.map(|caches| &caches[i]));
@@ -174,7 +174,7 @@ fn multihead_attention_with_a_cache_is_causal_attention() {
     let x = random::normal(&random::key(0), DType::F32, [2, 6, 8]);
     let whole = values(&layer.forward(&x, &x, &x, &Attention::new().causal(true)));
     let mut cache = KeyValueCache::new(DType::F32, 2, 2, 10, 4);
-    let mut parts = vec![];
+    let mut parts = Vec::new();
     for (start, count) in [(0, 3), (3, 1), (4, 2)] {
         let y;
         (y, cache) = layer.forward_cached(&x.narrow(1, start, count), &cache);

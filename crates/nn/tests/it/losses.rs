@@ -64,7 +64,7 @@ fn half_precision_is_computed_with_as_f32() {
         ("gan", Box::new(|x| GanLoss::NonSaturating.discriminator(&-x, x, Reduction::Sum))),
         ("masked", Box::new(|x| masked_mean(x, &Tensor::ones(DType::Bool, [300])))),
     ];
-    let (mut names, mut all) = (vec![], vec![]);
+    let (mut names, mut all) = (Vec::new(), Vec::new());
     for (name, loss) in &losses {
         let whole = loss(&x);
         for half in [DType::Bf16, DType::F16] {

@@ -259,7 +259,7 @@ fn sums_that_are_no_sums_of_the_metric_are_nan() {
         for n in 0..8 {
             // A mean needs two tensors, and the coefficient of determination six.
             let fits = n == 2 || n == 6;
-            for sums in [vec![vec![]; n], vec![vec![1.0; 3]; n], ragged(n)] {
+            for sums in [vec![Vec::new(); n], vec![vec![1.0; 3]; n], ragged(n)] {
                 if let Value::Scalar(value) = Sums::new(metric.clone(), sums).compute() {
                     assert!(value.is_nan() || fits, "{metric:?} of {n}: {value}");
                 }

@@ -62,7 +62,7 @@ fn state_has_pytorchs_names_and_at_least_f32() {
 #[test]
 fn parameters_and_state_keep_their_types() {
     let optimizers = all();
-    let mut after = vec![];
+    let mut after = Vec::new();
     for optimizer in &optimizers {
         for dtype in [DType::F32, DType::Bf16, DType::F16, DType::F64] {
             let p = vector(&[1.0, 2.0]).to_dtype(dtype);

@@ -128,7 +128,7 @@ fn orthogonal_weights_are_orthonormal_and_evenly_distributed() {
         vec![Init::orthogonal(1.0).tensor(&key[0], &TensorType::new(DType::F32, [2, 2]))]
     });
     let draw = runtime.compile(&draw).unwrap();
-    let mut all = vec![];
+    let mut all = Vec::new();
     for i in 0..draws {
         let key = runtime.to_device(&Literal::from_slice(&[7u32, i], [2]).unwrap()).unwrap();
         let drawn = draw.call(vec![Argument::Borrow(&key)]).unwrap().arrays;

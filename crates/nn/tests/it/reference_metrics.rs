@@ -99,7 +99,7 @@ fn eval(all: &[&MetricState]) -> Vec<Sums> {
 fn metrics_are_those_of_scikit_learn_in_one_batch_and_in_many() {
     let cases: Vec<Json> = cases("metrics.json").into_iter().filter(|case| case["op"] != "bleu").collect();
     assert!(cases.len() > 60, "{}", cases.len());
-    let mut all = vec![];
+    let mut all = Vec::new();
     for case in &cases {
         let (inputs, mask) = (inputs(case), tensor(&case["mask"]));
         let whole = statistics(word(&case["op"], "op"), &case["attrs"], &inputs).masked(&mask);
@@ -126,7 +126,7 @@ fn metrics_are_those_of_scikit_learn_in_one_batch_and_in_many() {
         let summed = ["mean", "mse", "rmse", "mae", "r2", "frechet", "perplexity"].contains(&word(&case["op"], "op"));
         let (relative, absolute) = if summed { (2e-6, 1e-7) } else { (1e-12, 1e-15) };
         for (value, mode) in [(whole, "whole"), (Some(merged.compute()), "merged")] {
-            let value = value.unwrap_or(Value::Vector(vec![]));
+            let value = value.unwrap_or(Value::Vector(Vec::new()));
             assert_close(&value.elements(), &expected, relative, absolute, &format!("{name}, {mode}"));
             assert_eq!(matches!(value, Value::Matrix(_)), case["op"] == "confusion", "{name}");
         }

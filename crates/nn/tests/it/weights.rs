@@ -37,9 +37,9 @@ fn without_checksums(mut metadata: BTreeMap<String, String>) -> BTreeMap<String,
 fn every_dtype_and_shape_comes_back_as_it_went() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("all.safetensors");
-    let mut tensors = vec![];
+    let mut tensors = Vec::new();
     for dtype in DType::all().filter(|dtype| *dtype != DType::C128) {
-        for shape in [vec![], vec![0], vec![3], vec![2, 1, 3]] {
+        for shape in [Vec::new(), vec![0], vec![3], vec![2, 1, 3]] {
             let ty = TensorType::new(dtype, shape);
             let bytes: Vec<u8> =
                 (0..ty.size_in_bytes()).map(|i| if dtype == DType::Bool { i as u8 % 2 } else { i as u8 + 1 }).collect();

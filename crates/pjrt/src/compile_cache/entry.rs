@@ -79,7 +79,7 @@ pub(super) fn read_header(path: &Path) -> Result<Header> {
     if !start.starts_with(MAGIC) || length > size {
         return Err(damaged("its header cannot be read"));
     }
-    let mut header = vec![];
+    let mut header = Vec::new();
     file.take(length).read_to_end(&mut header).map_err(unreadable)?;
     Header::decode(&header[..]).map_err(|_| damaged("its header cannot be read"))
 }

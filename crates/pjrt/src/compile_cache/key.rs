@@ -102,7 +102,7 @@ impl ProgramKey {
 
 /// The facts about the devices, the plugin and this machine that affect the compiled program.
 pub(super) fn of_machine(topology: &Topology) -> Result<Vec<Fact>> {
-    let mut facts = vec![];
+    let mut facts = Vec::new();
     let mut fact = |name: &str, value: String| facts.push(Fact { name: name.to_owned(), value, machine: true });
     fact("the platform", topology.platform_name().to_owned());
     fact("the devices", devices(topology));
@@ -130,7 +130,7 @@ pub(super) fn differences(now: &[Fact], stored: &[Fact]) -> Vec<String> {
     let find = |facts: &[Fact], name: &str| facts.iter().find(|fact| fact.name == name).map(|fact| fact.value.clone());
     let gone = stored.iter().filter(|fact| find(now, &fact.name).is_none());
     let all = now.iter().chain(gone).map(|fact| fact.name.as_str());
-    let mut lines = vec![];
+    let mut lines = Vec::new();
     for name in all.filter(|&name| name != TEXT) {
         let (then, now) = (find(stored, name), find(now, name));
         if then != now {

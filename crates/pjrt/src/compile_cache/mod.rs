@@ -242,7 +242,7 @@ impl CompileCache {
     /// # Errors
     /// The folder cannot be read. If it does not exist, there are no entries.
     pub fn entries(&self) -> Result<Vec<CacheEntry>> {
-        let mut entries = vec![];
+        let mut entries = Vec::new();
         for file in self.files()? {
             let path = self.folder.join(file);
             // Another process may have removed it.
@@ -291,7 +291,7 @@ impl CompileCache {
 
     /// Removes the least recently used entries until the others fit the limit.
     fn limit(&self) -> Result<()> {
-        let mut files = vec![];
+        let mut files = Vec::new();
         for file in self.files()? {
             let path = self.folder.join(file);
             if let Ok(metadata) = path.metadata() {
@@ -325,7 +325,7 @@ impl CompileCache {
                 let ending = format!(".{ENDING}");
                 Ok(names.into_iter().filter(|name| name.ends_with(&ending)).collect())
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(vec![]),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(Error::io(format!("cannot read the folder {}", self.folder.display()), error)),
         }
     }

@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_and_any_cut_is_refused() {
-        let header = Header { key: "k".into(), program: "step".into(), compile_ms: 7, facts: vec![] };
+        let header = Header { key: "k".into(), program: "step".into(), compile_ms: 7, facts: Vec::new() };
         let program = Program { header, executable: vec![1, 2, 3] };
         let saved = SavedPrograms { programs: Programs { all: vec![program] }, ..SavedPrograms::default() };
         let file = tempfile::NamedTempFile::new().unwrap();

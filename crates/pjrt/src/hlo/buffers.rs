@@ -25,7 +25,7 @@ impl Module {
     /// The `count` largest arrays, largest first. They need not be alive at the same time.
     pub fn largest_arrays(&self, count: usize) -> Vec<LargeArray> {
         let times = Times::new(self);
-        let mut arrays = vec![];
+        let mut arrays = Vec::new();
         for (i, computation) in self.computations.iter().enumerate() {
             if !times.is_scheduled(i) {
                 continue;

@@ -97,7 +97,7 @@ impl Module {
     /// The collectives in program order.
     pub fn collectives(&self) -> Vec<Collective> {
         let times = Times::new(self);
-        let mut collectives = vec![];
+        let mut collectives = Vec::new();
         for (i, computation) in self.computations.iter().enumerate() {
             let runs = times.runs(i);
             if runs == 0 {

@@ -24,7 +24,7 @@ impl Module {
     /// The loops, inner ones before outer ones.
     pub fn loops(&self) -> Vec<Loop> {
         let times = Times::new(self);
-        let mut loops = vec![];
+        let mut loops = Vec::new();
         for (i, computation) in self.computations.iter().enumerate() {
             for (j, instruction) in computation.instructions.iter().enumerate() {
                 if let ("while", &[body, _]) = (instruction.opcode.as_str(), &instruction.called[..]) {
@@ -283,7 +283,7 @@ mod tests {
         let by_two = vec![constant(12, 2), instruction(13, "copy", &[11]), instruction(14, "add", &[12, 13])];
         assert_eq!(counted(by_two, 14), Some(4));
         assert_eq!(counted(vec![instruction(12, "negate", &[11])], 12), None);
-        assert_eq!(counted(vec![], 11), None, "it does not move");
+        assert_eq!(counted(Vec::new(), 11), None, "it does not move");
     }
 
     #[test]

@@ -182,7 +182,7 @@ impl Module {
     /// The matrix products, including those in fusions.
     pub fn products(&self) -> Vec<PlacedProduct> {
         let times = Times::new(self);
-        let mut products = vec![];
+        let mut products = Vec::new();
         for (i, computation) in self.computations.iter().enumerate() {
             if times.runs(i) == 0 {
                 continue;

@@ -86,7 +86,7 @@ impl Shape {
         match self {
             Self::Array(array) => vec![array],
             Self::Tuple(parts) => parts.iter().flat_map(Self::arrays).collect(),
-            Self::Opaque => vec![],
+            Self::Opaque => Vec::new(),
         }
     }
 
@@ -108,7 +108,7 @@ impl Array {
             ty: ArrayType::new(element_type, dims),
             memory_space: layout.memory_space,
             minor_to_major: sizes(&layout.minor_to_major, "layout")?,
-            tile: layout.tiles.first().map_or(Ok(vec![]), |tile| sizes(&tile.dimensions, "tile"))?,
+            tile: layout.tiles.first().map_or(Ok(Vec::new()), |tile| sizes(&tile.dimensions, "tile"))?,
         })
     }
 }

@@ -93,7 +93,7 @@ fn the_signature_comes_from_the_compiler() {
     assert_eq!(program.signature().donated, [false; 3]);
     let nothing = compile(&client, "func.func @main() { return }");
     assert_eq!(signature(&nothing), "() -> ()");
-    assert!(run(&nothing, vec![]).outputs[0].is_empty());
+    assert!(run(&nothing, Vec::new()).outputs[0].is_empty());
 }
 
 #[test]

@@ -62,7 +62,7 @@ impl Hosts {
             "ssh-keygen -q -t ed25519 -N '' -f {path}/host_key; ssh-keygen -q -t ed25519 -N '' -f {path}/client_key
              ip link add {bridge} type bridge; ip addr add {net}.254/24 dev {bridge}; ip link set {bridge} up"
         ));
-        let mut hosts = Hosts { folder, bridge, hosts: vec![] };
+        let mut hosts = Hosts { folder, bridge, hosts: Vec::new() };
         let key = fs::read_to_string(format!("{path}/host_key.pub")).unwrap();
         let (mut config, mut known) = (String::new(), String::new());
         for (index, size) in homes.into_iter().enumerate() {
@@ -135,7 +135,7 @@ impl Hosts {
     /// for a client that is gone.
     fn processes(&self, host: usize, of_sshd: bool) -> Vec<u32> {
         let unshare = self.hosts[host].unshare.id();
-        let Ok(namespace) = fs::read_link(format!("/proc/{unshare}/ns/pid_for_children")) else { return vec![] };
+        let Ok(namespace) = fs::read_link(format!("/proc/{unshare}/ns/pid_for_children")) else { return Vec::new() };
         let entries = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         let is_there = |pid: &u32| fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|link| link == namespace);
         let is_sshd = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sshd\n");

@@ -28,7 +28,7 @@ fn a_dry_run_prints_every_command_and_no_secret() {
     let program = program.display().to_string();
     let run = |hosts: &str| {
         let arguments = ["run", "--dry-run", "--hosts", hosts, "--env", "KEY=hidden", "--", &program, "fit", "it's"];
-        let mut out = vec![];
+        let mut out = Vec::new();
         let ended = crate::run(parse(&arguments), &mut out, || Ok(std::sync::mpsc::channel().1));
         (ended, String::from_utf8(out).unwrap())
     };

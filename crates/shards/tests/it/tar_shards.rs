@@ -40,7 +40,7 @@ fn a_sample_that_a_reader_would_not_find_again_is_refused() {
         ("a/../b", vec![file], "names"),
         ("a/b.c/d", vec![file], "same key"),
         ("__a__", vec![file], "skip"),
-        ("e", vec![], "no files"),
+        ("e", Vec::new(), "no files"),
         ("e", vec![file, ("TXT", b"y")], "two files"),
         ("e", vec![("", b"y".as_slice())], "extension"),
         ("e", vec![("a/b", b"y".as_slice())], "extension"),
@@ -145,7 +145,7 @@ fn what_is_written_is_what_tarfile_writes() {
     let mut writer = TarShardWriter::builder(dir.path()).build().unwrap();
     let long = "folder/".repeat(40) + "key";
     let samples: Samples = vec![
-        (long, [("jpg".to_owned(), vec![1; 513]), ("seg.png".to_owned(), vec![])].into()),
+        (long, [("jpg".to_owned(), vec![1; 513]), ("seg.png".to_owned(), Vec::new())].into()),
         ("a".repeat(96), [("txt".to_owned(), vec![2; 512])].into()),
         ("b".repeat(97), [("txt".to_owned(), vec![3; 511])].into()),
         ("é/ü".to_owned(), [("txt".to_owned(), vec![4])].into()),
@@ -258,7 +258,7 @@ fn a_damaged_tar_is_refused_with_the_place() {
     bad_gzip[checksum] ^= 1;
     let huge = b"\x80\0\0\0\x7f\xff\xff\xff\xff\xff\xff\xff";
     let cases: Vec<(Vec<u8>, expect_test::Expect)> = vec![
-        (vec![], expect!["FILE: the file is empty; expected a tar"]),
+        (Vec::new(), expect!["FILE: the file is empty; expected a tar"]),
         (
             b"<html>".repeat(100),
             expect![

@@ -84,8 +84,8 @@ fn records_stand_where_pythons_index_has_them_and_are_written_alike() {
 fn features_may_be_missing_empty_or_of_another_kind() {
     let mut odd = Example::parse(&fs::read(reference("odd.bin")).unwrap()).unwrap();
     assert_eq!(odd.features["none"], Feature::Missing);
-    assert_eq!(odd.features["empty"], Feature::Ints(vec![]));
-    assert_eq!(odd.features["two"], Feature::Bytes(vec![b"a".to_vec(), vec![]]));
+    assert_eq!(odd.features["empty"], Feature::Ints(Vec::new()));
+    assert_eq!(odd.features["two"], Feature::Bytes(vec![b"a".to_vec(), Vec::new()]));
     let tell = |error: Error| error.to_string();
     expect!["the feature `two` is a list of 2 byte strings, expected one string of bytes"]
         .assert_eq(&tell(odd.take_bytes("two").unwrap_err()));
@@ -131,7 +131,7 @@ fn damaged_files_are_refused_with_the_place() {
     gzip.write_all(&good).unwrap();
     let gzip = gzip.finish().unwrap();
     let cases: Vec<(Vec<u8>, expect_test::Expect)> = vec![
-        (vec![], expect!["FILE: the file is empty; expected a TFRecord file"]),
+        (Vec::new(), expect!["FILE: the file is empty; expected a TFRecord file"]),
         (
             b"<html><body>".to_vec(),
             expect![

@@ -50,7 +50,7 @@ impl Tensor {
             return None;
         }
         let mut split = self.shape()[..first].to_vec();
-        let mut within = vec![];
+        let mut within = Vec::new();
         for (i, &size) in sizes.iter().enumerate() {
             split.extend([size, self.shape()[first + i] / size]);
             within.push(split.len() as isize - 1);
@@ -82,7 +82,7 @@ impl Tensor {
             split.splice(axis..=axis, [tiles, n / tiles]);
             let tiled = self.reshape(split);
             let (starts, ends) = edges(n / tiles, size / tiles);
-            let mut means = vec![];
+            let mut means = Vec::new();
             for (&start, &end) in starts.iter().zip(&ends) {
                 means.push(tiled.narrow(within, start, end - start).mean(&[within]));
             }

@@ -75,7 +75,7 @@ pub(super) fn points(shape: &Shape, indices: &Tensor, out_of_bounds: OutOfBounds
     let dtype = dtype_for(shape, &axes);
     let batch = &indices.shape()[..indices.rank() - 1];
     let mut inside = Tensor::ones(DType::Bool, batch);
-    let mut components = vec![];
+    let mut components = Vec::new();
     for axis in axes {
         let component = safe(shape[axis], &indices.narrow(-1, axis, 1), out_of_bounds, dtype);
         inside = inside.and(component.inside.squeeze(-1));

@@ -41,7 +41,7 @@ impl Operation for Constant {
         one(self.ty.clone())
     }
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        vec![]
+        Vec::new()
     }
     fn constant(&self) -> Option<&[u8]> {
         Some(&self.bytes)

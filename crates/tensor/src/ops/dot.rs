@@ -260,7 +260,7 @@ impl Tensor {
         }
         let contracted = self.rank() - 1;
         if rhs.rank() <= 2 {
-            return Tensor::try_apply(matmul(vec![], contracted, 0), &[self, rhs]);
+            return Tensor::try_apply(matmul(Vec::new(), contracted, 0), &[self, rhs]);
         }
         // Broadcast both operands to the same leading axes.
         let leading = |t: &Tensor| Shape::from(&t.shape()[..t.rank().saturating_sub(2)]);

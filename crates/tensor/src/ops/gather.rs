@@ -34,8 +34,8 @@ impl Dimensions {
         Dimensions {
             window: (0..axis).chain(axis + indices_rank..(operand_rank + indices_rank).saturating_sub(1)).collect(),
             mapped: vec![axis],
-            operand_batch: vec![],
-            indices_batch: vec![],
+            operand_batch: Vec::new(),
+            indices_batch: Vec::new(),
             vector: indices_rank,
         }
     }
@@ -44,7 +44,7 @@ impl Dimensions {
     pub(super) fn elements(axis: usize, rank: usize) -> Dimensions {
         let others: Vec<usize> = (0..rank).filter(|&a| a != axis).collect();
         Dimensions {
-            window: vec![],
+            window: Vec::new(),
             mapped: vec![axis],
             operand_batch: others.clone(),
             indices_batch: others,
@@ -58,8 +58,8 @@ impl Dimensions {
         Dimensions {
             window: (batch..batch + operand_rank - k).collect(),
             mapped: (0..k).collect(),
-            operand_batch: vec![],
-            indices_batch: vec![],
+            operand_batch: Vec::new(),
+            indices_batch: Vec::new(),
             vector: batch,
         }
     }

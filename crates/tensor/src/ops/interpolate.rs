@@ -60,7 +60,7 @@ impl Grid {
     /// The taps of a new element. `weights` apply to the old elements from `first` on; positions outside of the grid
     /// read the element at the edge.
     fn taps(&self, first: i64, weights: &[f64]) -> Taps {
-        let mut taps: Taps = vec![];
+        let mut taps: Taps = Vec::new();
         for (index, &weight) in (first..).zip(weights) {
             let index = index.clamp(0, self.from as i64 - 1) as usize;
             match taps.last_mut() {

@@ -19,7 +19,7 @@ impl Operation for Iota {
         one(self.ty.clone())
     }
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        vec![]
+        Vec::new()
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.iota dim = {} : {}", self.axis, cx.result().stablehlo())

@@ -46,7 +46,7 @@ impl Tensor {
         Tensor::record_many("optimization_barrier", tensors.len(), || {
             all_live(tensors.iter().copied())?;
             if tensors.is_empty() {
-                return Ok(vec![]);
+                return Ok(Vec::new());
             }
             Ok(Tensor::apply_all(OptimizationBarrier, tensors))
         })

@@ -116,7 +116,7 @@ impl Operation for ReduceWindow {
         }
         // Each element of the input gets the sum of the cotangents of the windows that contain it. So the cotangent is
         // dilated by the stride, padded, and summed over windows of the same size with stride 1.
-        let (mut low, mut high) = (vec![], vec![]);
+        let (mut low, mut high) = (Vec::new(), Vec::new());
         for axis in 0..x.rank() {
             let window = extent(w.size[axis], w.dilation[axis]) as i64;
             let before = window - 1 - w.padding[axis].0;

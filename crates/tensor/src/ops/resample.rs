@@ -89,13 +89,13 @@ pub(super) fn greatest_common_divisor(a: usize, b: usize) -> usize {
 fn phases(taps: &[Taps], from: usize) -> Option<Vec<Vec<Run>>> {
     let count = greatest_common_divisor(from, taps.len());
     let (stride, step) = (taps.len() / count, from / count);
-    let (mut phases, mut slices) = (vec![], 0);
+    let (mut phases, mut slices) = (Vec::new(), 0);
     for j in 0..stride {
         let mut runs: BTreeMap<i64, Run> = BTreeMap::new();
         for (q, taps) in taps.iter().skip(j).step_by(stride).enumerate() {
             for &(start, weight) in taps {
                 let offset = start as i64 - (q * step) as i64;
-                let run = runs.entry(offset).or_insert(Run { first: q, start, weights: vec![] });
+                let run = runs.entry(offset).or_insert(Run { first: q, start, weights: Vec::new() });
                 if run.first + run.weights.len() != q {
                     return None;
                 }
@@ -142,7 +142,7 @@ fn sliced(x: &Tensor, axis: usize, to: usize, phases: &[Vec<Run>]) -> Tensor {
     let count = to / phases.len();
     let step = x.shape()[axis] / count;
     let zeros = vec![0; x.rank()];
-    let mut sums = vec![];
+    let mut sums = Vec::new();
     for runs in phases {
         let mut sum: Option<Tensor> = None;
         for run in runs {
@@ -170,8 +170,8 @@ fn sliced(x: &Tensor, axis: usize, to: usize, phases: &[Vec<Run>]) -> Tensor {
 
 /// The `t`-th element of each list of taps, and its weight: 0 if the list is shorter.
 fn column(taps: &[Taps], t: usize) -> (Tensor, Vec<f64>) {
-    let mut indices = vec![];
-    let mut weights = vec![];
+    let mut indices = Vec::new();
+    let mut weights = Vec::new();
     for taps in taps {
         let (index, weight) = taps.get(t).copied().unwrap_or((taps.first().map_or(0, |tap| tap.0), 0.0));
         indices.push(index as i32);

@@ -55,7 +55,7 @@ impl Operation for Sort {
         gradients
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        let mut arguments = vec![];
+        let mut arguments = Vec::new();
         for (i, &dtype) in self.dtypes.iter().enumerate() {
             let scalar = TensorType::scalar(dtype).stablehlo();
             arguments.push(format!("%a{i}: {scalar}, %b{i}: {scalar}"));
@@ -194,7 +194,7 @@ impl Tensor {
     pub fn sort_together(tensors: &[&Tensor], keys: usize, axis: isize, descending: bool) -> Vec<Tensor> {
         Tensor::record_many("sort_together", tensors.len(), || {
             all_live(tensors.iter().copied())?;
-            let Some(first) = tensors.first() else { return Ok(vec![]) };
+            let Some(first) = tensors.first() else { return Ok(Vec::new()) };
             let mut sorted = sort_all("sort_together", tensors, keys, sortable(first, axis)?, descending)?;
             sorted.truncate(tensors.len());
             Ok(sorted)

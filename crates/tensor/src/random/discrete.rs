@@ -71,7 +71,7 @@ pub(super) fn draw_integers(key: &Tensor, dtype: DType, shape: Shape, low: i64, 
     super::check_key(key)?;
     // Narrow integers are drawn with 32 bits, in wrapping arithmetic.
     let (unsigned, bits) = if width == 64 { (DType::U64, 64) } else { (DType::U32, 32) };
-    let mut drawn = vec![];
+    let mut drawn = Vec::new();
     for key in split(key, 2) {
         drawn.push(match unsigned {
             DType::U64 => draw_long(&key, shape.clone())?,

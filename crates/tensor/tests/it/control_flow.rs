@@ -78,7 +78,7 @@ fn unrolled(
 ) -> Vec<Tensor> {
     let length = xs[0].shape()[0];
     let mut carry = init.to_vec();
-    let mut all = vec![vec![]; length];
+    let mut all = vec![Vec::new(); length];
     for n in 0..length {
         let i = if reverse { length - 1 - n } else { n };
         let slices: Vec<Tensor> = xs.iter().map(|x| x.narrow(0, i, 1).squeeze(0)).collect();
@@ -140,12 +140,12 @@ fn a_scan_is_its_steps_one_after_the_other() {
         &[&[2], &[4, 2]],
         |x| {
             joined(scan(&[&Tensor::zeros(DType::F64, [2])], &[&x[1]], |c, s| {
-                (vec![(&c[0] + &x[0] * &s[0]).cos()], vec![])
+                (vec![(&c[0] + &x[0] * &s[0]).cos()], Vec::new())
             }))
         },
         |x| {
             unrolled(&[Tensor::zeros(DType::F64, [2])], &x[1..2], false, |c, s| {
-                (vec![(&c[0] + &x[0] * &s[0]).cos()], vec![])
+                (vec![(&c[0] + &x[0] * &s[0]).cos()], Vec::new())
             })
         },
     );
@@ -199,10 +199,10 @@ fn scans_branches_and_checkpoints_nest() {
         "scan in cond",
         &[&[3], &[5, 3]],
         |x| {
-            let body = |c: &[Tensor], s: &[Tensor]| (vec![(&c[0] * &s[0] + &x[0]).cos()], vec![]);
+            let body = |c: &[Tensor], s: &[Tensor]| (vec![(&c[0] * &s[0] + &x[0]).cos()], Vec::new());
             cond(&x[0].sum_all().lt(9.0), &[&x[1]], |o| scan(&[&x[0]], &[&o[0]], body).0, |_| vec![x[0].clone()])
         },
-        |x| unrolled(&x[..1], &x[1..2], false, |c, s| (vec![(&c[0] * &s[0] + &x[0]).cos()], vec![])),
+        |x| unrolled(&x[..1], &x[1..2], false, |c, s| (vec![(&c[0] * &s[0] + &x[0]).cos()], Vec::new())),
     );
     same(
         "checkpoint in scan",
@@ -210,10 +210,10 @@ fn scans_branches_and_checkpoints_nest() {
         |x| {
             joined(scan(&[&x[0]], &[&x[1]], |c, s| {
                 let next = checkpoint(|c| vec![((&c[0] * &x[2]).sin() * &s[0]).exp()], &[&c[0]]);
-                (next, vec![])
+                (next, Vec::new())
             }))
         },
-        |x| unrolled(&x[..1], &x[1..2], false, |c, s| (vec![((&c[0] * &x[2]).sin() * &s[0]).exp()], vec![])),
+        |x| unrolled(&x[..1], &x[1..2], false, |c, s| (vec![((&c[0] * &x[2]).sin() * &s[0]).exp()], Vec::new())),
     );
     same(
         "scan in checkpoint in checkpoint",
@@ -221,13 +221,13 @@ fn scans_branches_and_checkpoints_nest() {
         |x| {
             let block = |x: &[Tensor]| {
                 checkpoint(
-                    |y| scan(&[&y[0]], &[&x[1]], |c, s| (vec![(&c[0] * &s[0]).sin() + &x[0]], vec![])).0,
+                    |y| scan(&[&y[0]], &[&x[1]], |c, s| (vec![(&c[0] * &s[0]).sin() + &x[0]], Vec::new())).0,
                     &[&x[0].exp()],
                 )
             };
             checkpoint(block, &[&x[0], &x[1]])
         },
-        |x| unrolled(&[x[0].exp()], &x[1..2], false, |c, s| (vec![(&c[0] * &s[0]).sin() + &x[0]], vec![])),
+        |x| unrolled(&[x[0].exp()], &x[1..2], false, |c, s| (vec![(&c[0] * &s[0]).sin() + &x[0]], Vec::new())),
     );
 }
 
@@ -245,7 +245,7 @@ fn gradients_flow_to_whatever_is_held_outside() {
         |x: &[Tensor]| (0..3).fold(Tensor::zeros(DType::F64, [2]), |c, i| body(&c, &x[0].narrow(0, i, 1).squeeze(0)));
     let expected = plain(std::slice::from_ref(&x));
     let zero = Tensor::zeros(DType::F64, [2]);
-    let scanned = scan(&[&zero], &[&x], |c, x| (vec![body(&c[0], &x[0])], vec![])).0.remove(0);
+    let scanned = scan(&[&zero], &[&x], |c, x| (vec![body(&c[0], &x[0])], Vec::new())).0.remove(0);
     let chosen =
         cond(&Tensor::scalar(true), &[], |_| vec![plain(std::slice::from_ref(&x))], |_| vec![zero.clone()]).remove(0);
     let checkpointed = checkpoint(|x| vec![plain(x)], &[&x]).remove(0);
@@ -324,7 +324,7 @@ fn loops_run_as_often_as_they_should() {
     let outer = while_loop(
         &[&Tensor::scalar(1.0f64)],
         |c| c[0].lt(10.0),
-        |c| scan(&[&Tensor::scalar(0.0f64)], &[&x], |sum, x| (vec![&sum[0] + x[0].exp() * &c[0]], vec![])).0,
+        |c| scan(&[&Tensor::scalar(0.0f64)], &[&x], |sum, x| (vec![&sum[0] + x[0].exp() * &c[0]], Vec::new())).0,
     );
     let factor: f64 = values(&[x])[0].iter().map(|x| x.exp()).sum();
     let mut expected = 1.0;
@@ -343,23 +343,26 @@ fn no_steps_and_no_elements_are_fine() {
     let gradients = grad(&(carry[0].sum_all() + ys[0].sum_all()), &[&init, &x]);
     assert_eq!(
         values(&[carry[0].clone(), gradients[0].clone(), gradients[1].clone()]),
-        [vec![1.0; 2], vec![1.0; 2], vec![]]
+        [vec![1.0; 2], vec![1.0; 2], Vec::new()]
     );
     let x = Tensor::zeros(DType::F32, [3, 0]);
     let init = Tensor::zeros(DType::F32, [0]);
     let (carry, ys) = scan(&[&init], &[&x], |c, x| (vec![&c[0] * &x[0]], vec![x[0].exp()]));
     let gradients = grad(&(carry[0].sum_all() + ys[0].sum_all()), &[&init, &x]);
-    assert_eq!(values(&[carry[0].clone(), ys[0].clone(), gradients[1].clone()]), [vec![0.0; 0], vec![], vec![]]);
-    let (none, nothing) = Scan::new().length(3).run(&[], &[], |_, _| (vec![], vec![]));
+    assert_eq!(
+        values(&[carry[0].clone(), ys[0].clone(), gradients[1].clone()]),
+        [vec![0.0; 0], Vec::new(), Vec::new()]
+    );
+    let (none, nothing) = Scan::new().length(3).run(&[], &[], |_, _| (Vec::new(), Vec::new()));
     assert!(none.is_empty() && nothing.is_empty());
     let scalar = Tensor::scalar(true);
-    assert!(cond(&scalar, &[], |_| vec![], |_| vec![]).is_empty());
-    assert!(checkpoint(|_| vec![], &[]).is_empty() && Tensor::optimization_barrier(&[]).is_empty());
+    assert!(cond(&scalar, &[], |_| Vec::new(), |_| Vec::new()).is_empty());
+    assert!(checkpoint(|_| Vec::new(), &[]).is_empty() && Tensor::optimization_barrier(&[]).is_empty());
     let stacked = map(
         |x| vec![x[0].sum_all(), &x[1] * 2.0],
         &[&Tensor::zeros(DType::F32, [0, 3]), &Tensor::zeros(DType::F32, [0])],
     );
-    assert_eq!(values(&stacked), [vec![0.0; 0], vec![]]);
+    assert_eq!(values(&stacked), [vec![0.0; 0], Vec::new()]);
 }
 
 #[test]
@@ -377,7 +380,7 @@ fn a_custom_gradient_replaces_the_derivative() {
     // In the body of a loop, where only one result is used.
     let (sum, _) = scan(&[&Tensor::scalar(0.0f64)], &[&x], |c, x| {
         let y = custom_gradient(&[&x[0]], |x| vec![x[0].floor(), x[0].clone()], |_, _, c| vec![&c[0] * 3.0 + &c[1]]);
-        (vec![&c[0] + &y[0]], vec![])
+        (vec![&c[0] + &y[0]], Vec::new())
     });
     assert_eq!(values(&grad(&sum[0], &[&x])), [[3.0, 3.0, 3.0]]);
 }
@@ -432,7 +435,7 @@ fn derivatives_agree_with_central_differences() {
 fn random_numbers_in_a_body_are_those_outside() {
     let key = random::key(7);
     let (_, ys) = scan(&[], &[&Tensor::arange(DType::U32, 3)], |_, i| {
-        (vec![], vec![random::uniform(&random::fold_in_tensor(&key, &i[0]), DType::F32, [4], 0.0, 1.0)])
+        (Vec::new(), vec![random::uniform(&random::fold_in_tensor(&key, &i[0]), DType::F32, [4], 0.0, 1.0)])
     });
     let outside: Vec<Tensor> =
         (0..3u32).map(|i| random::uniform(&random::fold_in(&key, i), DType::F32, [4], 0.0, 1.0)).collect();
@@ -467,6 +470,6 @@ fn a_long_chain_of_bodies_needs_no_deep_stack() {
         y = checkpoint(|y| vec![&y[0] * 1.0 + &outer * 0.0], &[&y]).remove(0);
     }
     let gradient = grad(&y, &[&x]).remove(0);
-    let function = Function::new("deep", vec![], vec![gradient]);
+    let function = Function::new("deep", Vec::new(), vec![gradient]);
     assert!(function.stablehlo().unwrap().contains("optimization_barrier"));
 }

@@ -38,7 +38,7 @@ fn branches_that_do_not_agree_are_refused() {
         "cond: result 1 is f32[2] in branch 0 and f32[] in branch 1; all branches must return the same types",
     );
     check(
-        &cond(&yes, &[&x], |x| vec![x[0].clone()], |_| vec![]),
+        &cond(&yes, &[&x], |x| vec![x[0].clone()], |_| Vec::new()),
         1,
         "cond: branch 0 returns 1 results and branch 1 returns 0; all branches must return the same number of \
          results, of the same types",
@@ -65,7 +65,7 @@ fn a_carry_that_changes_is_refused() {
         "scan: carry 0 enters the body as f32[2] and leaves it as f32[]; its type must stay the same",
     );
     check(
-        &while_loop(&[&x], |c| c[0].sum_all().lt(1.0), |_| vec![]),
+        &while_loop(&[&x], |c| c[0].sum_all().lt(1.0), |_| Vec::new()),
         1,
         "while_loop: the carry enters the body as 1 tensors and leaves it as 0; the number must stay the same",
     );
@@ -81,7 +81,7 @@ fn a_carry_that_changes_is_refused() {
     );
     // Under autocast a product has a narrow dtype, so a carry that is a product changes its type.
     let w = zeros(&[2, 2]);
-    let fault = autocast(Some(DType::Bf16), || scan(&[&w], &[&xs], |c, _| (vec![c[0].matmul(&w)], vec![])));
+    let fault = autocast(Some(DType::Bf16), || scan(&[&w], &[&xs], |c, _| (vec![c[0].matmul(&w)], Vec::new())));
     check(
         &fault.0,
         1,
@@ -91,7 +91,7 @@ fn a_carry_that_changes_is_refused() {
 
 #[test]
 fn xs_that_do_not_fit_are_refused() {
-    let body = |_: &[Tensor], x: &[Tensor]| (vec![], x.to_vec());
+    let body = |_: &[Tensor], x: &[Tensor]| (Vec::new(), x.to_vec());
     check(
         &joined(scan(&[], &[&zeros(&[5, 2]), &zeros(&[4, 2])], body)),
         2,
@@ -108,12 +108,12 @@ fn xs_that_do_not_fit_are_refused() {
         "scan: x 0 is a scalar, f32[]; a scan iterates over the first axis of each x",
     );
     check(
-        &joined(scan(&[&zeros(&[])], &[], |c, _| (c.to_vec(), vec![]))),
+        &joined(scan(&[&zeros(&[])], &[], |c, _| (c.to_vec(), Vec::new()))),
         1,
         "scan: there are no xs; set the number of steps with Scan::new().length(n)",
     );
     check(
-        &joined(Scan::new().length(usize::MAX).run(&[&zeros(&[])], &[], |c, _| (c.to_vec(), vec![]))),
+        &joined(Scan::new().length(usize::MAX).run(&[&zeros(&[])], &[], |c, _| (c.to_vec(), Vec::new()))),
         1,
         "scan: 18446744073709551615 steps are more than an i32 can count",
     );
@@ -167,12 +167,12 @@ fn derivatives_that_there_are_none_of_are_refused() {
     // No gradient is taken through the loop here, so nothing is poisoned.
     let (sum, _) = scan(&[&x], &[&zeros(&[3])], |c, _| {
         let n = while_loop(&[&Tensor::scalar(0i32)], |n| n[0].lt(2.0), |n| vec![&n[0] + 1.0]);
-        (vec![&c[0] * n[0].to_dtype(DType::F32)], vec![])
+        (vec![&c[0] * n[0].to_dtype(DType::F32)], Vec::new())
     });
     assert_eq!(grad(&sum[0], &[&x])[0].eval().unwrap().to_f64(), [8.0]);
     // In the body of a scan, the derivative of the loop is needed.
     let (sum, _) =
-        scan(&[&x], &[&zeros(&[3])], |c, _| (while_loop(&[&c[0]], |c| c[0].lt(2.0), |c| c.to_vec()), vec![]));
+        scan(&[&x], &[&zeros(&[3])], |c, _| (while_loop(&[&c[0]], |c| c[0].lt(2.0), |c| c.to_vec()), Vec::new()));
     assert_eq!(grad(&sum[0], &[&x])[0].fault().unwrap().operation(), "while_loop");
 
     let wrong = |backward: Backward| {
@@ -180,7 +180,7 @@ fn derivatives_that_there_are_none_of_are_refused() {
         grad(&y[0], &[&x])
     };
     check(
-        &wrong(|_, _, _| vec![]),
+        &wrong(|_, _, _| Vec::new()),
         1,
         "custom_gradient: the backward function returns 0 cotangents for 1 inputs; it must return one for each input",
     );
@@ -206,7 +206,7 @@ fn a_variable_that_a_body_sets_holds_nothing_outside() {
     let line = line!() + 2;
     let (_, _) = scan(&[], &[&zeros(&[3, 2])], |_, x| {
         last.set(&x[0] * 2.0);
-        (vec![], vec![x[0].clone()])
+        (Vec::new(), vec![x[0].clone()])
     });
     let error = last.get().eval().unwrap_err().to_string();
     let expected = "scan: the slice of x 0 has a value only within the body of scan; return from the body what you use \
@@ -225,7 +225,7 @@ fn a_variable_that_a_body_sets_holds_nothing_outside() {
         &[&x],
     );
     assert_eq!(mean.get().eval().unwrap().to_f64(), [2.0, 4.0]);
-    let text = Function::new("both", vec![], vec![y[0].clone(), mean.get()]).stablehlo().unwrap();
+    let text = Function::new("both", Vec::new(), vec![y[0].clone(), mean.get()]).stablehlo().unwrap();
     assert_eq!(text.matches("stablehlo.multiply").count(), 1, "{text}");
 }
 
@@ -276,7 +276,7 @@ fn eight_devices_give_what_one_gives() {
     }
     // A sharding within a body names an axis that the mesh lacks.
     let function = Function::trace("flow", &types[1..2], |x| {
-        scan(&[], &[&x[0]], |_, x| (vec![], vec![x[0].with_sharding(&Sharding::new([Some("model")]))])).1
+        scan(&[], &[&x[0]], |_, x| (Vec::new(), vec![x[0].with_sharding(&Sharding::new([Some("model")]))])).1
     });
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(8)).unwrap();
     let error = runtime.compile(&function).err().unwrap().to_string();

@@ -28,9 +28,9 @@ fn compute(case: &Case, dtype: DType) -> Vec<Vec<f64>> {
     let loss = (&y * value(y.ty(), 3)).sum_all();
     let mut results = vec![y];
     results.extend(grad(&loss, &[&x, &w]));
-    let function = Function::new("convolutions", vec![], results);
+    let function = Function::new("convolutions", Vec::new(), results);
     let runtime = Runtime::global().unwrap();
-    let outputs = runtime.compile(&function).unwrap().call(vec![]).unwrap();
+    let outputs = runtime.compile(&function).unwrap().call(Vec::new()).unwrap();
     let literals = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
     literals.iter().map(Literal::to_f64).collect()
 }

@@ -37,7 +37,7 @@ fn step(scanned: bool, checkpointed: bool) -> Function {
         };
         let weights: Vec<&Tensor> = p[1..].iter().collect();
         let last = if scanned {
-            scan(&[&p[0]], &weights, |x, w| (vec![run(&x[0], w)], vec![])).0.remove(0)
+            scan(&[&p[0]], &weights, |x, w| (vec![run(&x[0], w)], Vec::new())).0.remove(0)
         } else {
             let slices = |i: usize| weights.iter().map(|w| w.narrow(0, i, 1).squeeze(0)).collect::<Vec<_>>();
             (0..LAYERS).fold(p[0].clone(), |x, i| run(&x, &slices(i)))

@@ -14,7 +14,7 @@ fn open(devices: usize) -> Runtime {
     Runtime::open(Accelerator::Cpu, &Devices::from(devices)).unwrap()
 }
 
-static NOTES: Mutex<Vec<String>> = Mutex::new(vec![]);
+static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Collects the notes of all tests from now on.
 fn keep_notes() {
@@ -128,7 +128,7 @@ fn a_loop_that_uses_the_programs_inputs_compiles_for_a_tpu() {
         cond(&positive, &[x], |x| vec![&x[0] * literal()], |x| vec![&x[0] + literal()]).remove(0)
     };
     let last = fori_loop(0, 3, &[&literal()], |_, c| vec![inner(&c[0])]).remove(0);
-    let text = Function::new("f", vec![], vec![last]).constants_as_inputs().stablehlo().unwrap();
+    let text = Function::new("f", Vec::new(), vec![last]).constants_as_inputs().stablehlo().unwrap();
     assert!(text.contains("%arg2: tensor<2xf32>") && !text.contains("dense<\"0x"), "{text}");
     let topology = plugin.topology("v5e:1x1").unwrap();
     plugin.compile(&topology, &text, &CompileOptions::new().optimization(Effort::O1)).unwrap();
@@ -159,7 +159,7 @@ fn a_line_that_compiles_its_fifth_program_is_told_of_once() {
     keep_notes();
     let runtime = open(1);
     let x = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
-    let mut lines = vec![];
+    let mut lines = Vec::new();
     let mut run = |line: u32, evals: usize, eval: &dyn Fn(usize)| {
         (0..evals).for_each(eval);
         lines.push(line);

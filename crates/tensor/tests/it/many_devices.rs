@@ -98,9 +98,9 @@ fn run(devices: usize, axis: usize) -> Vec<(String, Vec<f64>)> {
     let place = |shape: &[usize]| if fits(shape) { split(axis) } else { Sharding::replicated() };
     let shapes: Vec<&[usize]> = OPERATIONS.iter().flat_map(|row| row.1.iter().copied()).collect();
     let types: Vec<TensorType> = shapes.iter().map(|s| TensorType::new(DType::F32, *s)).collect();
-    let mut names = vec![];
+    let mut names = Vec::new();
     let mut function = Function::trace("operations", &types, |parameters| {
-        let (mut rest, mut results) = (parameters, vec![]);
+        let (mut rest, mut results) = (parameters, Vec::new());
         for (name, shapes, operation) in OPERATIONS {
             let (x, later) = rest.split_at(shapes.len());
             rest = later;

@@ -54,9 +54,9 @@ fn a_cpu_computes_f32_products_in_f32_at_every_precision() {
     let rounded = third.to_dtype(DType::Bf16).to_dtype(DType::F32);
     for precision in ALL {
         let function =
-            Function::new("f", vec![], vec![(&third - &rounded).matmul(&third.t()) + third.matmul(&third.t())]);
+            Function::new("f", Vec::new(), vec![(&third - &rounded).matmul(&third.t()) + third.matmul(&third.t())]);
         let compiled = runtime.compile(&function.matmul_precision(precision)).unwrap();
-        let outputs = compiled.call(vec![]).unwrap();
+        let outputs = compiled.call(Vec::new()).unwrap();
         let value = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap()[0].to_f64()[0];
         let third = f64::from(1.0f32 / 3.0);
         let expected = 64.0 * third * (2.0 * third - f64::from(half::bf16::from_f64(1.0 / 3.0).to_f32()));
@@ -68,7 +68,7 @@ fn a_cpu_computes_f32_products_in_f32_at_every_precision() {
 fn a_tpu_takes_more_passes() {
     let Some(plugin) = crate::libtpu::libtpu() else { return };
     let topology = plugin.topology("v5e:1x1").unwrap();
-    let mut code = vec![];
+    let mut code = Vec::new();
     for precision in ALL {
         let types = [TensorType::new(DType::F32, [1024, 1024])];
         let function = Function::trace("f", &types, |x| vec![x[0].matmul(&x[0])]).matmul_precision(precision);

@@ -155,7 +155,7 @@ fn a_call_computes_and_differentiates_as_what_it_calls() {
         Function::new("step", vec![x.clone(), y.clone(), rate.clone()], results)
     };
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
-    let arrays = [(vec![0.3f32, -1.2, 0.7], vec![3]), (vec![1.1, 0.4, -0.6], vec![3]), (vec![0.1], vec![])]
+    let arrays = [(vec![0.3f32, -1.2, 0.7], vec![3]), (vec![1.1, 0.4, -0.6], vec![3]), (vec![0.1], Vec::new())]
         .map(|(values, shape)| runtime.to_device(&Literal::from_slice(&values, &shape[..]).unwrap()).unwrap());
     let values = |called| {
         let step = runtime.compile(&step(called)).unwrap();
@@ -180,14 +180,14 @@ fn a_call_of_what_is_impossible_is_poisoned_at_its_line() {
     assert_eq!(after.fault().unwrap().operation(), "matmul");
     let mixed = call("mixed", &[&x], |x| vec![x[0].exp(), x[0].matmul(&x[0])]);
     assert!(mixed.iter().all(|y| y.fault().is_some_and(|fault| fault.operation() == "matmul")));
-    assert!(call("nothing", &[&x], |_| vec![]).is_empty());
+    assert!(call("nothing", &[&x], |_| Vec::new()).is_empty());
 }
 
 #[test]
 fn a_program_that_runs_once_has_its_values_as_arguments_in_calls_too() {
     let shifted =
         |by: f32| call("shift", &[&Tensor::ones(DType::F32, [2])], |x| vec![&x[0] + Tensor::scalar(by)]).remove(0);
-    let text = |by| Function::new("f", vec![], vec![shifted(by)]).constants_as_inputs().stablehlo().unwrap();
+    let text = |by| Function::new("f", Vec::new(), vec![shifted(by)]).constants_as_inputs().stablehlo().unwrap();
     assert_eq!(text(1.0), text(2.0));
     assert_eq!(shifted(2.5).eval().unwrap().to_f64(), [3.5, 3.5]);
 }
@@ -326,7 +326,7 @@ fn a_long_chain_needs_no_deep_stack() {
     for _ in 0..200_000 {
         x = x.neg();
     }
-    let function = Function::new("chain", vec![], vec![x]);
+    let function = Function::new("chain", Vec::new(), vec![x]);
     assert!(function.stablehlo().unwrap().lines().count() > 200_000);
 }
 
@@ -366,7 +366,7 @@ fn a_donated_argument_is_consumed_and_a_borrowed_one_survives() {
 fn arguments_that_do_not_fit_are_refused_before_the_call() {
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
     let function = runtime.compile(&Function::trace("f", &[f32s([3])], |x| vec![&x[0] + 1.0])).unwrap();
-    let message = function.call(vec![]).err().unwrap().to_string();
+    let message = function.call(Vec::new()).err().unwrap().to_string();
     assert_eq!(message, "`f` takes 1 arguments, but got 0");
     let wrong = runtime.to_device(&Literal::from_slice(&[1i32; 3], [3]).unwrap()).unwrap();
     let message = function.call(vec![Argument::Borrow(&wrong)]).err().unwrap().to_string();
@@ -390,7 +390,7 @@ fn values_of_every_dtype_go_to_the_device_and_back() {
 fn large_values_are_arguments_and_small_ones_constants() {
     let values: Vec<f32> = (0..1000).map(|i| i as f32).collect();
     let sum = Tensor::from_slice(&values, [1000]).sum_all() + Tensor::from_slice(&values[..3], [3]).sum_all();
-    let text = Function::new("f", vec![], vec![sum.clone()]).stablehlo().unwrap();
+    let text = Function::new("f", Vec::new(), vec![sum.clone()]).stablehlo().unwrap();
     assert!(text.contains("%arg0: tensor<1000xf32>") && text.contains("dense<\"0x"), "{text}");
     assert_eq!(sum.eval().unwrap().to_vec::<f32>().unwrap(), [499_500.0 + 3.0]);
 }

@@ -719,7 +719,7 @@ fn what_does_not_fit_says_what_to_do() {
     check(TokenCollator::new(6, 0).masked(mask).dataset(texts.clone()).unwrap_err(), &["0.8", "0.3", "at most 1"]);
     check(TokenBlocks::new(TokenArray::new(9).unwrap(), 4).unwrap_err(), &["only 0 tokens", "block of 4"]);
     let write = |encoding, sample: &mut Sample<'_>| TokenCollator::new(6, 0).write(encoding, sample, 0);
-    let data = Source::into_dataset(texts, vec![], write);
+    let data = Source::into_dataset(texts, Vec::new(), write);
     check(HostBatch::collate(&data, &[0]).unwrap_err(), &["field 0", "there is none"]);
 }
 

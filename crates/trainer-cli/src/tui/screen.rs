@@ -162,7 +162,7 @@ impl Screen {
             max_epochs: u64::MAX,
             total_steps: u64::MAX,
             rate: Rate::default(),
-            curves: vec![],
+            curves: Vec::new(),
             chart: None,
             resources: Resources::default(),
             log: VecDeque::new(),
@@ -210,7 +210,7 @@ impl Screen {
             let known = self.curves.iter().position(|curve| curve.name == *name);
             let index = known.unwrap_or_else(|| {
                 let name = name.clone();
-                self.curves.push(Curve { name, points: vec![], every: 1, count: 0, last: f64::NAN });
+                self.curves.push(Curve { name, points: Vec::new(), every: 1, count: 0, last: f64::NAN });
                 self.curves.len() - 1
             });
             self.curves[index].push(step, *value);
@@ -258,7 +258,7 @@ impl Screen {
 
     /// The names that curves share, in order of appearance.
     fn charts(&self) -> Vec<&str> {
-        let mut names = vec![];
+        let mut names = Vec::new();
         for curve in &self.curves {
             if !names.contains(&curve.shared_name()) {
                 names.push(curve.shared_name());
@@ -315,7 +315,7 @@ impl Screen {
     /// The last lines of the log that fit in a frame of this size. Long lines wrap.
     fn log_lines(&self, frame: Size) -> Vec<Line<'_>> {
         let [width, height] = [frame.width, frame.height].map(|cells| usize::from(cells.saturating_sub(2)));
-        let mut lines: Vec<Line<'_>> = vec![];
+        let mut lines: Vec<Line<'_>> = Vec::new();
         for line in self.log.iter().rev().take(height) {
             let chars: Vec<char> = line.chars().collect();
             let pieces = chars.chunks(width.max(1)).map(|piece| Line::from(piece.iter().collect::<String>()));
@@ -408,7 +408,7 @@ mod tests {
 
     #[test]
     fn a_long_curve_keeps_points_from_all_of_it() {
-        let mut curve = Curve { name: "loss".into(), points: vec![], every: 1, count: 0, last: f64::NAN };
+        let mut curve = Curve { name: "loss".into(), points: Vec::new(), every: 1, count: 0, last: f64::NAN };
         for step in 1..=100_000u32 {
             curve.push(step.into(), step.into());
             assert!(curve.points.len() < MAX_POINTS);

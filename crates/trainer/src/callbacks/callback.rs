@@ -72,7 +72,7 @@ pub trait Callback: Send {
     /// step. Called before [`on_log`](Callback::on_log).
     fn log_values(&mut self, point: &LogPoint) -> Vec<(String, f64)> {
         let _ = point;
-        vec![]
+        Vec::new()
     }
 
     /// Before the first batch of a prediction.

@@ -52,7 +52,7 @@ impl Callback for DeviceStatsMonitor {
     }
 
     fn log_values(&mut self, _: &LogPoint) -> Vec<(String, f64)> {
-        let mut values = vec![];
+        let mut values = Vec::new();
         for device in &self.devices {
             let Ok(stats) = device.memory_stats() else { continue };
             let bytes = [

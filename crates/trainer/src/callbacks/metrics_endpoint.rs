@@ -122,7 +122,7 @@ impl Callback for MetricsEndpoint {
 fn answer(mut connection: TcpStream, registry: &Registry) -> io::Result<()> {
     let deadline = Instant::now() + TIMEOUT;
     connection.set_write_timeout(Some(TIMEOUT))?;
-    let (mut request, mut part) = (vec![], [0; 1024]);
+    let (mut request, mut part) = (Vec::new(), [0; 1024]);
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() || request.len() > MAX_REQUEST {

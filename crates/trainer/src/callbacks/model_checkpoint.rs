@@ -69,7 +69,7 @@ impl Default for ModelCheckpoint {
             on_exception: false,
             folder: PathBuf::new(),
             within_epoch: true,
-            best: vec![],
+            best: Vec::new(),
             compared_step: None,
             saved_step: 0,
             saved_time: None,

@@ -75,7 +75,7 @@ impl Callback for ThroughputMonitor {
     }
 
     fn log_values(&mut self, point: &LogPoint) -> Vec<(String, f64)> {
-        let Some(rates) = self.throughput.rates(point) else { return vec![] };
+        let Some(rates) = self.throughput.rates(point) else { return Vec::new() };
         let values = [
             ("batches_per_second", Some(rates.batches_per_second)),
             ("samples_per_second", Some(rates.samples_per_second)),

@@ -215,7 +215,7 @@ fn position(run: &Run) -> Result<Position, String> {
             bad_step: field("epoch_bad_step", "a whole number").optional(Value::as_u64)?,
             anomaly: None,
             optimizers: vec![[float("epoch_learning_rate")?, None]],
-            monitored: vec![],
+            monitored: Vec::new(),
             sums: sums.optional(|v| list(v, row))?.unwrap_or_default(),
         },
         callbacks: callbacks.optional(|v| Some(v.as_object()?.clone().into_iter().collect()))?.unwrap_or_default(),
@@ -315,7 +315,7 @@ fn clean(run: &Path) {
 pub(crate) fn runs(root: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let entries = match std::fs::read_dir(root) {
         Ok(entries) => entries,
-        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(vec![]),
+        Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         Err(e) => return Err(Error::checkpoint(root, format!("cannot read the folder of runs ({e})"))),
     };
     let number = |path: &Path| path.file_name()?.to_str()?.strip_prefix("version_")?.parse().ok();

@@ -68,7 +68,7 @@ impl Named<'_> {
     /// The checkpoints of a run of this program, in the order in which to try them. The list is empty if the run was
     /// killed before its first checkpoint.
     fn checkpoints(self, folders: &[PathBuf]) -> Result<Vec<PathBuf>> {
-        let mut checkpoints = vec![];
+        let mut checkpoints = Vec::new();
         for folder in folders {
             let store = open_store(folder).map_err(Error::checkpoint_file)?;
             for ListedCheckpoint { name, checkpoint } in list(&store).map_err(Error::checkpoint_file)? {

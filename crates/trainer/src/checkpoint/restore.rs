@@ -95,7 +95,7 @@ pub(crate) fn match_tensors<'a>(
     names: impl IntoIterator<Item = (&'a str, &'a TensorType)>,
     tensors: &mut BTreeMap<String, Value>,
 ) -> Result<Vec<Value>> {
-    let (mut matched, mut problems) = (vec![], vec![]);
+    let (mut matched, mut problems) = (Vec::new(), Vec::new());
     for (name, ty) in names {
         let fits = |stored: &TensorType| {
             stored == ty || stored.shape == ty.shape && stored.dtype.is_float() && ty.dtype.is_float()

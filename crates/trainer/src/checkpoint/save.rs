@@ -61,7 +61,7 @@ impl StateTensor {
         let bytes = HostBuffer::copy_of(literal.bytes());
         let bytes = bytes.map_err(|e| Error::usage(format!("not enough memory for a checkpoint: {e}")))?;
         let is_own = process_group.is_none_or(|process_group| process_group.process().is_coordinator());
-        let values = Values::Host(if is_own { vec![(block, Bytes::new(bytes))] } else { vec![] });
+        let values = Values::Host(if is_own { vec![(block, Bytes::new(bytes))] } else { Vec::new() });
         Ok(StateTensor { name: name.to_owned(), ty, values })
     }
 
@@ -89,7 +89,7 @@ pub(crate) fn take(
         let named = names[id.index()].clone().into_iter().zip(values);
         named.map(move |(name, values)| StateTensor { name, ty: ty.clone(), values })
     };
-    let (mut tensors, mut copied) = (vec![], [].iter().peekable());
+    let (mut tensors, mut copied) = (Vec::new(), [].iter().peekable());
     if let Some((program, ids)) = copy {
         let arrays = ids.iter().map(|&id| Ok(Argument::Borrow(state.array(id)?))).collect::<Result<_>>()?;
         let mut copies = program.call(arrays)?.arrays.into_iter().map(Values::Device);
@@ -228,7 +228,7 @@ impl Job {
             Device(&'a Buffer),
         }
         let process = self.process_group.as_ref().map(|process_group| process_group.process().index());
-        let (mut parts, mut sources) = (vec![], BTreeMap::new());
+        let (mut parts, mut sources) = (Vec::new(), BTreeMap::new());
         let written = || self.tensors.iter().filter(|saved| !weights_only || !is_training_state(&saved.name));
         let copies: Vec<&DeviceArray> = written().filter_map(StateTensor::copy).collect();
         let mut own_copies = DeviceArray::own_parts(&copies, process).into_iter();

@@ -131,13 +131,13 @@ impl<'a> Fit<'a> {
         let goodput = GoodputFile::new(run_dir, first_step, checkpoint.as_deref(), options);
         let step = TrainStep::new(session, module, config, prepared, start, Some(interrupt))?;
         let copy = saving::copy_program(session, &step)?;
-        let mut validation = vec![];
+        let mut validation = Vec::new();
         for set in sets {
             let stage = Stage::Validation;
             let evaluation = Evaluation::compile(session, (stage, set.name), set.loader, set.program)?;
             validation.push(Validation { cadence: set.cadence, evaluation });
         }
-        let mut programs = vec![];
+        let mut programs = Vec::new();
         for program in declared {
             let compiled = session.compile_one(&format!("program `{}`", program.name), &program.function)?;
             programs.push(Program { name: program.name, compiled, outputs: program.outputs });

@@ -37,7 +37,7 @@ impl Fit<'_> {
         let mut saved = self.finish_saving();
         // A complete checkpoint needs all processes, and the others have ended.
         if self.step.executor.process_group().is_none() {
-            saved = saved.and_then(|()| self.save(&saves, vec![])).and_then(|()| self.finish_saving());
+            saved = saved.and_then(|()| self.save(&saves, Vec::new())).and_then(|()| self.finish_saving());
         }
         if let Err(error) = saved.and_then(|()| self.finish_copies()) {
             note(&format!("warning: cannot save the state after the failure: {error}"));
@@ -66,7 +66,7 @@ impl Fit<'_> {
     /// points first.
     pub(super) fn open_logs(&mut self) -> Result<Vec<(String, Literal)>> {
         self.finish_reads()?;
-        let mut logs = vec![];
+        let mut logs = Vec::new();
         if let Some(sums) = &self.step.sums {
             let pending = self.session.runtime.read(&[sums])?;
             for literal in process_group::arrive(self.step.executor.process_group(), pending)? {
@@ -84,7 +84,7 @@ impl Fit<'_> {
             Some(folder) => {
                 let path = locations::folder(self.options(), folder).join("last");
                 let save = Save { path, role: CheckpointRole::Last, weights_only: false, score: None };
-                self.save_with(&[save], vec![], logs)
+                self.save_with(&[save], Vec::new(), logs)
             }
             None => Ok(()),
         }
@@ -96,7 +96,7 @@ impl Fit<'_> {
         if saves.is_empty() && removals.is_empty() {
             return Ok(());
         }
-        let logs = if saves.is_empty() { vec![] } else { self.open_logs()? };
+        let logs = if saves.is_empty() { Vec::new() } else { self.open_logs()? };
         self.save_with(saves, removals, logs)
     }
 
@@ -113,7 +113,7 @@ impl Fit<'_> {
         self.finish_saving()?;
         let saves: Vec<Save> =
             saves.iter().map(|save| Save { path: self.fill_path(&save.path), ..save.clone() }).collect();
-        let mut tensors = vec![];
+        let mut tensors = Vec::new();
         if !saves.is_empty() {
             tensors = self.step.take_state(self.copy.as_ref())?;
             let process_group = self.step.executor.process_group();

@@ -95,7 +95,7 @@ impl Fit<'_> {
 
     fn run_validation(&self, names: &[String]) -> Result<Result<Vec<DeviceArray>, Signal>> {
         let _validation = span("validation");
-        let mut arrays = vec![];
+        let mut arrays = Vec::new();
         let (runtime, process_group) = (&self.session.runtime, self.step.executor.process_group());
         for set in self.sets(names) {
             let validated = self.step.with_weights(self.averages.as_ref(), |weights| {

@@ -373,7 +373,7 @@ impl LogLayout {
         }
 
         let logged = logged.iter().filter(|entry| !matches!(entry.value, LoggedValue::Media(..)));
-        let mut values = vec![];
+        let mut values = Vec::new();
         for (entry, logged) in self.entries.iter().zip(logged) {
             let taken = logged.branch.as_ref().map(|branch| &branch.taken);
             let sums = entry.sums.iter().zip(sums(logged, batch));
@@ -464,7 +464,7 @@ impl LogLayout {
             };
             (start..start + sum.len).map(number).collect()
         };
-        let mut sums = vec![];
+        let mut sums = Vec::new();
         for entry in &self.entries {
             let elements: Vec<Option<Vec<f64>>> = entry.sums.iter().map(&mut take).collect();
             sums.extend(elements.into_iter().collect::<Option<_>>().map(|elements| (entry.key.clone(), elements)));
@@ -491,7 +491,7 @@ impl LogLayout {
 
     /// The names and values that the Trainer logs for each optimizer.
     pub(crate) fn of_optimizers(&self, sums: &Sums) -> Vec<(String, f64)> {
-        let mut values = vec![];
+        let mut values = Vec::new();
         for (name, [rate, norm]) in self.optimizers.iter().zip(&sums.optimizers) {
             values.extend(rate.map(|rate| (of_optimizer(LEARNING_RATE, name), rate)));
             values.extend(norm.map(|norm| (of_optimizer(GRAD_NORM, name), norm)));
@@ -577,7 +577,7 @@ pub(crate) fn media_outputs(logged: &[Logged], batch: &Batch, at: Option<&Tensor
         })
         .collect();
     if media.is_empty() {
-        return Ok(vec![]);
+        return Ok(Vec::new());
     }
     let record = || media.iter().map(|(_, value, kind)| kind.record(value, batch)).collect::<Vec<_>>();
     let tensors = match at {
@@ -628,7 +628,7 @@ pub(crate) fn sums(entry: &Logged, batch: &Batch) -> Vec<Tensor> {
         return branch.sums.clone();
     }
     match &entry.value {
-        LoggedValue::Media(..) => vec![],
+        LoggedValue::Media(..) => Vec::new(),
         LoggedValue::Value(value) => {
             let value = value.to_dtype(DType::F32);
             let scalar = value.rank() == 0;

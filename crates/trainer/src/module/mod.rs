@@ -90,7 +90,7 @@ pub trait TrainingModule: Module {
     /// }
     /// ```
     fn programs(&self) -> Vec<(&'static str, Predictions)> {
-        vec![]
+        Vec::new()
     }
 
     hook_table!(module_methods);

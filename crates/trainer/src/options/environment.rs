@@ -51,7 +51,7 @@ pub(crate) fn check() -> Result<()> {
 fn unread(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<String>> {
     let table = Options::table();
     let known = || table.iter().map(|row| row.env).chain(OTHERS);
-    let mut unread = vec![];
+    let mut unread = Vec::new();
     for (name, value) in variables {
         let name = name.to_string_lossy();
         let upper = name.to_uppercase();
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn every_variable_that_a_crate_reads_is_known() {
-        let mut names = vec![];
+        let mut names = Vec::new();
         for entry in std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap() {
             let sources = entry.unwrap().path().join("src");
             if sources.is_dir() {

@@ -10,7 +10,7 @@ use crate::{Error, Result};
 /// ```
 /// use fulmen_trainer::LoggerSet;
 /// assert_eq!("csv,jsonl".parse::<LoggerSet>()?, LoggerSet::Only(vec!["csv", "jsonl"]));
-/// assert_eq!("none".parse::<LoggerSet>()?, LoggerSet::Only(vec![]));
+/// assert_eq!("none".parse::<LoggerSet>()?, LoggerSet::Only(Vec::new()));
 /// # Ok::<(), fulmen_trainer::Error>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,10 +30,10 @@ impl FromStr for LoggerSet {
     fn from_str(text: &str) -> Result<LoggerSet> {
         match text.trim() {
             "auto" | "true" => return Ok(LoggerSet::Auto),
-            "none" | "false" => return Ok(LoggerSet::Only(vec![])),
+            "none" | "false" => return Ok(LoggerSet::Only(Vec::new())),
             _ => {}
         }
-        let mut names = vec![];
+        let mut names = Vec::new();
         for name in text.trim().trim_matches(['[', ']']).split(',').map(str::trim) {
             let known = NAMES.iter().find(|known| **known == name).ok_or_else(|| {
                 Error::usage(format!("`{name}` is not a logger; there are: {}; or give auto or none", NAMES.join(", ")))
@@ -57,7 +57,7 @@ impl TryFrom<&str> for LoggerSet {
 /// Lightning's `logger=False`.
 impl From<bool> for LoggerSet {
     fn from(on: bool) -> LoggerSet {
-        if on { LoggerSet::Auto } else { LoggerSet::Only(vec![]) }
+        if on { LoggerSet::Auto } else { LoggerSet::Only(Vec::new()) }
     }
 }
 

@@ -411,7 +411,7 @@ fn actions_within_an_epoch_run_in_all_processes_after_the_same_step() {
         builder = builder.max_epochs(1).log_every_n_steps(1_000_000).enable_progress_bar(false);
         let (sender, receiver) = channel();
         let (process, file) = (process_group.process().index(), root.join("{step}"));
-        builder = builder.callback(RequestActions { process, file, requests: 0, validated: vec![], sender });
+        builder = builder.callback(RequestActions { process, file, requests: 0, validated: Vec::new(), sender });
         let choices = builder.choices(builder.options().unwrap()).unwrap();
         let mut trainer = builder.build_with(choices, Some(process_group.clone())).unwrap();
         let (train, val) = (points(1_000_000), points(8));

@@ -29,7 +29,7 @@ pub(crate) fn declared(
         recording("programs", advice, || autocast(config.options.precision.autocast(), || module.programs()));
     let state = cells.placeholders();
     drop(cells);
-    let mut declared: Vec<DeclaredProgram> = vec![];
+    let mut declared: Vec<DeclaredProgram> = Vec::new();
     for (name, outputs) in programs {
         let failed = |problem: &str| Err(Error::usage(format!("the program `{name}` of the module {problem}")));
         if name.is_empty() || declared.iter().any(|earlier| earlier.name == name) {

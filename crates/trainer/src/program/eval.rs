@@ -91,7 +91,7 @@ fn record(
     // Replicated, so that each process can read them.
     let outputs = if stage == Stage::Prediction { predictions.0 } else { logs::media_outputs(&logged, batch, None)? };
     StepProgram::new(
-        RecordedStep { name, entries, state, changes: vec![], logs, sums, key: None, batch, outputs },
+        RecordedStep { name, entries, state, changes: Vec::new(), logs, sums, key: None, batch, outputs },
         config,
     )
 }

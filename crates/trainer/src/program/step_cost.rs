@@ -26,7 +26,7 @@ impl StepCost {
     pub(crate) fn of(step: &CompiledStep) -> StepCost {
         let unknown = |reason: String| StepCost {
             flops: None,
-            lines: vec![],
+            lines: Vec::new(),
             note: Some(format!("FLOPs and bytes by line are not known: {reason}")),
         };
         let Some(program) = step.programs().last() else { return unknown("the step has no program".into()) };
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(rows[12], "  2.00 GFLOP |    4.00 MB | (2 more)");
         assert_eq!(rows[14], "12.00 GFLOP and 24.00 MB of memory traffic per step on each device, as compiled");
         assert_eq!(rows[15], "note: old");
-        let none = StepCost { flops: None, lines: vec![], note: Some("why".into()) };
+        let none = StepCost { flops: None, lines: Vec::new(), note: Some("why".into()) };
         assert_eq!(none.to_string(), "note: why");
     }
 }

@@ -70,7 +70,7 @@ pub(crate) fn trace_fit(
     let shapes = Batch::placeholders(&train, config.options.precision.cast_dtype());
     let (layout, program) = training_step(module, config, &plan, (&shapes, batches), seed)?;
     validation.check(Stage::Validation)?;
-    let mut sets = vec![];
+    let mut sets = Vec::new();
     for set in validation.0.iter().filter(|_| !config.options.limit_val_batches.is_zero()) {
         let loader = config.evaluation_loader(set.loader(), Stage::Validation)?;
         let cadence = set.cadence(&config.options, &train, &plan)?;

@@ -48,7 +48,7 @@ pub(crate) fn train(
         return Err(Error::option(message));
     }
     let mut loss = None;
-    let mut steps: Vec<StepProgram> = vec![];
+    let mut steps: Vec<StepProgram> = Vec::new();
     for phase in 0..layout.phases.count() {
         let step = StepProgram::of_shapes(shapes, "training_step", |batch| {
             let (step, name) = record(module, optimizers, (batch, batches), layout, config, (seed, phase))?;

@@ -100,7 +100,7 @@ pub(super) fn gradients<'a>(
         None => grad(loss, &wrt),
     };
     let mut gradients = gradients.into_iter().zip(loss.depends_on_each(&wrt));
-    let mut with_gradient = vec![];
+    let mut with_gradient = Vec::new();
     for param in params {
         // As in PyTorch, a parameter without a gradient doesn't change, not even by weight decay.
         let parts = gradients.by_ref().take(param.used.len());
@@ -134,7 +134,7 @@ pub(super) fn gradients<'a>(
         (Some(group_complete), Some(finite)) => Some(group_complete.and(finite)),
         (group_complete, finite) => group_complete.clone().or(finite),
     };
-    let mut skipped = vec![];
+    let mut skipped = Vec::new();
     let guard = config.parts.iter().find_map(|part| match (part, &optimizer.spikes) {
         (StepPart::SpikeGuard { warmup, deviations, .. }, Some(slots)) => {
             Some(Spikes::new(slots, *warmup, *deviations))

@@ -288,7 +288,7 @@ impl Recorder {
         let layout = self.values.layout.clone();
         let before = self.values.all_after().to_vec();
         let mut param_values = self.param_values(optimizer);
-        let mut outside = vec![];
+        let mut outside = Vec::new();
         let latest_loss = layout.optimizers[optimizer].loss;
         // The results of a skipped step: the values that stay unchanged, and the types of the results that are zero.
         let skipped: RefCell<(Vec<Tensor>, Vec<TensorType>)> = RefCell::default();
@@ -312,7 +312,7 @@ impl Recorder {
                 Ok((step, logged, changed))
             });
             let results = match &recorded {
-                Err(_) => vec![],
+                Err(_) => Vec::new(),
                 Ok((step, logged, changed)) => {
                     let sums = logged.iter().flat_map(|entry| logs::sums(entry, &self.batch));
                     let monitored = step.facts.monitored.iter().map(|monitored| &monitored.value);
@@ -367,7 +367,7 @@ impl Recorder {
             self.optimizer_steps[0] = Some(self.optimize(0, loss, param_values)?);
         }
         let Recorder { optimizers, mut values, epoch, group, optimizer_steps: recorded, .. } = self;
-        let mut optimizer_steps = vec![];
+        let mut optimizer_steps = Vec::new();
         for (step, member) in recorded.into_iter().zip(optimizers.members()) {
             optimizer_steps.push(step.ok_or_else(|| {
                 Error::usage(format!(

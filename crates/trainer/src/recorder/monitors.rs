@@ -94,7 +94,7 @@ pub(super) fn learning_rates(
     gradients: &Gradients<'_>,
     config: &StepConfig,
 ) -> Vec<Monitored> {
-    let mut monitored = vec![];
+    let mut monitored = Vec::new();
     for part in &config.parts {
         if let StepPart::LearningRates { momentum } = part {
             let group = |member: &Member<'_>| group(optimizer, steps, values, member);
@@ -116,8 +116,10 @@ pub(super) fn norms(
     is_log_point: Option<&Tensor>,
 ) -> Result<Vec<Monitored>> {
     let part = config.parts.iter().find(|part| matches!(part, StepPart::Norms { .. }));
-    let Some(StepPart::Norms { gradients: log_gradients, parameters, updates, by }) = part else { return Ok(vec![]) };
-    let mut names = vec![];
+    let Some(StepPart::Norms { gradients: log_gradients, parameters, updates, by }) = part else {
+        return Ok(Vec::new());
+    };
+    let mut names = Vec::new();
     let mut compute = || -> Result<Vec<Tensor>> {
         let after = after(optimizer, steps, values, gradients)?;
         let members = members(gradients);
@@ -127,7 +129,7 @@ pub(super) fn norms(
             by.name(member.name(values), group)
         });
         let named = groups.iter().map(|(name, members)| (name.as_str(), members));
-        let mut norms = vec![];
+        let mut norms = Vec::new();
         for (group, members) in std::iter::once(("", &members)).chain(named.filter(|_| groups.len() > 1)) {
             let mut push = |kind: &str, norm: Tensor| {
                 names.push(if group.is_empty() { kind.to_owned() } else { format!("{kind}/{group}") });
@@ -159,7 +161,7 @@ pub(super) fn norms(
             let taken = |_: &[Tensor]| {
                 let norms = compute().unwrap_or_else(|error| {
                     failed = Err(error);
-                    vec![]
+                    Vec::new()
                 });
                 count.set(norms.len());
                 norms
@@ -217,7 +219,7 @@ fn rates(
 
 /// Groups the parameters by the names of their groups, in the order in which the groups first appear.
 fn groups<'a>(members: &[Member<'a>], name: impl Fn(&Member<'a>) -> String) -> Vec<(String, Vec<Member<'a>>)> {
-    let mut groups: Vec<(String, Vec<Member<'_>>)> = vec![];
+    let mut groups: Vec<(String, Vec<Member<'_>>)> = Vec::new();
     for member in members {
         let name = name(member);
         match groups.iter_mut().find(|group| group.0 == name) {

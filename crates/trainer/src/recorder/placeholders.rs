@@ -57,16 +57,16 @@ impl Placeholders {
 
     /// Puts these placeholders, one for each entry that has a variable, into the variables.
     pub(crate) fn with(module: &dyn Module, entries: &[Entry], placeholders: &[Tensor]) -> Placeholders {
-        let mut cells = vec![];
+        let mut cells = Vec::new();
         let with_variables = entries.iter().filter(|entry| !entry.variables().is_empty());
         for (entry, placeholder) in with_variables.zip(placeholders) {
             let before = entry.variables().iter().map(Variable::get).collect();
             let (entry, placeholder, value) = (entry.clone(), placeholder.clone(), placeholder.clone());
-            let mut cell = Cell { entry, before, placeholder, value, used: vec![] };
+            let mut cell = Cell { entry, before, placeholder, value, used: Vec::new() };
             cell.show(&cell.placeholder.clone());
             cells.push(cell);
         }
-        let mut modes = Modes(vec![]);
+        let mut modes = Modes(Vec::new());
         module.visit(&mut Visit::new(&mut modes));
         Placeholders { cells, modes: modes.0 }
     }

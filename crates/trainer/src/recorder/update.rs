@@ -90,7 +90,7 @@ fn changed_values(
     values: &Values,
     gradients: &Gradients<'_>,
 ) -> Result<Vec<Tensor>> {
-    let mut changed = vec![];
+    let mut changed = Vec::new();
     let norm = gradients.norm_to_clip();
     // Within a group, a branch decides.
     let updates = gradients.updates.as_ref().filter(|_| gradients.group_complete.is_none());

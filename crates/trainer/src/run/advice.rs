@@ -70,7 +70,7 @@ pub(crate) fn measured(fit: &Measured<'_>) -> Vec<String> {
 
 /// Like [`measured`], with these reads from devices.
 fn losses(fit: &Measured<'_>, reads: &HostReads) -> Vec<String> {
-    let mut advice = vec![];
+    let mut advice = Vec::new();
     let (share, wait) = fit.input_wait;
     if share > INPUT_BOUND.0 && wait > INPUT_BOUND.1 {
         advice.push(fit.loader.bottleneck());
@@ -116,7 +116,7 @@ fn padding(train: &DataLoader) -> Option<String> {
 
 /// The advice for a TPU of this kind (`TPU v5 lite`), for a step with `rows` rows of the batch on each device.
 fn tpu_hints(kind: &str, config: &StepConfig, rows: usize, recorded: &[RecordedOp]) -> Vec<String> {
-    let mut hints = vec![];
+    let mut hints = Vec::new();
     let mut products = warnings::recorded_products(recorded, config.replicas.devices);
     // In matrix products, even a batch of few sequences or images has many rows.
     if products.iter().map(|p| p.product.rows).max().is_some_and(|max| max < TILE_ROWS) {

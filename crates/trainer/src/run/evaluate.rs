@@ -46,7 +46,7 @@ impl Evaluation {
         check_shardings(module, &config)?;
         module.initialize(seed);
         let entries = state::of_module(module, &config);
-        let mut recorded = vec![];
+        let mut recorded = Vec::new();
         for set in &sets.0 {
             let loader = config.evaluation_loader(set.loader(), stage)?;
             let program = program::eval(module, (stage, set.name()), &loader, &entries, &config, seed)?;
@@ -67,7 +67,7 @@ impl Evaluation {
             session.start_run()?;
         }
         let values = state::compute(&session.runtime, &entries)?;
-        let mut evaluations = vec![];
+        let mut evaluations = Vec::new();
         for (dataset, loader, program) in recorded {
             let evaluation = Evaluation::compile(session, (stage, dataset.to_owned()), loader, program)?;
             session.record.eval_compilations += evaluation.step.compilations();
@@ -83,7 +83,7 @@ impl Evaluation {
         loader: DataLoader,
         program: StepProgram,
     ) -> Result<Evaluation> {
-        let step = session.compile(&format!("{} step", stage.title(&dataset)), &loader, &program, vec![])?;
+        let step = session.compile(&format!("{} step", stage.title(&dataset)), &loader, &program, Vec::new())?;
         Ok(Evaluation { stage, dataset, step, loader })
     }
 
@@ -191,7 +191,7 @@ pub(crate) fn evaluate(
     let (evaluations, values) = Evaluation::open(session, module, sets, stage, weights)?;
     let (process_group, hooks, reached) =
         (session.process_group.as_ref(), session.callbacks.with(module), session.record.reached);
-    let mut logged = vec![];
+    let mut logged = Vec::new();
     for evaluation in &evaluations {
         match evaluation.run_all(&session.runtime, process_group, &hooks, reached, &values, || Ok(None))? {
             Evaluated::Logged(arrays) => logged.extend(arrays),

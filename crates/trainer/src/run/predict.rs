@@ -111,8 +111,8 @@ impl PredictedBatches {
     /// # }
     /// ```
     pub fn concat(self) -> Result<Predicted> {
-        let mut types: Vec<TensorType> = vec![];
-        let mut parts: Vec<Vec<u8>> = vec![vec![]; self.step.outputs().len()];
+        let mut types: Vec<TensorType> = Vec::new();
+        let mut parts: Vec<Vec<u8>> = vec![Vec::new(); self.step.outputs().len()];
         let (names, mut rows) = (self.step.outputs().to_vec(), 0);
         for batch in self {
             let batch = batch?;

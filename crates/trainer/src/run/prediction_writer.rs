@@ -170,7 +170,7 @@ fn write_csv(file: &File, batches: PredictedBatches, failed: &dyn Fn(io::Error) 
 
 /// The column names, one for each number of a row: `name`, or `name_0`, `name_1`, … if there are several.
 fn header(batch: &Predicted) -> Vec<String> {
-    let mut names = vec![];
+    let mut names = Vec::new();
     for (name, literal) in batch.values() {
         let dims = &literal.ty().shape.dims()[1..];
         match dims.iter().product() {

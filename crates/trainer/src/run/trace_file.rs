@@ -69,7 +69,7 @@ mod tests {
             events: vec![event(2, "step", Some(3), 1500), event(2, "read", None, 2000)],
             lost: 0,
         };
-        let mut text = vec![];
+        let mut text = Vec::new();
         write_events(&trace, &mut text).unwrap();
         let written: Value = serde_json::from_slice(&text).unwrap();
         let [process, thread, step, read] = &written["traceEvents"].as_array().unwrap()[..] else {

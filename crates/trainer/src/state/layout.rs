@@ -52,7 +52,7 @@ pub(crate) enum Origin {
 impl Entry {
     /// A tensor of the optimizer or the Trainer.
     fn own(name: String, first: Tensor, sharding: Sharding) -> Entry {
-        Entry { name, rows: vec![], ty: first.ty().clone(), origin: Origin::Own(first), sharding }
+        Entry { name, rows: Vec::new(), ty: first.ty().clone(), origin: Origin::Own(first), sharding }
     }
 
     /// The first value of a tensor of the optimizer or the Trainer: a number, or zeros. For a joined tensor, the value
@@ -201,7 +201,7 @@ impl StateLayout {
         let groups = rows::groups(&parameters, &module_entries, scanned, optimizers, &phases);
         let mut entries = Entries(rows::join(module_entries, &groups));
         let module_len = entries.0.len();
-        let mut params: Vec<Vec<ParamSlots>> = optimizers.members().iter().map(|_| vec![]).collect();
+        let mut params: Vec<Vec<ParamSlots>> = optimizers.members().iter().map(|_| Vec::new()).collect();
         for (i, group) in groups.iter().enumerate() {
             let (name, parameter) = &parameters[group[0]];
             let Some(optimizer) = optimizers.training(name, parameter) else { continue };
@@ -231,7 +231,7 @@ impl StateLayout {
             let sum = param.alike(names::grad_sum, dtype, Origin::Own(first));
             slots.grad_sum = Some(entries.add(sum));
         }
-        let mut averages = vec![];
+        let mut averages = Vec::new();
         for i in 0..module_len {
             let Some(averaging) = &config.averaging else { break };
             let trained = params.iter().flatten().any(|slots| slots.param.0 == i);
@@ -385,7 +385,7 @@ fn sharding_of(parameter: &fulmen_nn::Parameter, config: &StepConfig) -> (Shardi
 pub(crate) fn of_module(module: &dyn Module, config: &StepConfig) -> Vec<Entry> {
     let entry = |name, variable: Variable, (sharding, gathered)| Entry {
         name,
-        rows: vec![],
+        rows: Vec::new(),
         ty: variable.ty(),
         origin: Origin::Module { variables: vec![variable], gathered },
         sharding,

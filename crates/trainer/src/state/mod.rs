@@ -35,7 +35,7 @@ pub(crate) fn model_summary(module: &dyn Module, config: &StepConfig, max_depth:
 /// A program that computes the current values of entries, each with its sharding.
 pub(crate) fn to_compute<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Function {
     let entries: Vec<&Entry> = entries.into_iter().collect();
-    let mut function = Function::new("eval", vec![], entries.iter().map(|entry| entry.value()).collect());
+    let mut function = Function::new("eval", Vec::new(), entries.iter().map(|entry| entry.value()).collect());
     for (i, entry) in entries.iter().enumerate() {
         function = function.shard_result(i, entry.sharding.clone());
     }
@@ -60,7 +60,7 @@ fn compute_with(
     compile: impl FnOnce(&Function) -> fulmen_tensor::Result<Compiled>,
 ) -> fulmen_tensor::Result<Vec<DeviceArray>> {
     let on_host: Vec<Option<Literal>> = entries.iter().map(Entry::literal).collect();
-    let mut computed = compile(&to_initialize(entries))?.call(vec![])?.arrays.into_iter();
+    let mut computed = compile(&to_initialize(entries))?.call(Vec::new())?.arrays.into_iter();
     let mut arrays = Vec::with_capacity(entries.len());
     for (entry, literal) in entries.iter().zip(on_host) {
         match literal {
@@ -138,7 +138,7 @@ impl State {
 
     /// The bytes on each device of this process.
     pub(crate) fn bytes(&self) -> Vec<usize> {
-        let mut bytes = vec![];
+        let mut bytes = Vec::new();
         for array in self.arrays.iter().flatten() {
             bytes.resize(array.shards().len(), 0);
             bytes.iter_mut().zip(array.shards()).for_each(|(sum, shard)| *sum += shard.size_in_bytes());

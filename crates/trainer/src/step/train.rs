@@ -168,7 +168,7 @@ impl<'m> TrainStep<'m> {
         let losses = program.logs().losses(&program.loss);
         let reads = Reads::new(program.loss, losses, config.options.detect_nan);
         let phases = &state.layout().phases;
-        let mut steps = vec![];
+        let mut steps = Vec::new();
         for (phase, step) in program.steps.iter().enumerate().skip(first) {
             steps.push(session.compile(&phases.title(phase), &train, step, mem::take(&mut preloaded))?);
         }
@@ -186,7 +186,7 @@ impl<'m> TrainStep<'m> {
             state,
             key: key(&runtime, position.seed)?,
             sums: logs.map(|logs| runtime.to_device(&logs)).transpose()?,
-            media: vec![],
+            media: Vec::new(),
             position,
             bad: BadCount::new(&train, "training"),
             train,
@@ -394,7 +394,7 @@ impl<'m> TrainStep<'m> {
         }
         let run = checkpoint::run(&self.position, &self.config.options, self.runtime.mesh());
         let save = Save { path: path.to_owned(), role: CheckpointRole::Extra, weights_only: false, score: None };
-        let job = self.job(Arc::new(checkpoint::local), tensors, vec![(save, run)], vec![], Outcome::default());
+        let job = self.job(Arc::new(checkpoint::local), tensors, vec![(save, run)], Vec::new(), Outcome::default());
         job.run().failure.map_or(Ok(()), Err)
     }
 
@@ -476,7 +476,7 @@ impl<'m> TrainStep<'m> {
                 let averages = entries.iter().map(|&id| Ok(self.state.array(id)?.into()));
                 convert.call(averages.collect::<Result<_>>()?)?.arrays
             }
-            None => vec![],
+            None => Vec::new(),
         };
         action(&self.state.validated(&converted)?)
     }

@@ -29,7 +29,7 @@ pub(crate) struct Choices {
 
 impl From<Options> for Choices {
     fn from(options: Options) -> Choices {
-        Choices { options, averaging: None, scales_learning_rate: false, parts: vec![] }
+        Choices { options, averaging: None, scales_learning_rate: false, parts: Vec::new() }
     }
 }
 

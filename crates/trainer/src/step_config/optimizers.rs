@@ -60,7 +60,7 @@ impl Optimizers {
     #[track_caller]
     #[allow(clippy::new_without_default, reason = "an empty one is refused, and its line is in the message")]
     pub fn new() -> Optimizers {
-        Optimizers { members: vec![], cadences: vec![], line: Location::caller(), is_single: false }
+        Optimizers { members: Vec::new(), cadences: Vec::new(), line: Location::caller(), is_single: false }
     }
 
     /// Adds an optimizer with this name, for the parameters that match one of the patterns.
@@ -196,7 +196,7 @@ fn wrong(line: &Location<'_>, message: impl Display) -> Error {
 /// Updates each parameter with the optimizer that it belongs to.
 impl Optimizer for Optimizers {
     fn state(&self, name: &str, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
-        self.of(name).map_or(vec![], |i| self.members[i].optimizer.state(name, parameter))
+        self.of(name).map_or(Vec::new(), |i| self.members[i].optimizer.state(name, parameter))
     }
 
     fn update(

@@ -57,7 +57,7 @@ impl Phases {
             .filter_map(|(name, _)| name.strip_suffix("running_mean"))
             .map(|n| n.trim_end_matches('.'))
             .collect();
-        let mut unfreezings: Vec<Unfreezing> = vec![];
+        let mut unfreezings: Vec<Unfreezing> = Vec::new();
         for part in &config.parts {
             let StepPart::Unfreeze { pattern, at, initial_ratio, multiplier, should_align, train_bn } = part else {
                 continue;

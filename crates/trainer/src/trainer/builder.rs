@@ -136,7 +136,7 @@ impl TrainerBuilder {
                 return Err(Error::usage(format!("{}: {message}", callback.name())));
             }
         }
-        let mut parts: Vec<StepPart> = vec![];
+        let mut parts: Vec<StepPart> = Vec::new();
         for callback in &self.callbacks {
             let Some(part) = callback.step_part() else { continue };
             if parts.iter().any(|other| other.is_like(&part)) {

@@ -183,7 +183,7 @@ impl Trainer {
         finder.check()?;
         let unit = self.session.config()?.replicas.devices.max(1);
         let choices = short(&self.session.choices, finder.steps_per_trial);
-        let (mut fits, mut fails, mut trials) = (0, None, vec![]);
+        let (mut fits, mut fails, mut trials) = (0, None, Vec::new());
         let mut next = Some(finder.init_val.next_multiple_of(unit));
         while let Some(size) = next.filter(|_| trials.len() < finder.max_trials) {
             let loader = loader(size)?;
@@ -242,7 +242,7 @@ impl Trainer {
         if refused {
             return Ok(trial(Verdict::RefusedByCompiler));
         }
-        match attempt(self, module, loader, choices.clone(), vec![]) {
+        match attempt(self, module, loader, choices.clone(), Vec::new()) {
             Ok(summary) => match summary.signal {
                 Some(signal) => Err(Error::interrupted("finding a batch size", signal)),
                 None => Ok(trial(Verdict::Fits)),

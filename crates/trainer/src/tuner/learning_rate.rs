@@ -107,7 +107,7 @@ impl LearningRateFinder {
 
     /// Smooths the losses of the steps into a curve.
     fn curve(&self, losses: &[f64]) -> LearningRateCurve {
-        let mut curve = LearningRateCurve { rates: vec![], losses: vec![] };
+        let mut curve = LearningRateCurve { rates: Vec::new(), losses: Vec::new() };
         let (mut mean, mut best) = (0.0, f64::INFINITY);
         for (i, loss) in losses.iter().enumerate() {
             mean = BETA * mean + (1.0 - BETA) * loss;
@@ -211,7 +211,7 @@ impl Trainer {
         (choices.averaging, choices.scales_learning_rate) = (None, false);
         choices.parts.retain(|part| matches!(part, StepPart::Accumulation { .. } | StepPart::Unfreeze { .. }));
         choices.parts.push(part.clone());
-        let recorded = Arc::new(Mutex::new(vec![]));
+        let recorded = Arc::new(Mutex::new(Vec::new()));
         let losses = Losses { loss: String::new(), part, losses: recorded.clone() };
         let summary = attempt(self, module, train, choices, vec![Box::new(losses)])?;
         if let Some(signal) = summary.signal {

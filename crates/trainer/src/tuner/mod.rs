@@ -59,7 +59,7 @@ fn attempt(
     let Session { runtime, process_group, open_store, .. } = &trainer.session;
     let (runtime, process_group, open_store) = (runtime.clone(), process_group.clone(), open_store.clone());
     let (callbacks, run_config, record) = (callbacks.into(), RunConfig::default(), Record::default());
-    let (loggers, clock) = (Session::loggers(vec![])?, Clock::new());
+    let (loggers, clock) = (Session::loggers(Vec::new())?, Clock::new());
     let mut session =
         Session { choices, runtime, process_group, callbacks, loggers, clock, run_config, open_store, record };
     // Set the types of the module's values before saving copies of them.

@@ -50,7 +50,7 @@ fn fit(folder: &Path, epochs: u64, set: &dyn Fn(TrainerBuilder) -> TrainerBuilde
 
 /// The weights after each of the first steps, computed by hand.
 fn path(steps: usize) -> Vec<Vec<f64>> {
-    let mut path = vec![];
+    let mut path = Vec::new();
     let module = Classifier(Linear::new(FEATURES, CLASSES));
     module.initialize(0);
     let mut velocity = (vec![0.0; FEATURES * CLASSES], vec![0.0; CLASSES]);

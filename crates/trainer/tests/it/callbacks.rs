@@ -320,7 +320,7 @@ fn invalid_requests_of_callbacks_are_errors() {
 #[test]
 fn a_filter_counts_over_a_resume() {
     let folder = tempfile::tempdir().unwrap();
-    let events = Arc::new(Mutex::new(vec![]));
+    let events = Arc::new(Mutex::new(Vec::new()));
     let run = |epochs: u64, from: &Path| {
         let (third, first) = (events.clone(), events.clone());
         let mut trainer = trainer(folder.path())

@@ -40,10 +40,10 @@ struct SignSgd(f64);
 
 impl Optimizer for SignSgd {
     fn state(&self, _: &str, _: &TensorType) -> Vec<(&'static str, Tensor)> {
-        vec![]
+        Vec::new()
     }
     fn update(&self, step: &Step, _: &str, p: &Tensor, g: &Tensor, _: &[Tensor]) -> (Tensor, Vec<Tensor>) {
-        (p - self.learning_rate(step).to_dtype(p.dtype()) * g.sign(), vec![])
+        (p - self.learning_rate(step).to_dtype(p.dtype()) * g.sign(), Vec::new())
     }
     fn learning_rate(&self, step: &Step) -> Tensor {
         step.learning_rate(&self.0)

@@ -194,7 +194,7 @@ fn a_second_signal_and_the_end_of_the_grace_end_the_program_at_once() {
         let send = |signal: &str| {
             assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
         };
-        let mut lines = vec![];
+        let mut lines = Vec::new();
         for line in std::io::BufReader::new(output).lines().map(Result::unwrap) {
             if line.contains("in step 3") {
                 send("-TERM");

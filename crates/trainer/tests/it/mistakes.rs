@@ -99,7 +99,7 @@ fn out_of_memory_in_a_worker_is_recognized_in_the_error_of_the_fit() {
 
 #[test]
 fn reading_a_value_in_a_step_is_rejected_at_the_users_line() {
-    static ERRORS: Mutex<Vec<(String, u32)>> = Mutex::new(vec![]);
+    static ERRORS: Mutex<Vec<(String, u32)>> = Mutex::new(Vec::new());
     let folder = tempfile::tempdir().unwrap();
     let module = custom(|m, batch, _| {
         let loss = m.fc.forward(&batch.get("x")).mean_all();

@@ -108,7 +108,7 @@ fn norms_match_the_weights_and_their_changes() {
             b.callback(NormMonitor::new().group_by(by)).log_grad_norm(true)
         });
         let [point] = &logs[..] else { panic!("{what}: {logs:?}") };
-        let mut groups: Vec<String> = vec![];
+        let mut groups: Vec<String> = Vec::new();
         for (name, _) in &after {
             let layer = name.split('.').next().unwrap();
             let group = if by == NormGroup::Layer { layer } else { name };

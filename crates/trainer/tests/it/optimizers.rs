@@ -262,7 +262,7 @@ fn two_programs(data: &DataLoader, devices: usize, strategy: Strategy) -> [Vec<f
         runtime.compile(&function).unwrap()
     });
 
-    let (mut losses, mut updates) = ([vec![], vec![]], [0i32; 2]);
+    let (mut losses, mut updates) = ([Vec::new(), Vec::new()], [0i32; 2]);
     for (step, batch) in data.epoch(0).enumerate() {
         let batch = batch.unwrap();
         let image = Literal::from_slice(batch.values::<u8>(0).unwrap(), [BATCH, PIXELS]).unwrap();

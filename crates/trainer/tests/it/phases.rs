@@ -323,7 +323,7 @@ fn invalid_settings_are_rejected() {
     let message = refused(&|b| b.callback(twice.clone()).callback(twice.clone()), &three());
     assert!(message.contains("there are two for `first.*`"), "{message}");
     for (scheduling, why) in [
-        (vec![], "its list is empty"),
+        (Vec::new(), "its list is empty"),
         (vec![(1, 0)], "at least 1 batch"),
         (vec![(1, 2), (1, 3)], "epoch 1 is listed twice"),
     ] {

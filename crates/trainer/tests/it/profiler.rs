@@ -80,7 +80,7 @@ fn the_trace_of_a_fit_has_its_threads_and_phases_and_its_spans_nest() {
         assert!(count(&tracks, track, name) >= at_least, "{track}, {name}: {}", count(&tracks, track, name));
     }
     for ((track, _), spans) in &tracks {
-        let mut open: Vec<f64> = vec![];
+        let mut open: Vec<f64> = Vec::new();
         for span in spans {
             // Rounding may change a time by half a nanosecond.
             open.retain(|outer| *outer > span.start + 5e-4);

@@ -195,7 +195,7 @@ fn a_scan_resumes_from_a_checkpoint_bit_for_bit() {
             if let Some(from) = from {
                 step.load(from).unwrap();
             }
-            let mut points: Vec<Vec<(String, u64)>> = vec![];
+            let mut points: Vec<Vec<(String, u64)>> = Vec::new();
             for batch in step.batches().take(stop) {
                 step.run(&batch.unwrap()).unwrap();
                 points.push(bits(&step.logs().unwrap().wait().unwrap()));

@@ -76,7 +76,7 @@ fn fit(
 /// The numbers of the skipped steps, according to the log point of every step.
 fn skipped(record: &Record) -> Vec<u64> {
     let logs = record.logs.lock().unwrap();
-    let mut numbers = vec![];
+    let mut numbers = Vec::new();
     for point in logs.iter() {
         let count = point.get("skipped_steps").unwrap() as usize;
         if count > numbers.len() {
@@ -148,7 +148,7 @@ fn each_of_several_optimizers_is_guarded_and_monitored_separately() {
     let logs = record.logs.lock().unwrap();
     for (optimizer, line, case, every) in [("a", &module.a, 0, 1), ("b", &module.b, 2, 2)] {
         let case = &reference["spikes"][case];
-        let mut numbers: Vec<u64> = vec![];
+        let mut numbers: Vec<u64> = Vec::new();
         for point in logs.iter().filter(|point| (point.global_step - 1).is_multiple_of(every)) {
             let value = |name: &str| {
                 point.get(&format!("{name}-{optimizer}")).unwrap_or_else(|| panic!("{name}-{optimizer}: {point}"))
@@ -225,7 +225,7 @@ fn an_overflow_in_f16_is_not_a_spike() {
     let data = TensorDataset::builder().array("x", [160, FEATURES], vec![30.0f32; 160 * FEATURES]).build().unwrap();
     let steady = DataLoader::builder(data).batch_size(SAMPLES).build().unwrap();
     let (module, record, summary) = fit(folder.path(), &steady, |b| b.precision(Precision::F16Mixed));
-    assert_eq!((skipped(&record), summary.global_step), (vec![], 40));
+    assert_eq!((skipped(&record), summary.global_step), (Vec::new(), 40));
     assert!(module.weights()[0] < 1.0, "steps were made after the overflows");
     // NaN is always skipped, for any scale.
     let (module, _, _) = fit(folder.path(), &loader(&reference), |b| b.precision(Precision::F16Mixed));

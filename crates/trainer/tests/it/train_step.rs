@@ -31,8 +31,8 @@ fn builder(folder: &Path) -> TrainerBuilder {
 
 /// Runs all steps, and returns the values that each optimizer step logs.
 fn run(step: &mut TrainStep<'_>) -> Vec<Vec<(String, u64)>> {
-    let mut points = vec![];
-    let mut pending = vec![];
+    let mut points = Vec::new();
+    let mut pending = Vec::new();
     let mut updates = step.progress().global_step;
     for batch in step.batches() {
         let progress = step.run(&batch.unwrap()).unwrap();
@@ -286,7 +286,7 @@ fn a_policy_learns_from_its_own_games() {
     let mut act =
         step.function("act", |x| vec![random::categorical(&x[1], levers.forward(&x[0]), -1).to_dtype(DType::I32)]);
     let state = Literal::from_slice(&[1.0f32; 16], [16, 1]).unwrap();
-    let mut paid = vec![];
+    let mut paid = Vec::new();
     for round in 0..100u32 {
         let key = Literal::from_slice(&[0, round], [2]).unwrap();
         let action = act.call(&step, &[&state, &key]).unwrap().remove(0);

@@ -140,7 +140,7 @@ fn the_compiler_rejects_a_batch_that_does_not_fit_before_it_runs() {
 fn the_search_ends_with_the_data_or_the_trials() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).build().unwrap();
-    let requested = RefCell::new(vec![]);
+    let requested = RefCell::new(Vec::new());
     let loader = |n| {
         requested.borrow_mut().push(n);
         DataLoader::builder(samples(40)).batch_size(n).build()

@@ -89,7 +89,7 @@ fn open(path: &Path) -> Result<Checkpoint> {
 fn show(path: &Path) -> Result<()> {
     let store = open_store(path).map_err(failed)?;
     let is_one = store.list("").is_ok_and(|entries| entries.iter().any(|entry| entry.name == MANIFEST));
-    let listed = if is_one { vec![] } else { list(&store).map_err(failed)? };
+    let listed = if is_one { Vec::new() } else { list(&store).map_err(failed)? };
     for ListedCheckpoint { name, checkpoint } in &listed {
         match checkpoint {
             Ok(checkpoint) => outln!("{name}: {}", summary(checkpoint)),

@@ -46,7 +46,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             .filter(|&platform| platform == Platform::Cpu || !device_files(platform).is_empty())
             .collect(),
     };
-    let (mut lines, mut failed) = (vec![], None);
+    let (mut lines, mut failed) = (Vec::new(), None);
     for platform in platforms {
         // Tried first, because that may download the plugin.
         let tried = arguments.is_tried.then(|| try_all(platform));

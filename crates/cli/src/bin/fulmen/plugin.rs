@@ -67,7 +67,7 @@ pub(crate) fn run(command: &Command) -> Result<()> {
             outln!("{}", path.map_err(failed)?.display());
         }
         Command::Verify => {
-            let mut unusable = vec![];
+            let mut unusable = Vec::new();
             for platform in PLATFORMS {
                 match diagnose(platform).plugin {
                     PluginState::Usable { path, .. } => match verify(&path) {

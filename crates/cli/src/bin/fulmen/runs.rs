@@ -99,7 +99,7 @@ pub(crate) fn run(command: Command) -> Result<()> {
 
 /// The runs in these folders: each is a run, or contains some.
 fn read_all(folders: &[PathBuf]) -> Result<Vec<Run>> {
-    let mut runs = vec![];
+    let mut runs = Vec::new();
     for folder in folders {
         if let Some(run) = Run::read(folder)? {
             runs.push(run);
@@ -133,7 +133,7 @@ impl Run {
             folder: folder.to_owned(),
             epochs: 0,
             steps: 0,
-            metrics: vec![],
+            metrics: Vec::new(),
             seconds: Map::new(),
             environment: read_json(&folder.join("environment.json"))?,
             config: read_config(&folder.join("config.toml"))?,
@@ -334,7 +334,7 @@ fn table(rows: &[Vec<String>]) {
 
 /// The metrics to show in a list: up to three validation metrics or, if there are none, losses.
 fn of_validation(runs: &[Run]) -> Vec<String> {
-    let mut names: Vec<String> = vec![];
+    let mut names: Vec<String> = Vec::new();
     for (name, _) in runs.iter().flat_map(|run| &run.metrics) {
         if !names.contains(name) {
             names.push(name.clone());

@@ -48,7 +48,7 @@ impl Stack {
             bidirectional: false,
             proj_size: 0,
             dropout: Dropout::new(0.0),
-            weights: vec![],
+            weights: Vec::new(),
         };
         stack.build();
         stack
@@ -112,12 +112,12 @@ impl Stack {
             (true, false) => x.clone(),
         };
         let batch = sequence.size(1);
-        let mut last: Vec<Vec<Tensor>> = vec![vec![]; states];
+        let mut last: Vec<Vec<Tensor>> = vec![Vec::new(); states];
         for layer in 0..self.num_layers {
             if layer > 0 {
                 sequence = self.dropout.forward(&sequence);
             }
-            let mut outputs = vec![];
+            let mut outputs = Vec::new();
             for direction in 0..self.directions() {
                 let n = layer * self.directions() + direction;
                 let w = &self.weights[n];
@@ -130,7 +130,7 @@ impl Stack {
                     bias_hh: w.bias_hh.as_ref().map(Parameter::get),
                     hr: w.hr.as_ref().map(Parameter::get),
                 };
-                let mut state = vec![];
+                let mut state = Vec::new();
                 for i in 0..states {
                     let size = if i == 0 { self.output_size() } else { self.hidden_size };
                     state.push(match first {
@@ -164,7 +164,7 @@ impl Stack {
             (true, true) => sequence.transpose(0, 1),
             (true, false) => sequence,
         };
-        let mut state = vec![];
+        let mut state = Vec::new();
         for all in &last {
             let all = Tensor::stack(&all.iter().collect::<Vec<_>>(), 0);
             state.push(if batched { all } else { all.squeeze(1) });

@@ -84,7 +84,7 @@ pub(crate) struct Expected {
 
 impl Expected {
     pub(crate) fn within(relative: f64, absolute: f64) -> Expected {
-        Expected { relative, absolute, list: vec![] }
+        Expected { relative, absolute, list: Vec::new() }
     }
 
     /// Expects the shape and the numbers of the file's `expected`.
@@ -154,7 +154,7 @@ pub(crate) fn expect(
 
 /// Gives a layer the parameters of a case, and returns them by name.
 pub(crate) fn fill(layer: &dyn Module, case: &Value) -> Vec<(String, Tensor)> {
-    let mut values = vec![];
+    let mut values = Vec::new();
     for (name, parameter) in layer.parameters() {
         let value = tensor(&case["parameters"][&name]);
         parameter.set(value.clone());

@@ -47,7 +47,7 @@ impl Branches {
         let with_cotangent: Vec<usize> = (0..cx.outputs.len())
             .filter(|&o| cx.cotangents[o].is_some() && cx.outputs[o].dtype().is_inexact())
             .collect();
-        let (mut bodies, mut outside) = (vec![], vec![]);
+        let (mut bodies, mut outside) = (Vec::new(), Vec::new());
         for body in &self.bodies {
             let Region { parameters: own, results } = &body.region;
             let cotangents = parameters(self.method, "cotangent", with_cotangent.iter().map(|&o| results[o].ty()));
@@ -57,7 +57,7 @@ impl Branches {
             let seeds: Vec<_> =
                 with_cotangent.iter().zip(&cotangents).map(|(&o, c)| (results[o].clone(), c.clone())).collect();
             let mut cotangents_of_inputs = vjp(&seeds, &used)?.into_iter();
-            let mut gradients = vec![];
+            let mut gradients = Vec::new();
             for &i in &wrt {
                 gradients.push(match parameter_of(i).and_then(|_| cotangents_of_inputs.next().flatten()) {
                     Some(gradient) => gradient,

@@ -36,7 +36,7 @@ impl Callee {
 
     /// The results. There may be none.
     fn apply(self: Arc<Callee>, inputs: &[Tensor]) -> Vec<Tensor> {
-        if self.region.results.is_empty() { vec![] } else { Tensor::apply_all(Call(self), &borrowed(inputs)) }
+        if self.region.results.is_empty() { Vec::new() } else { Tensor::apply_all(Call(self), &borrowed(inputs)) }
     }
 
     fn differentiate(&self, cx: &Vjp<'_>) -> Result<Derivative, Fault> {

@@ -26,10 +26,10 @@ fn choose(
     operands: &[&Tensor],
     traced: Vec<(u64, Vec<Tensor>, Vec<Tensor>)>,
 ) -> Vec<Tensor> {
-    let first = traced.first().map_or(vec![], |(_, _, results)| results.clone());
+    let first = traced.first().map_or(Vec::new(), |(_, _, results)| results.clone());
     let count = first.len();
     Tensor::record_many(method, count, || {
-        let mut closed = vec![];
+        let mut closed = Vec::new();
         for (n, (start, parameters, results)) in traced.into_iter().enumerate() {
             all_live(&results)?;
             if results.len() != count {
@@ -51,7 +51,7 @@ fn choose(
             closed.push(Region::close_since(method, start, parameters, &results));
         }
         if count == 0 {
-            return Ok(vec![]);
+            return Ok(Vec::new());
         }
         let (branches, inputs) = close(method, selector, operands, closed);
         Ok(branches.apply(&inputs))

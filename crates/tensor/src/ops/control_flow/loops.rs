@@ -76,7 +76,7 @@ pub fn fori_loop(
                 return Err(format!("{lower} to {upper}: the bounds and the number of steps must fit an i32").into());
             }
             let numbers = Tensor::iota(DType::I32, [steps], 0) + Tensor::full(DType::I32, [], *lower as f64);
-            return Ok(Scan::new().run(init, &[&numbers], |carry, i| (body(&i[0], carry), vec![])).0);
+            return Ok(Scan::new().run(init, &[&numbers], |carry, i| (body(&i[0], carry), Vec::new())).0);
         }
         let dtype = match (&lower, &upper) {
             (Bound::Device(a), Bound::Device(b)) => a.dtype().promote(b.dtype()).unwrap_or(a.dtype()),
@@ -119,5 +119,5 @@ pub fn map(f: impl FnOnce(&[Tensor]) -> Vec<Tensor>, xs: &[&Tensor]) -> Vec<Tens
         let count = f(&owned(xs)).len();
         return vec![Tensor::poison("map", "there are no xs; pass at least one tensor"); count];
     }
-    Scan::new().run(&[], xs, |_, x| (vec![], f(x))).1
+    Scan::new().run(&[], xs, |_, x| (Vec::new(), f(x))).1
 }

@@ -70,7 +70,7 @@ struct Body {
 /// Combines several bodies of one operation. The first parameters of each are the `shared` inputs from index `first`
 /// on. Each tensor that a body captures becomes one more input, which bodies share.
 fn join(inputs: &mut Vec<Tensor>, first: usize, shared: usize, closed: Vec<(Region, Vec<Tensor>)>) -> Vec<Body> {
-    let mut bodies = vec![];
+    let mut bodies = Vec::new();
     let captures_start = inputs.len();
     for (region, captures) in closed {
         let mut from: Vec<usize> = (first..first + shared).collect();

@@ -259,7 +259,7 @@ impl Scan {
             return Ok((init.iter().map(|&t| t.clone()).collect(), empty));
         }
         if init.is_empty() && ys.is_empty() {
-            return Ok((vec![], vec![]));
+            return Ok((Vec::new(), Vec::new()));
         }
         let results: Vec<Tensor> = carry.into_iter().chain(ys).collect();
         // An x that no step uses is not an input, so that nothing depends on it.
@@ -271,7 +271,7 @@ impl Scan {
         let (region, captures) = Region::close("scan", start, parameters, &results);
         let inputs: Vec<Tensor> = init.iter().chain(&xs).map(|&t| t.clone()).chain(captures).collect();
         let step = Step::new(region, init.len(), xs.len());
-        let mut outputs = Loop { step, residuals: vec![], length, reverse: self.reverse }.apply(&inputs);
+        let mut outputs = Loop { step, residuals: Vec::new(), length, reverse: self.reverse }.apply(&inputs);
         all_live(&outputs)?;
         let ys = outputs.split_off(init.len());
         Ok((outputs, ys))

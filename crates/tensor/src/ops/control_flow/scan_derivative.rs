@@ -56,9 +56,9 @@ fn keep_less(
     kept: impl Fn(&Tensor) -> bool,
 ) -> Vec<Tensor> {
     // Groups of values that share an operand, with the operands of each group.
-    let mut groups: Vec<(Vec<Tensor>, Vec<Tensor>)> = vec![];
+    let mut groups: Vec<(Vec<Tensor>, Vec<Tensor>)> = Vec::new();
     for value in needs {
-        let (mut values, mut base) = (vec![], below(&value));
+        let (mut values, mut base) = (Vec::new(), below(&value));
         values.push(value);
         let shares = |a: &[Tensor], b: &[Tensor]| a.iter().any(|x| kept(x) && b.iter().any(|y| x.is(y)));
         let (joined, apart): (Vec<_>, Vec<_>) = groups.into_iter().partition(|(_, other)| shares(other, &base));
@@ -69,9 +69,9 @@ fn keep_less(
         }
         groups.push((values, base));
     }
-    let mut all: Vec<Tensor> = vec![];
+    let mut all: Vec<Tensor> = Vec::new();
     for (values, base) in groups {
-        let mut base_once: Vec<Tensor> = vec![];
+        let mut base_once: Vec<Tensor> = Vec::new();
         for t in base {
             if !base_once.iter().any(|known| known.is(&t)) {
                 base_once.push(t);
@@ -110,7 +110,7 @@ impl Loop {
         if let Err(fault) = all_live(&forward) {
             return no_derivative(fault, cx.inputs.len());
         }
-        let mut inputs = vec![];
+        let mut inputs = Vec::new();
         for &carry in &d.carries {
             inputs.push(match &cx.cotangents[carry] {
                 Some(cotangent) => cotangent.clone(),
@@ -129,8 +129,9 @@ impl Loop {
         let actual = |i: usize| (value_id(&self.step.region.parameters[i]), cx.inputs[i].clone());
         let substitutes: HashMap<_, _> = (captured..cx.inputs.len()).map(actual).collect();
         inputs.extend(replay(&d.outside, &substitutes));
-        let backward = Loop { step: d.step.clone(), residuals: vec![], length: self.length, reverse: !self.reverse }
-            .apply(&inputs);
+        let backward =
+            Loop { step: d.step.clone(), residuals: Vec::new(), length: self.length, reverse: !self.reverse }
+                .apply(&inputs);
         if let Err(fault) = all_live(&backward) {
             return no_derivative(fault, cx.inputs.len());
         }
@@ -174,7 +175,7 @@ impl Loop {
         let mut gradients: HashMap<usize, Tensor> =
             wrt.into_iter().zip(cotangents_of_inputs).filter_map(|(i, gradient)| Some((i, gradient?))).collect();
 
-        let mut backward = vec![];
+        let mut backward = Vec::new();
         for &i in &active_carries {
             backward.push(match gradients.remove(&i) {
                 Some(gradient) => gradient,
@@ -235,7 +236,7 @@ impl Loop {
             .map_err(|e| Fault::new("scan", e.to_string(), Scope::line()))?;
         let (kept, identities) = graph.results.split_at(ys.len() + residuals.len());
         let mut kept: Vec<Value> = kept.to_vec();
-        let mut sources = vec![];
+        let mut sources = Vec::new();
         for (value, identity) in values.iter().zip(identities) {
             let slice = own.parameters[carries..carries + xs].iter().position(|p| p.is(value));
             sources.push(match slice {

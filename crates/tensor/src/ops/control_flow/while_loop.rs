@@ -91,7 +91,7 @@ pub fn while_loop(
     Tensor::record_many("while_loop", init.len(), || {
         all_live(init.iter().copied())?;
         if init.is_empty() {
-            return Ok(vec![]);
+            return Ok(Vec::new());
         }
         let start = next_id();
         let before = parameters("while_loop", "carry", init.iter().map(|t| t.ty()));
@@ -108,7 +108,7 @@ pub fn while_loop(
         closed.push(Region::close("while_loop", start, carry, &results));
         let mut inputs: Vec<Tensor> = init.iter().map(|&t| t.clone()).collect();
         let mut bodies = join(&mut inputs, 0, init.len(), closed).into_iter();
-        let (Some(condition), Some(body)) = (bodies.next(), bodies.next()) else { return Ok(vec![]) };
+        let (Some(condition), Some(body)) = (bodies.next(), bodies.next()) else { return Ok(Vec::new()) };
         Ok(Tensor::apply_all(WhileLoop(Arc::new(While { condition, body })), &borrowed(&inputs)))
     })
 }

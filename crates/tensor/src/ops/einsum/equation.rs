@@ -35,7 +35,7 @@ fn pointing(text: &str, position: usize, message: impl AsRef<str>) -> String {
 /// The terms of the operands, and the term of the result if there is one.
 fn terms(text: &str) -> Result<(Vec<Term>, Option<Term>), String> {
     let characters: Vec<char> = text.chars().collect();
-    let (mut operands, mut term, mut in_result) = (vec![], Term::default(), false);
+    let (mut operands, mut term, mut in_result) = (Vec::new(), Term::default(), false);
     let mut i = 0;
     while let Some(&c) = characters.get(i) {
         match c {
@@ -90,7 +90,7 @@ impl Equation {
         let with_ellipsis = terms.iter().zip(shapes).filter(|(term, _)| term.ellipsis.is_some());
         let unlabeled = with_ellipsis.map(|(term, shape)| unnamed(term, shape)).max().unwrap_or(0);
         let mut sizes = vec![1; unlabeled];
-        let mut operands = vec![];
+        let mut operands = Vec::new();
         for (n, (term, shape)) in terms.iter().zip(shapes).enumerate() {
             let enough = match term.ellipsis {
                 Some(_) => term.letters.len() <= shape.rank(),
@@ -105,7 +105,7 @@ impl Equation {
                 );
                 return Err(pointing(text, term.letters.first().map_or(term.end, |l| l.1), message));
             }
-            let mut axes: Vec<(Label, usize)> = vec![];
+            let mut axes: Vec<(Label, usize)> = Vec::new();
             for &(letter, position) in &term.letters {
                 let label = *names.entry(letter).or_insert_with(|| {
                     sizes.push(1);
@@ -142,7 +142,7 @@ impl Equation {
 
 /// The labels of an explicit result.
 fn named(text: &str, term: &Term, names: &HashMap<char, Label>, unnamed: usize) -> Result<Vec<Label>, String> {
-    let mut result = vec![];
+    let mut result = Vec::new();
     for &(letter, position) in &term.letters {
         match names.get(&letter) {
             Some(label) if result.contains(label) => {

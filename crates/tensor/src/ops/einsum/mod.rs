@@ -64,8 +64,8 @@ impl Labeled {
         let kept: Vec<Label> = self.labels.iter().chain(&other.labels).copied().filter(is_kept).collect();
         let (a, b) = (self.keep(&kept), other.keep(&kept));
         let position = |labels: &[Label], l: Label| labels.iter().position(|&m| m == l);
-        let (mut batch, mut contracted) = ((vec![], vec![]), (vec![], vec![]));
-        let mut labels = vec![];
+        let (mut batch, mut contracted) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
+        let mut labels = Vec::new();
         for (i, &label) in a.labels.iter().enumerate() {
             if let Some(j) = position(&b.labels, label) {
                 let pairs = if needed.contains(&label) { &mut batch } else { &mut contracted };

@@ -232,7 +232,7 @@ fn a_placeholder_without_a_value_and_a_wrong_donation_are_errors() {
         "{message}"
     );
     assert!(message.contains(&format!("general.rs:{line}:")), "{message}");
-    let message = Function::new("f", vec![], vec![loose]).stablehlo().unwrap_err().to_string();
+    let message = Function::new("f", Vec::new(), vec![loose]).stablehlo().unwrap_err().to_string();
     assert!(message.starts_with("the placeholder `x` has no value: pass it as an input of the function"), "{message}");
 
     let types = [TensorType::new(DType::F32, [2])];

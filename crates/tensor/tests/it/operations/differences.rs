@@ -46,7 +46,7 @@ impl Point<'_> {
 
     /// The indices of the numbers of this point that are moved.
     fn moved(&self) -> Vec<usize> {
-        let (mut start, mut places) = (0, vec![]);
+        let (mut start, mut places) = (0, Vec::new());
         for input in &self.inputs {
             let n = input.values().len();
             let taken = n.min(MOVED);
@@ -58,7 +58,7 @@ impl Point<'_> {
 
     /// A weighted sum of all outputs, and its gradient with respect to all numbers, from a piece of the parameter.
     fn record(&self, numbers: &Tensor) -> (Tensor, Tensor) {
-        let (mut start, mut x, mut wrt) = (0, vec![], vec![]);
+        let (mut start, mut x, mut wrt) = (0, Vec::new(), Vec::new());
         for input in &self.inputs {
             match input {
                 Input::Floats { shape, values, complex } => {
@@ -81,7 +81,7 @@ impl Point<'_> {
         let parts = outputs.iter().flat_map(|y| match y.dtype() {
             DType::C128 => vec![y.real(), y.imag()],
             dtype if dtype.is_float() => vec![y.clone()],
-            _ => vec![],
+            _ => Vec::new(),
         });
         for (i, y) in parts.enumerate() {
             let n = y.shape().num_elements();
@@ -104,7 +104,7 @@ pub(crate) fn run(name: &str, points: &[Point<'_>]) -> Vec<String> {
     let numbers: Vec<f64> = points.iter().flat_map(Point::numbers).collect();
     let types = [TensorType::new(DType::F64, [numbers.len()])];
     let function = Function::trace(name, &types, |x| {
-        let (mut start, mut values, mut gradients) = (0, vec![], vec![]);
+        let (mut start, mut values, mut gradients) = (0, Vec::new(), Vec::new());
         for point in points {
             let n = point.numbers().count();
             let (value, gradient) = point.record(&x[0].narrow(0, start, n));
@@ -124,14 +124,14 @@ pub(crate) fn run(name: &str, points: &[Point<'_>]) -> Vec<String> {
     };
     let (at_point, gradients) = (call(&numbers, 0), call(&numbers, 1));
 
-    let mut starts = vec![];
+    let mut starts = Vec::new();
     let mut start = 0;
     for point in points {
         starts.push(start);
         start += point.numbers().count();
     }
     let places: Vec<Vec<usize>> = points.iter().map(Point::moved).collect();
-    let mut wrong = vec![];
+    let mut wrong = Vec::new();
     for turn in 0..places.iter().map(Vec::len).max().unwrap_or(0) {
         let moved: Vec<Option<usize>> =
             places.iter().zip(&starts).map(|(places, start)| Some(start + places.get(turn)?)).collect();
@@ -185,7 +185,7 @@ fn point<'a>(row: &'a Row, case: &'a Case) -> Option<Point<'a>> {
 /// Checks the gradients of every operation of the family that has gradients.
 pub(crate) fn check(family: &Family) {
     let cases = family.cases();
-    let mut wrong = vec![];
+    let mut wrong = Vec::new();
     for row in &family.rows {
         let points = cases.iter().filter(|case| case.op == row.op).filter_map(|case| point(row, case));
         let points: Vec<Point<'_>> = points.filter(|point| point.numbers().next().is_some()).collect();

@@ -42,7 +42,7 @@ fn expected(case: &Case) -> Vec<(String, &Array)> {
 fn run(row: &Row, cases: &[&Case]) -> Vec<String> {
     let types: Vec<TensorType> = cases.iter().flat_map(|case| case.types()).collect();
     let function = Function::trace(row.op, &types, |mut rest| {
-        let mut results = vec![];
+        let mut results = Vec::new();
         for case in cases {
             let (x, later) = rest.split_at(case.inputs.len());
             rest = later;
@@ -70,7 +70,7 @@ pub(crate) fn check(family: &Family) {
     for case in &cases {
         by_op.entry(&case.op).or_default().push(case);
     }
-    let mut wrong = vec![];
+    let mut wrong = Vec::new();
     for row in &family.rows {
         let Some(mut cases) = by_op.remove(row.op) else {
             panic!("the row `{}` has no case in reference/{}.json", row.op, family.name);

@@ -118,7 +118,7 @@ impl Item<'_> {
 fn program(items: &[Item<'_>]) -> Function {
     let types: Vec<TensorType> = items.iter().flat_map(|item| item.types.clone()).collect();
     Function::trace("table", &types, |mut rest| {
-        let mut results = vec![];
+        let mut results = Vec::new();
         for item in items {
             let (x, later) = rest.split_at(item.types.len());
             rest = later;
@@ -163,11 +163,11 @@ impl Compiler for Tpu {
 fn refused(compiler: &dyn Compiler, items: &[Item<'_>]) -> Vec<String> {
     let items: Vec<Item<'_>> = items.iter().filter(|i| i.parts.0 || i.parts.1).map(|i| i.with(i.parts)).collect();
     let why = match items.as_slice() {
-        [] => return vec![],
+        [] => return Vec::new(),
         _ => compiler.compile(&program(&items)).err(),
     };
     match (why, items.as_slice()) {
-        (None, _) => vec![],
+        (None, _) => Vec::new(),
         (Some(why), [item]) => {
             let values = item.parts.1 && compiler.compile(&program(&[item.with((true, false))])).is_ok();
             let what = if values { "the gradient of " } else { "" };
@@ -211,7 +211,7 @@ fn cell(marks: &[(DType, Mark)]) -> String {
     if marks.iter().all(|m| m.1 == marks[0].1) {
         return marks[0].1.unwrap_or_default().to_owned();
     }
-    let mut dtypes_by_mark: Vec<(&str, Vec<&str>)> = vec![];
+    let mut dtypes_by_mark: Vec<(&str, Vec<&str>)> = Vec::new();
     for (dtype, mark) in marks.iter().filter_map(|(dtype, mark)| Some((dtype, (*mark)?))) {
         match dtypes_by_mark.iter_mut().find(|f| f.0 == mark) {
             Some(known) => known.1.push(dtype.name()),
@@ -224,7 +224,7 @@ fn cell(marks: &[(DType, Mark)]) -> String {
 }
 
 fn templates(families: &[Family]) -> Vec<Template<'_>> {
-    let (mut templates, mut named) = (vec![], BTreeSet::new());
+    let (mut templates, mut named) = (Vec::new(), BTreeSet::new());
     for family in families {
         let cases = family.cases();
         for row in family.rows.iter().filter(|row| !row.methods.is_empty()) {
@@ -248,7 +248,7 @@ fn table(compilers: [&dyn Compiler; 2]) -> String {
     let (templates, columns) = (templates(&families), columns());
     let heads: String = columns.iter().map(|(name, _)| format!(" {name} |")).collect();
     let mut text = format!("| operation |{heads}\n| --- |{}\n", " --- |".repeat(columns.len()));
-    let mut wrong = vec![];
+    let mut wrong = Vec::new();
     let mut column_marks = |dtypes: &[DType]| -> Vec<Vec<Mark>> {
         dtypes.iter().map(|&dtype| marks_of(dtype, &templates, compilers, &mut wrong)).collect()
     };

@@ -95,7 +95,7 @@ impl Choices<'_> {
     /// All axes in some order.
     pub(crate) fn order(&mut self, x: &Tensor) -> Vec<isize> {
         let mut left: Vec<isize> = (0..x.rank() as isize).collect();
-        let mut order = vec![];
+        let mut order = Vec::new();
         while !left.is_empty() {
             order.push(left.remove(self.below(left.len())));
         }

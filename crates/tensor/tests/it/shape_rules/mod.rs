@@ -55,7 +55,7 @@ fn parse(text: &str) -> Option<TensorType> {
 fn candidates(refused: &Refused) -> Vec<Vec<TensorType>> {
     let inputs = refused.inputs().to_vec();
     let printed = refused.operation();
-    let Some(first) = inputs.first() else { return vec![] };
+    let Some(first) = inputs.first() else { return Vec::new() };
     if let Some((_, to)) = printed.split_once("to: ") {
         let word = to.split(|c: char| !c.is_alphanumeric()).next().unwrap();
         let dtype = DType::all().find(|d| format!("{d:?}") == word);
@@ -64,7 +64,7 @@ fn candidates(refused: &Refused) -> Vec<Vec<TensorType>> {
         return match (dtype, shape) {
             (Some(dtype), _) => vec![vec![TensorType::new(dtype, &first.shape)]],
             (None, Some(shape)) => vec![vec![TensorType::new(first.dtype, shape)]],
-            (None, None) => vec![],
+            (None, None) => Vec::new(),
         };
     }
     let mut candidates: Vec<Vec<TensorType>> = vec![vec![first.clone()]];
@@ -139,7 +139,7 @@ fn shape_rules_and_the_plugin_agree() {
     let judge = RefCell::new(Judge::new());
     let count = RefCell::new(Count::default());
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(6);
-    let mut wrong = vec![];
+    let mut wrong = Vec::new();
     for (i, (name, call)) in CALLS.iter().copied().flatten().enumerate() {
         let config = Config { cases, failure_persistence: None, max_shrink_iters: 64, ..Config::default() };
         let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &[i as u8; 32]));

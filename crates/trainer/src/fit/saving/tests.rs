@@ -127,7 +127,7 @@ fn training_goes_on_while_a_checkpoint_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let gate = Arc::new(Gate::default());
     let manifest = folder.path().join("version_0/checkpoints/at-3").join(MANIFEST);
-    let steps = Arc::new(Mutex::new(vec![]));
+    let steps = Arc::new(Mutex::new(Vec::new()));
     let (callback_gate, callback_steps) = (gate.clone(), steps.clone());
     let trainer = builder(folder.path())
         .callback(on(Event::TrainBatchEnd, when(|now| now.global_step == 3), {
@@ -189,7 +189,7 @@ fn a_copy_on_the_devices_stays_unchanged_while_steps_change_the_state() {
         for (taken, name) in taken.into_iter().zip(["copied", "copied in part"]) {
             let path = folder.path().join(name);
             let save = Save { path: path.clone(), role: CheckpointRole::Last, weights_only: false, score: None };
-            let job = step.job(Arc::new(local), taken, vec![(save, run.clone())], vec![], Outcome::default());
+            let job = step.job(Arc::new(local), taken, vec![(save, run.clone())], Vec::new(), Outcome::default());
             let outcome = job.start().unwrap().wait();
             assert!(outcome.failure.is_none() && outcome.last.as_ref() == Some(&path), "{outcome:?}");
             assert_eq!(tensors(&path), tensors(&folder.path().join("at once")));
