@@ -50,20 +50,20 @@ fn a_linear_layer_with_its_gradients_is_one_program() {
         &expect![[r#"
             module @linear {
               func.func public @main(%arg0: tensor<8x3xf32>, %arg1: tensor<3x2xf32>, %arg2: tensor<2xf32>) -> (tensor<f32>, tensor<3x2xf32>, tensor<2xf32>) {
-                %2 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<3x2xf32>) -> tensor<8x2xf32>
-                %4 = stablehlo.broadcast_in_dim %arg2, dims = [1] : (tensor<2xf32>) -> tensor<8x2xf32>
-                %5 = stablehlo.add %2, %4 : tensor<8x2xf32>
+                %0 = stablehlo.dot_general %arg0, %arg1, contracting_dims = [1] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x3xf32>, tensor<3x2xf32>) -> tensor<8x2xf32>
+                %1 = stablehlo.broadcast_in_dim %arg2, dims = [1] : (tensor<2xf32>) -> tensor<8x2xf32>
+                %2 = stablehlo.add %0, %1 : tensor<8x2xf32>
                 %c0 = stablehlo.constant dense<0.0> : tensor<f32>
-                %6 = stablehlo.reduce(%5 init: %c0) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<f32>
-                %7 = stablehlo.constant dense<16.0> : tensor<f32>
-                %8 = stablehlo.divide %6, %7 : tensor<f32>
-                %9 = stablehlo.constant dense<1.0> : tensor<f32>
-                %10 = stablehlo.divide %9, %7 : tensor<f32>
-                %11 = stablehlo.broadcast_in_dim %10, dims = [] : (tensor<f32>) -> tensor<8x2xf32>
-                %12 = stablehlo.dot_general %11, %arg0, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x2xf32>, tensor<8x3xf32>) -> tensor<2x3xf32>
-                %13 = stablehlo.transpose %12, dims = [1, 0] : (tensor<2x3xf32>) -> tensor<3x2xf32>
-                %14 = stablehlo.reduce(%11 init: %c0) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32>
-                return %8, %13, %14 : tensor<f32>, tensor<3x2xf32>, tensor<2xf32>
+                %3 = stablehlo.reduce(%2 init: %c0) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<f32>
+                %4 = stablehlo.constant dense<16.0> : tensor<f32>
+                %5 = stablehlo.divide %3, %4 : tensor<f32>
+                %6 = stablehlo.constant dense<1.0> : tensor<f32>
+                %7 = stablehlo.divide %6, %4 : tensor<f32>
+                %8 = stablehlo.broadcast_in_dim %7, dims = [] : (tensor<f32>) -> tensor<8x2xf32>
+                %9 = stablehlo.dot_general %8, %arg0, contracting_dims = [0] x [0], precision = [DEFAULT, DEFAULT] : (tensor<8x2xf32>, tensor<8x3xf32>) -> tensor<2x3xf32>
+                %10 = stablehlo.transpose %9, dims = [1, 0] : (tensor<2x3xf32>) -> tensor<3x2xf32>
+                %11 = stablehlo.reduce(%8 init: %c0) applies stablehlo.add across dimensions = [0] : (tensor<8x2xf32>, tensor<f32>) -> tensor<2xf32>
+                return %5, %10, %11 : tensor<f32>, tensor<3x2xf32>, tensor<2xf32>
               }
             }
         "#]],
@@ -102,32 +102,32 @@ fn equal_calls_are_one_function_and_others_are_not() {
         &expect![[r#"
             module @f {
               func.func public @main(%arg0: tensor<2xf32>, %arg1: tensor<2xf32>, %arg2: tensor<3xf32>) -> (tensor<2xf32>, tensor<2xf32>, tensor<3xf32>, tensor<2xf32>) {
-                %1 = func.call @scale(%arg0) : (tensor<2xf32>) -> tensor<2xf32>
-                %3 = func.call @scale(%arg1) : (tensor<2xf32>) -> tensor<2xf32>
-                %5 = func.call @scale_1(%arg2) : (tensor<3xf32>) -> tensor<3xf32>
-                %6 = func.call @scale_2(%arg0) : (tensor<2xf32>) -> tensor<2xf32>
-                return %1, %3, %5, %6 : tensor<2xf32>, tensor<2xf32>, tensor<3xf32>, tensor<2xf32>
+                %0 = func.call @scale(%arg0) : (tensor<2xf32>) -> tensor<2xf32>
+                %1 = func.call @scale(%arg1) : (tensor<2xf32>) -> tensor<2xf32>
+                %2 = func.call @scale_1(%arg2) : (tensor<3xf32>) -> tensor<3xf32>
+                %3 = func.call @scale_2(%arg0) : (tensor<2xf32>) -> tensor<2xf32>
+                return %0, %1, %2, %3 : tensor<2xf32>, tensor<2xf32>, tensor<3xf32>, tensor<2xf32>
               }
               func.func private @scale(%arg0: tensor<2xf32>) -> (tensor<2xf32>) {
-                %1 = stablehlo.constant dense<2.0> : tensor<f32>
-                %2 = stablehlo.broadcast_in_dim %1, dims = [] : (tensor<f32>) -> tensor<2xf32>
-                %3 = stablehlo.multiply %arg0, %2 : tensor<2xf32>
-                %4 = stablehlo.tanh %3 : tensor<2xf32>
-                return %4 : tensor<2xf32>
+                %0 = stablehlo.constant dense<2.0> : tensor<f32>
+                %1 = stablehlo.broadcast_in_dim %0, dims = [] : (tensor<f32>) -> tensor<2xf32>
+                %2 = stablehlo.multiply %arg0, %1 : tensor<2xf32>
+                %3 = stablehlo.tanh %2 : tensor<2xf32>
+                return %3 : tensor<2xf32>
               }
               func.func private @scale_1(%arg0: tensor<3xf32>) -> (tensor<3xf32>) {
-                %1 = stablehlo.constant dense<2.0> : tensor<f32>
-                %2 = stablehlo.broadcast_in_dim %1, dims = [] : (tensor<f32>) -> tensor<3xf32>
-                %3 = stablehlo.multiply %arg0, %2 : tensor<3xf32>
-                %4 = stablehlo.tanh %3 : tensor<3xf32>
-                return %4 : tensor<3xf32>
+                %0 = stablehlo.constant dense<2.0> : tensor<f32>
+                %1 = stablehlo.broadcast_in_dim %0, dims = [] : (tensor<f32>) -> tensor<3xf32>
+                %2 = stablehlo.multiply %arg0, %1 : tensor<3xf32>
+                %3 = stablehlo.tanh %2 : tensor<3xf32>
+                return %3 : tensor<3xf32>
               }
               func.func private @scale_2(%arg0: tensor<2xf32>) -> (tensor<2xf32>) {
-                %1 = stablehlo.constant dense<3.0> : tensor<f32>
-                %2 = stablehlo.broadcast_in_dim %1, dims = [] : (tensor<f32>) -> tensor<2xf32>
-                %3 = stablehlo.multiply %arg0, %2 : tensor<2xf32>
-                %4 = stablehlo.tanh %3 : tensor<2xf32>
-                return %4 : tensor<2xf32>
+                %0 = stablehlo.constant dense<3.0> : tensor<f32>
+                %1 = stablehlo.broadcast_in_dim %0, dims = [] : (tensor<f32>) -> tensor<2xf32>
+                %2 = stablehlo.multiply %arg0, %1 : tensor<2xf32>
+                %3 = stablehlo.tanh %2 : tensor<2xf32>
+                return %3 : tensor<2xf32>
               }
             }
         "#]],
