@@ -1,5 +1,5 @@
-//! The common part of the peers in Rust: their workloads, data, and the protocol of the harness, which is that of
-//! `jax_peer.py`.
+//! The common part of the peers in Rust: their workloads, data, and the protocol of the harness,
+//! which is that of `jax_peer.py`.
 
 #[allow(dead_code, reason = "the harness uses the rest")]
 #[path = "../src/process.rs"]
@@ -51,7 +51,8 @@ pub fn version<'a>(lock: &'a str, name: &str) -> &'a str {
     version.unwrap_or_default().trim_matches('"')
 }
 
-/// Serves the harness until it ends. `step` trains on a batch of samples and their classes, and returns the loss.
+/// Serves the harness until it ends. `step` trains on a batch of samples and their classes, and
+/// returns the loss.
 pub fn serve(
     workload: Workload,
     version: &str,

@@ -16,10 +16,11 @@ const BYTES: usize = 256;
 /// The default of the example.
 const LENGTH: usize = 128;
 
-/// The mean loss on the test part, in nats per byte. Rare bigrams are smoothed with the frequency of the next byte
-/// alone. The validation part determines the weight.
+/// The mean loss on the test part, in nats per byte. Rare bigrams are smoothed with the frequency
+/// of the next byte alone. The validation part determines the weight.
 pub(crate) fn test_loss(text: &Path) -> Result<f64, Box<dyn Error>> {
-    let [train, validation, test] = [Split::Train, Split::Validation, Split::Test].map(|part| pairs(text, part));
+    let [train, validation, test] =
+        [Split::Train, Split::Validation, Split::Test].map(|part| pairs(text, part));
     let (table, validation, test) = (Table::count(&train?), validation?, test?);
     let (_, weight) = [0.1, 0.3, 1.0, 3.0, 10.0, 30.0]
         .map(|weight| (table.loss(&validation, weight), weight))
@@ -35,10 +36,18 @@ fn pairs(text: &Path, split: Split) -> Result<Vec<(usize, usize)>, Box<dyn Error
     let mut pairs = Vec::new();
     for batch in DataLoader::builder(data).batch_size(64).build()?.epoch(0) {
         let batch = batch?;
-        let field = |name: &str| batch.field_index(name).ok_or_else(|| format!("the samples have no {name}"));
+        let field = |name: &str| {
+            batch.field_index(name).ok_or_else(|| format!("the samples have no {name}"))
+        };
         let (inputs, labels) = (field("input_ids")?, field("labels")?);
-        let bytes = batch.values::<i32>(inputs)?.iter().zip(batch.values::<i32>(labels)?).take(batch.valid() * LENGTH);
-        pairs.extend(bytes.filter(|pair| *pair.1 >= 0).map(|(&byte, &next)| (byte as usize, next as usize)));
+        let bytes = batch
+            .values::<i32>(inputs)?
+            .iter()
+            .zip(batch.values::<i32>(labels)?)
+            .take(batch.valid() * LENGTH);
+        pairs.extend(
+            bytes.filter(|pair| *pair.1 >= 0).map(|(&byte, &next)| (byte as usize, next as usize)),
+        );
     }
     Ok(pairs)
 }
@@ -77,7 +86,8 @@ mod tests {
 
     #[test]
     fn the_book_is_far_from_random() {
-        let loss = test_loss(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src"))).unwrap();
+        let loss =
+            test_loss(Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/src"))).unwrap();
         assert!((2.0..3.5).contains(&loss), "{loss}");
     }
 

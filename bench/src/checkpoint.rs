@@ -1,9 +1,10 @@
-//! `checkpoint`: how long training pauses for a checkpoint of a large state, how long steps take during the write, and
-//! the rate of the write in comparison with `dd` on the same disk.
+//! `checkpoint`: how long training pauses for a checkpoint of a large state, how long steps take
+//! during the write, and the rate of the write in comparison with `dd` on the same disk.
 //!
-//! In each round these take turns: a fit that saves once, a fit with the same number of steps that saves nothing, a
-//! copy of such a state to the host, a checkpoint without training, and `dd`. Most of the state is weights that no step
-//! changes, so that the steps stay as short as those of the workload.
+//! In each round these take turns: a fit that saves once, a fit with the same number of steps that
+//! saves nothing, a copy of such a state to the host, a checkpoint without training, and `dd`. Most
+//! of the state is weights that no step changes, so that the steps stay as short as those of the
+//! workload.
 
 use std::error::Error;
 use std::fs;
@@ -100,16 +101,23 @@ impl Visit for Turns<'_> {
     fn visit<M: TrainingModule>(self, model: &M) -> Self::Output {
         let Turns { args, workload } = self;
         let weight = || Parameter::new([WEIGHT / 4], Init::zeros());
-        let weights: Vec<_> = (0..(args.megabytes * 1_000_000).div_ceil(WEIGHT)).map(|_| weight()).collect();
+        let weights: Vec<_> =
+            (0..(args.megabytes * 1_000_000).div_ceil(WEIGHT)).map(|_| weight()).collect();
         weights.iter().for_each(|weight| weight.set_requires_grad(false));
         let large = Large { model, weights };
         let loader = workload.loader(1)?;
         let folder = tempfile::tempdir_in(&args.folder)?;
         let builder = || {
-            let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).enable_progress_bar(false);
-            let builder = builder.max_epochs(u64::MAX / loader.len() as u64).default_root_dir(folder.path());
+            let builder = Trainer::builder()
+                .accelerator(Accelerator::Cpu)
+                .devices(1)
+                .enable_progress_bar(false);
+            let builder =
+                builder.max_epochs(u64::MAX / loader.len() as u64).default_root_dir(folder.path());
             // No callbacks except the requested ones.
-            builder.enable_model_summary(false).callback(ModelCheckpoint::new().every_n_epochs(u64::MAX))
+            builder
+                .enable_model_summary(false)
+                .callback(ModelCheckpoint::new().every_n_epochs(u64::MAX))
         };
         let (path, dd) = (folder.path().join("checkpoint"), folder.path().join("dd"));
         let fit = |save: Option<&Path>, until: usize| -> Result<Vec<SystemTime>, Box<dyn Error>> {
@@ -123,7 +131,8 @@ impl Visit for Turns<'_> {
         let mut bytes = 0;
         // The first one does not count.
         for round in 0..=args.rounds {
-            // A virtual machine gets its memory at the first write, which is slow. This requests it earlier.
+            // A virtual machine gets its memory at the first write, which is slow. This requests it
+            // earlier.
             write(&dd, size)?;
             let saving = fit(Some(&path), STEPS)?;
             let written = fs::metadata(path.join("manifest.json"))?.modified()?;
@@ -133,7 +142,8 @@ impl Visit for Turns<'_> {
             }
             fs::remove_dir_all(&path)?;
             let bare = fit(None, saving.len())?;
-            let step = seconds(bare[SETTLED], bare[bare.len() - 1]) / (bare.len() - 1 - SETTLED) as f64;
+            let step =
+                seconds(bare[SETTLED], bare[bare.len() - 1]) / (bare.len() - 1 - SETTLED) as f64;
             let lost = seconds(saving[SAVED], saving[SETTLED]) - step * (SETTLED - SAVED) as f64;
             let during = saving[SETTLED..].iter().take_while(|&&end| end < written).count();
             let last = SETTLED + during.saturating_sub(1);
@@ -157,7 +167,8 @@ impl Visit for Turns<'_> {
         let name = format!("{:.2} GB with {}", bytes as f64 / 1e9, workload.name);
         let row = |quantity, unit| Row::new("checkpoint", &name, quantity, unit);
         let milliseconds = |times: &[f64]| times.iter().map(|time| time * 1e3).collect::<Vec<_>>();
-        let rates = |times: &[f64]| times.iter().map(|time| bytes as f64 / 1e6 / time).collect::<Vec<_>>();
+        let rates =
+            |times: &[f64]| times.iter().map(|time| bytes as f64 / 1e6 / time).collect::<Vec<_>>();
         let rows = [
             row("pause of training", "ms").ours(&milliseconds(&lost)).peer(
                 "copy to the host",
@@ -179,7 +190,9 @@ fn copy<M: Module>(runtime: &Runtime, module: &M) -> Result<f64, Box<dyn Error>>
     let mut arrays = Vec::new();
     for (_, parameter) in module.parameters() {
         let ty = parameter.ty();
-        arrays.push(runtime.to_device(&Literal::from_bytes(ty.clone(), &vec![0; ty.size_in_bytes()])?)?);
+        arrays.push(
+            runtime.to_device(&Literal::from_bytes(ty.clone(), &vec![0; ty.size_in_bytes()])?)?,
+        );
     }
     arrays.iter().try_for_each(|array| array.block_until_ready())?;
     let begin = Instant::now();
@@ -194,7 +207,11 @@ fn save<M: Module>(path: &Path, module: &M) -> Result<f64, Box<dyn Error>> {
         let dims: Vec<u64> = parameter.ty().shape.dims().iter().map(|&dim| dim as u64).collect();
         Part::whole(name, Dtype::F32, dims)
     });
-    let values = vec![1; module.parameters().iter().map(|(_, it)| it.ty().size_in_bytes()).max().unwrap_or(0)];
+    let values =
+        vec![
+            1;
+            module.parameters().iter().map(|(_, it)| it.ty().size_in_bytes()).max().unwrap_or(0)
+        ];
     let begin = Instant::now();
     let writer = CheckpointWriter::new(Arc::new(LocalStore::new(root)), &name.to_string_lossy())?;
     let mut shard = writer.shard("shard_0.safetensors", parts.collect())?;
@@ -209,7 +226,9 @@ fn save<M: Module>(path: &Path, module: &M) -> Result<f64, Box<dyn Error>> {
 /// Writes this number of bytes with `dd`, and returns the time.
 fn write(file: &Path, bytes: u64) -> Result<f64, Box<dyn Error>> {
     let mut command = Command::new("dd");
-    command.args(["if=/dev/zero", "bs=1M", "iflag=count_bytes", "conv=fsync"]).arg(format!("count={bytes}"));
+    command
+        .args(["if=/dev/zero", "bs=1M", "iflag=count_bytes", "conv=fsync"])
+        .arg(format!("count={bytes}"));
     command.arg(format!("of={}", file.display())).stderr(Stdio::null());
     let begin = Instant::now();
     let status = command.status()?;
@@ -222,8 +241,8 @@ fn seconds(from: SystemTime, to: SystemTime) -> f64 {
     to.duration_since(from).unwrap_or(Duration::ZERO).as_secs_f64()
 }
 
-/// The time at which each step was enqueued. Ends the fit after a number of steps, but not before its checkpoint is
-/// written.
+/// The time at which each step was enqueued. Ends the fit after a number of steps, but not before
+/// its checkpoint is written.
 #[derive(Clone)]
 struct Clock {
     save: Option<PathBuf>,

@@ -1,5 +1,6 @@
-//! `curves`: compares the losses of 200 training steps in f32 with those of PyTorch. The peer writes the weights and
-//! batches that both use. The distance of PyTorch's f32 from its f64 shows the effect of rounding alone.
+//! `curves`: compares the losses of 200 training steps in f32 with those of PyTorch. The peer
+//! writes the weights and batches that both use. The distance of PyTorch's f32 from its f64 shows
+//! the effect of rounding alone.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -46,7 +47,9 @@ struct Torch {
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let python = match &args.python {
         Some(python) => python.clone(),
-        None => python_with("curves_requirements.txt", "bench-curves-venv", "PyTorch, about 1 GB", 13)?,
+        None => {
+            python_with("curves_requirements.txt", "bench-curves-venv", "PyTorch, about 1 GB", 13)?
+        }
     };
     let mut lines = Vec::new();
     for workload in &args.workloads {
@@ -54,8 +57,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         let torch = torch(&python, workload, folder.path())?;
         let ours = match workload.as_str() {
             "resnet18" => {
-                let model = ResNetClassifier::new(Config { num_classes: 10, ..Config::resnet18() }, torch.lr);
-                load_weights(&model.resnet, folder.path().join("model.safetensors"), Strictness::Strict)?;
+                let model = ResNetClassifier::new(
+                    Config { num_classes: 10, ..Config::resnet18() },
+                    torch.lr,
+                );
+                load_weights(
+                    &model.resnet,
+                    folder.path().join("model.safetensors"),
+                    Strictness::Strict,
+                )?;
                 losses(&model, folder.path(), torch.batch)?
             }
             "transformer" => {
@@ -89,16 +99,25 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 /// Runs PyTorch, which writes weights and batches into a folder, and trains.
 fn torch(python: &Path, workload: &str, folder: &Path) -> Result<Torch, Box<dyn Error>> {
     let mut command = Command::new(python);
-    command.arg(Path::new(PEERS).join("torch_curves.py")).args(["--workload", workload, "--folder"]).arg(folder);
+    command
+        .arg(Path::new(PEERS).join("torch_curves.py"))
+        .args(["--workload", workload, "--folder"])
+        .arg(folder);
     let output = command.stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();
-    serde_json::from_str(line).map_err(|e| format!("the peer's output `{line}` is not valid: {e}").into())
+    serde_json::from_str(line)
+        .map_err(|e| format!("the peer's output `{line}` is not valid: {e}").into())
 }
 
 /// Our loss at each step, on the batches in the folder.
-fn losses(model: &impl TrainingModule, folder: &Path, batch: usize) -> Result<Vec<f64>, Box<dyn Error>> {
-    let (arrays, _): (BTreeMap<String, Literal>, _) = safetensors::read(folder.join("batches.safetensors"))?;
+fn losses(
+    model: &impl TrainingModule,
+    folder: &Path,
+    batch: usize,
+) -> Result<Vec<f64>, Box<dyn Error>> {
+    let (arrays, _): (BTreeMap<String, Literal>, _) =
+        safetensors::read(folder.join("batches.safetensors"))?;
     let mut data = TensorDataset::builder();
     for (name, array) in &arrays {
         let dims = array.ty().shape.dims();

@@ -1,5 +1,5 @@
-//! The custom loop as a peer: a process of this program that trains with `TrainStep` instead of `Trainer::fit`. It runs
-//! a block of steps on request.
+//! The custom loop as a peer: a process of this program that trains with `TrainStep` instead of
+//! `Trainer::fit`. It runs a block of steps on request.
 
 use std::error::Error;
 use std::io::{BufRead as _, Write as _};
@@ -53,7 +53,11 @@ impl Visit for Loop<'_> {
         )?;
         for line in std::io::stdin().lock().lines() {
             let line = line?;
-            let Some(steps) = line.strip_prefix("block ").and_then(|steps| steps.parse::<u64>().ok()) else { break };
+            let Some(steps) =
+                line.strip_prefix("block ").and_then(|steps| steps.parse::<u64>().ok())
+            else {
+                break;
+            };
             let begin = Instant::now();
             let (mut reading, mut loss) = (None, f64::NAN);
             for n in 1..=steps {
@@ -72,7 +76,9 @@ impl Visit for Loop<'_> {
                 loss = values.wait()?.get("train_loss").unwrap_or(loss);
             }
             step.block_until_ready()?;
-            print_line(&json!({ "seconds": begin.elapsed().as_secs_f64(), "loss": loss, "peak_bytes": peak_bytes() }))?;
+            print_line(
+                &json!({ "seconds": begin.elapsed().as_secs_f64(), "loss": loss, "peak_bytes": peak_bytes() }),
+            )?;
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! `data`: from JPEG files to batches for training, in comparison with the loaders for Python, in turns on this
-//! machine.
+//! `data`: from JPEG files to batches for training, in comparison with the loaders for Python, in
+//! turns on this machine.
 //!
-//! Each contender is a separate process, so that its memory can be measured. On `epoch`, it reads every file once. It
-//! reports how many images came after the first batch, and in how many seconds.
+//! Each contender is a separate process, so that its memory can be measured. On `epoch`, it reads
+//! every file once. It reports how many images came after the first batch, and in how many seconds.
 //!
 //! Out of scope: the peers (`peers/data_peer.py`) and the files (`peers/make_jpegs.py`).
 
@@ -24,7 +24,8 @@ use crate::row::{Row, print_row};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder of the JPEGs, which are generated if it does not exist [default: in the cache folder].
+    /// The folder of the JPEGs, which are generated if it does not exist [default: in the cache
+    /// folder].
     #[arg(long)]
     folder: Option<PathBuf>,
     /// The number of JPEGs to generate.
@@ -39,7 +40,8 @@ pub(crate) struct Args {
     /// The contenders, separated by commas.
     #[arg(long, default_values_t = ways().map(String::from), value_delimiter = ',')]
     ways: Vec<String>,
-    /// A Python with the packages of data_requirements.txt, for the peers [default: a new environment].
+    /// A Python with the packages of data_requirements.txt, for the peers [default: a new
+    /// environment].
     #[arg(long)]
     python: Option<PathBuf>,
     /// Print a line of JSON for each result.
@@ -50,9 +52,11 @@ pub(crate) struct Args {
     serve: Option<String>,
 }
 
-/// Ours: batches of u8, which the device normalizes, and the same normalized on the host. Then decoding all pixels of
-/// all files, and nothing else: by zune-jpeg and, with the feature `turbojpeg`, by libjpeg-turbo. Then the peers.
-const WAYS: [&str; 8] = ["u8", "f32", "zune-jpeg", "libjpeg-turbo", "pillow", "torchvision", "grain", "tfdata"];
+/// Ours: batches of u8, which the device normalizes, and the same normalized on the host. Then
+/// decoding all pixels of all files, and nothing else: by zune-jpeg and, with the feature
+/// `turbojpeg`, by libjpeg-turbo. Then the peers.
+const WAYS: [&str; 8] =
+    ["u8", "f32", "zune-jpeg", "libjpeg-turbo", "pillow", "torchvision", "grain", "tfdata"];
 const OURS_WAYS: [&str; 4] = ["u8", "f32", "zune-jpeg", "libjpeg-turbo"];
 
 /// The ways that this program can run.
@@ -76,22 +80,32 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     }
     if let Some(unknown) = args.ways.iter().find(|way| !ways().any(|known| known == way.as_str())) {
         let known = ways().collect::<Vec<_>>().join(", ");
-        let hint = if unknown == "libjpeg-turbo" { "; build bench with its feature `turbojpeg`" } else { "" };
+        let hint = if unknown == "libjpeg-turbo" {
+            "; build bench with its feature `turbojpeg`"
+        } else {
+            ""
+        };
         return Err(format!("there is no way `{unknown}`; the ways are {known}{hint}").into());
     }
     // Only the peers and the generation of files need Python.
     let python = match &args.python {
         Some(python) => Ok(python.clone()),
-        None => python_with("data_requirements.txt", "loader-venv", "PyTorch, TensorFlow and Grain, about 3 GB", 13),
+        None => python_with(
+            "data_requirements.txt",
+            "loader-venv",
+            "PyTorch, TensorFlow and Grain, about 3 GB",
+            13,
+        ),
     };
     let folder = files(args, &python)?;
     let (mut contenders, mut missing) = (Vec::new(), Vec::new());
     for way in &args.ways {
-        let started = Contender::start(way, &folder, args.workers, &python).and_then(|mut contender| {
-            contender.epoch()?;
-            contender.rates.clear();
-            Ok(contender)
-        });
+        let started =
+            Contender::start(way, &folder, args.workers, &python).and_then(|mut contender| {
+                contender.epoch()?;
+                contender.rates.clear();
+                Ok(contender)
+            });
         match started {
             Ok(contender) => contenders.push(contender),
             Err(why) if OURS_WAYS.contains(&way.as_str()) => return Err(why),
@@ -101,7 +115,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     for round in 0..args.rounds {
         for contender in &mut contenders {
             contender.epoch()?;
-            eprintln!("round {}: {} {:.0} images/s", round + 1, contender.way, contender.rates[round]);
+            eprintln!(
+                "round {}: {} {:.0} images/s",
+                round + 1,
+                contender.way,
+                contender.rates[round]
+            );
         }
     }
     for row in rows(args.workers, &contenders, &missing) {
@@ -113,10 +132,15 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 /// One row for each of our loaders, with all other contenders.
 fn rows(workers: usize, contenders: &[Contender], missing: &[(String, String)]) -> Vec<Row> {
     let mut rows = Vec::new();
-    for ours in contenders.iter().filter(|contender| ["u8", "f32"].contains(&contender.way.as_str())) {
+    for ours in
+        contenders.iter().filter(|contender| ["u8", "f32"].contains(&contender.way.as_str()))
+    {
         let name = format!("batches of {}", ours.way);
-        let mut rate = Row::new("data", &name, "rate", "images/s").ours(&ours.rates).detail("workers", workers);
-        let mut memory = Row::new("data", &name, "peak memory", "MB").ours(&[ours.peak as f64 / 1e6]);
+        let mut rate = Row::new("data", &name, "rate", "images/s")
+            .ours(&ours.rates)
+            .detail("workers", workers);
+        let mut memory =
+            Row::new("data", &name, "peak memory", "MB").ours(&[ours.peak as f64 / 1e6]);
         for other in contenders.iter().filter(|other| other.way != ours.way) {
             rate = rate.peer(&other.way, "", &other.rates);
             memory = memory.peer(&other.way, "", &[other.peak as f64 / 1e6]);
@@ -140,7 +164,11 @@ fn files(args: &Args, python: &Python) -> Result<PathBuf, Box<dyn Error>> {
     // Under a temporary name until the folder is complete.
     let making = folder.with_extension("making");
     let script = Path::new(PEERS).join("make_jpegs.py");
-    let status = Command::new(python_path(python)?).arg(script).arg(&making).arg(args.count.to_string()).status()?;
+    let status = Command::new(python_path(python)?)
+        .arg(script)
+        .arg(&making)
+        .arg(args.count.to_string())
+        .status()?;
     if !status.success() {
         return Err("make_jpegs.py failed; see its output above".into());
     }
@@ -168,7 +196,12 @@ struct Contender {
 }
 
 impl Contender {
-    fn start(way: &str, folder: &Path, workers: usize, python: &Python) -> Result<Contender, Box<dyn Error>> {
+    fn start(
+        way: &str,
+        folder: &Path,
+        workers: usize,
+        python: &Python,
+    ) -> Result<Contender, Box<dyn Error>> {
         let mut command = if OURS_WAYS.contains(&way) {
             let mut command = Command::new(env::current_exe()?);
             command.args(["data", "--serve", way]);
@@ -183,8 +216,14 @@ impl Contender {
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("the process has no pipes".into());
         };
-        let mut contender =
-            Contender { way: way.to_owned(), child, input, output: BufReader::new(output), rates: Vec::new(), peak: 0 };
+        let mut contender = Contender {
+            way: way.to_owned(),
+            child,
+            input,
+            output: BufReader::new(output),
+            rates: Vec::new(),
+            peak: 0,
+        };
         contender.line()?;
         Ok(contender)
     }
@@ -216,8 +255,8 @@ impl Contender {
             line
         })?;
         self.peak = peak.into_inner();
-        let epoch: Epoch =
-            serde_json::from_str(&line).map_err(|why| format!("{}: invalid output `{line}`: {why}", self.way))?;
+        let epoch: Epoch = serde_json::from_str(&line)
+            .map_err(|why| format!("{}: invalid output `{line}`: {why}", self.way))?;
         self.rates.push(epoch.images as f64 / epoch.seconds);
         Ok(())
     }
@@ -231,15 +270,19 @@ impl Drop for Contender {
     }
 }
 
-/// The memory of a process and its descendants: proportional set sizes, in bytes. A process that has ended has none.
+/// The memory of a process and its descendants: proportional set sizes, in bytes. A process that
+/// has ended has none.
 fn memory(pid: u32) -> u64 {
     let own = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap_or_default();
     let pss = own.lines().find_map(|line| line.strip_prefix("Pss:"));
-    let kib: u64 = pss.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0);
+    let kib: u64 =
+        pss.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0);
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let children = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
     let below: u64 = children
-        .flat_map(|list| list.split_whitespace().map(|pid| pid.parse().map_or(0, memory)).collect::<Vec<_>>())
+        .flat_map(|list| {
+            list.split_whitespace().map(|pid| pid.parse().map_or(0, memory)).collect::<Vec<_>>()
+        })
         .sum();
     (kib << 10) + below
 }
@@ -314,7 +357,9 @@ fn decode(
     };
     thread::scope(|scope| {
         let threads: Vec<_> = (0..workers.max(1)).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked".to_owned())?)
+        threads
+            .into_iter()
+            .try_for_each(|thread| thread.join().map_err(|_| "a thread panicked".to_owned())?)
     })?;
     Ok(Epoch { images: files.len(), seconds: start.elapsed().as_secs_f64() })
 }

@@ -1,5 +1,5 @@
-//! `deep`: the time to record and compile the training step of a deep decoder with `scan_layers`, in comparison with a
-//! few unrolled layers. No TPU is needed.
+//! `deep`: the time to record and compile the training step of a deep decoder with `scan_layers`,
+//! in comparison with a few unrolled layers. No TPU is needed.
 
 use std::error::Error;
 use std::time::Instant;
@@ -65,7 +65,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         few.push(cost(args.few, false, args)?);
         deep.push(cost(args.layers, true, args)?);
     }
-    let middle = |costs: &[[f64; 3]], i: usize| median(&costs.iter().map(|cost| cost[i]).collect::<Vec<_>>());
+    let middle = |costs: &[[f64; 3]], i: usize| {
+        median(&costs.iter().map(|cost| cost[i]).collect::<Vec<_>>())
+    };
     let ratio = middle(&deep, 0) / middle(&few, 0);
     println!(
         "{}: {} layers in {:.2} s (compiler {:.2} s), {} as a scan in {:.2} s (compiler {:.2} s): {ratio:.2} times as long",

@@ -1,5 +1,5 @@
-//! `learn`: runs the commands under "What it learns" in the README of an example, and compares the result with the
-//! target.
+//! `learn`: runs the commands under "What it learns" in the README of an example, and compares the
+//! result with the target.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -56,11 +56,36 @@ const EXAMPLES: &[Example] = &[
     Example { name: "vit", metric: "test_acc", target: Target::AtLeast(0.85), curves: EPOCHS },
     Example { name: "tabular", metric: "test_r2", target: Target::AtLeast(0.8), curves: EPOCHS },
     Example { name: "gpt", metric: "test_loss", target: Target::BelowBigrams(0.4), curves: LOSSES },
-    Example { name: "translation", metric: "test_exact", target: Target::AtLeast(0.99), curves: LOSSES },
-    Example { name: "gan", metric: "test_frechet", target: Target::AtMost(12.0), curves: &["val_frechet"] },
-    Example { name: "diffusion", metric: "test_recognized", target: Target::AtLeast(0.4), curves: LOSSES },
-    Example { name: "roberta", metric: "test_margin", target: Target::AtLeast(0.15), curves: LOSSES },
-    Example { name: "finetune", metric: "test_acc", target: Target::OfTestBefore(0.95), curves: EPOCHS },
+    Example {
+        name: "translation",
+        metric: "test_exact",
+        target: Target::AtLeast(0.99),
+        curves: LOSSES,
+    },
+    Example {
+        name: "gan",
+        metric: "test_frechet",
+        target: Target::AtMost(12.0),
+        curves: &["val_frechet"],
+    },
+    Example {
+        name: "diffusion",
+        metric: "test_recognized",
+        target: Target::AtLeast(0.4),
+        curves: LOSSES,
+    },
+    Example {
+        name: "roberta",
+        metric: "test_margin",
+        target: Target::AtLeast(0.15),
+        curves: LOSSES,
+    },
+    Example {
+        name: "finetune",
+        metric: "test_acc",
+        target: Target::OfTestBefore(0.95),
+        curves: EPOCHS,
+    },
 ];
 
 const LOSSES: &[&str] = &["train_loss", "val_loss"];
@@ -71,7 +96,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     for example in chosen(&args.names)? {
         let (name, metric) = (example.name, example.metric);
         let (values, seconds) = example.learn(args)?;
-        let [.., value] = values[..] else { return Err(format!("{name}: its README has no command `test`").into()) };
+        let [.., value] = values[..] else {
+            return Err(format!("{name}: its README has no command `test`").into());
+        };
         let (limit, at_least) = match (example.target, &values[..]) {
             (Target::AtLeast(limit), _) => (limit, true),
             (Target::AtMost(limit), _) => (limit, false),
@@ -79,12 +106,18 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 (bigram::test_loss(&Path::new(ROOT).join("docs/src"))? - margin, false)
             }
             (Target::OfTestBefore(share), [.., before, _]) => (share * before, true),
-            (Target::OfTestBefore(_), _) => return Err(format!("{name}: its README has one test").into()),
+            (Target::OfTestBefore(_), _) => {
+                return Err(format!("{name}: its README has one test").into());
+            }
         };
         let reached = if at_least { value >= limit } else { value <= limit };
-        let (bound, verdict) =
-            (if at_least { "at least" } else { "at most" }, if reached { "reached" } else { "missed" });
-        println!("{name}: {metric} {value:.4}, target {bound} {limit:.4}: {verdict}, {seconds:.0} s");
+        let (bound, verdict) = (
+            if at_least { "at least" } else { "at most" },
+            if reached { "reached" } else { "missed" },
+        );
+        println!(
+            "{name}: {metric} {value:.4}, target {bound} {limit:.4}: {verdict}, {seconds:.0} s"
+        );
         lines.push(json!({ "example": name, "metric": metric, "value": value, "bound": bound, "target": limit,
             "reached": reached, "seconds": seconds }));
         if !reached {
@@ -94,7 +127,11 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     if args.json {
         println!("{}", json!({ "learn": lines }));
     }
-    if missed.is_empty() { Ok(()) } else { Err(format!("{} missed the target", missed.join(", ")).into()) }
+    if missed.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{} missed the target", missed.join(", ")).into())
+    }
 }
 
 fn chosen(names: &[String]) -> Result<Vec<&'static Example>, String> {
@@ -111,8 +148,8 @@ fn chosen(names: &[String]) -> Result<Vec<&'static Example>, String> {
 }
 
 impl Example {
-    /// Runs the commands in a new folder, in which `examples` and `docs` are those of the repository. Returns the
-    /// metric of each test, and the total seconds without the build.
+    /// Runs the commands in a new folder, in which `examples` and `docs` are those of the
+    /// repository. Returns the metric of each test, and the total seconds without the build.
     fn learn(&self, args: &Args) -> Result<(Vec<f64>, f64), Box<dyn Error>> {
         let readme = fs::read_to_string(self.file("README.md"))?;
         let commands = commands(&readme);
@@ -129,11 +166,19 @@ impl Example {
         for (program, line) in &commands {
             eprintln!("{program} {line}");
             let mut command = cargo("run", program, &args.profile);
-            command.arg("--").args(line.split_whitespace()).arg("--json").current_dir(folder.path());
+            command
+                .arg("--")
+                .args(line.split_whitespace())
+                .arg("--json")
+                .current_dir(folder.path());
             let result = last_line(&mut command).map_err(|e| format!("`{program} {line}`: {e}"))?;
             if program == self.name && line.starts_with("test ") {
                 let value = result["metrics"][self.metric].as_f64();
-                values.push(value.ok_or_else(|| format!("{} gives no {}: {result}", self.name, self.metric))?);
+                values.push(
+                    value.ok_or_else(|| {
+                        format!("{} gives no {}: {result}", self.name, self.metric)
+                    })?,
+                );
             }
         }
         let seconds = begin.elapsed().as_secs_f64();
@@ -148,10 +193,16 @@ impl Example {
 
     /// The curves of the newest run that logged them.
     fn curves(&self, runs: &Path) -> Result<Vec<Curve>, Box<dyn Error>> {
-        let newest = (0..).map(|n| runs.join(format!("version_{n}/metrics.csv"))).take_while(|file| file.is_file());
+        let newest = (0..)
+            .map(|n| runs.join(format!("version_{n}/metrics.csv")))
+            .take_while(|file| file.is_file());
         let mut read: Vec<_> = newest.map(|file| plot::read(&file, self.curves)).collect();
         let whole = read.iter().rposition(Result::is_ok).unwrap_or_default();
-        if read.is_empty() { Err(format!("{} left no metrics", self.name).into()) } else { read.swap_remove(whole) }
+        if read.is_empty() {
+            Err(format!("{} left no metrics", self.name).into())
+        } else {
+            read.swap_remove(whole)
+        }
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -161,10 +212,17 @@ impl Example {
 
 /// The commands under "What it learns": programs and their arguments.
 fn commands(readme: &str) -> Vec<(String, String)> {
-    let section = readme.split("\n## ").find(|section| section.starts_with("What it learns\n")).unwrap_or_default();
+    let section = readme
+        .split("\n## ")
+        .find(|section| section.starts_with("What it learns\n"))
+        .unwrap_or_default();
     let section = section.replace("\\\n", "");
-    let commands = section.lines().filter_map(|line| line.strip_prefix("$ cargo run --release -p "));
-    commands.filter_map(|command| command.split_once(" -- ")).map(|(a, b)| (a.to_owned(), b.to_owned())).collect()
+    let commands =
+        section.lines().filter_map(|line| line.strip_prefix("$ cargo run --release -p "));
+    commands
+        .filter_map(|command| command.split_once(" -- "))
+        .map(|(a, b)| (a.to_owned(), b.to_owned()))
+        .collect()
 }
 
 /// Runs a command, whose last line is its result.
@@ -181,7 +239,15 @@ fn last_line(command: &mut Command) -> Result<Value, Box<dyn Error>> {
 /// Cargo with an example.
 fn cargo(subcommand: &str, example: &str, profile: &str) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args([subcommand, "--quiet", "--profile", profile, "--package", example, "--manifest-path"]);
+    command.args([
+        subcommand,
+        "--quiet",
+        "--profile",
+        profile,
+        "--package",
+        example,
+        "--manifest-path",
+    ]);
     command.arg(Path::new(ROOT).join("Cargo.toml"));
     command
 }

@@ -1,5 +1,5 @@
-//! Compares Fulmen with its peers. They run on this machine in turns, block by block, and the result is the ratio of
-//! the medians.
+//! Compares Fulmen with its peers. They run on this machine in turns, block by block, and the
+//! result is the ratio of the medians.
 
 mod bigram;
 mod cache;
@@ -45,23 +45,25 @@ enum Command {
     /// The peer `custom-loop` of `steps`.
     #[command(hide = true)]
     CustomLoop(custom_loop::Args),
-    /// Time from the start of a process to the end of its first step, against the peers of `steps`. The second start
-    /// compiles nothing.
+    /// Time from the start of a process to the end of its first step, against the peers of `steps`.
+    /// The second start compiles nothing.
     Startup(startup::Args),
     /// Time to record and lower a training step, against JAX's trace and lower.
     Trace(trace::Args),
     /// The host's overhead: all options on against none, and a million empty steps.
     Overhead(overhead::Args),
-    /// From JPEG files to batches for training, against torch's, torchvision's, Grain's and TensorFlow's loaders.
+    /// From JPEG files to batches for training, against torch's, torchvision's, Grain's and
+    /// TensorFlow's loaders.
     Data(data::Args),
-    /// Steps on 1, 2, 4 and 8 CPU devices, and the time to compile for 8, 32 and 256 TPUs, which requires libtpu but no
-    /// TPU.
+    /// Steps on 1, 2, 4 and 8 CPU devices, and the time to compile for 8, 32 and 256 TPUs, which
+    /// requires libtpu but no TPU.
     Scaling(scaling::Args),
     /// Peak memory of training on the CPU, against the peers of `steps`.
     Memory(memory::Args),
     /// The cost of a checkpoint of a large state, and the rate of its write, against `dd`.
     Checkpoint(checkpoint::Args),
-    /// The estimates of libtpu's compiler for training steps, against JAX's. Requires libtpu, but no TPU.
+    /// The estimates of libtpu's compiler for training steps, against JAX's. Requires libtpu, but
+    /// no TPU.
     Preflight(preflight::Args),
     /// Write results into the book, with charts.
     Report(report::Args),
@@ -69,7 +71,8 @@ enum Command {
     Curves(curves::Args),
     /// Time to compile many layers as a scan, against unrolled layers. libtpu needs no TPU.
     Scan(scan::Args),
-    /// Time to compile a deep decoder's step with `scan_layers`, against a few layers. Requires libtpu, but no TPU.
+    /// Time to compile a deep decoder's step with `scan_layers`, against a few layers. Requires
+    /// libtpu, but no TPU.
     Deep(deep::Args),
     /// The results of the examples, against the targets in their READMEs.
     Learn(learn::Args),

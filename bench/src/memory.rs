@@ -1,8 +1,9 @@
 //! `memory`: the peak memory of a process that trains on the CPU, against the peers'.
 //!
-//! Each side trains in a separate process, with the same number of steps on data of the same size. They run one after
-//! the other: the peak does not depend on other processes. It is the kernel's count of resident memory (`VmHWM`), which
-//! includes the program, the data and the compiler. Our reported step time is not a measurement; see `steps`.
+//! Each side trains in a separate process, with the same number of steps on data of the same size.
+//! They run one after the other: the peak does not depend on other processes. It is the kernel's
+//! count of resident memory (`VmHWM`), which includes the program, the data and the compiler. Our
+//! reported step time is not a measurement; see `steps`.
 
 use std::env;
 use std::error::Error;
@@ -52,12 +53,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         let workload = Workload::find(name)?;
         for &devices in &args.devices {
             if args.serve {
-                let taken = workload.with_model(Training { workload, devices, epochs: args.epochs })?;
+                let taken =
+                    workload.with_model(Training { workload, devices, epochs: args.epochs })?;
                 println!("{}", serde_json::to_string(&taken)?);
                 continue;
             }
             let ours = ours(name, devices, args.epochs)?;
-            let row = Row::new("memory", label(name, devices), "peak memory", "MB").ours(&[megabytes(ours.peak_bytes)]);
+            let row = Row::new("memory", label(name, devices), "peak memory", "MB")
+                .ours(&[megabytes(ours.peak_bytes)]);
             let mut row = row.detail("step_ms", ours.step_ms);
             for name in &args.peers {
                 let peak = Peer::start(name, workload.name, devices).and_then(|mut peer| {
@@ -91,7 +94,8 @@ fn ours(workload: &str, devices: usize, epochs: u64) -> Result<Taken, Box<dyn Er
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();
-    serde_json::from_str(line).map_err(|e| format!("our side's output `{line}` is not valid: {e}").into())
+    serde_json::from_str(line)
+        .map_err(|e| format!("our side's output `{line}` is not valid: {e}").into())
 }
 
 struct Training {

@@ -1,6 +1,7 @@
-//! `overhead`: the host's work in addition to the device's. A fit with every callback, logger and the report alternates
-//! with one without any, one epoch each. Then a step that computes almost nothing runs many times. It measures the loop
-//! thread's processor time per step, and the growth of memory.
+//! `overhead`: the host's work in addition to the device's. A fit with every callback, logger and
+//! the report alternates with one without any, one epoch each. Then a step that computes almost
+//! nothing runs many times. It measures the loop thread's processor time per step, and the growth
+//! of memory.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fulmen::prelude::*;
 use fulmen::trainer::LoggerSet;
 use fulmen::trainer::callbacks::{
-    DeviceStatsMonitor, Event, LearningRateMonitor, NormMonitor, ProgressBar, SpikeGuard, ThroughputMonitor, Timer,
-    every, on,
+    DeviceStatsMonitor, Event, LearningRateMonitor, NormMonitor, ProgressBar, SpikeGuard,
+    ThroughputMonitor, Timer, every, on,
 };
 
 use crate::process::{rss_bytes, thread_cpu_ns};
@@ -45,7 +46,8 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     for name in &args.workloads {
         let workload = Workload::find(name)?;
-        let turns = Turns { rounds: args.rounds, log_every_n_steps: args.log_every_n_steps, workload };
+        let turns =
+            Turns { rounds: args.rounds, log_every_n_steps: args.log_every_n_steps, workload };
         print_row(&workload.with_model(turns)?, args.json)?;
     }
     if args.empty_steps > 0 {
@@ -109,7 +111,10 @@ impl Visit for Turns {
         }
         let [all, bare] = times;
         let row = Row::new("overhead", workload.name, "step with everything on", "ms");
-        Ok(row.ours(&all).peer("nothing on", "", &bare).detail("log_every_n_steps", log_every_n_steps))
+        Ok(row
+            .ours(&all)
+            .peer("nothing on", "", &bare)
+            .detail("log_every_n_steps", log_every_n_steps))
     }
 }
 
@@ -143,15 +148,17 @@ impl Callback for Readings {
     }
 }
 
-/// A fit with all options, whose step computes almost nothing. Returns the processor time of the loop's thread, and the
-/// growth of memory after the first tenth of the steps. XLA's CPU client may run such a small step on that thread; the
-/// time then includes it.
+/// A fit with all options, whose step computes almost nothing. Returns the processor time of the
+/// loop's thread, and the growth of memory after the first tenth of the steps. XLA's CPU client may
+/// run such a small step on that thread; the time then includes it.
 fn empty_steps(steps: u64) -> Result<[Row; 2], Box<dyn Error>> {
     let samples = BATCH * BATCHES;
     let data = TensorDataset::builder().array("x", [samples, 1], vec![1_f32; samples]).build()?;
     let loader = DataLoader::builder(data).batch_size(BATCH).num_workers(1).build()?;
     let line = Linear::new(1, 1);
-    let loss = |line: &Linear, batch: &Batch, _: &mut StepContext| line.forward(&batch.get("x")).mean_all();
+    let loss = |line: &Linear, batch: &Batch, _: &mut StepContext| {
+        line.forward(&batch.get("x")).mean_all()
+    };
     let model = TrainingFn::new(&line, loss, |_| optim::Sgd::new(0.0));
     let readings = Readings { every: (steps / 10).max(1), read: Arc::default() };
     let folder = tempfile::tempdir()?;
@@ -160,7 +167,9 @@ fn empty_steps(steps: u64) -> Result<[Row; 2], Box<dyn Error>> {
     builder.callback(readings.clone()).build()?.fit(&model, &loader, None)?;
 
     let read = readings.read.lock().unwrap_or_else(PoisonError::into_inner);
-    let [first, .., last] = read[..] else { return Err("the kernel reports neither schedstat nor VmRSS".into()) };
+    let [first, .., last] = read[..] else {
+        return Err("the kernel reports neither schedstat nor VmRSS".into());
+    };
     let host: Vec<f64> = read
         .windows(2)
         .map(|pair| (pair[1].cpu_ns - pair[0].cpu_ns) / 1e3 / (pair[1].step - pair[0].step) as f64)

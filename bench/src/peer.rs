@@ -1,5 +1,6 @@
-//! The peers: processes that run a block of training steps on request. Python peers have a virtual environment in the
-//! cache folder, and Rust peers are separate workspaces. One peer is this program's custom loop.
+//! The peers: processes that run a block of training steps on request. Python peers have a virtual
+//! environment in the cache folder, and Rust peers are separate workspaces. One peer is this
+//! program's custom loop.
 
 use std::error::Error;
 use std::io::{BufReader, Write as _};
@@ -53,9 +54,13 @@ pub(crate) fn check(names: &[String]) -> Result<(), String> {
 }
 
 impl Peer {
-    /// Starts a peer on a workload, and waits until it has compiled and run its first steps. Its requirements are
-    /// installed first.
-    pub(crate) fn start(name: &str, workload: &str, devices: usize) -> Result<Peer, Box<dyn Error>> {
+    /// Starts a peer on a workload, and waits until it has compiled and run its first steps. Its
+    /// requirements are installed first.
+    pub(crate) fn start(
+        name: &str,
+        workload: &str,
+        devices: usize,
+    ) -> Result<Peer, Box<dyn Error>> {
         Peer::with(name, &mut command(name, workload, devices)?)
     }
 
@@ -70,7 +75,8 @@ impl Peer {
 
     fn with(name: &str, command: &mut Command) -> Result<Peer, Box<dyn Error>> {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child.map_err(|e| format!("{} cannot be started: {e}", command.get_program().display()))?;
+        let mut child = child
+            .map_err(|e| format!("{} cannot be started: {e}", command.get_program().display()))?;
         let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
             return Err("the peer has no pipes".into());
         };
@@ -102,7 +108,11 @@ impl Drop for Peer {
 }
 
 /// The peers that can be started, and the reasons why the others cannot.
-pub(crate) fn start_all(names: &[String], workload: &str, devices: usize) -> (Vec<Peer>, Vec<(String, String)>) {
+pub(crate) fn start_all(
+    names: &[String],
+    workload: &str,
+    devices: usize,
+) -> (Vec<Peer>, Vec<(String, String)>) {
     let (mut peers, mut missing) = (Vec::new(), Vec::new());
     for name in names {
         match Peer::start(name, workload, devices) {
@@ -150,12 +160,15 @@ fn build(name: &str) -> Result<PathBuf, Box<dyn Error>> {
     Ok(target.join("release").join(format!("{name}-peer")))
 }
 
-fn read<T: for<'de> Deserialize<'de>>(output: &mut impl std::io::BufRead) -> Result<T, Box<dyn Error>> {
+fn read<T: for<'de> Deserialize<'de>>(
+    output: &mut impl std::io::BufRead,
+) -> Result<T, Box<dyn Error>> {
     let mut line = String::new();
     if output.read_line(&mut line)? == 0 {
         return Err("the peer ended early; see its output above".into());
     }
-    serde_json::from_str(&line).map_err(|e| format!("the peer's output `{}` is not valid: {e}", line.trim()).into())
+    serde_json::from_str(&line)
+        .map_err(|e| format!("the peer's output `{}` is not valid: {e}", line.trim()).into())
 }
 
 /// The folder for results that are computed once.
@@ -172,17 +185,29 @@ pub(crate) fn python() -> Result<PathBuf, Box<dyn Error>> {
     python_with("jax_requirements.txt", "bench-venv", "JAX, about 300 MB", 13)
 }
 
-/// The Python of the PyTorch peers' virtual environment. The pinned versions were tested with Python 3.12.
+/// The Python of the PyTorch peers' virtual environment. The pinned versions were tested with
+/// Python 3.12.
 fn torch() -> Result<PathBuf, Box<dyn Error>> {
-    python_with("torch_requirements.txt", "bench-torch-venv", "PyTorch, torch_xla and Lightning, several GB", 12)
+    python_with(
+        "torch_requirements.txt",
+        "bench-torch-venv",
+        "PyTorch, torch_xla and Lightning, several GB",
+        12,
+    )
 }
 
-/// The Python of a virtual environment in the cache folder, with the packages of a requirements file in the peers'
-/// folder. It is based on the newest Python up to 3.`newest`.
-pub(crate) fn python_with(requirements: &str, name: &str, what: &str, newest: u32) -> Result<PathBuf, Box<dyn Error>> {
+/// The Python of a virtual environment in the cache folder, with the packages of a requirements
+/// file in the peers' folder. It is based on the newest Python up to 3.`newest`.
+pub(crate) fn python_with(
+    requirements: &str,
+    name: &str,
+    what: &str,
+    newest: u32,
+) -> Result<PathBuf, Box<dyn Error>> {
     let environment = cache()?.join(name);
     let python = environment.join("bin").join("python");
-    // A finished installation is marked with a copy of its requirements, so that a changed pin installs again.
+    // A finished installation is marked with a copy of its requirements, so that a changed pin
+    // installs again.
     let requirements = Path::new(PEERS).join(requirements);
     let packages = std::fs::read_to_string(&requirements)?;
     let done = environment.join("installed");
@@ -202,23 +227,33 @@ fn run(command: &mut Command) -> Result<(), Box<dyn Error>> {
     if status.success() { Ok(()) } else { Err(format!("{command:?} failed").into()) }
 }
 
-/// The Python for a new environment: that of FULMEN_BENCH_PYTHON, otherwise the newest one up to 3.`newest` of the
-/// system or pyenv, otherwise `python3`. JAX's newest versions need a newer Python than the `python3` of many systems.
+/// The Python for a new environment: that of FULMEN_BENCH_PYTHON, otherwise the newest one up to
+/// 3.`newest` of the system or pyenv, otherwise `python3`. JAX's newest versions need a newer
+/// Python than the `python3` of many systems.
 fn interpreter(newest: u32) -> Result<PathBuf, Box<dyn Error>> {
     if let Some(named) = std::env::var_os("FULMEN_BENCH_PYTHON") {
         return Ok(named.into());
     }
     let runs = |python: &PathBuf| {
-        let quiet = Command::new(python).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+        let quiet = Command::new(python)
+            .arg("--version")
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
         quiet.is_ok_and(|status| status.success())
     };
     let pyenv = pyenv_versions();
     let of_version = |minor: u32| {
         let beginning = format!("3.{minor}.");
-        let name =
-            |folder: &PathBuf| folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&beginning));
-        let installed = pyenv.iter().filter(|folder| name(folder)).map(|folder| folder.join("bin").join("python"));
-        std::iter::once(PathBuf::from(format!("python3.{minor}"))).chain(installed.collect::<Vec<_>>())
+        let name = |folder: &PathBuf| {
+            folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&beginning))
+        };
+        let installed = pyenv
+            .iter()
+            .filter(|folder| name(folder))
+            .map(|folder| folder.join("bin").join("python"));
+        std::iter::once(PathBuf::from(format!("python3.{minor}")))
+            .chain(installed.collect::<Vec<_>>())
     };
     let mut candidates = (10..=newest).rev().flat_map(of_version).chain([PathBuf::from("python3")]);
     let python = candidates.find(runs);
@@ -240,7 +275,11 @@ mod tests {
     #[test]
     fn an_unknown_peer_is_refused() {
         assert_eq!(check(&NAMES.map(String::from)), Ok(()));
-        assert!(check(&["keras".to_owned()]).unwrap_err().starts_with("there is no peer keras; there are jax, torch"));
+        assert!(
+            check(&["keras".to_owned()])
+                .unwrap_err()
+                .starts_with("there is no peer keras; there are jax, torch")
+        );
     }
 
     #[test]

@@ -19,7 +19,8 @@ pub(crate) fn read(file: &Path, columns: &[&str]) -> Result<Vec<Curve>, Box<dyn 
     };
     let step = index_of("step")?;
     let indices = columns.iter().map(|name| index_of(name)).collect::<Result<Vec<_>, _>>()?;
-    let mut curves: Vec<Curve> = columns.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
+    let mut curves: Vec<Curve> =
+        columns.iter().map(|name| ((*name).to_owned(), Vec::new())).collect();
     for row in reader.records() {
         let row = row?;
         for ((_, points), &index) in curves.iter_mut().zip(&indices) {
@@ -42,7 +43,8 @@ pub(crate) fn curves(title: &str, curves: &[Curve], x: &str) -> Result<String, B
     };
     let series = curves.iter().enumerate().map(series).collect();
     // A falling loss is easier to read on an axis without powers.
-    Ok(Chart { title: title.into(), x: x.into(), series, log_y: Some(false), ..Chart::default() }.svg())
+    Ok(Chart { title: title.into(), x: x.into(), series, log_y: Some(false), ..Chart::default() }
+        .svg())
 }
 
 /// Groups of bars: a name, and values for some contenders. A line marks the value 1.
@@ -63,7 +65,8 @@ const LONGEST: f64 = 5.0;
 pub(crate) fn bars(title: &str, contenders: &[&str], groups: &[Group]) -> String {
     let values = || groups.iter().flat_map(|(_, bars)| bars.iter().map(|bar| bar.1));
     let longest = values().fold(1.0, f64::max).min(LONGEST);
-    let left = 12.0 + CHARACTER * groups.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) as f64;
+    let left = 12.0
+        + CHARACTER * groups.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0) as f64;
     let x = |value: f64| left + value.min(longest) / longest * LENGTH;
     let (mut parts, mut y) = (Vec::new(), 4.0);
     for (name, bars) in groups {
@@ -71,7 +74,11 @@ pub(crate) fn bars(title: &str, contenders: &[&str], groups: &[Group]) -> String
         parts.push(text(left - 6.0, middle, "end", name));
         for &(contender, value) in bars {
             let shape = format!("M{left} {y:.1}H{:.1}v{:.1}H{left}Z", x(value), BAR - 1.0);
-            parts.push(element("path", &[("class", &format_args!("column {}", class(contender))), ("d", &shape)], ""));
+            parts.push(element(
+                "path",
+                &[("class", &format_args!("column {}", class(contender))), ("d", &shape)],
+                "",
+            ));
             y += BAR;
             parts.push(text(x(value) + 4.0, y - 2.0, "start", &number(value)));
         }
@@ -84,7 +91,11 @@ pub(crate) fn bars(title: &str, contenders: &[&str], groups: &[Group]) -> String
 }
 
 fn text(x: f64, y: f64, anchor: &'static str, text: &str) -> Html {
-    element("text", &[("x", &format_args!("{x:.1}")), ("y", &format_args!("{y:.1}")), ("text-anchor", &anchor)], text)
+    element(
+        "text",
+        &[("x", &format_args!("{x:.1}")), ("y", &format_args!("{y:.1}")), ("text-anchor", &anchor)],
+        text,
+    )
 }
 
 #[cfg(test)]
@@ -95,19 +106,32 @@ mod tests {
     fn a_file_of_metrics_becomes_a_picture() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("metrics.csv");
-        std::fs::write(&file, "epoch,step,train_loss,val_loss\n0,5,2.5,\n0,7,,2.25\n1,10,1.5,\n").unwrap();
+        std::fs::write(&file, "epoch,step,train_loss,val_loss\n0,5,2.5,\n0,7,,2.25\n1,10,1.5,\n")
+            .unwrap();
         let read_curves = read(&file, &["train_loss", "val_loss"]).unwrap();
         assert_eq!(read_curves[0].1, [(5.0, 2.5), (10.0, 1.5)]);
         assert_eq!(read_curves[1].1, [(7.0, 2.25)]);
         let picture = curves("digits", &read_curves, "step").unwrap();
-        assert!(picture.starts_with("<svg") && picture.contains("val_loss") && picture.trim_end().ends_with("</svg>"));
-        assert!(curves("digits", &read_curves[1..], "step").unwrap_err().to_string().contains("two points"));
-        assert!(read(&file, &["accuracy"]).unwrap_err().to_string().contains("no column `accuracy`"));
+        assert!(
+            picture.starts_with("<svg")
+                && picture.contains("val_loss")
+                && picture.trim_end().ends_with("</svg>")
+        );
+        assert!(
+            curves("digits", &read_curves[1..], "step")
+                .unwrap_err()
+                .to_string()
+                .contains("two points")
+        );
+        assert!(
+            read(&file, &["accuracy"]).unwrap_err().to_string().contains("no column `accuracy`")
+        );
     }
 
     #[test]
     fn a_bar_is_as_long_as_its_value_and_no_longer_than_the_picture() {
-        let groups = [("W1".to_owned(), vec![(0, 1.0), (1, 2.0)]), ("W2".to_owned(), vec![(1, 40.0)])];
+        let groups =
+            [("W1".to_owned(), vec![(0, 1.0), (1, 2.0)]), ("W2".to_owned(), vec![(1, 40.0)])];
         let picture = bars("steps", &["Fulmen", "jax"], &groups);
         // 280 units represent a value of 5, after a name of two characters.
         assert!(picture.contains("d=\"M23 4.0H79.0v11.0H23Z\""), "{picture}");

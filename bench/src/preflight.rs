@@ -1,6 +1,6 @@
-//! `preflight`: the compiler's estimates for our training steps, in comparison with hand-written JAX programs of the
-//! same steps. The same libtpu compiles both for the same slice of TPUs. No TPU is needed, and only the compile time is
-//! measured.
+//! `preflight`: the compiler's estimates for our training steps, in comparison with hand-written
+//! JAX programs of the same steps. The same libtpu compiles both for the same slice of TPUs. No TPU
+//! is needed, and only the compile time is measured.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,9 @@ use fulmen::trainer::preflight::{Feasibility, Slice};
 use fulmen::trainer::{Precision, Strategy};
 use serde::Deserialize;
 
-use crate::models::{Gan, Gpt, LanguageModel, MaskedLanguageModel, Mlp, ResNetClassifier, Translator};
+use crate::models::{
+    Gan, Gpt, LanguageModel, MaskedLanguageModel, Mlp, ResNetClassifier, Translator,
+};
 use crate::peer::{PEERS, python};
 use crate::report::write_part;
 use crate::row::{Row, print_row};
@@ -47,11 +49,21 @@ pub(crate) struct Workload {
     strategy: Strategy,
 }
 
-const fn ddp(name: &'static str, title: &'static str, batch: usize, topology: &'static str) -> Workload {
+const fn ddp(
+    name: &'static str,
+    title: &'static str,
+    batch: usize,
+    topology: &'static str,
+) -> Workload {
     Workload { name, title, batch, topology, strategy: Strategy::Ddp }
 }
 
-const fn fsdp(name: &'static str, title: &'static str, batch: usize, topology: &'static str) -> Workload {
+const fn fsdp(
+    name: &'static str,
+    title: &'static str,
+    batch: usize,
+    topology: &'static str,
+) -> Workload {
     Workload { strategy: Strategy::Fsdp, ..ddp(name, title, batch, topology) }
 }
 
@@ -96,10 +108,13 @@ enum Answer {
 pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     let names = WORKLOADS.map(|workload| workload.name);
     if let Some(unknown) = args.workloads.iter().find(|name| !names.contains(&name.as_str())) {
-        return Err(format!("there is no workload {unknown}; there are {}", names.join(", ")).into());
+        return Err(
+            format!("there is no workload {unknown}; there are {}", names.join(", ")).into()
+        );
     }
-    let is_chosen =
-        |workload: &Workload| args.workloads.is_empty() || args.workloads.iter().any(|name| *name == workload.name);
+    let is_chosen = |workload: &Workload| {
+        args.workloads.is_empty() || args.workloads.iter().any(|name| *name == workload.name)
+    };
     for workload in WORKLOADS.iter().filter(|workload| is_chosen(workload)) {
         let Workload { name, batch, strategy, .. } = *workload;
         let slice = args.topology.clone().map_or_else(|| workload.topology.parse(), Ok)?;
@@ -118,7 +133,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             && ours.parameters != peer.parameters
         {
             let (a, b) = (ours.parameters, peer.parameters);
-            return Err(format!("the models differ: ours has {a} parameters, the peer's {b}").into());
+            return Err(
+                format!("the models differ: ours has {a} parameters, the peer's {b}").into()
+            );
         }
         for (i, (quantity, unit)) in QUANTITIES.into_iter().enumerate() {
             let value = |cost: &Option<Cost>| cost.as_ref().and_then(|cost| cost.values()[i]);
@@ -126,7 +143,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             let title = format!("{name}, batch {batch}, {slice}, {strategy}");
             let mut row = Row::new("preflight", title, quantity, unit).ours(&[value_of_ours]);
             row = match (value(&peer), &missing) {
-                (Some(value), _) => row.peer("jax", peer.as_ref().map_or("", |peer| &*peer.version), &[value]),
+                (Some(value), _) => {
+                    row.peer("jax", peer.as_ref().map_or("", |peer| &*peer.version), &[value])
+                }
                 (None, Some(why)) => row.missing("jax", why),
                 (None, None) => row,
             };
@@ -140,8 +159,13 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 }
 
 /// The quantities of a [`Cost`], with their units.
-const QUANTITIES: [(&str, &str); 5] =
-    [("FLOPs", ""), ("bytes accessed", ""), ("HBM", "bytes"), ("optimal time", "s"), ("compile time", "s")];
+const QUANTITIES: [(&str, &str); 5] = [
+    ("FLOPs", ""),
+    ("bytes accessed", ""),
+    ("HBM", "bytes"),
+    ("optimal time", "s"),
+    ("compile time", "s"),
+];
 
 impl Cost {
     /// In the order of [`QUANTITIES`].
@@ -157,9 +181,12 @@ pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
     match name {
         "mlp" => judge(&Mlp::new(), &vision(&[784])?, strategy, slice),
         "gpt" => judge(&Gpt::new(DType::Bf16), &words(batch, Gpt::LENGTH)?, strategy, slice),
-        "resnet50" => {
-            judge(&ResNetClassifier::new(resnet::Config::resnet50(), 0.1), &vision(&[3, 224, 224])?, strategy, slice)
-        }
+        "resnet50" => judge(
+            &ResNetClassifier::new(resnet::Config::resnet50(), 0.1),
+            &vision(&[3, 224, 224])?,
+            strategy,
+            slice,
+        ),
         "transformer-big" => {
             let model = marian::Marian::new(marian::Config::big(32768))?;
             judge(&Translator { model, lr: 1e-3 }, &words(batch, 128)?, strategy, slice)
@@ -168,7 +195,9 @@ pub(crate) fn ours(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
             let model = roberta::RobertaForMaskedLm::new(bert::Config::roberta())?;
             judge(&MaskedLanguageModel { model, lr: 6e-4 }, &words(batch, 512)?, strategy, slice)
         }
-        "biggan-128" => judge(&Gan::new(&biggan::Config::default())?, &vision(&[3, 128, 128])?, strategy, slice),
+        "biggan-128" => {
+            judge(&Gan::new(&biggan::Config::default())?, &vision(&[3, 128, 128])?, strategy, slice)
+        }
         _ => {
             let length = if name == "llama-3-8b" { 4096 } else { 8192 };
             judge(&LanguageModel(llama_3_8b()?), &words(batch, length)?, strategy, slice)
@@ -197,13 +226,23 @@ fn llama_3_8b() -> Result<decoder::Decoder, Box<dyn Error>> {
 pub(crate) fn pictures(batch: usize, shape: &[usize]) -> Result<DataLoader, Box<dyn Error>> {
     let dims = [&[batch], shape].concat();
     let zeros = vec![0_f32; dims.iter().product()];
-    loader(TensorDataset::builder().array("x", dims, zeros).array("y", [batch], vec![0_i32; batch]).build()?, batch)
+    loader(
+        TensorDataset::builder()
+            .array("x", dims, zeros)
+            .array("y", [batch], vec![0_i32; batch])
+            .build()?,
+        batch,
+    )
 }
 
 /// Words, with the same number of target words.
 pub(crate) fn words(batch: usize, length: usize) -> Result<DataLoader, Box<dyn Error>> {
     let zeros = vec![0_i32; batch * length];
-    let data = TensorDataset::builder().array("x", [batch, length], zeros.clone()).array("y", [batch, length], zeros);
+    let data = TensorDataset::builder().array("x", [batch, length], zeros.clone()).array(
+        "y",
+        [batch, length],
+        zeros,
+    );
     loader(data.build()?, batch)
 }
 
@@ -211,7 +250,8 @@ fn loader(data: TensorDataset, batch: usize) -> Result<DataLoader, Box<dyn Error
     Ok(DataLoader::builder(data).batch_size(batch).drop_last(true).build()?)
 }
 
-/// Compiles and judges the step on the batches of a loader. `None` if it does not fit; the reason is printed.
+/// Compiles and judges the step on the batches of a loader. `None` if it does not fit; the reason
+/// is printed.
 pub(crate) fn judge<M: TrainingModule>(
     module: &M,
     loader: &DataLoader,
@@ -240,15 +280,27 @@ pub(crate) fn peer(workload: &Workload, slice: &Slice) -> Result<Option<Cost>, B
     let Workload { name, batch, strategy, .. } = workload;
     let script = PathBuf::from(PEERS).join("jax_cost.py");
     let mut command = Command::new(python()?);
-    command.arg(script).args(["--workload", name, "--batch", &batch.to_string(), "--topology", slice.name()]);
+    command.arg(script).args([
+        "--workload",
+        name,
+        "--batch",
+        &batch.to_string(),
+        "--topology",
+        slice.name(),
+    ]);
     command.args(["--strategy", &strategy.to_string()]);
-    if let Ok(libtpu) = fulmen::low_level::pjrt::locate::locate(fulmen::low_level::pjrt::locate::Platform::Tpu, None) {
+    if let Ok(libtpu) = fulmen::low_level::pjrt::locate::locate(
+        fulmen::low_level::pjrt::locate::Platform::Tpu,
+        None,
+    ) {
         command.env("TPU_LIBRARY_PATH", libtpu);
     }
     let output = command.stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();
-    match serde_json::from_str(line).map_err(|e| format!("the peer's output `{line}` is not valid: {e}"))? {
+    match serde_json::from_str(line)
+        .map_err(|e| format!("the peer's output `{line}` is not valid: {e}"))?
+    {
         Answer::Fits(cost) => Ok(Some(cost)),
         Answer::Misfit { misfit } => {
             println!("  JAX's does not fit: {misfit}");
@@ -270,7 +322,9 @@ fn row(workload: &Workload, slice: &Slice, [ours, peer]: [&Option<Cost>; 2]) -> 
             None => "unknown".into(),
         })
     });
-    let cells = [format!("{title}, batch {batch}"), format!("{slice}, {strategy}"), hbm(ours), hbm(peer)].into_iter();
+    let cells =
+        [format!("{title}, batch {batch}"), format!("{slice}, {strategy}"), hbm(ours), hbm(peer)]
+            .into_iter();
     let cells: Vec<String> = match ratios {
         Some(ratios) => cells.chain(ratios).collect(),
         None => cells.chain(["–"; 3].map(String::from)).collect(),

@@ -21,9 +21,11 @@ fn status(name: &str) -> Option<u64> {
 /// The time since the kernel started this process.
 pub(crate) fn seconds_since_start() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // Field 22. Counting starts after the command's name, which may contain spaces. Linux has 100 ticks per second.
+    // Field 22. Counting starts after the command's name, which may contain spaces. Linux has 100
+    // ticks per second.
     let ticks: f64 = stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()?;
-    let uptime: f64 = fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse().ok()?;
+    let uptime: f64 =
+        fs::read_to_string("/proc/uptime").ok()?.split_whitespace().next()?.parse().ok()?;
     Some(uptime - ticks / 100.0)
 }
 

@@ -11,11 +11,12 @@ use crate::row::{OURS, Row};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Files with the output of suites that ran with `--json`. Of several results for the same quantity, the last one
-    /// counts.
+    /// Files with the output of suites that ran with `--json`. Of several results for the same
+    /// quantity, the last one counts.
     #[arg(required = true)]
     files: Vec<PathBuf>,
-    /// The chapter to write into, between the lines `<!-- bench SUITE -->` and `<!-- end of bench SUITE -->`.
+    /// The chapter to write into, between the lines `<!-- bench SUITE -->` and
+    /// `<!-- end of bench SUITE -->`.
     #[arg(long, default_value = "docs/src/performance.md")]
     book: PathBuf,
 }
@@ -27,7 +28,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         read(&text, &mut rows);
     }
     if rows.is_empty() {
-        return Err("there is no result in the files; run a suite with --json and keep its output".into());
+        return Err(
+            "there is no result in the files; run a suite with --json and keep its output".into()
+        );
     }
     let mut suites: Vec<&str> = Vec::new();
     for row in &rows {
@@ -58,8 +61,9 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 /// Adds the results in a text, which may contain other lines.
 fn read(text: &str, rows: &mut Vec<Row>) {
     for row in text.lines().filter_map(|line| serde_json::from_str::<Row>(line).ok()) {
-        let is_same =
-            |other: &Row| (&other.suite, &other.name, &other.quantity) == (&row.suite, &row.name, &row.quantity);
+        let is_same = |other: &Row| {
+            (&other.suite, &other.name, &other.quantity) == (&row.suite, &row.name, &row.quantity)
+        };
         match rows.iter().position(is_same) {
             Some(i) => rows[i] = row,
             None => rows.push(row),
@@ -91,7 +95,9 @@ fn table(rows: &[&Row]) -> String {
     ];
     for row in rows {
         let cell = |name: &&str| match (row.median(name), row.ratio(name)) {
-            (Some(median), Some(ratio)) if *name != OURS => format!("{} (ratio {ratio:.2})", number(median)),
+            (Some(median), Some(ratio)) if *name != OURS => {
+                format!("{} (ratio {ratio:.2})", number(median))
+            }
             (Some(median), _) => number(median),
             (None, _) => "–".to_owned(),
         };
@@ -108,11 +114,15 @@ fn table(rows: &[&Row]) -> String {
             machines.push(machine);
         }
     }
-    let mut missing: Vec<&str> = rows.iter().flat_map(|row| row.missing.iter().map(|(name, _)| &**name)).collect();
+    let mut missing: Vec<&str> =
+        rows.iter().flat_map(|row| row.missing.iter().map(|(name, _)| &**name)).collect();
     missing.sort_unstable();
     missing.dedup();
-    let missing =
-        if missing.is_empty() { String::new() } else { format!(" Not every row has {}.", missing.join(", ")) };
+    let missing = if missing.is_empty() {
+        String::new()
+    } else {
+        format!(" Not every row has {}.", missing.join(", "))
+    };
     format!(
         "{}\n\nMedians. A ratio is Fulmen's median divided by the peer's. On {}.{missing}",
         lines.join("\n"),
@@ -128,9 +138,13 @@ fn picture(suite: &str, rows: &[&Row]) -> Option<String> {
         .iter()
         .filter_map(|row| {
             let ours = row.median(OURS).filter(|ours| *ours > 0.0)?;
-            let bars = names.iter().enumerate().filter_map(|(i, name)| Some((i, row.median(name)? / ours)));
+            let bars = names
+                .iter()
+                .enumerate()
+                .filter_map(|(i, name)| Some((i, row.median(name)? / ours)));
             let bars: Vec<(usize, f64)> = bars.collect();
-            let name = || if alike { row.name.clone() } else { format!("{}, {}", row.name, row.quantity) };
+            let name =
+                || if alike { row.name.clone() } else { format!("{}, {}", row.name, row.quantity) };
             (bars.len() > 1).then(|| (name(), bars))
         })
         .collect();
@@ -139,10 +153,16 @@ fn picture(suite: &str, rows: &[&Row]) -> Option<String> {
 }
 
 /// Replaces the part of a chapter between the two lines of a suite.
-pub(crate) fn write_part(book: &Path, suite: &str, part: impl FnOnce(&str) -> String) -> Result<(), Box<dyn Error>> {
+pub(crate) fn write_part(
+    book: &Path,
+    suite: &str,
+    part: impl FnOnce(&str) -> String,
+) -> Result<(), Box<dyn Error>> {
     let text = fs::read_to_string(book).map_err(|e| format!("{}: {e}", book.display()))?;
-    let (start, end) = (format!("<!-- bench {suite} -->"), format!("<!-- end of bench {suite} -->"));
-    let missing = || format!("{}: not a chapter with the lines `{start}` and `{end}`", book.display());
+    let (start, end) =
+        (format!("<!-- bench {suite} -->"), format!("<!-- end of bench {suite} -->"));
+    let missing =
+        || format!("{}: not a chapter with the lines `{start}` and `{end}`", book.display());
     // The chapter's text may mention such a line.
     let (before, rest) = text.split_once(&format!("\n{start}\n")).ok_or_else(missing)?;
     let (old, after) = rest.split_once(&end).ok_or_else(missing)?;
@@ -155,9 +175,13 @@ mod tests {
     use super::*;
 
     fn rows() -> Vec<Row> {
-        let row = |ours, peer| Row::new("steps", "W1", "step", "ms").ours(&[ours]).peer("jax", "0.12", &[peer]);
-        let other = Row::new("steps", "W2", "step", "ms").ours(&[3.0]).missing("torch", "no Python");
-        let lines = [row(9.0, 9.0), row(1.0, 2.0), other].map(|row| serde_json::to_string(&row).unwrap());
+        let row = |ours, peer| {
+            Row::new("steps", "W1", "step", "ms").ours(&[ours]).peer("jax", "0.12", &[peer])
+        };
+        let other =
+            Row::new("steps", "W2", "step", "ms").ours(&[3.0]).missing("torch", "no Python");
+        let lines =
+            [row(9.0, 9.0), row(1.0, 2.0), other].map(|row| serde_json::to_string(&row).unwrap());
         let mut rows = Vec::new();
         read(&format!("some other line\n{}", lines.join("\n")), &mut rows);
         rows
@@ -171,7 +195,11 @@ mod tests {
         assert_eq!(lines[0], format!("| | Fulmen {} | jax 0.12 |", env!("CARGO_PKG_VERSION")));
         assert_eq!(
             lines[1..4],
-            ["| --- | --- | --- |", "| W1, step, ms | 1 | 2 (ratio 0.50) |", "| W2, step, ms | 3 | – |"]
+            [
+                "| --- | --- | --- |",
+                "| W1, step, ms | 1 | 2 (ratio 0.50) |",
+                "| W2, step, ms | 3 | – |"
+            ]
         );
         assert!(table.ends_with("Not every row has torch."), "{table}");
     }
@@ -182,8 +210,11 @@ mod tests {
         let (book, file) = (folder.path().join("book.md"), folder.path().join("lines"));
         fs::write(&book, "a `<!-- bench steps -->` line\n<!-- bench steps -->\nold\n<!-- end of bench steps -->\nb\n")
             .unwrap();
-        fs::write(&file, rows().iter().map(|row| serde_json::to_string(row).unwrap() + "\n").collect::<String>())
-            .unwrap();
+        fs::write(
+            &file,
+            rows().iter().map(|row| serde_json::to_string(row).unwrap() + "\n").collect::<String>(),
+        )
+        .unwrap();
         let args = Args { files: vec![file], book: book.clone() };
         run(&args).unwrap();
         run(&args).unwrap();
@@ -194,8 +225,15 @@ mod tests {
             "{text}"
         );
         assert_eq!(text.matches("performance-steps.svg").count(), 1);
-        assert!(fs::read_to_string(folder.path().join("performance-steps.svg")).unwrap().contains("W1"));
+        assert!(
+            fs::read_to_string(folder.path().join("performance-steps.svg")).unwrap().contains("W1")
+        );
         fs::write(&book, "nothing").unwrap();
-        assert!(run(&args).unwrap_err().to_string().contains("not a chapter with the lines `<!-- bench steps -->`"));
+        assert!(
+            run(&args)
+                .unwrap_err()
+                .to_string()
+                .contains("not a chapter with the lines `<!-- bench steps -->`")
+        );
     }
 }

@@ -51,11 +51,16 @@ pub(crate) struct Environment {
 
 impl Environment {
     fn detect() -> Environment {
-        let git =
-            Command::new("git").args(["rev-parse", "--short", "HEAD"]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
+        let git = Command::new("git")
+            .args(["rev-parse", "--short", "HEAD"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output();
         let commit = git.ok().filter(|output| output.status.success());
         let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let cpu = info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split_once(':'));
+        let cpu = info
+            .lines()
+            .find(|line| line.starts_with("model name"))
+            .and_then(|line| line.split_once(':'));
         Environment {
             commit: commit.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()),
             cpu: cpu.map_or("an unknown processor", |(_, name)| name.trim()).to_owned(),
@@ -156,11 +161,17 @@ mod tests {
 
     #[test]
     fn a_row_is_a_sentence_and_a_line() {
-        let row = Row::new("steps", "W1", "step", "ms").ours(&[1.0, 2.0, 3.0]).peer("jax", "0.12", &[4.0]);
+        let row = Row::new("steps", "W1", "step", "ms").ours(&[1.0, 2.0, 3.0]).peer(
+            "jax",
+            "0.12",
+            &[4.0],
+        );
         let row = row.peer("torch", "2.9", &[]).detail("devices", 8);
         let sentence = row.to_string();
         assert!(
-            sentence.starts_with("W1, step: Fulmen 2 ms (1.5 to 2.5); jax 4 ms, ratio 0.500; devices 8"),
+            sentence.starts_with(
+                "W1, step: Fulmen 2 ms (1.5 to 2.5); jax 4 ms, ratio 0.500; devices 8"
+            ),
             "{sentence}"
         );
         assert!(sentence.ends_with("\n  without torch: nothing was measured"), "{sentence}");

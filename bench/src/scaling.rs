@@ -1,5 +1,5 @@
-//! `scaling`: the step on 1, 2, 4 and 8 CPU devices, which share the cores, against JAX's. Also the compile time of
-//! libtpu for slices of 8, 32 and 256 chips, which needs no TPU.
+//! `scaling`: the step on 1, 2, 4 and 8 CPU devices, which share the cores, against JAX's. Also the
+//! compile time of libtpu for slices of 8, 32 and 256 chips, which needs no TPU.
 
 use std::error::Error;
 
@@ -41,7 +41,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     for name in &args.workloads {
         let workload = Workload::find(name)?;
         for &devices in args.devices.iter().filter(|&&devices| devices > 0) {
-            let mut row = Race { workload, devices, rounds: args.rounds, num_workers: 1 }.run(&args.peers)?;
+            let mut row =
+                Race { workload, devices, rounds: args.rounds, num_workers: 1 }.run(&args.peers)?;
             row.suite = "scaling".to_owned();
             print_row(&row, args.json)?;
         }
@@ -55,7 +56,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 /// Compile times of ResNet-50's step, of both sides in turns.
 fn compile(slice: &Slice, rounds: usize, peers: &[String]) -> Result<Row, Box<dyn Error>> {
     let workload = preflight::Workload::find("resnet50").ok_or("there is no workload resnet50")?;
-    let (mut ours, mut theirs, mut version, mut missing) = (Vec::new(), Vec::new(), String::new(), None);
+    let (mut ours, mut theirs, mut version, mut missing) =
+        (Vec::new(), Vec::new(), String::new(), None);
     for _ in 0..rounds {
         let cost = preflight::ours(&workload, slice)?.ok_or("the step does not fit")?;
         ours.push(cost.compile_s);
@@ -71,7 +73,8 @@ fn compile(slice: &Slice, rounds: usize, peers: &[String]) -> Result<Row, Box<dy
             Err(why) => missing = Some(why.to_string()),
         }
     }
-    let row = Row::new("scaling", format!("resnet50 for {slice}"), "libtpu's compiler", "s").ours(&ours);
+    let row =
+        Row::new("scaling", format!("resnet50 for {slice}"), "libtpu's compiler", "s").ours(&ours);
     Ok(match missing {
         Some(why) => row.missing("jax", &why),
         None if theirs.is_empty() => row,

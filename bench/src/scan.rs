@@ -1,5 +1,5 @@
-//! `scan`: the compile time of a training step with many transformer layers, unrolled and as one `scan`, in turns on
-//! this machine. Only compilers run; libtpu needs no TPU.
+//! `scan`: the compile time of a training step with many transformer layers, unrolled and as one
+//! `scan`, in turns on this machine. Only compilers run; libtpu needs no TPU.
 //!
 //! Each compilation is a separate process, because only that can be stopped when it takes too long.
 
@@ -75,22 +75,31 @@ fn norm(x: &Tensor, scale: &Tensor, shift: &Tensor) -> Tensor {
 
 /// One layer of a decoder.
 fn layer(x: &Tensor, w: &[Tensor]) -> Tensor {
-    let heads = (norm(x, &w[0], &w[1]).matmul(&w[2]) + &w[3]).reshape([BATCH, TIME, 3, HEADS, WIDTH / HEADS]);
+    let heads = (norm(x, &w[0], &w[1]).matmul(&w[2]) + &w[3]).reshape([
+        BATCH,
+        TIME,
+        3,
+        HEADS,
+        WIDTH / HEADS,
+    ]);
     let [q, k, v] = [0, 1, 2].map(|i| heads.narrow(2, i, 1).squeeze(2).permute(&[0, 2, 1, 3]));
     let scores = q.matmul(&k.t()) * (HEADS as f64 / WIDTH as f64).sqrt();
     let past = Tensor::ones(DType::Bool, [TIME, TIME]).tril(0);
-    let attention = past.select(&scores, &Tensor::full(scores.dtype(), [], f64::NEG_INFINITY)).softmax(-1);
+    let attention =
+        past.select(&scores, &Tensor::full(scores.dtype(), [], f64::NEG_INFINITY)).softmax(-1);
     let mixed = attention.matmul(&v).permute(&[0, 2, 1, 3]).reshape([BATCH, TIME, WIDTH]);
     let x = x + mixed.matmul(&w[4]) + &w[5];
     let hidden = activation::gelu_tanh(&(norm(&x, &w[6], &w[7]).matmul(&w[8]) + &w[9]));
     &x + hidden.matmul(&w[10]) + &w[11]
 }
 
-/// A step of gradient descent, forward and backward. The weights of a scan are stacked, the others are separate.
+/// A step of gradient descent, forward and backward. The weights of a scan are stacked, the others
+/// are separate.
 fn step(layers: usize, scanned: bool) -> Function {
     let mut types = vec![TensorType::new(DType::F32, [BATCH, TIME, WIDTH]); 2];
     for _ in 0..if scanned { 1 } else { layers } {
-        let stacked = |shape: &[usize]| if scanned { [&[layers], shape].concat() } else { shape.to_vec() };
+        let stacked =
+            |shape: &[usize]| if scanned { [&[layers], shape].concat() } else { shape.to_vec() };
         types.extend(WEIGHTS.iter().map(|shape| TensorType::new(DType::F32, stacked(shape))));
     }
     Function::trace("step", &types, |p| {
@@ -106,7 +115,8 @@ fn step(layers: usize, scanned: bool) -> Function {
         let error = last - target;
         let loss = (&error * &error).mean_all();
         let gradients = grad(&loss, &weights.iter().collect::<Vec<_>>());
-        let mut results: Vec<Tensor> = weights.iter().zip(gradients).map(|(w, g)| w - g * 0.1).collect();
+        let mut results: Vec<Tensor> =
+            weights.iter().zip(gradients).map(|(w, g)| w - g * 0.1).collect();
         results.push(loss);
         results
     })
@@ -139,14 +149,21 @@ impl Target {
         let start = Instant::now();
         match self {
             Target::Cpu(client) => drop(client.compile(text, &CompileOptions::new())?),
-            Target::Tpu(plugin, topology) => drop(plugin.compile(topology, text, &CompileOptions::new())?),
+            Target::Tpu(plugin, topology) => {
+                drop(plugin.compile(topology, text, &CompileOptions::new())?)
+            }
         }
         Ok(start.elapsed().as_secs_f64())
     }
 }
 
 /// Compiles one form in a separate process. `None` if it does not end in time.
-fn compile(args: &Args, platform: &str, form: Form, limit: Option<Duration>) -> Result<Option<f64>, Box<dyn Error>> {
+fn compile(
+    args: &Args,
+    platform: &str,
+    form: Form,
+    limit: Option<Duration>,
+) -> Result<Option<f64>, Box<dyn Error>> {
     let form = match form {
         Form::Unrolled => "unrolled",
         Form::Scan => "scan",
@@ -193,7 +210,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         while ended && short.len() < args.rounds.max(1) {
             let scan = compile(args, platform, Form::Scan, None)?.ok_or("the scan did not end")?;
             let limit = scan * args.limit;
-            let unrolled = compile(args, platform, Form::Unrolled, Some(Duration::from_secs_f64(limit)))?;
+            let unrolled =
+                compile(args, platform, Form::Unrolled, Some(Duration::from_secs_f64(limit)))?;
             ended = unrolled.is_some();
             if !ended {
                 // A compilation that was given up is compared with the scan of its own round.

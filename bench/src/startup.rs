@@ -1,9 +1,10 @@
-//! `startup`: the time from the start of a process until the loss of its first step is on the host, against the peers.
-//! The first start compiles; the second loads its programs from disk. Of the peers, only JAX caches programs here.
+//! `startup`: the time from the start of a process until the loss of its first step is on the host,
+//! against the peers. The first start compiles; the second loads its programs from disk. Of the
+//! peers, only JAX caches programs here.
 //!
-//! Each start is a separate process. All take turns, so they see the same noise of the machine. The time counts from
-//! the kernel's start of the process, in ticks of 10 ms. It includes the interpreter, imports, data, initial weights
-//! and programs.
+//! Each start is a separate process. All take turns, so they see the same noise of the machine. The
+//! time counts from the kernel's start of the process, in ticks of 10 ms. It includes the
+//! interpreter, imports, data, initial weights and programs.
 
 use std::env;
 use std::error::Error;
@@ -70,7 +71,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
             workload.with_model(FirstStep { workload })?;
             continue;
         }
-        for (quantity, times) in ["first start", "second start"].into_iter().zip(race(name, args)?) {
+        for (quantity, times) in ["first start", "second start"].into_iter().zip(race(name, args)?)
+        {
             let mut row = Row::new("startup", name, quantity, "s").ours(&times.ours);
             row = row.detail("compilations", times.compilations);
             for (name, peer) in args.peers.iter().zip(times.peers) {
@@ -96,7 +98,9 @@ fn race(workload: &str, args: &Args) -> Result<[Times; 2], Box<dyn Error>> {
             let started = ours(workload, ours_cache.path())?;
             times.ours.push(started.seconds);
             times.compilations = times.compilations.max(started.compilations);
-            for (name, times) in args.peers.iter().zip(&mut times.peers).filter(|(_, times)| times.missing.is_none()) {
+            for (name, times) in
+                args.peers.iter().zip(&mut times.peers).filter(|(_, times)| times.missing.is_none())
+            {
                 let peer = match name.as_str() {
                     "jax" => Peer::start_cached(workload, jax_cache.path()),
                     name => Peer::start(name, workload, 1),
@@ -106,7 +110,10 @@ fn race(workload: &str, args: &Args) -> Result<[Times; 2], Box<dyn Error>> {
                         times.seconds.push(seconds);
                         times.version = version;
                     }
-                    Ok((None, _)) => times.missing = Some("it does not report the end of its first step".to_owned()),
+                    Ok((None, _)) => {
+                        times.missing =
+                            Some("it does not report the end of its first step".to_owned())
+                    }
                     Err(why) => times.missing = Some(why.to_string()),
                 }
             }
@@ -123,7 +130,8 @@ fn ours(workload: &str, cache: &Path) -> Result<Started, Box<dyn Error>> {
         .stderr(Stdio::inherit())
         .output()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    serde_json::from_str(&text).map_err(|e| format!("our side's output `{text}` is not valid: {e}").into())
+    serde_json::from_str(&text)
+        .map_err(|e| format!("our side's output `{text}` is not valid: {e}").into())
 }
 
 struct FirstStep {
@@ -147,7 +155,8 @@ impl Visit for FirstStep {
             .enable_model_summary(false)
             .build()?;
         trainer.fit(model, &self.workload.loader(1)?, None)?;
-        let seconds = first.0.lock().unwrap_or_else(PoisonError::into_inner).ok_or("no loss arrived")?;
+        let seconds =
+            first.0.lock().unwrap_or_else(PoisonError::into_inner).ok_or("no loss arrived")?;
         let compilations = trainer.runtime().metrics().value("UncachedCompile");
         println!("{}", serde_json::to_string(&Started { seconds, compilations })?);
         Ok(())

@@ -1,10 +1,11 @@
 //! `steps`: the Trainer's step time against the peers', on one device and on several.
 //!
-//! A block is a complete epoch of `Trainer::fit`: shuffling, gathering, transfer, the step, logging, and the read of
-//! the epoch's values, which waits for the device. After each of our blocks, each peer runs a block with the same
-//! number of steps, so that all see the same noise of the machine. Our loader reads up to four batches ahead, also
-//! across the end of a block. Of the host's work for the 100 batches of a block, at most four batches are therefore
-//! outside of the measured time.
+//! A block is a complete epoch of `Trainer::fit`: shuffling, gathering, transfer, the step,
+//! logging, and the read of the epoch's values, which waits for the device. After each of our
+//! blocks, each peer runs a block with the same number of steps, so that all see the same noise of
+//! the machine. Our loader reads up to four batches ahead, also across the end of a block. Of the
+//! host's work for the 100 batches of a block, at most four batches are therefore outside of the
+//! measured time.
 
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,12 +20,13 @@ use crate::workload::{Visit, Workload};
 
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The workloads, separated by commas: W1 (MLP, SGD with momentum), W2 (LeNet, Adam), W3 (ResNet-18, SGD with
-    /// momentum), W4 (GPT, AdamW) and W5 (DCGAN, two Adams).
+    /// The workloads, separated by commas: W1 (MLP, SGD with momentum), W2 (LeNet, Adam), W3
+    /// (ResNet-18, SGD with momentum), W4 (GPT, AdamW) and W5 (DCGAN, two Adams).
     #[arg(long, default_value = "W1", value_delimiter = ',')]
     workloads: Vec<String>,
-    /// The peers, separated by commas: jax, torch, torch-compile, torch_xla, lightning, burn, candle and custom-loop
-    /// (ours with `TrainStep`). Their requirements are installed. A peer that cannot run is reported.
+    /// The peers, separated by commas: jax, torch, torch-compile, torch_xla, lightning, burn,
+    /// candle and custom-loop (ours with `TrainStep`). Their requirements are installed. A peer
+    /// that cannot run is reported.
     #[arg(long, default_value = "jax", value_delimiter = ',')]
     peers: Vec<String>,
     /// The numbers of CPU devices of all sides, separated by commas.
@@ -50,7 +52,8 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
         let workload = Workload::find(name)?;
         for &devices in &args.devices {
             let row =
-                Race { workload, devices, rounds: args.rounds, num_workers: args.num_workers }.run(&args.peers)?;
+                Race { workload, devices, rounds: args.rounds, num_workers: args.num_workers }
+                    .run(&args.peers)?;
             print_row(&row, args.json)?;
         }
     }
@@ -74,7 +77,8 @@ impl Race {
     }
 }
 
-/// Runs a block of each peer after each of our blocks, and records the times in milliseconds per step.
+/// Runs a block of each peer after each of our blocks, and records the times in milliseconds per
+/// step.
 struct Turns {
     peers: Vec<Peer>,
     steps: u64,
@@ -115,7 +119,9 @@ impl Callback for Turns {
         if counts {
             times.ours.push(ours * 1e3 / self.steps as f64);
         }
-        for (peer, times) in self.peers.iter_mut().zip(&mut times.peers).filter(|(_, times)| times.failed.is_none()) {
+        for (peer, times) in
+            self.peers.iter_mut().zip(&mut times.peers).filter(|(_, times)| times.failed.is_none())
+        {
             match peer.block(self.steps) {
                 Ok(block) => {
                     times.loss = block.loss;
@@ -144,12 +150,19 @@ impl Visit for Racing {
         let Racing { race: Race { workload, devices, rounds, num_workers }, peers, missing } = self;
         let loader = workload.loader(num_workers)?;
         peers.iter().try_for_each(|peer| check_alike(&workload, model, peer))?;
-        let versions: Vec<_> = peers.iter().map(|peer| (peer.name.clone(), peer.ready.version.clone())).collect();
+        let versions: Vec<_> =
+            peers.iter().map(|peer| (peer.name.clone(), peer.ready.version.clone())).collect();
 
         let folder = tempfile::tempdir()?;
         let untimed = peers.iter().map(|_| PeerTimes::default()).collect();
-        let times = Arc::new(Mutex::new(Times { ours: Vec::new(), loss: f64::NAN, peers: untimed }));
-        let turns = Turns { peers, steps: loader.len() as u64, start: Instant::now(), times: times.clone() };
+        let times =
+            Arc::new(Mutex::new(Times { ours: Vec::new(), loss: f64::NAN, peers: untimed }));
+        let turns = Turns {
+            peers,
+            steps: loader.len() as u64,
+            start: Instant::now(),
+            times: times.clone(),
+        };
         let mut trainer = Trainer::builder()
             .accelerator(Accelerator::Cpu)
             .devices(devices)
@@ -162,7 +175,8 @@ impl Visit for Racing {
         let summary = trainer.fit(model, &loader, None)?;
 
         let times = times.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut row = Row::new("steps", label(workload.name, devices), "step", "ms").ours(&times.ours);
+        let mut row =
+            Row::new("steps", label(workload.name, devices), "step", "ms").ours(&times.ours);
         let mut losses = Map::new();
         for ((name, version), times) in versions.iter().zip(&times.peers) {
             row = match &times.failed {
@@ -189,14 +203,24 @@ pub(crate) fn label(workload: &str, devices: usize) -> String {
 }
 
 /// Rejects models of different sizes, and data of different sizes.
-fn check_alike(workload: &Workload, model: &impl Module, peer: &Peer) -> Result<(), Box<dyn Error>> {
+fn check_alike(
+    workload: &Workload,
+    model: &impl Module,
+    peer: &Peer,
+) -> Result<(), Box<dyn Error>> {
     let (ours, theirs, name) = (model.num_parameters() as u64, peer.ready.n_params, &peer.name);
     if ours != theirs {
-        return Err(format!("{name}: the models differ: ours has {ours} parameters, the peer's {theirs}").into());
+        return Err(format!(
+            "{name}: the models differ: ours has {ours} parameters, the peer's {theirs}"
+        )
+        .into());
     }
     let (ours, theirs) = (workload.steps_per_epoch as u64, peer.ready.steps_per_epoch);
     if ours != theirs {
-        return Err(format!("{name}: the data differ: ours has {ours} batches, the peer's {theirs}").into());
+        return Err(format!(
+            "{name}: the data differ: ours has {ours} batches, the peer's {theirs}"
+        )
+        .into());
     }
     Ok(())
 }

@@ -22,8 +22,8 @@ impl Random {
         (sum as f32 / 65535.0 - 2.0) * 3_f32.sqrt()
     }
 
-    /// Generates samples of a size, with ten classes: each sample is the class's prototype at half strength, plus
-    /// noise.
+    /// Generates samples of a size, with ten classes: each sample is the class's prototype at half
+    /// strength, plus noise.
     pub(crate) fn samples(&mut self, samples: usize, size: usize) -> (Vec<f32>, Vec<i32>) {
         let prototypes: Vec<f32> = (0..10 * size).map(|_| 0.5 * self.normal()).collect();
         let classes: Vec<i32> = (0..samples).map(|_| self.below(10) as i32).collect();

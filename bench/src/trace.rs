@@ -1,5 +1,6 @@
-//! `trace`: the time to record and lower a training step to StableHLO, with gradients and optimizer, against JAX's
-//! trace and lower of the same step. Nothing is compiled, and no device is needed.
+//! `trace`: the time to record and lower a training step to StableHLO, with gradients and
+//! optimizer, against JAX's trace and lower of the same step. Nothing is compiled, and no device is
+//! needed.
 
 use std::error::Error;
 use std::path::Path;
@@ -59,11 +60,14 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
                 Err(why) => missing = Some(why.to_string()),
             }
         }
-        let milliseconds = |all: &[Traced]| all.iter().map(|one| 1e3 * one.seconds).collect::<Vec<_>>();
+        let milliseconds =
+            |all: &[Traced]| all.iter().map(|one| 1e3 * one.seconds).collect::<Vec<_>>();
         let mut row = Row::new("trace", name, "record and lower", "ms").ours(&milliseconds(&ours));
         row = row.detail("stablehlo_bytes", ours[0].bytes);
         if let Some(first) = theirs.first() {
-            row = row.peer("jax", &first.version, &milliseconds(&theirs)).detail("jax_stablehlo_bytes", first.bytes);
+            row = row
+                .peer("jax", &first.version, &milliseconds(&theirs))
+                .detail("jax_stablehlo_bytes", first.bytes);
         }
         if let Some(why) = missing {
             row = row.missing("jax", &why);
@@ -75,10 +79,16 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 
 fn trace(name: &str) -> Result<Traced, Box<dyn Error>> {
     match name {
-        "resnet50" => lower(&ResNetClassifier::new(Config::resnet50(), 0.1), &pictures(BATCH, &[3, 224, 224])?),
+        "resnet50" => lower(
+            &ResNetClassifier::new(Config::resnet50(), 0.1),
+            &pictures(BATCH, &[3, 224, 224])?,
+        ),
         "gpt-48" => lower(&Gpt::deep(LAYERS, DType::Bf16, false), &words(BATCH, Gpt::LENGTH)?),
         "gpt-48-scan" => lower(&Gpt::deep(LAYERS, DType::Bf16, true), &words(BATCH, Gpt::LENGTH)?),
-        _ => Err(format!("there is no workload {name}; there are resnet50, gpt-48 and gpt-48-scan").into()),
+        _ => {
+            Err(format!("there is no workload {name}; there are resnet50, gpt-48 and gpt-48-scan")
+                .into())
+        }
     }
 }
 
@@ -106,7 +116,8 @@ fn peer(name: &str) -> Result<Traced, Box<dyn Error>> {
     let output = command.stderr(Stdio::inherit()).output()?;
     let text = String::from_utf8_lossy(&output.stdout);
     let line = text.lines().last().unwrap_or_default();
-    serde_json::from_str(line).map_err(|e| format!("the peer's output `{line}` is not valid: {e}").into())
+    serde_json::from_str(line)
+        .map_err(|e| format!("the peer's output `{line}` is not valid: {e}").into())
 }
 
 #[cfg(test)]
@@ -120,7 +131,10 @@ mod tests {
         let (unrolled, scanned) = (bytes(false), bytes(true));
         assert!(scanned < unrolled / 2, "{scanned} and {unrolled} bytes");
         let deep = trace("gpt-48-scan").unwrap().bytes;
-        assert!(deep < scanned * 5 / 4 && deep <= 300_000, "{deep} bytes with {LAYERS} layers, {scanned} with 8");
+        assert!(
+            deep < scanned * 5 / 4 && deep <= 300_000,
+            "{deep} bytes with {LAYERS} layers, {scanned} with 8"
+        );
         assert!(trace("gpt").err().unwrap().to_string().contains("no workload gpt"));
     }
 }

@@ -59,20 +59,28 @@ impl Workload {
             .build()?)
     }
 
-    /// Learnable data: samples of classes or, for the GPT, words that count upwards. It is generated on the host, so
-    /// that it does not add to the memory of the training.
+    /// Learnable data: samples of classes or, for the GPT, words that count upwards. It is
+    /// generated on the host, so that it does not add to the memory of the training.
     fn data(&self) -> Result<TensorDataset, Box<dyn Error>> {
         let (n, size) = (self.batch * self.steps_per_epoch, self.shape.iter().product::<usize>());
         let shape = [&[n], self.shape].concat();
         let mut random = Random(1);
         if self.name == "W4" {
-            let rows: Vec<[usize; 2]> = (0..n).map(|_| [random.below(Gpt::WORDS), 1 + random.below(7)]).collect();
+            let rows: Vec<[usize; 2]> =
+                (0..n).map(|_| [random.below(Gpt::WORDS), 1 + random.below(7)]).collect();
             let words = |from: usize| -> Vec<i32> {
-                let word = |[start, stride]: [usize; 2], at: usize| ((start + stride * at) % Gpt::WORDS) as i32;
-                rows.iter().flat_map(|&row| (from..from + size).map(move |at| word(row, at))).collect()
+                let word = |[start, stride]: [usize; 2], at: usize| {
+                    ((start + stride * at) % Gpt::WORDS) as i32
+                };
+                rows.iter()
+                    .flat_map(|&row| (from..from + size).map(move |at| word(row, at)))
+                    .collect()
             };
             let (x, y) = (words(0), words(1));
-            return Ok(TensorDataset::builder().array("x", shape.clone(), x).array("y", shape, y).build()?);
+            return Ok(TensorDataset::builder()
+                .array("x", shape.clone(), x)
+                .array("y", shape, y)
+                .build()?);
         }
         let (x, y) = random.samples(n, size);
         Ok(TensorDataset::builder().array("x", shape, x).array("y", [n], y).build()?)

@@ -1,4 +1,5 @@
-//! Compiles the C half of the decoder against the headers of the libjpeg-turbo that `turbojpeg-sys` built.
+//! Compiles the C half of the decoder against the headers of the libjpeg-turbo that `turbojpeg-sys`
+//! built.
 
 #[cfg(not(feature = "libjpeg-turbo"))]
 fn main() {}

@@ -1,5 +1,5 @@
-//! Manifests and Arrow files of caches, of any bytes and of sound ones that were damaged: nothing may panic, allocate what
-//! a header merely claims, or give a column outside the file.
+//! Manifests and Arrow files of caches, of any bytes and of sound ones that were damaged: nothing
+//! may panic, allocate what a header merely claims, or give a column outside the file.
 
 #![no_main]
 

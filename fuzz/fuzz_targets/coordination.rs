@@ -1,5 +1,6 @@
-//! Random bytes at the coordinator's port, as a handshake and as the requests of processes that have passed it: nothing may
-//! panic, hang, or take memory for what is only claimed, and nobody is let in.
+//! Random bytes at the coordinator's port, as a handshake and as the requests of processes that
+//! have passed it: nothing may panic, hang, or take memory for what is only claimed, and nobody is
+//! let in.
 
 #![no_main]
 

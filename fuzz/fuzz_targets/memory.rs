@@ -1,4 +1,5 @@
-//! A bound on memory: what reads bytes may take so much for each of them and no more, whatever they claim.
+//! A bound on memory: what reads bytes may take so much for each of them and no more, whatever they
+//! claim.
 //!
 //! Out of scope: the bytes.
 
@@ -12,7 +13,8 @@ static MEMORY: Cap<System> = Cap::new(System, usize::MAX);
 /// Buffers, whose size does not depend on the bytes.
 const BUFFERS: usize = 4 << 20;
 
-/// Calls `read` with so much memory left as the bytes may need. More ends the process, which is how a fault is told.
+/// Calls `read` with so much memory left as the bytes may need. More ends the process, which is how
+/// a fault is told.
 pub fn bounded(bytes: &[u8], read: impl FnOnce(&[u8])) {
     // What is compressed may become so much larger, and be copied while a buffer for it grows.
     let factor = if bytes.starts_with(&[0x1f, 0x8b]) { 4 * 1032 } else { 32 };

@@ -1,5 +1,6 @@
-//! Random sequences of operations on small tensors of all dtypes, their gradients, and the text: none may panic, and what
-//! is recorded must compile. One input in `FULMEN_FUZZ_COMPILE` (64 unless set, 0 for none) is compiled by the CPU plugin.
+//! Random sequences of operations on small tensors of all dtypes, their gradients, and the text:
+//! none may panic, and what is recorded must compile. One input in `FULMEN_FUZZ_COMPILE` (64 unless
+//! set, 0 for none) is compiled by the CPU plugin.
 
 #![no_main]
 

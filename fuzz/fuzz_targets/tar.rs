@@ -1,5 +1,5 @@
-//! Random bytes as a tar file, as they are and with right checksums in what looks like headers: nothing may panic, hang, or
-//! take memory for what is only claimed.
+//! Random bytes as a tar file, as they are and with right checksums in what looks like headers:
+//! nothing may panic, hang, or take memory for what is only claimed.
 
 #![no_main]
 
@@ -7,7 +7,8 @@ use libfuzzer_sys::fuzz_target;
 
 mod memory;
 
-/// Gives each block that is marked as a header the right checksum, without which it would be refused at once.
+/// Gives each block that is marked as a header the right checksum, without which it would be
+/// refused at once.
 fn repaired(bytes: &[u8]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     for block in bytes.chunks_exact_mut(512).filter(|block| &block[257..262] == b"ustar") {

@@ -1,5 +1,5 @@
-//! Random bytes as a TFRecord file, as records in one, and as a `tf.train.Example`: nothing may panic, hang, or take memory
-//! for what is only claimed.
+//! Random bytes as a TFRecord file, as records in one, and as a `tf.train.Example`: nothing may
+//! panic, hang, or take memory for what is only claimed.
 
 #![no_main]
 

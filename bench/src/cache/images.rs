@@ -1,4 +1,5 @@
-//! Images from JPEGs, decoded each time or cached, and the cache's rate as a fraction of a memory copy's.
+//! Images from JPEGs, decoded each time or cached, and the cache's rate as a fraction of a memory
+//! copy's.
 
 use std::error::Error;
 use std::path::Path;
@@ -20,7 +21,8 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
     let start = Instant::now();
     let made = data()?.cache(folder).workers(args.workers).open()?;
     let warming = start.elapsed().as_secs_f64();
-    let sample: usize = made.fields().iter().map(|field| field.sample_bytes()).sum::<Result<usize, _>>()?;
+    let sample: usize =
+        made.fields().iter().map(|field| field.sample_bytes()).sum::<Result<usize, _>>()?;
     let bytes = sample * made.len();
     drop(made);
 
@@ -32,7 +34,8 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
     let random = loader(cached.clone(), BATCH, args.workers, true)?;
     let in_order = loader(cached.clone(), BATCH, args.workers, false)?;
     let first = epoch_rate(&random, 0)?;
-    let (mut uncached, mut shuffled, mut ordered, mut copies) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut uncached, mut shuffled, mut ordered, mut copies) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..args.rounds.max(1) as u64 {
         uncached.push(epoch_rate(&decoding, round)?);
         copies.push(copy_rate(args.workers));
@@ -64,10 +67,16 @@ pub(crate) fn run(args: &Args, images: &Path, folder: &Path) -> Result<Value, Bo
         100.0 * rate(shuffled) / copies,
         100.0 * rate(ordered) / copies
     );
-    println!("  {:.1} MB made in {warming:.2} s, opened in {:.2} ms", bytes as f64 / 1e6, opening * 1e3);
-    Ok(json!({ "samples": cached.len(), "size": args.size, "workers": args.workers, "rounds": args.rounds,
+    println!(
+        "  {:.1} MB made in {warming:.2} s, opened in {:.2} ms",
+        bytes as f64 / 1e6,
+        opening * 1e3
+    );
+    Ok(
+        json!({ "samples": cached.len(), "size": args.size, "workers": args.workers, "rounds": args.rounds,
         "uncached_per_s": uncached, "cached_random_per_s": shuffled, "cached_in_order_per_s": ordered,
         "cached_first_epoch_per_s": first, "random_bytes_per_s": rate(shuffled), "in_order_bytes_per_s": rate(ordered),
         "copy_bytes_per_s": copies, "ratio": shuffled / uncached, "share_of_copy": rate(shuffled) / copies,
-        "warming_s": warming, "opening_s": opening, "bytes": bytes }))
+        "warming_s": warming, "opening_s": opening, "bytes": bytes }),
+    )
 }

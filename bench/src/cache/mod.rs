@@ -1,8 +1,9 @@
-//! `cache`: the benefit of a cached dataset. It compares images per second with decoding, and bytes per second with
-//! copying memory. It also measures many small samples, and the time that a training waits for data.
+//! `cache`: the benefit of a cached dataset. It compares images per second with decoding, and bytes
+//! per second with copying memory. It also measures many small samples, and the time that a
+//! training waits for data.
 //!
-//! All measurements that are compared take turns. The images come from a folder by class, such as the output of
-//! `bench/peers/make_jpegs.py`.
+//! All measurements that are compared take turns. The images come from a folder by class, such as
+//! the output of `bench/peers/make_jpegs.py`.
 
 mod images;
 mod small_samples;
@@ -23,7 +24,8 @@ pub(crate) struct Args {
     /// The side of the cached images in pixels.
     #[arg(long, default_value_t = 224)]
     size: usize,
-    /// The side of ResNet-18's training images in pixels; small, so that the device is faster than the decoder.
+    /// The side of ResNet-18's training images in pixels; small, so that the device is faster than
+    /// the decoder.
     #[arg(long, default_value_t = 32)]
     training_size: usize,
     /// Threads of each loader, and of the memory copies.
@@ -59,15 +61,19 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
     for (part, measure) in [("pictures", images::run as Measure), ("training", training::run)] {
         match &args.images {
             Some(images) if is_selected(part) => {
-                report.insert(part.to_owned(), measure(args, images, &temporary.path().join(part))?);
+                report
+                    .insert(part.to_owned(), measure(args, images, &temporary.path().join(part))?);
             }
             Some(_) => {}
-            None if is_selected(part) => eprintln!("{part}: skipped, because --images is not given"),
+            None if is_selected(part) => {
+                eprintln!("{part}: skipped, because --images is not given")
+            }
             None => {}
         }
     }
     if is_selected("small") {
-        report.insert("small".to_owned(), small_samples::run(args, &temporary.path().join("small"))?);
+        report
+            .insert("small".to_owned(), small_samples::run(args, &temporary.path().join("small"))?);
     }
     if args.json {
         println!("{}", Value::Object(report));
@@ -78,7 +84,12 @@ pub(crate) fn run(args: &Args) -> Result<(), Box<dyn Error>> {
 type Measure = fn(&Args, &std::path::Path, &std::path::Path) -> Result<Value, Box<dyn Error>>;
 
 /// A loader as in a training, with the given order.
-fn loader(data: impl Dataset, batch: usize, workers: usize, shuffle: bool) -> Result<DataLoader, Box<dyn Error>> {
+fn loader(
+    data: impl Dataset,
+    batch: usize,
+    workers: usize,
+    shuffle: bool,
+) -> Result<DataLoader, Box<dyn Error>> {
     Ok(DataLoader::builder(data).batch_size(batch).shuffle(shuffle).num_workers(workers).build()?)
 }
 
@@ -92,13 +103,14 @@ fn epoch_rate(loader: &DataLoader, epoch: u64) -> Result<f64, Box<dyn Error>> {
     Ok(samples as f64 / start.elapsed().as_secs_f64())
 }
 
-/// The bytes per second that the threads copy together. Each copies between two blocks of 64 MB of its own, which are
-/// in memory. Copied bytes count once, as those of a sample do.
+/// The bytes per second that the threads copy together. Each copies between two blocks of 64 MB of
+/// its own, which are in memory. Copied bytes count once, as those of a sample do.
 fn copy_rate(threads: usize) -> f64 {
     const BLOCK: usize = 64_000_000;
     const TIMES: usize = 12;
     let threads = threads.max(1);
-    let mut blocks: Vec<_> = (0..threads).map(|i| (vec![i as u8 + 1; BLOCK], vec![1; BLOCK])).collect();
+    let mut blocks: Vec<_> =
+        (0..threads).map(|i| (vec![i as u8 + 1; BLOCK], vec![1; BLOCK])).collect();
     let start = Instant::now();
     std::thread::scope(|scope| {
         for (from, to) in &mut blocks {

@@ -43,17 +43,25 @@ pub(crate) fn run(args: &Args, folder: &Path) -> Result<Value, Box<dyn Error>> {
     let start = Instant::now();
     let made = Digits(args.samples).cache(folder).workers(args.workers).open()?;
     let warming = start.elapsed().as_secs_f64();
-    let names = std::fs::read_dir(made.path())?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
-    let files = names.iter().filter(|path| path.extension().is_some_and(|extension| extension == "arrow")).count();
+    let names = std::fs::read_dir(made.path())?
+        .map(|entry| Ok(entry?.path()))
+        .collect::<std::io::Result<Vec<_>>>()?;
+    let files = names
+        .iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "arrow"))
+        .count();
     drop(made);
 
-    let (mut openings, mut ordered, mut shuffled, mut copies) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut openings, mut ordered, mut shuffled, mut copies) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..args.rounds.max(1) as u64 {
         let start = Instant::now();
         let cached = CachedDataset::open(folder)?;
         openings.push(start.elapsed().as_secs_f64());
-        let (in_order, random) =
-            (loader(cached.clone(), BATCH, args.workers, false)?, loader(cached, BATCH, args.workers, true)?);
+        let (in_order, random) = (
+            loader(cached.clone(), BATCH, args.workers, false)?,
+            loader(cached, BATCH, args.workers, true)?,
+        );
         // The first epoch fills the process's page table.
         epoch_rate(&in_order, 0)?;
         ordered.push(epoch_rate(&in_order, 1)?);

@@ -19,7 +19,9 @@ impl Dcgan {
     pub(crate) fn new() -> Dcgan {
         let config = Config { image_size: 32, ..Config::default() };
         let networks = (Generator::new(&config), Discriminator::new(&config));
-        let (Ok(generator), Ok(discriminator)) = networks else { unreachable!("32 is a power of 2") };
+        let (Ok(generator), Ok(discriminator)) = networks else {
+            unreachable!("32 is a power of 2")
+        };
         Dcgan { generator, discriminator, noise: RandomStream::new(), nz: config.nz }
     }
 }
@@ -30,7 +32,8 @@ impl TrainingModule for Dcgan {
         let z = random::normal(&self.noise.next_key(), DType::F32, [batch.size(), self.nz]);
         let fake = self.generator.forward(z);
         let loss = cx.minimize("discriminator", |_| {
-            let [real, fake] = [&real, &fake.detach()].map(|pictures| self.discriminator.forward(pictures));
+            let [real, fake] =
+                [&real, &fake.detach()].map(|pictures| self.discriminator.forward(pictures));
             GanLoss::NonSaturating.discriminator(real, fake, Reduction::Mean)
         });
         cx.log("train_loss", &loss);

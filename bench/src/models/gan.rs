@@ -29,7 +29,8 @@ impl TrainingModule for Gan {
         let fake = self.generator.forward(z, &classes);
         let loss = cx.minimize("discriminator", |_| {
             let pictures = Tensor::concatenate(&[&real.to_dtype(fake.dtype()), &fake.detach()], 0);
-            let logits = self.discriminator.forward(pictures, Tensor::concatenate(&[&classes, &classes], 0));
+            let logits =
+                self.discriminator.forward(pictures, Tensor::concatenate(&[&classes, &classes], 0));
             let (of_real, of_fake) = (logits.narrow(0, 0, count), logits.narrow(0, count, count));
             GanLoss::Hinge.discriminator(of_real, of_fake, Reduction::Mean)
         });

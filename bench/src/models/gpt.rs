@@ -1,9 +1,11 @@
-//! A small GPT: 4 layers of width 256 with 4 heads, 128 positions, 4096 words, and tied embeddings. It can have more
-//! layers, unrolled or as a scan.
+//! A small GPT: 4 layers of width 256 with 4 heads, 128 positions, 4096 words, and tied embeddings.
+//! It can have more layers, unrolled or as a scan.
 
 use fulmen::nn::attention::Attention;
 use fulmen::nn::loss::{Reduction, cross_entropy};
-use fulmen::nn::{Embedding, Init, LayerNorm, Linear, MultiheadAttention, Parameter, activation, scan_layers};
+use fulmen::nn::{
+    Embedding, Init, LayerNorm, Linear, MultiheadAttention, Parameter, activation, scan_layers,
+};
 use fulmen::prelude::*;
 
 #[derive(Module)]

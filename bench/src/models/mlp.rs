@@ -9,8 +9,11 @@ pub(crate) struct Mlp(Sequential);
 
 impl Mlp {
     pub(crate) fn new() -> Mlp {
-        let hidden =
-            Sequential::new().add(Linear::new(784, 512)).add(Relu::new()).add(Linear::new(512, 256)).add(Relu::new());
+        let hidden = Sequential::new()
+            .add(Linear::new(784, 512))
+            .add(Relu::new())
+            .add(Linear::new(512, 256))
+            .add(Relu::new());
         Mlp(hidden.add(Linear::new(256, 10)))
     }
 }

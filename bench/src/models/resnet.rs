@@ -14,7 +14,10 @@ pub(crate) struct ResNetClassifier {
 
 impl ResNetClassifier {
     pub(crate) fn new(config: Config, lr: f64) -> ResNetClassifier {
-        ResNetClassifier { resnet: ResNet::new(config).expect("a ResNet can be built of any config"), lr }
+        ResNetClassifier {
+            resnet: ResNet::new(config).expect("a ResNet can be built of any config"),
+            lr,
+        }
     }
 
     pub(crate) fn loss(&self, pictures: &Tensor, classes: &Tensor) -> Tensor {

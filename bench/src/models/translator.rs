@@ -4,7 +4,8 @@ use fulmen::models::marian::Marian;
 use fulmen::nn::loss::CrossEntropyLoss;
 use fulmen::prelude::*;
 
-/// Translates tokens `x` to tokens `y`. To predict a token, the decoder sees the previous tokens of `y`.
+/// Translates tokens `x` to tokens `y`. To predict a token, the decoder sees the previous tokens of
+/// `y`.
 #[derive(Module)]
 pub(crate) struct Translator {
     pub(crate) model: Marian,

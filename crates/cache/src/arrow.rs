@@ -1,10 +1,11 @@
 //! One part of a cache as an Arrow IPC file: a schema, one record batch with all rows, a footer.
 //!
-//! All rows have the same size, so the position of every byte is known before the first sample is read. This module
-//! therefore does not use `arrow-ipc`'s writer, which needs a batch in memory. It writes only what surrounds the
-//! columns, and many threads can fill a part in any order. When a part is read, flatbuffers' verifier checks it, and
-//! the result is compared with the expected layout. `arrow-ipc`'s `FileDecoder` is not used: it panics if a damaged
-//! file points outside itself, so all offsets would have to be checked first, and then it would add nothing.
+//! All rows have the same size, so the position of every byte is known before the first sample is
+//! read. This module therefore does not use `arrow-ipc`'s writer, which needs a batch in memory. It
+//! writes only what surrounds the columns, and many threads can fill a part in any order. When a
+//! part is read, flatbuffers' verifier checks it, and the result is compared with the expected
+//! layout. `arrow-ipc`'s `FileDecoder` is not used: it panics if a damaged file points outside
+//! itself, so all offsets would have to be checked first, and then it would add nothing.
 //!
 //! Out of scope: the files (`atomic_file`), and the samples.
 
@@ -12,8 +13,8 @@ use std::ops::Range;
 
 use arrow_ipc::convert::IpcSchemaEncoder;
 use arrow_ipc::{
-    Block, Buffer, FieldNode, FooterBuilder, Message, MessageBuilder, MessageHeader, MetadataVersion,
-    RecordBatchBuilder, Type, root_as_footer, root_as_message,
+    Block, Buffer, FieldNode, FooterBuilder, Message, MessageBuilder, MessageHeader,
+    MetadataVersion, RecordBatchBuilder, Type, root_as_footer, root_as_message,
 };
 use arrow_schema::{DataType, Field as ArrowField, Schema};
 use flatbuffers::FlatBufferBuilder;
@@ -96,12 +97,19 @@ fn schema(fields: &[Field], identity: &Identity) -> Result<Schema> {
             Kind::Binary(size) => DataType::FixedSizeBinary(size),
             Kind::Tensor(element, size) => {
                 // Arrow's canonical extension type, from which pyarrow restores the shape.
-                metadata.push(("ARROW:extension:name".to_owned(), "arrow.fixed_shape_tensor".to_owned()));
-                metadata.push(("ARROW:extension:metadata".to_owned(), format!("{{\"shape\":{:?}}}", field.shape)));
+                metadata.push((
+                    "ARROW:extension:name".to_owned(),
+                    "arrow.fixed_shape_tensor".to_owned(),
+                ));
+                metadata.push((
+                    "ARROW:extension:metadata".to_owned(),
+                    format!("{{\"shape\":{:?}}}", field.shape),
+                ));
                 DataType::FixedSizeList(ArrowField::new("item", element, false).into(), size)
             }
         };
-        Ok(ArrowField::new(&field.name, data_type, false).with_metadata(metadata.into_iter().collect::<Pairs>()))
+        Ok(ArrowField::new(&field.name, data_type, false)
+            .with_metadata(metadata.into_iter().collect::<Pairs>()))
     });
     let Identity { key, part, first_row, samples, variants, version } = identity;
     let metadata = [
@@ -112,7 +120,8 @@ fn schema(fields: &[Field], identity: &Identity) -> Result<Schema> {
         (VARIANTS, variants.to_string()),
         (VERSION, version.clone()),
     ];
-    let metadata: Pairs = metadata.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    let metadata: Pairs =
+        metadata.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
     Ok(Schema::new(columns.collect::<Result<Vec<_>>>()?).with_metadata(metadata))
 }
 
@@ -134,16 +143,20 @@ pub(crate) struct Frame {
 impl Frame {
     /// The frame of a part with `rows` rows of these fields.
     pub(crate) fn new(fields: &[Field], rows: usize, identity: &Identity) -> Result<Frame> {
-        let too_large = || Error::usage(format!("{rows} samples do not fit into one file; make the parts smaller"));
+        let too_large = || {
+            Error::usage(format!("{rows} samples do not fit into one file; make the parts smaller"))
+        };
         let schema = schema(fields, identity)?;
-        let Columns { nodes, buffers, columns, end, padded } = Columns::new(fields, rows).ok_or_else(too_large)?;
+        let Columns { nodes, buffers, columns, end, padded } =
+            Columns::new(fields, rows).ok_or_else(too_large)?;
 
         let mut head = [MAGIC, &[0, 0]].concat();
         encapsulate(&mut head, &schema_message(&schema));
         let batch_start = head.len();
         encapsulate(&mut head, &batch_message(rows, &nodes, &buffers, padded));
         let body = head.len() as u64;
-        let block = Block::new(batch_start as i64, (head.len() - batch_start) as i32, padded as i64);
+        let block =
+            Block::new(batch_start as i64, (head.len() - batch_start) as i32, padded as i64);
 
         let mut tail = vec![0; (padded - end) as usize];
         // The end marker, which readers of streams need and readers of files do not.
@@ -152,7 +165,8 @@ impl Frame {
         tail.extend_from_slice(&footer);
         tail.extend_from_slice(&(footer.len() as u32).to_le_bytes());
         tail.extend_from_slice(MAGIC);
-        let columns = columns.into_iter().map(|column| body + column.start..body + column.end).collect();
+        let columns =
+            columns.into_iter().map(|column| body + column.start..body + column.end).collect();
         Ok(Frame { head, tail, tail_start: body + end, columns })
     }
 
@@ -178,7 +192,8 @@ impl Columns {
         let (mut nodes, mut buffers, mut columns) = (Vec::new(), Vec::new(), Vec::new());
         let (mut end, mut padded) = (0u64, 0u64);
         for field in fields {
-            let length = u64::try_from(field.sample_bytes().ok()?).ok()?.checked_mul(rows as u64)?;
+            let length =
+                u64::try_from(field.sample_bytes().ok()?).ok()?.checked_mul(rows as u64)?;
             let no_bitmap = Buffer::new(padded as i64, 0);
             nodes.push(FieldNode::new(rows as i64, 0));
             buffers.push(no_bitmap);
@@ -250,8 +265,8 @@ fn footer(schema: &Schema, block: Block) -> Vec<u8> {
     builder.finished_data().to_vec()
 }
 
-/// The positions of the columns in a part's file, or why the file is not the expected part. `read` reads bytes of the
-/// file, which has `file_bytes` bytes; it is never called for others.
+/// The positions of the columns in a part's file, or why the file is not the expected part. `read`
+/// reads bytes of the file, which has `file_bytes` bytes; it is never called for others.
 pub(crate) fn locate(
     read: &dyn Fn(u64, usize) -> Result<Vec<u8>>,
     file_bytes: u64,
@@ -270,7 +285,8 @@ pub(crate) fn locate(
         return Ok(Err("it does not end with the magic bytes of an Arrow file".to_owned()));
     }
     let length = u64::from(u32::from_le_bytes([end[0], end[1], end[2], end[3]]));
-    let Some(footer_start) = footer_end.checked_sub(length).filter(|_| length <= MOST_METADATA) else {
+    let Some(footer_start) = footer_end.checked_sub(length).filter(|_| length <= MOST_METADATA)
+    else {
         return Ok(Err(format!("its footer claims {length} bytes, but the file has {file_bytes}")));
     };
     let footer = read(footer_start, length as usize)?;
@@ -279,10 +295,14 @@ pub(crate) fn locate(
         Err(message) => return Ok(Err(message)),
     };
     let unsigned = |number: i64| u64::try_from(number).ok();
-    let (start, metadata, body) =
-        (unsigned(block.offset()), unsigned(i64::from(block.metaDataLength())), unsigned(block.bodyLength()));
+    let (start, metadata, body) = (
+        unsigned(block.offset()),
+        unsigned(i64::from(block.metaDataLength())),
+        unsigned(block.bodyLength()),
+    );
     let located = start.zip(metadata).zip(body).and_then(|((start, metadata), body)| {
-        let body_start = start.checked_add(metadata).filter(|_| (8..=MOST_METADATA).contains(&metadata))?;
+        let body_start =
+            start.checked_add(metadata).filter(|_| (8..=MOST_METADATA).contains(&metadata))?;
         let body_end = body_start.checked_add(body).filter(|&end| end <= footer_start)?;
         Some((start, metadata as usize, body_start..body_end))
     });
@@ -295,7 +315,8 @@ pub(crate) fn locate(
 
 /// The block of the one record batch.
 fn check_footer(footer: &[u8], fields: &[Field], key: &str, part: usize) -> Result<Block, String> {
-    let footer = root_as_footer(footer).map_err(|error| format!("its footer is damaged: {error}"))?;
+    let footer =
+        root_as_footer(footer).map_err(|error| format!("its footer is damaged: {error}"))?;
     let schema = footer.schema().ok_or("its footer has no schema")?;
     let metadata = |name: &str| {
         let pairs = schema.custom_metadata()?;
@@ -313,12 +334,16 @@ fn check_footer(footer: &[u8], fields: &[Field], key: &str, part: usize) -> Resu
     }
     for (column, field) in columns.iter().zip(fields) {
         let expected = match kind(field).map_err(|error| error.to_string())? {
-            Kind::Scalar(DataType::Float16 | DataType::Float32 | DataType::Float64) => Type::FloatingPoint,
+            Kind::Scalar(DataType::Float16 | DataType::Float32 | DataType::Float64) => {
+                Type::FloatingPoint
+            }
             Kind::Scalar(_) => Type::Int,
             Kind::Tensor(..) => Type::FixedSizeList,
             Kind::Binary(_) => Type::FixedSizeBinary,
         };
-        let declared = column.custom_metadata().and_then(|pairs| pairs.iter().find(|pair| pair.key() == Some(FIELD)));
+        let declared = column
+            .custom_metadata()
+            .and_then(|pairs| pairs.iter().find(|pair| pair.key() == Some(FIELD)));
         let declared = declared.and_then(|pair| pair.value());
         if declared != Some(field.to_string().as_str()) || column.type_type() != expected {
             return Err(format!("it has a column {declared:?}, expected `{field}`"));
@@ -326,20 +351,29 @@ fn check_footer(footer: &[u8], fields: &[Field], key: &str, part: usize) -> Resu
     }
     match footer.recordBatches() {
         Some(blocks) if blocks.len() == 1 => Ok(*blocks.get(0)),
-        blocks => Err(format!("it has {} record batches, expected 1", blocks.map_or(0, |blocks| blocks.len()))),
+        blocks => Err(format!(
+            "it has {} record batches, expected 1",
+            blocks.map_or(0, |blocks| blocks.len())
+        )),
     }
 }
 
 /// The positions of the columns in a message whose body starts at `body`.
-fn check_batch(message: &[u8], fields: &[Field], rows: usize, body: Range<u64>) -> Result<Vec<Range<u64>>, String> {
+fn check_batch(
+    message: &[u8],
+    fields: &[Field],
+    rows: usize,
+    body: Range<u64>,
+) -> Result<Vec<Range<u64>>, String> {
     let length = match message {
         [0xff, 0xff, 0xff, 0xff, a, b, c, d, ..] => u32::from_le_bytes([*a, *b, *c, *d]) as usize,
         _ => return Err("its record batch does not start with the marker of a message".to_owned()),
     };
     let message = message[8..].get(..length).ok_or("the length of its record batch is wrong")?;
-    let message: Message<'_> =
-        root_as_message(message).map_err(|error| format!("its record batch is damaged: {error}"))?;
-    let batch = message.header_as_record_batch().ok_or("its record batch is a message of another kind")?;
+    let message: Message<'_> = root_as_message(message)
+        .map_err(|error| format!("its record batch is damaged: {error}"))?;
+    let batch =
+        message.header_as_record_batch().ok_or("its record batch is a message of another kind")?;
     if batch.compression().is_some() {
         return Err("its record batch is compressed".to_owned());
     }
@@ -355,7 +389,11 @@ fn check_batch(message: &[u8], fields: &[Field], rows: usize, body: Range<u64>) 
     {
         return Err(format!("its columns are not at the offsets for {rows} rows of these fields"));
     }
-    Ok(expected.columns.into_iter().map(|column| body.start + column.start..body.start + column.end).collect())
+    Ok(expected
+        .columns
+        .into_iter()
+        .map(|column| body.start + column.start..body.start + column.end)
+        .collect())
 }
 
 #[cfg(test)]
@@ -374,7 +412,14 @@ mod tests {
     }
 
     fn identity() -> Identity {
-        Identity { key: "abc".into(), part: 2, first_row: 20, samples: 33, variants: 1, version: "v1".into() }
+        Identity {
+            key: "abc".into(),
+            part: 2,
+            first_row: 20,
+            samples: 33,
+            variants: 1,
+            version: "v1".into(),
+        }
     }
 
     fn file_bytes(frame: &Frame) -> Vec<u8> {
@@ -396,14 +441,17 @@ mod tests {
         assert_eq!(frame.file_bytes(), bytes.len() as u64);
         assert_eq!(find(&bytes, 11).unwrap(), frame.columns);
         assert!(frame.columns.iter().all(|column| column.start % 64 == 0));
-        let sizes: Vec<u64> = frame.columns.iter().map(|column| column.end - column.start).collect();
+        let sizes: Vec<u64> =
+            frame.columns.iter().map(|column| column.end - column.start).collect();
         assert_eq!(sizes, [11 * 105, 44, 11 * 32, 33, 22, 0]);
     }
 
     #[test]
     fn arrow_ipc_reads_it_too() {
         let frame = Frame::new(&fields(), 11, &identity()).unwrap();
-        let reader = arrow_ipc::reader::FileReader::try_new(std::io::Cursor::new(file_bytes(&frame)), None).unwrap();
+        let reader =
+            arrow_ipc::reader::FileReader::try_new(std::io::Cursor::new(file_bytes(&frame)), None)
+                .unwrap();
         assert_eq!(reader.schema().metadata().get(KEY).map(String::as_str), Some("abc"));
         let batches: Vec<_> = reader.collect::<Result<_, _>>().unwrap();
         assert_eq!((batches.len(), batches[0].num_rows(), batches[0].num_columns()), (1, 11, 6));

@@ -33,15 +33,17 @@ impl Disk {
 
     fn take(&self, bytes: u64) -> io::Result<()> {
         let Some(room) = &self.room else { return Ok(()) };
-        match room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| room.checked_sub(bytes)) {
+        match room
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| room.checked_sub(bytes))
+        {
             Ok(_) => Ok(()),
             Err(_) => Err(io::Error::from(io::ErrorKind::StorageFull)),
         }
     }
 }
 
-/// A file of known size that is filled in any order, under a temporary name until it is complete. If it is dropped
-/// earlier, it is removed.
+/// A file of known size that is filled in any order, under a temporary name until it is complete.
+/// If it is dropped earlier, it is removed.
 #[derive(Debug)]
 pub(crate) struct NewFile {
     file: fulmen_durable::NewFile,
@@ -50,7 +52,8 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
-    /// Creates the file and allocates all its disk space, so that a full disk is noticed before any work.
+    /// Creates the file and allocates all its disk space, so that a full disk is noticed before any
+    /// work.
     pub(crate) fn create(path: &Path, bytes: u64, disk: &Disk) -> Result<NewFile> {
         let file = fulmen_durable::NewFile::create(path);
         let file = file.map_err(|source| Error::io(path, "cannot create the file", source))?;
@@ -67,7 +70,10 @@ impl NewFile {
 
     /// Writes at a position in the file.
     pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.file.file().write_all_at(bytes, offset).map_err(|source| refused(&self.path, self.bytes, source))
+        self.file
+            .file()
+            .write_all_at(bytes, offset)
+            .map_err(|source| refused(&self.path, self.bytes, source))
     }
 
     /// Syncs the file, gives it its name, and returns the SHA-256 of its content.

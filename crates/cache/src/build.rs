@@ -1,8 +1,8 @@
 //! Filling the missing parts of a cache, with threads that read samples.
 //!
-//! Every sample has a fixed position in the files, so threads write in any order and the files are the same for any
-//! number of threads. At most two parts are filled at a time; a full part is hashed, synced and renamed while the
-//! threads continue with the next.
+//! Every sample has a fixed position in the files, so threads write in any order and the files are
+//! the same for any number of threads. At most two parts are filled at a time; a full part is
+//! hashed, synced and renamed while the threads continue with the next.
 //!
 //! Out of scope: locking (`lock`), and checking the free space (`builder`).
 
@@ -83,13 +83,15 @@ struct Shared<'a> {
 }
 
 impl Build<'_> {
-    /// Fills the parts that are missing in the plan, and writes the plan's manifest after each. After an error, the
-    /// finished ones stay.
+    /// Fills the parts that are missing in the plan, and writes the plan's manifest after each.
+    /// After an error, the finished ones stay.
     pub(crate) fn run(&self, plan: &mut Plan, tell: &mut dyn FnMut(CacheEvent)) -> Result<()> {
-        let todo: VecDeque<usize> = (0..plan.num_parts()).filter(|&part| !plan.is_finished(part)).collect();
+        let todo: VecDeque<usize> =
+            (0..plan.num_parts()).filter(|&part| !plan.is_finished(part)).collect();
         let finished = (0..plan.num_parts()).filter(|&part| plan.is_finished(part));
         let done = finished.map(|part| plan.rows_of(part)).sum();
-        let sample_bytes: usize = plan.fields.iter().map(|field| field.sample_bytes().unwrap_or(0)).sum();
+        let sample_bytes: usize =
+            plan.fields.iter().map(|field| field.sample_bytes().unwrap_or(0)).sum();
         let piece_rows = (PIECE_BYTES / sample_bytes.max(1)).clamp(1, MOST_PIECE_ROWS);
         let state = State {
             todo,
@@ -102,9 +104,19 @@ impl Build<'_> {
             error: None,
         };
         let frozen = plan.clone();
-        let shared =
-            Shared { build: self, plan: &frozen, piece_rows, state: Mutex::new(state), changed: Condvar::new() };
-        let mut reporter = ProgressReporter { tell, total: plan.rows, sample_bytes: sample_bytes as u64, last: None };
+        let shared = Shared {
+            build: self,
+            plan: &frozen,
+            piece_rows,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        };
+        let mut reporter = ProgressReporter {
+            tell,
+            total: plan.rows,
+            sample_bytes: sample_bytes as u64,
+            last: None,
+        };
         std::thread::scope(|scope| {
             for i in 0..self.workers {
                 let thread = std::thread::Builder::new().name(format!("fulmen-cache-{i}"));
@@ -142,7 +154,11 @@ impl ProgressReporter<'_> {
 
     fn report(&mut self, done: usize) {
         self.last = Some(Instant::now());
-        (self.tell)(CacheEvent::Progress { done, total: self.total, sample_bytes: self.sample_bytes });
+        (self.tell)(CacheEvent::Progress {
+            done,
+            total: self.total,
+            sample_bytes: self.sample_bytes,
+        });
     }
 }
 
@@ -165,7 +181,8 @@ impl Shared<'_> {
         self.changed.notify_all();
     }
 
-    /// The main thread: it finishes full parts, reports progress, and reads if there are no workers.
+    /// The main thread: it finishes full parts, reports progress, and reads if there are no
+    /// workers.
     fn coordinate(&self, plan: &mut Plan, reporter: &mut ProgressReporter<'_>) {
         let _failing = FailIfPanicking(self);
         let mut reader = match self.build.workers {
@@ -235,7 +252,8 @@ impl Shared<'_> {
         }
     }
 
-    /// The next rows to read. `None` at the end, after an error, and, without `wait`, if none are available now.
+    /// The next rows to read. `None` at the end, after an error, and, without `wait`, if none are
+    /// available now.
     fn next_piece(&self, wait: bool) -> Option<Chunk> {
         let mut state = self.state.lock();
         loop {
@@ -291,14 +309,16 @@ struct Reader {
 impl Reader {
     fn new(shared: &Shared<'_>) -> Result<Reader> {
         let layout = Layout::new(shared.plan.fields.clone(), shared.piece_rows)?;
-        let memory = HostBuffer::zeroed(layout.size())
-            .map_err(|source| Error::runtime("allocating memory for the samples of a cache", source))?;
+        let memory = HostBuffer::zeroed(layout.size()).map_err(|source| {
+            Error::runtime("allocating memory for the samples of a cache", source)
+        })?;
         Ok(Reader { written: vec![false; layout.fields().len()], layout, memory })
     }
 
     /// Reads some rows and writes them to their positions.
     fn fill(&mut self, shared: &Shared<'_>, piece: Chunk) {
-        let result = self.read(shared, &piece).and_then(|bad| self.write(shared, &piece).map(|()| bad));
+        let result =
+            self.read(shared, &piece).and_then(|bad| self.write(shared, &piece).map(|()| bad));
         let Chunk { open, rows, .. } = piece;
         let mut state = shared.state.lock();
         match result {
@@ -332,7 +352,8 @@ impl Reader {
             let (variant, index) = (row / manifest.samples, row % manifest.samples);
             let (epoch, number) = (variant as u64, index as u64);
             let key = SampleKey { seed: manifest.seed, epoch, random_epoch: epoch, index: number };
-            let mut sample = Sample::new(&self.layout, &mut self.memory, slot, &mut self.written, key);
+            let mut sample =
+                Sample::new(&self.layout, &mut self.memory, slot, &mut self.written, key);
             let dataset = shared.build.dataset;
             // A panic leaves at most a half-written row, which is cleared or dropped.
             let read = catch_unwind(AssertUnwindSafe(|| dataset.read(index, &mut sample)))
@@ -340,7 +361,8 @@ impl Reader {
                 .and_then(|()| sample.check_complete());
             let Err(error) = read else { continue };
             // The origin is only for the message; the error of the sample counts.
-            let origin = catch_unwind(AssertUnwindSafe(|| dataset.origin(index))).unwrap_or_default();
+            let origin =
+                catch_unwind(AssertUnwindSafe(|| dataset.origin(index))).unwrap_or_default();
             let error = error.at_sample(number, origin);
             if shared.build.allowed_bad == 0 {
                 return Err(error);

@@ -18,8 +18,8 @@ use fulmen_files::{self as store, Lock};
 
 /// More threads than this are certainly a mistake.
 const MOST_WORKERS: usize = 1024;
-/// The approximate size of a file: an eighth of the cache within these bounds, so that a kill loses little and files
-/// are few.
+/// The approximate size of a file: an eighth of the cache within these bounds, so that a kill loses
+/// little and files are few.
 const SMALL_PART: u64 = 64 << 20;
 const LARGE_PART: u64 = 1 << 30;
 /// The disk space to leave free.
@@ -56,52 +56,55 @@ impl CacheBuilder {
         }
     }
 
-    /// A version for what the fingerprint cannot see, such as the code of a closure; a new version makes a new cache.
-    /// Required if the samples depend on a function ([`Source::map`](fulmen_data::Source::map),
-    /// [`Source::into_dataset`](fulmen_data::Source::into_dataset), your own `TextInput`): without it, a change of the
-    /// function would go unnoticed.
+    /// A version for what the fingerprint cannot see, such as the code of a closure; a new version
+    /// makes a new cache. Required if the samples depend on a function
+    /// ([`Source::map`](fulmen_data::Source::map),
+    /// [`Source::into_dataset`](fulmen_data::Source::into_dataset), your own `TextInput`): without
+    /// it, a change of the function would go unnoticed.
     pub fn version(mut self, version: impl Into<String>) -> Self {
         self.options.version = version.into();
         self
     }
 
-    /// How many variants of each sample are cached; one unless set. Variant `v` is the sample as epoch `v` reads it,
-    /// with that epoch's augmentation; epoch `e` of a training then reads variant `e mod variants`.
+    /// How many variants of each sample are cached; one unless set. Variant `v` is the sample as
+    /// epoch `v` reads it, with that epoch's augmentation; epoch `e` of a training then reads
+    /// variant `e mod variants`.
     pub fn variants(mut self, variants: usize) -> Self {
         self.options.variants = variants;
         self
     }
 
-    /// The seed of the cached augmentation; 0 unless set. With a loader's seed, the variants are what that loader would
-    /// have read in its first epochs without a cache.
+    /// The seed of the cached augmentation; 0 unless set. With a loader's seed, the variants are
+    /// what that loader would have read in its first epochs without a cache.
     pub fn seed(mut self, seed: u64) -> Self {
         self.options.seed = seed;
         self
     }
 
-    /// Threads that read samples while the cache is made; one per core unless set. With 0 the calling thread reads. The
-    /// files do not depend on it.
+    /// Threads that read samples while the cache is made; one per core unless set. With 0 the
+    /// calling thread reads. The files do not depend on it.
     pub fn workers(mut self, threads: usize) -> Self {
         self.workers = Some(threads);
         self
     }
 
-    /// How many samples may fail to be read, counting each variant; none unless set. Their errors are stored: reading
-    /// such a sample from the cache returns the same error, so that the loader can skip it.
+    /// How many samples may fail to be read, counting each variant; none unless set. Their errors
+    /// are stored: reading such a sample from the cache returns the same error, so that the loader
+    /// can skip it.
     pub fn allow_bad_samples(mut self, most: usize) -> Self {
         self.allowed_bad = most;
         self
     }
 
-    /// Whether it is an error if the path has a cache of other samples; the error lists the differences. If off, the
-    /// default, a new cache is made next to it.
+    /// Whether it is an error if the path has a cache of other samples; the error lists the
+    /// differences. If off, the default, a new cache is made next to it.
     pub fn refuse_others(mut self, refuse: bool) -> Self {
         self.refuse_others = refuse;
         self
     }
 
-    /// The approximate size of a file in bytes; unless set, an eighth of the cache, between 64 MiB and 1 GiB. A partly
-    /// made cache keeps its size.
+    /// The approximate size of a file in bytes; unless set, an eighth of the cache, between 64 MiB
+    /// and 1 GiB. A partly made cache keeps its size.
     pub fn part_bytes(mut self, bytes: u64) -> Self {
         self.part_bytes = Some(bytes);
         self
@@ -132,9 +135,10 @@ impl CacheBuilder {
     /// If another process is making it, this one waits, and continues if the other one dies.
     ///
     /// # Errors
-    /// A dataset without a fingerprint, or with a function but without a [`version`](CacheBuilder::version); files that
-    /// changed while the cache was made; a full disk, before anything is written, with numbers; a sample that cannot be
-    /// read. Finished parts stay, and the next run continues from there.
+    /// A dataset without a fingerprint, or with a function but without a
+    /// [`version`](CacheBuilder::version); files that changed while the cache was made; a full
+    /// disk, before anything is written, with numbers; a sample that cannot be read. Finished parts
+    /// stay, and the next run continues from there.
     pub fn open(mut self) -> Result<CachedDataset> {
         let fields = self.check()?;
         let key = Key::new(&*self.dataset, &fields, &self.options)?;
@@ -188,8 +192,16 @@ impl CacheBuilder {
         self.check_room(dir, &expected)?;
         manifest::save(dir, &plan.manifest)?;
         (self.on_event)(CacheEvent::Started(expected));
-        let workers = self.workers.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-        let build = Build { dataset: &*self.dataset, dir, disk: &self.disk, workers, allowed_bad: self.allowed_bad };
+        let workers = self
+            .workers
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let build = Build {
+            dataset: &*self.dataset,
+            dir,
+            disk: &self.disk,
+            workers,
+            allowed_bad: self.allowed_bad,
+        };
         build.run(plan, &mut self.on_event)?;
         (self.on_event)(CacheEvent::Finished(estimate(plan)?));
         Ok(())
@@ -214,7 +226,9 @@ impl CacheBuilder {
     /// The plan of a new cache.
     fn plan(&self, fields: &[Field], key: &Key) -> Result<Plan> {
         let (samples, variants) = (self.dataset.len(), self.options.variants);
-        let too_large = || Error::usage(format!("{samples} samples in {variants} variants are too many to count"));
+        let too_large = || {
+            Error::usage(format!("{samples} samples in {variants} variants are too many to count"))
+        };
         let rows = samples.checked_mul(variants).ok_or_else(too_large)?;
         let sample_bytes = sample_bytes(fields)?;
         let total = sample_bytes.checked_mul(rows as u64).ok_or_else(too_large)?;
@@ -234,7 +248,8 @@ impl CacheBuilder {
             bad: Vec::new(),
             key_parts: key.key_parts.clone(),
         };
-        Plan::new(manifest).map_err(|message| Error::usage(format!("this dataset cannot be cached: {message}")))
+        Plan::new(manifest)
+            .map_err(|message| Error::usage(format!("this dataset cannot be cached: {message}")))
     }
 
     /// The differences to the caches at this path, if there are any and none has this key.
@@ -269,7 +284,8 @@ impl CacheBuilder {
 
     fn check_room(&self, dir: &Path, expected: &CacheEstimate) -> Result<()> {
         let free = self.disk.available(dir);
-        let free = free.map_err(|source| Error::io(dir, "cannot query the free disk space", source))?;
+        let free =
+            free.map_err(|source| Error::io(dir, "cannot query the free disk space", source))?;
         let needed = expected.missing_bytes.saturating_add(RESERVE.min(expected.missing_bytes / 8));
         if needed <= free {
             return Ok(());
@@ -287,7 +303,8 @@ impl CacheBuilder {
 fn sample_bytes(fields: &[Field]) -> Result<u64> {
     fields.iter().try_fold(0u64, |sum, field| {
         let bytes = field.sample_bytes()? as u64;
-        sum.checked_add(bytes).ok_or_else(|| Error::field("the fields of one sample are more than a disk can hold"))
+        sum.checked_add(bytes)
+            .ok_or_else(|| Error::field("the fields of one sample are more than a disk can hold"))
     })
 }
 

@@ -1,6 +1,7 @@
 //! A finished cache as a dataset: each field of a sample is copied from a memory-mapped file.
 //!
-//! Out of scope: making the cache (`builder`, `build`), and maintenance without reading samples (`maintenance`).
+//! Out of scope: making the cache (`builder`, `build`), and maintenance without reading samples
+//! (`maintenance`).
 
 use std::fs::File;
 use std::io;
@@ -16,13 +17,15 @@ use fulmen_data::{Dataset, Error, Field, Fingerprint, Result, Sample};
 
 /// Samples that were read once and stored decoded and resized, in a few large memory-mapped files.
 ///
-/// The files are Arrow IPC files with a column per field, which other programs can read too (`pyarrow.ipc.open_file`).
-/// The cache is identified by what its samples depend on: the dataset's [fingerprint](Dataset::fingerprint), its
-/// fields, the [version](CacheBuilder::version), the [variants](CacheBuilder::variants) and their seed. `path` is a
-/// folder for any number of caches, each in a subfolder.
+/// The files are Arrow IPC files with a column per field, which other programs can read too
+/// (`pyarrow.ipc.open_file`). The cache is identified by what its samples depend on: the dataset's
+/// [fingerprint](Dataset::fingerprint), its fields, the [version](CacheBuilder::version), the
+/// [variants](CacheBuilder::variants) and their seed. `path` is a folder for any number of caches,
+/// each in a subfolder.
 ///
-/// The files are mapped: do not truncate or overwrite one that is in use, because accessing removed bytes ends the
-/// process (SIGBUS). [`clear_cache`](crate::clear_cache) is safe: a mapped file stays until it is no longer used.
+/// The files are mapped: do not truncate or overwrite one that is in use, because accessing removed
+/// bytes ends the process (SIGBUS). [`clear_cache`](crate::clear_cache) is safe: a mapped file
+/// stays until it is no longer used.
 ///
 /// ```
 /// use fulmen_cache::CacheExt;
@@ -86,13 +89,15 @@ struct Column {
 }
 
 impl CachedDataset {
-    /// Starts a cache of a dataset in a folder. The same as [`CacheExt::cache`](crate::CacheExt::cache).
+    /// Starts a cache of a dataset in a folder. The same as
+    /// [`CacheExt::cache`](crate::CacheExt::cache).
     pub fn builder(dataset: impl Dataset, path: impl AsRef<Path>) -> CacheBuilder {
         CacheBuilder::new(Arc::new(dataset), path.as_ref().to_owned())
     }
 
-    /// Opens a finished cache without its original dataset, which may no longer exist. `path` is the folder given when
-    /// the cache was made or, if that has several caches, the subfolder of one.
+    /// Opens a finished cache without its original dataset, which may no longer exist. `path` is
+    /// the folder given when the cache was made or, if that has several caches, the subfolder of
+    /// one.
     ///
     /// Samples are not read, so the time does not depend on their number.
     ///
@@ -112,7 +117,11 @@ impl CachedDataset {
                 "{} has {} caches; name one of them: {}",
                 path.display(),
                 several.len(),
-                several.iter().map(|entry| entry.dir.display().to_string()).collect::<Vec<_>>().join(", ")
+                several
+                    .iter()
+                    .map(|entry| entry.dir.display().to_string())
+                    .collect::<Vec<_>>()
+                    .join(", ")
             ))),
         }
     }
@@ -128,7 +137,9 @@ impl CachedDataset {
                 ),
             ));
         }
-        let parts = (0..plan.num_parts()).map(|part| Part::open(dir, &plan, part)).collect::<Result<_>>()?;
+        let parts = (0..plan.num_parts())
+            .map(|part| Part::open(dir, &plan, part))
+            .collect::<Result<_>>()?;
         let manifest = plan.manifest;
         Ok(CachedDataset(Arc::new(Inner {
             dir: dir.to_owned(),
@@ -157,7 +168,8 @@ impl CachedDataset {
         self.0.bad.iter().map(|row| row.message.as_str())
     }
 
-    /// Advises the system on the order in which samples will be read. It matters only while they are not in memory.
+    /// Advises the system on the order in which samples will be read. It matters only while they
+    /// are not in memory.
     pub fn advise(&self, access: Access) -> Result<()> {
         self.each_part("cannot tell the system the order of access", |part| part.map.advise(access))
     }
@@ -188,14 +200,18 @@ impl CachedDataset {
 impl Part {
     fn open(dir: &Path, plan: &Plan, part: usize) -> Result<Part> {
         let path = dir.join(part_name(part));
-        let file = File::open(&path).map_err(|source| Error::io(&path, "cannot open a part of the cache", source))?;
-        let bytes =
-            file.metadata().map_err(|source| Error::io(&path, "cannot read the file's metadata", source))?.len();
+        let file = File::open(&path)
+            .map_err(|source| Error::io(&path, "cannot open a part of the cache", source))?;
+        let bytes = file
+            .metadata()
+            .map_err(|source| Error::io(&path, "cannot read the file's metadata", source))?
+            .len();
         let columns = maintenance::locate(&path, &file, bytes, plan, part)?;
-        let length = usize::try_from(bytes)
-            .map_err(|_| Error::file(&path, format!("it has {bytes} bytes, more than this machine can address")))?;
-        let map =
-            Mapped::new(&file, length).map_err(|source| Error::io(&path, "cannot map the file into memory", source))?;
+        let length = usize::try_from(bytes).map_err(|_| {
+            Error::file(&path, format!("it has {bytes} bytes, more than this machine can address"))
+        })?;
+        let map = Mapped::new(&file, length)
+            .map_err(|source| Error::io(&path, "cannot map the file into memory", source))?;
         let column = |(range, field): (std::ops::Range<u64>, &Field)| {
             // Both fit in a usize, because the whole file does.
             Ok(Column { start: range.start as usize, sample_bytes: field.sample_bytes()? })
@@ -208,7 +224,8 @@ impl Part {
 /// Reads bytes of a part.
 pub(crate) fn read_at(path: &Path, file: &File, offset: u64, length: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0; length];
-    file.read_exact_at(&mut bytes, offset).map_err(|source| Error::io(path, "cannot read the file", source))?;
+    file.read_exact_at(&mut bytes, offset)
+        .map_err(|source| Error::io(path, "cannot read the file", source))?;
     Ok(bytes)
 }
 
@@ -227,7 +244,10 @@ impl Dataset for CachedDataset {
         if !bad.is_empty()
             && let Ok(index) = bad.binary_search_by_key(&row, |bad| bad.row)
         {
-            return Err(Error::new(format!("it could not be read when the cache was made: {}", bad[index].message)));
+            return Err(Error::new(format!(
+                "it could not be read when the cache was made: {}",
+                bad[index].message
+            )));
         }
         let (part, row) = (&parts[row / rows_per_part], row % rows_per_part);
         let bytes = part.map.bytes();
@@ -249,7 +269,11 @@ impl Dataset for CachedDataset {
     fn origin(&self, index: usize) -> Option<String> {
         let row = self.row(index, 0).ok()?;
         let Inner { dir, rows_per_part, .. } = &*self.0;
-        Some(format!("{}, row {}", dir.join(part_name(row / rows_per_part)).display(), row % rows_per_part))
+        Some(format!(
+            "{}, row {}",
+            dir.join(part_name(row / rows_per_part)).display(),
+            row % rows_per_part
+        ))
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {

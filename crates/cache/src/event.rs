@@ -27,7 +27,15 @@ pub struct CacheEstimate {
 
 impl fmt::Display for CacheEstimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let CacheEstimate { samples, variants, sample_bytes, bytes, parts, missing_bytes, missing_parts } = *self;
+        let CacheEstimate {
+            samples,
+            variants,
+            sample_bytes,
+            bytes,
+            parts,
+            missing_bytes,
+            missing_parts,
+        } = *self;
         write!(
             f,
             "{samples} samples × {variants} variants × {} = {} in {parts} files",
@@ -37,12 +45,17 @@ impl fmt::Display for CacheEstimate {
         match missing_parts {
             _ if missing_parts == parts => Ok(()),
             0 => write!(f, ", all there"),
-            _ => write!(f, ", {missing_parts} of the files ({}) still to be written", size(missing_bytes)),
+            _ => write!(
+                f,
+                ", {missing_parts} of the files ({}) still to be written",
+                size(missing_bytes)
+            ),
         }
     }
 }
 
-/// An event while a cache is made, passed to [`CacheBuilder::on_event`](crate::CacheBuilder::on_event).
+/// An event while a cache is made, passed to
+/// [`CacheBuilder::on_event`](crate::CacheBuilder::on_event).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum CacheEvent {
@@ -51,8 +64,8 @@ pub enum CacheEvent {
         /// The differences, one per line: `resize: was 224, is 256`.
         differences: Vec<String>,
     },
-    /// Another process is making this cache. This one waits, and continues if the other dies. Sent several times a
-    /// second.
+    /// Another process is making this cache. This one waits, and continues if the other dies. Sent
+    /// several times a second.
     Waiting {
         /// The other process.
         holder: String,

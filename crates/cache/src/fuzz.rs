@@ -14,7 +14,8 @@ pub fn fuzz(manifest: &[u8], part: usize, bytes: &[u8]) {
     let Ok(frame) = plan.frame(part) else { return };
     let read = |offset: u64, length: usize| Ok(bytes[offset as usize..][..length].to_vec());
     let rows = plan.rows_of(part);
-    let columns = arrow::locate(&read, bytes.len() as u64, &plan.fields, rows, &plan.manifest.key, part);
+    let columns =
+        arrow::locate(&read, bytes.len() as u64, &plan.fields, rows, &plan.manifest.key, part);
     let Ok(Ok(columns)) = columns else { return };
     assert_eq!(columns.len(), frame.columns.len());
     for (column, expected) in columns.into_iter().zip(&frame.columns) {

@@ -1,4 +1,5 @@
-//! The key that identifies the cache of a dataset: its fingerprint, its fields, and the options of caching.
+//! The key that identifies the cache of a dataset: its fingerprint, its fields, and the options of
+//! caching.
 //!
 //! Out of scope: a dataset's own fingerprint.
 

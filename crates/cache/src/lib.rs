@@ -1,10 +1,13 @@
-//! Cached datasets: samples that were decoded, resized and perhaps augmented once, in a few large files.
+//! Cached datasets: samples that were decoded, resized and perhaps augmented once, in a few large
+//! files.
 //!
-//! A cache is a folder named by its key (`key`) with `cache.json` (`manifest`), `part-00000.arrow` and so on
-//! (`arrow`, `atomic_file`) and `cache.lock` (`lock`). Making one: `builder`, then `build`. Reading it: `dataset`, over `mmap`.
+//! A cache is a folder named by its key (`key`) with `cache.json` (`manifest`), `part-00000.arrow`
+//! and so on (`arrow`, `atomic_file`) and `cache.lock` (`lock`). Making one: `builder`, then
+//! `build`. Reading it: `dataset`, over `mmap`.
 //!
-//! Invariants: a part appears complete, under its name, and never changes; a file that the manifest does not list does
-//! not exist for the cache; the bytes of a part depend only on the dataset and the options.
+//! Invariants: a part appears complete, under its name, and never changes; a file that the manifest
+//! does not list does not exist for the cache; the bytes of a part depend only on the dataset and
+//! the options.
 //!
 //! Out of scope: the datasets, and caches in a remote store.
 
@@ -38,7 +41,8 @@ use fulmen_data::Dataset;
 
 /// Adds [`cache`](CacheExt::cache) to every dataset.
 pub trait CacheExt: Dataset + Sized {
-    /// A cache of these samples in the folder `path`: they are read and stored once, then memory-mapped.
+    /// A cache of these samples in the folder `path`: they are read and stored once, then
+    /// memory-mapped.
     fn cache(self, path: impl AsRef<Path>) -> CacheBuilder {
         CachedDataset::builder(self, path)
     }

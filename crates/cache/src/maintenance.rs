@@ -47,8 +47,8 @@ impl CacheInfo {
     }
 }
 
-/// The caches at `path`: the one in this folder, or those in its subfolders. A cache with a damaged manifest is left
-/// out if there are others; [`verify_cache`] reports it.
+/// The caches at `path`: the one in this folder, or those in its subfolders. A cache with a damaged
+/// manifest is left out if there are others; [`verify_cache`] reports it.
 ///
 /// # Errors
 /// No cache at this path; the only one is damaged.
@@ -107,12 +107,13 @@ pub(crate) fn no_cache(path: &Path) -> Error {
     Error::missing(format!("{}: there is no cache here", path.display()))
 }
 
-/// Reads the finished parts of the caches at `path` and verifies their checksums. `progress` is called with the bytes
-/// read so far and the total. Returns the number of verified bytes. Caches of other releases are left out.
+/// Reads the finished parts of the caches at `path` and verifies their checksums. `progress` is
+/// called with the bytes read so far and the total. Returns the number of verified bytes. Caches of
+/// other releases are left out.
 ///
 /// # Errors
-/// The names of the parts that are missing, have another size or other content, and what to do; a file that cannot be
-/// read; no cache of this release at this path.
+/// The names of the parts that are missing, have another size or other content, and what to do; a
+/// file that cannot be read; no cache of this release at this path.
 pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) -> Result<u64> {
     let (mut plans, mut wrong) = (Vec::new(), Vec::new());
     for CacheEntry { dir, plan } in find_own(path.as_ref())? {
@@ -149,12 +150,13 @@ pub fn verify_cache(path: impl AsRef<Path>, mut progress: impl FnMut(u64, u64)) 
     }
 }
 
-/// Removes missing or changed parts from the caches at `path`, and damaged manifests, so that making the caches again
-/// writes only those. Returns the removed files. Caches of other releases are left out.
+/// Removes missing or changed parts from the caches at `path`, and damaged manifests, so that
+/// making the caches again writes only those. Returns the removed files. Caches of other releases
+/// are left out.
 ///
 /// # Errors
-/// No cache of this release at this path; one that is being written; a file that cannot be read, so that its state is
-/// unknown: then nothing is removed. A file that cannot be removed.
+/// No cache of this release at this path; one that is being written; a file that cannot be read, so
+/// that its state is unknown: then nothing is removed. A file that cannot be removed.
 pub fn repair_cache(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     // Everything is checked before anything is removed.
     let mut damaged = Vec::new();
@@ -197,8 +199,8 @@ pub fn repair_cache(path: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     Ok(removed)
 }
 
-/// Removes the caches at `path`, finished or not, and no other files. Returns the number of freed bytes. Processes that
-/// are reading them are not disturbed.
+/// Removes the caches at `path`, finished or not, and no other files. Returns the number of freed
+/// bytes. Processes that are reading them are not disturbed.
 ///
 /// # Errors
 /// No cache at this path; one that is being written; a file that cannot be removed.
@@ -218,12 +220,14 @@ pub fn clear_cache(path: impl AsRef<Path>) -> Result<u64> {
 
 /// Removes all files of a locked cache. Returns the number of freed bytes.
 pub(crate) fn remove_files(dir: &Path) -> Result<u64> {
-    let entries = fs::read_dir(dir).map_err(|source| Error::io(dir, "cannot list the cache", source))?;
+    let entries =
+        fs::read_dir(dir).map_err(|source| Error::io(dir, "cannot list the cache", source))?;
     let names = entries.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();
-    let mut paths: Vec<PathBuf> = names.map_err(|source| Error::io(dir, "cannot list the cache", source))?;
+    let mut paths: Vec<PathBuf> =
+        names.map_err(|source| Error::io(dir, "cannot list the cache", source))?;
     paths.retain(|path| is_cache_file(path));
-    // The manifest first: a kill then leaves a folder without one, which the next cache with this name fills again. The
-    // lock last: it still marks the folder as a cache.
+    // The manifest first: a kill then leaves a folder without one, which the next cache with this
+    // name fills again. The lock last: it still marks the folder as a cache.
     paths.sort_by_key(|path| (!path.ends_with(MANIFEST), path.ends_with(LOCK)));
     let mut freed = 0;
     for path in paths {
@@ -243,7 +247,9 @@ fn is_cache_file(path: &Path) -> bool {
 
 fn remove(path: &Path) -> Result<()> {
     match fs::remove_file(path) {
-        Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::io(path, "cannot remove the file", source)),
+        Err(source) if source.kind() != ErrorKind::NotFound => {
+            Err(Error::io(path, "cannot remove the file", source))
+        }
         _ => Ok(()),
     }
 }
@@ -252,25 +258,40 @@ fn remove(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// An existing part that cannot be read.
-fn damage(dir: &Path, plan: &Plan, entry: &PartEntry, read: impl FnMut(u64)) -> Result<Option<String>> {
+fn damage(
+    dir: &Path,
+    plan: &Plan,
+    entry: &PartEntry,
+    read: impl FnMut(u64),
+) -> Result<Option<String>> {
     let path = dir.join(part_name(entry.number));
     let refused = |source| Error::io(&path, "cannot open a part of the cache", source);
     let file = match File::open(&path) {
         Ok(file) => file,
-        Err(source) if source.kind() == ErrorKind::NotFound => return Ok(Some(refused(source).to_string())),
+        Err(source) if source.kind() == ErrorKind::NotFound => {
+            return Ok(Some(refused(source).to_string()));
+        }
         Err(source) => return Err(refused(source)),
     };
     let bytes = file.metadata().map_err(refused)?.len();
     let wrong = match columns(&path, &file, bytes, plan, entry.number)? {
         Err(message) => Some(message),
-        Ok(_) if sha256(&path, read)? != entry.sha256 => Some("its content is not what was written".to_owned()),
+        Ok(_) if sha256(&path, read)? != entry.sha256 => {
+            Some("its content is not what was written".to_owned())
+        }
         Ok(_) => None,
     };
     Ok(wrong.map(|message| format!("{}: {message}", path.display())))
 }
 
 /// The positions of a part's columns in its file.
-pub(crate) fn locate(path: &Path, file: &File, bytes: u64, plan: &Plan, part: usize) -> Result<Vec<Range<u64>>> {
+pub(crate) fn locate(
+    path: &Path,
+    file: &File,
+    bytes: u64,
+    plan: &Plan,
+    part: usize,
+) -> Result<Vec<Range<u64>>> {
     columns(path, file, bytes, plan, part)?.map_err(|message| {
         Error::file(
             path,
@@ -283,7 +304,13 @@ pub(crate) fn locate(path: &Path, file: &File, bytes: u64, plan: &Plan, part: us
 }
 
 /// The same, with damage returned as a message, separately from read errors.
-fn columns(path: &Path, file: &File, bytes: u64, plan: &Plan, part: usize) -> Result<Result<Vec<Range<u64>>, String>> {
+fn columns(
+    path: &Path,
+    file: &File,
+    bytes: u64,
+    plan: &Plan,
+    part: usize,
+) -> Result<Result<Vec<Range<u64>>, String>> {
     let parts = &plan.manifest.parts;
     let expected = parts.iter().find(|entry| entry.number == part).map(|entry| entry.bytes);
     if expected != Some(bytes) {

@@ -83,18 +83,30 @@ pub(crate) struct Plan {
 impl Plan {
     /// Validates a manifest, or reports what is wrong with it.
     pub(crate) fn new(manifest: Manifest) -> Result<Plan, String> {
-        let fields = manifest.fields.iter().map(FieldEntry::field).collect::<Result<Vec<_>, _>>()?;
-        let row_bytes = fields.iter().try_fold(0usize, |sum, field| sum.checked_add(field.sample_bytes().ok()?));
-        let rows = manifest.samples.checked_mul(manifest.variants).filter(|&rows| rows > 0 && rows < 1 << 60);
+        let fields =
+            manifest.fields.iter().map(FieldEntry::field).collect::<Result<Vec<_>, _>>()?;
+        let row_bytes = fields
+            .iter()
+            .try_fold(0usize, |sum, field| sum.checked_add(field.sample_bytes().ok()?));
+        let rows = manifest
+            .samples
+            .checked_mul(manifest.variants)
+            .filter(|&rows| rows > 0 && rows < 1 << 60);
         let (Some(rows), Some(row_bytes)) = (rows, row_bytes) else {
-            return Err(format!("{} samples in {} variants cannot be counted", manifest.samples, manifest.variants));
+            return Err(format!(
+                "{} samples in {} variants cannot be counted",
+                manifest.samples, manifest.variants
+            ));
         };
         // This leaves space for the frame.
         if row_bytes.checked_mul(rows).is_none_or(|bytes| bytes > 1 << 60) {
             return Err(format!("{rows} rows of {row_bytes} bytes are more than a disk can hold"));
         }
         if manifest.rows_per_part == 0 || manifest.rows_per_part > rows {
-            return Err(format!("its parts have {} rows, expected 1 to {rows}", manifest.rows_per_part));
+            return Err(format!(
+                "its parts have {} rows, expected 1 to {rows}",
+                manifest.rows_per_part
+            ));
         }
         let plan = Plan { fields, rows, manifest };
         if plan.num_parts() > MOST_PARTS {
@@ -104,13 +116,22 @@ impl Plan {
         if parts.windows(2).any(|pair| pair[0].number >= pair[1].number)
             || parts.last().is_some_and(|last| last.number >= plan.num_parts())
         {
-            return Err(format!("its parts are not numbered 0 to {} in order", plan.num_parts() - 1));
+            return Err(format!(
+                "its parts are not numbered 0 to {} in order",
+                plan.num_parts() - 1
+            ));
         }
-        if parts.iter().try_fold(0u64, |sum, part| sum.checked_add(part.bytes)).is_none_or(|bytes| bytes > 1 << 61) {
+        if parts
+            .iter()
+            .try_fold(0u64, |sum, part| sum.checked_add(part.bytes))
+            .is_none_or(|bytes| bytes > 1 << 61)
+        {
             return Err("its parts claim more bytes than a disk can hold".to_owned());
         }
         let bad = &plan.manifest.bad;
-        if bad.windows(2).any(|pair| pair[0].row >= pair[1].row) || bad.last().is_some_and(|last| last.row >= rows) {
+        if bad.windows(2).any(|pair| pair[0].row >= pair[1].row)
+            || bad.last().is_some_and(|last| last.row >= rows)
+        {
             return Err("its rows without a sample are not in order".to_owned());
         }
         Ok(plan)
@@ -151,7 +172,8 @@ impl Plan {
     /// The bytes of all parts, and of those that are not finished.
     pub(crate) fn bytes(&self) -> Result<(u64, u64)> {
         let (mut total, mut missing) = (0u64, 0u64);
-        // Parts with the same number of rows have nearly the same size; the numbers in their metadata differ in length.
+        // Parts with the same number of rows have nearly the same size; the numbers in their
+        // metadata differ in length.
         for part in 0..self.num_parts() {
             let bytes = self.frame(part)?.file_bytes();
             total = total.saturating_add(bytes);
@@ -163,13 +185,21 @@ impl Plan {
 
 impl FieldEntry {
     pub(crate) fn new(field: &Field) -> FieldEntry {
-        FieldEntry { name: field.name.clone(), dtype: field.dtype.name().to_owned(), shape: field.shape.clone() }
+        FieldEntry {
+            name: field.name.clone(),
+            dtype: field.dtype.name().to_owned(),
+            shape: field.shape.clone(),
+        }
     }
 
     fn field(&self) -> Result<Field, String> {
         let dtype = DType::all().find(|dtype| dtype.name() == self.dtype);
-        let dtype = dtype
-            .ok_or_else(|| format!("its field `{}` has the dtype `{}`, which does not exist", self.name, self.dtype))?;
+        let dtype = dtype.ok_or_else(|| {
+            format!(
+                "its field `{}` has the dtype `{}`, which does not exist",
+                self.name, self.dtype
+            )
+        })?;
         let field = Field::new(&self.name, dtype, self.shape.clone());
         field.sample_bytes().map_err(|error| error.to_string())?;
         Ok(field)
@@ -195,7 +225,9 @@ pub(crate) enum Unusable {
 impl From<Unusable> for Error {
     fn from(unusable: Unusable) -> Error {
         match unusable {
-            Unusable::Unread(error) | Unusable::OtherFormat(error) | Unusable::Damaged(error) => error,
+            Unusable::Unread(error) | Unusable::OtherFormat(error) | Unusable::Damaged(error) => {
+                error
+            }
         }
     }
 }
@@ -208,15 +240,16 @@ struct AnyFormat {
 
 /// Parses a manifest.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Plan, String> {
-    let manifest: Manifest =
-        serde_json::from_slice(bytes).map_err(|error| format!("it is not a manifest of a cache: {error}"))?;
+    let manifest: Manifest = serde_json::from_slice(bytes)
+        .map_err(|error| format!("it is not a manifest of a cache: {error}"))?;
     Plan::new(manifest)
 }
 
 /// The manifest in the folder of a cache; `None` if there is none.
 pub(crate) fn load(dir: &Path) -> Result<Option<Plan>, Unusable> {
     let path = dir.join(MANIFEST);
-    let unread = |source| Unusable::Unread(Error::io(&path, "cannot read the cache's manifest", source));
+    let unread =
+        |source| Unusable::Unread(Error::io(&path, "cannot read the cache's manifest", source));
     let damaged = |message| Unusable::Damaged(Error::file(&path, message));
     let length = match path.metadata() {
         Ok(metadata) => metadata.len(),
@@ -224,7 +257,9 @@ pub(crate) fn load(dir: &Path) -> Result<Option<Plan>, Unusable> {
         Err(source) => return Err(unread(source)),
     };
     if length > MOST_BYTES {
-        return Err(damaged(format!("it has {length} bytes, too many for the manifest of a cache")));
+        return Err(damaged(format!(
+            "it has {length} bytes, too many for the manifest of a cache"
+        )));
     }
     let bytes = std::fs::read(&path).map_err(unread)?;
     match serde_json::from_slice(&bytes) {
@@ -235,29 +270,30 @@ pub(crate) fn load(dir: &Path) -> Result<Option<Plan>, Unusable> {
                  no other release needs it"
             ),
         ))),
-        _ => parse(&bytes)
-            .map(Some)
-            .map_err(|message| damaged(format!("{message}; the cache cannot be used, clear it and warm it again"))),
+        _ => parse(&bytes).map(Some).map_err(|message| {
+            damaged(format!("{message}; the cache cannot be used, clear it and warm it again"))
+        }),
     }
 }
 
 /// Writes the manifest of the cache in a folder atomically.
 pub(crate) fn save(dir: &Path, manifest: &Manifest) -> Result<()> {
     let path = dir.join(MANIFEST);
-    let text =
-        serde_json::to_vec_pretty(manifest).map_err(|error| Error::runtime("writing the cache's manifest", error))?;
+    let text = serde_json::to_vec_pretty(manifest)
+        .map_err(|error| Error::runtime("writing the cache's manifest", error))?;
     write_whole(&path, &text)
 }
 
-/// The folder of a cache, and its manifest; no plan if the cache has just been started, or its removal was interrupted.
+/// The folder of a cache, and its manifest; no plan if the cache has just been started, or its
+/// removal was interrupted.
 pub(crate) struct CacheEntry {
     pub(crate) dir: PathBuf,
     pub(crate) plan: Result<Option<Plan>, Unusable>,
 }
 
 impl CacheEntry {
-    /// The cache in a folder, if it has a cache's manifest, or a cache's name and lock. Files of other programs may
-    /// have the manifest's name.
+    /// The cache in a folder, if it has a cache's manifest, or a cache's name and lock. Files of
+    /// other programs may have the manifest's name.
     fn read(dir: PathBuf) -> Option<CacheEntry> {
         let plan = load(&dir);
         let is_cache = matches!(plan, Ok(Some(_))) || is_key(&dir) && dir.join(LOCK).is_file();

@@ -1,8 +1,13 @@
-//! A memory-mapped file. Apart from `fulmen-pjrt`, only this file and `fulmen-jpeg`'s `ffi.rs` contain `unsafe`.
+//! A memory-mapped file. Apart from `fulmen-pjrt`, only this file and `fulmen-jpeg`'s `ffi.rs`
+//! contain `unsafe`.
 //!
-//! Out of scope: the meaning of the bytes, and their positions, which are checked earlier (`arrow`).
+//! Out of scope: the meaning of the bytes, and their positions, which are checked earlier
+//! (`arrow`).
 
-#![expect(unsafe_code, reason = "mapping a file is unsafe because other processes can change the file")]
+#![expect(
+    unsafe_code,
+    reason = "mapping a file is unsafe because other processes can change the file"
+)]
 
 use std::fs::File;
 use std::io;
@@ -20,16 +25,19 @@ const CACHE_LINE: usize = 64;
 pub(crate) struct Mapped(Mmap);
 
 impl Mapped {
-    /// Maps the first `length` bytes of a file, which must have at least that many. They are not read yet.
+    /// Maps the first `length` bytes of a file, which must have at least that many. They are not
+    /// read yet.
     pub(crate) fn new(file: &File, length: usize) -> io::Result<Mapped> {
         if file.metadata()?.len() < length as u64 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        // SAFETY: the bytes behind a `&[u8]` must not change. A part of a cache is written under a temporary name, made
-        // read-only and renamed when it is complete; nothing in this crate opens it for writing after that, and `clear`
-        // removes names, which leaves mapped pages intact. Only another program can break this, by writing to a
-        // read-only file: then a sample would have other values, of a type for which all values are valid (bytes).
-        // Truncating the file would end the process with SIGBUS at the next access to the removed bytes.
+        // SAFETY: the bytes behind a `&[u8]` must not change. A part of a cache is written under a
+        // temporary name, made read-only and renamed when it is complete; nothing in this crate
+        // opens it for writing after that, and `clear` removes names, which leaves mapped pages
+        // intact. Only another program can break this, by writing to a read-only file: then a
+        // sample would have other values, of a type for which all values are valid (bytes).
+        // Truncating the file would end the process with SIGBUS at the next access to the removed
+        // bytes.
         let map = unsafe { MmapOptions::new().len(length).map(file) };
         map.map(Mapped)
     }
@@ -38,14 +46,18 @@ impl Mapped {
         &self.0
     }
 
-    /// Lets the processor load `length` bytes from `start` on into its caches, while it does other work. After the first
-    /// [`PREFETCH_BYTES`], the processor recognizes the sequence by itself.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "Rust has no prefetch for it"))]
+    /// Lets the processor load `length` bytes from `start` on into its caches, while it does other
+    /// work. After the first [`PREFETCH_BYTES`], the processor recognizes the sequence by itself.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(unused_variables, reason = "Rust has no prefetch for it")
+    )]
     pub(crate) fn prefetch(&self, start: usize, length: usize) {
         #[cfg(target_arch = "x86_64")]
         for line in (start..start + length.min(PREFETCH_BYTES)).step_by(CACHE_LINE) {
             use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a prefetch is a hint. It neither reads the bytes nor faults, whatever the address.
+            // SAFETY: a prefetch is a hint. It neither reads the bytes nor faults, whatever the
+            // address.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(self.0.as_ptr().wrapping_add(line).cast()) };
         }
     }
@@ -71,7 +83,8 @@ impl Mapped {
         if self.0.advise(Advice::PopulateRead).is_ok() {
             return Ok(());
         }
-        // Linux before 5.14, and other systems: read ahead, and let the first access to each page do the rest.
+        // Linux before 5.14, and other systems: read ahead, and let the first access to each page
+        // do the rest.
         self.0.advise(Advice::WillNeed)
     }
 }
@@ -79,7 +92,8 @@ impl Mapped {
 /// The order in which a cache is read, to advise the system's readahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// No advice: the system reads about 128 KiB around each miss. Right for most cases, and the default.
+    /// No advice: the system reads about 128 KiB around each miss. Right for most cases, and the
+    /// default.
     #[default]
     Normal,
     /// In sequence: the system reads further ahead, and evicts earlier.

@@ -34,14 +34,17 @@ fn a_disk_that_fills_up_keeps_what_was_finished_and_the_next_run_goes_on() {
     for workers in [0, 3] {
         let folder = tempfile::tempdir().unwrap();
         let data = Counted::default();
-        let builder = || CachedDataset::builder(data.clone(), folder.path()).part_bytes(10_000).workers(workers);
+        let builder = || {
+            CachedDataset::builder(data.clone(), folder.path()).part_bytes(10_000).workers(workers)
+        };
         let mut full = builder();
         full.disk = Disk::with_room(45_000);
         let error = full.open().unwrap_err();
         assert!(error.is_disk_full(), "{error}");
         let text = error.to_string();
         assert!(
-            text.contains("not enough disk space for this file of 1") && text.contains("continues after"),
+            text.contains("not enough disk space for this file of 1")
+                && text.contains("continues after"),
             "{text}"
         );
 
@@ -57,7 +60,14 @@ fn a_disk_that_fills_up_keeps_what_was_finished_and_the_next_run_goes_on() {
         assert_eq!(data.0.load(Ordering::Relaxed), 60 - 10 * finished);
         let all: Vec<usize> = (0..60).collect();
         let batch = HostBatch::collate(&cached, &all).unwrap();
-        assert!(batch.values::<u8>(0).unwrap().chunks(1000).enumerate().all(|(i, row)| row == [i as u8; 1000]));
+        assert!(
+            batch
+                .values::<u8>(0)
+                .unwrap()
+                .chunks(1000)
+                .enumerate()
+                .all(|(i, row)| row == [i as u8; 1000])
+        );
     }
 }
 
@@ -85,7 +95,8 @@ fn a_disk_without_room_is_refused_before_anything_is_written() {
     assert!(error.is_disk_full(), "{error}");
     let text = error.to_string();
     assert!(
-        text.contains("5000 samples × 1 variants × 17.2 GB = 85.9 TB") && text.contains("more are needed"),
+        text.contains("5000 samples × 1 variants × 17.2 GB = 85.9 TB")
+            && text.contains("more are needed"),
         "{text}"
     );
     assert!(crate::cache_info(folder.path()).unwrap_err().is_not_found());

@@ -47,7 +47,9 @@ impl Store for CloudStore {
 
     fn read(&self, name: &str, start: u64, into: &mut [u8]) -> io::Result<()> {
         let location = self.location(name);
-        let bytes = location.read_range(start..start + into.len() as u64).map_err(|e| explain(&location, &e))?;
+        let bytes = location
+            .read_range(start..start + into.len() as u64)
+            .map_err(|e| explain(&location, &e))?;
         into.copy_from_slice(&bytes);
         Ok(())
     }

@@ -64,8 +64,9 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The differences between two checkpoints, whatever parts their tensors were written in: first the differences between
-/// the runs, then the differences between tensors, by name. Holds at most 128 MiB in memory.
+/// The differences between two checkpoints, whatever parts their tensors were written in: first the
+/// differences between the runs, then the differences between tensors, by name. Holds at most 128
+/// MiB in memory.
 ///
 /// # Errors
 /// A checkpoint cannot be read or is damaged.
@@ -96,17 +97,25 @@ pub fn diff(first: &Checkpoint, second: &Checkpoint) -> Result<Vec<Difference>> 
             elements += (x.len() / size) as u64;
             for (x, y) in x.chunks_exact(size).zip(y.chunks_exact(size)).filter(|(x, y)| x != y) {
                 different += 1;
-                let distance = float(tensor.dtype, x).zip(float(tensor.dtype, y)).map(|(x, y)| (x - y).abs());
+                let distance =
+                    float(tensor.dtype, x).zip(float(tensor.dtype, y)).map(|(x, y)| (x - y).abs());
                 if let Some(distance) = distance.filter(|distance| distance.is_finite()) {
                     largest = Some(largest.map_or(distance, |largest| largest.max(distance)));
                 }
             }
         }
         if different > 0 {
-            differences.push(Difference::Values { name: name.clone(), different, elements, largest });
+            differences.push(Difference::Values {
+                name: name.clone(),
+                different,
+                elements,
+                largest,
+            });
         }
     }
-    differences.extend(b.keys().filter(|name| !a.contains_key(*name)).cloned().map(Difference::OnlySecond));
+    differences.extend(
+        b.keys().filter(|name| !a.contains_key(*name)).cloned().map(Difference::OnlySecond),
+    );
     Ok(differences)
 }
 

@@ -45,7 +45,8 @@ impl Error {
 
     /// The problem, without the advice, which is the same for all damage.
     pub(crate) fn damaged(message: impl fmt::Display) -> Error {
-        let message = format!("{message}: the checkpoint was damaged after it was written; use another one");
+        let message =
+            format!("{message}: the checkpoint was damaged after it was written; use another one");
         Error { kind: Kind::Damaged, message, source: None }
     }
 
@@ -59,12 +60,18 @@ impl Error {
 
     pub(crate) fn io(doing: &str, location: &str, source: io::Error) -> Error {
         let advice = match source.kind() {
-            io::ErrorKind::PermissionDenied => "; check the permissions of the folder and its files",
+            io::ErrorKind::PermissionDenied => {
+                "; check the permissions of the folder and its files"
+            }
             _ if fulmen_durable::is_full(&source) => "; free some room or name another folder",
             _ => "",
         };
         let kind = if source.kind() == io::ErrorKind::NotFound { Kind::NotFound } else { Kind::Io };
-        Error { kind, message: format!("{location}: cannot {doing}: {source}{advice}"), source: Some(source) }
+        Error {
+            kind,
+            message: format!("{location}: cannot {doing}: {source}{advice}"),
+            source: Some(source),
+        }
     }
 
     /// Whether arguments are inconsistent, or do not fit the checkpoint.

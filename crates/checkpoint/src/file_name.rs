@@ -1,6 +1,7 @@
 //! [`FileName`]: the pattern of a checkpoint's name, like Lightning's `filename`.
 
-/// The pattern of a checkpoint's name: text with named values in braces, such as `net-{epoch:02d}-{val_acc:.3f}`.
+/// The pattern of a checkpoint's name: text with named values in braces, such as
+/// `net-{epoch:02d}-{val_acc:.3f}`.
 ///
 /// ```
 /// use fulmen_checkpoint::FileName;
@@ -42,8 +43,9 @@ impl FileName {
         while let Some((text, value)) = rest.split_once('{') {
             let (value, after) = value.split_once('}').ok_or("a `{` has no `}`")?;
             let (name, format) = value.split_once(':').unwrap_or((value, ""));
-            let format = format_of(format)
-                .ok_or_else(|| format!("`{format}` is not a format; use .2f (digits after the point) or 03d"))?;
+            let format = format_of(format).ok_or_else(|| {
+                format!("`{format}` is not a format; use .2f (digits after the point) or 03d")
+            })?;
             if name.is_empty() {
                 return Err("`{}` names no value".into());
             }
@@ -117,7 +119,10 @@ mod tests {
         assert_eq!(fill("{epoch}-{step}"), "epoch=2-step=300");
         assert_eq!(fill("net-{epoch:02d}-{val_loss/ood:.2f}"), "net-epoch=02-val_loss_ood=0.12");
         assert_eq!(fill("{val_loss/ood:.3}{missing}"), "val_loss_ood=0.123missing=NaN");
-        assert_eq!(FileName::parse("a-{epoch}-{step}").unwrap().fill(|_| None), "a-epoch={epoch}-step={step}");
+        assert_eq!(
+            FileName::parse("a-{epoch}-{step}").unwrap().fill(|_| None),
+            "a-epoch={epoch}-step={step}"
+        );
     }
 
     #[test]

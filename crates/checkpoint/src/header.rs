@@ -31,7 +31,10 @@ const MOST: usize = 100_000_000;
 /// assert_eq!(read.tensor("x")?.data(), [1, 2, 3]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn header(tensors: &[(String, Dtype, Vec<u64>)], metadata: &BTreeMap<String, String>) -> Result<Vec<u8>, String> {
+pub fn header(
+    tensors: &[(String, Dtype, Vec<u64>)],
+    metadata: &BTreeMap<String, String>,
+) -> Result<Vec<u8>, String> {
     let (mut names, mut start) = (BTreeSet::new(), 0usize);
     let mut entries = vec![format!("{}:{}", json!(METADATA), json!(metadata))];
     for (name, dtype, shape) in tensors {
@@ -42,7 +45,9 @@ pub fn header(tensors: &[(String, Dtype, Vec<u64>)], metadata: &BTreeMap<String,
         }
         let bytes = bytes_of(*dtype, shape).and_then(|bytes| usize::try_from(bytes).ok());
         let Some(end) = bytes.and_then(|bytes| start.checked_add(bytes)) else {
-            return Err(format!("cannot write `{name}`: its elements are not whole bytes, or there are too many"));
+            return Err(format!(
+                "cannot write `{name}`: its elements are not whole bytes, or there are too many"
+            ));
         };
         let shape = shape.iter().map(|size| *size as usize).collect();
         let info = TensorInfo { dtype: *dtype, shape, data_offsets: (start, end) };

@@ -110,8 +110,12 @@ impl Manifest {
     /// Combines what the processes have written.
     pub(crate) fn new(mut run: Run, written: Vec<WrittenShard>) -> Result<Manifest> {
         run.score = run.score.filter(|score| score.is_finite());
-        let mut manifest =
-            Manifest { format_version: FORMAT_VERSION, run, shards: Vec::new(), tensors: BTreeMap::new() };
+        let mut manifest = Manifest {
+            format_version: FORMAT_VERSION,
+            run,
+            shards: Vec::new(),
+            tensors: BTreeMap::new(),
+        };
         for WrittenShard { shard, tensors } in written {
             manifest.shards.push(shard);
             for (name, incoming) in tensors {
@@ -127,13 +131,16 @@ impl Manifest {
                 tensor.parts.extend(incoming.parts);
             }
         }
-        manifest.check().map_err(|error| Error::usage(format!("the shards do not form a checkpoint: {error}")))?;
+        manifest.check().map_err(|error| {
+            Error::usage(format!("the shards do not form a checkpoint: {error}"))
+        })?;
         Ok(manifest)
     }
 
     /// The content of the file.
     pub(crate) fn to_bytes(&self) -> Result<Vec<u8>> {
-        let failed = |e: serde_json::Error| Error::usage(format!("cannot write the manifest as JSON: {e}"));
+        let failed =
+            |e: serde_json::Error| Error::usage(format!("cannot write the manifest as JSON: {e}"));
         let manifest = serde_json::value::to_raw_value(self).map_err(failed)?;
         let sha256 = hex(Sha256::digest(manifest.get()).as_ref());
         serde_json::to_vec(&Frame { sha256, manifest }).map_err(failed)
@@ -142,8 +149,8 @@ impl Manifest {
     /// Parses the content of a manifest file, which errors call `location`.
     pub(crate) fn from_bytes(bytes: &[u8], location: &str) -> Result<Manifest> {
         let damaged = |reason: String| Error::damaged(format_args!("{location}: {reason}"));
-        let frame: Frame =
-            serde_json::from_slice(bytes).map_err(|e| damaged(format!("not a complete manifest ({e})")))?;
+        let frame: Frame = serde_json::from_slice(bytes)
+            .map_err(|e| damaged(format!("not a complete manifest ({e})")))?;
         if hex(Sha256::digest(frame.manifest.get()).as_ref()) != frame.sha256 {
             return Err(damaged("the manifest does not match its checksum".into()));
         }
@@ -151,8 +158,10 @@ impl Manifest {
         struct Version {
             format_version: u64,
         }
-        let wrong = |e: serde_json::Error| damaged(format!("not the manifest of a checkpoint ({e})"));
-        let Version { format_version } = serde_json::from_str(frame.manifest.get()).map_err(wrong)?;
+        let wrong =
+            |e: serde_json::Error| damaged(format!("not the manifest of a checkpoint ({e})"));
+        let Version { format_version } =
+            serde_json::from_str(frame.manifest.get()).map_err(wrong)?;
         if format_version > FORMAT_VERSION {
             return Err(Error::newer(format!(
                 "{location}: the checkpoint has format version {format_version}, and this program reads up to \
@@ -171,12 +180,13 @@ impl Manifest {
 
     /// The parts in a file with their tensors, in file order.
     pub(crate) fn parts_in(&self, file: &str) -> Vec<(&str, &TensorEntry, &PartEntry)> {
-        let tensors = self
-            .tensors
-            .iter()
-            .flat_map(|(name, tensor)| tensor.parts.iter().map(move |part| (name.as_str(), tensor, part)));
+        let tensors = self.tensors.iter().flat_map(|(name, tensor)| {
+            tensor.parts.iter().map(move |part| (name.as_str(), tensor, part))
+        });
         let mut parts: Vec<_> = tensors.filter(|(_, _, part)| part.file == file).collect();
-        parts.sort_by_key(|(_, tensor, part)| (part.start, bytes_of(tensor.dtype, &part.rectangle.extent)));
+        parts.sort_by_key(|(_, tensor, part)| {
+            (part.start, bytes_of(tensor.dtype, &part.rectangle.extent))
+        });
         parts
     }
 
@@ -190,21 +200,34 @@ impl Manifest {
     fn check(&self) -> Result<(), String> {
         let mut files = BTreeSet::new();
         for shard in &self.shards {
-            if !is_plain(&shard.file) || shard.file == MANIFEST || !files.insert(shard.file.as_str()) {
-                return Err(format!("`{}` is not a valid shard name, or is used twice", shard.file));
+            if !is_plain(&shard.file)
+                || shard.file == MANIFEST
+                || !files.insert(shard.file.as_str())
+            {
+                return Err(format!(
+                    "`{}` is not a valid shard name, or is used twice",
+                    shard.file
+                ));
             }
         }
         let mut spans: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
         for (name, tensor) in &self.tensors {
             if size_of(tensor.dtype).is_none() || elements(&tensor.shape).is_none() {
-                return Err(format!("`{name}` is {} {:?}, which is not a valid tensor", tensor.dtype, tensor.shape));
+                return Err(format!(
+                    "`{name}` is {} {:?}, which is not a valid tensor",
+                    tensor.dtype, tensor.shape
+                ));
             }
             for part in &tensor.parts {
                 part.rectangle.check_within(&tensor.shape).map_err(|e| format!("`{name}`: {e}"))?;
                 let bytes = bytes_of(tensor.dtype, &part.rectangle.extent).unwrap_or_default();
                 let end = part.start.checked_add(bytes);
                 if part.crc32c.len() as u64 != bytes.div_ceil(BLOCK) || end.is_none() {
-                    return Err(format!("`{name}`{} has {} checksums", part.rectangle, part.crc32c.len()));
+                    return Err(format!(
+                        "`{name}`{} has {} checksums",
+                        part.rectangle,
+                        part.crc32c.len()
+                    ));
                 }
                 spans.entry(&part.file).or_default().push((part.start, end.unwrap_or_default()));
             }
@@ -213,14 +236,20 @@ impl Manifest {
         for shard in &self.shards {
             let mut spans = spans.remove(shard.file.as_str()).unwrap_or_default();
             spans.sort_unstable();
-            let filled =
-                spans.iter().try_fold(shard.header_bytes, |offset, (start, end)| (offset == *start).then_some(*end));
+            let filled = spans.iter().try_fold(shard.header_bytes, |offset, (start, end)| {
+                (offset == *start).then_some(*end)
+            });
             if filled != Some(shard.bytes) {
-                return Err(format!("the parts in {} do not fill its {} bytes", shard.file, shard.bytes));
+                return Err(format!(
+                    "the parts in {} do not fill its {} bytes",
+                    shard.file, shard.bytes
+                ));
             }
         }
         match spans.keys().next() {
-            Some(file) => Err(format!("parts of tensors refer to {file}, which is not one of its shards")),
+            Some(file) => {
+                Err(format!("parts of tensors refer to {file}, which is not one of its shards"))
+            }
             None => Ok(()),
         }
     }
@@ -233,15 +262,20 @@ fn check_cover(tensor: &TensorEntry) -> Result<(), String> {
     for (i, part) in parts.iter().enumerate() {
         // Parts that begin after the end of this one along the first axis cannot overlap it.
         let end = part.offset.first().map_or(u64::MAX, |offset| offset + part.extent[0]);
-        let mut near =
-            parts[i + 1..].iter().take_while(|other| other.offset.first().is_none_or(|offset| *offset < end));
+        let mut near = parts[i + 1..]
+            .iter()
+            .take_while(|other| other.offset.first().is_none_or(|offset| *offset < end));
         if let Some(other) = near.find(|other| part.intersection(other).is_some()) {
             return Err(format!("has overlapping parts, {part} and {other}"));
         }
     }
     let covered: u64 = parts.iter().filter_map(|part| part.elements()).sum();
     let expected = elements(&tensor.shape).unwrap_or_default();
-    if covered == expected { Ok(()) } else { Err(format!("has {expected} elements, but its parts hold {covered}")) }
+    if covered == expected {
+        Ok(())
+    } else {
+        Err(format!("has {expected} elements, but its parts hold {covered}"))
+    }
 }
 
 /// Whether a name is a plain file name: not hidden and without a path.

@@ -44,7 +44,12 @@ impl Merge {
 /// # Errors
 /// The checkpoint is damaged or has no such tensors; the folder is not empty, cannot be written, or
 /// is full.
-pub fn merge(checkpoint: &Checkpoint, to: &dyn Store, folder: &str, options: &Merge) -> Result<Vec<String>> {
+pub fn merge(
+    checkpoint: &Checkpoint,
+    to: &dyn Store,
+    folder: &str,
+    options: &Merge,
+) -> Result<Vec<String>> {
     if to.list(folder).is_ok_and(|entries| !entries.is_empty()) {
         let location = to.describe(folder);
         return Err(Error::usage(format!(
@@ -57,7 +62,9 @@ pub fn merge(checkpoint: &Checkpoint, to: &dyn Store, folder: &str, options: &Me
         let bytes = bytes_of(tensor.dtype, &tensor.shape).unwrap_or_default();
         let part = Part::whole(name, tensor.dtype, tensor.shape.clone());
         match files.last_mut() {
-            Some((filled, parts)) if options.max_shard_bytes.is_none_or(|limit| *filled + bytes <= limit) => {
+            Some((filled, parts))
+                if options.max_shard_bytes.is_none_or(|limit| *filled + bytes <= limit) =>
+            {
                 *filled += bytes;
                 parts.push(part);
             }
@@ -84,7 +91,8 @@ pub fn merge(checkpoint: &Checkpoint, to: &dyn Store, folder: &str, options: &Me
         names.push(file);
     }
     if options.max_shard_bytes.is_some() {
-        let index = json!({ "metadata": { "total_size": total }, "weight_map": weight_map }).to_string();
+        let index =
+            json!({ "metadata": { "total_size": total }, "weight_map": weight_map }).to_string();
         let name = join(folder, "model.safetensors.index.json");
         let write = || {
             let mut file = to.create(&name, index.len() as u64)?;

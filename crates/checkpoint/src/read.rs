@@ -11,7 +11,9 @@ use sha2::{Digest, Sha256};
 use crate::manifest::{BLOCK, hex};
 use crate::shard::{bytes_of, size_of};
 use crate::store::Store;
-use crate::{Error, LocalStore, MANIFEST, Manifest, PartEntry, Rectangle, Result, TensorEntry, open_store};
+use crate::{
+    Error, LocalStore, MANIFEST, Manifest, PartEntry, Rectangle, Result, TensorEntry, open_store,
+};
 
 /// The size limit of a manifest in bytes; enough for the parts of millions of tensors.
 const MOST_MANIFEST: u64 = 1 << 30;
@@ -40,7 +42,9 @@ impl Checkpoint {
     pub fn open(store: Arc<dyn Store>, name: &str) -> Result<Checkpoint> {
         let folder = store.describe(name);
         let entries = store.list(name).map_err(|e| Error::io("read", &folder, e))?;
-        let length = |file: &str| entries.iter().find(|entry| entry.name == file).and_then(|entry| entry.bytes);
+        let length = |file: &str| {
+            entries.iter().find(|entry| entry.name == file).and_then(|entry| entry.bytes)
+        };
         let Some(bytes) = length(MANIFEST) else {
             return Err(Error::not_found(format!(
                 "{folder}: there is no {MANIFEST}, so it is not a checkpoint, or it was not finished; use another one"
@@ -49,7 +53,9 @@ impl Checkpoint {
         let file = join(name, MANIFEST);
         let location = store.describe(&file);
         if bytes > MOST_MANIFEST {
-            return Err(Error::damaged(format_args!("{location}: {bytes} bytes is too large for a manifest")));
+            return Err(Error::damaged(format_args!(
+                "{location}: {bytes} bytes is too large for a manifest"
+            )));
         }
         let mut content = vec![0; bytes as usize];
         store.read(&file, 0, &mut content).map_err(|e| Error::io("read", &location, e))?;
@@ -64,11 +70,22 @@ impl Checkpoint {
                         shard.file
                     )));
                 }
-                None => return Err(Error::damaged(format_args!("{folder}: the shard {} is missing", shard.file))),
+                None => {
+                    return Err(Error::damaged(format_args!(
+                        "{folder}: the shard {} is missing",
+                        shard.file
+                    )));
+                }
             }
         }
         let sha256 = hex(Sha256::digest(&content).as_ref());
-        Ok(Checkpoint { store, name: name.to_owned(), manifest, sha256, compared: Mutex::default() })
+        Ok(Checkpoint {
+            store,
+            name: name.to_owned(),
+            manifest,
+            sha256,
+            compared: Mutex::default(),
+        })
     }
 
     /// Opens the checkpoint in a local folder, or below `gs://bucket/path` or `s3://bucket/path`.
@@ -80,14 +97,18 @@ impl Checkpoint {
         let location = folder.display().to_string();
         if let Some((scheme, path)) = location.split_once("://") {
             let Some((parent, name)) = path.trim_end_matches('/').rsplit_once('/') else {
-                return Err(Error::usage(format!("{location}: this is a bucket; name a checkpoint in it")));
+                return Err(Error::usage(format!(
+                    "{location}: this is a bucket; name a checkpoint in it"
+                )));
             };
             return Checkpoint::open(open_store(format!("{scheme}://{parent}"))?, name);
         }
         // Resolves paths such as `.`, which have no name.
         let whole = folder.canonicalize().map_err(|e| Error::io("open", &location, e))?;
         match (whole.parent(), whole.file_name().and_then(|name| name.to_str())) {
-            (Some(parent), Some(name)) if whole.is_dir() => Checkpoint::open(Arc::new(LocalStore::new(parent)), name),
+            (Some(parent), Some(name)) if whole.is_dir() => {
+                Checkpoint::open(Arc::new(LocalStore::new(parent)), name)
+            }
             _ => Err(Error::usage(format!(
                 "{location}: not the folder of a checkpoint; name the one that has a {MANIFEST}. Weights alone are loaded with \
                  load_weights"
@@ -119,11 +140,16 @@ impl Checkpoint {
         let entry = self.tensor(tensor)?;
         rectangle.check_within(&entry.shape)?;
         let mut bytes = Vec::new();
-        let size = bytes_of(entry.dtype, &rectangle.extent).and_then(|size| usize::try_from(size).ok());
+        let size =
+            bytes_of(entry.dtype, &rectangle.extent).and_then(|size| usize::try_from(size).ok());
         let reserved = size.is_some_and(|size| bytes.try_reserve_exact(size).is_ok());
         if !reserved {
             let cause = io::ErrorKind::OutOfMemory.into();
-            return Err(Error::io(&format!("read `{tensor}`{rectangle}"), &self.store.describe(&self.name), cause));
+            return Err(Error::io(
+                &format!("read `{tensor}`{rectangle}"),
+                &self.store.describe(&self.name),
+                cause,
+            ));
         }
         bytes.resize(size.unwrap_or_default(), 0);
         self.read_into(tensor, entry, rectangle, &mut bytes)?;
@@ -154,11 +180,20 @@ impl Checkpoint {
 
     pub(crate) fn tensor(&self, name: &str) -> Result<&TensorEntry> {
         self.manifest.tensors.get(name).ok_or_else(|| {
-            Error::not_found(format!("{}: there is no tensor `{name}` in it", self.store.describe(&self.name)))
+            Error::not_found(format!(
+                "{}: there is no tensor `{name}` in it",
+                self.store.describe(&self.name)
+            ))
         })
     }
 
-    fn read_into(&self, name: &str, tensor: &TensorEntry, region: &Rectangle, into: &mut [u8]) -> Result<()> {
+    fn read_into(
+        &self,
+        name: &str,
+        tensor: &TensorEntry,
+        region: &Rectangle,
+        into: &mut [u8],
+    ) -> Result<()> {
         let size = size_of(tensor.dtype).unwrap_or(1);
         for part in &tensor.parts {
             let Some(common) = part.rectangle.intersection(region) else { continue };
@@ -191,7 +226,9 @@ impl Checkpoint {
         let mut header = vec![0; shard.header_bytes as usize];
         self.read_file(file, 0, &mut header)?;
         if crc32c(&header) != shard.header_crc32c {
-            return Err(Error::damaged(format_args!("{location}: the header does not match its checksum")));
+            return Err(Error::damaged(format_args!(
+                "{location}: the header does not match its checksum"
+            )));
         }
         Ok(header)
     }
@@ -202,7 +239,9 @@ impl Checkpoint {
     }
 
     fn read_file(&self, file: &str, start: u64, into: &mut [u8]) -> Result<()> {
-        self.store.read(&join(&self.name, file), start, into).map_err(|e| Error::io("read", &self.location(file), e))
+        self.store
+            .read(&join(&self.name, file), start, into)
+            .map_err(|e| Error::io("read", &self.location(file), e))
     }
 }
 
@@ -228,7 +267,12 @@ pub(crate) struct Blocks<'a> {
 const WINDOW: u64 = 16;
 
 impl<'a> Blocks<'a> {
-    pub(crate) fn new(checkpoint: &'a Checkpoint, name: &'a str, tensor: &TensorEntry, part: &'a PartEntry) -> Self {
+    pub(crate) fn new(
+        checkpoint: &'a Checkpoint,
+        name: &'a str,
+        tensor: &TensorEntry,
+        part: &'a PartEntry,
+    ) -> Self {
         let bytes = bytes_of(tensor.dtype, &part.rectangle.extent).unwrap_or_default();
         Blocks { checkpoint, name, part, bytes, window: Vec::new(), first: 0, compared: Vec::new() }
     }
@@ -251,7 +295,8 @@ impl<'a> Blocks<'a> {
     pub(crate) fn read(&mut self, number: u64, expected: u64) -> Result<&[u8]> {
         let (checkpoint, part) = (self.checkpoint, self.part);
         if number < self.first || number - self.first >= self.compared.len() as u64 {
-            let (start, count) = (number * BLOCK, expected.clamp(1, WINDOW).min(self.count() - number));
+            let (start, count) =
+                (number * BLOCK, expected.clamp(1, WINDOW).min(self.count() - number));
             self.compared.clear();
             self.window.resize((self.bytes - start).min(count * BLOCK) as usize, 0);
             checkpoint.read_file(&part.file, part.start + start, &mut self.window)?;
@@ -276,7 +321,10 @@ impl<'a> Blocks<'a> {
     }
 
     /// Passes all blocks to `take` in order, until it fails.
-    pub(crate) fn try_each(mut self, mut take: impl FnMut(Result<&[u8]>) -> Result<()>) -> Result<()> {
+    pub(crate) fn try_each(
+        mut self,
+        mut take: impl FnMut(Result<&[u8]>) -> Result<()>,
+    ) -> Result<()> {
         (0..self.count()).try_for_each(|number| take(self.read(number, WINDOW)))
     }
 

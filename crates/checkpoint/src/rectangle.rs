@@ -44,7 +44,9 @@ impl Rectangle {
     pub(crate) fn check_within(&self, shape: &[u64]) -> Result<()> {
         let axes_fit = || {
             let mut axes = self.offset.iter().zip(&self.extent).zip(shape);
-            axes.all(|((offset, extent), size)| offset.checked_add(*extent).is_some_and(|end| end <= *size))
+            axes.all(|((offset, extent), size)| {
+                offset.checked_add(*extent).is_some_and(|end| end <= *size)
+            })
         };
         if self.offset.len() == shape.len() && self.extent.len() == shape.len() && axes_fit() {
             return Ok(());
@@ -67,8 +69,11 @@ impl Rectangle {
             let (start, end) = (*a.max(c), *b.min(d));
             (start < end).then(|| (start, end - start))
         };
-        let axes =
-            if a.len() == b.len() { a.iter().zip(&b).map(axis).collect::<Option<Vec<_>>>()? } else { return None };
+        let axes = if a.len() == b.len() {
+            a.iter().zip(&b).map(axis).collect::<Option<Vec<_>>>()?
+        } else {
+            return None;
+        };
         let (offset, extent) = axes.into_iter().unzip();
         Some(Rectangle { offset, extent })
     }
@@ -90,8 +95,10 @@ impl Rectangle {
     ) -> Result<()> {
         let rank = common.extent.len();
         // The remaining axes are whole in both.
-        let whole =
-            |axis: &usize| common.extent[*axis] == self.extent[*axis] && common.extent[*axis] == other.extent[*axis];
+        let whole = |axis: &usize| {
+            common.extent[*axis] == self.extent[*axis]
+                && common.extent[*axis] == other.extent[*axis]
+        };
         let split = (0..rank).rev().find(|axis| !whole(axis)).unwrap_or(0);
         let run: u64 = common.extent[split.min(rank)..].iter().product();
         let mut index = common.offset.clone();
@@ -113,8 +120,8 @@ impl Rectangle {
         }
     }
 
-    /// Divides a tensor into rectangles of at most `max_elements` elements each, consecutive in row-major
-    /// order.
+    /// Divides a tensor into rectangles of at most `max_elements` elements each, consecutive in
+    /// row-major order.
     pub(crate) fn slabs(shape: &[u64], max_elements: u64) -> Vec<Rectangle> {
         if elements(shape) == Some(0) {
             return Vec::new();
@@ -156,8 +163,9 @@ pub(crate) fn elements(shape: &[u64]) -> Option<u64> {
 impl fmt::Display for Rectangle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let axes = self.offset.iter().zip(&self.extent);
-        let axes: Vec<String> =
-            axes.map(|(offset, extent)| format!("{offset}:{}", offset.saturating_add(*extent))).collect();
+        let axes: Vec<String> = axes
+            .map(|(offset, extent)| format!("{offset}:{}", offset.saturating_add(*extent)))
+            .collect();
         write!(f, "[{}]", axes.join(", "))
     }
 }
@@ -173,7 +181,11 @@ mod tests {
                 let (whole, mut next) = (Rectangle::whole(&shape), 0);
                 for slab in Rectangle::slabs(&shape, max_elements) {
                     assert!(slab.elements().is_some_and(|elements| elements <= max_elements));
-                    assert_eq!(whole.position(&slab.offset), next, "{shape:?} {max_elements} {slab}");
+                    assert_eq!(
+                        whole.position(&slab.offset),
+                        next,
+                        "{shape:?} {max_elements} {slab}"
+                    );
                     next += slab.elements().unwrap_or_default();
                 }
                 assert_eq!(Some(next), elements(&shape));

@@ -30,9 +30,13 @@ pub fn list(store: &Arc<dyn Store>) -> Result<Vec<ListedCheckpoint>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         Err(error) => return Err(Error::io("read", &store.describe(""), error)),
     };
-    let folders = entries.into_iter().filter(|entry| entry.bytes.is_none() && !entry.name.starts_with('.'));
+    let folders =
+        entries.into_iter().filter(|entry| entry.bytes.is_none() && !entry.name.starts_with('.'));
     let mut listed: Vec<ListedCheckpoint> = folders
-        .map(|entry| ListedCheckpoint { checkpoint: Checkpoint::open(store.clone(), &entry.name), name: entry.name })
+        .map(|entry| ListedCheckpoint {
+            checkpoint: Checkpoint::open(store.clone(), &entry.name),
+            name: entry.name,
+        })
         .collect();
     listed.sort_by_key(newest_first);
     Ok(listed)
@@ -60,8 +64,13 @@ pub fn newest<T>(
     let (mut skipped, mut loaded_checkpoint) = (Vec::new(), None);
     let levels = store.levels();
     let levels = if levels.is_empty() { vec![store.clone()] } else { levels };
-    let mut listed =
-        levels.iter().map(list).collect::<Result<Vec<Vec<_>>>>()?.into_iter().flatten().collect::<Vec<_>>();
+    let mut listed = levels
+        .iter()
+        .map(list)
+        .collect::<Result<Vec<Vec<_>>>>()?
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>();
     listed.sort_by_key(newest_first);
     for ListedCheckpoint { checkpoint, .. } in listed {
         match checkpoint {
@@ -101,10 +110,15 @@ pub struct Keep {
 impl Keep {
     /// The indices to keep, given `(step, score)` with the newest first.
     fn choose(&self, checkpoints: &[(u64, Option<f64>)]) -> BTreeSet<usize> {
-        let mut scored: Vec<(usize, f64)> =
-            checkpoints.iter().enumerate().filter_map(|(i, (_, score))| Some((i, (*score)?))).collect();
+        let mut scored: Vec<(usize, f64)> = checkpoints
+            .iter()
+            .enumerate()
+            .filter_map(|(i, (_, score))| Some((i, (*score)?)))
+            .collect();
         // Among equal scores, the newer one.
-        scored.sort_by(|(_, a), (_, b)| if self.mode == Mode::Min { a.total_cmp(b) } else { b.total_cmp(a) });
+        scored.sort_by(
+            |(_, a), (_, b)| if self.mode == Mode::Min { a.total_cmp(b) } else { b.total_cmp(a) },
+        );
         let best = scored.into_iter().take(self.best).map(|(i, _)| i);
         (0..checkpoints.len().min(self.last.max(1))).chain(best).collect()
     }
@@ -133,8 +147,12 @@ impl Keep {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn prune(store: &Arc<dyn Store>, keep: &Keep) -> Result<Vec<String>> {
-    let whole: Vec<Checkpoint> = list(store)?.into_iter().filter_map(|listed| listed.checkpoint.ok()).collect();
-    let runs: Vec<_> = whole.iter().map(|checkpoint| (step(checkpoint), checkpoint.manifest().run.score)).collect();
+    let whole: Vec<Checkpoint> =
+        list(store)?.into_iter().filter_map(|listed| listed.checkpoint.ok()).collect();
+    let runs: Vec<_> = whole
+        .iter()
+        .map(|checkpoint| (step(checkpoint), checkpoint.manifest().run.score))
+        .collect();
     let kept = keep.choose(&runs);
     let mut removed = Vec::new();
     for (_, checkpoint) in whole.iter().enumerate().filter(|(i, _)| !kept.contains(i)) {
@@ -163,7 +181,9 @@ pub fn remove(store: &Arc<dyn Store>, name: &str) -> Result<()> {
         return Ok(());
     }
     let whole = Checkpoint::open(store.clone(), name);
-    let shards = whole.iter().flat_map(|whole| whole.manifest().shards.iter().map(|shard| shard.file.clone()));
+    let shards = whole
+        .iter()
+        .flat_map(|whole| whole.manifest().shards.iter().map(|shard| shard.file.clone()));
     let shards: Vec<String> = shards.collect();
     remove_file(&**store, name, MANIFEST)?;
     remove_shards(&**store, name, |_| true)?;
@@ -191,7 +211,9 @@ pub fn remove(store: &Arc<dyn Store>, name: &str) -> Result<()> {
 pub fn remove_unfinished(store: &Arc<dyn Store>) -> Result<()> {
     for ListedCheckpoint { name, checkpoint } in list(store)? {
         match checkpoint {
-            Ok(whole) => remove_shards(&**store, &name, |file| whole.manifest().shard(file).is_none())?,
+            Ok(whole) => {
+                remove_shards(&**store, &name, |file| whole.manifest().shard(file).is_none())?
+            }
             Err(_) if files(&**store, &name)?.iter().any(|file| file == MANIFEST) => {}
             Err(_) => remove_shards(&**store, &name, |_| true)?,
         }
@@ -202,14 +224,22 @@ pub fn remove_unfinished(store: &Arc<dyn Store>) -> Result<()> {
 /// The names of the files in a folder; empty if there is no such folder.
 pub(crate) fn files(store: &dyn Store, folder: &str) -> Result<Vec<String>> {
     match store.list(folder) {
-        Ok(entries) => Ok(entries.into_iter().filter(|entry| entry.bytes.is_some()).map(|entry| entry.name).collect()),
+        Ok(entries) => Ok(entries
+            .into_iter()
+            .filter(|entry| entry.bytes.is_some())
+            .map(|entry| entry.name)
+            .collect()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         Err(error) => Err(Error::io("read", &store.describe(folder), error)),
     }
 }
 
 /// Removes those shards of a folder for which `unused` is true.
-pub(crate) fn remove_shards(store: &dyn Store, folder: &str, unused: impl Fn(&str) -> bool) -> Result<()> {
+pub(crate) fn remove_shards(
+    store: &dyn Store,
+    folder: &str,
+    unused: impl Fn(&str) -> bool,
+) -> Result<()> {
     let shards = files(store, folder)?.into_iter().filter(|file| is_shard(file) && unused(file));
     shards.into_iter().try_for_each(|file| remove_file(store, folder, &file))
 }
@@ -230,7 +260,8 @@ mod tests {
 
     #[test]
     fn the_best_and_the_last_are_kept_and_the_newest_always() {
-        let checkpoints = [(5, Some(0.9)), (4, Some(0.2)), (3, None), (2, Some(0.1)), (1, Some(0.2))];
+        let checkpoints =
+            [(5, Some(0.9)), (4, Some(0.2)), (3, None), (2, Some(0.1)), (1, Some(0.2))];
         let check = |best, last, mode, expected: &[usize]| {
             let kept = Keep { best, last, mode }.choose(&checkpoints);
             assert_eq!(kept.into_iter().collect::<Vec<_>>(), expected, "{best} {last} {mode:?}");

@@ -33,7 +33,12 @@ impl Part {
     }
 
     /// A rectangle of a tensor whose whole shape is `shape`.
-    pub fn slice(name: impl Into<String>, dtype: Dtype, shape: impl Into<Vec<u64>>, rectangle: Rectangle) -> Part {
+    pub fn slice(
+        name: impl Into<String>,
+        dtype: Dtype,
+        shape: impl Into<Vec<u64>>,
+        rectangle: Rectangle,
+    ) -> Part {
         Part { name: name.into(), dtype, shape: shape.into(), rectangle }
     }
 
@@ -122,7 +127,12 @@ impl std::fmt::Debug for ShardWriter {
 
 impl ShardWriter {
     /// Begins the shard `file` in the folder `folder`.
-    pub(crate) fn new(store: &dyn Store, folder: &str, file: &str, mut parts: Vec<Part>) -> Result<ShardWriter> {
+    pub(crate) fn new(
+        store: &dyn Store,
+        folder: &str,
+        file: &str,
+        mut parts: Vec<Part>,
+    ) -> Result<ShardWriter> {
         let name = if folder.is_empty() { file.to_owned() } else { format!("{folder}/{file}") };
         let location = store.describe(&name);
         // With larger elements first, every value is aligned to its element size, as readers that
@@ -132,12 +142,17 @@ impl ShardWriter {
         let mut start = header.len() as u64;
         let mut placed = Vec::new();
         for part in parts {
-            let entry =
-                PartEntry { rectangle: part.rectangle.clone(), file: file.to_owned(), start, crc32c: Vec::new() };
+            let entry = PartEntry {
+                rectangle: part.rectangle.clone(),
+                file: file.to_owned(),
+                start,
+                crc32c: Vec::new(),
+            };
             start += part.bytes();
             placed.push((part, entry));
         }
-        let mut object = store.create(&name, start).map_err(|e| Error::io("write", &location, e))?;
+        let mut object =
+            store.create(&name, start).map_err(|e| Error::io("write", &location, e))?;
         object.write_all(&header).map_err(|e| Error::io("write", &location, e))?;
         let mut sha256 = Sha256::new();
         sha256.update(&header);
@@ -148,7 +163,15 @@ impl ShardWriter {
             header_crc32c: crc32c(&header),
             sha256: String::new(),
         };
-        let mut writer = ShardWriter { file: object, location, parts: placed, next: 0, written: 0, sha256, entry };
+        let mut writer = ShardWriter {
+            file: object,
+            location,
+            parts: placed,
+            next: 0,
+            written: 0,
+            sha256,
+            entry,
+        };
         writer.skip_full();
         Ok(writer)
     }
@@ -200,20 +223,31 @@ impl ShardWriter {
     pub fn commit(mut self) -> Result<WrittenShard> {
         if let Some(part) = self.next_part() {
             let (name, bytes) = (part.name(), part.bytes());
-            return Err(Error::usage(format!("{}: `{name}` has {} of its {bytes} bytes", self.location, self.written)));
+            return Err(Error::usage(format!(
+                "{}: `{name}` has {} of its {bytes} bytes",
+                self.location, self.written
+            )));
         }
         self.file.commit().map_err(|e| Error::io("write", &self.location, e))?;
         self.entry.sha256 = hex(self.sha256.finalize().as_ref());
         let mut tensors: BTreeMap<String, TensorEntry> = BTreeMap::new();
         for (Part { name, dtype, shape, .. }, entry) in self.parts {
-            tensors.entry(name).or_insert(TensorEntry { dtype, shape, parts: Vec::new() }).parts.push(entry);
+            tensors
+                .entry(name)
+                .or_insert(TensorEntry { dtype, shape, parts: Vec::new() })
+                .parts
+                .push(entry);
         }
         Ok(WrittenShard { shard: self.entry, tensors })
     }
 }
 
 /// Runs `write` while another thread hashes the bytes, if there are enough of them.
-fn hash_in_parallel(sha256: &mut Sha256, bytes: &[u8], write: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+fn hash_in_parallel(
+    sha256: &mut Sha256,
+    bytes: &[u8],
+    write: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
     if (bytes.len() as u64) < BLOCK {
         sha256.update(bytes);
         return write();
@@ -245,7 +279,9 @@ fn append_checksums(checksums: &mut Vec<u32>, mut start: u64, mut bytes: &[u8]) 
 /// The header of a file with these parts.
 fn header_of(parts: &[Part]) -> Result<Vec<u8>> {
     for part in parts {
-        part.rectangle.check_within(&part.shape).map_err(|e| Error::usage(format!("`{}`: {e}", part.name)))?;
+        part.rectangle
+            .check_within(&part.shape)
+            .map_err(|e| Error::usage(format!("`{}`: {e}", part.name)))?;
     }
     let keyed = |part: &Part| (part.key(), part.dtype, part.rectangle.extent.clone());
     // Python readers look for this key to learn which framework's layout the values have.

@@ -93,10 +93,14 @@ pub fn open_store(location: impl AsRef<Path>) -> Result<Arc<dyn Store>> {
         Some(("gs" | "s3", _)) => Err(Error::usage(format!(
             "{text}: this program was built without object stores; build fulmen with its feature `cloud`"
         ))),
-        Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => Err(Error::usage(format!(
-            "{text}: checkpoints are kept in a folder, or below gs://bucket/path or s3://bucket/path"
-        ))),
-        _ if text.is_empty() => Err(Error::usage("the folder for checkpoints is an empty string; name a folder")),
+        Some((scheme, _)) if scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()) => {
+            Err(Error::usage(format!(
+                "{text}: checkpoints are kept in a folder, or below gs://bucket/path or s3://bucket/path"
+            )))
+        }
+        _ if text.is_empty() => {
+            Err(Error::usage("the folder for checkpoints is an empty string; name a folder"))
+        }
         _ => Ok(Arc::new(LocalStore::new(location))),
     }
 }

@@ -74,12 +74,16 @@ struct State {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("near", &self.near).field("far", &self.far).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("near", &self.near)
+            .field("far", &self.far)
+            .finish_non_exhaustive()
     }
 }
 
 impl TieredStore {
-    /// Combines two stores. Copies start at least `interval` apart, until [`finish`](Store::finish).
+    /// Combines two stores. Copies start at least `interval` apart, until
+    /// [`finish`](Store::finish).
     pub fn new(
         near: Arc<dyn Store>,
         far: Arc<dyn Store>,
@@ -87,7 +91,9 @@ impl TieredStore {
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> TieredStore {
         let (interval, state, changed) = (interval.min(LONGEST), Mutex::default(), Condvar::new());
-        TieredStore { shared: Arc::new(Shared { near, far, interval, tell: Box::new(tell), state, changed }) }
+        TieredStore {
+            shared: Arc::new(Shared { near, far, interval, tell: Box::new(tell), state, changed }),
+        }
     }
 }
 
@@ -128,8 +134,8 @@ impl Shared {
         let mut state = self.lock();
         while !state.dropped {
             let now = Instant::now();
-            let left =
-                if state.finishing { next_copy.min(due_at_end) } else { next_copy }.saturating_duration_since(now);
+            let left = if state.finishing { next_copy.min(due_at_end) } else { next_copy }
+                .saturating_duration_since(now);
             if !state.pending || !left.is_zero() {
                 let wait = if state.pending { left } else { LAST_WAIT };
                 state = self.wait(state, wait);
@@ -138,7 +144,8 @@ impl Shared {
             (state.pending, state.copying) = (false, true);
             drop(state);
             let result = self.copy_newest(&mut copied);
-            let failure = result.as_ref().err().filter(|_| self.go_on().is_ok()).map(ToString::to_string);
+            let failure =
+                result.as_ref().err().filter(|_| self.go_on().is_ok()).map(ToString::to_string);
             if let Some(failure) = &failure {
                 let wait = LAST_WAIT.min(FIRST_WAIT * 2u32.pow(failures));
                 (next_copy, due_at_end) = (Instant::now() + wait, Instant::now() + FIRST_WAIT);
@@ -159,13 +166,16 @@ impl Shared {
     fn copy_newest(&self, copied: &mut BTreeMap<String, String>) -> Result<bool> {
         let whole: Vec<Checkpoint> =
             list(&self.near)?.into_iter().filter_map(|listed| listed.checkpoint.ok()).collect();
-        let is_copied =
-            |checkpoint: &Checkpoint| copied.get(checkpoint.name()).is_some_and(|sha256| sha256 == checkpoint.sha256());
+        let is_copied = |checkpoint: &Checkpoint| {
+            copied.get(checkpoint.name()).is_some_and(|sha256| sha256 == checkpoint.sha256())
+        };
         // The first is the newest.
         for old in whole.iter().skip(1).filter(|old| is_copied(old)) {
             remove(&self.near, old.name())?;
         }
-        let Some(next) = whole.iter().find(|checkpoint| !is_copied(checkpoint)) else { return Ok(false) };
+        let Some(next) = whole.iter().find(|checkpoint| !is_copied(checkpoint)) else {
+            return Ok(false);
+        };
         let result = match Checkpoint::open(self.far.clone(), next.name()) {
             Ok(copy) if is_copy(copy.manifest(), next.manifest()) => Ok(()),
             _ => copy_while(next, self.far.clone(), &|| self.go_on()).map(drop),
@@ -227,13 +237,18 @@ fn entries(store: &Arc<dyn Store>, folder: &str) -> io::Result<Vec<Entry>> {
 impl Store for TieredStore {
     fn create(&self, name: &str, bytes: u64) -> io::Result<Box<dyn NewObject>> {
         let inner = self.shared.near.create(name, bytes)?;
-        let checkpoint = name.strip_suffix(MANIFEST).and_then(|folder| folder.strip_suffix('/')).map(str::to_owned);
+        let checkpoint = name
+            .strip_suffix(MANIFEST)
+            .and_then(|folder| folder.strip_suffix('/'))
+            .map(str::to_owned);
         Ok(Box::new(NewNear { inner, checkpoint, shared: self.shared.clone() }))
     }
 
     fn read(&self, name: &str, start: u64, into: &mut [u8]) -> io::Result<()> {
         match self.shared.near.read(name, start, into) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => self.shared.far.read(name, start, into),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.shared.far.read(name, start, into)
+            }
             read => read,
         }
     }
@@ -260,7 +275,9 @@ impl Store for TieredStore {
         {
             return store.remove(name);
         }
-        let is_gone = |result: &io::Result<()>| result.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound);
+        let is_gone = |result: &io::Result<()>| {
+            result.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+        };
         let (near, far) = (self.shared.near.remove(name), self.shared.far.remove(name));
         match (is_gone(&near), is_gone(&far)) {
             (true, _) => far,
@@ -285,9 +302,11 @@ impl Store for TieredStore {
         state.finishing = true;
         self.shared.changed.notify_all();
         while state.pending || state.copying {
-            let left = deadline.map_or(grace, |deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = deadline
+                .map_or(grace, |deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_zero() {
-                let reason = state.failure.clone().unwrap_or_else(|| "the copy takes longer".into());
+                let reason =
+                    state.failure.clone().unwrap_or_else(|| "the copy takes longer".into());
                 let (near, far) = (self.shared.near.describe(""), self.shared.far.describe(""));
                 return Err(Error::late(format!(
                     "{far}: the last checkpoints were not copied there within {grace:?}: {reason}; they are in {near}: copy \

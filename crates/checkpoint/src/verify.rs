@@ -47,7 +47,8 @@ fn verify_shard(checkpoint: &Checkpoint, shard: &ShardEntry) -> Vec<Error> {
     }
     if damaged.is_empty() && hex(hash.finalize().as_ref()) != shard.sha256 {
         let location = checkpoint.location(&shard.file);
-        damaged.push(Error::damaged(format_args!("{location}: the file does not match its SHA-256")));
+        damaged
+            .push(Error::damaged(format_args!("{location}: the file does not match its SHA-256")));
     }
     damaged
 }

@@ -41,10 +41,13 @@ impl CheckpointWriter {
     /// A part is given twice or exceeds its tensor; the store cannot be written or is full.
     pub fn shard(&self, file: &str, parts: Vec<Part>) -> Result<ShardWriter> {
         let Some(stem) = file.strip_suffix(SHARD).filter(|_| is_plain(file)) else {
-            return Err(Error::usage(format!("`{file}` is not a valid shard name; use a name like shard_0{SHARD}")));
+            return Err(Error::usage(format!(
+                "`{file}` is not a valid shard name; use a name like shard_0{SHARD}"
+            )));
         };
         let existing = files(&*self.store, &self.name)?;
-        let names = iter::once(file.to_owned()).chain((1..).map(|n: u64| format!("{stem}-{n}{SHARD}")));
+        let names =
+            iter::once(file.to_owned()).chain((1..).map(|n: u64| format!("{stem}-{n}{SHARD}")));
         let free = names.filter(|name| !existing.contains(name)).take(1).collect::<String>();
         ShardWriter::new(&*self.store, &self.name, &free, parts)
     }

@@ -1,9 +1,10 @@
 //! [`fetch`]: downloads the files of a well-known dataset.
 //!
-//! Each file's SHA-256 is pinned. A file has a temporary name until it is complete and verified; an interrupted
-//! download continues.
+//! Each file's SHA-256 is pinned. A file has a temporary name until it is complete and verified; an
+//! interrupted download continues.
 //!
-//! Out of scope: requests and retries (`fulmen-files`); reading the files (`fulmen-data`, `fulmen-images`).
+//! Out of scope: requests and retries (`fulmen-files`); reading the files (`fulmen-data`,
+//! `fulmen-images`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -41,10 +42,22 @@ pub const PUBLISHED: &[Published] = &[
             "https://storage.googleapis.com/cvdf-datasets/mnist",
         ],
         files: &[
-            ("train-images-idx3-ubyte.gz", "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
-            ("train-labels-idx1-ubyte.gz", "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
-            ("t10k-images-idx3-ubyte.gz", "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
-            ("t10k-labels-idx1-ubyte.gz", "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+            (
+                "train-images-idx3-ubyte.gz",
+                "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+            ),
+            (
+                "train-labels-idx1-ubyte.gz",
+                "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+            ),
+            (
+                "t10k-images-idx3-ubyte.gz",
+                "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+            ),
+            (
+                "t10k-labels-idx1-ubyte.gz",
+                "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
+            ),
         ],
     },
     Published {
@@ -52,10 +65,22 @@ pub const PUBLISHED: &[Published] = &[
         about: "pieces of clothing, 28x28: 60,000 and 10,000 (30.9 MB)",
         addresses: &["http://fashion-mnist.s3-website.eu-central-1.amazonaws.com"],
         files: &[
-            ("train-images-idx3-ubyte.gz", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
-            ("train-labels-idx1-ubyte.gz", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
-            ("t10k-images-idx3-ubyte.gz", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
-            ("t10k-labels-idx1-ubyte.gz", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+            (
+                "train-images-idx3-ubyte.gz",
+                "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            ),
+            (
+                "train-labels-idx1-ubyte.gz",
+                "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            ),
+            (
+                "t10k-images-idx3-ubyte.gz",
+                "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            ),
+            (
+                "t10k-labels-idx1-ubyte.gz",
+                "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            ),
         ],
     },
     Published {
@@ -63,29 +88,47 @@ pub const PUBLISHED: &[Published] = &[
         about: "cursive Japanese characters, 28x28: 60,000 and 10,000 (21.2 MB)",
         addresses: &["http://codh.rois.ac.jp/kmnist/dataset/kmnist"],
         files: &[
-            ("train-images-idx3-ubyte.gz", "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4"),
-            ("train-labels-idx1-ubyte.gz", "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17"),
-            ("t10k-images-idx3-ubyte.gz", "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5"),
-            ("t10k-labels-idx1-ubyte.gz", "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c"),
+            (
+                "train-images-idx3-ubyte.gz",
+                "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
+            ),
+            (
+                "train-labels-idx1-ubyte.gz",
+                "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
+            ),
+            (
+                "t10k-images-idx3-ubyte.gz",
+                "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
+            ),
+            (
+                "t10k-labels-idx1-ubyte.gz",
+                "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
+            ),
         ],
     },
     Published {
         name: "cifar10",
         about: "photographs of 10 classes, 32x32: 50,000 and 10,000 (170 MB)",
         addresses: &["https://www.cs.toronto.edu/~kriz"],
-        files: &[("cifar-10-binary.tar.gz", "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd")],
+        files: &[(
+            "cifar-10-binary.tar.gz",
+            "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+        )],
     },
     Published {
         name: "cifar100",
         about: "photographs of 100 classes, 32x32: 50,000 and 10,000 (169 MB)",
         addresses: &["https://www.cs.toronto.edu/~kriz"],
-        files: &[("cifar-100-binary.tar.gz", "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec")],
+        files: &[(
+            "cifar-100-binary.tar.gz",
+            "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+        )],
     },
 ];
 
-/// Downloads the files of a dataset into a folder, which is created if necessary, and unpacks archives into it.
-/// Existing files with the right SHA-256 are kept. `from` is another source of the files: a folder of a web server, a
-/// store, or a local folder.
+/// Downloads the files of a dataset into a folder, which is created if necessary, and unpacks
+/// archives into it. Existing files with the right SHA-256 are kept. `from` is another source of
+/// the files: a folder of a web server, a store, or a local folder.
 ///
 /// ```no_run
 /// use fulmen_cli::fetch::{PUBLISHED, fetch};
@@ -96,9 +139,15 @@ pub const PUBLISHED: &[Published] = &[
 /// ```
 ///
 /// # Errors
-/// No address answers within the time of `FULMEN_STORE_GIVE_UP_SECONDS` (180); a server sends something else than was
-/// published; the folder cannot be written to, or another process is fetching into it.
-pub fn fetch(dataset: &Published, folder: &Path, from: Option<&str>, progress: &dyn Progress) -> Result<()> {
+/// No address answers within the time of `FULMEN_STORE_GIVE_UP_SECONDS` (180); a server sends
+/// something else than was published; the folder cannot be written to, or another process is
+/// fetching into it.
+pub fn fetch(
+    dataset: &Published,
+    folder: &Path,
+    from: Option<&str>,
+    progress: &dyn Progress,
+) -> Result<()> {
     fs::create_dir_all(folder).map_err(|e| Error::io(folder, "cannot create the folder", e))?;
     let _lock = Lock::take(folder, ".fetch.lock")?;
     let addresses = from.map_or(dataset.addresses.to_vec(), |from| vec![from]);
@@ -117,7 +166,13 @@ pub fn fetch(dataset: &Published, folder: &Path, from: Option<&str>, progress: &
 }
 
 /// Downloads a file from the first address that has the published content.
-fn download(addresses: &[&str], file: &Path, name: &str, sha256: &str, progress: &dyn Progress) -> Result<()> {
+fn download(
+    addresses: &[&str],
+    file: &Path,
+    name: &str,
+    sha256: &str,
+    progress: &dyn Progress,
+) -> Result<()> {
     let mut failed = None;
     for address in addresses {
         if let Some(error) = failed {
@@ -131,14 +186,24 @@ fn download(addresses: &[&str], file: &Path, name: &str, sha256: &str, progress:
     Err(failed.unwrap_or_else(|| Error::usage(format!("{name} has no download address"))))
 }
 
-fn download_from(from: &Location, to: &Path, name: &str, sha256: &str, progress: &dyn Progress) -> Result<()> {
+fn download_from(
+    from: &Location,
+    to: &Path,
+    name: &str,
+    sha256: &str,
+    progress: &dyn Progress,
+) -> Result<()> {
     let part = to.with_file_name(format!(".{name}.part"));
     let io = |doing: &'static str| {
         let part = part.clone();
         move |source: io::Error| Error::io(&part, doing, source)
     };
     let size = from.size()?;
-    let mut file = OpenOptions::new().create(true).append(true).open(&part).map_err(io("cannot write the file"))?;
+    let mut file = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(&part)
+        .map_err(io("cannot write the file"))?;
     let mut done = file.metadata().map_err(io("cannot read the file's size"))?.len();
     if done > size {
         file.set_len(0).map_err(io("cannot start the file again"))?;
@@ -154,7 +219,9 @@ fn download_from(from: &Location, to: &Path, name: &str, sha256: &str, progress:
     }
     if !is_published(&part, sha256, progress)? {
         fs::remove_file(&part).map_err(io("cannot remove the file"))?;
-        let message = format!("the download is not the published file, whose SHA-256 is {sha256}; it was deleted");
+        let message = format!(
+            "the download is not the published file, whose SHA-256 is {sha256}; it was deleted"
+        );
         return Err(from.error(message));
     }
     file.sync_all().map_err(io("cannot write the file"))?;
@@ -164,7 +231,8 @@ fn download_from(from: &Location, to: &Path, name: &str, sha256: &str, progress:
 
 fn is_published(file: &Path, sha256: &str, progress: &dyn Progress) -> Result<bool> {
     let cannot = |source| Error::io(file, "cannot read the file", source);
-    progress.begin(&format!("verifying {}", file.display()), file.metadata().map_err(cannot)?.len());
+    progress
+        .begin(&format!("verifying {}", file.display()), file.metadata().map_err(cannot)?.len());
     Ok(sha256_of(file, |bytes| progress.advance(bytes)).map_err(cannot)? == sha256)
 }
 
@@ -176,7 +244,9 @@ fn unpack(archive: &Path, folder: &Path, progress: &dyn Progress) -> Result<()> 
     for entry in tar.entries().map_err(cannot)? {
         let mut entry = entry.map_err(cannot)?;
         let path = entry.path().map_err(cannot)?.into_owned();
-        let Some(name) = path.file_name().filter(|_| entry.header().entry_type().is_file()) else { continue };
+        let Some(name) = path.file_name().filter(|_| entry.header().entry_type().is_file()) else {
+            continue;
+        };
         let to = folder.join(name);
         let size = entry.size();
         fulmen_durable::write(&to, Some(size), |file| io::copy(&mut entry, file).map(drop))
@@ -223,13 +293,14 @@ mod tests {
                                 .take_while(|line| !line.is_empty())
                                 .collect();
                             let Some(first) = head.first() else { return };
-                            let range = head
-                                .iter()
-                                .find_map(|line| line.to_lowercase().strip_prefix("range: bytes=").map(str::to_owned));
+                            let range = head.iter().find_map(|line| {
+                                line.to_lowercase().strip_prefix("range: bytes=").map(str::to_owned)
+                            });
                             let body = match &range {
                                 Some(range) => {
                                     let (from, last) = range.split_once('-').unwrap();
-                                    let (from, last): (usize, usize) = (from.parse().unwrap(), last.parse().unwrap());
+                                    let (from, last): (usize, usize) =
+                                        (from.parse().unwrap(), last.parse().unwrap());
                                     &bytes[from..=last.min(bytes.len() - 1)]
                                 }
                                 None => &bytes[..],
@@ -239,11 +310,19 @@ mod tests {
                                 (_, None) => "200 OK".to_owned(),
                                 (_, Some(range)) => {
                                     log.lock().unwrap().push(range.clone());
-                                    format!("206 Partial Content\r\nContent-Range: bytes {range}/{}", bytes.len())
+                                    format!(
+                                        "206 Partial Content\r\nContent-Range: bytes {range}/{}",
+                                        bytes.len()
+                                    )
                                 }
                             };
                             let body = if first.contains(path) { body } else { &[] };
-                            write!(stream, "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n", body.len()).unwrap();
+                            write!(
+                                stream,
+                                "HTTP/1.1 {status}\r\nContent-Length: {}\r\n\r\n",
+                                body.len()
+                            )
+                            .unwrap();
                             if !first.starts_with("HEAD") && stream.write_all(body).is_err() {
                                 return;
                             }
@@ -266,7 +345,11 @@ mod tests {
         let bytes: Vec<u8> = (0..100_000u32).map(|i| (i.wrapping_mul(i) >> 3) as u8).collect();
         let server = Server::start("/~files/toy.gz", bytes.clone());
         // The first address does not have the file.
-        let toy = published("toy.gz", &bytes, &[format!("{}/none", server.address).leak(), server.address]);
+        let toy = published(
+            "toy.gz",
+            &bytes,
+            &[format!("{}/none", server.address).leak(), server.address],
+        );
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join(".toy.gz.part"), &bytes[..70_000]).unwrap();
         fetch(&toy, folder.path(), None, &()).unwrap();
@@ -286,8 +369,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let toy = published("toy.gz", b"the file", &[server.address]);
         let error = fetch(&toy, folder.path(), None, &()).unwrap_err().to_string();
-        assert!(error.contains("toy.gz: the download is not the published file, whose SHA-256 is"), "{error}");
-        let left: Vec<_> = fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(
+            error.contains("toy.gz: the download is not the published file, whose SHA-256 is"),
+            "{error}"
+        );
+        let left: Vec<_> =
+            fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, [".fetch.lock"]);
     }
 
@@ -301,7 +388,8 @@ mod tests {
         let bytes = tar.into_inner().unwrap().finish().unwrap();
         let server = Server::start("/~files/toy.tar.gz", bytes.clone());
         let folder = tempfile::tempdir().unwrap();
-        fetch(&published("toy.tar.gz", &bytes, &[server.address]), folder.path(), None, &()).unwrap();
+        fetch(&published("toy.tar.gz", &bytes, &[server.address]), folder.path(), None, &())
+            .unwrap();
         assert_eq!(fs::read(folder.path().join("one.bin")).unwrap(), b"abc");
     }
 }

@@ -1,7 +1,7 @@
 //! Pre-sizing: makes the images of a folder smaller once and writes them into a few tar shards.
 //!
-//! Images are read in rounds, decoded by several threads, and written in order, so the shards do not depend on the
-//! number of threads.
+//! Images are read in rounds, decoded by several threads, and written in order, so the shards do
+//! not depend on the number of threads.
 //!
 //! Out of scope: the tar files (`fulmen-shards`), and caching decoded samples (`fulmen-cache`).
 
@@ -62,7 +62,8 @@ struct PresizeInputs {
 }
 
 impl Presize {
-    /// Shards in this folder: a shorter side of 256 pixels, JPEGs of quality 95, shards of at most 1 GiB.
+    /// Shards in this folder: a shorter side of 256 pixels, JPEGs of quality 95, shards of at most
+    /// 1 GiB.
     pub fn new(folder: impl Into<PathBuf>) -> Presize {
         Presize {
             folder: folder.into(),
@@ -77,7 +78,8 @@ impl Presize {
         }
     }
 
-    /// The shorter side of the images in pixels. Images whose shorter side is not longer are copied byte by byte.
+    /// The shorter side of the images in pixels. Images whose shorter side is not longer are copied
+    /// byte by byte.
     pub fn shorter_side(mut self, pixels: usize) -> Presize {
         self.side = pixels;
         self
@@ -89,8 +91,8 @@ impl Presize {
         self
     }
 
-    /// Applies the EXIF orientation to the images that are made smaller, which lose their EXIF data. Off unless set: a
-    /// training that ignores EXIF data then sees the same images.
+    /// Applies the EXIF orientation to the images that are made smaller, which lose their EXIF
+    /// data. Off unless set: a training that ignores EXIF data then sees the same images.
     pub fn exif_orientation(mut self, turn: bool) -> Presize {
         self.pipeline = self.pipeline.exif_orientation(turn);
         self
@@ -102,14 +104,15 @@ impl Presize {
         self
     }
 
-    /// Accepts JPEGs with invalid data, with wrong pixels there. A training needs [`ImagePipeline::keep_damaged`] for
-    /// those that are copied unchanged.
+    /// Accepts JPEGs with invalid data, with wrong pixels there. A training needs
+    /// [`ImagePipeline::keep_damaged`] for those that are copied unchanged.
     pub fn keep_damaged(mut self) -> Presize {
         self.pipeline = self.pipeline.keep_damaged();
         self
     }
 
-    /// The seed for the order of the images, which are shuffled, so that each shard has images of all classes.
+    /// The seed for the order of the images, which are shuffled, so that each shard has images of
+    /// all classes.
     pub fn seed(mut self, seed: u64) -> Presize {
         self.seed = seed;
         self
@@ -133,19 +136,20 @@ impl Presize {
         self
     }
 
-    /// How many images may be left out because they cannot be decoded; none unless set. A file that cannot be read
-    /// still ends the run: the next run may be able to read it.
+    /// How many images may be left out because they cannot be decoded; none unless set. A file that
+    /// cannot be read still ends the run: the next run may be able to read it.
     pub fn allow_bad(mut self, images: usize) -> Presize {
         self.allow_bad = images;
         self
     }
 
-    /// Writes the shards. A sample has an image (`.jpg`, or its original extension), its class number (`.cls`), and its
-    /// class and its path within the folder (`.json`). An interrupted run continues after the last complete shard.
+    /// Writes the shards. A sample has an image (`.jpg`, or its original extension), its class
+    /// number (`.cls`), and its class and its path within the folder (`.json`). An interrupted run
+    /// continues after the last complete shard.
     ///
     /// # Errors
-    /// Invalid options; shards of other images or options in the folder, or another run that is using it; a file that
-    /// cannot be read, an image that cannot be decoded; a full disk.
+    /// Invalid options; shards of other images or options in the folder, or another run that is
+    /// using it; a file that cannot be read, an image that cannot be decoded; a full disk.
     pub fn run(&self, images: &ImageFolder, progress: &dyn Progress) -> Result<Vec<WrittenShard>> {
         if self.side == 0 || !(1..=100).contains(&self.quality) {
             return Err(Error::usage(format!(
@@ -172,14 +176,21 @@ impl Presize {
             .max_bytes(self.max_bytes)
             .first_shard(shards.len() as u64)
             .build()?;
-        let bytes = rest.iter().filter_map(|&index| images.path(index).metadata().ok()).map(|file| file.len()).sum();
+        let bytes = rest
+            .iter()
+            .filter_map(|&index| images.path(index).metadata().ok())
+            .map(|file| file.len())
+            .sum();
         progress.begin("pre-sizing", bytes);
         for round in rest.chunks(IMAGES_PER_THREAD * threads.max(1)) {
             let done = in_parallel(round, threads, |&index| {
-                let with_sample = |error: Error| error.at_sample(index as u64, Some(images.origin(index)));
+                let with_sample =
+                    |error: Error| error.at_sample(index as u64, Some(images.origin(index)));
                 let file = images.get(index).map_err(with_sample)?.bytes;
                 let small = catch_unwind(AssertUnwindSafe(|| self.shrink(file)));
-                let small = small.unwrap_or_else(|payload| Err(panicked("decoding the image panicked", payload)));
+                let small = small.unwrap_or_else(|payload| {
+                    Err(panicked("decoding the image panicked", payload))
+                });
                 Ok(small.map_err(with_sample))
             })?;
             for (&index, done) in round.iter().zip(done) {
@@ -216,9 +227,11 @@ impl Presize {
     }
 
     fn save(&self, inputs: &PresizeInputs) -> Result<()> {
-        let text = serde_json::to_vec_pretty(inputs).map_err(|why| Error::runtime("writing presize.json", why))?;
+        let text = serde_json::to_vec_pretty(inputs)
+            .map_err(|why| Error::runtime("writing presize.json", why))?;
         let path = self.folder.join(INPUTS_FILE);
-        store::write_whole(&path, &text).map_err(|source| Error::io(&path, "cannot write the file", source))
+        store::write_whole(&path, &text)
+            .map_err(|source| Error::io(&path, "cannot write the file", source))
     }
 
     /// The number of images in complete shards, and these shards.
@@ -226,8 +239,9 @@ impl Presize {
         let path = self.folder.join(INPUTS_FILE);
         match std::fs::read(&path) {
             Ok(text) => {
-                let earlier: PresizeInputs = serde_json::from_slice(&text)
-                    .map_err(|why| Error::file(&path, format!("it is damaged: {why}; remove the folder")))?;
+                let earlier: PresizeInputs = serde_json::from_slice(&text).map_err(|why| {
+                    Error::file(&path, format!("it is damaged: {why}; remove the folder"))
+                })?;
                 if earlier.options != inputs.options || earlier.images != inputs.images {
                     let what = if earlier.options == inputs.options {
                         "their files have changed".to_owned()
@@ -236,7 +250,9 @@ impl Presize {
                     };
                     return Err(Error::file(
                         &path,
-                        format!("the folder has shards of other images: {what}; choose another folder"),
+                        format!(
+                            "the folder has shards of other images: {what}; choose another folder"
+                        ),
                     ));
                 }
                 inputs.left_out = earlier.left_out;
@@ -246,7 +262,9 @@ impl Presize {
                 if first.exists() {
                     return Err(Error::file(
                         &first,
-                        format!("a shard exists, but no {INPUTS_FILE} that describes it; choose another folder"),
+                        format!(
+                            "a shard exists, but no {INPUTS_FILE} that describes it; choose another folder"
+                        ),
                     ));
                 }
                 self.save(inputs)?;
@@ -296,10 +314,20 @@ struct ResizedImage {
     read: u64,
 }
 
-fn write(writer: &mut TarShardWriter, images: &ImageFolder, index: usize, extension: &str, bytes: &[u8]) -> Result<()> {
+fn write(
+    writer: &mut TarShardWriter,
+    images: &ImageFolder,
+    index: usize,
+    extension: &str,
+    bytes: &[u8],
+) -> Result<()> {
     let label = images.label(index);
     let class = usize::try_from(label).ok().and_then(|label| images.classes().get(label));
-    let about = serde_json::json!({ "class": class, "path": images.name(index).to_string_lossy() }).to_string();
+    let about = serde_json::json!({ "class": class, "path": images.name(index).to_string_lossy() })
+        .to_string();
     let label = label.to_string();
-    writer.write(&format!("{index:08}"), &[(extension, bytes), ("cls", label.as_bytes()), ("json", about.as_bytes())])
+    writer.write(
+        &format!("{index:08}"),
+        &[(extension, bytes), ("cls", label.as_bytes()), ("json", about.as_bytes())],
+    )
 }

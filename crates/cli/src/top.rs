@@ -62,7 +62,12 @@ impl Screen {
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
-        let busy = snapshot.metrics.iter().flatten().filter_map(|device| device.duty_cycle).collect::<Vec<_>>();
+        let busy = snapshot
+            .metrics
+            .iter()
+            .flatten()
+            .filter_map(|device| device.duty_cycle)
+            .collect::<Vec<_>>();
         if !busy.is_empty() {
             self.history.push_back((busy.iter().sum::<f64>() / busy.len() as f64).round() as u64);
         }
@@ -71,7 +76,11 @@ impl Screen {
 
     /// Draws it.
     pub fn draw(&self, frame: &mut Frame<'_>) {
-        let devices = self.snapshot.as_ref().and_then(|snapshot| snapshot.metrics.as_ref().ok()).map_or(1, Vec::len);
+        let devices = self
+            .snapshot
+            .as_ref()
+            .and_then(|snapshot| snapshot.metrics.as_ref().ok())
+            .map_or(1, Vec::len);
         let run = self.snapshot.as_ref().and_then(|snapshot| snapshot.run.as_ref());
         let heights = [
             Constraint::Length(1),
@@ -81,15 +90,20 @@ impl Screen {
             Constraint::Min(4),
             Constraint::Length(1),
         ];
-        let [title, table, past, training, processes, keys] = Layout::vertical(heights).areas(frame.area());
-        frame.render_widget(Line::from(vec!["fulmen top".bold(), format!("  {}", self.source).dim()]), title);
+        let [title, table, past, training, processes, keys] =
+            Layout::vertical(heights).areas(frame.area());
+        frame.render_widget(
+            Line::from(vec!["fulmen top".bold(), format!("  {}", self.source).dim()]),
+            title,
+        );
         match &self.snapshot {
             None => frame.render_widget(Paragraph::new("Looking …").block(panel("Devices")), table),
             Some(snapshot) => {
                 match &snapshot.metrics {
                     Ok(devices) => self.draw_devices(frame, table, devices),
                     Err(error) => {
-                        let text = Paragraph::new(error.as_str().yellow()).wrap(Wrap { trim: true });
+                        let text =
+                            Paragraph::new(error.as_str().yellow()).wrap(Wrap { trim: true });
                         frame.render_widget(text.block(panel("Devices")), table);
                     }
                 }
@@ -97,8 +111,10 @@ impl Screen {
             }
         }
         if let Some(run) = run {
-            let text =
-                run.as_ref().map_or_else(|error| error.as_str().yellow().into(), |run| Line::from(run.to_string()));
+            let text = run.as_ref().map_or_else(
+                |error| error.as_str().yellow().into(),
+                |run| Line::from(run.to_string()),
+            );
             frame.render_widget(Paragraph::new(text).block(panel("Training")), training);
         }
         let values: Vec<u64> = self.history.iter().copied().collect();
@@ -109,8 +125,10 @@ impl Screen {
     fn draw_devices(&self, frame: &mut Frame<'_>, area: Rect, devices: &[DeviceMetrics]) {
         let is_detailed = self.level == Level::Detailed;
         let long = if is_detailed { 10 } else { 20 };
-        let details: &[&str] = if is_detailed { &["bandwidth", "idle", "queued", "programs take"] } else { &[] };
-        let header = ["device", "duty cycle", "", "HBM", ""].into_iter().chain(details.iter().copied());
+        let details: &[&str] =
+            if is_detailed { &["bandwidth", "idle", "queued", "programs take"] } else { &[] };
+        let header =
+            ["device", "duty cycle", "", "HBM", ""].into_iter().chain(details.iter().copied());
         let rows = devices.iter().map(|device| {
             let (duty, memory) = (device.duty_cycle, part(device.memory_used, device.memory_total));
             let mut cells = vec![
@@ -138,14 +156,21 @@ impl Screen {
 
 fn draw_processes(frame: &mut Frame<'_>, area: Rect, snapshot: &Snapshot) {
     let rows = snapshot.processes.iter().map(|it| {
-        Row::new([it.process.pid.to_string(), it.process.user.clone(), it.progress(), it.process.command.clone()])
+        Row::new([
+            it.process.pid.to_string(),
+            it.process.user.clone(),
+            it.progress(),
+            it.process.command.clone(),
+        ])
     });
     let title = match snapshot.unseen {
         0 => "Processes that hold the TPU".to_owned(),
         unseen => format!("Processes that hold the TPU; {unseen} could not be inspected"),
     };
-    let widths = [Constraint::Length(8), Constraint::Length(10), Constraint::Fill(1), Constraint::Fill(1)];
-    let table = Table::new(rows, widths).header(Row::new(["process", "user", "progress", "command"]).dim());
+    let widths =
+        [Constraint::Length(8), Constraint::Length(10), Constraint::Fill(1), Constraint::Fill(1)];
+    let table =
+        Table::new(rows, widths).header(Row::new(["process", "user", "progress", "command"]).dim());
     frame.render_widget(table.block(panel(&title)), area);
 }
 
@@ -161,7 +186,13 @@ impl Snapshot {
             Err(error) => error.clone(),
         }));
         lines.extend(self.processes.iter().map(|it| {
-            format!("process {} of {}: {}; {}", it.process.pid, it.process.user, it.progress(), it.process.command)
+            format!(
+                "process {} of {}: {}; {}",
+                it.process.pid,
+                it.process.user,
+                it.progress(),
+                it.process.command
+            )
         }));
         lines
     }
@@ -184,7 +215,9 @@ fn part(used: Option<u64>, total: Option<u64>) -> Option<f64> {
 }
 
 fn memory_text(device: &DeviceMetrics) -> String {
-    let gib = |bytes: Option<u64>| or_dash(bytes.map(|bytes| format!("{:.1}", bytes as f64 / f64::from(1 << 30))));
+    let gib = |bytes: Option<u64>| {
+        or_dash(bytes.map(|bytes| format!("{:.1}", bytes as f64 / f64::from(1 << 30))))
+    };
     format!("{} of {} GiB", gib(device.memory_used), gib(device.memory_total))
 }
 

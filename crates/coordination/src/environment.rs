@@ -86,7 +86,9 @@ impl Environment<'_> {
     /// The name and the secret of the run.
     fn add_run(&self, process: Process) -> Result<Process> {
         let process = process.with_run_id(self.text(RUN_ID)?.unwrap_or_default());
-        let named = |what: &dyn fmt::Display| Error::usage(format!("the environment variable {RUN_TOKEN}: {what}"));
+        let named = |what: &dyn fmt::Display| {
+            Error::usage(format!("the environment variable {RUN_TOKEN}: {what}"))
+        };
         // Unlike other variables, the token is never shown.
         match (self.0)(RUN_TOKEN).map(OsString::into_string) {
             None => Ok(process),
@@ -103,11 +105,14 @@ impl Environment<'_> {
         let coordinator = self.text(COORDINATOR)?;
         let index = self.number(PROCESS_ID, expected_id)?;
         let count = self.number(NUM_PROCESSES, expected_count)?;
-        let set_names: Vec<&str> =
-            [coordinator.as_ref().map(|_| COORDINATOR), index.map(|_| PROCESS_ID), count.map(|_| NUM_PROCESSES)]
-                .into_iter()
-                .flatten()
-                .collect();
+        let set_names: Vec<&str> = [
+            coordinator.as_ref().map(|_| COORDINATOR),
+            index.map(|_| PROCESS_ID),
+            count.map(|_| NUM_PROCESSES),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
         let Some(first) = set_names.first() else { return Ok(None) };
         let missing = |name: &str, expected: &str| {
             Error::usage(format!(
@@ -126,7 +131,9 @@ impl Environment<'_> {
             return Err(invalid(PROCESS_ID, &index.to_string(), &expected));
         }
         let process = Process::new(index, count, &coordinator);
-        process.map(Some).map_err(|e| Error::usage(format!("the environment variable {COORDINATOR}: {e}")))
+        process
+            .map(Some)
+            .map_err(|e| Error::usage(format!("the environment variable {COORDINATOR}: {e}")))
     }
 
     fn libtpu_process(&self) -> Result<Option<Process>> {
@@ -137,7 +144,9 @@ impl Environment<'_> {
         let several = self.text(task.1)?.map(list).filter(|processes| processes.len() > 1);
         let ((id_name, hosts_name), hosts) = match several {
             Some(processes) => {
-                let hosts = processes.iter().map(|a| a.rsplit_once(':').map_or(a.as_str(), |(host, _)| host));
+                let hosts = processes
+                    .iter()
+                    .map(|a| a.rsplit_once(':').map_or(a.as_str(), |(host, _)| host));
                 (task, hosts.map(str::to_owned).collect::<Vec<_>>())
             }
             None => (worker, self.text(worker.1)?.map(list).unwrap_or_default()),
@@ -171,7 +180,8 @@ impl Environment<'_> {
             )));
         }
         if index >= hosts.len() {
-            let expected = format!("0 to {}, as {hosts_name} names {}", hosts.len() - 1, hosts.len());
+            let expected =
+                format!("0 to {}, as {hosts_name} names {}", hosts.len() - 1, hosts.len());
             return Err(invalid(id_name, &index.to_string(), &expected));
         }
         if hosts.len() == 1 {
@@ -182,7 +192,8 @@ impl Environment<'_> {
         let colon = first.contains(':') && !first.starts_with('[');
         let first = if colon { format!("[{first}]") } else { first.clone() };
         let process = Process::new(index, hosts.len(), format!("{first}:{DEFAULT_PORT}"));
-        let process = process.map_err(|e| Error::usage(format!("the environment variable {hosts_name}: {e}")))?;
+        let process = process
+            .map_err(|e| Error::usage(format!("the environment variable {hosts_name}: {e}")))?;
         Ok(Some(process.with_hosts(hosts)))
     }
 
@@ -215,7 +226,12 @@ mod tests {
     fn check(variables: &[(&str, &str)], expect: Expect) {
         let env = |name: &str| variables.iter().find(|v| v.0 == name).map(|v| v.1.into());
         let shown = match Process::from_env(env) {
-            Ok(process) => format!("{process} at {} {:?} {}", process.coordinator(), process.hosts(), process.run_id()),
+            Ok(process) => format!(
+                "{process} at {} {:?} {}",
+                process.coordinator(),
+                process.hosts(),
+                process.run_id()
+            ),
             Err(error) => {
                 assert!(error.is_usage());
                 error.to_string()
@@ -228,7 +244,10 @@ mod tests {
     fn without_variables_there_is_a_single_process() {
         check(&[], expect!["process 0 of 1 at 127.0.0.1:0 []"]);
         check(&[("FULMEN_COORDINATOR", " ")], expect!["process 0 of 1 at 127.0.0.1:0 []"]);
-        check(&[("TPU_WORKER_HOSTNAMES", "localhost")], expect!["process 0 of 1 at 127.0.0.1:0 []"]);
+        check(
+            &[("TPU_WORKER_HOSTNAMES", "localhost")],
+            expect!["process 0 of 1 at 127.0.0.1:0 []"],
+        );
         check(
             &[("TPU_WORKER_HOSTNAMES", "localhost"), ("TPU_WORKER_ID", "0")],
             expect!["process 0 of 1 at 127.0.0.1:0 []"],
@@ -237,9 +256,14 @@ mod tests {
 
     #[test]
     fn fulmens_own_variables_come_first() {
-        let own = [("FULMEN_COORDINATOR", "host-a:99"), ("FULMEN_PROCESS_ID", "3"), ("FULMEN_NUM_PROCESSES", "4")];
+        let own = [
+            ("FULMEN_COORDINATOR", "host-a:99"),
+            ("FULMEN_PROCESS_ID", "3"),
+            ("FULMEN_NUM_PROCESSES", "4"),
+        ];
         check(&own, expect!["process 3 of 4 at host-a:99 []"]);
-        let mut variables = vec![("TPU_WORKER_ID", "x"), ("MEGASCALE_NUM_SLICES", "2"), ("FULMEN_RUN_ID", "r1")];
+        let mut variables =
+            vec![("TPU_WORKER_ID", "x"), ("MEGASCALE_NUM_SLICES", "2"), ("FULMEN_RUN_ID", "r1")];
         variables.extend(own);
         check(&variables, expect!["process 3 of 4 at host-a:99 [] r1"]);
     }
@@ -247,7 +271,9 @@ mod tests {
     #[test]
     fn the_token_is_never_shown() {
         let token = "secret-".repeat(6);
-        let with = |token: OsString| Process::from_env(move |name| (name == RUN_TOKEN).then(|| token.clone()));
+        let with = |token: OsString| {
+            Process::from_env(move |name| (name == RUN_TOKEN).then(|| token.clone()))
+        };
         let process = with(format!(" {token}\n").into()).unwrap();
         assert_eq!(process, Process::single().with_run_token(&token).unwrap());
         assert_ne!(process, Process::single());
@@ -263,7 +289,10 @@ mod tests {
         {
             use std::os::unix::ffi::OsStringExt as _;
             let error = with(OsString::from_vec(b"secret\xff".repeat(8))).unwrap_err().to_string();
-            assert_eq!(error, "the environment variable FULMEN_RUN_TOKEN: its value is not text in UTF-8");
+            assert_eq!(
+                error,
+                "the environment variable FULMEN_RUN_TOKEN: its value is not text in UTF-8"
+            );
         }
     }
 
@@ -277,7 +306,11 @@ mod tests {
         );
         let with = |id, count, address, message: Expect| {
             check(
-                &[("FULMEN_COORDINATOR", address), ("FULMEN_PROCESS_ID", id), ("FULMEN_NUM_PROCESSES", count)],
+                &[
+                    ("FULMEN_COORDINATOR", address),
+                    ("FULMEN_PROCESS_ID", id),
+                    ("FULMEN_NUM_PROCESSES", count),
+                ],
                 message,
             )
         };
@@ -285,13 +318,17 @@ mod tests {
             "-1",
             "4",
             "a:1",
-            expect!["the environment variable FULMEN_PROCESS_ID is `-1`; expected the index of this process, from 0"],
+            expect![
+                "the environment variable FULMEN_PROCESS_ID is `-1`; expected the index of this process, from 0"
+            ],
         );
         with(
             "4",
             "4",
             "a:1",
-            expect!["the environment variable FULMEN_PROCESS_ID is `4`; expected 0 to 3, as FULMEN_NUM_PROCESSES is 4"],
+            expect![
+                "the environment variable FULMEN_PROCESS_ID is `4`; expected 0 to 3, as FULMEN_NUM_PROCESSES is 4"
+            ],
         );
         with(
             "0",
@@ -368,7 +405,9 @@ mod tests {
         );
         check(
             &[hosts, ("TPU_WORKER_ID", "3")],
-            expect!["the environment variable TPU_WORKER_ID is `3`; expected 0 to 2, as TPU_WORKER_HOSTNAMES names 3"],
+            expect![
+                "the environment variable TPU_WORKER_ID is `3`; expected 0 to 2, as TPU_WORKER_HOSTNAMES names 3"
+            ],
         );
         check(
             &[("TPU_WORKER_HOSTNAMES", "a,,c"), ("TPU_WORKER_ID", "0")],
@@ -411,6 +450,9 @@ mod tests {
                 "the environment variable MEGASCALE_COORDINATOR_ADDRESS is `a:1`: a run over several TPU slices is not supported; run on one slice and unset it"
             ],
         );
-        check(&with(("MEGASCALE_NUM_SLICES", "1")), expect![[r#"process 0 of 2 at a:8482 ["a", "b"]"#]]);
+        check(
+            &with(("MEGASCALE_NUM_SLICES", "1")),
+            expect![[r#"process 0 of 2 at a:8482 ["a", "b"]"#]],
+        );
     }
 }

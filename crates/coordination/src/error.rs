@@ -1,7 +1,7 @@
 //! The error type of this crate: what went wrong, which processes it concerns, and what to do next.
 //!
-//! Out of scope: the wording of messages. Each is written where the mistake is detected, mostly in the
-//! coordinator, so that all processes report the same text.
+//! Out of scope: the wording of messages. Each is written where the mistake is detected, mostly in
+//! the coordinator, so that all processes report the same text.
 
 use std::fmt;
 
@@ -48,7 +48,11 @@ pub(crate) enum Kind {
 }
 
 impl Error {
-    pub(crate) fn new(kind: Kind, processes: impl Into<Vec<usize>>, message: impl Into<String>) -> Error {
+    pub(crate) fn new(
+        kind: Kind,
+        processes: impl Into<Vec<usize>>,
+        message: impl Into<String>,
+    ) -> Error {
         Error { kind, processes: processes.into(), message: message.into() }
     }
 

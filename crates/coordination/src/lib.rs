@@ -33,11 +33,14 @@
 //! A run has a secret, its token. Both ends of every connection prove that they have it before they
 //! read anything else. Without a token, processes can only use loopback addresses.
 //!
-//! Out of scope: tensors, devices, collectives (XLA's job), starting processes, encryption. Traffic can
-//! be read, and an attacker who can modify packets can take over a connection. Keep the port inside
-//! a trusted network.
+//! Out of scope: tensors, devices, collectives (XLA's job), starting processes, encryption. Traffic
+//! can be read, and an attacker who can modify packets can take over a connection. Keep the port
+//! inside a trusted network.
 
-#![cfg_attr(not(feature = "grpc"), allow(dead_code, reason = "only a process that has joined needs all of it"))]
+#![cfg_attr(
+    not(feature = "grpc"),
+    allow(dead_code, reason = "only a process that has joined needs all of it")
+)]
 
 mod environment;
 mod error;

@@ -45,7 +45,9 @@ impl Process {
     pub fn new(index: usize, count: usize, coordinator: impl Into<String>) -> Result<Process> {
         let coordinator = coordinator.into();
         if count == 0 || count > MOST_PROCESSES {
-            return Err(Error::usage(format!("{count} processes are not possible; expected 1 to {MOST_PROCESSES}")));
+            return Err(Error::usage(format!(
+                "{count} processes are not possible; expected 1 to {MOST_PROCESSES}"
+            )));
         }
         if index >= count {
             return Err(Error::usage(format!(
@@ -60,13 +62,27 @@ impl Process {
                  give process {index} that port"
             )));
         }
-        Ok(Process { index, count, coordinator, hosts: Vec::new(), run_id: String::new(), token: None })
+        Ok(Process {
+            index,
+            count,
+            coordinator,
+            hosts: Vec::new(),
+            run_id: String::new(),
+            token: None,
+        })
     }
 
     /// The only process of a single-process run.
     pub fn single() -> Process {
         let coordinator = "127.0.0.1:0".into();
-        Process { index: 0, count: 1, coordinator, hosts: Vec::new(), run_id: String::new(), token: None }
+        Process {
+            index: 0,
+            count: 1,
+            coordinator,
+            hosts: Vec::new(),
+            run_id: String::new(),
+            token: None,
+        }
     }
 
     /// Names the run. Processes with a different run id are refused, so a process that an earlier
@@ -207,7 +223,9 @@ pub(crate) fn split_address(address: &str) -> Result<(&str, u16)> {
     let bracketed = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
     let fits = match bracketed {
         Some(v6) => v6.parse::<std::net::Ipv6Addr>().is_ok(),
-        None => !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c)),
+        None => {
+            !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c))
+        }
     };
     if fits { Ok((bracketed.unwrap_or(host), port)) } else { Err(wrong()) }
 }

@@ -1,4 +1,5 @@
-//! The same interface without the feature `grpc`: joining fails with an error that names the feature.
+//! The same interface without the feature `grpc`: joining fails with an error that names the
+//! feature.
 //!
 //! Programs for several processes compile either way. A [`Coordination`] cannot exist here, so
 //! nothing else is implemented.
@@ -59,7 +60,11 @@ impl Builder {
 #[derive(Clone, Debug)]
 pub struct Coordination(Infallible);
 
-#[expect(missing_docs, clippy::missing_errors_doc, reason = "as with the feature `grpc`, where they are documented")]
+#[expect(
+    missing_docs,
+    clippy::missing_errors_doc,
+    reason = "as with the feature `grpc`, where they are documented"
+)]
 impl Coordination {
     pub fn builder(process: Process) -> Builder {
         Builder(process)
@@ -81,7 +86,12 @@ impl Coordination {
         match self.0 {}
     }
 
-    pub fn check_consistent(&self, _: &str, _: &BTreeMap<String, String>, _: Duration) -> Result<()> {
+    pub fn check_consistent(
+        &self,
+        _: &str,
+        _: &BTreeMap<String, String>,
+        _: Duration,
+    ) -> Result<()> {
         match self.0 {}
     }
 
@@ -122,7 +132,11 @@ impl Coordination {
 #[derive(Debug)]
 pub struct Halt(Infallible);
 
-#[expect(missing_docs, clippy::missing_errors_doc, reason = "as with the feature `grpc`, where they are documented")]
+#[expect(
+    missing_docs,
+    clippy::missing_errors_doc,
+    reason = "as with the feature `grpc`, where they are documented"
+)]
 impl Halt {
     pub fn request(&self, _: &str) {
         match self.0 {}

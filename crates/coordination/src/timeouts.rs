@@ -48,7 +48,10 @@ impl Timeouts {
     pub(crate) fn check(&self) -> Result<()> {
         // Below 0.1 s, an ordinary pause of the scheduler would count as a lost process.
         if self.heartbeat < Duration::from_millis(100) {
-            return Err(Error::usage(format!("the heartbeat time-out is {:?}; give at least 100 ms", self.heartbeat)));
+            return Err(Error::usage(format!(
+                "the heartbeat time-out is {:?}; give at least 100 ms",
+                self.heartbeat
+            )));
         }
         if self.join.is_zero() {
             return Err(Error::usage(
@@ -73,7 +76,9 @@ fn seconds(env: &impl Fn(&str) -> Option<OsString>, name: &str) -> Result<Option
     let Some(text) = env(name).filter(|text| !text.is_empty()) else { return Ok(None) };
     let text = text.to_string_lossy();
     match text.trim().parse::<f64>() {
-        Ok(s) if s > 0.0 && s.is_finite() => Ok(Some(bounded(Duration::try_from_secs_f64(s).unwrap_or(LONGEST)))),
+        Ok(s) if s > 0.0 && s.is_finite() => {
+            Ok(Some(bounded(Duration::try_from_secs_f64(s).unwrap_or(LONGEST))))
+        }
         _ => Err(Error::usage(format!(
             "the environment variable {name} is `{text}`; expected a number of seconds above 0"
         ))),

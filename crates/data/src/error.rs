@@ -18,9 +18,10 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a dataset could not be opened, a loader could not be built, or a batch could not be read.
 ///
-/// The kind is private; query it with the `is_...` methods. They see through the "sample 17:" that the loader adds
-/// to the error of a dataset. The message is complete: [`source`](std::error::Error::source) returns only what the
-/// message does not show. [`get_ref`](Error::get_ref) returns the original error of a dataset.
+/// The kind is private; query it with the `is_...` methods. They see through the "sample 17:" that
+/// the loader adds to the error of a dataset. The message is complete:
+/// [`source`](std::error::Error::source) returns only what the message does not show.
+/// [`get_ref`](Error::get_ref) returns the original error of a dataset.
 ///
 /// ```
 /// use fulmen_data::{DataLoader, TensorDataset};
@@ -79,7 +80,11 @@ impl Error {
 
     /// A file operation that failed.
     pub fn io(path: &Path, doing: &str, source: io::Error) -> Error {
-        Error(Box::new(Kind::File { path: path.to_owned(), message: doing.to_owned(), source: Some(source) }))
+        Error(Box::new(Kind::File {
+            path: path.to_owned(),
+            message: doing.to_owned(),
+            source: Some(source),
+        }))
     }
 
     /// Invalid bytes of a file whose name is not known here.
@@ -98,7 +103,10 @@ impl Error {
     }
 
     /// An error of the device, its plugin or a host allocation while `doing` something.
-    pub fn runtime(doing: impl Into<String>, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Error {
+    pub fn runtime(
+        doing: impl Into<String>,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Error {
         Error(Box::new(Kind::Runtime { doing: doing.into(), source: source.into() }))
     }
 
@@ -171,8 +179,8 @@ impl Error {
         self.tensor_error()?.location()
     }
 
-    /// Whether options or arguments do not fit together (batch size 0, an empty dataset, arrays of different
-    /// length).
+    /// Whether options or arguments do not fit together (batch size 0, an empty dataset, arrays of
+    /// different length).
     pub fn is_usage(&self) -> bool {
         matches!(self.root(), Kind::Usage(_))
     }
@@ -194,7 +202,8 @@ impl Error {
 
     /// Whether a file does not exist.
     pub fn is_not_found(&self) -> bool {
-        matches!(self.root(), Kind::Missing(_)) || self.io_error().is_some_and(|e| e.kind() == io::ErrorKind::NotFound)
+        matches!(self.root(), Kind::Missing(_))
+            || self.io_error().is_some_and(|e| e.kind() == io::ErrorKind::NotFound)
     }
 
     /// Whether a disk is full.
@@ -245,16 +254,19 @@ impl fmt::Display for Kind {
             | Kind::Missing(message)
             | Kind::Content(message)
             | Kind::Panic(message) => f.write_str(message),
-            Kind::File { path, message, source: None } => write!(f, "{}: {message}", path.display()),
+            Kind::File { path, message, source: None } => {
+                write!(f, "{}: {message}", path.display())
+            }
             Kind::File { path, message, source: Some(source) } => {
                 write!(f, "{}: {message}: {source}", path.display())
             }
             Kind::Sample { index, origin, source } => {
                 let message = source.to_string();
-                // A message about a file already names the position: it reads `file: place: …` where the origin is
-                // `file, place`.
-                let named =
-                    |origin: &str| message.contains(origin) || message.starts_with(&origin.replacen(", ", ": ", 1));
+                // A message about a file already names the position: it reads `file: place: …`
+                // where the origin is `file, place`.
+                let named = |origin: &str| {
+                    message.contains(origin) || message.starts_with(&origin.replacen(", ", ": ", 1))
+                };
                 match origin {
                     Some(origin) if !named(origin) => {
                         write!(f, "sample {index} ({origin}): {message}")

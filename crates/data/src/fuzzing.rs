@@ -1,5 +1,5 @@
-//! The IDX reader on bytes instead of a file, with the invariants that must hold for any bytes. Only for the fuzz
-//! target; not part of the public interface.
+//! The IDX reader on bytes instead of a file, with the invariants that must hold for any bytes.
+//! Only for the fuzz target; not part of the public interface.
 
 use crate::IdxFile;
 

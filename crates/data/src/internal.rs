@@ -1,4 +1,5 @@
-//! What this crate shares with the crates that read formats. It is not covered by any stability promise.
+//! What this crate shares with the crates that read formats. It is not covered by any stability
+//! promise.
 
 pub use crate::checksum::{checksum, hex};
 pub use crate::dataset::key_parts::{KeyPart, KeyParts, differences};

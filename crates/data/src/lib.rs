@@ -21,19 +21,21 @@
 //! # Ok::<(), fulmen_data::Error>(())
 //! ```
 //!
-//! A [`Dataset`] reads one sample by index and writes it directly into the memory of the batch. A [`DataLoader`]
-//! decides which samples make up a batch ([`Sampler`]), fills batches on worker threads, and returns them in order as
-//! [`HostBatch`]es or, on a device, as [`DeviceBatch`]es. All batches have one shape: a short last one is padded and
-//! masked, or dropped ([`drop_last`](DataLoaderBuilder::drop_last)), so a program never has to be compiled again.
+//! A [`Dataset`] reads one sample by index and writes it directly into the memory of the batch. A
+//! [`DataLoader`] decides which samples make up a batch ([`Sampler`]), fills batches on worker
+//! threads, and returns them in order as [`HostBatch`]es or, on a device, as [`DeviceBatch`]es. All
+//! batches have one shape: a short last one is padded and masked, or dropped
+//! ([`drop_last`](DataLoaderBuilder::drop_last)), so a program never has to be compiled again.
 //!
-//! The batches do not depend on the number of threads, devices or processes: order and content are a function of
-//! dataset, sampler, batch size and epoch. Several processes share the rows of each batch
-//! ([`DataLoader::distributed`]). Only the replacement of a sample that cannot be read may depend on their number
-//! ([`OnError`]).
+//! The batches do not depend on the number of threads, devices or processes: order and content are
+//! a function of dataset, sampler, batch size and epoch. Several processes share the rows of each
+//! batch ([`DataLoader::distributed`]). Only the replacement of a sample that cannot be read may
+//! depend on their number ([`OnError`]).
 //!
-//! Samples come from arrays ([`TensorDataset`]), IDX files ([`Mnist`]), or any [`Source`] or [`Stream`]. The crates
-//! `fulmen-images`, `fulmen-tables`, `fulmen-shards` and `fulmen-text` read other formats, `fulmen-files` reads object
-//! stores, and `fulmen-cache` caches samples that are expensive to compute.
+//! Samples come from arrays ([`TensorDataset`]), IDX files ([`Mnist`]), or any [`Source`] or
+//! [`Stream`]. The crates `fulmen-images`, `fulmen-tables`, `fulmen-shards` and `fulmen-text` read
+//! other formats, `fulmen-files` reads object stores, and `fulmen-cache` caches samples that are
+//! expensive to compute.
 //!
 //! Out of scope: other file formats, models and training loops.
 
@@ -56,22 +58,23 @@ mod stream;
 mod vision;
 
 pub use dataset::{
-    ConcatDataset, Dataset, FakeDataset, Field, Fingerprint, Fold, MapSource, Sample, SampleRng, Source, SourceDataset,
-    Stage, Subset, TensorDataset, TensorDatasetBuilder, group_k_fold, group_split, k_fold, random_split,
-    stratified_k_fold, stratified_split,
+    ConcatDataset, Dataset, FakeDataset, Field, Fingerprint, Fold, MapSource, Sample, SampleRng,
+    Source, SourceDataset, Stage, Subset, TensorDataset, TensorDatasetBuilder, group_k_fold,
+    group_split, k_fold, random_split, stratified_k_fold, stratified_split,
 };
 pub use error::{Error, Result};
 pub use fulmen_tensor::{DType, Element};
 pub use loader::{
-    BadSample, BadSamples, Buckets, DataLoader, DataLoaderBuilder, DeviceBatch, DeviceBatches, HostBatch, HostBatches,
-    LoaderBench, LoaderReport, OnError, QueueDepth, Replica, Replicas, TransferReport, bench_loader,
+    BadSample, BadSamples, Buckets, DataLoader, DataLoaderBuilder, DeviceBatch, DeviceBatches,
+    HostBatch, HostBatches, LoaderBench, LoaderReport, OnError, QueueDepth, Replica, Replicas,
+    TransferReport, bench_loader,
 };
 pub use sampler::{MixSampler, RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler};
 #[doc(hidden)]
 pub use shorten::shorten;
 pub use stream::{
-    ChainStream, Deferred, Items, IterableDataset, MapStream, MixStream, MixUntil, Record, Records, ShuffleStream,
-    SkipStream, Stream, StreamDataset, StreamItem, TakeStream,
+    ChainStream, Deferred, Items, IterableDataset, MapStream, MixStream, MixUntil, Record, Records,
+    ShuffleStream, SkipStream, Stream, StreamDataset, StreamItem, TakeStream,
 };
 pub use vision::{IdxClassification, IdxFile, Mnist, Split};
 

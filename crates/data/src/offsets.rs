@@ -29,9 +29,14 @@ impl Offsets {
         self.0.get(part).copied().unwrap_or_else(|| self.len())
     }
 
-    /// The part that contains an item, and the item's index in it; none if the index is out of range.
+    /// The part that contains an item, and the item's index in it; none if the index is out of
+    /// range.
     pub fn find(&self, item: usize) -> Option<(usize, usize)> {
-        let part = self.0.partition_point(|&start| start <= item).checked_sub(1).filter(|_| item < self.len())?;
+        let part = self
+            .0
+            .partition_point(|&start| start <= item)
+            .checked_sub(1)
+            .filter(|_| item < self.len())?;
         Some((part, item - self.0[part]))
     }
 }

@@ -1,8 +1,8 @@
-//! Catches panics in other crates on content that they did not expect. The panic hook stays silent, because the panic
-//! is reported as an error.
+//! Catches panics in other crates on content that they did not expect. The panic hook stays silent,
+//! because the panic is reported as an error.
 //!
-//! Out of scope: panics in datasets and samplers. They are caught too, but the hook shows their author where they
-//! happened.
+//! Out of scope: panics in datasets and samplers. They are caught too, but the hook shows their
+//! author where they happened.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -13,7 +13,8 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs code and catches a panic in it, without calling the program's panic hook. Returns the message of the panic.
+/// Runs code and catches a panic in it, without calling the program's panic hook. Returns the
+/// message of the panic.
 pub fn catch_quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     // A thread that is unwinding must not set a hook.
@@ -35,7 +36,8 @@ pub fn catch_quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
 
 fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|&text| text.to_owned());
-    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "(no message)".to_owned())
+    text.or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "(no message)".to_owned())
 }
 
 #[cfg(test)]
@@ -69,7 +71,8 @@ mod tests {
         let output = child.args([test, "--exact", "--nocapture"]).env(CHILD, "1").output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{stderr}");
-        let heard: Vec<&str> = stderr.lines().filter_map(|line| line.strip_prefix("heard: ")).collect();
+        let heard: Vec<&str> =
+            stderr.lines().filter_map(|line| line.strip_prefix("heard: ")).collect();
         assert_eq!(heard, ["in another thread", "of the user's"], "{stderr}");
     }
 }

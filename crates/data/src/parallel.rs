@@ -9,8 +9,8 @@ use std::thread;
 use crate::error::panicked;
 use crate::{Error, Result};
 
-/// Applies `work` to each item and returns the results in order. After an error or a panic, which becomes an error, no
-/// new work starts; the error with the lowest index is returned.
+/// Applies `work` to each item and returns the results in order. After an error or a panic, which
+/// becomes an error, no new work starts; the error with the lowest index is returned.
 pub fn in_parallel<T: Sync, R: Send>(
     items: &[T],
     most_threads: usize,
@@ -31,12 +31,15 @@ pub fn in_parallel<T: Sync, R: Send>(
         }
     };
     let mut results = thread::scope(|scope| {
-        let worker = |_| thread::Builder::new().name("fulmen-parallel".to_owned()).spawn_scoped(scope, run);
+        let worker =
+            |_| thread::Builder::new().name("fulmen-parallel".to_owned()).spawn_scoped(scope, run);
         // If no thread can be started, the existing ones do the work.
-        let workers: Vec<_> = (1..most_threads.min(items.len())).map_while(|number| worker(number).ok()).collect();
+        let workers: Vec<_> =
+            (1..most_threads.min(items.len())).map_while(|number| worker(number).ok()).collect();
         let mut results = run();
         for worker in workers {
-            results.extend(worker.join().map_err(|payload| panicked("a thread panicked", payload))?);
+            results
+                .extend(worker.join().map_err(|payload| panicked("a thread panicked", payload))?);
         }
         Ok::<_, Error>(results)
     })?;

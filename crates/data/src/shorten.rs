@@ -1,4 +1,5 @@
-//! Truncated values in messages: what a user wrote may be as long as a file, and its beginning identifies it.
+//! Truncated values in messages: what a user wrote may be as long as a file, and its beginning
+//! identifies it.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -80,23 +81,36 @@ mod tests {
     fn long_values_are_cut_and_nothing_else() {
         let long = "x y\n".repeat(25_000);
         for quote in ['`', '\'', '"'] {
-            let message = format!("run.toml:3: 'seed' isn't {quote}{long}{quote}; doesn't `x` say \"y\"?");
+            let message =
+                format!("run.toml:3: 'seed' isn't {quote}{long}{quote}; doesn't `x` say \"y\"?");
             let start = long[..80].to_owned();
             assert_eq!(
                 shorten(&message),
-                format!("run.toml:3: 'seed' isn't {quote}{start}… (100000 bytes){quote}; doesn't `x` say \"y\"?")
+                format!(
+                    "run.toml:3: 'seed' isn't {quote}{start}… (100000 bytes){quote}; doesn't `x` say \"y\"?"
+                )
             );
         }
-        let sentences = "it's a sentence that doesn't end with `a` value of the user's. ".repeat(40);
+        let sentences =
+            "it's a sentence that doesn't end with `a` value of the user's. ".repeat(40);
         assert_eq!(shorten(&sentences), sentences);
         assert!(matches!(shorten("short"), Cow::Borrowed("short")));
     }
 
     #[test]
     fn no_message_is_longer_than_a_screen() {
-        for message in ["é".repeat(100_000), "`a` b ".repeat(50_000), "`".repeat(100_001), "'ab ".repeat(9_999)] {
+        for message in [
+            "é".repeat(100_000),
+            "`a` b ".repeat(50_000),
+            "`".repeat(100_001),
+            "'ab ".repeat(9_999),
+        ] {
             let short = shorten(&message);
-            assert!((4000..8100).contains(&short.len()) && short.contains(" bytes left out) … "), "{}", short.len());
+            assert!(
+                (4000..8100).contains(&short.len()) && short.contains(" bytes left out) … "),
+                "{}",
+                short.len()
+            );
         }
     }
 }

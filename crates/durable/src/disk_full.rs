@@ -5,18 +5,23 @@ use std::path::Path;
 
 use crate::folder_of;
 
-/// Whether an error means that the disk is full, or that a quota or the maximum file size is exceeded.
+/// Whether an error means that the disk is full, or that a quota or the maximum file size is
+/// exceeded.
 ///
 /// ```
 /// let full = std::io::Error::from(std::io::ErrorKind::StorageFull);
 /// assert!(fulmen_durable::is_full(&full));
 /// ```
 pub fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge)
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge
+    )
 }
 
-/// Adds to the error of a write to `to` how much space is missing, if that is its cause. `bytes` is the size of the
-/// file, if it is known. Other errors are returned unchanged; the kind never changes.
+/// Adds to the error of a write to `to` how much space is missing, if that is its cause. `bytes` is
+/// the size of the file, if it is known. Other errors are returned unchanged; the kind never
+/// changes.
 ///
 /// ```
 /// let folder = tempfile::tempdir()?;
@@ -41,9 +46,13 @@ pub fn explain(error: io::Error, to: &Path, bytes: Option<u64>) -> io::Error {
             size(free),
             size(bytes - free)
         ),
-        (Some(bytes), Some(free)) => format!("; the file needs {} and the disk has {} free", size(bytes), size(free)),
+        (Some(bytes), Some(free)) => {
+            format!("; the file needs {} and the disk has {} free", size(bytes), size(free))
+        }
         (Some(bytes), None) => format!("; the file needs {}", size(bytes)),
-        (None, Some(free)) => format!("; the file needs more than the {} that the disk has free", size(free)),
+        (None, Some(free)) => {
+            format!("; the file needs more than the {} that the disk has free", size(free))
+        }
         (None, None) => String::new(),
     };
     io::Error::new(error.kind(), format!("{error}{why}"))

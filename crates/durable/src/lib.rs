@@ -1,11 +1,13 @@
 //! Files and folders that appear completely or not at all.
 //!
-//! New content goes to a temporary file in the same folder. The file is synced, renamed, and made durable by syncing
-//! the folder. A kill, a power cut or a full disk therefore leaves the old file unchanged.
+//! New content goes to a temporary file in the same folder. The file is synced, renamed, and made
+//! durable by syncing the folder. A kill, a power cut or a full disk therefore leaves the old file
+//! unchanged.
 //!
-//! The writer holds a lock on its temporary file, and the kernel releases the lock when the process dies. The next
-//! process that writes in the folder removes temporary files that are not locked. On a file system without locks,
-//! nothing is removed. If machines share a folder but not its locks, only one of them may write there.
+//! The writer holds a lock on its temporary file, and the kernel releases the lock when the process
+//! dies. The next process that writes in the folder removes temporary files that are not locked. On
+//! a file system without locks, nothing is removed. If machines share a folder but not its locks,
+//! only one of them may write there.
 //!
 //! [`read_text`] reads text files written by users: a configuration, a price table.
 //!

@@ -9,8 +9,8 @@ use fs4::FileExt;
 
 use crate::{explain, folder_of, is_full, sync_folder, temporary_name};
 
-/// A file that is being written under a temporary name next to its target. [`NewFile::keep`] gives it its name. If it
-/// is dropped earlier, it is removed.
+/// A file that is being written under a temporary name next to its target. [`NewFile::keep`] gives
+/// it its name. If it is dropped earlier, it is removed.
 ///
 /// ```
 /// use std::io::Write;
@@ -33,19 +33,20 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Creates the temporary file for `to`. It is open for reading and writing, and has the permissions of any new
-    /// file.
+    /// Creates the temporary file for `to`. It is open for reading and writing, and has the
+    /// permissions of any new file.
     ///
     /// # Errors
     /// The folder does not exist or cannot be written to.
     pub fn create(to: &Path) -> io::Result<NewFile> {
-        let make = |path: &Path| OpenOptions::new().read(true).write(true).create_new(true).open(path);
+        let make =
+            |path: &Path| OpenOptions::new().read(true).write(true).create_new(true).open(path);
         let (file, temporary) = temporary_name::create(folder_of(to), temporary_name::FILE, make)?;
         Ok(NewFile { file, temporary, to: to.to_owned(), kept: AtomicBool::new(false) })
     }
 
-    /// Allocates all the disk space at once, so that a full disk is noticed before anything is written. The file then
-    /// has this length.
+    /// Allocates all the disk space at once, so that a full disk is noticed before anything is
+    /// written. The file then has this length.
     ///
     /// # Errors
     /// The disk does not have enough space.
@@ -65,13 +66,14 @@ impl NewFile {
     /// Syncs the file, renames it and syncs the folder. An existing file is replaced.
     ///
     /// # Errors
-    /// The disk fails or is full; the target is a folder. The target is unchanged, unless only the last sync failed.
+    /// The disk fails or is full; the target is a folder. The target is unchanged, unless only the
+    /// last sync failed.
     pub fn keep(&self) -> io::Result<()> {
         self.rename_with(|| fs::rename(&self.temporary, &self.to))
     }
 
-    /// Like [`NewFile::keep`], but without syncing: after a power cut, the file may have lost its content. For files
-    /// that are verified when they are read, and can be created again.
+    /// Like [`NewFile::keep`], but without syncing: after a power cut, the file may have lost its
+    /// content. For files that are verified when they are read, and can be created again.
     ///
     /// # Errors
     /// The target is a folder. It is unchanged.
@@ -88,7 +90,8 @@ impl NewFile {
     pub fn persist_noclobber(&self) -> io::Result<()> {
         self.rename_with(|| match fs::hard_link(&self.temporary, &self.to) {
             Ok(()) => {
-                // The file has its name. If the temporary name stays, the next process that writes here removes it.
+                // The file has its name. If the temporary name stays, the next process that writes
+                // here removes it.
                 let _ = fs::remove_file(&self.temporary);
                 Ok(())
             }
@@ -96,9 +99,13 @@ impl NewFile {
         })
     }
 
-    /// Mounted object stores do not support links. There the name is checked just before the rename.
+    /// Mounted object stores do not support links. There the name is checked just before the
+    /// rename.
     fn rename_if_free(&self, refused: io::Error) -> io::Result<()> {
-        let free = || fs::symlink_metadata(&self.to).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        let free = || {
+            fs::symlink_metadata(&self.to)
+                .is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
         if refused.kind() == io::ErrorKind::AlreadyExists || !free() {
             return Err(refused);
         }
@@ -145,8 +152,8 @@ impl Drop for NewFile {
     }
 }
 
-/// Writes a file atomically: `to` has either its old or all of its new content. With `bytes`, the length of the new
-/// content, a full disk is noticed before anything is written.
+/// Writes a file atomically: `to` has either its old or all of its new content. With `bytes`, the
+/// length of the new content, a full disk is noticed before anything is written.
 ///
 /// # Errors
 /// Those of [`NewFile`] and of `fill`. For a full disk, the message says how much space is missing.
@@ -228,7 +235,10 @@ mod tests {
         assert!(name(&free, io::ErrorKind::AlreadyExists).is_err());
         assert!(name(&free, io::ErrorKind::Unsupported).is_ok());
         assert!(name(&taken, io::ErrorKind::Unsupported).is_err());
-        assert_eq!((fs::read(free).unwrap(), fs::read(taken).unwrap()), (b"new".to_vec(), b"old".to_vec()));
+        assert_eq!(
+            (fs::read(free).unwrap(), fs::read(taken).unwrap()),
+            (b"new".to_vec(), b"old".to_vec())
+        );
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
     }
 }

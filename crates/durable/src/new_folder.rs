@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::{folder_of, sync_folder, temporary_name};
 
-/// A folder that is being filled under a temporary name next to its target. [`NewFolder::keep`] gives it its name. If
-/// it is dropped earlier, it is removed with its content.
+/// A folder that is being filled under a temporary name next to its target. [`NewFolder::keep`]
+/// gives it its name. If it is dropped earlier, it is removed with its content.
 ///
 /// ```
 /// let parent = tempfile::tempdir()?;
@@ -34,7 +34,8 @@ impl NewFolder {
     /// The parent folder does not exist or cannot be written to.
     pub fn create(to: &Path) -> io::Result<NewFolder> {
         let make = |path: &Path| fs::create_dir(path).and_then(|()| File::open(path));
-        let (lock, temporary) = temporary_name::create(folder_of(to), temporary_name::FOLDER, make)?;
+        let (lock, temporary) =
+            temporary_name::create(folder_of(to), temporary_name::FOLDER, make)?;
         Ok(NewFolder { _lock: lock, temporary, to: to.to_owned(), kept: false })
     }
 

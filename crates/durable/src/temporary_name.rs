@@ -68,8 +68,8 @@ fn has_prefix(path: &Path, prefix: &str) -> bool {
     letters.len() == LETTERS && letters.iter().all(u8::is_ascii_alphanumeric)
 }
 
-/// Removes the temporary files and folders of dead writers. [`NewFile`](crate::NewFile) does this itself, once per
-/// folder and process.
+/// Removes the temporary files and folders of dead writers. [`NewFile`](crate::NewFile) does this
+/// itself, once per folder and process.
 ///
 /// # Errors
 /// The folder cannot be listed, or a leftover cannot be removed.
@@ -90,7 +90,8 @@ pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
         if !is_file && !is_folder {
             continue;
         }
-        // NFS grants a lock only on a file that is open for writing, which is impossible for a read-only file.
+        // NFS grants a lock only on a file that is open for writing, which is impossible for a
+        // read-only file.
         let writable = OpenOptions::new().write(true).open(&path);
         // If it has just been renamed, it no longer exists.
         let Ok(file) = writable.or_else(|_| File::open(&path)) else { continue };
@@ -98,7 +99,9 @@ pub fn remove_leftovers(folder: &Path) -> io::Result<()> {
             continue;
         }
         let removed = if is_file { fs::remove_file(&path) } else { remove_flat(&path) };
-        removed.or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })?;
+        removed.or_else(|error| {
+            if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+        })?;
     }
     Ok(())
 }
@@ -115,7 +118,8 @@ fn remove_flat(folder: &Path) -> io::Result<()> {
     fs::remove_dir(folder)
 }
 
-/// Listing a folder before each of ten thousand shards is written would take longer than writing them.
+/// Listing a folder before each of ten thousand shards is written would take longer than writing
+/// them.
 fn remove_leftovers_once(folder: &Path) {
     static CLEANED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     if CLEANED.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned()) {

@@ -33,7 +33,10 @@ pub fn read_text(path: &Path) -> io::Result<String> {
     let mut text = Vec::new();
     File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut text)?;
     if text.len() as u64 > MOST_BYTES {
-        return Err(refuse(format!("it is larger than {} MB; expected a small text file", MOST_BYTES / 1_000_000)));
+        return Err(refuse(format!(
+            "it is larger than {} MB; expected a small text file",
+            MOST_BYTES / 1_000_000
+        )));
     }
     String::from_utf8(text).map_err(|e| refuse(format!("it is not UTF-8 text: {e}")))
 }

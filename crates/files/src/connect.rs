@@ -1,6 +1,8 @@
-//! Connections to object stores, configured by the environment and options, and the runtime for their requests.
+//! Connections to object stores, configured by the environment and options, and the runtime for
+//! their requests.
 //!
-//! Out of scope: the requests (`remote`, `upload`), and additions to the library's retries (`retry`).
+//! Out of scope: the requests (`remote`, `upload`), and additions to the library's retries
+//! (`retry`).
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -29,7 +31,8 @@ const SHORTEST: Duration = Duration::from_secs(1);
 /// The longest wait between two attempts.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// How long to wait for the credentials of a cloud machine if none are set. Other machines have none and never answer.
+/// How long to wait for the credentials of a cloud machine if none are set. Other machines have
+/// none and never answer.
 const KEYS: Duration = Duration::from_secs(15);
 
 /// A request for one object.
@@ -56,13 +59,19 @@ pub(super) fn connect(object: &ObjectPath, options: &StoreOptions) -> Result<Con
     connect_for(object, options, SILENCE.min(options.give_up_time()?).max(SHORTEST))
 }
 
-/// Connects to the store of an object. A connection without any data for `silence` counts as broken. A process shares
-/// one connection per bucket with the same settings and times.
-pub(super) fn connect_for(object: &ObjectPath, options: &StoreOptions, silence: Duration) -> Result<Connection> {
+/// Connects to the store of an object. A connection without any data for `silence` counts as
+/// broken. A process shares one connection per bucket with the same settings and times.
+pub(super) fn connect_for(
+    object: &ObjectPath,
+    options: &StoreOptions,
+    silence: Duration,
+) -> Result<Connection> {
     static STORES: OnceLock<Mutex<HashMap<Identity, Arc<dyn ObjectStore>>>> = OnceLock::new();
-    let key = Key::parse(&object.key).map_err(|error| Error::usage(format!("{object}: {error}")))?;
+    let key =
+        Key::parse(&object.key).map_err(|error| Error::usage(format!("{object}: {error}")))?;
     let give_up_after = options.give_up_time()?;
-    let identity = (object.scheme, object.bucket.clone(), options.settings().to_vec(), give_up_after, silence);
+    let identity =
+        (object.scheme, object.bucket.clone(), options.settings().to_vec(), give_up_after, silence);
     let stores = STORES.get_or_init(Mutex::default);
     let connection = |store| Connection { store, key, object: object.clone(), give_up_after };
     if let Some(store) = stores.lock().get(&identity) {
@@ -79,37 +88,49 @@ pub(super) fn connect_for(object: &ObjectPath, options: &StoreOptions, silence: 
     Ok(connection(stores.lock().entry(identity).or_insert(store).clone()))
 }
 
-/// The environment variables with this prefix, in lower case, then the settings of the options. Unknown variables are
-/// ignored, because they may have another purpose.
+/// The environment variables with this prefix, in lower case, then the settings of the options.
+/// Unknown variables are ignored, because they may have another purpose.
 fn settings(prefix: &str, options: &StoreOptions) -> Vec<(String, String, bool)> {
-    let variables =
-        std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let variables = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let variables = variables.filter(|(name, value)| name.starts_with(prefix) && !value.is_empty());
     let variables = variables.map(|(name, value)| (name.to_ascii_lowercase(), value, false));
-    variables.chain(options.settings().iter().map(|(name, value)| (name.clone(), value.clone(), true))).collect()
+    variables
+        .chain(options.settings().iter().map(|(name, value)| (name.clone(), value.clone(), true)))
+        .collect()
 }
 
 fn unknown(object: &ObjectPath, name: &str) -> Error {
-    Error::usage(format!("{object}: there is no setting `{name}` for this store; expected one like aws_region"))
+    Error::usage(format!(
+        "{object}: there is no setting `{name}` for this store; expected one like aws_region"
+    ))
 }
 
 /// Only the connection has a timeout: downloading a large object may take long.
 fn patience(give_up_after: Duration, silence: Duration) -> (ClientOptions, RetryConfig) {
-    let client = ClientOptions::new().with_timeout_disabled().with_connect_timeout(Duration::from_secs(10));
+    let client =
+        ClientOptions::new().with_timeout_disabled().with_connect_timeout(Duration::from_secs(10));
     let backoff = BackoffConfig { max_backoff: LONGEST_WAIT, ..BackoffConfig::default() };
     let retry = RetryConfig { backoff, max_retries: 1_000_000, retry_timeout: give_up_after };
     (client.with_read_timeout(silence), retry)
 }
 
 /// A web server.
-fn web(object: &ObjectPath, give_up_after: Duration, silence: Duration) -> Result<Arc<dyn ObjectStore>> {
+fn web(
+    object: &ObjectPath,
+    give_up_after: Duration,
+    silence: Duration,
+) -> Result<Arc<dyn ObjectStore>> {
     let (client, retry) = patience(give_up_after, silence);
-    let builder = HttpBuilder::new().with_url(object.root()).with_client_options(client.with_allow_http(true));
+    let builder = HttpBuilder::new()
+        .with_url(object.root())
+        .with_client_options(client.with_allow_http(true));
     let refused = |error| Error::usage(format!("{object}: cannot connect to the server: {error}"));
     Ok(Arc::new(builder.with_retry(retry).build().map_err(refused)?))
 }
 
-/// A function that builds a store of one kind. The library's builders have the same methods but no common trait.
+/// A function that builds a store of one kind. The library's builders have the same methods but no
+/// common trait.
 macro_rules! build {
     ($name:ident, $builder:ident, $key:ident, $prefix:literal, [$($endpoint:ident),+]) => {
         fn $name(
@@ -163,7 +184,9 @@ pub(super) fn runtime() -> Result<&'static Runtime> {
         let builder = builder.worker_threads(2).thread_name("fulmen-store").enable_all();
         builder.build().map_err(|error| error.to_string())
     });
-    runtime.as_ref().map_err(|error| Error::runtime("starting the threads for object stores", error.as_str()))
+    runtime
+        .as_ref()
+        .map_err(|error| Error::runtime("starting the threads for object stores", error.as_str()))
 }
 
 /// The error for a request whose task ended without a result.
@@ -171,8 +194,11 @@ pub(super) fn panicked() -> Error {
     Error::panic("a request to an object store panicked")
 }
 
-/// Runs a request and waits for it. The caller may be inside a runtime, in which another one must not run.
-pub(super) fn wait<T: Send + 'static>(request: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+/// Runs a request and waits for it. The caller may be inside a runtime, in which another one must
+/// not run.
+pub(super) fn wait<T: Send + 'static>(
+    request: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
     let (send, receive) = mpsc::sync_channel(1);
     runtime()?.spawn(async move {
         // If this fails, no one is waiting for the result.

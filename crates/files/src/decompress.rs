@@ -21,24 +21,28 @@ pub fn open_unpacked(location: &Location) -> Result<Box<dyn Read + Send>> {
 
 /// Decompresses gzip with one or several members.
 pub fn gunzip(packed: impl Read + Send + 'static) -> Box<dyn Read + Send> {
-    Box::new(BufReader::with_capacity(64 << 10, MultiGzDecoder::new(BufReader::with_capacity(64 << 10, packed))))
+    Box::new(BufReader::with_capacity(
+        64 << 10,
+        MultiGzDecoder::new(BufReader::with_capacity(64 << 10, packed)),
+    ))
 }
 
-/// The error for a failed read at a position in the file. It distinguishes a damaged compressed file from a failing
-/// disk or store.
+/// The error for a failed read at a position in the file. It distinguishes a damaged compressed
+/// file from a failing disk or store.
 pub fn explain(location: &Location, position: &str, source: io::Error) -> Error {
     let source = match source.downcast::<Error>() {
         Ok(of_store) => return of_store,
         Err(source) => source,
     };
     match source.kind() {
-        io::ErrorKind::UnexpectedEof => {
-            location.error(format!("{position}: the compressed file is truncated; copy or download it again"))
-        }
+        io::ErrorKind::UnexpectedEof => location.error(format!(
+            "{position}: the compressed file is truncated; copy or download it again"
+        )),
         // zstd's errors have no specific kind.
-        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData | io::ErrorKind::Other => {
-            location.error(format!("{position}: the compressed file is damaged ({source}); copy or download it again"))
-        }
+        io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData | io::ErrorKind::Other => location
+            .error(format!(
+                "{position}: the compressed file is damaged ({source}); copy or download it again"
+            )),
         _ => match location.local() {
             Some(path) => Error::io(path, &format!("{position}: cannot read the file"), source),
             None => location.read_error(source),

@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 
 use fulmen_data::{Error, Result};
 
-/// How many files of a collection stay open after the first read. A process may often open only 1,024 files.
+/// How many files of a collection stay open after the first read. A process may often open only
+/// 1,024 files.
 const KEPT_OPEN: usize = 256;
 
 /// A file of a collection, opened on first use.
@@ -20,7 +21,8 @@ pub struct CachedFile {
 }
 
 impl CachedFile {
-    /// The file with this number in its collection. A file with a high number is opened again for each read.
+    /// The file with this number in its collection. A file with a high number is opened again for
+    /// each read.
     pub fn new(path: &Path, number: usize) -> CachedFile {
         CachedFile { path: path.to_owned(), file: OnceLock::new(), stays_open: number < KEPT_OPEN }
     }
@@ -35,7 +37,8 @@ impl CachedFile {
         if let Some(file) = self.file.get() {
             return read(file);
         }
-        let file = File::open(&self.path).map_err(|source| Error::io(&self.path, "cannot open the file", source))?;
+        let file = File::open(&self.path)
+            .map_err(|source| Error::io(&self.path, "cannot open the file", source))?;
         if self.stays_open { read(self.file.get_or_init(|| file)) } else { read(&file) }
     }
 }

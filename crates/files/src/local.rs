@@ -24,7 +24,8 @@ pub(super) fn path(bytes: Vec<u8>) -> PathBuf {
 
 /// The size of a file. Only regular files are accepted: opening a pipe would wait for a writer.
 pub(super) fn size(path: &Path) -> Result<u64> {
-    let metadata = fs::metadata(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
+    let metadata =
+        fs::metadata(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
     if metadata.is_file() {
         Ok(metadata.len())
     } else if metadata.is_dir() {
@@ -48,8 +49,8 @@ pub(super) fn read_at(path: &Path, start: u64, length: usize) -> Result<Vec<u8>>
     Ok(bytes)
 }
 
-/// All files in a folder and its subfolders, sorted by the bytes of their paths. Links are followed, except to an
-/// enclosing folder.
+/// All files in a folder and its subfolders, sorted by the bytes of their paths. Links are
+/// followed, except to an enclosing folder.
 pub(super) fn list(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in walk(folder, true) {
@@ -77,7 +78,8 @@ fn walk(folder: &Path, hidden: bool) -> impl Iterator<Item = Result<DirEntry>> {
             Err(error) => error,
         };
         let path = error.path().unwrap_or(&folder).to_owned();
-        let nowhere = error.io_error().is_some_and(|error| error.kind() == io::ErrorKind::NotFound) && path != folder;
+        let nowhere = error.io_error().is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
+            && path != folder;
         let skipped = nowhere || error.loop_ancestor().is_some();
         let source = error.into_io_error().filter(|_| !skipped)?;
         Some(Err(Error::io(&path, "cannot list the folder", source)))
@@ -86,7 +88,8 @@ fn walk(folder: &Path, hidden: bool) -> impl Iterator<Item = Result<DirEntry>> {
 
 /// Whether a link leads to an enclosing folder, which would repeat its content forever.
 fn leads_upwards(link: &Path) -> bool {
-    let parent = link.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let parent =
+        link.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match (fs::canonicalize(link), fs::canonicalize(parent)) {
         (Ok(target), Ok(parent)) => parent.starts_with(target),
         // The error appears when it is listed.
@@ -138,8 +141,8 @@ pub(super) fn matching(pattern: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Copies a file to a temporary name next to its destination, and renames it when it is complete. Missing folders are
-/// created.
+/// Copies a file to a temporary name next to its destination, and renames it when it is complete.
+/// Missing folders are created.
 pub(super) fn copy(from: &Path, to: &Path, progress: &dyn Fn(u64)) -> Result<()> {
     let mut source = open(from)?;
     let mut file = temporary_file(to)?;
@@ -153,7 +156,8 @@ pub(super) fn copy(from: &Path, to: &Path, progress: &dyn Fn(u64)) -> Result<()>
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(Error::io(from, "cannot read the file", error)),
         };
-        file.write_all(&part[..count]).map_err(|error| Error::io(to, "cannot write the file", error))?;
+        file.write_all(&part[..count])
+            .map_err(|error| Error::io(to, "cannot write the file", error))?;
         copied += count as u64;
         progress(copied);
     }
@@ -163,14 +167,16 @@ pub(super) fn copy(from: &Path, to: &Path, progress: &dyn Fn(u64)) -> Result<()>
 /// A file that gets its name when it is complete. Its folder is created if it does not exist.
 pub fn temporary_file(to: &Path) -> Result<NewFile> {
     let folder = to.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder).map_err(|error| Error::io(folder, "cannot create the folder", error))?;
+    fs::create_dir_all(folder)
+        .map_err(|error| Error::io(folder, "cannot create the folder", error))?;
     NewFile::create(to).map_err(|error| Error::io(to, "cannot create the file", error))
 }
 
 /// Removes the temporary files of killed writers from a folder.
 pub fn remove_leftovers(folder: &Path) -> Result<()> {
-    fulmen_durable::remove_leftovers(folder)
-        .map_err(|source| Error::io(folder, "cannot remove unfinished files from the folder", source))
+    fulmen_durable::remove_leftovers(folder).map_err(|source| {
+        Error::io(folder, "cannot remove unfinished files from the folder", source)
+    })
 }
 
 /// Syncs a temporary file for `to`, and gives it that name.

@@ -21,12 +21,13 @@ const BUFFER: usize = 256 << 10;
 /// How many threads query a store at the same time.
 pub const MOST_ASKING: usize = 16;
 
-/// A file or a folder: a local path, `gs://bucket/path` or `s3://bucket/path`; or a read-only file of a web server,
-/// `https://host/path`.
+/// A file or a folder: a local path, `gs://bucket/path` or `s3://bucket/path`; or a read-only file
+/// of a web server, `https://host/path`.
 ///
-/// It is made from a path or a string; errors in the string are reported on first use. Names of local files need not be
-/// UTF-8. Reads from a store are retried if the store is busy or the connection breaks, and continue at the byte where
-/// they broke; [`StoreOptions`] sets how long, and with which settings.
+/// It is made from a path or a string; errors in the string are reported on first use. Names of
+/// local files need not be UTF-8. Reads from a store are retried if the store is busy or the
+/// connection breaks, and continue at the byte where they broke; [`StoreOptions`] sets how long,
+/// and with which settings.
 ///
 /// ```
 /// use std::io::Read;
@@ -66,30 +67,43 @@ enum Parsed {
 
 fn parse(text: &str) -> Parsed {
     let bad = |reason: &str| Parsed::Bad(text.to_owned(), reason.to_owned());
-    let Some((scheme, rest)) = text.split_once("://") else { return Parsed::Local(PathBuf::from(text)) };
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return Parsed::Local(PathBuf::from(text));
+    };
     // A slash in front marks it as a local path.
-    if scheme.is_empty() || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte)) {
+    if scheme.is_empty()
+        || !scheme.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"+.-".contains(&byte))
+    {
         return Parsed::Local(PathBuf::from(text));
     }
     let scheme = match scheme {
         "gs" => Scheme::Gs,
         "s3" => Scheme::S3,
         "file" if rest.starts_with('/') => return Parsed::Local(PathBuf::from(rest)),
-        "file" => return bad("a file:// address needs the absolute path, as in file:///data/train.tar"),
+        "file" => {
+            return bad("a file:// address needs the absolute path, as in file:///data/train.tar");
+        }
         "http" => Scheme::Http,
         "https" => Scheme::Https,
-        _ => return bad("expected a local path, gs://bucket/path, s3://bucket/path or https://host/path"),
+        _ => {
+            return bad(
+                "expected a local path, gs://bucket/path, s3://bucket/path or https://host/path",
+            );
+        }
     };
     let (bucket, key) = rest.split_once('/').unwrap_or((rest, ""));
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-:".contains(&byte);
     if bucket.is_empty() || !bucket.bytes().all(plain) {
-        return bad("a bucket name may only contain letters, digits, dots, hyphens and underscores");
+        return bad(
+            "a bucket name may only contain letters, digits, dots, hyphens and underscores",
+        );
     }
     if matches!(scheme, Scheme::Http | Scheme::Https) && key.contains(['?', '#', '%']) {
         return bad("the address of a file on a web server must not contain `?`, `#` or `%`");
     }
     let key = key.trim_matches('/');
-    if key.split('/').any(|part| part.is_empty() || part == "." || part == "..") && !key.is_empty() {
+    if key.split('/').any(|part| part.is_empty() || part == "." || part == "..") && !key.is_empty()
+    {
         return bad("the names between its slashes must not be empty, `.` or `..`");
     }
     Parsed::Store(ObjectPath { scheme, bucket: bucket.to_owned(), key: key.to_owned() })
@@ -120,9 +134,11 @@ impl Location {
             // Relative to the folder, even if the name starts with a slash.
             Parsed::Local(path) => Parsed::Local(path.join(name.strip_prefix("/").unwrap_or(name))),
             Parsed::Store(object) => match name.to_str() {
-                Some(name) => {
-                    parse(&format!("{}/{}", object.to_string().trim_end_matches('/'), name.trim_matches('/')))
-                }
+                Some(name) => parse(&format!(
+                    "{}/{}",
+                    object.to_string().trim_end_matches('/'),
+                    name.trim_matches('/')
+                )),
                 None => Parsed::Bad(
                     format!("{object}/{}", name.display()),
                     "names in a store are UTF-8; rename the file".to_owned(),
@@ -141,11 +157,13 @@ impl Location {
         }
     }
 
-    /// The last part of the name, for messages and for detecting the kind of file. Bytes that are not UTF-8 are
-    /// replaced.
+    /// The last part of the name, for messages and for detecting the kind of file. Bytes that are
+    /// not UTF-8 are replaced.
     pub fn name(&self) -> String {
         match &self.parsed {
-            Parsed::Local(path) => path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            Parsed::Local(path) => {
+                path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+            }
             Parsed::Store(object) => object.key.rsplit('/').next().unwrap_or_default().to_owned(),
             Parsed::Bad(text, _) => text.clone(),
         }
@@ -178,7 +196,8 @@ impl Location {
     pub fn read(&self) -> Result<Vec<u8>> {
         if let Target::Local(path) = self.target()? {
             local::size(path)?;
-            return std::fs::read(path).map_err(|source| Error::io(path, "cannot read the file", source));
+            return std::fs::read(path)
+                .map_err(|source| Error::io(path, "cannot read the file", source));
         }
         let mut bytes = Vec::new();
         self.open()?.read_to_end(&mut bytes).map_err(|error| self.read_error(error))?;
@@ -196,47 +215,62 @@ impl Location {
         match self.target()? {
             Target::Local(path) => {
                 let size = local::size(path)?;
-                let length = usize::try_from(range.end - range.start).ok().filter(|_| range.end <= size);
+                let length =
+                    usize::try_from(range.end - range.start).ok().filter(|_| range.end <= size);
                 let Some(length) = length else { return Err(self.range_error(&range, size)) };
                 local::read_at(path, range.start, length)
             }
-            Target::Store(object) => match remote::read_range(object, &self.options, range.clone())? {
-                Ok(bytes) => Ok(bytes),
-                Err(size) => Err(self.range_error(&range, size)),
-            },
+            Target::Store(object) => {
+                match remote::read_range(object, &self.options, range.clone())? {
+                    Ok(bytes) => Ok(bytes),
+                    Err(size) => Err(self.range_error(&range, size)),
+                }
+            }
         }
     }
 
     fn range_error(&self, range: &Range<u64>, size: u64) -> Error {
-        self.error(format!("bytes {} to {} were requested, but the file has {size}", range.start, range.end))
+        self.error(format!(
+            "bytes {} to {} were requested, but the file has {size}",
+            range.start, range.end
+        ))
     }
 
-    /// A buffered reader from the beginning to the end. From a store it reads ahead ([`StoreOptions::read_ahead`]).
+    /// A buffered reader from the beginning to the end. From a store it reads ahead
+    /// ([`StoreOptions::read_ahead`]).
     pub fn open(&self) -> Result<Box<dyn Read + Send>> {
         match self.target()? {
-            Target::Local(path) => Ok(Box::new(BufReader::with_capacity(BUFFER, local::open(path)?))),
+            Target::Local(path) => {
+                Ok(Box::new(BufReader::with_capacity(BUFFER, local::open(path)?)))
+            }
             Target::Store(object) => remote::open(object, &self.options),
         }
     }
 
-    /// All files in this folder and its subfolders, sorted by the bytes of their paths. Links to folders are followed.
-    /// A store has no folders: there they are the objects whose names start with this one and a slash.
+    /// All files in this folder and its subfolders, sorted by the bytes of their paths. Links to
+    /// folders are followed. A store has no folders: there they are the objects whose names start
+    /// with this one and a slash.
     ///
     /// # Errors
     /// A local folder that does not exist; a prefix in a store without objects.
     pub fn list(&self) -> Result<Vec<Location>> {
         match self.target()? {
-            Target::Local(path) => {
-                Ok(local::list(path)?.into_iter().map(|path| self.with_parsed(Parsed::Local(path))).collect())
-            }
+            Target::Local(path) => Ok(local::list(path)?
+                .into_iter()
+                .map(|path| self.with_parsed(Parsed::Local(path)))
+                .collect()),
             Target::Store(object) => {
                 let keys = remote::list(object, &self.options)?;
                 if keys.is_empty() {
-                    return Err(Error::missing(format!("{self}: there are no objects below this name")));
+                    return Err(Error::missing(format!(
+                        "{self}: there are no objects below this name"
+                    )));
                 }
                 Ok(keys
                     .into_iter()
-                    .map(|key| self.with_parsed(Parsed::Store(ObjectPath { key, ..object.clone() })))
+                    .map(|key| {
+                        self.with_parsed(Parsed::Store(ObjectPath { key, ..object.clone() }))
+                    })
                     .collect())
             }
         }
@@ -244,28 +278,34 @@ impl Location {
 
     /// Expands a pattern. A location without a pattern is returned as it is.
     ///
-    /// Braces are expanded first, as in a shell: `train-{000..999}.tar` and `{train,val}.csv` stand for these names, in
-    /// this order, whether or not such files exist. Then wildcards: `*` any characters, `?` one character, `[a-z]` one
-    /// of these, and `**` between slashes any number of folders; they match existing files, in sorted order. A local
-    /// file with exactly this name is returned as it is.
+    /// Braces are expanded first, as in a shell: `train-{000..999}.tar` and `{train,val}.csv` stand
+    /// for these names, in this order, whether or not such files exist. Then wildcards: `*` any
+    /// characters, `?` one character, `[a-z]` one of these, and `**` between slashes any number of
+    /// folders; they match existing files, in sorted order. A local file with exactly this name is
+    /// returned as it is.
     ///
     /// # Errors
     /// Wildcards without a match; braces that expand to more than a million names.
     pub fn expand(&self) -> Result<Vec<Location>> {
         let text = match self.target()? {
-            Target::Local(path) if std::fs::symlink_metadata(path).is_ok() => return Ok(vec![self.clone()]),
+            Target::Local(path) if std::fs::symlink_metadata(path).is_ok() => {
+                return Ok(vec![self.clone()]);
+            }
             Target::Local(path) => path.as_os_str().as_bytes(),
             Target::Store(object) => object.key.as_bytes(),
         };
         let mut locations = Vec::new();
-        for name in pattern::braces(text).map_err(|error| Error::usage(format!("{self}: {error}")))? {
+        for name in
+            pattern::braces(text).map_err(|error| Error::usage(format!("{self}: {error}")))?
+        {
             let wild = pattern::has_wildcard(&name);
             let parsed = match self.target()? {
                 Target::Local(_) => Parsed::Local(local::path(name)),
                 // Braces are ASCII, so the result is valid UTF-8 if the input was.
-                Target::Store(object) => {
-                    Parsed::Store(ObjectPath { key: String::from_utf8_lossy(&name).into_owned(), ..object.clone() })
-                }
+                Target::Store(object) => Parsed::Store(ObjectPath {
+                    key: String::from_utf8_lossy(&name).into_owned(),
+                    ..object.clone()
+                }),
             };
             let location = self.with_parsed(parsed);
             if wild { locations.extend(location.matching()?) } else { locations.push(location) }
@@ -276,15 +316,25 @@ impl Location {
     /// The files that match wildcards.
     fn matching(&self) -> Result<Vec<Location>> {
         let locations: Vec<Location> = match self.target()? {
-            Target::Local(path) => {
-                local::matching(path)?.into_iter().map(|path| self.with_parsed(Parsed::Local(path))).collect()
-            }
+            Target::Local(path) => local::matching(path)?
+                .into_iter()
+                .map(|path| self.with_parsed(Parsed::Local(path)))
+                .collect(),
             Target::Store(object) => {
-                let literal = object.key.split('/').take_while(|part| !pattern::has_wildcard(part.as_bytes()));
-                let folder = ObjectPath { key: literal.collect::<Vec<_>>().join("/"), ..object.clone() };
+                let literal = object
+                    .key
+                    .split('/')
+                    .take_while(|part| !pattern::has_wildcard(part.as_bytes()));
+                let folder =
+                    ObjectPath { key: literal.collect::<Vec<_>>().join("/"), ..object.clone() };
                 let wildcards = Wildcards::new(object.key.as_bytes());
-                let keys = remote::list(&folder, &self.options)?.into_iter().filter(|key| wildcards.fit(key));
-                keys.map(|key| self.with_parsed(Parsed::Store(ObjectPath { key, ..object.clone() }))).collect()
+                let keys = remote::list(&folder, &self.options)?
+                    .into_iter()
+                    .filter(|key| wildcards.fit(key));
+                keys.map(|key| {
+                    self.with_parsed(Parsed::Store(ObjectPath { key, ..object.clone() }))
+                })
+                .collect()
             }
         };
         if locations.is_empty() {
@@ -294,10 +344,11 @@ impl Location {
         }
     }
 
-    /// Copies a local file to this location. `progress` gets the number of bytes that have been copied or sent so far.
-    /// Readers find the complete file or the previous one: a local copy is renamed when it is complete, and a store
-    /// shows an object only then. A file larger than a chunk ([`StoreOptions::read_ahead`], but at least 5 MiB) is sent
-    /// in parts, several at a time.
+    /// Copies a local file to this location. `progress` gets the number of bytes that have been
+    /// copied or sent so far. Readers find the complete file or the previous one: a local copy is
+    /// renamed when it is complete, and a store shows an object only then. A file larger than a
+    /// chunk ([`StoreOptions::read_ahead`], but at least 5 MiB) is sent in parts, several at a
+    /// time.
     pub fn upload(&self, from: &Path, progress: &dyn Fn(u64)) -> Result<()> {
         match self.target()? {
             Target::Local(path) => local::copy(from, path, progress),
@@ -330,11 +381,14 @@ impl Location {
     fn object(&self) -> Result<&ObjectPath> {
         match self.target()? {
             Target::Store(object) => Ok(object),
-            Target::Local(_) => Err(Error::usage(format!("{self}: expected gs://bucket/path or s3://bucket/path"))),
+            Target::Local(_) => {
+                Err(Error::usage(format!("{self}: expected gs://bucket/path or s3://bucket/path")))
+            }
         }
     }
 
-    /// Adds the file by its name, its size, and its modification time or the store's version; its content is not read.
+    /// Adds the file by its name, its size, and its modification time or the store's version; its
+    /// content is not read.
     pub fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         match self.target()? {
             Target::Local(path) => fingerprint.add_file(path),
@@ -350,7 +404,9 @@ impl Location {
 
     fn target(&self) -> Result<Target<'_>> {
         match &self.parsed {
-            Parsed::Local(path) if path.as_os_str().is_empty() => Err(Error::usage("the path is empty")),
+            Parsed::Local(path) if path.as_os_str().is_empty() => {
+                Err(Error::usage("the path is empty"))
+            }
             Parsed::Local(path) => Ok(Target::Local(path)),
             Parsed::Store(object) => Ok(Target::Store(object)),
             Parsed::Bad(text, reason) => Err(Error::usage(format!("{text}: {reason}"))),
@@ -366,13 +422,16 @@ impl Location {
         }
     }
 
-    /// The result of reading from [`open`](Location::open). The error of a store already describes itself.
+    /// The result of reading from [`open`](Location::open). The error of a store already describes
+    /// itself.
     #[doc(hidden)]
     pub fn read_error(&self, error: io::Error) -> Error {
         match (error.downcast::<Error>(), self.local()) {
             (Ok(error), _) => error,
             (Err(error), Some(path)) => Error::io(path, "cannot read the file", error),
-            (Err(error), None) => Error::io(Path::new(&self.to_string()), "cannot read the object", error),
+            (Err(error), None) => {
+                Error::io(Path::new(&self.to_string()), "cannot read the object", error)
+            }
         }
     }
 }
@@ -412,8 +471,8 @@ impl fmt::Debug for Location {
     }
 }
 
-/// Creates a location from a string or a path. A path such as `gs://...` is accepted too, because command lines pass
-/// locations as paths.
+/// Creates a location from a string or a path. A path such as `gs://...` is accepted too, because
+/// command lines pass locations as paths.
 impl<T: AsRef<OsStr> + ?Sized> From<&T> for Location {
     fn from(text: &T) -> Location {
         Location::new(match text.as_ref().to_str() {

@@ -1,4 +1,5 @@
-//! One writer at a time: a lock on a file in the folder that is written. The system releases it when the writer dies.
+//! One writer at a time: a lock on a file in the folder that is written. The system releases it
+//! when the writer dies.
 //!
 //! Out of scope: readers. They need no lock, since parts and manifest appear whole.
 
@@ -16,13 +17,16 @@ pub const LOCK: &str = "cache.lock";
 /// A process that only checks who writes holds the lock for a moment.
 const MOMENT: Duration = Duration::from_millis(500);
 
-/// Takes a lock, or reports that another process holds it for longer than a moment. A process started by another thread
-/// shares this process's locks until it runs its program, even those that were released in the meantime.
+/// Takes a lock, or reports that another process holds it for longer than a moment. A process
+/// started by another thread shares this process's locks until it runs its program, even those that
+/// were released in the meantime.
 pub fn lock_soon(mut take: impl FnMut() -> Result<(), TryLockError>) -> Result<(), TryLockError> {
     let start = Instant::now();
     loop {
         match take() {
-            Err(TryLockError::WouldBlock) if start.elapsed() < MOMENT => std::thread::sleep(MOMENT / 10),
+            Err(TryLockError::WouldBlock) if start.elapsed() < MOMENT => {
+                std::thread::sleep(MOMENT / 10)
+            }
             result => return result,
         }
     }
@@ -35,7 +39,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Waits until no other process writes. `waiting` is called with the current writer several times a second.
+    /// Waits until no other process writes. `waiting` is called with the current writer several
+    /// times a second.
     pub fn wait(dir: &Path, waiting: &mut dyn FnMut(&str)) -> Result<Lock> {
         loop {
             match Lock::try_take(dir, LOCK)? {
@@ -63,8 +68,10 @@ impl Lock {
                 Ok(lock) => return Ok(lock),
                 Err(_) if start.elapsed() < MOMENT => std::thread::sleep(MOMENT / 10),
                 Err(holder) => {
-                    let message =
-                        format!("{} is being written by {holder}; wait for it, or end it first", dir.display());
+                    let message = format!(
+                        "{} is being written by {holder}; wait for it, or end it first",
+                        dir.display()
+                    );
                     return Err(Error::usage(message));
                 }
             }
@@ -79,7 +86,8 @@ impl Lock {
             move |source| Error::io(&path, doing, source)
         };
         loop {
-            fs::create_dir_all(dir).map_err(|source| Error::io(dir, "cannot create the folder", source))?;
+            fs::create_dir_all(dir)
+                .map_err(|source| Error::io(dir, "cannot create the folder", source))?;
             let mut options = OpenOptions::new();
             options.read(true).write(true).create(true).truncate(false);
             let mut file = match options.open(&path) {
@@ -92,7 +100,9 @@ impl Lock {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => return Ok(Err(written(&mut file))),
                 Err(TryLockError::Error(error)) => {
-                    return Err(failed("cannot lock; this file system may not have locks, use another")(error));
+                    return Err(failed(
+                        "cannot lock; this file system may not have locks, use another",
+                    )(error));
                 }
             }
             // After waiting for `clear`, this file no longer exists.

@@ -25,7 +25,11 @@ pub(super) fn version(object: &ObjectPath, _: &StoreOptions) -> Result<(u64, Str
 }
 
 /// The bytes, or the size of the object if the range extends beyond it.
-pub(super) fn read_range(object: &ObjectPath, _: &StoreOptions, _: Range<u64>) -> Result<Result<Vec<u8>, u64>> {
+pub(super) fn read_range(
+    object: &ObjectPath,
+    _: &StoreOptions,
+    _: Range<u64>,
+) -> Result<Result<Vec<u8>, u64>> {
     refused(object)
 }
 
@@ -37,6 +41,11 @@ pub(super) fn list(object: &ObjectPath, _: &StoreOptions) -> Result<Vec<String>>
     refused(object)
 }
 
-pub(super) fn upload(object: &ObjectPath, _: &StoreOptions, _: &Path, _: &dyn Fn(u64)) -> Result<()> {
+pub(super) fn upload(
+    object: &ObjectPath,
+    _: &StoreOptions,
+    _: &Path,
+    _: &dyn Fn(u64),
+) -> Result<()> {
     refused(object)
 }

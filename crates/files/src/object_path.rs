@@ -59,7 +59,9 @@ impl ObjectPath {
     /// Rejects operations that a web server does not support.
     pub(super) fn refuse_web(&self, instruction: &str) -> Result<(), Error> {
         if self.is_web() {
-            Err(Error::usage(format!("{self}: from a web server files are read by their names; {instruction}")))
+            Err(Error::usage(format!(
+                "{self}: from a web server files are read by their names; {instruction}"
+            )))
         } else {
             Ok(())
         }

@@ -12,11 +12,11 @@ use fulmen_data::{Error, Result};
 #[cfg(feature = "cloud")]
 const GIVE_UP: &str = "FULMEN_STORE_GIVE_UP_SECONDS";
 
-/// Options for object stores. Settings that are not set here come from the usual environment variables:
-/// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL`,
-/// `AWS_SKIP_SIGNATURE` (public buckets) and the other `AWS_...` variables; `GOOGLE_APPLICATION_CREDENTIALS`,
-/// `GOOGLE_SERVICE_ACCOUNT`, `GOOGLE_SKIP_SIGNATURE` and the other `GOOGLE_...` variables. On a cloud machine its
-/// service account is used.
+/// Options for object stores. Settings that are not set here come from the usual environment
+/// variables: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`,
+/// `AWS_ENDPOINT_URL`, `AWS_SKIP_SIGNATURE` (public buckets) and the other `AWS_...` variables;
+/// `GOOGLE_APPLICATION_CREDENTIALS`, `GOOGLE_SERVICE_ACCOUNT`, `GOOGLE_SKIP_SIGNATURE` and the
+/// other `GOOGLE_...` variables. On a cloud machine its service account is used.
 ///
 /// ```
 /// use std::time::Duration;
@@ -37,14 +37,14 @@ pub struct StoreOptions {
 
 impl StoreOptions {
     /// The defaults: settings from the environment; giving up after three minutes without progress
-    /// (`FULMEN_STORE_GIVE_UP_SECONDS` changes that; an invalid value is an error when the store is first used);
-    /// reading ahead four times 8 MiB.
+    /// (`FULMEN_STORE_GIVE_UP_SECONDS` changes that; an invalid value is an error when the store is
+    /// first used); reading ahead four times 8 MiB.
     pub fn new() -> StoreOptions {
         StoreOptions { settings: Vec::new(), give_up_after: None, chunks: 4, chunk_bytes: 8 << 20 }
     }
 
-    /// Sets one setting, named like its environment variable in lower or upper case. An unknown name is an error when
-    /// the store is first used.
+    /// Sets one setting, named like its environment variable in lower or upper case. An unknown
+    /// name is an error when the store is first used.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> StoreOptions {
         let name = name.to_ascii_lowercase();
@@ -53,16 +53,16 @@ impl StoreOptions {
         self
     }
 
-    /// How long a request is retried while the store answers 429 or 5xx, drops the connection or is silent, without any
-    /// data arriving.
+    /// How long a request is retried while the store answers 429 or 5xx, drops the connection or is
+    /// silent, without any data arriving.
     #[must_use]
     pub fn give_up_after(mut self, time: Duration) -> StoreOptions {
         self.give_up_after = Some(time);
         self
     }
 
-    /// The number and the size in bytes of parts that are fetched or sent at the same time; both at least 1. Reading a
-    /// file in sequence takes up to this much memory, plus one part.
+    /// The number and the size in bytes of parts that are fetched or sent at the same time; both at
+    /// least 1. Reading a file in sequence takes up to this much memory, plus one part.
     #[must_use]
     pub fn read_ahead(mut self, chunks: usize, chunk_bytes: usize) -> StoreOptions {
         self.chunks = chunks.max(1);
@@ -116,7 +116,8 @@ impl fmt::Debug for StoreOptions {
 /// The time set by the environment variable.
 #[cfg(feature = "cloud")]
 fn seconds(text: &str) -> Result<Duration> {
-    let time = text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let time =
+        text.trim().parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     time.ok_or_else(|| {
         Error::usage(format!(
             "{GIVE_UP} is `{text}`; expected a number of seconds that is not negative, as in 20 or 0.5"

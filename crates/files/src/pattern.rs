@@ -15,8 +15,9 @@ pub(super) fn has_wildcard(text: &[u8]) -> bool {
     text.iter().any(|byte| matches!(byte, b'*' | b'?' | b'['))
 }
 
-/// Expands braces in bash's order: `{a,b}` are alternatives, `{000..015}` and `{0..15..3}` are numbers (with as many
-/// digits as the longer end if one starts with 0). Other braces are left as they are.
+/// Expands braces in bash's order: `{a,b}` are alternatives, `{000..015}` and `{0..15..3}` are
+/// numbers (with as many digits as the longer end if one starts with 0). Other braces are left as
+/// they are.
 pub(super) fn braces(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
     expand(text, 0)
 }
@@ -34,11 +35,15 @@ fn expand(text: &[u8], depth: usize) -> Result<Vec<Vec<u8>>, String> {
             if total.is_none() {
                 return Err(too_many());
             }
-            names = names.iter().flat_map(|name| choices.iter().map(|choice| [&name[..], choice].concat())).collect();
+            names = names
+                .iter()
+                .flat_map(|name| choices.iter().map(|choice| [&name[..], choice].concat()))
+                .collect();
             rest = &rest[length..];
         } else {
             // The text up to the next brace.
-            let length = 1 + rest[1..].iter().position(|&byte| byte == b'{').unwrap_or(rest.len() - 1);
+            let length =
+                1 + rest[1..].iter().position(|&byte| byte == b'{').unwrap_or(rest.len() - 1);
             names.iter_mut().for_each(|name| name.extend_from_slice(&rest[..length]));
             rest = &rest[length..];
         }
@@ -90,7 +95,9 @@ fn numbers(inside: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
         [first, last, step] => (first, last, step.parse::<i64>().ok()),
         _ => return Ok(None),
     };
-    let (Ok(from), Ok(to), Some(step)) = (first.parse::<i64>(), last.parse::<i64>(), step) else { return Ok(None) };
+    let (Ok(from), Ok(to), Some(step)) = (first.parse::<i64>(), last.parse::<i64>(), step) else {
+        return Ok(None);
+    };
     let step = step.unsigned_abs().max(1);
     let count = from.abs_diff(to) / step;
     if count >= MOST_NAMES as u64 {
@@ -110,10 +117,11 @@ fn numbers(inside: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
     Ok(Some(names.collect()))
 }
 
-/// Wildcards as in a shell: `*` any characters, `?` one character, `[a-z]` one of these, `[!a-z]` any other, and `**`
-/// between slashes any number of folders. A leading dot must be explicit.
+/// Wildcards as in a shell: `*` any characters, `?` one character, `[a-z]` one of these, `[!a-z]`
+/// any other, and `**` between slashes any number of folders. A leading dot must be explicit.
 ///
-/// The crate `glob` matches them. `globset` treats bytes as characters and a leading dot as any other character.
+/// The crate `glob` matches them. `globset` treats bytes as characters and a leading dot as any
+/// other character.
 pub(super) struct Wildcards(Pattern);
 
 impl Wildcards {
@@ -130,13 +138,18 @@ impl Wildcards {
         let text = parts.join("/");
         let pattern = Pattern::new(&text);
         // An unclosed bracket is literal. Without brackets a pattern cannot be invalid.
-        Wildcards(pattern.unwrap_or_else(|_| Pattern::new(&text.replace('[', "[[]")).unwrap_or_default()))
+        Wildcards(
+            pattern.unwrap_or_else(|_| Pattern::new(&text.replace('[', "[[]")).unwrap_or_default()),
+        )
     }
 
     /// Whether a name or a path matches.
     pub(super) fn fit(&self, path: &str) -> bool {
-        let options =
-            MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
+        let options = MatchOptions {
+            case_sensitive: true,
+            require_literal_separator: true,
+            require_literal_leading_dot: true,
+        };
         self.0.matches_with(path, options)
     }
 }
@@ -146,7 +159,11 @@ mod tests {
     use super::*;
 
     fn names(text: &str) -> Vec<String> {
-        braces(text.as_bytes()).unwrap().into_iter().map(|name| String::from_utf8(name).unwrap()).collect()
+        braces(text.as_bytes())
+            .unwrap()
+            .into_iter()
+            .map(|name| String::from_utf8(name).unwrap())
+            .collect()
     }
 
     /// The expected lists come from bash 5.2.
@@ -166,7 +183,9 @@ mod tests {
 
     #[test]
     fn braces_without_bound_are_refused() {
-        for text in ["{0..1000000}", "{1..1000}{1..1001}", "{-9223372036854775808..9223372036854775807}"] {
+        for text in
+            ["{0..1000000}", "{1..1000}{1..1001}", "{-9223372036854775808..9223372036854775807}"]
+        {
             assert!(braces(text.as_bytes()).unwrap_err().contains("1000000 names"), "{text}");
         }
         let nested = ["{a,".repeat(100_000), "}".repeat(100_000)].concat();

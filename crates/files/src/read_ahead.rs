@@ -25,7 +25,8 @@ impl ReadAhead {
     pub(super) fn new(object: Object, size: u64, options: &StoreOptions) -> Result<ReadAhead> {
         let (object, runtime) = (Arc::new(object), runtime()?);
         let chunk = options.chunk_bytes() as u64;
-        let ranges = (0..size.div_ceil(chunk)).map(move |i| i * chunk..size.min((i + 1).saturating_mul(chunk)));
+        let ranges = (0..size.div_ceil(chunk))
+            .map(move |i| i * chunk..size.min((i + 1).saturating_mul(chunk)));
         // Tasks continue between reads. Dropping the reader ends them.
         let fetch = move |range| {
             let object = object.clone();
@@ -39,7 +40,8 @@ impl ReadAhead {
 
     /// The next part; empty at the end.
     fn next(&mut self) -> Result<Vec<u8>> {
-        let mut parts = self.parts.take().ok_or_else(|| Error::file("".as_ref(), "reading failed before"))?;
+        let mut parts =
+            self.parts.take().ok_or_else(|| Error::file("".as_ref(), "reading failed before"))?;
         let (bytes, parts) = wait(async move { Ok((parts.next().await.transpose()?, parts)) })?;
         self.parts = Some(parts);
         Ok(bytes.unwrap_or_default())

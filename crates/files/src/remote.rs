@@ -60,7 +60,8 @@ pub(super) fn read_range(
         // A long range is fetched in several parts at a time.
         let mut bytes = object.memory(&range)?;
         let starts = range.clone().step_by(chunk);
-        let parts = starts.map(|start| object.read(start..range.end.min(start.saturating_add(chunk as u64))));
+        let parts = starts
+            .map(|start| object.read(start..range.end.min(start.saturating_add(chunk as u64))));
         let mut parts = stream::iter(parts).buffered(at_once);
         while let Some(part) = parts.try_next().await? {
             bytes.extend_from_slice(&part);
@@ -82,10 +83,12 @@ pub(super) struct Object {
 }
 
 impl Object {
-    /// The bytes of a range within the object. Bytes that arrived before a connection broke are not requested again.
+    /// The bytes of a range within the object. Bytes that arrived before a connection broke are not
+    /// requested again.
     pub(super) async fn read(&self, range: Range<u64>) -> Result<Vec<u8>> {
         let object = &self.connection.object;
-        let mut state = self.connection.retry_state(format!("reading bytes {} to {}", range.start, range.end));
+        let mut state =
+            self.connection.retry_state(format!("reading bytes {} to {}", range.start, range.end));
         let mut bytes = self.memory(&range)?;
         let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
         while bytes.len() < length {
@@ -113,10 +116,19 @@ impl Object {
     }
 
     /// One request, until it succeeds or fails.
-    async fn attempt(&self, range: Range<u64>, into: &mut Vec<u8>, state: &mut RetryState) -> object_store::Result<()> {
-        let options =
-            GetOptions { range: Some(GetRange::Bounded(range)), if_match: self.e_tag.clone(), ..GetOptions::default() };
-        let mut stream = self.connection.store.get_opts(&self.connection.key, options).await?.into_stream();
+    async fn attempt(
+        &self,
+        range: Range<u64>,
+        into: &mut Vec<u8>,
+        state: &mut RetryState,
+    ) -> object_store::Result<()> {
+        let options = GetOptions {
+            range: Some(GetRange::Bounded(range)),
+            if_match: self.e_tag.clone(),
+            ..GetOptions::default()
+        };
+        let mut stream =
+            self.connection.store.get_opts(&self.connection.key, options).await?.into_stream();
         while let Some(bytes) = stream.next().await {
             into.extend_from_slice(&bytes?);
             state.progress();
@@ -135,7 +147,8 @@ pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<St
         let mut objects: Vec<(Key, u64)> = Vec::new();
         loop {
             let mut stream = match objects.last() {
-                // The key as received: parsing its text would encode `%` and other characters differently.
+                // The key as received: parsing its text would encode `%` and other characters
+                // differently.
                 Some((last, _)) => connection.store.list_with_offset(prefix, last),
                 None => connection.store.list(prefix),
             };
@@ -161,19 +174,29 @@ pub(super) fn list(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<St
 }
 
 /// What is directly below a prefix: objects with their sizes, and common prefixes up to a slash.
-pub(super) fn entries(object: &ObjectPath, options: &StoreOptions) -> Result<Vec<(String, Option<u64>)>> {
+pub(super) fn entries(
+    object: &ObjectPath,
+    options: &StoreOptions,
+) -> Result<Vec<(String, Option<u64>)>> {
     object.refuse_web("it cannot list folders")?;
     let connection = connect(object, options)?;
     let listing = wait(async move {
         let prefix = (!connection.object.key.is_empty()).then_some(&connection.key);
-        connection.retry_state("listing").retry(|| connection.store.list_with_delimiter(prefix)).await
+        connection
+            .retry_state("listing")
+            .retry(|| connection.store.list_with_delimiter(prefix))
+            .await
     })?;
     let folders = listing.common_prefixes.iter().map(|key| (key, None));
     let objects = listing.objects.iter().map(|meta| (&meta.location, Some(meta.size)));
-    Ok(folders.chain(objects).filter_map(|(key, size)| Some((key.filename()?.to_owned(), size))).collect())
+    Ok(folders
+        .chain(objects)
+        .filter_map(|(key, size)| Some((key.filename()?.to_owned(), size)))
+        .collect())
 }
 
-/// Removes an object. A missing object is not an error: the answer to an earlier request may have been lost.
+/// Removes an object. A missing object is not an error: the answer to an earlier request may have
+/// been lost.
 pub(super) fn remove(object: &ObjectPath, options: &StoreOptions) -> Result<()> {
     object.refuse_web("none can be removed")?;
     let connection = connect(object, options)?;
@@ -190,11 +213,16 @@ pub(super) fn remove(object: &ObjectPath, options: &StoreOptions) -> Result<()> 
 
 /// Without the empty objects that some programs create as folders.
 fn files(objects: Vec<(Key, u64)>) -> Vec<String> {
-    let objects: Vec<(&str, u64)> = objects.iter().map(|(key, size)| (key.as_ref(), *size)).collect();
+    let objects: Vec<(&str, u64)> =
+        objects.iter().map(|(key, size)| (key.as_ref(), *size)).collect();
     let keys: std::collections::BTreeSet<&str> = objects.iter().map(|(key, _)| *key).collect();
     let folder = |key: &str| {
         let prefix = format!("{key}/");
         keys.range(prefix.as_str()..).next().is_some_and(|next| next.starts_with(&prefix))
     };
-    objects.iter().filter(|(key, size)| *size > 0 || !folder(key)).map(|(key, _)| (*key).to_owned()).collect()
+    objects
+        .iter()
+        .filter(|(key, size)| *size > 0 || !folder(key))
+        .map(|(key, _)| (*key).to_owned())
+        .collect()
 }

@@ -1,11 +1,13 @@
 //! Additions to the retries of `object_store`, and error messages with advice.
 //!
-//! The library repeats a request after 429, 5xx and broken connections, waits longer each time, and resumes an
-//! interrupted response at its byte if the store gave the object an etag. It stops a fixed time after the request
-//! began. [`RetryState`] adds three things:
-//! - The time counts from the last byte that arrived, so a large object may take as long as it needs.
+//! The library repeats a request after 429, 5xx and broken connections, waits longer each time, and
+//! resumes an interrupted response at its byte if the store gave the object an etag. It stops a
+//! fixed time after the request began. [`RetryState`] adds three things:
+//! - The time counts from the last byte that arrived, so a large object may take as long as it
+//!   needs.
 //! - An interrupted page of a list, or part of an object without an etag, is requested again.
-//! - An upload that broke after the time was over is sent once more: a slow connection gets a second attempt.
+//! - An upload that broke after the time was over is sent once more: a slow connection gets a
+//!   second attempt.
 //!
 //! Out of scope: the requests (`remote`, `upload`), and the setup of the library (`connect`).
 
@@ -26,7 +28,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 const KEYS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or GOOGLE_APPLICATION_CREDENTIALS; for a public \
      bucket AWS_SKIP_SIGNATURE=true or GOOGLE_SKIP_SIGNATURE=true";
 
-/// `object_store`'s message for a redirect without an address. S3 sends it if a bucket is in another region.
+/// `object_store`'s message for a redirect without an address. S3 sends it if a bucket is in
+/// another region.
 const BARE_REDIRECT: &str = "redirect without LOCATION";
 
 /// How long a request has failed, and since when no data has arrived.
@@ -45,7 +48,15 @@ pub(super) struct RetryState {
 impl RetryState {
     pub(super) fn new(object: ObjectPath, doing: String, limit: Duration) -> RetryState {
         let now = Instant::now();
-        RetryState { object, doing, limit, began: now, last_progress: now, progressed: false, spare: false }
+        RetryState {
+            object,
+            doing,
+            limit,
+            began: now,
+            last_progress: now,
+            progressed: false,
+            spare: false,
+        }
     }
 
     /// For an upload, whose progress is not visible while it is sent.
@@ -62,7 +73,8 @@ impl RetryState {
     /// Waits before the next attempt, or returns why there is none.
     pub(super) async fn failed(&mut self, error: StoreError) -> Result<(), Error> {
         let in_time = self.last_progress.elapsed() < self.limit || std::mem::take(&mut self.spare);
-        let may_retry = std::mem::take(&mut self.progressed) || in_time && is_broken(&error).is_some();
+        let may_retry =
+            std::mem::take(&mut self.progressed) || in_time && is_broken(&error).is_some();
         if !may_retry {
             return Err(self.explain(&error));
         }
@@ -88,7 +100,9 @@ impl RetryState {
         let (text, doing) = (text(error), &self.doing);
         // The library may have wrapped one of its own errors.
         let cause = chain(error).find_map(|error| {
-            error.downcast_ref::<StoreError>().filter(|error| !matches!(error, StoreError::Generic { .. }))
+            error
+                .downcast_ref::<StoreError>()
+                .filter(|error| !matches!(error, StoreError::Generic { .. }))
         });
         match cause {
             Some(StoreError::NotFound { .. }) => {
@@ -96,10 +110,13 @@ impl RetryState {
                 return self.object.io(&format!("{doing}: the object does not exist"), source);
             }
             Some(StoreError::Precondition { .. }) => {
-                let reason = "the object changed while it was read; read it again from the beginning";
+                let reason =
+                    "the object changed while it was read; read it again from the beginning";
                 return self.object.error(format!("{doing}: {reason} ({text})"));
             }
-            Some(StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. }) if !self.object.is_web() => {
+            Some(StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. })
+                if !self.object.is_web() =>
+            {
                 return self.object.error(format!(
                     "{doing}: the store rejected the credentials, or there were none; {KEYS} ({text})"
                 ));
@@ -116,7 +133,10 @@ impl RetryState {
         let silent = match is_broken(error) {
             Some(HttpErrorKind::Timeout) => ", no data for some time",
             // The text alone shows the number of retries, including one that was about to be made.
-            None if ![" retries, ", "status code: 5", "status code: 429"].iter().any(|mark| text.contains(mark)) => {
+            None if ![" retries, ", "status code: 5", "status code: 429"]
+                .iter()
+                .any(|mark| text.contains(mark)) =>
+            {
                 return self.object.error(format!("{doing}: {text}"));
             }
             _ => "",
@@ -137,7 +157,9 @@ impl RetryState {
     }
 }
 
-fn chain<'a>(error: &'a (dyn StdError + 'static)) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
+fn chain<'a>(
+    error: &'a (dyn StdError + 'static),
+) -> impl Iterator<Item = &'a (dyn StdError + 'static)> {
     std::iter::successors(Some(error), |&error| error.source())
 }
 

@@ -10,14 +10,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use object_store::retry::{RetryContext, RetryFailure, RetryPolicy};
-use object_store::{Error as StoreError, ObjectMeta, ObjectStoreExt, PutMultipartOptions, PutPayload, WriteMultipart};
+use object_store::{
+    Error as StoreError, ObjectMeta, ObjectStoreExt, PutMultipartOptions, PutPayload,
+    WriteMultipart,
+};
 
 use super::connect::{Connection, SILENCE, connect_for, wait};
 use super::object_path::ObjectPath;
 use super::{StoreOptions, local};
 use fulmen_data::{Error, Result};
 
-/// The limits of stores: the smallest size of a part, except the last, and the largest number of parts.
+/// The limits of stores: the smallest size of a part, except the last, and the largest number of
+/// parts.
 const SMALLEST_PART: u64 = 5 << 20;
 const MOST_PARTS: u64 = 10_000;
 
@@ -25,7 +29,12 @@ const MOST_PARTS: u64 = 10_000;
 const SLOWEST: u64 = 64 << 10;
 
 /// Copies a local file into a store.
-pub(super) fn upload(object: &ObjectPath, options: &StoreOptions, from: &Path, progress: &dyn Fn(u64)) -> Result<()> {
+pub(super) fn upload(
+    object: &ObjectPath,
+    options: &StoreOptions,
+    from: &Path,
+    progress: &dyn Fn(u64),
+) -> Result<()> {
     let size = local::size(from)?;
     let file = local::open(from)?;
     let mut writer = ObjectWriter::new(object, options, size)?;
@@ -33,7 +42,8 @@ pub(super) fn upload(object: &ObjectPath, options: &StoreOptions, from: &Path, p
     let mut sent = 0;
     while sent < size {
         bytes.resize(usize::try_from((size - sent).min(writer.part)).unwrap_or_default(), 0);
-        file.read_exact_at(&mut bytes, sent).map_err(|source| Error::io(from, "cannot read the file", source))?;
+        file.read_exact_at(&mut bytes, sent)
+            .map_err(|source| Error::io(from, "cannot read the file", source))?;
         writer.write(&bytes)?;
         sent += bytes.len() as u64;
         if sent < size {
@@ -45,8 +55,8 @@ pub(super) fn upload(object: &ObjectPath, options: &StoreOptions, from: &Path, p
     Ok(())
 }
 
-/// An object that is being written. It exists after [`commit`](ObjectWriter::commit). If the writer is dropped earlier,
-/// also in a panic, the upload is aborted.
+/// An object that is being written. It exists after [`commit`](ObjectWriter::commit). If the writer
+/// is dropped earlier, also in a panic, the upload is aborted.
 ///
 /// It holds one part, and those in flight ([`StoreOptions::read_ahead`]).
 pub struct ObjectWriter {
@@ -64,16 +74,31 @@ pub struct ObjectWriter {
 
 impl ObjectWriter {
     /// Starts an object of about `size` bytes, which determines the size of the parts.
-    pub(super) fn new(object: &ObjectPath, options: &StoreOptions, size: u64) -> Result<ObjectWriter> {
+    pub(super) fn new(
+        object: &ObjectPath,
+        options: &StoreOptions,
+        size: u64,
+    ) -> Result<ObjectWriter> {
         object.refuse_web("none can be written")?;
         if object.key.is_empty() {
-            return Err(Error::usage(format!("{object}: this is a bucket; expected the name of an object in it")));
+            return Err(Error::usage(format!(
+                "{object}: this is a bucket; expected the name of an object in it"
+            )));
         }
         let part = (options.chunk_bytes() as u64).max(SMALLEST_PART).max(size.div_ceil(MOST_PARTS));
         // No data arrives while a part is sent.
-        let connection = connect_for(object, options, SILENCE + Duration::from_secs(part / SLOWEST))?;
+        let connection =
+            connect_for(object, options, SILENCE + Duration::from_secs(part / SLOWEST))?;
         let at_once = options.chunks();
-        Ok(ObjectWriter { connection, part, at_once, buffer: Vec::new(), written: 0, upload: None, previous: None })
+        Ok(ObjectWriter {
+            connection,
+            part,
+            at_once,
+            buffer: Vec::new(),
+            written: 0,
+            upload: None,
+            previous: None,
+        })
     }
 
     /// Appends bytes.
@@ -98,16 +123,20 @@ impl ObjectWriter {
             self.send()?;
             return self.complete();
         }
-        let (connection, payload) = (self.connection.clone(), PutPayload::from(std::mem::take(&mut self.buffer)));
+        let (connection, payload) =
+            (self.connection.clone(), PutPayload::from(std::mem::take(&mut self.buffer)));
         wait(async move {
-            let state = connection.retry_state(format!("sending {} bytes", payload.content_length())).sending();
+            let state = connection
+                .retry_state(format!("sending {} bytes", payload.content_length()))
+                .sending();
             state.retry(|| connection.store.put(&connection.key, payload.clone())).await?;
             Ok(())
         })
     }
 
     fn begin(&mut self) -> Result<WriteMultipart> {
-        let (connection, part) = (self.connection.clone(), usize::try_from(self.part).unwrap_or(usize::MAX));
+        let (connection, part) =
+            (self.connection.clone(), usize::try_from(self.part).unwrap_or(usize::MAX));
         let (previous, upload) = wait(async move {
             let state = connection.retry_state("asking what is there");
             let previous = state.retry(|| current_metadata(&connection)).await?;
@@ -142,12 +171,14 @@ impl ObjectWriter {
 
     fn complete(&mut self) -> Result<()> {
         let Some(upload) = self.upload.take() else { return Ok(()) };
-        let (connection, size, previous) = (self.connection.clone(), self.written, self.previous.take());
+        let (connection, size, previous) =
+            (self.connection.clone(), self.written, self.previous.take());
         let completed = wait(async move {
             let Err(error) = upload.finish().await else { return Ok(Ok(())) };
             // If the answer was lost, the object exists and the upload is no longer known.
             let lost = matches!(error, StoreError::NotFound { .. });
-            let stored = if lost { current_metadata(&connection).await.unwrap_or_default() } else { None };
+            let stored =
+                if lost { current_metadata(&connection).await.unwrap_or_default() } else { None };
             if stored.is_some_and(|meta| meta.size == size && Some(meta) != previous) {
                 Ok(Ok(()))
             } else {
@@ -165,7 +196,8 @@ impl ObjectWriter {
 impl Drop for ObjectWriter {
     fn drop(&mut self) {
         let Some(upload) = self.upload.take() else { return };
-        // The caller returns the error that led here. Stores clean up unfinished uploads after some time.
+        // The caller returns the error that led here. Stores clean up unfinished uploads after some
+        // time.
         let _ = wait(async move {
             let _ = tokio::time::timeout(Duration::from_secs(10), upload.abort()).await;
             Ok(())
@@ -187,12 +219,16 @@ async fn current_metadata(connection: &Connection) -> object_store::Result<Optio
 struct RetryOnce;
 
 impl RetryPolicy for RetryOnce {
-    fn retry<'a, 'b>(&'a self, context: RetryContext) -> Pin<Box<dyn Future<Output = bool> + Send + 'b>>
+    fn retry<'a, 'b>(
+        &'a self,
+        context: RetryContext,
+    ) -> Pin<Box<dyn Future<Output = bool> + Send + 'b>>
     where
         'a: 'b,
         Self: 'b,
     {
-        let may_retry = context.attempt == 1 && matches!(context.failure, RetryFailure::Transport(_));
+        let may_retry =
+            context.attempt == 1 && matches!(context.failure, RetryFailure::Transport(_));
         Box::pin(async move { may_retry })
     }
 }

@@ -2,23 +2,26 @@
 //!
 #![doc = include_str!("../README.md")]
 
-// These are modules instead of renamed crates, so that the documentation shows their items, and compiler messages name
-// types by paths that a user can write.
+// These are modules instead of renamed crates, so that the documentation shows their items, and
+// compiler messages name types by paths that a user can write.
 
-/// The command line for your program: subcommands, a configuration file, and a flag for every option of the Trainer.
+/// The command line for your program: subcommands, a configuration file, and a flag for every
+/// option of the Trainer.
 pub mod cli {
     #[doc(inline)]
     pub use fulmen_trainer_cli::*;
 }
 
-/// Coordination of several processes that train one model: joining, barriers, agreement, and a key-value store.
+/// Coordination of several processes that train one model: joining, barriers, agreement, and a
+/// key-value store.
 #[cfg(feature = "multi-host")]
 pub mod coordination {
     #[doc(inline)]
     pub use fulmen_coordination::*;
 }
 
-/// The layers below tensors. A program that trains needs them only to find, fetch or diagnose a plugin.
+/// The layers below tensors. A program that trains needs them only to find, fetch or diagnose a
+/// plugin.
 pub mod low_level {
     /// PJRT plugins, clients, devices, topologies, buffers and executables.
     pub mod pjrt {
@@ -52,7 +55,8 @@ pub mod trainer {
     pub use fulmen_trainer::*;
 }
 
-/// Datasets, samplers, streams and loaders. Each file format has its own module, behind a feature of this crate.
+/// Datasets, samplers, streams and loaders. Each file format has its own module, behind a feature
+/// of this crate.
 pub mod data {
     #[doc(inline)]
     pub use fulmen_data::*;
@@ -100,11 +104,12 @@ pub mod data {
     }
 }
 
-/// The names that most programs use: layers, losses, optimizers, metrics, in-memory data, the loader, the Trainer and
-/// its callbacks.
+/// The names that most programs use: layers, losses, optimizers, metrics, in-memory data, the
+/// loader, the Trainer and its callbacks.
 ///
-/// The schedules [`Linear`](fulmen_nn::schedule::Linear) and [`Sequential`](fulmen_nn::schedule::Sequential) share
-/// their names with layers. Write `schedule::Linear`, as for optimizers (`optim::AdamW`).
+/// The schedules [`Linear`](fulmen_nn::schedule::Linear) and
+/// [`Sequential`](fulmen_nn::schedule::Sequential) share their names with layers. Write
+/// `schedule::Linear`, as for optimizers (`optim::AdamW`).
 pub mod prelude {
     #[cfg(feature = "cache")]
     pub use fulmen_cache::CacheExt;
@@ -113,12 +118,15 @@ pub mod prelude {
     pub use fulmen_nn::loss::Reduction;
     pub use fulmen_nn::optim::Optimizer;
     pub use fulmen_nn::{Init, Module, Parameter, activation, loss, metrics, optim, schedule};
-    pub use fulmen_tensor::{Accelerator, AsTensor, DType, Devices, Literal, Runtime, Shape, Tensor, TensorType, grad};
+    pub use fulmen_tensor::{
+        Accelerator, AsTensor, DType, Devices, Literal, Runtime, Shape, Tensor, TensorType, grad,
+    };
     pub use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint, ReduceLROnPlateau};
     pub use fulmen_trainer::{
-        Actions, Batch, Callback, EvaluationSet, EvaluationSets, FitStart, FitSummary, LogPoint, Optimizers, Options,
-        Plan, Precision, Predictions, Progress, ReduceFx, StepContext, Strategy, TrainStep, Trainer, TrainerArgs,
-        TrainerBuilder, TrainingFn, TrainingModule, WeightAveraging, Weights,
+        Actions, Batch, Callback, EvaluationSet, EvaluationSets, FitStart, FitSummary, LogPoint,
+        Optimizers, Options, Plan, Precision, Predictions, Progress, ReduceFx, StepContext,
+        Strategy, TrainStep, Trainer, TrainerArgs, TrainerBuilder, TrainingFn, TrainingModule,
+        WeightAveraging, Weights,
     };
 }
 

@@ -238,7 +238,9 @@ pub(crate) fn name(text: &str) -> Result<String, String> {
 
 /// Projects of organizations contain a domain and a colon.
 pub(crate) fn project(text: &str) -> Result<String, String> {
-    name(&text.replacen(':', "-", 1)).map(|_| text.to_owned()).map_err(|_| format!("`{text}` is not a project id"))
+    name(&text.replacen(':', "-", 1))
+        .map(|_| text.to_owned())
+        .map_err(|_| format!("`{text}` is not a project id"))
 }
 
 fn positive(text: &str) -> Result<f64, String> {

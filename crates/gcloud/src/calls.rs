@@ -16,7 +16,10 @@ const SCOPE: &str = "https://www.googleapis.com/auth/cloud-platform";
 /// The words of a command, with its zone and project.
 fn words(command: &str, name: Option<&str>, zone: &str, project: Option<&str>) -> Vec<String> {
     let words = command.split(' ').map(str::to_owned).chain(name.map(str::to_owned));
-    words.chain([format!("--zone={zone}")]).chain(project.map(|project| format!("--project={project}"))).collect()
+    words
+        .chain([format!("--zone={zone}")])
+        .chain(project.map(|project| format!("--project={project}")))
+        .collect()
 }
 
 fn located(command: &str, name: &str, zone_args: &ZoneArgs, more: &[&str]) -> Vec<String> {
@@ -33,7 +36,13 @@ fn json(mut words: Vec<String>) -> Vec<String> {
 pub(crate) fn describe(name: &str, zone: Option<&str>, project: Option<&str>) -> Vec<String> {
     let words = ["compute", "tpus", "tpu-vm", "describe", name].map(str::to_owned);
     let zone = zone.map(|zone| format!("--zone={zone}"));
-    json(words.into_iter().chain(zone).chain(project.map(|project| format!("--project={project}"))).collect())
+    json(
+        words
+            .into_iter()
+            .chain(zone)
+            .chain(project.map(|project| format!("--project={project}")))
+            .collect(),
+    )
 }
 
 /// The zone `-` means all zones.
@@ -52,7 +61,8 @@ pub(crate) fn list_disks(zone: Option<&str>, project: Option<&str>) -> Vec<Strin
 }
 
 pub(crate) fn quota(project: &str) -> Vec<String> {
-    let words = ["quotas", "info", "list", "--service=tpu.googleapis.com"].map(str::to_owned).into_iter();
+    let words =
+        ["quotas", "info", "list", "--service=tpu.googleapis.com"].map(str::to_owned).into_iter();
     json(words.chain([format!("--project={project}")]).collect())
 }
 
@@ -67,18 +77,34 @@ pub(crate) fn delete_queued(name: &str, zone_args: &ZoneArgs) -> Vec<String> {
 
 /// Runs a command on all hosts.
 pub(crate) fn run_on_hosts(name: &str, zone_args: &ZoneArgs, command: &str) -> Vec<String> {
-    located("compute tpus tpu-vm ssh", name, zone_args, &["--worker=all", &format!("--command={command}"), "--quiet"])
+    located(
+        "compute tpus tpu-vm ssh",
+        name,
+        zone_args,
+        &["--worker=all", &format!("--command={command}"), "--quiet"],
+    )
 }
 
 /// Opens a shell, or runs a command, in this terminal.
-pub(crate) fn ssh(name: &str, zone_args: &ZoneArgs, worker: &str, command: Option<&str>) -> Vec<String> {
-    let mut words = located("compute tpus tpu-vm ssh", name, zone_args, &[&format!("--worker={worker}")]);
+pub(crate) fn ssh(
+    name: &str,
+    zone_args: &ZoneArgs,
+    worker: &str,
+    command: Option<&str>,
+) -> Vec<String> {
+    let mut words =
+        located("compute tpus tpu-vm ssh", name, zone_args, &[&format!("--worker={worker}")]);
     words.extend(command.map(|command| format!("--command={command}")));
     words
 }
 
 pub(crate) fn label(name: &str, zone_args: &ZoneArgs, label: &str, value: &str) -> Vec<String> {
-    located("compute tpus tpu-vm update", name, zone_args, &[&format!("--update-labels={label}={value}"), "--quiet"])
+    located(
+        "compute tpus tpu-vm update",
+        name,
+        zone_args,
+        &[&format!("--update-labels={label}={value}"), "--quiet"],
+    )
 }
 
 /// The command that creates the machine.
@@ -95,10 +121,16 @@ pub(crate) fn create(
     let (queued, version) = (machine.is_queued(), machine.runtime_version()?);
     let mut words = if queued {
         let command = "compute tpus queued-resources create";
-        let command = if machine.flex_start { format!("alpha {command}") } else { command.to_owned() };
+        let command =
+            if machine.flex_start { format!("alpha {command}") } else { command.to_owned() };
         let valid = format!("--valid-until-duration={}s", machine.ready_timeout.as_secs());
         let node = format!("--node-id={name}");
-        located(&command, name, zone_args, &[&node, &format!("--runtime-version={version}"), &valid])
+        located(
+            &command,
+            name,
+            zone_args,
+            &[&node, &format!("--runtime-version={version}"), &valid],
+        )
     } else {
         located("compute tpus tpu-vm create", name, zone_args, &[&format!("--version={version}")])
     };
@@ -108,7 +140,9 @@ pub(crate) fn create(
     };
     let slice = machine.slice.requested_name();
     match slice.split_once(':') {
-        Some((_, axes)) => words.extend([format!("--type={generation}"), format!("--topology={axes}")]),
+        Some((_, axes)) => {
+            words.extend([format!("--type={generation}"), format!("--topology={axes}")])
+        }
         None => {
             let size = slice.split_once('-').map_or("", |(_, size)| size);
             words.push(format!("--accelerator-type={generation}-{size}"));
@@ -133,7 +167,8 @@ pub(crate) fn create(
         ("network", &machine.network),
         ("subnetwork", &machine.subnetwork),
     ];
-    let values = values.iter().filter_map(|(flag, value)| Some(format!("--{flag}={}", value.as_ref()?)));
+    let values =
+        values.iter().filter_map(|(flag, value)| Some(format!("--{flag}={}", value.as_ref()?)));
     words.extend(values);
     for disk in &machine.data_disk {
         let (disk, mode) = match disk.strip_suffix(":read-only") {
@@ -142,9 +177,13 @@ pub(crate) fn create(
         };
         let source = match (disk.contains('/'), &zone_args.project) {
             (true, _) => disk.to_owned(),
-            (false, Some(project)) => format!("projects/{project}/zones/{}/disks/{disk}", zone_args.zone),
+            (false, Some(project)) => {
+                format!("projects/{project}/zones/{}/disks/{disk}", zone_args.zone)
+            }
             (false, None) => {
-                let text = format!("--data-disk {disk}: give --project, or projects/P/zones/Z/disks/{disk}");
+                let text = format!(
+                    "--data-disk {disk}: give --project, or projects/P/zones/Z/disks/{disk}"
+                );
                 return Err(Error::usage(text));
             }
         };
@@ -171,7 +210,12 @@ impl Machine {
             "v6e" => Some("v2-alpha-tpuv6e"),
             _ => None,
         };
-        let unknown = || Error::usage(format!("--version: no runtime version is known for {}; give one", self.slice));
+        let unknown = || {
+            Error::usage(format!(
+                "--version: no runtime version is known for {}; give one",
+                self.slice
+            ))
+        };
         self.version.clone().or(default.map(str::to_owned)).ok_or_else(unknown)
     }
 }

@@ -60,8 +60,12 @@ impl Plan {
     fn describe(&self) -> String {
         let price = dollars(self.target.usd_per_day);
         let limit = match self.limit {
-            Some(limit) => format!("It is deleted {:.1} hours after its start", limit.seconds as f64 / 3600.0),
-            None => "It does not delete itself: to change that, use --max-hours or --max-cost".into(),
+            Some(limit) => {
+                format!("It is deleted {:.1} hours after its start", limit.seconds as f64 / 3600.0)
+            }
+            None => {
+                "It does not delete itself: to change that, use --max-hours or --max-cost".into()
+            }
         };
         format!("[tpu] it costs {price} a day: {}. {limit}", self.rates.source())
     }
@@ -71,7 +75,9 @@ impl Plan {
         let file = match &self.script {
             None => None,
             Some(script) => {
-                let failed = |e: std::io::Error| Error::new(format!("a temporary file for the start-up script: {e}"));
+                let failed = |e: std::io::Error| {
+                    Error::new(format!("a temporary file for the start-up script: {e}"))
+                };
                 let mut file = tempfile::NamedTempFile::new().map_err(failed)?;
                 file.write_all(script.as_bytes()).map_err(failed)?;
                 Some(file)
@@ -99,8 +105,11 @@ impl Plan {
                     said.lines().for_each(|line| tool.progress(&format!("[tpu] {line}")));
                     return Ok(());
                 }
-                Err(Stop::Failed(error)) if attempts == 0 || error.to_string().contains(FORBIDDEN) => {
-                    let text = format!("`{command}` fails on the hosts of {}: {error}", self.target.name);
+                Err(Stop::Failed(error))
+                    if attempts == 0 || error.to_string().contains(FORBIDDEN) =>
+                {
+                    let text =
+                        format!("`{command}` fails on the hosts of {}: {error}", self.target.name);
                     return Err(Error::new(text).into());
                 }
                 Err(Stop::Failed(_)) => {}
@@ -115,7 +124,9 @@ impl Plan {
     fn disks(&self, machine: &Machine, tool: &mut Tool<'_>) {
         for disk in &machine.data_disk {
             let disk = base(disk.trim_end_matches(":read-only"));
-            tool.progress(&format!("LEFT: the disk {disk} costs money until it is deleted as well"));
+            tool.progress(&format!(
+                "LEFT: the disk {disk} costs money until it is deleted as well"
+            ));
         }
     }
 }
@@ -193,10 +204,13 @@ pub(crate) fn lease_with(
     work: &mut dyn FnMut(&mut dyn Write) -> Result<u8, String>,
 ) -> Result<u8> {
     let plan = Plan::new(machine)?;
-    let found = Target { queued: machine.is_queued(), owner: None, ..plan.target.clone() }.find(&mut tool)?;
+    let found = Target { queued: machine.is_queued(), owner: None, ..plan.target.clone() }
+        .find(&mut tool)?;
     if !found.is_empty() {
         let (name, zone) = (&machine.name, &machine.zone_args.zone);
-        return Err(Error::usage(format!("there is a {name} in {zone} already; choose another name, or delete it")));
+        return Err(Error::usage(format!(
+            "there is a {name} in {zone} already; choose another name, or delete it"
+        )));
     }
     tool.progress(&plan.describe());
     let up = plan.bring_up(machine, reach, &mut tool);
@@ -218,19 +232,25 @@ pub(crate) fn lease_with(
             stop.exit_code()
         }
     };
-    let left = if delete_after { plan.target.remove(&mut tool, ready).1 } else { plan.target.look(&mut tool) };
+    let left = if delete_after {
+        plan.target.remove(&mut tool, ready).1
+    } else {
+        plan.target.look(&mut tool)
+    };
     match &left {
         Some(left) if delete_after || !ready => tool.progress(&format!("LEFT: {left}")),
         Some(left) => tool.progress(&format!("[tpu] {left}")),
         None if delete_after => tool.progress(&format!("[tpu] {} is deleted", machine.name)),
-        None => tool.progress(&format!("[tpu] there is no {} in {}", machine.name, machine.zone_args.zone)),
+        None => tool
+            .progress(&format!("[tpu] there is no {} in {}", machine.name, machine.zone_args.zone)),
     }
     plan.disks(machine, &mut tool);
     if code == 0 && delete_after && left.is_some() {
         code = 1;
     }
     if json {
-        let disks: Vec<&str> = machine.data_disk.iter().map(|disk| disk.trim_end_matches(":read-only")).collect();
+        let disks: Vec<&str> =
+            machine.data_disk.iter().map(|disk| disk.trim_end_matches(":read-only")).collect();
         let (name, zone) = (&machine.name, &machine.zone_args.zone);
         let text = json!({
             "name": name, "zone": zone, "ready": ready, "hosts": hosts, "exit_code": code, "left": left,
@@ -248,8 +268,10 @@ pub(crate) fn create(arguments: &Create, tool: Tool<'_>) -> Result<u8> {
     lease_with(lease, false, tool, &mut |out| {
         if !json {
             let (name, zone) = (quote(&machine.name), quote(&machine.zone_args.zone));
-            let _ =
-                writeln!(out, "fulmen tpu ssh {name} --zone {zone}\nfulmen pod run --tpu {name} --zone {zone} -- …");
+            let _ = writeln!(
+                out,
+                "fulmen tpu ssh {name} --zone {zone}\nfulmen pod run --tpu {name} --zone {zone} -- …"
+            );
         }
         Ok(0)
     })

@@ -67,7 +67,8 @@ impl Resources {
 
     fn state(&self) -> String {
         let node = self.node.as_ref().map(|node| node.state.clone());
-        let queued = || self.queued.as_ref().map(|queued| format!("a queued resource, {}", queued.state()));
+        let queued =
+            || self.queued.as_ref().map(|queued| format!("a queued resource, {}", queued.state()));
         node.or_else(queued).unwrap_or_default()
     }
 }
@@ -93,13 +94,15 @@ impl Target {
         let mut found = Resources::default();
         let invalid = || Error::new("cannot parse gcloud's answer: an item has no name");
         if self.queued {
-            let resources: Vec<Queued> = parse(&tool.ask(&calls::list_queued(&self.zone_args.zone, project))?)?;
+            let resources: Vec<Queued> =
+                parse(&tool.ask(&calls::list_queued(&self.zone_args.zone, project))?)?;
             if resources.iter().any(|queued| queued.name.is_empty()) {
                 return Err(invalid());
             }
             found.queued = resources.into_iter().find(|queued| base(&queued.name) == self.name);
         }
-        let nodes: Vec<Node> = parse(&tool.ask(&calls::list_nodes(&self.zone_args.zone, project))?)?;
+        let nodes: Vec<Node> =
+            parse(&tool.ask(&calls::list_nodes(&self.zone_args.zone, project))?)?;
         if nodes.iter().any(|node| node.name.is_empty()) {
             return Err(invalid());
         }
@@ -120,16 +123,24 @@ impl Target {
                     last = format!("it is {}", found.state());
                     absent = if found.is_empty() { absent + 1 } else { 0 };
                     if absent >= tool.pace.settle {
-                        return Err(Error::new(format!("there is no {} in {}", self.name, self.zone_args.zone)).into());
+                        return Err(Error::new(format!(
+                            "there is no {} in {}",
+                            self.name, self.zone_args.zone
+                        ))
+                        .into());
                     }
                     let dead = match (&found.node, &found.queued) {
                         (Some(node), _) if node.state == "READY" => return Ok(node.clone()),
                         (Some(node), _) => !node.is_billed() || node.state == "DELETING",
-                        (None, Some(queued)) => ["FAILED", "SUSPENDED", "SUSPENDING"].contains(&queued.state()),
+                        (None, Some(queued)) => {
+                            ["FAILED", "SUSPENDED", "SUSPENDING"].contains(&queued.state())
+                        }
                         (None, None) => false,
                     };
                     if dead {
-                        return Err(Error::new(format!("{} will not be ready: {last}", self.name)).into());
+                        return Err(
+                            Error::new(format!("{} will not be ready: {last}", self.name)).into()
+                        );
                     }
                 }
             }
@@ -149,14 +160,25 @@ impl Target {
         let command = match found {
             // This command deletes both.
             None => {
-                let project = zone_args.project.as_ref().map(|project| format!(" --project {}", quote(project)));
-                format!("fulmen tpu delete {name} --zone {}{}", zone_args.zone, project.unwrap_or_default())
+                let project = zone_args
+                    .project
+                    .as_ref()
+                    .map(|project| format!(" --project {}", quote(project)));
+                format!(
+                    "fulmen tpu delete {name} --zone {}{}",
+                    zone_args.zone,
+                    project.unwrap_or_default()
+                )
             }
-            Some(Resources { queued: Some(_), .. }) => spell(&calls::delete_queued(name, zone_args)),
+            Some(Resources { queued: Some(_), .. }) => {
+                spell(&calls::delete_queued(name, zone_args))
+            }
             Some(_) => spell(&calls::delete_node(name, zone_args)),
         };
         let node = found.and_then(|found| found.node.as_ref());
-        let listed = || Some(Rates::read(None).ok()?.of_slice(&node?.accelerator_type.parse().ok()?)? * 24.0);
+        let listed = || {
+            Some(Rates::read(None).ok()?.of_slice(&node?.accelerator_type.parse().ok()?)? * 24.0)
+        };
         Leftover {
             name: name.clone(),
             zone: zone_args.zone.clone(),
@@ -193,7 +215,11 @@ impl Target {
 
     /// Deletes whatever exists until it is gone. Returns what there was, and what is left.
     /// `certain` means that the command that created it succeeded.
-    pub(crate) fn remove(&self, tool: &mut Tool<'_>, certain: bool) -> (Option<Resources>, Option<Leftover>) {
+    pub(crate) fn remove(
+        &self,
+        tool: &mut Tool<'_>,
+        certain: bool,
+    ) -> (Option<Resources>, Option<Leftover>) {
         // Earlier signals requested this deletion.
         while tool.signals.try_recv().is_ok() {}
         tool.only_interrupt = true;
@@ -206,7 +232,11 @@ impl Target {
                 Ok(found) if found.is_empty() => {
                     (absent, current) = (absent + 1, None);
                     // Only a newly created machine may still appear.
-                    let enough = if first_found.is_some() || self.owner.is_none() { 1 } else { tool.pace.settle };
+                    let enough = if first_found.is_some() || self.owner.is_none() {
+                        1
+                    } else {
+                        tool.pace.settle
+                    };
                     if absent >= enough {
                         return (first_found, None);
                     }
@@ -214,7 +244,8 @@ impl Target {
                 Ok(found) => {
                     absent = 0;
                     if !self.owns(&found, certain) {
-                        let why = "Another command may have created it, so it was not deleted.".to_owned();
+                        let why = "Another command may have created it, so it was not deleted."
+                            .to_owned();
                         return (None, Some(self.leftover(Some(&found), why)));
                     }
                     let deleting = found.node.as_ref().is_some_and(|node| node.state == "DELETING");
@@ -248,7 +279,8 @@ impl Target {
 
     fn owns(&self, found: &Resources, certain: bool) -> bool {
         let Some(owner) = &self.owner else { return true };
-        let labels = [found.node.as_ref().map(Node::owner), found.queued.as_ref().map(Queued::owner)];
+        let labels =
+            [found.node.as_ref().map(Node::owner), found.queued.as_ref().map(Queued::owner)];
         labels.into_iter().flatten().all(|label| label.map_or(certain, |label| label == owner))
     }
 }

@@ -36,7 +36,8 @@ mod resource;
 mod tests;
 
 pub use arguments::{
-    Command, Create, Delete, Extend, List, Machine, Named, Output, Quota, Ssh, Wait, ZoneArgs, seconds,
+    Command, Create, Delete, Extend, List, Machine, Named, Output, Quota, Ssh, Wait, ZoneArgs,
+    seconds,
 };
 pub use create::{Lease, commands, lease};
 pub use error::{Error, Result};
@@ -55,7 +56,12 @@ use program::{Gcloud, PollPolicy, Tool, spell};
 ///
 /// # Errors
 /// The arguments are inconsistent, or gcloud fails. The message names leftovers.
-pub fn run(command: &Command, out: &mut dyn Write, log: &mut dyn Write, signals: &Receiver<Signal>) -> Result<u8> {
+pub fn run(
+    command: &Command,
+    out: &mut dyn Write,
+    log: &mut dyn Write,
+    signals: &Receiver<Signal>,
+) -> Result<u8> {
     let gcloud = Gcloud::default();
     run_with(command, Tool::new(&gcloud, out, log, signals, PollPolicy::default()))
 }
@@ -93,7 +99,8 @@ pub fn hosts(name: &str, zone: Option<&str>, project: Option<&str>) -> Result<Ve
     let (gcloud, mut out, mut log) = (Gcloud::default(), std::io::sink(), std::io::sink());
     let mut tool = Tool::new(&gcloud, &mut out, &mut log, &signals, PollPolicy::default());
     let text = tool.ask(&calls::describe(name, zone, project));
-    let text = text.map_err(|error| Error::new(format!("gcloud cannot describe the TPU {name}: {error}")))?;
+    let text = text
+        .map_err(|error| Error::new(format!("gcloud cannot describe the TPU {name}: {error}")))?;
     let node: resource::Node = resource::parse(&text)?;
     node.hosts().map_err(|why| Error::new(format!("the TPU {name} {why}")))
 }

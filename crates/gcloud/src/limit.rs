@@ -38,7 +38,10 @@ impl Limit {
             Some(dollars) => Some(match rates.of_slice(&machine.slice) {
                 Some(hour) if hour > 0.0 => dollars / hour,
                 _ => {
-                    let text = format!("--max-cost: the price of {} is unknown; give --price FILE", machine.slice);
+                    let text = format!(
+                        "--max-cost: the price of {} is unknown; give --price FILE",
+                        machine.slice
+                    );
                     return Err(Error::usage(text + " or --max-hours"));
                 }
             }),
@@ -48,7 +51,9 @@ impl Limit {
             (a, b) => a.or(b),
         };
         if machine.flex_start && !hours.is_some_and(|hours| hours <= FLEX_START) {
-            return Err(Error::usage("--flex-start needs a limit of at most 168 hours; give --max-hours"));
+            return Err(Error::usage(
+                "--flex-start needs a limit of at most 168 hours; give --max-hours",
+            ));
         }
         Ok(hours.map(|hours| Limit { seconds: (hours * 3600.0).ceil() as u64 }))
     }
@@ -57,7 +62,10 @@ impl Limit {
     ///
     /// # Errors
     /// The user's script cannot be read or embedded.
-    pub(crate) fn startup_script(limit: Option<Limit>, machine: &Machine) -> Result<Option<String>> {
+    pub(crate) fn startup_script(
+        limit: Option<Limit>,
+        machine: &Machine,
+    ) -> Result<Option<String>> {
         let read = |path: &Path| {
             let text = std::fs::read_to_string(path);
             text.map_err(|e| Error::usage(format!("--startup-script {}: {e}", path.display())))
@@ -65,10 +73,15 @@ impl Limit {
         let user_script = machine.startup_script.as_deref().map(read).transpose()?;
         let Some(limit) = limit else { return Ok(user_script) };
         if user_script.as_ref().is_some_and(|text| text.lines().any(|line| line == END)) {
-            return Err(Error::usage(format!("--startup-script has the line {END}, which ends it; remove the line")));
+            return Err(Error::usage(format!(
+                "--startup-script has the line {END}, which ends it; remove the line"
+            )));
         }
         let resource = if machine.is_queued() {
-            format!("locations/{}/queuedResources/{}?force=true", machine.zone_args.zone, machine.name)
+            format!(
+                "locations/{}/queuedResources/{}?force=true",
+                machine.zone_args.zone, machine.name
+            )
         } else {
             format!("locations/{}/nodes/{}", machine.zone_args.zone, machine.name)
         };

@@ -34,7 +34,8 @@ impl Row {
     /// Adds age and price.
     fn priced(mut self, created: &str, day: Option<f64>, now: DateTime<Utc>) -> Row {
         self.created = time(created);
-        self.age_hours = self.created.map(|created| (now - created).num_seconds().max(0) as f64 / 3600.0);
+        self.age_hours =
+            self.created.map(|created| (now - created).num_seconds().max(0) as f64 / 3600.0);
         self.usd_per_day = day;
         self.usd_so_far = self.age_hours.zip(day).map(|(hours, day)| day / 24.0 * hours);
         self
@@ -60,7 +61,11 @@ impl Row {
             usd_so_far: None,
             ends: node.ends(),
         };
-        let mut row = row.priced(&node.create_time, if billed { hour.map(|hour| hour * 24.0) } else { Some(0.0) }, now);
+        let mut row = row.priced(
+            &node.create_time,
+            if billed { hour.map(|hour| hour * 24.0) } else { Some(0.0) },
+            now,
+        );
         if !billed {
             // How long it ran is unknown.
             row.usd_so_far = None;
@@ -113,7 +118,11 @@ impl Row {
             line += &format!(", {hours:.1} h old");
         }
         if self.usd_per_day != Some(0.0) {
-            line += &format!(", {} a day, {} so far", dollars(self.usd_per_day), dollars(self.usd_so_far));
+            line += &format!(
+                ", {} a day, {} so far",
+                dollars(self.usd_per_day),
+                dollars(self.usd_so_far)
+            );
         }
         if let Some(ends) = self.ends {
             line += &format!(", deletes itself at {}", ends.format("%Y-%m-%d %H:%M UTC"));
@@ -133,14 +142,25 @@ pub(crate) fn list(arguments: &List, tool: &mut Tool<'_>, now: DateTime<Utc>) ->
         Ok(new_rows) => rows.extend(new_rows),
         Err(error) => failures.push(format!("cannot list {kind}: {error}")),
     };
-    let nodes = tool.ask(&calls::list_nodes(zone_argument, project)).and_then(|text| parse::<Vec<Node>>(&text));
-    add("TPU VMs", nodes.map(|all| all.iter().map(|node| Row::of_node(node, known_zone, &rates, now)).collect()));
-    let queued = tool.ask(&calls::list_queued(zone_argument, project)).and_then(|text| parse::<Vec<Queued>>(&text));
+    let nodes = tool
+        .ask(&calls::list_nodes(zone_argument, project))
+        .and_then(|text| parse::<Vec<Node>>(&text));
+    add(
+        "TPU VMs",
+        nodes.map(|all| {
+            all.iter().map(|node| Row::of_node(node, known_zone, &rates, now)).collect()
+        }),
+    );
+    let queued = tool
+        .ask(&calls::list_queued(zone_argument, project))
+        .and_then(|text| parse::<Vec<Queued>>(&text));
     add(
         "queued resources",
-        queued.map(|all| all.iter().map(|queued| Row::of_queued(queued, known_zone, now)).collect()),
+        queued
+            .map(|all| all.iter().map(|queued| Row::of_queued(queued, known_zone, now)).collect()),
     );
-    let disks = tool.ask(&calls::list_disks(zone, project)).and_then(|text| parse::<Vec<Disk>>(&text));
+    let disks =
+        tool.ask(&calls::list_disks(zone, project)).and_then(|text| parse::<Vec<Disk>>(&text));
     add("disks", disks.map(|all| all.iter().map(|disk| Row::of_disk(disk, now)).collect()));
     let unknown = rows.iter().filter(|row| row.usd_per_day.is_none()).count();
     let day: f64 = rows.iter().filter_map(|row| row.usd_per_day).sum();
@@ -149,7 +169,8 @@ pub(crate) fn list(arguments: &List, tool: &mut Tool<'_>, now: DateTime<Utc>) ->
         tool.print(&text.to_string());
     } else {
         rows.iter().for_each(|row| tool.print(&row.text()));
-        let more = if unknown == 0 { String::new() } else { format!(", and {unknown} of unknown price") };
+        let more =
+            if unknown == 0 { String::new() } else { format!(", and {unknown} of unknown price") };
         tool.print(&format!("{day:.2} USD a day{more}: {}", rates.source()));
     }
     if !failures.is_empty() {
@@ -160,8 +181,13 @@ pub(crate) fn list(arguments: &List, tool: &mut Tool<'_>, now: DateTime<Utc>) ->
 
 pub(crate) fn describe(arguments: &Named, tool: &mut Tool<'_>, now: DateTime<Utc>) -> Result<u8> {
     let Named { name, zone_args, json } = arguments;
-    let target =
-        Target { name: name.clone(), zone_args: zone_args.clone(), queued: true, owner: None, usd_per_day: None };
+    let target = Target {
+        name: name.clone(),
+        zone_args: zone_args.clone(),
+        queued: true,
+        owner: None,
+        usd_per_day: None,
+    };
     let rates = Rates::read(None)?;
     let found = target.find(tool)?;
     let row = match (&found.node, &found.queued) {
@@ -169,7 +195,8 @@ pub(crate) fn describe(arguments: &Named, tool: &mut Tool<'_>, now: DateTime<Utc
         (None, Some(queued)) => Row::of_queued(queued, &zone_args.zone, now),
         (None, None) => return Err(absent(name, &zone_args.zone)),
     };
-    let (hosts, health) = found.node.map(|node| (node.hosts().unwrap_or_default(), node.health)).unwrap_or_default();
+    let (hosts, health) =
+        found.node.map(|node| (node.hosts().unwrap_or_default(), node.health)).unwrap_or_default();
     if *json {
         let mut value = json!(row);
         value["hosts"] = json!(hosts);
@@ -188,7 +215,9 @@ pub(crate) fn describe(arguments: &Named, tool: &mut Tool<'_>, now: DateTime<Utc
 }
 
 pub(crate) fn absent(name: &str, zone: &str) -> Error {
-    Error::new(format!("there is no TPU VM and no queued resource {name} in {zone}; `fulmen tpu list --all-zones`"))
+    Error::new(format!(
+        "there is no TPU VM and no queued resource {name} in {zone}; `fulmen tpu list --all-zones`"
+    ))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -223,7 +252,8 @@ pub(crate) fn quota(arguments: &Quota, tool: &mut Tool<'_>) -> Result<u8> {
                 Some(zone) => zone.starts_with(location.as_str()) || *location == "global",
                 None => true,
             };
-            let locations: Vec<&String> = part.applicable_locations.iter().filter(applies).collect();
+            let locations: Vec<&String> =
+                part.applicable_locations.iter().filter(applies).collect();
             if !["", "0"].contains(&part.details.value.as_str()) && !locations.is_empty() {
                 rows.push((info, &part.details.value, locations));
             }
@@ -240,7 +270,12 @@ pub(crate) fn quota(arguments: &Quota, tool: &mut Tool<'_>) -> Result<u8> {
     for (info, value, locations) in rows {
         let value = if value == "-1" { "no limit" } else { value };
         let locations: Vec<&str> = locations.iter().map(|location| location.as_str()).collect();
-        tool.print(&format!("{} ({}): {value} in {}", info.quota_display_name, info.quota_id, locations.join(", ")));
+        tool.print(&format!(
+            "{} ({}): {value} in {}",
+            info.quota_display_name,
+            info.quota_id,
+            locations.join(", ")
+        ));
     }
     Ok(0)
 }

@@ -27,7 +27,8 @@ fn dry_run(commands: &[Vec<String>], json: bool, tool: &mut Tool<'_>) -> Result<
 pub(crate) fn ssh(arguments: &Ssh, tool: &mut Tool<'_>) -> Result<u8> {
     let command = arguments.command.iter().map(|word| quote(word)).collect::<Vec<_>>().join(" ");
     let command = Some(command).filter(|command| !command.is_empty());
-    let words = calls::ssh(&arguments.name, &arguments.zone_args, &arguments.worker, command.as_deref());
+    let words =
+        calls::ssh(&arguments.name, &arguments.zone_args, &arguments.worker, command.as_deref());
     if arguments.dry_run {
         return dry_run(&[words], false, tool);
     }
@@ -43,9 +44,11 @@ pub(crate) fn wait(arguments: &Wait, tool: &mut Tool<'_>) -> Result<u8> {
     let queries = arguments.timeout.as_secs() / tool.pace.pause.as_secs().max(1);
     match target.wait(tool, queries.max(1)) {
         Ok(node) => {
-            let hosts = node.hosts().map_err(|reason| Error::new(format!("{} {reason}", target.name)))?;
+            let hosts =
+                node.hosts().map_err(|reason| Error::new(format!("{} {reason}", target.name)))?;
             let text = if tpu.json {
-                json!({"name": target.name, "zone": target.zone_args.zone, "hosts": hosts}).to_string()
+                json!({"name": target.name, "zone": target.zone_args.zone, "hosts": hosts})
+                    .to_string()
             } else {
                 format!("{} is ready: {}", target.name, hosts.join(", "))
             };
@@ -74,10 +77,13 @@ pub(crate) fn extend(arguments: &Extend, tool: &mut Tool<'_>) -> Result<u8> {
     tool.change(&command).map_err(failed)?;
     // The label that `list` shows.
     if let Err(error) = tool.change(&label) {
-        tool.progress(&format!("warning: the limit has changed, but `list` will show the old one: {error}"));
+        tool.progress(&format!(
+            "warning: the limit has changed, but `list` will show the old one: {error}"
+        ));
     }
     let text = if output.json {
-        json!({"name": name, "zone": zone_args.zone, "seconds": seconds, "ends": now + seconds}).to_string()
+        json!({"name": name, "zone": zone_args.zone, "seconds": seconds, "ends": now + seconds})
+            .to_string()
     } else {
         format!("{name} deletes itself in {hours} h")
     };
@@ -97,8 +103,11 @@ pub(crate) fn delete(arguments: &Delete, tool: &mut Tool<'_>) -> Result<u8> {
     if found.is_none() && left.is_none() {
         return Err(absent(&target.name, &target.zone_args.zone));
     }
-    let node_disks = |node: &Node| node.data_disks.iter().map(|disk| base(&disk.source_disk).to_owned()).collect();
-    let disks: Vec<String> = found.and_then(|found| found.node.as_ref().map(node_disks)).unwrap_or_default();
+    let node_disks = |node: &Node| {
+        node.data_disks.iter().map(|disk| base(&disk.source_disk).to_owned()).collect()
+    };
+    let disks: Vec<String> =
+        found.and_then(|found| found.node.as_ref().map(node_disks)).unwrap_or_default();
     for disk in &disks {
         tool.progress(&format!("LEFT: the disk {disk} costs money until it is deleted as well"));
     }

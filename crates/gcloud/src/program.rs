@@ -28,7 +28,12 @@ pub(crate) struct CommandOutput {
 /// Executes calls.
 pub(crate) trait Program {
     /// Calls `gcloud` for at most `limit`; stops early once `interrupted` returns true.
-    fn call(&self, words: &[String], limit: Duration, interrupted: &mut dyn FnMut() -> bool) -> CommandOutput;
+    fn call(
+        &self,
+        words: &[String],
+        limit: Duration,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> CommandOutput;
 
     /// Calls `gcloud` attached to this process's terminal, and returns its exit code.
     ///
@@ -47,7 +52,12 @@ impl Default for Gcloud {
 }
 
 impl Program for Gcloud {
-    fn call(&self, words: &[String], limit: Duration, interrupted: &mut dyn FnMut() -> bool) -> CommandOutput {
+    fn call(
+        &self,
+        words: &[String],
+        limit: Duration,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> CommandOutput {
         let mut command = Command::new(&self.0);
         command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // In its own process group, so that Ctrl-C in the terminal does not reach it.
@@ -60,9 +70,15 @@ impl Program for Gcloud {
             }
         };
         match finish(&mut child, limit, interrupted) {
-            Ended { status: Some(status), out, err } => CommandOutput { ok: status.success(), out, err },
+            Ended { status: Some(status), out, err } => {
+                CommandOutput { ok: status.success(), out, err }
+            }
             Ended { out, .. } => {
-                let err = if interrupted() { "interrupted".to_owned() } else { format!("no answer in {limit:?}") };
+                let err = if interrupted() {
+                    "interrupted".to_owned()
+                } else {
+                    format!("no answer in {limit:?}")
+                };
                 CommandOutput { ok: false, out, err }
             }
         }
@@ -105,7 +121,9 @@ pub fn finish(child: &mut Child, limit: Duration, interrupted: &mut dyn FnMut() 
         let status = loop {
             match child.try_wait() {
                 Ok(Some(status)) => break Some(status),
-                Ok(None) if Instant::now() < end && !interrupted() => thread::sleep(Duration::from_millis(20)),
+                Ok(None) if Instant::now() < end && !interrupted() => {
+                    thread::sleep(Duration::from_millis(20))
+                }
                 Ok(None) | Err(_) => {
                     let _ = child.kill();
                     let _ = child.wait();
@@ -131,11 +149,19 @@ impl CommandOutput {
         if self.ok {
             return Ok(self.out);
         }
-        let lines: Vec<&str> = self.err.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        let lines: Vec<&str> =
+            self.err.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         // Earlier lines are warnings.
-        let first = lines.iter().position(|line| line.starts_with("ERROR")).unwrap_or(lines.len().saturating_sub(3));
+        let first = lines
+            .iter()
+            .position(|line| line.starts_with("ERROR"))
+            .unwrap_or(lines.len().saturating_sub(3));
         let text = lines[first..].iter().take(6).copied().collect::<Vec<_>>().join(" ");
-        Err(Error::new(if text.is_empty() { "gcloud failed without a message".to_owned() } else { text }))
+        Err(Error::new(if text.is_empty() {
+            "gcloud failed without a message".to_owned()
+        } else {
+            text
+        }))
     }
 }
 
@@ -213,7 +239,10 @@ impl<'a> Tool<'a> {
     ///
     /// # Errors
     /// gcloud's error.
-    pub(crate) fn change_until_signal(&mut self, words: &[String]) -> std::result::Result<String, Stop> {
+    pub(crate) fn change_until_signal(
+        &mut self,
+        words: &[String],
+    ) -> std::result::Result<String, Stop> {
         self.progress(&format!("$ {}", spell(words)));
         let mut received = None;
         let output = self.program.call(words, CHANGE, &mut || {
@@ -298,7 +327,10 @@ mod tests {
     #[test]
     fn a_shell_reads_quoted_words_as_they_were() {
         for word in ["a", "", "it's", "a b", "$HOME `x` \\ \"y\"\n*", "--lr=0.1"] {
-            let output = Command::new("sh").args(["-c", &format!("printf %s {}", quote(word))]).output().unwrap();
+            let output = Command::new("sh")
+                .args(["-c", &format!("printf %s {}", quote(word))])
+                .output()
+                .unwrap();
             assert_eq!(String::from_utf8(output.stdout).unwrap(), word);
         }
     }

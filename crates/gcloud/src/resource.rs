@@ -133,7 +133,8 @@ impl Node {
     pub(crate) fn ends(&self) -> Option<DateTime<Utc>> {
         let number = |label: &str| self.labels.get(label)?.parse::<i64>().ok();
         let moved = number(ENDS).and_then(|seconds| DateTime::from_timestamp(seconds, 0));
-        let planned = || Some(time(&self.create_time)? + chrono::TimeDelta::try_seconds(number(LIMIT)?)?);
+        let planned =
+            || Some(time(&self.create_time)? + chrono::TimeDelta::try_seconds(number(LIMIT)?)?);
         moved.or_else(planned)
     }
 
@@ -147,7 +148,8 @@ impl Node {
             return Err(format!("is {state}, not READY; wait until it is"));
         }
         let address = |endpoint: &Endpoint| {
-            let external = endpoint.access_config.as_ref().and_then(|access| access.external_ip.clone());
+            let external =
+                endpoint.access_config.as_ref().and_then(|access| access.external_ip.clone());
             external.or_else(|| endpoint.ip_address.clone())
         };
         match self.network_endpoints.iter().map(address).collect::<Option<Vec<_>>>() {

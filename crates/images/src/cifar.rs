@@ -1,7 +1,7 @@
 //! CIFAR-10 and CIFAR-100 in their binary versions: 32 x 32 images in a few files.
 //!
-//! Out of scope: fetching the files (<https://www.cs.toronto.edu/~kriz/cifar.html>), and their Python and Matlab
-//! versions.
+//! Out of scope: fetching the files (<https://www.cs.toronto.edu/~kriz/cifar.html>), and their
+//! Python and Matlab versions.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -24,10 +24,12 @@ enum Kind {
     Hundred { coarse: bool },
 }
 
-/// CIFAR-10 or CIFAR-100: the fields `image`, `u8[3, 32, 32]` or the result of a pipeline, and `label`, `i32[]`.
+/// CIFAR-10 or CIFAR-100: the fields `image`, `u8[3, 32, 32]` or the result of a pipeline, and
+/// `label`, `i32[]`.
 ///
-/// It reads the binary version with its original file names: `data_batch_1.bin` to `data_batch_5.bin` and
-/// `test_batch.bin`, or `train.bin` and `test.bin`. All pixels stay in memory (150 MB).
+/// It reads the binary version with its original file names: `data_batch_1.bin` to
+/// `data_batch_5.bin` and `test_batch.bin`, or `train.bin` and `test.bin`. All pixels stay in
+/// memory (150 MB).
 ///
 /// ```no_run
 /// use fulmen_images::{Cifar, ImagePipeline};
@@ -55,9 +57,13 @@ impl Cifar {
     /// A file that does not exist, is not the size of its 10,000 records, or has a label above 9.
     pub fn cifar10(folder: impl AsRef<Path>, split: Split) -> Result<Cifar> {
         let names: &[&str] = match split {
-            Split::Train => {
-                &["data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin", "data_batch_4.bin", "data_batch_5.bin"]
-            }
+            Split::Train => &[
+                "data_batch_1.bin",
+                "data_batch_2.bin",
+                "data_batch_3.bin",
+                "data_batch_4.bin",
+                "data_batch_5.bin",
+            ],
             Split::Test => &["test_batch.bin"],
         };
         Cifar::open(folder.as_ref(), names, 10_000, Kind::Ten)
@@ -95,10 +101,14 @@ impl Cifar {
             read(file, each, record, &mut records)?;
             let start = records.len() - each * record;
             for (number, record) in records[start..].chunks_exact(record).enumerate() {
-                check_labels(kind, record).map_err(|reason| Error::file(file, format!("record {number}: {reason}")))?;
+                check_labels(kind, record)
+                    .map_err(|reason| Error::file(file, format!("record {number}: {reason}")))?;
             }
         }
-        let fields = vec![Field::new("image", DType::U8, [3, SIDE, SIDE]), Field::new("label", DType::I32, [])];
+        let fields = vec![
+            Field::new("image", DType::U8, [3, SIDE, SIDE]),
+            Field::new("label", DType::I32, []),
+        ];
         Ok(Cifar { kind, files, records: Arc::new(records), pipeline: None, fields })
     }
 
@@ -125,7 +135,9 @@ impl Cifar {
 
     fn record(&self, index: usize) -> Result<(i32, &[u8])> {
         let size = self.kind.labels() + IMAGE_BYTES;
-        let record = index.checked_mul(size).and_then(|start| self.records.get(start..start.checked_add(size)?));
+        let record = index
+            .checked_mul(size)
+            .and_then(|start| self.records.get(start..start.checked_add(size)?));
         let record = record.ok_or_else(|| Error::usage(format!("there is no sample {index}")))?;
         let (labels, image) = record.split_at(self.kind.labels());
         let label = match self.kind {
@@ -160,9 +172,9 @@ fn check_labels(kind: Kind, record: &[u8]) -> std::result::Result<(), String> {
         Kind::Hundred { .. } => &[19, 99],
     };
     match record.iter().zip(last_classes).find(|(label, last_class)| label > last_class) {
-        Some((label, last_class)) => {
-            Err(format!("the label is {label}, but the last class is {last_class}; is it a file of another CIFAR?"))
-        }
+        Some((label, last_class)) => Err(format!(
+            "the label is {label}, but the last class is {last_class}; is it a file of another CIFAR?"
+        )),
         None => Ok(()),
     }
 }
@@ -170,12 +182,15 @@ fn check_labels(kind: Kind, record: &[u8]) -> std::result::Result<(), String> {
 /// Appends the records of a file.
 fn read(file: &Path, records: usize, record: usize, into: &mut Vec<u8>) -> Result<()> {
     let opened = File::open(file).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => {
-            Error::io(file, "the binary version of CIFAR, unpacked (not the Python one), has this file", source)
-        }
+        io::ErrorKind::NotFound => Error::io(
+            file,
+            "the binary version of CIFAR, unpacked (not the Python one), has this file",
+            source,
+        ),
         _ => Error::io(file, "opening the file", source),
     })?;
-    let size = opened.metadata().map_err(|source| Error::io(file, "looking at the file", source))?.len();
+    let size =
+        opened.metadata().map_err(|source| Error::io(file, "looking at the file", source))?.len();
     let expected = (records * record) as u64;
     if size != expected {
         return Err(Error::file(
@@ -189,7 +204,10 @@ fn read(file: &Path, records: usize, record: usize, into: &mut Vec<u8>) -> Resul
     let before = into.len();
     into.try_reserve_exact(records * record)
         .map_err(|_| Error::file(file, format!("not enough memory for its {expected} bytes")))?;
-    opened.take(expected).read_to_end(into).map_err(|source| Error::io(file, "reading the file", source))?;
+    opened
+        .take(expected)
+        .read_to_end(into)
+        .map_err(|source| Error::io(file, "reading the file", source))?;
     if into.len() - before == records * record {
         Ok(())
     } else {
@@ -214,7 +232,9 @@ impl Dataset for Cifar {
                 let (red, rest) = planes.split_at(SIDE * SIDE);
                 let (green, blue) = rest.split_at(SIDE * SIDE);
                 let colours = red.iter().zip(green).zip(blue);
-                let pixels = sample.timed(Stage::Decode, || colours.flat_map(|((r, g), b)| [*r, *g, *b]).collect());
+                let pixels = sample.timed(Stage::Decode, || {
+                    colours.flat_map(|((r, g), b)| [*r, *g, *b]).collect()
+                });
                 pipeline.write_image(Image::new(SIDE, SIDE, 3, pixels)?, sample, 0)?;
             }
         }

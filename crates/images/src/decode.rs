@@ -44,9 +44,9 @@ impl Buffers {
 /// Extends a buffer with zeros to at least this length.
 pub(crate) fn lengthen(buffer: &mut Vec<u8>, bytes: usize) -> Result<()> {
     if let Some(missing) = bytes.checked_sub(buffer.len()) {
-        buffer
-            .try_reserve(missing)
-            .map_err(|_| Error::content(format!("not enough memory for {bytes} bytes of pixels")))?;
+        buffer.try_reserve(missing).map_err(|_| {
+            Error::content(format!("not enough memory for {bytes} bytes of pixels"))
+        })?;
         buffer.resize(bytes, 0);
     }
     Ok(())
@@ -77,10 +77,16 @@ pub(crate) enum Encoded<'a> {
 }
 
 /// Reads a file's header.
-pub(crate) fn open<'a>(file: &'a [u8], decoder: &'a mut Option<jpeg::Decoder>, limits: &Limits) -> Result<Encoded<'a>> {
+pub(crate) fn open<'a>(
+    file: &'a [u8],
+    decoder: &'a mut Option<jpeg::Decoder>,
+    limits: &Limits,
+) -> Result<Encoded<'a>> {
     let encoded = match file {
         [0xff, 0xd8, 0xff, ..] => Encoded::Jpeg(jpeg::Jpeg::open(file, decoder)?),
-        [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => Encoded::Png(Box::new(png::Png::open(file)?)),
+        [0x89, b'P', b'N', b'G', b'\r', b'\n', 0x1a, b'\n', ..] => {
+            Encoded::Png(Box::new(png::Png::open(file)?))
+        }
         [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => {
             Encoded::WebP(Box::new(webp::WebP::open(file)?))
         }
@@ -96,9 +102,13 @@ pub(crate) fn open<'a>(file: &'a [u8], decoder: &'a mut Option<jpeg::Decoder>, l
         )));
     }
     if pixels == 0 {
-        return Err(Error::content(format!("the header claims {width} x {height} pixels; the file is damaged")));
+        return Err(Error::content(format!(
+            "the header claims {width} x {height} pixels; the file is damaged"
+        )));
     }
-    if let Some(max_pixels) = encoded.max_pixels_for(file.len()).filter(|&max_pixels| pixels > max_pixels) {
+    if let Some(max_pixels) =
+        encoded.max_pixels_for(file.len()).filter(|&max_pixels| pixels > max_pixels)
+    {
         return Err(Error::content(format!(
             "the file is truncated: the header claims {width} x {height} pixels, but {} bytes can hold at most {max_pixels}",
             file.len()
@@ -158,7 +168,8 @@ impl Encoded<'_> {
         jpeg::HAS_SCALES && matches!(self, Encoded::Jpeg(_))
     }
 
-    /// The maximum number of pixels that a file of this size can contain, if the format has such a bound.
+    /// The maximum number of pixels that a file of this size can contain, if the format has such a
+    /// bound.
     fn max_pixels_for(&self, bytes: usize) -> Option<u64> {
         let bytes = bytes as u64;
         match self {

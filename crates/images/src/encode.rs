@@ -8,8 +8,8 @@ use fulmen_data::{Error, Result};
 /// The format of an encoded image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Encoding {
-    /// JPEG with a quality from 1 to 100 and color at half the resolution. With the feature `turbojpeg`, libjpeg-turbo
-    /// encodes; files without it are up to 5 % larger.
+    /// JPEG with a quality from 1 to 100 and color at half the resolution. With the feature
+    /// `turbojpeg`, libjpeg-turbo encodes; files without it are up to 5 % larger.
     Jpeg {
         /// At 90, losses are hardly visible; 95 takes half as many bytes more.
         quality: u8,
@@ -43,12 +43,16 @@ pub fn encode_image(image: &Image, encoding: Encoding) -> Result<Vec<u8>> {
 fn jpeg(image: &Image, quality: u8) -> Result<Vec<u8>> {
     match quality {
         1..=100 => jpeg::encode(image, quality),
-        _ => Err(Error::usage(format!("the quality of a JPEG must be between 1 and 100, not {quality}"))),
+        _ => Err(Error::usage(format!(
+            "the quality of a JPEG must be between 1 and 100, not {quality}"
+        ))),
     }
 }
 
 fn png(image: &Image) -> Result<Vec<u8>> {
-    let refuse = |error: ::png::EncodingError| Error::usage(format!("cannot encode {image:?} as PNG: {error}"));
+    let refuse = |error: ::png::EncodingError| {
+        Error::usage(format!("cannot encode {image:?} as PNG: {error}"))
+    };
     let side = |pixels: usize| u32::try_from(pixels).unwrap_or(u32::MAX);
     let mut bytes = Vec::new();
     let mut encoder = ::png::Encoder::new(&mut bytes, side(image.width()), side(image.height()));

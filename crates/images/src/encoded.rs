@@ -14,7 +14,8 @@ pub struct EncodedImage {
     pub label: i32,
 }
 
-/// Images of a source, decoded and augmented: the fields `image`, `u8[channels, height, width]`, and `label`, `i32[]`.
+/// Images of a source, decoded and augmented: the fields `image`, `u8[channels, height, width]`,
+/// and `label`, `i32[]`.
 ///
 /// ```no_run
 /// use fulmen_data::DataLoader;

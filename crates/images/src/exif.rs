@@ -41,9 +41,11 @@ fn find(exif: &[u8]) -> Option<u16> {
     };
     let directory = read_u32(4)? as usize;
     let entries = read_u16(directory)? as usize;
-    // Entries of 12 bytes: tag, type, count, value. The orientation is tag 0x0112, of type 3 (16 bits).
+    // Entries of 12 bytes: tag, type, count, value. The orientation is tag 0x0112, of type 3 (16
+    // bits).
     let mut offsets = (0..entries).map(|entry| directory + 2 + 12 * entry);
-    let offset = offsets.find(|&offset| read_u16(offset) == Some(0x0112) && read_u16(offset + 2) == Some(3))?;
+    let offset = offsets
+        .find(|&offset| read_u16(offset) == Some(0x0112) && read_u16(offset + 2) == Some(3))?;
     read_u16(offset + 8)
 }
 
@@ -59,7 +61,9 @@ pub(crate) fn from_jpeg(file: &[u8]) -> Orientation {
             _ => {
                 let [high, low, ..] = tail else { break };
                 let length = usize::from(u16::from_be_bytes([*high, *low]));
-                let (Some(segment), Some(after)) = (tail.get(2..length), tail.get(length..)) else { break };
+                let (Some(segment), Some(after)) = (tail.get(2..length), tail.get(length..)) else {
+                    break;
+                };
                 if *marker == 0xe1 && segment.starts_with(b"Exif\0\0") {
                     return from_exif(segment);
                 }

@@ -1,5 +1,5 @@
-//! A sequence of crops, resizes and flips, combined into one view of the source: a crop of it, its new size, and a
-//! window of that.
+//! A sequence of crops, resizes and flips, combined into one view of the source: a crop of it, its
+//! new size, and a window of that.
 //!
 //! The view is known before decoding, so the decoder can skip what is not visible.
 //!
@@ -81,7 +81,9 @@ impl Geometric {
             if 0.0 < low && low <= high && high <= max {
                 Ok(())
             } else {
-                Err(Error::usage(format!("{self}: the {name} must be ascending, above 0 and at most {max}")))
+                Err(Error::usage(format!(
+                    "{self}: the {name} must be ascending, above 0 and at most {max}"
+                )))
             }
         };
         let chance = |chance: f64| {
@@ -103,14 +105,18 @@ impl Geometric {
                 size(sides)?;
                 size(padding.saturating_add(1).into())
             }
-            Geometric::HorizontalFlip(probability) | Geometric::VerticalFlip(probability) => chance(probability),
+            Geometric::HorizontalFlip(probability) | Geometric::VerticalFlip(probability) => {
+                chance(probability)
+            }
         }
     }
 
     /// The size of the result for a given input size.
     pub(crate) fn output_size(&self, input: Option<ImageSize>) -> Option<ImageSize> {
         match *self {
-            Geometric::RandomResizedCrop { size, .. } | Geometric::RandomCrop { size, .. } => Some(size),
+            Geometric::RandomResizedCrop { size, .. } | Geometric::RandomCrop { size, .. } => {
+                Some(size)
+            }
             Geometric::ResizeExact(size) | Geometric::CenterCrop(size) => Some(size),
             Geometric::Resize(side) => input.map(|input| shorter_side(input, side)),
             Geometric::HorizontalFlip(_) | Geometric::VerticalFlip(_) => input,
@@ -127,7 +133,9 @@ impl fmt::Display for Geometric {
             Geometric::Resize(side) => write!(f, "Resize(size={side})"),
             Geometric::ResizeExact(size) => write!(f, "Resize(size={size})"),
             Geometric::CenterCrop(size) => write!(f, "CenterCrop(size={size})"),
-            Geometric::RandomCrop { size, padding } => write!(f, "RandomCrop(size={size}, padding={padding})"),
+            Geometric::RandomCrop { size, padding } => {
+                write!(f, "RandomCrop(size={size}, padding={padding})")
+            }
             Geometric::HorizontalFlip(p) => write!(f, "RandomHorizontalFlip(p={p})"),
             Geometric::VerticalFlip(p) => write!(f, "RandomVerticalFlip(p={p})"),
         }
@@ -138,7 +146,9 @@ impl fmt::Display for Geometric {
 pub(crate) fn shorter_side(size: ImageSize, side: usize) -> ImageSize {
     let ImageSize { height, width } = size;
     // Sides are below 2^32, so the product is exact.
-    let longer = |long: usize, short: usize| (side as u64 * long as u64 / short.max(1) as u64).max(1) as usize;
+    let longer = |long: usize, short: usize| {
+        (side as u64 * long as u64 / short.max(1) as u64).max(1) as usize
+    };
     if width <= height {
         ImageSize { height: longer(height, width), width: side }
     } else {
@@ -176,11 +186,19 @@ impl Rect {
     pub(crate) fn intersection(&self, other: &Rect) -> Option<Rect> {
         let (x, y) = (self.x.max(other.x), self.y.max(other.y));
         let (right, bottom) = (self.right().min(other.right()), self.bottom().min(other.bottom()));
-        (x < right && y < bottom).then(|| Rect { x, y, width: (right - x) as usize, height: (bottom - y) as usize })
+        (x < right && y < bottom).then(|| Rect {
+            x,
+            y,
+            width: (right - x) as usize,
+            height: (bottom - y) as usize,
+        })
     }
 
     fn is_inside(&self, size: ImageSize) -> bool {
-        self.x >= 0 && self.y >= 0 && self.right() <= size.width as isize && self.bottom() <= size.height as isize
+        self.x >= 0
+            && self.y >= 0
+            && self.right() <= size.width as isize
+            && self.bottom() <= size.height as isize
     }
 }
 
@@ -210,11 +228,16 @@ impl Orientation {
         if self.flip_y {
             y = turned.height as isize - y - height as isize;
         }
-        if self.transpose { Rect { x: y, y: x, width: height, height: width } } else { Rect { x, y, width, height } }
+        if self.transpose {
+            Rect { x: y, y: x, width: height, height: width }
+        } else {
+            Rect { x, y, width, height }
+        }
     }
 }
 
-/// A view of a source: its part `crop`, resized to `size`, of that the part `window`, then oriented.
+/// A view of a source: its part `crop`, resized to `size`, of that the part `window`, then
+/// oriented.
 ///
 /// Pixels outside of `crop` have no influence. Where the window exceeds `size`, the view is black.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -228,7 +251,12 @@ pub(crate) struct View {
 impl View {
     /// A view of the whole source, unchanged.
     pub(crate) fn all(size: ImageSize) -> View {
-        View { crop: Rect::all(size), size, window: Rect::all(size), orientation: Orientation::default() }
+        View {
+            crop: Rect::all(size),
+            size,
+            window: Rect::all(size),
+            orientation: Orientation::default(),
+        }
     }
 
     /// The size of the view.
@@ -255,8 +283,8 @@ impl View {
         View { crop, size, window, orientation: flips }
     }
 
-    /// Adds a step. Returns false, without drawing or changing anything, if the step needs pixels first: a second
-    /// resize, or a resize of a window.
+    /// Adds a step. Returns false, without drawing or changing anything, if the step needs pixels
+    /// first: a second resize, or a resize of a window.
     pub(crate) fn push(&mut self, step: &Geometric, random: &mut SampleRng) -> Result<bool> {
         let resizes = match step {
             Geometric::RandomResizedCrop { .. } => true,
@@ -281,8 +309,12 @@ impl View {
                 let crop = random_crop(self.output(), size, padding, random)?;
                 self.cut(crop);
             }
-            Geometric::HorizontalFlip(probability) => self.orientation.flip_x ^= random.bernoulli(probability),
-            Geometric::VerticalFlip(probability) => self.orientation.flip_y ^= random.bernoulli(probability),
+            Geometric::HorizontalFlip(probability) => {
+                self.orientation.flip_x ^= random.bernoulli(probability)
+            }
+            Geometric::VerticalFlip(probability) => {
+                self.orientation.flip_y ^= random.bernoulli(probability)
+            }
         }
         Ok(true)
     }
@@ -302,8 +334,8 @@ impl View {
     }
 }
 
-/// torchvision's rule: ten attempts to find a part with this fraction of the area and this ratio of width to height,
-/// then the largest centered part with an allowed ratio.
+/// torchvision's rule: ten attempts to find a part with this fraction of the area and this ratio of
+/// width to height, then the largest centered part with an allowed ratio.
 fn random_resized_crop(
     ImageSize { height, width }: ImageSize,
     scale: (f64, f64),
@@ -334,10 +366,15 @@ fn random_resized_crop(
     Rect { x: ((width - w) / 2) as isize, y: ((height - h) / 2) as isize, width: w, height: h }
 }
 
-/// torchvision's center: half a pixel is rounded to even; if the image is smaller, it moves right and down.
+/// torchvision's center: half a pixel is rounded to even; if the image is smaller, it moves right
+/// and down.
 fn center(outer: ImageSize, size: ImageSize) -> Rect {
     let start = |all: usize, part: usize| {
-        if part > all { -(((part - all) / 2) as isize) } else { ((all - part) as f64 / 2.0).round_ties_even() as isize }
+        if part > all {
+            -(((part - all) / 2) as isize)
+        } else {
+            ((all - part) as f64 / 2.0).round_ties_even() as isize
+        }
     };
     Rect {
         x: start(outer.width, size.width),
@@ -347,9 +384,16 @@ fn center(outer: ImageSize, size: ImageSize) -> Rect {
     }
 }
 
-fn random_crop(outer: ImageSize, size: ImageSize, padding: usize, random: &mut SampleRng) -> Result<Rect> {
+fn random_crop(
+    outer: ImageSize,
+    size: ImageSize,
+    padding: usize,
+    random: &mut SampleRng,
+) -> Result<Rect> {
     let room = |all: usize, part: usize| (all + 2 * padding).checked_sub(part);
-    let (Some(rows), Some(columns)) = (room(outer.height, size.height), room(outer.width, size.width)) else {
+    let (Some(rows), Some(columns)) =
+        (room(outer.height, size.height), room(outer.width, size.width))
+    else {
         return Err(Error::content(format!(
             "RandomCrop(size={size}, padding={padding}) does not fit into an image of {} x {} pixels; resize before \
              it, or pad more",

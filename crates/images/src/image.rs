@@ -31,7 +31,8 @@ impl Image {
     /// An image with these pixels.
     ///
     /// # Errors
-    /// A number of channels other than 1, 3 or 4; a number of bytes other than `width * height * channels`.
+    /// A number of channels other than 1, 3 or 4; a number of bytes other than
+    /// `width * height * channels`.
     pub fn new(width: usize, height: usize, channels: usize, pixels: Vec<u8>) -> Result<Image> {
         let bytes = Image::bytes(width, height, channels)?;
         if pixels.len() == bytes {
@@ -103,13 +104,15 @@ impl Image {
         self.pixels
     }
 
-    /// The values of row `y`, counted from the top. Panics if the row is out of range, like a slice.
+    /// The values of row `y`, counted from the top. Panics if the row is out of range, like a
+    /// slice.
     pub fn row(&self, y: usize) -> &[u8] {
         let row = self.width * self.channels;
         &self.pixels[y * row..][..row]
     }
 
-    /// The values of the pixel in column `x` of row `y`. Panics if it is out of range, like a slice.
+    /// The values of the pixel in column `x` of row `y`. Panics if it is out of range, like a
+    /// slice.
     pub fn pixel(&self, x: usize, y: usize) -> &[u8] {
         &self.row(y)[x * self.channels..][..self.channels]
     }
@@ -122,8 +125,9 @@ impl Image {
 
     /// Converts the image to another number of channels.
     ///
-    /// Grey is repeated for color; color becomes grey by ITU-R 601-2's luma, rounded like Pillow's: (19595 R + 38470 G
-    /// + 7471 B + 32768) / 65536. Alpha is dropped without compositing; new alpha is 255.
+    /// Grey is repeated for color; color becomes grey by ITU-R 601-2's luma, rounded like Pillow's:
+    /// (19595 R + 38470 G + 7471 B + 32768) / 65536. Alpha is dropped without compositing; new
+    /// alpha is 255.
     ///
     /// # Errors
     /// A number of channels other than 1, 3 or 4.

@@ -15,9 +15,10 @@ const EXTENSIONS: [&str; 5] = ["jpg", "jpeg", "jpe", "png", "webp"];
 
 /// The images in a folder with one subfolder per class, like torchvision's `ImageFolder`.
 ///
-/// Classes are numbered in the byte order of their names, and so are the files of a class. Files may be in subfolders
-/// of their class. Names may be any bytes the system allows. Links are followed. Files and folders whose names start
-/// with a dot are skipped, and so are files with extensions other than jpg, jpeg, jpe, png and webp (in any case).
+/// Classes are numbered in the byte order of their names, and so are the files of a class. Files
+/// may be in subfolders of their class. Names may be any bytes the system allows. Links are
+/// followed. Files and folders whose names start with a dot are skipped, and so are files with
+/// extensions other than jpg, jpeg, jpe, png and webp (in any case).
 ///
 /// ```no_run
 /// use fulmen_images::{ImageFolder, ImagePipeline};
@@ -40,7 +41,8 @@ impl ImageFolder {
     /// Lists the images in a folder.
     ///
     /// # Errors
-    /// A folder that cannot be listed; one without subfolders or without any image; a class without images.
+    /// A folder that cannot be listed; one without subfolders or without any image; a class without
+    /// images.
     pub fn open(root: impl AsRef<Path>) -> Result<ImageFolder> {
         ImageFolder::list(root.as_ref(), false)
     }
@@ -70,7 +72,10 @@ impl ImageFolder {
             for file in walk(entry.path(), usize::MAX) {
                 let file = file?;
                 if !file.file_type().is_dir() && is_image(file.path()) {
-                    files.push((file.path().strip_prefix(root).unwrap_or(file.path()).to_owned(), class));
+                    files.push((
+                        file.path().strip_prefix(root).unwrap_or(file.path()).to_owned(),
+                        class,
+                    ));
                 }
             }
             let name = entry.file_name();
@@ -83,8 +88,13 @@ impl ImageFolder {
         if files.is_empty() {
             let hint = match (classes.len(), loose_images) {
                 (0, 0) => "it has no folders; each class needs one (root/class/image.jpg)".into(),
-                (0, _) => format!("its {loose_images} images are not in class folders (root/class/image.jpg)"),
-                (count, _) => format!("none of its {count} folders has a file that ends in {}", EXTENSIONS.join(", ")),
+                (0, _) => format!(
+                    "its {loose_images} images are not in class folders (root/class/image.jpg)"
+                ),
+                (count, _) => format!(
+                    "none of its {count} folders has a file that ends in {}",
+                    EXTENSIONS.join(", ")
+                ),
             };
             return Err(Error::file(root, format!("there are no images in it: {hint}")));
         }
@@ -107,13 +117,14 @@ impl ImageFolder {
         &self.root
     }
 
-    /// The names of the classes; a label is an index into them. Bytes that are not UTF-8 are shown as replacement
-    /// characters.
+    /// The names of the classes; a label is an index into them. Bytes that are not UTF-8 are shown
+    /// as replacement characters.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
 
-    /// The class of image `index`, without reading the image. The index must be below [`len`](Source::len).
+    /// The class of image `index`, without reading the image. The index must be below
+    /// [`len`](Source::len).
     pub fn label(&self, index: usize) -> i32 {
         self.files[index].1
     }
@@ -152,7 +163,9 @@ impl Source for ImageFolder {
     fn get(&self, index: usize) -> Result<EncodedImage> {
         let path = self.path(index);
         let bytes = fs::read(&path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => Error::io(&path, "the file was there when the folder was listed", source),
+            io::ErrorKind::NotFound => {
+                Error::io(&path, "the file was there when the folder was listed", source)
+            }
             _ => Error::io(&path, "reading the image", source),
         })?;
         Ok(EncodedImage { bytes, label: self.files[index].1 })
@@ -162,13 +175,16 @@ impl Source for ImageFolder {
         self.path(index).display().to_string()
     }
 
-    /// The relative path, size and modification time of each file: a folder that was moved has the same fingerprint.
+    /// The relative path, size and modification time of each file: a folder that was moved has the
+    /// same fingerprint.
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
         self.classes.iter().for_each(|class| fingerprint.add("class", class));
         (0..self.files.len()).try_for_each(|index| {
             fingerprint.add("label", self.files[index].1.to_le_bytes());
             let path = self.path(index);
-            let metadata = path.metadata().map_err(|source| Error::io(&path, "looking at the file", source))?;
+            let metadata = path
+                .metadata()
+                .map_err(|source| Error::io(&path, "looking at the file", source))?;
             fingerprint.add_metadata(&self.files[index].0, &metadata);
             Ok(())
         })
@@ -177,30 +193,43 @@ impl Source for ImageFolder {
 
 /// The names of the subfolders in byte order: the classes that [`ImageFolder`] finds there.
 pub(crate) fn class_names(root: &Path) -> Result<Vec<String>> {
-    let is_class = |entry: &Result<DirEntry>| entry.as_ref().map_or(true, |entry| entry.file_type().is_dir());
-    let name = |entry: Result<DirEntry>| entry.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let is_class =
+        |entry: &Result<DirEntry>| entry.as_ref().map_or(true, |entry| entry.file_type().is_dir());
+    let name = |entry: Result<DirEntry>| {
+        entry.map(|entry| entry.file_name().to_string_lossy().into_owned())
+    };
     walk(root, 1).filter(is_class).map(name).collect()
 }
 
-/// The files in a folder and its subfolders, in byte order of the names. Links are followed; names that start with a
-/// dot are skipped.
+/// The files in a folder and its subfolders, in byte order of the names. Links are followed; names
+/// that start with a dot are skipped.
 fn walk(folder: &Path, deepest: usize) -> impl Iterator<Item = Result<DirEntry>> {
-    let entries =
-        WalkDir::new(folder).min_depth(1).max_depth(deepest).follow_links(true).sort_by_file_name().into_iter();
-    let shown = |entry: &DirEntry| entry.depth() == 0 || !entry.file_name().as_encoded_bytes().starts_with(b".");
+    let entries = WalkDir::new(folder)
+        .min_depth(1)
+        .max_depth(deepest)
+        .follow_links(true)
+        .sort_by_file_name()
+        .into_iter();
+    let shown = |entry: &DirEntry| {
+        entry.depth() == 0 || !entry.file_name().as_encoded_bytes().starts_with(b".")
+    };
     let folder = folder.to_owned();
     entries.filter_entry(shown).map(move |entry| {
         entry.map_err(|error| {
             let path = error.path().unwrap_or(&folder).to_owned();
             match error.into_io_error() {
                 Some(source) => Error::io(&path, "listing the folder", source),
-                None => Error::file(&path, "a link leads back to this folder from within it; remove the link"),
+                None => Error::file(
+                    &path,
+                    "a link leads back to this folder from within it; remove the link",
+                ),
             }
         })
     })
 }
 
 fn is_image(path: &Path) -> bool {
-    path.extension()
-        .is_some_and(|extension| EXTENSIONS.iter().any(|supported| extension.eq_ignore_ascii_case(supported)))
+    path.extension().is_some_and(|extension| {
+        EXTENSIONS.iter().any(|supported| extension.eq_ignore_ascii_case(supported))
+    })
 }

@@ -21,9 +21,9 @@ use fulmen_data::{Dataset, Error, Fold, Mnist, Result, Split, Subset, stratified
 /// | `train/CLASS/…`, perhaps `val` (or `valid`, `validation`) and `test` | images by class, already divided |
 /// | `CLASS/…` | images by class |
 ///
-/// If a folder has nothing for validation, a tenth of each class of its training images is held out for it, always the
-/// same ones. For `CLASS/…`, another tenth is held out for the test. `train` and `val` without `test` use `val` as the
-/// test.
+/// If a folder has nothing for validation, a tenth of each class of its training images is held out
+/// for it, always the same ones. For `CLASS/…`, another tenth is held out for the test. `train` and
+/// `val` without `test` use `val` as the test.
 ///
 /// ```
 /// use fulmen_data::Dataset;
@@ -87,15 +87,20 @@ impl ImageSplits {
     /// Inspects a folder. Its images are listed and read later, by the methods that return them.
     ///
     /// # Errors
-    /// A folder that cannot be listed or has none of the above; `val` or `test` with other classes than `train`.
+    /// A folder that cannot be listed or has none of the above; `val` or `test` with other classes
+    /// than `train`.
     pub fn open(root: impl AsRef<Path>) -> Result<ImageSplits> {
         let root = root.as_ref().to_owned();
         let numbers = |count: usize| (0..count).map(|class| class.to_string()).collect();
-        if let Some((_, layout)) = MARKER_FILES.into_iter().find(|(mark, _)| root.join(mark).is_file()) {
+        if let Some((_, layout)) =
+            MARKER_FILES.into_iter().find(|(mark, _)| root.join(mark).is_file())
+        {
             let classes = numbers(if matches!(layout, Layout::Cifar100) { 100 } else { 10 });
             return Ok(ImageSplits { root, layout, classes });
         }
-        let folder = |names: &[&str]| names.iter().map(|name| root.join(name)).find(|folder| folder.is_dir());
+        let folder = |names: &[&str]| {
+            names.iter().map(|name| root.join(name)).find(|folder| folder.is_dir())
+        };
         let Some(train) = folder(&["train"]) else {
             let classes = class_names(&root)?;
             if classes.is_empty() {
@@ -115,18 +120,25 @@ impl ImageSplits {
         let (validation, test) = (folder(&["val", "valid", "validation"]), folder(&["test"]));
         for other in [&validation, &test].into_iter().flatten() {
             let other_classes = class_names(other)?;
-            let only = |names: &[String], those: &[String]| names.iter().find(|name| !those.contains(name)).cloned();
-            let difference = match (only(&classes, &other_classes), only(&other_classes, &classes)) {
+            let only = |names: &[String], those: &[String]| {
+                names.iter().find(|name| !those.contains(name)).cloned()
+            };
+            let difference = match (only(&classes, &other_classes), only(&other_classes, &classes))
+            {
                 (Some(name), _) => format!("it has no folder {name:?}, which train has"),
                 (None, Some(name)) => format!("train has no folder {name:?}"),
                 (None, None) => continue,
             };
-            return Err(Error::file(other, format!("{difference}; the classes of both must be the same")));
+            return Err(Error::file(
+                other,
+                format!("{difference}; the classes of both must be the same"),
+            ));
         }
         Ok(ImageSplits { root, layout: Layout::PreSplit { validation, test }, classes })
     }
 
-    /// The names of the classes; a label is an index into them. Those of CIFAR and MNIST are numbers.
+    /// The names of the classes; a label is an index into them. Those of CIFAR and MNIST are
+    /// numbers.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
@@ -148,8 +160,8 @@ impl ImageSplits {
     /// The training images, passed through a pipeline: the fields `image` and `label`.
     ///
     /// # Errors
-    /// Images that do not exist or cannot be listed; invalid options of the pipeline, or a pipeline that does not
-    /// decide the size; too few images to hold out a tenth of each class.
+    /// Images that do not exist or cannot be listed; invalid options of the pipeline, or a pipeline
+    /// that does not decide the size; too few images to hold out a tenth of each class.
     pub fn train(&self, pipeline: ImagePipeline) -> Result<Box<dyn Dataset>> {
         self.part(Part::Train, pipeline)
     }
@@ -189,7 +201,12 @@ impl ImageSplits {
             Layout::Mnist => {
                 let mnist = Mnist::open(&self.root, files)?;
                 let labels = mnist.labels().to_vec();
-                self.divide(MnistImages::new(mnist, pipeline)?, &labels, part, HeldOut::for_part(part))
+                self.divide(
+                    MnistImages::new(mnist, pipeline)?,
+                    &labels,
+                    part,
+                    HeldOut::for_part(part),
+                )
             }
             Layout::PreSplit { validation, test } => {
                 let own_folder = match part {
@@ -212,19 +229,30 @@ impl ImageSplits {
     }
 
     /// A part of a dataset that is not split yet.
-    fn divide(&self, dataset: impl Dataset, labels: &[i32], part: Part, held_out: HeldOut) -> Result<Box<dyn Dataset>> {
+    fn divide(
+        &self,
+        dataset: impl Dataset,
+        labels: &[i32],
+        part: Part,
+        held_out: HeldOut,
+    ) -> Result<Box<dyn Dataset>> {
         let share = match held_out {
             HeldOut::Nothing => return Ok(Box::new(dataset)),
             HeldOut::Validation => 0.1,
             HeldOut::ValidationAndTest => 0.2,
         };
-        let Fold { train, validation: mut held_out_indices } = stratified_split(labels, share, 0).map_err(|error| {
+        let Fold { train, validation: mut held_out_indices } = stratified_split(labels, share, 0)
+            .map_err(|error| {
             let advice = "lay them out as train/CLASS/… and val/CLASS/…";
-            Error::file(&self.root, format!("a tenth of its images cannot be held out ({error}); {advice}"))
+            Error::file(
+                &self.root,
+                format!("a tenth of its images cannot be held out ({error}); {advice}"),
+            )
         })?;
         // Dealt in turns, so that both get their share of each class.
         held_out_indices.sort_by_key(|&index| labels[index]);
-        let every_second = |first| held_out_indices.iter().copied().skip(first).step_by(2).collect();
+        let every_second =
+            |first| held_out_indices.iter().copied().skip(first).step_by(2).collect();
         let indices = match (part, held_out) {
             (Part::Train, _) => train,
             (Part::Validation, HeldOut::ValidationAndTest) => every_second(0),
@@ -275,12 +303,18 @@ mod tests {
         let all: Vec<usize> = (0..dataset.len()).collect();
         let batch = HostBatch::collate(dataset, &all).unwrap();
         let (pixels, labels) = (batch.values::<u8>(0).unwrap(), batch.values::<i32>(1).unwrap());
-        pixels.chunks(16).zip(labels).filter(|(_, other)| **other == label).map(|(pixels, _)| pixels[0]).collect()
+        pixels
+            .chunks(16)
+            .zip(labels)
+            .filter(|(_, other)| **other == label)
+            .map(|(pixels, _)| pixels[0])
+            .collect()
     }
 
     fn parts(splits: &ImageSplits) -> [Box<dyn Dataset>; 3] {
         let pipeline = || ImagePipeline::gray().resize(4).center_crop(4);
-        [splits.train(pipeline()), splits.validation(pipeline()), splits.test(pipeline())].map(Result::unwrap)
+        [splits.train(pipeline()), splits.validation(pipeline()), splits.test(pipeline())]
+            .map(Result::unwrap)
     }
 
     #[test]
@@ -289,7 +323,10 @@ mod tests {
         fill(&root.path().join("ash"), 0, 30);
         fill(&root.path().join("oak"), 100, 10);
         let splits = ImageSplits::open(root.path()).unwrap();
-        assert_eq!((splits.classes(), splits.image_size()), (&["ash".to_owned(), "oak".to_owned()][..], None));
+        assert_eq!(
+            (splits.classes(), splits.image_size()),
+            (&["ash".to_owned(), "oak".to_owned()][..], None)
+        );
         let all = parts(&splits);
         for (label, expected) in [(0, [24, 3, 3]), (1, [8, 1, 1])] {
             let shades: Vec<_> = all.iter().map(|part| shades(&**part, label)).collect();
@@ -299,7 +336,10 @@ mod tests {
             assert_eq!(union.len(), expected.iter().sum::<usize>());
         }
         let reopened = parts(&ImageSplits::open(root.path()).unwrap());
-        assert_eq!([0, 1, 2].map(|part| shades(&*all[part], 0)), [0, 1, 2].map(|part| shades(&*reopened[part], 0)));
+        assert_eq!(
+            [0, 1, 2].map(|part| shades(&*all[part], 0)),
+            [0, 1, 2].map(|part| shades(&*reopened[part], 0))
+        );
     }
 
     #[test]
@@ -327,25 +367,39 @@ mod tests {
     fn a_folder_of_something_else_or_of_too_few_is_refused() {
         let root = tempfile::tempdir().unwrap();
         let error = ImageSplits::open(root.path()).unwrap_err().to_string();
-        assert!(error.contains("no folders of classes") && error.contains("data_batch_1.bin"), "{error}");
+        assert!(
+            error.contains("no folders of classes") && error.contains("data_batch_1.bin"),
+            "{error}"
+        );
         fill(&root.path().join("ash"), 0, 1);
         fill(&root.path().join("oak"), 100, 9);
-        let error = ImageSplits::open(root.path()).unwrap().train(ImagePipeline::gray().center_crop(4)).err().unwrap();
+        let error = ImageSplits::open(root.path())
+            .unwrap()
+            .train(ImagePipeline::gray().center_crop(4))
+            .err()
+            .unwrap();
         assert!(error.to_string().contains("lay them out as train/CLASS"), "{error}");
         assert!(ImageSplits::open(root.path().join("none")).is_err());
     }
 
     #[test]
     fn digits_go_through_a_pipeline() {
-        let splits = ImageSplits::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/mnist/data")).unwrap();
+        let splits =
+            ImageSplits::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/mnist/data"))
+                .unwrap();
         assert_eq!((splits.classes().len(), splits.is_gray()), (10, true));
         let plain = splits.validation(ImagePipeline::gray()).unwrap();
         let turned = splits.validation(ImagePipeline::rgb().horizontal_flip(1.0)).unwrap();
         let lengths = [splits.train(ImagePipeline::gray()).unwrap().len(), plain.len()];
-        assert_eq!((lengths, splits.test(ImagePipeline::gray()).unwrap().len()), ([8100, 900], 1000));
-        let [plain, turned] = [&plain, &turned].map(|set| HostBatch::collate(&**set, &[7]).unwrap());
+        assert_eq!(
+            (lengths, splits.test(ImagePipeline::gray()).unwrap().len()),
+            ([8100, 900], 1000)
+        );
+        let [plain, turned] =
+            [&plain, &turned].map(|set| HostBatch::collate(&**set, &[7]).unwrap());
         let (plain, turned) = (plain.values::<u8>(0).unwrap(), turned.values::<u8>(0).unwrap());
-        let expected: Vec<u8> = plain.chunks(28).flat_map(|row| row.iter().rev().copied()).collect();
+        let expected: Vec<u8> =
+            plain.chunks(28).flat_map(|row| row.iter().rev().copied()).collect();
         assert_eq!(turned, expected.repeat(3));
     }
 }

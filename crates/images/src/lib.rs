@@ -1,7 +1,7 @@
 //! Images: from the bytes of files to `u8` values in a batch.
 //!
-//! An [`ImagePipeline`] starts with crops, resizes and flips. They are passed to the decoder, so that it decodes only
-//! what is needed. Any other [`ImageTransform`]s follow.
+//! An [`ImagePipeline`] starts with crops, resizes and flips. They are passed to the decoder, so
+//! that it decodes only what is needed. Any other [`ImageTransform`]s follow.
 //!
 //! Out of scope: the sources of the bytes (tar shards, tables), and augmentation on the device.
 
@@ -27,10 +27,10 @@ mod transform;
 mod webp;
 
 pub use augment::{
-    AutoAugment, AutoAugmentPolicy, ColorJitter, ErasingValue, FactorRange, GaussianBlur, Pad, RandAugment,
-    RandomAdjustSharpness, RandomAffine, RandomApply, RandomAutocontrast, RandomChoice, RandomEqualize, RandomErasing,
-    RandomGrayscale, RandomInvert, RandomOrder, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize,
-    TrivialAugmentWide,
+    AutoAugment, AutoAugmentPolicy, ColorJitter, ErasingValue, FactorRange, GaussianBlur, Pad,
+    RandAugment, RandomAdjustSharpness, RandomAffine, RandomApply, RandomAutocontrast,
+    RandomChoice, RandomEqualize, RandomErasing, RandomGrayscale, RandomInvert, RandomOrder,
+    RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize, TrivialAugmentWide,
 };
 pub use cifar::Cifar;
 pub use decode::Header;

@@ -32,7 +32,9 @@ impl Dataset for MnistImages {
     }
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
-        let (Some(pixels), Some(&label)) = (self.mnist.image(index), self.mnist.labels().get(index)) else {
+        let (Some(pixels), Some(&label)) =
+            (self.mnist.image(index), self.mnist.labels().get(index))
+        else {
             return Err(Error::usage(format!("there is no sample {index}")));
         };
         self.pipeline.write_image(Image::new(SIDE, SIDE, 1, pixels.to_vec())?, sample, 0)?;

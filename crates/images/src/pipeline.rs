@@ -13,13 +13,14 @@ use fulmen_data::{DType, Error, Field, Result};
 
 /// How images are processed: channels, crop, size and augmentation, like torchvision's `Compose`.
 ///
-/// Crops, resizes and flips at the start are passed to the decoder. With the feature `turbojpeg`, only the blocks of
-/// the crop are transformed in a JPEG, and the rows below it are not read; without it, the whole image is decoded. The
-/// pixels are the same as if the whole image were decoded, then cropped, then resized. Only if the crop is many times
-/// larger than the target does [`reducing_gap`](ImagePipeline::reducing_gap) let libjpeg-turbo shrink it.
+/// Crops, resizes and flips at the start are passed to the decoder. With the feature `turbojpeg`,
+/// only the blocks of the crop are transformed in a JPEG, and the rows below it are not read;
+/// without it, the whole image is decoded. The pixels are the same as if the whole image were
+/// decoded, then cropped, then resized. Only if the crop is many times larger than the target does
+/// [`reducing_gap`](ImagePipeline::reducing_gap) let libjpeg-turbo shrink it.
 ///
-/// All random numbers come from the sample ([`Sample::random`](fulmen_data::Sample::random)), so the pixels depend only
-/// on the seed, the epoch and the index.
+/// All random numbers come from the sample ([`Sample::random`](fulmen_data::Sample::random)), so
+/// the pixels depend only on the seed, the epoch and the index.
 ///
 /// ```
 /// use fulmen_images::{Image, ImagePipeline};
@@ -76,12 +77,14 @@ impl ImagePipeline {
         }
     }
 
-    /// RGB images. Grey is repeated, alpha is dropped, CMYK is converted like Pillow's `convert("RGB")`.
+    /// RGB images. Grey is repeated, alpha is dropped, CMYK is converted like Pillow's
+    /// `convert("RGB")`.
     pub fn rgb() -> ImagePipeline {
         ImagePipeline::new(3)
     }
 
-    /// Grey images. For a JPEG, the stored luma is used; other colors are weighted like Pillow's `convert("L")`.
+    /// Grey images. For a JPEG, the stored luma is used; other colors are weighted like Pillow's
+    /// `convert("L")`.
     pub fn gray() -> ImagePipeline {
         ImagePipeline::new(1)
     }
@@ -91,14 +94,15 @@ impl ImagePipeline {
         ImagePipeline::new(4)
     }
 
-    /// A random part, resized to `size`: 8 % to 100 % of the area, with a ratio of width to height from 3/4 to 4/3.
+    /// A random part, resized to `size`: 8 % to 100 % of the area, with a ratio of width to height
+    /// from 3/4 to 4/3.
     pub fn random_resized_crop(self, size: impl Into<ImageSize>) -> ImagePipeline {
         self.random_resized_crop_of(size, (0.08, 1.0), (3.0 / 4.0, 4.0 / 3.0))
     }
 
-    /// The same, with a fraction of the area in `scale` and a ratio of width to height in `ratio`, drawn like
-    /// torchvision's `RandomResizedCrop`: the area uniformly, the ratio uniformly in its logarithm; after ten attempts
-    /// that did not fit, the largest centered part.
+    /// The same, with a fraction of the area in `scale` and a ratio of width to height in `ratio`,
+    /// drawn like torchvision's `RandomResizedCrop`: the area uniformly, the ratio uniformly in its
+    /// logarithm; after ten attempts that did not fit, the largest centered part.
     pub fn random_resized_crop_of(
         self,
         size: impl Into<ImageSize>,
@@ -108,7 +112,8 @@ impl ImagePipeline {
         self.geometric(Geometric::RandomResizedCrop { size: size.into(), scale, ratio })
     }
 
-    /// Resizes the image so that the shorter side has `side` pixels; the longer one is rounded down.
+    /// Resizes the image so that the shorter side has `side` pixels; the longer one is rounded
+    /// down.
     pub fn resize(self, side: usize) -> ImagePipeline {
         self.geometric(Geometric::Resize(side))
     }
@@ -162,24 +167,26 @@ impl ImagePipeline {
         self
     }
 
-    /// How much larger than its target a part of a JPEG must stay when the decoder shrinks it. Only libjpeg-turbo does
-    /// (feature `turbojpeg`); without it the gap has no effect. The decoder uses 1/2, 1/4 or 1/8 of the size, whichever
-    /// is the smallest that leaves `gap` times the target in both directions, and the resize does the rest. None turns
-    /// it off. 2 unless set, as in Pillow's `thumbnail`; the larger it is, the closer the result is to resizing the
-    /// full size.
+    /// How much larger than its target a part of a JPEG must stay when the decoder shrinks it. Only
+    /// libjpeg-turbo does (feature `turbojpeg`); without it the gap has no effect. The decoder uses
+    /// 1/2, 1/4 or 1/8 of the size, whichever is the smallest that leaves `gap` times the target in
+    /// both directions, and the resize does the rest. None turns it off. 2 unless set, as in
+    /// Pillow's `thumbnail`; the larger it is, the closer the result is to resizing the full size.
     pub fn reducing_gap(mut self, gap: Option<f64>) -> ImagePipeline {
         self.reducing_gap = gap;
         self
     }
 
-    /// The maximum number of pixels that a file's header may declare, and that steps may produce, before memory is
-    /// allocated for them: 89,478,485 unless set, the number above which Pillow warns of a decompression bomb.
+    /// The maximum number of pixels that a file's header may declare, and that steps may produce,
+    /// before memory is allocated for them: 89,478,485 unless set, the number above which Pillow
+    /// warns of a decompression bomb.
     pub fn max_pixels(mut self, pixels: u64) -> ImagePipeline {
         self.limits.pixels = pixels;
         self
     }
 
-    /// The header of a file, within [`max_pixels`](ImagePipeline::max_pixels), without decoding pixels.
+    /// The header of a file, within [`max_pixels`](ImagePipeline::max_pixels), without decoding
+    /// pixels.
     ///
     /// ```
     /// use fulmen_images::{Encoding, Image, ImagePipeline, encode_image};
@@ -196,24 +203,25 @@ impl ImagePipeline {
         decode::header(file, &self.limits)
     }
 
-    /// Accepts JPEGs with invalid data, with wrong pixels there, as Pillow does. Files that are truncated are still
-    /// errors.
+    /// Accepts JPEGs with invalid data, with wrong pixels there, as Pillow does. Files that are
+    /// truncated are still errors.
     ///
-    /// Without it, such a JPEG is an error. libjpeg-turbo (feature `turbojpeg`) finds damage only where it reads: it
-    /// does not read the rows below a crop, so a random crop finds damage only in some epochs. Code that reads whole
-    /// images, such as a cache of them or `fulmen data presize`, finds all of it. The Rust decoder always reads whole
-    /// images; in a progressive JPEG, it can miss that a scan ends too early.
+    /// Without it, such a JPEG is an error. libjpeg-turbo (feature `turbojpeg`) finds damage only
+    /// where it reads: it does not read the rows below a crop, so a random crop finds damage only
+    /// in some epochs. Code that reads whole images, such as a cache of them or
+    /// `fulmen data presize`, finds all of it. The Rust decoder always reads whole images; in a
+    /// progressive JPEG, it can miss that a scan ends too early.
     pub fn keep_damaged(mut self) -> ImagePipeline {
         self.limits.keep_damaged = true;
         self
     }
 
-    /// Writes `f32` values, `(value / 255 - mean) / std`, for red, green and blue. Grey uses the first of each; alpha
-    /// is only divided by 255.
+    /// Writes `f32` values, `(value / 255 - mean) / std`, for red, green and blue. Grey uses the
+    /// first of each; alpha is only divided by 255.
     ///
-    /// They take four times the memory and transfer time of `u8`. If the model's program can normalize, let it. An
-    /// [`Image`](crate::Image) returned by [`decode`](ImagePipeline::decode) or [`apply`](ImagePipeline::apply) has
-    /// bytes and is not normalized.
+    /// They take four times the memory and transfer time of `u8`. If the model's program can
+    /// normalize, let it. An [`Image`](crate::Image) returned by [`decode`](ImagePipeline::decode)
+    /// or [`apply`](ImagePipeline::apply) has bytes and is not normalized.
     pub fn normalize(mut self, mean: [f32; 3], std: [f32; 3]) -> ImagePipeline {
         let tables = std::array::from_fn(|channel| {
             std::array::from_fn(|value| (value as f32 / 255.0 - mean[channel]) / std[channel])
@@ -237,7 +245,9 @@ impl ImagePipeline {
     pub fn output_size(&self) -> Option<ImageSize> {
         self.steps.iter().fold(self.source_size, |size, step| match step {
             Step::Geometric(step) => step.output_size(size),
-            Step::Other(step) => step.output_size(size.map(|size| (size.height, size.width))).map(ImageSize::from),
+            Step::Other(step) => {
+                step.output_size(size.map(|size| (size.height, size.width))).map(ImageSize::from)
+            }
         })
     }
 
@@ -247,9 +257,12 @@ impl ImagePipeline {
             return Err(Error::usage("ImagePipeline::reducing_gap: the gap must be at least 1"));
         }
         if let Some(Normalize { mean, std, .. }) = &self.normalize
-            && !(mean.iter().all(|mean| mean.is_finite()) && std.iter().all(|std| std.is_finite() && *std > 0.0))
+            && !(mean.iter().all(|mean| mean.is_finite())
+                && std.iter().all(|std| std.is_finite() && *std > 0.0))
         {
-            return Err(Error::usage("ImagePipeline::normalize: means must be finite, and deviations above 0"));
+            return Err(Error::usage(
+                "ImagePipeline::normalize: means must be finite, and deviations above 0",
+            ));
         }
         self.steps.iter().try_for_each(|step| match step {
             Step::Geometric(step) => step.check(),
@@ -257,11 +270,12 @@ impl ImagePipeline {
         })
     }
 
-    /// The field that [`write`](ImagePipeline::write) fills: `u8[channels, height, width]`, or `u8[height, width,
-    /// channels]`; `f32` if values are normalized.
+    /// The field that [`write`](ImagePipeline::write) fills: `u8[channels, height, width]`, or
+    /// `u8[height, width, channels]`; `f32` if values are normalized.
     ///
     /// # Errors
-    /// Invalid options; steps that leave the size to the file, since all samples of a batch must have the same size.
+    /// Invalid options; steps that leave the size to the file, since all samples of a batch must
+    /// have the same size.
     pub fn field(&self, name: impl Into<String>) -> Result<Field> {
         self.check()?;
         let Some(ImageSize { height, width }) = self.output_size() else {
@@ -270,7 +284,11 @@ impl ImagePipeline {
                  resize_exact, or resize and center_crop; or say with source_size that all files have the same"
             )));
         };
-        let shape = if self.channels_first { [self.channels, height, width] } else { [height, width, self.channels] };
+        let shape = if self.channels_first {
+            [self.channels, height, width]
+        } else {
+            [height, width, self.channels]
+        };
         let dtype = if self.normalize.is_some() { DType::F32 } else { DType::U8 };
         Ok(Field::new(name, dtype, shape))
     }

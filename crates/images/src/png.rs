@@ -23,8 +23,10 @@ fn refuse(error: png::DecodingError) -> Error {
 impl<'a> Png<'a> {
     pub(crate) fn open(file: &'a [u8]) -> Result<Png<'a>> {
         // Metadata must not take more memory than the size of the file.
-        let mut decoder =
-            Decoder::new_with_limits(Cursor::new(file), png::Limits { bytes: (file.len() * 4).max(1 << 20) });
+        let mut decoder = Decoder::new_with_limits(
+            Cursor::new(file),
+            png::Limits { bytes: (file.len() * 4).max(1 << 20) },
+        );
         decoder.set_transformations(Transformations::EXPAND | Transformations::STRIP_16);
         decoder.set_ignore_text_chunk(true);
         decoder.set_ignore_iccp_chunk(true);
@@ -40,10 +42,16 @@ impl<'a> Png<'a> {
         self.0.info().exif_metadata.as_deref().map(exif::from_exif).unwrap_or_default()
     }
 
-    pub(crate) fn decode<'b>(mut self, channels: usize, buffers: &'b mut Buffers) -> Result<Pixels<'b>> {
+    pub(crate) fn decode<'b>(
+        mut self,
+        channels: usize,
+        buffers: &'b mut Buffers,
+    ) -> Result<Pixels<'b>> {
         let size = self.size();
-        let bytes =
-            self.0.output_buffer_size().ok_or_else(|| Error::content("the PNG's pixels do not fit in memory"))?;
+        let bytes = self
+            .0
+            .output_buffer_size()
+            .ok_or_else(|| Error::content("the PNG's pixels do not fit in memory"))?;
         buffers.reserve(bytes)?;
         let output = self.0.next_frame(&mut buffers.raw[..bytes]).map_err(refuse)?;
         let stored = match output.color_type {

@@ -1,5 +1,5 @@
-//! Execution of a pipeline: the geometric steps at the start become one view, the decoder decodes what it shows, and
-//! the other steps follow image by image.
+//! Execution of a pipeline: the geometric steps at the start become one view, the decoder decodes
+//! what it shows, and the other steps follow image by image.
 //!
 //! Each thread keeps its decoder and its memory between images.
 //!
@@ -64,12 +64,13 @@ struct Rendered {
 
 impl ImagePipeline {
     /// Decodes the bytes of a file and applies all steps. An [`Image`] has bytes, pixel by pixel:
-    /// [`normalize`](ImagePipeline::normalize) and [`channels_last`](ImagePipeline::channels_last) only affect how a
-    /// field is written.
+    /// [`normalize`](ImagePipeline::normalize) and [`channels_last`](ImagePipeline::channels_last)
+    /// only affect how a field is written.
     ///
     /// # Errors
     /// Bytes that are not a complete JPEG, PNG or WebP file; more pixels than
-    /// [`max_pixels`](ImagePipeline::max_pixels); errors of the steps. The messages do not include the file's name.
+    /// [`max_pixels`](ImagePipeline::max_pixels); errors of the steps. The messages do not include
+    /// the file's name.
     pub fn decode(&self, file: &[u8], random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         with_scratch(|scratch| {
@@ -78,7 +79,8 @@ impl ImagePipeline {
         })
     }
 
-    /// Applies all steps to a decoded image; like [`decode`](ImagePipeline::decode), it does not normalize.
+    /// Applies all steps to a decoded image; like [`decode`](ImagePipeline::decode), it does not
+    /// normalize.
     ///
     /// # Errors
     /// Errors of the steps.
@@ -87,8 +89,8 @@ impl ImagePipeline {
         self.finish(image.with_channels(self.channels)?, 0, random)
     }
 
-    /// Decodes the bytes of a file, applies all steps with the sample's random numbers, and writes the result into a
-    /// field, which must have the shape of [`ImagePipeline::field`].
+    /// Decodes the bytes of a file, applies all steps with the sample's random numbers, and writes
+    /// the result into a field, which must have the shape of [`ImagePipeline::field`].
     ///
     /// # Errors
     /// Those of [`decode`](ImagePipeline::decode); an image of another size than the field's.
@@ -96,7 +98,8 @@ impl ImagePipeline {
         // A copy of the generator, because the sample is needed for its clock.
         let mut random = sample.random().clone();
         let result = with_scratch(|scratch| {
-            let rendered = sample.timed(Stage::Decode, || self.begin(file, &mut random, scratch))?;
+            let rendered =
+                sample.timed(Stage::Decode, || self.begin(file, &mut random, scratch))?;
             if rendered.done == self.steps.len() {
                 let Rendered { size, orientation, .. } = rendered;
                 return self.write_field(&scratch.rendered, size, orientation, sample, field);
@@ -116,7 +119,9 @@ impl ImagePipeline {
     /// Errors of the steps; an image of another size than the field's.
     pub fn write_image(&self, image: Image, sample: &mut Sample<'_>, field: usize) -> Result<()> {
         let mut random = sample.random().clone();
-        let image = sample.timed(Stage::Transform, || self.finish(image.with_channels(self.channels)?, 0, &mut random));
+        let image = sample.timed(Stage::Transform, || {
+            self.finish(image.with_channels(self.channels)?, 0, &mut random)
+        });
         *sample.random() = random;
         self.put_image(&image?, sample, field)
     }
@@ -143,7 +148,11 @@ impl ImagePipeline {
         field: usize,
     ) -> Result<()> {
         let ImageSize { height, width } = orientation.size(size);
-        let shape = if self.channels_first { [self.channels, height, width] } else { [height, width, self.channels] };
+        let shape = if self.channels_first {
+            [self.channels, height, width]
+        } else {
+            [height, width, self.channels]
+        };
         let declared = sample.fields().get(field);
         if let Some(declared) = declared.filter(|declared| declared.shape != shape) {
             return Err(Error::field(format!(
@@ -151,22 +160,36 @@ impl ImagePipeline {
                  ImagePipeline::field, or give all images one size (random_resized_crop, resize_exact, center_crop)"
             )));
         }
-        let target = resize::Target { size, channels: self.channels, orientation, channels_first: self.channels_first };
+        let target = resize::Target {
+            size,
+            channels: self.channels,
+            orientation,
+            channels_first: self.channels_first,
+        };
         match &self.normalize {
             None => target.write(pixels, sample.values_mut::<u8>(field)?, |_, value| value),
             Some(normalize) => {
                 let tables = &*normalize.tables;
-                target.write(pixels, sample.values_mut::<f32>(field)?, |channel, value| match tables.get(channel) {
-                    Some(table) => table[usize::from(value)],
-                    None => f32::from(value) / 255.0,
-                });
+                target.write(
+                    pixels,
+                    sample.values_mut::<f32>(field)?,
+                    |channel, value| match tables.get(channel) {
+                        Some(table) => table[usize::from(value)],
+                        None => f32::from(value) / 255.0,
+                    },
+                );
             }
         }
         Ok(())
     }
 
     /// Decodes what the first geometric steps show and samples it into the scratch.
-    fn begin(&self, file: &[u8], random: &mut SampleRng, scratch: &mut Scratch) -> Result<Rendered> {
+    fn begin(
+        &self,
+        file: &[u8],
+        random: &mut SampleRng,
+        scratch: &mut Scratch,
+    ) -> Result<Rendered> {
         let Scratch { decoder, buffers, resizer, rendered } = scratch;
         let mut encoded = decode::open(file, decoder, &self.limits)?;
         let stored = encoded.size();
@@ -244,7 +267,13 @@ impl ImagePipeline {
 fn render_view(view: &View, image: &Image, pipeline: &ImagePipeline) -> Result<Image> {
     let channels = image.channels();
     let rect = Rect::all(ImageSize { height: image.height(), width: image.width() });
-    let pixels = Pixels { bytes: image.pixels(), stride: image.width() * channels, channels, rect, eighths: 8 };
+    let pixels = Pixels {
+        bytes: image.pixels(),
+        stride: image.width() * channels,
+        channels,
+        rect,
+        eighths: 8,
+    };
     let mut rendered = Vec::new();
     resize::render(view, &pixels, pipeline.interpolation, &mut Resizer::new(), &mut rendered)?;
     oriented(&rendered, view.window.size(), view.orientation, channels)
@@ -256,7 +285,12 @@ fn image(rendered: &Rendered, channels: usize, scratch: &Scratch) -> Result<Imag
 }
 
 /// Orients pixels.
-pub(crate) fn oriented(pixels: &[u8], size: ImageSize, orientation: Orientation, channels: usize) -> Result<Image> {
+pub(crate) fn oriented(
+    pixels: &[u8],
+    size: ImageSize,
+    orientation: Orientation,
+    channels: usize,
+) -> Result<Image> {
     let ImageSize { height, width } = orientation.size(size);
     let mut image = Image::black(width, height, channels)?;
     let to = resize::Target { size, channels, orientation, channels_first: false };

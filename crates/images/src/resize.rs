@@ -47,7 +47,8 @@ pub(crate) fn needed_part(view: &View, interpolation: Interpolation) -> Option<R
         // One pixel more than the kernel's support, for rounding.
         let reach = (support * scale.max(1.0)).ceil() as isize + 1;
         let low = ((start as f64 * scale).floor() as isize - reach).max(0);
-        let high = (((start + length as isize) as f64 * scale).ceil() as isize + reach).min(crop as isize);
+        let high =
+            (((start + length as isize) as f64 * scale).ceil() as isize + reach).min(crop as isize);
         (low, (high - low).max(1) as usize)
     };
     let (x, width) = axis(visible.x, visible.width, view.crop.width, view.size.width);
@@ -72,8 +73,10 @@ pub(crate) fn render(
         let left = (view.crop.x + visible.x - pixels.rect.x) as usize * channels;
         let top = (view.crop.y + visible.y - pixels.rect.y) as usize;
         for row in 0..visible.height {
-            let from = &pixels.bytes[(top + row) * pixels.stride + left..][..visible.width * channels];
-            let to = ((visible.y - view.window.y) as usize + row) * width + (visible.x - view.window.x) as usize;
+            let from =
+                &pixels.bytes[(top + row) * pixels.stride + left..][..visible.width * channels];
+            let to = ((visible.y - view.window.y) as usize + row) * width
+                + (visible.x - view.window.x) as usize;
             into[to * channels..][..from.len()].copy_from_slice(from);
         }
         return Ok(());
@@ -90,14 +93,15 @@ pub(crate) fn render(
     lengthen(&mut part, visible.width * visible.height * channels)?;
     sample(view, visible, pixels, interpolation, resizer, &mut part)?;
     for (row, from) in part.chunks_exact(visible.width * channels).enumerate() {
-        let to = ((visible.y - view.window.y) as usize + row) * width + (visible.x - view.window.x) as usize;
+        let to = ((visible.y - view.window.y) as usize + row) * width
+            + (visible.x - view.window.x) as usize;
         into[to * channels..][..from.len()].copy_from_slice(from);
     }
     Ok(())
 }
 
-/// Samples the part `visible` of the resized crop. Generic over the pixel type, because the crate's `resize` would add
-/// code for all of its 13 pixel types to a program.
+/// Samples the part `visible` of the resized crop. Generic over the pixel type, because the crate's
+/// `resize` would add code for all of its 13 pixel types to a program.
 fn sample<P: PixelTrait + InnerPixel>(
     view: &View,
     visible: Rect,
@@ -106,12 +110,19 @@ fn sample<P: PixelTrait + InnerPixel>(
     resizer: &mut Resizer,
     into: &mut [u8],
 ) -> Result<()> {
-    let refuse = |reason: String| Error::usage(format!("cannot resize: {reason}; this is a bug in fulmen-images"));
+    let refuse = |reason: String| {
+        Error::usage(format!("cannot resize: {reason}; this is a bug in fulmen-images"))
+    };
     let rows = pixels.rect.height;
     let bytes = pixels.bytes.get(..rows * pixels.stride).unwrap_or(pixels.bytes);
-    let whole = TypedImageRef::<P>::from_buffer((pixels.stride / pixels.channels) as u32, rows as u32, bytes)
-        .map_err(|error| refuse(error.to_string()))?;
-    // The decoded part of the crop, in pixels of the scaled source: kernels must not reach beyond it.
+    let whole = TypedImageRef::<P>::from_buffer(
+        (pixels.stride / pixels.channels) as u32,
+        rows as u32,
+        bytes,
+    )
+    .map_err(|error| refuse(error.to_string()))?;
+    // The decoded part of the crop, in pixels of the scaled source: kernels must not reach beyond
+    // it.
     let scale = pixels.eighths as f64 / 8.0;
     let axis = |crop: isize,
                 crop_length: usize,
@@ -121,7 +132,8 @@ fn sample<P: PixelTrait + InnerPixel>(
                 visible_length: usize,
                 size: usize| {
         let low = ((crop as f64 * scale).floor() as isize).max(rect);
-        let high = (((crop + crop_length as isize) as f64 * scale).ceil() as isize).min(rect + length as isize);
+        let high = (((crop + crop_length as isize) as f64 * scale).ceil() as isize)
+            .min(rect + length as isize);
         let step = crop_length as f64 * scale / size as f64;
         let from = crop as f64 * scale + visible as f64 * step - low as f64;
         let length = (visible_length as f64 * step).min((high - low) as f64 - from);
@@ -132,9 +144,11 @@ fn sample<P: PixelTrait + InnerPixel>(
         axis(crop.x, crop.width, rect.x, rect.width, visible.x, visible.width, view.size.width);
     let (y, height, top, box_height) =
         axis(crop.y, crop.height, rect.y, rect.height, visible.y, visible.height, view.size.height);
-    let source = TypedCroppedImage::from_ref(&whole, x, y, width, height).map_err(|error| refuse(error.to_string()))?;
-    let mut target = TypedImage::<P>::from_buffer(visible.width as u32, visible.height as u32, into)
+    let source = TypedCroppedImage::from_ref(&whole, x, y, width, height)
         .map_err(|error| refuse(error.to_string()))?;
+    let mut target =
+        TypedImage::<P>::from_buffer(visible.width as u32, visible.height as u32, into)
+            .map_err(|error| refuse(error.to_string()))?;
     let algorithm = match interpolation.filter() {
         None => ResizeAlg::Nearest,
         Some((filter, _)) => ResizeAlg::Convolution(filter),
@@ -154,7 +168,12 @@ pub(crate) struct Target {
 
 impl Target {
     /// Writes pixels, converted by `make` for each channel and value.
-    pub(crate) fn write<T: Copy>(&self, from: &[u8], into: &mut [T], make: impl Fn(usize, u8) -> T) {
+    pub(crate) fn write<T: Copy>(
+        &self,
+        from: &[u8],
+        into: &mut [T],
+        make: impl Fn(usize, u8) -> T,
+    ) {
         let &Target { size, channels, orientation, channels_first } = self;
         let Orientation { transpose, flip_x, flip_y } = orientation;
         let out = orientation.size(size);
@@ -163,12 +182,18 @@ impl Target {
             return;
         }
         if transpose {
-            for (index, (y, x)) in (0..out.height).flat_map(|y| (0..out.width).map(move |x| (y, x))).enumerate() {
+            for (index, (y, x)) in
+                (0..out.height).flat_map(|y| (0..out.width).map(move |x| (y, x))).enumerate()
+            {
                 let column = if flip_y { out.height - 1 - y } else { y };
                 let row = if flip_x { out.width - 1 - x } else { x };
                 let pixel = &from[(row * size.width + column) * channels..][..channels];
                 for (channel, &value) in pixel.iter().enumerate() {
-                    let target = if channels_first { channel * plane + index } else { index * channels + channel };
+                    let target = if channels_first {
+                        channel * plane + index
+                    } else {
+                        index * channels + channel
+                    };
                     into[target] = make(channel, value);
                 }
             }
@@ -180,7 +205,10 @@ impl Target {
             if !channels_first {
                 let to = into[y * row.len()..][..row.len()].chunks_exact_mut(channels);
                 let put = |(to, from): (&mut [T], &[u8])| {
-                    to.iter_mut().zip(from).enumerate().for_each(|(channel, (to, from))| *to = make(channel, *from));
+                    to.iter_mut()
+                        .zip(from)
+                        .enumerate()
+                        .for_each(|(channel, (to, from))| *to = make(channel, *from));
                 };
                 if flip_x {
                     to.zip(row.chunks_exact(channels).rev()).for_each(put)
@@ -191,7 +219,12 @@ impl Target {
                 let (red, rest) = into.split_at_mut(plane);
                 let (green, blue) = rest.split_at_mut(plane);
                 let range = y * size.width..(y + 1) * size.width;
-                split(row, [&mut red[range.clone()], &mut green[range.clone()], &mut blue[range]], flip_x, &make);
+                split(
+                    row,
+                    [&mut red[range.clone()], &mut green[range.clone()], &mut blue[range]],
+                    flip_x,
+                    &make,
+                );
             } else {
                 for channel in 0..channels {
                     let to = into[channel * plane + y * size.width..][..size.width].iter_mut();
@@ -208,7 +241,12 @@ impl Target {
 }
 
 /// Splits a row of three channels into one row per channel.
-fn split<T: Copy>(row: &[u8], [red, green, blue]: [&mut [T]; 3], flip: bool, make: &impl Fn(usize, u8) -> T) {
+fn split<T: Copy>(
+    row: &[u8],
+    [red, green, blue]: [&mut [T]; 3],
+    flip: bool,
+    make: &impl Fn(usize, u8) -> T,
+) {
     let targets = red.iter_mut().zip(green.iter_mut()).zip(blue.iter_mut());
     let put = |(((r, g), b), pixel): (((&mut T, &mut T), &mut T), &[u8])| {
         *r = make(0, pixel[0]);

@@ -32,16 +32,17 @@ use fulmen_data::{Result, SampleRng};
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 pub trait ImageTransform: Send + Sync + 'static {
-    /// Transforms an image. Random numbers must come only from `random`, so that the result is the same with any number
-    /// of workers.
+    /// Transforms an image. Random numbers must come only from `random`, so that the result is the
+    /// same with any number of workers.
     fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image>;
 
-    /// The name and all options in one line, such as `RandomRotation(degrees=10)`. A cache identifies the transform by
-    /// this line. Change it, for example with a version number, when the behavior changes.
+    /// The name and all options in one line, such as `RandomRotation(degrees=10)`. A cache
+    /// identifies the transform by this line. Change it, for example with a version number, when
+    /// the behavior changes.
     fn describe(&self) -> String;
 
-    /// Checks the options: a negative factor or a probability of 2 is an error. A pipeline checks its steps when it is
-    /// built; without a pipeline, errors appear when the transform is applied.
+    /// Checks the options: a negative factor or a probability of 2 is an error. A pipeline checks
+    /// its steps when it is built; without a pipeline, errors appear when the transform is applied.
     fn check(&self) -> Result<()> {
         Ok(())
     }

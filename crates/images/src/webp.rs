@@ -36,10 +36,16 @@ impl<'a> WebP<'a> {
         self.0.exif_metadata().ok().flatten().as_deref().map(exif::from_exif).unwrap_or_default()
     }
 
-    pub(crate) fn decode<'b>(mut self, channels: usize, buffers: &'b mut Buffers) -> Result<Pixels<'b>> {
+    pub(crate) fn decode<'b>(
+        mut self,
+        channels: usize,
+        buffers: &'b mut Buffers,
+    ) -> Result<Pixels<'b>> {
         let size = self.size();
-        let bytes =
-            self.0.output_buffer_size().ok_or_else(|| Error::content("the WebP's pixels do not fit in memory"))?;
+        let bytes = self
+            .0
+            .output_buffer_size()
+            .ok_or_else(|| Error::content("the WebP's pixels do not fit in memory"))?;
         buffers.reserve(bytes)?;
         self.0.read_image(&mut buffers.raw[..bytes]).map_err(refuse)?;
         let stored = if self.0.has_alpha() { 4 } else { 3 };

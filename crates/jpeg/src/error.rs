@@ -26,7 +26,9 @@ impl Error {
         match failure {
             Failure::Failed(message) => Error::other(message),
             Failure::CutShort => Error::cut_short("the file is truncated"),
-            Failure::TooManyScans => Error::other("it has more than 500 scans, more than any valid file"),
+            Failure::TooManyScans => {
+                Error::other("it has more than 500 scans, more than any valid file")
+            }
         }
     }
 

@@ -57,7 +57,12 @@ unsafe extern "C" {
     fn fulmen_jpeg_free(handle: *mut RawHandle);
     fn fulmen_jpeg_message(handle: *const RawHandle) -> *const c_char;
     fn fulmen_jpeg_damaged(handle: *const RawHandle) -> c_int;
-    fn fulmen_jpeg_header(handle: *mut RawHandle, data: *const u8, size: usize, header: *mut Header) -> c_int;
+    fn fulmen_jpeg_header(
+        handle: *mut RawHandle,
+        data: *const u8,
+        size: usize,
+        header: *mut Header,
+    ) -> c_int;
     #[allow(clippy::too_many_arguments)]
     fn fulmen_jpeg_decode(
         handle: *mut RawHandle,
@@ -84,10 +89,11 @@ impl Handle {
     pub(crate) fn open<'a>(&'a mut self, data: &'a [u8]) -> Result<(Opened<'a>, Header), Failure> {
         let mut header = Header::default();
         let opened = Opened { handle: self, data: PhantomData };
-        // SAFETY: the handle is live and not in use elsewhere; `data` outlives `opened`, whose drop makes the C code
-        // forget it, also on an error; `header` has the layout of the C struct.
-        let status =
-            unsafe { fulmen_jpeg_header(opened.handle.0.as_ptr(), data.as_ptr(), data.len(), &raw mut header) };
+        // SAFETY: the handle is live and not in use elsewhere; `data` outlives `opened`, whose drop
+        // makes the C code forget it, also on an error; `header` has the layout of the C struct.
+        let status = unsafe {
+            fulmen_jpeg_header(opened.handle.0.as_ptr(), data.as_ptr(), data.len(), &raw mut header)
+        };
         opened.handle.check(status)?;
         Ok((opened, header))
     }
@@ -103,8 +109,9 @@ impl Handle {
 
     /// libjpeg-turbo's message for the last error or warning.
     fn message(&self) -> String {
-        // SAFETY: the handle is live. Its message is one of its arrays and always ends with a zero, since formatting
-        // and the allocation write one, and nothing writes it while `self` is borrowed.
+        // SAFETY: the handle is live. Its message is one of its arrays and always ends with a zero,
+        // since formatting and the allocation write one, and nothing writes it while `self` is
+        // borrowed.
         let message = unsafe { CStr::from_ptr(fulmen_jpeg_message(self.0.as_ptr())) };
         message.to_string_lossy().into_owned()
     }
@@ -124,8 +131,9 @@ pub(crate) struct Opened<'a> {
 }
 
 impl Opened<'_> {
-    /// Decodes a window. `space` is a J_COLOR_SPACE with `channels` values a pixel. Afterwards `into` holds `rows` rows
-    /// of `stride` bytes, and the window says which columns they begin with.
+    /// Decodes a window. `space` is a J_COLOR_SPACE with `channels` values a pixel. Afterwards
+    /// `into` holds `rows` rows of `stride` bytes, and the window says which columns they begin
+    /// with.
     pub(crate) fn decode(
         &mut self,
         space: u32,
@@ -141,8 +149,9 @@ impl Opened<'_> {
             into.resize(bytes, 0);
         }
         let Window { mut left, mut width, top, rows } = window;
-        // SAFETY: the handle is live and open, and `self` borrows its data. The C code writes at most `rows` rows of
-        // its output width, which it checks to be at most `stride`; `into` is large enough for them.
+        // SAFETY: the handle is live and open, and `self` borrows its data. The C code writes at
+        // most `rows` rows of its output width, which it checks to be at most `stride`; `into` is
+        // large enough for them.
         let status = unsafe {
             fulmen_jpeg_decode(
                 self.handle.0.as_ptr(),

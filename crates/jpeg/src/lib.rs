@@ -1,5 +1,6 @@
-//! A safe interface to libjpeg-turbo's decoder that decodes a part of an image: only the blocks of the needed columns
-//! are transformed, the rows above them are skipped, and the rows below are not read.
+//! A safe interface to libjpeg-turbo's decoder that decodes a part of an image: only the blocks of
+//! the needed columns are transformed, the rows above them are skipped, and the rows below are not
+//! read.
 //!
 #![cfg_attr(feature = "libjpeg-turbo", doc = "```")]
 #![cfg_attr(not(feature = "libjpeg-turbo"), doc = "```ignore")]
@@ -9,14 +10,11 @@
 //! # let file = turbojpeg::compress(image, 90, turbojpeg::Subsamp::Sub2x2)?;
 //! use fulmen_jpeg::{Decoder, Region, Space};
 //!
-//! let mut decoder = Decoder::new()?;
-//! let mut jpeg = decoder.open(&file)?;
-//! assert_eq!((jpeg.width(), jpeg.height()), (64, 48));
-//! let mut pixels = Vec::new();
-//! let part = jpeg.decode(Space::Rgb, 8, Region { x: 20, y: 10, width: 8, height: 4 }, &mut pixels)?;
-//! // It begins with a whole block, and has at least what was asked for.
-//! assert!(part.x <= 20 && part.x + part.width >= 28 && part.y <= 10 && part.y + part.height >= 14);
-//! assert_eq!(part.stride % 3, 0);
+//! let mut decoder = Decoder::new()?; let mut jpeg = decoder.open(&file)?;
+//! assert_eq!((jpeg.width(), jpeg.height()), (64, 48)); let mut pixels = Vec::new(); let part =
+//! jpeg.decode(Space::Rgb, 8, Region { x: 20, y: 10, width: 8, height: 4 }, &mut pixels)?; // It
+//! begins with a whole block, and has at least what was asked for. assert!(part.x <= 20 && part.x +
+//! part.width >= 28 && part.y <= 10 && part.y + part.height >= 14); assert_eq!(part.stride % 3, 0);
 //! # Ok(())
 //! # }
 //! ```
@@ -103,24 +101,31 @@ impl Decoder {
     /// # Errors
     /// Not enough memory.
     pub fn new() -> Result<Decoder, Error> {
-        Handle::new().map(Decoder).ok_or_else(|| Error::other("not enough memory for a JPEG decoder"))
+        Handle::new()
+            .map(Decoder)
+            .ok_or_else(|| Error::other("not enough memory for a JPEG decoder"))
     }
 
     /// Reads the header of a file.
     ///
     /// # Errors
-    /// Bytes that are not a JPEG file; a file that ends before its pixels; 12 bits per value; a lossless JPEG, in which
-    /// each pixel depends on all earlier ones.
+    /// Bytes that are not a JPEG file; a file that ends before its pixels; 12 bits per value; a
+    /// lossless JPEG, in which each pixel depends on all earlier ones.
     pub fn open<'a>(&'a mut self, file: &'a [u8]) -> Result<Jpeg<'a>, Error> {
         let (opened, header) = self.0.open(file).map_err(|failure| match failure {
             Failure::CutShort => Error::cut_short("the file ends before its pixels begin"),
             failure => Error::from_failure(failure),
         })?;
         if header.precision != 8 {
-            return Err(Error::other(format!("it has {} bits per value; only 8 are supported", header.precision)));
+            return Err(Error::other(format!(
+                "it has {} bits per value; only 8 are supported",
+                header.precision
+            )));
         }
         if header.lossless != 0 {
-            return Err(Error::other("parts of a lossless JPEG cannot be decoded; convert it to PNG"));
+            return Err(Error::other(
+                "parts of a lossless JPEG cannot be decoded; convert it to PNG",
+            ));
         }
         // An end marker cannot occur in a scan's data. If there is none, the file was truncated.
         let complete = file.get(header.consumed..).is_some_and(has_end);
@@ -159,7 +164,8 @@ impl Jpeg<'_> {
         matches!(self.header.space, 4 | 5)
     }
 
-    /// Whether the image is progressive: then every scan covers the whole image, and nothing can be skipped.
+    /// Whether the image is progressive: then every scan covers the whole image, and nothing can be
+    /// skipped.
     pub fn is_progressive(&self) -> bool {
         self.header.progressive != 0
     }
@@ -169,19 +175,19 @@ impl Jpeg<'_> {
         ((self.width() * eighths).div_ceil(8), (self.height() * eighths).div_ceil(8))
     }
 
-    /// Decodes a part of the image at a scale of `eighths` / 8; can be called once. The region is in pixels of the
-    /// scaled image.
+    /// Decodes a part of the image at a scale of `eighths` / 8; can be called once. The region is
+    /// in pixels of the scaled image.
     ///
-    /// `pixels` is enlarged if necessary; its content outside of the part is unspecified. The part contains the region.
-    /// Its pixels are the same as those from decoding the whole image, because the neighbors that chroma upsampling
-    /// needs are decoded too.
+    /// `pixels` is enlarged if necessary; its content outside of the part is unspecified. The part
+    /// contains the region. Its pixels are the same as those from decoding the whole image, because
+    /// the neighbors that chroma upsampling needs are decoded too.
     ///
-    /// A file without an end marker is decoded to its last row even if the region ends earlier, so that whether it is
-    /// truncated does not depend on the region.
+    /// A file without an end marker is decoded to its last row even if the region ends earlier, so
+    /// that whether it is truncated does not depend on the region.
     ///
     /// # Errors
-    /// A scale that is not 1 to 8; a region that is empty or not inside the image; a file that is truncated or cannot
-    /// be decoded; a second call.
+    /// A scale that is not 1 to 8; a region that is empty or not inside the image; a file that is
+    /// truncated or cannot be decoded; a second call.
     pub fn decode(
         &mut self,
         space: Space,
@@ -194,34 +200,52 @@ impl Jpeg<'_> {
         }
         let (width, height) = self.scaled(eighths);
         let Region { x, y, .. } = region;
-        let inside =
-            |start: usize, size: usize, all: usize| size > 0 && start.checked_add(size).is_some_and(|end| end <= all);
+        let inside = |start: usize, size: usize, all: usize| {
+            size > 0 && start.checked_add(size).is_some_and(|end| end <= all)
+        };
         if !inside(x, region.width, width) || !inside(y, region.height, height) {
-            return Err(Error::other(format!("{region:?} is not inside the {width} x {height} pixels of the image")));
+            return Err(Error::other(format!(
+                "{region:?} is not inside the {width} x {height} pixels of the image"
+            )));
         }
         let Some(mut opened) = self.opened.take() else {
             return Err(Error::other("the image was decoded before; open it again"));
         };
-        // Chroma at half the resolution is upsampled with its neighbors, so the window needs a margin. A progressive
-        // file with missing scans is also smoothed, using two blocks to the left.
+        // Chroma at half the resolution is upsampled with its neighbors, so the window needs a
+        // margin. A progressive file with missing scans is also smoothed, using two blocks to the
+        // left.
         let smoothed = if self.is_progressive() { 2 * BLOCK } else { 0 };
         let left = x.saturating_sub(MARGIN + smoothed);
         let right = (x + region.width + MARGIN).min(width);
         let bottom = if self.complete { y + region.height } else { height };
         // The left edge moves to the start of a block, which is at most 4 * 8 columns wide.
         let stride = (right - left + BLOCK).min(width) * space.channels();
+        let window = Window {
+            left: left as u32,
+            width: (right - left) as u32,
+            top: y as u32,
+            rows: (bottom - y) as u32,
+        };
         let window =
-            Window { left: left as u32, width: (right - left) as u32, top: y as u32, rows: (bottom - y) as u32 };
-        let window = opened.decode(space.code(), space.channels(), eighths as u32, window, pixels, stride);
+            opened.decode(space.code(), space.channels(), eighths as u32, window, pixels, stride);
         self.damage = opened.damage();
         let window = window.map_err(|failure| match failure {
-            Failure::CutShort => Error::cut_short("the file is truncated: its data end before its last row"),
+            Failure::CutShort => {
+                Error::cut_short("the file is truncated: its data end before its last row")
+            }
             failure => Error::from_failure(failure),
         })?;
-        Ok(Part { x: window.left as usize, y, width: window.width as usize, height: region.height, stride })
+        Ok(Part {
+            x: window.left as usize,
+            y,
+            width: window.width as usize,
+            height: region.height,
+            stride,
+        })
     }
 
-    /// libjpeg-turbo's warning, if some data that was decoded was invalid, so that pixels are wrong.
+    /// libjpeg-turbo's warning, if some data that was decoded was invalid, so that pixels are
+    /// wrong.
     pub fn damage(&self) -> Option<&str> {
         self.damage.as_deref()
     }

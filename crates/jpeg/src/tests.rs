@@ -13,7 +13,8 @@ fn pixels(channels: usize) -> Vec<u8> {
     let place = |i: usize| (i % width, i / width);
     let value = |i: usize, channel: usize| {
         let (x, y) = place(i);
-        let wave = (x as f64 / (4.0 + channel as f64)).sin() * (y as f64 / (9.0 - 2.0 * channel as f64)).cos();
+        let wave = (x as f64 / (4.0 + channel as f64)).sin()
+            * (y as f64 / (9.0 - 2.0 * channel as f64)).cos();
         (128.0 + 100.0 * wave) as u8 ^ (((i * 2_654_435_761) >> 9) as u8 % 16)
     };
     (0..width * height).flat_map(|i| (0..channels).map(move |channel| value(i, channel))).collect()
@@ -25,11 +26,25 @@ fn encode(format: PixelFormat, channels: usize, set: impl FnOnce(&mut Compressor
     compressor.set_quality(85).unwrap();
     set(&mut compressor);
     let pixels = pixels(channels);
-    compressor.compress_to_vec(Image { pixels: &pixels[..], width, pitch: width * channels, height, format }).unwrap()
+    compressor
+        .compress_to_vec(Image {
+            pixels: &pixels[..],
+            width,
+            pitch: width * channels,
+            height,
+            format,
+        })
+        .unwrap()
 }
 
 /// The pixel rows of a region, without its surroundings.
-fn decode(decoder: &mut Decoder, file: &[u8], space: Space, eighths: usize, region: Option<Region>) -> Vec<Vec<u8>> {
+fn decode(
+    decoder: &mut Decoder,
+    file: &[u8],
+    space: Space,
+    eighths: usize,
+    region: Option<Region>,
+) -> Vec<Vec<u8>> {
     let mut jpeg = decoder.open(file).unwrap();
     let (width, height) = jpeg.scaled(eighths);
     let region = region.unwrap_or(Region { x: 0, y: 0, width, height });
@@ -46,7 +61,8 @@ fn check_parts(name: &str, file: &[u8], space: Space) {
     let mut decoder = Decoder::new().unwrap();
     let mut state = 7u64;
     let mut below = |bound: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % bound
     };
     for eighths in [8, 4, 2, 1, 7, 3] {
@@ -54,7 +70,8 @@ fn check_parts(name: &str, file: &[u8], space: Space) {
         let (width, height) = (whole[0].len() / space.channels(), whole.len());
         for _ in 0..25 {
             let (x, y) = (below(width), below(height));
-            let region = Region { x, y, width: 1 + below(width - x), height: 1 + below(height - y) };
+            let region =
+                Region { x, y, width: 1 + below(width - x), height: 1 + below(height - y) };
             let part = decode(&mut decoder, file, space, eighths, Some(region));
             let columns = x * space.channels()..(x + region.width) * space.channels();
             let cut = whole[y..y + region.height].iter().map(|row| &row[columns.clone()]);
@@ -65,8 +82,14 @@ fn check_parts(name: &str, file: &[u8], space: Space) {
 
 #[test]
 fn parts_are_those_of_the_whole_for_all_samplings_and_scales() {
-    for sampling in [Subsamp::None, Subsamp::Sub2x1, Subsamp::Sub2x2, Subsamp::Sub1x2, Subsamp::Sub4x1, Subsamp::Sub1x4]
-    {
+    for sampling in [
+        Subsamp::None,
+        Subsamp::Sub2x1,
+        Subsamp::Sub2x2,
+        Subsamp::Sub1x2,
+        Subsamp::Sub4x1,
+        Subsamp::Sub1x4,
+    ] {
         for progressive in [false, true] {
             let file = encode(PixelFormat::RGB, 3, |compressor| {
                 compressor.set_subsamp(sampling).unwrap();
@@ -75,7 +98,8 @@ fn parts_are_those_of_the_whole_for_all_samplings_and_scales() {
             check_parts(&format!("{sampling:?}, progressive {progressive}"), &file, Space::Rgb);
         }
     }
-    let gray = encode(PixelFormat::GRAY, 1, |compressor| compressor.set_subsamp(Subsamp::Gray).unwrap());
+    let gray =
+        encode(PixelFormat::GRAY, 1, |compressor| compressor.set_subsamp(Subsamp::Gray).unwrap());
     check_parts("gray", &gray, Space::Gray);
     for (name, colors) in [("CMYK", Colorspace::CMYK), ("YCCK", Colorspace::YCCK)] {
         let file = encode(PixelFormat::CMYK, 4, |compressor| {
@@ -94,13 +118,16 @@ fn parts_are_those_of_the_whole_in_a_progressive_file_without_all_its_scans() {
             compressor.set_subsamp(sampling).unwrap();
             compressor.set_progressive(true).unwrap();
         });
-        let scans: Vec<usize> = (0..file.len() - 1).filter(|&index| file[index..index + 2] == [0xff, 0xda]).collect();
+        let scans: Vec<usize> =
+            (0..file.len() - 1).filter(|&index| file[index..index + 2] == [0xff, 0xda]).collect();
         assert_eq!(scans.len(), 10);
         for scan_count in [1, 2, 5, 9] {
             // The tables before a scan belong to it.
             let mut cut = file[..scans[scan_count]].to_vec();
             let tables = cut.windows(2).rposition(|pair| pair == [0xff, 0xc4]);
-            cut.truncate(tables.filter(|&index| index > scans[scan_count - 1]).unwrap_or(cut.len()));
+            cut.truncate(
+                tables.filter(|&index| index > scans[scan_count - 1]).unwrap_or(cut.len()),
+            );
             cut.extend([0xff, 0xd9]);
             check_parts(&format!("{sampling:?}, {scan_count} of 10 scans"), &cut, Space::Rgb);
         }

@@ -30,14 +30,16 @@ impl CsvLogger {
     }
 
     fn row(&self, point: &LogPoint) -> Vec<String> {
-        let values = self.columns.iter().map(|c| point.get(c).map_or(String::new(), |v| v.to_string()));
+        let values =
+            self.columns.iter().map(|c| point.get(c).map_or(String::new(), |v| v.to_string()));
         [point.epoch.to_string(), point.global_step.to_string()].into_iter().chain(values).collect()
     }
 
     /// Writes images, texts or a histogram to a file.
     fn write_media(&self, name: &str, step: u64, media: &Media) -> io::Result<()> {
         let plain = |c: char| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' };
-        let folder = self.path.with_file_name("media").join(name.chars().map(plain).collect::<String>());
+        let folder =
+            self.path.with_file_name("media").join(name.chars().map(plain).collect::<String>());
         std::fs::create_dir_all(&folder)?;
         let (ending, bytes) = media.to_file()?;
         let path = folder.join(format!("{step}.{ending}"));
@@ -51,9 +53,12 @@ impl CsvLogger {
         let mut length = 0;
         fulmen_durable::write(&self.path, None, |file| {
             let mut writer = csv::Writer::from_writer(&mut *file);
-            writer.write_record(["epoch", "step"].into_iter().chain(columns.iter().map(String::as_str)))?;
+            writer.write_record(
+                ["epoch", "step"].into_iter().chain(columns.iter().map(String::as_str)),
+            )?;
             if self.file.length() > 0 {
-                let mut rows = csv::Reader::from_reader(File::open(&self.path)?.take(self.file.length()));
+                let mut rows =
+                    csv::Reader::from_reader(File::open(&self.path)?.take(self.file.length()));
                 for row in rows.byte_records() {
                     let mut row = row?;
                     (self.columns.len()..columns.len()).for_each(|_| row.push_field(b""));
@@ -82,15 +87,22 @@ impl Logger for CsvLogger {
     }
 
     fn log(&mut self, point: &LogPoint) -> io::Result<()> {
-        let new: Vec<String> =
-            point.columns().into_iter().map(|m| m.0).filter(|name| !self.columns.contains(name)).collect();
+        let new: Vec<String> = point
+            .columns()
+            .into_iter()
+            .map(|m| m.0)
+            .filter(|name| !self.columns.contains(name))
+            .collect();
         if !new.is_empty() || self.file.length() == 0 {
             self.add_columns(new)?;
         }
         let mut line = csv::Writer::from_writer(Vec::new());
         line.write_record(self.row(point))?;
         self.file.append(&line.into_inner().map_err(|e| io::Error::other(e.to_string()))?)?;
-        point.media.iter().try_for_each(|(name, media)| self.write_media(name, point.global_step, media))
+        point
+            .media
+            .iter()
+            .try_for_each(|(name, media)| self.write_media(name, point.global_step, media))
     }
 }
 
@@ -116,7 +128,10 @@ mod tests {
         logger.log(&point(3, &[("c", -1e300), ("d", 4.0), ("a", 0.3)])).unwrap();
         logger.log(&point(4, &[("d", 5.0)])).unwrap();
         let rows = "0,0,,,,\n0,1,0.1,NaN,,\n0,2,0.2,,,\n0,3,0.3,,-1";
-        assert_eq!(text(), format!("epoch,step,a,\"b,\n\",c,d\n{rows}{},4\n0,4,,,,5\n", "0".repeat(300)));
+        assert_eq!(
+            text(),
+            format!("epoch,step,a,\"b,\n\",c,d\n{rows}{},4\n0,4,,,,5\n", "0".repeat(300))
+        );
     }
 
     #[test]

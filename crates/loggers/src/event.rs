@@ -1,5 +1,5 @@
-//! TensorBoard's event files: their messages (`tensorboard/compat/proto`, only the fields in use) and their framing,
-//! which is the same as TFRecord's.
+//! TensorBoard's event files: their messages (`tensorboard/compat/proto`, only the fields in use)
+//! and their framing, which is the same as TFRecord's.
 
 use std::collections::BTreeMap;
 
@@ -172,7 +172,8 @@ impl Event {
     pub(crate) fn record(&self) -> Vec<u8> {
         let event = self.encode_to_vec();
         let length = (event.len() as u64).to_le_bytes();
-        [&length[..], &masked(&length).to_le_bytes(), &event, &masked(&event).to_le_bytes()].concat()
+        [&length[..], &masked(&length).to_le_bytes(), &event, &masked(&event).to_le_bytes()]
+            .concat()
     }
 }
 

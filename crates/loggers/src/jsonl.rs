@@ -44,11 +44,12 @@ impl Logger for JsonlLogger {
     }
 
     fn log(&mut self, point: &LogPoint) -> io::Result<()> {
-        let metrics: Map<String, Json> = point.metrics.iter().map(|(name, x)| (name.clone(), finite(*x))).collect();
-        let mut line =
-            json!({ "epoch": point.epoch, "step": point.global_step, "time": unix_seconds(), "metrics": metrics });
+        let metrics: Map<String, Json> =
+            point.metrics.iter().map(|(name, x)| (name.clone(), finite(*x))).collect();
+        let mut line = json!({ "epoch": point.epoch, "step": point.global_step, "time": unix_seconds(), "metrics": metrics });
         if !point.arrays.is_empty() {
-            line["arrays"] = point.arrays.iter().map(|(name, value)| (name.clone(), array(value))).collect();
+            line["arrays"] =
+                point.arrays.iter().map(|(name, value)| (name.clone(), array(value))).collect();
         }
         self.0.append(format!("{line}\n").as_bytes())
     }
@@ -58,7 +59,9 @@ fn array(value: &Value) -> Json {
     match value {
         Value::Scalar(x) => finite(*x),
         Value::Vector(values) => values.iter().copied().map(finite).collect(),
-        Value::Matrix(rows) => rows.iter().map(|row| row.iter().copied().map(finite).collect::<Json>()).collect(),
+        Value::Matrix(rows) => {
+            rows.iter().map(|row| row.iter().copied().map(finite).collect::<Json>()).collect()
+        }
     }
 }
 
@@ -86,16 +89,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut logger = JsonlLogger::new();
         logger.start(folder.path()).unwrap();
-        let metrics = [("a", 0.1), ("b", f64::NAN), ("c", f64::NEG_INFINITY)].map(|(name, x)| (name.to_owned(), x));
+        let metrics = [("a", 0.1), ("b", f64::NAN), ("c", f64::NEG_INFINITY)]
+            .map(|(name, x)| (name.to_owned(), x));
         let matrix = Value::Matrix(vec![vec![1.0, 2.0], vec![3.0, f64::INFINITY]]);
         let arrays = vec![("m".to_owned(), matrix), ("v".to_owned(), Value::Vector(vec![0.5]))];
         logger.log(&LogPoint { metrics: metrics.to_vec(), arrays, ..LogPoint::default() }).unwrap();
         logger.log(&LogPoint { epoch: 1, global_step: 2, ..LogPoint::default() }).unwrap();
         let text = std::fs::read_to_string(folder.path().join("metrics.jsonl")).unwrap();
-        let lines: Vec<Json> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines: Vec<Json> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         assert_eq!(lines[0]["metrics"], json!({ "a": 0.1, "b": "NaN", "c": "-Infinity" }));
         assert_eq!(lines[0]["arrays"], json!({ "m": [[1.0, 2.0], [3.0, "Infinity"]], "v": [0.5] }));
-        assert_eq!((&lines[1]["epoch"], &lines[1]["step"], lines[1].get("arrays")), (&json!(1), &json!(2), None));
+        assert_eq!(
+            (&lines[1]["epoch"], &lines[1]["step"], lines[1].get("arrays")),
+            (&json!(1), &json!(2), None)
+        );
         assert!((unix_seconds() - lines[1]["time"].as_f64().unwrap()).abs() < 3600.0);
     }
 }

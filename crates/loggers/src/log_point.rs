@@ -30,8 +30,8 @@ pub struct LogPoint {
     pub metrics: Vec<(String, f64)>,
     /// Names and values of metrics with several numbers: one per class, or a matrix.
     pub arrays: Vec<(String, Value)>,
-    /// The names and values of images, texts and histograms, from the latest step or from the first batch of a
-    /// validation or a test.
+    /// The names and values of images, texts and histograms, from the latest step or from the first
+    /// batch of a validation or a test.
     pub media: Vec<(String, Media)>,
     /// The names logged with `prog_bar(false)` or `logger(false)`, and the sink that does not show
     /// them.
@@ -46,11 +46,17 @@ impl LogPoint {
             return Some(metric.1);
         }
         self.arrays.iter().find_map(|(array, value)| {
-            let mut indices = name.strip_prefix(array.as_str())?.strip_prefix('/')?.split('/').map(str::parse::<usize>);
+            let mut indices = name
+                .strip_prefix(array.as_str())?
+                .strip_prefix('/')?
+                .split('/')
+                .map(str::parse::<usize>);
             let (first, second, rest) = (indices.next()?.ok()?, indices.next(), indices.next());
             match (value, second, rest) {
                 (Value::Vector(values), None, None) => values.get(first).copied(),
-                (Value::Matrix(rows), Some(Ok(second)), None) => rows.get(first)?.get(second).copied(),
+                (Value::Matrix(rows), Some(Ok(second)), None) => {
+                    rows.get(first)?.get(second).copied()
+                }
                 _ => None,
             }
         })
@@ -67,7 +73,9 @@ impl LogPoint {
             return Cow::Borrowed(self);
         }
         let mut shown = self.clone();
-        let is_shown = |name: &String| !self.hidden.iter().any(|(hidden, from)| hidden == name && *from == sink);
+        let is_shown = |name: &String| {
+            !self.hidden.iter().any(|(hidden, from)| hidden == name && *from == sink)
+        };
         shown.metrics.retain(|(name, _)| is_shown(name));
         shown.arrays.retain(|(name, _)| is_shown(name));
         Cow::Owned(shown)
@@ -87,7 +95,9 @@ impl LogPoint {
         let mut columns = self.metrics.clone();
         for (name, value) in &self.arrays {
             if let Value::Vector(values) = value {
-                columns.extend(values.iter().enumerate().map(|(i, &value)| (format!("{name}/{i}"), value)));
+                columns.extend(
+                    values.iter().enumerate().map(|(i, &value)| (format!("{name}/{i}"), value)),
+                );
             }
         }
         columns
@@ -112,9 +122,9 @@ impl fmt::Display for LogPoint {
             match value {
                 Value::Scalar(value) => rows.push((name.clone(), vec![*value])),
                 Value::Vector(values) => rows.push((name.clone(), values.clone())),
-                Value::Matrix(lines) => {
-                    rows.extend(lines.iter().enumerate().map(|(i, line)| (format!("{name}/{i}"), line.clone())))
-                }
+                Value::Matrix(lines) => rows.extend(
+                    lines.iter().enumerate().map(|(i, line)| (format!("{name}/{i}"), line.clone())),
+                ),
             }
         }
         let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
@@ -133,5 +143,9 @@ impl fmt::Display for LogPoint {
 
 /// A number for display: four decimals, or an exponent if those would show too little.
 pub fn number(value: f64) -> String {
-    if value == 0.0 || (1e-3..1e5).contains(&value.abs()) { format!("{value:.4}") } else { format!("{value:.3e}") }
+    if value == 0.0 || (1e-3..1e5).contains(&value.abs()) {
+        format!("{value:.4}")
+    } else {
+        format!("{value:.3e}")
+    }
 }

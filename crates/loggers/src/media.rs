@@ -57,7 +57,8 @@ impl Media {
             Media::Histogram(histogram) => {
                 let edges = histogram.edges();
                 let rows = edges.windows(2).zip(&histogram.counts);
-                let rows = rows.map(|(edges, count)| format!("{},{},{count}\n", edges[0], edges[1]));
+                let rows =
+                    rows.map(|(edges, count)| format!("{},{},{count}\n", edges[0], edges[1]));
                 ("csv", format!("low,high,count\n{}", rows.collect::<String>()).into_bytes())
             }
         })
@@ -92,7 +93,11 @@ impl Picture {
     pub fn png(&self) -> io::Result<Vec<u8>> {
         let [n, channels, height, width] = self.shape;
         if self.pixels.len() != self.shape.iter().product::<usize>() || self.pixels.is_empty() {
-            let message = format!("{} pixels do not match images of shape {:?}", self.pixels.len(), self.shape);
+            let message = format!(
+                "{} pixels do not match images of shape {:?}",
+                self.pixels.len(),
+                self.shape
+            );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let columns = (n as f64).sqrt().ceil() as usize;
@@ -103,7 +108,8 @@ impl Picture {
             let top = i / columns * (height + Picture::BORDER);
             let left = i % columns * (width + Picture::BORDER);
             for (index, &pixel) in planes.iter().enumerate() {
-                let (channel, y, x) = (index / (height * width), index / width % height, index % width);
+                let (channel, y, x) =
+                    (index / (height * width), index / width % height, index % width);
                 rows[((top + y) * wide + left + x) * channels + channel] = pixel;
             }
         }
@@ -133,7 +139,10 @@ fn png(width: u32, height: u32, color_type: u8, pixels: &[u8]) -> io::Result<Vec
         Ok(())
     };
     // 8 bits per channel; the only compression and filter methods that exist; not interlaced.
-    chunk(b"IHDR", &[&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, color_type, 0, 0, 0]].concat())?;
+    chunk(
+        b"IHDR",
+        &[&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, color_type, 0, 0, 0]].concat(),
+    )?;
     let mut compressed = ZlibEncoder::new(Vec::new(), Compression::default());
     for row in pixels.chunks(pixels.len() / height as usize) {
         // The row has no filter.
@@ -154,14 +163,23 @@ mod tests {
         for channels in [1, 3, 4] {
             // Two images of two rows and three columns: a grid of one row.
             let pixels: Vec<u8> = (0..2 * channels * 6).map(|i| (i * 7 % 251) as u8).collect();
-            let file = Picture { shape: [2, channels, 2, 3], pixels: pixels.clone() }.png().unwrap();
+            let file =
+                Picture { shape: [2, channels, 2, 3], pixels: pixels.clone() }.png().unwrap();
             let mut reader = png::Decoder::new(io::Cursor::new(file)).read_info().unwrap();
             let mut rows = vec![0; reader.output_buffer_size().unwrap()];
             let info = reader.next_frame(&mut rows).unwrap();
-            assert_eq!((info.width, info.height, info.color_type.samples()), (3 + 2 + 3, 2, channels));
-            let shown = |n: usize, channel: usize, y: usize, x: usize| rows[(y * 8 + n * 5 + x) * channels + channel];
+            assert_eq!(
+                (info.width, info.height, info.color_type.samples()),
+                (3 + 2 + 3, 2, channels)
+            );
+            let shown = |n: usize, channel: usize, y: usize, x: usize| {
+                rows[(y * 8 + n * 5 + x) * channels + channel]
+            };
             for (index, &pixel) in pixels.iter().enumerate() {
-                assert_eq!(shown(index / (6 * channels), index / 6 % channels, index / 3 % 2, index % 3), pixel);
+                assert_eq!(
+                    shown(index / (6 * channels), index / 6 % channels, index / 3 % 2, index % 3),
+                    pixel
+                );
             }
         }
     }

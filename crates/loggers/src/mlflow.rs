@@ -52,7 +52,10 @@ pub struct MlflowLogger {
 impl MlflowLogger {
     /// A logger for an experiment on a server such as `http://localhost:5000`. The experiment is
     /// created if needed.
-    pub fn new(tracking_uri: impl Into<String>, experiment_name: impl Into<String>) -> MlflowLogger {
+    pub fn new(
+        tracking_uri: impl Into<String>,
+        experiment_name: impl Into<String>,
+    ) -> MlflowLogger {
         MlflowLogger {
             agent: agent(TIMEOUT),
             server: tracking_uri.into().trim_end_matches('/').to_owned(),
@@ -106,7 +109,11 @@ impl MlflowLogger {
     }
 
     /// Reads an answer. An error status becomes an error with the server's message.
-    fn read(&self, endpoint: &str, response: Result<Response<Body>, ureq::Error>) -> io::Result<Json> {
+    fn read(
+        &self,
+        endpoint: &str,
+        response: Result<Response<Body>, ureq::Error>,
+    ) -> io::Result<Json> {
         let failed = |why: String| io::Error::other(format!("{}: {why}", self.url(endpoint)));
         let mut response = response.map_err(|e| failed(e.to_string()))?;
         let text = response.body_mut().read_to_string().map_err(|e| failed(e.to_string()))?;
@@ -126,14 +133,17 @@ impl MlflowLogger {
             return Ok(id.clone());
         }
         let text = |answer: &Json| answer.as_str().map(str::to_owned);
-        let missing = |what: &str| io::Error::other(format!("{}: its answer has no {what}", self.server));
+        let missing =
+            |what: &str| io::Error::other(format!("{}: its answer has no {what}", self.server));
         let name = &self.experiment;
         let experiment = match self.post("experiments/create", &json!({ "name": name })) {
             Ok(created) => text(&created["experiment_id"]),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
                 let endpoint = "experiments/get-by-name";
                 let request = self.agent.get(self.url(endpoint)).query("experiment_name", name);
-                text(&self.read(endpoint, self.authorized(request).call())?["experiment"]["experiment_id"])
+                text(
+                    &self.read(endpoint, self.authorized(request).call())?["experiment"]["experiment_id"],
+                )
             }
             Err(error) => return Err(error),
         };
@@ -150,7 +160,10 @@ impl MlflowLogger {
         let run_id = self.run_id()?;
         while !self.params.is_empty() {
             let count = self.params.len().min(MAX_PARAMS);
-            self.post("runs/log-batch", &json!({ "run_id": run_id, "params": self.params[..count] }))?;
+            self.post(
+                "runs/log-batch",
+                &json!({ "run_id": run_id, "params": self.params[..count] }),
+            )?;
             self.params.drain(..count);
         }
         while !self.kept.is_empty() {
@@ -198,7 +211,8 @@ impl Logger for MlflowLogger {
             return Ok(());
         }
         let sent = self.send();
-        self.not_before = Some(Instant::now() + if sent.is_ok() { REQUEST_INTERVAL } else { RETRY_INTERVAL });
+        self.not_before =
+            Some(Instant::now() + if sent.is_ok() { REQUEST_INTERVAL } else { RETRY_INTERVAL });
         sent.map_err(|error| io::Error::new(ErrorKind::WouldBlock, error))
     }
 
@@ -209,7 +223,8 @@ impl Logger for MlflowLogger {
             Status::Interrupted => "KILLED",
         };
         let sent = self.send().and_then(|()| {
-            let end = json!({ "run_id": self.run_id, "status": status, "end_time": milliseconds() });
+            let end =
+                json!({ "run_id": self.run_id, "status": status, "end_time": milliseconds() });
             self.post("runs/update", &end)
         });
         sent.map(drop).map_err(|error| {
@@ -222,14 +237,18 @@ impl Logger for MlflowLogger {
 /// The HTTP client, with the system's trusted certificates.
 fn agent(timeout: Duration) -> Agent {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = TlsConfig::builder().root_certs(RootCerts::PlatformVerifier).unversioned_rustls_crypto_provider(provider);
+    let tls = TlsConfig::builder()
+        .root_certs(RootCerts::PlatformVerifier)
+        .unversioned_rustls_crypto_provider(provider);
     let config = Agent::config_builder().timeout_global(Some(timeout)).http_status_as_error(false);
     config.tls_config(tls.build()).build().into()
 }
 
 /// A name with only the characters that MLflow accepts.
 fn key(name: &str) -> String {
-    name.chars().map(|c| if c.is_alphanumeric() || "_-. :/".contains(c) { c } else { '_' }).collect()
+    name.chars()
+        .map(|c| if c.is_alphanumeric() || "_-. :/".contains(c) { c } else { '_' })
+        .collect()
 }
 
 fn milliseconds() -> u64 {

@@ -9,8 +9,8 @@ use serde_json::{Map, Value as Json};
 
 use crate::appended::Appended;
 use crate::event::{
-    Event, FILE_VERSION, HParam, HParams, HistogramProto, Image, Metadata, SessionEnd, SessionStart, Summary, Tensor,
-    Value,
+    Event, FILE_VERSION, HParam, HParams, HistogramProto, Image, Metadata, SessionEnd,
+    SessionStart, Summary, Tensor, Value,
 };
 use crate::jsonl::unix_seconds;
 use crate::{LogPoint, Logger, Media, Picture, Status};
@@ -49,7 +49,10 @@ impl TensorBoardLogger {
             return Ok(());
         }
         let summary = Some(Summary { value });
-        self.file.append(&Event { wall_time: unix_seconds(), step: step as i64, summary, ..Event::default() }.record())
+        self.file.append(
+            &Event { wall_time: unix_seconds(), step: step as i64, summary, ..Event::default() }
+                .record(),
+        )
     }
 
     fn write_hparams(&mut self, tag: &str, hparams: &HParams) -> io::Result<()> {
@@ -71,7 +74,8 @@ impl Logger for TensorBoardLogger {
     }
 
     fn log_hyperparams(&mut self, hyperparameters: &Map<String, Json>) -> io::Result<()> {
-        let hparams = hyperparameters.iter().map(|(name, value)| (name.clone(), hparam(value))).collect();
+        let hparams =
+            hyperparameters.iter().map(|(name, value)| (name.clone(), hparam(value))).collect();
         let start = SessionStart { hparams, start_time_secs: unix_seconds() };
         self.has_hparams = true;
         let start = HParams { session_start_info: Some(start), ..HParams::default() };
@@ -90,8 +94,10 @@ impl Logger for TensorBoardLogger {
             values.push(match media {
                 Media::Image(picture) => image(name, picture)?,
                 Media::Text(texts) => {
-                    let (tensor, metadata) =
-                        (Some(Tensor::from_texts(texts)), Some(Metadata::for_plugin("text", Vec::new())));
+                    let (tensor, metadata) = (
+                        Some(Tensor::from_texts(texts)),
+                        Some(Metadata::for_plugin("text", Vec::new())),
+                    );
                     Value { tag: name.clone(), tensor, metadata, ..Value::default() }
                 }
                 Media::Histogram(histogram) => {
@@ -137,7 +143,8 @@ fn image(name: &str, picture: &Picture) -> io::Result<Value> {
     let encoded_image_string = picture.png()?;
     // The width and height of a PNG are the first two numbers of its first chunk.
     let size = |offset: usize| {
-        let bytes = encoded_image_string.get(offset..offset + 4).and_then(|bytes| bytes.try_into().ok());
+        let bytes =
+            encoded_image_string.get(offset..offset + 4).and_then(|bytes| bytes.try_into().ok());
         bytes.map_or(0, i32::from_be_bytes)
     };
     let (width, height, colorspace) = (size(16), size(20), picture.shape[1] as i32);
@@ -151,7 +158,9 @@ fn heat_map(rows: &[Vec<f64>]) -> Option<Picture> {
     let width = rows.first().map_or(0, Vec::len);
     let pixels = rows.iter().flat_map(|row| {
         let largest = row.iter().copied().fold(0.0, f64::max);
-        row.iter().map(move |x| if largest > 0.0 { (255.0 * x / largest).clamp(0.0, 255.0).round() as u8 } else { 0 })
+        row.iter().map(move |x| {
+            if largest > 0.0 { (255.0 * x / largest).clamp(0.0, 255.0).round() as u8 } else { 0 }
+        })
     });
     let pixels: Vec<u8> = pixels.collect();
     let is_whole = !pixels.is_empty() && pixels.len() == rows.len() * width;

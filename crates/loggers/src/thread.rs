@@ -72,10 +72,16 @@ impl Loggers {
         patience: Duration,
         tell: impl Fn(&str) + Send + Sync + 'static,
     ) -> io::Result<Loggers> {
-        let slots = loggers.into_iter().map(|logger| Slot { logger, lost: 0, warned: false }).collect();
+        let slots =
+            loggers.into_iter().map(|logger| Slot { logger, lost: 0, warned: false }).collect();
         let (lost, warned, bytes) = (AtomicU64::new(0), AtomicBool::new(false), AtomicU64::new(0));
         let shared = Arc::new(Shared { tell: Box::new(tell), lost, warned, bytes });
-        Ok(Loggers { thread: Worker::new("fulmen-loggers", slots)?, kept: Mutex::default(), patience, shared })
+        Ok(Loggers {
+            thread: Worker::new("fulmen-loggers", slots)?,
+            kept: Mutex::default(),
+            patience,
+            shared,
+        })
     }
 
     /// Begins a run in this folder.
@@ -87,7 +93,11 @@ impl Loggers {
         let started = self.thread.ask(self.patience, move |slots| {
             slots.iter_mut().try_for_each(|Slot { logger, .. }| {
                 logger.start(&folder)?;
-                if hyperparameters.is_empty() { Ok(()) } else { logger.log_hyperparams(&hyperparameters) }
+                if hyperparameters.is_empty() {
+                    Ok(())
+                } else {
+                    logger.log_hyperparams(&hyperparameters)
+                }
             })
         });
         started.unwrap_or_else(|| {
@@ -109,7 +119,9 @@ impl Loggers {
         if (waiting > 0 && waiting + size > MAX_BYTES) || !self.thread.post(Box::new(job)) {
             self.shared.bytes.fetch_sub(size, Ordering::Relaxed);
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
-            self.warn_once("the loggers do not keep up, and logged values are lost; training continues");
+            self.warn_once(
+                "the loggers do not keep up, and logged values are lost; training continues",
+            );
         }
     }
 
@@ -137,7 +149,8 @@ impl Loggers {
                 }
             }
             let lost = slots.iter_mut().filter(|slot| slot.lost > 0);
-            lost.map(|slot| (slot.logger.name(), std::mem::take(&mut slot.lost))).collect::<Vec<_>>()
+            lost.map(|slot| (slot.logger.name(), std::mem::take(&mut slot.lost)))
+                .collect::<Vec<_>>()
         });
         let late = lost.is_none();
         for (name, lost) in lost.unwrap_or_default() {
@@ -145,9 +158,9 @@ impl Loggers {
         }
         match self.shared.lost.swap(0, Ordering::Relaxed) {
             0 => {}
-            lost => {
-                (self.shared.tell)(&format!("warning: log points lost because the loggers did not keep up: {lost}"))
-            }
+            lost => (self.shared.tell)(&format!(
+                "warning: log points lost because the loggers did not keep up: {lost}"
+            )),
         }
         if late {
             let waited = self.patience.as_secs_f64();
@@ -173,7 +186,9 @@ impl Slot {
         }
         if !std::mem::replace(&mut self.warned, true) {
             let name = self.logger.name();
-            (shared.tell)(&format!("warning: {name} could not write logged values: {error}; training continues"));
+            (shared.tell)(&format!(
+                "warning: {name} could not write logged values: {error}; training continues"
+            ));
         }
     }
 }
@@ -237,7 +252,11 @@ impl<S: Send + 'static> Worker<S> {
         let mut job: Job<S> = Box::new(move |state| drop(sender.send(job(state))));
         loop {
             job = match self.try_post(job) {
-                Ok(()) => return receiver.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok(),
+                Ok(()) => {
+                    return receiver
+                        .recv_timeout(deadline.saturating_duration_since(Instant::now()))
+                        .ok();
+                }
                 Err(TrySendError::Full(job)) if Instant::now() < deadline => job,
                 Err(_) => return None,
             };
@@ -264,7 +283,11 @@ mod tests {
     }
 
     fn point(step: u64) -> LogPoint {
-        LogPoint { global_step: step, metrics: vec![("loss".to_owned(), 0.5)], ..LogPoint::default() }
+        LogPoint {
+            global_step: step,
+            metrics: vec![("loss".to_owned(), 0.5)],
+            ..LogPoint::default()
+        }
     }
 
     const LONG: Duration = Duration::from_secs(600);
@@ -298,9 +321,13 @@ mod tests {
         (1..all).for_each(|step| loggers.log(point(step)));
         loggers.finish(Status::Finished);
         let messages = std::mem::take(&mut *messages.lock().unwrap());
-        let lost: u64 = messages.iter().filter_map(|line| line.split(": ").nth(2)?.parse::<u64>().ok()).sum();
+        let lost: u64 =
+            messages.iter().filter_map(|line| line.split(": ").nth(2)?.parse::<u64>().ok()).sum();
         assert!((3..=4).contains(&lost), "{messages:?}");
-        assert!(messages.iter().filter(|line| line.contains("do not keep up")).count() <= 1, "{messages:?}");
+        assert!(
+            messages.iter().filter(|line| line.contains("do not keep up")).count() <= 1,
+            "{messages:?}"
+        );
         assert!(messages.last().unwrap().contains("did not respond"), "{messages:?}");
         drop(release);
     }
@@ -338,18 +365,23 @@ mod tests {
     fn a_failing_logger_is_reported_once_and_does_not_stop_the_others() {
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/dev/full", folder.path().join("metrics.jsonl")).unwrap();
-        let (loggers, messages) = loggers(LONG, vec![Box::new(JsonlLogger::new()), Box::new(CsvLogger::new())]);
+        let (loggers, messages) =
+            loggers(LONG, vec![Box::new(JsonlLogger::new()), Box::new(CsvLogger::new())]);
         loggers.start(folder.path(), Map::new()).unwrap();
         (0..5).for_each(|step| loggers.log(point(step)));
         loggers.finish(Status::Failed);
         let messages = messages.lock().unwrap();
         assert_eq!(messages.len(), 2, "{messages:?}");
         assert!(
-            messages[0].contains("JsonlLogger could not write logged values: No space left on device"),
+            messages[0]
+                .contains("JsonlLogger could not write logged values: No space left on device"),
             "{messages:?}"
         );
         assert_eq!(messages[1], "warning: JsonlLogger lost log points: 5");
-        assert_eq!(std::fs::read_to_string(folder.path().join("metrics.csv")).unwrap().lines().count(), 6);
+        assert_eq!(
+            std::fs::read_to_string(folder.path().join("metrics.csv")).unwrap().lines().count(),
+            6
+        );
     }
 
     #[test]
@@ -363,20 +395,27 @@ mod tests {
     fn queued_images_take_bounded_memory_and_jobs_run_after_earlier_log_points() {
         let folder = tempfile::tempdir().unwrap();
         let (release, wait) = mpsc::channel();
-        let (loggers, messages) = loggers(LONG, vec![Box::new(Hangs(wait)), Box::new(JsonlLogger::new())]);
+        let (loggers, messages) =
+            loggers(LONG, vec![Box::new(Hangs(wait)), Box::new(JsonlLogger::new())]);
         loggers.start(folder.path(), Map::new()).unwrap();
         let size = MAX_BYTES as usize / 2;
         let picture = || Media::Image(Picture { shape: [1, 1, 1, size], pixels: vec![0; size] });
-        let with_picture = |step| LogPoint { media: vec![("x".to_owned(), picture())], ..point(step) };
+        let with_picture =
+            |step| LogPoint { media: vec![("x".to_owned(), picture())], ..point(step) };
         (0..3).for_each(|step| loggers.log(with_picture(step)));
         loggers.log(point(3));
-        let (read, text) = (folder.path().join("metrics.jsonl"), Arc::new(Mutex::new(String::new())));
+        let (read, text) =
+            (folder.path().join("metrics.jsonl"), Arc::new(Mutex::new(String::new())));
         let result = text.clone();
-        loggers.run("read", move || *result.lock().unwrap() = std::fs::read_to_string(read).unwrap());
+        loggers
+            .run("read", move || *result.lock().unwrap() = std::fs::read_to_string(read).unwrap());
         drop(release);
         loggers.finish(Status::Finished);
         assert_eq!(text.lock().unwrap().lines().count(), 3, "the third picture was lost");
         let messages = messages.lock().unwrap();
-        assert!(messages[0].contains("do not keep up") && messages[1].ends_with("did not keep up: 1"), "{messages:?}");
+        assert!(
+            messages[0].contains("do not keep up") && messages[1].ends_with("did not keep up: 1"),
+            "{messages:?}"
+        );
     }
 }

@@ -141,7 +141,8 @@ impl Watch {
             Watched::new(process.clone(), previous.map(|(time, watched)| (now - *time, watched)))
         });
         let watched: Vec<Watched> = watched.collect();
-        let keyed = watched.iter().map(|it| ((it.process.pid, it.process.start_ticks), (now, it.clone())));
+        let keyed =
+            watched.iter().map(|it| ((it.process.pid, it.process.start_ticks), (now, it.clone())));
         self.previous = keyed.collect();
         (watched, holders)
     }
@@ -152,7 +153,8 @@ impl Watched {
         let Some((time, previous)) = previous else {
             return Self { process, load: None, steps: None, step_time: None };
         };
-        let load = process.cpu.saturating_sub(previous.process.cpu).as_secs_f64() / time.as_secs_f64().max(1e-3);
+        let load = process.cpu.saturating_sub(previous.process.cpu).as_secs_f64()
+            / time.as_secs_f64().max(1e-3);
         let steps = process.step.zip(previous.process.step).map(|(current, previous)| {
             // A second fit in the same process starts from a lower step.
             let time = current.written.duration_since(previous.written).unwrap_or_default();
@@ -172,7 +174,9 @@ impl Watched {
             ('T' | 't', ..) => "stopped: waits for SIGCONT".to_owned(),
             ('Z', ..) => "its main thread has ended, other threads have not".to_owned(),
             (_, Some(1..), _) => "trains".to_owned(),
-            (_, _, Some(load)) if *load >= 0.005 => format!("uses {:.0} % of a processor", load * 100.0),
+            (_, _, Some(load)) if *load >= 0.005 => {
+                format!("uses {:.0} % of a processor", load * 100.0)
+            }
             ('D', _, Some(_)) => "waits in the kernel, uses no processor".to_owned(),
             (_, _, Some(_)) => "uses no processor".to_owned(),
             (_, _, None) => "just seen".to_owned(),
@@ -212,7 +216,10 @@ impl Process {
             // Shown as one line on a terminal, so control characters are removed.
             command: match command.trim() {
                 "" => files.name,
-                command => command.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect(),
+                command => command
+                    .chars()
+                    .map(|letter| if letter.is_control() { ' ' } else { letter })
+                    .collect(),
             },
             devices: files.open,
             libraries: files.mapped,
@@ -227,7 +234,8 @@ impl Step {
     fn read(process: &Path) -> Option<Self> {
         let variables = fs::read(process.join("environ")).ok()?;
         let mut variables = variables.split(|byte| *byte == 0);
-        let name = variables.find_map(|variable| variable.strip_prefix(b"FULMEN_PROGRESS_FILE="))?;
+        let name =
+            variables.find_map(|variable| variable.strip_prefix(b"FULMEN_PROGRESS_FILE="))?;
         let path = process.join("cwd").join(Path::new(std::ffi::OsStr::from_bytes(name)));
         // The path comes from another user. Anything other than a regular file could block this
         // process.

@@ -82,16 +82,24 @@ impl Plan {
         let own_uids = [Some(geteuid().as_raw()), sudo_uid];
         let (mut ended, mut spared) = (Vec::new(), Vec::new());
         let ancestors = ancestors();
-        let unknown = pids.iter().copied().filter(|pid| holders.processes.iter().all(|it| it.pid != *pid)).collect();
+        let unknown = pids
+            .iter()
+            .copied()
+            .filter(|pid| holders.processes.iter().all(|it| it.pid != *pid))
+            .collect();
         for process in holders.processes {
             if !pids.is_empty() && !pids.contains(&process.pid) {
                 continue;
             }
             if !force && !own_uids.contains(&Some(process.uid)) {
-                let reason = format!("it belongs to another user, {}; --force ends it, too", process.user);
+                let reason =
+                    format!("it belongs to another user, {}; --force ends it, too", process.user);
                 spared.push((process, reason));
             } else if !force && ancestors.contains(&process.pid) {
-                spared.push((process, "this command runs inside it; --force ends it, too".to_owned()));
+                spared.push((
+                    process,
+                    "this command runs inside it; --force ends it, too".to_owned(),
+                ));
             } else {
                 ended.push(process);
             }
@@ -101,7 +109,10 @@ impl Plan {
                 return Ok(lock);
             }
             let owner = lock.owner_name.clone().unwrap_or_else(|| lock.owner.to_string());
-            Err(format!("{} belongs to another user, {owner}; --force removes it, too", lock.path.display()))
+            Err(format!(
+                "{} belongs to another user, {owner}; --force removes it, too",
+                lock.path.display()
+            ))
         });
         Self { ended, spared, unknown, lock }
     }
@@ -127,34 +138,46 @@ impl Plan {
         let is_same = |a: &Process, b: &Process| (a.pid, a.start_ticks) == (b.pid, b.start_ticks);
         let mut targets: Vec<Target> = Vec::new();
         for (process, opened) in self.ended.iter().zip(opened) {
-            let outcome = match (current.processes.iter().any(|holder| is_same(holder, process)), opened) {
-                (false, _) | (_, Err(Errno::SRCH)) => Some(Outcome::Gone),
-                (true, Err(error)) => Some(refused(error)),
-                (true, Ok(fd)) => {
-                    let sent = pidfd_send_signal(&fd, Signal::TERM);
-                    if process.state == 'T' {
-                        // A stopped process would not notice the signal.
-                        let _ = pidfd_send_signal(&fd, Signal::CONT);
+            let outcome =
+                match (current.processes.iter().any(|holder| is_same(holder, process)), opened) {
+                    (false, _) | (_, Err(Errno::SRCH)) => Some(Outcome::Gone),
+                    (true, Err(error)) => Some(refused(error)),
+                    (true, Ok(fd)) => {
+                        let sent = pidfd_send_signal(&fd, Signal::TERM);
+                        if process.state == 'T' {
+                            // A stopped process would not notice the signal.
+                            let _ = pidfd_send_signal(&fd, Signal::CONT);
+                        }
+                        targets.push(Target {
+                            process: process.clone(),
+                            fd: Some(fd),
+                            outcome: sent.err().map(refused),
+                        });
+                        continue;
                     }
-                    targets.push(Target { process: process.clone(), fd: Some(fd), outcome: sent.err().map(refused) });
-                    continue;
-                }
-            };
+                };
             targets.push(Target { process: process.clone(), fd: None, outcome });
         }
         wait(&mut targets, grace, &Outcome::Ended);
         for target in targets.iter_mut().filter(|target| target.outcome.is_none()) {
-            if let Some(Err(error)) = target.fd.as_ref().map(|fd| pidfd_send_signal(fd, Signal::KILL)) {
-                target.outcome = Some(if error == Errno::SRCH { Outcome::Ended } else { refused(error) });
+            if let Some(Err(error)) =
+                target.fd.as_ref().map(|fd| pidfd_send_signal(fd, Signal::KILL))
+            {
+                target.outcome =
+                    Some(if error == Errno::SRCH { Outcome::Ended } else { refused(error) });
             }
         }
         wait(&mut targets, AFTER_KILL, &Outcome::Killed);
-        let outcomes = targets.into_iter().map(|it| (it.process, it.outcome.unwrap_or(Outcome::Stuck))).collect();
+        let outcomes = targets
+            .into_iter()
+            .map(|it| (it.process, it.outcome.unwrap_or(Outcome::Stuck)))
+            .collect();
 
         let mut left = tpu.holders();
         // libtpu removes the file itself on an orderly exit.
         let lock = left.lock.clone().filter(|lock| {
-            left.processes.is_empty() && self.removable().is_some_and(|planned| planned.owner == lock.owner)
+            left.processes.is_empty()
+                && self.removable().is_some_and(|planned| planned.owner == lock.owner)
         });
         let lock = lock.map(|lock| {
             let removed = lock.remove();
@@ -194,8 +217,12 @@ fn wait(targets: &mut [Target], time: Duration, ended_outcome: &Outcome) {
         let mut waiting: Vec<_> =
             waiting.filter_map(|target| Some((target.fd.as_ref()?, &mut target.outcome))).collect();
         let remaining = deadline.saturating_duration_since(Instant::now());
-        let timeout = Timespec { tv_sec: remaining.as_secs() as i64, tv_nsec: i64::from(remaining.subsec_nanos()) };
-        let mut fds: Vec<_> = waiting.iter().map(|(fd, _)| PollFd::new(*fd, PollFlags::IN)).collect();
+        let timeout = Timespec {
+            tv_sec: remaining.as_secs() as i64,
+            tv_nsec: i64::from(remaining.subsec_nanos()),
+        };
+        let mut fds: Vec<_> =
+            waiting.iter().map(|(fd, _)| PollFd::new(*fd, PollFlags::IN)).collect();
         if fds.is_empty() {
             return;
         }
@@ -203,7 +230,9 @@ fn wait(targets: &mut [Target], time: Duration, ended_outcome: &Outcome) {
         // its parent has reaped it.
         let ended = poll(&mut fds, Some(&timeout));
         let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-        for (_, outcome) in waiting.iter_mut().zip(ready).filter(|(_, ready)| *ready).map(|(waiting, _)| waiting) {
+        for (_, outcome) in
+            waiting.iter_mut().zip(ready).filter(|(_, ready)| *ready).map(|(waiting, _)| waiting)
+        {
             **outcome = Some(ended_outcome.clone());
         }
         if remaining.is_zero() || matches!(ended, Err(error) if error != Errno::INTR) {
@@ -214,7 +243,10 @@ fn wait(targets: &mut [Target], time: Duration, ended_outcome: &Outcome) {
 
 /// The ancestors of this process.
 fn ancestors() -> Vec<u32> {
-    let parent =
-        |pid: &u32| Stat::read(Path::new(&format!("/proc/{pid}"))).map(|stat| stat.parent).filter(|pid| *pid > 0);
+    let parent = |pid: &u32| {
+        Stat::read(Path::new(&format!("/proc/{pid}")))
+            .map(|stat| stat.parent)
+            .filter(|pid| *pid > 0)
+    };
     std::iter::successors(Some(std::process::id()), parent).skip(1).collect()
 }

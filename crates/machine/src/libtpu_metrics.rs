@@ -90,9 +90,13 @@ impl MetricsClient {
     /// # Errors
     /// The address is not of the form `host:port`.
     pub fn new(address: &str) -> Result<Self, MetricsError> {
-        let wrong = |error: &dyn fmt::Display| MetricsError(format!("{address}: {error}; expected HOST:PORT"));
-        let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| wrong(&error))?;
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| wrong(&error))?;
+        let wrong = |error: &dyn fmt::Display| {
+            MetricsError(format!("{address}: {error}; expected HOST:PORT"))
+        };
+        let runtime =
+            Builder::new_current_thread().enable_all().build().map_err(|error| wrong(&error))?;
+        let endpoint =
+            Endpoint::from_shared(format!("http://{address}")).map_err(|error| wrong(&error))?;
         let channel = {
             let _inside = runtime.enter();
             endpoint.connect_timeout(PATIENCE).timeout(PATIENCE).connect_lazy()
@@ -107,8 +111,12 @@ impl MetricsClient {
     pub fn read(&self, level: Level) -> Result<Vec<DeviceMetrics>, MetricsError> {
         self.runtime.block_on(self.read_all(level)).map_err(|status| {
             let reason = match status.code() {
-                Code::Unavailable | Code::Unknown => "no process with libtpu serves metrics there".to_owned(),
-                Code::DeadlineExceeded | Code::Cancelled => format!("no answer within {} s", PATIENCE.as_secs()),
+                Code::Unavailable | Code::Unknown => {
+                    "no process with libtpu serves metrics there".to_owned()
+                }
+                Code::DeadlineExceeded | Code::Cancelled => {
+                    format!("no answer within {} s", PATIENCE.as_secs())
+                }
                 code => format!("{code:?}: {}", status.message()),
             };
             MetricsError(format!("{}: {reason}", self.address))
@@ -283,7 +291,8 @@ impl Metric {
         let value = self.attribute.as_ref()?.value.as_ref()?;
         match &value.list {
             Some(list) => {
-                let ordinal = list.attributes.iter().find(|attribute| attribute.key == "device_ordinal")?;
+                let ordinal =
+                    list.attributes.iter().find(|attribute| attribute.key == "device_ordinal")?;
                 let value = ordinal.value.as_ref()?;
                 value.int.or_else(|| value.string.as_ref()?.parse().ok())
             }
@@ -347,7 +356,9 @@ mod tests {
 
     /// `tpu-info`'s messages as bytes, by metric.
     fn recorded() -> HashMap<String, Vec<u8>> {
-        let lines = include_str!("../reference/libtpu_metrics.txt").lines().filter(|line| !line.starts_with('#'));
+        let lines = include_str!("../reference/libtpu_metrics.txt")
+            .lines()
+            .filter(|line| !line.starts_with('#'));
         let byte = |hex: &[u8]| u8::from_str_radix(std::str::from_utf8(hex).unwrap(), 16).unwrap();
         let metric = |line: &str| {
             let (name, hex) = line.split_once(' ').unwrap();
@@ -385,7 +396,9 @@ mod tests {
             let service = self.clone();
             Box::pin(async move {
                 assert_eq!(request.uri().path(), METHOD);
-                Ok(Grpc::new(ProstCodec::<Vec<u8>, String>::default()).unary(service, request).await)
+                Ok(Grpc::new(ProstCodec::<Vec<u8>, String>::default())
+                    .unary(service, request)
+                    .await)
             })
         }
     }
@@ -397,8 +410,12 @@ mod tests {
         listener.set_nonblocking(true).unwrap();
         thread::spawn(move || {
             Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
-                let incoming = TcpIncoming::from(tokio::net::TcpListener::from_std(listener).unwrap());
-                Server::builder().serve_with_incoming(Recorded(Arc::new(metrics)), incoming).await.unwrap();
+                let incoming =
+                    TcpIncoming::from(tokio::net::TcpListener::from_std(listener).unwrap());
+                Server::builder()
+                    .serve_with_incoming(Recorded(Arc::new(metrics)), incoming)
+                    .await
+                    .unwrap();
             });
         });
         MetricsClient::new(&address).unwrap()
@@ -406,7 +423,9 @@ mod tests {
 
     fn check(client: &MetricsClient) {
         let devices = client.read(Level::Detailed).unwrap();
-        let column = |value: fn(&DeviceMetrics) -> Option<f64>| devices.iter().map(value).collect::<Vec<_>>();
+        let column = |value: fn(&DeviceMetrics) -> Option<f64>| {
+            devices.iter().map(value).collect::<Vec<_>>()
+        };
         assert_eq!(devices.iter().map(|device| device.id).collect::<Vec<_>>(), [0, 1, 2, 3]);
         let gib = 1 << 30;
         let used = [12 * gib, 13 * gib + 7, 0, gib / 2];
@@ -416,7 +435,10 @@ mod tests {
         assert_eq!(column(|it| it.duty_cycle), [87.5, 87.5, 3.25, 3.25].map(Some));
         assert_eq!(column(|it| it.bandwidth), [55.5, 44.0, 0.0, 1.0].map(Some));
         assert_eq!(column(|it| it.idle_seconds), [0.0, 0.25, 120.0, 7.5].map(Some));
-        assert_eq!(column(|it| it.queued.map(|queued| queued as f64)), [2.0, 0.0, 0.0, 31.0].map(Some));
+        assert_eq!(
+            column(|it| it.queued.map(|queued| queued as f64)),
+            [2.0, 0.0, 0.0, 31.0].map(Some)
+        );
         assert_eq!(column(|it| it.program_mean), [Some(310.0), Some(25.5), None, Some(9000.0)]);
         // The values that tpu-info shows, from the reference file.
         let quantiles = column(|it| it.program_p90);
@@ -441,7 +463,8 @@ mod tests {
     fn a_server_of_tpu_infos_own_package_is_read() {
         let python = std::env::var("FULMEN_TEST_TPU_INFO_PYTHON").unwrap();
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/reference/libtpu_metrics.py");
-        let mut server = Command::new(python).args([script, "serve"]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut server =
+            Command::new(python).args([script, "serve"]).stdout(Stdio::piped()).spawn().unwrap();
         let mut port = String::new();
         std::io::BufReader::new(server.stdout.take().unwrap()).read_line(&mut port).unwrap();
         let client = MetricsClient::new(&format!("127.0.0.1:{}", port.trim())).unwrap();
@@ -455,8 +478,8 @@ mod tests {
         let mut metrics = recorded();
         metrics.retain(|name, _| name.contains("dutycycle"));
         let devices = serve(metrics).read(Level::Detailed).unwrap();
-        let expected =
-            [(0, 87.5), (1, 3.25)].map(|(id, duty)| DeviceMetrics { duty_cycle: Some(duty), ..DeviceMetrics::new(id) });
+        let expected = [(0, 87.5), (1, 3.25)]
+            .map(|(id, duty)| DeviceMetrics { duty_cycle: Some(duty), ..DeviceMetrics::new(id) });
         assert_eq!(devices, expected);
         let error = serve(HashMap::new()).read(Level::Basic).unwrap_err().to_string();
         assert!(error.contains("NotFound: no such metric"), "{error}");
@@ -467,7 +490,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
-        let error = MetricsClient::new(&address).unwrap().read(Level::Basic).unwrap_err().to_string();
+        let error =
+            MetricsClient::new(&address).unwrap().read(Level::Basic).unwrap_err().to_string();
         assert_eq!(error, format!("{address}: no process with libtpu serves metrics there"));
         let error = MetricsClient::new("a b").err().unwrap().to_string();
         assert!(error.starts_with("a b: ") && error.ends_with("; expected HOST:PORT"), "{error}");

@@ -89,7 +89,8 @@ pub(crate) fn user(passwd: &str, number: u32) -> Option<String> {
 fn lockers(locks: &str, inode: u64) -> Vec<u32> {
     let holder = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let is_held = *fields.get(1)? != "->" && fields.get(5)?.rsplit(':').next()?.parse() == Ok(inode);
+        let is_held =
+            *fields.get(1)? != "->" && fields.get(5)?.rsplit(':').next()?.parse() == Ok(inode);
         fields[4].parse().ok().filter(|_| is_held)
     };
     let mut holders: Vec<u32> = locks.lines().filter_map(holder).collect();

@@ -63,7 +63,8 @@ impl RunMetricsClient {
             port if port.parse::<u16>().is_ok() => format!("http://127.0.0.1:{port}/metrics"),
             address => format!("http://{address}/metrics"),
         };
-        let client = http_client(PATIENCE).map_err(|error| MetricsError(format!("{url}: {error}")))?;
+        let client =
+            http_client(PATIENCE).map_err(|error| MetricsError(format!("{url}: {error}")))?;
         Ok(RunMetricsClient { url, client, last: None })
     }
 
@@ -73,11 +74,17 @@ impl RunMetricsClient {
     /// No training answers there.
     pub fn read(&mut self) -> Result<RunMetrics, MetricsError> {
         let answer = self.client.get(&self.url).send();
-        let text = answer.and_then(|answer| answer.error_for_status()?.text()).map_err(|error| match error.status() {
-            Some(status) => status.to_string(),
-            None if error.is_timeout() => format!("no answer within {} s", PATIENCE.as_secs()),
-            None => "no training answers there; its option `metrics_port` sets the port".to_owned(),
-        });
+        let text =
+            answer.and_then(|answer| answer.error_for_status()?.text()).map_err(
+                |error| match error.status() {
+                    Some(status) => status.to_string(),
+                    None if error.is_timeout() => {
+                        format!("no answer within {} s", PATIENCE.as_secs())
+                    }
+                    None => "no training answers there; its option `metrics_port` sets the port"
+                        .to_owned(),
+                },
+            );
         let metrics = text.and_then(|text| {
             self.take(Instant::now(), &text)
                 .ok_or_else(|| "the server's metrics are not those of a training".to_owned())
@@ -88,20 +95,27 @@ impl RunMetricsClient {
     /// Parses an answer and compares it with the previous one.
     fn take(&mut self, now: Instant, text: &str) -> Option<RunMetrics> {
         let value = |name: &str| {
-            let mut lines = text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+            let mut lines =
+                text.lines().filter_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
             lines.next()?.parse::<f64>().ok()
         };
-        let (epoch, global_step) = (value("fulmen_epoch")? as u64, value("fulmen_global_step")? as u64);
+        let (epoch, global_step) =
+            (value("fulmen_epoch")? as u64, value("fulmen_global_step")? as u64);
         // Absent before the first wait.
         let waited = value("fulmen_input_wait_seconds_total").unwrap_or(0.0);
         let previous = self.last.replace((now, global_step, waited));
         // A different training may serve there now, with counters from zero.
-        let previous = previous.filter(|(_, steps, seconds)| *steps <= global_step && *seconds <= waited);
-        let (step_time, input_wait) = previous.map_or((None, None), |(previous_time, steps, seconds)| {
-            let time = now - previous_time;
-            let new_steps = u32::try_from(global_step - steps).ok().filter(|count| *count > 0);
-            (new_steps.map(|count| time / count), Some(((waited - seconds) / time.as_secs_f64()).clamp(0.0, 1.0)))
-        });
+        let previous =
+            previous.filter(|(_, steps, seconds)| *steps <= global_step && *seconds <= waited);
+        let (step_time, input_wait) =
+            previous.map_or((None, None), |(previous_time, steps, seconds)| {
+                let time = now - previous_time;
+                let new_steps = u32::try_from(global_step - steps).ok().filter(|count| *count > 0);
+                (
+                    new_steps.map(|count| time / count),
+                    Some(((waited - seconds) / time.as_secs_f64()).clamp(0.0, 1.0)),
+                )
+            });
         Some(RunMetrics { epoch, global_step, step_time, input_wait })
     }
 }
@@ -112,16 +126,25 @@ mod tests {
 
     #[test]
     fn steps_and_waits_are_computed_from_consecutive_answers() {
-        let text =
-            |step: u64, waited: &str| format!("# HELP a b\n{waited}fulmen_epoch 3\nfulmen_global_step {step}\n# EOF\n");
+        let text = |step: u64, waited: &str| {
+            format!("# HELP a b\n{waited}fulmen_epoch 3\nfulmen_global_step {step}\n# EOF\n")
+        };
         let (mut client, start) = (RunMetricsClient::new("9090").unwrap(), Instant::now());
         assert_eq!(client.url, "http://127.0.0.1:9090/metrics");
         let after = |seconds| start + Duration::from_secs(seconds);
         let first = client.take(after(0), &text(10, "")).unwrap();
-        assert_eq!(first, RunMetrics { epoch: 3, global_step: 10, step_time: None, input_wait: None });
-        let second = client.take(after(2), &text(14, "fulmen_input_wait_seconds_total 0.5\n")).unwrap();
-        assert_eq!(second.to_string(), "epoch 3, step 14, 500.0 ms a step, waits for input 25.0 % of the time");
-        let idle = client.take(after(3), &text(14, "fulmen_input_wait_seconds_total 0.5\n")).unwrap();
+        assert_eq!(
+            first,
+            RunMetrics { epoch: 3, global_step: 10, step_time: None, input_wait: None }
+        );
+        let second =
+            client.take(after(2), &text(14, "fulmen_input_wait_seconds_total 0.5\n")).unwrap();
+        assert_eq!(
+            second.to_string(),
+            "epoch 3, step 14, 500.0 ms a step, waits for input 25.0 % of the time"
+        );
+        let idle =
+            client.take(after(3), &text(14, "fulmen_input_wait_seconds_total 0.5\n")).unwrap();
         assert_eq!(idle.to_string(), "epoch 3, step 14, waits for input 0.0 % of the time");
         let restarted = client.take(after(4), &text(2, "")).unwrap();
         assert_eq!(restarted.to_string(), "epoch 3, step 2");

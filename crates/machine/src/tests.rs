@@ -1,5 +1,5 @@
-//! Real processes that hold what stands for a TPU: a file for the device, and a shell that is named `libtpu.so`, so that the
-//! kernel maps a file of that name.
+//! Real processes that hold what stands for a TPU: a file for the device, and a shell that is named
+//! `libtpu.so`, so that the kernel maps a file of that name.
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
 use std::fs::{self, File, FileTimes, Permissions};
@@ -43,9 +43,16 @@ impl Machine {
             fs::create_dir(folder.path().join(name)).unwrap();
         }
         fs::write(folder.path().join("dev/accel0"), "").unwrap();
-        // Written by another process: a file that this one has open for writing could not be run, nor while a child that
-        // another test has just forked still has it open.
-        assert!(Command::new("cp").arg("/bin/sh").arg(folder.path().join("libtpu.so")).status().unwrap().success());
+        // Written by another process: a file that this one has open for writing could not be run,
+        // nor while a child that another test has just forked still has it open.
+        assert!(
+            Command::new("cp")
+                .arg("/bin/sh")
+                .arg(folder.path().join("libtpu.so"))
+                .status()
+                .unwrap()
+                .success()
+        );
         Self { folder }
     }
 
@@ -55,7 +62,11 @@ impl Machine {
 
     fn tpu(&self) -> Tpu {
         let folder = self.folder.path().canonicalize().unwrap();
-        Tpu { device_files: vec![folder.join("dev/accel0")], libraries: folder.clone(), root: folder }
+        Tpu {
+            device_files: vec![folder.join("dev/accel0")],
+            libraries: folder.clone(),
+            root: folder,
+        }
     }
 
     /// The shell that is named `libtpu.so`.
@@ -100,7 +111,8 @@ fn end(tpu: &Tpu, grace: Duration) -> Vec<Outcome> {
 /// A script that ends on request, or when its pipe is closed.
 const WAITS: &str = "echo ready; read line";
 
-/// A script that ends with code 75 on SIGTERM. Not every shell runs a trap while it reads, so this one loops.
+/// A script that ends with code 75 on SIGTERM. Not every shell runs a trap while it reads, so this
+/// one loops.
 const ENDS_IN_ORDER: &str = "trap 'exit 75' TERM; echo ready; while :; do :; done";
 
 #[test]
@@ -110,7 +122,8 @@ fn holders_are_found_with_their_files() {
     assert!(tpu.holders().processes.is_empty());
     let (mapping, _) = start(&mut machine.shell(WAITS));
     let device = File::open(machine.path("dev/accel0")).unwrap();
-    let opening = Running(Command::new("sleep").arg("600").stdin(Stdio::from(device)).spawn().unwrap());
+    let opening =
+        Running(Command::new("sleep").arg("600").stdin(Stdio::from(device)).spawn().unwrap());
 
     let process = holder(&tpu, mapping.0.id());
     assert_eq!(process.libraries, [tpu.root.join("libtpu.so")]);
@@ -133,31 +146,41 @@ fn busy_and_idle_processes_differ_and_steps_are_counted() {
     let written = |steps: &str, seconds: u64| {
         let path = machine.path("progress");
         fs::write(&path, steps).unwrap();
-        let times =
-            FileTimes::new().set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_790_000_000 + seconds));
+        let times = FileTimes::new()
+            .set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1_790_000_000 + seconds));
         File::options().write(true).open(path).unwrap().set_times(times).unwrap();
     };
     written("10", 0);
     let (busy, _) = start(&mut machine.shell("echo ready; while :; do :; done"));
     let mut command = machine.shell(WAITS);
     // The name is relative to the working folder of the process.
-    let (idle, _) = start(command.env("FULMEN_PROGRESS_FILE", "progress").current_dir(machine.folder.path()));
+    let (idle, _) =
+        start(command.env("FULMEN_PROGRESS_FILE", "progress").current_dir(machine.folder.path()));
     let mut watch = machine.tpu().watch();
     let mut look = || watch.look().0;
     let find = |watched: &[crate::Watched], child: &Running| {
         watched.iter().find(|it| it.process.pid == child.0.id()).unwrap().clone()
     };
     let first = look();
-    assert_eq!((find(&first, &busy).progress(), find(&first, &idle).load), ("just seen".into(), None));
+    assert_eq!(
+        (find(&first, &busy).progress(), find(&first, &idle).load),
+        ("just seen".into(), None)
+    );
     wait_until(|| find(&look(), &busy).progress().starts_with("uses "));
-    wait_until(|| find(&look(), &idle).progress().starts_with("uses no processor; step 10, the last one "));
+    wait_until(|| {
+        find(&look(), &idle).progress().starts_with("uses no processor; step 10, the last one ")
+    });
     let waiting = find(&look(), &idle);
     assert_eq!((waiting.steps, waiting.step_time), (Some(0), None));
 
     written("30", 2);
     let trains = find(&look(), &idle);
     assert_eq!((trains.steps, trains.step_time), (Some(20), Some(Duration::from_millis(100))));
-    assert!(trains.progress().starts_with("trains; step 30, 100.0 ms a step, the last one "), "{}", trains.progress());
+    assert!(
+        trains.progress().starts_with("trains; step 30, 100.0 ms a step, the last one "),
+        "{}",
+        trains.progress()
+    );
     written("no number", 3);
     assert_eq!(find(&look(), &idle).process.step, None);
 }
@@ -177,7 +200,8 @@ fn a_holder_ends_by_sigterm_and_its_lock_file_goes() {
 #[test]
 fn one_that_ignores_sigterm_is_killed() {
     let machine = Machine::new();
-    let (_child, _) = start(&mut machine.shell("trap '' TERM; echo ready; while :; do read line; done"));
+    let (_child, _) =
+        start(&mut machine.shell("trap '' TERM; echo ready; while :; do read line; done"));
     assert_eq!(end(&machine.tpu(), Duration::from_millis(50)), [Outcome::Killed]);
 }
 
@@ -200,10 +224,14 @@ fn one_with_a_zombie_parent_is_found_and_ended() {
     let tpu = machine.tpu();
     let mut command = Command::new("/bin/sh");
     // A shell gives a process in the background an empty standard input.
-    command.args(["-c", r#""$0" -c 'while :; do :; done' >/dev/null & echo $!"#]).arg(machine.path("libtpu.so"));
+    command
+        .args(["-c", r#""$0" -c 'while :; do :; done' >/dev/null & echo $!"#])
+        .arg(machine.path("libtpu.so"));
     let (parent, pid) = start(command.stdout(Stdio::piped()));
     let pid = pid.parse().unwrap();
-    let state = || crate::holders::Stat::read(Path::new(&format!("/proc/{}", parent.0.id()))).unwrap().state;
+    let state = || {
+        crate::holders::Stat::read(Path::new(&format!("/proc/{}", parent.0.id()))).unwrap().state
+    };
     wait_until(|| state() == 'Z' && tpu.holders().processes.iter().any(|it| it.pid == pid));
     assert_ne!(holder(&tpu, pid).parent, parent.0.id());
     assert_eq!(end(&tpu, LONG), [Outcome::Ended]);
@@ -222,7 +250,14 @@ fn one_whose_first_thread_has_ended_is_found_and_ended() {
     fs::write(&source, code).unwrap();
     let program = machine.path("libtpu.so");
     fs::remove_file(&program).unwrap();
-    assert!(Command::new("cc").args(["-w", "-pthread", "-o"]).args([&program, &source]).status().unwrap().success());
+    assert!(
+        Command::new("cc")
+            .args(["-w", "-pthread", "-o"])
+            .args([&program, &source])
+            .status()
+            .unwrap()
+            .success()
+    );
     let (child, _) = start(Command::new(&program).stdout(Stdio::piped()));
     wait_until(|| tpu.holders().processes.iter().any(|it| it.state == 'Z'));
     assert_eq!(holder(&tpu, child.0.id()).libraries, [tpu.root.join("libtpu.so")]);
@@ -244,7 +279,10 @@ fn another_users_process_is_spared_without_force() {
     assert!(plan.is_empty(), "{plan:?}");
     let (process, why) = &plan.spared[0];
     assert_eq!((process.pid, process.uid), (child.0.id(), 65534));
-    assert!(why.starts_with("it belongs to another user, ") && why.ends_with("; --force ends it, too"), "{why}");
+    assert!(
+        why.starts_with("it belongs to another user, ") && why.ends_with("; --force ends it, too"),
+        "{why}"
+    );
     assert!(plan.lock.as_ref().unwrap().as_ref().unwrap_err().contains("belongs to another user"));
     let report = plan.execute(&tpu, LONG);
     assert!(!report.is_free() && lock.exists() && child.0.try_wait().unwrap().is_none());
@@ -309,7 +347,10 @@ fn a_lock_file_goes_unless_it_is_locked() {
     let file = File::open(&path).unwrap();
     flock(&file, FlockOperation::LockExclusive).unwrap();
     let lock = LockFile::find(&tpu.root).unwrap();
-    assert_eq!(lock.remove().unwrap_err(), format!("cannot remove {}: a process uses it", lock.path.display()));
+    assert_eq!(
+        lock.remove().unwrap_err(),
+        format!("cannot remove {}: a process uses it", lock.path.display())
+    );
     let report = Plan::new(tpu.holders(), &[], false).execute(&tpu, LONG);
     assert!(matches!(&report.lock, Some((_, Err(_)))) && path.exists(), "{report:?}");
     drop(file);

@@ -8,9 +8,14 @@ use crate::{Error, Result, StaticCache};
 
 /// Rejects a number of heads that does not divide the number of features. The arguments are two
 /// keys of a config and their values.
-pub(crate) fn check_heads((key, heads): (&str, usize), (other, features): (&str, usize)) -> Result<()> {
+pub(crate) fn check_heads(
+    (key, heads): (&str, usize),
+    (other, features): (&str, usize),
+) -> Result<()> {
     if heads == 0 || features == 0 || !features.is_multiple_of(heads) {
-        Err(Error::config(format!("`{key}` is {heads}, which does not divide `{other}`, {features}")))
+        Err(Error::config(format!(
+            "`{key}` is {heads}, which does not divide `{other}`, {features}"
+        )))
     } else {
         Ok(())
     }
@@ -75,8 +80,8 @@ impl Span {
         }
     }
 
-    /// Which keys each token sees: itself and those before it (the last `window` ones), but no padding. Booleans
-    /// `[count, keys]`, or `[batch, 1, count, keys]` with padding.
+    /// Which keys each token sees: itself and those before it (the last `window` ones), but no
+    /// padding. Booleans `[count, keys]`, or `[batch, 1, count, keys]` with padding.
     pub(crate) fn mask(&self, window: Option<usize>) -> Tensor {
         let keys = Tensor::arange(DType::I32, self.keys);
         let mut mask = keys.le(&self.queries);
@@ -90,8 +95,9 @@ impl Span {
     }
 }
 
-/// Attention of queries `[batch, heads, count, width]` to keys and values `[batch, key heads, count, width]`. With a
-/// cache, keys and values are first appended to it, and the queries attend to everything in it.
+/// Attention of queries `[batch, heads, count, width]` to keys and values
+/// `[batch, key heads, count, width]`. With a cache, keys and values are first appended to it, and
+/// the queries attend to everything in it.
 pub(crate) fn attend(
     attention: Attention,
     [q, k, v]: [&Tensor; 3],
@@ -106,8 +112,14 @@ pub(crate) fn attend(
     }
 }
 
-/// Self-attention of tokens `[batch, length, features]`. `projections` make the queries, keys and values.
-pub(crate) fn self_attention(attention: Attention, projections: [&Linear; 3], x: &Tensor, heads: usize) -> Tensor {
+/// Self-attention of tokens `[batch, length, features]`. `projections` make the queries, keys and
+/// values.
+pub(crate) fn self_attention(
+    attention: Attention,
+    projections: [&Linear; 3],
+    x: &Tensor,
+    heads: usize,
+) -> Tensor {
     let [q, k, v] = projections.map(|projection| split_heads(&projection.forward(x), heads));
     join_heads(&attention.forward(q, k, v))
 }

@@ -74,7 +74,9 @@ impl Pretrained for AutoModelForSequenceClassification {
         match config.model_type.as_str() {
             "bert" => BertForSequenceClassification::new(config).map(Bert),
             "roberta" => RobertaForSequenceClassification::new(config).map(Roberta),
-            other => Err(Error::config(format!("`model_type` is `{other}`, expected `bert` or `roberta`"))),
+            other => Err(Error::config(format!(
+                "`model_type` is `{other}`, expected `bert` or `roberta`"
+            ))),
         }
     }
 
@@ -101,7 +103,10 @@ impl Pretrained for AutoModelForSequenceClassification {
     }
 
     #[track_caller]
-    fn from_folder_with(folder: impl AsRef<Path>, change: impl FnOnce(&mut Config)) -> Result<Self> {
+    fn from_folder_with(
+        folder: impl AsRef<Path>,
+        change: impl FnOnce(&mut Config),
+    ) -> Result<Self> {
         match Self::config_from_folder(&folder)?.model_type.as_str() {
             "bert" => BertForSequenceClassification::from_folder_with(folder, change).map(Bert),
             _ => RobertaForSequenceClassification::from_folder_with(folder, change).map(Roberta),
@@ -117,11 +122,13 @@ mod tests {
     #[test]
     fn the_config_decides_which_family_it_is() {
         let load = |name: &str| {
-            let model = AutoModelForSequenceClassification::from_folder(folder(name)).unwrap_or_else(|e| panic!("{e}"));
+            let model = AutoModelForSequenceClassification::from_folder(folder(name))
+                .unwrap_or_else(|e| panic!("{e}"));
             (model, Expected::read(name))
         };
         let (model, expected) = load("bert-classifier");
-        let [ids, kinds, mask] = ["input_ids", "token_type_ids", "attention_mask"].map(|name| expected.tensor(name));
+        let [ids, kinds, mask] =
+            ["input_ids", "token_type_ids", "attention_mask"].map(|name| expected.tensor(name));
         expected.check(&borrowed(&[("logits", model.forward(&ids, Some(&kinds), Some(&mask)))]));
         assert_eq!(model.architecture(), "BertForSequenceClassification");
 
@@ -134,7 +141,11 @@ mod tests {
         let model = AutoModelForSequenceClassification::from_folder_with(folder("bert"), |_| ());
         let model = model.unwrap_or_else(|e| panic!("{e}"));
         assert!(model.head_parameters().iter().all(|(_, parameter)| !parameter.is_set()));
-        let text = AutoModelForSequenceClassification::from_folder(folder("gpt2")).err().map(|e| e.to_string());
-        assert!(text.is_some_and(|text| text.contains("`model_type` is `gpt2`, expected `bert`, `roberta`")));
+        let text = AutoModelForSequenceClassification::from_folder(folder("gpt2"))
+            .err()
+            .map(|e| e.to_string());
+        assert!(text.is_some_and(|text| {
+            text.contains("`model_type` is `gpt2`, expected `bert`, `roberta`")
+        }));
     }
 }

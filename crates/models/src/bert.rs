@@ -14,7 +14,8 @@ use crate::attention::{check_heads, padding_mask, self_attention};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, Labels, MODELS, Pretrained, Result, init};
 
-/// The settings, with the names of `config.json`; by default BERT-base's, of 110 million parameters.
+/// The settings, with the names of `config.json`; by default BERT-base's, of 110 million
+/// parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -125,8 +126,8 @@ impl Config {
         LayerNorm::new([self.hidden_size]).eps(self.layer_norm_eps)
     }
 
-    /// The output projection to the vocabulary. If the weights are tied, its weight is the embedding's. Its bias is
-    /// `bias`.
+    /// The output projection to the vocabulary. If the weights are tied, its weight is the
+    /// embedding's. Its bias is `bias`.
     pub(crate) fn decoder(&self, embedding: &Embedding, bias: &Parameter) -> Linear {
         let mut decoder = Linear::new(self.hidden_size, self.vocab_size);
         if self.tie_word_embeddings {
@@ -169,11 +170,12 @@ pub struct Embeddings {
 pub struct Layers {
     /// The layers.
     pub layer: Vec<Layer>,
-    /// Whether the backward pass recomputes each layer, for a fraction of the memory; initially false.
+    /// Whether the backward pass recomputes each layer, for a fraction of the memory; initially
+    /// false.
     pub gradient_checkpointing: bool,
-    /// Whether equal layers run as one scan. The program then compiles in the time of a single one, but
-    /// needs the memory of their parameters twice. Initially false. Generation with a cache runs
-    /// the layers in sequence.
+    /// Whether equal layers run as one scan. The program then compiles in the time of a single one,
+    /// but needs the memory of their parameters twice. Initially false. Generation with a cache
+    /// runs the layers in sequence.
     pub scan_layers: bool,
 }
 
@@ -248,7 +250,11 @@ impl Layer {
         let projection = || Linear::new(features, features);
         Layer {
             attention: SelfAttention {
-                projections: Projections { query: projection(), key: projection(), value: projection() },
+                projections: Projections {
+                    query: projection(),
+                    key: projection(),
+                    value: projection(),
+                },
                 output: Output::new(config, features),
                 dropout: Dropout::new(config.attention_probs_dropout_prob),
                 heads: config.num_attention_heads,
@@ -262,7 +268,8 @@ impl Layer {
     fn forward(&self, x: &Tensor, attention: &Attention) -> Tensor {
         let SelfAttention { projections, output, dropout, heads } = &self.attention;
         let Projections { query, key, value } = projections;
-        let attended = self_attention(attention.clone().dropout(dropout), [query, key, value], x, *heads);
+        let attended =
+            self_attention(attention.clone().dropout(dropout), [query, key, value], x, *heads);
         let x = output.forward(&attended, x);
         let inner = self.activation.forward(&self.intermediate.dense.forward(&x));
         self.output.forward(&inner, &x)
@@ -272,7 +279,10 @@ impl Layer {
 impl Encoder {
     pub(crate) fn new(config: &Config) -> Result<Encoder> {
         let features = config.hidden_size;
-        check_heads(("num_attention_heads", config.num_attention_heads), ("hidden_size", features))?;
+        check_heads(
+            ("num_attention_heads", config.num_attention_heads),
+            ("hidden_size", features),
+        )?;
         let embedding = |rows| Embedding::new(rows, features);
         let embeddings = Embeddings {
             word_embeddings: embedding(config.vocab_size).padding_idx(config.padding()),
@@ -300,16 +310,24 @@ impl Encoder {
         attention_mask: Option<&Tensor>,
     ) -> Result<Tensor, Refusal> {
         let ids = ids.live()?;
-        let Embeddings { word_embeddings, position_embeddings, token_type_embeddings, .. } = &self.embeddings;
+        let Embeddings { word_embeddings, position_embeddings, token_type_embeddings, .. } =
+            &self.embeddings;
         let max_length = self.embeddings.max_positions;
         if ids.rank() != 2 || ids.size(1) > max_length {
-            return Err(
-                format!("the ids {} are not [batch, length] with a length of at most {max_length}", ids.ty()).into()
-            );
+            return Err(format!(
+                "the ids {} are not [batch, length] with a length of at most {max_length}",
+                ids.ty()
+            )
+            .into());
         }
         for (name, other) in [("segments", token_type_ids), ("mask", attention_mask)] {
             if let Some(other) = other.filter(|other| other.shape() != ids.shape()) {
-                return Err(format!("the {name} {} do not have the shape of the ids, {}", other.ty(), ids.ty()).into());
+                return Err(format!(
+                    "the {name} {} do not have the shape of the ids, {}",
+                    other.ty(),
+                    ids.ty()
+                )
+                .into());
             }
         }
         let positions = match self.first_position {
@@ -320,14 +338,24 @@ impl Encoder {
                 is_token.cumsum(1) * is_token + (first - 1) as f64
             }
         };
-        let segments = token_type_ids.cloned().unwrap_or_else(|| Tensor::zeros(DType::I32, ids.shape()));
+        let segments =
+            token_type_ids.cloned().unwrap_or_else(|| Tensor::zeros(DType::I32, ids.shape()));
         let x = word_embeddings.forward(ids) + token_type_embeddings.forward(segments);
         let x = self.embeddings.layer_norm.forward(x + position_embeddings.forward(positions));
         let x = self.embeddings.dropout.forward(x);
-        let attention = attention_mask.map_or(Attention::new(), |mask| Attention::new().mask(padding_mask(mask)));
+        let attention = attention_mask
+            .map_or(Attention::new(), |mask| Attention::new().mask(padding_mask(mask)));
         let Layers { ref layer, gradient_checkpointing, scan_layers } = self.encoder;
         let forward = |i: usize, x: &Tensor, _: Option<&_>| (layer[i].forward(x, &attention), None);
-        Ok(run_layers(x, layer, None, LayerOptions { gradient_checkpointing, scan_layers }, |_| true, forward).0)
+        Ok(run_layers(
+            x,
+            layer,
+            None,
+            LayerOptions { gradient_checkpointing, scan_layers },
+            |_| true,
+            forward,
+        )
+        .0)
     }
 }
 
@@ -387,8 +415,9 @@ pub struct Transform {
 }
 
 impl BertForMaskedLm {
-    /// The logits `[batch, length, vocabulary]` of each token. `ids`, integers `[batch, length]`; `token_type_ids`, the
-    /// same shape, is the segment of each token, by default 0; `attention_mask`, the same shape, is 0 at padding.
+    /// The logits `[batch, length, vocabulary]` of each token. `ids`, integers `[batch, length]`;
+    /// `token_type_ids`, the same shape, is the segment of each token, by default 0;
+    /// `attention_mask`, the same shape, is 0 at padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
@@ -413,7 +442,8 @@ impl Pretrained for BertForMaskedLm {
     const FIXED: &'static [(&'static str, &'static str)] = FIXED;
     const BASE_MODEL_PREFIX: &'static str = "bert";
     const HEAD: &'static [&'static str] = &["cls."];
-    const IGNORED: &'static [&'static str] = &["pooler.", "cls.seq_relationship.", "classifier.", "position_ids"];
+    const IGNORED: &'static [&'static str] =
+        &["pooler.", "cls.seq_relationship.", "classifier.", "position_ids"];
 
     fn new(config: Config) -> Result<BertForMaskedLm> {
         let bert = Encoder::new(&config)?;
@@ -470,8 +500,9 @@ pub struct Pooled {
 }
 
 impl BertForSequenceClassification {
-    /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `token_type_ids`, the same shape, is the
-    /// segment of each token, by default 0; `attention_mask`, the same shape, is 0 at padding.
+    /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `token_type_ids`, the same
+    /// shape, is the segment of each token, by default 0; `attention_mask`, the same shape, is 0 at
+    /// padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
@@ -521,8 +552,11 @@ impl Pretrained for BertForSequenceClassification {
 }
 
 /// Settings for which only one value is supported; other values would change the model.
-pub(crate) const FIXED: &[(&str, &str)] =
-    &[("is_decoder", "false"), ("add_cross_attention", "false"), ("position_embedding_type", "\"absolute\"")];
+pub(crate) const FIXED: &[(&str, &str)] = &[
+    ("is_decoder", "false"),
+    ("add_cross_attention", "false"),
+    ("position_embedding_type", "\"absolute\""),
+];
 
 #[cfg(test)]
 mod tests {
@@ -542,7 +576,8 @@ mod tests {
     #[test]
     fn berts_and_robertas_of_transformers_give_its_logits() {
         let (model, expected) = load::<BertForMaskedLm>("bert");
-        let [ids, kinds, mask] = ["input_ids", "token_type_ids", "attention_mask"].map(|name| expected.tensor(name));
+        let [ids, kinds, mask] =
+            ["input_ids", "token_type_ids", "attention_mask"].map(|name| expected.tensor(name));
         expected.check(&borrowed(&[("logits", model.forward(&ids, Some(&kinds), Some(&mask)))]));
 
         let (model, expected) = load::<BertForSequenceClassification>("bert-classifier");
@@ -566,7 +601,8 @@ mod tests {
             let name = format!("roberta.embeddings.{table}_embeddings.weight");
             parameters.get(&name).unwrap_or_else(|| panic!("{name}")).get()
         });
-        let gradients = grad(&model.forward(&ids, None).square().sum_all(), &tables.iter().collect::<Vec<_>>());
+        let gradients =
+            grad(&model.forward(&ids, None).square().sum_all(), &tables.iter().collect::<Vec<_>>());
         let size = |rows: Tensor| rows.abs().sum_all().eval().unwrap().to_vec::<f32>().unwrap()[0];
         let padding = 1;
         assert!(ids.eval().unwrap().to_vec::<i32>().unwrap().contains(&padding));
@@ -579,13 +615,22 @@ mod tests {
     #[test]
     fn a_new_head_is_begun_anew_and_nothing_else_may_be_missing() {
         let labels = |config: &mut Config| config.labels = Labels::numbered(4);
-        let model =
-            BertForSequenceClassification::from_folder_with(folder("bert"), labels).unwrap_or_else(|e| panic!("{e}"));
-        let unset = model.parameters().into_iter().filter(|(_, parameter)| !parameter.is_set()).map(|(name, _)| name);
+        let model = BertForSequenceClassification::from_folder_with(folder("bert"), labels)
+            .unwrap_or_else(|e| panic!("{e}"));
+        let unset = model
+            .parameters()
+            .into_iter()
+            .filter(|(_, parameter)| !parameter.is_set())
+            .map(|(name, _)| name);
         let unset: Vec<String> = unset.collect();
         assert_eq!(
             unset,
-            ["bert.pooler.dense.weight", "bert.pooler.dense.bias", "classifier.weight", "classifier.bias"]
+            [
+                "bert.pooler.dense.weight",
+                "bert.pooler.dense.bias",
+                "classifier.weight",
+                "classifier.bias"
+            ]
         );
         assert_eq!(model.classifier.out_features(), 4);
 
@@ -599,6 +644,9 @@ mod tests {
             Ok(_) => panic!("the files are narrower"),
             Err(error) => error.to_string(),
         };
-        assert!(text.contains("bert.encoder.layer.0.intermediate.dense.weight: the model has"), "{text}");
+        assert!(
+            text.contains("bert.encoder.layer.0.intermediate.dense.weight: the model has"),
+            "{text}"
+        );
     }
 }

@@ -1,5 +1,5 @@
-//! BigGAN: a generator and a discriminator conditioned on the class. Brock et al. 2018, "Large Scale GAN Training for
-//! High Fidelity Natural Image Synthesis".
+//! BigGAN: a generator and a discriminator conditioned on the class. Brock et al. 2018, "Large
+//! Scale GAN Training for High Fidelity Natural Image Synthesis".
 //!
 //! Both consist of residual blocks with spectral normalization, and attention over positions at one
 //! size. In the generator, the scales and shifts of normalizations come from the class's embedding
@@ -25,13 +25,17 @@
 #[cfg(test)]
 mod tests;
 
-use fulmen_nn::{AvgPool2d, BatchNorm2d, Conv2d, Embedding, Init, Linear, MaxPool2d, Module, Parameter, SpectralNorm};
+use fulmen_nn::{
+    AvgPool2d, BatchNorm2d, Conv2d, Embedding, Init, Linear, MaxPool2d, Module, Parameter,
+    SpectralNorm,
+};
 use fulmen_tensor::{AsTensor, Interpolation, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::{Error, MODELS, Result};
 
-/// The settings of both networks; by default for ImageNet at 128 × 128, with 70 and 88 million parameters.
+/// The settings of both networks; by default for ImageNet at 128 × 128, with 70 and 88 million
+/// parameters.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -92,10 +96,16 @@ impl Config {
             64 => &[1, 2, 4, 8, 16],
             128 => &[1, 2, 4, 8, 16, 16],
             256 => &[1, 2, 4, 8, 8, 16, 16],
-            other => return Err(Error::config(format!("`resolution` is {other}, not 32, 64, 128 or 256"))),
+            other => {
+                return Err(Error::config(format!(
+                    "`resolution` is {other}, not 32, 64, 128 or 256"
+                )));
+            }
         };
         Ok((
-            std::iter::once(self.channels).chain(widths.iter().map(|width| width * self.ch)).collect(),
+            std::iter::once(self.channels)
+                .chain(widths.iter().map(|width| width * self.ch))
+                .collect(),
             widths.len() - 1,
         ))
     }
@@ -181,7 +191,10 @@ impl Generator {
         let widths = config.widths()?;
         let (blocks, dim_z) = (widths.len() - 1, config.dim_z);
         if dim_z % (blocks + 1) != 0 {
-            return Err(Error::config(format!("`dim_z` is {dim_z}, which has no {} equal parts", blocks + 1)));
+            return Err(Error::config(format!(
+                "`dim_z` is {dim_z}, which has no {} equal parts",
+                blocks + 1
+            )));
         }
         let chunk = dim_z / (blocks + 1);
         let norm = |channels| ConditionalNorm::new(config, config.shared_dim + chunk, channels);
@@ -199,9 +212,13 @@ impl Generator {
         let last = widths[widths.len() - 1] * config.ch;
         let generator = Generator {
             shared: Embedding::new(config.n_classes, config.shared_dim),
-            linear: SpectralNorm::new(Linear::new(chunk, 16 * widths[0] * config.ch)).eps(config.sn_eps),
+            linear: SpectralNorm::new(Linear::new(chunk, 16 * widths[0] * config.ch))
+                .eps(config.sn_eps),
             blocks: blocks.collect(),
-            output_layer: (BatchNorm2d::new(last).eps(config.bn_eps), config.conv(last, config.channels, 3)),
+            output_layer: (
+                BatchNorm2d::new(last).eps(config.bn_eps),
+                config.conv(last, config.channels, 3),
+            ),
             dim_z,
         };
         orthogonal(&generator);
@@ -215,13 +232,19 @@ impl Generator {
         MODELS.record("Generator", || {
             let z = z.as_tensor().live()?;
             if z.rank() != 2 || z.size(1) != self.dim_z {
-                return Err(format!("the random numbers {} are not [batch, {}]", z.ty(), self.dim_z).into());
+                return Err(format!(
+                    "the random numbers {} are not [batch, {}]",
+                    z.ty(),
+                    self.dim_z
+                )
+                .into());
             }
             let chunk = self.dim_z / (self.blocks.len() + 1);
             let class = self.shared.forward(classes);
             let mut x = self.linear.forward(z.narrow(1, 0, chunk)).unflatten(1, &[-1, 4, 4]);
             for (i, (block, attention)) in self.blocks.iter().enumerate() {
-                let condition = Tensor::concatenate(&[&class, &z.narrow(1, (i + 1) * chunk, chunk)], 1);
+                let condition =
+                    Tensor::concatenate(&[&class, &z.narrow(1, (i + 1) * chunk, chunk)], 1);
                 x = block.forward(&x, &condition);
                 x = attention.as_ref().map_or(x.clone(), |attention| attention.forward(&x));
             }
@@ -242,13 +265,15 @@ impl GeneratorBlock {
 
 impl ConditionalNorm {
     fn new(config: &Config, condition: usize, channels: usize) -> ConditionalNorm {
-        let linear = || SpectralNorm::new(Linear::new(condition, channels).bias(false)).eps(config.sn_eps);
+        let linear =
+            || SpectralNorm::new(Linear::new(condition, channels).bias(false)).eps(config.sn_eps);
         let norm = BatchNorm2d::new(channels).eps(config.bn_eps).affine(false);
         ConditionalNorm { gain: linear(), bias: linear(), norm }
     }
 
     fn forward(&self, x: &Tensor, condition: &Tensor) -> Tensor {
-        let [gain, bias] = [&self.gain, &self.bias].map(|l| l.forward(condition).unsqueeze(-1).unsqueeze(-1));
+        let [gain, bias] =
+            [&self.gain, &self.bias].map(|l| l.forward(condition).unsqueeze(-1).unsqueeze(-1));
         self.norm.forward(x) * (gain + 1.0) + bias
     }
 }

@@ -1,4 +1,5 @@
-//! ConvNeXt: transformers' `ConvNextForImageClassification`, Liu et al. 2022, "A ConvNet for the 2020s".
+//! ConvNeXt: transformers' `ConvNextForImageClassification`, Liu et al. 2022, "A ConvNet for the
+//! 2020s".
 //!
 //! Four stages of blocks. A block is a 7 × 7 depthwise convolution, followed by a feed-forward
 //! network over the channels of each position.
@@ -62,7 +63,8 @@ impl Default for Config {
     }
 }
 
-/// A ConvNeXt with its head: images `[batch, channels, height, width]` to logits `[batch, classes]`.
+/// A ConvNeXt with its head: images `[batch, channels, height, width]` to logits
+/// `[batch, classes]`.
 ///
 /// ```
 /// use fulmen_models::convnext::{Config, ConvNext};
@@ -84,7 +86,8 @@ pub struct ConvNext {
     pub convnext: Backbone,
     /// Maps the mean over all positions to logits.
     pub classifier: Linear,
-    /// Whether the backward pass recomputes each block, for a fraction of the memory; initially false.
+    /// Whether the backward pass recomputes each block, for a fraction of the memory; initially
+    /// false.
     pub gradient_checkpointing: bool,
     #[module(skip)]
     config: Config,
@@ -146,7 +149,8 @@ impl ConvNext {
     pub fn forward_features(&self, pixel_values: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();
         let Embeddings { patch_embeddings, layernorm } = &self.convnext.embeddings;
-        let mut x = over_channels(&patch_embeddings.forward(pixel_values), |x| layernorm.forward(x));
+        let mut x =
+            over_channels(&patch_embeddings.forward(pixel_values), |x| layernorm.forward(x));
         for stage in &self.convnext.encoder.stages {
             if let Some((norm, conv)) = &stage.downsampling_layer {
                 x = conv.forward(over_channels(&x, |x| norm.forward(x)));
@@ -171,7 +175,8 @@ impl Block {
             layernorm: norm(channels),
             pwconv1: Linear::new(channels, 4 * channels),
             pwconv2: Linear::new(4 * channels, channels),
-            layer_scale_parameter: (scale > 0.0).then(|| Parameter::new([channels], Init::constant(scale))),
+            layer_scale_parameter: (scale > 0.0)
+                .then(|| Parameter::new([channels], Init::constant(scale))),
             drop_path: DropPath::new(drop_path),
             activation: config.hidden_act,
         }
@@ -211,19 +216,25 @@ impl Pretrained for ConvNext {
         let Config { num_channels, patch_size, hidden_sizes, depths, drop_path_rate, .. } = config;
         let last_block = depths.iter().sum::<usize>().saturating_sub(1).max(1) as f64;
         let (mut inputs, mut block) = (hidden_sizes[0], 0);
-        let stages = hidden_sizes.into_iter().zip(depths).enumerate().map(|(i, (channels, depth))| {
-            let halve = (norm(inputs), Conv2d::new(inputs, channels, 2).stride(2));
-            inputs = channels;
-            let layers = (0..depth).map(|_| {
-                block += 1;
-                Block::new(&config, channels, drop_path_rate * f64::from(block - 1) / last_block)
+        let stages =
+            hidden_sizes.into_iter().zip(depths).enumerate().map(|(i, (channels, depth))| {
+                let halve = (norm(inputs), Conv2d::new(inputs, channels, 2).stride(2));
+                inputs = channels;
+                let layers = (0..depth).map(|_| {
+                    block += 1;
+                    Block::new(
+                        &config,
+                        channels,
+                        drop_path_rate * f64::from(block - 1) / last_block,
+                    )
+                });
+                Stage { downsampling_layer: (i > 0).then_some(halve), layers: layers.collect() }
             });
-            Stage { downsampling_layer: (i > 0).then_some(halve), layers: layers.collect() }
-        });
         let convnext = Backbone {
             encoder: Encoder { stages: stages.collect() },
             embeddings: Embeddings {
-                patch_embeddings: Conv2d::new(num_channels, hidden_sizes[0], patch_size).stride(patch_size),
+                patch_embeddings: Conv2d::new(num_channels, hidden_sizes[0], patch_size)
+                    .stride(patch_size),
                 layernorm: norm(hidden_sizes[0]),
             },
             layernorm: LayerNorm::new([hidden_sizes[3]]).eps(config.layer_norm_eps),

@@ -1,5 +1,5 @@
-//! DCGAN: a generator and a discriminator of plain convolutions. Radford et al. 2015, "Unsupervised Representation
-//! Learning with Deep Convolutional Generative Adversarial Networks".
+//! DCGAN: a generator and a discriminator of plain convolutions. Radford et al. 2015, "Unsupervised
+//! Representation Learning with Deep Convolutional Generative Adversarial Networks".
 //!
 //! Parameters have the names of PyTorch's example (`main.0.weight`, …), so its checkpoints can be
 //! loaded.
@@ -22,7 +22,9 @@
 #[cfg(test)]
 mod tests;
 
-use fulmen_nn::{BatchNorm2d, Conv2d, ConvTranspose2d, Init, LeakyRelu, Module, Relu, Sequential, Tanh};
+use fulmen_nn::{
+    BatchNorm2d, Conv2d, ConvTranspose2d, Init, LeakyRelu, Module, Relu, Sequential, Tanh,
+};
 use fulmen_tensor::{AsTensor, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -56,7 +58,8 @@ impl Config {
         if self.image_size.is_power_of_two() && (8..=4096).contains(&self.image_size) {
             Ok(self.image_size.trailing_zeros() - 3)
         } else {
-            let message = format!("`image_size` is {}, not a power of 2 from 8 to 4096", self.image_size);
+            let message =
+                format!("`image_size` is {}, not a power of 2 from 8 to 4096", self.image_size);
             Err(Error::config(message))
         }
     }
@@ -86,9 +89,14 @@ impl Generator {
         let block = |main: Sequential, conv: ConvTranspose2d, channels| {
             main.add(conv.bias(false)).add(BatchNorm2d::new(channels)).add(Relu::new())
         };
-        let mut main = block(Sequential::new(), ConvTranspose2d::new(config.nz, channels, 4), channels);
+        let mut main =
+            block(Sequential::new(), ConvTranspose2d::new(config.nz, channels, 4), channels);
         for _ in 0..doublings {
-            main = block(main, ConvTranspose2d::new(channels, channels / 2, 4).stride(2).padding(1), channels / 2);
+            main = block(
+                main,
+                ConvTranspose2d::new(channels, channels / 2, 4).stride(2).padding(1),
+                channels / 2,
+            );
             channels /= 2;
         }
         let last = ConvTranspose2d::new(channels, config.nc, 4).stride(2).padding(1).bias(false);
@@ -113,7 +121,10 @@ impl Discriminator {
         let halve = |from, to| Conv2d::new(from, to, 4).stride(2).padding(1).bias(false);
         let mut main = Sequential::new().add(halve(config.nc, channels)).add(LeakyRelu::new(0.2));
         for _ in 0..config.doublings()? {
-            main = main.add(halve(channels, 2 * channels)).add(BatchNorm2d::new(2 * channels)).add(LeakyRelu::new(0.2));
+            main = main
+                .add(halve(channels, 2 * channels))
+                .add(BatchNorm2d::new(2 * channels))
+                .add(LeakyRelu::new(0.2));
             channels *= 2;
         }
         Ok(Discriminator { main: first_values(main.add(Conv2d::new(channels, 1, 4).bias(false))) })

@@ -1,5 +1,5 @@
-//! The decoder of today's language models: Llama 3, Mistral, Qwen 2 and 3, Gemma 1 to 3 (text), which differ in a few
-//! settings. transformers' `LlamaForCausalLM` and its variants.
+//! The decoder of today's language models: Llama 3, Mistral, Qwen 2 and 3, Gemma 1 to 3 (text),
+//! which differ in a few settings. transformers' `LlamaForCausalLM` and its variants.
 //!
 //! Each layer consists of attention to earlier tokens and a gated feed-forward network, with
 //! residual connections. Positions are rotations of queries and keys; several query heads share one
@@ -64,8 +64,8 @@ pub struct Config {
     pub num_hidden_layers: usize,
     /// The number of query heads.
     pub num_attention_heads: usize,
-    /// The number of key and value heads, which must divide the number of query heads. By default, the two numbers are
-    /// equal.
+    /// The number of key and value heads, which must divide the number of query heads. By default,
+    /// the two numbers are equal.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub num_key_value_heads: Option<usize>,
     /// The number of features of a head; `hidden_size/num_attention_heads` if not given.
@@ -204,7 +204,8 @@ impl Config {
             (Some(types), _) => types.get(layer) == Some(&LayerType::SlidingAttention),
             (None, ModelType::Mistral) => true,
             (None, ModelType::Qwen2 | ModelType::Qwen3) => {
-                self.use_sliding_window == Some(true) && layer >= self.max_window_layers.unwrap_or(0)
+                self.use_sliding_window == Some(true)
+                    && layer >= self.max_window_layers.unwrap_or(0)
             }
             (None, ModelType::Gemma2) => layer.is_multiple_of(2),
             (None, ModelType::Gemma3) => !(layer + 1).is_multiple_of(6),
@@ -215,20 +216,34 @@ impl Config {
     /// The rotations of a layer.
     fn rope(&self, sliding: bool) -> Result<RotaryEmbedding> {
         let kind = if sliding { "sliding_attention" } else { "full_attention" };
-        let table = |key: &str, settings: &Map<String, Value>| settings.get(key).and_then(Value::as_object).cloned();
-        let settings = self.rope_parameters.as_ref().map(|all| table(kind, all).unwrap_or_else(|| all.clone()));
+        let table = |key: &str, settings: &Map<String, Value>| {
+            settings.get(key).and_then(Value::as_object).cloned()
+        };
+        let settings = self
+            .rope_parameters
+            .as_ref()
+            .map(|all| table(kind, all).unwrap_or_else(|| all.clone()));
         let local = sliding && self.model_type == ModelType::Gemma3 && settings.is_none();
         let scaling = if local { None } else { settings.as_ref().or(self.rope_scaling.as_ref()) };
-        let own_theta = settings.as_ref().and_then(|settings| settings.get("rope_theta")).and_then(Value::as_f64);
+        let own_theta = settings
+            .as_ref()
+            .and_then(|settings| settings.get("rope_theta"))
+            .and_then(Value::as_f64);
         let theta = if local { self.rope_local_base_freq } else { own_theta.or(self.rope_theta) };
         let Some(scaling) = scaling else {
             return Ok(RotaryEmbedding::new(self.width()).theta(theta.unwrap_or(10_000.0)));
         };
         let number = |key: &str| {
             let number = scaling.get(key).and_then(Value::as_f64);
-            number.ok_or_else(|| Error::config(format!("the scaling of rotations has no number `{key}`")))
+            number.ok_or_else(|| {
+                Error::config(format!("the scaling of rotations has no number `{key}`"))
+            })
         };
-        let name = scaling.get("rope_type").or(scaling.get("type")).and_then(Value::as_str).unwrap_or("default");
+        let name = scaling
+            .get("rope_type")
+            .or(scaling.get("type"))
+            .and_then(Value::as_str)
+            .unwrap_or("default");
         let rule = match name {
             "default" => RotaryScaling::None,
             "linear" => RotaryScaling::Linear { factor: number("factor")? },
@@ -236,14 +251,20 @@ impl Config {
                 factor: number("factor")?,
                 low_freq_factor: number("low_freq_factor")?,
                 high_freq_factor: number("high_freq_factor")?,
-                original_max_position_embeddings: number("original_max_position_embeddings")? as usize,
+                original_max_position_embeddings: number("original_max_position_embeddings")?
+                    as usize,
             },
             other => {
-                let message = format!("`rope_type` is `{other}`, expected `default`, `linear` or `llama3`");
+                let message =
+                    format!("`rope_type` is `{other}`, expected `default`, `linear` or `llama3`");
                 return Err(Error::config(message));
             }
         };
-        if scaling.get("partial_rotary_factor").and_then(Value::as_f64).is_some_and(|factor| factor != 1.0) {
+        if scaling
+            .get("partial_rotary_factor")
+            .and_then(Value::as_f64)
+            .is_some_and(|factor| factor != 1.0)
+        {
             return Err(Error::config(
                 "`partial_rotary_factor` is not 1; only the rotation of whole heads is supported",
             ));
@@ -259,7 +280,9 @@ impl Config {
         if types == layers {
             Ok(())
         } else {
-            Err(Error::config(format!("`layer_types` has {types} entries, `num_hidden_layers` is {layers}")))
+            Err(Error::config(format!(
+                "`layer_types` has {types} entries, `num_hidden_layers` is {layers}"
+            )))
         }
     }
 }
@@ -294,11 +317,12 @@ pub struct Decoder {
     pub model: Model,
     /// The output projection from features to logits, `[vocabulary, features]`.
     pub lm_head: Linear,
-    /// Whether the backward pass recomputes each layer, for a fraction of the memory; initially false.
+    /// Whether the backward pass recomputes each layer, for a fraction of the memory; initially
+    /// false.
     pub gradient_checkpointing: bool,
-    /// Whether equal layers run as one scan. The program then compiles in the time of a single one, but
-    /// needs the memory of their parameters twice. Initially false. Generation with a cache runs
-    /// the layers in sequence.
+    /// Whether equal layers run as one scan. The program then compiles in the time of a single one,
+    /// but needs the memory of their parameters twice. Initially false. Generation with a cache
+    /// runs the layers in sequence.
     pub scan_layers: bool,
     #[module(skip)]
     config: Config,
@@ -370,7 +394,8 @@ pub struct Mlp {
     activation: Activation,
 }
 
-/// A normalization by the root of the mean square, times the weight, or in Gemma times `1 + weight`.
+/// A normalization by the root of the mean square, times the weight, or in Gemma times
+/// `1 + weight`.
 #[derive(Module)]
 pub struct Norm {
     /// `[features]`.
@@ -388,13 +413,19 @@ impl Norm {
 
     fn forward(&self, x: &Tensor) -> Tensor {
         let wide = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
-        (self.norm.forward(x.to_dtype(wide)) * (self.weight.get().to_dtype(wide) + self.offset)).to_dtype(x.dtype())
+        (self.norm.forward(x.to_dtype(wide)) * (self.weight.get().to_dtype(wide) + self.offset))
+            .to_dtype(x.dtype())
     }
 }
 
 impl Layer {
     fn new(config: &Config, number: usize) -> Result<Layer> {
-        let Config { hidden_size: features, num_attention_heads: heads, intermediate_size: inner, .. } = *config;
+        let Config {
+            hidden_size: features,
+            num_attention_heads: heads,
+            intermediate_size: inner,
+            ..
+        } = *config;
         let (width, key_heads) = (config.width(), config.key_heads());
         let biased = config.attention_bias || config.model_type == ModelType::Qwen2;
         let sliding = config.is_sliding(number);
@@ -441,8 +472,11 @@ impl Layer {
         masks: &AttentionMasks,
         cache: Option<&KeyValueCache>,
     ) -> (Tensor, Option<KeyValueCache>) {
-        let (attended, cache) = self.self_attn.forward(&self.input_layernorm.forward(x), masks, cache);
-        let (Some(before), Some(after)) = (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm) else {
+        let (attended, cache) =
+            self.self_attn.forward(&self.input_layernorm.forward(x), masks, cache);
+        let (Some(before), Some(after)) =
+            (&self.pre_feedforward_layernorm, &self.post_feedforward_layernorm)
+        else {
             let x = x + attended;
             let transformed = self.mlp.forward(&self.post_attention_layernorm.forward(&x));
             return (x + transformed, cache);
@@ -484,12 +518,14 @@ impl SelfAttention {
 
 impl Mlp {
     fn forward(&self, x: &Tensor) -> Tensor {
-        self.down_proj.forward(self.activation.forward(&self.gate_proj.forward(x)) * self.up_proj.forward(x))
+        self.down_proj
+            .forward(self.activation.forward(&self.gate_proj.forward(x)) * self.up_proj.forward(x))
     }
 }
 
 impl Decoder {
-    /// The logits `[batch, length, vocabulary]` of the token after each of the ids, integers `[batch, length]`.
+    /// The logits `[batch, length, vocabulary]` of the token after each of the ids, integers
+    /// `[batch, length]`.
     ///
     /// Poisoned if the ids have another rank or type.
     #[track_caller]
@@ -499,11 +535,17 @@ impl Decoder {
 
     fn logits(&self, x: &Tensor) -> Tensor {
         let logits = self.lm_head.forward(x);
-        self.config.final_logit_softcapping.map_or(logits.clone(), |cap| (logits / cap).tanh() * cap)
+        self.config
+            .final_logit_softcapping
+            .map_or(logits.clone(), |cap| (logits / cap).tanh() * cap)
     }
 
     /// The features `[batch, length, features]`, the input of the head.
-    fn features(&self, ids: &Tensor, cache: Option<&StaticCache>) -> Result<(Tensor, Option<StaticCache>), Refusal> {
+    fn features(
+        &self,
+        ids: &Tensor,
+        cache: Option<&StaticCache>,
+    ) -> Result<(Tensor, Option<StaticCache>), Refusal> {
         let ids = ids.live()?;
         if ids.rank() != 2 {
             return Err(format!("the ids {} are not [batch, length]", ids.ty()).into());
@@ -519,8 +561,9 @@ impl Decoder {
         let Decoder { gradient_checkpointing, scan_layers, .. } = *self;
         let options = LayerOptions { gradient_checkpointing, scan_layers };
         let is_sliding = |layer: &Layer| layer.self_attn.sliding;
-        let (x, cache) =
-            run_layers(x, layers, cache, options, is_sliding, |i, x, cache| layers[i].forward(x, &masks, cache));
+        let (x, cache) = run_layers(x, layers, cache, options, is_sliding, |i, x, cache| {
+            layers[i].forward(x, &masks, cache)
+        });
         Ok((norm.forward(&x), cache))
     }
 }
@@ -529,7 +572,12 @@ impl CausalLm for Decoder {
     fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache {
         let (heads, width) = (self.config.key_heads(), self.config.width());
         let dtype = self.model.embed_tokens.weight.ty().dtype;
-        StaticCache::new(self.model.layers.iter().map(|_| KeyValueCache::new(dtype, batch, heads, max_len, width)))
+        StaticCache::new(
+            self.model
+                .layers
+                .iter()
+                .map(|_| KeyValueCache::new(dtype, batch, heads, max_len, width)),
+        )
     }
 
     #[track_caller]
@@ -565,9 +613,11 @@ impl Pretrained for Decoder {
         if config.tie_word_embeddings.unwrap_or(config.is_gemma()) {
             lm_head.weight = embed_tokens.weight.clone();
         }
-        let layers = (0..config.num_hidden_layers).map(|i| Layer::new(&config, i)).collect::<Result<_>>()?;
+        let layers =
+            (0..config.num_hidden_layers).map(|i| Layer::new(&config, i)).collect::<Result<_>>()?;
         let model = Model { embed_tokens, layers, norm: Norm::new(&config, hidden_size) };
-        let decoder = Decoder { model, lm_head, gradient_checkpointing: false, scan_layers: false, config };
+        let decoder =
+            Decoder { model, lm_head, gradient_checkpointing: false, scan_layers: false, config };
         init::normal(&decoder, decoder.config.initializer_range);
         Ok(decoder)
     }

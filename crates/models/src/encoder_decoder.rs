@@ -16,10 +16,19 @@ pub(crate) trait EncoderDecoder {
 
     /// Encodes ids `[batch, length]`: the features, and their keys and values for each layer of the
     /// decoder.
-    fn encode(&self, ids: &Tensor, mask: Option<&Tensor>) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal>;
+    fn encode(
+        &self,
+        ids: &Tensor,
+        mask: Option<&Tensor>,
+    ) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal>;
 
     /// The features of the decoder's ids. Each sees those before it and the encoder's output.
-    fn decode(&self, ids: &Tensor, memory: &Memory, cache: Option<&StaticCache>) -> (Tensor, Option<StaticCache>);
+    fn decode(
+        &self,
+        ids: &Tensor,
+        memory: &Memory,
+        cache: Option<&StaticCache>,
+    ) -> (Tensor, Option<StaticCache>);
 
     /// The output projection of the decoder.
     fn head(&self, x: Tensor) -> Tensor;
@@ -34,15 +43,16 @@ pub(crate) trait EncoderDecoder {
 /// The encoder's output for a batch of texts.
 pub(crate) struct Memory {
     features: Tensor,
-    /// Keys and values of the features, each `[batch, heads, length, width]`, for each layer of the decoder.
+    /// Keys and values of the features, each `[batch, heads, length, width]`, for each layer of the
+    /// decoder.
     keys_values: Vec<[Tensor; 2]>,
     mask: Option<Tensor>,
     batch: usize,
 }
 
 impl Memory {
-    /// Keys and values for a layer. Without a cache, `project` computes them, because a scan over layers
-    /// is recorded for its first layer only, while each layer has its own.
+    /// Keys and values for a layer. Without a cache, `project` computes them, because a scan over
+    /// layers is recorded for its first layer only, while each layer has its own.
     pub(crate) fn keys_values(
         &self,
         layer: usize,
@@ -85,12 +95,20 @@ pub struct Decoding<'m> {
 impl<'m> Decoding<'m> {
     /// Encodes ids; `attention_mask`, of the same shape, is 0 at padding. Poisoned if the shapes do
     /// not fit.
-    pub(crate) fn new(model: &'m dyn EncoderDecoder, ids: &Tensor, attention_mask: Option<&Tensor>) -> Decoding<'m> {
+    pub(crate) fn new(
+        model: &'m dyn EncoderDecoder,
+        ids: &Tensor,
+        attention_mask: Option<&Tensor>,
+    ) -> Decoding<'m> {
         let encode = || {
             let ids = ids.live()?;
             if ids.rank() != 2 || attention_mask.is_some_and(|mask| mask.shape() != ids.shape()) {
                 let mask = attention_mask.map_or("none".into(), |mask| mask.ty().to_string());
-                return Err(format!("the ids {} are not [batch, length], or the mask {mask} is not", ids.ty()).into());
+                return Err(format!(
+                    "the ids {} are not [batch, length], or the mask {mask} is not",
+                    ids.ty()
+                )
+                .into());
             }
             let mask = attention_mask.map(padding_mask);
             let (features, keys_values) = model.encode(ids, mask.as_ref())?;
@@ -108,10 +126,13 @@ impl<'m> Decoding<'m> {
         Prompt::new(&vec![[self.model.start_token().max(0) as u32]; self.memory.batch])
     }
 
-    /// The logits `[batch, length, vocabulary]` of the token after each of the ids, integers `[batch, length]`.
+    /// The logits `[batch, length, vocabulary]` of the token after each of the ids, integers
+    /// `[batch, length]`.
     #[track_caller]
     pub fn forward(&self, ids: impl AsTensor) -> Tensor {
-        MODELS.record(self.model.name(), || Ok(self.model.head(self.features(ids.as_tensor(), None)?.0)))
+        MODELS.record(self.model.name(), || {
+            Ok(self.model.head(self.features(ids.as_tensor(), None)?.0))
+        })
     }
 
     /// The decoder's ids for labels, integers `[batch, length]`: each label shifted one position to
@@ -123,23 +144,40 @@ impl<'m> Decoding<'m> {
         MODELS.record("shift_right", || {
             let labels = labels.as_tensor().live()?;
             if labels.rank() != 2 || labels.size(1) == 0 || !labels.dtype().is_integer() {
-                return Err(format!("the labels {} are not integers [batch, length]", labels.ty()).into());
+                return Err(
+                    format!("the labels {} are not integers [batch, length]", labels.ty()).into()
+                );
             }
-            let start = Tensor::full(DType::I32, [labels.size(0), 1], f64::from(self.model.start_token()));
+            let start =
+                Tensor::full(DType::I32, [labels.size(0), 1], f64::from(self.model.start_token()));
             let before = labels.narrow(1, 0, labels.size(1) - 1).to_dtype(DType::I32);
             Ok(Tensor::concatenate(&[&start, &before.maximum(0.0)], 1))
         })
     }
 
-    fn features(&self, ids: &Tensor, cache: Option<&StaticCache>) -> Result<(Tensor, Option<StaticCache>), Refusal> {
+    fn features(
+        &self,
+        ids: &Tensor,
+        cache: Option<&StaticCache>,
+    ) -> Result<(Tensor, Option<StaticCache>), Refusal> {
         let ids = ids.live()?;
         self.memory.features.live()?;
         let batch = self.memory.batch;
         if ids.rank() != 2 || batch == 0 || !ids.size(0).is_multiple_of(batch) {
-            return Err(format!("the decoder's ids {} are not [batch, length] of {batch} texts", ids.ty()).into());
+            return Err(format!(
+                "the decoder's ids {} are not [batch, length] of {batch} texts",
+                ids.ty()
+            )
+            .into());
         }
-        if let Some(max_length) = self.model.max_positions().filter(|&max_length| ids.size(1) > max_length) {
-            return Err(format!("the decoder's ids {} are more than {max_length} positions", ids.ty()).into());
+        if let Some(max_length) =
+            self.model.max_positions().filter(|&max_length| ids.size(1) > max_length)
+        {
+            return Err(format!(
+                "the decoder's ids {} are more than {max_length} positions",
+                ids.ty()
+            )
+            .into());
         }
         Ok(self.model.decode(ids, &self.memory, cache))
     }

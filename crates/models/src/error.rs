@@ -1,5 +1,5 @@
-//! The crate's error: what is wrong with a config, with a folder, or with the weights in it. Mistakes in recorded
-//! operations are faults of tensors instead.
+//! The crate's error: what is wrong with a config, with a folder, or with the weights in it.
+//! Mistakes in recorded operations are faults of tensors instead.
 
 use std::fmt;
 use std::io;
@@ -35,7 +35,9 @@ impl Error {
     /// Adds the config's file to the error.
     pub(crate) fn in_file(self, file: &Path) -> Error {
         match self.0 {
-            Kind::Config { path: None, message } => Error(Kind::Config { path: Some(file.into()), message }),
+            Kind::Config { path: None, message } => {
+                Error(Kind::Config { path: Some(file.into()), message })
+            }
             kind => Error(kind),
         }
     }
@@ -68,8 +70,12 @@ impl From<fulmen_nn::Error> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Io { doing, path, source } => write!(f, "cannot {doing} {}: {source}", path.display()),
-            Kind::Config { path: Some(path), message } => write!(f, "{}: {message}", path.display()),
+            Kind::Io { doing, path, source } => {
+                write!(f, "cannot {doing} {}: {source}", path.display())
+            }
+            Kind::Config { path: Some(path), message } => {
+                write!(f, "{}: {message}", path.display())
+            }
             Kind::Config { path: None, message } => write!(f, "config: {message}"),
             Kind::Weights(error) => error.fmt(f),
         }

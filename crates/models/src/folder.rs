@@ -56,8 +56,8 @@ pub trait Pretrained: Module + Sized {
     /// The first part of most names, which files of the model without a head omit.
     const BASE_MODEL_PREFIX: &'static str = "";
 
-    /// Prefixes of the names of the head's weights. If a folder has a model for another task, the head is initialized
-    /// again.
+    /// Prefixes of the names of the head's weights. If a folder has a model for another task, the
+    /// head is initialized again.
     const HEAD: &'static [&'static str];
 
     /// Parts of names in files that the model does not need: heads of other tasks, masks, tables of
@@ -100,9 +100,9 @@ pub trait Pretrained: Module + Sized {
     /// Loads a folder downloaded from Hugging Face: `config.json`, and the weights as
     /// `model.safetensors`, `pytorch_model.bin`, or an index of several such files.
     ///
-    /// Parameters are f32, whatever dtype the files have; [`Module::to_dtype`] changes that. The model is
-    /// in evaluation mode, as in transformers; the Trainer switches it. Names may have the prefix
-    /// `module.` (DistributedDataParallel) or `_orig_mod.` (`torch.compile`).
+    /// Parameters are f32, whatever dtype the files have; [`Module::to_dtype`] changes that. The
+    /// model is in evaluation mode, as in transformers; the Trainer switches it. Names may have the
+    /// prefix `module.` (DistributedDataParallel) or `_orig_mod.` (`torch.compile`).
     ///
     /// # Errors
     /// A file is missing or damaged. The config belongs to another model, or asks for an
@@ -124,7 +124,10 @@ pub trait Pretrained: Module + Sized {
     /// # Errors
     /// Those of [`from_folder`](Pretrained::from_folder), except for the head's parameters.
     #[track_caller]
-    fn from_folder_with(folder: impl AsRef<Path>, change: impl FnOnce(&mut Self::Config)) -> Result<Self> {
+    fn from_folder_with(
+        folder: impl AsRef<Path>,
+        change: impl FnOnce(&mut Self::Config),
+    ) -> Result<Self> {
         let folder = folder.as_ref();
         let mut config = read_config::<Self>(folder)?;
         change(&mut config);
@@ -162,15 +165,18 @@ pub trait Pretrained: Module + Sized {
             config.remove("torch_dtype");
             config.insert("dtype".into(), name.into());
         }
-        let bytes: usize =
-            parameters.iter().map(|(_, p)| p.ty().shape.num_elements() * p.ty().dtype.size_in_bytes()).sum();
+        let bytes: usize = parameters
+            .iter()
+            .map(|(_, p)| p.ty().shape.num_elements() * p.ty().dtype.size_in_bytes())
+            .sum();
         if bytes as u64 > MAX_SHARD_BYTES {
             save_sharded_weights(self, folder, MAX_SHARD_BYTES)?;
         } else {
             std::fs::create_dir_all(folder).map_err(|e| Error::io("create", folder, e))?;
             for other in ["model.safetensors.index.json", "pytorch_model.bin.index.json"] {
                 if folder.join(other).exists() {
-                    let message = format!("the folder has another model in it ({other}); name a new one");
+                    let message =
+                        format!("the folder has another model in it ({other}); name a new one");
                     let error = io::Error::new(io::ErrorKind::AlreadyExists, message);
                     return Err(Error::io("write", folder, error));
                 }
@@ -178,7 +184,8 @@ pub trait Pretrained: Module + Sized {
             save_weights(self, folder.join(Self::WEIGHTS))?;
         }
         let (file, text) = (folder.join(CONFIG), format!("{:#}\n", Value::Object(config)));
-        fulmen_durable::write(&file, None, |f| f.write_all(text.as_bytes())).map_err(|e| Error::io("write", &file, e))
+        fulmen_durable::write(&file, None, |f| f.write_all(text.as_bytes()))
+            .map_err(|e| Error::io("write", &file, e))
     }
 }
 
@@ -204,11 +211,15 @@ fn read_config<M: Pretrained>(folder: &Path) -> Result<M::Config> {
 /// The JSON object in a file.
 pub(crate) fn read_object(file: &Path) -> Result<Map<String, Value>> {
     let text = std::fs::read_to_string(file).map_err(|e| Error::io("read", file, e))?;
-    serde_json::from_str(&text).map_err(|e| Error::config(format!("not a valid config: {e}")).in_file(file))
+    serde_json::from_str(&text)
+        .map_err(|e| Error::config(format!("not a valid config: {e}")).in_file(file))
 }
 
 /// Settings with defaults for all keys. For keys in `fixed`, only the given JSON value is allowed.
-pub(crate) fn read_json<C: DeserializeOwned>(json: &Map<String, Value>, fixed: &[(&str, &str)]) -> Result<C> {
+pub(crate) fn read_json<C: DeserializeOwned>(
+    json: &Map<String, Value>,
+    fixed: &[(&str, &str)],
+) -> Result<C> {
     for (key, expected) in fixed {
         let value = json.get(*key).map(Value::to_string);
         if let Some(value) = value.filter(|value| value != expected && value != "null") {
@@ -218,7 +229,9 @@ pub(crate) fn read_json<C: DeserializeOwned>(json: &Map<String, Value>, fixed: &
     serde_json::from_value(Value::Object(json.clone())).map_err(|error| {
         // serde's error does not name the key, so each key is tried separately.
         let alone = |(key, value): (&String, &Value)| {
-            serde_json::from_value::<C>(json!({ key: value })).err().map(|error| format!("`{key}`: {error}"))
+            serde_json::from_value::<C>(json!({ key: value }))
+                .err()
+                .map(|error| format!("`{key}`: {error}"))
         };
         Error::config(json.iter().find_map(alone).unwrap_or_else(|| error.to_string()))
     })
@@ -310,7 +323,8 @@ mod tests {
     fn changed(name: &str, change: impl FnOnce(&mut Map<String, Value>)) -> tempfile::TempDir {
         let copy = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
         for entry in std::fs::read_dir(folder(name)).into_iter().flatten().flatten() {
-            std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap_or_else(|e| panic!("{e}"));
+            std::fs::copy(entry.path(), copy.path().join(entry.file_name()))
+                .unwrap_or_else(|e| panic!("{e}"));
         }
         let file = copy.path().join(CONFIG);
         let mut json = read_object(&file).unwrap_or_else(|e| panic!("{e}"));
@@ -349,14 +363,18 @@ mod tests {
             let text = refusal::<Gpt2>(copy.path());
             assert!(text.contains(expected), "{text}");
         }
-        let yarn = changed("llama", |config| config["rope_parameters"]["rope_type"] = json!("yarn"));
+        let yarn =
+            changed("llama", |config| config["rope_parameters"]["rope_type"] = json!("yarn"));
         assert!(
-            refusal::<Decoder>(yarn.path()).contains("`rope_type` is `yarn`, expected `default`, `linear` or `llama3`")
+            refusal::<Decoder>(yarn.path())
+                .contains("`rope_type` is `yarn`, expected `default`, `linear` or `llama3`")
         );
         let copy = changed("gpt2", |config| _ = config.insert("n_inner".into(), json!(7)));
         let text = refusal::<Gpt2>(copy.path());
         assert!(
-            text.contains("transformer.h.0.mlp.c_fc.weight: the model has f32[16, 7], the file f32[16, 64]"),
+            text.contains(
+                "transformer.h.0.mlp.c_fc.weight: the model has f32[16, 7], the file f32[16, 64]"
+            ),
             "{text}"
         );
         let text = refusal::<Gpt2>(Path::new("no-such-folder"));
@@ -368,31 +386,50 @@ mod tests {
         let directory = tempfile::tempdir().unwrap_or_else(|e| panic!("{e}"));
         let model = Decoder::from_folder(folder("gemma3")).unwrap_or_else(|e| panic!("{e}"));
         model.save_pretrained(directory.path().join("model")).unwrap_or_else(|e| panic!("{e}"));
-        let loaded = Decoder::from_folder(directory.path().join("model")).unwrap_or_else(|e| panic!("{e}"));
-        let value = |model: &Decoder| model.parameters().iter().map(|(_, p)| p.get()).collect::<Vec<_>>();
+        let loaded =
+            Decoder::from_folder(directory.path().join("model")).unwrap_or_else(|e| panic!("{e}"));
+        let value =
+            |model: &Decoder| model.parameters().iter().map(|(_, p)| p.get()).collect::<Vec<_>>();
         for (saved, read) in value(&model).iter().zip(value(&loaded)) {
-            assert_eq!(saved.literal().map(|l| l.bytes().to_vec()), read.literal().map(|l| l.bytes().to_vec()));
+            assert_eq!(
+                saved.literal().map(|l| l.bytes().to_vec()),
+                read.literal().map(|l| l.bytes().to_vec())
+            );
         }
         let [before, after] = [folder("gemma3"), directory.path().join("model")]
             .map(|folder| read_object(&folder.join(CONFIG)).unwrap_or_else(|e| panic!("{e}")));
         for (key, value) in before {
-            assert!(after[&key] == value || (value.is_f64() && after[&key].as_f64() == value.as_f64()), "{key}");
+            assert!(
+                after[&key] == value || (value.is_f64() && after[&key].as_f64() == value.as_f64()),
+                "{key}"
+            );
         }
     }
 
     /// A model with new values, its output, and its folder.
-    fn save<M: Pretrained>(name: &str, to: &Path, forward: impl Fn(&M, &Expected) -> (Tensor, Vec<&'static str>)) {
+    fn save<M: Pretrained>(
+        name: &str,
+        to: &Path,
+        forward: impl Fn(&M, &Expected) -> (Tensor, Vec<&'static str>),
+    ) {
         let config = read_config::<M>(&folder(name)).unwrap_or_else(|e| panic!("{e}"));
-        let (model, expected) = (M::new(config).unwrap_or_else(|e| panic!("{e}")), Expected::read(name));
+        let (model, expected) =
+            (M::new(config).unwrap_or_else(|e| panic!("{e}")), Expected::read(name));
         model.initialize(7);
         model.eval();
         let to: PathBuf = to.join(name);
         model.save_pretrained(&to).unwrap_or_else(|e| panic!("{e}"));
         let (logits, inputs) = forward(&model, &expected);
-        let names = inputs.iter().map(|name| if *name == "ids" { "input_ids" } else { name }).chain(["logits"]);
-        let tensors: Vec<Tensor> = inputs.iter().map(|name| expected.tensor(name)).chain([logits]).collect();
-        let values = Runtime::global().and_then(|runtime| runtime.eval_many(&tensors.iter().collect::<Vec<_>>()));
-        let values: Vec<_> = names.map(str::to_owned).zip(values.unwrap_or_else(|e| panic!("{e}"))).collect();
+        let names = inputs
+            .iter()
+            .map(|name| if *name == "ids" { "input_ids" } else { name })
+            .chain(["logits"]);
+        let tensors: Vec<Tensor> =
+            inputs.iter().map(|name| expected.tensor(name)).chain([logits]).collect();
+        let values = Runtime::global()
+            .and_then(|runtime| runtime.eval_many(&tensors.iter().collect::<Vec<_>>()));
+        let values: Vec<_> =
+            names.map(str::to_owned).zip(values.unwrap_or_else(|e| panic!("{e}"))).collect();
         safetensors::write(to.join("expected.safetensors"), &values, &BTreeMap::new())
             .unwrap_or_else(|e| panic!("{e}"));
     }
@@ -400,11 +437,17 @@ mod tests {
     #[test]
     #[ignore = "for Python: SAVED_MODELS=FOLDER cargo test -p fulmen-models -- --ignored saved, then reference/texts.py check FOLDER"]
     fn saved_folders_for_transformers() {
-        let to =
-            PathBuf::from(std::env::var_os("SAVED_MODELS").unwrap_or_else(|| panic!("SAVED_MODELS names no folder")));
-        save::<Gpt2>("gpt2", &to, |model, expected| (model.forward(expected.tensor("ids")), vec!["ids"]));
+        let to = PathBuf::from(
+            std::env::var_os("SAVED_MODELS")
+                .unwrap_or_else(|| panic!("SAVED_MODELS names no folder")),
+        );
+        save::<Gpt2>("gpt2", &to, |model, expected| {
+            (model.forward(expected.tensor("ids")), vec!["ids"])
+        });
         for name in ["llama", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3"] {
-            save::<Decoder>(name, &to, |model, expected| (model.forward(expected.tensor("ids")), vec!["ids"]));
+            save::<Decoder>(name, &to, |model, expected| {
+                (model.forward(expected.tensor("ids")), vec!["ids"])
+            });
         }
         save::<T5>("t5-gated", &to, |model, expected| {
             let names = ["input_ids", "decoder_input_ids"];

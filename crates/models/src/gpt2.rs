@@ -14,7 +14,8 @@ use crate::attention::{Span, attend, check_heads, split_heads};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, CausalLm, MODELS, Pretrained, Result, StaticCache};
 
-/// The settings, with the names of `config.json`; by default the smallest GPT-2, of 124 million parameters.
+/// The settings, with the names of `config.json`; by default the smallest GPT-2, of 124 million
+/// parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -30,7 +31,8 @@ pub struct Config {
     pub n_layer: usize,
     /// The number of attention heads, which must divide the number of features.
     pub n_head: usize,
-    /// The number of features in the feed-forward network of a block; four times `n_embd` if not given.
+    /// The number of features in the feed-forward network of a block; four times `n_embd` if not
+    /// given.
     pub n_inner: Option<usize>,
     /// The activation of the feed-forward network of a block.
     pub activation_function: Activation,
@@ -96,11 +98,12 @@ pub struct Gpt2 {
     pub transformer: Transformer,
     /// The output projection from features to logits, `[vocabulary, features]`.
     pub lm_head: Linear,
-    /// Whether the backward pass recomputes each block, for a fraction of the memory; initially false.
+    /// Whether the backward pass recomputes each block, for a fraction of the memory; initially
+    /// false.
     pub gradient_checkpointing: bool,
-    /// Whether equal blocks run as one scan. The program then compiles in the time of a single one, but
-    /// needs the memory of their parameters twice. Initially false. Generation with a cache runs
-    /// the blocks in sequence.
+    /// Whether equal blocks run as one scan. The program then compiles in the time of a single one,
+    /// but needs the memory of their parameters twice. Initially false. Generation with a cache
+    /// runs the blocks in sequence.
     pub scan_layers: bool,
     #[module(skip)]
     config: Config,
@@ -204,7 +207,12 @@ impl Block {
         }
     }
 
-    fn forward(&self, x: &Tensor, mask: &Tensor, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
+    fn forward(
+        &self,
+        x: &Tensor,
+        mask: &Tensor,
+        cache: Option<&KeyValueCache>,
+    ) -> (Tensor, Option<KeyValueCache>) {
         let (attended, cache) = self.attn.forward(&self.ln_1.forward(x), mask, cache);
         let x = x + attended;
         let transformed = self.mlp.forward(&self.ln_2.forward(&x));
@@ -213,10 +221,16 @@ impl Block {
 }
 
 impl SelfAttention {
-    fn forward(&self, x: &Tensor, mask: &Tensor, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
+    fn forward(
+        &self,
+        x: &Tensor,
+        mask: &Tensor,
+        cache: Option<&KeyValueCache>,
+    ) -> (Tensor, Option<KeyValueCache>) {
         let qkv = self.c_attn.forward(x);
         let width = x.size(-1);
-        let [q, k, v] = [0, 1, 2].map(|i| split_heads(&qkv.narrow(-1, i * width, width), self.n_head));
+        let [q, k, v] =
+            [0, 1, 2].map(|i| split_heads(&qkv.narrow(-1, i * width, width), self.n_head));
         let attention = Attention::new().mask(mask).dropout(&self.attn_dropout);
         let (attended, cache) = attend(attention, [&q, &k, &v], cache);
         (self.resid_dropout.forward(self.c_proj.forward(&attended)), cache)
@@ -230,7 +244,8 @@ impl Mlp {
 }
 
 impl Gpt2 {
-    /// The logits `[batch, length, vocabulary]` of the token after each of the ids, integers `[batch, length]`.
+    /// The logits `[batch, length, vocabulary]` of the token after each of the ids, integers
+    /// `[batch, length]`.
     ///
     /// Poisoned if the ids have another rank or type, or if there are more of them than positions.
     #[track_caller]
@@ -242,13 +257,19 @@ impl Gpt2 {
     }
 
     /// The features `[batch, length, features]` that the head takes.
-    fn features(&self, ids: &Tensor, cache: Option<&StaticCache>) -> Result<(Tensor, Option<StaticCache>), Refusal> {
+    fn features(
+        &self,
+        ids: &Tensor,
+        cache: Option<&StaticCache>,
+    ) -> Result<(Tensor, Option<StaticCache>), Refusal> {
         let ids = ids.live()?;
         if ids.rank() != 2 || ids.size(1) > self.config.n_positions {
             let max_length = self.config.n_positions;
-            return Err(
-                format!("the ids {} are not [batch, length] with a length of at most {max_length}", ids.ty()).into()
-            );
+            return Err(format!(
+                "the ids {} are not [batch, length] with a length of at most {max_length}",
+                ids.ty()
+            )
+            .into());
         }
         let Transformer { wte, wpe, drop, h, ln_f } = &self.transformer;
         let span = Span::new(ids, cache);
@@ -256,7 +277,8 @@ impl Gpt2 {
         let x = drop.forward(wte.forward(ids) + wpe.forward(span.positions()));
         let Gpt2 { gradient_checkpointing, scan_layers, .. } = *self;
         let options = LayerOptions { gradient_checkpointing, scan_layers };
-        let (x, cache) = run_layers(x, h, cache, options, |_| true, |i, x, cache| h[i].forward(x, &mask, cache));
+        let (x, cache) =
+            run_layers(x, h, cache, options, |_| true, |i, x, cache| h[i].forward(x, &mask, cache));
         Ok((ln_f.forward(x), cache))
     }
 }
@@ -265,7 +287,10 @@ impl CausalLm for Gpt2 {
     fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache {
         let Config { n_layer, n_head, n_embd, .. } = self.config;
         let dtype: DType = self.transformer.wte.weight.ty().dtype;
-        StaticCache::new((0..n_layer).map(|_| KeyValueCache::new(dtype, batch, n_head, max_len, n_embd / n_head)))
+        StaticCache::new(
+            (0..n_layer)
+                .map(|_| KeyValueCache::new(dtype, batch, n_head, max_len, n_embd / n_head)),
+        )
     }
 
     #[track_caller]

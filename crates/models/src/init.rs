@@ -2,8 +2,8 @@
 
 use fulmen_nn::{Init, Module};
 
-/// Weights, embeddings and tokens begin with a normal distribution of this standard deviation, biases and
-/// the rows of padding with zeros; normalizations and scales stay as they are.
+/// Weights, embeddings and tokens begin with a normal distribution of this standard deviation,
+/// biases and the rows of padding with zeros; normalizations and scales stay as they are.
 pub(crate) fn normal(module: &impl Module, std: f64) {
     for (name, parameter) in module.parameters() {
         if parameter.ty().shape.rank() > 1 {

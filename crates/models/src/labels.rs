@@ -34,7 +34,11 @@ impl Labels {
     pub fn new(names: impl IntoIterator<Item = impl Into<String>>) -> Labels {
         let names: Vec<String> = names.into_iter().map(Into::into).collect();
         Labels {
-            id2label: names.iter().enumerate().map(|(id, name)| (id.to_string(), name.clone())).collect(),
+            id2label: names
+                .iter()
+                .enumerate()
+                .map(|(id, name)| (id.to_string(), name.clone()))
+                .collect(),
             label2id: names.into_iter().enumerate().map(|(id, name)| (name, id)).collect(),
         }
     }

@@ -15,9 +15,10 @@ pub(crate) struct LayerOptions {
     pub(crate) scan_layers: bool,
 }
 
-/// Runs the layers one after the other and collects their updated caches. `layer` gets a layer's number, its input and
-/// its cache, if there is one. The options apply only without a cache. Layers of the same `kind` differ only in their
-/// values; a scan calls `layer` only for the layers of its first step.
+/// Runs the layers one after the other and collects their updated caches. `layer` gets a layer's
+/// number, its input and its cache, if there is one. The options apply only without a cache. Layers
+/// of the same `kind` differ only in their values; a scan calls `layer` only for the layers of its
+/// first step.
 pub(crate) fn run_layers<L: Module>(
     x: Tensor,
     layers: &[L],
@@ -45,27 +46,32 @@ pub(crate) fn run_layers<L: Module>(
     let (mut x, mut first) = (x, 0);
     let kinds: Vec<bool> = layers.iter().map(kind).collect();
     while first < layers.len() {
-        let (period, times) = if options.scan_layers { repetition(&kinds[first..]) } else { (1, 1) };
+        let (period, times) =
+            if options.scan_layers { repetition(&kinds[first..]) } else { (1, 1) };
         let (from, end) = (first, first + period * times);
         x = match times {
             1 => forward(x, first),
-            _ => {
-                scan_layers(layers[from..end].chunks(period), &x, |_, x| (from..from + period).fold(x.clone(), forward))
-            }
+            _ => scan_layers(layers[from..end].chunks(period), &x, |_, x| {
+                (from..from + period).fold(x.clone(), forward)
+            }),
         };
         first = end;
     }
     (x, None)
 }
 
-/// The length of the repeated pattern at the start of `kinds`, and the number of its repetitions. Of all patterns, it
-/// is the one that covers the most layers with one loop. If nothing repeats, it is a single layer.
+/// The length of the repeated pattern at the start of `kinds`, and the number of its repetitions.
+/// Of all patterns, it is the one that covers the most layers with one loop. If nothing repeats, it
+/// is a single layer.
 fn repetition(kinds: &[bool]) -> (usize, usize) {
     let times = |period: usize| {
         let repeated = kinds.iter().zip(&kinds[period..]).take_while(|(a, b)| a == b).count();
         1 + repeated / period
     };
-    let rows = (1..=kinds.len() / 2).rev().map(|period| (period, times(period))).filter(|&(_, times)| times > 1);
+    let rows = (1..=kinds.len() / 2)
+        .rev()
+        .map(|period| (period, times(period)))
+        .filter(|&(_, times)| times > 1);
     rows.max_by_key(|(period, times)| period * times).unwrap_or((1, 1))
 }
 
@@ -80,17 +86,20 @@ mod tests {
     fn outcome(model: &impl Module, forward: impl Fn() -> Tensor) -> Vec<Tensor> {
         model.set_random_key(&random::key(3));
         let logits = forward();
-        let weights: Vec<Tensor> = model.parameters().iter().map(|(_, parameter)| parameter.get()).collect();
+        let weights: Vec<Tensor> =
+            model.parameters().iter().map(|(_, parameter)| parameter.get()).collect();
         let gradients = grad(&(&logits * &logits).mean_all(), &weights.iter().collect::<Vec<_>>());
         [vec![logits], gradients].concat()
     }
 
-    /// Checks that a model gives the same logits and gradients with scans and without, with the same dropout.
+    /// Checks that a model gives the same logits and gradients with scans and without, with the
+    /// same dropout.
     #[track_caller]
     fn check<M: Module>(mut model: M, scan: impl Fn(&mut M), forward: impl Fn(&M) -> Tensor) {
         model.initialize(1);
         let loops = |model: &M| {
-            let program = Function::trace("forward", &[], |_| vec![forward(model)]).stablehlo().unwrap();
+            let program =
+                Function::trace("forward", &[], |_| vec![forward(model)]).stablehlo().unwrap();
             program.matches("stablehlo.while").count()
         };
         let mut all = outcome(&model, || forward(&model));
@@ -109,8 +118,12 @@ mod tests {
         let (expected, actual) = values.split_at(count);
         for (i, (expected, actual)) in expected.iter().zip(actual).enumerate() {
             let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
-            let error = expected.iter().zip(actual).fold(0.0f64, |error, (x, y)| error.max((x - y).abs()));
-            assert!(error <= 1e-5 * largest + 1e-9, "value {i} is {error:e} off; its largest number is {largest:e}");
+            let error =
+                expected.iter().zip(actual).fold(0.0f64, |error, (x, y)| error.max((x - y).abs()));
+            assert!(
+                error <= 1e-5 * largest + 1e-9,
+                "value {i} is {error:e} off; its largest number is {largest:e}"
+            );
         }
     }
 
@@ -135,15 +148,27 @@ mod tests {
             attention_dropout: 0.2,
             ..Config::default()
         };
-        check(Decoder::new(config).unwrap(), |model| model.scan_layers = true, |model| model.forward(ids()));
+        check(
+            Decoder::new(config).unwrap(),
+            |model| model.scan_layers = true,
+            |model| model.forward(ids()),
+        );
     }
 
     #[cfg(feature = "gpt2")]
     #[test]
     fn gpt2_is_the_same_as_a_scan_of_checkpoints() {
         use crate::gpt2::{Config, Gpt2};
-        let config = Config { vocab_size: 20, n_positions: 6, n_embd: 8, n_layer: 2, n_head: 2, ..Config::default() };
-        let scan = |model: &mut Gpt2| (model.scan_layers, model.gradient_checkpointing) = (true, true);
+        let config = Config {
+            vocab_size: 20,
+            n_positions: 6,
+            n_embd: 8,
+            n_layer: 2,
+            n_head: 2,
+            ..Config::default()
+        };
+        let scan =
+            |model: &mut Gpt2| (model.scan_layers, model.gradient_checkpointing) = (true, true);
         check(Gpt2::new(config).unwrap(), scan, |model| model.forward(ids()));
     }
 
@@ -151,30 +176,62 @@ mod tests {
     #[test]
     fn bert_is_the_same_as_a_scan() {
         use crate::bert::{BertForMaskedLm, Config};
-        let sizes = Config { vocab_size: 20, hidden_size: 8, num_hidden_layers: 2, ..Config::default() };
-        let config = Config { num_attention_heads: 2, intermediate_size: 12, max_position_embeddings: 8, ..sizes };
+        let sizes =
+            Config { vocab_size: 20, hidden_size: 8, num_hidden_layers: 2, ..Config::default() };
+        let config = Config {
+            num_attention_heads: 2,
+            intermediate_size: 12,
+            max_position_embeddings: 8,
+            ..sizes
+        };
         let scan = |model: &mut BertForMaskedLm| model.bert.encoder.scan_layers = true;
-        check(BertForMaskedLm::new(config).unwrap(), scan, |model| model.forward(ids(), None, None));
+        check(BertForMaskedLm::new(config).unwrap(), scan, |model| {
+            model.forward(ids(), None, None)
+        });
     }
 
     #[cfg(feature = "vit")]
     #[test]
     fn vit_is_the_same_as_a_scan() {
         use crate::vit::{Config, ViT};
-        let sizes = Config { hidden_size: 8, num_hidden_layers: 2, num_attention_heads: 2, ..Config::default() };
-        let config = Config { intermediate_size: 12, image_size: 8, patch_size: 4, hidden_dropout_prob: 0.2, ..sizes };
+        let sizes = Config {
+            hidden_size: 8,
+            num_hidden_layers: 2,
+            num_attention_heads: 2,
+            ..Config::default()
+        };
+        let config = Config {
+            intermediate_size: 12,
+            image_size: 8,
+            patch_size: 4,
+            hidden_dropout_prob: 0.2,
+            ..sizes
+        };
         let pixels = random::normal(&random::key(5), DType::F32, [2, 3, 8, 8]);
-        check(ViT::new(config).unwrap(), |model| model.scan_layers = true, |model| model.forward(&pixels));
+        check(
+            ViT::new(config).unwrap(),
+            |model| model.scan_layers = true,
+            |model| model.forward(&pixels),
+        );
     }
 
     #[cfg(feature = "t5")]
     #[test]
     fn t5_is_the_same_as_a_scan_behind_the_first_block() {
         use crate::t5::{Config, T5};
-        let sizes = Config { vocab_size: 20, d_model: 8, d_kv: 4, d_ff: 12, num_layers: 1, ..Config::default() };
+        let sizes = Config {
+            vocab_size: 20,
+            d_model: 8,
+            d_kv: 4,
+            d_ff: 12,
+            num_layers: 1,
+            ..Config::default()
+        };
         let config = Config { num_decoder_layers: Some(3), num_heads: 2, ..sizes };
         let scan = |model: &mut T5| model.scan_layers = true;
-        check(T5::new(config).unwrap(), scan, |model| model.forward(ids(), None, ids().narrow(1, 0, 4)));
+        check(T5::new(config).unwrap(), scan, |model| {
+            model.forward(ids(), None, ids().narrow(1, 0, 4))
+        });
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The models of the field, with the parameter names of the Python library that people load them from.
+//! The models of the field, with the parameter names of the Python library that people load them
+//! from.
 //!
 //! Each family is one file and one feature:
 //!
@@ -17,7 +18,8 @@
 //! | [`vit`] | Vision Transformer | transformers |
 //!
 //! [`Pretrained`] loads a downloaded folder, with a new head for another task, and saves folders.
-//! [`AutoModelForSequenceClassification`] loads a classifier of the family that the folder's config names.
+//! [`AutoModelForSequenceClassification`] loads a classifier of the family that the folder's config
+//! names.
 
 // A single family leaves some of the shared code unused.
 #![cfg_attr(

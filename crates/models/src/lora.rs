@@ -45,8 +45,8 @@ struct Config {
 /// as `W + alpha/r·B·A` with `A [r, in]` and `B [out, r]`. Initially `B` is 0, so the model is
 /// unchanged.
 ///
-/// All parameters of the model are frozen. To train some of them too, such as a new classifier, name them with
-/// [`modules_to_save`](Lora::modules_to_save).
+/// All parameters of the model are frozen. To train some of them too, such as a new classifier,
+/// name them with [`modules_to_save`](Lora::modules_to_save).
 ///
 /// The update is added to the weight before the model runs, so dropout of the update
 /// (`lora_dropout`) is not possible.
@@ -157,7 +157,9 @@ impl<M: Module> Lora<M> {
         }
         let (parameters, conv1d) = (model.parameters(), layers_of_conv1d(&model));
         let names = parameters.iter().map(|(name, _)| name.as_str());
-        if let Some(message) = patterns.iter().find_map(|pattern| pattern::check_pattern(pattern, names.clone())) {
+        if let Some(message) =
+            patterns.iter().find_map(|pattern| pattern::check_pattern(pattern, names.clone()))
+        {
             return Err(Error::config(message));
         }
         let mut adapters = BTreeMap::new();
@@ -166,7 +168,8 @@ impl<M: Module> Lora<M> {
                 continue;
             }
             let (Some(layer), 2) = (name.strip_suffix(".weight"), weight.ty().shape.rank()) else {
-                let message = format!("`{name}` is {}, expected the weight of a linear layer", weight.ty());
+                let message =
+                    format!("`{name}` is {}, expected the weight of a linear layer", weight.ty());
                 return Err(Error::config(message));
             };
             let transposed = conv1d.iter().any(|conv1d| conv1d == layer);
@@ -176,8 +179,9 @@ impl<M: Module> Lora<M> {
         Ok(Lora { model, adapters: Adapters(adapters), r, alpha, modules_to_save: Vec::new() })
     }
 
-    /// Trains parts of the model as a whole, such as a new classifier, and saves them next to the updates: peft's
-    /// `modules_to_save`. Each name is the full name of a module, or its last components.
+    /// Trains parts of the model as a whole, such as a new classifier, and saves them next to the
+    /// updates: peft's `modules_to_save`. Each name is the full name of a module, or its last
+    /// components.
     ///
     /// ```
     /// use fulmen_models::bert::Config;
@@ -196,10 +200,12 @@ impl<M: Module> Lora<M> {
     /// The model has no such module.
     pub fn modules_to_save(mut self, names: &[&str]) -> Result<Lora<M>> {
         self.modules_to_save = names.iter().map(|&name| name.to_owned()).collect();
-        if let Some(name) =
-            names.iter().find(|name| !self.model.parameters().iter().any(|(parameter, _)| is_in(parameter, name)))
-        {
-            return Err(Error::config(format!("`modules_to_save` names `{name}`, but the model has no such module")));
+        if let Some(name) = names.iter().find(|name| {
+            !self.model.parameters().iter().any(|(parameter, _)| is_in(parameter, name))
+        }) {
+            return Err(Error::config(format!(
+                "`modules_to_save` names `{name}`, but the model has no such module"
+            )));
         }
         self.saved().whole.iter().for_each(|(_, parameter)| parameter.set_requires_grad(true));
         Ok(self)
@@ -207,7 +213,8 @@ impl<M: Module> Lora<M> {
 
     fn saved(&self) -> Saved<'_> {
         let is_whole = |name: &str| self.modules_to_save.iter().any(|module| is_in(name, module));
-        let whole = self.model.parameters().into_iter().filter(|(name, _)| is_whole(name)).collect();
+        let whole =
+            self.model.parameters().into_iter().filter(|(name, _)| is_whole(name)).collect();
         Saved { adapters: &self.adapters, whole }
     }
 
@@ -225,12 +232,15 @@ impl<M: Module> Lora<M> {
         let names: Vec<String> = model.parameters().into_iter().map(|(name, _)| name).collect();
         let targets = |name: &&String| {
             let layer = name.strip_suffix(".weight").unwrap_or_default();
-            target_modules.iter().any(|target| layer == target || layer.ends_with(&format!(".{target}")))
+            target_modules
+                .iter()
+                .any(|target| layer == target || layer.ends_with(&format!(".{target}")))
         };
         let targets: Vec<&str> = names.iter().filter(targets).map(String::as_str).collect();
         let whole = modules_to_save.unwrap_or_default();
         let whole: Vec<&str> = whole.iter().map(String::as_str).collect();
-        let lora = Lora::new(model, &targets, r, lora_alpha).and_then(|lora| lora.modules_to_save(&whole));
+        let lora =
+            Lora::new(model, &targets, r, lora_alpha).and_then(|lora| lora.modules_to_save(&whole));
         let lora = lora.map_err(|e| e.in_file(&file))?;
         load_weights(&lora.saved(), folder.as_ref().join(WEIGHTS), Strictness::Strict)?;
         Ok(lora)
@@ -258,7 +268,8 @@ impl<M: Module> Lora<M> {
             "inference_mode": true,
         });
         let (file, text) = (folder.join(CONFIG), format!("{config:#}\n"));
-        fulmen_durable::write(&file, None, |f| f.write_all(text.as_bytes())).map_err(|e| Error::io("write", &file, e))
+        fulmen_durable::write(&file, None, |f| f.write_all(text.as_bytes()))
+            .map_err(|e| Error::io("write", &file, e))
     }
 
     /// Applies `f` to the model with its updates.
@@ -267,9 +278,14 @@ impl<M: Module> Lora<M> {
         let updated: Vec<(Parameter, Tensor)> = {
             let _scope = MODELS.open();
             let scale = self.alpha / self.r as f64;
-            self.adapters.0.values().map(|adapter| (adapter.weight.clone(), adapter.updated(scale))).collect()
+            self.adapters
+                .0
+                .values()
+                .map(|adapter| (adapter.weight.clone(), adapter.updated(scale)))
+                .collect()
         };
-        let _restore = Restore(updated.iter().map(|(weight, _)| (weight.clone(), weight.get())).collect());
+        let _restore =
+            Restore(updated.iter().map(|(weight, _)| (weight.clone(), weight.get())).collect());
         updated.into_iter().for_each(|(weight, value)| weight.set(value));
         f(&self.model)
     }
@@ -335,8 +351,12 @@ mod tests {
         lora.save_pretrained(directory.path()).unwrap_or_else(|e| panic!("{e}"));
         let loaded = Lora::from_folder(gpt2(), directory.path()).unwrap_or_else(|e| panic!("{e}"));
         // Everything that is trained, and no other gradient.
-        let trained: Vec<Tensor> =
-            lora.parameters().into_iter().filter(|(_, p)| p.requires_grad()).map(|(_, p)| p.get()).collect();
+        let trained: Vec<Tensor> = lora
+            .parameters()
+            .into_iter()
+            .filter(|(_, p)| p.requires_grad())
+            .map(|(_, p)| p.get())
+            .collect();
         assert_eq!(trained.len(), 4);
         let gradients = grad(&logits.square().mean_all(), &trained.iter().collect::<Vec<_>>());
         assert!(gradients.iter().all(|gradient| gradient.fault().is_none()));
@@ -349,15 +369,20 @@ mod tests {
     #[test]
     fn a_classifier_that_is_trained_whole_stands_beside_the_updates() {
         type Classifier = AutoModelForSequenceClassification;
-        let classifier = |folder: &Path| Classifier::from_folder(folder).unwrap_or_else(|e| panic!("{e}"));
+        let classifier =
+            |folder: &Path| Classifier::from_folder(folder).unwrap_or_else(|e| panic!("{e}"));
         let base = || classifier(&folder("roberta-classifier"));
         let (expected, directory) =
             (Expected::read("roberta-lora"), tempfile::tempdir().unwrap_or_else(|e| panic!("{e}")));
         let [merged, adapter] = ["merged", "adapter"].map(|name| directory.path().join(name));
         let ids = expected.tensor("input_ids");
 
-        let lora = Lora::from_folder(base(), folder("roberta-lora")).unwrap_or_else(|e| panic!("{e}"));
-        assert_eq!(lora.parameters().iter().filter(|(_, parameter)| parameter.requires_grad()).count(), 2 + 4);
+        let lora =
+            Lora::from_folder(base(), folder("roberta-lora")).unwrap_or_else(|e| panic!("{e}"));
+        assert_eq!(
+            lora.parameters().iter().filter(|(_, parameter)| parameter.requires_grad()).count(),
+            2 + 4
+        );
         lora.save_pretrained(&adapter).unwrap_or_else(|e| panic!("{e}"));
         lora.apply(|model| model.save_pretrained(&merged)).unwrap_or_else(|e| panic!("{e}"));
         let loaded = Lora::from_folder(base(), &adapter).unwrap_or_else(|e| panic!("{e}"));
@@ -369,18 +394,30 @@ mod tests {
             ("logits", classifier(&merged).forward(&ids, None, None)),
         ]));
 
-        let lora = Lora::new(base(), &["*.query.weight"], 2, 1.0).and_then(|lora| lora.modules_to_save(&["score"]));
+        let lora = Lora::new(base(), &["*.query.weight"], 2, 1.0)
+            .and_then(|lora| lora.modules_to_save(&["score"]));
         let text = lora.err().map(|e| e.to_string()).unwrap_or_default();
-        assert!(text.contains("`modules_to_save` names `score`, but the model has no such module"), "{text}");
+        assert!(
+            text.contains("`modules_to_save` names `score`, but the model has no such module"),
+            "{text}"
+        );
     }
 
     #[test]
     fn a_pattern_that_fits_nothing_is_refused() {
-        let text = Lora::new(gpt2(), &["*.q_proj.weight"], 2, 1.0).err().map(|e| e.to_string()).unwrap_or_default();
+        let text = Lora::new(gpt2(), &["*.q_proj.weight"], 2, 1.0)
+            .err()
+            .map(|e| e.to_string())
+            .unwrap_or_default();
         assert!(text.contains("the pattern `*.q_proj.weight` matches no parameter"), "{text}");
-        let text = Lora::new(gpt2(), &["*.ln_1.weight"], 2, 1.0).err().map(|e| e.to_string()).unwrap_or_default();
+        let text = Lora::new(gpt2(), &["*.ln_1.weight"], 2, 1.0)
+            .err()
+            .map(|e| e.to_string())
+            .unwrap_or_default();
         assert!(
-            text.contains("`transformer.h.0.ln_1.weight` is f32[16], expected the weight of a linear layer"),
+            text.contains(
+                "`transformer.h.0.ln_1.weight` is f32[16], expected the weight of a linear layer"
+            ),
             "{text}"
         );
     }

@@ -16,8 +16,8 @@ use crate::encoder_decoder::{Decoding, EncoderDecoder, Memory};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, Error, MODELS, Pretrained, Result, StaticCache, init};
 
-/// The settings, with the names of `config.json`. The default is transformers'; [`Config::base`] and [`Config::big`]
-/// are those of the paper.
+/// The settings, with the names of `config.json`. The default is transformers'; [`Config::base`]
+/// and [`Config::big`] are those of the paper.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -131,7 +131,9 @@ impl Config {
     }
 
     fn target_vocab_size(&self) -> usize {
-        self.decoder_vocab_size.filter(|_| !self.share_encoder_decoder_embeddings).unwrap_or(self.vocab_size)
+        self.decoder_vocab_size
+            .filter(|_| !self.share_encoder_decoder_embeddings)
+            .unwrap_or(self.vocab_size)
     }
 
     fn norm(&self) -> LayerNorm {
@@ -180,11 +182,12 @@ pub struct Marian {
     pub lm_head: Linear,
     /// The bias of the logits, `[1, vocabulary]`: zeros, unless a file has other values.
     pub final_logits_bias: Buffer,
-    /// Whether the backward pass recomputes each layer, for a fraction of the memory; initially false.
+    /// Whether the backward pass recomputes each layer, for a fraction of the memory; initially
+    /// false.
     pub gradient_checkpointing: bool,
-    /// Whether equal layers run as one scan. The program then compiles in the time of a single one, but
-    /// needs the memory of their parameters twice. Initially false. Generation with a cache runs
-    /// the layers in sequence.
+    /// Whether equal layers run as one scan. The program then compiles in the time of a single one,
+    /// but needs the memory of their parameters twice. Initially false. Generation with a cache
+    /// runs the layers in sequence.
     pub scan_layers: bool,
     #[module(skip)]
     config: Config,
@@ -280,7 +283,14 @@ impl MultiHeadAttention {
     fn new(config: &Config, heads: usize) -> MultiHeadAttention {
         let layer = || Linear::new(config.d_model, config.d_model);
         let dropout = Dropout::new(config.attention_dropout);
-        MultiHeadAttention { k_proj: layer(), v_proj: layer(), q_proj: layer(), out_proj: layer(), dropout, heads }
+        MultiHeadAttention {
+            k_proj: layer(),
+            v_proj: layer(),
+            q_proj: layer(),
+            out_proj: layer(),
+            dropout,
+            heads,
+        }
     }
 
     fn queries(&self, x: &Tensor) -> Tensor {
@@ -300,7 +310,8 @@ impl MultiHeadAttention {
         cache: Option<&KeyValueCache>,
     ) -> (Tensor, Option<KeyValueCache>) {
         let (q, [k, v]) = (self.queries(x), self.keys_values(x));
-        let (attended, cache) = attend(attention.clone().dropout(&self.dropout), [&q, &k, &v], cache);
+        let (attended, cache) =
+            attend(attention.clone().dropout(&self.dropout), [&q, &k, &v], cache);
         (self.out_proj.forward(attended), cache)
     }
 }
@@ -329,18 +340,24 @@ impl Network {
 }
 
 impl Marian {
-    /// The logits `[batch, decoder length, vocabulary]` of the token after each of `decoder_ids`, integers `[batch,
-    /// decoder length]`, given `ids`, integers `[batch, length]`. `attention_mask`, of the shape of `ids`, is 0 at
-    /// padding.
+    /// The logits `[batch, decoder length, vocabulary]` of the token after each of `decoder_ids`,
+    /// integers `[batch, decoder length]`, given `ids`, integers `[batch, length]`.
+    /// `attention_mask`, of the shape of `ids`, is 0 at padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
-    pub fn forward(&self, ids: impl AsTensor, attention_mask: Option<&Tensor>, decoder_ids: impl AsTensor) -> Tensor {
+    pub fn forward(
+        &self,
+        ids: impl AsTensor,
+        attention_mask: Option<&Tensor>,
+        decoder_ids: impl AsTensor,
+    ) -> Tensor {
         let _scope = MODELS.open();
         self.decoding(ids, attention_mask).forward(decoder_ids)
     }
 
-    /// Encodes `ids`, integers `[batch, length]`, for a decoder. `attention_mask`, of the same shape, is 0 at padding.
+    /// Encodes `ids`, integers `[batch, length]`, for a decoder. `attention_mask`, of the same
+    /// shape, is 0 at padding.
     ///
     /// Everything computed from it is poisoned if the shapes do not fit, or if there are more
     /// tokens than positions.
@@ -358,8 +375,10 @@ impl Marian {
     /// Embeddings of tokens and positions.
     fn embed(&self, embedding: &Embedding, ids: &Tensor, span: &Span) -> Tensor {
         let (tokens, width) = (embedding.forward(ids), self.config.d_model);
-        let tokens = if self.config.scale_embedding { tokens * (width as f64).sqrt() } else { tokens };
-        let rates: Vec<f32> = (0..width / 2).map(|i| 10_000f64.powf(-2.0 * i as f64 / width as f64) as f32).collect();
+        let tokens =
+            if self.config.scale_embedding { tokens * (width as f64).sqrt() } else { tokens };
+        let rates: Vec<f32> =
+            (0..width / 2).map(|i| 10_000f64.powf(-2.0 * i as f64 / width as f64) as f32).collect();
         let rates = Tensor::from_slice(&rates, [rates.len()]);
         let angles = span.positions().to_dtype(DType::F32).unsqueeze(-1) * rates;
         let encodings = Tensor::concatenate(&[&angles.sin(), &angles.cos()], -1);
@@ -376,12 +395,18 @@ impl EncoderDecoder for Marian {
         self.config.decoder_start_token_id
     }
 
-    fn encode(&self, ids: &Tensor, mask: Option<&Tensor>) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal> {
+    fn encode(
+        &self,
+        ids: &Tensor,
+        mask: Option<&Tensor>,
+    ) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal> {
         let max_length = self.config.max_position_embeddings;
         if ids.size(1) > max_length {
-            return Err(
-                format!("the ids {} are longer than the {max_length} positions of the encoder", ids.ty()).into()
-            );
+            return Err(format!(
+                "the ids {} are longer than the {max_length} positions of the encoder",
+                ids.ty()
+            )
+            .into());
         }
         let Encoder { embed_tokens, layers, dropout } = &self.model.encoder;
         let x = dropout.forward(self.embed(embed_tokens, ids, &Span::new(ids, None)));
@@ -393,11 +418,17 @@ impl EncoderDecoder for Marian {
         };
         let features = run_layers(x, layers, None, self.layer_options(), |_| true, forward).0;
         let decoder = &self.model.decoder.layers;
-        let keys_values = decoder.iter().map(|layer| layer.encoder_attn.keys_values(&features)).collect();
+        let keys_values =
+            decoder.iter().map(|layer| layer.encoder_attn.keys_values(&features)).collect();
         Ok((features, keys_values))
     }
 
-    fn decode(&self, ids: &Tensor, memory: &Memory, cache: Option<&StaticCache>) -> (Tensor, Option<StaticCache>) {
+    fn decode(
+        &self,
+        ids: &Tensor,
+        memory: &Memory,
+        cache: Option<&StaticCache>,
+    ) -> (Tensor, Option<StaticCache>) {
         let Decoder { embed_tokens, layers, dropout } = &self.model.decoder;
         let span = Span::new(ids, cache);
         let attention = Attention::new().mask(&span.mask(None));
@@ -409,15 +440,24 @@ impl EncoderDecoder for Marian {
             self.layer_options(),
             |_| true,
             |i, x, cache| {
-                let DecoderLayer { self_attn, self_attn_layer_norm, encoder_attn, encoder_attn_layer_norm, network } =
-                    &layers[i];
+                let DecoderLayer {
+                    self_attn,
+                    self_attn_layer_norm,
+                    encoder_attn,
+                    encoder_attn_layer_norm,
+                    network,
+                } = &layers[i];
                 let has_cache = cache.is_some();
                 let (attended, cache) = self_attn.forward(x, &attention, cache);
                 let x = network.add(x, attended, self_attn_layer_norm);
-                let keys_values = memory.keys_values(i, has_cache, |features| encoder_attn.keys_values(features));
+                let keys_values =
+                    memory.keys_values(i, has_cache, |features| encoder_attn.keys_values(features));
                 let attention = Attention::new().dropout(&encoder_attn.dropout);
-                let attended =
-                    encoder_attn.out_proj.forward(memory.attend(attention, &encoder_attn.queries(&x), &keys_values));
+                let attended = encoder_attn.out_proj.forward(memory.attend(
+                    attention,
+                    &encoder_attn.queries(&x),
+                    &keys_values,
+                ));
                 (network.forward(&network.add(&x, attended, encoder_attn_layer_norm)), cache)
             },
         )
@@ -492,7 +532,14 @@ impl Pretrained for Marian {
         };
         let final_logits_bias = Buffer::new(Tensor::zeros(DType::F32, [1, target]));
         let (gradient_checkpointing, scan_layers) = (false, false);
-        let marian = Marian { model, lm_head, final_logits_bias, gradient_checkpointing, scan_layers, config };
+        let marian = Marian {
+            model,
+            lm_head,
+            final_logits_bias,
+            gradient_checkpointing,
+            scan_layers,
+            config,
+        };
         init::normal(&marian, marian.config.init_std);
         Ok(marian)
     }

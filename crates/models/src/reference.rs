@@ -19,7 +19,10 @@ pub(crate) struct Expected(StateDict);
 impl Expected {
     #[track_caller]
     pub(crate) fn read(name: &str) -> Expected {
-        Expected(StateDict::read(folder(name).join("expected.safetensors")).unwrap_or_else(|e| panic!("{e}")))
+        Expected(
+            StateDict::read(folder(name).join("expected.safetensors"))
+                .unwrap_or_else(|e| panic!("{e}")),
+        )
     }
 
     /// A value of the file.
@@ -43,19 +46,26 @@ impl Expected {
         all.chunks(length).map(<[u32]>::to_vec).collect()
     }
 
-    /// Computes all tensors as one program, and compares each with the file's value of the same name. The tolerance is
-    /// 1e-4 of the largest expected number.
+    /// Computes all tensors as one program, and compares each with the file's value of the same
+    /// name. The tolerance is 1e-4 of the largest expected number.
     #[track_caller]
     pub(crate) fn check(&self, actual: &[(&str, &Tensor)]) {
         let tensors: Vec<&Tensor> = actual.iter().map(|(_, tensor)| *tensor).collect();
-        let values =
-            Runtime::global().and_then(|runtime| runtime.eval_many(&tensors)).unwrap_or_else(|e| panic!("{e}"));
+        let values = Runtime::global()
+            .and_then(|runtime| runtime.eval_many(&tensors))
+            .unwrap_or_else(|e| panic!("{e}"));
         for ((name, tensor), value) in actual.iter().zip(values) {
-            let expected = self.0.get(name).ok().flatten().unwrap_or_else(|| panic!("no `{name}` is expected"));
+            let expected = self
+                .0
+                .get(name)
+                .ok()
+                .flatten()
+                .unwrap_or_else(|| panic!("no `{name}` is expected"));
             assert_eq!(tensor.shape(), &expected.ty().shape, "{name}: shape");
             let (value, expected) = (value.to_f64(), expected.to_f64());
             let largest = expected.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
-            let error = value.iter().zip(&expected).fold(0.0f64, |error, (x, y)| error.max((x - y).abs()));
+            let error =
+                value.iter().zip(&expected).fold(0.0f64, |error, (x, y)| error.max((x - y).abs()));
             assert!(
                 largest > 0.0 && error <= 1e-4 * largest,
                 "{name} is {error:e} off; its largest number is {largest:e}"
@@ -64,19 +74,25 @@ impl Expected {
     }
 }
 
-/// The outputs of a decoder without a cache, under the names of the expected ones: the logits, and the greedy tokens,
-/// each the likeliest after the whole sequence before it.
+/// The outputs of a decoder without a cache, under the names of the expected ones: the logits, and
+/// the greedy tokens, each the likeliest after the whole sequence before it.
 #[track_caller]
-pub(crate) fn without_cache(expected: &Expected, forward: impl Fn(&Tensor) -> Tensor) -> Vec<(&'static str, Tensor)> {
+pub(crate) fn without_cache(
+    expected: &Expected,
+    forward: impl Fn(&Tensor) -> Tensor,
+) -> Vec<(&'static str, Tensor)> {
     let (ids, greedy) = (expected.tensor("ids"), expected.tensor("greedy"));
-    assert!(expected.rows("greedy")[0].windows(2).any(|two| two[0] != two[1]), "all tokens are the same");
+    assert!(
+        expected.rows("greedy")[0].windows(2).any(|two| two[0] != two[1]),
+        "all tokens are the same"
+    );
     let logits = forward(&Tensor::concatenate(&[&ids, &greedy], 1));
     let tokens = logits.argmax(-1).narrow(1, ids.size(1) - 1, greedy.size(1));
     vec![("logits", logits.narrow(1, 0, ids.size(1))), ("greedy", tokens)]
 }
 
-/// Checks the outputs of a decoder without a cache and with one: greedy tokens, those after a padded prompt, those of a
-/// beam search, and those with some tokens forbidden or forced.
+/// Checks the outputs of a decoder without a cache and with one: greedy tokens, those after a
+/// padded prompt, those of a beam search, and those with some tokens forbidden or forced.
 #[track_caller]
 pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&Tensor) -> Tensor) {
     let expected = Expected::read(name);
@@ -85,10 +101,18 @@ pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&
     let plain = GenerationConfig { max_new_tokens: 32, ..GenerationConfig::default() };
     outputs.push(("greedy", generate(model, &Prompt::from(&ids), &plain)));
     let end = expected.rows("end")[0][0] as i32;
-    let ending = GenerationConfig { max_new_tokens: 8, eos_token_id: vec![end], pad_token_id: Some(1), ..plain };
+    let ending = GenerationConfig {
+        max_new_tokens: 8,
+        eos_token_id: vec![end],
+        pad_token_id: Some(1),
+        ..plain
+    };
     if expected.has("padded") {
         let rows = expected.rows("ids");
-        outputs.push(("padded", generate(model, &Prompt::new(&[&rows[0][..], &rows[1][3..]]), &ending)));
+        outputs.push((
+            "padded",
+            generate(model, &Prompt::new(&[&rows[0][..], &rows[1][3..]]), &ending),
+        ));
     }
     if expected.has("beams") {
         let beams = GenerationConfig { num_beams: 3, ..ending.clone() };
@@ -105,8 +129,14 @@ pub(crate) fn check_decoder(name: &str, model: &dyn CausalLm, forward: impl Fn(&
         };
         let beams = GenerationConfig { num_beams: 3, ..restricted.clone() };
         let renormalized = GenerationConfig { renormalize_logits: true, ..beams.clone() };
-        let all = [("restricted", restricted), ("restricted_beams", beams), ("renormalized_beams", renormalized)];
-        outputs.extend(all.map(|(name, config)| (name, generate(model, &Prompt::from(&ids), &config))));
+        let all = [
+            ("restricted", restricted),
+            ("restricted_beams", beams),
+            ("renormalized_beams", renormalized),
+        ];
+        outputs.extend(
+            all.map(|(name, config)| (name, generate(model, &Prompt::from(&ids), &config))),
+        );
     }
     expected.check(&borrowed(&outputs));
 }
@@ -115,7 +145,8 @@ pub(crate) fn borrowed<'a>(outputs: &'a [(&'a str, Tensor)]) -> Vec<(&'a str, &'
     outputs.iter().map(|(name, tensor)| (*name, tensor)).collect()
 }
 
-/// Saves a model that was loaded from `reference/NAME`, and checks in Python that it gives the expected outputs.
+/// Saves a model that was loaded from `reference/NAME`, and checks in Python that it gives the
+/// expected outputs.
 pub(crate) fn compare_in_python(model: &impl Pretrained, name: &str, script: &str) {
     let saved = tempfile::tempdir().unwrap();
     model.save_pretrained(saved.path()).unwrap();

@@ -56,8 +56,8 @@ pub struct Config {
     /// Whether the last normalization of each block is initialized with zeros, so that the block
     /// initially passes its input through.
     pub zero_init_last: bool,
-    /// timm's description of the weights and of the images that they expect, such as the mean pixel. Saving writes it
-    /// back unchanged.
+    /// timm's description of the weights and of the images that they expect, such as the mean
+    /// pixel. Saving writes it back unchanged.
     pub pretrained_cfg: Map<String, Value>,
 }
 
@@ -109,13 +109,16 @@ impl Config {
         Config::new(Architecture::ResNet50)
     }
 
-    /// The settings of the ResNet with these weights, from their names and shapes; `None` if these are not the weights
-    /// of a ResNet.
+    /// The settings of the ResNet with these weights, from their names and shapes; `None` if these
+    /// are not the weights of a ResNet.
     fn of_weights(weights: &StateDict) -> Option<Config> {
-        let dims = |name: &str| weights.iter().find(|(known, _)| *known == name).map(|(_, ty)| ty.shape.to_vec());
+        let dims = |name: &str| {
+            weights.iter().find(|(known, _)| *known == name).map(|(_, ty)| ty.shape.to_vec())
+        };
         let has = |name: String| dims(&name).is_some();
-        let layers =
-            [1, 2, 3, 4].map(|stage| (0..).take_while(|i| has(format!("layer{stage}.{i}.conv1.weight"))).count());
+        let layers = [1, 2, 3, 4].map(|stage| {
+            (0..).take_while(|i| has(format!("layer{stage}.{i}.conv1.weight"))).count()
+        });
         let mut channels = [0; 4];
         for (stage, channels) in (1..).zip(&mut channels) {
             *channels = *dims(&format!("layer{stage}.0.conv1.weight"))?.first()?;
@@ -128,12 +131,23 @@ impl Config {
             Architecture::ResNet152,
         ];
         let bottlenecks = has("layer1.0.conv3.weight".into());
-        let mut known =
-            architectures.into_iter().map(Config::new).filter(|config| config.has_bottlenecks() == bottlenecks);
-        let usual = known.clone().find(|config| config.layers == layers).or_else(|| known.next())?;
+        let mut known = architectures
+            .into_iter()
+            .map(Config::new)
+            .filter(|config| config.has_bottlenecks() == bottlenecks);
+        let usual =
+            known.clone().find(|config| config.layers == layers).or_else(|| known.next())?;
         let &[stem_channels, in_chans, kernel, _] = &dims("conv1.weight")?[..] else { return None };
         let num_classes = *dims("fc.weight")?.first()?;
-        Some(Config { num_classes, in_chans, stem_channels, channels, layers, small_pictures: kernel == 3, ..usual })
+        Some(Config {
+            num_classes,
+            in_chans,
+            stem_channels,
+            channels,
+            layers,
+            small_pictures: kernel == 3,
+            ..usual
+        })
     }
 
     fn has_bottlenecks(&self) -> bool {
@@ -210,9 +224,18 @@ impl From<Config> for TimmConfig {
             zero_init_last: Some(config.zero_init_last),
             global_pool: None,
         };
-        let Config { architecture, num_classes, stem_channels, small_pictures, pretrained_cfg, .. } = config;
+        let Config {
+            architecture, num_classes, stem_channels, small_pictures, pretrained_cfg, ..
+        } = config;
         let stem_channels = (stem_channels != STEM_CHANNELS).then_some(stem_channels);
-        TimmConfig { architecture, num_classes, model_args, stem_channels, small_pictures, pretrained_cfg }
+        TimmConfig {
+            architecture,
+            num_classes,
+            model_args,
+            stem_channels,
+            small_pictures,
+            pretrained_cfg,
+        }
     }
 }
 
@@ -263,7 +286,8 @@ impl ResNet {
         })?;
         let model = ResNet::new(config)?;
         let names: BTreeSet<String> = model.state().into_iter().map(|(name, _)| name).collect();
-        let model_weights = weights.rename_with(|name| names.contains(name).then(|| name.to_owned()))?;
+        let model_weights =
+            weights.rename_with(|name| names.contains(name).then(|| name.to_owned()))?;
         model_weights.load_into(&model, Strictness::Strict)?;
         Ok(model)
     }
@@ -272,7 +296,9 @@ impl ResNet {
     #[track_caller]
     pub fn forward(&self, pictures: impl AsTensor) -> Tensor {
         let _scope = MODELS.open();
-        self.fc.forward(AdaptiveAvgPool2d::new(1).forward(self.forward_features(pictures)).flatten(1, -1))
+        self.fc.forward(
+            AdaptiveAvgPool2d::new(1).forward(self.forward_features(pictures)).flatten(1, -1),
+        )
     }
 
     /// The output of the last stage for images `[batch, channels, height, width]`: `[batch,
@@ -284,7 +310,8 @@ impl ResNet {
         if let Some(maxpool) = &self.maxpool {
             x = maxpool.forward(x);
         }
-        for block in [&self.layer1, &self.layer2, &self.layer3, &self.layer4].into_iter().flatten() {
+        for block in [&self.layer1, &self.layer2, &self.layer3, &self.layer4].into_iter().flatten()
+        {
             x = block.forward(&x);
         }
         x
@@ -323,7 +350,8 @@ impl Block {
             bn2: norm(channels),
             conv3: bottleneck.then(|| conv(channels, outputs, 1, 1)),
             bn3: bottleneck.then(|| norm(outputs)),
-            downsample: (stride != 1 || inputs != outputs).then(|| (conv(inputs, outputs, 1, stride), norm(outputs))),
+            downsample: (stride != 1 || inputs != outputs)
+                .then(|| (conv(inputs, outputs, 1, stride), norm(outputs))),
             outputs,
         }
     }
@@ -344,7 +372,8 @@ impl Block {
 impl Pretrained for ResNet {
     type Config = Config;
     const MODEL_TYPE_KEY: &'static str = "architecture";
-    const MODEL_TYPES: &'static [&'static str] = &["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"];
+    const MODEL_TYPES: &'static [&'static str] =
+        &["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"];
     const FIXED: &'static [(&'static str, &'static str)] = &[("global_pool", "\"avg\"")];
     const HEAD: &'static [&'static str] = &["fc."];
 
@@ -386,7 +415,8 @@ impl Pretrained for ResNet {
     }
 }
 
-/// A convolution that preserves height and width, apart from its stride, initialized like torchvision's.
+/// A convolution that preserves height and width, apart from its stride, initialized like
+/// torchvision's.
 fn conv(inputs: usize, outputs: usize, kernel: usize, stride: usize) -> Conv2d {
     let conv = Conv2d::new(inputs, outputs, kernel).stride(stride).padding(kernel / 2).bias(false);
     conv.weight.set_init(Init::kaiming_normal(Nonlinearity::Relu, Fan::Out));

@@ -49,8 +49,8 @@ pub struct LmHead {
 }
 
 impl RobertaForMaskedLm {
-    /// The logits `[batch, length, vocabulary]` of each token. `ids`, integers `[batch, length]`; `attention_mask`, the
-    /// same shape, is 0 at padding.
+    /// The logits `[batch, length, vocabulary]` of each token. `ids`, integers `[batch, length]`;
+    /// `attention_mask`, the same shape, is 0 at padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
@@ -124,8 +124,8 @@ pub struct ClassificationHead {
 }
 
 impl RobertaForSequenceClassification {
-    /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `attention_mask`, the same shape, is 0 at
-    /// padding.
+    /// The logits `[batch, classes]`. `ids`, integers `[batch, length]`; `attention_mask`, the same
+    /// shape, is 0 at padding.
     ///
     /// Poisoned if the shapes do not fit, and if there are more tokens than positions.
     #[track_caller]
@@ -154,7 +154,11 @@ impl Pretrained for RobertaForSequenceClassification {
             dropout: config.head_dropout(),
             out_proj: Linear::new(features, config.labels.len()),
         };
-        let model = RobertaForSequenceClassification { roberta: Encoder::new(&config)?, classifier, config };
+        let model = RobertaForSequenceClassification {
+            roberta: Encoder::new(&config)?,
+            classifier,
+            config,
+        };
         init::normal(&model, model.config.initializer_range);
         Ok(model)
     }

@@ -45,13 +45,14 @@ pub struct Config {
     pub layer_norm_epsilon: f64,
     /// The factor of initial values.
     pub initializer_factor: f64,
-    /// The activation of the feed-forward network of a block, such as `relu`; T5 1.1 has `gated-gelu`.
+    /// The activation of the feed-forward network of a block, such as `relu`; T5 1.1 has
+    /// `gated-gelu`.
     pub feed_forward_proj: String,
     /// Whether the head shares the weight of the token embedding; T5 1.1's is not.
     pub tie_word_embeddings: bool,
-    /// Whether the features are divided by the root of `d_model` before the head, as in T5 but not in T5 1.1. If a
-    /// config does not set it, it equals `tie_word_embeddings`. transformers 5 sets it, and declares the head of T5 1.1
-    /// as tied.
+    /// Whether the features are divided by the root of `d_model` before the head, as in T5 but not
+    /// in T5 1.1. If a config does not set it, it equals `tie_word_embeddings`. transformers 5 sets
+    /// it, and declares the head of T5 1.1 as tied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub scale_decoder_outputs: Option<bool>,
     /// The first token of the decoder.
@@ -95,7 +96,10 @@ impl Config {
             None => (self.feed_forward_proj.as_str(), false),
         };
         let activation = serde_json::from_value(json!(name));
-        Ok((activation.map_err(|error| Error::config(format!("`feed_forward_proj`: {error}")))?, gated))
+        Ok((
+            activation.map_err(|error| Error::config(format!("`feed_forward_proj`: {error}")))?,
+            gated,
+        ))
     }
 
     /// Whether the head is tied, and so the features are scaled before it.
@@ -144,11 +148,12 @@ pub struct T5 {
     pub decoder: Stack,
     /// The output projection from features to logits, `[vocabulary, features]`.
     pub lm_head: Linear,
-    /// Whether the backward pass recomputes each block, for a fraction of the memory; initially false.
+    /// Whether the backward pass recomputes each block, for a fraction of the memory; initially
+    /// false.
     pub gradient_checkpointing: bool,
-    /// Whether equal blocks run as one scan. The program then compiles in the time of a single one, but
-    /// needs the memory of their parameters twice. Initially false. Generation with a cache runs
-    /// the blocks in sequence.
+    /// Whether equal blocks run as one scan. The program then compiles in the time of a single one,
+    /// but needs the memory of their parameters twice. Initially false. Generation with a cache
+    /// runs the blocks in sequence.
     pub scan_layers: bool,
     #[module(skip)]
     config: Config,
@@ -178,8 +183,8 @@ struct Distances {
     count: usize,
 }
 
-/// Self-attention, in a decoder cross-attention to the encoder's output, and a feed-forward network. transformers calls
-/// them `layer.0`, `layer.1` and so on.
+/// Self-attention, in a decoder cross-attention to the encoder's output, and a feed-forward
+/// network. transformers calls them `layer.0`, `layer.1` and so on.
 pub struct Block {
     /// Self-attention.
     pub self_attention: SelfAttention,
@@ -273,7 +278,12 @@ impl SelfAttention {
     }
 
     /// Attention of the tokens to each other, with the bias `[…, count, keys]` on the scores.
-    fn forward(&self, x: &Tensor, bias: &Tensor, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
+    fn forward(
+        &self,
+        x: &Tensor,
+        bias: &Tensor,
+        cache: Option<&KeyValueCache>,
+    ) -> (Tensor, Option<KeyValueCache>) {
         let (q, [k, v]) = (split_heads(&self.q.forward(x), self.heads), self.keys_values(x));
         let (attended, cache) = attend(self.attention().mask(bias), [&q, &k, &v], cache);
         (self.o.forward(attended), cache)
@@ -282,7 +292,8 @@ impl SelfAttention {
     /// Attention to the encoder's tokens.
     fn forward_cross(&self, x: &Tensor, memory: &Memory, layer: usize, has_cache: bool) -> Tensor {
         let q = split_heads(&self.q.forward(x), self.heads);
-        let keys_values = memory.keys_values(layer, has_cache, |features| self.keys_values(features));
+        let keys_values =
+            memory.keys_values(layer, has_cache, |features| self.keys_values(features));
         self.o.forward(memory.attend(self.attention(), &q, &keys_values))
     }
 }
@@ -291,7 +302,9 @@ impl Dense {
     fn new(config: &Config) -> Result<Dense> {
         let (activation, gated) = config.activation()?;
         let Config { d_model, d_ff, .. } = *config;
-        let inner = |present: bool| present.then(|| config.linear(d_model, d_ff, (d_model as f64).powf(-0.5)));
+        let inner = |present: bool| {
+            present.then(|| config.linear(d_model, d_ff, (d_model as f64).powf(-0.5)))
+        };
         Ok(Dense {
             wi: inner(!gated),
             wi_0: inner(gated),
@@ -304,7 +317,9 @@ impl Dense {
 
     fn forward(&self, x: &Tensor) -> Tensor {
         let apply = |layer: &Option<Linear>| layer.as_ref().map(|layer| layer.forward(x));
-        let hidden = apply(&self.wi).or_else(|| apply(&self.wi_0)).map(|hidden| self.activation.forward(&hidden));
+        let hidden = apply(&self.wi)
+            .or_else(|| apply(&self.wi_0))
+            .map(|hidden| self.activation.forward(&hidden));
         let hidden = match (hidden, apply(&self.wi_1)) {
             (Some(hidden), Some(other)) => hidden * other,
             (Some(hidden), None) => hidden,
@@ -318,13 +333,15 @@ impl Distances {
     fn new(config: &Config, bidirectional: bool) -> Distances {
         let count = config.relative_attention_num_buckets / if bidirectional { 2 } else { 1 };
         let (exact, max_distance) = (count / 2, config.relative_attention_max_distance);
-        // In f32, as transformers computes it: a distance at the border of two ranges is in the same one.
+        // In f32, as transformers computes it: a distance at the border of two ranges is in the
+        // same one.
         let rate = (count - exact) as f32;
         let ranges = (0..=max_distance).map(|distance| {
             if distance < exact {
                 return distance as i32;
             }
-            let times = (distance as f32 / exact as f32).ln() / (max_distance as f64 / exact as f64).ln() as f32;
+            let times = (distance as f32 / exact as f32).ln()
+                / (max_distance as f64 / exact as f64).ln() as f32;
             ((exact as f32 + times * rate) as i32).min(count as i32 - 1)
         });
         Distances { bidirectional, ranges: ranges.collect(), count }
@@ -345,12 +362,14 @@ impl Distances {
 
 impl Stack {
     fn new(config: &Config, shared: &Embedding, is_decoder: bool) -> Result<Stack> {
-        let layers = if is_decoder { config.num_decoder_layers } else { None }.unwrap_or(config.num_layers);
+        let layers =
+            if is_decoder { config.num_decoder_layers } else { None }.unwrap_or(config.num_layers);
         let block = |number: usize| {
             Ok(Block {
                 self_attention: SelfAttention::new(config, number == 0),
                 self_norm: config.norm(),
-                cross_attention: is_decoder.then(|| (SelfAttention::new(config, false), config.norm())),
+                cross_attention: is_decoder
+                    .then(|| (SelfAttention::new(config, false), config.norm())),
                 dense: Dense::new(config)?,
                 dense_norm: config.norm(),
                 dropout: Dropout::new(config.dropout_rate),
@@ -376,8 +395,13 @@ impl Stack {
         cache: Option<&StaticCache>,
         options: LayerOptions,
     ) -> (Tensor, Option<StaticCache>) {
-        let first = self.block.first().and_then(|block| block.self_attention.relative_attention_bias.as_ref());
-        let Some(first) = first else { return (self.final_layer_norm.forward(self.embed_tokens.forward(ids)), None) };
+        let first = self
+            .block
+            .first()
+            .and_then(|block| block.self_attention.relative_attention_bias.as_ref());
+        let Some(first) = first else {
+            return (self.final_layer_norm.forward(self.embed_tokens.forward(ids)), None);
+        };
         let bias = first.forward(self.distances.ranges(span)).permute(&[2, 0, 1]);
         let bias = match mask {
             Some(mask) => mask.select(&bias, &Tensor::full(bias.dtype(), [], f64::NEG_INFINITY)),
@@ -388,7 +412,8 @@ impl Stack {
         let (x, cache) = run_layers(x, &self.block, cache, options, is_first, |i, x, cache| {
             let (block, has_cache) = (&self.block[i], cache.is_some());
             let dropout = |x: Tensor| block.dropout.forward(x);
-            let (attended, cache) = block.self_attention.forward(&block.self_norm.forward(x), &bias, cache);
+            let (attended, cache) =
+                block.self_attention.forward(&block.self_norm.forward(x), &bias, cache);
             let mut x = x + dropout(attended);
             if let (Some((attention, norm)), Some(memory)) = (&block.cross_attention, memory) {
                 let attended = attention.forward_cross(&norm.forward(&x), memory, i, has_cache);
@@ -402,18 +427,24 @@ impl Stack {
 }
 
 impl T5 {
-    /// The logits `[batch, decoder length, vocabulary]` of the token after each of `decoder_ids`, integers `[batch,
-    /// decoder length]`, given `ids`, integers `[batch, length]`. `attention_mask`, of the shape of `ids`, is 0 at
-    /// padding.
+    /// The logits `[batch, decoder length, vocabulary]` of the token after each of `decoder_ids`,
+    /// integers `[batch, decoder length]`, given `ids`, integers `[batch, length]`.
+    /// `attention_mask`, of the shape of `ids`, is 0 at padding.
     ///
     /// Poisoned if the shapes do not fit.
     #[track_caller]
-    pub fn forward(&self, ids: impl AsTensor, attention_mask: Option<&Tensor>, decoder_ids: impl AsTensor) -> Tensor {
+    pub fn forward(
+        &self,
+        ids: impl AsTensor,
+        attention_mask: Option<&Tensor>,
+        decoder_ids: impl AsTensor,
+    ) -> Tensor {
         let _scope = MODELS.open();
         self.decoding(ids, attention_mask).forward(decoder_ids)
     }
 
-    /// Encodes `ids`, integers `[batch, length]`, for a decoder. `attention_mask`, of the same shape, is 0 at padding.
+    /// Encodes `ids`, integers `[batch, length]`, for a decoder. `attention_mask`, of the same
+    /// shape, is 0 at padding.
     ///
     /// Everything computed from it is poisoned if the shapes do not fit.
     #[track_caller]
@@ -437,16 +468,41 @@ impl EncoderDecoder for T5 {
         self.config.decoder_start_token_id
     }
 
-    fn encode(&self, ids: &Tensor, mask: Option<&Tensor>) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal> {
-        let (features, _) = self.encoder.forward(ids, &Span::new(ids, None), mask, None, None, self.layer_options());
-        let attentions = self.decoder.block.iter().filter_map(|block| block.cross_attention.as_ref());
-        let keys_values = attentions.map(|(attention, _)| attention.keys_values(&features)).collect();
+    fn encode(
+        &self,
+        ids: &Tensor,
+        mask: Option<&Tensor>,
+    ) -> Result<(Tensor, Vec<[Tensor; 2]>), Refusal> {
+        let (features, _) = self.encoder.forward(
+            ids,
+            &Span::new(ids, None),
+            mask,
+            None,
+            None,
+            self.layer_options(),
+        );
+        let attentions =
+            self.decoder.block.iter().filter_map(|block| block.cross_attention.as_ref());
+        let keys_values =
+            attentions.map(|(attention, _)| attention.keys_values(&features)).collect();
         Ok((features, keys_values))
     }
 
-    fn decode(&self, ids: &Tensor, memory: &Memory, cache: Option<&StaticCache>) -> (Tensor, Option<StaticCache>) {
+    fn decode(
+        &self,
+        ids: &Tensor,
+        memory: &Memory,
+        cache: Option<&StaticCache>,
+    ) -> (Tensor, Option<StaticCache>) {
         let span = Span::new(ids, cache);
-        self.decoder.forward(ids, &span, Some(&span.mask(None)), Some(memory), cache, self.layer_options())
+        self.decoder.forward(
+            ids,
+            &span,
+            Some(&span.mask(None)),
+            Some(memory),
+            cache,
+            self.layer_options(),
+        )
     }
 
     fn head(&self, x: Tensor) -> Tensor {
@@ -488,12 +544,21 @@ impl Pretrained for T5 {
         }
         let shared = Embedding::new(vocab_size, d_model);
         shared.weight.set_init(Init::normal(0.0, config.initializer_factor));
-        let (encoder, decoder) = (Stack::new(&config, &shared, false)?, Stack::new(&config, &shared, true)?);
+        let (encoder, decoder) =
+            (Stack::new(&config, &shared, false)?, Stack::new(&config, &shared, true)?);
         let mut lm_head = config.linear(d_model, vocab_size, 1.0);
         if config.is_tied() {
             lm_head.weight = Parameter::clone(&shared.weight);
         }
-        Ok(T5 { shared, encoder, decoder, lm_head, gradient_checkpointing: false, scan_layers: false, config })
+        Ok(T5 {
+            shared,
+            encoder,
+            decoder,
+            lm_head,
+            gradient_checkpointing: false,
+            scan_layers: false,
+            config,
+        })
     }
 
     fn config(&self) -> &Config {
@@ -512,7 +577,8 @@ mod tests {
 
     #[test]
     fn a_t5_of_transformers_gives_its_logits_and_tokens() {
-        let (model, expected) = (T5::from_folder(folder("t5")).unwrap_or_else(|e| panic!("{e}")), Expected::read("t5"));
+        let (model, expected) =
+            (T5::from_folder(folder("t5")).unwrap_or_else(|e| panic!("{e}")), Expected::read("t5"));
         let [ids, mask] = ["input_ids", "attention_mask"].map(|name| expected.tensor(name));
         let decoding = model.decoding(&ids, Some(&mask));
         check_decoder("t5", &decoding, |ids| decoding.forward(ids));
@@ -522,7 +588,8 @@ mod tests {
     fn a_t5_with_gates_gives_transformers_logits() {
         let model = T5::from_folder(folder("t5-gated")).unwrap_or_else(|e| panic!("{e}"));
         let expected = Expected::read("t5-gated");
-        let [ids, decoder_ids] = ["input_ids", "decoder_input_ids"].map(|name| expected.tensor(name));
+        let [ids, decoder_ids] =
+            ["input_ids", "decoder_input_ids"].map(|name| expected.tensor(name));
         expected.check(&[("logits", &model.forward(&ids, None, &decoder_ids))]);
     }
 }

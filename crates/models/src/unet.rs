@@ -1,4 +1,5 @@
-//! UNet for diffusion: diffusers' `UNet2DModel`, after Ho et al. 2020, "Denoising Diffusion Probabilistic Models".
+//! UNet for diffusion: diffusers' `UNet2DModel`, after Ho et al. 2020, "Denoising Diffusion
+//! Probabilistic Models".
 //!
 //! On the way down, blocks halve the size of images and add channels; on the way up, the reverse,
 //! where each block also gets the output of its counterpart on the way down. Each block is
@@ -216,28 +217,57 @@ impl UNet {
     /// Height and width must be multiples of `2^(blocks - 1)`. Poisoned otherwise, and if classes
     /// are given to a model without them.
     #[track_caller]
-    pub fn forward(&self, sample: impl AsTensor, timesteps: impl AsTensor, class_labels: Option<&Tensor>) -> Tensor {
-        MODELS.record("UNet", || self.predict(sample.as_tensor(), timesteps.as_tensor(), class_labels))
+    pub fn forward(
+        &self,
+        sample: impl AsTensor,
+        timesteps: impl AsTensor,
+        class_labels: Option<&Tensor>,
+    ) -> Tensor {
+        MODELS.record("UNet", || {
+            self.predict(sample.as_tensor(), timesteps.as_tensor(), class_labels)
+        })
     }
 
-    fn predict(&self, sample: &Tensor, timesteps: &Tensor, classes: Option<&Tensor>) -> Result<Tensor, Refusal> {
+    fn predict(
+        &self,
+        sample: &Tensor,
+        timesteps: &Tensor,
+        classes: Option<&Tensor>,
+    ) -> Result<Tensor, Refusal> {
         let (x, timesteps) = (sample.live()?, timesteps.live()?);
         let halved = 1 << (self.down_blocks.len() - 1);
         let [batch, _, height, width] = *x.shape().dims() else {
-            return Err(format!("the sample {} is not [batch, channels, height, width]", x.ty()).into());
+            return Err(
+                format!("the sample {} is not [batch, channels, height, width]", x.ty()).into()
+            );
         };
         if height % halved != 0 || width % halved != 0 {
-            return Err(format!("height and width of the sample {} are not multiples of {halved}", x.ty()).into());
+            return Err(format!(
+                "height and width of the sample {} are not multiples of {halved}",
+                x.ty()
+            )
+            .into());
         }
         if timesteps.shape().dims() != [batch] {
-            return Err(format!("the time steps {} are not one for each sample of {}", timesteps.ty(), x.ty()).into());
+            return Err(format!(
+                "the time steps {} are not one for each sample of {}",
+                timesteps.ty(),
+                x.ty()
+            )
+            .into());
         }
         let mut emb = self.time_embedding.forward(&self.sinusoids(timesteps).to_dtype(x.dtype()));
         match (&self.class_embedding, classes) {
             (Some(embedding), Some(classes)) => emb = emb + embedding.forward(classes),
             (None, None) => {}
-            (Some(_), None) => return Err("the model needs classes: its config has `num_class_embeds`".into()),
-            (None, Some(_)) => return Err("the model takes no classes: its config has no `num_class_embeds`".into()),
+            (Some(_), None) => {
+                return Err("the model needs classes: its config has `num_class_embeds`".into());
+            }
+            (None, Some(_)) => {
+                return Err(
+                    "the model takes no classes: its config has no `num_class_embeds`".into()
+                );
+            }
         }
         let emb = self.config.act_fn.forward(&emb);
 
@@ -270,22 +300,36 @@ impl UNet {
     }
 
     /// A residual block followed by attention.
-    fn residual(&self, resnet: &ResnetBlock, attention: Option<&SpatialAttention>, x: &Tensor, emb: &Tensor) -> Tensor {
+    fn residual(
+        &self,
+        resnet: &ResnetBlock,
+        attention: Option<&SpatialAttention>,
+        x: &Tensor,
+        emb: &Tensor,
+    ) -> Tensor {
         let forward = |x: &Tensor| {
             let x = resnet.forward(x, emb);
             attention.map_or_else(|| x.clone(), |attention| attention.forward(&x))
         };
-        if self.gradient_checkpointing { checkpoint(|x| vec![forward(&x[0])], &[x]).swap_remove(0) } else { forward(x) }
+        if self.gradient_checkpointing {
+            checkpoint(|x| vec![forward(&x[0])], &[x]).swap_remove(0)
+        } else {
+            forward(x)
+        }
     }
 
-    /// Sines and cosines of the time steps `[batch]`, at frequencies from 1 down to 1/10000: `[batch, channels]`.
+    /// Sines and cosines of the time steps `[batch]`, at frequencies from 1 down to 1/10000:
+    /// `[batch, channels]`.
     fn sinusoids(&self, timesteps: &Tensor) -> Tensor {
         let half = self.config.block_out_channels[0] / 2;
         let step = -10_000f64.ln() / (half as f64 - self.config.freq_shift);
         let frequencies = (Tensor::arange(DType::F32, half) * step).exp();
         let angles = timesteps.to_dtype(DType::F32).unsqueeze(1) * frequencies;
         let (sin, cos) = (angles.sin(), angles.cos());
-        Tensor::concatenate(&if self.config.flip_sin_to_cos { [&cos, &sin] } else { [&sin, &cos] }, 1)
+        Tensor::concatenate(
+            &if self.config.flip_sin_to_cos { [&cos, &sin] } else { [&sin, &cos] },
+            1,
+        )
     }
 }
 
@@ -337,7 +381,8 @@ impl SpatialAttention {
 
     fn forward(&self, x: &Tensor) -> Tensor {
         let pixels = self.group_norm.forward(x).flatten(2, 3).transpose(1, 2); // [batch, height·width, channels]
-        let [q, k, v] = [&self.to_q, &self.to_k, &self.to_v].map(|l| split_heads(&l.forward(&pixels), self.heads));
+        let [q, k, v] = [&self.to_q, &self.to_k, &self.to_v]
+            .map(|l| split_heads(&l.forward(&pixels), self.heads));
         let attended = self.to_out.0.forward(join_heads(&Attention::new().forward(q, k, v)));
         x + attended.transpose(1, 2).reshape(x.shape())
     }
@@ -374,8 +419,11 @@ impl Pretrained for UNet {
 
     /// The first published models used another attention class.
     fn current_name(name: &str) -> String {
-        let renamed = [("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("proj_attn", "to_out.0")];
-        renamed.into_iter().fold(name.into(), |name, (old, new)| name.replace(&format!(".{old}."), &format!(".{new}.")))
+        let renamed =
+            [("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("proj_attn", "to_out.0")];
+        renamed.into_iter().fold(name.into(), |name, (old, new)| {
+            name.replace(&format!(".{old}."), &format!(".{new}."))
+        })
     }
 
     fn new(config: Config) -> Result<UNet> {
@@ -397,21 +445,28 @@ impl Pretrained for UNet {
             }
         }
         let (first, last) = (channels[0], channels[channels.len() - 1]);
-        let attentions =
-            |count: usize, channels| (0..count).map(|_| SpatialAttention::new(&config, channels)).collect();
+        let attentions = |count: usize, channels| {
+            (0..count).map(|_| SpatialAttention::new(&config, channels)).collect()
+        };
         let layers = config.layers_per_block;
 
         // The numbers of channels that the way up will concatenate.
         let (mut inputs, mut skip_channels, mut down_blocks) = (first, vec![first], Vec::new());
         for (i, (&outputs, kind)) in channels.iter().zip(&config.down_block_types).enumerate() {
             let halves = i + 1 < channels.len();
-            let conv = || Conv2d::new(outputs, outputs, 3).stride(2).padding(config.downsample_padding);
-            let resnets =
-                (0..layers).map(|layer| ResnetBlock::new(&config, if layer == 0 { inputs } else { outputs }, outputs));
+            let conv =
+                || Conv2d::new(outputs, outputs, 3).stride(2).padding(config.downsample_padding);
+            let resnets = (0..layers).map(|layer| {
+                ResnetBlock::new(&config, if layer == 0 { inputs } else { outputs }, outputs)
+            });
             down_blocks.push(DownBlock {
                 resnets: resnets.collect(),
-                attentions: attentions(if *kind == DownBlockType::AttnDown { layers } else { 0 }, outputs),
-                downsamplers: halves.then(|| (Downsample { conv: conv(), padding: config.downsample_padding },)),
+                attentions: attentions(
+                    if *kind == DownBlockType::AttnDown { layers } else { 0 },
+                    outputs,
+                ),
+                downsamplers: halves
+                    .then(|| (Downsample { conv: conv(), padding: config.downsample_padding },)),
             });
             skip_channels.extend(vec![outputs; layers + usize::from(halves)]);
             inputs = outputs;
@@ -420,11 +475,18 @@ impl Pretrained for UNet {
         for (i, (&outputs, kind)) in channels.iter().rev().zip(&config.up_block_types).enumerate() {
             let resnets = (0..=layers).map(|_| {
                 let opposite = skip_channels.pop().unwrap_or(first);
-                ResnetBlock::new(&config, std::mem::replace(&mut inputs, outputs) + opposite, outputs)
+                ResnetBlock::new(
+                    &config,
+                    std::mem::replace(&mut inputs, outputs) + opposite,
+                    outputs,
+                )
             });
             up_blocks.push(UpBlock {
                 resnets: resnets.collect(),
-                attentions: attentions(if *kind == UpBlockType::AttnUp { layers + 1 } else { 0 }, outputs),
+                attentions: attentions(
+                    if *kind == UpBlockType::AttnUp { layers + 1 } else { 0 },
+                    outputs,
+                ),
                 upsamplers: (i + 1 < channels.len())
                     .then(|| (Upsample { conv: Conv2d::new(outputs, outputs, 3).padding(1) },)),
             });
@@ -435,10 +497,15 @@ impl Pretrained for UNet {
                 linear_1: Linear::new(first, 4 * first),
                 linear_2: Linear::new(4 * first, 4 * first),
             },
-            class_embedding: config.num_class_embeds.map(|classes| Embedding::new(classes, 4 * first)),
+            class_embedding: config
+                .num_class_embeds
+                .map(|classes| Embedding::new(classes, 4 * first)),
             down_blocks,
             mid_block: MidBlock {
-                resnets: [ResnetBlock::new(&config, last, last), ResnetBlock::new(&config, last, last)],
+                resnets: [
+                    ResnetBlock::new(&config, last, last),
+                    ResnetBlock::new(&config, last, last),
+                ],
                 attentions: [SpatialAttention::new(&config, last)],
             },
             up_blocks,

@@ -1,5 +1,5 @@
-//! Vision Transformer: transformers' `ViTForImageClassification`, Dosovitskiy et al. 2020, "An Image is Worth 16x16
-//! Words".
+//! Vision Transformer: transformers' `ViTForImageClassification`, Dosovitskiy et al. 2020, "An
+//! Image is Worth 16x16 Words".
 //!
 //! An image is cut into patches, and each patch is a token. Position embeddings are added, and a
 //! token in front of the others, `[CLS]`, collects the input of the head. A block consists of
@@ -18,8 +18,8 @@ use crate::attention::{check_heads, self_attention};
 use crate::layers::{LayerOptions, run_layers};
 use crate::{Activation, Error, Labels, MODELS, Pretrained, Result, init};
 
-/// The settings, with the names of `config.json`; by default ViT-Base with patches of 16 × 16, of 86 million
-/// parameters.
+/// The settings, with the names of `config.json`; by default ViT-Base with patches of 16 × 16, of
+/// 86 million parameters.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
@@ -79,7 +79,8 @@ impl Default for Config {
     }
 }
 
-/// A Vision Transformer with its head: images `[batch, channels, height, width]` to logits `[batch, classes]`.
+/// A Vision Transformer with its head: images `[batch, channels, height, width]` to logits
+/// `[batch, classes]`.
 ///
 /// ```
 /// use fulmen_models::vit::{Config, ViT};
@@ -108,10 +109,11 @@ pub struct ViT {
     pub vit: Backbone,
     /// Maps the first token's features to logits.
     pub classifier: Linear,
-    /// Whether the backward pass recomputes each block, for a fraction of the memory; initially false.
+    /// Whether the backward pass recomputes each block, for a fraction of the memory; initially
+    /// false.
     pub gradient_checkpointing: bool,
-    /// Whether equal blocks run as one scan. The program then compiles in the time of a single one, but
-    /// needs the memory of their parameters twice. Initially false.
+    /// Whether equal blocks run as one scan. The program then compiles in the time of a single one,
+    /// but needs the memory of their parameters twice. Initially false.
     pub scan_layers: bool,
     #[module(skip)]
     config: Config,
@@ -149,7 +151,8 @@ struct Encoder {
     layer: Vec<Block>,
 }
 
-/// A block: `h = x + attention(layernorm_before(x))`, then `h + output(intermediate(layernorm_after(h)))`.
+/// A block: `h = x + attention(layernorm_before(x))`, then
+/// `h + output(intermediate(layernorm_after(h)))`.
 #[derive(Module)]
 struct Block {
     layernorm_before: LayerNorm,
@@ -190,10 +193,13 @@ impl ViT {
     /// transformers' `interpolate_pos_encoding`.
     #[track_caller]
     pub fn forward(&self, pixel_values: impl AsTensor) -> Tensor {
-        MODELS.record("ViT", || Ok(self.classifier.forward(self.features(pixel_values.as_tensor())?.index(1, 0))))
+        MODELS.record("ViT", || {
+            Ok(self.classifier.forward(self.features(pixel_values.as_tensor())?.index(1, 0)))
+        })
     }
 
-    /// The features `[batch, 1 + patches, features]` of the tokens; the head takes the features of the first token.
+    /// The features `[batch, 1 + patches, features]` of the tokens; the head takes the features of
+    /// the first token.
     #[track_caller]
     pub fn forward_features(&self, pixel_values: impl AsTensor) -> Tensor {
         MODELS.record("ViT", || self.features(pixel_values.as_tensor()))
@@ -202,8 +208,11 @@ impl ViT {
     fn features(&self, pixel_values: &Tensor) -> Result<Tensor, Refusal> {
         let x = self.vit.embeddings.forward(pixel_values.live()?, &self.config)?;
         let ViT { gradient_checkpointing, scan_layers, .. } = *self;
-        let (blocks, options) = (&self.vit.encoder.layer, LayerOptions { gradient_checkpointing, scan_layers });
-        let x = run_layers(x, blocks, None, options, |_| true, |i, x, _| (blocks[i].forward(x), None)).0;
+        let (blocks, options) =
+            (&self.vit.encoder.layer, LayerOptions { gradient_checkpointing, scan_layers });
+        let x =
+            run_layers(x, blocks, None, options, |_| true, |i, x, _| (blocks[i].forward(x), None))
+                .0;
         Ok(self.vit.layernorm.forward(x))
     }
 }
@@ -212,7 +221,11 @@ impl Embeddings {
     fn forward(&self, pixel_values: &Tensor, config: &Config) -> Result<Tensor, Refusal> {
         let patches = self.patch_embeddings.projection.forward(pixel_values); // [batch, features, rows, columns]
         let [batch, features, rows, columns] = *patches.live()?.shape().dims() else {
-            return Err(format!("the images {} are not [batch, channels, height, width]", pixel_values.ty()).into());
+            return Err(format!(
+                "the images {} are not [batch, channels, height, width]",
+                pixel_values.ty()
+            )
+            .into());
         };
         let first = self.cls_token.get().expand(&[batch as isize, -1, -1]);
         let x = Tensor::concatenate(&[&first, &patches.flatten(2, 3).transpose(1, 2)], 1);
@@ -221,9 +234,14 @@ impl Embeddings {
         if [rows, columns] == [side, side] {
             return Ok(self.dropout.forward(x + positions));
         }
-        let grid = positions.narrow(1, 1, side * side).transpose(1, 2).reshape([1, features, side, side]);
-        let grid = grid.interpolate(&[rows, columns], Interpolation::Cubic { align_corners: false });
-        let positions = Tensor::concatenate(&[&positions.narrow(1, 0, 1), &grid.flatten(2, 3).transpose(1, 2)], 1);
+        let grid =
+            positions.narrow(1, 1, side * side).transpose(1, 2).reshape([1, features, side, side]);
+        let grid =
+            grid.interpolate(&[rows, columns], Interpolation::Cubic { align_corners: false });
+        let positions = Tensor::concatenate(
+            &[&positions.narrow(1, 0, 1), &grid.flatten(2, 3).transpose(1, 2)],
+            1,
+        );
         Ok(self.dropout.forward(x + positions))
     }
 }
@@ -256,7 +274,9 @@ impl Block {
     fn forward(&self, x: &Tensor) -> Tensor {
         let attended = self.attention.forward(&self.layernorm_before.forward(x));
         let x = x + self.dropout.forward(attended);
-        let inner = self.activation.forward(&self.intermediate.dense.forward(self.layernorm_after.forward(&x)));
+        let inner = self
+            .activation
+            .forward(&self.intermediate.dense.forward(self.layernorm_after.forward(&x)));
         &x + self.dropout.forward(self.output.dense.forward(inner))
     }
 }
@@ -279,9 +299,14 @@ impl Pretrained for ViT {
 
     fn new(config: Config) -> Result<ViT> {
         let Config { hidden_size, image_size, patch_size, num_channels, .. } = config;
-        check_heads(("num_attention_heads", config.num_attention_heads), ("hidden_size", hidden_size))?;
+        check_heads(
+            ("num_attention_heads", config.num_attention_heads),
+            ("hidden_size", hidden_size),
+        )?;
         if patch_size == 0 || image_size < patch_size {
-            let message = format!("`patch_size` is {patch_size}; an image of `image_size` {image_size} has no patch");
+            let message = format!(
+                "`patch_size` is {patch_size}; an image of `image_size` {image_size} has no patch"
+            );
             return Err(Error::config(message));
         }
         let patches = (image_size / patch_size).pow(2);
@@ -290,15 +315,19 @@ impl Pretrained for ViT {
                 cls_token: Parameter::new([1, 1, hidden_size], Init::zeros()),
                 position_embeddings: Parameter::new([1, 1 + patches, hidden_size], Init::zeros()),
                 patch_embeddings: PatchEmbeddings {
-                    projection: Conv2d::new(num_channels, hidden_size, patch_size).stride(patch_size),
+                    projection: Conv2d::new(num_channels, hidden_size, patch_size)
+                        .stride(patch_size),
                 },
                 dropout: Dropout::new(config.hidden_dropout_prob),
             },
-            encoder: Encoder { layer: (0..config.num_hidden_layers).map(|_| Block::new(&config)).collect() },
+            encoder: Encoder {
+                layer: (0..config.num_hidden_layers).map(|_| Block::new(&config)).collect(),
+            },
             layernorm: LayerNorm::new([hidden_size]).eps(config.layer_norm_eps),
         };
         let classifier = Linear::new(hidden_size, config.labels.len());
-        let model = ViT { vit, classifier, gradient_checkpointing: false, scan_layers: false, config };
+        let model =
+            ViT { vit, classifier, gradient_checkpointing: false, scan_layers: false, config };
         init::normal(&model, model.config.initializer_range);
         Ok(model)
     }

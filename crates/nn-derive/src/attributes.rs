@@ -60,7 +60,10 @@ mod tests {
         assert_eq!(read(parse_quote!(a: A)).unwrap(), Treatment::Named);
         assert_eq!(read(parse_quote!(#[module(skip)] a: A)).unwrap(), Treatment::Skipped);
         assert_eq!(read(parse_quote!(#[module(flatten)] a: A)).unwrap(), Treatment::Flattened);
-        assert_eq!(read(parse_quote!(#[module(rename = "b")] a: A)).unwrap(), Treatment::Renamed("b".into()));
+        assert_eq!(
+            read(parse_quote!(#[module(rename = "b")] a: A)).unwrap(),
+            Treatment::Renamed("b".into())
+        );
     }
 
     #[test]

@@ -26,7 +26,8 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<TokenStream> {
         Data::Enum(data) => {
             let mut arms = Vec::new();
             for variant in &data.variants {
-                let bindings: Vec<Ident> = (0..variant.fields.len()).map(|i| format_ident!("field_{i}")).collect();
+                let bindings: Vec<Ident> =
+                    (0..variant.fields.len()).map(|i| format_ident!("field_{i}")).collect();
                 let members = bindings.iter().map(ToTokens::to_token_stream).collect();
                 let visits = visits(&variant.fields, members, true, &mut mentioned)?;
                 let name = &variant.ident;
@@ -40,7 +41,8 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<TokenStream> {
                 };
                 arms.push(quote!(Self::#name #pattern => { #(let _ = #bindings;)* #visits }));
             }
-            // An enum without variants has no value; the compiler accepts an empty match only on `*self`.
+            // An enum without variants has no value; the compiler accepts an empty match only on
+            // `*self`.
             if arms.is_empty() { quote!(match *self {}) } else { quote!(match self { #(#arms)* }) }
         }
         Data::Union(_) => {
@@ -93,7 +95,9 @@ fn visits(
             }
             Treatment::Renamed(name) => name,
             // `r#type` is the field `type`.
-            Treatment::Named => field.ident.as_ref().map_or_else(|| i.to_string(), |name| name.unraw().to_string()),
+            Treatment::Named => {
+                field.ident.as_ref().map_or_else(|| i.to_string(), |name| name.unraw().to_string())
+            }
         };
         statements.extend(quote!(visit.child(#name, #member);));
     }
@@ -115,7 +119,8 @@ fn note_identifiers(tokens: TokenStream, into: &mut HashSet<String>) {
 /// The path of `fulmen-nn` in the deriving crate: its own dependency, or through `fulmen`.
 fn path_of_nn() -> TokenStream {
     let named = |name: &str| Ident::new(name, Span::call_site());
-    // Both crates name themselves (`extern crate self`), so that their own tests and examples find the same path.
+    // Both crates name themselves (`extern crate self`), so that their own tests and examples find
+    // the same path.
     match (crate_name("fulmen-nn"), crate_name("fulmen")) {
         (Ok(FoundCrate::Name(name)), _) => {
             let name = named(&name);

@@ -1,6 +1,7 @@
-//! Activations: elementwise functions with PyTorch's formulas, including the derivative at corners, and gated functions
-//! of two halves. The result has the input's dtype. Functions of several operations compute in f32 for 16-bit inputs.
-//! `layers/activations.rs` has the same functions as layers.
+//! Activations: elementwise functions with PyTorch's formulas, including the derivative at corners,
+//! and gated functions of two halves. The result has the input's dtype. Functions of several
+//! operations compute in f32 for 16-bit inputs. `layers/activations.rs` has the same functions as
+//! layers.
 //!
 //! They take only a `&Tensor`, so that they can be used as values: `let act: fn(&Tensor) -> Tensor
 //! = activation::gelu;`.
@@ -61,7 +62,8 @@ in_f32! {
     /// `x·σ(x)`, also known as Swish.
     silu(x) => x * x.sigmoid();
 
-    /// `x·Φ(x)`, where Φ is the distribution function of the standard normal: `x/2·(1 + erf(x/√2))`.
+    /// `x·Φ(x)`, where Φ is the distribution function of the standard normal:
+    /// `x/2·(1 + erf(x/√2))`.
     ///
     /// ```
     /// use fulmen_nn::activation::gelu;
@@ -247,10 +249,15 @@ pub fn glu(x: &Tensor, axis: isize) -> Tensor {
     NN.record("glu", || {
         let size = x.live()?.shape()[x.shape().axis(axis)?];
         if size % 2 != 0 {
-            return Err(format!("axis {axis} of {} has the odd size {size} and cannot be halved", x.ty()).into());
+            return Err(format!(
+                "axis {axis} of {} has the odd size {size} and cannot be halved",
+                x.ty()
+            )
+            .into());
         }
         let (wide, half) = (wide(x), size / 2);
-        Ok((wide.narrow(axis, 0, half) * wide.narrow(axis, half, half).sigmoid()).to_dtype(x.dtype()))
+        Ok((wide.narrow(axis, 0, half) * wide.narrow(axis, half, half).sigmoid())
+            .to_dtype(x.dtype()))
     })
 }
 

@@ -19,8 +19,9 @@ use crate::record::{NN, live};
 /// positions, width]` and values `[…, positions, value width]` give `[…, length, value width]`.
 /// Like PyTorch's function of this name.
 ///
-/// With `causal`, the query at position `i` sees the keys at `0..=i` only. The softmax is computed in f32; the result
-/// has the dtype of the product with the values. [`Attention`] has more settings.
+/// With `causal`, the query at position `i` sees the keys at `0..=i` only. The softmax is computed
+/// in f32; the result has the dtype of the product with the values. [`Attention`] has more
+/// settings.
 ///
 /// ```
 /// use fulmen_nn::attention::scaled_dot_product_attention;
@@ -35,7 +36,12 @@ use crate::record::{NN, live};
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn scaled_dot_product_attention(q: impl AsTensor, k: impl AsTensor, v: impl AsTensor, causal: bool) -> Tensor {
+pub fn scaled_dot_product_attention(
+    q: impl AsTensor,
+    k: impl AsTensor,
+    v: impl AsTensor,
+    causal: bool,
+) -> Tensor {
     let _scope = NN.open();
     let (q, k, v) = (q.as_tensor(), k.as_tensor(), v.as_tensor());
     Attention::new().causal(causal).forward(q, k, v)
@@ -136,7 +142,9 @@ impl Attention {
     /// What is wrong with the arguments, if anything.
     fn check_inputs(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Option<String> {
         let (qt, kt, vt) = (q.ty(), k.ty(), v.ty());
-        if let Some(ty) = [qt, kt, vt].into_iter().find(|ty| ty.shape.rank() < 2 || !ty.dtype.is_float()) {
+        if let Some(ty) =
+            [qt, kt, vt].into_iter().find(|ty| ty.shape.rank() < 2 || !ty.dtype.is_float())
+        {
             return Some(format!("{ty} is not a floating-point tensor [.., length, width]"));
         }
         if q.size(-1) != k.size(-1) {
@@ -171,7 +179,12 @@ impl Attention {
 
     /// The weighted means of the values, and their weights `[…, length, positions]` after dropout.
     #[track_caller]
-    pub fn forward_with_weights(&self, q: impl AsTensor, k: impl AsTensor, v: impl AsTensor) -> (Tensor, Tensor) {
+    pub fn forward_with_weights(
+        &self,
+        q: impl AsTensor,
+        k: impl AsTensor,
+        v: impl AsTensor,
+    ) -> (Tensor, Tensor) {
         let (q, k, v) = (q.as_tensor(), k.as_tensor(), v.as_tensor());
         NN.record("scaled_dot_product_attention", || self.weigh(q, k, v))
     }
@@ -190,7 +203,12 @@ impl Attention {
         if let Some(mask) = &self.mask
             && mask.shape().broadcast(product.shape()).as_ref() != Ok(product.shape())
         {
-            return Err(format!("the mask {} does not broadcast to the scores {}", mask.ty(), product.ty()).into());
+            return Err(format!(
+                "the mask {} does not broadcast to the scores {}",
+                mask.ty(),
+                product.ty()
+            )
+            .into());
         }
         let wide = precision(product.dtype());
         let mut scores = product.to_dtype(wide) * scale;

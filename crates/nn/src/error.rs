@@ -82,7 +82,8 @@ impl Error {
 
     /// Whether the request was invalid, such as tying parameters of different shapes.
     pub fn is_usage(&self) -> bool {
-        matches!(self.0, Kind::Usage { .. }) || self.tensor().is_some_and(fulmen_tensor::Error::is_usage)
+        matches!(self.0, Kind::Usage { .. })
+            || self.tensor().is_some_and(fulmen_tensor::Error::is_usage)
     }
 
     /// Whether the plugin or the device failed.
@@ -133,12 +134,18 @@ impl From<fulmen_tensor::Error> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Io { doing, path, source } => write!(f, "cannot {doing} {}: {source}", path.display()),
+            Kind::Io { doing, path, source } => {
+                write!(f, "cannot {doing} {}: {source}", path.display())
+            }
             Kind::Format { path, format, message } => {
                 write!(f, "{}: not a valid {format}: {message}", path.display())
             }
             Kind::Mismatch { path, report } => {
-                write!(f, "the weights in {} do not fit the model; nothing was loaded", path.display())?;
+                write!(
+                    f,
+                    "the weights in {} do not fit the model; nothing was loaded",
+                    path.display()
+                )?;
                 report.describe_mismatches(f)?;
                 f.write_str(
                     "\n  load what fits with Strictness::Lenient, or build the model that the file was made for",

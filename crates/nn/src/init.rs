@@ -252,16 +252,22 @@ impl Init {
             let (fan_in, fan_out) = fans(shape)?;
             Some(reciprocal(if *fan == Fan::In { fan_in } else { fan_out }))
         };
-        let reciprocal_of_both = || fans(shape).map(|(fan_in, fan_out)| reciprocal(fan_in + fan_out));
+        let reciprocal_of_both =
+            || fans(shape).map(|(fan_in, fan_out)| reciprocal(fan_in + fan_out));
         match self {
-            Init::Constant(_) | Init::Value(_) | Init::Uniform { .. } | Init::TruncNormal { .. } => None,
+            Init::Constant(_)
+            | Init::Value(_)
+            | Init::Uniform { .. }
+            | Init::TruncNormal { .. } => None,
             Init::Eye | Init::Dirac { .. } | Init::Orthogonal { .. } | Init::Sparse { .. } => None,
             Init::ZeroRow { rest, .. } => rest.spread(shape),
             Init::Normal { std, .. } => Some(*std),
             Init::KaimingUniform { nonlinearity, fan } => {
                 Some(nonlinearity.gain() * (3.0 * reciprocal_of_fan(fan)?).sqrt())
             }
-            Init::KaimingNormal { nonlinearity, fan } => Some(nonlinearity.gain() * reciprocal_of_fan(fan)?.sqrt()),
+            Init::KaimingNormal { nonlinearity, fan } => {
+                Some(nonlinearity.gain() * reciprocal_of_fan(fan)?.sqrt())
+            }
             Init::XavierUniform { gain } => Some(gain * (6.0 * reciprocal_of_both()?).sqrt()),
             Init::XavierNormal { gain } => Some(gain * (2.0 * reciprocal_of_both()?).sqrt()),
         }
@@ -295,7 +301,10 @@ impl Init {
             return Ok(zero.select(&value.zeros_like(), &value));
         }
         if !ty.dtype.is_float() {
-            return Err(format!("{ty} is not a floating-point type; draw as f32 and convert with to_dtype()").into());
+            return Err(format!(
+                "{ty} is not a floating-point type; draw as f32 and convert with to_dtype()"
+            )
+            .into());
         }
         let drawn = if ty.dtype == DType::F64 { DType::F64 } else { DType::F32 };
         let spread = self.spread(&ty.shape);
@@ -303,22 +312,30 @@ impl Init {
             (Init::Constant(value), _) => return Ok(Tensor::full(ty.dtype, &ty.shape, *value)),
             (Init::Uniform { low, high }, _) => {
                 if !(low.is_finite() && high.is_finite() && low <= high) {
-                    return Err(
-                        format!("there is no number between {low} and {high}; give a finite low <= high").into()
-                    );
+                    return Err(format!(
+                        "there is no number between {low} and {high}; give a finite low <= high"
+                    )
+                    .into());
                 }
                 uniform(key, drawn, ty, *low, *high)
             }
             (Init::Normal { mean, std }, _) => {
                 if !(mean.is_finite() && std.is_finite() && *std >= 0.0) {
-                    return Err(format!("mean {mean} and standard deviation {std} must be finite, and std >= 0").into());
+                    return Err(format!(
+                        "mean {mean} and standard deviation {std} must be finite, and std >= 0"
+                    )
+                    .into());
                 }
                 random::normal(key, drawn, &ty.shape) * *std + *mean
             }
-            (Init::TruncNormal { mean, std, a, b }, _) => truncated_normal(key, drawn, ty, [*mean, *std, *a, *b]),
+            (Init::TruncNormal { mean, std, a, b }, _) => {
+                truncated_normal(key, drawn, ty, [*mean, *std, *a, *b])
+            }
             (Init::Eye, _) => return patterns::eye(ty),
             (Init::Dirac { groups }, _) => return patterns::dirac(ty, *groups),
-            (Init::Sparse { sparsity, std }, _) => patterns::sparse(key, drawn, ty, *sparsity, *std)?,
+            (Init::Sparse { sparsity, std }, _) => {
+                patterns::sparse(key, drawn, ty, *sparsity, *std)?
+            }
             (Init::Orthogonal { gain }, _) => orthogonal::orthogonal(key, &ty.shape)? * *gain,
             (Init::KaimingUniform { .. } | Init::XavierUniform { .. }, Some(bound)) => {
                 uniform(key, drawn, ty, -bound, bound)
@@ -345,9 +362,16 @@ fn uniform(key: &Tensor, dtype: DType, ty: &TensorType, low: f64, high: f64) -> 
     random::uniform(key, dtype, &ty.shape, low, high)
 }
 
-fn truncated_normal(key: &Tensor, dtype: DType, ty: &TensorType, [mean, std, a, b]: [f64; 4]) -> Tensor {
+fn truncated_normal(
+    key: &Tensor,
+    dtype: DType,
+    ty: &TensorType,
+    [mean, std, a, b]: [f64; 4],
+) -> Tensor {
     if !([mean, std, a, b].into_iter().all(f64::is_finite) && std > 0.0 && a < b) {
-        let message = format!("mean {mean}, deviation {std} and bounds {a}, {b} must be finite, std > 0 and a < b");
+        let message = format!(
+            "mean {mean}, deviation {std} and bounds {a}, {b} must be finite, std > 0 and a < b"
+        );
         return Tensor::poison("init", message);
     }
     random::truncated_normal(key, dtype, &ty.shape, (a - mean) / std, (b - mean) / std) * std + mean
@@ -379,14 +403,32 @@ mod tests {
         assert!(message(Init::xavier_normal(1.0), vector.clone()).contains("at least 2 axes"));
         assert!(message(Init::uniform(1.0, 0.0), vector.clone()).contains("between 1 and 0"));
         assert!(message(Init::normal(0.0, -1.0), vector).contains("std >= 0"));
-        assert!(message(Init::eye(), TensorType::new(DType::F32, [10])).contains("[rows, columns]"));
-        assert!(message(Init::dirac(1), TensorType::new(DType::F32, [3, 3])).contains("convolution"));
-        assert!(message(Init::dirac(2), TensorType::new(DType::F32, [3, 3, 3])).contains("2 groups"));
-        assert!(message(Init::orthogonal(1.0), TensorType::new(DType::F32, [10])).contains("at least 2 axes"));
+        assert!(
+            message(Init::eye(), TensorType::new(DType::F32, [10])).contains("[rows, columns]")
+        );
+        assert!(
+            message(Init::dirac(1), TensorType::new(DType::F32, [3, 3])).contains("convolution")
+        );
+        assert!(
+            message(Init::dirac(2), TensorType::new(DType::F32, [3, 3, 3])).contains("2 groups")
+        );
+        assert!(
+            message(Init::orthogonal(1.0), TensorType::new(DType::F32, [10]))
+                .contains("at least 2 axes")
+        );
         let sparse = |sparsity| Init::sparse(sparsity, 1.0);
-        assert!(message(sparse(0.5), TensorType::new(DType::F32, [10])).contains("[rows, columns]"));
-        assert!(message(sparse(1.5), TensorType::new(DType::F32, [10, 2])).contains("between 0 and 1"));
-        assert!(message(Init::trunc_normal(0.0), TensorType::new(DType::F32, [10])).contains("std > 0"));
-        assert!(message(Init::ones(), TensorType::new(DType::I32, [1])).contains("not a floating-point type"));
+        assert!(
+            message(sparse(0.5), TensorType::new(DType::F32, [10])).contains("[rows, columns]")
+        );
+        assert!(
+            message(sparse(1.5), TensorType::new(DType::F32, [10, 2])).contains("between 0 and 1")
+        );
+        assert!(
+            message(Init::trunc_normal(0.0), TensorType::new(DType::F32, [10])).contains("std > 0")
+        );
+        assert!(
+            message(Init::ones(), TensorType::new(DType::I32, [1]))
+                .contains("not a floating-point type")
+        );
     }
 }

@@ -68,20 +68,23 @@ pub use error::{Error, Result};
 pub use fulmen_nn_derive::Module;
 pub use init::Init;
 pub use layers::{
-    AdaptiveAvgPool, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool, AdaptiveMaxPool1d,
-    AdaptiveMaxPool2d, AdaptiveMaxPool3d, AlphaDropout, AvgPool, AvgPool1d, AvgPool2d, AvgPool3d, BagMode, BatchNorm,
-    BatchNorm1d, BatchNorm2d, BatchNorm3d, Bilinear, Celu, CircularPad, CircularPad1d, CircularPad2d, CircularPad3d,
-    ConditionalBatchNorm2d, ConstantPad, ConstantPad1d, ConstantPad2d, ConstantPad3d, Conv, Conv1d, Conv2d, Conv3d,
-    ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, DropPath, Dropout, Dropout1d, Dropout2d,
-    Dropout3d, Elu, Embedding, EmbeddingBag, Flatten, Forward, Gelu, Glu, GroupNorm, Gru, Hardshrink, Hardsigmoid,
-    Hardswish, Hardtanh, Identity, InstanceNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d, LayerNorm, LeakyRelu,
-    Linear, LocalResponseNorm, LogSigmoid, LogSoftmax, Lstm, MaxPool, MaxPool1d, MaxPool2d, MaxPool3d, Mish,
-    MultiheadAttention, PixelShuffle, PixelUnshuffle, Prelu, ReflectionPad, ReflectionPad1d, ReflectionPad2d,
-    ReflectionPad3d, Relu, Relu6, ReplicationPad, ReplicationPad1d, ReplicationPad2d, ReplicationPad3d, RmsNorm, Rnn,
-    RnnNonlinearity, Rrelu, Selu, SeparateProjections, Sequential, Sides, Sigmoid, Silu, Sizes, Softmax, Softmin,
-    Softplus, Softshrink, Softsign, SpectralNorm, Tanh, Tanhshrink, Threshold, Transformer, TransformerDecoder,
-    TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer, Unflatten, Upsample, Weighted, ZeroPad,
-    ZeroPad1d, ZeroPad2d, ZeroPad3d,
+    AdaptiveAvgPool, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool,
+    AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d, AlphaDropout, AvgPool, AvgPool1d,
+    AvgPool2d, AvgPool3d, BagMode, BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d, Bilinear,
+    Celu, CircularPad, CircularPad1d, CircularPad2d, CircularPad3d, ConditionalBatchNorm2d,
+    ConstantPad, ConstantPad1d, ConstantPad2d, ConstantPad3d, Conv, Conv1d, Conv2d, Conv3d,
+    ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, DropPath, Dropout, Dropout1d,
+    Dropout2d, Dropout3d, Elu, Embedding, EmbeddingBag, Flatten, Forward, Gelu, Glu, GroupNorm,
+    Gru, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, Identity, InstanceNorm, InstanceNorm1d,
+    InstanceNorm2d, InstanceNorm3d, LayerNorm, LeakyRelu, Linear, LocalResponseNorm, LogSigmoid,
+    LogSoftmax, Lstm, MaxPool, MaxPool1d, MaxPool2d, MaxPool3d, Mish, MultiheadAttention,
+    PixelShuffle, PixelUnshuffle, Prelu, ReflectionPad, ReflectionPad1d, ReflectionPad2d,
+    ReflectionPad3d, Relu, Relu6, ReplicationPad, ReplicationPad1d, ReplicationPad2d,
+    ReplicationPad3d, RmsNorm, Rnn, RnnNonlinearity, Rrelu, Selu, SeparateProjections, Sequential,
+    Sides, Sigmoid, Silu, Sizes, Softmax, Softmin, Softplus, Softshrink, Softsign, SpectralNorm,
+    Tanh, Tanhshrink, Threshold, Transformer, TransformerDecoder, TransformerDecoderLayer,
+    TransformerEncoder, TransformerEncoderLayer, Unflatten, Upsample, Weighted, ZeroPad, ZeroPad1d,
+    ZeroPad2d, ZeroPad3d,
 };
 pub use model_summary::ModelSummary;
 pub use module::Module;

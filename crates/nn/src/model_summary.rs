@@ -9,9 +9,9 @@ use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visito
 /// The most tensors whose types a row shows.
 const MOST_SHOWN: usize = 4;
 
-/// The parts of a module with their types and their parameters: dtype, shape, which are frozen, and how they are split
-/// over devices. It prints as a table. The Trainer's `fit` first prints the table of the outermost parts
-/// (`enable_model_summary`).
+/// The parts of a module with their types and their parameters: dtype, shape, which are frozen, and
+/// how they are split over devices. It prints as a table. The Trainer's `fit` first prints the
+/// table of the outermost parts (`enable_model_summary`).
 ///
 /// ```
 /// use fulmen_nn::{Linear, ModelSummary, Module};
@@ -71,9 +71,13 @@ impl ModelSummary {
         for (part, type_name) in parts {
             let prefix = format!("{part}.");
             let depth = part.split('.').count();
-            let within =
-                || parameters.iter().filter(|(name, _)| name.starts_with(&prefix) || depth == 1 && *name == part);
-            let is_used = within().next().is_some() || others.iter().any(|name| name.starts_with(&prefix));
+            let within = || {
+                parameters
+                    .iter()
+                    .filter(|(name, _)| name.starts_with(&prefix) || depth == 1 && *name == part)
+            };
+            let is_used =
+                within().next().is_some() || others.iter().any(|name| name.starts_with(&prefix));
             if depth > max_depth || !is_used {
                 continue;
             }
@@ -85,13 +89,15 @@ impl ModelSummary {
             }
             let count: usize = distinct.iter().map(|(_, p)| p.ty().shape.num_elements()).sum();
             let shape = |(name, p): &(String, Parameter)| {
-                let own_name = name.strip_prefix(&prefix).map(|name| format!("{name} ")).unwrap_or_default();
+                let own_name =
+                    name.strip_prefix(&prefix).map(|name| format!("{name} ")).unwrap_or_default();
                 let split = sharding(name).filter(|sharding| !sharding.is_replicated());
                 let split = split.map(|sharding| format!(" split {sharding}")).unwrap_or_default();
                 let frozen = if p.requires_grad() { "" } else { " frozen" };
                 format!("{own_name}{}{split}{frozen}", p.ty())
             };
-            let mut shapes: Vec<String> = distinct.iter().take(MOST_SHOWN).map(|entry| shape(entry)).collect();
+            let mut shapes: Vec<String> =
+                distinct.iter().take(MOST_SHOWN).map(|entry| shape(entry)).collect();
             if distinct.len() > MOST_SHOWN {
                 let frozen = distinct.iter().filter(|entry| !entry.1.requires_grad()).count();
                 let frozen = if frozen > 0 { format!(", {frozen} frozen") } else { String::new() };
@@ -99,7 +105,8 @@ impl ModelSummary {
             }
             rows.push([part, short(type_name), count.to_string(), shapes.join(", ")]);
         }
-        let mut summary = ModelSummary { rows, parameters: module.num_parameters(), frozen: 0, bytes: 0 };
+        let mut summary =
+            ModelSummary { rows, parameters: module.num_parameters(), frozen: 0, bytes: 0 };
         for (_, parameter) in module.parameters() {
             let ty = parameter.ty();
             summary.bytes += ty.size_in_bytes();
@@ -115,7 +122,11 @@ impl ModelSummary {
 
     /// The line below the table.
     pub fn total(&self) -> String {
-        let frozen = if self.frozen > 0 { format!(", {} of them frozen", self.frozen) } else { String::new() };
+        let frozen = if self.frozen > 0 {
+            format!(", {} of them frozen", self.frozen)
+        } else {
+            String::new()
+        };
         format!("{} parameters{frozen}; {} bytes", self.parameters, self.bytes)
     }
 }

@@ -122,11 +122,13 @@ pub trait Module {
     #[track_caller]
     fn to_dtype(&self, dtype: DType) -> Result<()> {
         if !dtype.is_float() {
-            let message = format!("parameters are floating-point numbers and cannot become {dtype}");
+            let message =
+                format!("parameters are floating-point numbers and cannot become {dtype}");
             return Err(Error::usage(message, Location::caller()));
         }
         let _scope = NN.open();
-        let parameters = self.parameters().into_iter().filter(|(_, parameter)| parameter.ty().dtype.is_float());
+        let parameters =
+            self.parameters().into_iter().filter(|(_, parameter)| parameter.ty().dtype.is_float());
         parameters.for_each(|(_, parameter)| parameter.convert(dtype));
         let buffers = self.buffers().into_iter().filter(|(_, buffer)| buffer.ty().dtype.is_float());
         buffers.for_each(|(_, buffer)| buffer.variable().to_dtype(dtype));

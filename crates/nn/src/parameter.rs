@@ -63,7 +63,13 @@ impl Parameter {
         let unset = Tensor::poison("parameter", no_value(&ty));
         let variable = Variable::with_type(ty, unset.clone());
         let requires_grad = AtomicBool::new(true);
-        let cell = Cell { init: Mutex::new(init), variable, unset, requires_grad, sharding: Mutex::new(None) };
+        let cell = Cell {
+            init: Mutex::new(init),
+            variable,
+            unset,
+            requires_grad,
+            sharding: Mutex::new(None),
+        };
         Parameter(Arc::new(Mutex::new(Slot::Cell(Arc::new(cell)))))
     }
 
@@ -76,9 +82,9 @@ impl Parameter {
         parameter
     }
 
-    /// Makes this parameter and all its clones the same as `other`: one value, one gradient, one optimizer state, one
-    /// entry in a weight file. Parameters that were tied to this one are included. Value, initializer, sharding and
-    /// `requires_grad` come from `other`.
+    /// Makes this parameter and all its clones the same as `other`: one value, one gradient, one
+    /// optimizer state, one entry in a weight file. Parameters that were tied to this one are
+    /// included. Value, initializer, sharding and `requires_grad` come from `other`.
     ///
     /// # Errors
     /// The two differ in shape or dtype; neither changes.
@@ -105,7 +111,9 @@ impl Parameter {
         }
         let (ty, expected) = (cell.variable.ty(), target.variable.ty());
         if ty != expected {
-            let message = format!("cannot tie {ty} to {expected}: tied parameters have one shape and one dtype");
+            let message = format!(
+                "cannot tie {ty} to {expected}: tied parameters have one shape and one dtype"
+            );
             return Err(Error::usage(message, Location::caller()));
         }
         *lock(&from.0) = Slot::Tied(to);
@@ -280,7 +288,9 @@ impl Cell {
         let (sharding, location) = lock(&self.sharding).clone()?;
         let ty = self.variable.ty();
         let is_valid = sharding.axes().len() <= ty.shape.rank();
-        (!is_valid).then(|| format!("the sharding {sharding} has more axes than {ty}; it was given at {location}"))
+        (!is_valid).then(|| {
+            format!("the sharding {sharding} has more axes than {ty}; it was given at {location}")
+        })
     }
 }
 
@@ -290,7 +300,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn no_value(ty: &TensorType) -> String {
-    format!("the parameter {ty} has no value yet: call `initialize(seed)` on the model, or load weights")
+    format!(
+        "the parameter {ty} has no value yet: call `initialize(seed)` on the model, or load weights"
+    )
 }
 
 impl fmt::Debug for Parameter {

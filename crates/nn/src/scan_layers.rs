@@ -1,7 +1,7 @@
 //! [`scan_layers`]: equal modules in sequence as one loop, whose body is in the program only once.
 //!
-//! The modules do not change. While the body is recorded, the first module holds one slice of the stacked values of all
-//! of them; afterwards each module holds its own values again.
+//! The modules do not change. While the body is recorded, the first module holds one slice of the
+//! stacked values of all of them; afterwards each module holds its own values again.
 
 use std::cell::RefCell;
 
@@ -11,19 +11,22 @@ use crate::random_stream::State;
 use crate::record::NN;
 use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
 
-/// Runs `x` through the layers as one [`scan`]: `f` is called once, with the first layer, and records the body of a
-/// loop over all of them. Many equal layers compile in the time of one. Values, gradients and random numbers are the
-/// same as with `layers.fold(x, |x, layer| f(layer, x))`.
+/// Runs `x` through the layers as one [`scan`]: `f` is called once, with the first layer, and
+/// records the body of a loop over all of them. Many equal layers compile in the time of one.
+/// Values, gradients and random numbers are the same as with
+/// `layers.fold(x, |x, layer| f(layer, x))`.
 ///
-/// The layers keep their parameters and their names. The program stacks the values before the loop, which needs memory
-/// for a second copy of the layers' parameters. In a training step of the Trainer, no second copy is needed with
-/// optimizers that update each element independently: there, the parameters of all layers are already one array.
-/// Parameters that a strategy such as FSDP splits between steps stay split: the loop gathers one layer at a time, and
-/// does so again in the backward pass.
+/// The layers keep their parameters and their names. The program stacks the values before the loop,
+/// which needs memory for a second copy of the layers' parameters. In a training step of the
+/// Trainer, no second copy is needed with optimizers that update each element independently: there,
+/// the parameters of all layers are already one array. Parameters that a strategy such as FSDP
+/// splits between steps stay split: the loop gathers one layer at a time, and does so again in the
+/// backward pass.
 ///
-/// The layers must be equal except for their values: the same names, dtypes and shapes, all in training or all in
-/// evaluation mode. Settings that are not parameters, such as a stride, must be equal too, but they are not compared.
-/// If two kinds of layers alternate, scan pairs: `scan_layers(layers.chunks(2), …)`.
+/// The layers must be equal except for their values: the same names, dtypes and shapes, all in
+/// training or all in evaluation mode. Settings that are not parameters, such as a stride, must be
+/// equal too, but they are not compared. If two kinds of layers alternate, scan pairs:
+/// `scan_layers(layers.chunks(2), …)`.
 ///
 /// Poisoned if the layers differ, or if `f` changes shape or dtype.
 ///
@@ -48,26 +51,37 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
     NN.record("scan_layers", || {
         let layers: Vec<&M> = layers.into_iter().collect();
         let contents: Vec<Contents> = layers.iter().map(|&layer| Contents::read(layer)).collect();
-        let (Some(&layer), Some(first)) = (layers.first(), contents.first()) else { return Ok(x.clone()) };
+        let (Some(&layer), Some(first)) = (layers.first(), contents.first()) else {
+            return Ok(x.clone());
+        };
         for (number, other) in contents.iter().enumerate().skip(1) {
             first.compare(number, other)?;
         }
         SCANNED.with_borrow_mut(|scanned| {
-            let cells = |i: usize| contents.iter().map(|content| content.cells[i].clone()).collect();
-            scanned.iter_mut().for_each(|scanned| scanned.extend((0..first.cells.len()).map(cells)));
+            let cells =
+                |i: usize| contents.iter().map(|content| content.cells[i].clone()).collect();
+            scanned
+                .iter_mut()
+                .for_each(|scanned| scanned.extend((0..first.cells.len()).map(cells)));
         });
-        let (mut xs, parts): (Vec<Tensor>, Vec<Option<Sharding>>) =
-            (0..first.cells.len()).map(|i| stack_parts(contents.iter().map(|content| &content.values[i]))).unzip();
+        let (mut xs, parts): (Vec<Tensor>, Vec<Option<Sharding>>) = (0..first.cells.len())
+            .map(|i| stack_parts(contents.iter().map(|content| &content.values[i])))
+            .unzip();
         // A stream that some layers have no key for gives none.
         let drawn: Vec<u32> = (0..first.streams.len())
-            .map(|i| contents.iter().map(|content| content.states[i].drawn).max().unwrap_or_default())
+            .map(|i| {
+                contents.iter().map(|content| content.states[i].drawn).max().unwrap_or_default()
+            })
             .collect();
-        let keys = contents
-            .iter()
-            .map(|content| content.states.iter().map(|state| state.key.as_ref()).collect::<Option<Vec<_>>>());
+        let keys = contents.iter().map(|content| {
+            content.states.iter().map(|state| state.key.as_ref()).collect::<Option<Vec<_>>>()
+        });
         let keys: Option<Vec<Vec<&Tensor>>> = keys.collect();
         if let Some(keys) = &keys {
-            xs.extend((0..first.streams.len()).map(|i| stack(keys.iter().map(|layer_keys| layer_keys[i]))));
+            xs.extend(
+                (0..first.streams.len())
+                    .map(|i| stack(keys.iter().map(|layer_keys| layer_keys[i]))),
+            );
         }
         let (mut changed, mut after) = (Vec::new(), Vec::new());
         let restore = Restore(first);
@@ -91,11 +105,14 @@ pub fn scan_layers<'m, M: Module + ?Sized + 'm>(
         for (number, content) in contents.iter().enumerate() {
             for (&i, y) in changed.iter().zip(&ys) {
                 if number > 0 && content.cells[i].is(&first.cells[i]) {
-                    return Err(format!("layers 0 and {number} share a buffer that they change").into());
+                    return Err(
+                        format!("layers 0 and {number} share a buffer that they change").into()
+                    );
                 }
                 content.cells[i].set(y.index(0, number as isize));
             }
-            for ((stream, state), &drawn) in content.streams.iter().zip(&content.states).zip(&after) {
+            for ((stream, state), &drawn) in content.streams.iter().zip(&content.states).zip(&after)
+            {
                 stream.set_state(State { drawn, ..state.clone() });
             }
         }
@@ -108,8 +125,9 @@ thread_local! {
     static SCANNED: RefCell<Option<Vec<Vec<Variable>>>> = const { RefCell::new(None) };
 }
 
-/// Runs `record`, and returns the variables that [`scan_layers`] stacked in it: for each loop and each name in a layer,
-/// the variables of all layers in order. The Trainer keeps such parameters as one array.
+/// Runs `record`, and returns the variables that [`scan_layers`] stacked in it: for each loop and
+/// each name in a layer, the variables of all layers in order. The Trainer keeps such parameters as
+/// one array.
 ///
 /// ```
 /// use fulmen_nn::{Linear, Module, scan_layers, scanned};
@@ -138,7 +156,8 @@ pub fn scanned<T>(record: impl FnOnce() -> T) -> (T, Vec<Vec<Variable>>) {
     (value, variables)
 }
 
-/// Stacks the tensors along a new first axis. If they are all the rows of one tensor, in order, returns that tensor.
+/// Stacks the tensors along a new first axis. If they are all the rows of one tensor, in order,
+/// returns that tensor.
 fn stack<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Tensor {
     let tensors: Vec<&Tensor> = tensors.collect();
     let whole = tensors.first().and_then(|first| first.row_of()).map(|(whole, _)| whole);
@@ -146,19 +165,24 @@ fn stack<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> Tensor {
         tensor.row_of().is_some_and(|(stacked, row)| stacked.is(whole) && row == number)
     };
     match whole {
-        Some(whole) if whole.size(0) == tensors.len() && tensors.iter().enumerate().all(|row| is_row(row, whole)) => {
+        Some(whole)
+            if whole.size(0) == tensors.len()
+                && tensors.iter().enumerate().all(|row| is_row(row, whole)) =>
+        {
             whole.clone()
         }
         _ => Tensor::stack(&tensors, 0),
     }
 }
 
-/// The stacked values of all layers. If each value is gathered from parts with the same sharding, stacks the parts
-/// instead, and also returns the sharding of one layer.
+/// The stacked values of all layers. If each value is gathered from parts with the same sharding,
+/// stacks the parts instead, and also returns the sharding of one layer.
 fn stack_parts<'a>(values: impl Iterator<Item = &'a Tensor> + Clone) -> (Tensor, Option<Sharding>) {
     let gathered: Option<Vec<_>> = values.clone().map(Tensor::gathered_from).collect();
     match gathered.as_deref() {
-        Some([(_, sharding), ..]) if gathered.iter().flatten().all(|(_, other)| other == sharding) => {
+        Some([(_, sharding), ..])
+            if gathered.iter().flatten().all(|(_, other)| other == sharding) =>
+        {
             let parts = stack(gathered.iter().flatten().map(|(parts, _)| *parts));
             (parts.with_sharding(&sharding.stacked()), Some((*sharding).clone()))
         }
@@ -200,7 +224,9 @@ impl Contents {
         let (entries, other_entries) = (&self.entries, &other.entries);
         let count = entries.len().max(other_entries.len());
         if let Some(i) = (0..count).find(|&i| entries.get(i) != other_entries.get(i)) {
-            let entry = |entries: &[String]| entries.get(i).map_or("nothing more".to_owned(), String::clone);
+            let entry = |entries: &[String]| {
+                entries.get(i).map_or("nothing more".to_owned(), String::clone)
+            };
             return Err(format!(
                 "layer {number} has {} where layer 0 has {}; a scan needs equal layers",
                 entry(other_entries),
@@ -255,13 +281,15 @@ mod tests {
 
     #[test]
     fn running_statistics_and_random_numbers_are_those_of_the_layers() {
-        let layers: Vec<_> = (0..3).map(|_| (Linear::new(4, 4), BatchNorm1d::new(4), Dropout::new(0.5))).collect();
+        let layers: Vec<_> =
+            (0..3).map(|_| (Linear::new(4, 4), BatchNorm1d::new(4), Dropout::new(0.5))).collect();
         layers.initialize(0);
         let x = random::normal(&random::key(1), DType::F32, [6, 4]);
         let forward = |layer: &(Linear, BatchNorm1d, Dropout), x: &Tensor| {
             layer.2.forward(layer.2.forward(layer.1.forward(layer.0.forward(x))))
         };
-        let statistics = || layers.buffers().into_iter().map(|(_, buffer)| buffer.get()).collect::<Vec<_>>();
+        let statistics =
+            || layers.buffers().into_iter().map(|(_, buffer)| buffer.get()).collect::<Vec<_>>();
         layers.set_random_key(&random::key(2));
         let first = layers.iter().fold(x.clone(), |x, layer| forward(layer, &x));
         let next = layers[1].2.forward(&x);
@@ -272,12 +300,18 @@ mod tests {
         let next = layers[1].2.forward(&x);
         let actual = [vec![y, next], statistics()].concat();
         let all: Vec<&Tensor> = expected.iter().chain(&actual).collect();
-        let values: Vec<Vec<f64>> =
-            Runtime::global().unwrap().eval_many(&all).unwrap().iter().map(|v| v.to_f64()).collect();
+        let values: Vec<Vec<f64>> = Runtime::global()
+            .unwrap()
+            .eval_many(&all)
+            .unwrap()
+            .iter()
+            .map(|v| v.to_f64())
+            .collect();
         let (expected, actual) = values.split_at(expected.len());
         assert!(expected[0].contains(&0.0) && expected[2].iter().any(|mean| *mean != 0.0));
         for (i, (expected, actual)) in expected.iter().zip(actual).enumerate() {
-            let error = expected.iter().zip(actual).fold(0.0f64, |error, (a, b)| error.max((a - b).abs()));
+            let error =
+                expected.iter().zip(actual).fold(0.0f64, |error, (a, b)| error.max((a - b).abs()));
             assert!(error < 1e-5, "value {i} is {error:e} off");
         }
     }
@@ -286,8 +320,10 @@ mod tests {
     fn a_parameter_that_no_layer_uses_has_no_gradient() {
         let layers: Vec<_> = (0..2).map(|_| (Linear::new(4, 4), Linear::new(4, 4))).collect();
         layers.initialize(0);
-        let y = scan_layers(&layers, &Tensor::ones(DType::F32, [2, 4]), |layer, x| layer.0.forward(x));
-        let depends: Vec<bool> = layers.parameters().iter().map(|(_, p)| y.depends_on(&p.get())).collect();
+        let y =
+            scan_layers(&layers, &Tensor::ones(DType::F32, [2, 4]), |layer, x| layer.0.forward(x));
+        let depends: Vec<bool> =
+            layers.parameters().iter().map(|(_, p)| y.depends_on(&p.get())).collect();
         assert_eq!(depends, [true, true, false, false, true, true, false, false]);
     }
 
@@ -295,10 +331,17 @@ mod tests {
     fn values_that_lie_split_are_stacked_as_they_lie() {
         let layers: Vec<Linear> = (0..2).map(|_| Linear::new(4, 4)).collect();
         layers.initialize(0);
-        let parts: Vec<Tensor> = layers.parameters().iter().map(|(_, parameter)| parameter.get()).collect();
-        let whole: Vec<Tensor> = parts.iter().map(|t| t.all_gather(&Sharding::new([Some("data")]))).collect();
-        layers.parameters().iter().zip(&whole).for_each(|((_, p), whole)| p.variable().set(whole.clone()));
-        let y = scan_layers(&layers, &Tensor::ones(DType::F32, [2, 4]), |layer, x| layer.forward(x));
+        let parts: Vec<Tensor> =
+            layers.parameters().iter().map(|(_, parameter)| parameter.get()).collect();
+        let whole: Vec<Tensor> =
+            parts.iter().map(|t| t.all_gather(&Sharding::new([Some("data")]))).collect();
+        layers
+            .parameters()
+            .iter()
+            .zip(&whole)
+            .for_each(|((_, p), whole)| p.variable().set(whole.clone()));
+        let y =
+            scan_layers(&layers, &Tensor::ones(DType::F32, [2, 4]), |layer, x| layer.forward(x));
         assert!(parts.iter().all(|t| y.depends_on(t)) && !whole.iter().any(|t| y.depends_on(t)));
     }
 
@@ -313,7 +356,10 @@ mod tests {
         let layer = || (Linear::new(4, 4), Dropout::new(0.5));
         let plain = (Linear::new(4, 4).bias(false), Dropout::new(0.5));
         let text = message(&[layer(), plain]);
-        assert!(text.contains("layer 1 has") && text.contains("where layer 0 has `0.bias` f32[4]"), "{text}");
+        assert!(
+            text.contains("layer 1 has") && text.contains("where layer 0 has `0.bias` f32[4]"),
+            "{text}"
+        );
         let quiet = layer();
         quiet.eval();
         let text = message(&[layer(), layer(), quiet]);

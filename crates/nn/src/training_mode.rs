@@ -45,6 +45,10 @@ impl Default for TrainingMode {
 
 impl fmt::Debug for TrainingMode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_training() { "TrainingMode(training)" } else { "TrainingMode(eval)" })
+        f.write_str(if self.is_training() {
+            "TrainingMode(training)"
+        } else {
+            "TrainingMode(eval)"
+        })
     }
 }

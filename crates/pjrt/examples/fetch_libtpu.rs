@@ -1,5 +1,6 @@
-//! Downloads libtpu into the cache folder, unless it is already installed, and prints its path. Tests that compile for
-//! TPUs need libtpu. They need no TPU: `cargo run -p fulmen-pjrt --example fetch_libtpu`.
+//! Downloads libtpu into the cache folder, unless it is already installed, and prints its path.
+//! Tests that compile for TPUs need libtpu. They need no TPU:
+//! `cargo run -p fulmen-pjrt --example fetch_libtpu`.
 
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{Result, fetch};

@@ -39,8 +39,8 @@ impl CostAnalysis {
         self.number("bytes accessed")
     }
 
-    /// The compiler's estimate of the time. The compiler subtracts one second for each part that it cannot model. A
-    /// negative sum is therefore meaningless, and the result is `None`.
+    /// The compiler's estimate of the time. The compiler subtracts one second for each part that it
+    /// cannot model. A negative sum is therefore meaningless, and the result is `None`.
     pub fn optimal_seconds(&self) -> Option<f64> {
         self.number("optimal_seconds").filter(|&seconds| seconds >= 0.0)
     }
@@ -73,7 +73,9 @@ pub struct MemoryAnalysis {
 impl MemoryAnalysis {
     /// The total device memory of one execution: arguments, outputs, temporaries and the program.
     pub fn total_bytes(&self) -> i64 {
-        self.argument_bytes + self.output_bytes - self.alias_bytes + self.temp_bytes + self.generated_code_bytes
+        self.argument_bytes + self.output_bytes - self.alias_bytes
+            + self.temp_bytes
+            + self.generated_code_bytes
     }
 
     pub(crate) fn from_raw(raw: &PJRT_Executable_GetCompiledMemoryStats_Args) -> Self {
@@ -98,7 +100,10 @@ mod tests {
     #[test]
     fn a_negative_time_is_unknown() {
         let cost = |seconds: f32| {
-            let properties = [("flops".to_owned(), 8.0_f32.into()), ("optimal_seconds".to_owned(), seconds.into())];
+            let properties = [
+                ("flops".to_owned(), 8.0_f32.into()),
+                ("optimal_seconds".to_owned(), seconds.into()),
+            ];
             CostAnalysis::new(properties.into())
         };
         assert_eq!(cost(-5.99).optimal_seconds(), None);

@@ -1,5 +1,5 @@
-//! Calls a plugin's functions: finds them in the table, calls them, and converts their errors. It does not know what
-//! the functions do.
+//! Calls a plugin's functions: finds them in the table, calls them, and converts their errors. It
+//! does not know what the functions do.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
@@ -14,14 +14,16 @@ pub(crate) struct Api {
     table: &'static PJRT_Api,
 }
 
-// SAFETY: the plugin writes the table once, before it returns it, and the API is thread-safe by contract.
+// SAFETY: the plugin writes the table once, before it returns it, and the API is thread-safe by
+// contract.
 unsafe impl Send for Api {}
 // SAFETY: as above.
 unsafe impl Sync for Api {}
 
 impl Api {
     /// # Safety
-    /// `table` must not be null, must come from a plugin's `GetPjrtApi`, and must live as long as the process.
+    /// `table` must not be null, must come from a plugin's `GetPjrtApi`, and must live as long as
+    /// the process.
     pub(crate) unsafe fn new(table: *const PJRT_Api) -> Self {
         // SAFETY: the caller's promise.
         Self { table: unsafe { &*table } }
@@ -42,8 +44,8 @@ impl Api {
         (self.table.pjrt_api_version.major_version, self.table.pjrt_api_version.minor_version)
     }
 
-    /// The plugin's extension of this kind. `None` if there is none, or if it is smaller than a `T`. `T` starts with
-    /// the head of extensions.
+    /// The plugin's extension of this kind. `None` if there is none, or if it is smaller than a
+    /// `T`. `T` starts with the head of extensions.
     ///
     /// # Safety
     /// `T` must be the header's layout for this kind.
@@ -96,8 +98,10 @@ impl Api {
     /// Every pointer in `args` must be valid as the header requires.
     pub(crate) unsafe fn call<A: Args>(self, args: &mut A) -> Result<()> {
         let function = self.function(A::SLOT)?;
-        // SAFETY: `Args` ties the table index to this argument type. All such functions return an error.
-        let function: unsafe extern "C-unwind" fn(*mut A) -> *mut PJRT_Error = unsafe { std::mem::transmute(function) };
+        // SAFETY: `Args` ties the table index to this argument type. All such functions return an
+        // error.
+        let function: unsafe extern "C-unwind" fn(*mut A) -> *mut PJRT_Error =
+            unsafe { std::mem::transmute(function) };
         // SAFETY: the caller's promise.
         let error = guarded(A::SLOT, || unsafe { function(args) });
         // SAFETY: the plugin passed the error to us.
@@ -138,8 +142,9 @@ impl Api {
         let mut status = PJRT_Error_Code::UNKNOWN;
         if let Ok(function) = self.function(Slot::PJRT_Error_GetCode) {
             // SAFETY: this is the type of this function.
-            let function: unsafe extern "C-unwind" fn(*mut PJRT_Error_GetCode_Args) -> *mut PJRT_Error =
-                unsafe { std::mem::transmute(function) };
+            let function: unsafe extern "C-unwind" fn(
+                *mut PJRT_Error_GetCode_Args,
+            ) -> *mut PJRT_Error = unsafe { std::mem::transmute(function) };
             // SAFETY: the error is alive.
             let second = guarded(Slot::PJRT_Error_GetCode, || unsafe { function(&mut code) });
             if second.is_null() {
@@ -165,7 +170,8 @@ impl Api {
     }
 }
 
-/// Ends the process when it is dropped, which happens only when a C++ exception of the plugin unwinds through it.
+/// Ends the process when it is dropped, which happens only when a C++ exception of the plugin
+/// unwinds through it.
 struct Stop<'a>(&'a dyn fmt::Debug);
 
 impl Drop for Stop<'_> {
@@ -181,8 +187,9 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Calls into a plugin. Some plugins throw exceptions instead of returning errors. An exception must not unwind Rust
-/// frames that do not expect it, so this function ends the process with a message.
+/// Calls into a plugin. Some plugins throw exceptions instead of returning errors. An exception
+/// must not unwind Rust frames that do not expect it, so this function ends the process with a
+/// message.
 pub(crate) fn guarded<R>(name: impl fmt::Debug, call: impl FnOnce() -> R) -> R {
     let stop = Stop(&name);
     let answer = call();
@@ -214,7 +221,9 @@ pub(crate) unsafe fn list<'a, T>(start: *const T, len: usize) -> &'a [T] {
 /// The plugin's result, or an error if it is null.
 pub(crate) fn non_null<T>(pointer: *mut T, what: &str) -> Result<std::ptr::NonNull<T>> {
     std::ptr::NonNull::new(pointer).ok_or_else(|| {
-        Error::broken(format!("the plugin reported success but returned no {what}; this is a bug in the plugin"))
+        Error::broken(format!(
+            "the plugin reported success but returned no {what}; this is a bug in the plugin"
+        ))
     })
 }
 

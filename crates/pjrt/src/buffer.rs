@@ -11,7 +11,8 @@ use crate::element_type::{ArrayType, ElementType};
 use crate::error::{Error, Result};
 use crate::event::Event;
 
-/// An array on a device. It is immutable, and it cannot be cloned, because its owner may donate its memory.
+/// An array on a device. It is immutable, and it cannot be cloned, because its owner may donate its
+/// memory.
 ///
 /// Donation moves the buffer, so the compiler rejects further uses:
 ///
@@ -90,7 +91,8 @@ impl Buffer {
         Ok(Event::new(client.clone(), non_null(args.event, "event")?))
     }
 
-    /// The address of the array on the device, for tests of aliasing and for diagnosis. Not every plugin reports it.
+    /// The address of the array on the device, for tests of aliasing and for diagnosis. Not every
+    /// plugin reports it.
     pub fn address(&self) -> Result<usize> {
         let mut args = PJRT_Buffer_UnsafePointer_Args::new();
         args.buffer = self.raw();
@@ -110,7 +112,9 @@ impl Buffer {
             )));
         }
         if !device.is_addressable() {
-            return Err(Error::invalid(format!("{device} belongs to another host; a buffer cannot be copied there")));
+            return Err(Error::invalid(format!(
+                "{device} belongs to another host; a buffer cannot be copied there"
+            )));
         }
         let mut args = PJRT_Buffer_CopyToDevice_Args::new();
         args.buffer = self.raw();
@@ -126,7 +130,8 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let mut args = PJRT_Buffer_Destroy_Args::new();
         args.buffer = self.raw();
-        // SAFETY: we own the buffer, and this is its last use. Running work on it holds its own reference.
+        // SAFETY: we own the buffer, and this is its last use. Running work on it holds its own
+        // reference.
         unsafe { self.device.client().api().destroy(&mut args) }
     }
 }

@@ -1,4 +1,5 @@
-//! A client: an open connection to a plugin's devices. Everything on a device belongs to a client and keeps it open.
+//! A client: an open connection to a plugin's devices. Everything on a device belongs to a client
+//! and keeps it open.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -17,8 +18,8 @@ use crate::options::CompileOptions;
 use crate::plugin::Plugin;
 use crate::{environment, heap, program};
 
-/// An open connection to a plugin's devices. Clones are the same client. It closes when the last object that belongs to
-/// it is dropped.
+/// An open connection to a plugin's devices. Clones are the same client. It closes when the last
+/// object that belongs to it is dropped.
 ///
 /// ```
 /// # use fulmen_pjrt::{Plugin, locate::{Platform, locate}};
@@ -37,7 +38,11 @@ pub struct Client {
 
 impl Client {
     /// Takes ownership of a client from the plugin.
-    pub(crate) fn new(plugin: Plugin, raw: NonNull<PJRT_Client>, store: Option<SharedStore>) -> Result<Self> {
+    pub(crate) fn new(
+        plugin: Plugin,
+        raw: NonNull<PJRT_Client>,
+        store: Option<SharedStore>,
+    ) -> Result<Self> {
         let inner = ClientInner::new(plugin, raw, store)?;
         let api = inner.api();
         let mut devices = PJRT_Client_Devices_Args::new();
@@ -53,7 +58,11 @@ impl Client {
                 list(addressable.addressable_devices, addressable.num_addressable_devices),
             )
         };
-        #[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+        #[cfg(all(
+            target_os = "linux",
+            target_env = "gnu",
+            any(target_arch = "x86_64", target_arch = "aarch64")
+        ))]
         if inner.is_cpu() {
             // SAFETY: the table is part of the plugin, which is never unloaded.
             unsafe { crate::large_blocks::serve(api.address()) };
@@ -63,7 +72,9 @@ impl Client {
             .iter()
             .map(|&raw| Device::new(inner.clone(), raw, addressable.contains(&raw)))
             .collect::<Result<Arc<[_]>>>()?;
-        let find = |raw: &*mut PJRT_Device| devices.iter().find(|device| device.raw().as_ptr() == *raw).cloned();
+        let find = |raw: &*mut PJRT_Device| {
+            devices.iter().find(|device| device.raw().as_ptr() == *raw).cloned()
+        };
         let addressable = addressable.iter().filter_map(find).collect();
         Ok(Self { inner, devices, addressable })
     }
@@ -120,53 +131,69 @@ impl Client {
         args.compile_options = options.as_ptr().cast();
         args.compile_options_size = options.len();
         // SAFETY: the client is alive; the program and the options outlive the call.
-        heap::trimmed_after(|| unsafe { self.api().call(&mut args) })
-            .map_err(|error| error.during(format_args!("compiling for {}", self.platform_name())))?;
+        heap::trimmed_after(|| unsafe { self.api().call(&mut args) }).map_err(|error| {
+            error.during(format_args!("compiling for {}", self.platform_name()))
+        })?;
         LoadedExecutable::new(self.clone(), non_null(args.executable, "executable")?, None)
     }
 
-    /// Loads the output of [`Executable::serialize`](crate::Executable::serialize) without compiling again.
+    /// Loads the output of [`Executable::serialize`](crate::Executable::serialize) without
+    /// compiling again.
     ///
-    /// Damaged bytes, and bytes from another plugin file or another CPU, are rejected before the plugin sees them. A
-    /// plugin would execute them as machine code. The check detects accidents, not attacks: load only bytes that you
-    /// wrote.
+    /// Damaged bytes, and bytes from another plugin file or another CPU, are rejected before the
+    /// plugin sees them. A plugin would execute them as machine code. The check detects accidents,
+    /// not attacks: load only bytes that you wrote.
     pub fn load(&self, serialized: &[u8]) -> Result<LoadedExecutable> {
         let envelope = Envelope::open(serialized, self.plugin(), self.platform_name())?;
         let needed = envelope.devices();
         if needed > self.devices.len() as u64 {
             return Err(Error::new(
                 Kind::InvalidArgument,
-                format!("the stored executable needs {needed} devices, but this client has {}", self.devices.len()),
+                format!(
+                    "the stored executable needs {needed} devices, but this client has {}",
+                    self.devices.len()
+                ),
             ));
         }
         let mut args = PJRT_Executable_DeserializeAndLoad_Args::new();
         args.client = self.inner.raw();
         args.serialized_executable = envelope.payload().as_ptr().cast();
         args.serialized_executable_size = envelope.payload().len();
-        // SAFETY: the client is alive, and the bytes outlive the call. Their checksum shows that this plugin wrote
-        // them.
-        unsafe { self.api().call(&mut args) }.map_err(|error| error.during("loading a stored executable"))?;
-        LoadedExecutable::new(self.clone(), non_null(args.loaded_executable, "executable")?, envelope.into_header())
+        // SAFETY: the client is alive, and the bytes outlive the call. Their checksum shows that
+        // this plugin wrote them.
+        unsafe { self.api().call(&mut args) }
+            .map_err(|error| error.during("loading a stored executable"))?;
+        LoadedExecutable::new(
+            self.clone(),
+            non_null(args.loaded_executable, "executable")?,
+            envelope.into_header(),
+        )
     }
 }
 
 impl Plugin {
     /// Opens the plugin's devices.
     ///
-    /// Each plugin has its own options. A CPU plugin takes `cpu_device_count` (an integer; the plugin's default is 4
-    /// devices). Options with known types are checked here, because some plugins end the process if the type is wrong.
+    /// Each plugin has its own options. A CPU plugin takes `cpu_device_count` (an integer; the
+    /// plugin's default is 4 devices). Options with known types are checked here, because some
+    /// plugins end the process if the type is wrong.
     ///
-    /// On Linux with glibc, freed blocks of 1 MiB and more of a CPU plugin are kept for the next step. This saves the
-    /// time of mapping new pages. The rest of the process keeps its allocator.
+    /// On Linux with glibc, freed blocks of 1 MiB and more of a CPU plugin are kept for the next
+    /// step. This saves the time of mapping new pages. The rest of the process keeps its allocator.
     pub fn create_client(&self, options: &[(&str, NamedValue)]) -> Result<Client> {
         self.create(options, None)
     }
 
-    /// Opens the plugin's devices in one of several processes, which exchange their devices through `store`.
+    /// Opens the plugin's devices in one of several processes, which exchange their devices through
+    /// `store`.
     ///
-    /// The CUDA plugin needs a store if the option `num_nodes` is above 1; `node_id` is the index of this process.
-    /// Other plugins ignore the store. It is kept until the client is closed.
-    pub fn create_client_with(&self, options: &[(&str, NamedValue)], store: Arc<dyn KeyValueStore>) -> Result<Client> {
+    /// The CUDA plugin needs a store if the option `num_nodes` is above 1; `node_id` is the index
+    /// of this process. Other plugins ignore the store. It is kept until the client is closed.
+    pub fn create_client_with(
+        &self,
+        options: &[(&str, NamedValue)],
+        store: Arc<dyn KeyValueStore>,
+    ) -> Result<Client> {
         self.create(options, Some(SharedStore::new(store)))
     }
 
@@ -180,9 +207,11 @@ impl Plugin {
         if let Some(store) = &store {
             store.set_callbacks(&mut args);
         }
-        // SAFETY: the options outlive the call, and the plugin copies them. The store lives as long as the client.
-        unsafe { self.api().call(&mut args) }
-            .map_err(|error| error.during(format_args!("opening the devices of {}", self.path().display())))?;
+        // SAFETY: the options outlive the call, and the plugin copies them. The store lives as long
+        // as the client.
+        unsafe { self.api().call(&mut args) }.map_err(|error| {
+            error.during(format_args!("opening the devices of {}", self.path().display()))
+        })?;
         Client::new(self.clone(), non_null(args.client, "client")?, store)
     }
 }

@@ -34,7 +34,11 @@ unsafe impl Sync for ClientInner {}
 
 impl ClientInner {
     /// Takes ownership of a client from the plugin, and reads its properties.
-    pub(crate) fn new(plugin: Plugin, raw: NonNull<PJRT_Client>, store: Option<SharedStore>) -> Result<Self> {
+    pub(crate) fn new(
+        plugin: Plugin,
+        raw: NonNull<PJRT_Client>,
+        store: Option<SharedStore>,
+    ) -> Result<Self> {
         // Created first, so that an error below closes the client.
         let mut inner = Self {
             plugin,
@@ -94,13 +98,14 @@ impl ClientInner {
         self.platform_name == "cpu"
     }
 
-    /// The completion events of the running launch. The caller holds the lock during the next launch.
+    /// The completion events of the running launch. The caller holds the lock during the next
+    /// launch.
     pub(crate) fn in_flight(&self) -> MutexGuard<'_, Vec<Arc<RawEvent>>> {
         self.in_flight.lock()
     }
 
-    /// A number for the next launch over several devices. It is the same on each host, because every host makes the
-    /// same launches.
+    /// A number for the next launch over several devices. It is the same on each host, because
+    /// every host makes the same launches.
     pub(crate) fn next_launch(&self) -> i32 {
         // Zero means "no number".
         (self.launches.fetch_add(1, Ordering::Relaxed) & i32::MAX).max(1)

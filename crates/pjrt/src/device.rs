@@ -12,7 +12,8 @@ use crate::client_inner::ClientInner;
 use crate::error::Result;
 use crate::named_value::{NamedValue, read_named};
 
-/// The description of a device, which need not be present. A [`Topology`](crate::Topology) is a list of them.
+/// The description of a device, which need not be present. A [`Topology`](crate::Topology) is a
+/// list of them.
 #[derive(Clone)]
 pub struct DeviceDescription {
     id: i32,
@@ -40,7 +41,8 @@ impl DeviceDescription {
         debug.device_description = raw;
         let mut display = PJRT_DeviceDescription_ToString_Args::new();
         display.device_description = raw;
-        // SAFETY: the description is alive. Its strings and lists live as long as it does, and are copied at once.
+        // SAFETY: the description is alive. Its strings and lists live as long as it does, and are
+        // copied at once.
         unsafe {
             api.call(&mut id)?;
             api.call(&mut process)?;
@@ -89,7 +91,8 @@ impl DeviceDescription {
 }
 
 impl DeviceDescription {
-    /// The index of the core on its chip: chips of some generations are two devices. Only TPUs report it.
+    /// The index of the core on its chip: chips of some generations are two devices. Only TPUs
+    /// report it.
     pub fn core_on_chip(&self) -> Option<i64> {
         self.integer("core_on_chip")
     }
@@ -99,8 +102,8 @@ impl DeviceDescription {
         self.integer("num_cores")
     }
 
-    /// The device memory that programs can use, in bytes, if it is known without the device. Only TPUs report it. For a
-    /// device that is present, see also [`Device::memory_stats`].
+    /// The device memory that programs can use, in bytes, if it is known without the device. Only
+    /// TPUs report it. For a device that is present, see also [`Device::memory_stats`].
     pub fn memory_bytes(&self) -> Option<u64> {
         self.integer("device_memory_bytes_limit").and_then(|bytes| u64::try_from(bytes).ok())
     }
@@ -150,7 +153,11 @@ unsafe impl Send for Device {}
 unsafe impl Sync for Device {}
 
 impl Device {
-    pub(crate) fn new(client: Arc<ClientInner>, raw: *mut PJRT_Device, addressable: bool) -> Result<Self> {
+    pub(crate) fn new(
+        client: Arc<ClientInner>,
+        raw: *mut PJRT_Device,
+        addressable: bool,
+    ) -> Result<Self> {
         let raw = non_null(raw, "device")?;
         let api = client.api();
         let mut args = PJRT_Device_GetDescription_Args::new();
@@ -199,8 +206,14 @@ impl Device {
             bytes_limit: set(args.bytes_limit_is_set, args.bytes_limit),
             bytes_reserved: set(args.bytes_reserved_is_set, args.bytes_reserved),
             peak_bytes_reserved: set(args.peak_bytes_reserved_is_set, args.peak_bytes_reserved),
-            bytes_reservable_limit: set(args.bytes_reservable_limit_is_set, args.bytes_reservable_limit),
-            largest_free_block_bytes: set(args.largest_free_block_bytes_is_set, args.largest_free_block_bytes),
+            bytes_reservable_limit: set(
+                args.bytes_reservable_limit_is_set,
+                args.bytes_reservable_limit,
+            ),
+            largest_free_block_bytes: set(
+                args.largest_free_block_bytes_is_set,
+                args.largest_free_block_bytes,
+            ),
             largest_alloc_size: set(args.largest_alloc_size_is_set, args.largest_alloc_size),
             num_allocs: set(args.num_allocs_is_set, args.num_allocs),
             pool_bytes: set(args.pool_bytes_is_set, args.pool_bytes),

@@ -96,7 +96,8 @@ element_types! {
 }
 
 impl ElementType {
-    /// The size of one element in host memory, in bytes: 4-bit and 2-bit elements take a whole byte there.
+    /// The size of one element in host memory, in bytes: 4-bit and 2-bit elements take a whole byte
+    /// there.
     pub const fn host_bytes(self) -> usize {
         self.size_in_bits().div_ceil(8)
     }
@@ -130,8 +131,12 @@ impl ArrayType {
         self.dims
             .iter()
             .try_fold(self.element_type.host_bytes(), |size, &dim| size.checked_mul(dim))
-            .filter(|&size| isize::try_from(size).is_ok() && self.dims.iter().all(|&d| i64::try_from(d).is_ok()))
-            .ok_or_else(|| Error::invalid(format!("an array {self} has more bytes than a program can address")))
+            .filter(|&size| {
+                isize::try_from(size).is_ok() && self.dims.iter().all(|&d| i64::try_from(d).is_ok())
+            })
+            .ok_or_else(|| {
+                Error::invalid(format!("an array {self} has more bytes than a program can address"))
+            })
     }
 }
 
@@ -158,7 +163,10 @@ mod tests {
             assert_eq!(ElementType::from_raw(element.to_raw()).unwrap(), element);
         }
         for raw in [0, 23, 99, -1] {
-            assert!(ElementType::from_raw(raw).is_err(), "{raw} is not a type that a user can hold");
+            assert!(
+                ElementType::from_raw(raw).is_err(),
+                "{raw} is not a type that a user can hold"
+            );
         }
     }
 

@@ -1,5 +1,6 @@
-//! Checks a shared object before the dynamic loader opens it. A file that is cut off can kill the loader (SIGBUS), and
-//! the loader's error for another architecture is misleading. The content is not checked.
+//! Checks a shared object before the dynamic loader opens it. A file that is cut off can kill the
+//! loader (SIGBUS), and the loader's error for another architecture is misleading. The content is
+//! not checked.
 
 use std::env;
 use std::fs::File;
@@ -9,20 +10,26 @@ use std::path::Path;
 
 use crate::error::{Error, Kind, Result};
 
-/// Rejects a file that is not an ELF file for this program's architecture, or is shorter than its headers require.
+/// Rejects a file that is not an ELF file for this program's architecture, or is shorter than its
+/// headers require.
 pub(crate) fn check(path: &Path) -> Result<()> {
     let shown = path.display();
     let refuse_with = |why: String, next: &str| {
-        Error::new(Kind::NotAPlugin, format!("{shown} is not a PJRT plugin: {why}; give the path of {next}"))
+        Error::new(
+            Kind::NotAPlugin,
+            format!("{shown} is not a PJRT plugin: {why}; give the path of {next}"),
+        )
     };
     let refuse = |why: String| refuse_with(why, "a plugin's shared object (.so)");
     // Checked before opening, which would wait for a writer if the file is a pipe.
-    let metadata = path.metadata().map_err(|error| Error::io(format!("cannot read the metadata of {shown}"), error))?;
+    let metadata = path
+        .metadata()
+        .map_err(|error| Error::io(format!("cannot read the metadata of {shown}"), error))?;
     if !metadata.is_file() {
         return Err(refuse("it is not a regular file".to_owned()));
     }
-    let mut file =
-        File::open(path).map_err(|error| Error::io(format!("cannot open the PJRT plugin {shown}"), error))?;
+    let mut file = File::open(path)
+        .map_err(|error| Error::io(format!("cannot open the PJRT plugin {shown}"), error))?;
     let mut head = [0_u8; 64];
     if file.read_exact(&mut head).is_err() || head[..4] != *b"\x7fELF" {
         return Err(refuse("it is not a shared object".to_owned()));
@@ -37,7 +44,8 @@ pub(crate) fn check(path: &Path) -> Result<()> {
         return Err(refuse("it is not a 64-bit shared object".to_owned()));
     }
     let size = metadata.len();
-    let cut = || refuse(format!("it is cut off: it has {size} bytes, fewer than its headers require"));
+    let cut =
+        || refuse(format!("it is cut off: it has {size} bytes, fewer than its headers require"));
     let fits = |start: u64, length: u64| start.checked_add(length).is_some_and(|end| end <= size);
     // Linkers write the section table last, but a stripped file may have none.
     if !fits(long(&head, 40), short(&head, 58) * short(&head, 60)) {
@@ -64,7 +72,8 @@ pub(crate) fn check(path: &Path) -> Result<()> {
 /// The architecture in the first bytes of a file, with Rust's name if there is one.
 fn architecture(head: &[u8; 64]) -> String {
     let machine = [head[18], head[19]];
-    let machine = if head[5] == 2 { u16::from_be_bytes(machine) } else { u16::from_le_bytes(machine) };
+    let machine =
+        if head[5] == 2 { u16::from_be_bytes(machine) } else { u16::from_le_bytes(machine) };
     let name = match machine {
         3 => "x86",
         21 => "powerpc64",

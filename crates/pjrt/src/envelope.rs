@@ -1,5 +1,6 @@
-//! The envelope of a stored executable: its origin, its target and a checksum. Plugins execute damaged bytes as machine
-//! code and crash. A plugin therefore only gets bytes that are intact and its own.
+//! The envelope of a stored executable: its origin, its target and a checksum. Plugins execute
+//! damaged bytes as machine code and crash. A plugin therefore only gets bytes that are intact and
+//! its own.
 
 use prost::Message;
 
@@ -57,15 +58,21 @@ impl Envelope {
         Ok(wrap(&stored))
     }
 
-    /// Verifies that the bytes are intact and were written by this plugin, for this platform, on a CPU with these
-    /// features.
+    /// Verifies that the bytes are intact and were written by this plugin, for this platform, on a
+    /// CPU with these features.
     pub(crate) fn open(bytes: &[u8], plugin: &Plugin, platform: &str) -> Result<Self> {
         let stored = unwrap(bytes)?;
         let refuse = |what: String| {
-            Err(Error::new(Kind::Corrupt, format!("the stored executable {what}; compile the program again")))
+            Err(Error::new(
+                Kind::Corrupt,
+                format!("the stored executable {what}; compile the program again"),
+            ))
         };
         if stored.plugin != plugin.identity()? {
-            return refuse(format!("was written by a plugin file other than {}", plugin.path().display()));
+            return refuse(format!(
+                "was written by a plugin file other than {}",
+                plugin.path().display()
+            ));
         }
         if !stored.platform.is_empty() && stored.platform != platform {
             return refuse(format!("is for the platform {:?}, not {platform:?}", stored.platform));
@@ -101,12 +108,18 @@ fn wrap(stored: &Stored) -> Vec<u8> {
 }
 
 fn unwrap(bytes: &[u8]) -> Result<Stored> {
-    let corrupt =
-        |what: &str| Error::new(Kind::Corrupt, format!("{what} ({} bytes); compile the program again", bytes.len()));
-    let rest =
-        bytes.strip_prefix(MAGIC).ok_or_else(|| corrupt("these bytes are not an executable stored by fulmen"))?;
-    let (digest, body) =
-        rest.split_at_checked(DIGEST).ok_or_else(|| corrupt("the stored executable is cut off before its checksum"))?;
+    let corrupt = |what: &str| {
+        Error::new(
+            Kind::Corrupt,
+            format!("{what} ({} bytes); compile the program again", bytes.len()),
+        )
+    };
+    let rest = bytes
+        .strip_prefix(MAGIC)
+        .ok_or_else(|| corrupt("these bytes are not an executable stored by fulmen"))?;
+    let (digest, body) = rest
+        .split_at_checked(DIGEST)
+        .ok_or_else(|| corrupt("the stored executable is cut off before its checksum"))?;
     if hash::of_bytes(body) != digest {
         return Err(corrupt("the stored executable is damaged: its checksum does not match"));
     }
@@ -123,11 +136,15 @@ pub(crate) fn cpu_features() -> String {
     let features = cpu_line("flags").or_else(|| cpu_line("Features")).unwrap_or_default();
     let mut words = features.split_whitespace().collect::<Vec<_>>();
     words.sort_unstable();
-    if words.is_empty() { String::new() } else { hash::hex(&hash::of_bytes(words.join(" ").as_bytes())) }
+    if words.is_empty() {
+        String::new()
+    } else {
+        hash::hex(&hash::of_bytes(words.join(" ").as_bytes()))
+    }
 }
 
-/// The first processor's name, because the compiler may choose instructions by it; empty if the kernel does not report
-/// one.
+/// The first processor's name, because the compiler may choose instructions by it; empty if the
+/// kernel does not report one.
 pub(crate) fn cpu_model() -> String {
     cpu_line("model name").unwrap_or_default()
 }
@@ -144,7 +161,12 @@ mod tests {
     use super::*;
 
     fn stored() -> Stored {
-        Stored { plugin: "ab".into(), platform: "cpu".into(), payload: vec![1, 2, 3], ..Stored::default() }
+        Stored {
+            plugin: "ab".into(),
+            platform: "cpu".into(),
+            payload: vec![1, 2, 3],
+            ..Stored::default()
+        }
     }
 
     #[test]

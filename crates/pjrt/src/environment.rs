@@ -13,8 +13,9 @@ pub(crate) fn prepare() {
     ONCE.call_once(|| {
         let mut variables = vec![("TF_CPP_MIN_LOG_LEVEL", "3")];
         if diagnosis::device_files(Platform::Tpu).is_empty() {
-            // Without these, libtpu queries a metadata server that does not exist for ten minutes, locks out other
-            // processes with a lock file, and writes logs. They change nothing on machines without a TPU.
+            // Without these, libtpu queries a metadata server that does not exist for ten minutes,
+            // locks out other processes with a lock file, and writes logs. They change nothing on
+            // machines without a TPU.
             variables.extend([
                 ("TPU_SKIP_MDS_QUERY", "1"),
                 ("TPU_ACCELERATOR_TYPE", "v5litepod-8"),
@@ -27,18 +28,19 @@ pub(crate) fn prepare() {
         }
         for (name, value) in variables {
             if env::var_os(name).is_none() {
-                // SAFETY: std's lock keeps Rust code out, `Once` keeps out a second call, and no plugin's threads exist
-                // yet, because every load comes through here first. What remains is foreign code in the same process
-                // that reads the environment through C from another thread at this very moment; such a program must
-                // load its plugin before it starts those threads, which `Plugin::load` documents.
+                // SAFETY: std's lock keeps Rust code out, `Once` keeps out a second call, and no
+                // plugin's threads exist yet, because every load comes through here first. What
+                // remains is foreign code in the same process that reads the environment through C
+                // from another thread at this very moment; such a program must load its plugin
+                // before it starts those threads, which `Plugin::load` documents.
                 unsafe { env::set_var(name, value) }
             }
         }
     });
 }
 
-/// Rejects an inherited `XLA_FLAGS`. A flag that the plugin does not know ends the process, and the plugin cannot list
-/// the flags that it knows.
+/// Rejects an inherited `XLA_FLAGS`. A flag that the plugin does not know ends the process, and the
+/// plugin cannot list the flags that it knows.
 pub(crate) fn refuse_xla_flags() -> Result<()> {
     match env::var_os("XLA_FLAGS") {
         // Even a blank value is rejected: the plugin would read it as the name of a file of flags.

@@ -64,8 +64,13 @@ impl Error {
     }
 
     pub(crate) fn io(what: impl Into<String>, source: std::io::Error) -> Self {
-        let kind = if source.kind() == std::io::ErrorKind::NotFound { Kind::NotFound } else { Kind::Io };
-        Self(Box::new(Inner { kind, message: format!("{}: {source}", what.into()), source: Some(source) }))
+        let kind =
+            if source.kind() == std::io::ErrorKind::NotFound { Kind::NotFound } else { Kind::Io };
+        Self(Box::new(Inner {
+            kind,
+            message: format!("{}: {source}", what.into()),
+            source: Some(source),
+        }))
     }
 
     /// Prepends the operation that failed to the message.
@@ -92,7 +97,10 @@ impl Error {
 
     /// The arguments were rejected, here or by the plugin.
     pub fn is_usage(&self) -> bool {
-        matches!(self.kind(), Kind::InvalidArgument | Kind::Plugin(PJRT_Error_Code::INVALID_ARGUMENT))
+        matches!(
+            self.kind(),
+            Kind::InvalidArgument | Kind::Plugin(PJRT_Error_Code::INVALID_ARGUMENT)
+        )
     }
 
     /// A file, plugin or device does not exist.

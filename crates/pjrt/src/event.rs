@@ -52,10 +52,11 @@ impl Event {
         self.raw.outcome()
     }
 
-    /// Calls `callback` when the event is ready: on a thread of the plugin, or immediately on this one.
+    /// Calls `callback` when the event is ready: on a thread of the plugin, or immediately on this
+    /// one.
     ///
-    /// The callback blocks the plugin while it runs. It should only record or send something, and must not wait for the
-    /// device. A panic in it is caught and does not propagate.
+    /// The callback blocks the plugin while it runs. It should only record or send something, and
+    /// must not wait for the device. A panic in it is caught and does not propagate.
     pub fn on_ready(&self, callback: impl FnOnce(Result<()>) + Send + 'static) -> Result<()> {
         self.raw.on_ready(Box::new(callback))
     }

@@ -17,7 +17,8 @@ use crate::named_value::read_named;
 use crate::plugin::Plugin;
 use crate::signature::Signature;
 
-/// A compiled program that is not loaded on any device. It can be inspected, or stored and loaded elsewhere.
+/// A compiled program that is not loaded on any device. It can be inspected, or stored and loaded
+/// elsewhere.
 ///
 /// A [`LoadedExecutable`](crate::LoadedExecutable) dereferences to one.
 pub struct Executable {
@@ -38,8 +39,8 @@ unsafe impl Send for Executable {}
 unsafe impl Sync for Executable {}
 
 impl Executable {
-    /// Takes ownership of an executable from the plugin. Without a header, it requests the whole program from the
-    /// plugin, which takes tens of milliseconds.
+    /// Takes ownership of an executable from the plugin. Without a header, it requests the whole
+    /// program from the plugin, which takes tens of milliseconds.
     pub(crate) fn new(
         plugin: Plugin,
         client: Option<Arc<ClientInner>>,
@@ -71,7 +72,8 @@ impl Executable {
             let signature = Signature::new(&header)?;
             let outputs = output_types(api, owned.raw)?;
             if outputs != signature.outputs {
-                let reported = outputs.iter().map(ArrayType::to_string).collect::<Vec<_>>().join(", ");
+                let reported =
+                    outputs.iter().map(ArrayType::to_string).collect::<Vec<_>>().join(", ");
                 return Err(Error::broken(format!(
                     "the plugin contradicts itself about the program {name}: its signature is {signature}, but its \
                      outputs are ({reported})"
@@ -119,10 +121,12 @@ impl Executable {
     pub fn fingerprint(&self) -> Result<String> {
         let mut args = PJRT_Executable_Fingerprint_Args::new();
         args.executable = self.raw.as_ptr();
-        // SAFETY: the executable is alive, and the answer lives as long as it does. It may be binary.
+        // SAFETY: the executable is alive, and the answer lives as long as it does. It may be
+        // binary.
         unsafe {
             self.api().call(&mut args)?;
-            let bytes = list(args.executable_fingerprint.cast::<u8>(), args.executable_fingerprint_size);
+            let bytes =
+                list(args.executable_fingerprint.cast::<u8>(), args.executable_fingerprint_size);
             Ok(match std::str::from_utf8(bytes) {
                 Ok(text) if !text.chars().any(char::is_control) => text.to_owned(),
                 _ => crate::hash::hex(bytes),
@@ -130,8 +134,8 @@ impl Executable {
         }
     }
 
-    /// The compiler's estimate of the cost of one execution. The default CPU plugin does not report it
-    /// ([unsupported](Error::is_unsupported)).
+    /// The compiler's estimate of the cost of one execution. The default CPU plugin does not report
+    /// it ([unsupported](Error::is_unsupported)).
     pub fn cost_analysis(&self) -> Result<CostAnalysis> {
         let mut args = PJRT_Executable_GetCostAnalysis_Args::new();
         args.executable = self.raw.as_ptr();
@@ -160,11 +164,14 @@ impl Executable {
 
     /// The program after the compiler's passes, in readable form.
     pub fn hlo(&self) -> Result<hlo::Module> {
-        hlo::Module::decode(&self.optimized_hlo()?, self.num_replicas.saturating_mul(self.num_partitions))
+        hlo::Module::decode(
+            &self.optimized_hlo()?,
+            self.num_replicas.saturating_mul(self.num_partitions),
+        )
     }
 
-    /// The machine code with a checksum, for [`Client::load`](crate::Client::load) with the same plugin file on a CPU
-    /// with the same features.
+    /// The machine code with a checksum, for [`Client::load`](crate::Client::load) with the same
+    /// plugin file on a CPU with the same features.
     pub fn serialize(&self) -> Result<Vec<u8>> {
         let mut args = PJRT_Executable_Serialize_Args::new();
         args.executable = self.raw.as_ptr();
@@ -176,7 +183,9 @@ impl Executable {
             let devices = [self.num_replicas, self.num_partitions];
             let envelope = Envelope::wrap(&self.plugin, platform, devices, &self.header, payload);
             if let Some(delete) = args.serialized_executable_deleter {
-                crate::api::guarded("the deleter of serialized bytes", || delete(args.serialized_executable));
+                crate::api::guarded("the deleter of serialized bytes", || {
+                    delete(args.serialized_executable)
+                });
             }
             envelope
         }
@@ -240,7 +249,8 @@ unsafe fn optimized_program(api: Api, raw: NonNull<PJRT_Executable>) -> Result<V
     Ok(code)
 }
 
-/// The types of the outputs, which the plugin also reports separately from the program. They are used as a check.
+/// The types of the outputs, which the plugin also reports separately from the program. They are
+/// used as a check.
 ///
 /// # Safety
 /// `raw` must be alive.
@@ -251,8 +261,8 @@ unsafe fn output_types(api: Api, raw: NonNull<PJRT_Executable>) -> Result<Vec<Ar
     dims.executable = raw.as_ptr();
     let mut number = PJRT_Executable_NumOutputs_Args::new();
     number.executable = raw.as_ptr();
-    // SAFETY: the executable is alive, and the lists live as long as it does. `dims` holds the dimensions of all
-    // outputs; `dim_sizes` has the number of dimensions of each.
+    // SAFETY: the executable is alive, and the lists live as long as it does. `dims` holds the
+    // dimensions of all outputs; `dim_sizes` has the number of dimensions of each.
     unsafe {
         api.call(&mut number)?;
         api.call(&mut types)?;
@@ -274,7 +284,10 @@ unsafe fn output_types(api: Api, raw: NonNull<PJRT_Executable>) -> Result<Vec<Ar
         for (&element_type, &rank) in types.iter().zip(ranks) {
             let (dims, after) = rest.split_at(rank.min(rest.len()));
             rest = after;
-            let dims = dims.iter().map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX)).collect::<Vec<_>>();
+            let dims = dims
+                .iter()
+                .map(|&dim| usize::try_from(dim).unwrap_or(usize::MAX))
+                .collect::<Vec<_>>();
             outputs.push(ArrayType::new(ElementType::from_raw(element_type)?, dims));
         }
         Ok(outputs)

@@ -13,7 +13,8 @@ use crate::starting;
 
 /// The argument for one parameter of a program.
 pub enum Argument<'a> {
-    /// The program may reuse the array's memory. If it does not, the array is freed after the execution.
+    /// The program may reuse the array's memory. If it does not, the array is freed after the
+    /// execution.
     Donate(Buffer),
     /// The program may only read the array, which stays unchanged.
     Borrow(&'a Buffer),
@@ -52,23 +53,24 @@ impl fmt::Debug for Argument<'_> {
 /// An execution that has started.
 #[derive(Debug)]
 pub struct Execution {
-    /// The outputs of each device, in the order of [`LoadedExecutable::devices`]. They can be used immediately: their
-    /// users wait for them.
+    /// The outputs of each device, in the order of [`LoadedExecutable::devices`]. They can be used
+    /// immediately: their users wait for them.
     pub outputs: Vec<Vec<Buffer>>,
     /// An event for each device, which is ready when its part of the execution has ended.
     pub done: Vec<Event>,
 }
 
 impl LoadedExecutable {
-    /// Starts an execution, with a list of arguments for each of [`devices`](Self::devices). It does not wait for the
-    /// end.
+    /// Starts an execution, with a list of arguments for each of [`devices`](Self::devices). It
+    /// does not wait for the end.
     ///
-    /// The type, dimensions, client and device of each argument are checked first. If the execution cannot be started,
-    /// the donated arguments are freed.
+    /// The type, dimensions, client and device of each argument are checked first. If the execution
+    /// cannot be started, the donated arguments are freed.
     ///
-    /// On a CPU, an execution over several devices waits for the previous one on this client: two that wait in each
-    /// other's collectives would block forever. So does an execution of a program with at least 64 MiB of temporaries,
-    /// because a queued execution has already allocated its temporaries.
+    /// On a CPU, an execution over several devices waits for the previous one on this client: two
+    /// that wait in each other's collectives would block forever. So does an execution of a program
+    /// with at least 64 MiB of temporaries, because a queued execution has already allocated its
+    /// temporaries.
     ///
     /// ```
     /// # use fulmen_pjrt::{Argument, CompileOptions, ElementType, Plugin, locate::{Platform, locate}};
@@ -97,13 +99,20 @@ impl LoadedExecutable {
         let (devices, parameters) = (self.devices().len(), signature.parameters.len());
 
         let kept = (0..parameters)
-            .filter(|&i| signature.donated[i] && arguments.iter().any(|list| matches!(list[i], Argument::Borrow(_))))
+            .filter(|&i| {
+                signature.donated[i]
+                    && arguments.iter().any(|list| matches!(list[i], Argument::Borrow(_)))
+            })
             .map(|i| i as i64)
             .collect::<Vec<_>>();
-        let inputs =
-            arguments.iter().flatten().map(|argument| argument.buffer().raw()).collect::<Vec<*mut PJRT_Buffer>>();
+        let inputs = arguments
+            .iter()
+            .flatten()
+            .map(|argument| argument.buffer().raw())
+            .collect::<Vec<*mut PJRT_Buffer>>();
         // Not `chunks`, which rejects a length of zero.
-        let input_lists = (0..devices).map(|device| inputs[device * parameters..].as_ptr()).collect::<Vec<_>>();
+        let input_lists =
+            (0..devices).map(|device| inputs[device * parameters..].as_ptr()).collect::<Vec<_>>();
         let mut outputs = vec![std::ptr::null_mut(); devices * signature.outputs.len()];
         let mut output_lists = Vec::with_capacity(devices);
         let mut start: *mut *mut PJRT_Buffer = outputs.as_mut_ptr();
@@ -135,15 +144,18 @@ impl LoadedExecutable {
             options.launch_id = client.next_launch();
         }
         args.options = &mut options;
-        // SAFETY: the lists have the lengths that the program and the device count require, and outlive the call. Every
-        // buffer is alive, belongs to this client, is on the right device, and has the right type and size.
+        // SAFETY: the lists have the lengths that the program and the device count require, and
+        // outlive the call. Every buffer is alive, belongs to this client, is on the right device,
+        // and has the right type and size.
         let started = unsafe { client.api().call(&mut args) };
         started.map_err(|error| error.during(format_args!("running {}", self.name())))?;
 
         // Takes ownership of everything before any step can fail, so that nothing leaks.
         let done = events
             .into_iter()
-            .map(|event| non_null(event, "completion event").map(|event| Event::new(client.clone(), event)))
+            .map(|event| {
+                non_null(event, "completion event").map(|event| Event::new(client.clone(), event))
+            })
             .collect::<Vec<_>>();
         let outputs = outputs
             .into_iter()
@@ -151,7 +163,8 @@ impl LoadedExecutable {
             .map(|(i, raw)| {
                 let (device, output) = (i / signature.outputs.len(), i % signature.outputs.len());
                 let array = Arc::clone(signature.shared_output(output));
-                non_null(raw, "output").map(|raw| Buffer::new(raw, array, self.devices()[device].clone()))
+                non_null(raw, "output")
+                    .map(|raw| Buffer::new(raw, array, self.devices()[device].clone()))
             })
             .collect::<Vec<_>>();
         let done = done.into_iter().collect::<Result<Vec<_>>>()?;
@@ -159,7 +172,9 @@ impl LoadedExecutable {
             in_flight.extend(done.iter().map(|event| Arc::clone(event.raw())));
         }
         let mut outputs = outputs.into_iter().collect::<Result<Vec<_>>>()?.into_iter();
-        let outputs = (0..devices).map(|_| outputs.by_ref().take(signature.outputs.len()).collect()).collect();
+        let outputs = (0..devices)
+            .map(|_| outputs.by_ref().take(signature.outputs.len()).collect())
+            .collect();
         // The donated buffers are dropped here. The execution keeps the memory that it still reads.
         drop(arguments);
         Ok(Execution { outputs, done })

@@ -1,7 +1,8 @@
 //! Returns the memory of a finished compilation to the system.
 //!
-//! A compiler allocates hundreds of megabytes in small pieces and frees them when it ends. glibc keeps free pages inside
-//! its heaps, and training would then need its own memory on top: a third more for ResNet-18 on the CPU.
+//! A compiler allocates hundreds of megabytes in small pieces and frees them when it ends. glibc
+//! keeps free pages inside its heaps, and training would then need its own memory on top: a third
+//! more for ResNet-18 on the CPU.
 
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,8 @@ pub(crate) fn trimmed_after<T>(compile: impl FnOnce() -> T) -> T {
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn trim() {
-    // SAFETY: `malloc_trim` may be called at any time, from any thread. It releases only pages that are free.
+    // SAFETY: `malloc_trim` may be called at any time, from any thread. It releases only pages that
+    // are free.
     unsafe { libc::malloc_trim(0) };
 }
 

@@ -12,8 +12,9 @@ pub(crate) const ALIGNMENT: usize = 64;
 
 /// A zeroed allocation of bytes at a 64-byte boundary.
 ///
-/// Fill it, wrap it in an `Arc`, and pass it to [`Client::buffer_from_shared`](crate::Client::buffer_from_shared). From
-/// then on nothing can write to it, because the device may read it at any time.
+/// Fill it, wrap it in an `Arc`, and pass it to
+/// [`Client::buffer_from_shared`](crate::Client::buffer_from_shared). From then on nothing can
+/// write to it, because the device may read it at any time.
 ///
 /// ```
 /// let mut bytes = fulmen_pjrt::HostBuffer::zeroed(8)?;
@@ -35,8 +36,12 @@ unsafe impl Sync for HostBuffer {}
 impl HostBuffer {
     /// Allocates `len` zero bytes. A length that is too large is an error, never an abort.
     pub fn zeroed(len: usize) -> Result<Self> {
-        let out_of_memory =
-            || Error::new(Kind::OutOfMemory, format!("the host does not have {len} bytes of free memory for a buffer"));
+        let out_of_memory = || {
+            Error::new(
+                Kind::OutOfMemory,
+                format!("the host does not have {len} bytes of free memory for a buffer"),
+            )
+        };
         let layout = Layout::from_size_align(len, ALIGNMENT).map_err(|_| out_of_memory())?;
         if len == 0 {
             // A layout of size zero must not be allocated; any aligned address works.
@@ -62,7 +67,9 @@ impl Drop for HostBuffer {
     fn drop(&mut self) {
         if self.len > 0 {
             // SAFETY: `zeroed` checked this size and alignment and allocated with them.
-            unsafe { dealloc(self.start.as_ptr(), Layout::from_size_align_unchecked(self.len, ALIGNMENT)) }
+            unsafe {
+                dealloc(self.start.as_ptr(), Layout::from_size_align_unchecked(self.len, ALIGNMENT))
+            }
         }
     }
 }
@@ -78,8 +85,8 @@ impl Deref for HostBuffer {
 
 impl DerefMut for HostBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `&mut self` is the only access. While a device reads the bytes, an `Arc` holds
-        // them, which gives out no `&mut`.
+        // SAFETY: as in `deref`, and `&mut self` is the only access. While a device reads the
+        // bytes, an `Arc` holds them, which gives out no `&mut`.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

@@ -1,8 +1,8 @@
 //! Reads the table of functions that a loaded shared object imports, and replaces entries.
 //!
-//! The dynamic loader stores one address for each imported function (ELF's JUMP_SLOT and GLOB_DAT relocations, in the
-//! gABI and the processor supplements). Replacing the address redirects the calls of this object, and of no other
-//! object.
+//! The dynamic loader stores one address for each imported function (ELF's JUMP_SLOT and GLOB_DAT
+//! relocations, in the gABI and the processor supplements). Replacing the address redirects the
+//! calls of this object, and of no other object.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::{mem, ptr, slice};
@@ -38,14 +38,15 @@ struct Object {
 /// Replaces the imported functions with these names in the shared object that contains `address`.
 ///
 /// # Safety
-/// `address` must be inside a shared object that stays loaded, and each function must be compatible with the one that
-/// it replaces.
+/// `address` must be inside a shared object that stays loaded, and each function must be compatible
+/// with the one that it replaces.
 pub(crate) unsafe fn replace(address: *const c_void, functions: &[(&str, *const c_void)]) {
     let mut object = Object { address: address as usize, base: 0, dynamic: None, read_only: None };
     // SAFETY: `find` accepts the arguments of `dl_iterate_phdr`, and `object` outlives the call.
     unsafe { libc::dl_iterate_phdr(Some(find), (&raw mut object).cast()) };
     let Some(dynamic) = object.dynamic else { return };
-    // SAFETY: the loader has mapped and relocated the dynamic section and everything that it points to.
+    // SAFETY: the loader has mapped and relocated the dynamic section and everything that it points
+    // to.
     unsafe {
         let entry = |tag: i64| {
             let mut entry = dynamic as *const Dynamic;
@@ -58,14 +59,21 @@ pub(crate) unsafe fn replace(address: *const c_void, functions: &[(&str, *const 
             None
         };
         // Some loaders write the address here, others the offset from the base.
-        let place = |tag| entry(tag).map(|value| if value < object.base { object.base + value } else { value });
+        let place = |tag| {
+            entry(tag).map(|value| if value < object.base { object.base + value } else { value })
+        };
         let (Some(symbols), Some(names)) = (place(DT_SYMTAB), place(DT_STRTAB)) else { return };
         for (table, size) in [(DT_RELA, DT_RELASZ), (DT_JMPREL, DT_PLTRELSZ)] {
             let (Some(table), Some(size)) = (place(table), entry(size)) else { continue };
-            let relocations =
-                slice::from_raw_parts(table as *const libc::Elf64_Rela, size / mem::size_of::<libc::Elf64_Rela>());
-            for relocation in relocations.iter().filter(|r| ADDRESSES.contains(&(r.r_info & 0xffff_ffff))) {
-                let symbol = (symbols as *const libc::Elf64_Sym).add((relocation.r_info >> 32) as usize);
+            let relocations = slice::from_raw_parts(
+                table as *const libc::Elf64_Rela,
+                size / mem::size_of::<libc::Elf64_Rela>(),
+            );
+            for relocation in
+                relocations.iter().filter(|r| ADDRESSES.contains(&(r.r_info & 0xffff_ffff)))
+            {
+                let symbol =
+                    (symbols as *const libc::Elf64_Sym).add((relocation.r_info >> 32) as usize);
                 let name = CStr::from_ptr((names + (*symbol).st_name as usize) as *const _);
                 if let Some((_, function)) =
                     functions.iter().find(|(imported, _)| name.to_bytes() == imported.as_bytes())
@@ -87,11 +95,12 @@ unsafe fn write(object: &Object, place: usize, function: *const c_void) {
     let protected = object.read_only.is_some_and(|(start, end)| (start..end).contains(&place));
     let protect = |access: c_int| {
         // SAFETY: the page belongs to the table, and stays readable.
-        !protected || unsafe { libc::mprotect((place / page * page) as *mut c_void, page, access) } == 0
+        !protected
+            || unsafe { libc::mprotect((place / page * page) as *mut c_void, page, access) } == 0
     };
     if protect(libc::PROT_READ | libc::PROT_WRITE) {
-        // SAFETY: the caller's promise. Other threads may read the entry at the same time; an address is written
-        // atomically.
+        // SAFETY: the caller's promise. Other threads may read the entry at the same time; an
+        // address is written atomically.
         unsafe { ptr::write_volatile(place as *mut *const c_void, function) };
         protect(libc::PROT_READ);
     }
@@ -101,7 +110,11 @@ unsafe fn write(object: &Object, place: usize, function: *const c_void) {
 ///
 /// # Safety
 /// As `dl_iterate_phdr` calls it, with an `Object`.
-unsafe extern "C" fn find(info: *mut libc::dl_phdr_info, _size: usize, object: *mut c_void) -> c_int {
+unsafe extern "C" fn find(
+    info: *mut libc::dl_phdr_info,
+    _size: usize,
+    object: *mut c_void,
+) -> c_int {
     // SAFETY: the caller's promise.
     let (info, object) = unsafe { (&*info, &mut *object.cast::<Object>()) };
     // SAFETY: the loader's own list.

@@ -1,18 +1,21 @@
-//! Large blocks of memory for CPU plugins, reused from step to step and separate from malloc's heap.
+//! Large blocks of memory for CPU plugins, reused from step to step and separate from malloc's
+//! heap.
 //!
-//! An XLA CPU plugin allocates the temporaries of each step as one block, and each result as another, with
-//! `posix_memalign`. It frees them after the step. glibc has two ways to do this, and both are expensive. A block with
-//! its own mapping is faulted in page by page in every step (17 % of a step of a small GPT). A block from the heap
-//! leaves a hole when it is freed. A small allocation then takes the hole, the block of the next step no longer fits,
-//! and the heap grows (ResNet-18 on eight devices used 6.4 GB instead of 2.3).
+//! An XLA CPU plugin allocates the temporaries of each step as one block, and each result as
+//! another, with `posix_memalign`. It frees them after the step. glibc has two ways to do this, and
+//! both are expensive. A block with its own mapping is faulted in page by page in every step (17 %
+//! of a step of a small GPT). A block from the heap leaves a hole when it is freed. A small
+//! allocation then takes the hole, the block of the next step no longer fits, and the heap grows
+//! (ResNet-18 on eight devices used 6.4 GB instead of 2.3).
 //!
-//! The plugin's own calls of `posix_memalign`, `free` and `realloc` are therefore redirected here through its table of
-//! imported functions (the GOT, which the dynamic loader fills in). Blocks of 1 MiB and more get their own mappings. A
-//! freed block is kept for the next request of the same size. Smaller requests go to malloc. The rest of the process,
-//! including the user's program, keeps its allocator.
+//! The plugin's own calls of `posix_memalign`, `free` and `realloc` are therefore redirected here
+//! through its table of imported functions (the GOT, which the dynamic loader fills in). Blocks of
+//! 1 MiB and more get their own mappings. A freed block is kept for the next request of the same
+//! size. Smaller requests go to malloc. The rest of the process, including the user's program,
+//! keeps its allocator.
 //!
-//! Out of scope: plugins for other devices, which manage device memory themselves, and systems other than Linux with
-//! glibc. Nothing changes for them.
+//! Out of scope: plugins for other devices, which manage device memory themselves, and systems
+//! other than Linux with glibc. Nothing changes for them.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
@@ -27,23 +30,24 @@ use crate::imports;
 /// The smallest size of a block of the pool, in bytes.
 const LARGE: usize = 1 << 20;
 
-/// The alignment of each block in bytes, and the unit of its length. Blocks of malloc seldom have this alignment. It is
-/// a multiple of every system's page size.
+/// The alignment of each block in bytes, and the unit of its length. Blocks of malloc seldom have
+/// this alignment. It is a multiple of every system's page size.
 const PAGE: usize = 64 << 10;
 
 /// A freed block is returned to the system when it has not been reused for this many requests.
 const MAX_IDLE_REQUESTS: u64 = 1024;
 
-/// If a block is needed again within this many requests, it should not have been returned to the system.
+/// If a block is needed again within this many requests, it should not have been returned to the
+/// system.
 const RECENT_REQUESTS: u64 = 256;
 
-/// Before a block of this many bytes is mapped, a program that has just ended gets a moment to free its own. A plugin
-/// reports the end of a program before it frees the program's temporaries.
+/// Before a block of this many bytes is mapped, a program that has just ended gets a moment to free
+/// its own. A plugin reports the end of a program before it frees the program's temporaries.
 const WAIT_THRESHOLD: usize = 64 << 20;
 const WAIT: Duration = Duration::from_millis(2);
 
-/// Redirects the allocations of the plugin that contains `address` to this module. Further calls for the same plugin
-/// have no effect.
+/// Redirects the allocations of the plugin that contains `address` to this module. Further calls
+/// for the same plugin have no effect.
 ///
 /// # Safety
 /// `address` must be inside a shared object that stays loaded.
@@ -53,8 +57,9 @@ pub(crate) unsafe fn serve(address: *const c_void) {
         ("free", free as *const c_void),
         ("realloc", realloc as *const c_void),
     ];
-    // SAFETY: the replacements behave like the functions with these names, and recognize each other's blocks. A block
-    // that the plugin has allocated with malloc before is recognized by its address.
+    // SAFETY: the replacements behave like the functions with these names, and recognize each
+    // other's blocks. A block that the plugin has allocated with malloc before is recognized by its
+    // address.
     unsafe { imports::replace(address, &replacements) }
 }
 
@@ -94,14 +99,17 @@ struct Answer {
 impl Pool {
     /// Finds a block of `length` bytes: the smallest spare block that is not much larger, or none.
     ///
-    /// If a block has to be mapped, spare blocks of the same total size are dropped, the oldest first. The memory then
-    /// does not grow when one program follows another. If programs alternate, each turn would map the blocks that the
-    /// previous turn dropped. A length that was dropped recently therefore drops nothing.
+    /// If a block has to be mapped, spare blocks of the same total size are dropped, the oldest
+    /// first. The memory then does not grow when one program follows another. If programs
+    /// alternate, each turn would map the blocks that the previous turn dropped. A length that was
+    /// dropped recently therefore drops nothing.
     fn request(&mut self, length: usize) -> Answer {
         self.clock += 1;
         let clock = self.clock;
         let fits = |spare: &Spare| (length..=length + length / 8).contains(&spare.block.length);
-        let best = (0..self.spare.len()).filter(|&i| fits(&self.spare[i])).min_by_key(|&i| self.spare[i].block.length);
+        let best = (0..self.spare.len())
+            .filter(|&i| fits(&self.spare[i]))
+            .min_by_key(|&i| self.spare[i].block.length);
         let block = best.map(|i| self.spare.remove(i).block);
         self.dropped.retain(|(_, dropped)| clock - dropped < RECENT_REQUESTS);
         let mut surplus = match block {
@@ -163,7 +171,8 @@ fn take(size: usize) -> Option<*mut c_void> {
     let Answer { block, dropped } = pool.request(length);
     drop(pool);
     for block in dropped {
-        // SAFETY: `map` mapped the block with this length. It was freed, and the pool no longer has it.
+        // SAFETY: `map` mapped the block with this length. It was freed, and the pool no longer has
+        // it.
         unsafe { libc::munmap(block.address as *mut c_void, block.length) };
     }
     let address = match block {
@@ -180,7 +189,8 @@ fn take(size: usize) -> Option<*mut c_void> {
 /// Maps `length` bytes, a multiple of `PAGE`, at a multiple of `PAGE`.
 fn map(length: usize) -> Option<usize> {
     let mapped = length.checked_add(PAGE)?;
-    let (access, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let (access, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping at an address of the kernel's choice replaces no other.
     let start = unsafe { libc::mmap(ptr::null_mut(), mapped, access, flags, -1, 0) };
     if start == libc::MAP_FAILED {
@@ -197,14 +207,19 @@ fn map(length: usize) -> Option<usize> {
     Some(aligned)
 }
 
-/// Whether a block of the pool could start here. malloc's mapped blocks never do, and its other blocks seldom do.
+/// Whether a block of the pool could start here. malloc's mapped blocks never do, and its other
+/// blocks seldom do.
 fn may_be_large(block: *mut c_void) -> bool {
     !block.is_null() && (block as usize).is_multiple_of(PAGE)
 }
 
 /// # Safety
 /// As in C.
-unsafe extern "C" fn posix_memalign(block: *mut *mut c_void, alignment: usize, size: usize) -> c_int {
+unsafe extern "C" fn posix_memalign(
+    block: *mut *mut c_void,
+    alignment: usize,
+    size: usize,
+) -> c_int {
     let large = size >= LARGE && alignment <= PAGE && alignment.is_power_of_two();
     if let Some(taken) = large.then(|| take(size)).flatten() {
         // SAFETY: the caller passes a place for the address.
@@ -232,7 +247,8 @@ unsafe extern "C" fn realloc(block: *mut c_void, size: usize) -> *mut c_void {
         // SAFETY: the caller's promise, because the block does not belong to the pool.
         return unsafe { libc::realloc(block, size) };
     };
-    // SAFETY: `malloc` accepts any size. Both blocks hold the copied bytes, and the old one belongs to the pool.
+    // SAFETY: `malloc` accepts any size. Both blocks hold the copied bytes, and the old one belongs
+    // to the pool.
     unsafe {
         let other = libc::malloc(size);
         if !other.is_null() {
@@ -249,8 +265,8 @@ mod tests {
 
     const MB: usize = 1 << 20;
 
-    /// Requests `length` bytes, and simulates a mapping if no block is spare. Returns the block and the dropped
-    /// lengths.
+    /// Requests `length` bytes, and simulates a mapping if no block is spare. Returns the block and
+    /// the dropped lengths.
     fn request(pool: &mut Pool, length: usize, fresh: usize) -> (usize, Vec<usize>) {
         let answer = pool.request(length);
         let address = answer.block.map_or(fresh, |block| block.address);
@@ -267,7 +283,11 @@ mod tests {
         assert_eq!(request(&mut pool, 100 * MB, 2), (2, Vec::new()), "the first is in use");
         assert!(pool.free(1) && pool.free(2));
         assert_eq!(request(&mut pool, 95 * MB, 3).0, 1, "a little smaller fits");
-        assert_eq!(request(&mut pool, 50 * MB, 3), (3, vec![100 * MB]), "half as large wants its own");
+        assert_eq!(
+            request(&mut pool, 50 * MB, 3),
+            (3, vec![100 * MB]),
+            "half as large wants its own"
+        );
     }
 
     #[test]
@@ -337,8 +357,15 @@ mod tests {
         let program = client.compile(program, &CompileOptions::new()).unwrap();
         for value in [1.5_f64, 2.5] {
             let bytes = value.to_ne_bytes();
-            let x = client.buffer_from_host(&bytes, crate::ElementType::F64, &[], &client.devices()[0]).unwrap();
-            let result = program.execute(vec![vec![crate::Argument::Borrow(&x)]]).unwrap().outputs.remove(0).remove(0);
+            let x = client
+                .buffer_from_host(&bytes, crate::ElementType::F64, &[], &client.devices()[0])
+                .unwrap();
+            let result = program
+                .execute(vec![vec![crate::Argument::Borrow(&x)]])
+                .unwrap()
+                .outputs
+                .remove(0)
+                .remove(0);
             let read = result.read().unwrap().wait().unwrap();
             assert!(read.len() == 1_234_567 * 8 && read.ends_with(&bytes));
             assert_eq!((taken(), spare()), (1, 0));

@@ -22,20 +22,22 @@
 //! # Ok::<(), fulmen_pjrt::Error>(())
 //! ```
 //!
-//! A [`Plugin`] is a shared object for one kind of device. It opens a [`Client`], whose [`Device`]s hold [`Buffer`]s
-//! and run [`LoadedExecutable`]s. Execution is asynchronous: wait with an [`Event`] or a [`PendingRead`]. A plugin can
-//! also compile for a [`Topology`] of devices that are not present. [`hlo`] reads compiled programs, and [`diagnosis`]
-//! explains why there is no device.
+//! A [`Plugin`] is a shared object for one kind of device. It opens a [`Client`], whose [`Device`]s
+//! hold [`Buffer`]s and run [`LoadedExecutable`]s. Execution is asynchronous: wait with an
+//! [`Event`] or a [`PendingRead`]. A plugin can also compile for a [`Topology`] of devices that are
+//! not present. [`hlo`] reads compiled programs, and [`diagnosis`] explains why there is no device.
 //!
-//! The C API trusts its caller: it reads past the end of arrays with a wrong shape, and ends the process on an invalid
-//! option. This crate rejects everything that is known to do harm with an [`Error`], before the plugin sees it. If a
-//! plugin throws a C++ exception instead of returning an error, the process ends with a message.
+//! The C API trusts its caller: it reads past the end of arrays with a wrong shape, and ends the
+//! process on an invalid option. This crate rejects everything that is known to do harm with an
+//! [`Error`], before the plugin sees it. If a plugin throws a C++ exception instead of returning an
+//! error, the process ends with a message.
 //!
-//! Not checked: the targets of `stablehlo.custom_call` (a program can call any function that the plugin has registered,
-//! so compile only programs that you trust like code); device ids other than dense numbers, such as raw bytes or named
-//! attributes; invalid `mhlo.sharding` strings; the bytes of a `pred` array. The first [`Plugin::load`] sets
-//! environment variables, so call it before other threads use the environment. Overwriting a plugin's file while it is
-//! loaded may end the process. Only [`Plugin::identity`] detects that the file was replaced.
+//! Not checked: the targets of `stablehlo.custom_call` (a program can call any function that the
+//! plugin has registered, so compile only programs that you trust like code); device ids other than
+//! dense numbers, such as raw bytes or named attributes; invalid `mhlo.sharding` strings; the bytes
+//! of a `pred` array. The first [`Plugin::load`] sets environment variables, so call it before
+//! other threads use the environment. Overwriting a plugin's file while it is loaded may end the
+//! process. Only [`Plugin::identity`] detects that the file was replaced.
 //!
 //! [`compile_cache`] keeps compiled programs on disk between starts.
 //!
@@ -65,10 +67,18 @@ mod hash;
 mod heap;
 pub mod hlo;
 mod host_buffer;
-#[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(all(
+    target_os = "linux",
+    target_env = "gnu",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 mod imports;
 mod key_value;
-#[cfg(all(target_os = "linux", target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(all(
+    target_os = "linux",
+    target_env = "gnu",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+))]
 mod large_blocks;
 mod loaded;
 pub mod locate;

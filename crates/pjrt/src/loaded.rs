@@ -21,7 +21,8 @@ pub struct LoadedExecutable {
     runs_alone: bool,
 }
 
-/// If a program has at least this many bytes of temporaries, a CPU waits until the previous program has freed its own.
+/// If a program has at least this many bytes of temporaries, a CPU waits until the previous program
+/// has freed its own.
 const LARGE_TEMPORARIES: i64 = 64 << 20;
 
 /// Destroys the loaded program.
@@ -39,7 +40,8 @@ impl Drop for Owned {
     fn drop(&mut self) {
         let mut args = PJRT_LoadedExecutable_Destroy_Args::new();
         args.executable = self.raw.as_ptr();
-        // SAFETY: we own the program, and this is its last use. A running execution holds its own reference.
+        // SAFETY: we own the program, and this is its last use. A running execution holds its own
+        // reference.
         unsafe { self.client.api().destroy(&mut args) }
     }
 }
@@ -58,7 +60,12 @@ impl LoadedExecutable {
         // SAFETY: the program is alive. The returned executable is ours to destroy.
         unsafe { client.api().call(&mut args) }?;
         let executable = non_null(args.executable, "executable")?;
-        let executable = Executable::new(client.plugin().clone(), Some(client.inner().clone()), executable, header)?;
+        let executable = Executable::new(
+            client.plugin().clone(),
+            Some(client.inner().clone()),
+            executable,
+            header,
+        )?;
         let mut args = PJRT_LoadedExecutable_AddressableDevices_Args::new();
         args.executable = raw.as_ptr();
         // SAFETY: the program is alive; the list lives as long as it does.
@@ -68,21 +75,28 @@ impl LoadedExecutable {
         };
         let devices = devices
             .iter()
-            .map(|&raw| client.devices().iter().find(|device| device.raw().as_ptr() == raw).cloned())
+            .map(|&raw| {
+                client.devices().iter().find(|device| device.raw().as_ptr() == raw).cloned()
+            })
             .collect::<Option<Vec<_>>>()
-            .ok_or_else(|| Error::broken("the plugin loaded the program on a device that is not the client's"))?;
+            .ok_or_else(|| {
+                Error::broken("the plugin loaded the program on a device that is not the client's")
+            })?;
         let on_cpu = client.inner().is_cpu();
-        let large = || executable.memory_analysis().is_ok_and(|memory| memory.temp_bytes >= LARGE_TEMPORARIES);
-        let runs_alone = on_cpu && (executable.num_replicas() * executable.num_partitions() > 1 || large());
+        let large = || {
+            executable.memory_analysis().is_ok_and(|memory| memory.temp_bytes >= LARGE_TEMPORARIES)
+        };
+        let runs_alone =
+            on_cpu && (executable.num_replicas() * executable.num_partitions() > 1 || large());
         Ok(Self { executable, raw: owned, devices, runs_alone })
     }
 
     /// Whether a launch waits until the previous one has ended.
     ///
-    /// A CPU plugin allocates the temporaries of a launch when the launch is queued, so each waiting launch would need
-    /// them again. A program that needs this much memory runs long enough to hide the wait. Over several devices, the
-    /// plugin's threads could each wait in a collective of a different launch. The plugin then ends the process after
-    /// 40 seconds.
+    /// A CPU plugin allocates the temporaries of a launch when the launch is queued, so each
+    /// waiting launch would need them again. A program that needs this much memory runs long enough
+    /// to hide the wait. Over several devices, the plugin's threads could each wait in a collective
+    /// of a different launch. The plugin then ends the process after 40 seconds.
     pub(crate) fn runs_alone(&self) -> bool {
         self.runs_alone
     }
@@ -96,7 +110,8 @@ impl LoadedExecutable {
         &self.raw.client
     }
 
-    /// The devices of this host that the program runs on, in the order of the arguments of [`execute`](Self::execute).
+    /// The devices of this host that the program runs on, in the order of the arguments of
+    /// [`execute`](Self::execute).
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
@@ -112,6 +127,12 @@ impl Deref for LoadedExecutable {
 
 impl fmt::Debug for LoadedExecutable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "LoadedExecutable({} {} on {} devices)", self.name(), self.signature(), self.devices.len())
+        write!(
+            f,
+            "LoadedExecutable({} {} on {} devices)",
+            self.name(),
+            self.signature(),
+            self.devices.len()
+        )
     }
 }

@@ -58,7 +58,10 @@ impl Platform {
     fn in_packages(self) -> &'static [&'static str] {
         match self {
             Self::Cpu => &[],
-            Self::Cuda => &["jax_plugins/xla_cuda13/xla_cuda_plugin.so", "jax_plugins/xla_cuda12/xla_cuda_plugin.so"],
+            Self::Cuda => &[
+                "jax_plugins/xla_cuda13/xla_cuda_plugin.so",
+                "jax_plugins/xla_cuda12/xla_cuda_plugin.so",
+            ],
             Self::Tpu => &["libtpu/libtpu.so"],
         }
     }
@@ -98,13 +101,15 @@ impl fmt::Display for Platform {
 /// The path of the plugin for `platform`. It is the first of these that exists:
 ///
 /// 1. `explicit`, or else the variable `FULMEN_PJRT_PLUGIN`;
-/// 2. for a TPU the variable `TPU_LIBRARY_PATH`, then the Python package `libtpu`; for a GPU the Python packages
-///    `jax_plugins.xla_cuda13` and `jax_plugins.xla_cuda12`;
+/// 2. for a TPU the variable `TPU_LIBRARY_PATH`, then the Python package `libtpu`; for a GPU the
+///    Python packages `jax_plugins.xla_cuda13` and `jax_plugins.xla_cuda12`;
 /// 3. the file in the folder `$XDG_CACHE_HOME/fulmen/pjrt` (or `~/.cache/fulmen/pjrt`);
-/// 4. for a CPU, the download of [`fetch::cpu_plugin`]; for a TPU, an earlier download of [`fetch::libtpu`], and for a
-///    GPU, one of [`fetch::cuda_plugin`]. This function does not start those two downloads.
+/// 4. for a CPU, the download of [`fetch::cpu_plugin`]; for a TPU, an earlier download of
+///    [`fetch::libtpu`], and for a GPU, one of [`fetch::cuda_plugin`]. This function does not start
+///    those two downloads.
 ///
-/// A given path that does not exist is an error and is never skipped. If nothing is found, the error lists every place.
+/// A given path that does not exist is an error and is never skipped. If nothing is found, the
+/// error lists every place.
 ///
 /// ```
 /// use fulmen_pjrt::locate::{Platform, locate};
@@ -136,7 +141,10 @@ enum Search {
 }
 
 fn nowhere(platform: Platform, searched: &str) -> Error {
-    Error::new(Kind::NotFound, format!("no PJRT plugin for {platform} was found; {}{searched}", platform.advice()))
+    Error::new(
+        Kind::NotFound,
+        format!("no PJRT plugin for {platform} was found; {}{searched}", platform.advice()),
+    )
 }
 
 fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
@@ -145,11 +153,16 @@ fn search(platform: Platform, explicit: Option<&Path>) -> Result<Search> {
     }
     for variable in [Some(PLUGIN_VARIABLE), platform.variable()].into_iter().flatten() {
         if let Some(path) = env::var_os(variable).filter(|path| !path.is_empty()) {
-            return named(Path::new(&path), &format!("named by the environment variable {variable}"));
+            return named(
+                Path::new(&path),
+                &format!("named by the environment variable {variable}"),
+            );
         }
     }
     let mut searched = vec![format!("the environment variable {PLUGIN_VARIABLE} (not set)")];
-    searched.extend(platform.variable().map(|name| format!("the environment variable {name} (not set)")));
+    searched.extend(
+        platform.variable().map(|name| format!("the environment variable {name} (not set)")),
+    );
     if !platform.in_packages().is_empty() {
         match python_folders() {
             Ok(folders) => {
@@ -201,7 +214,8 @@ pub(crate) fn python() -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("python3"))
 }
 
-/// The folders in which Python searches for packages. The interpreter only lists them; no package is imported.
+/// The folders in which Python searches for packages. The interpreter only lists them; no package
+/// is imported.
 fn python_folders() -> Result<Vec<PathBuf>, String> {
     const LIST_FOLDERS: &str = "import os, site, sys\n\
         for folder in sys.path + [site.getusersitepackages()]:\n    \
@@ -212,7 +226,11 @@ fn python_folders() -> Result<Vec<PathBuf>, String> {
         .output()
         .map_err(|error| format!("{} cannot be run: {error}", python.display()))?;
     if !answer.status.success() {
-        return Err(format!("{} failed: {}", python.display(), String::from_utf8_lossy(&answer.stderr).trim()));
+        return Err(format!(
+            "{} failed: {}",
+            python.display(),
+            String::from_utf8_lossy(&answer.stderr).trim()
+        ));
     }
     let mut folders: Vec<PathBuf> = Vec::new();
     for line in answer.stdout.split(|&byte| byte == b'\n') {

@@ -67,7 +67,10 @@ from!(&str => String, String => String, i64 => Int, i32 => Int, Vec<i64> => IntL
 ///
 /// # Safety
 /// `start` must be null or point to `len` named values that are alive.
-pub(crate) unsafe fn read_named(start: *const PJRT_NamedValue, len: usize) -> Result<BTreeMap<String, NamedValue>> {
+pub(crate) unsafe fn read_named(
+    start: *const PJRT_NamedValue,
+    len: usize,
+) -> Result<BTreeMap<String, NamedValue>> {
     let mut values = BTreeMap::new();
     if start.is_null() {
         return Ok(values);
@@ -84,15 +87,19 @@ pub(crate) unsafe fn read_named(start: *const PJRT_NamedValue, len: usize) -> Re
         // SAFETY: `kind` says which member of the union is set.
         let value = unsafe {
             match named.kind {
-                PJRT_NAMED_VALUE_STRING => NamedValue::String(text(named.value.string_value, named.value_size)),
-                PJRT_NAMED_VALUE_INT64 => NamedValue::Int(named.value.int64_value),
-                PJRT_NAMED_VALUE_INT64_LIST => {
-                    NamedValue::IntList(list(named.value.int64_array_value, named.value_size).to_vec())
+                PJRT_NAMED_VALUE_STRING => {
+                    NamedValue::String(text(named.value.string_value, named.value_size))
                 }
+                PJRT_NAMED_VALUE_INT64 => NamedValue::Int(named.value.int64_value),
+                PJRT_NAMED_VALUE_INT64_LIST => NamedValue::IntList(
+                    list(named.value.int64_array_value, named.value_size).to_vec(),
+                ),
                 PJRT_NAMED_VALUE_FLOAT => NamedValue::Float(named.value.float_value),
                 PJRT_NAMED_VALUE_BOOL => NamedValue::Bool(named.value.bool_value),
                 kind => {
-                    return Err(Error::broken(format!("the plugin's value {name:?} has the unknown type {kind}")));
+                    return Err(Error::broken(format!(
+                        "the plugin's value {name:?} has the unknown type {kind}"
+                    )));
                 }
             }
         };
@@ -176,7 +183,9 @@ pub(crate) fn check_create_options(options: &[(&str, NamedValue)]) -> Result<()>
         if let ("cpu_device_count", NamedValue::Int(count)) = (*name, value)
             && !(1..=1024).contains(count)
         {
-            return Err(Error::invalid(format!("cpu_device_count must be from 1 to 1024, not {count}")));
+            return Err(Error::invalid(format!(
+                "cpu_device_count must be from 1 to 1024, not {count}"
+            )));
         }
     }
     Ok(())
@@ -198,7 +207,10 @@ mod tests {
         let named = write_named(&options);
         // SAFETY: both lists are alive.
         let read = unsafe { read_named(named.as_ptr(), named.len()) }.unwrap();
-        assert_eq!(read, options.iter().map(|(name, value)| (name.to_string(), value.clone())).collect());
+        assert_eq!(
+            read,
+            options.iter().map(|(name, value)| (name.to_string(), value.clone())).collect()
+        );
     }
 
     #[test]
@@ -208,10 +220,17 @@ mod tests {
             assert!(error.is_usage());
             assert_eq!(error.to_string(), expected);
         };
-        check(&[("cpu_device_count", "2".into())], "the option cpu_device_count must be an integer, not a string (2)");
-        check(&[("asynchronous", 1.into())], "the option asynchronous must be a bool, not an integer (1)");
+        check(
+            &[("cpu_device_count", "2".into())],
+            "the option cpu_device_count must be an integer, not a string (2)",
+        );
+        check(
+            &[("asynchronous", 1.into())],
+            "the option asynchronous must be a bool, not an integer (1)",
+        );
         check(&[("cpu_device_count", 0.into())], "cpu_device_count must be from 1 to 1024, not 0");
         check(&[("a", 0.into()), ("a", 0.into())], "the option a is given twice");
-        check_create_options(&[("cpu_device_count", 8.into()), ("something_new", true.into())]).unwrap();
+        check_create_options(&[("cpu_device_count", 8.into()), ("something_new", true.into())])
+            .unwrap();
     }
 }

@@ -1,5 +1,5 @@
-//! Compile options: the number of devices, which ones, and XLA's flags. Values that are known to end a plugin's process
-//! are rejected here.
+//! Compile options: the number of devices, which ones, and XLA's flags. Values that are known to
+//! end a plugin's process are rejected here.
 
 use std::collections::BTreeMap;
 
@@ -88,13 +88,15 @@ impl CompileOptions {
         self
     }
 
-    /// Whether XLA splits the program by its shardings. By default, it does if there are several partitions.
+    /// Whether XLA splits the program by its shardings. By default, it does if there are several
+    /// partitions.
     pub fn spmd(mut self, spmd: bool) -> Self {
         self.spmd = Some(spmd);
         self
     }
 
-    /// Whether Shardy reads the shardings (`sdy` operations), instead of the older GSPMD. On by default.
+    /// Whether Shardy reads the shardings (`sdy` operations), instead of the older GSPMD. On by
+    /// default.
     pub fn shardy(mut self, shardy: bool) -> Self {
         self.shardy = shardy;
         self
@@ -118,8 +120,8 @@ impl CompileOptions {
         self
     }
 
-    /// Sets one of XLA's flags for this program only, such as `xla_cpu_prefer_vector_width`. The plugin returns an
-    /// error for an unknown flag or a value with a wrong type.
+    /// Sets one of XLA's flags for this program only, such as `xla_cpu_prefer_vector_width`. The
+    /// plugin returns an error for an unknown flag or a value with a wrong type.
     pub fn override_flag(mut self, name: &str, value: impl Into<NamedValue>) -> Self {
         self.flags.insert(name.trim_start_matches('-').to_owned(), value.into());
         self
@@ -130,8 +132,8 @@ impl CompileOptions {
         self.replicas.checked_mul(self.partitions).filter(|&count| count <= MOST_DEVICES)
     }
 
-    /// Encodes the options for the plugin, if they are valid for devices with these ids. `owner` names the owner of the
-    /// devices in messages.
+    /// Encodes the options for the plugin, if they are valid for devices with these ids. `owner`
+    /// names the owner of the devices in messages.
     pub(crate) fn encode(&self, ids: &[i64], owner: &str) -> Result<Vec<u8>> {
         if self.replicas == 0 || self.partitions == 0 {
             return Err(Error::invalid(format!(
@@ -154,8 +156,11 @@ impl CompileOptions {
                 self.partitions
             )));
         }
-        let device_assignment =
-            self.assignment.as_ref().map(|rows| self.encode_assignment(rows, ids, owner)).transpose()?;
+        let device_assignment = self
+            .assignment
+            .as_ref()
+            .map(|rows| self.encode_assignment(rows, ids, owner))
+            .transpose()?;
         let env_option_overrides = self
             .flags
             .iter()
@@ -176,7 +181,12 @@ impl CompileOptions {
         Ok(options.encode_to_vec())
     }
 
-    fn encode_assignment(&self, rows: &[Vec<i32>], ids: &[i64], owner: &str) -> Result<DeviceAssignmentProto> {
+    fn encode_assignment(
+        &self,
+        rows: &[Vec<i32>],
+        ids: &[i64],
+        owner: &str,
+    ) -> Result<DeviceAssignmentProto> {
         if rows.len() != self.replicas || rows.iter().any(|row| row.len() != self.partitions) {
             return Err(Error::invalid(format!(
                 "the device assignment has {} rows of {:?} devices; there must be a row for each of {} replicas, with a \
@@ -195,7 +205,9 @@ impl CompileOptions {
                 )));
             }
             if !used.insert(id) {
-                return Err(Error::invalid(format!("the device assignment names device {id} twice")));
+                return Err(Error::invalid(format!(
+                    "the device assignment names device {id} twice"
+                )));
             }
         }
         Ok(DeviceAssignmentProto {
@@ -226,7 +238,9 @@ fn encode_flag(name: &str, value: &NamedValue) -> Result<OptionOverrideProto> {
         NamedValue::Int(value) => override_value::Value::Int(*value),
         NamedValue::Float(value) => override_value::Value::Double(f64::from(*value)),
         NamedValue::IntList(_) => {
-            return Err(Error::invalid(format!("the flag {name} cannot be a list; give the list as a string")));
+            return Err(Error::invalid(format!(
+                "the flag {name} cannot be a list; give the list as a string"
+            )));
         }
     };
     Ok(OptionOverrideProto { value: Some(value) })
@@ -309,7 +323,8 @@ mod tests {
     #[test]
     fn a_false_or_zero_flag_is_still_written() {
         let options = CompileOptions::new().override_flag("--a", false).override_flag("b", 0);
-        let decoded = CompileOptionsProto::decode(&options.encode(&[0], "client").unwrap()[..]).unwrap();
+        let decoded =
+            CompileOptionsProto::decode(&options.encode(&[0], "client").unwrap()[..]).unwrap();
         let flags = decoded.env_option_overrides;
         assert_eq!(flags["a"].value, Some(override_value::Value::Bool(false)));
         assert_eq!(flags["b"].value, Some(override_value::Value::Int(0)));
@@ -317,20 +332,32 @@ mod tests {
 
     #[test]
     fn the_assignment_is_transposed() {
-        let options = CompileOptions::new().replicas(2).partitions(3).device_assignment([vec![0, 1, 2], vec![3, 4, 5]]);
+        let options = CompileOptions::new()
+            .replicas(2)
+            .partitions(3)
+            .device_assignment([vec![0, 1, 2], vec![3, 4, 5]]);
         let bytes = options.encode(&[0, 1, 2, 3, 4, 5], "client").unwrap();
-        let build = CompileOptionsProto::decode(&bytes[..]).unwrap().executable_build_options.unwrap();
+        let build =
+            CompileOptionsProto::decode(&bytes[..]).unwrap().executable_build_options.unwrap();
         assert!(build.use_spmd_partitioning && build.use_shardy_partitioner);
-        assert_eq!((build.optimization_level, build.memory_fitting_level), (0, 0), "the compiler chooses");
+        assert_eq!(
+            (build.optimization_level, build.memory_fitting_level),
+            (0, 0),
+            "the compiler chooses"
+        );
         let devices = build.device_assignment.unwrap().computation_devices;
-        assert_eq!(devices.iter().map(|d| d.replica_device_ids.clone()).collect::<Vec<_>>(), [[0, 3], [1, 4], [2, 5]]);
+        assert_eq!(
+            devices.iter().map(|d| d.replica_device_ids.clone()).collect::<Vec<_>>(),
+            [[0, 3], [1, 4], [2, 5]]
+        );
     }
 
     #[test]
     fn effort_has_the_compilers_numbers() {
         let options = CompileOptions::new().optimization(Effort::O1).memory_fitting(Effort::O3);
         let bytes = options.encode(&[0], "client").unwrap();
-        let build = CompileOptionsProto::decode(&bytes[..]).unwrap().executable_build_options.unwrap();
+        let build =
+            CompileOptionsProto::decode(&bytes[..]).unwrap().executable_build_options.unwrap();
         assert_eq!((build.optimization_level, build.memory_fitting_level), (19, 39));
     }
 
@@ -348,11 +375,17 @@ mod tests {
         check(new().replicas(usize::MAX).partitions(2), "but the client has 2 devices");
         check(new().partitions(2).spmd(false), "2 partitions without SPMD");
         check(new().device_assignment([vec![0], vec![1]]), "2 rows of [1, 1] devices");
-        check(new().device_assignment([vec![7]]), "names device 7; the client's devices are [0, 1]");
+        check(
+            new().device_assignment([vec![7]]),
+            "names device 7; the client's devices are [0, 1]",
+        );
         check(new().replicas(2).device_assignment([vec![1], vec![1]]), "device 1 twice");
         check(new().override_flag("xla_a", vec![1_i64]), "the flag xla_a cannot be a list");
         let flag = "--xla_cpu_parallel_codegen_split_count";
-        check(new().override_flag(flag, 0), "xla_cpu_parallel_codegen_split_count is 0; it must be at least 1");
+        check(
+            new().override_flag(flag, 0),
+            "xla_cpu_parallel_codegen_split_count is 0; it must be at least 1",
+        );
         check(new().override_flag(flag, "-3"), "split_count is -3");
         new().override_flag(flag, 1).encode(&[0], "client").unwrap();
     }

@@ -1,4 +1,5 @@
-//! A loaded PJRT plugin: opens the shared object and reads its properties. Out of scope: running programs (`client`).
+//! A loaded PJRT plugin: opens the shared object and reads its properties. Out of scope: running
+//! programs (`client`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, CString};
@@ -68,24 +69,30 @@ struct Stamp {
 
 impl Stamp {
     fn new(metadata: &Metadata) -> Self {
-        Self { len: metadata.len(), modified: (metadata.mtime(), metadata.mtime_nsec()), inode: metadata.ino() }
+        Self {
+            len: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+            inode: metadata.ino(),
+        }
     }
 }
 
 impl Plugin {
-    /// Loads a plugin from its shared object. Loading the same file again returns the same plugin. It is never
-    /// unloaded.
+    /// Loads a plugin from its shared object. Loading the same file again returns the same plugin.
+    /// It is never unloaded.
     ///
-    /// The first load of a process prepares the environment. It sets `TF_CPP_MIN_LOG_LEVEL` to 3, because plugins
-    /// otherwise print each error a second time. On machines without a TPU, it also sets the variables that keep libtpu
-    /// from searching for one. Existing variables are not changed. Call it before other threads use the environment: it
-    /// cannot prevent a race with foreign (C) code that reads a variable at the same time.
+    /// The first load of a process prepares the environment. It sets `TF_CPP_MIN_LOG_LEVEL` to 3,
+    /// because plugins otherwise print each error a second time. On machines without a TPU, it also
+    /// sets the variables that keep libtpu from searching for one. Existing variables are not
+    /// changed. Call it before other threads use the environment: it cannot prevent a race with
+    /// foreign (C) code that reads a variable at the same time.
     ///
     /// A non-empty `XLA_FLAGS` is rejected, because an unknown flag in it ends the process; use
     /// [`CompileOptions::override_flag`](crate::CompileOptions::override_flag).
     ///
     /// If an earlier process crashed or was killed while it started a plugin that Fulmen had
-    /// [downloaded](crate::fetch), the file is verified first. If it is damaged, it is downloaded again.
+    /// [downloaded](crate::fetch), the file is verified first. If it is damaged, it is downloaded
+    /// again.
     ///
     /// Loading runs the file's code: load only files that you trust like a program.
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
@@ -93,9 +100,9 @@ impl Plugin {
 
         let path = path.as_ref();
         environment::refuse_xla_flags()?;
-        let real = path
-            .canonicalize()
-            .map_err(|error| Error::io(format!("there is no PJRT plugin at {}", path.display()), error))?;
+        let real = path.canonicalize().map_err(|error| {
+            Error::io(format!("there is no PJRT plugin at {}", path.display()), error)
+        })?;
         let mut loaded = LOADED.lock();
         let loaded = loaded.get_or_insert_with(HashMap::new);
         if let Some(plugin) = loaded.get(&file_number(&look_at(&real)?)) {
@@ -103,11 +110,17 @@ impl Plugin {
         }
         let (api, metadata) = open_whole(&real)?;
         let (key, stamp) = (file_number(&metadata), Stamp::new(&metadata));
-        let plugin =
-            Self(Arc::new(Inner { api, path: real, stamp, identity: OnceLock::new(), hashing: Mutex::new(()) }));
+        let plugin = Self(Arc::new(Inner {
+            api,
+            path: real,
+            stamp,
+            identity: OnceLock::new(),
+            hashing: Mutex::new(()),
+        }));
         // SAFETY: this function has no arguments.
-        unsafe { plugin.api().call(&mut PJRT_Plugin_Initialize_Args::new()) }
-            .map_err(|error| error.during(format_args!("starting the plugin {}", plugin.path().display())))?;
+        unsafe { plugin.api().call(&mut PJRT_Plugin_Initialize_Args::new()) }.map_err(|error| {
+            error.during(format_args!("starting the plugin {}", plugin.path().display()))
+        })?;
         loaded.insert(key, plugin.clone());
         Ok(plugin)
     }
@@ -136,8 +149,8 @@ impl Plugin {
         }
     }
 
-    /// The SHA-256 of the plugin's file, which identifies the plugin of a stored executable. The first call computes
-    /// it. It fails if the file has been replaced since it was loaded.
+    /// The SHA-256 of the plugin's file, which identifies the plugin of a stored executable. The
+    /// first call computes it. It fails if the file has been replaced since it was loaded.
     pub fn identity(&self) -> Result<&str> {
         if let Some(identity) = self.0.identity.get() {
             return Ok(identity);
@@ -149,7 +162,8 @@ impl Plugin {
         }
         let digest = crate::hash::of_file(self.path())?;
         // Checked after reading, to include changes while reading.
-        let unchanged = self.path().metadata().is_ok_and(|metadata| Stamp::new(&metadata) == self.0.stamp);
+        let unchanged =
+            self.path().metadata().is_ok_and(|metadata| Stamp::new(&metadata) == self.0.stamp);
         if !unchanged {
             return Err(Error::new(
                 Kind::Io,
@@ -162,18 +176,23 @@ impl Plugin {
         Ok(self.0.identity.get_or_init(|| digest))
     }
 
-    /// The identity and the current state of the file, to be stored for [`Plugin::recall_identity`].
+    /// The identity and the current state of the file, to be stored for
+    /// [`Plugin::recall_identity`].
     pub(crate) fn identity_record(&self) -> Result<String> {
         Ok(format!("{}\n{}\n", self.identity()?, file_state(&look_at(self.path())?)))
     }
 
-    /// Reads the identity from a file with an [`identity_record`](Plugin::identity_record), if the plugin's file has
-    /// not changed since. Returns whether the record is valid for this plugin.
+    /// Reads the identity from a file with an [`identity_record`](Plugin::identity_record), if the
+    /// plugin's file has not changed since. Returns whether the record is valid for this plugin.
     pub(crate) fn recall_identity(&self, record: &Path) -> bool {
-        let state = look_at(self.path()).ok().filter(|metadata| Stamp::new(metadata) == self.0.stamp);
-        let (Some(metadata), Ok(text)) = (state, std::fs::read_to_string(record)) else { return false };
+        let state =
+            look_at(self.path()).ok().filter(|metadata| Stamp::new(metadata) == self.0.stamp);
+        let (Some(metadata), Ok(text)) = (state, std::fs::read_to_string(record)) else {
+            return false;
+        };
         let Some((identity, state)) = text.split_once('\n') else { return false };
-        let is_digest = identity.len() == 64 && identity.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_digest =
+            identity.len() == 64 && identity.bytes().all(|byte| byte.is_ascii_hexdigit());
         let unchanged = is_digest && state.trim_end() == file_state(&metadata);
         unchanged && self.0.identity.get_or_init(|| identity.to_owned()) == identity
     }
@@ -194,16 +213,19 @@ fn version(api: Api) -> ApiVersion {
     ApiVersion { major, minor }
 }
 
-/// The API version of a plugin file, if it is supported. The plugin is opened for this, but not started.
+/// The API version of a plugin file, if it is supported. The plugin is opened for this, but not
+/// started.
 pub(crate) fn version_of(path: &Path) -> Result<ApiVersion> {
-    let real = path
-        .canonicalize()
-        .map_err(|error| Error::io(format!("there is no PJRT plugin at {}", path.display()), error))?;
+    let real = path.canonicalize().map_err(|error| {
+        Error::io(format!("there is no PJRT plugin at {}", path.display()), error)
+    })?;
     Ok(version(open_whole(&real)?.0))
 }
 
 fn look_at(path: &Path) -> Result<Metadata> {
-    path.metadata().map_err(|error| Error::io(format!("cannot read the metadata of {}", path.display()), error))
+    path.metadata().map_err(|error| {
+        Error::io(format!("cannot read the metadata of {}", path.display()), error)
+    })
 }
 
 /// Identifies a file under all its names.
@@ -225,8 +247,8 @@ fn file_state(metadata: &Metadata) -> String {
     )
 }
 
-/// Opens a usable plugin, and returns the metadata of its file from just before. A damaged file that Fulmen downloaded
-/// is downloaded again.
+/// Opens a usable plugin, and returns the metadata of its file from just before. A damaged file
+/// that Fulmen downloaded is downloaded again.
 fn open_whole(path: &Path) -> Result<(Api, Metadata)> {
     let attempt = || -> Result<(Api, Metadata)> {
         elf::check(path)?;
@@ -253,7 +275,11 @@ fn check_version(path: &Path, api: Api) -> Result<()> {
         format!(
             "the plugin {} speaks PJRT API {version}; this program speaks 0.{OLDEST_MINOR} and later 0.x: use {}",
             path.display(),
-            if version.major > 0 { "a plugin of one of these versions, or a newer Fulmen" } else { "a newer plugin" },
+            if version.major > 0 {
+                "a plugin of one of these versions, or a newer Fulmen"
+            } else {
+                "a newer plugin"
+            },
         ),
     ))
 }
@@ -261,10 +287,14 @@ fn check_version(path: &Path, api: Api) -> Result<()> {
 /// Opens the shared object, and calls its `GetPjrtApi`.
 fn open(path: &Path) -> Result<Api> {
     let not_a_plugin = |why: String| {
-        Error::new(Kind::NotAPlugin, format!("{} cannot be used as a PJRT plugin: {why}", path.display()))
+        Error::new(
+            Kind::NotAPlugin,
+            format!("{} cannot be used as a PJRT plugin: {why}", path.display()),
+        )
     };
-    let c_path = CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| Error::invalid(format!("the path {} contains a NUL character", path.display())))?;
+    let c_path = CString::new(path.as_os_str().as_bytes()).map_err(|_| {
+        Error::invalid(format!("the path {} contains a NUL character", path.display()))
+    })?;
     // SAFETY: the path is a C string. The file's constructors run here; the caller chose the file.
     let library = unsafe { libc::dlopen(c_path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
@@ -273,10 +303,13 @@ fn open(path: &Path) -> Result<Api> {
     // SAFETY: the library is open and is never closed.
     let symbol = unsafe { libc::dlsym(library, c"GetPjrtApi".as_ptr()) };
     if symbol.is_null() {
-        return Err(not_a_plugin("it is a shared object but not a PJRT plugin: it has no GetPjrtApi".to_owned()));
+        return Err(not_a_plugin(
+            "it is a shared object but not a PJRT plugin: it has no GetPjrtApi".to_owned(),
+        ));
     }
     // SAFETY: the header defines this type for the function with this name.
-    let get: unsafe extern "C-unwind" fn() -> *const PJRT_Api = unsafe { std::mem::transmute(symbol) };
+    let get: unsafe extern "C-unwind" fn() -> *const PJRT_Api =
+        unsafe { std::mem::transmute(symbol) };
     // SAFETY: it has no arguments.
     let table = guarded("GetPjrtApi", || unsafe { get() });
     if table.is_null() {
@@ -285,7 +318,9 @@ fn open(path: &Path) -> Result<Api> {
     // SAFETY: every version's table starts with its own size.
     let size = unsafe { std::ptr::addr_of!((*table).struct_size).read() };
     if size < size_of::<PJRT_Api>() {
-        return Err(not_a_plugin(format!("its table of functions has {size} bytes, too few for a version")));
+        return Err(not_a_plugin(format!(
+            "its table of functions has {size} bytes, too few for a version"
+        )));
     }
     // SAFETY: GetPjrtApi returned the table, and its library is never unloaded.
     Ok(unsafe { Api::new(table) })
@@ -293,7 +328,8 @@ fn open(path: &Path) -> Result<Api> {
 
 /// The error of this thread's last call of a dl function.
 pub(crate) fn loader_error() -> String {
-    // SAFETY: dlerror returns null, or a C string that lives until this thread's next call of a dl function.
+    // SAFETY: dlerror returns null, or a C string that lives until this thread's next call of a dl
+    // function.
     let message = unsafe { libc::dlerror() };
     if message.is_null() {
         return "the loader gives no reason".to_owned();

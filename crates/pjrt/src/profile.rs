@@ -1,4 +1,5 @@
-//! Profiles from a plugin's profiler extension. libtpu has the extension; the known CPU plugins do not.
+//! Profiles from a plugin's profiler extension. libtpu has the extension; the known CPU plugins do
+//! not.
 //!
 //! Out of scope: reading a profile. TensorBoard's profile plugin (XProf) shows it.
 
@@ -54,16 +55,21 @@ impl Plugin {
     /// Starts a profile of this process's devices.
     ///
     /// # Errors
-    /// The plugin has no profiler ([unsupported](Error::is_unsupported)); the plugin's own errors, for example if a
-    /// profile is already running.
+    /// The plugin has no profiler ([unsupported](Error::is_unsupported)); the plugin's own errors,
+    /// for example if a profile is already running.
     pub fn start_profile(&self) -> Result<Profile> {
         // SAFETY: this is the header's layout for this kind.
-        let extension = unsafe { self.api().extension::<PJRT_Profiler_Extension>(PJRT_EXTENSION_TYPE_PROFILER) };
+        let extension = unsafe {
+            self.api().extension::<PJRT_Profiler_Extension>(PJRT_EXTENSION_TYPE_PROFILER)
+        };
         // SAFETY: the plugin's table lives as long as the plugin, which is never unloaded.
         let table = extension.and_then(|extension| unsafe { extension.profiler_api.as_ref() });
         let table = table.filter(|table| table.struct_size >= size_of::<PLUGIN_Profiler_Api>());
         let table = table.ok_or_else(|| {
-            Error::new(Kind::Unsupported, format!("the plugin {} has no profiler", self.path().display()))
+            Error::new(
+                Kind::Unsupported,
+                format!("the plugin {} has no profiler", self.path().display()),
+            )
         })?;
         Profile::start(table)
     }
@@ -72,8 +78,12 @@ impl Plugin {
 impl Profile {
     fn start(table: &'static PLUGIN_Profiler_Api) -> Result<Profile> {
         // The options that XLA's own programs use.
-        let options =
-            ProfileOptions { host_tracer_level: 2, device_tracer_level: 1, version: 1, enable_hlo_proto: true };
+        let options = ProfileOptions {
+            host_tracer_level: 2,
+            device_tracer_level: 1,
+            version: 1,
+            enable_hlo_proto: true,
+        };
         let options = options.encode_to_vec();
         let mut args = PLUGIN_Profiler_Create_Args {
             struct_size: size_of::<PLUGIN_Profiler_Create_Args>(),
@@ -109,7 +119,8 @@ impl Profile {
         self.with_profiler("PLUGIN_Profiler_Stop", self.table.stop)
     }
 
-    /// Ends the profile and returns it: a serialized `XSpace`, the content of a file `HOST.xplane.pb`.
+    /// Ends the profile and returns it: a serialized `XSpace`, the content of a file
+    /// `HOST.xplane.pb`.
     ///
     /// # Errors
     /// The plugin's own errors; data that is not an `XSpace`.
@@ -123,11 +134,13 @@ impl Profile {
         };
         let collect = |args: &mut _| {
             // SAFETY: the profiler is alive, and the buffer is null or of this size.
-            unsafe { call(self.table, "PLUGIN_Profiler_CollectData", self.table.collect_data, args) }
+            unsafe {
+                call(self.table, "PLUGIN_Profiler_CollectData", self.table.collect_data, args)
+            }
         };
         collect(&mut args)?;
-        // The header says that a first call only returns the size. XLA's own profilers, including libtpu's, return
-        // their own buffer.
+        // The header says that a first call only returns the size. XLA's own profilers, including
+        // libtpu's, return their own buffer.
         let mut bytes = if args.buffer.is_null() {
             let mut bytes = vec![0; args.buffer_size_in_bytes];
             args.buffer = bytes.as_mut_ptr();
@@ -141,8 +154,9 @@ impl Profile {
         if bytes.last() == Some(&0) && XSpace::decode(&bytes[..]).is_err() {
             bytes.pop();
         }
-        XSpace::decode(&bytes[..])
-            .map_err(|error| Error::broken(format!("the plugin's profile cannot be read: {error}")))?;
+        XSpace::decode(&bytes[..]).map_err(|error| {
+            Error::broken(format!("the plugin's profile cannot be read: {error}"))
+        })?;
         Ok(bytes)
     }
 }
@@ -194,11 +208,15 @@ unsafe fn call<A>(
     let description = unsafe { text(message.message, message.message_size) };
     if let Some(function) = table.error_destroy {
         let struct_size = size_of::<PLUGIN_Profiler_Error_Destroy_Args>();
-        let mut args = PLUGIN_Profiler_Error_Destroy_Args { struct_size, private: ptr::null_mut(), error };
+        let mut args =
+            PLUGIN_Profiler_Error_Destroy_Args { struct_size, private: ptr::null_mut(), error };
         // SAFETY: we own the error, and do not use it afterwards.
         guarded("PLUGIN_Profiler_Error_Destroy", || unsafe { function(&mut args) });
     }
-    Err(Error::new(Kind::Plugin(PJRT_Error_Code::UNKNOWN), format!("{name}: {}", description.trim_end())))
+    Err(Error::new(
+        Kind::Plugin(PJRT_Error_Code::UNKNOWN),
+        format!("{name}: {}", description.trim_end()),
+    ))
 }
 
 #[cfg(test)]
@@ -220,7 +238,9 @@ mod tests {
         ptr::null_mut()
     }
 
-    unsafe extern "C-unwind" fn create(args: *mut PLUGIN_Profiler_Create_Args) -> *mut PLUGIN_Profiler_Error {
+    unsafe extern "C-unwind" fn create(
+        args: *mut PLUGIN_Profiler_Create_Args,
+    ) -> *mut PLUGIN_Profiler_Error {
         // SAFETY: the caller's arguments are valid.
         let args = unsafe { &mut *args };
         // SAFETY: as above.
@@ -229,23 +249,33 @@ mod tests {
         done(&format!("create {options:?}"))
     }
 
-    unsafe extern "C-unwind" fn start(_: *mut PLUGIN_Profiler_Profiler_Args) -> *mut PLUGIN_Profiler_Error {
+    unsafe extern "C-unwind" fn start(
+        _: *mut PLUGIN_Profiler_Profiler_Args,
+    ) -> *mut PLUGIN_Profiler_Error {
         done("start")
     }
 
-    unsafe extern "C-unwind" fn fail(_: *mut PLUGIN_Profiler_Profiler_Args) -> *mut PLUGIN_Profiler_Error {
+    unsafe extern "C-unwind" fn fail(
+        _: *mut PLUGIN_Profiler_Profiler_Args,
+    ) -> *mut PLUGIN_Profiler_Error {
         NonNull::dangling().as_ptr()
     }
 
-    unsafe extern "C-unwind" fn stop(_: *mut PLUGIN_Profiler_Profiler_Args) -> *mut PLUGIN_Profiler_Error {
+    unsafe extern "C-unwind" fn stop(
+        _: *mut PLUGIN_Profiler_Profiler_Args,
+    ) -> *mut PLUGIN_Profiler_Error {
         done("stop")
     }
 
-    unsafe extern "C-unwind" fn destroy(_: *mut PLUGIN_Profiler_Profiler_Args) -> *mut PLUGIN_Profiler_Error {
+    unsafe extern "C-unwind" fn destroy(
+        _: *mut PLUGIN_Profiler_Profiler_Args,
+    ) -> *mut PLUGIN_Profiler_Error {
         done("destroy")
     }
 
-    unsafe extern "C-unwind" fn collect(args: *mut PLUGIN_Profiler_CollectData_Args) -> *mut PLUGIN_Profiler_Error {
+    unsafe extern "C-unwind" fn collect(
+        args: *mut PLUGIN_Profiler_CollectData_Args,
+    ) -> *mut PLUGIN_Profiler_Error {
         // SAFETY: the caller's arguments are valid.
         let args = unsafe { &mut *args };
         (args.buffer, args.buffer_size_in_bytes) = (DATA.as_ptr().cast_mut(), DATA.len());
@@ -262,7 +292,9 @@ mod tests {
         done("destroy error");
     }
 
-    fn table(start: PLUGIN_Profiler_Function<PLUGIN_Profiler_Profiler_Args>) -> &'static PLUGIN_Profiler_Api {
+    fn table(
+        start: PLUGIN_Profiler_Function<PLUGIN_Profiler_Profiler_Args>,
+    ) -> &'static PLUGIN_Profiler_Api {
         Box::leak(Box::new(PLUGIN_Profiler_Api {
             struct_size: size_of::<PLUGIN_Profiler_Api>(),
             private: ptr::null_mut(),
@@ -283,7 +315,10 @@ mod tests {
         let bytes = Profile::start(table(Some(start))).unwrap().finish().unwrap();
         assert_eq!(bytes, DATA[..4], "the zero at the end is not part of it");
         let calls = std::mem::take(&mut *CALLS.lock());
-        assert_eq!(calls, ["create [16, 2, 24, 1, 40, 1, 56, 1]", "start", "stop", "collect", "destroy"]);
+        assert_eq!(
+            calls,
+            ["create [16, 2, 24, 1, 40, 1, 56, 1]", "start", "stop", "collect", "destroy"]
+        );
 
         let error = Profile::start(table(Some(fail))).unwrap_err();
         assert_eq!(error.to_string(), "PLUGIN_Profiler_Start: another profile is being recorded");

@@ -1,5 +1,6 @@
-//! Checks a program's text for constructs that are known to end a plugin's process. It is not a parser and checks
-//! nothing else: for other mistakes, the plugin returns an error with the position.
+//! Checks a program's text for constructs that are known to end a plugin's process. It is not a
+//! parser and checks nothing else: for other mistakes, the plugin returns an error with the
+//! position.
 
 use crate::abi::PJRT_Program;
 use crate::error::{Error, Result};
@@ -17,20 +18,24 @@ pub(crate) fn as_mlir(mlir: &str) -> PJRT_Program {
     program
 }
 
-/// The maximum depth of nested brackets. Plugins' parsers use the stack for each level; programs have about a dozen.
+/// The maximum depth of nested brackets. Plugins' parsers use the stack for each level; programs
+/// have about a dozen.
 const DEEPEST: usize = 256;
 
-/// Rejects programs that would end or block the process of some plugin: bytecode, NUL bytes, unbounded dynamic
-/// dimensions, deeply nested brackets, infeed and outfeed, and replica groups or source-target pairs with more devices
-/// than the program is compiled for.
+/// Rejects programs that would end or block the process of some plugin: bytecode, NUL bytes,
+/// unbounded dynamic dimensions, deeply nested brackets, infeed and outfeed, and replica groups or
+/// source-target pairs with more devices than the program is compiled for.
 pub(crate) fn check(mlir: &str, options: &CompileOptions) -> Result<()> {
     if mlir.trim().is_empty() {
         return Err(Error::invalid("the program is empty"));
     }
     if let Some(position) = mlir.find('\0') {
-        return Err(Error::invalid(format!("the program has a NUL byte at {position}; only MLIR text is accepted")));
+        return Err(Error::invalid(format!(
+            "the program has a NUL byte at {position}; only MLIR text is accepted"
+        )));
     }
-    // A `&str` cannot hold the magic number itself, but it may hold the result of a lossy conversion.
+    // A `&str` cannot hold the magic number itself, but it may hold the result of a lossy
+    // conversion.
     if mlir.starts_with("ML\u{fffd}R") || mlir.starts_with("MLïR") {
         return Err(Error::invalid(
             "the program is MLIR bytecode, and damaged bytecode would end the process; pass the program as text",
@@ -39,7 +44,8 @@ pub(crate) fn check(mlir: &str, options: &CompileOptions) -> Result<()> {
     let devices = options.device_count().unwrap_or(usize::MAX) as u64;
     let mut scanner = Scanner::new(mlir);
     while let Some(word) = scanner.next_word() {
-        let refuse = |what: String| Err(Error::invalid(format!("line {}: {what}", line(mlir, word.start))));
+        let refuse =
+            |what: String| Err(Error::invalid(format!("line {}: {what}", line(mlir, word.start))));
         let outcome = match word.text {
             Text::TooDeep => Err(format!(
                 "brackets are nested deeper than {DEEPEST}, which could overflow the stack of the plugin's parser"
@@ -50,8 +56,13 @@ pub(crate) fn check(mlir: &str, options: &CompileOptions) -> Result<()> {
                 check_devices(name, word.after, devices)
             }
             Text::Bare(name) if is_feed(name) => Err(feed(name)),
-            // In quotes, it is an operation only where an operation may appear; a location can have any name.
-            Text::Quoted(name) if is_feed(name) && word.after.starts_with('(') && !b"([,".contains(&word.before) => {
+            // In quotes, it is an operation only where an operation may appear; a location can have
+            // any name.
+            Text::Quoted(name)
+                if is_feed(name)
+                    && word.after.starts_with('(')
+                    && !b"([,".contains(&word.before) =>
+            {
                 Err(feed(name))
             }
             Text::Bare(_) | Text::Quoted(_) => Ok(()),
@@ -65,16 +76,19 @@ pub(crate) fn check(mlir: &str, options: &CompileOptions) -> Result<()> {
 
 fn is_feed(name: &str) -> bool {
     name.split_once('.').is_some_and(|(dialect, name)| {
-        matches!(dialect, "stablehlo" | "mhlo" | "vhlo") && (name.starts_with("infeed") || name.starts_with("outfeed"))
+        matches!(dialect, "stablehlo" | "mhlo" | "vhlo")
+            && (name.starts_with("infeed") || name.starts_with("outfeed"))
     })
 }
 
 fn feed(name: &str) -> String {
-    format!("{name} would wait forever, because Fulmen does not feed running programs; use arguments and results")
+    format!(
+        "{name} would wait forever, because Fulmen does not feed running programs; use arguments and results"
+    )
 }
 
-/// `after` is the text after `tensor`: `<?x4xf32, #stablehlo.bounds<8, ?>>`. A `?` in the bounds is for a dimension
-/// that is a number.
+/// `after` is the text after `tensor`: `<?x4xf32, #stablehlo.bounds<8, ?>>`. A `?` in the bounds is
+/// for a dimension that is a number.
 fn check_dims(after: &str) -> Result<(), String> {
     let Some(inside) = after.strip_prefix('<') else { return Ok(()) };
     let inside = &inside[..closing(inside)];
@@ -88,20 +102,27 @@ fn check_dims(after: &str) -> Result<(), String> {
     let dims = shape.split('x').map(str::trim);
     let dims = dims.take_while(|dim| *dim == "?" || dim.parse::<u64>().is_ok()).collect::<Vec<_>>();
     let bounds = encoding.split_once("bounds<").and_then(|(_, bounds)| bounds.split_once('>'));
-    let bounds = bounds.map(|(bounds, _)| bounds.split(',').map(str::trim).collect::<Vec<_>>()).unwrap_or_default();
+    let bounds = bounds
+        .map(|(bounds, _)| bounds.split(',').map(str::trim).collect::<Vec<_>>())
+        .unwrap_or_default();
     let bounded = dims
         .iter()
         .enumerate()
-        .filter(|&(at, dim)| *dim == "?" && bounds.get(at).is_some_and(|bound| bound.parse::<u64>().is_ok()))
+        .filter(|&(at, dim)| {
+            *dim == "?" && bounds.get(at).is_some_and(|bound| bound.parse::<u64>().is_ok())
+        })
         .count();
     if bounded == unknown && !commented {
         return Ok(());
     }
     let shown = inside.chars().take(80).collect::<String>();
-    Err(format!("tensor<{shown}> has a dimension of unknown length; every dimension must be a number"))
+    Err(format!(
+        "tensor<{shown}> has a dimension of unknown length; every dimension must be a number"
+    ))
 }
 
-/// The position where the angle bracket that was open before `text` is closed, or the end of the text.
+/// The position where the angle bracket that was open before `text` is closed, or the end of the
+/// text.
 fn closing(text: &str) -> usize {
     let mut depth = 1;
     let mut before = 0;
@@ -119,13 +140,16 @@ fn closing(text: &str) -> usize {
     text.len()
 }
 
-/// `after` is the text after `name`: `= dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>`. Other forms are left to the plugin.
+/// `after` is the text after `name`: `= dense<[[0, 1], [2, 3]]> : tensor<2x2xi64>`. Other forms are
+/// left to the plugin.
 fn check_devices(name: &str, after: &str, devices: u64) -> Result<(), String> {
     let literal = after
         .strip_prefix('=')
         .and_then(|text| blanks(text).strip_prefix("dense"))
         .and_then(|text| blanks(text).strip_prefix('<'));
-    let Some((values, after)) = literal.and_then(|text| text.split_once('>')) else { return Ok(()) };
+    let Some((values, after)) = literal.and_then(|text| text.split_once('>')) else {
+        return Ok(());
+    };
     let refuse = |what: String| {
         Err(format!(
             "{name} {what}, but the program is compiled for {devices} devices; set CompileOptions::replicas or \
@@ -135,14 +159,17 @@ fn check_devices(name: &str, after: &str, devices: u64) -> Result<(), String> {
     let groups = name == "replica_groups";
     // An id may be raw bytes in quotes. Then only the type can be checked.
     if !values.contains('"') {
-        let ids = values.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).filter_map(number);
+        let ids =
+            values.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-')).filter_map(number);
         // -1 pads groups of unequal size.
-        let wrong = ids.filter(|&id| id >= i128::from(devices) || (id < 0 && !(groups && id == -1)));
+        let wrong =
+            ids.filter(|&id| id >= i128::from(devices) || (id < 0 && !(groups && id == -1)));
         if let Some(id) = wrong.max() {
             return refuse(format!("name device {id}"));
         }
     }
-    let shape = blanks(after).strip_prefix(':').and_then(|text| blanks(text).strip_prefix("tensor"));
+    let shape =
+        blanks(after).strip_prefix(':').and_then(|text| blanks(text).strip_prefix("tensor"));
     let shape = shape.and_then(|text| blanks(text).strip_prefix('<'));
     let counts = shape.and_then(|shape| {
         let (count, shape) = shape.split_once('x')?;
@@ -151,7 +178,9 @@ fn check_devices(name: &str, after: &str, devices: u64) -> Result<(), String> {
     });
     match counts {
         Some((count, size))
-            if groups && (size > devices || (!values.contains("-1") && count.saturating_mul(size) > devices)) =>
+            if groups
+                && (size > devices
+                    || (!values.contains("-1") && count.saturating_mul(size) > devices)) =>
         {
             refuse(format!("are {count} of {size} devices"))
         }
@@ -231,7 +260,8 @@ impl<'a> Scanner<'a> {
                             break;
                         }
                     }
-                    text = self.text.get(start + 1..self.position.saturating_sub(1)).map(Text::Quoted);
+                    text =
+                        self.text.get(start + 1..self.position.saturating_sub(1)).map(Text::Quoted);
                 }
                 b'/' if bytes.get(self.position) == Some(&b'/') => {
                     self.position += length(self.position, |byte| byte != b'\n');
@@ -284,7 +314,10 @@ mod tests {
         refused(" \n", "the program is empty");
         refused("module {\0}", "NUL byte at 8");
         refused(&String::from_utf8_lossy(b"ML\xefR\x01StableHLO"), "bytecode");
-        refused("module {\n func.func @main(%a: tensor<?xf32>)", "line 2: tensor<?xf32> has a dimension");
+        refused(
+            "module {\n func.func @main(%a: tensor<?xf32>)",
+            "line 2: tensor<?xf32> has a dimension",
+        );
         refused("(%a: tensor<2x?x3xf32>)", "unknown length");
         refused("tensor<?", "unknown length");
         let groups = "replica_groups = dense<[[0, 1, 2, 3]]> : tensor<1x4xi64>";
@@ -296,22 +329,33 @@ mod tests {
     #[test]
     fn pairs_of_other_devices_are_refused() {
         let pairs = "\n<{source_target_pairs = dense<[[0, 7], [7, 0]]> : tensor<2x2xi64>}>";
-        refused(pairs, "line 2: source_target_pairs name device 7, but the program is compiled for 1 devices");
+        refused(
+            pairs,
+            "line 2: source_target_pairs name device 7, but the program is compiled for 1 devices",
+        );
         refused("{\"source_target_pairs\" // x\n = dense <[[0, 0x1]]>}", "name device 1");
         refused("source_target_pairs = dense<[[-1, 0]]> : tensor<1x2xi64>", "name device -1");
         check(pairs, &CompileOptions::new().replicas(8)).unwrap();
         // The plugin checks that there are no more pairs than twice the devices.
-        check("source_target_pairs = dense<[[0, 0]]> : tensor<1x2xi64>", &CompileOptions::new()).unwrap();
+        check("source_target_pairs = dense<[[0, 0]]> : tensor<1x2xi64>", &CompileOptions::new())
+            .unwrap();
     }
 
     #[test]
     fn each_dynamic_dimension_needs_a_bound() {
-        for dims in
-            ["?x?xf32, #stablehlo.bounds<4, ?>", "?xf32, #stablehlo.bounds<?>", "?x4xf32, #stablehlo.bounds<?, 4>"]
-        {
+        for dims in [
+            "?x?xf32, #stablehlo.bounds<4, ?>",
+            "?xf32, #stablehlo.bounds<?>",
+            "?x4xf32, #stablehlo.bounds<?, 4>",
+        ] {
             refused(&format!("tensor<{dims}>"), "unknown length");
         }
-        for text in ["tensor <?xf32>", "tensor\n// a comment\n< ? x f32>", "tensor<// ,\n?xf32>", "tensor<?xf32, #b>"] {
+        for text in [
+            "tensor <?xf32>",
+            "tensor\n// a comment\n< ? x f32>",
+            "tensor<// ,\n?xf32>",
+            "tensor<?xf32, #b>",
+        ] {
             refused(text, "unknown length");
         }
         let one = CompileOptions::new();
@@ -348,7 +392,8 @@ mod tests {
         check("replica_groups = dense<[[0, 1, 2], [3, -1, -1]]> : tensor<2x3xi64>", &four).unwrap();
         let one = CompileOptions::new();
         check("replica_groups = #mesh, x", &one).unwrap();
-        check("loc(\"tensor<?xf32> \\\" tensor<?>\") // tensor<?xf32>\n tensor<2x3xf32>", &one).unwrap();
+        check("loc(\"tensor<?xf32> \\\" tensor<?>\") // tensor<?xf32>\n tensor<2x3xf32>", &one)
+            .unwrap();
         check("tensor<?xf32, #stablehlo.bounds<4>>", &one).unwrap();
         check("\"an open string tensor<?", &one).unwrap();
         check("größe tensor<4xf32>", &one).unwrap();

@@ -51,13 +51,15 @@ impl RawEvent {
         Ok(Some(unsafe { self.api.call(&mut args) }))
     }
 
-    /// Registers `callback`, which is called once. If this fails, it is never called, and may be leaked.
+    /// Registers `callback`, which is called once. If this fails, it is never called, and may be
+    /// leaked.
     pub(crate) fn on_ready(&self, callback: Box<dyn FnOnce(Result<()>) + Send>) -> Result<()> {
         let mut args = PJRT_Event_OnReady_Args::new();
         args.event = self.raw.as_ptr();
         args.callback = Some(call_back);
         // A rejected callback is leaked, because the plugin may have kept it.
-        args.user_arg = Box::into_raw(Box::new(Callback { api: self.api, function: callback })).cast();
+        args.user_arg =
+            Box::into_raw(Box::new(Callback { api: self.api, function: callback })).cast();
         // SAFETY: the event is alive, and `call_back` accepts `user_arg`, once.
         unsafe { self.api.call(&mut args) }
     }

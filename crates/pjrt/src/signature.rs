@@ -1,5 +1,5 @@
-//! The arguments and results of a compiled program, as the compiler reports them. Only the required fields of XLA's
-//! messages are decoded.
+//! The arguments and results of a compiled program, as the compiler reports them. Only the required
+//! fields of XLA's messages are decoded.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use crate::element_type::{ArrayType, ElementType};
 use crate::error::{Error, Result};
 use crate::hlo::proto::{HeaderWithConfig, Shape, TUPLE};
 
-/// The arguments and results of a compiled program on each device. Those of a program that is split over devices are
-/// the parts on one device.
+/// The arguments and results of a compiled program on each device. Those of a program that is split
+/// over devices are the parts on one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
     /// The arguments.
@@ -27,8 +27,9 @@ pub struct Signature {
 impl Signature {
     /// The part of a `HloModuleProtoWithConfig` with the signature.
     pub(crate) fn header(program: &[u8]) -> Result<HeaderWithConfig> {
-        HeaderWithConfig::decode(program)
-            .map_err(|error| Error::broken(format!("the plugin's optimized program cannot be read: {error}")))
+        HeaderWithConfig::decode(program).map_err(|error| {
+            Error::broken(format!("the plugin's optimized program cannot be read: {error}"))
+        })
     }
 
     pub(crate) fn new(header: &HeaderWithConfig) -> Result<Self> {
@@ -43,13 +44,21 @@ impl Signature {
             None => Vec::new(),
         };
         let mut donated = vec![false; parameters.len()];
-        let aliases = module.input_output_alias.unwrap_or_default().entries.into_iter().map(|e| e.parameter_number);
-        let donors = module.buffer_donor.unwrap_or_default().entries.into_iter().map(|e| e.parameter_number);
+        let aliases = module
+            .input_output_alias
+            .unwrap_or_default()
+            .entries
+            .into_iter()
+            .map(|e| e.parameter_number);
+        let donors =
+            module.buffer_donor.unwrap_or_default().entries.into_iter().map(|e| e.parameter_number);
         for number in aliases.chain(donors) {
             match usize::try_from(number).ok().and_then(|number| donated.get_mut(number)) {
                 Some(donated) => *donated = true,
                 None => {
-                    return Err(Error::broken(format!("the program donates parameter {number}, which does not exist")));
+                    return Err(Error::broken(format!(
+                        "the program donates parameter {number}, which does not exist"
+                    )));
                 }
             }
         }
@@ -94,7 +103,9 @@ fn array(shape: &Shape) -> Result<ArrayType> {
         .iter()
         .map(|&dim| usize::try_from(dim))
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|_| Error::broken(format!("the program has an array of dimensions {:?}", shape.dimensions)))?;
+        .map_err(|_| {
+            Error::broken(format!("the program has an array of dimensions {:?}", shape.dimensions))
+        })?;
     Ok(ArrayType::new(ElementType::from_primitive(shape.element_type)?, dims))
 }
 
@@ -117,15 +128,26 @@ mod tests {
         Signature::new(&Signature::header(program)?)
     }
 
-    fn module(parameters: &[Shape], result: Option<Shape>, aliases: &[i64], donors: &[i64]) -> Vec<u8> {
+    fn module(
+        parameters: &[Shape],
+        result: Option<Shape>,
+        aliases: &[i64],
+        donors: &[i64],
+    ) -> Vec<u8> {
         HeaderWithConfig {
             hlo_module: Some(Header {
                 host_program_shape: Some(ProgramShape { parameters: parameters.to_vec(), result }),
                 input_output_alias: Some(Aliases {
-                    entries: aliases.iter().map(|&parameter_number| Alias { parameter_number }).collect(),
+                    entries: aliases
+                        .iter()
+                        .map(|&parameter_number| Alias { parameter_number })
+                        .collect(),
                 }),
                 buffer_donor: Some(Donors {
-                    entries: donors.iter().map(|&parameter_number| Donor { parameter_number }).collect(),
+                    entries: donors
+                        .iter()
+                        .map(|&parameter_number| Donor { parameter_number })
+                        .collect(),
                 }),
             }),
         }
@@ -137,7 +159,10 @@ mod tests {
         let parameters = [shape(11, &[2, 3], &[]), shape(4, &[], &[]), shape(16, &[1], &[])];
         let result = shape(TUPLE, &[], &[shape(11, &[2, 3], &[]), shape(1, &[4], &[])]);
         let signature = decode(&module(&parameters, Some(result), &[0], &[2])).unwrap();
-        assert_eq!(signature.to_string(), "(f32[2,3] donated, s32[], bf16[1] donated) -> (f32[2,3], pred[4])");
+        assert_eq!(
+            signature.to_string(),
+            "(f32[2,3] donated, s32[], bf16[1] donated) -> (f32[2,3], pred[4])"
+        );
         let one = decode(&module(&[], Some(shape(11, &[5], &[])), &[], &[])).unwrap();
         assert_eq!(one.to_string(), "() -> (f32[5])");
     }

@@ -1,9 +1,10 @@
-//! Marks in the cache folder. They show that an earlier start of a plugin ended its process, so its file may be
-//! damaged. Out of scope: verifying and replacing the file (`fetch`).
+//! Marks in the cache folder. They show that an earlier start of a plugin ended its process, so its
+//! file may be damaged. Out of scope: verifying and replacing the file (`fetch`).
 //!
-//! Hashing 200 MB at every start would take longer than loading them. A process therefore leaves a mark, a locked empty
-//! file, while it starts a plugin and for the first minute of using it. A mark without a lock belongs to a process that
-//! ended in that time without exiting: it crashed or was killed.
+//! Hashing 200 MB at every start would take longer than loading them. A process therefore leaves a
+//! mark, a locked empty file, while it starts a plugin and for the first minute of using it. A mark
+//! without a lock belongs to a process that ended in that time without exiting: it crashed or was
+//! killed.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -35,9 +36,9 @@ struct Mark {
     _file: File,
 }
 
-/// To be called before a plugin's file is opened. If an earlier start ended its process, it verifies the file, and
-/// downloads a damaged file again. Only plugins that Fulmen downloaded are verified: the right content of others is not
-/// known.
+/// To be called before a plugin's file is opened. If an earlier start ended its process, it
+/// verifies the file, and downloads a damaged file again. Only plugins that Fulmen downloaded are
+/// verified: the right content of others is not known.
 pub(crate) fn begin(plugin: &Path) -> Result<()> {
     if !fetch::is_published(plugin) {
         return Ok(());
@@ -47,7 +48,10 @@ pub(crate) fn begin(plugin: &Path) -> Result<()> {
         return Ok(());
     }
     // If no mark can be created, a damaged file is not detected; the plugin is used all the same.
-    let Some((folder, path, file)) = mark_folders(plugin).into_iter().find_map(MarkFolder::mark) else { return Ok(()) };
+    let Some((folder, path, file)) = mark_folders(plugin).into_iter().find_map(MarkFolder::mark)
+    else {
+        return Ok(());
+    };
     marks.push(Mark { plugin: plugin.to_owned(), path, since: Instant::now(), _file: file });
     HAS_MARKS.store(true, Ordering::Relaxed);
     static ONCE: Once = Once::new();
@@ -107,10 +111,12 @@ fn mark_folders(plugin: &Path) -> Vec<MarkFolder> {
 }
 
 impl MarkFolder {
-    /// Creates a mark and locks it. If another process checks for marks between the two steps, it takes this one for a
-    /// leftover and verifies its file needlessly.
+    /// Creates a mark and locks it. If another process checks for marks between the two steps, it
+    /// takes this one for a leftover and verifies its file needlessly.
     fn mark(self) -> Option<(Self, PathBuf, File)> {
-        let nanos = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.subsec_nanos());
+        let nanos = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .map_or(0, |time| time.subsec_nanos());
         let path = self.folder.join(format!("{}{}-{nanos}", self.prefix, process::id()));
         let file = File::options().write(true).create_new(true).open(&path).ok()?;
         if !lock(&file) {
@@ -123,9 +129,13 @@ impl MarkFolder {
     /// Marks whose processes have ended.
     fn left_behind(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let marks =
-            entries.filter(|entry| entry.file_name().to_str().is_some_and(|name| name.starts_with(&self.prefix)));
-        marks.map(|entry| entry.path()).filter(|path| File::open(path).is_ok_and(|file| lock(&file))).collect()
+        let marks = entries.filter(|entry| {
+            entry.file_name().to_str().is_some_and(|name| name.starts_with(&self.prefix))
+        });
+        marks
+            .map(|entry| entry.path())
+            .filter(|path| File::open(path).is_ok_and(|file| lock(&file)))
+            .collect()
     }
 }
 

@@ -17,7 +17,8 @@ use crate::options::CompileOptions;
 use crate::plugin::Plugin;
 use crate::{heap, program};
 
-/// A description of devices to compile for with [`Plugin::compile`]. libtpu creates one from a name, without a TPU:
+/// A description of devices to compile for with [`Plugin::compile`]. libtpu creates one from a
+/// name, without a TPU:
 ///
 /// ```no_run
 /// use fulmen_pjrt::{Plugin, CompileOptions, locate::{Platform, locate}};
@@ -62,7 +63,10 @@ impl Topology {
         args.num_options = named.len();
         // SAFETY: the name and the options outlive the call, and the plugin is initialized.
         unsafe { plugin.api().call(&mut args) }.map_err(|error| {
-            error.during(format_args!("describing the topology {name:?} with {}", plugin.path().display()))
+            error.during(format_args!(
+                "describing the topology {name:?} with {}",
+                plugin.path().display()
+            ))
         })?;
         Self::read(non_null(args.topology, "topology")?, Owner::Us(plugin.clone()))
     }
@@ -101,12 +105,15 @@ impl Topology {
             api.call(&mut name)?;
             topology.platform_name = text(name.platform_name, name.platform_name_size);
             api.call(&mut version)?;
-            topology.platform_version = text(version.platform_version, version.platform_version_size);
+            topology.platform_version =
+                text(version.platform_version, version.platform_version_size);
             api.call(&mut attributes)?;
             topology.attributes = read_named(attributes.attributes, attributes.num_attributes)?;
             api.call(&mut devices)?;
             for &device in list(devices.descriptions, devices.num_descriptions) {
-                topology.devices.push(DeviceDescription::read(api, non_null(device, "device description")?)?);
+                topology
+                    .devices
+                    .push(DeviceDescription::read(api, non_null(device, "device description")?)?);
             }
         }
         Ok(topology)
@@ -167,9 +174,12 @@ impl Topology {
         // SAFETY: the topology is alive. The bytes live until the deleter is called, once.
         unsafe {
             self.api().call(&mut args)?;
-            let bytes = list(args.serialized_bytes.cast::<u8>(), args.serialized_bytes_size).to_vec();
+            let bytes =
+                list(args.serialized_bytes.cast::<u8>(), args.serialized_bytes_size).to_vec();
             if let Some(delete) = args.serialized_topology_deleter {
-                crate::api::guarded("the deleter of serialized bytes", || delete(args.serialized_topology));
+                crate::api::guarded("the deleter of serialized bytes", || {
+                    delete(args.serialized_topology)
+                });
             }
             Ok(bytes)
         }
@@ -182,22 +192,28 @@ impl Plugin {
         Topology::by_name(self, name, &[])
     }
 
-    /// Like [`Plugin::topology`], with options of the plugin. libtpu has `chip_config_name`: `megacore` combines the
-    /// two cores of a v4 chip into one device, as a real v4 does.
+    /// Like [`Plugin::topology`], with options of the plugin. libtpu has `chip_config_name`:
+    /// `megacore` combines the two cores of a v4 chip into one device, as a real v4 does.
     pub fn topology_with(&self, name: &str, options: &[(&str, NamedValue)]) -> Result<Topology> {
         check_create_options(options)?;
         Topology::by_name(self, name, options)
     }
 
     /// Compiles a program for devices that need not be present.
-    pub fn compile(&self, topology: &Topology, mlir: &str, options: &CompileOptions) -> Result<Executable> {
+    pub fn compile(
+        &self,
+        topology: &Topology,
+        mlir: &str,
+        options: &CompileOptions,
+    ) -> Result<Executable> {
         if !topology.is_of(self) {
             return Err(Error::invalid(
                 "the topology belongs to another plugin; compile with the plugin that created it",
             ));
         }
         program::check(mlir, options)?;
-        let ids = topology.devices().iter().map(|device| i64::from(device.id())).collect::<Vec<_>>();
+        let ids =
+            topology.devices().iter().map(|device| i64::from(device.id())).collect::<Vec<_>>();
         let options = options.encode(&ids, "topology")?;
         let program = program::as_mlir(mlir);
         let mut args = PJRT_Compile_Args::new();
@@ -205,7 +221,8 @@ impl Plugin {
         args.program = &program;
         args.compile_options = options.as_ptr().cast();
         args.compile_options_size = options.len();
-        // SAFETY: the program and the options outlive the call. The header allows a call without a client.
+        // SAFETY: the program and the options outlive the call. The header allows a call without a
+        // client.
         heap::trimmed_after(|| unsafe { self.api().call(&mut args) })
             .map_err(|error| error.during("compiling for a topology"))?;
         Executable::new(self.clone(), None, non_null(args.executable, "executable")?, None)

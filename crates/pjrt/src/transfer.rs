@@ -15,8 +15,8 @@ use crate::host_buffer::HostBuffer;
 use crate::raw_event::RawEvent;
 
 impl Client {
-    /// Copies `bytes` to a device. They are the elements of the array in row-major order, in the host's byte order.
-    /// When this returns, the bytes have been copied.
+    /// Copies `bytes` to a device. They are the elements of the array in row-major order, in the
+    /// host's byte order. When this returns, the bytes have been copied.
     ///
     /// ```
     /// # use fulmen_pjrt::{Plugin, ElementType, locate::{Platform, locate}};
@@ -38,18 +38,24 @@ impl Client {
         let array = ArrayType::new(element_type, dims);
         let size = array.size_in_bytes()?;
         if bytes.len() != size {
-            return Err(Error::invalid(format!("{} bytes were given for {array}, which has {size}", bytes.len())));
+            return Err(Error::invalid(format!(
+                "{} bytes were given for {array}, which has {size}",
+                bytes.len()
+            )));
         }
-        // SAFETY: the number of bytes is that of the array, and the plugin copies them before it returns.
-        let (buffer, _done) =
-            unsafe { self.send(bytes.as_ptr(), array, device, PJRT_HOST_BUFFER_IMMUTABLE_ONLY_DURING_CALL) }?;
+        // SAFETY: the number of bytes is that of the array, and the plugin copies them before it
+        // returns.
+        let (buffer, _done) = unsafe {
+            self.send(bytes.as_ptr(), array, device, PJRT_HOST_BUFFER_IMMUTABLE_ONLY_DURING_CALL)
+        }?;
         Ok(buffer)
     }
 
-    /// Lets a device read an array in place from `host`, starting at byte `offset`. A CPU does not copy it if the
-    /// offset is a multiple of 64. Other devices copy it in the background.
+    /// Lets a device read an array in place from `host`, starting at byte `offset`. A CPU does not
+    /// copy it if the offset is a multiple of 64. Other devices copy it in the background.
     ///
-    /// `host` is held until the plugin no longer needs it, so it cannot be freed or written to early.
+    /// `host` is held until the plugin no longer needs it, so it cannot be freed or written to
+    /// early.
     pub fn buffer_from_shared(
         &self,
         host: &Arc<HostBuffer>,
@@ -67,16 +73,20 @@ impl Client {
             )));
         };
         let kept = KeptAlive(Some(host.clone()));
-        // SAFETY: the number of bytes is that of the array, and `kept` holds them until `done` is ready.
-        let (buffer, done) = unsafe { self.send(bytes.as_ptr(), array, device, PJRT_HOST_BUFFER_IMMUTABLE_ZERO_COPY) }?;
-        // If this fails, `kept` is dropped without a call, which leaks the memory: the plugin may still read it.
+        // SAFETY: the number of bytes is that of the array, and `kept` holds them until `done` is
+        // ready.
+        let (buffer, done) = unsafe {
+            self.send(bytes.as_ptr(), array, device, PJRT_HOST_BUFFER_IMMUTABLE_ZERO_COPY)
+        }?;
+        // If this fails, `kept` is dropped without a call, which leaks the memory: the plugin may
+        // still read it.
         done.on_ready(Box::new(move |_| kept.release()))?;
         Ok(buffer)
     }
 
     /// # Safety
-    /// `data` must point to the array's bytes, which must stay unchanged for as long as `semantics` requires: until
-    /// this returns or, for zero copy, until the event is ready.
+    /// `data` must point to the array's bytes, which must stay unchanged for as long as `semantics`
+    /// requires: until this returns or, for zero copy, until the event is ready.
     unsafe fn send(
         &self,
         data: *const u8,
@@ -91,7 +101,9 @@ impl Client {
             )));
         }
         if !device.is_addressable() {
-            return Err(Error::invalid(format!("a buffer cannot be copied to {device}: it belongs to another host")));
+            return Err(Error::invalid(format!(
+                "a buffer cannot be copied to {device}: it belongs to another host"
+            )));
         }
         let dims = signed(&array.dims);
         let mut args = PJRT_Client_BufferFromHostBuffer_Args::new();
@@ -102,13 +114,16 @@ impl Client {
         args.num_dims = dims.len();
         args.host_buffer_semantics = semantics;
         args.device = device.raw().as_ptr();
-        // SAFETY: the client and the device are alive and belong together. The element type and the dimensions are
-        // valid. Without strides the array is row-major. The caller vouches for the bytes.
+        // SAFETY: the client and the device are alive and belong together. The element type and the
+        // dimensions are valid. Without strides the array is row-major. The caller vouches for the
+        // bytes.
         unsafe { self.api().call(&mut args) }
             .map_err(|error| error.during(format_args!("copying {array} to {device}")))?;
         // If one of the two is missing, the other is still taken over, and so destroyed.
-        let buffer = non_null(args.buffer, "buffer").map(|raw| Buffer::new(raw, Arc::new(array), device.clone()));
-        let event = non_null(args.done_with_host_buffer, "event").map(|raw| RawEvent::new(self.api(), raw));
+        let buffer = non_null(args.buffer, "buffer")
+            .map(|raw| Buffer::new(raw, Arc::new(array), device.clone()));
+        let event =
+            non_null(args.done_with_host_buffer, "event").map(|raw| RawEvent::new(self.api(), raw));
         Ok((buffer?, event?))
     }
 }
@@ -129,7 +144,8 @@ impl Drop for KeptAlive {
 }
 
 impl Buffer {
-    /// Starts to copy the array to the host. It neither waits for the copy nor for the computation of the array.
+    /// Starts to copy the array to the host. It neither waits for the copy nor for the computation
+    /// of the array.
     pub fn read(&self) -> Result<PendingRead> {
         let client = self.device().client();
         let mut host = HostBuffer::zeroed(self.array_type().size_in_bytes()?)?;
@@ -145,10 +161,13 @@ impl Buffer {
         args.host_layout = &mut layout;
         args.dst = host.as_mut_ptr().cast();
         args.dst_size = host.len();
-        // SAFETY: the buffer is alive, and the layout is only read during the call. The destination has the reported
-        // size and lives in the `PendingRead`, which releases it only when the copy has ended.
+        // SAFETY: the buffer is alive, and the layout is only read during the call. The destination
+        // has the reported size and lives in the `PendingRead`, which releases it only when the
+        // copy has ended.
         let started = unsafe { client.api().call(&mut args) };
-        started.map_err(|error| error.during(format_args!("reading {} from {}", self.array_type(), self.device())))?;
+        started.map_err(|error| {
+            error.during(format_args!("reading {} from {}", self.array_type(), self.device()))
+        })?;
         let Some(event) = NonNull::new(args.event) else {
             std::mem::forget(host);
             return Err(Error::broken("the plugin started to read a buffer but returned no event"));
@@ -157,7 +176,8 @@ impl Buffer {
     }
 }
 
-/// A running copy from the device. Dropping it waits for the copy, so that nothing is written to freed memory.
+/// A running copy from the device. Dropping it waits for the copy, so that nothing is written to
+/// freed memory.
 #[derive(Debug)]
 pub struct PendingRead {
     host: Option<HostBuffer>,

@@ -40,10 +40,14 @@ pub(crate) fn on_each<T: Sync, R: Send>(
     let work = &work;
     let results = thread::scope(|scope| {
         let threads: Vec<_> = items.iter().map(|item| scope.spawn(move || work(item))).collect();
-        let results = threads.into_iter().map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        let results = threads
+            .into_iter()
+            .map(|t| t.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         results.collect::<Vec<_>>()
     });
-    let failed = |(item, result): (&T, &Result<R, String>)| Some(format!("{}: {}", name(item), result.as_ref().err()?));
+    let failed = |(item, result): (&T, &Result<R, String>)| {
+        Some(format!("{}: {}", name(item), result.as_ref().err()?))
+    };
     let failures: Vec<String> = items.iter().zip(&results).filter_map(failed).collect();
     if !failures.is_empty() {
         return Err(Error::new(failures.join("\n")));
@@ -99,11 +103,14 @@ impl Row {
 /// The workers of all runs, or of one.
 fn rows(ssh: &Ssh, hosts: &[String], run: Option<&str>) -> Result<Vec<Row>> {
     let arguments: Vec<&str> = run.into_iter().collect();
-    let ask = |host: &String| ssh.ask(host, &STATUS.command(&arguments), Input::Text(""), PATIENCE).result();
+    let ask = |host: &String| {
+        ssh.ask(host, &STATUS.command(&arguments), Input::Text(""), PATIENCE).result()
+    };
     let hosts = distinct(hosts);
     let answers = on_each(&hosts, String::clone, ask)?;
-    let host_rows =
-        |(host, text): (&String, &String)| text.lines().filter_map(|l| Row::parse(host, l)).collect::<Vec<_>>();
+    let host_rows = |(host, text): (&String, &String)| {
+        text.lines().filter_map(|l| Row::parse(host, l)).collect::<Vec<_>>()
+    };
     let mut rows: Vec<Row> = hosts.iter().zip(&answers).flat_map(host_rows).collect();
     rows.sort_by(|a, b| (&a.run, a.worker).cmp(&(&b.run, b.worker)));
     Ok(rows)
@@ -131,9 +138,16 @@ pub(crate) fn status(arguments: &Status, out: &mut dyn Write) -> Result<u8> {
         return Ok(0);
     }
     for row in &rows {
-        let code = row.exit_code.filter(|_| !row.runs()).map(|code| format!(" with code {code}")).unwrap_or_default();
+        let code = row
+            .exit_code
+            .filter(|_| !row.runs())
+            .map(|code| format!(" with code {code}"))
+            .unwrap_or_default();
         let step = row.step.as_ref().map(|step| format!(", step {step}")).unwrap_or_default();
-        print_line(out, &format!("{} worker {} ({}): {}{code}{step}", row.run, row.worker, row.host, row.state));
+        print_line(
+            out,
+            &format!("{} worker {} ({}): {}{code}{step}", row.run, row.worker, row.host, row.state),
+        );
     }
     Ok(0)
 }
@@ -145,16 +159,23 @@ pub(crate) fn logs(
 ) -> Result<u8> {
     let (ssh, rows) = rows_of_one(&arguments.targets, arguments.run.as_deref())?;
     let run = rows[0].run.clone();
-    let workers: Vec<Worker> = rows.iter().map(|row| Worker::existing(row.worker, &row.host)).collect();
+    let workers: Vec<Worker> =
+        rows.iter().map(|row| Worker::existing(row.worker, &row.host)).collect();
     if arguments.follow {
         let never = Duration::from_secs(u32::MAX.into());
-        let limits = Limits { lost: arguments.lost_timeout, stuck: never, start: never, grace: never };
+        let limits =
+            Limits { lost: arguments.lost_timeout, stuck: never, start: never, grace: never };
         return Ok(Watch::new(ssh, run, limits, None, 0, out).run(vec![workers], &signals()?));
     }
     let lines = arguments.lines.map_or("+1".to_owned(), |lines| lines.to_string());
     let ask = |worker: &Worker| {
-        ssh.ask(&worker.host, &LOGS.command(&[&run, &worker.index.to_string(), &lines]), Input::Text(""), PATIENCE)
-            .result()
+        ssh.ask(
+            &worker.host,
+            &LOGS.command(&[&run, &worker.index.to_string(), &lines]),
+            Input::Text(""),
+            PATIENCE,
+        )
+        .result()
     };
     let texts = on_each(&workers, Worker::to_string, ask)?;
     for (worker, text) in workers.iter().zip(&texts) {
@@ -167,7 +188,9 @@ pub(crate) fn stop(arguments: &Stop, out: &mut dyn Write) -> Result<u8> {
     let (ssh, rows) = rows_of_one(&arguments.targets, arguments.run.as_deref())?;
     let run = rows[0].run.clone();
     let mut running: Vec<Row> = rows.into_iter().filter(Row::runs).collect();
-    let workers = |rows: &[Row]| rows.iter().map(|row| Worker::existing(row.worker, &row.host)).collect::<Vec<_>>();
+    let workers = |rows: &[Row]| {
+        rows.iter().map(|row| Worker::existing(row.worker, &row.host)).collect::<Vec<_>>()
+    };
     if arguments.dry_run {
         for worker in workers(&running) {
             let command = SIGNAL.command(&[&run, &worker.index.to_string(), "TERM"]);
@@ -185,7 +208,10 @@ pub(crate) fn stop(arguments: &Stop, out: &mut dyn Write) -> Result<u8> {
         }
     }
     if let Some(row) = running.first() {
-        return Err(Error::new(format!("{run}: worker {} ({}) still runs after SIGKILL", row.worker, row.host)));
+        return Err(Error::new(format!(
+            "{run}: worker {} ({}) still runs after SIGKILL",
+            row.worker, row.host
+        )));
     }
     print_line(out, &format!("[pod] {run}: all workers have ended"));
     Ok(0)
@@ -214,7 +240,11 @@ pub(crate) fn exec(arguments: &Exec, out: &mut dyn Write) -> Result<u8> {
                 scope.spawn(|| lines(out, index, &send));
                 lines(err, index, &send);
             });
-            let code = child.wait().ok().and_then(|status| status.code()).and_then(|code| u8::try_from(code).ok());
+            let code = child
+                .wait()
+                .ok()
+                .and_then(|status| status.code())
+                .and_then(|code| u8::try_from(code).ok());
             let _ = send.send((index, Err(code.unwrap_or(1))));
         });
     }
@@ -227,13 +257,18 @@ pub(crate) fn exec(arguments: &Exec, out: &mut dyn Write) -> Result<u8> {
         }
     }
     for (worker, code) in codes.iter().enumerate().filter(|(_, code)| **code != 0) {
-        print_line(out, &format!("[pod] {} exited with code {code}", Worker::existing(worker, &hosts[worker])));
+        print_line(
+            out,
+            &format!("[pod] {} exited with code {code}", Worker::existing(worker, &hosts[worker])),
+        );
     }
     Ok(codes.into_iter().find(|code| *code != 0).unwrap_or(0))
 }
 
 fn lines(pipe: Option<impl Read>, worker: usize, send: &Sender<OutputEvent>) {
-    let lines = pipe.into_iter().flat_map(|pipe| BufReader::new(pipe).split(b'\n').map_while(std::io::Result::ok));
+    let lines = pipe
+        .into_iter()
+        .flat_map(|pipe| BufReader::new(pipe).split(b'\n').map_while(std::io::Result::ok));
     for line in lines {
         let _ = send.send((worker, Ok(String::from_utf8_lossy(&line).into_owned())));
     }

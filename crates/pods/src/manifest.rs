@@ -70,7 +70,12 @@ fn manifest(arguments: &Manifest) -> Result<String> {
 
 type Values = Vec<(&'static str, String)>;
 
-fn jobset(arguments: &Manifest, slice: &Slice, hosts: Hosts, variables: Vec<(String, String)>) -> Result<Values> {
+fn jobset(
+    arguments: &Manifest,
+    slice: &Slice,
+    hosts: Hosts,
+    variables: Vec<(String, String)>,
+) -> Result<Values> {
     let Manifest { name, image, command, .. } = arguments;
     let accelerator = match slice.generation().name {
         "v3" if hosts.count == 1 => "tpu-v3-device",
@@ -82,14 +87,19 @@ fn jobset(arguments: &Manifest, slice: &Slice, hosts: Hosts, variables: Vec<(Str
         "tpu7x" => "tpu7x",
         other => return Err(Error::usage(format!("--topology {slice}: GKE has no {other}"))),
     };
-    let coordinator = if hosts.count == 1 { "127.0.0.1:0".into() } else { format!("{name}-workers-0-0.{name}:{PORT}") };
+    let coordinator = if hosts.count == 1 {
+        "127.0.0.1:0".into()
+    } else {
+        format!("{name}-workers-0-0.{name}:{PORT}")
+    };
     let fixed = [
         ("FULMEN_COORDINATOR", coordinator),
         ("FULMEN_NUM_PROCESSES", hosts.count.to_string()),
         ("FULMEN_RUN_ID", name.clone()),
         ("FULMEN_RESUME", "auto".into()),
     ];
-    let variables = fixed.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(variables);
+    let variables =
+        fixed.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(variables);
     let lines = variables.map(|(name, value)| {
         let value = json!(verbatim(&value));
         format!("{0}- name: {name}\n{0}  value: {value}", " ".repeat(20))
@@ -111,7 +121,12 @@ fn jobset(arguments: &Manifest, slice: &Slice, hosts: Hosts, variables: Vec<(Str
     ])
 }
 
-fn skypilot(arguments: &Manifest, slice: &Slice, hosts: Hosts, variables: Vec<(String, String)>) -> Result<Values> {
+fn skypilot(
+    arguments: &Manifest,
+    slice: &Slice,
+    hosts: Hosts,
+    variables: Vec<(String, String)>,
+) -> Result<Values> {
     let Manifest { name, command, max_restarts, .. } = arguments;
     let accelerator_type = slice.accelerator_type().ok_or_else(|| {
         Error::usage(format!(
@@ -119,7 +134,10 @@ fn skypilot(arguments: &Manifest, slice: &Slice, hosts: Hosts, variables: Vec<(S
         ))
     })?;
     let fixed = [("FULMEN_RESUME".into(), "auto".into()), ("FULMEN_RUN_ID".into(), name.clone())];
-    let variables = fixed.into_iter().chain(variables).map(|(name, value)| format!("  {name}: {}", json!(value)));
+    let variables = fixed
+        .into_iter()
+        .chain(variables)
+        .map(|(name, value)| format!("  {name}: {}", json!(value)));
     // An argument of several lines stays one: YAML strips the indentation of each line.
     let words = command[1..].iter().map(|word| quote(word).replace('\n', "\n  "));
     let program = format!("~/fulmen/{name}");
@@ -140,9 +158,13 @@ fn skypilot(arguments: &Manifest, slice: &Slice, hosts: Hosts, variables: Vec<(S
 
 /// Python can read strings, arrays and objects in JSON notation.
 fn ray(arguments: &Manifest, hosts: Hosts, variables: Vec<(String, String)>) -> Values {
-    let environment: Value =
-        variables.into_iter().map(|(name, value)| (name, Value::from(value))).collect::<serde_json::Map<_, _>>().into();
-    let resources = if arguments.topology.is_some() { json!({ "TPU": hosts.chips }) } else { json!({}) };
+    let environment: Value = variables
+        .into_iter()
+        .map(|(name, value)| (name, Value::from(value)))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
+    let resources =
+        if arguments.topology.is_some() { json!({ "TPU": hosts.chips }) } else { json!({}) };
     vec![
         ("python_name", json!(arguments.name).to_string()),
         ("command", json!(arguments.command).to_string()),
@@ -196,7 +218,8 @@ mod tests {
     use super::*;
 
     fn print(arguments: &[&str]) -> Result<String> {
-        let words = [&["manifest"], arguments, &["--", "./train", "fit", "it's $(HOME) {index}"]].concat();
+        let words =
+            [&["manifest"], arguments, &["--", "./train", "fit", "it's $(HOME) {index}"]].concat();
         let mut out = Vec::new();
         crate::run(crate::tests::hosts::parse(&words), &mut out, || Err(Error::new("no signals")))?;
         Ok(String::from_utf8(out).unwrap())
@@ -209,14 +232,25 @@ mod tests {
             template.split("{{").skip(1).map(|part| part.split_once("}}").unwrap().0).collect()
         };
         for (kind, template) in [("jobset", JOBSET), ("ray", RAY), ("skypilot", SKYPILOT)] {
-            let text = print(&["--kind", kind, "--topology", slice.name(), "--image", "a/b"]).unwrap();
+            let text =
+                print(&["--kind", kind, "--topology", slice.name(), "--image", "a/b"]).unwrap();
             assert!(!keys(template).is_empty() && !text.contains("{{"), "{text}");
         }
     }
 
     #[test]
     fn a_jobset_selects_the_slice_and_restarts_after_75() {
-        let text = print(&["--kind", "jobset", "--topology", "v5p-32", "--image", "a/b:1", "--env", "X=a: b"]).unwrap();
+        let text = print(&[
+            "--kind",
+            "jobset",
+            "--topology",
+            "v5p-32",
+            "--image",
+            "a/b:1",
+            "--env",
+            "X=a: b",
+        ])
+        .unwrap();
         for expected in [
             "gke-tpu-accelerator: tpu-v5p-slice\n",
             "gke-tpu-topology: 2x2x4\n",
@@ -229,13 +263,18 @@ mod tests {
         ] {
             assert!(text.contains(expected), "{expected}:\n{text}");
         }
-        let single_host = print(&["--kind", "jobset", "--topology", "v6e:2x4", "--image", "a/b:1"]).unwrap();
-        assert!(single_host.contains("values: [75]\n") && single_host.contains("google.com/tpu: 8\n"), "{single_host}");
+        let single_host =
+            print(&["--kind", "jobset", "--topology", "v6e:2x4", "--image", "a/b:1"]).unwrap();
+        assert!(
+            single_host.contains("values: [75]\n") && single_host.contains("google.com/tpu: 8\n"),
+            "{single_host}"
+        );
     }
 
     #[test]
     fn skypilot_gets_the_accelerator_type_and_a_shell_command() {
-        let text = print(&["--kind", "skypilot", "--topology", "v5e:4x4", "--max-restarts", "5"]).unwrap();
+        let text =
+            print(&["--kind", "skypilot", "--topology", "v5e:4x4", "--max-restarts", "5"]).unwrap();
         for expected in [
             "accelerators: tpu-v5litepod-16\n",
             "max_restarts_on_errors: 5\n",
@@ -254,7 +293,13 @@ mod tests {
         };
         check(&["--kind", "ray", "--name", "Train"], "`Train` is not a valid Kubernetes name");
         check(&["--kind", "jobset", "--topology", "v2-8", "--image", "a"], "GKE has no v2");
-        check(&["--kind", "skypilot", "--topology", "v5p:4x4x12"], "only slices with the usual shapes");
-        check(&["--kind", "skypilot", "--topology", "v5e-8", "--programs", "2"], "print one manifest for each program");
+        check(
+            &["--kind", "skypilot", "--topology", "v5p:4x4x12"],
+            "only slices with the usual shapes",
+        );
+        check(
+            &["--kind", "skypilot", "--topology", "v5e-8", "--programs", "2"],
+            "print one manifest for each program",
+        );
     }
 }

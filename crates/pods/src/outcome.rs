@@ -38,7 +38,11 @@ pub(crate) struct Outcome {
 ///
 /// A lost or stuck worker makes the others fail, so it decides. Otherwise the first worker counts
 /// that failed without a signal to end.
-pub(crate) fn outcome(ends: &[(usize, End)], signal: Option<Signal>, name: impl Fn(usize) -> String) -> Outcome {
+pub(crate) fn outcome(
+    ends: &[(usize, End)],
+    signal: Option<Signal>,
+    name: impl Fn(usize) -> String,
+) -> Outcome {
     if let Some(signal) = signal {
         let succeeded = ends.iter().all(|(_, end)| matches!(end, End::Exited { code: 0, .. }));
         let code = if succeeded { 0 } else { signal.exit_code() };
@@ -51,7 +55,8 @@ pub(crate) fn outcome(ends: &[(usize, End)], signal: Option<Signal>, name: impl 
         ends.iter()
             .find(move |(_, end)| matches!(end, End::Exited { code: 1.., signaled } if *signaled == was_signaled))
     };
-    let Some((worker, end)) = lost.or_else(stuck).or_else(|| failed(false)).or_else(|| failed(true)).or_else(remains)
+    let Some((worker, end)) =
+        lost.or_else(stuck).or_else(|| failed(false)).or_else(|| failed(true)).or_else(remains)
     else {
         return Outcome { code: 0, text: String::new(), restart: false };
     };
@@ -87,7 +92,13 @@ mod tests {
         check(&[exited(0), exited(0)], None, 0, "", false);
         check(&[exited(0), exited(3), exited(1)], None, 3, "worker 1 exited with code 3", false);
         check(&[signaled(143), exited(75)], None, 75, "worker 1 exited with code 75", true);
-        check(&[signaled(137), exited(137)], None, 137, "worker 1 was killed by signal 9, exit code 137", false);
+        check(
+            &[signaled(137), exited(137)],
+            None,
+            137,
+            "worker 1 was killed by signal 9, exit code 137",
+            false,
+        );
         let (lost, stuck) = (End::Lost("no route".into()), End::Stuck("stopped".into()));
         check(&[exited(1), stuck.clone(), lost], None, 75, "worker 2 is lost: no route", true);
         check(&[exited(1), stuck], None, 75, "worker 1 is stuck: stopped", true);

@@ -59,7 +59,9 @@ impl Plan {
         };
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if run.is_empty() || run.starts_with(['.', '-']) || !run.chars().all(plain) {
-            return Err(Error::usage(format!("--run: `{run}` is not a name; use letters, digits, -, _ and .")));
+            return Err(Error::usage(format!(
+                "--run: `{run}` is not a name; use letters, digits, -, _ and ."
+            )));
         }
         let lease = if arguments.detach { 0 } else { arguments.lost_timeout.as_secs() };
         let wait_for = arguments.wait_for.clone().unwrap_or_default();
@@ -68,11 +70,16 @@ impl Plan {
     }
 
     fn check_command(&self) -> String {
-        CHECK.command(&[&self.program.hash, &self.wait_for, &self.wait_timeout.as_secs().to_string()])
+        CHECK.command(&[
+            &self.program.hash,
+            &self.wait_for,
+            &self.wait_timeout.as_secs().to_string(),
+        ])
     }
 
     fn start_command(&self, worker: &Worker) -> String {
-        let numbers = [worker.index, self.lease as usize, self.grace as usize].map(|number| number.to_string());
+        let numbers = [worker.index, self.lease as usize, self.grace as usize]
+            .map(|number| number.to_string());
         let [index, lease, grace] = &numbers;
         let supervise = SUPERVISE.text();
         let fixed = [&self.run, index, &self.program.hash, lease, grace, &supervise];
@@ -84,8 +91,10 @@ impl Plan {
     /// # Errors
     /// Why the host cannot run the program.
     pub(crate) fn prepare(&self, host: &str) -> Result<Host, String> {
-        let patience = PATIENCE + if self.wait_for.is_empty() { Duration::ZERO } else { self.wait_timeout };
-        let answer = self.ssh.ask(host, &self.check_command(), Input::Text(""), patience).result()?;
+        let patience =
+            PATIENCE + if self.wait_for.is_empty() { Duration::ZERO } else { self.wait_timeout };
+        let answer =
+            self.ssh.ask(host, &self.check_command(), Input::Text(""), patience).result()?;
         let state = Host::parse(&answer);
         if let Some(reason) = self.program.refused_by(&state.machine, state.glibc) {
             return Err(reason);
@@ -95,7 +104,10 @@ impl Plan {
             let file = File::open(&self.program.path).map_err(|e| format!("{path}: {e}"))?;
             let copy = COPY.command(&[&self.program.hash]);
             // A slow connection is not a failure; ssh detects a dead one.
-            let copied = self.ssh.ask(host, &copy, Input::File(file), Duration::from_secs(24 * 3600)).result();
+            let copied = self
+                .ssh
+                .ask(host, &copy, Input::File(file), Duration::from_secs(24 * 3600))
+                .result();
             copied.map_err(|reason| format!("cannot copy {path}: {reason}"))?;
         }
         Ok(state)
@@ -112,9 +124,16 @@ impl Plan {
             environment += "FULMEN_RESUME=auto\n";
         }
         environment += "\n";
-        let answer = self.ssh.ask(&worker.host, &self.start_command(worker), Input::Text(&environment), PATIENCE);
-        let started =
-            answer.err.lines().find_map(|line| crate::ssh::marked(line)?.strip_prefix("started ")?.parse().ok());
+        let answer = self.ssh.ask(
+            &worker.host,
+            &self.start_command(worker),
+            Input::Text(&environment),
+            PATIENCE,
+        );
+        let started = answer
+            .err
+            .lines()
+            .find_map(|line| crate::ssh::marked(line)?.strip_prefix("started ")?.parse().ok());
         match (answer.code, started) {
             (Some(0), Some(offset)) => Ok(offset),
             _ => Err(answer.result().err().unwrap_or_else(|| "its answer cannot be parsed".into())),
@@ -128,10 +147,14 @@ impl Plan {
             let host = host.as_str();
             lines.push(self.ssh.spell(host, &self.check_command()));
             let copy = self.ssh.spell(host, &COPY.command(&[&self.program.hash]));
-            lines.push(format!("{copy} <{}", fulmen_gcloud::quote(&self.program.path.to_string_lossy())));
+            lines.push(format!(
+                "{copy} <{}",
+                fulmen_gcloud::quote(&self.program.path.to_string_lossy())
+            ));
         }
         for worker in workers {
-            let names: Vec<&str> = worker.environment.iter().map(|variable| variable.0.as_str()).collect();
+            let names: Vec<&str> =
+                worker.environment.iter().map(|variable| variable.0.as_str()).collect();
             lines.push(format!("# standard input: {}", names.join(", ")));
             lines.push(self.ssh.spell(&worker.host, &self.start_command(worker)));
         }
@@ -142,7 +165,12 @@ impl Plan {
     ///
     /// # Errors
     /// An invalid variable in `--env`; hosts without an address for the coordinator.
-    pub(crate) fn together(&self, arguments: &RunOptions, hosts: &[String], first: &Host) -> Result<Vec<Worker>> {
+    pub(crate) fn together(
+        &self,
+        arguments: &RunOptions,
+        hosts: &[String],
+        first: &Host,
+    ) -> Result<Vec<Worker>> {
         let coordinator = match &arguments.coordinator {
             Some(address) => address.clone(),
             None if hosts.len() == 1 => "127.0.0.1:0".into(),
@@ -166,9 +194,14 @@ impl Plan {
     ///
     /// # Errors
     /// As [`together`](Plan::together); a host without chips.
-    pub(crate) fn each_chip(&self, arguments: &RunOptions, hosts: &[(String, usize)]) -> Result<Vec<Worker>> {
+    pub(crate) fn each_chip(
+        &self,
+        arguments: &RunOptions,
+        hosts: &[(String, usize)],
+    ) -> Result<Vec<Worker>> {
         let user_variables = environment(&arguments.env)?;
-        let chips = hosts.iter().flat_map(|(host, chips)| (0..*chips).map(move |chip| (host, chip)));
+        let chips =
+            hosts.iter().flat_map(|(host, chips)| (0..*chips).map(move |chip| (host, chip)));
         let worker = |(index, (host, chip)): (usize, (&String, usize))| {
             let variables = [
                 ("FULMEN_COORDINATOR", "127.0.0.1:0".to_owned()),
@@ -179,7 +212,9 @@ impl Plan {
                 ("TPU_PROCESS_BOUNDS", "1,1,1".to_owned()),
                 ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1".to_owned()),
             ];
-            let command = arguments.command[1..].iter().map(|word| word.replace("{index}", &index.to_string()));
+            let command = arguments.command[1..]
+                .iter()
+                .map(|word| word.replace("{index}", &index.to_string()));
             self.worker(index, host, &variables, &user_variables, command.collect())
         };
         let workers = chips.enumerate().map(worker).collect();
@@ -239,8 +274,9 @@ impl Host {
     }
 
     fn parse(answer: &str) -> Host {
-        let value =
-            |name: &str| answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or("");
+        let value = |name: &str| {
+            answer.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or("")
+        };
         Host {
             machine: value("machine").into(),
             glibc: Glibc::parse(value("glibc")),
@@ -259,12 +295,17 @@ pub(crate) fn environment(options: &[String]) -> Result<Vec<(String, String)>> {
             None => match std::env::var(text) {
                 Ok(value) => (text.as_str(), value),
                 Err(_) => {
-                    return Err(Error::usage(format!("--env {text}: this variable is not set; give {text}=VALUE")));
+                    return Err(Error::usage(format!(
+                        "--env {text}: this variable is not set; give {text}=VALUE"
+                    )));
                 }
             },
         };
         let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-        if name.is_empty() || name.starts_with(|c: char| c.is_ascii_digit()) || !name.chars().all(word) {
+        if name.is_empty()
+            || name.starts_with(|c: char| c.is_ascii_digit())
+            || !name.chars().all(word)
+        {
             return Err(Error::usage(format!("--env: `{name}` is not the name of a variable")));
         }
         if value.contains(['\n', '\0']) {

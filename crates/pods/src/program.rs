@@ -57,7 +57,12 @@ impl fmt::Display for Glibc {
 
 impl Program {
     pub(crate) fn open(path: &Path) -> Result<Program> {
-        let unreadable = |e| Error::usage(format!("{}: {e}; give a program of this machine after --", path.display()));
+        let unreadable = |e| {
+            Error::usage(format!(
+                "{}: {e}; give a program of this machine after --",
+                path.display()
+            ))
+        };
         let mut file = File::open(path).map_err(unreadable)?;
         let (mut hash, mut block) = (Sha256::new(), vec![0; 1 << 20]);
         loop {
@@ -67,7 +72,11 @@ impl Program {
             }
         }
         let hash = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Program { path: path.to_owned(), hash, needs: Needs::from_elf(&file).unwrap_or_default() })
+        Ok(Program {
+            path: path.to_owned(),
+            hash,
+            needs: Needs::from_elf(&file).unwrap_or_default(),
+        })
     }
 
     /// Why a host cannot run it.
@@ -80,8 +89,12 @@ impl Program {
         let advice = "build the program on the oldest host, or with `fulmen build --for tpu-vm`";
         match glibc {
             Some(version) if version >= needed => None,
-            Some(version) => Some(format!("it has glibc {version}, but {path} needs {needed}; {advice}")),
-            None => Some(format!("it has no glibc, but {path} needs {needed}; link the program statically")),
+            Some(version) => {
+                Some(format!("it has glibc {version}, but {path} needs {needed}; {advice}"))
+            }
+            None => Some(format!(
+                "it has no glibc, but {path} needs {needed}; link the program statically"
+            )),
         }
     }
 }
@@ -99,7 +112,9 @@ impl Needs {
         };
         let mut needs = Needs { machine, ..Needs::default() };
         let sections = header.sections(endian, &data).ok()?;
-        let Ok(Some((mut files, link))) = sections.gnu_verneed(endian, &data) else { return Some(needs) };
+        let Ok(Some((mut files, link))) = sections.gnu_verneed(endian, &data) else {
+            return Some(needs);
+        };
         let names = sections.strings(endian, &data, link).ok()?;
         while let Ok(Some((_, mut versions))) = files.next() {
             while let Ok(Some(version)) = versions.next() {
@@ -139,7 +154,9 @@ fn version_of(name: &[u8]) -> Option<Glibc> {
 pub fn glibc_of(path: &Path) -> Result<Option<(Glibc, String)>> {
     let file = File::open(path).map_err(|e| Error::new(format!("{}: {e}", path.display())))?;
     let needs = Needs::from_elf(&file).unwrap_or_default();
-    Ok(needs.glibc.map(|version| (version, needs.symbol.unwrap_or_else(|| "the format of the file".into()))))
+    Ok(needs
+        .glibc
+        .map(|version| (version, needs.symbol.unwrap_or_else(|| "the format of the file".into()))))
 }
 
 #[cfg(test)]
@@ -157,20 +174,34 @@ mod tests {
         let machine = program.needs.machine.unwrap();
         assert_eq!(program.refused_by(machine, Some(needed)), None);
         let older = program.refused_by(machine, Glibc::parse("2.3")).unwrap();
-        assert!(older.contains("glibc 2.3, but") && older.contains(&format!("needs {needed}")), "{older}");
+        assert!(
+            older.contains("glibc 2.3, but") && older.contains(&format!("needs {needed}")),
+            "{older}"
+        );
         assert!(program.refused_by(machine, None).unwrap().contains("statically"));
-        assert!(program.refused_by("riscv64", Some(needed)).unwrap().contains("its processor is riscv64"));
+        assert!(
+            program
+                .refused_by("riscv64", Some(needed))
+                .unwrap()
+                .contains("its processor is riscv64")
+        );
     }
 
     #[test]
     fn versions_are_compared_as_numbers_and_a_script_needs_none() {
-        assert!(Glibc::parse("2.31") > Glibc::parse("2.4") && Glibc::parse("2.2.5") > Glibc::parse("2.2"));
+        assert!(
+            Glibc::parse("2.31") > Glibc::parse("2.4")
+                && Glibc::parse("2.2.5") > Glibc::parse("2.2")
+        );
         assert_eq!([Glibc::parse("PRIVATE"), Glibc::parse("")], [None, None]);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("train.sh");
         std::fs::write(&path, "abc").unwrap();
         let program = Program::open(&path).unwrap();
-        assert_eq!(program.hash, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+        assert_eq!(
+            program.hash,
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
         assert_eq!(program.refused_by("x86_64", None), None);
         let error = Program::open(&folder.path().join("absent")).unwrap_err();
         assert!(error.is_usage() && error.to_string().contains("absent"), "{error}");

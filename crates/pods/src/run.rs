@@ -76,13 +76,18 @@ pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: &Receiver<Signal>) ->
         let chips: Vec<(String, usize)> =
             unique.iter().zip(&states).map(|(host, state)| (host.clone(), chips(state))).collect();
         if let Some((host, _)) = chips.iter().find(|row| row.1 == 0) {
-            return Err(Error::new(format!("{host} has no TPU chip: no /dev/accel0 or /dev/vfio/0; give --chips")));
+            return Err(Error::new(format!(
+                "{host} has no TPU chip: no /dev/accel0 or /dev/vfio/0; give --chips"
+            )));
         }
         plan.each_chip(arguments, &chips)?
     } else {
         plan.together(arguments, &hosts, &states[0])?
     };
-    print_line(out, &format!("[pod] {}: {} workers on {}", plan.run, workers.len(), unique.join(", ")));
+    print_line(
+        out,
+        &format!("[pod] {}: {} workers on {}", plan.run, workers.len(), unique.join(", ")),
+    );
     if arguments.detach {
         return detach(&plan, &workers, out);
     }
@@ -92,13 +97,21 @@ pub(crate) fn run(run: &Run, out: &mut dyn Write, signals: &Receiver<Signal>) ->
         start: arguments.start_timeout,
         grace: arguments.grace,
     };
-    let groups: Vec<Vec<Worker>> =
-        if arguments.each_chip { workers.into_iter().map(|worker| vec![worker]).collect() } else { vec![workers] };
+    let groups: Vec<Vec<Worker>> = if arguments.each_chip {
+        workers.into_iter().map(|worker| vec![worker]).collect()
+    } else {
+        vec![workers]
+    };
     let (ssh, run) = (plan.ssh.clone(), plan.run.clone());
     Ok(Watch::new(ssh, run, limits, Some(plan), arguments.max_restarts, out).run(groups, signals))
 }
 
-fn dry_run(plan: &Plan, arguments: &RunOptions, hosts: &[String], out: &mut dyn Write) -> Result<u8> {
+fn dry_run(
+    plan: &Plan,
+    arguments: &RunOptions,
+    hosts: &[String],
+    out: &mut dyn Write,
+) -> Result<u8> {
     let workers = if arguments.each_chip {
         let chips: Vec<(String, usize)> =
             distinct(hosts).into_iter().map(|host| (host, arguments.chips.unwrap_or(1))).collect();
@@ -161,7 +174,14 @@ pub(crate) fn print_line(out: &mut dyn Write, line: &str) {
     let _ = out.flush();
 }
 
-fn session(ssh: &Ssh, run: &str, worker: &Worker, attempt: u32, owns: bool, events: &Sender<Message>) -> Session {
+fn session(
+    ssh: &Ssh,
+    run: &str,
+    worker: &Worker,
+    attempt: u32,
+    owns: bool,
+    events: &Sender<Message>,
+) -> Session {
     Session {
         ssh: ssh.clone(),
         run: run.to_owned(),
@@ -249,12 +269,24 @@ impl<'a> Watch<'a> {
     ) -> Watch<'a> {
         let (events, received) = channel();
         let plan = plan.map(Arc::new);
-        Watch { ssh, run, limits, plan, max_restarts, out, events, received, signal: None, ticked: Instant::now() }
+        Watch {
+            ssh,
+            run,
+            limits,
+            plan,
+            max_restarts,
+            out,
+            events,
+            received,
+            signal: None,
+            ticked: Instant::now(),
+        }
     }
 
     /// Runs to the end and returns the exit code.
     pub(crate) fn run(mut self, groups: Vec<Vec<Worker>>, signals: &Receiver<Signal>) -> u8 {
-        let mut groups: Vec<Group> = groups.into_iter().map(|workers| self.group(workers, 0)).collect();
+        let mut groups: Vec<Group> =
+            groups.into_iter().map(|workers| self.group(workers, 0)).collect();
         let mut first_failure = 0;
         while groups.iter().any(|group| group.outcome.is_none()) {
             match self.received.recv_timeout(Duration::from_millis(100)) {
@@ -289,11 +321,16 @@ impl<'a> Watch<'a> {
     fn group(&self, workers: Vec<Worker>, attempt: u32) -> Group {
         let retry = (attempt > 0).then(|| Instant::now() + self.limits.start);
         let slot = |worker: Worker| {
-            let session = session(&self.ssh, &self.run, &worker, attempt, self.plan.is_some(), &self.events);
+            let session =
+                session(&self.ssh, &self.run, &worker, attempt, self.plan.is_some(), &self.events);
             let cancelled = session.cancelled.clone();
             let heard = match &self.plan {
                 Some(plan) => {
-                    session.start(Start { plan: plan.clone(), worker: worker.clone(), resume: retry });
+                    session.start(Start {
+                        plan: plan.clone(),
+                        worker: worker.clone(),
+                        resume: retry,
+                    });
                     None
                 }
                 None => {
@@ -320,7 +357,8 @@ impl<'a> Watch<'a> {
     }
 
     fn receive(&mut self, groups: &mut [Group], Message { worker, attempt, event }: Message) {
-        let slots = groups.iter_mut().filter(|group| group.attempt == attempt && group.outcome.is_none());
+        let slots =
+            groups.iter_mut().filter(|group| group.attempt == attempt && group.outcome.is_none());
         let target = slots.into_iter().find_map(|group| {
             let index = group.slots.iter().position(|slot| slot.worker.index == worker)?;
             Some((group, index))
@@ -357,7 +395,10 @@ impl<'a> Watch<'a> {
             Event::Broken(reason) => {
                 slot.link = None;
                 slot.reopen = Some(now + PAUSE);
-                let text = format!("[pod] {}: the connection is lost: {reason}; reconnecting", slot.worker);
+                let text = format!(
+                    "[pod] {}: the connection is lost: {reason}; reconnecting",
+                    slot.worker
+                );
                 return print_line(self.out, &text);
             }
             Event::Exited(code) => match slot.stuck.take() {
@@ -373,7 +414,9 @@ impl<'a> Watch<'a> {
     fn forward(&mut self, groups: &mut [Group], signal: Signal) {
         let repeated = self.signal.is_some();
         let (name, next) = match signal {
-            Signal::Interrupt if repeated => ("KILL", Some((Instant::now() + self.limits.lost, Escalation::GiveUp))),
+            Signal::Interrupt if repeated => {
+                ("KILL", Some((Instant::now() + self.limits.lost, Escalation::GiveUp)))
+            }
             // The user decides how long to wait.
             Signal::Interrupt => ("INT", None),
             Signal::Terminate | Signal::HangUp if repeated => return,
@@ -406,14 +449,17 @@ impl<'a> Watch<'a> {
             if tick && let Some(link) = &mut slot.link {
                 link.send(".");
             }
-            if let Some(silent) =
-                slot.heard.map(|heard| now.saturating_duration_since(heard)).filter(|s| *s > self.limits.lost)
+            if let Some(silent) = slot
+                .heard
+                .map(|heard| now.saturating_duration_since(heard))
+                .filter(|s| *s > self.limits.lost)
             {
                 group.end(index, End::Lost(format!("no sign of life for {} s", silent.as_secs())));
             } else if slot.reopen.is_some_and(|time| now >= time) {
                 slot.reopen = None;
                 let owns = self.plan.is_some();
-                session(&self.ssh, &self.run, &slot.worker, group.attempt, owns, &self.events).open(slot.offset);
+                session(&self.ssh, &self.run, &slot.worker, group.attempt, owns, &self.events)
+                    .open(slot.offset);
             }
         }
         if self.plan.is_none() {
@@ -426,7 +472,9 @@ impl<'a> Watch<'a> {
             Some((time, next)) if now >= time => {
                 group.next = match next {
                     Escalation::Send("KILL") => Some((now + self.limits.lost, Escalation::GiveUp)),
-                    Escalation::Send(_) => Some((now + self.limits.grace, Escalation::Send("KILL"))),
+                    Escalation::Send(_) => {
+                        Some((now + self.limits.grace, Escalation::Send("KILL")))
+                    }
                     Escalation::GiveUp => None,
                 };
                 match next {
@@ -435,7 +483,10 @@ impl<'a> Watch<'a> {
                         let running = |index: &usize| group.slots[*index].end.is_none();
                         for index in (0..group.slots.len()).filter(running).collect::<Vec<_>>() {
                             let worker = &group.slots[index].worker;
-                            print_line(self.out, &format!("[pod] {worker} still runs after it was killed"));
+                            print_line(
+                                self.out,
+                                &format!("[pod] {worker} still runs after it was killed"),
+                            );
                             group.end(index, End::Remains);
                         }
                     }
@@ -449,28 +500,50 @@ impl<'a> Watch<'a> {
     fn start_shutdown(&mut self, group: &mut Group, now: Instant) {
         let failed = group.slots.iter().find_map(|slot| match slot.end.as_ref()? {
             End::Exited { code: 0, .. } => None,
-            End::Exited { code, .. } => Some((*code == TEMPORARY, format!("{} ended with code {code}", slot.worker))),
+            End::Exited { code, .. } => {
+                Some((*code == TEMPORARY, format!("{} ended with code {code}", slot.worker)))
+            }
             End::Remains => Some((false, format!("{} still runs", slot.worker))),
-            End::Lost(reason) | End::Stuck(reason) => Some((false, format!("{} is lost: {reason}", slot.worker))),
+            End::Lost(reason) | End::Stuck(reason) => {
+                Some((false, format!("{} is lost: {reason}", slot.worker)))
+            }
         });
         let stopped = |slot: &WorkerSlot| slot.end.is_none() && slot.state == 'T';
         let overdue = |slot: &WorkerSlot| {
             let waits = slot.state == 'T' || !slot.step.is_empty();
-            slot.end.is_none() && waits && now.saturating_duration_since(slot.since) > self.limits.stuck
+            slot.end.is_none()
+                && waits
+                && now.saturating_duration_since(slot.since) > self.limits.stuck
         };
         // If one worker stops, all of them wait. The culprit is a stopped worker, or the one
         // furthest behind.
         let stuck = failed.is_none() && group.slots.iter().any(overdue);
-        let behind = |slot: &&mut WorkerSlot| (slot.state != 'T', slot.step.parse::<u64>().unwrap_or(u64::MAX));
+        let behind = |slot: &&mut WorkerSlot| {
+            (slot.state != 'T', slot.step.parse::<u64>().unwrap_or(u64::MAX))
+        };
         let limit = self.limits.stuck.as_secs();
-        if stuck && let Some(slot) = group.slots.iter_mut().filter(|slot| slot.end.is_none()).min_by_key(behind) {
-            let step = if slot.step.is_empty() { String::new() } else { format!(", at step {}", slot.step) };
-            let problem = if slot.state == 'T' { "its process is stopped (SIGSTOP)" } else { "it makes no progress" };
+        if stuck
+            && let Some(slot) =
+                group.slots.iter_mut().filter(|slot| slot.end.is_none()).min_by_key(behind)
+        {
+            let step = if slot.step.is_empty() {
+                String::new()
+            } else {
+                format!(", at step {}", slot.step)
+            };
+            let problem = if slot.state == 'T' {
+                "its process is stopped (SIGSTOP)"
+            } else {
+                "it makes no progress"
+            };
             slot.stuck = Some(format!("{problem} for {limit} s{step}"));
         }
         let Some((saves, text)) = failed.or_else(|| {
             let slot = group.slots.iter().find(|slot| slot.stuck.is_some())?;
-            Some((false, format!("{} is stuck: {}", slot.worker, slot.stuck.as_deref().unwrap_or_default())))
+            Some((
+                false,
+                format!("{} is stuck: {}", slot.worker, slot.stuck.as_deref().unwrap_or_default()),
+            ))
         }) else {
             return;
         };
@@ -493,13 +566,18 @@ impl<'a> Watch<'a> {
 
     /// All workers have ended: restarts the group or concludes it.
     fn conclude(&mut self, group: &mut Group) {
-        let ends: Vec<(usize, End)> =
-            group.order.iter().filter_map(|index| Some((*index, group.slots[*index].end.clone()?))).collect();
+        let ends: Vec<(usize, End)> = group
+            .order
+            .iter()
+            .filter_map(|index| Some((*index, group.slots[*index].end.clone()?)))
+            .collect();
         let outcome = outcome(&ends, self.signal, |index| group.slots[index].worker.to_string());
         let restarts = outcome.restart && self.plan.is_some() && group.attempt < self.max_restarts;
         if !outcome.text.is_empty() {
             let consequence = match (restarts, self.max_restarts) {
-                (true, max) => format!("; restart {} of {max}, from the last checkpoint", group.attempt + 1),
+                (true, max) => {
+                    format!("; restart {} of {max}, from the last checkpoint", group.attempt + 1)
+                }
                 (false, 1..) if outcome.restart => format!("; after {} restarts", group.attempt),
                 _ => String::new(),
             };

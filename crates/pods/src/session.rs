@@ -88,10 +88,13 @@ impl Session {
             let resume = start.resume.is_some();
             loop {
                 // The host may have come back with an empty disk.
-                let ready = if resume { start.plan.prepare(&start.worker.host).map(drop) } else { Ok(()) };
+                let ready =
+                    if resume { start.plan.prepare(&start.worker.host).map(drop) } else { Ok(()) };
                 match ready.and_then(|()| start.plan.start(&start.worker, resume)) {
                     Ok(offset) => return self.follow(offset),
-                    Err(reason) if self.gives_up(start.resume) => return self.tell(Event::Gone(reason)),
+                    Err(reason) if self.gives_up(start.resume) => {
+                        return self.tell(Event::Gone(reason));
+                    }
                     Err(_) => thread::sleep(PAUSE),
                 }
             }
@@ -119,13 +122,17 @@ impl Session {
     }
 
     fn follow(&self, offset: u64) {
-        let failed = |error: std::io::Error| self.tell(Event::Gone(format!("the program ssh: {error}")));
+        let failed =
+            |error: std::io::Error| self.tell(Event::Gone(format!("the program ssh: {error}")));
         // In its own process group, so that Ctrl-C in the terminal does not reach it.
-        let mut child = match self.ssh.command(&self.host, &self.command(offset)).process_group(0).spawn() {
-            Ok(child) => child,
-            Err(error) => return failed(error),
-        };
-        let (Some(input), Some(out), Some(err)) = (child.stdin.take(), child.stdout.take(), child.stderr.take()) else {
+        let mut child =
+            match self.ssh.command(&self.host, &self.command(offset)).process_group(0).spawn() {
+                Ok(child) => child,
+                Err(error) => return failed(error),
+            };
+        let (Some(input), Some(out), Some(err)) =
+            (child.stdin.take(), child.stdout.take(), child.stderr.take())
+        else {
             return;
         };
         let child = Arc::new(Mutex::new(child));
@@ -138,7 +145,10 @@ impl Session {
                 let words: Vec<&str> = marked(&line).unwrap_or_default().splitn(3, ' ').collect();
                 match words.as_slice() {
                     ["alive", state, step] => {
-                        self.tell(Event::Alive(state.chars().next().unwrap_or('?'), (*step).to_owned()));
+                        self.tell(Event::Alive(
+                            state.chars().next().unwrap_or('?'),
+                            (*step).to_owned(),
+                        ));
                     }
                     ["exit", code] => {
                         let killed = || Event::Gone("its supervisor was killed".into());
@@ -171,6 +181,9 @@ impl Session {
 
     fn printed(&self, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
-        self.tell(Event::Printed(text.trim_end_matches(['\n', '\r']).to_owned(), line.len() as u64));
+        self.tell(Event::Printed(
+            text.trim_end_matches(['\n', '\r']).to_owned(),
+            line.len() as u64,
+        ));
     }
 }

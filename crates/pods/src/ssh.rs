@@ -34,7 +34,8 @@ impl Script {
 
     /// The command for the host's shell.
     pub(crate) fn command(self, arguments: &[impl AsRef<str>]) -> String {
-        let arguments: Vec<String> = arguments.iter().map(|a| format!(" {}", quote(a.as_ref()))).collect();
+        let arguments: Vec<String> =
+            arguments.iter().map(|a| format!(" {}", quote(a.as_ref()))).collect();
         format!("exec bash -c {} fulmen-pod{}", quote(&self.text()), arguments.concat())
     }
 }
@@ -86,7 +87,8 @@ impl Ssh {
 
     /// The command as shell input.
     pub(crate) fn spell(&self, host: &str, remote: &str) -> String {
-        let words: Vec<String> = self.arguments(host, remote).iter().map(|word| quote(word)).collect();
+        let words: Vec<String> =
+            self.arguments(host, remote).iter().map(|word| quote(word)).collect();
         format!("ssh {}", words.join(" "))
     }
 
@@ -98,9 +100,18 @@ impl Ssh {
     }
 
     /// Runs a command on a host for at most `limit`.
-    pub(crate) fn ask(&self, host: &str, remote: &str, input: Input, limit: Duration) -> CommandOutput {
-        let failed =
-            |e: std::io::Error| CommandOutput { code: None, out: String::new(), err: format!("the program ssh: {e}") };
+    pub(crate) fn ask(
+        &self,
+        host: &str,
+        remote: &str,
+        input: Input,
+        limit: Duration,
+    ) -> CommandOutput {
+        let failed = |e: std::io::Error| CommandOutput {
+            code: None,
+            out: String::new(),
+            err: format!("the program ssh: {e}"),
+        };
         let mut command = self.command(host, remote);
         // In its own process group, so that Ctrl-C in the terminal does not reach it.
         command.process_group(0);
@@ -144,7 +155,8 @@ impl CommandOutput {
 /// Why a command failed, from its standard error.
 pub(crate) fn explain(code: Option<i32>, err: &str) -> String {
     let lines = err.lines().map(str::trim).filter(|line| !line.is_empty());
-    let lines: Vec<&str> = lines.map(|l| marked(l).map_or(l, |l| l.strip_prefix("error ").unwrap_or(l))).collect();
+    let lines: Vec<&str> =
+        lines.map(|l| marked(l).map_or(l, |l| l.strip_prefix("error ").unwrap_or(l))).collect();
     let text = match lines.as_slice() {
         [] => code.map_or("it was terminated".to_owned(), |code| format!("exit code {code}")),
         lines => lines[lines.len().saturating_sub(3)..].join("; "),
@@ -154,8 +166,14 @@ pub(crate) fn explain(code: Option<i32>, err: &str) -> String {
             "Host key verification failed",
             "connect once with `ssh` yourself, or give --ssh-option StrictHostKeyChecking=accept-new",
         ),
-        ("Permission denied (", "give your key to the host, or to ssh with --ssh-option IdentityFile=PATH"),
-        ("No space left on device", "free space in its home directory, for example in ~/.fulmen/pods"),
+        (
+            "Permission denied (",
+            "give your key to the host, or to ssh with --ssh-option IdentityFile=PATH",
+        ),
+        (
+            "No space left on device",
+            "free space in its home directory, for example in ~/.fulmen/pods",
+        ),
     ];
     let advice = advice.iter().find(|row| text.contains(row.0)).map(|row| format!("; {}", row.1));
     text + &advice.unwrap_or_default()

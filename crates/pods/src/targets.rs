@@ -13,16 +13,20 @@ impl Targets {
     /// # Errors
     /// A name that ssh would take for an option; an error of gcloud.
     pub(crate) fn resolve(&self) -> Result<(Vec<String>, Ssh)> {
-        let mut options: Vec<String> = self.ssh_options.iter().map(|option| format!("-o{option}")).collect();
+        let mut options: Vec<String> =
+            self.ssh_options.iter().map(|option| format!("-o{option}")).collect();
         if let Some(path) = &self.ssh_config {
             options.insert(0, format!("-F{}", path.display()));
         }
         let hosts = match &self.tpu {
             None => self.hosts.clone(),
             Some(name) => {
-                let key = std::env::home_dir().map(|home| home.join(GCLOUD_KEY)).filter(|key| key.exists());
+                let key = std::env::home_dir()
+                    .map(|home| home.join(GCLOUD_KEY))
+                    .filter(|key| key.exists());
                 options.extend(key.map(|key| format!("-oIdentityFile={}", key.display())));
-                let hosts = fulmen_gcloud::hosts(name, self.zone.as_deref(), self.project.as_deref());
+                let hosts =
+                    fulmen_gcloud::hosts(name, self.zone.as_deref(), self.project.as_deref());
                 hosts.map_err(|error| {
                     if error.is_usage() {
                         Error::usage(error.to_string())
@@ -32,7 +36,9 @@ impl Targets {
                 })?
             }
         };
-        let wrong = |host: &&String| host.is_empty() || host.starts_with('-') || host.contains(char::is_whitespace);
+        let wrong = |host: &&String| {
+            host.is_empty() || host.starts_with('-') || host.contains(char::is_whitespace)
+        };
         if let Some(host) = hosts.iter().find(wrong) {
             return Err(Error::usage(format!(
                 "--hosts: `{host}` is not a valid host name; expected, for example, host-a,user@host-b"

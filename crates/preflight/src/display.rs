@@ -10,7 +10,11 @@ use crate::{Feasibility, Report, StepCost, StepSetting};
 
 impl fmt::Display for StepSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "batch of {}, {}, {} over {}", self.batch_size, self.precision, self.strategy, self.mesh)
+        write!(
+            f,
+            "batch of {}, {}, {} over {}",
+            self.batch_size, self.precision, self.strategy, self.mesh
+        )
     }
 }
 
@@ -28,10 +32,17 @@ impl fmt::Display for Report {
             for (feasibility, usd) in &priced {
                 let hour = feasibility.usd_per_hour.unwrap_or_default();
                 let digits = if *usd < 0.1 { 6 } else { 2 };
-                writeln!(f, "  {:<14} {usd:>12.digits$} USD   ({hour:.2} USD an hour)", feasibility.slice.name())?;
+                writeln!(
+                    f,
+                    "  {:<14} {usd:>12.digits$} USD   ({hour:.2} USD an hour)",
+                    feasibility.slice.name()
+                )?;
             }
             if priced.len() < self.slices.len() {
-                writeln!(f, "  not listed: slices without a price, and slices that the step does not fit")?;
+                writeln!(
+                    f,
+                    "  not listed: slices without a price, and slices that the step does not fit"
+                )?;
             }
             writeln!(f)?;
         }
@@ -45,14 +56,20 @@ impl fmt::Display for Report {
 
 impl fmt::Display for Feasibility {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (slice, chips, devices) = (&self.slice, self.slice.num_chips(), self.slice.num_devices());
+        let (slice, chips, devices) =
+            (&self.slice, self.slice.num_chips(), self.slice.num_devices());
         let requested = if slice.requested_name() == slice.name() {
             String::new()
         } else {
             format!(" ({})", slice.requested_name())
         };
         let plural = |n: usize, noun: &str| format!("{n} {noun}{}", if n == 1 { "" } else { "s" });
-        writeln!(f, "{slice}{requested}: {}, {}", plural(chips, "chip"), plural(devices, "device"))?;
+        writeln!(
+            f,
+            "{slice}{requested}: {}, {}",
+            plural(chips, "chip"),
+            plural(devices, "device")
+        )?;
         if let Some(setting) = &self.setting {
             writeln!(f, "  step        {setting}")?;
         }
@@ -61,17 +78,25 @@ impl fmt::Display for Feasibility {
         }
         let needed = self.hbm_needed_bytes.map_or("unknown".into(), memory);
         let verdict = if self.fits() { "fits" } else { "DOES NOT FIT" };
-        writeln!(f, "  {verdict}: needs {needed} of {} HBM on each device", memory(self.hbm_available_bytes))?;
+        writeln!(
+            f,
+            "  {verdict}: needs {needed} of {} HBM on each device",
+            memory(self.hbm_available_bytes)
+        )?;
         if let Some(step) = &self.step {
             write_step(f, step, devices)?;
         }
-        if let (true, Some(bytes), Some(fits)) = (self.fits(), self.copied_bytes, self.copy_fits()) {
+        if let (true, Some(bytes), Some(fits)) = (self.fits(), self.copied_bytes, self.copy_fits())
+        {
             let effect = if fits {
                 "fits next to the step: training continues while it is written".to_owned()
             } else {
                 format!(
                     "does not fit next to the step, where {} are free: training waits while the rest is copied to the host",
-                    memory(self.hbm_available_bytes.saturating_sub(self.hbm_needed_bytes.unwrap_or_default()))
+                    memory(
+                        self.hbm_available_bytes
+                            .saturating_sub(self.hbm_needed_bytes.unwrap_or_default())
+                    )
                 )
             };
             writeln!(f, "  checkpoint  a copy of {} {effect}", memory(bytes))?;
@@ -83,7 +108,11 @@ impl fmt::Display for Feasibility {
             writeln!(f, "  the largest tensors of the step, by their size on one device:")?;
             for tensor in &self.largest {
                 let (count, total) = (tensor.count, memory(tensor.total_bytes()));
-                writeln!(f, "    {total:>10}  {count} × {} {}  at {}", tensor.ty, tensor.what, tensor.source)?;
+                writeln!(
+                    f,
+                    "    {total:>10}  {count} × {} {}  at {}",
+                    tensor.ty, tensor.what, tensor.source
+                )?;
             }
         }
         for warning in &self.warnings {
@@ -103,10 +132,15 @@ fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, devices: usize) -> fm
     let total = amount(step.flops * devices as f64, "FLOP");
     writeln!(f, "  arithmetic  {} a device, {total} in all", amount(step.flops, "FLOP"))?;
     let hbm = amount(step.hbm_traffic, "B");
-    writeln!(f, "  moved       {} a device, {hbm} of it to or from HBM", amount(step.bytes_accessed, "B"))?;
+    writeln!(
+        f,
+        "  moved       {} a device, {hbm} of it to or from HBM",
+        amount(step.bytes_accessed, "B")
+    )?;
     let (loops, unknown) = step.loops;
     if loops > 0 {
-        let (flops, bytes) = (amount(step.counted_once.0, "FLOP"), amount(step.counted_once.1, "B"));
+        let (flops, bytes) =
+            (amount(step.counted_once.0, "FLOP"), amount(step.counted_once.1, "B"));
         writeln!(
             f,
             "              with the {loops} loops counted by their length; the compiler counts each once: {flops}, {bytes}"
@@ -131,7 +165,12 @@ fn write_step(f: &mut fmt::Formatter<'_>, step: &StepCost, devices: usize) -> fm
     if let Some(seconds) = step.optimal_seconds {
         writeln!(f, "              {} by the compiler's own estimate", duration(seconds))?;
     }
-    writeln!(f, "  bound by    {}: at most {:.1} % of the matrix unit's peak", r.bound_by, 100.0 * r.peak_share)
+    writeln!(
+        f,
+        "  bound by    {}: at most {:.1} % of the matrix unit's peak",
+        r.bound_by,
+        100.0 * r.peak_share
+    )
 }
 
 /// Collectives grouped by kind and group: kind, bytes, count, devices.

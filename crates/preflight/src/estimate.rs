@@ -9,8 +9,8 @@ use fulmen_tensor::{Function, Mesh, RecordedOp};
 
 use crate::line_costs::{cost_by_line, line};
 use crate::{
-    Error, Feasibility, Generation, LineCost, Prices, Report, Result, Roofline, Slice, StepCost, StepSetting,
-    largest_tensors, roofline, topology, warnings,
+    Error, Feasibility, Generation, LineCost, Prices, Report, Result, Roofline, Slice, StepCost,
+    StepSetting, largest_tensors, roofline, topology, warnings,
 };
 
 /// How many of the largest tensors are reported.
@@ -52,11 +52,14 @@ impl Step {
     /// # Errors
     /// The function records a mistake, or the mesh cannot split a parameter.
     pub fn new(function: &Function, mesh: &Mesh) -> fulmen_tensor::Result<Step> {
-        let parts = function.parameters().iter().zip(function.parameter_shardings()).map(|(parameter, sharding)| {
-            let shape = &parameter.ty().shape;
-            let shard = sharding.shard_shape(mesh, shape).map_or(0, |shard| shard.num_elements());
-            shape.num_elements().checked_div(shard).unwrap_or(1)
-        });
+        let parts = function.parameters().iter().zip(function.parameter_shardings()).map(
+            |(parameter, sharding)| {
+                let shape = &parameter.ty().shape;
+                let shard =
+                    sharding.shard_shape(mesh, shape).map_or(0, |shard| shard.num_elements());
+                shape.num_elements().checked_div(shard).unwrap_or(1)
+            },
+        );
         Ok(Step {
             stablehlo: function.stablehlo_for(mesh)?,
             recorded: function.recorded()?,
@@ -87,7 +90,8 @@ pub fn estimate<E: From<Error>>(
     for slice in slices {
         let mut feasibility = estimate_slice(plugin, slice, &step(slice.num_devices())?)?;
         let price = prices.and_then(|prices| prices.for_slice(slice));
-        feasibility.usd_per_hour = price.map(|price| price.usd_per_chip_hour * slice.num_chips() as f64);
+        feasibility.usd_per_hour =
+            price.map(|price| price.usd_per_chip_hour * slice.num_chips() as f64);
         judged.push(feasibility);
     }
     let prices = prices.map(|prices| (prices.date.clone(), prices.source.clone()));
@@ -121,7 +125,9 @@ fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibi
     let compiled = plugin.compile(&topology, &step.stablehlo, &options);
     feasibility.compile_s = start.elapsed().as_secs_f64();
     match compiled {
-        Ok(program) => cost(&mut feasibility, &program, step).map_err(|e| Error::compiler(doing(), e))?,
+        Ok(program) => {
+            cost(&mut feasibility, &program, step).map_err(|e| Error::compiler(doing(), e))?
+        }
         Err(error) if error.is_out_of_memory() => {
             let (needed, available) = needed_and_available(&error.to_string());
             feasibility.hbm_needed_bytes = needed;
@@ -137,7 +143,11 @@ fn estimate_slice(plugin: &Plugin, slice: &Slice, step: &Step) -> Result<Feasibi
 }
 
 /// Fills in the compiler's analysis of a program that fits.
-fn cost(feasibility: &mut Feasibility, program: &Executable, step: &Step) -> fulmen_pjrt::Result<()> {
+fn cost(
+    feasibility: &mut Feasibility,
+    program: &Executable,
+    step: &Step,
+) -> fulmen_pjrt::Result<()> {
     let analysis = program.cost_analysis()?;
     let memory = program.memory_analysis()?;
     let module = program.hlo()?;
@@ -160,7 +170,9 @@ fn cost(feasibility: &mut Feasibility, program: &Executable, step: &Step) -> ful
     let chip = feasibility.slice.generation();
     feasibility.warnings = warnings::matrix_unit(&products, chip.matrix_unit);
     feasibility.warnings.extend(warnings::tiles(&module.largest_arrays(LOOKED_AT)));
-    feasibility.warnings.extend(warnings::single_precision(&step.recorded, warnings::passes(&products)));
+    feasibility
+        .warnings
+        .extend(warnings::single_precision(&step.recorded, warnings::passes(&products)));
     feasibility.step = Some(StepCost {
         flops,
         bytes_accessed,
@@ -179,8 +191,10 @@ fn cost(feasibility: &mut Feasibility, program: &Executable, step: &Step) -> ful
 
 /// The cost of each line of the user's code.
 fn lines(module: &fulmen_pjrt::hlo::Module, chip: &Generation, step: &Step) -> Vec<LineCost> {
-    let mut costs: BTreeMap<Option<String>, (Cost, u64)> =
-        cost_by_line(module, step.is_internal).into_iter().map(|(line, cost)| (line, (cost, 0))).collect();
+    let mut costs: BTreeMap<Option<String>, (Cost, u64)> = cost_by_line(module, step.is_internal)
+        .into_iter()
+        .map(|(line, cost)| (line, (cost, 0)))
+        .collect();
     for array in module.largest_arrays(LOOKED_AT) {
         costs.entry(line(array.source, step.is_internal)).or_default().1 += array.bytes;
     }
@@ -191,7 +205,8 @@ fn lines(module: &fulmen_pjrt::hlo::Module, chip: &Generation, step: &Step) -> V
         array_bytes,
         least_s: (cost.flops / chip.device_flops()).max(cost.bytes / chip.device_hbm_bandwidth()),
     });
-    let mut lines: Vec<LineCost> = lines.filter(|line| line.least_s > 0.0 || line.array_bytes > 0).collect();
+    let mut lines: Vec<LineCost> =
+        lines.filter(|line| line.least_s > 0.0 || line.array_bytes > 0).collect();
     lines.sort_by(|a, b| b.least_s.total_cmp(&a.least_s));
     lines
 }
@@ -220,8 +235,12 @@ mod tests {
 
     /// A product, its relu and a sum of both, on one device.
     fn step(batch: usize, width: usize) -> Step {
-        let types = [TensorType::new(DType::F32, [batch, width]), TensorType::new(DType::F32, [width, width])];
-        let function = Function::trace("step", &types, |x| vec![x[0].matmul(&x[1]).relu().sum_all()]);
+        let types = [
+            TensorType::new(DType::F32, [batch, width]),
+            TensorType::new(DType::F32, [width, width]),
+        ];
+        let function =
+            Function::trace("step", &types, |x| vec![x[0].matmul(&x[1]).relu().sum_all()]);
         Step { steps_per_epoch: Some(100), ..Step::new(&function, &mesh()).unwrap() }
     }
 
@@ -246,7 +265,8 @@ mod tests {
         let report = estimate_all(&plugin, &slices, Some(&prices), |_| step(4096, 1000)).unwrap();
         println!("{report}\n{}", report.json());
         let page = report.html("step");
-        for part in ["id=\"slices\"", "id=\"roofline\"", "id=\"memory\"", "estimate.rs:", "v6e:1x1"] {
+        for part in ["id=\"slices\"", "id=\"roofline\"", "id=\"memory\"", "estimate.rs:", "v6e:1x1"]
+        {
             assert!(page.contains(part), "{part}: {page}");
         }
         assert!(report.all_fit());
@@ -287,8 +307,12 @@ mod tests {
         let Some(plugin) = crate::libtpu::libtpu() else { return };
         let slices = Slice::parse_list("v5e:1x1").unwrap();
         let seconds = |precision| {
-            let types = [TensorType::new(DType::F32, [4096, 1024]), TensorType::new(DType::F32, [1024, 1024])];
-            let function = Function::trace("step", &types, |x| vec![x[0].matmul(&x[1])]).matmul_precision(precision);
+            let types = [
+                TensorType::new(DType::F32, [4096, 1024]),
+                TensorType::new(DType::F32, [1024, 1024]),
+            ];
+            let function = Function::trace("step", &types, |x| vec![x[0].matmul(&x[1])])
+                .matmul_precision(precision);
             let step = Step::new(&function, &mesh()).unwrap();
             let report = estimate_all(&plugin, &slices, None, |_| step.clone()).unwrap();
             println!("{report} {}", report.json());
@@ -310,7 +334,8 @@ mod tests {
         let feasibility = &report.slices[0];
         assert_eq!(feasibility.hbm_available_bytes >> 30, 15);
         assert!(feasibility.hbm_needed_bytes.unwrap() >= 40_000_000_000 * 9 / 10, "{report}");
-        let largest: Vec<_> = feasibility.largest.iter().map(|t| (t.what.as_str(), t.total_bytes())).collect();
+        let largest: Vec<_> =
+            feasibility.largest.iter().map(|t| (t.what.as_str(), t.total_bytes())).collect();
         assert!(largest[..2].contains(&("input 0", 30_000_000_000)), "{largest:?}");
         assert!(feasibility.largest.iter().all(|t| t.source.contains("preflight")), "{report}");
         assert!(report.to_string().contains("DOES NOT FIT: needs"), "{report}");

@@ -143,7 +143,10 @@ pub static GENERATIONS: &[Generation] = &[
         axes: 3,
         ring: Ring::MultipleOfFour,
         matrix_unit: 128,
-        sources: &["docs.cloud.google.com/tpu/docs/v5p", "int8: jax-ml.github.io/scaling-book/tpus"],
+        sources: &[
+            "docs.cloud.google.com/tpu/docs/v5p",
+            "int8: jax-ml.github.io/scaling-book/tpus",
+        ],
     },
     Generation {
         name: "v6e",
@@ -192,10 +195,12 @@ impl Generation {
 
     /// The generation of a device by the kind that a plugin reports, such as `TPU v5 lite`.
     pub fn of_kind(kind: &str) -> Option<&'static Generation> {
-        let words: Vec<&str> = kind.split_whitespace().filter(|word| !word.eq_ignore_ascii_case("tpu")).collect();
+        let words: Vec<&str> =
+            kind.split_whitespace().filter(|word| !word.eq_ignore_ascii_case("tpu")).collect();
         let name = words.concat();
         // libtpu's name for the smaller chip of a generation.
-        Generation::find(&name).or_else(|| Generation::find(&format!("{}e", name.strip_suffix("lite")?)))
+        Generation::find(&name)
+            .or_else(|| Generation::find(&format!("{}e", name.strip_suffix("lite")?)))
     }
 
     /// The `bf16` peak of one device, in FLOP/s.
@@ -226,7 +231,8 @@ mod tests {
         assert_eq!(Generation::find("V5LitePod").unwrap().name, "v5e");
         assert_eq!(Generation::find("ironwood").unwrap().name, "tpu7x");
         assert!(Generation::find("v9").is_none() && Generation::find("").is_none());
-        let names: Vec<_> = GENERATIONS.iter().flat_map(|g| g.aliases.iter().copied().chain([g.name])).collect();
+        let names: Vec<_> =
+            GENERATIONS.iter().flat_map(|g| g.aliases.iter().copied().chain([g.name])).collect();
         let different: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(names.len(), different.len());
     }
@@ -234,7 +240,10 @@ mod tests {
     #[test]
     fn a_device_has_its_part_of_the_chip() {
         let device = |name| Generation::find(name).unwrap().device_flops() / 1e12;
-        assert_eq!((device("v2"), device("v3"), device("v4"), device("v5e")), (22.5, 61.5, 275.0, 197.0));
+        assert_eq!(
+            (device("v2"), device("v3"), device("v4"), device("v5e")),
+            (22.5, 61.5, 275.0, 197.0)
+        );
         assert_eq!((device("v5p"), device("tpu7x")), (459.0, 1153.5));
         for generation in GENERATIONS {
             assert!(!generation.sources.is_empty() && generation.cores >= generation.devices);

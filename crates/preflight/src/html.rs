@@ -19,7 +19,11 @@ impl Report {
         let body = [
             section("slices", "Slices", self.slices_html()),
             section("roofline", "Roofline", self.slices.iter().map(roofline).collect::<Html>()),
-            section("memory", "Memory of one device", self.slices.iter().map(memory_of).collect::<Html>()),
+            section(
+                "memory",
+                "Memory of one device",
+                self.slices.iter().map(memory_of).collect::<Html>(),
+            ),
             section("warnings", "Warnings", self.slices.iter().map(warnings).collect::<Html>()),
         ];
         page(title, body)
@@ -116,8 +120,10 @@ fn roofline(feasibility: &Feasibility) -> Html {
     let intensity = |line: &LineCost| line.flops / line.hbm_traffic.max(1.0);
     let drawn: Vec<&LineCost> = step.lines.iter().filter(|line| line.flops > 0.0).collect();
     let ridge = peak / bandwidth;
-    let (left, right) =
-        drawn.iter().map(|line| intensity(line)).fold((ridge / 30.0, ridge * 30.0), |(a, b), i| (a.min(i), b.max(i)));
+    let (left, right) = drawn
+        .iter()
+        .map(|line| intensity(line))
+        .fold((ridge / 30.0, ridge * 30.0), |(a, b), i| (a.min(i), b.max(i)));
     let right = right.min(ridge * 1e4);
     let total: f64 = step.lines.iter().map(|line| line.least_s).sum();
     let dots = |name: String, colour: usize, lines: &[&LineCost]| Series {
@@ -125,7 +131,10 @@ fn roofline(feasibility: &Feasibility) -> Html {
         colour,
         mark: Mark::Dots,
         points: lines.iter().map(|line| roof(intensity(line).min(right))).collect(),
-        labels: lines.iter().map(|line| format!("{}: at least {}", name_of(line), duration(line.least_s))).collect(),
+        labels: lines
+            .iter()
+            .map(|line| format!("{}: at least {}", name_of(line), duration(line.least_s)))
+            .collect(),
         sizes: lines.iter().map(|line| line.least_s / total).collect(),
     };
     let (named, others) = drawn.split_at(drawn.len().min(NAMED));
@@ -138,40 +147,53 @@ fn roofline(feasibility: &Feasibility) -> Html {
     if !others.is_empty() {
         series.push(dots(format!("{} more lines", others.len()), NAMED, others));
     }
-    series.extend(named.iter().enumerate().map(|(colour, line)| dots(short(line), colour, &[line])));
+    series
+        .extend(named.iter().enumerate().map(|(colour, line)| dots(short(line), colour, &[line])));
     let chart = Chart {
-        title: format!("{}, {} and {}", feasibility.slice.name(), amount(peak, "FLOP/s"), amount(bandwidth, "B/s")),
+        title: format!(
+            "{}, {} and {}",
+            feasibility.slice.name(),
+            amount(peak, "FLOP/s"),
+            amount(bandwidth, "B/s")
+        ),
         x: "operations a byte of HBM".into(),
         y: "FLOP/s".into(),
         series,
         log_x: true,
         log_y: Some(true),
     };
-    let rows = step.lines.iter().take(MOST_LINES).filter(|line| line.least_s >= total / 1000.0).map(|line| {
-        let bound = if intensity(line) < ridge { "memory" } else { "matrix unit" };
-        let share = format!("{:.1} %", 100.0 * line.least_s / total);
-        let cells = [
-            name_of(line).to_owned(),
-            duration(line.least_s),
-            share,
-            amount(line.flops, "FLOP"),
-            amount(line.hbm_traffic, "B"),
-            number(intensity(line)),
-            bound.to_owned(),
-        ];
-        cells.map(Html::from).into()
-    });
-    let header = ["line", "at least", "share", "arithmetic", "moved", "operations a byte", "bound by"];
-    with_name(feasibility, [element("div", &[("class", &"charts")], chart.html()), table(&header, rows)])
+    let rows =
+        step.lines.iter().take(MOST_LINES).filter(|line| line.least_s >= total / 1000.0).map(
+            |line| {
+                let bound = if intensity(line) < ridge { "memory" } else { "matrix unit" };
+                let share = format!("{:.1} %", 100.0 * line.least_s / total);
+                let cells = [
+                    name_of(line).to_owned(),
+                    duration(line.least_s),
+                    share,
+                    amount(line.flops, "FLOP"),
+                    amount(line.hbm_traffic, "B"),
+                    number(intensity(line)),
+                    bound.to_owned(),
+                ];
+                cells.map(Html::from).into()
+            },
+        );
+    let header =
+        ["line", "at least", "share", "arithmetic", "moved", "operations a byte", "bound by"];
+    with_name(
+        feasibility,
+        [element("div", &[("class", &"charts")], chart.html()), table(&header, rows)],
+    )
 }
 
 fn memory_of(feasibility: &Feasibility) -> Html {
     let limit = feasibility.hbm_available_bytes;
     let bar = |parts: &[(usize, &str, u64)]| {
         let total = parts.iter().map(|part| part.2).sum::<u64>().max(limit).max(1) as f64;
-        bar(parts
-            .iter()
-            .map(|&(colour, name, bytes)| (colour, format!("{name}: {}", memory(bytes)), bytes as f64 / total)))
+        bar(parts.iter().map(|&(colour, name, bytes)| {
+            (colour, format!("{name}: {}", memory(bytes)), bytes as f64 / total)
+        }))
     };
     let needed = feasibility.hbm_needed_bytes;
     let content: Html = match (&feasibility.step, needed) {
@@ -183,25 +205,33 @@ fn memory_of(feasibility: &Feasibility) -> Html {
                 memory(temp_bytes),
                 memory(limit)
             );
-            let mut lines: Vec<&LineCost> = step.lines.iter().filter(|line| line.array_bytes > 0).collect();
+            let mut lines: Vec<&LineCost> =
+                step.lines.iter().filter(|line| line.array_bytes > 0).collect();
             lines.sort_by_key(|line| std::cmp::Reverse(line.array_bytes));
             let rows = lines.into_iter().take(MOST_LINES).map(|line| {
-                let share = format!("{:.1} %", 100.0 * line.array_bytes as f64 / limit.max(1) as f64);
+                let share =
+                    format!("{:.1} %", 100.0 * line.array_bytes as f64 / limit.max(1) as f64);
                 [name_of(line).to_owned(), memory(line.array_bytes), share].map(Html::from).into()
             });
-            let list = table(&["line", "its largest arrays, not all alive at once", "of the limit"], rows);
+            let list =
+                table(&["line", "its largest arrays, not all alive at once", "of the limit"], rows);
             let bar = bar(&[(0, "state and batch", argument_bytes), (1, "the step", temp_bytes)]);
             [paragraph(text), bar, list].into()
         }
         (None, needed) => {
             let text = match needed {
-                Some(needed) => format!("needs {} of {}: it does not fit", memory(needed), memory(limit)),
+                Some(needed) => {
+                    format!("needs {} of {}: it does not fit", memory(needed), memory(limit))
+                }
                 None => format!("does not fit into {}", memory(limit)),
             };
             let rows = feasibility.largest.iter().map(|tensor| {
                 let description = format!("{} × {} {}", tensor.count, tensor.ty, tensor.what);
-                let share = format!("{:.1} %", 100.0 * tensor.total_bytes() as f64 / limit.max(1) as f64);
-                [tensor.source.clone(), memory(tensor.total_bytes()), share, description].map(Html::from).into()
+                let share =
+                    format!("{:.1} %", 100.0 * tensor.total_bytes() as f64 / limit.max(1) as f64);
+                [tensor.source.clone(), memory(tensor.total_bytes()), share, description]
+                    .map(Html::from)
+                    .into()
             });
             let list = table(&["line", "memory", "of the limit", "what"], rows);
             [paragraph(text), bar(&[(1, "the step", needed.unwrap_or(limit))]), list].into()
@@ -212,7 +242,8 @@ fn memory_of(feasibility: &Feasibility) -> Html {
 
 fn warnings(feasibility: &Feasibility) -> Html {
     let item = |warning: &crate::Warning| {
-        let location = warning.source.as_ref().map(|source| format!(", at {source}")).unwrap_or_default();
+        let location =
+            warning.source.as_ref().map(|source| format!(", at {source}")).unwrap_or_default();
         element("li", &[], format!("{}{location}", warning.message))
     };
     let content = if feasibility.warnings.is_empty() {

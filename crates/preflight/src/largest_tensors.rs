@@ -39,7 +39,8 @@ pub(crate) fn largest(step: &Step, limit: usize) -> Vec<LargeTensor> {
     for value in recorded {
         let first_axis = |i: usize| recorded.get(i)?.types.first()?.shape.first().copied();
         let length = value.types.first().and_then(|ty| ty.shape.first().copied());
-        let inherited = value.operands.iter().filter(|&&i| length.is_some() && first_axis(i) == length);
+        let inherited =
+            value.operands.iter().filter(|&&i| length.is_some() && first_axis(i) == length);
         let inherited = inherited.filter_map(|&i| split.get(i).copied()).max();
         split.push(match value.parameter {
             Some(number) => parts.get(number).copied().unwrap_or(1),
@@ -67,13 +68,20 @@ pub(crate) fn largest(step: &Step, limit: usize) -> Vec<LargeTensor> {
         };
         for ty in &value.types {
             let bytes = (ty.size_in_bytes() as u64).div_ceil(*parts as u64);
-            let group = groups.entry((name.clone(), source.clone(), bytes)).or_insert((ty.clone(), 0));
+            let group =
+                groups.entry((name.clone(), source.clone(), bytes)).or_insert((ty.clone(), 0));
             group.1 += 1;
         }
     }
     let mut tensors: Vec<LargeTensor> = groups
         .into_iter()
-        .map(|((what, source, device_bytes), (ty, count))| LargeTensor { what, ty, count, device_bytes, source })
+        .map(|((what, source, device_bytes), (ty, count))| LargeTensor {
+            what,
+            ty,
+            count,
+            device_bytes,
+            source,
+        })
         .collect();
     tensors.sort_by_key(|tensor| std::cmp::Reverse(tensor.total_bytes()));
     tensors.truncate(limit);
@@ -104,16 +112,25 @@ fn is_rematerialized(operation: &str) -> bool {
 /// The user's line that first computes with a value, after operations that only pass it on.
 fn first_use(step: &Step, value: usize) -> Option<String> {
     let users = |value: usize| {
-        step.recorded.iter().enumerate().skip(value + 1).filter(move |(_, user)| user.operands.contains(&value))
+        step.recorded
+            .iter()
+            .enumerate()
+            .skip(value + 1)
+            .filter(move |(_, user)| user.operands.contains(&value))
     };
     let mut value = value;
     loop {
-        if let Some((_, user)) = users(value).find(|(_, user)| !(step.is_internal)(user.location.file())) {
+        if let Some((_, user)) =
+            users(value).find(|(_, user)| !(step.is_internal)(user.location.file()))
+        {
             return Some(user.location.to_string());
         }
         value = users(value)
             .find(|(_, user)| {
-                matches!(user.operation, Some("with_sharding" | "all_gather" | "to_dtype" | "transpose"))
+                matches!(
+                    user.operation,
+                    Some("with_sharding" | "all_gather" | "to_dtype" | "transpose")
+                )
             })?
             .0;
     }
@@ -127,18 +144,26 @@ mod tests {
 
     #[test]
     fn the_largest_come_first_with_their_size_on_one_device() {
-        let types = [TensorType::new(DType::F32, [64, 100]), TensorType::new(DType::F32, [100, 1000])];
+        let types =
+            [TensorType::new(DType::F32, [64, 100]), TensorType::new(DType::F32, [100, 1000])];
         let line = line!() + 2;
         let function = Function::trace("f", &types, |x| {
             let y = x[0].matmul(&x[1]).tanh();
             vec![y.sum_all()]
         });
-        let step = Step { parts: vec![8, 1], ..Step::new(&function, &Mesh::new([("data", 1)]).unwrap()).unwrap() };
+        let step = Step {
+            parts: vec![8, 1],
+            ..Step::new(&function, &Mesh::new([("data", 1)]).unwrap()).unwrap()
+        };
         let large = largest(&step, 3);
-        let groups: Vec<_> = large.iter().map(|t| (t.what.as_str(), t.device_bytes, t.count)).collect();
+        let groups: Vec<_> =
+            large.iter().map(|t| (t.what.as_str(), t.device_bytes, t.count)).collect();
         assert_eq!(groups[0], ("input 1", 400_000, 1), "{large:?}");
         // Each device has an eighth of the rows of the results.
         assert_eq!((groups[1].1, groups[2].1), (8 * 1000 * 4, 8 * 1000 * 4), "{large:?}");
-        assert!(large.iter().all(|t| t.source.contains(&format!("largest_tensors.rs:{line}:"))), "{large:?}");
+        assert!(
+            large.iter().all(|t| t.source.contains(&format!("largest_tensors.rs:{line}:"))),
+            "{large:?}"
+        );
     }
 }

@@ -7,7 +7,10 @@ use fulmen_pjrt::hlo::{Cost, Module, Source};
 /// The cost of one run of a compiled program on one device, by lines of the user's code:
 /// operations, and bytes between the device and its main memory. Operations without a line are
 /// those from files for which `is_internal` is true, and those that the compiler added.
-pub fn cost_by_line(module: &Module, is_internal: fn(&str) -> bool) -> BTreeMap<Option<String>, Cost> {
+pub fn cost_by_line(
+    module: &Module,
+    is_internal: fn(&str) -> bool,
+) -> BTreeMap<Option<String>, Cost> {
     let mut costs: BTreeMap<Option<String>, Cost> = BTreeMap::new();
     for (source, cost) in module.cost_by_line() {
         let sum = costs.entry(line(source, is_internal)).or_default();

@@ -44,8 +44,9 @@ impl Prices {
     /// # Errors
     /// The file cannot be read or is not such a table.
     pub fn read(path: &Path) -> Result<Prices> {
-        let text = fulmen_durable::read_text(path)
-            .map_err(|e| Error::usage(format!("cannot read the price table {}: {e}", path.display())))?;
+        let text = fulmen_durable::read_text(path).map_err(|e| {
+            Error::usage(format!("cannot read the price table {}: {e}", path.display()))
+        })?;
         Prices::parse(&text, &format!("the price table {}", path.display()))
     }
 
@@ -55,25 +56,32 @@ impl Prices {
                         and before them date and source";
             Error::usage(format!("{origin}: {reason}. It must be TOML: {format}"))
         };
-        let document: DocumentMut = text.parse().map_err(|e| wrong(format!("{e}").trim_end().to_owned()))?;
-        let text_of = |table: &dyn TableLike, key: &str| table.get(key).and_then(|v| v.as_str()).map(str::to_owned);
+        let document: DocumentMut =
+            text.parse().map_err(|e| wrong(format!("{e}").trim_end().to_owned()))?;
+        let text_of = |table: &dyn TableLike, key: &str| {
+            table.get(key).and_then(|v| v.as_str()).map(str::to_owned)
+        };
         let mut rows = Vec::new();
         let tables = document.get("price").and_then(|item| item.as_array_of_tables());
         for table in tables.ok_or_else(|| wrong("there is no [[price]]".into()))? {
-            let name = text_of(table, "generation").ok_or_else(|| wrong("a price has no generation".into()))?;
+            let name = text_of(table, "generation")
+                .ok_or_else(|| wrong("a price has no generation".into()))?;
             let generation = Generation::find(&name).ok_or_else(|| {
                 let names: Vec<_> = GENERATIONS.iter().map(|g| g.name).collect();
                 wrong(format!("there is no generation `{name}`; there are {}", names.join(", ")))
             })?;
             let number = table.get("usd_per_chip_hour");
-            let price = number.and_then(|v| v.as_float().or_else(|| v.as_integer().map(|n| n as f64)));
-            let usd_per_chip_hour = price
-                .filter(|usd| usd.is_finite() && *usd >= 0.0)
-                .ok_or_else(|| wrong(format!("the price of {name} has no usd_per_chip_hour that is a number")))?;
+            let price =
+                number.and_then(|v| v.as_float().or_else(|| v.as_integer().map(|n| n as f64)));
+            let usd_per_chip_hour =
+                price.filter(|usd| usd.is_finite() && *usd >= 0.0).ok_or_else(|| {
+                    wrong(format!("the price of {name} has no usd_per_chip_hour that is a number"))
+                })?;
             let region = text_of(table, "region").unwrap_or_default();
             rows.push(Price { generation: generation.name, region, usd_per_chip_hour });
         }
-        let head = |key: &str| text_of(document.as_table(), key).unwrap_or_else(|| "unknown".into());
+        let head =
+            |key: &str| text_of(document.as_table(), key).unwrap_or_else(|| "unknown".into());
         Ok(Prices { date: head("date"), source: head("source"), rows })
     }
 
@@ -97,8 +105,13 @@ mod tests {
     fn the_built_in_table_can_be_read() {
         let prices = Prices::built_in().unwrap();
         assert!(prices.date.starts_with("20") && prices.source.contains("pricing"));
-        let price = |slice: &str| prices.for_slice(&slice.parse().unwrap()).map(|price| price.usd_per_chip_hour);
-        assert_eq!((price("v5e:2x4"), price("v3-8"), price("tpu7x:2x2x1")), (Some(1.20), Some(2.00), None));
+        let price = |slice: &str| {
+            prices.for_slice(&slice.parse().unwrap()).map(|price| price.usd_per_chip_hour)
+        };
+        assert_eq!(
+            (price("v5e:2x4"), price("v3-8"), price("tpu7x:2x2x1")),
+            (Some(1.20), Some(2.00), None)
+        );
     }
 
     #[test]
@@ -121,9 +134,23 @@ mod tests {
         check("= 1", "TOML parse error");
         check("date = \"2026\"", "there is no [[price]]");
         check("[[price]]\nusd_per_chip_hour = 1", "a price has no generation");
-        check("[[price]]\ngeneration = \"v9\"\nusd_per_chip_hour = 1", "there is no generation `v9`; there are v2");
-        check("[[price]]\ngeneration = \"v5e\"\nusd_per_chip_hour = \"1\"", "no usd_per_chip_hour that is a number");
-        check("[[price]]\ngeneration = \"v5e\"\nusd_per_chip_hour = -1", "no usd_per_chip_hour that is a number");
-        assert!(Prices::read(Path::new("no/such/table.toml")).unwrap_err().to_string().contains("cannot read"));
+        check(
+            "[[price]]\ngeneration = \"v9\"\nusd_per_chip_hour = 1",
+            "there is no generation `v9`; there are v2",
+        );
+        check(
+            "[[price]]\ngeneration = \"v5e\"\nusd_per_chip_hour = \"1\"",
+            "no usd_per_chip_hour that is a number",
+        );
+        check(
+            "[[price]]\ngeneration = \"v5e\"\nusd_per_chip_hour = -1",
+            "no usd_per_chip_hour that is a number",
+        );
+        assert!(
+            Prices::read(Path::new("no/such/table.toml"))
+                .unwrap_err()
+                .to_string()
+                .contains("cannot read")
+        );
     }
 }

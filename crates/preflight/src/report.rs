@@ -136,7 +136,8 @@ impl Feasibility {
         let roofline = step.map(|step| &step.roofline);
         let setting = self.setting.as_ref();
         let devices = self.slice.num_devices();
-        let collectives: Vec<Value> = step.iter().flat_map(|step| &step.collectives).map(collective_json).collect();
+        let collectives: Vec<Value> =
+            step.iter().flat_map(|step| &step.collectives).map(collective_json).collect();
         let largest: Vec<Value> = self
             .largest
             .iter()
@@ -199,8 +200,10 @@ impl Feasibility {
             "sources": self.slice.generation().sources,
         });
         report["lines"] = lines.into();
-        report["checkpoint_copy"] =
-            self.copied_bytes.map(|bytes| json!({ "bytes": bytes, "fits": self.copy_fits() })).into();
+        report["checkpoint_copy"] = self
+            .copied_bytes
+            .map(|bytes| json!({ "bytes": bytes, "fits": self.copy_fits() }))
+            .into();
         report
     }
 }
@@ -223,14 +226,16 @@ impl Report {
 
     /// The slices with a price for an epoch, cheapest first.
     pub fn cheapest_first(&self) -> Vec<(&Feasibility, f64)> {
-        let mut priced: Vec<_> = self.slices.iter().filter_map(|j| Some((j, j.usd_per_epoch()?))).collect();
+        let mut priced: Vec<_> =
+            self.slices.iter().filter_map(|j| Some((j, j.usd_per_epoch()?))).collect();
         priced.sort_by(|a, b| a.1.total_cmp(&b.1));
         priced
     }
 
     /// The report as one line of JSON. Unknown values are `null`.
     pub fn json(&self) -> String {
-        let mut report = json!({ "topologies": self.slices.iter().map(Feasibility::json).collect::<Vec<_>>() });
+        let mut report =
+            json!({ "topologies": self.slices.iter().map(Feasibility::json).collect::<Vec<_>>() });
         if let Some((date, source)) = &self.prices {
             let order: Vec<_> = self.cheapest_first().iter().map(|(j, _)| j.slice.name()).collect();
             report["prices"] = json!({ "date": date, "source": source });

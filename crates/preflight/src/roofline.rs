@@ -71,9 +71,11 @@ impl Roofline {
         let links = chip.ici_bandwidth / chip.devices as f64 * slice.links();
         let wire = if links > 0.0 { links } else { chip.device_hbm_bandwidth() };
         let collective_s = work.sent_bytes / wire;
-        let (step_s, bound_by) = [(memory_s, Bound::Memory), (collective_s, Bound::Collectives)]
-            .into_iter()
-            .fold((matrix_s, Bound::MatrixUnit), |most, next| if next.0 > most.0 { next } else { most });
+        let (step_s, bound_by) =
+            [(memory_s, Bound::Memory), (collective_s, Bound::Collectives)].into_iter().fold(
+                (matrix_s, Bound::MatrixUnit),
+                |most, next| if next.0 > most.0 { next } else { most },
+            );
         let peak_share = if step_s > 0.0 { work.flops / (step_s * peak) } else { 0.0 };
         let serial_s = matrix_s + memory_s + collective_s;
         Roofline { matrix_s, memory_s, collective_s, step_s, serial_s, bound_by, peak_share }
@@ -124,11 +126,15 @@ mod tests {
 
     #[test]
     fn two_devices_of_a_chip_share_what_it_has() {
-        let work = StepWork { flops: 61.5e9, bytes: 450e6, sent_bytes: 41.5e6, further_passes: 0.0 };
+        let work =
+            StepWork { flops: 61.5e9, bytes: 450e6, sent_bytes: 41.5e6, further_passes: 0.0 };
         let half = roofline(work, "v3:2x2");
         [half.matrix_s, half.memory_s].into_iter().for_each(|s| close(s, 1e-3));
         close(half.collective_s, 0.5e-3);
-        close(roofline(StepWork { sent_bytes: 450e6, ..StepWork::default() }, "v3:1x1").collective_s, 1e-3);
+        close(
+            roofline(StepWork { sent_bytes: 450e6, ..StepWork::default() }, "v3:1x1").collective_s,
+            1e-3,
+        );
     }
 
     #[test]

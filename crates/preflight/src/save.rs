@@ -18,7 +18,9 @@ pub fn topology(plugin: &Plugin, slice: &Slice) -> Result<Topology> {
         .map_err(|e| Error::compiler(format!("describing {slice}"), e))?;
     let (expected, actual) = (slice.num_devices(), topology.devices().len());
     if actual != expected {
-        return Err(Error::usage(format!("libtpu says that {slice} has {actual} devices instead of {expected}")));
+        return Err(Error::usage(format!(
+            "libtpu says that {slice} has {actual} devices instead of {expected}"
+        )));
     }
     Ok(topology)
 }
@@ -77,6 +79,9 @@ mod tests {
         let error = runtime.with_saved_programs(&file).err().unwrap().to_string();
         let expected = "step.fulmen: its programs were compiled for another machine: the platform: tpu then, cpu now; the \
                         devices: TPU v5 lite 0";
-        assert!(error.contains(expected) && error.ends_with("save them again for this one"), "{error}");
+        assert!(
+            error.contains(expected) && error.ends_with("save them again for this one"),
+            "{error}"
+        );
     }
 }

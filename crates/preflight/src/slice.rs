@@ -30,8 +30,18 @@ pub struct Slice {
 const MAX_CHIPS: usize = 9216;
 
 /// The shapes of slices by number of chips, for generations with two and three axes.
-const FLAT: &[&[usize]] =
-    &[&[1, 1], &[2, 2], &[2, 4], &[4, 4], &[4, 8], &[8, 8], &[8, 16], &[16, 16], &[16, 32], &[32, 32]];
+const FLAT: &[&[usize]] = &[
+    &[1, 1],
+    &[2, 2],
+    &[2, 4],
+    &[4, 4],
+    &[4, 8],
+    &[8, 8],
+    &[8, 16],
+    &[16, 16],
+    &[16, 32],
+    &[32, 32],
+];
 const DEEP: &[&[usize]] = &[
     &[1, 1, 1],
     &[2, 2, 1],
@@ -61,7 +71,8 @@ impl Slice {
     /// Google Cloud's name (accelerator type), such as `v5litepod-8` or `v3-8`; `None` for a slice
     /// of an unusual shape.
     pub fn accelerator_type(&self) -> Option<String> {
-        let generation = if self.generation.name == "v5e" { "v5litepod" } else { self.generation.name };
+        let generation =
+            if self.generation.name == "v5e" { "v5litepod" } else { self.generation.name };
         let name = format!("{generation}-{}", counted(self.generation, self.num_chips()));
         name.parse().is_ok_and(|slice: Slice| slice.name == self.name).then_some(name)
     }
@@ -140,18 +151,29 @@ impl FromStr for Slice {
         };
         let by_axes = requested_name.contains(':');
         let axes: Vec<usize> = if by_axes {
-            let Ok(axes) = size.split('x').map(str::parse).collect::<Result<Vec<usize>, _>>() else {
+            let Ok(axes) = size.split('x').map(str::parse).collect::<Result<Vec<usize>, _>>()
+            else {
                 return wrong(format!("`{size}` is not a size"));
             };
             axes
         } else {
-            let Ok(number) = size.parse::<usize>() else { return wrong(format!("`{size}` is not a number")) };
+            let Ok(number) = size.parse::<usize>() else {
+                return wrong(format!("`{size}` is not a number"));
+            };
             let unit = if generation.named_by_cores { "TensorCores" } else { "chips" };
-            match shapes(generation).find(|axes| counted(generation, axes.iter().product()) == number) {
+            match shapes(generation)
+                .find(|axes| counted(generation, axes.iter().product()) == number)
+            {
                 Some(axes) => axes.to_vec(),
                 None => {
                     let names: Vec<_> = shapes(generation)
-                        .map(|axes| format!("{}-{}", generation.name, counted(generation, axes.iter().product())))
+                        .map(|axes| {
+                            format!(
+                                "{}-{}",
+                                generation.name,
+                                counted(generation, axes.iter().product())
+                            )
+                        })
                         .collect();
                     return wrong(format!(
                         "the number counts {unit}, and the slices with a name of this kind are {}",
@@ -161,15 +183,23 @@ impl FromStr for Slice {
             }
         };
         if axes.len() != generation.axes {
-            return wrong(format!("slices of {} have {} axes, such as {}", generation.name, generation.axes, {
-                named(generation, if generation.axes == 2 { FLAT[1] } else { DEEP[1] })
-            }));
+            return wrong(format!(
+                "slices of {} have {} axes, such as {}",
+                generation.name,
+                generation.axes,
+                { named(generation, if generation.axes == 2 { FLAT[1] } else { DEEP[1] }) }
+            ));
         }
         let chips = axes.iter().try_fold(1_usize, |n, &length| n.checked_mul(length));
         if !chips.is_some_and(|chips| (1..=MAX_CHIPS).contains(&chips)) {
             return wrong(format!("a slice has from 1 to {MAX_CHIPS} chips"));
         }
-        Ok(Slice { requested_name: requested_name.to_owned(), name: named(generation, &axes), generation, axes })
+        Ok(Slice {
+            requested_name: requested_name.to_owned(),
+            name: named(generation, &axes),
+            generation,
+            axes,
+        })
     }
 }
 
@@ -193,7 +223,8 @@ mod tests {
                 "{requested_name}"
             );
             assert_eq!(slice.requested_name(), requested_name);
-            let accelerator_type: Option<Slice> = slice.accelerator_type().map(|name| name.parse().unwrap());
+            let accelerator_type: Option<Slice> =
+                slice.accelerator_type().map(|name| name.parse().unwrap());
             assert!(
                 accelerator_type.is_none_or(|accelerator_type| accelerator_type.name() == name),
                 "{requested_name}"
@@ -232,8 +263,14 @@ mod tests {
         check("v5e", "it has no size");
         check("v9:2x2", "there is no generation `v9`");
         check("v9:2x2", "there are v2, v3, v4, v5e, v5p, v6e, tpu7x");
-        check("v3-7", "counts TensorCores, and the slices with a name of this kind are v3-2, v3-8, v3-16");
-        check("v6e-9", "counts chips, and the slices with a name of this kind are v6e-1, v6e-4, v6e-8");
+        check(
+            "v3-7",
+            "counts TensorCores, and the slices with a name of this kind are v3-2, v3-8, v3-16",
+        );
+        check(
+            "v6e-9",
+            "counts chips, and the slices with a name of this kind are v6e-1, v6e-4, v6e-8",
+        );
         check("v5e-x", "`x` is not a number");
         check("v5e:2x2x1", "slices of v5e have 2 axes, such as v5e:2x2");
         check("v5p:4x4", "slices of v5p have 3 axes, such as v5p:2x2x1");
@@ -248,7 +285,10 @@ mod tests {
     fn links_that_lead_nowhere_do_not_count() {
         let links = |name: &str| name.parse::<Slice>().unwrap().links();
         assert_eq!((links("v5e:1x1"), links("v5e:2x4"), links("v5e:16x16")), (0.0, 0.5, 1.0));
-        assert_eq!((links("v5p:2x2x1"), links("v5p:4x4x4"), links("v5p:4x4x8")), (2.0 / 6.0, 1.0, 1.0));
+        assert_eq!(
+            (links("v5p:2x2x1"), links("v5p:4x4x4"), links("v5p:4x4x8")),
+            (2.0 / 6.0, 1.0, 1.0)
+        );
         assert_eq!((links("v5e:4x16"), links("v3:32x32")), (0.75, 1.0));
     }
 }

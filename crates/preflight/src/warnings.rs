@@ -43,7 +43,9 @@ const MAX_WARNINGS: usize = 5;
 /// The share of the matrix unit's work that is not padding, at best: two of the three lengths fill
 /// its rows and columns, and the third streams through it eight at a time.
 fn used(product: &Product, unit: u64) -> f64 {
-    let share = |length: u64, multiple: u64| length as f64 / length.max(1).next_multiple_of(multiple) as f64;
+    let share = |length: u64, multiple: u64| {
+        length as f64 / length.max(1).next_multiple_of(multiple) as f64
+    };
     let upright = share(product.columns, unit) * share(product.rows, 8);
     let transposed = share(product.rows, unit) * share(product.columns, 8);
     share(product.inner, unit) * upright.max(transposed)
@@ -54,7 +56,8 @@ fn used(product: &Product, unit: u64) -> f64 {
 pub fn share_used(products: &[PlacedProduct], unit: u64) -> Option<f64> {
     let (mut work, mut time) = (0.0, 0.0);
     for placed in products {
-        let (flops, used) = (placed.product.flops * placed.times as f64, used(&placed.product, unit));
+        let (flops, used) =
+            (placed.product.flops * placed.times as f64, used(&placed.product, unit));
         if used > 0.0 {
             work += flops;
             time += flops / used;
@@ -69,9 +72,14 @@ pub fn recorded_products(recorded: &[RecordedOp], devices: usize) -> Vec<PlacedP
     recorded.iter().filter_map(|r| recorded_product(recorded, r, devices as u64)).collect()
 }
 
-fn recorded_product(recorded: &[RecordedOp], r: &RecordedOp, devices: u64) -> Option<PlacedProduct> {
+fn recorded_product(
+    recorded: &[RecordedOp],
+    r: &RecordedOp,
+    devices: u64,
+) -> Option<PlacedProduct> {
     let ty = |i: usize| recorded.get(*r.operands.get(i)?)?.types.first();
-    let (left, right, result) = (ty(0)?.shape.dims(), ty(1)?.shape.dims(), r.types.first()?.shape.dims());
+    let (left, right, result) =
+        (ty(0)?.shape.dims(), ty(1)?.shape.dims(), r.types.first()?.shape.dims());
     let len = |dims: &[usize]| dims.iter().fold(1_u64, |n, &dim| n.saturating_mul(dim as u64));
     let (batch, rows, inner, columns) = match r.operation? {
         // The leading axes of the right side, if any, match those of the left. The first of them is
@@ -87,7 +95,10 @@ fn recorded_product(recorded: &[RecordedOp], r: &RecordedOp, devices: u64) -> Op
         // `[batch, in, …]` and `[out, in / groups, …]` make `[batch, out, …]`. A derivative has its
         // axes in a different order.
         "convolution" => {
-            let ([images, channels, positions @ ..], [features, kernel @ ..]) = (result, right) else { return None };
+            let ([images, channels, positions @ ..], [features, kernel @ ..]) = (result, right)
+            else {
+                return None;
+            };
             if left.first() != Some(images) || channels != features {
                 return None;
             }
@@ -98,7 +109,16 @@ fn recorded_product(recorded: &[RecordedOp], r: &RecordedOp, devices: u64) -> Op
     let flops = 2.0 * batch as f64 * rows as f64 * inner as f64 * columns as f64;
     let (operands, precision) = (ElementType::F32, Precision::Default);
     Some(PlacedProduct {
-        product: Product { batch, rows, inner, columns, features: inner, operands, precision, flops },
+        product: Product {
+            batch,
+            rows,
+            inner,
+            columns,
+            features: inner,
+            operands,
+            precision,
+            flops,
+        },
         name: String::new(),
         times: 1,
         op_name: String::new(),
@@ -115,14 +135,17 @@ pub fn matrix_unit(products: &[PlacedProduct], unit: u64) -> Vec<Warning> {
     for placed in products {
         let product = &placed.product;
         let source = placed.source.as_ref().map(ToString::to_string).unwrap_or_default();
-        let entry = groups.entry((source, [product.rows, product.inner, product.columns])).or_default();
+        let entry =
+            groups.entry((source, [product.rows, product.inner, product.columns])).or_default();
         entry.0 += work(placed);
         entry.1 = used(product, unit);
         entry.2 += placed.times.saturating_mul(product.batch);
     }
     let mut groups: Vec<_> = groups
         .into_iter()
-        .filter(|(_, (work, used, _))| *work >= WORTH_A_LINE * total_work && *used < FULL_ENOUGH && *used > 0.0)
+        .filter(|(_, (work, used, _))| {
+            *work >= WORTH_A_LINE * total_work && *used < FULL_ENOUGH && *used > 0.0
+        })
         .collect();
     let wasted = |(work, used, _): &(f64, f64, u64)| work * (1.0 / used - 1.0);
     groups.sort_by(|a, b| wasted(&b.1).total_cmp(&wasted(&a.1)));
@@ -160,16 +183,26 @@ pub(crate) fn tiles(arrays: &[LargeArray]) -> Vec<Warning> {
     let mut groups: BTreeMap<String, (u64, u64, usize, Option<String>)> = BTreeMap::new();
     for array in arrays {
         let unpadded = bytes(array);
-        if array.bytes.saturating_sub(unpadded) >= WORTH_BYTES && array.bytes >= unpadded.saturating_mul(3) / 2 {
+        if array.bytes.saturating_sub(unpadded) >= WORTH_BYTES
+            && array.bytes >= unpadded.saturating_mul(3) / 2
+        {
             let source = || array.source.as_ref().map(ToString::to_string);
-            let (count, first) = groups.remove(&array.ty.to_string()).map_or((0, None), |entry| (entry.2, entry.3));
-            groups.insert(array.ty.to_string(), (unpadded, array.bytes, count + 1, first.or_else(source)));
+            let (count, first) =
+                groups.remove(&array.ty.to_string()).map_or((0, None), |entry| (entry.2, entry.3));
+            groups.insert(
+                array.ty.to_string(),
+                (unpadded, array.bytes, count + 1, first.or_else(source)),
+            );
         }
     }
     let mut groups: Vec<_> = groups.into_iter().collect();
-    groups
-        .sort_by_key(|(_, (unpadded, padded, n, _))| std::cmp::Reverse((padded - unpadded).saturating_mul(*n as u64)));
-    let warning = |(ty, (unpadded, padded, n, source)): (String, (u64, u64, usize, Option<String>))| Warning {
+    groups.sort_by_key(|(_, (unpadded, padded, n, _))| {
+        std::cmp::Reverse((padded - unpadded).saturating_mul(*n as u64))
+    });
+    let warning = |(ty, (unpadded, padded, n, source)): (
+        String,
+        (u64, u64, usize, Option<String>),
+    )| Warning {
         message: format!(
             "{n} × {ty} takes {:.1} × its bytes, because its fastest axes are padded to tiles of 8×128",
             padded as f64 / unpadded.max(1) as f64
@@ -182,10 +215,12 @@ pub(crate) fn tiles(arrays: &[LargeArray]) -> Vec<Warning> {
 /// Products of `f32` in the recorded program. (In the compiled program they are `bf16` already:
 /// this is how a matrix unit multiplies `f32` at default precision.)
 pub fn single_precision(recorded: &[RecordedOp], passes: u32) -> Option<Warning> {
-    let is_product = |r: &&RecordedOp| matches!(r.operation, Some("matmul" | "dot_general" | "convolution"));
+    let is_product =
+        |r: &&RecordedOp| matches!(r.operation, Some("matmul" | "dot_general" | "convolution"));
     let products: Vec<&RecordedOp> = recorded.iter().filter(is_product).collect();
     let is_f32 = |r: &&&RecordedOp| {
-        let types: Vec<_> = r.operands.iter().filter_map(|&i| recorded.get(i)?.types.first()).collect();
+        let types: Vec<_> =
+            r.operands.iter().filter_map(|&i| recorded.get(i)?.types.first()).collect();
         types.iter().all(|ty| ty.dtype == DType::F32)
     };
     let wide: Vec<&&RecordedOp> = products.iter().filter(is_f32).collect();
@@ -222,7 +257,16 @@ mod tests {
         let flops = 2.0 * rows as f64 * inner as f64 * columns as f64;
         let (operands, precision) = (ElementType::Bf16, Precision::Default);
         PlacedProduct {
-            product: Product { batch: 1, rows, inner, columns, features: inner, operands, precision, flops },
+            product: Product {
+                batch: 1,
+                rows,
+                inner,
+                columns,
+                features: inner,
+                operands,
+                precision,
+                flops,
+            },
             name: String::new(),
             times: 1,
             op_name: String::new(),
@@ -238,7 +282,8 @@ mod tests {
         assert_eq!(used(&product(1024, 256, 10).product, 128), 10.0 / 16.0);
         assert_eq!(used(&product(1024, 128, 128).product, 256), 0.5);
         assert!(matrix_unit(&[product(1024, 256, 128)], 128).is_empty());
-        let warnings = matrix_unit(&[product(1024, 256, 128), product(4096, 100, 100), product(8, 8, 8)], 128);
+        let warnings =
+            matrix_unit(&[product(1024, 256, 128), product(4096, 100, 100), product(8, 8, 8)], 128);
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert_eq!(warnings[0].source.as_deref(), Some("m.rs:100"));
         assert!(
@@ -260,10 +305,17 @@ mod tests {
             source: Some(Source { file: "m.rs".into(), line }),
         };
         let padded = 8192 * 128 * 4;
-        let arrays = [array(&[8192, 16], padded, 7), array(&[8192, 16], padded, 9), array(&[8192, 100], padded, 3)];
+        let arrays = [
+            array(&[8192, 16], padded, 7),
+            array(&[8192, 16], padded, 9),
+            array(&[8192, 100], padded, 3),
+        ];
         let warnings = tiles(&arrays);
         let [warning] = &warnings[..] else { panic!("{warnings:?}") };
-        assert!(warning.message.starts_with("2 × f32[8192,16] takes 8.0 × its bytes"), "{warnings:?}");
+        assert!(
+            warning.message.starts_with("2 × f32[8192,16] takes 8.0 × its bytes"),
+            "{warnings:?}"
+        );
         assert_eq!(warning.source.as_deref(), Some("m.rs:7"));
     }
 
@@ -272,7 +324,10 @@ mod tests {
         let f32s = [TensorType::new(DType::F32, [4, 8]), TensorType::new(DType::F32, [8, 2])];
         let wide = Function::trace("f", &f32s, |x| vec![x[0].matmul(&x[1])]).recorded().unwrap();
         let warning = single_precision(&wide, 1).unwrap();
-        assert!(warning.message.starts_with("1 of 1 products take f32, and the matrix unit rounds"), "{warning:?}");
+        assert!(
+            warning.message.starts_with("1 of 1 products take f32, and the matrix unit rounds"),
+            "{warning:?}"
+        );
         assert!(warning.source.unwrap().contains("warnings.rs"));
         assert!(single_precision(&wide, 6).unwrap().message.contains("6 passes in bf16"));
         let bf16 = f32s.map(|ty| TensorType::new(DType::Bf16, ty.shape));

@@ -85,11 +85,19 @@ impl Chart {
     pub fn html(&self) -> Html {
         let title = element("b", &[], self.title.as_str());
         let Some(drawing) = self.drawing() else {
-            return element("figure", &[], [title, element("p", &[("class", &"faint")], "no values")]);
+            return element(
+                "figure",
+                &[],
+                [title, element("p", &[("class", &"faint")], "no values")],
+            );
         };
         let view = format!("0 0 {} {}", SIZE.0, SIZE.1);
         let label = format!("{}: {} over {}", self.title, self.y, self.x);
-        let svg = element("svg", &[("viewBox", &view), ("role", &"img"), ("aria-label", &label)], drawing);
+        let svg = element(
+            "svg",
+            &[("viewBox", &view), ("role", &"img"), ("aria-label", &label)],
+            drawing,
+        );
         element("figure", &[], [title, svg, legend(&self.names())])
     }
 
@@ -123,7 +131,10 @@ impl Chart {
         if columns {
             y.0 = y.0.min(0.0);
         }
-        let ends = series.iter().filter(|s| s.mark == Mark::Columns).flat_map(|s| column_ends(s, self.log_x));
+        let ends = series
+            .iter()
+            .filter(|s| s.mark == Mark::Columns)
+            .flat_map(|s| column_ends(s, self.log_x));
         let end = ends.fold(x.1, f64::max);
         // Without it, half of a dot on the edge would be cut off.
         let room = |(low, high): (f64, f64), log: bool| {
@@ -152,14 +163,26 @@ impl Chart {
 /// let bar = element("path", &[("class", &"column c0"), ("d", &"M0 0h90v12h-90z")], "");
 /// assert!(svg_file("a bar", &[(0, "ours")], (100.0, 12.0), bar).ends_with("</svg>\n"));
 /// ```
-pub fn svg_file(title: &str, names: &[(usize, &str)], (width, height): (f64, f64), drawing: Html) -> String {
+pub fn svg_file(
+    title: &str,
+    names: &[(usize, &str)],
+    (width, height): (f64, f64),
+    drawing: Html,
+) -> String {
     const TITLE: f64 = 40.0;
     let bold = "font-size: 13px; font-weight: 600; fill: var(--text)";
-    let mut parts = vec![style(), element("text", &[("x", &4), ("y", &(14.0 - TITLE)), ("style", &bold)], title)];
+    let mut parts = vec![
+        style(),
+        element("text", &[("x", &4), ("y", &(14.0 - TITLE)), ("style", &bold)], title),
+    ];
     let mut left = 4.0;
     for (colour, name) in names {
         let swatch = format!("M{left:.1} {:.1}h12v8h-12z", 23.0 - TITLE);
-        parts.push(element("path", &[("class", &format_args!("column {}", class(*colour))), ("d", &swatch)], ""));
+        parts.push(element(
+            "path",
+            &[("class", &format_args!("column {}", class(*colour))), ("d", &swatch)],
+            "",
+        ));
         parts.push(label(left + 16.0, 31.0 - TITLE, "start", name));
         left += 30.0 + 6.5 * name.chars().count() as f64;
     }
@@ -201,7 +224,8 @@ pub fn class(colour: usize) -> String {
 
 fn drawable(series: &Series) -> Series {
     let all = series.points.iter().enumerate();
-    let kept: Vec<usize> = all.filter(|(_, p)| p.0.is_finite() && p.1.is_finite()).map(|(i, _)| i).collect();
+    let kept: Vec<usize> =
+        all.filter(|(_, p)| p.0.is_finite() && p.1.is_finite()).map(|(i, _)| i).collect();
     Series {
         points: kept.iter().map(|&i| series.points[i]).collect(),
         labels: kept.iter().filter_map(|&i| series.labels.get(i).cloned()).collect(),
@@ -211,7 +235,9 @@ fn drawable(series: &Series) -> Series {
 }
 
 fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
-    values.fold(None, |range, v| Some(range.map_or((v, v), |(low, high): (f64, f64)| (low.min(v), high.max(v)))))
+    values.fold(None, |range, v| {
+        Some(range.map_or((v, v), |(low, high): (f64, f64)| (low.min(v), high.max(v))))
+    })
 }
 
 /// The right edge of each column: the start of the next one; the last is as wide as the previous
@@ -258,16 +284,27 @@ impl Axis {
         if self.log && self.high - self.low >= 1.0 {
             let stride = ((self.high - self.low) / 5.0).ceil().max(1.0);
             let first = self.low.ceil();
-            let powers = (0..=6).map(|i| first + f64::from(i) * stride).take_while(|power| *power <= self.high + 1e-9);
+            let powers = (0..=6)
+                .map(|i| first + f64::from(i) * stride)
+                .take_while(|power| *power <= self.high + 1e-9);
             return powers.map(|power| 10f64.powf(power)).collect();
         }
-        let (low, high) = if self.log { (10f64.powf(self.low), 10f64.powf(self.high)) } else { (self.low, self.high) };
+        let (low, high) = if self.log {
+            (10f64.powf(self.low), 10f64.powf(self.high))
+        } else {
+            (self.low, self.high)
+        };
         let rough = (high - low) / 5.0;
         let power = 10f64.powf(rough.log10().floor());
-        let stride =
-            [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power).into_iter().find(|s| *s >= rough).unwrap_or(rough);
+        let stride = [1.0, 2.0, 5.0, 10.0]
+            .map(|digit| digit * power)
+            .into_iter()
+            .find(|s| *s >= rough)
+            .unwrap_or(rough);
         let first = (low / stride).ceil();
-        let ticks = (0..=8).map(|i| (first + f64::from(i)) * stride).take_while(|tick| *tick <= high + stride * 1e-6);
+        let ticks = (0..=8)
+            .map(|i| (first + f64::from(i)) * stride)
+            .take_while(|tick| *tick <= high + stride * 1e-6);
         ticks.collect()
     }
 }
@@ -299,13 +336,20 @@ fn axes(x: &Axis, y: &Axis, x_label: &str, y_label: &str) -> Html {
     };
     let names = [(x.to, "end", name(x_label, x)), (0.0, "start", name(y_label, y))];
     parts.extend(
-        names.iter().filter(|n| !n.2.is_empty()).map(|(x, anchor, text)| label(*x, bottom + 30.0, anchor, text)),
+        names
+            .iter()
+            .filter(|n| !n.2.is_empty())
+            .map(|(x, anchor, text)| label(*x, bottom + 30.0, anchor, text)),
     );
     parts.into_iter().collect()
 }
 
 fn label(x: f64, y: f64, anchor: &'static str, text: &str) -> Html {
-    element("text", &[("x", &format_args!("{x:.1}")), ("y", &format_args!("{y:.1}")), ("text-anchor", &anchor)], text)
+    element(
+        "text",
+        &[("x", &format_args!("{x:.1}")), ("y", &format_args!("{y:.1}")), ("text-anchor", &anchor)],
+        text,
+    )
 }
 
 fn marks(series: &Series, x: &Axis, y: &Axis) -> Vec<Html> {
@@ -313,10 +357,20 @@ fn marks(series: &Series, x: &Axis, y: &Axis) -> Vec<Html> {
     let pixel = |&(px, py): &(f64, f64)| (x.pixel(px), y.pixel(py));
     let dot = |(i, point): (usize, &(f64, f64))| {
         let (cx, cy) = pixel(point);
-        let title: Html = series.labels.get(i).map(|text| element("title", &[], text.as_str())).into_iter().collect();
-        let radius = series.sizes.get(i).map_or(3.5, |size| 3.0 + 9.0 * size.clamp(0.0, 1.0).sqrt());
+        let title: Html = series
+            .labels
+            .get(i)
+            .map(|text| element("title", &[], text.as_str()))
+            .into_iter()
+            .collect();
+        let radius =
+            series.sizes.get(i).map_or(3.5, |size| 3.0 + 9.0 * size.clamp(0.0, 1.0).sqrt());
         let [cx, cy, r] = [cx, cy, radius].map(|length| format!("{length:.1}"));
-        element("circle", &[("class", &format_args!("dot {colour}")), ("cx", &cx), ("cy", &cy), ("r", &r)], title)
+        element(
+            "circle",
+            &[("class", &format_args!("dot {colour}")), ("cx", &cx), ("cy", &cy), ("r", &r)],
+            title,
+        )
     };
     match series.mark {
         Mark::Line if series.points.len() > 1 => {
@@ -331,8 +385,13 @@ fn marks(series: &Series, x: &Axis, y: &Axis) -> Vec<Html> {
         Mark::Columns => {
             let mut path = String::new();
             for (&(px, py), end) in series.points.iter().zip(column_ends(series, x.log)) {
-                let (left, right, top, base) = (x.pixel(px), x.pixel(end), y.pixel(py), y.pixel(0.0));
-                let _ = write!(path, "M{left:.1} {base:.1}V{top:.1}H{:.1}V{base:.1}Z", (right - 1.0).max(left + 0.5));
+                let (left, right, top, base) =
+                    (x.pixel(px), x.pixel(end), y.pixel(py), y.pixel(0.0));
+                let _ = write!(
+                    path,
+                    "M{left:.1} {base:.1}V{top:.1}H{:.1}V{base:.1}Z",
+                    (right - 1.0).max(left + 0.5)
+                );
             }
             vec![element("path", &[("class", &format_args!("column {colour}")), ("d", &path)], "")]
         }
@@ -349,7 +408,11 @@ pub fn number(value: f64) -> String {
             v if v >= 0.1 => format!("{value:.3}"),
             _ => format!("{value:.4}"),
         };
-        if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+        if text.contains('.') {
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        } else {
+            text
+        }
     };
     match size {
         0.0 => "0".to_owned(),
@@ -405,13 +468,22 @@ mod tests {
 
     #[test]
     fn points_are_drawn_at_their_values() {
-        let series = |mark, points: &[(f64, f64)]| Series { points: points.to_vec(), mark, ..Series::default() };
-        let chart =
-            |series| Chart { title: "t".into(), x: "step".into(), series: vec![series], ..Chart::default() }.html();
+        let series = |mark, points: &[(f64, f64)]| Series {
+            points: points.to_vec(),
+            mark,
+            ..Series::default()
+        };
+        let chart = |series| {
+            Chart { title: "t".into(), x: "step".into(), series: vec![series], ..Chart::default() }
+                .html()
+        };
         let line = chart(series(Mark::Line, &[(0.0, 1.0), (5.0, f64::NAN), (10.0, 3.0)]));
         assert!(line.as_str().contains("d=\"M50.0 184.0L348.0 8.0\""), "{line:?}");
         let wide = chart(series(Mark::Line, &[(0.0, 1.0), (5.0, 100.0), (10.0, 10_000.0)]));
-        assert!(wide.as_str().contains("L199.0 96.0L") && wide.as_str().contains("log scale"), "{wide:?}");
+        assert!(
+            wide.as_str().contains("L199.0 96.0L") && wide.as_str().contains("log scale"),
+            "{wide:?}"
+        );
         let columns = chart(series(Mark::Columns, &[(0.0, 2.0), (1.0, 4.0)]));
         assert!(columns.as_str().contains("M50.0 184.0V96.0H198.0V184.0Z"), "{columns:?}");
         let dots = chart(series(Mark::Dots, &[(1.0, 1.0), (2.0, 1.0)]));

@@ -19,8 +19,10 @@ pub(crate) fn differences(runs: &[Run]) -> Html {
     names.sort();
     names.dedup();
     // The start time always differs.
-    let differs =
-        |name: &&String| *name != "started" && settings.windows(2).any(|pair| pair[0].get(*name) != pair[1].get(*name));
+    let differs = |name: &&String| {
+        *name != "started"
+            && settings.windows(2).any(|pair| pair[0].get(*name) != pair[1].get(*name))
+    };
     let rows: Vec<Vec<Html>> = names
         .into_iter()
         .filter(differs)
@@ -32,7 +34,8 @@ pub(crate) fn differences(runs: &[Run]) -> Html {
             [Html::from(&**name)].into_iter().chain(settings.iter().map(value)).collect()
         })
         .collect();
-    let header = |first| [first].into_iter().chain(runs.iter().map(|run| &*run.name)).collect::<Vec<&str>>();
+    let header =
+        |first| [first].into_iter().chain(runs.iter().map(|run| &*run.name)).collect::<Vec<&str>>();
     let first = if rows.is_empty() {
         element("p", &[], "Configuration and environment are the same.")
     } else {
@@ -46,7 +49,8 @@ pub(crate) fn differences(runs: &[Run]) -> Html {
     }
     let values = metrics.into_iter().take(MAX_METRICS).map(|name| {
         let last = |run: &Run| run.curves().get(name)?.last();
-        let value = |run: &Run| Html::from(last(run).map_or("–".into(), |(_, value)| number(value)));
+        let value =
+            |run: &Run| Html::from(last(run).map_or("–".into(), |(_, value)| number(value)));
         [Html::from(name)].into_iter().chain(runs.iter().map(value)).collect()
     });
     [first, table(&header("last value"), values)].into()

@@ -119,13 +119,21 @@ mod tests {
         assert!(points.contains(&(456_780.0, 99.0)) && points.contains(&(1_000_010.0, -99.0)));
         let sine = |step: f64| (step / 2e5).sin();
         let others = points.iter().filter(|p| p.1.abs() <= 1.0);
-        assert!(others.clone().count() > 150 && others.into_iter().all(|p| (p.1 - sine(p.0)).abs() < 1e-9));
+        assert!(
+            others.clone().count() > 150
+                && others.into_iter().all(|p| (p.1 - sine(p.0)).abs() < 1e-9)
+        );
     }
 
     #[test]
     fn values_that_are_not_finite_are_counted() {
         let mut curve = Curve::default();
-        [(1, 1.0), (2, f64::NAN), (3, f64::INFINITY), (4, 2.0)].into_iter().for_each(|(step, v)| curve.push(step, v));
-        assert_eq!((curve.non_finite(), curve.last(), curve.points().len()), (Some((2, 2)), Some((4, 2.0)), 2));
+        [(1, 1.0), (2, f64::NAN), (3, f64::INFINITY), (4, 2.0)]
+            .into_iter()
+            .for_each(|(step, v)| curve.push(step, v));
+        assert_eq!(
+            (curve.non_finite(), curve.last(), curve.points().len()),
+            (Some((2, 2)), Some((4, 2.0)), 2)
+        );
     }
 }

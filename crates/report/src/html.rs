@@ -26,7 +26,11 @@ impl Html {
 
 /// An element with its attributes. Without content it is `<name ...></name>`, except for HTML's
 /// void elements.
-pub fn element(name: &'static str, attributes: &[(&'static str, &dyn Display)], content: impl Into<Html>) -> Html {
+pub fn element(
+    name: &'static str,
+    attributes: &[(&'static str, &dyn Display)],
+    content: impl Into<Html>,
+) -> Html {
     let mut html = format!("<{name}");
     for (attribute, value) in attributes {
         html.push(' ');
@@ -49,7 +53,11 @@ pub fn page(title: &str, body: impl Into<Html>) -> String {
         &[],
         [
             element("meta", &[("charset", &"utf-8")], ""),
-            element("meta", &[("name", &"viewport"), ("content", &"width=device-width, initial-scale=1")], ""),
+            element(
+                "meta",
+                &[("name", &"viewport"), ("content", &"width=device-width, initial-scale=1")],
+                "",
+            ),
             element("meta", &[("name", &"color-scheme"), ("content", &"light dark")], ""),
             // Otherwise a browser requests an icon from the server or the folder.
             element("link", &[("rel", &"icon"), ("href", &"data:,")], ""),
@@ -79,20 +87,32 @@ pub fn paragraph(text: impl Display) -> Html {
 /// A table. It scrolls if it is wider than the window, and numbers are right-aligned.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<Html>>) -> Html {
     let cell = |cell: Html| {
-        if is_number(&cell.0) { element("td", &[("class", &"number")], cell) } else { element("td", &[], cell) }
+        if is_number(&cell.0) {
+            element("td", &[("class", &"number")], cell)
+        } else {
+            element("td", &[], cell)
+        }
     };
     let head: Html = header.iter().map(|name| element("th", &[], *name)).collect();
-    let body: Html =
-        rows.into_iter().map(|row| element("tr", &[], row.into_iter().map(cell).collect::<Html>())).collect();
+    let body: Html = rows
+        .into_iter()
+        .map(|row| element("tr", &[], row.into_iter().map(cell).collect::<Html>()))
+        .collect();
     let head = element("thead", &[], element("tr", &[], head));
-    element("div", &[("class", &"scroll")], element("table", &[], [head, element("tbody", &[], body)]))
+    element(
+        "div",
+        &[("class", &"scroll")],
+        element("table", &[], [head, element("tbody", &[], body)]),
+    )
 }
 
 /// Whether a cell starts with a number: `3`, `2.5 GiB`, `$1.20`, `12k`.
 fn is_number(cell: &str) -> bool {
     let first = cell.split(' ').next().unwrap_or_default();
     let first = first.trim_start_matches('$').trim_end_matches(['k', 'M', 'G', 'T']);
-    first.starts_with(|c: char| c.is_ascii_digit() || c == '-') && first.parse::<f64>().is_ok() && cell.len() < 24
+    first.starts_with(|c: char| c.is_ascii_digit() || c == '-')
+        && first.parse::<f64>().is_ok()
+        && cell.len() < 24
 }
 
 /// Content that is long and rarely read: it opens on a click.
@@ -148,7 +168,8 @@ mod tests {
     #[test]
     fn scripts_are_shown_as_text() {
         let text = "</style><script>alert('1 & \"2\"')</script>\u{0}\u{1b}[31m";
-        let shown = page(text, [paragraph(text), details(text, table(&[text], [vec![text.into()]]))]);
+        let shown =
+            page(text, [paragraph(text), details(text, table(&[text], [vec![text.into()]]))]);
         assert!(!shown.contains("<script") && !shown.contains("alert('"), "{shown}");
         assert_eq!(shown.matches("</style>").count(), 1);
         assert_eq!(shown.matches("&lt;script&gt;").count(), 6);

@@ -19,14 +19,20 @@ pub(crate) fn overview(run: &Run) -> Html {
     sentences.extend(values(run).into_iter().map(Html::from));
     for (name, curve) in run.curves() {
         if let (true, Some((step, count))) = (name.contains("loss"), curve.non_finite()) {
-            let text = format!("{name} was NaN or infinite at {count} of the log points, first at step {step}");
+            let text = format!(
+                "{name} was NaN or infinite at {count} of the log points, first at step {step}"
+            );
             sentences.push(element("span", &[("class", &"bad")], text));
         }
     }
     sentences.extend(speed(run).into_iter().map(Html::from));
     let advice = run.summary.iter().flat_map(|summary| &summary.advice);
     sentences.extend(advice.map(|advice| Html::from(&**advice)));
-    element("ul", &[], sentences.into_iter().map(|sentence| element("li", &[], sentence)).collect::<Html>())
+    element(
+        "ul",
+        &[],
+        sentences.into_iter().map(|sentence| element("li", &[], sentence)).collect::<Html>(),
+    )
 }
 
 fn status(run: &Run) -> String {
@@ -66,12 +72,15 @@ fn speed(run: &Run) -> Vec<String> {
     let Some(summary) = &run.summary else { return sentences };
     sentences.extend(summary.loader.clone());
     let flops = summary.flops_per_second.filter(|flops| *flops > 0.0);
+    let flops_text = flops
+        .zip(summary.peak_flops)
+        .map(|(flops, peak)| format!("{:.0} % of the chip's peak", 100.0 * flops / peak));
     let flops_text =
-        flops.zip(summary.peak_flops).map(|(flops, peak)| format!("{:.0} % of the chip's peak", 100.0 * flops / peak));
-    let flops_text = flops_text.or_else(|| Some(format!("{} on each device", amount(flops?, "FLOP/s"))));
+        flops_text.or_else(|| Some(format!("{} on each device", amount(flops?, "FLOP/s"))));
     if summary.samples_per_second > 0.0 {
         let rest = flops_text.map(|text| format!("; {text}")).unwrap_or_default();
-        sentences.push(format!("{} samples a second{rest}", chart::number(summary.samples_per_second)));
+        sentences
+            .push(format!("{} samples a second{rest}", chart::number(summary.samples_per_second)));
     }
     let compiled: f64 = summary.compilations.iter().filter_map(|program| program.1).sum();
     match summary.compilations.len() {
@@ -82,7 +91,11 @@ fn speed(run: &Run) -> Vec<String> {
     let spent = buckets(run);
     let total: f64 = spent.iter().map(|bucket| bucket.2).sum();
     if let (Some(steps), true) = (spent.iter().find(|bucket| bucket.0 == "steps"), total > 0.0) {
-        sentences.push(format!("{:.0} % of {} was spent on steps", 100.0 * steps.2 / total, duration(total)));
+        sentences.push(format!(
+            "{:.0} % of {} was spent on steps",
+            100.0 * steps.2 / total,
+            duration(total)
+        ));
     }
     for memory in &summary.memory {
         if let (Some(peak), Some(limit)) = (memory.peak, memory.limit)

@@ -38,7 +38,9 @@ pub fn report(runs: &[Run]) -> String {
     let names: Vec<&str> = runs.iter().map(|run| &*run.name).collect();
     let mut body = Vec::new();
     if left_out > 0 {
-        body.push(paragraph(format_args!("{left_out} more runs are left out; a page shows {MAX_RUNS}.")));
+        body.push(paragraph(format_args!(
+            "{left_out} more runs are left out; a page shows {MAX_RUNS}."
+        )));
     }
     body.push(section("overview", "In short", each(runs, overview)));
     if runs.len() > 1 {
@@ -88,7 +90,10 @@ pub(crate) fn by_interest(run: &Run) -> Vec<&str> {
 /// Curves whose names differ only in the stage and `_epoch` share a chart.
 fn group(name: &str) -> &str {
     let base = name.strip_suffix("_epoch").unwrap_or(name);
-    ["train_", "val_", "test_"].into_iter().find_map(|stage| base.strip_prefix(stage)).unwrap_or(base)
+    ["train_", "val_", "test_"]
+        .into_iter()
+        .find_map(|stage| base.strip_prefix(stage))
+        .unwrap_or(base)
 }
 
 fn curves(runs: &[Run]) -> Html {
@@ -126,12 +131,21 @@ fn curves(runs: &[Run]) -> Html {
         });
         // A schedule ends near zero, which would dominate a logarithmic axis.
         let log_y = title.starts_with("lr").then_some(false);
-        Chart { title: (*title).to_owned(), x: "step".into(), series: series.collect(), log_y, ..Chart::default() }
-            .html()
+        Chart {
+            title: (*title).to_owned(),
+            x: "step".into(),
+            series: series.collect(),
+            log_y,
+            ..Chart::default()
+        }
+        .html()
     };
-    let mut parts = vec![element("div", &[("class", &"charts")], charts.iter().map(chart).collect::<Html>())];
+    let mut parts =
+        vec![element("div", &[("class", &"charts")], charts.iter().map(chart).collect::<Html>())];
     if left_out > 0 {
-        parts.push(missing(&format!("{left_out} more curves are left out; metrics.jsonl has them.")));
+        parts.push(missing(&format!(
+            "{left_out} more curves are left out; metrics.jsonl has them."
+        )));
     }
     let bad: u64 = runs.iter().map(|run| run.bad_lines).sum();
     if bad > 0 {
@@ -186,9 +200,9 @@ fn time(runs: &[Run]) -> Html {
         if total <= 0.0 {
             return missing("The folder has no goodput.json.");
         }
-        let bar = bar(spent
-            .iter()
-            .map(|&(name, text, seconds)| (color(name), format!("{text}: {}", duration(seconds)), seconds / total)));
+        let bar = bar(spent.iter().map(|&(name, text, seconds)| {
+            (color(name), format!("{text}: {}", duration(seconds)), seconds / total)
+        }));
         let starts = match run.goodput.len() {
             1 => String::new(),
             n => format!(", over {n} starts"),
@@ -206,9 +220,13 @@ fn time(runs: &[Run]) -> Html {
 fn steps(runs: &[Run]) -> Html {
     let series = |(colour, run): (usize, &Run)| {
         let histogram = run.summary.as_ref()?.step_times.histogram();
-        let points = histogram.iter().map(|&(begins, count)| (begins * 1e3, count as f64)).collect();
-        let (name, mark) =
-            if runs.len() == 1 { (String::new(), Mark::Columns) } else { (run.name.clone(), Mark::Line) };
+        let points =
+            histogram.iter().map(|&(begins, count)| (begins * 1e3, count as f64)).collect();
+        let (name, mark) = if runs.len() == 1 {
+            (String::new(), Mark::Columns)
+        } else {
+            (run.name.clone(), Mark::Line)
+        };
         (!histogram.is_empty()).then(|| Series { name, colour, mark, points, ..Series::default() })
     };
     let series: Vec<Series> = runs.iter().enumerate().filter_map(series).collect();
@@ -230,7 +248,8 @@ fn steps(runs: &[Run]) -> Html {
         let median = summary.step_time_p50;
         parts.push(paragraph(format_args!("The median is {}. The slowest:", duration(median))));
         let rows = summary.step_times.slowest.iter().map(|&(step, seconds)| {
-            let times = if median > 0.0 { format!("{:.1}", seconds / median) } else { String::new() };
+            let times =
+                if median > 0.0 { format!("{:.1}", seconds / median) } else { String::new() };
             vec![step.to_string().into(), duration(seconds).into(), times.into()]
         });
         parts.push(table(&["step", "time", "times the median"], rows));
@@ -244,8 +263,12 @@ fn memory_of(summary: &Summary) -> Html {
     }
     let mut parts = Vec::new();
     for device in &summary.memory {
-        let used = [(0, "training state", Some(device.state)), (1, "temporaries of a step", device.temporaries)];
-        let known = || used.iter().filter_map(|&(colour, name, bytes)| Some((colour, name, bytes?)));
+        let used = [
+            (0, "training state", Some(device.state)),
+            (1, "temporaries of a step", device.temporaries),
+        ];
+        let known =
+            || used.iter().filter_map(|&(colour, name, bytes)| Some((colour, name, bytes?)));
         let sum: u64 = known().map(|part| part.2).sum();
         let whole = device.limit.unwrap_or(sum).max(sum).max(1) as f64;
         let mut text = format!("{}: {} by the program", device.device, memory(sum));
@@ -257,9 +280,12 @@ fn memory_of(summary: &Summary) -> Html {
         }
         let names: Vec<(usize, String)> =
             known().map(|(c, name, bytes)| (c, format!("{name} {}", memory(bytes)))).collect();
-        let names: Vec<(usize, &str)> = names.iter().map(|(colour, name)| (*colour, &**name)).collect();
+        let names: Vec<(usize, &str)> =
+            names.iter().map(|(colour, name)| (*colour, &**name)).collect();
         parts.push(paragraph(text));
-        parts.push(bar(known().map(|(colour, name, bytes)| (colour, name.to_owned(), bytes as f64 / whole))));
+        parts
+            .push(bar(known()
+                .map(|(colour, name, bytes)| (colour, name.to_owned(), bytes as f64 / whole))));
         parts.push(legend(&names));
     }
     if let Some(bytes) = summary.host_memory {
@@ -272,7 +298,11 @@ fn model(summary: &Summary) -> Html {
     if summary.model.is_empty() {
         return missing("The model has no parameters.");
     }
-    let rows = summary.model.iter().take(MAX_ROWS).map(|row| row.iter().map(|cell| Html::from(&**cell)).collect());
+    let rows = summary
+        .model
+        .iter()
+        .take(MAX_ROWS)
+        .map(|row| row.iter().map(|cell| Html::from(&**cell)).collect());
     let mut total = summary.model_total.clone();
     if summary.model.len() > MAX_ROWS {
         let _ = write!(total, "; {} more parts are left out", summary.model.len() - MAX_ROWS);
@@ -283,7 +313,10 @@ fn model(summary: &Summary) -> Html {
             vec![Html::from(&**line), amount(*flops, "FLOP").into(), amount(*bytes, "B").into()]
         };
         parts.push(element("h3", &[], "What a step costs on each device, by line"));
-        parts.push(table(&["line", "operations", "memory traffic"], summary.lines.iter().take(MAX_ROWS).map(row)));
+        parts.push(table(
+            &["line", "operations", "memory traffic"],
+            summary.lines.iter().take(MAX_ROWS).map(row),
+        ));
     }
     parts.into_iter().collect()
 }
@@ -294,16 +327,21 @@ fn classes(run: &Run) -> Html {
     for (name, Array { step, rows }) in &run.arrays {
         match rows {
             Rows::Vector(values) => vectors.push((name, values)),
-            Rows::Matrix(rows) => parts.extend([element("h3", &[], format!("{name}, step {step}")), matrix(rows)]),
+            Rows::Matrix(rows) => {
+                parts.extend([element("h3", &[], format!("{name}, step {step}")), matrix(rows)])
+            }
         }
     }
     if !vectors.is_empty() {
         let length = vectors.iter().map(|vector| vector.1.len()).max().unwrap_or(0);
         let rows = (0..length.min(MAX_ROWS)).map(|class| {
-            let cell = |vector: &(&str, &[f64])| vector.1.get(class).map_or(Html::default(), |v| number(*v).into());
+            let cell = |vector: &(&str, &[f64])| {
+                vector.1.get(class).map_or(Html::default(), |v| number(*v).into())
+            };
             [class.to_string().into()].into_iter().chain(vectors.iter().map(cell)).collect()
         });
-        let header: Vec<&str> = ["class"].into_iter().chain(vectors.iter().map(|vector| vector.0)).collect();
+        let header: Vec<&str> =
+            ["class"].into_iter().chain(vectors.iter().map(|vector| vector.0)).collect();
         parts.push(table(&header, rows));
         if length > MAX_ROWS {
             parts.push(missing(&format!("{} more classes are left out.", length - MAX_ROWS)));
@@ -321,22 +359,34 @@ fn classes(run: &Run) -> Html {
 /// diagonal.
 fn matrix(rows: &[Vec<f64>]) -> Html {
     if rows.len() > MAX_CLASSES {
-        let cells = rows.iter().enumerate().flat_map(|(i, row)| row.iter().enumerate().map(move |(j, v)| (i, j, *v)));
-        let mut mistakes: Vec<(usize, usize, f64)> = cells.filter(|(i, j, v)| i != j && *v > 0.0).collect();
+        let cells = rows
+            .iter()
+            .enumerate()
+            .flat_map(|(i, row)| row.iter().enumerate().map(move |(j, v)| (i, j, *v)));
+        let mut mistakes: Vec<(usize, usize, f64)> =
+            cells.filter(|(i, j, v)| i != j && *v > 0.0).collect();
         mistakes.sort_by(|a, b| b.2.total_cmp(&a.2));
         mistakes.truncate(MAX_CLASSES);
-        let rows =
-            mistakes.into_iter().map(|(i, j, v)| [i.to_string(), j.to_string(), number(v)].map(Html::from).into());
-        return [paragraph("The most frequent errors:"), table(&["target", "prediction", "value"], rows)].into();
+        let rows = mistakes
+            .into_iter()
+            .map(|(i, j, v)| [i.to_string(), j.to_string(), number(v)].map(Html::from).into());
+        return [
+            paragraph("The most frequent errors:"),
+            table(&["target", "prediction", "value"], rows),
+        ]
+        .into();
     }
     let width = rows.iter().map(Vec::len).max().unwrap_or(0);
     let corner = [element("th", &[], "target \\ prediction")];
-    let header =
-        corner.into_iter().chain((0..width).map(|class| element("th", &[], class.to_string()))).collect::<Html>();
+    let header = corner
+        .into_iter()
+        .chain((0..width).map(|class| element("th", &[], class.to_string())))
+        .collect::<Html>();
     let row = |(i, row): (usize, &Vec<f64>)| {
         let sum: f64 = row.iter().filter(|v| v.is_finite()).sum();
         let cell = |&value: &f64| {
-            let share = if sum > 0.0 && value.is_finite() { (value / sum).clamp(0.0, 1.0) } else { 0.0 };
+            let share =
+                if sum > 0.0 && value.is_finite() { (value / sum).clamp(0.0, 1.0) } else { 0.0 };
             element("td", &[("style", &format_args!("--share:{share:.3}"))], number(value))
         };
         let cells = [element("th", &[], i.to_string())].into_iter().chain(row.iter().map(cell));
@@ -349,7 +399,9 @@ fn matrix(rows: &[Vec<f64>]) -> Html {
 
 fn pictures(run: &Run) -> Html {
     if run.pictures.is_empty() {
-        return missing("There are none: the batches have no images, and nothing was logged with `cx.log_image`.");
+        return missing(
+            "There are none: the batches have no images, and nothing was logged with `cx.log_image`.",
+        );
     }
     let figure = |picture: &crate::run::Picture| {
         let source = format!("data:image/png;base64,{}", base64(&picture.png));
@@ -357,14 +409,20 @@ fn pictures(run: &Run) -> Html {
         element(
             "figure",
             &[],
-            [element("b", &[], format!("{}, step {}", picture.name, picture.step)), element("br", &[], ""), image],
+            [
+                element("b", &[], format!("{}, step {}", picture.name, picture.step)),
+                element("br", &[], ""),
+                image,
+            ],
         )
     };
     element("div", &[("class", &"charts")], run.pictures.iter().map(figure).collect::<Html>())
 }
 
 fn configuration(run: &Run) -> Html {
-    run.config.as_deref().map_or_else(|| missing("The folder has no config.toml."), |text| element("pre", &[], text))
+    run.config
+        .as_deref()
+        .map_or_else(|| missing("The folder has no config.toml."), |text| element("pre", &[], text))
 }
 
 fn environment(run: &Run) -> Html {
@@ -374,15 +432,21 @@ fn environment(run: &Run) -> Html {
         .take(2 * MAX_ROWS)
         .map(|(name, value)| vec![Html::from(&**name), Html::from(shortened(value))])
         .collect();
-    let speed = run.summary.iter().flat_map(|summary| &summary.compilations).map(|(program, seconds)| {
-        vec![Html::from(format!("compiled: {program}")), seconds.map_or(Html::default(), |s| duration(s).into())]
-    });
+    let speed =
+        run.summary.iter().flat_map(|summary| &summary.compilations).map(|(program, seconds)| {
+            vec![
+                Html::from(format!("compiled: {program}")),
+                seconds.map_or(Html::default(), |s| duration(s).into()),
+            ]
+        });
     let rows: Vec<Vec<Html>> = rows.into_iter().chain(speed.take(MAX_ROWS)).collect();
     if rows.is_empty() {
         return missing("The folder has no environment.json.");
     }
     let peak = run.summary.as_ref().and_then(|summary| summary.peak_flops);
-    let peak = peak.map(|flops| paragraph(format_args!("Peak of a device: {} in bf16.", amount(flops, "FLOP/s"))));
+    let peak = peak.map(|flops| {
+        paragraph(format_args!("Peak of a device: {} in bf16.", amount(flops, "FLOP/s")))
+    });
     [table(&["name", "value"], rows)].into_iter().chain(peak).collect()
 }
 
@@ -416,8 +480,14 @@ mod tests {
 
     #[test]
     fn base64_has_the_examples_of_its_specification() {
-        let cases =
-            [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("fooba", "Zm9vYmE=")];
+        let cases = [
+            ("", ""),
+            ("f", "Zg=="),
+            ("fo", "Zm8="),
+            ("foo", "Zm9v"),
+            ("foob", "Zm9vYg=="),
+            ("fooba", "Zm9vYmE="),
+        ];
         for (bytes, text) in cases {
             assert_eq!(base64(bytes.as_bytes()), text);
         }

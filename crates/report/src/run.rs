@@ -113,7 +113,10 @@ impl Run {
     pub fn open(folder: impl Into<PathBuf>) -> io::Result<Run> {
         let folder = folder.into();
         if !folder.is_dir() {
-            let why = format!("{}: no such folder; give the folder of a run, such as runs/version_0", folder.display());
+            let why = format!(
+                "{}: no such folder; give the folder of a run, such as runs/version_0",
+                folder.display()
+            );
             return Err(io::Error::new(io::ErrorKind::NotFound, why));
         }
         let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned();
@@ -137,7 +140,9 @@ impl Run {
         self.goodput = self.json::<GoodputFile>("goodput.json")?.unwrap_or_default().runs;
         self.environment = self
             .json::<serde_json::Map<String, Json>>("environment.json")?
-            .map_or(Vec::new(), |all| all.into_iter().flat_map(|(name, value)| flat(name, value)).collect());
+            .map_or(Vec::new(), |all| {
+                all.into_iter().flat_map(|(name, value)| flat(name, value)).collect()
+            });
         self.config = self.text("config.toml")?;
         self.read_pictures();
         Ok(())
@@ -204,12 +209,15 @@ impl Run {
         let Some(step) = header.iter().position(|name| name == "step") else { return Ok(()) };
         self.restart();
         for row in reader.records() {
-            let Some((row, step)) = row.ok().and_then(|row| Some((row.clone(), row.get(step)?.parse().ok()?))) else {
+            let Some((row, step)) =
+                row.ok().and_then(|row| Some((row.clone(), row.get(step)?.parse().ok()?)))
+            else {
                 self.bad_lines += 1;
                 continue;
             };
             self.log_points += 1;
-            let values = header.iter().zip(&row).filter(|(name, _)| !matches!(*name, "step" | "epoch"));
+            let values =
+                header.iter().zip(&row).filter(|(name, _)| !matches!(*name, "step" | "epoch"));
             for (name, value) in values.filter(|(_, value)| !value.is_empty()) {
                 self.push(name, step, value.parse().unwrap_or(f64::NAN));
             }
@@ -236,7 +244,9 @@ impl Run {
     fn json<T: serde::de::DeserializeOwned>(&self, name: &str) -> io::Result<Option<T>> {
         let path = self.folder.join(name);
         match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|e| with_path(&path, e.into())),
+            Ok(bytes) => {
+                serde_json::from_slice(&bytes).map(Some).map_err(|e| with_path(&path, e.into()))
+            }
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(with_path(&path, e)),
         }
@@ -251,12 +261,22 @@ impl Run {
         folders.sort();
         let mut left = MAX_PICTURE_BYTES;
         for folder in folders {
-            let files = std::fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
-            let pictures = files.filter(|file| file.extension().is_some_and(|ending| ending == "png"));
+            let files = std::fs::read_dir(&folder)
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(|entry| entry.path());
+            let pictures =
+                files.filter(|file| file.extension().is_some_and(|ending| ending == "png"));
             let step = |file: &PathBuf| file.file_stem()?.to_str()?.parse::<u64>().ok();
-            let Some((step, file)) = pictures.filter_map(|file| Some((step(&file)?, file))).max() else { continue };
+            let Some((step, file)) = pictures.filter_map(|file| Some((step(&file)?, file))).max()
+            else {
+                continue;
+            };
             let small = std::fs::metadata(&file).is_ok_and(|data| data.len() <= left as u64);
-            if let (true, Ok(png)) = (small && self.pictures.len() < MAX_PICTURES, std::fs::read(&file)) {
+            if let (true, Ok(png)) =
+                (small && self.pictures.len() < MAX_PICTURES, std::fs::read(&file))
+            {
                 left = left.saturating_sub(png.len());
                 let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 self.pictures.push(Picture { name, step, png });
@@ -274,9 +294,10 @@ struct GoodputFile {
 /// Flattens an object: names joined by dots, and values as text.
 fn flat(name: String, value: Json) -> Vec<(String, String)> {
     match value {
-        Json::Object(fields) => {
-            fields.into_iter().flat_map(|(key, value)| flat(format!("{name}.{key}"), value)).collect()
-        }
+        Json::Object(fields) => fields
+            .into_iter()
+            .flat_map(|(key, value)| flat(format!("{name}.{key}"), value))
+            .collect(),
         Json::String(text) => vec![(name, text)],
         Json::Null => Vec::new(),
         value => vec![(name, value.to_string())],

@@ -107,7 +107,9 @@ impl StepTimes {
             return;
         }
         *self.counts.entry(((seconds * 1e6).log2() * Self::PARTS).floor() as i32).or_default() += 1;
-        if self.slowest.len() < Self::SLOWEST || self.slowest.last().is_some_and(|last| last.1 < seconds) {
+        if self.slowest.len() < Self::SLOWEST
+            || self.slowest.last().is_some_and(|last| last.1 < seconds)
+        {
             let index = self.slowest.partition_point(|slow| slow.1 >= seconds);
             self.slowest.insert(index, (step, seconds));
             self.slowest.truncate(Self::SLOWEST);
@@ -117,7 +119,8 @@ impl StepTimes {
     /// The lower edge of each bin in seconds and its number of steps, including empty bins in
     /// between.
     pub(crate) fn histogram(&self) -> Vec<(f64, u64)> {
-        let (Some((&first, _)), Some((&last, _))) = (self.counts.first_key_value(), self.counts.last_key_value())
+        let (Some((&first, _)), Some((&last, _))) =
+            (self.counts.first_key_value(), self.counts.last_key_value())
         else {
             return Vec::new();
         };
@@ -139,7 +142,11 @@ mod tests {
         assert_eq!(steps, (991..=1000).rev().collect::<Vec<_>>());
         let histogram = times.histogram();
         assert_eq!(histogram.iter().map(|part| part.1).sum::<u64>(), 1000);
-        assert!(histogram.windows(2).all(|pair| (pair[1].0 / pair[0].0 - 2f64.powf(0.125)).abs() < 1e-9));
+        assert!(
+            histogram
+                .windows(2)
+                .all(|pair| (pair[1].0 / pair[0].0 - 2f64.powf(0.125)).abs() < 1e-9)
+        );
         assert!(histogram[0].0 <= 1e-3 && histogram.len() < 100);
         let text = serde_json::to_string(&times).unwrap();
         assert_eq!(serde_json::from_str::<StepTimes>(&text).unwrap(), times);

@@ -1,13 +1,23 @@
-//! Pages for generated runs: every section exists, names are escaped, and the file stays small. `.ci/pages`
-//! checks the pages in a browser.
+//! Pages for generated runs: every section exists, names are escaped, and the file stays small.
+//! `.ci/pages` checks the pages in a browser.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use crate::{DeviceMemory, Run, State, StepTimes, Summary, report};
 
-const SECTIONS: [&str; 10] =
-    ["overview", "curves", "time", "steps", "memory", "model", "classes", "pictures", "configuration", "environment"];
+const SECTIONS: [&str; 10] = [
+    "overview",
+    "curves",
+    "time",
+    "steps",
+    "memory",
+    "model",
+    "classes",
+    "pictures",
+    "configuration",
+    "environment",
+];
 const SCRIPT: &str = "</style><script>document.title='ran'</script>";
 /// The size limit of a page, in bytes.
 const LIMIT: usize = 500_000;
@@ -26,7 +36,8 @@ fn folder(root: &Path, name: &str, log_points: u64, metrics: usize) -> PathBuf {
             1e-3 * (1.0 - x)
         );
         for metric in 0..metrics {
-            let _ = write!(lines, ",\"norm/{metric}\":{}", (i * 7919 + metric as u64 * 104_729) % 1000);
+            let _ =
+                write!(lines, ",\"norm/{metric}\":{}", (i * 7919 + metric as u64 * 104_729) % 1000);
         }
         lines.push_str("}}\n");
     }
@@ -44,12 +55,20 @@ fn folder(root: &Path, name: &str, log_points: u64, metrics: usize) -> PathBuf {
         "{{\"fulmen\":\"0.1.0\",\"command\":\"train {SCRIPT}\",\"variables\":{{\"RUST_LOG\":\"info\"}},\"hosts\":[\"a\"]}}"
     );
     std::fs::write(folder.join("environment.json"), environment).unwrap();
-    let config = format!("# {SCRIPT}\nmax_epochs = 3  # --max-epochs\nlearning_rate = 0.1\n\n[mesh]\ndata = 8\n");
+    let config = format!(
+        "# {SCRIPT}\nmax_epochs = 3  # --max-epochs\nlearning_rate = 0.1\n\n[mesh]\ndata = 8\n"
+    );
     std::fs::write(folder.join("config.toml"), config).unwrap();
     let mut step_times = StepTimes::default();
-    (0..5000u64).for_each(|step| step_times.push(step, 0.01 + 0.002 * ((step % 97) as f64 / 97.0).powi(3)));
+    (0..5000u64)
+        .for_each(|step| step_times.push(step, 0.01 + 0.002 * ((step % 97) as f64 / 97.0).powi(3)));
     step_times.push(1234, 1.5);
-    let row = ["encoder.layers".to_owned(), SCRIPT.to_owned(), "48".to_owned(), "weight f32[16, 2]".to_owned()];
+    let row = [
+        "encoder.layers".to_owned(),
+        SCRIPT.to_owned(),
+        "48".to_owned(),
+        "weight f32[16, 2]".to_owned(),
+    ];
     let summary = Summary {
         state: State::Failed,
         reason: Some(format!("the loss was NaN in step 12 {SCRIPT}\n  at src/main.rs:3")),
@@ -88,7 +107,11 @@ fn has_sections(page: &str, sections: &[&str]) {
     for section in sections {
         assert!(page.contains(&format!("<section id=\"{section}\">")), "{section}");
     }
-    assert!(page.len() < LIMIT && !page.contains("<script") && !page.contains("http"), "{}", page.len());
+    assert!(
+        page.len() < LIMIT && !page.contains("<script") && !page.contains("http"),
+        "{}",
+        page.len()
+    );
 }
 
 #[test]
@@ -158,7 +181,10 @@ fn appended_lines_are_read_and_a_partial_line_waits() {
     assert_eq!(run.curves()["loss"].last(), Some((1, 1.0)));
     std::fs::write(&path, line(1) + &line(2) + "garbage\n\n" + &line(3)).unwrap();
     run.refresh().unwrap();
-    assert_eq!((run.curves()["loss"].last(), run.log_points, run.bad_lines), (Some((3, 3.0)), 3, 1));
+    assert_eq!(
+        (run.curves()["loss"].last(), run.log_points, run.bad_lines),
+        (Some((3, 3.0)), 3, 1)
+    );
     // The file is replaced.
     std::fs::write(&path, line(7)).unwrap();
     run.refresh().unwrap();
@@ -168,37 +194,58 @@ fn appended_lines_are_read_and_a_partial_line_waits() {
 #[test]
 fn without_metrics_jsonl_the_csv_is_read() {
     let root = tempfile::tempdir().unwrap();
-    std::fs::write(root.path().join("metrics.csv"), "epoch,step,train_loss,\"a,b\"\n0,5,2.5,\n0,7,NaN,1\n0,x,1,1\n")
-        .unwrap();
+    std::fs::write(
+        root.path().join("metrics.csv"),
+        "epoch,step,train_loss,\"a,b\"\n0,5,2.5,\n0,7,NaN,1\n0,x,1,1\n",
+    )
+    .unwrap();
     let run = Run::open(root.path()).unwrap();
     let points = |name: &str| run.curves()[name].points();
-    assert_eq!((points("train_loss"), points("a,b"), run.bad_lines), (vec![(5.0, 2.5)], vec![(7.0, 1.0)], 1));
+    assert_eq!(
+        (points("train_loss"), points("a,b"), run.bad_lines),
+        (vec![(5.0, 2.5)], vec![(7.0, 1.0)], 1)
+    );
 }
 
 #[test]
 fn several_runs_are_distinguished() {
     let root = tempfile::tempdir().unwrap();
     let [first, second] = ["first", "second"].map(|name| folder(root.path(), name, 50, 1));
-    std::fs::write(second.join("config.toml"), "max_epochs = 5 # file\nlearning_rate = 0.1\n[mesh]\ndata = 8\n")
-        .unwrap();
+    std::fs::write(
+        second.join("config.toml"),
+        "max_epochs = 5 # file\nlearning_rate = 0.1\n[mesh]\ndata = 8\n",
+    )
+    .unwrap();
     let page = report(&[Run::open(first).unwrap(), Run::open(second).unwrap()]);
     has_sections(&page, &["overview", "differences", "curves", "time", "steps", "memory"]);
-    let differences = page.split("id=\"differences\"").nth(1).unwrap().split("</section>").next().unwrap();
-    assert!(differences.contains("max_epochs") && !differences.contains("learning_rate"), "{differences}");
-    assert!(!differences.contains("mesh.data") && !differences.contains("--max-epochs"), "{differences}");
+    let differences =
+        page.split("id=\"differences\"").nth(1).unwrap().split("</section>").next().unwrap();
+    assert!(
+        differences.contains("max_epochs") && !differences.contains("learning_rate"),
+        "{differences}"
+    );
+    assert!(
+        !differences.contains("mesh.data") && !differences.contains("--max-epochs"),
+        "{differences}"
+    );
     let loss = page.split("<b>train_loss</b>").nth(1).unwrap().split("</figure>").next().unwrap();
-    assert!(loss.contains("line c0") && loss.contains("line c1") && loss.contains("second"), "{loss}");
+    assert!(
+        loss.contains("line c0") && loss.contains("line c1") && loss.contains("second"),
+        "{loss}"
+    );
 }
 
-/// Writes the generated pages that `.ci/pages` shows to a browser, in addition to those of real runs. Takes
-/// about 20 s, mostly to write and read 10⁶ lines: `FULMEN_TEST_PAGES=folder cargo test -p fulmen-report
-/// made_pages -- --ignored`.
+/// Writes the generated pages that `.ci/pages` shows to a browser, in addition to those of real
+/// runs. Takes about 20 s, mostly to write and read 10⁶ lines:
+/// `FULMEN_TEST_PAGES=folder cargo test -p fulmen-report made_pages -- --ignored`.
 #[test]
 #[ignore = "writes pages for .ci/pages, which shows them to Chromium"]
 fn made_pages() {
     let root = tempfile::tempdir().unwrap();
-    let pages =
-        PathBuf::from(std::env::var_os("FULMEN_TEST_PAGES").expect("FULMEN_TEST_PAGES is the folder for the pages"));
+    let pages = PathBuf::from(
+        std::env::var_os("FULMEN_TEST_PAGES")
+            .expect("FULMEN_TEST_PAGES is the folder for the pages"),
+    );
     let made = [
         ("hostile", folder(root.path(), "<script>1<!--", 300, 3)),
         ("million", folder(root.path(), "million", 1_000_000, 0)),

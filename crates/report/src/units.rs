@@ -38,9 +38,21 @@ mod tests {
 
     #[test]
     fn numbers_have_readable_units() {
-        assert_eq!((memory(16_909_332_480), memory(3 << 20)), ("15.75 GiB".into(), "3.00 MiB".into()));
-        assert_eq!((amount(3.2e9, "FLOP"), amount(7.0, "B")), ("3.20 GFLOP".into(), "7.00 B".into()));
-        let cases = [(8000.0, "2.2 h"), (130.0, "2.2 min"), (1.5, "1.50 s"), (2.5e-3, "2.500 ms"), (9e-6, "9.00 µs")];
+        assert_eq!(
+            (memory(16_909_332_480), memory(3 << 20)),
+            ("15.75 GiB".into(), "3.00 MiB".into())
+        );
+        assert_eq!(
+            (amount(3.2e9, "FLOP"), amount(7.0, "B")),
+            ("3.20 GFLOP".into(), "7.00 B".into())
+        );
+        let cases = [
+            (8000.0, "2.2 h"),
+            (130.0, "2.2 min"),
+            (1.5, "1.50 s"),
+            (2.5e-3, "2.500 ms"),
+            (9e-6, "9.00 µs"),
+        ];
         for (seconds, text) in cases {
             assert_eq!(duration(seconds), text);
         }

@@ -1,5 +1,5 @@
-//! The common parts of tar shards and TFRecord files: lists of files that are read in sequence, and local files with
-//! random access.
+//! The common parts of tar shards and TFRecord files: lists of files that are read in sequence, and
+//! local files with random access.
 //!
 //! Out of scope: the content of a file.
 
@@ -17,7 +17,8 @@ use fulmen_files::{Location, fingerprint_all};
 #[derive(Clone, Debug)]
 pub(crate) struct FileList {
     pub(crate) files: Arc<[Location]>,
-    /// The seed for the order of the files in each epoch. If not set, files are in the order of the list.
+    /// The seed for the order of the files in each epoch. If not set, files are in the order of the
+    /// list.
     pub(crate) seed: Option<u64>,
     /// The number of items in all files, if it is known.
     pub(crate) len: Option<usize>,
@@ -37,7 +38,10 @@ pub(crate) type FileItems<T> = Box<dyn Iterator<Item = Result<FileItem<T>>> + Se
 
 impl FileList {
     /// `noun` names the files in the error for an empty list.
-    pub(crate) fn new(files: impl IntoIterator<Item = impl Into<Location>>, noun: &str) -> Result<FileList> {
+    pub(crate) fn new(
+        files: impl IntoIterator<Item = impl Into<Location>>,
+        noun: &str,
+    ) -> Result<FileList> {
         let files: Arc<[Location]> = files.into_iter().map(Into::into).collect();
         if files.is_empty() {
             return Err(Error::usage(format!("there are no {noun}")));
@@ -58,7 +62,8 @@ impl FileList {
         let files = Arc::clone(&self.files);
         Box::new(order.into_iter().flat_map(move |file| {
             let location = files[file].clone();
-            let items = open(&location).unwrap_or_else(|error| Box::new(std::iter::once(Err(error))));
+            let items =
+                open(&location).unwrap_or_else(|error| Box::new(std::iter::once(Err(error))));
             items.map(move |result| {
                 let FileItem { number, position, item } = result?;
                 let index = ((file as u64) << 32).wrapping_add(number);
@@ -67,7 +72,12 @@ impl FileList {
         }))
     }
 
-    pub(crate) fn fingerprint(&self, kind: &str, description: String, fingerprint: &mut Fingerprint) -> Result<()> {
+    pub(crate) fn fingerprint(
+        &self,
+        kind: &str,
+        description: String,
+        fingerprint: &mut Fingerprint,
+    ) -> Result<()> {
         fingerprint.add(kind, description);
         fingerprint_all(&self.files, fingerprint)
     }
@@ -79,13 +89,16 @@ impl FileList {
     }
 }
 
-/// Opens a local file of `items` for random access, and returns its size. `reader` is the type that reads other files.
+/// Opens a local file of `items` for random access, and returns its size. `reader` is the type that
+/// reads other files.
 pub(crate) fn open_local(location: &Location, items: &str, reader: &str) -> Result<(File, u64)> {
     let Some(path) = location.local() else {
-        return Err(location.error(format!("{items} can be read by index only from a local disk; use {reader}")));
+        return Err(location
+            .error(format!("{items} can be read by index only from a local disk; use {reader}")));
     };
     let size = location.size()?;
-    let file = File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
+    let file =
+        File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
     Ok((file, size))
 }
 
@@ -98,13 +111,20 @@ pub(crate) fn read_part(
 ) -> Result<Vec<u8>> {
     let refused = |reason: &str| location.error(format!("{}: {reason}", position()));
     let mut bytes = Vec::new();
-    let size = usize::try_from(part.end - part.start).map_err(|_| refused("it does not fit in memory"))?;
-    bytes.try_reserve_exact(size).map_err(|_| refused(&format!("not enough memory for its {size} bytes")))?;
+    let size =
+        usize::try_from(part.end - part.start).map_err(|_| refused("it does not fit in memory"))?;
+    bytes
+        .try_reserve_exact(size)
+        .map_err(|_| refused(&format!("not enough memory for its {size} bytes")))?;
     bytes.resize(size, 0);
-    file.read_exact_at(&mut bytes, part.start).map_err(|source| match (source.kind(), location.local()) {
-        (ErrorKind::UnexpectedEof, _) => refused("the file is shorter than when it was opened"),
-        (_, Some(path)) => Error::io(path, &format!("{}: cannot read the file", position()), source),
-        (_, None) => location.read_error(source),
+    file.read_exact_at(&mut bytes, part.start).map_err(|source| {
+        match (source.kind(), location.local()) {
+            (ErrorKind::UnexpectedEof, _) => refused("the file is shorter than when it was opened"),
+            (_, Some(path)) => {
+                Error::io(path, &format!("{}: cannot read the file", position()), source)
+            }
+            (_, None) => location.read_error(source),
+        }
     })?;
     Ok(bytes)
 }

@@ -1,5 +1,5 @@
-//! The readers of shards on bytes instead of files, with the invariants that must hold for any bytes. Only for the fuzz
-//! targets; not part of the public interface.
+//! The readers of shards on bytes instead of files, with the invariants that must hold for any
+//! bytes. Only for the fuzz targets; not part of the public interface.
 
 use fulmen_files::Location;
 

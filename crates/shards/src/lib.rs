@@ -11,7 +11,9 @@ mod tfrecord;
 
 #[doc(hidden)]
 pub use tar::{END, TarEntry, TarFile, size_in_tar, split, tar_entries};
-pub use tar::{TarSample, TarShardWriter, TarShardWriterBuilder, TarShards, TarSource, WrittenShard};
+pub use tar::{
+    TarSample, TarShardWriter, TarShardWriterBuilder, TarShards, TarSource, WrittenShard,
+};
 pub use tfrecord::{Example, Feature, TfRecordSource, TfRecordWriter, TfRecords};
 
 #[cfg(doctest)]

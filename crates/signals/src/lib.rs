@@ -1,8 +1,9 @@
-//! SIGINT (Ctrl-C), SIGTERM and SIGHUP: the first one asks a run to save and stop, the second one ends the program.
-//! Before the first step of a run there is nothing to save, so the first one ends the program.
+//! SIGINT (Ctrl-C), SIGTERM and SIGHUP: the first one asks a run to save and stop, the second one
+//! ends the program. Before the first step of a run there is nothing to save, so the first one ends
+//! the program.
 //!
-//! A run lasts as long as its [`Guard`]. A signal gets a handler only if nothing else handles it: signals that `nohup`
-//! or a shell ignores stay ignored, and a program keeps its own handlers.
+//! A run lasts as long as its [`Guard`]. A signal gets a handler only if nothing else handles it:
+//! signals that `nohup` or a shell ignores stay ignored, and a program keeps its own handlers.
 //!
 //! ```
 //! use std::time::Duration;
@@ -44,8 +45,9 @@ const SIGNALS: [(Signal, i32, &str); 3] = [
 ];
 
 impl Signal {
-    /// The exit code of a program that it ends: 130 after Ctrl-C, as in shells. 75 after the others, which is
-    /// `EX_TEMPFAIL`: the work is not complete, and a supervisor may restart the program.
+    /// The exit code of a program that it ends: 130 after Ctrl-C, as in shells. 75 after the
+    /// others, which is `EX_TEMPFAIL`: the work is not complete, and a supervisor may restart the
+    /// program.
     ///
     /// ```
     /// use fulmen_signals::Signal;
@@ -58,8 +60,9 @@ impl Signal {
         }
     }
 
-    /// Installs the handlers, once, for the signals that nothing else handles or ignores. [`Guard::new`] does so too.
-    /// Outside of a run, a signal then ends the program with its [`exit_code`](Signal::exit_code).
+    /// Installs the handlers, once, for the signals that nothing else handles or ignores.
+    /// [`Guard::new`] does so too. Outside of a run, a signal then ends the program with its
+    /// [`exit_code`](Signal::exit_code).
     ///
     /// ```
     /// fulmen_signals::Signal::install_handlers();
@@ -107,15 +110,15 @@ impl fmt::Display for Signal {
     }
 }
 
-/// A further SIGTERM or SIGHUP within this time counts as the first one: a closing shell, and a supervisor that signals
-/// a whole process group, send them twice.
+/// A further SIGTERM or SIGHUP within this time counts as the first one: a closing shell, and a
+/// supervisor that signals a whole process group, send them twice.
 const REPETITION: Duration = Duration::from_secs(1);
 
 /// The hook to run before the program ends.
 static BEFORE_EXIT: Mutex<Option<Arc<dyn Fn() + Send + Sync>>> = Mutex::new(None);
 
-/// Calls `hook` before a signal ends the program, and in [`exit`], for example to restore a terminal when nothing is
-/// dropped. A later hook replaces an earlier one. It must return quickly.
+/// Calls `hook` before a signal ends the program, and in [`exit`], for example to restore a
+/// terminal when nothing is dropped. A later hook replaces an earlier one. It must return quickly.
 ///
 /// ```
 /// fulmen_signals::before_exit(|| eprintln!("bye"));
@@ -183,7 +186,9 @@ impl State {
             _ if self.running == 0 => Effect::End,
             None if !self.stepped => Effect::EndUnsaved,
             None => Effect::Request,
-            Some((_, first)) if signal != Signal::Interrupt && now - first < REPETITION => Effect::Nothing,
+            Some((_, first)) if signal != Signal::Interrupt && now - first < REPETITION => {
+                Effect::Nothing
+            }
             Some(_) => Effect::End,
         }
     }
@@ -217,8 +222,8 @@ fn install() {
     });
 }
 
-/// Whether a signal has its default action, from the system's status of this process: one line each for ignored and
-/// caught signals, as hexadecimal bit masks.
+/// Whether a signal has its default action, from the system's status of this process: one line each
+/// for ignored and caught signals, as hexadecimal bit masks.
 fn is_default(status: &str, number: i32) -> bool {
     let mask = |name: &str| {
         let mask = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -242,13 +247,18 @@ fn receive(signal: Signal) {
     }
     state.requested = Some((signal, now));
     let (grace, guards) = (state.grace, state.guards);
-    let listeners: Vec<Listener> = state.listeners.iter().map(|listener| listener.1.clone()).collect();
+    let listeners: Vec<Listener> =
+        state.listeners.iter().map(|listener| listener.1.clone()).collect();
     drop(state);
     listeners.iter().for_each(|listener| listener(signal));
     if signal == Signal::Interrupt {
-        return say("\nInterrupted: ending after this step. Press Ctrl-C again to end immediately.");
+        return say(
+            "\nInterrupted: ending after this step. Press Ctrl-C again to end immediately.",
+        );
     }
-    say(&format!("{signal}: saving and ending after this step, within {grace:?}. A second one ends immediately."));
+    say(&format!(
+        "{signal}: saving and ending after this step, within {grace:?}. A second one ends immediately."
+    ));
     let wait = move || {
         thread::sleep(grace);
         let state = STATE.lock();
@@ -275,12 +285,14 @@ fn end(signal: Signal) -> ! {
     low_level::exit(signal.exit_code().into())
 }
 
-/// A run: while it is alive, the first signal after its first step is a request and does not end the program.
+/// A run: while it is alive, the first signal after its first step is a request and does not end
+/// the program.
 #[derive(Debug)]
 pub struct Guard(u64);
 
 impl Guard {
-    /// Starts a run. `grace` is the time limit for saving after a signal other than Ctrl-C; then the program ends.
+    /// Starts a run. `grace` is the time limit for saving after a signal other than Ctrl-C; then
+    /// the program ends.
     pub fn new(grace: Duration) -> Guard {
         install();
         let mut state = STATE.lock();
@@ -303,8 +315,8 @@ impl Guard {
         STATE.lock().requested.map(|(signal, _)| signal)
     }
 
-    /// Calls `listener` when a signal arrives, or at once if it has already arrived, while the guard is alive. It must
-    /// return quickly.
+    /// Calls `listener` when a signal arrives, or at once if it has already arrived, while the
+    /// guard is alive. It must return quickly.
     pub fn listen(&self, listener: impl Fn(Signal) + Send + Sync + 'static) {
         let mut state = STATE.lock();
         if let Some((signal, _)) = state.requested {
@@ -337,7 +349,8 @@ mod tests {
             let (grace, listeners) = (Duration::ZERO, Vec::new());
             State { running, stepped, requested, grace, guards: 0, listeners }
         };
-        let (idle, begun, stepped) = (state(0, true, None), state(1, false, None), state(1, true, None));
+        let (idle, begun, stepped) =
+            (state(0, true, None), state(1, false, None), state(1, true, None));
         assert_eq!(
             [idle, begun, stepped].map(|state| state.effect(Signal::HangUp, first)),
             [Effect::End, Effect::EndUnsaved, Effect::Request]
@@ -349,7 +362,10 @@ mod tests {
             (Signal::Interrupt, Effect::End, Effect::End),
         ] {
             assert_eq!(
-                [state_of_run.effect(signal, first + soon), state_of_run.effect(signal, first + REPETITION)],
+                [
+                    state_of_run.effect(signal, first + soon),
+                    state_of_run.effect(signal, first + REPETITION)
+                ],
                 [within, after]
             );
         }
@@ -368,9 +384,13 @@ mod tests {
 
     #[test]
     fn only_signals_with_the_default_action_get_a_handler() {
-        let nohup = "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000004400\n";
+        let nohup =
+            "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000001\nSigCgt:\t0000000000004400\n";
         assert_eq!([SIGHUP, SIGINT].map(|number| is_default(nohup, number)), [false, true]);
         assert!(!is_default(nohup, SIGTERM), "caught");
-        assert!(is_default("", SIGHUP) && is_default("SigIgn:\tnone", SIGHUP), "if the system does not report it");
+        assert!(
+            is_default("", SIGHUP) && is_default("SigIgn:\tnone", SIGHUP),
+            "if the system does not report it"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! The record batches of Arrow IPC files, in the file or stream format, as blocks of rows.
 //!
-//! Both formats contain the same messages. The file format has an index at its end; in the stream format, messages are
-//! found by skipping from one to the next.
+//! Both formats contain the same messages. The file format has an index at its end; in the stream
+//! format, messages are found by skipping from one to the next.
 //!
 //! Out of scope: the table (`arrow_files`).
 
@@ -10,7 +10,10 @@ use std::sync::Arc;
 use arrow_buffer::{Buffer, MutableBuffer};
 use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::{FileDecoder, read_footer_length};
-use arrow_ipc::{Block as IpcBlock, CompressionType, MessageHeader, MetadataVersion, root_as_footer, root_as_message};
+use arrow_ipc::{
+    Block as IpcBlock, CompressionType, MessageHeader, MetadataVersion, root_as_footer,
+    root_as_message,
+};
 use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 
 use super::block_reader::{Block, BlockSource, RowNumbers, RowOrigin, guard};
@@ -38,7 +41,9 @@ fn read(input: &SourceFile, block: &IpcBlock) -> Result<Buffer> {
     let (Some(size), Ok(offset)) = (size, u64::try_from(block.offset())) else {
         return Err(damaged(input, "a batch has a negative size"));
     };
-    if block.metaDataLength() < 8 || offset.checked_add(size as u64).is_none_or(|end| end > input.size()) {
+    if block.metaDataLength() < 8
+        || offset.checked_add(size as u64).is_none_or(|end| end > input.size())
+    {
         return Err(input.error(format!(
             "a batch of {size} bytes should be at byte {offset}, but the file has {} bytes; it is damaged or \
              truncated: copy or download it again",
@@ -56,11 +61,14 @@ fn read(input: &SourceFile, block: &IpcBlock) -> Result<Buffer> {
 fn check_sizes(input: &SourceFile, block: &IpcBlock, bytes: &[u8]) -> Result<()> {
     let message = message(input, bytes)?;
     let batch = message.header_as_record_batch();
-    let batch = batch.or_else(|| message.header_as_dictionary_batch().and_then(|dictionary| dictionary.data()));
-    let Some((batch, compression)) = batch.and_then(|batch| Some((batch, batch.compression()?))) else {
+    let batch = batch
+        .or_else(|| message.header_as_dictionary_batch().and_then(|dictionary| dictionary.data()));
+    let Some((batch, compression)) = batch.and_then(|batch| Some((batch, batch.compression()?)))
+    else {
         return Ok(());
     };
-    // A byte of LZ4 expands to at most 255. zstd's smallest block has 4 bytes, and the largest expands to 128 KiB.
+    // A byte of LZ4 expands to at most 255. zstd's smallest block has 4 bytes, and the largest
+    // expands to 128 KiB.
     let max_ratio = if compression.codec() == CompressionType::LZ4_FRAME { 255 } else { 32 << 10 };
     let body = bytes.get(block.metaDataLength() as usize..).unwrap_or_default();
     for buffer in batch.buffers().iter().flatten().filter(|buffer| buffer.length() > 0) {
@@ -70,7 +78,10 @@ fn check_sizes(input: &SourceFile, block: &IpcBlock, bytes: &[u8]) -> Result<()>
         };
         let (claim, length) = (i64::from_le_bytes(*claim), buffer.length().min(body.len() as i64));
         if claim > length.saturating_mul(max_ratio) {
-            return Err(damaged(input, format!("a buffer of {length} bytes claims to hold {claim}")));
+            return Err(damaged(
+                input,
+                format!("a buffer of {length} bytes claims to hold {claim}"),
+            ));
         }
     }
     Ok(())
@@ -88,9 +99,13 @@ fn message<'a>(input: &SourceFile, bytes: &'a [u8]) -> Result<arrow_ipc::Message
 
 fn damaged(input: &SourceFile, reason: impl std::fmt::Display) -> Error {
     if cfg!(not(feature = "parquet")) && reason.to_string().contains("zstd feature") {
-        return input.error("the Arrow file is compressed with zstd; build fulmen with its feature `parquet`");
+        return input.error(
+            "the Arrow file is compressed with zstd; build fulmen with its feature `parquet`",
+        );
     }
-    input.error(format!("the Arrow file is damaged or truncated ({reason}); copy or download it again"))
+    input.error(format!(
+        "the Arrow file is damaged or truncated ({reason}); copy or download it again"
+    ))
 }
 
 impl ArrowFile {
@@ -99,10 +114,13 @@ impl ArrowFile {
         let mut start = [0; 6];
         let len = input.size().min(6) as usize;
         input.read_at(0, &mut start[..len])?;
-        guard(
-            input,
-            || if &start == MAGIC { ArrowFile::open_file(input) } else { ArrowFile::open_stream(input, start) },
-        )
+        guard(input, || {
+            if &start == MAGIC {
+                ArrowFile::open_file(input)
+            } else {
+                ArrowFile::open_stream(input, start)
+            }
+        })
     }
 
     fn open_file(input: &Arc<SourceFile>) -> Result<ArrowFile> {
@@ -123,12 +141,21 @@ impl ArrowFile {
         let dictionaries = footer.dictionaries().iter().flatten().copied().collect();
         let mut batches = Vec::new();
         for block in footer.recordBatches().iter().flatten() {
-            let metadata = u64::try_from(block.offset()).ok().zip(usize::try_from(block.metaDataLength()).ok());
-            let (offset, len) = metadata.ok_or_else(|| damaged(input, "a batch has a negative offset"))?;
+            let metadata = u64::try_from(block.offset())
+                .ok()
+                .zip(usize::try_from(block.metaDataLength()).ok());
+            let (offset, len) =
+                metadata.ok_or_else(|| damaged(input, "a batch has a negative offset"))?;
             let metadata = input.read_range(offset, len)?;
             batches.push((*block, batch_rows(input, &schema, message(input, &metadata)?)?));
         }
-        Ok(ArrowFile { input: Arc::clone(input), schema, version: footer.version(), dictionaries, batches })
+        Ok(ArrowFile {
+            input: Arc::clone(input),
+            schema,
+            version: footer.version(),
+            dictionaries,
+            batches,
+        })
     }
 
     fn open_stream(input: &Arc<SourceFile>, start: [u8; 6]) -> Result<ArrowFile> {
@@ -148,8 +175,11 @@ impl ArrowFile {
             let message = root_as_message(&metadata).map_err(|error| damaged(input, error))?;
             let body = message.bodyLength();
             let header = i32::try_from(prefix + len as u64).ok().zip(i64::try_from(offset).ok());
-            let (header, block_offset) = header.ok_or_else(|| damaged(input, "a message is too long"))?;
-            let next = u64::try_from(body).ok().and_then(|body| (offset + header as u64).checked_add(body));
+            let (header, block_offset) =
+                header.ok_or_else(|| damaged(input, "a message is too long"))?;
+            let next = u64::try_from(body)
+                .ok()
+                .and_then(|body| (offset + header as u64).checked_add(body));
             let Some(next) = next.filter(|&next| next <= input.size()) else {
                 return Err(input.error(format!(
                     "the file is truncated: a batch of {body} bytes is at byte {offset}, but the file ends after \
@@ -160,8 +190,11 @@ impl ArrowFile {
             let block = IpcBlock::new(block_offset, header, body);
             match message.header_type() {
                 MessageHeader::Schema => {
-                    let schema_message = message.header_as_schema().ok_or_else(|| damaged(input, "an empty schema"))?;
-                    let parsed = try_fb_to_schema(schema_message).map_err(|error| damaged(input, error))?;
+                    let schema_message = message
+                        .header_as_schema()
+                        .ok_or_else(|| damaged(input, "an empty schema"))?;
+                    let parsed =
+                        try_fb_to_schema(schema_message).map_err(|error| damaged(input, error))?;
                     schema = Some((Arc::new(parsed), message.version()));
                 }
                 MessageHeader::DictionaryBatch if batches.is_empty() => dictionaries.push(block),
@@ -225,21 +258,31 @@ fn message_length(input: &SourceFile, offset: u64) -> Result<Option<(u64, usize)
     }
 }
 
-/// The number of rows in a batch. A number that its bytes cannot contain is rejected, because memory would be allocated
-/// for it.
-fn batch_rows(input: &SourceFile, schema: &Schema, message: arrow_ipc::Message<'_>) -> Result<usize> {
-    let batch = message.header_as_record_batch().ok_or_else(|| damaged(input, "a message of an unknown kind"))?;
+/// The number of rows in a batch. A number that its bytes cannot contain is rejected, because
+/// memory would be allocated for it.
+fn batch_rows(
+    input: &SourceFile,
+    schema: &Schema,
+    message: arrow_ipc::Message<'_>,
+) -> Result<usize> {
+    let batch = message
+        .header_as_record_batch()
+        .ok_or_else(|| damaged(input, "a message of an unknown kind"))?;
     let rows = batch.length();
     // A row takes at least one bit, except in types that may take none.
     let takes_bits = |field: &Arc<Field>| {
         let data_type = field.data_type();
-        data_type.is_primitive() || matches!(data_type, DataType::Boolean | DataType::Utf8 | DataType::Binary)
+        data_type.is_primitive()
+            || matches!(data_type, DataType::Boolean | DataType::Utf8 | DataType::Binary)
     };
     let bits = u64::try_from(message.bodyLength()).unwrap_or(0).min(input.size()).saturating_mul(8);
     let bounded = batch.compression().is_none() && schema.fields().iter().any(takes_bits);
     match usize::try_from(rows) {
         Ok(count) if !bounded || count as u64 <= bits => Ok(count),
-        _ => Err(damaged(input, format!("a batch of {} bytes claims to have {rows} rows", message.bodyLength()))),
+        _ => Err(damaged(
+            input,
+            format!("a batch of {} bytes claims to have {rows} rows", message.bodyLength()),
+        )),
     }
 }
 
@@ -252,7 +295,10 @@ pub(crate) struct ArrowBlocks {
 }
 
 impl ArrowBlocks {
-    pub(crate) fn new(files: Arc<Vec<ArrowFile>>, columns: Option<&[usize]>) -> Result<ArrowBlocks> {
+    pub(crate) fn new(
+        files: Arc<Vec<ArrowFile>>,
+        columns: Option<&[usize]>,
+    ) -> Result<ArrowBlocks> {
         let decoders = files.iter().map(|file| file.decoder(columns)).collect::<Result<_>>()?;
         let mut batches = Vec::new();
         for (number, file) in files.iter().enumerate() {
@@ -283,11 +329,16 @@ impl BlockSource for ArrowBlocks {
         let buffer = read(&file.input, block)?;
         let read = buffer.len();
         let decoded = guard(&file.input, || {
-            self.decoders[number].read_record_batch(block, &buffer).map_err(|error| damaged(&file.input, error))
+            self.decoders[number]
+                .read_record_batch(block, &buffer)
+                .map_err(|error| damaged(&file.input, error))
         })?;
         let decoded = decoded.ok_or_else(|| damaged(&file.input, "an empty message"))?;
         // Decompressed arrays have their own memory; others share the memory that was read.
-        let sizes = decoded.columns().iter().filter_map(|column| column.to_data().get_slice_memory_size().ok());
+        let sizes = decoded
+            .columns()
+            .iter()
+            .filter_map(|column| column.to_data().get_slice_memory_size().ok());
         let bytes = sizes.sum::<usize>().max(read);
         Ok(Block::new(decoded, RowOrigin::new(&file.input, RowNumbers::Rows(first_row)), bytes))
     }

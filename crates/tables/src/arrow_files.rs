@@ -20,8 +20,8 @@ use fulmen_files::MOST_ASKING;
 
 /// Rows of Arrow IPC files by index, in the file format (also Feather V2) or the stream format.
 ///
-/// Opening finds the batches; a batch is read and decoded when one of its rows is requested. Recently used batches are
-/// cached ([`cache_bytes`](ArrowFiles::cache_bytes)).
+/// Opening finds the batches; a batch is read and decoded when one of its rows is requested.
+/// Recently used batches are cached ([`cache_bytes`](ArrowFiles::cache_bytes)).
 ///
 /// See [`Row`](crate::Row) for an example, and [`Table`](crate::Table) for columns as fields.
 #[derive(Debug)]
@@ -32,7 +32,8 @@ pub struct ArrowFiles {
 table_of_rows!(ArrowFiles, with stream);
 
 impl ArrowFiles {
-    /// Opens a file, or all `.arrow`, `.arrows`, `.feather` and `.ipc` files in a folder, sorted by name.
+    /// Opens a file, or all `.arrow`, `.arrows`, `.feather` and `.ipc` files in a folder, sorted by
+    /// name.
     ///
     /// # Errors
     /// Files that do not exist, are not Arrow files or are truncated; files with different columns.
@@ -46,17 +47,24 @@ impl ArrowFiles {
 /// Opens these files as one table.
 pub(crate) fn open(locations: &[Location], name: String) -> Result<BlockReader> {
     let files = in_parallel(&SourceFile::open_all(locations)?, MOST_ASKING, ArrowFile::open)?;
-    let Some(first) = files.first() else { return Err(Error::missing(format!("{name}: there are no Arrow files"))) };
+    let Some(first) = files.first() else {
+        return Err(Error::missing(format!("{name}: there are no Arrow files")));
+    };
     let (columns, features) = columns(&first.schema);
-    files[1..].iter().try_for_each(|file| check_same(&first.input, &columns, &file.input, &file.schema))?;
+    files[1..]
+        .iter()
+        .try_for_each(|file| check_same(&first.input, &columns, &file.input, &file.schema))?;
     let blocks = ArrowBlocks::new(Arc::new(files), None)?;
     Ok(BlockReader::new(Arc::new(blocks), columns, features, name))
 }
 
 /// The columns of a schema, with the metadata of `datasets`.
 pub(crate) fn columns(schema: &Schema) -> (Vec<Column>, HfFeatures) {
-    let features =
-        schema.metadata().get("huggingface").and_then(|text| HfFeatures::parse(text).ok()).unwrap_or_default();
+    let features = schema
+        .metadata()
+        .get("huggingface")
+        .and_then(|text| HfFeatures::parse(text).ok())
+        .unwrap_or_default();
     let column = |field: &arrow_schema::FieldRef| Column {
         name: field.name().clone(),
         kind: kind(field.data_type()),
@@ -67,7 +75,12 @@ pub(crate) fn columns(schema: &Schema) -> (Vec<Column>, HfFeatures) {
 }
 
 /// Rejects a file whose columns differ from those of the first one.
-pub(crate) fn check_same(first: &SourceFile, expected: &[Column], file: &SourceFile, schema: &Schema) -> Result<()> {
+pub(crate) fn check_same(
+    first: &SourceFile,
+    expected: &[Column],
+    file: &SourceFile,
+    schema: &Schema,
+) -> Result<()> {
     let fields = schema.fields();
     for (column, field) in expected.iter().zip(fields) {
         if column.name != *field.name() {

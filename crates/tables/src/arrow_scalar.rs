@@ -4,11 +4,12 @@
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    Date32Type, Date64Type, Decimal128Type, DurationMicrosecondType, DurationMillisecondType, DurationNanosecondType,
-    DurationSecondType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
-    Time32MillisecondType, Time32SecondType, Time64MicrosecondType, Time64NanosecondType, TimestampMicrosecondType,
-    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type,
-    UInt64Type,
+    Date32Type, Date64Type, Decimal128Type, DurationMicrosecondType, DurationMillisecondType,
+    DurationNanosecondType, DurationSecondType, Float16Type, Float32Type, Float64Type, Int8Type,
+    Int16Type, Int32Type, Int64Type, Time32MillisecondType, Time32SecondType,
+    Time64MicrosecondType, Time64NanosecondType, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
 };
 use arrow_array::{Array, ArrowPrimitiveType};
 use arrow_schema::{DataType, TimeUnit};
@@ -38,12 +39,15 @@ pub(crate) fn cell(array: &dyn Array, row: usize) -> ScalarRef<'_> {
         DataType::UInt16 => number!(UInt16Type, Unsigned),
         DataType::UInt32 => number!(UInt32Type, Unsigned),
         DataType::UInt64 => number!(UInt64Type, Unsigned),
-        DataType::Float16 => ScalarRef::Float(array.as_primitive::<Float16Type>().value(row).to_f64()),
+        DataType::Float16 => {
+            ScalarRef::Float(array.as_primitive::<Float16Type>().value(row).to_f64())
+        }
         DataType::Float32 => number!(Float32Type, Float),
         DataType::Float64 => number!(Float64Type, Float),
-        DataType::Decimal128(_, scale) => {
-            ScalarRef::Float(array.as_primitive::<Decimal128Type>().value(row) as f64 / 10f64.powi(i32::from(*scale)))
-        }
+        DataType::Decimal128(_, scale) => ScalarRef::Float(
+            array.as_primitive::<Decimal128Type>().value(row) as f64
+                / 10f64.powi(i32::from(*scale)),
+        ),
         DataType::Date32 => number!(Date32Type, Int),
         DataType::Date64 => number!(Date64Type, Int),
         DataType::Time32(TimeUnit::Second) => number!(Time32SecondType, Int),
@@ -65,13 +69,16 @@ pub(crate) fn cell(array: &dyn Array, row: usize) -> ScalarRef<'_> {
         DataType::LargeBinary => ScalarRef::Bytes(array.as_binary::<i64>().value(row)),
         DataType::BinaryView => ScalarRef::Bytes(array.as_binary_view().value(row)),
         DataType::FixedSizeBinary(_) => ScalarRef::Bytes(array.as_fixed_size_binary().value(row)),
-        DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => match children(array, row, row + 1)
-        {
-            Some((values, start, end)) => ScalarRef::List(values, start, end),
-            None => ScalarRef::Missing,
-        },
+        DataType::List(_) | DataType::LargeList(_) | DataType::FixedSizeList(..) => {
+            match children(array, row, row + 1) {
+                Some((values, start, end)) => ScalarRef::List(values, start, end),
+                None => ScalarRef::Missing,
+            }
+        }
         DataType::Dictionary(..) => dictionary(array, row),
-        DataType::Struct(_) => ScalarRef::Other("a struct (name one of its parts as `column.part`)"),
+        DataType::Struct(_) => {
+            ScalarRef::Other("a struct (name one of its parts as `column.part`)")
+        }
         _ => ScalarRef::Other("a value of a type that is not supported"),
     }
 }
@@ -128,17 +135,25 @@ pub(crate) fn store_list(
             return Err(Mismatch::Missing);
         }
         let size = (last - first).checked_div(lists).unwrap_or(0);
-        let ragged = (start..end)
-            .any(|list| self::children(values, list, list + 1).is_some_and(|(_, first, last)| last - first != size));
+        let ragged = (start..end).any(|list| {
+            self::children(values, list, list + 1)
+                .is_some_and(|(_, first, last)| last - first != size)
+        });
         if ragged {
-            return Err(Mismatch::Kind("lists of different lengths".to_owned(), format!("the shape {shape:?}")));
+            return Err(Mismatch::Kind(
+                "lists of different lengths".to_owned(),
+                format!("the shape {shape:?}"),
+            ));
         }
         sizes.push(size);
         (values, start, end) = (children, first, last);
     }
     // A shape of another rank takes the elements in their order.
-    let shape_matches =
-        if sizes.len() == shape.len() { sizes == shape } else { shape.iter().product::<usize>() == end - start };
+    let shape_matches = if sizes.len() == shape.len() {
+        sizes == shape
+    } else {
+        shape.iter().product::<usize>() == end - start
+    };
     if !shape_matches {
         let actual = if let [length] = sizes[..] {
             format!("a list of {length} elements")
@@ -196,7 +211,9 @@ pub(crate) fn kind(data_type: &DataType) -> Kind {
     match data_type {
         DataType::Null => Kind::Nothing,
         DataType::Boolean => Kind::Bool,
-        DataType::Float16 | DataType::Float32 | DataType::Float64 | DataType::Decimal128(..) => Kind::Float,
+        DataType::Float16 | DataType::Float32 | DataType::Float64 | DataType::Decimal128(..) => {
+            Kind::Float
+        }
         DataType::Date32
         | DataType::Date64
         | DataType::Time32(_)
@@ -205,7 +222,10 @@ pub(crate) fn kind(data_type: &DataType) -> Kind {
         | DataType::Duration(_) => Kind::Integer,
         integer if integer.is_integer() => Kind::Integer,
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => Kind::Text,
-        DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => Kind::Bytes,
+        DataType::Binary
+        | DataType::LargeBinary
+        | DataType::BinaryView
+        | DataType::FixedSizeBinary(_) => Kind::Bytes,
         DataType::List(field) | DataType::LargeList(field) | DataType::FixedSizeList(field, _) => {
             Kind::List(Box::new(kind(field.data_type())))
         }
@@ -222,9 +242,13 @@ pub(crate) fn type_name(data_type: &DataType) -> String {
         DataType::LargeUtf8 => "large_string".to_owned(),
         DataType::List(field) => format!("list<{}>", type_name(field.data_type())),
         DataType::LargeList(field) => format!("large_list<{}>", type_name(field.data_type())),
-        DataType::FixedSizeList(field, size) => format!("list<{}>[{size}]", type_name(field.data_type())),
+        DataType::FixedSizeList(field, size) => {
+            format!("list<{}>[{size}]", type_name(field.data_type()))
+        }
         DataType::Struct(fields) => {
-            let fields = fields.iter().map(|field| format!("{}: {}", field.name(), type_name(field.data_type())));
+            let fields = fields
+                .iter()
+                .map(|field| format!("{}: {}", field.name(), type_name(field.data_type())));
             format!("struct<{}>", fields.collect::<Vec<_>>().join(", "))
         }
         DataType::Dictionary(_, values) => format!("dictionary<{}>", type_name(values)),

@@ -1,8 +1,8 @@
-//! The rows of an Arrow table in blocks. A block is decoded when one of its rows is read; recently used blocks are
-//! cached.
+//! The rows of an Arrow table in blocks. A block is decoded when one of its rows is read; recently
+//! used blocks are cached.
 //!
-//! Out of scope: decoding a block (`parquet_blocks`, `arrow_blocks`, `text_blocks`), and reading values from a row
-//! (`row`).
+//! Out of scope: decoding a block (`parquet_blocks`, `arrow_blocks`, `text_blocks`), and reading
+//! values from a row (`row`).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,11 @@ pub(crate) struct Block {
 
 impl Block {
     pub(crate) fn new(batch: RecordBatch, row_origin: RowOrigin, bytes: usize) -> Block {
-        Block { columns: Arc::new(StructArray::from(batch)), row_origin: Arc::new(row_origin), bytes }
+        Block {
+            columns: Arc::new(StructArray::from(batch)),
+            row_origin: Arc::new(row_origin),
+            bytes,
+        }
     }
 }
 
@@ -146,7 +150,11 @@ impl BlockReader {
 
     /// The columns that are read.
     pub(crate) fn selected(&self) -> impl Iterator<Item = &Column> {
-        self.columns.iter().zip(&self.positions).filter(|(_, position)| position.is_some()).map(|(column, _)| column)
+        self.columns
+            .iter()
+            .zip(&self.positions)
+            .filter(|(_, position)| position.is_some())
+            .map(|(column, _)| column)
     }
 
     /// Restricts reading to these columns.
@@ -157,7 +165,8 @@ impl BlockReader {
         self.decode = self.decode.select(&columns)?;
         // With fewer columns, blocks may have more rows.
         self.offsets = Offsets::new(self.decode.block_rows());
-        self.positions = (0..self.columns.len()).map(|column| columns.binary_search(&column).ok()).collect();
+        self.positions =
+            (0..self.columns.len()).map(|column| columns.binary_search(&column).ok()).collect();
         self.names = Arc::new(Positions::new(self.selected()));
         self.cache = Cache::new(self.cache.limit);
         Ok(())
@@ -217,13 +226,18 @@ impl BlockReader {
     }
 
     pub(crate) fn error(&self, index: usize, message: &str) -> Error {
-        self.row_origin(index).map_or_else(|error| error, |(row_origin, row)| row_origin.error(row, message))
+        self.row_origin(index)
+            .map_or_else(|error| error, |(row_origin, row)| row_origin.error(row, message))
     }
 
     /// The rows in sequence.
     pub(crate) fn stream(&self) -> RowStream {
         let columns = self.selected().map(|column| column.name.clone()).collect();
-        let table = SequentialTable { decode: Arc::clone(&self.decode), offsets: self.offsets.clone(), columns };
+        let table = SequentialTable {
+            decode: Arc::clone(&self.decode),
+            offsets: self.offsets.clone(),
+            columns,
+        };
         RowStream::new(Arc::new(table), Arc::clone(&self.names))
     }
 
@@ -235,7 +249,10 @@ impl BlockReader {
 
 impl fmt::Debug for BlockReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rows").field("name", &self.name).field("rows", &self.len()).finish_non_exhaustive()
+        f.debug_struct("Rows")
+            .field("name", &self.name)
+            .field("rows", &self.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -273,7 +290,9 @@ impl Cache {
         let block = Arc::clone(slot_guard.insert(Arc::new(decode()?)));
         let State { slots, bytes: sum } = &mut *lock(&self.state);
         // Other threads may have evicted the slot in the meantime.
-        if let Some((_, slot_bytes)) = slots.peek_mut(&number).filter(|(other, _)| Arc::ptr_eq(other, &slot)) {
+        if let Some((_, slot_bytes)) =
+            slots.peek_mut(&number).filter(|(other, _)| Arc::ptr_eq(other, &slot))
+        {
             (*slot_bytes, *sum) = (block.bytes, *sum + block.bytes);
         }
         while *sum > self.limit
@@ -293,7 +312,8 @@ pub(crate) fn out_of_range(index: usize, len: usize) -> Error {
 
 /// Runs code that parses a file; a panic over unexpected content becomes an error of the file.
 pub(crate) fn guard<T>(file: &SourceFile, read: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_quietly(read).unwrap_or_else(|message| Err(file.error(format!("the file is damaged: {message}"))))
+    catch_quietly(read)
+        .unwrap_or_else(|message| Err(file.error(format!("the file is damaged: {message}"))))
 }
 
 #[cfg(test)]

@@ -76,13 +76,20 @@ pub enum ColumnRef {
 
 impl ColumnRef {
     /// The position of this column in a table of this name, a file or folder.
-    pub(crate) fn find(&self, columns: &[Column], names: &Positions, table_name: &str) -> Result<usize> {
+    pub(crate) fn find(
+        &self,
+        columns: &[Column],
+        names: &Positions,
+        table_name: &str,
+    ) -> Result<usize> {
         let index = match self {
             ColumnRef::Position(position) => (*position < columns.len()).then_some(*position),
             ColumnRef::Name(name) => names.get(name),
         };
         let names = || columns.iter().map(|column| column.name.as_str());
-        index.ok_or_else(|| Error::field(format!("{table_name} has no column {self}; {}", known_columns(names()))))
+        index.ok_or_else(|| {
+            Error::field(format!("{table_name} has no column {self}; {}", known_columns(names())))
+        })
     }
 }
 

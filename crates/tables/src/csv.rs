@@ -1,6 +1,7 @@
 //! CSV files as a table, by index and in order.
 //!
-//! Out of scope: the records (`csv_records`), and the index and cache of blocks (`text_blocks`, `block_reader`).
+//! Out of scope: the records (`csv_records`), and the index and cache of blocks (`text_blocks`,
+//! `block_reader`).
 
 use std::io::BufRead;
 use std::sync::Arc;
@@ -19,10 +20,11 @@ use fulmen_files::Location;
 
 /// The rows of CSV files, read by index.
 ///
-/// Opening reads the files once, to find the start of each block of about 8 KiB of rows and to check that all rows have
-/// the same number of values. After that, a block is read when one of its rows is requested, and recently used blocks
-/// are cached ([`cache_bytes`](Csv::cache_bytes)); small files are kept in memory. UTF-8 byte order marks, both kinds
-/// of line ends, and line ends in quotes are handled; blank lines are skipped. For columns as fields of samples see
+/// Opening reads the files once, to find the start of each block of about 8 KiB of rows and to
+/// check that all rows have the same number of values. After that, a block is read when one of its
+/// rows is requested, and recently used blocks are cached ([`cache_bytes`](Csv::cache_bytes));
+/// small files are kept in memory. UTF-8 byte order marks, both kinds of line ends, and line ends
+/// in quotes are handled; blank lines are skipped. For columns as fields of samples see
 /// [`Table`](crate::Table).
 ///
 /// ```
@@ -50,12 +52,14 @@ fn columns(names: &[String]) -> Vec<Column> {
 }
 
 impl Csv {
-    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files in a folder: with a header, commas (tabs in
-    /// `.tsv` files) and double quotes. For other formats see [`options`](Csv::options).
+    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files in a folder: with a
+    /// header, commas (tabs in `.tsv` files) and double quotes. For other formats see
+    /// [`options`](Csv::options).
     ///
     /// # Errors
-    /// Files that do not exist, are empty, are compressed (read those with [`CsvOptions::stream`]) or have other
-    /// columns than the first; a record with more or fewer values than the first line, with its line number.
+    /// Files that do not exist, are empty, are compressed (read those with [`CsvOptions::stream`])
+    /// or have other columns than the first; a record with more or fewer values than the first
+    /// line, with its line number.
     pub fn open(location: impl Into<Location>) -> Result<Csv> {
         Csv::options().open(location)
     }
@@ -65,7 +69,8 @@ impl Csv {
         CsvOptions::default()
     }
 
-    /// The rows in sequence, like [`CsvOptions::stream`] with the default options; also gzip and zstd.
+    /// The rows in sequence, like [`CsvOptions::stream`] with the default options; also gzip and
+    /// zstd.
     ///
     /// ```
     /// use fulmen_tables::Csv;
@@ -86,17 +91,34 @@ impl Csv {
     pub(crate) fn open_with(location: Location, options: CsvOptions) -> Result<Csv> {
         options.check()?;
         let inputs = SourceFile::open_all(&expand(&location, &[".csv", ".tsv"])?)?;
-        let files = index(&inputs, options.keep_below, |file, reader| Scan::index(file, reader, &options))?;
-        let Some((first, names)) = files.first() else { return Err(location.error("there are no files")) };
-        files.iter().try_for_each(|(file, file_names)| check_header(&file.input, file_names, &first.input, names))?;
+        let files =
+            index(&inputs, options.keep_below, |file, reader| Scan::index(file, reader, &options))?;
+        let Some((first, names)) = files.first() else {
+            return Err(location.error("there are no files"));
+        };
+        files.iter().try_for_each(|(file, file_names)| {
+            check_header(&file.input, file_names, &first.input, names)
+        })?;
         let (columns, format) = (columns(names), CsvFormat::new(names.clone(), options));
         let blocks = TextBlocks::new(files.into_iter().map(|(file, _)| file).collect(), format);
-        Ok(Csv { rows: BlockReader::new(Arc::new(blocks), columns, HfFeatures::default(), location.to_string()) })
+        Ok(Csv {
+            rows: BlockReader::new(
+                Arc::new(blocks),
+                columns,
+                HfFeatures::default(),
+                location.to_string(),
+            ),
+        })
     }
 }
 
 /// Rejects a file whose columns differ from those of the first.
-fn check_header(file: &SourceFile, names: &[String], first: &SourceFile, expected: &[String]) -> Result<()> {
+fn check_header(
+    file: &SourceFile,
+    names: &[String],
+    first: &SourceFile,
+    expected: &[String],
+) -> Result<()> {
     if names == expected {
         Ok(())
     } else {
@@ -112,12 +134,19 @@ fn check_header(file: &SourceFile, names: &[String], first: &SourceFile, expecte
 /// The rows of files in sequence; the files may be compressed.
 pub(crate) fn stream(location: &Location, options: CsvOptions) -> Result<RowStream> {
     options.check()?;
-    let files =
-        SourceFile::open_all(&expand(location, &[".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst"])?)?;
+    let files = SourceFile::open_all(&expand(
+        location,
+        &[".csv", ".tsv", ".csv.gz", ".tsv.gz", ".csv.zst", ".tsv.zst"],
+    )?)?;
     let Some(first) = files.first() else { return Err(location.error("there are no files")) };
-    let names = Scan::new(&options, first, BUFFER).header(first, &mut *first.decompressed()?, &options)?.names;
+    let names = Scan::new(&options, first, BUFFER)
+        .header(first, &mut *first.decompressed()?, &options)?
+        .names;
     let positions = Positions::new(&columns(&names));
-    Ok(RowStream::new(Arc::new(CsvFiles { files, format: CsvFormat::new(names, options) }), Arc::new(positions)))
+    Ok(RowStream::new(
+        Arc::new(CsvFiles { files, format: CsvFormat::new(names, options) }),
+        Arc::new(positions),
+    ))
 }
 
 struct CsvFiles {
@@ -195,8 +224,13 @@ impl Iterator for Walk {
                 continue;
             };
             let mut records = std::mem::take(&mut open.first_row);
-            let end =
-                open.scan.fill(&open.file, &mut *open.reader, csv.format.names.len(), BLOCK as usize, &mut records);
+            let end = open.scan.fill(
+                &open.file,
+                &mut *open.reader,
+                csv.format.names.len(),
+                BLOCK as usize,
+                &mut records,
+            );
             let file = Arc::clone(&open.file);
             match end {
                 End::Full => {}

@@ -56,8 +56,8 @@ impl CsvOptions {
         self
     }
 
-    /// The quote character around values with delimiters or line ends; doubled inside such a value. A double quote by
-    /// default. With none, no character is special.
+    /// The quote character around values with delimiters or line ends; doubled inside such a value.
+    /// A double quote by default. With none, no character is special.
     pub fn quote(mut self, quote: impl Into<Option<u8>>) -> CsvOptions {
         self.quote = quote.into();
         self
@@ -69,27 +69,29 @@ impl CsvOptions {
         self
     }
 
-    /// Whether the first line names the columns. Otherwise their names are their positions, `0`, `1` and so on.
+    /// Whether the first line names the columns. Otherwise their names are their positions, `0`,
+    /// `1` and so on.
     pub fn header(mut self, header: bool) -> CsvOptions {
         self.header = header;
         self
     }
 
-    /// The markers of missing values. By default the empty string, `NA`, `N/A`, `n/a`, `#N/A`, `<NA>`, `NULL`, `null`,
-    /// `None`, `NaN`, `nan`, `-NaN` and `-nan`.
+    /// The markers of missing values. By default the empty string, `NA`, `N/A`, `n/a`, `#N/A`,
+    /// `<NA>`, `NULL`, `null`, `None`, `NaN`, `nan`, `-NaN` and `-nan`.
     pub fn missing<T: Into<String>>(mut self, markers: impl IntoIterator<Item = T>) -> CsvOptions {
         self.missing = markers.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Files with up to this many bytes in total are kept in memory, 64 MiB by default; in larger ones, a block of rows
-    /// is read when one of its rows is requested.
+    /// Files with up to this many bytes in total are kept in memory, 64 MiB by default; in larger
+    /// ones, a block of rows is read when one of its rows is requested.
     pub fn keep_below(mut self, bytes: u64) -> CsvOptions {
         self.keep_below = bytes;
         self
     }
 
-    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files in a folder, as rows by index.
+    /// Opens a file, the files of a pattern, or all `.csv` and `.tsv` files in a folder, as rows by
+    /// index.
     pub fn open(self, location: impl Into<Location>) -> Result<Csv> {
         Csv::open_with(location.into(), self)
     }
@@ -103,7 +105,9 @@ impl CsvOptions {
         let special = [Some(self.delimiter.unwrap_or(b',')), self.quote, self.comment];
         let clash = (0..3).any(|i| special[i].is_some() && special[i + 1..].contains(&special[i]));
         if clash || special.iter().flatten().any(|byte| matches!(byte, b'\n' | b'\r')) {
-            Err(Error::usage("delimiter, quote and comment of CSV must differ, and must not be line ends"))
+            Err(Error::usage(
+                "delimiter, quote and comment of CSV must differ, and must not be line ends",
+            ))
         } else {
             Ok(())
         }
@@ -130,7 +134,10 @@ impl CsvOptions {
     }
 
     pub(crate) fn fingerprint(&self, fingerprint: &mut Fingerprint) {
-        fingerprint.add("csv", format!("{:?} {:?} {:?} {}", self.delimiter, self.quote, self.comment, self.header));
+        fingerprint.add(
+            "csv",
+            format!("{:?} {:?} {:?} {}", self.delimiter, self.quote, self.comment, self.header),
+        );
         self.missing.iter().for_each(|marker| fingerprint.add("missing", marker));
     }
 }

@@ -1,5 +1,5 @@
-//! The records of a CSV file. Line ends in quotes do not end a record, and all records must have the same number of
-//! values.
+//! The records of a CSV file. Line ends in quotes do not end a record, and all records must have
+//! the same number of values.
 //!
 //! Out of scope: the files of a table, and their rows (`csv`).
 
@@ -31,8 +31,12 @@ pub(crate) struct CsvFormat {
 impl CsvFormat {
     pub(crate) fn new(names: Vec<String>, options: CsvOptions) -> CsvFormat {
         let all: Vec<usize> = (0..names.len()).collect();
-        let format =
-            CsvFormat { options, names: names.into(), selected: Vec::new(), schema: Arc::new(Schema::empty()) };
+        let format = CsvFormat {
+            options,
+            names: names.into(),
+            selected: Vec::new(),
+            schema: Arc::new(Schema::empty()),
+        };
         format.select(&all)
     }
 
@@ -49,7 +53,8 @@ impl CsvFormat {
             let mut texts = StringBuilder::with_capacity(lines.len(), size);
             for row in 0..lines.len() {
                 match std::str::from_utf8(value(row, column)) {
-                    Ok(text) => texts.append_option(Some(text).filter(|text| !self.options.is_missing(text))),
+                    Ok(text) => texts
+                        .append_option(Some(text).filter(|text| !self.options.is_missing(text))),
                     Err(_) => {
                         not_utf8.push((row, position));
                         texts.append_null();
@@ -74,7 +79,8 @@ impl Format for CsvFormat {
     }
 
     fn select(&self, columns: &[usize]) -> CsvFormat {
-        let fields = columns.iter().map(|&column| Field::new(&self.names[column], DataType::Utf8, true));
+        let fields =
+            columns.iter().map(|&column| Field::new(&self.names[column], DataType::Utf8, true));
         let schema = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
         CsvFormat { selected: columns.to_vec(), schema, ..self.clone() }
     }
@@ -170,7 +176,11 @@ impl Scan {
     }
 
     /// Reads a whole file to find the names of its columns and its blocks.
-    pub(crate) fn index(file: &mut IndexedFile, reader: &mut dyn BufRead, options: &CsvOptions) -> Result<Vec<String>> {
+    pub(crate) fn index(
+        file: &mut IndexedFile,
+        reader: &mut dyn BufRead,
+        options: &CsvOptions,
+    ) -> Result<Vec<String>> {
         let input = Arc::clone(&file.input);
         input.refuse_compressed("`CsvOptions::stream`")?;
         let mut scan = Scan::new(options, &input, BUFFER);
@@ -223,7 +233,13 @@ impl Scan {
     }
 
     /// Rejects a record whose number of values differs from that of the first line.
-    fn check_count(&self, file: &SourceFile, line: u64, count: usize, expected: usize) -> Result<()> {
+    fn check_count(
+        &self,
+        file: &SourceFile,
+        line: u64,
+        count: usize,
+        expected: usize,
+    ) -> Result<()> {
         if count == expected {
             return Ok(());
         }
@@ -233,12 +249,15 @@ impl Scan {
             String::new()
         };
         let values = if count == 1 { "1 value".to_owned() } else { format!("{count} values") };
-        Err(file.error(format!("line {line}: the record has {values}{hint}, expected {expected} as in the first line")))
+        Err(file.error(format!(
+            "line {line}: the record has {values}{hint}, expected {expected} as in the first line"
+        )))
     }
 
     /// Skips a UTF-8 byte order mark.
     fn skip_mark(&mut self, file: &SourceFile, reader: &mut dyn BufRead) -> Result<()> {
-        let buffer = reader.fill_buf().map_err(|source| file.reading_failed("the first line", source))?;
+        let buffer =
+            reader.fill_buf().map_err(|source| file.reading_failed("the first line", source))?;
         if buffer.starts_with(&[0xef, 0xbb, 0xbf]) {
             reader.consume(3);
             self.offset = 3;
@@ -251,7 +270,9 @@ impl Scan {
         let mut in_comment = false;
         loop {
             let line = self.line;
-            let buffer = reader.fill_buf().map_err(|source| file.reading_failed(&format!("line {line}"), source))?;
+            let buffer = reader
+                .fill_buf()
+                .map_err(|source| file.reading_failed(&format!("line {line}"), source))?;
             if buffer.is_empty() {
                 return Ok(false);
             }
@@ -276,17 +297,26 @@ impl Scan {
     }
 
     /// Reads one record and counts its values. They are kept if `into` is given.
-    fn record(&mut self, file: &SourceFile, reader: &mut dyn BufRead, mut keep: Option<&mut Records>) -> Result<usize> {
+    fn record(
+        &mut self,
+        file: &SourceFile,
+        reader: &mut dyn BufRead,
+        mut keep: Option<&mut Records>,
+    ) -> Result<usize> {
         let (mut values, first_line) = (0, self.line);
         let before = keep.as_ref().map_or(0, |records| records.bytes.len());
         self.parser.set_line(first_line);
         loop {
             let line = self.line;
-            let buffer = reader.fill_buf().map_err(|source| file.reading_failed(&format!("line {line}"), source))?;
+            let buffer = reader
+                .fill_buf()
+                .map_err(|source| file.reading_failed(&format!("line {line}"), source))?;
             let at_end = buffer.is_empty();
-            // A line end ends any record outside of quotes; csv_core treats the end of the file like one there too.
+            // A line end ends any record outside of quotes; csv_core treats the end of the file
+            // like one there too.
             let buffer = if at_end { b"\n" } else { buffer };
-            let (result, mut read, written, ended) = self.parser.read_record(buffer, &mut self.output, &mut self.ends);
+            let (result, mut read, written, ended) =
+                self.parser.read_record(buffer, &mut self.output, &mut self.ends);
             if at_end {
                 read = 0;
             }
@@ -323,7 +353,8 @@ fn names(input: &SourceFile, first: &Records, options: &CsvOptions) -> Result<Ve
     let Records { bytes, ends, .. } = first;
     let columns = ends.len();
     if columns == 0 {
-        let expected = if options.header { "a line with the names of the columns" } else { "lines of values" };
+        let expected =
+            if options.header { "a line with the names of the columns" } else { "lines of values" };
         return Err(input.error(format!("the file is empty; expected {expected}")));
     }
     if !options.header {
@@ -333,8 +364,10 @@ fn names(input: &SourceFile, first: &Records, options: &CsvOptions) -> Result<Ve
     let mut used = HashSet::with_capacity(columns);
     let mut start = 0;
     for &end in ends {
-        let name = std::str::from_utf8(&bytes[start..end])
-            .map_err(|_| input.error(format!("the name of column {} is not UTF-8; convert the file", names.len())))?;
+        let name = std::str::from_utf8(&bytes[start..end]).map_err(|_| {
+            input
+                .error(format!("the name of column {} is not UTF-8; convert the file", names.len()))
+        })?;
         let name = name.trim();
         if !name.is_empty() && !used.insert(name) {
             return Err(input.error(format!("the header names two columns `{name}`")));

@@ -1,4 +1,5 @@
-//! The metadata of Hugging Face's `datasets` about columns: the types of values, and the names of classes.
+//! The metadata of Hugging Face's `datasets` about columns: the types of values, and the names of
+//! classes.
 //!
 //! Out of scope: finding the files of a dataset (`hugging_face`).
 
@@ -34,12 +35,18 @@ pub enum HfFeature {
 pub struct HfFeatures(BTreeMap<String, HfFeature>);
 
 impl HfFeatures {
-    /// Parses the metadata that `datasets` writes into the schema of its files, or a `dataset_info.json`.
+    /// Parses the metadata that `datasets` writes into the schema of its files, or a
+    /// `dataset_info.json`.
     pub(crate) fn parse(text: &str) -> serde_json::Result<HfFeatures> {
         let value: Value = serde_json::from_str(text)?;
         let info = value.get("info").unwrap_or(&value);
         Ok(HfFeatures(
-            info.get("features").and_then(Value::as_object).map(members).unwrap_or_default().into_iter().collect(),
+            info.get("features")
+                .and_then(Value::as_object)
+                .map(members)
+                .unwrap_or_default()
+                .into_iter()
+                .collect(),
         ))
     }
 
@@ -87,9 +94,9 @@ fn feature(value: &Value) -> HfFeature {
         }
         Some("Image") => HfFeature::Image,
         Some("Audio") => HfFeature::Audio,
-        Some("Sequence" | "List" | "LargeList") => {
-            HfFeature::List(Box::new(object.get("feature").map_or(HfFeature::Other(String::new()), feature)))
-        }
+        Some("Sequence" | "List" | "LargeList") => HfFeature::List(Box::new(
+            object.get("feature").map_or(HfFeature::Other(String::new()), feature),
+        )),
         Some("Array2D" | "Array3D" | "Array4D" | "Array5D") => {
             let shape = object.get("shape").and_then(Value::as_array);
             let axis = |axis: &Value| axis.as_u64().and_then(|axis| usize::try_from(axis).ok());

@@ -1,5 +1,5 @@
-//! The file patterns in a dataset card (`README.md`): the key `configs` of the YAML between the first `---` and the
-//! next.
+//! The file patterns in a dataset card (`README.md`): the key `configs` of the YAML between the
+//! first `---` and the next.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -11,7 +11,8 @@ pub(crate) struct CardConfig {
     #[serde(default)]
     pub(crate) default: bool,
     pub(crate) data_dir: Option<String>,
-    /// A pattern, a list of patterns, a map from splits to patterns, or a list of maps with `split` and `path`.
+    /// A pattern, a list of patterns, a map from splits to patterns, or a list of maps with `split`
+    /// and `path`.
     pub(crate) data_files: Option<Value>,
 }
 
@@ -22,7 +23,8 @@ struct Card {
 
 /// The value of `configs`, none if the card has none; or a parse error with its line.
 ///
-/// Errors in the other keys do not matter: their lines are replaced by blank ones, which keeps line numbers correct.
+/// Errors in the other keys do not matter: their lines are replaced by blank ones, which keeps line
+/// numbers correct.
 pub(crate) fn configs(card: &str) -> Result<Option<Vec<CardConfig>>, String> {
     let mut lines = card.lines();
     if lines.next().is_none_or(|line| line.trim_start_matches('\u{feff}').trim_end() != "---") {
@@ -83,7 +85,10 @@ mod tests {
         for (card, part) in [
             ("---\nconfigs:\n- config_name: a\n  data_files: \"x\n---\n", "line 4"),
             ("---\nconfigs:\n- a: b\n   c: d\n---\n", "line 4"),
-            ("---\nlicense: mit\nconfigs:\n- data_files: x\n---\n", "missing field `config_name` at line 4"),
+            (
+                "---\nlicense: mit\nconfigs:\n- data_files: x\n---\n",
+                "missing field `config_name` at line 4",
+            ),
             ("---\nconfigs: yes\n---\n", "line 2"),
         ] {
             let error = configs(card).unwrap_err();
@@ -91,7 +96,10 @@ mod tests {
         }
         let deep = format!("---\nconfigs:\n {}a\n---\n", "- ".repeat(10_000));
         assert!(configs(&deep).is_err());
-        let deep = format!("---\nconfigs:\n- config_name: a\n  data_files: {}a\n---\n", "[".repeat(10_000));
+        let deep = format!(
+            "---\nconfigs:\n- config_name: a\n  data_files: {}a\n---\n",
+            "[".repeat(10_000)
+        );
         assert!(configs(&deep).unwrap_err().contains("recursion limit"));
     }
 }

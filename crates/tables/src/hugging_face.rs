@@ -17,8 +17,9 @@ use fulmen_files::Location;
 
 /// One split of a Hugging Face dataset: rows by index.
 ///
-/// A `ClassLabel` column is a label with names ([`Table::label`](crate::Table::label)), an `Image` or `Audio` column
-/// has encoded bytes ([`Row::media`](crate::Row::media)), an `Array2D` is an array.
+/// A `ClassLabel` column is a label with names ([`Table::label`](crate::Table::label)), an `Image`
+/// or `Audio` column has encoded bytes ([`Row::media`](crate::Row::media)), an `Array2D` is an
+/// array.
 ///
 /// ```no_run
 /// use fulmen_data::DType;
@@ -69,11 +70,12 @@ impl HfDataset {
 
 /// A Hugging Face dataset: its configurations and their splits.
 ///
-/// Supported are the folders of `DatasetDict.save_to_disk` and `Dataset.save_to_disk`, and downloads from the hub:
-/// Parquet or Arrow files whose splits are listed in the card (`README.md`) or given by their names
-/// (`data/train-00000-of-00002.parquet`, `test/0.parquet`). If no name gives a split, all files are `train`. As in
-/// `datasets`, the first of these rules that matches any file counts, and other files are left out. Of the files in a
-/// card, only those of the split that is read must exist.
+/// Supported are the folders of `DatasetDict.save_to_disk` and `Dataset.save_to_disk`, and
+/// downloads from the hub: Parquet or Arrow files whose splits are listed in the card (`README.md`)
+/// or given by their names (`data/train-00000-of-00002.parquet`, `test/0.parquet`). If no name
+/// gives a split, all files are `train`. As in `datasets`, the first of these rules that matches
+/// any file counts, and other files are left out. Of the files in a card, only those of the split
+/// that is read must exist.
 pub struct HfFolder {
     location: Location,
     configs: Vec<Config>,
@@ -87,7 +89,10 @@ impl HfFolder {
     pub fn open(folder: impl Into<Location>) -> Result<HfFolder> {
         let location = folder.into();
         let (configs, saved) = match saved(&location)? {
-            Some(splits) => (vec![Config { name: "default".to_owned(), default: true, patterns: false, splits }], true),
+            Some(splits) => (
+                vec![Config { name: "default".to_owned(), default: true, patterns: false, splits }],
+                true,
+            ),
             None => (configs(&location)?, false),
         };
         let only = (configs.len() == 1).then_some(0);
@@ -115,8 +120,8 @@ impl HfFolder {
         Ok(self)
     }
 
-    /// The names of the splits of this configuration; empty if there are several without a default and none is
-    /// selected.
+    /// The names of the splits of this configuration; empty if there are several without a default
+    /// and none is selected.
     pub fn splits(&self) -> Vec<&str> {
         let chosen = self.chosen.map(|chosen| &self.configs[chosen].splits);
         chosen.into_iter().flatten().map(|(name, _)| name.as_str()).collect()
@@ -125,7 +130,8 @@ impl HfFolder {
     /// Opens one split.
     ///
     /// # Errors
-    /// A split that does not exist (the error lists the splits); files that are truncated, or whose columns differ.
+    /// A split that does not exist (the error lists the splits); files that are truncated, or whose
+    /// columns differ.
     pub fn split(&self, name: &str) -> Result<HfDataset> {
         let Some(chosen) = self.chosen else {
             return Err(Error::usage(format!(
@@ -140,7 +146,10 @@ impl HfFolder {
                 [] => "this configuration has no files here".to_owned(),
                 splits => format!("there are {}", splits.join(", ")),
             };
-            return Err(Error::usage(format!("{}: there is no split `{name}`; {splits}", self.location)));
+            return Err(Error::usage(format!(
+                "{}: there is no split `{name}`; {splits}",
+                self.location
+            )));
         };
         let mut locations = Vec::new();
         for files in files {
@@ -159,7 +168,8 @@ impl HfFolder {
             let info = folder.join("dataset_info.json");
             if info.exists()? {
                 let text = String::from_utf8_lossy(&read_small(&info, LARGEST_TEXT)?).into_owned();
-                rows.features = HfFeatures::parse(&text).map_err(|error| info.error(format!("not JSON: {error}")))?;
+                rows.features = HfFeatures::parse(&text)
+                    .map_err(|error| info.error(format!("not JSON: {error}")))?;
                 for column in &mut rows.columns {
                     column.classes = rows.features.classes(&column.name);
                 }
@@ -186,7 +196,8 @@ fn saved(location: &Location) -> Result<Option<Splits>> {
     if dict.exists()? {
         let names = json(&dict)?;
         let names = names.get("splits").and_then(Value::as_array);
-        let names: Option<Vec<&str>> = names.and_then(|names| names.iter().map(Value::as_str).collect());
+        let names: Option<Vec<&str>> =
+            names.and_then(|names| names.iter().map(Value::as_str).collect());
         let names = names.ok_or_else(|| dict.error("the file should have a list of `splits`"))?;
         let split = |name: &str| Ok((name.to_owned(), state(&location.join(name))?));
         return names.into_iter().map(split).collect::<Result<_>>().map(Some);
@@ -204,17 +215,23 @@ fn saved(location: &Location) -> Result<Option<Splits>> {
 fn state(folder: &Location) -> Result<Vec<Location>> {
     let path = folder.join("state.json");
     let state = json(&path)?;
-    if state.get("_indices_data_files").and_then(Value::as_array).is_some_and(|files| !files.is_empty()) {
+    if state
+        .get("_indices_data_files")
+        .and_then(Value::as_array)
+        .is_some_and(|files| !files.is_empty())
+    {
         return Err(path.error(
             "the dataset is a selection of rows, kept by their indices; save it again after \
              `dataset.flatten_indices()`",
         ));
     }
     let files = state.get("_data_files").and_then(Value::as_array);
-    let names = files.map(|files| files.iter().map(|file| file.get("filename").and_then(Value::as_str)));
-    let names: Option<Vec<&str>> = names.and_then(Iterator::collect);
     let names =
-        names.ok_or_else(|| path.error("the file should have a list of `_data_files` with a `filename` each"))?;
+        files.map(|files| files.iter().map(|file| file.get("filename").and_then(Value::as_str)));
+    let names: Option<Vec<&str>> = names.and_then(Iterator::collect);
+    let names = names.ok_or_else(|| {
+        path.error("the file should have a list of `_data_files` with a `filename` each")
+    })?;
     // `save_to_disk` never writes a name outside of the folder.
     match names.iter().find(|name| name.split('/').any(|part| part == "..")) {
         Some(name) => Err(path.error(format!("the data file `{name}` is not in the folder"))),
@@ -223,19 +240,26 @@ fn state(folder: &Location) -> Result<Vec<Location>> {
 }
 
 fn json(file: &Location) -> Result<Value> {
-    serde_json::from_slice(&read_small(file, LARGEST_TEXT)?).map_err(|error| file.error(format!("not JSON: {error}")))
+    serde_json::from_slice(&read_small(file, LARGEST_TEXT)?)
+        .map_err(|error| file.error(format!("not JSON: {error}")))
 }
 
 /// The files of a split, all in one format.
 fn open_files(files: &[Location], name: String) -> Result<BlockReader> {
-    if let Some(other) = files.iter().find(|file| !ends_in(file, &super::hugging_face_files::EXTENSIONS)) {
-        return Err(other.error("a split is read from Parquet or Arrow files; read this one by `Csv` or `JsonLines`"));
+    if let Some(other) =
+        files.iter().find(|file| !ends_in(file, &super::hugging_face_files::EXTENSIONS))
+    {
+        return Err(other.error(
+            "a split is read from Parquet or Arrow files; read this one by `Csv` or `JsonLines`",
+        ));
     }
     let parquet = files.iter().filter(|file| ends_in(file, &[".parquet"])).count();
     match (parquet, files.len() - parquet) {
         (0, _) => arrow_files::open(files, name),
         (_, 0) => open_parquet(files, name),
-        _ => Err(Error::usage(format!("{name}: a split has both Parquet and Arrow files; keep one kind"))),
+        _ => Err(Error::usage(format!(
+            "{name}: a split has both Parquet and Arrow files; keep one kind"
+        ))),
     }
 }
 
@@ -246,5 +270,7 @@ fn open_parquet(files: &[Location], name: String) -> Result<BlockReader> {
 
 #[cfg(not(feature = "parquet"))]
 fn open_parquet(_files: &[Location], name: String) -> Result<BlockReader> {
-    Err(Error::usage(format!("{name}: these are Parquet files; build fulmen with its feature `parquet`")))
+    Err(Error::usage(format!(
+        "{name}: these are Parquet files; build fulmen with its feature `parquet`"
+    )))
 }

@@ -22,7 +22,8 @@ const KEYWORDS: [(&str, &[&str]); 3] = [
     ("test", &["test", "testing", "eval", "evaluation"]),
 ];
 
-/// The files of each split, or their patterns: files listed in a card need not exist until they are read.
+/// The files of each split, or their patterns: files listed in a card need not exist until they are
+/// read.
 pub(crate) type Splits = Vec<(String, Vec<Location>)>;
 
 /// A configuration: its name, whether it is the default, and its splits.
@@ -40,14 +41,21 @@ pub(crate) fn configs(folder: &Location) -> Result<Vec<Config>> {
     let configs = if card.exists()? {
         let text = String::from_utf8_lossy(&read_small(&card, LARGEST_TEXT)?).into_owned();
         front_matter::configs(&text).map_err(|error| {
-            card.error(format!("`configs` should be a list of maps with `config_name` and `data_files`: {error}"))
+            card.error(format!(
+                "`configs` should be a list of maps with `config_name` and `data_files`: {error}"
+            ))
         })?
     } else {
         None
     };
     let Some(configs) = configs else {
         let splits = by_name(folder)?;
-        return Ok(vec![Config { name: "default".to_owned(), default: true, patterns: false, splits }]);
+        return Ok(vec![Config {
+            name: "default".to_owned(),
+            default: true,
+            patterns: false,
+            splits,
+        }]);
     };
     let count = configs.len();
     let mut resolved = Vec::new();
@@ -77,7 +85,9 @@ fn listed(folder: &Location, files: &Value) -> Option<Splits> {
     let texts = |value: &Value| -> Option<Vec<String>> {
         match value {
             Value::String(text) => Some(vec![text.clone()]),
-            Value::Array(texts) => texts.iter().map(|text| text.as_str().map(str::to_owned)).collect(),
+            Value::Array(texts) => {
+                texts.iter().map(|text| text.as_str().map(str::to_owned)).collect()
+            }
             _ => None,
         }
     };
@@ -90,7 +100,8 @@ fn listed(folder: &Location, files: &Value) -> Option<Splits> {
         }
         Value::Array(entries) if entries.iter().all(Value::is_object) => {
             for entry in entries {
-                patterns.push((entry.get("split")?.as_str()?.to_owned(), texts(entry.get("path")?)?));
+                patterns
+                    .push((entry.get("split")?.as_str()?.to_owned(), texts(entry.get("path")?)?));
             }
         }
         files => patterns.push(("train".to_owned(), texts(files)?)),
@@ -104,9 +115,9 @@ fn listed(folder: &Location, files: &Value) -> Option<Splits> {
 /// How the name of a file gives its split.
 type SplitRule<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// The splits by file name, with the rules of `datasets`. The first rule that matches any file counts:
-/// `data/SPLIT-00000-of-00002`, words in the names of folders, words in file names. Files that do not match do not
-/// belong to a split. If no rule matches, all files are `train`.
+/// The splits by file name, with the rules of `datasets`. The first rule that matches any file
+/// counts: `data/SPLIT-00000-of-00002`, words in the names of folders, words in file names. Files
+/// that do not match do not belong to a split. If no rule matches, all files are `train`.
 fn by_name(folder: &Location) -> Result<Splits> {
     let named = files_below(folder, &EXTENSIONS)?;
     if named.is_empty() {
@@ -123,14 +134,18 @@ fn by_name(folder: &Location) -> Result<Splits> {
     let rule = rules.iter().find(matches);
     let mut splits: Splits = Vec::new();
     for (file, name) in &named {
-        let Some(split) = rule.map_or(Some("train".to_owned()), |rule| rule(name)) else { continue };
+        let Some(split) = rule.map_or(Some("train".to_owned()), |rule| rule(name)) else {
+            continue;
+        };
         match splits.iter_mut().find(|(name, _)| *name == split) {
             Some((_, files)) => files.push(file.clone()),
             None => splits.push((split, vec![file.clone()])),
         }
     }
     // Train first, as in `datasets`.
-    let order = |name: &str| KEYWORDS.iter().position(|(split, _)| *split == name).unwrap_or(KEYWORDS.len());
+    let order = |name: &str| {
+        KEYWORDS.iter().position(|(split, _)| *split == name).unwrap_or(KEYWORDS.len())
+    };
     splits.sort_by_key(|(name, _)| order(name));
     Ok(splits)
 }
@@ -171,8 +186,14 @@ mod tests {
         assert_eq!(keyword("my_val.parquet").as_deref(), Some("validation"));
         assert_eq!(keyword("contest.parquet"), None);
         assert_eq!(keyword("test0.parquet").as_deref(), Some("test"));
-        assert_eq!(sharded("data/unsupervised-00000-of-00001.parquet").as_deref(), Some("unsupervised"));
-        assert_eq!(sharded("data/train_sft-00001-of-00002-0123abcd.parquet").as_deref(), Some("train_sft"));
+        assert_eq!(
+            sharded("data/unsupervised-00000-of-00001.parquet").as_deref(),
+            Some("unsupervised")
+        );
+        assert_eq!(
+            sharded("data/train_sft-00001-of-00002-0123abcd.parquet").as_deref(),
+            Some("train_sft")
+        );
         assert_eq!(sharded("data/train.parquet"), None);
         assert_eq!(sharded("other/train-00000-of-00001.parquet"), None);
     }

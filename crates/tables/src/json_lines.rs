@@ -50,15 +50,18 @@ impl JsonLines {
     /// Opens a file, the files of a pattern, or all `.jsonl` and `.ndjson` files in a folder.
     ///
     /// # Errors
-    /// Files that do not exist or are compressed; read compressed files with [`stream`](JsonLines::stream).
+    /// Files that do not exist or are compressed; read compressed files with
+    /// [`stream`](JsonLines::stream).
     pub fn open(location: impl Into<Location>) -> Result<JsonLines> {
-        let lines = lines::index(&location.into(), &[".jsonl", ".ndjson"], false, "`JsonLines::stream`")?;
+        let lines =
+            lines::index(&location.into(), &[".jsonl", ".ndjson"], false, "`JsonLines::stream`")?;
         Ok(JsonLines { lines, item: PhantomData })
     }
 
     /// The values in sequence, from files that may be compressed with gzip or zstd.
     pub fn stream(location: impl Into<Location>) -> Result<LineStream<Value>> {
-        const EXTENSIONS: [&str; 6] = [".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst"];
+        const EXTENSIONS: [&str; 6] =
+            [".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz", ".jsonl.zst", ".ndjson.zst"];
         LineStream::open(&location.into(), &EXTENSIONS, false, parse, fingerprint_entry::<Value>())
     }
 }
@@ -87,7 +90,8 @@ fn parse<T: DeserializeOwned>(line: &[u8], failed: &dyn Fn(String) -> Error) -> 
         let reason = error.to_string();
         // Each line is parsed separately, so `at line 1` would be misleading.
         let reason = reason.split(" at line ").next().unwrap_or_default();
-        let problem = if error.is_data() { "the value has an unexpected form" } else { "this is not JSON" };
+        let problem =
+            if error.is_data() { "the value has an unexpected form" } else { "this is not JSON" };
         failed(format!("{problem} at character {column}: {reason}"))
     })
 }

@@ -18,8 +18,9 @@ const MOST_CLASSES: usize = 1 << 20;
 pub(crate) enum Labels {
     /// Integers as they are, starting at 0.
     Integers,
-    /// By name, or as integers below their number. In CSV, a text may be such an integer (`in_text`), but only if no
-    /// class is named like a number: otherwise an unknown class could be mistaken for another one.
+    /// By name, or as integers below their number. In CSV, a text may be such an integer
+    /// (`in_text`), but only if no class is named like a number: otherwise an unknown class could
+    /// be mistaken for another one.
     Named { names: Arc<[String]>, indices: HashMap<String, i32>, in_text: bool },
 }
 
@@ -51,7 +52,9 @@ impl Labels {
         let mut texts = BTreeSet::new();
         for index in 0..table.len() {
             let row = table.lease(index)?;
-            let fail = |mismatch: Mismatch| table.error(index, &format!("column `{name}` {}", mismatch.message()));
+            let fail = |mismatch: Mismatch| {
+                table.error(index, &format!("column `{name}` {}", mismatch.message()))
+            };
             match row.cell(column) {
                 ScalarRef::Text(text) if texts.contains(text) => {}
                 ScalarRef::Text(text) => drop(texts.insert(text.to_owned())),
@@ -77,10 +80,13 @@ impl Labels {
         let column = &info.name;
         let mut indices = HashMap::with_capacity(names.len());
         for (index, name) in names.iter().enumerate() {
-            let index = i32::try_from(index)
-                .map_err(|_| Error::label(format!("column `{column}` has more classes than an i32 can count")))?;
+            let index = i32::try_from(index).map_err(|_| {
+                Error::label(format!("column `{column}` has more classes than an i32 can count"))
+            })?;
             if indices.insert(name.clone(), index).is_some() {
-                return Err(Error::label(format!("the classes of column `{column}` have `{name}` twice")));
+                return Err(Error::label(format!(
+                    "the classes of column `{column}` have `{name}` twice"
+                )));
             }
         }
         let numbers = names.iter().any(|name| name.trim().parse::<f64>().is_ok());
@@ -115,9 +121,12 @@ impl Labels {
     }
 }
 
-/// Whether a text is a label as an integer. A column of integers with missing values may have been written as `10.0`.
+/// Whether a text is a label as an integer. A column of integers with missing values may have been
+/// written as `10.0`.
 fn is_integer(text: &str) -> bool {
-    text.trim().parse::<f64>().is_ok_and(|value| value.fract() == 0.0 && value.abs() <= f64::from(i32::MAX))
+    text.trim()
+        .parse::<f64>()
+        .is_ok_and(|value| value.fract() == 0.0 && value.abs() <= f64::from(i32::MAX))
 }
 
 /// A label as an index into the classes.
@@ -126,7 +135,11 @@ fn class(label: i128, names: &[String]) -> Result<i32, Mismatch> {
         Ok(index) if index < names.len() => Ok(index as i32),
         _ => Err(Mismatch::Kind(
             format!("the label {label}"),
-            format!("one from 0 to {}: there are {} classes", names.len().saturating_sub(1), names.len()),
+            format!(
+                "one from 0 to {}: there are {} classes",
+                names.len().saturating_sub(1),
+                names.len()
+            ),
         )),
     }
 }

@@ -30,7 +30,12 @@ struct LineReader {
 
 impl LineReader {
     /// The next line that counts, with its offset. With `blank`, whitespace-only lines count too.
-    fn next(&mut self, input: &SourceFile, reader: &mut dyn BufRead, blank: bool) -> Result<Option<(u64, &[u8])>> {
+    fn next(
+        &mut self,
+        input: &SourceFile,
+        reader: &mut dyn BufRead,
+        blank: bool,
+    ) -> Result<Option<(u64, &[u8])>> {
         loop {
             self.line.clear();
             self.number += 1;
@@ -38,9 +43,10 @@ impl LineReader {
             let read = Read::take(&mut *reader, LONGEST).read_until(b'\n', &mut self.line);
             let count = read.map_err(|source| input.reading_failed(&position(), source))? as u64;
             if count == LONGEST {
-                return Err(
-                    input.error(format!("{} has more than {LONGEST} bytes; are line ends missing?", position()))
-                );
+                return Err(input.error(format!(
+                    "{} has more than {LONGEST} bytes; are line ends missing?",
+                    position()
+                )));
             }
             self.end += count;
             if count == 0 {
@@ -88,7 +94,12 @@ impl Format for LineFormat {
 }
 
 /// The lines of files as rows.
-pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, instead: &str) -> Result<BlockReader> {
+pub(crate) fn index(
+    location: &Location,
+    extensions: &[&str],
+    blank: bool,
+    instead: &str,
+) -> Result<BlockReader> {
     let inputs = SourceFile::open_all(&expand(location, extensions)?)?;
     let files = text_blocks::index(&inputs, KEPT, |file, reader| {
         file.input.refuse_compressed(instead)?;
@@ -98,7 +109,8 @@ pub(crate) fn index(location: &Location, extensions: &[&str], blank: bool, inste
         }
         Ok(())
     })?;
-    let blocks = TextBlocks::new(files.into_iter().map(|(file, ())| file).collect(), LineFormat { blank });
+    let blocks =
+        TextBlocks::new(files.into_iter().map(|(file, ())| file).collect(), LineFormat { blank });
     Ok(BlockReader::new(Arc::new(blocks), Vec::new(), HfFeatures::default(), location.to_string()))
 }
 
@@ -113,11 +125,11 @@ pub(crate) fn get<T>(rows: &BlockReader, index: usize, parse: Parse<T>) -> Resul
 }
 
 /// Reads the lines of files in sequence, one item for each line. The items are the texts of
-/// [`TextFile::stream`](crate::TextFile::stream), or the values of [`JsonLines::stream`](crate::JsonLines::stream). The
-/// files may be compressed with gzip or zstd.
+/// [`TextFile::stream`](crate::TextFile::stream), or the values of
+/// [`JsonLines::stream`](crate::JsonLines::stream). The files may be compressed with gzip or zstd.
 ///
-/// After an invalid line (not UTF-8, or not a valid value), the stream continues with the next line. If a file cannot
-/// be read further, the stream continues with the next file.
+/// After an invalid line (not UTF-8, or not a valid value), the stream continues with the next
+/// line. If a file cannot be read further, the stream continues with the next file.
 pub struct LineStream<T> {
     files: Arc<[Arc<SourceFile>]>,
     /// Whether whitespace-only lines count too.
@@ -174,7 +186,9 @@ impl<T: Send + 'static> Stream for LineStream<T> {
             Some(line.map(|line| {
                 let origin = line.row_origin.origin(0);
                 *index += 1;
-                let item = Deferred::new(move || parse(&line.bytes, &|message| line.row_origin.error(0, message)));
+                let item = Deferred::new(move || {
+                    parse(&line.bytes, &|message| line.row_origin.error(0, message))
+                });
                 StreamItem { index: *index - 1, origin, item }
             }))
         })))
@@ -225,7 +239,10 @@ impl Lines {
                 let file = &self.files[self.next - 1];
                 if let Some((_, line)) = lines.next(file, reader, self.blank)? {
                     let bytes = line.to_vec();
-                    return Ok(Some(Line { bytes, row_origin: RowOrigin::new(file, RowNumbers::Lines(lines.number)) }));
+                    return Ok(Some(Line {
+                        bytes,
+                        row_origin: RowOrigin::new(file, RowNumbers::Lines(lines.number)),
+                    }));
                 }
             }
             self.open = None;

@@ -16,13 +16,15 @@ use fulmen_files::MOST_ASKING;
 
 /// Rows of Parquet files by index.
 ///
-/// A row group, or a part of a large one, is decoded when one of its rows is requested; recently used parts are cached
-/// ([`cache_bytes`](Parquet::cache_bytes)). Only the columns that are used are read, so name them: with a dataset of
-/// columns ([`Table`](crate::Table)), or with [`select`](Parquet::select).
+/// A row group, or a part of a large one, is decoded when one of its rows is requested; recently
+/// used parts are cached ([`cache_bytes`](Parquet::cache_bytes)). Only the columns that are used
+/// are read, so name them: with a dataset of columns ([`Table`](crate::Table)), or with
+/// [`select`](Parquet::select).
 ///
-/// If the table is larger than the cache and its row groups are large, reading in random order decodes a block for each
-/// row. Then read it as a [`stream`](Parquet::stream) with a shuffle buffer, or write it with row groups of a few
-/// hundred rows and a page index, as Hugging Face's `datasets` does.
+/// If the table is larger than the cache and its row groups are large, reading in random order
+/// decodes a block for each row. Then read it as a [`stream`](Parquet::stream) with a shuffle
+/// buffer, or write it with row groups of a few hundred rows and a page index, as Hugging Face's
+/// `datasets` does.
 ///
 /// ```
 /// use fulmen_data::{DType, HostBatch, Source};
@@ -53,10 +55,12 @@ pub struct Parquet {
 table_of_rows!(Parquet, with stream);
 
 impl Parquet {
-    /// Opens a file, the files of a pattern (`train-*.parquet`), or all `.parquet` files in a folder, sorted by name.
+    /// Opens a file, the files of a pattern (`train-*.parquet`), or all `.parquet` files in a
+    /// folder, sorted by name.
     ///
     /// # Errors
-    /// Files that do not exist, are not Parquet files or are truncated; files with different columns.
+    /// Files that do not exist, are not Parquet files or are truncated; files with different
+    /// columns.
     pub fn open(location: impl Into<Location>) -> Result<Parquet> {
         let location = location.into();
         let files = expand(&location, &[".parquet"])?;
@@ -67,9 +71,13 @@ impl Parquet {
 /// Opens these files as one table.
 pub(crate) fn open(locations: &[Location], name: String) -> Result<BlockReader> {
     let files = in_parallel(&SourceFile::open_all(locations)?, MOST_ASKING, ParquetFile::open)?;
-    let Some(first) = files.first() else { return Err(Error::missing(format!("{name}: there are no Parquet files"))) };
+    let Some(first) = files.first() else {
+        return Err(Error::missing(format!("{name}: there are no Parquet files")));
+    };
     let (columns, features) = columns(first.metadata.schema());
-    files[1..].iter().try_for_each(|file| check_same(&first.input, &columns, &file.input, file.metadata.schema()))?;
+    files[1..].iter().try_for_each(|file| {
+        check_same(&first.input, &columns, &file.input, file.metadata.schema())
+    })?;
     let blocks = ParquetBlocks::new(Arc::new(files), None)?;
     Ok(BlockReader::new(Arc::new(blocks), columns, features, name))
 }

@@ -10,7 +10,8 @@ use arrow_array::RecordBatch;
 use bytes::Bytes;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+    ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader,
+    ParquetRecordBatchReaderBuilder,
 };
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData};
@@ -24,7 +25,8 @@ use fulmen_data::{Error, Fingerprint, Result};
 /// Larger row groups, in uncompressed bytes, are read in parts of about this size.
 const BLOCK_BYTES: u64 = 32 << 20;
 
-/// The maximum number of rows in a block: values that a dictionary keeps small are large when they are decoded.
+/// The maximum number of rows in a block: values that a dictionary keeps small are large when they
+/// are decoded.
 const BLOCK_ROWS: usize = 1 << 16;
 
 /// A row group with more rows is rejected as damaged.
@@ -98,7 +100,9 @@ impl Read for ParquetRead {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let input = &self.bytes.input;
         let count = input.size().saturating_sub(self.next).min(into.len() as u64) as usize;
-        input.read_at(self.next, &mut into[..count]).map_err(|error| io::Error::other(self.bytes.record(error)))?;
+        input
+            .read_at(self.next, &mut into[..count])
+            .map_err(|error| io::Error::other(self.bytes.record(error)))?;
         self.next += count as u64;
         Ok(count)
     }
@@ -116,13 +120,15 @@ impl ParquetFile {
         }
         input.read_at(0, &mut start)?;
         if &start != b"PAR1" {
-            return Err(
-                input.error(format!("not a Parquet file: it starts with the bytes {start:02x?}, expected `PAR1`"))
-            );
+            return Err(input.error(format!(
+                "not a Parquet file: it starts with the bytes {start:02x?}, expected `PAR1`"
+            )));
         }
         let options = ArrowReaderOptions::new().with_page_index_policy(PageIndexPolicy::Optional);
         let bytes = ParquetInput::new(input);
-        let metadata = guard(input, || ArrowReaderMetadata::load(&bytes, options).map_err(|error| bytes.error(error)))?;
+        let metadata = guard(input, || {
+            ArrowReaderMetadata::load(&bytes, options).map_err(|error| bytes.error(error))
+        })?;
         check_rows(metadata.metadata()).map_err(|reason| damaged(input, reason))?;
         Ok(ParquetFile { input: Arc::clone(input), metadata })
     }
@@ -130,7 +136,9 @@ impl ParquetFile {
     /// The positions of the columns in the file.
     fn mask(&self, columns: Option<&[usize]>) -> ProjectionMask {
         match columns {
-            Some(columns) => ProjectionMask::roots(self.metadata.parquet_schema(), columns.iter().copied()),
+            Some(columns) => {
+                ProjectionMask::roots(self.metadata.parquet_schema(), columns.iter().copied())
+            }
             None => ProjectionMask::all(),
         }
     }
@@ -138,7 +146,8 @@ impl ParquetFile {
     /// How many rows of a row group are read at a time.
     fn block_rows(&self, group: usize, mask: &ProjectionMask) -> usize {
         let group = self.metadata.metadata().row_group(group);
-        let columns = group.columns().iter().enumerate().filter(|(leaf, _)| mask.leaf_included(*leaf));
+        let columns =
+            group.columns().iter().enumerate().filter(|(leaf, _)| mask.leaf_included(*leaf));
         let bytes: u64 = columns.map(|(_, column)| column.uncompressed_size().max(0) as u64).sum();
         let rows = group.num_rows().max(0) as u64;
         let parts = bytes.div_ceil(BLOCK_BYTES).max(1);
@@ -146,23 +155,38 @@ impl ParquetFile {
     }
 
     /// A reader of some rows of a row group, `batch` at a time.
-    fn reader(&self, group: usize, mask: &ProjectionMask, rows: Range<usize>, batch: usize) -> Result<Reader> {
+    fn reader(
+        &self,
+        group: usize,
+        mask: &ProjectionMask,
+        rows: Range<usize>,
+        batch: usize,
+    ) -> Result<Reader> {
         let bytes = ParquetInput::new(&self.input);
-        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(bytes.clone(), self.metadata.clone())
-            .with_row_groups(vec![group])
-            .with_projection(mask.clone())
-            .with_batch_size(batch)
-            .with_offset(rows.start)
-            .with_limit(rows.len());
+        let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(
+            bytes.clone(),
+            self.metadata.clone(),
+        )
+        .with_row_groups(vec![group])
+        .with_projection(mask.clone())
+        .with_batch_size(batch)
+        .with_offset(rows.start)
+        .with_limit(rows.len());
         match builder.build() {
             Ok(reader) => Ok((reader, bytes)),
             Err(error) => Err(bytes.error(error)),
         }
     }
 
-    /// The error for rows that cannot be decoded. The `parquet` crate does not report where the damage is, so each
-    /// column is read separately until one fails.
-    fn undecodable(&self, group: usize, mask: &ProjectionMask, end: usize, error: impl std::fmt::Display) -> Error {
+    /// The error for rows that cannot be decoded. The `parquet` crate does not report where the
+    /// damage is, so each column is read separately until one fails.
+    fn undecodable(
+        &self,
+        group: usize,
+        mask: &ProjectionMask,
+        end: usize,
+        error: impl std::fmt::Display,
+    ) -> Error {
         let schema = self.metadata.parquet_schema();
         let mut roots: Vec<usize> = (0..schema.num_columns())
             .filter(|&leaf| mask.leaf_included(leaf))
@@ -172,7 +196,8 @@ impl ParquetFile {
         let fails = |root: usize| {
             let alone = ProjectionMask::roots(schema, [root]);
             guard(&self.input, || {
-                let (mut reader, bytes) = self.reader(group, &alone, 0..end, end.min(BLOCK_ROWS))?;
+                let (mut reader, bytes) =
+                    self.reader(group, &alone, 0..end, end.min(BLOCK_ROWS))?;
                 reader.try_for_each(|batch| batch.map(drop)).map_err(|error| bytes.error(error))
             })
             .is_err()
@@ -204,7 +229,9 @@ fn check_rows(metadata: &ParquetMetaData) -> Result<(), String> {
 fn damaged(input: &SourceFile, error: impl std::fmt::Display) -> Error {
     let prefix = format!("{}: ", input.name());
     let error = error.to_string().replace(&prefix, "");
-    input.error(format!("the Parquet file is damaged or truncated ({error}); copy or download it again"))
+    input.error(format!(
+        "the Parquet file is damaged or truncated ({error}); copy or download it again"
+    ))
 }
 
 /// A part of a row group.
@@ -225,7 +252,10 @@ pub(crate) struct ParquetBlocks {
 }
 
 impl ParquetBlocks {
-    pub(crate) fn new(files: Arc<Vec<ParquetFile>>, columns: Option<&[usize]>) -> Result<ParquetBlocks> {
+    pub(crate) fn new(
+        files: Arc<Vec<ParquetFile>>,
+        columns: Option<&[usize]>,
+    ) -> Result<ParquetBlocks> {
         let masks: Vec<ProjectionMask> = files.iter().map(|file| file.mask(columns)).collect();
         let mut parts = Vec::new();
         for (number, (file, mask)) in files.iter().zip(&masks).enumerate() {
@@ -236,7 +266,12 @@ impl ParquetBlocks {
                 let mut start = 0;
                 while start < rows {
                     let end = rows.min(start + size);
-                    parts.push(Part { file: number, group, rows: start..end, first_row: first_row + start });
+                    parts.push(Part {
+                        file: number,
+                        group,
+                        rows: start..end,
+                        first_row: first_row + start,
+                    });
                     start = end;
                 }
                 first_row += rows;
@@ -252,14 +287,20 @@ type Reader = (ParquetRecordBatchReader, ParquetInput);
 impl ParquetBlocks {
     fn block(&self, part: &Part, batch: RecordBatch) -> Block {
         let bytes = batch.get_array_memory_size();
-        Block::new(batch, RowOrigin::new(&self.files[part.file].input, RowNumbers::Rows(part.first_row)), bytes)
+        Block::new(
+            batch,
+            RowOrigin::new(&self.files[part.file].input, RowNumbers::Rows(part.first_row)),
+            bytes,
+        )
     }
 
     /// The rows of this part, which is the next one in the row group.
     fn next(&self, part: &Part, (reader, bytes): &mut Reader) -> Result<Option<RecordBatch>> {
         let (file, mask) = (&self.files[part.file], &self.masks[part.file]);
         let undecodable = |reason: &dyn std::fmt::Display| {
-            bytes.failed().unwrap_or_else(|| file.undecodable(part.group, mask, part.rows.end, reason))
+            bytes
+                .failed()
+                .unwrap_or_else(|| file.undecodable(part.group, mask, part.rows.end, reason))
         };
         match catch_quietly(|| reader.next()) {
             Ok(batch) => batch.transpose().map_err(|error| undecodable(&error)),
@@ -283,10 +324,14 @@ impl BlockSource for ParquetBlocks {
         let part = &self.parts[block];
         let file = &self.files[part.file];
         let (mask, rows) = (&self.masks[part.file], part.rows.len());
-        let mut reader = guard(&file.input, || file.reader(part.group, mask, part.rows.clone(), rows))?;
+        let mut reader =
+            guard(&file.input, || file.reader(part.group, mask, part.rows.clone(), rows))?;
         match self.next(part, &mut reader)? {
             Some(batch) => Ok(self.block(part, batch)),
-            None => Err(damaged(&file.input, format!("row group {} has fewer rows than it declares", part.group))),
+            None => Err(damaged(
+                &file.input,
+                format!("row group {} has fewer rows than it declares", part.group),
+            )),
         }
     }
 
@@ -303,8 +348,8 @@ impl BlockSource for ParquetBlocks {
     }
 }
 
-/// All parts in order. One reader gives all parts of a row group, so it decodes each page once; after an error, the
-/// rest of the row group is lost, and the next one follows.
+/// All parts in order. One reader gives all parts of a row group, so it decodes each page once;
+/// after an error, the rest of the row group is lost, and the next one follows.
 struct Parts {
     blocks: Arc<ParquetBlocks>,
     next: usize,
@@ -316,11 +361,22 @@ impl Parts {
         let (file, mask) = (&self.blocks.files[part.file], &self.blocks.masks[part.file]);
         if part.rows.start == 0 {
             let rows = file.metadata.metadata().row_group(part.group).num_rows() as usize;
-            self.reader = Some(guard(&file.input, || file.reader(part.group, mask, 0..rows, part.rows.len()))?);
+            self.reader = Some(guard(&file.input, || {
+                file.reader(part.group, mask, 0..rows, part.rows.len())
+            })?);
         }
-        match self.reader.as_mut().map(|reader| self.blocks.next(part, reader)).transpose()?.flatten() {
+        match self
+            .reader
+            .as_mut()
+            .map(|reader| self.blocks.next(part, reader))
+            .transpose()?
+            .flatten()
+        {
             Some(batch) if batch.num_rows() == part.rows.len() => Ok(batch),
-            _ => Err(damaged(&file.input, format!("row group {} does not have the rows that it declares", part.group))),
+            _ => Err(damaged(
+                &file.input,
+                format!("row group {} does not have the rows that it declares", part.group),
+            )),
         }
     }
 }
@@ -355,6 +411,9 @@ mod tests {
             check_rows(&ParquetMetaData::new(file, Vec::new()))
         };
         assert_eq!(without_groups(0), Ok(()));
-        assert_eq!(without_groups(5).unwrap_err(), "it claims to have 5 rows, but its row groups have 0");
+        assert_eq!(
+            without_groups(5).unwrap_err(),
+            "it claims to have 5 rows, but its row groups have 0"
+        );
     }
 }

@@ -17,9 +17,9 @@ use fulmen_data::{Error, Result};
 
 /// A row of a table, with its values by name.
 ///
-/// Columns are selected by name, or by position from 0. A field of a struct is named `column.field`, such as
-/// `image.bytes`. Values are copied only when they are read; until then a row holds its decoded block. To keep many
-/// rows for long, keep the values instead.
+/// Columns are selected by name, or by position from 0. A field of a struct is named
+/// `column.field`, such as `image.bytes`. Values are copied only when they are read; until then a
+/// row holds its decoded block. To keep many rows for long, keep the values instead.
 ///
 /// ```
 /// use fulmen_tables::ArrowFiles;
@@ -56,7 +56,13 @@ pub struct Row {
 impl Row {
     pub(crate) fn new(block: &Block, row: usize, names: &Arc<Positions>) -> Row {
         let names = Some(Arc::clone(names));
-        Row { columns: Arc::clone(&block.columns), row, names, row_origin: Arc::clone(&block.row_origin), number: row }
+        Row {
+            columns: Arc::clone(&block.columns),
+            row,
+            names,
+            row_origin: Arc::clone(&block.row_origin),
+            number: row,
+        }
     }
 
     /// The row for a struct in this one.
@@ -73,8 +79,8 @@ impl Row {
     /// The value of a column.
     ///
     /// # Errors
-    /// A column that does not exist; a value of another type or out of range for `T`; a missing value, unless `T` is an
-    /// `Option`. The message names the file and the row.
+    /// A column that does not exist; a value of another type or out of range for `T`; a missing
+    /// value, unless `T` is an `Option`. The message names the file and the row.
     pub fn get<T: Value>(&self, column: impl Into<ColumnRef>) -> Result<T> {
         let column = &column.into();
         T::from_cell(self.cell(column)?).map_err(|mismatch| self.mismatch(column, &mismatch))
@@ -100,7 +106,11 @@ impl Row {
     /// The struct in a column, as a row of its fields.
     pub fn row(&self, column: impl Into<ColumnRef>) -> Result<Row> {
         let column = &column.into();
-        match self.find(column)?.and_then(|array| array.as_struct_opt()).filter(|array| array.is_valid(self.row)) {
+        match self
+            .find(column)?
+            .and_then(|array| array.as_struct_opt())
+            .filter(|array| array.is_valid(self.row))
+        {
             Some(parts) => Ok(self.part(parts, self.row)),
             None => Err(self.mismatch(column, &Mismatch::kind(&self.cell(column)?, "a struct"))),
         }
@@ -110,20 +120,26 @@ impl Row {
     pub fn rows(&self, column: impl Into<ColumnRef>) -> Result<Vec<Row>> {
         let column = &column.into();
         match self.cell(column)? {
-            ScalarRef::List(values, start, end) if matches!(values.data_type(), DataType::Struct(_)) => {
+            ScalarRef::List(values, start, end)
+                if matches!(values.data_type(), DataType::Struct(_)) =>
+            {
                 Ok((start..end).map(|row| self.part(values.as_struct(), row)).collect())
             }
             cell => Err(self.mismatch(column, &Mismatch::kind(&cell, "a list of structs"))),
         }
     }
 
-    /// The encoded image or audio in a column, as `datasets` stores it: bytes, or a struct of `bytes` and `path`.
+    /// The encoded image or audio in a column, as `datasets` stores it: bytes, or a struct of
+    /// `bytes` and `path`.
     ///
     /// # Errors
     /// A struct with only a path: the file is not part of the dataset.
     pub fn media(&self, column: impl Into<ColumnRef>) -> Result<&[u8]> {
         let column = &column.into();
-        let inner = self.find(column)?.and_then(|array| array.as_struct_opt()).filter(|array| array.is_valid(self.row));
+        let inner = self
+            .find(column)?
+            .and_then(|array| array.as_struct_opt())
+            .filter(|array| array.is_valid(self.row));
         let part = |name: &str| {
             inner?
                 .column_by_name(name)
@@ -149,7 +165,8 @@ impl Row {
         self.columns.column_names()
     }
 
-    /// The origin of the row, for messages: `train.parquet, row 3`, counted from 0, or `iris.csv, line 17`.
+    /// The origin of the row, for messages: `train.parquet, row 3`, counted from 0, or
+    /// `iris.csv, line 17`.
     pub fn origin(&self) -> String {
         self.row_origin.origin(self.number)
     }
@@ -166,7 +183,8 @@ impl Row {
     fn cell(&self, column: &ColumnRef) -> Result<ScalarRef<'_>> {
         let array = self.find(column)?;
         let position = self.position(column);
-        Ok(array.map_or(ScalarRef::Missing, |array| cell(array, self.row, position, &self.row_origin)))
+        Ok(array
+            .map_or(ScalarRef::Missing, |array| cell(array, self.row, position, &self.row_origin)))
     }
 
     /// The position of a column in this row.
@@ -176,7 +194,9 @@ impl Row {
                 Some(*position).filter(|&position| position < self.columns.num_columns())
             }
             (ColumnRef::Name(name), Some(names)) => names.get(name),
-            (ColumnRef::Name(name), None) => self.columns.column_names().iter().position(|column| column == name),
+            (ColumnRef::Name(name), None) => {
+                self.columns.column_names().iter().position(|column| column == name)
+            }
         }
     }
 
@@ -213,7 +233,12 @@ impl Row {
 }
 
 /// The value in a row of a block.
-fn cell<'a>(array: &'a dyn Array, row: usize, position: Option<usize>, row_origin: &RowOrigin) -> ScalarRef<'a> {
+fn cell<'a>(
+    array: &'a dyn Array,
+    row: usize,
+    position: Option<usize>,
+    row_origin: &RowOrigin,
+) -> ScalarRef<'a> {
     match (arrow_scalar::cell(array, row), position) {
         (ScalarRef::Missing, Some(position)) if row_origin.not_utf8.contains(&(row, position)) => {
             ScalarRef::Other("bytes that are not UTF-8 (convert the file)")
@@ -224,7 +249,10 @@ fn cell<'a>(array: &'a dyn Array, row: usize, position: Option<usize>, row_origi
 
 impl fmt::Debug for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Row").field("origin", &self.origin()).field("columns", &self.columns()).finish()
+        f.debug_struct("Row")
+            .field("origin", &self.origin())
+            .field("columns", &self.columns())
+            .finish()
     }
 }
 
@@ -239,9 +267,12 @@ impl RowLease<'_> {
     /// The value of the table's column at this position.
     pub(crate) fn cell(&self, column: usize) -> ScalarRef<'_> {
         match self.positions.get(column) {
-            Some(&Some(position)) => {
-                cell(self.block.columns.column(position), self.row, Some(position), &self.block.row_origin)
-            }
+            Some(&Some(position)) => cell(
+                self.block.columns.column(position),
+                self.row,
+                Some(position),
+                &self.block.row_origin,
+            ),
             _ => ScalarRef::Other("a column that is not read"),
         }
     }

@@ -13,15 +13,16 @@ use crate::Row;
 use fulmen_data::internal::Offsets;
 use fulmen_data::{Fingerprint, Items, Result, Stream, StreamItem};
 
-/// The rows of files in sequence. Made by `stream` of [`Csv`](crate::Csv), [`Parquet`](crate::Parquet),
-/// [`ArrowFiles`](crate::ArrowFiles) and [`HfDataset`](crate::HfDataset).
+/// The rows of files in sequence. Made by `stream` of [`Csv`](crate::Csv),
+/// [`Parquet`](crate::Parquet), [`ArrowFiles`](crate::ArrowFiles) and
+/// [`HfDataset`](crate::HfDataset).
 ///
-/// Only the current block is in memory. A [`Row`] holds its block: before a shuffle buffer, convert rows to the values
-/// you need.
+/// Only the current block is in memory. A [`Row`] holds its block: before a shuffle buffer, convert
+/// rows to the values you need.
 ///
-/// If a row group or a batch cannot be decoded, the stream continues with the next one, whose rows keep their numbers.
-/// In CSV, it continues with the next record if a record has more or fewer values than the first line, and with the
-/// next file if a file cannot be read further.
+/// If a row group or a batch cannot be decoded, the stream continues with the next one, whose rows
+/// keep their numbers. In CSV, it continues with the next record if a record has more or fewer
+/// values than the first line, and with the next file if a file cannot be read further.
 pub struct RowStream {
     source: Arc<dyn SequentialBlocks>,
     names: Arc<Positions>,
@@ -56,7 +57,10 @@ pub(crate) struct SequentialTable {
 impl SequentialBlocks for SequentialTable {
     fn blocks(self: Arc<Self>) -> Sequence {
         let blocks = Arc::clone(&self.decode).sequence();
-        Box::new(blocks.map(move |block| block.map(|(number, block)| (self.offsets.first(number), block))))
+        Box::new(
+            blocks
+                .map(move |block| block.map(|(number, block)| (self.offsets.first(number), block))),
+        )
     }
 
     fn len(&self) -> Option<usize> {

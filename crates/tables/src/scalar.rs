@@ -1,4 +1,5 @@
-//! A value of a row, and its conversion to a dtype or a Rust type. The rules are the same for all kinds of tables.
+//! A value of a row, and its conversion to a dtype or a Rust type. The rules are the same for all
+//! kinds of tables.
 //!
 //! Out of scope: where the value comes from (`arrow_scalar`).
 
@@ -93,7 +94,8 @@ impl ScalarRef<'_> {
         }
     }
 
-    /// Reads the value as an integer: integers, booleans, and text with one of them, also written like `3.0`.
+    /// Reads the value as an integer: integers, booleans, and text with one of them, also written
+    /// like `3.0`.
     #[inline]
     pub(crate) fn integer(&self, dtype: &str) -> Result<i128, Mismatch> {
         match *self {
@@ -110,7 +112,9 @@ impl ScalarRef<'_> {
                 }
                 // A writer may have converted a column of integers with missing values to floats.
                 match (trimmed.parse::<f64>(), truth(text)) {
-                    (Ok(value), _) if value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0 => {
+                    (Ok(value), _)
+                        if value.fract() == 0.0 && value.abs() <= 9_007_199_254_740_992.0 =>
+                    {
                         Ok(value as i128)
                     }
                     (Err(_), Some(value)) => Ok(i128::from(value)),
@@ -155,11 +159,13 @@ fn truth(text: &str) -> Option<bool> {
 #[inline]
 fn narrow<T: TryFrom<i128>>(cell: &ScalarRef<'_>, dtype: &str) -> Result<T, Mismatch> {
     let value = cell.integer(dtype)?;
-    T::try_from(value).map_err(|_| Mismatch::Kind(format!("the integer {value}"), format!("one that fits in {dtype}")))
+    T::try_from(value).map_err(|_| {
+        Mismatch::Kind(format!("the integer {value}"), format!("one that fits in {dtype}"))
+    })
 }
 
-/// Writes consecutive scalars as elements of `dtype`. Their number must match the size of `out`; `fill` replaces
-/// missing ones.
+/// Writes consecutive scalars as elements of `dtype`. Their number must match the size of `out`;
+/// `fill` replaces missing ones.
 pub(crate) fn store<'a>(
     cells: impl Iterator<Item = ScalarRef<'a>>,
     dtype: DType,
@@ -195,7 +201,10 @@ pub(crate) fn store<'a>(
         DType::U64 => each!(u64, cell => narrow(cell, "u64")?),
         DType::Bool => each!(u8, cell => u8::from(cell.bool()?)),
         DType::C64 | DType::C128 => {
-            return Err(Mismatch::Kind("real values".to_owned(), format!("complex ones for {dtype}")));
+            return Err(Mismatch::Kind(
+                "real values".to_owned(),
+                format!("complex ones for {dtype}"),
+            ));
         }
     }
     Ok(())
@@ -205,11 +214,11 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type for values of a row: numbers, `bool`, `String`, bytes as `Vec<u8>`, lists of numbers or texts as
-/// `Vec<T>`, and an `Option` of any of them for values that may be missing.
+/// A Rust type for values of a row: numbers, `bool`, `String`, bytes as `Vec<u8>`, lists of numbers
+/// or texts as `Vec<T>`, and an `Option` of any of them for values that may be missing.
 ///
-/// Integers must be in range. Integers and booleans can be read as floats, but floats not as integers. Text can be read
-/// as the number or boolean that it contains.
+/// Integers must be in range. Integers and booleans can be read as floats, but floats not as
+/// integers. Text can be read as the number or boolean that it contains.
 pub trait Value: sealed::Sealed + Sized {
     #[doc(hidden)]
     fn from_cell(cell: ScalarRef<'_>) -> Result<Self, Mismatch>;
@@ -270,12 +279,11 @@ impl<T: Value> sealed::Sealed for Vec<T> {}
 impl<T: Value> Value for Vec<T> {
     fn from_cell(cell: ScalarRef<'_>) -> Result<Vec<T>, Mismatch> {
         match cell {
-            ScalarRef::List(values, start, end) => {
-                (start..end).map(|row| T::from_cell(super::arrow_scalar::cell(values, row))).collect()
-            }
-            ScalarRef::Bytes(bytes) => {
-                T::from_bytes(bytes).ok_or_else(|| Mismatch::kind(&cell, "a list (bytes are a Vec<u8>)"))
-            }
+            ScalarRef::List(values, start, end) => (start..end)
+                .map(|row| T::from_cell(super::arrow_scalar::cell(values, row)))
+                .collect(),
+            ScalarRef::Bytes(bytes) => T::from_bytes(bytes)
+                .ok_or_else(|| Mismatch::kind(&cell, "a list (bytes are a Vec<u8>)")),
             cell => Err(Mismatch::kind(&cell, "a list")),
         }
     }

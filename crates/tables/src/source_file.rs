@@ -36,7 +36,9 @@ impl SourceFile {
         // In parallel, because each response of a store takes time.
         in_parallel(&numbered, MOST_ASKING, |&(number, location)| {
             let size = location.size()?;
-            let open = |path| File::open(path).map_err(|source| Error::io(path, "cannot open the file", source));
+            let open = |path| {
+                File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))
+            };
             let file = location.local().filter(|_| number < OPEN_FILES).map(open).transpose()?;
             Ok(Arc::new(SourceFile { location: location.clone(), file, size }))
         })
@@ -74,9 +76,12 @@ impl SourceFile {
     pub(crate) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         let read = match (&self.file, self.location.local()) {
             (Some(file), _) => file.read_exact_at(into, offset),
-            (None, Some(path)) => File::open(path).and_then(|file| file.read_exact_at(into, offset)),
+            (None, Some(path)) => {
+                File::open(path).and_then(|file| file.read_exact_at(into, offset))
+            }
             (None, None) => {
-                let bytes = self.location.read_range(offset..offset.saturating_add(into.len() as u64))?;
+                let bytes =
+                    self.location.read_range(offset..offset.saturating_add(into.len() as u64))?;
                 if bytes.len() != into.len() {
                     return Err(self.changed(offset, into.len()));
                 }
@@ -123,7 +128,9 @@ impl SourceFile {
         let mut reader = self.reader()?;
         let start = reader.fill_buf().map_err(|source| self.location.read_error(source))?;
         match start {
-            [0x1f, 0x8b, ..] => Ok(Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(reader)))),
+            [0x1f, 0x8b, ..] => {
+                Ok(Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(reader))))
+            }
             [0x28, 0xb5, 0x2f, 0xfd, ..] => self.zstd(reader),
             _ => Ok(reader),
         }
@@ -131,8 +138,8 @@ impl SourceFile {
 
     #[cfg(feature = "parquet")]
     fn zstd(&self, reader: Box<dyn BufRead + Send>) -> Result<Box<dyn BufRead + Send>> {
-        let decoder =
-            zstd::Decoder::with_buffer(reader).map_err(|source| self.io("cannot read the zstd file", source))?;
+        let decoder = zstd::Decoder::with_buffer(reader)
+            .map_err(|source| self.io("cannot read the zstd file", source))?;
         Ok(Box::new(BufReader::with_capacity(BUFFER, decoder)))
     }
 
@@ -173,12 +180,13 @@ pub(crate) fn fingerprint_inputs<'a>(
 
 /// The files in a few words, wherever they lie: `RowStream(3 from a.csv)`.
 pub(crate) fn describe(name: &str, inputs: &[Arc<SourceFile>]) -> String {
-    let first = inputs.first().map_or(String::new(), |first| format!(" from {}", first.location.name()));
+    let first =
+        inputs.first().map_or(String::new(), |first| format!(" from {}", first.location.name()));
     format!("{name}({}{first})", inputs.len())
 }
 
-/// The files of a location: those that match its pattern, and, for folders, those [below](files_below) whose names end
-/// in one of `extensions`.
+/// The files of a location: those that match its pattern, and, for folders, those
+/// [below](files_below) whose names end in one of `extensions`.
 pub(crate) fn expand(location: &Location, extensions: &[&str]) -> Result<Vec<Location>> {
     let mut files = Vec::new();
     for entry in location.expand()? {
@@ -191,17 +199,24 @@ pub(crate) fn expand(location: &Location, extensions: &[&str]) -> Result<Vec<Loc
     if files.is_empty() {
         Err(Error::missing(format!(
             "{location}: the folder has no file whose name ends in {}",
-            extensions.iter().map(|extension| format!("`{extension}`")).collect::<Vec<_>>().join(" or ")
+            extensions
+                .iter()
+                .map(|extension| format!("`{extension}`"))
+                .collect::<Vec<_>>()
+                .join(" or ")
         )))
     } else {
         Ok(files)
     }
 }
 
-/// The files below a folder whose names end in one of `extensions`, each with its path relative to the folder. Folders
-/// that begin with `.` or `__` are skipped, because they belong to tools: editors' checkpoints, download caches,
-/// metadata in archives.
-pub(crate) fn files_below(folder: &Location, extensions: &[&str]) -> Result<Vec<(Location, String)>> {
+/// The files below a folder whose names end in one of `extensions`, each with its path relative to
+/// the folder. Folders that begin with `.` or `__` are skipped, because they belong to tools:
+/// editors' checkpoints, download caches, metadata in archives.
+pub(crate) fn files_below(
+    folder: &Location,
+    extensions: &[&str],
+) -> Result<Vec<(Location, String)>> {
     let base = folder.to_string();
     let named = folder.list()?.into_iter().filter(|file| ends_in(file, extensions)).map(|file| {
         let name = file.to_string();
@@ -215,7 +230,8 @@ pub(crate) fn files_below(folder: &Location, extensions: &[&str]) -> Result<Vec<
     Ok(named.filter(|(_, name)| !is_hidden(name)).collect())
 }
 
-/// Whether this is a folder. In a store, a name without a dot counts as a folder if no object has this name.
+/// Whether this is a folder. In a store, a name without a dot counts as a folder if no object has
+/// this name.
 pub(crate) fn is_folder(location: &Location) -> Result<bool> {
     match location.local() {
         Some(path) => Ok(path.is_dir()),

@@ -1,6 +1,7 @@
 //! The common interface of tables: rows of named columns, and building datasets from columns.
 //!
-//! Out of scope: reading a kind of file (`csv`, `parquet`, `arrow_files`), and the datasets (`table_dataset`).
+//! Out of scope: reading a kind of file (`csv`, `parquet`, `arrow_files`), and the datasets
+//! (`table_dataset`).
 
 use fulmen_tensor::DType;
 
@@ -9,11 +10,11 @@ use super::column::ColumnRef;
 use super::table_dataset::TableBuilder;
 use fulmen_data::Source;
 
-/// A table whose columns can become fields of samples: [`Csv`](crate::Csv), [`Parquet`](crate::Parquet),
-/// [`ArrowFiles`](crate::ArrowFiles), [`HfDataset`](crate::HfDataset).
+/// A table whose columns can become fields of samples: [`Csv`](crate::Csv),
+/// [`Parquet`](crate::Parquet), [`ArrowFiles`](crate::ArrowFiles), [`HfDataset`](crate::HfDataset).
 ///
-/// Each method starts a [`TableBuilder`]. Add more columns to it, then call [`build`](TableBuilder::build). Values are
-/// written directly into the batch.
+/// Each method starts a [`TableBuilder`]. Add more columns to it, then call
+/// [`build`](TableBuilder::build). Values are written directly into the batch.
 ///
 /// ```
 /// use fulmen_tables::{Csv, Table};
@@ -52,7 +53,12 @@ pub trait Table: Source + HasRows + Sized {
     }
 
     /// A column of lists or bytes as an array field; see [`TableBuilder::array`].
-    fn array(self, column: impl Into<ColumnRef>, dtype: DType, shape: impl Into<Vec<usize>>) -> TableBuilder<Self> {
+    fn array(
+        self,
+        column: impl Into<ColumnRef>,
+        dtype: DType,
+        shape: impl Into<Vec<usize>>,
+    ) -> TableBuilder<Self> {
         TableBuilder::new(self).array(column, dtype, shape)
     }
 
@@ -105,7 +111,10 @@ macro_rules! table_of_rows {
                 self.rows.origin(index)
             }
 
-            fn fingerprint(&self, fingerprint: &mut fulmen_data::Fingerprint) -> fulmen_data::Result<()> {
+            fn fingerprint(
+                &self,
+                fingerprint: &mut fulmen_data::Fingerprint,
+            ) -> fulmen_data::Result<()> {
                 self.rows.fingerprint(fingerprint)
             }
         }
@@ -129,14 +138,16 @@ macro_rules! table_of_rows {
                 let positions = $crate::column::Positions::new(&self.rows.columns);
                 let columns: fulmen_data::Result<Vec<usize>> = columns
                     .into_iter()
-                    .map(|column| column.into().find(&self.rows.columns, &positions, &self.rows.name))
+                    .map(|column| {
+                        column.into().find(&self.rows.columns, &positions, &self.rows.name)
+                    })
                     .collect();
                 self.rows.select(&columns?)?;
                 Ok(self)
             }
 
-            /// Caches up to this many bytes of decoded rows, over all threads; 256 MiB unless set. At least one block
-            /// is cached.
+            /// Caches up to this many bytes of decoded rows, over all threads; 256 MiB unless set.
+            /// At least one block is cached.
             pub fn cache_bytes(mut self, bytes: usize) -> Self {
                 self.rows.set_cache(bytes);
                 self

@@ -1,6 +1,7 @@
 //! Datasets from the columns of a table: numbers, vectors, arrays and classes.
 //!
-//! Out of scope: the indices of classes (`labels`), and conversion of values (`scalar`, `arrow_scalar`).
+//! Out of scope: the indices of classes (`labels`), and conversion of values (`scalar`,
+//! `arrow_scalar`).
 
 use fulmen_tensor::DType;
 
@@ -47,7 +48,14 @@ impl<T: Table> TableBuilder<T> {
         TableBuilder { table, specs: Vec::new(), fault: None }
     }
 
-    fn push(mut self, name: String, columns: Vec<ColumnRef>, dtype: DType, shape: Vec<usize>, form: FieldKind) -> Self {
+    fn push(
+        mut self,
+        name: String,
+        columns: Vec<ColumnRef>,
+        dtype: DType,
+        shape: Vec<usize>,
+        form: FieldKind,
+    ) -> Self {
         self.specs.push(FieldSpec { name, columns, dtype, shape, form, fill: None });
         self
     }
@@ -68,7 +76,8 @@ impl<T: Table> TableBuilder<T> {
 
     /// A field of shape `[]` with the values of a column: numbers or booleans.
     ///
-    /// Integers must be in the range of the dtype, and can be read as floats; floats cannot be read as integers.
+    /// Integers must be in the range of the dtype, and can be read as floats; floats cannot be read
+    /// as integers.
     pub fn column(self, column: impl Into<ColumnRef>, dtype: DType) -> TableBuilder<T> {
         let column = column.into();
         let name = self.name_of(&column);
@@ -89,9 +98,14 @@ impl<T: Table> TableBuilder<T> {
 
     /// A field of this shape from a column of lists, also nested ones, or of bytes for u8.
     ///
-    /// Every list must have as many elements as the shape. If the nesting is as deep as the number of axes, the lengths
-    /// must match axis by axis.
-    pub fn array(self, column: impl Into<ColumnRef>, dtype: DType, shape: impl Into<Vec<usize>>) -> TableBuilder<T> {
+    /// Every list must have as many elements as the shape. If the nesting is as deep as the number
+    /// of axes, the lengths must match axis by axis.
+    pub fn array(
+        self,
+        column: impl Into<ColumnRef>,
+        dtype: DType,
+        shape: impl Into<Vec<usize>>,
+    ) -> TableBuilder<T> {
         let column = column.into();
         let name = self.name_of(&column);
         self.push(name, vec![column], dtype, shape.into(), FieldKind::Array)
@@ -99,18 +113,19 @@ impl<T: Table> TableBuilder<T> {
 
     /// A field `i32[]` of class indices.
     ///
-    /// Texts are numbered in sorted order over the whole table, which is read once for this. Integers (in CSV also
-    /// `10.0`) are used as they are, and must not be negative. If the file lists its classes, like Hugging Face's
-    /// `ClassLabel`, these are used. A validation set needs the classes of the training set:
-    /// [`label_of`](TableBuilder::label_of).
+    /// Texts are numbered in sorted order over the whole table, which is read once for this.
+    /// Integers (in CSV also `10.0`) are used as they are, and must not be negative. If the file
+    /// lists its classes, like Hugging Face's `ClassLabel`, these are used. A validation set needs
+    /// the classes of the training set: [`label_of`](TableBuilder::label_of).
     pub fn label(self, column: impl Into<ColumnRef>) -> TableBuilder<T> {
         let column = column.into();
         let name = self.name_of(&column);
         self.push(name, vec![column], DType::I32, Vec::new(), FieldKind::Label(None))
     }
 
-    /// The same with given classes: the index of a text is its position among them; an integer must be below their
-    /// number. In CSV, which has no types, integers are treated as indices only if no class is named like a number.
+    /// The same with given classes: the index of a text is its position among them; an integer must
+    /// be below their number. In CSV, which has no types, integers are treated as indices only if
+    /// no class is named like a number.
     pub fn label_of<C: Into<String>>(
         self,
         column: impl Into<ColumnRef>,
@@ -126,17 +141,23 @@ impl<T: Table> TableBuilder<T> {
     pub fn named(mut self, name: impl Into<String>) -> TableBuilder<T> {
         match self.specs.last_mut() {
             Some(spec) => spec.name = name.into(),
-            None => self.fault = Some("`named` names the field before it, but there is none yet".to_owned()),
+            None => {
+                self.fault =
+                    Some("`named` names the field before it, but there is none yet".to_owned())
+            }
         }
         self
     }
 
-    /// The value for missing ones in the field that was added last. Without it, a row with a missing value is an error
-    /// that names its line.
+    /// The value for missing ones in the field that was added last. Without it, a row with a
+    /// missing value is an error that names its line.
     pub fn fill(mut self, value: f64) -> TableBuilder<T> {
         match self.specs.last_mut() {
             Some(spec) => spec.fill = Some(value),
-            None => self.fault = Some("`fill` is for the field before it, but there is none yet".to_owned()),
+            None => {
+                self.fault =
+                    Some("`fill` is for the field before it, but there is none yet".to_owned())
+            }
         }
         self
     }
@@ -144,8 +165,8 @@ impl<T: Table> TableBuilder<T> {
     /// Builds the dataset.
     ///
     /// # Errors
-    /// A column that does not exist, or cannot be converted to the dtype; a fill value that the dtype cannot represent;
-    /// classes that cannot be numbered.
+    /// A column that does not exist, or cannot be converted to the dtype; a fill value that the
+    /// dtype cannot represent; classes that cannot be numbered.
     pub fn build(mut self) -> Result<TableDataset<T>> {
         if let Some(fault) = self.fault {
             return Err(Error::usage(fault));
@@ -158,10 +179,12 @@ impl<T: Table> TableBuilder<T> {
         }
         for (writer, spec) in writers.iter_mut().zip(&self.specs) {
             if let FieldKind::Label(classes) = &spec.form {
-                writer.labels = Some(Labels::find(rows, writer.columns[0], classes.as_deref(), writer.fill)?);
+                writer.labels =
+                    Some(Labels::find(rows, writer.columns[0], classes.as_deref(), writer.fill)?);
             }
         }
-        let mut columns: Vec<usize> = writers.iter().flat_map(|writer| writer.columns.iter().copied()).collect();
+        let mut columns: Vec<usize> =
+            writers.iter().flat_map(|writer| writer.columns.iter().copied()).collect();
         columns.sort_unstable();
         columns.dedup();
         rows.select(&columns)?;
@@ -170,19 +193,32 @@ impl<T: Table> TableBuilder<T> {
 }
 
 /// A field, validated against the columns of the table.
-fn check(spec: &FieldSpec, schema: &[Column], positions: &Positions, table_name: &str) -> Result<FieldWriter> {
+fn check(
+    spec: &FieldSpec,
+    schema: &[Column],
+    positions: &Positions,
+    table_name: &str,
+) -> Result<FieldWriter> {
     let field = Field::new(spec.name.clone(), spec.dtype, spec.shape.clone());
     field.elements()?;
-    let columns: Vec<usize> =
-        spec.columns.iter().map(|column| column.find(schema, positions, table_name)).collect::<Result<_>>()?;
+    let columns: Vec<usize> = spec
+        .columns
+        .iter()
+        .map(|column| column.find(schema, positions, table_name))
+        .collect::<Result<_>>()?;
     for &column in &columns {
         let column = &schema[column];
         let (is_readable, expected) = match spec.form {
-            FieldKind::Values => (column.kind.fits(spec.dtype), format!("values that can be read as {}", spec.dtype)),
-            FieldKind::Array => {
-                (column.kind.fits_array(spec.dtype), format!("lists whose elements can be read as {}", spec.dtype))
+            FieldKind::Values => {
+                (column.kind.fits(spec.dtype), format!("values that can be read as {}", spec.dtype))
             }
-            FieldKind::Label(_) => (Labels::fits(&column.kind), "texts or integers, to number classes by".to_owned()),
+            FieldKind::Array => (
+                column.kind.fits_array(spec.dtype),
+                format!("lists whose elements can be read as {}", spec.dtype),
+            ),
+            FieldKind::Label(_) => {
+                (Labels::fits(&column.kind), "texts or integers, to number classes by".to_owned())
+            }
         };
         if !is_readable {
             return Err(Error::field(format!(
@@ -199,7 +235,13 @@ fn check(spec: &FieldSpec, schema: &[Column], positions: &Positions, table_name:
             return Err(Error::field(format!("field `{field}` cannot be filled with {fill}")));
         }
     }
-    Ok(FieldWriter { field, columns, array: matches!(spec.form, FieldKind::Array), labels: None, fill: spec.fill })
+    Ok(FieldWriter {
+        field,
+        columns,
+        array: matches!(spec.form, FieldKind::Array),
+        labels: None,
+        fill: spec.fill,
+    })
 }
 
 /// A writer for one field.
@@ -214,7 +256,11 @@ struct FieldWriter {
 
 impl FieldWriter {
     /// Writes the bytes of the field from a row. An error includes the position of the column.
-    fn write(&self, row: &RowLease<'_>, out: &mut [u8]) -> std::result::Result<(), (usize, Mismatch)> {
+    fn write(
+        &self,
+        row: &RowLease<'_>,
+        out: &mut [u8],
+    ) -> std::result::Result<(), (usize, Mismatch)> {
         let (dtype, column) = (self.field.dtype, self.columns.first().copied().unwrap_or(0));
         if let Some(labels) = &self.labels {
             let label = match (row.cell(column), self.fill) {
@@ -228,8 +274,10 @@ impl FieldWriter {
             let written = write_array(&row.cell(column), dtype, &self.field.shape, self.fill, out);
             return written.map_err(|mismatch| (column, mismatch));
         }
-        for (&column, bytes) in self.columns.iter().zip(out.chunks_exact_mut(dtype.size_in_bytes())) {
-            store(std::iter::once(row.cell(column)), dtype, self.fill, bytes).map_err(|mismatch| (column, mismatch))?;
+        for (&column, bytes) in self.columns.iter().zip(out.chunks_exact_mut(dtype.size_in_bytes()))
+        {
+            store(std::iter::once(row.cell(column)), dtype, self.fill, bytes)
+                .map_err(|mismatch| (column, mismatch))?;
         }
         Ok(())
     }
@@ -244,12 +292,16 @@ fn write_array(
     out: &mut [u8],
 ) -> Result<(), Mismatch> {
     match *cell {
-        ScalarRef::List(values, start, end) => store_list(values, start, end, dtype, shape, fill, out),
+        ScalarRef::List(values, start, end) => {
+            store_list(values, start, end, dtype, shape, fill, out)
+        }
         ScalarRef::Bytes(bytes) if bytes.len() == out.len() => {
             out.copy_from_slice(bytes);
             Ok(())
         }
-        ScalarRef::Bytes(_) => Err(Mismatch::kind(cell, format!("{}, for the shape {shape:?}", out.len()))),
+        ScalarRef::Bytes(_) => {
+            Err(Mismatch::kind(cell, format!("{}, for the shape {shape:?}", out.len())))
+        }
         ScalarRef::Missing if fill.is_some() => {
             let count = shape.iter().product();
             store(std::iter::repeat_n(ScalarRef::Missing, count), dtype, fill, out)
@@ -266,8 +318,8 @@ pub struct TableDataset<T> {
 }
 
 impl<T> TableDataset<T> {
-    /// The names of the classes of a label field, in the order of their indices; none if the labels are integers
-    /// without names.
+    /// The names of the classes of a label field, in the order of their indices; none if the labels
+    /// are integers without names.
     pub fn classes(&self, field: &str) -> Option<&[String]> {
         self.writers.iter().find(|writer| writer.field.name == field)?.labels.as_ref()?.names()
     }
@@ -291,7 +343,12 @@ impl<T: Table> Dataset for TableDataset<T> {
         let row = sample.timed(Stage::Decode, || self.table.rows().lease(index))?;
         for (field, writer) in self.writers.iter().enumerate() {
             writer.write(&row, sample.field_mut(field)?).map_err(|(column, mismatch)| {
-                let name = self.table.rows().columns.get(column).map_or("?", |column| column.name.as_str());
+                let name = self
+                    .table
+                    .rows()
+                    .columns
+                    .get(column)
+                    .map_or("?", |column| column.name.as_str());
                 // The origin, which precedes the message about a sample, has the file and the line.
                 Error::field(format!("column `{name}` {}", mismatch.message()))
             })?;
@@ -313,7 +370,11 @@ impl<T: Table> Dataset for TableDataset<T> {
             fingerprint.add("fill", writer.fill.map_or(String::new(), |fill| fill.to_string()));
             if let Some(labels) = &writer.labels {
                 fingerprint.add("label", "");
-                labels.names().into_iter().flatten().for_each(|name| fingerprint.add("class", name));
+                labels
+                    .names()
+                    .into_iter()
+                    .flatten()
+                    .for_each(|name| fingerprint.add("class", name));
             }
         }
         self.table.fingerprint(fingerprint)

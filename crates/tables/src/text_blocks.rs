@@ -1,4 +1,5 @@
-//! Text files as blocks of records, with an index of the blocks, so that any record can be read by number.
+//! Text files as blocks of records, with an index of the blocks, so that any record can be read by
+//! number.
 //!
 //! Out of scope: records; `lines` and `csv_records` find and decode them.
 
@@ -20,8 +21,9 @@ pub(crate) const KEPT: u64 = 64 << 20;
 /// Longer records are rejected: a file without line ends would be read as one.
 pub(crate) const LONGEST: u64 = 1 << 30;
 
-/// A block ends with the record that reaches this many bytes. In random order over a table larger than the cache, each
-/// row costs the decoding of a block; and each block takes about 40 bytes of memory.
+/// A block ends with the record that reaches this many bytes. In random order over a table larger
+/// than the cache, each row costs the decoding of a block; and each block takes about 40 bytes of
+/// memory.
 pub(crate) const BLOCK: u64 = 8 << 10;
 
 /// Conversion of the records of a text file to rows.
@@ -79,8 +81,8 @@ impl IndexedFile {
     }
 }
 
-/// Indexes the files with `find`, which passes records to [`IndexedFile::push`]. The files are kept in memory if they
-/// have up to `keep_below` bytes in total.
+/// Indexes the files with `find`, which passes records to [`IndexedFile::push`]. The files are kept
+/// in memory if they have up to `keep_below` bytes in total.
 pub(crate) fn index<T: Send>(
     inputs: &[Arc<SourceFile>],
     keep_below: u64,
@@ -109,10 +111,9 @@ pub(crate) struct TextBlocks<F> {
 
 impl<F: Format> TextBlocks<F> {
     pub(crate) fn new(files: Vec<IndexedFile>, format: F) -> TextBlocks<F> {
-        let blocks = files
-            .iter()
-            .enumerate()
-            .flat_map(|(number, file)| (0..file.parts.len()).map(move |part| (number as u32, part as u32)));
+        let blocks = files.iter().enumerate().flat_map(|(number, file)| {
+            (0..file.parts.len()).map(move |part| (number as u32, part as u32))
+        });
         TextBlocks { blocks: Arc::new(blocks.collect()), files: Arc::new(files), format }
     }
 
@@ -124,7 +125,10 @@ impl<F: Format> TextBlocks<F> {
 
 impl<F: Format> BlockSource for TextBlocks<F> {
     fn block_rows(&self) -> Vec<usize> {
-        self.files.iter().flat_map(|file| file.parts.iter().map(|part| part.rows as usize)).collect()
+        self.files
+            .iter()
+            .flat_map(|file| file.parts.iter().map(|part| part.rows as usize))
+            .collect()
     }
 
     fn row_origin(&self, block: usize) -> Option<RowOrigin> {
@@ -181,12 +185,21 @@ mod tests {
         let input = SourceFile::open_all(&[path.into()]).unwrap().remove(0);
         for keep_below in [0, 100] {
             let find = |file: &mut IndexedFile, _: &mut dyn BufRead| {
-                [(0, 1), (2, 2), (5, 4), (7, 5)].into_iter().for_each(|(start, line)| file.push(start, line, 5));
+                [(0, 1), (2, 2), (5, 4), (7, 5)]
+                    .into_iter()
+                    .for_each(|(start, line)| file.push(start, line, 5));
                 Ok(())
             };
-            let (file, ()) = index(std::slice::from_ref(&input), keep_below, find).unwrap().remove(0);
-            assert_eq!(file.parts.iter().map(|part| (part.rows, part.line)).collect::<Vec<_>>(), [(2, 1), (2, 4)]);
-            assert_eq!((&*file.read(0).unwrap(), &*file.read(1).unwrap()), (&b"a\nb\n\n"[..], &b"c\nd\n"[..]));
+            let (file, ()) =
+                index(std::slice::from_ref(&input), keep_below, find).unwrap().remove(0);
+            assert_eq!(
+                file.parts.iter().map(|part| (part.rows, part.line)).collect::<Vec<_>>(),
+                [(2, 1), (2, 4)]
+            );
+            assert_eq!(
+                (&*file.read(0).unwrap(), &*file.read(1).unwrap()),
+                (&b"a\nb\n\n"[..], &b"c\nd\n"[..])
+            );
             assert!(file.parts.iter().all(|part| part.in_lines));
         }
         let mut file = IndexedFile { input, content: None, parts: Vec::new() };

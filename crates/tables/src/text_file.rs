@@ -18,8 +18,8 @@ const LARGEST_DOCUMENT: u64 = 1 << 30;
 
 /// The lines of text files by index, including blank ones, without their line ends.
 ///
-/// Opening reads the files once to find the start of each block of about 8 KiB of lines; small files are kept in
-/// memory. The text must be UTF-8; an invalid line is an error that names it.
+/// Opening reads the files once to find the start of each block of about 8 KiB of lines; small
+/// files are kept in memory. The text must be UTF-8; an invalid line is an error that names it.
 ///
 /// ```
 /// use fulmen_data::Source;
@@ -42,14 +42,23 @@ impl TextFile {
     /// Opens a file, the files of a pattern, or all `.txt` files in a folder, as one list of lines.
     ///
     /// # Errors
-    /// Files that do not exist or are compressed; read compressed files with [`stream`](TextFile::stream).
+    /// Files that do not exist or are compressed; read compressed files with
+    /// [`stream`](TextFile::stream).
     pub fn open(location: impl Into<Location>) -> Result<TextFile> {
-        Ok(TextFile { lines: lines::index(&location.into(), &EXTENSIONS, true, "`TextFile::stream`")? })
+        Ok(TextFile {
+            lines: lines::index(&location.into(), &EXTENSIONS, true, "`TextFile::stream`")?,
+        })
     }
 
     /// The lines in sequence, from files that may be compressed with gzip or zstd.
     pub fn stream(location: impl Into<Location>) -> Result<LineStream<String>> {
-        LineStream::open(&location.into(), &[".txt", ".txt.gz", ".txt.zst"], true, utf8, ("lines", ""))
+        LineStream::open(
+            &location.into(),
+            &[".txt", ".txt.gz", ".txt.zst"],
+            true,
+            utf8,
+            ("lines", ""),
+        )
     }
 }
 

@@ -17,7 +17,8 @@ use crate::{Error, Result};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Accelerator {
-    /// A TPU if this machine has one and its plugin, else a CUDA GPU on the same condition, else the CPU.
+    /// A TPU if this machine has one and its plugin, else a CUDA GPU on the same condition, else
+    /// the CPU.
     #[default]
     Auto,
     /// The host's processor.
@@ -28,12 +29,16 @@ pub enum Accelerator {
     Tpu,
 }
 
-const NAMES: [(&str, Accelerator); 4] =
-    [("auto", Accelerator::Auto), ("cpu", Accelerator::Cpu), ("cuda", Accelerator::Cuda), ("tpu", Accelerator::Tpu)];
+const NAMES: [(&str, Accelerator); 4] = [
+    ("auto", Accelerator::Auto),
+    ("cpu", Accelerator::Cpu),
+    ("cuda", Accelerator::Cuda),
+    ("tpu", Accelerator::Tpu),
+];
 
 impl Accelerator {
-    /// The platforms to try on this machine, best first. `Auto` tries each platform whose device files exist, then the
-    /// CPU. This does not check for plugins.
+    /// The platforms to try on this machine, best first. `Auto` tries each platform whose device
+    /// files exist, then the CPU. This does not check for plugins.
     pub fn candidates(self) -> Vec<Platform> {
         match self {
             Accelerator::Cpu => vec![Platform::Cpu],
@@ -52,10 +57,17 @@ impl Accelerator {
 impl FromStr for Accelerator {
     type Err = Error;
     fn from_str(name: &str) -> Result<Accelerator> {
-        NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
-            let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
-            Error::usage(format!("`{name}` is not an accelerator; there are: {}", known.join(", ")))
-        })
+        NAMES
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|row| row.1)
+            .ok_or_else(|| {
+                let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
+                Error::usage(format!(
+                    "`{name}` is not an accelerator; there are: {}",
+                    known.join(", ")
+                ))
+            })
     }
 }
 

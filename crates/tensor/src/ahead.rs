@@ -1,4 +1,5 @@
-//! Ahead-of-time compilation: compiles for devices that this machine need not have, and saves the programs in a file.
+//! Ahead-of-time compilation: compiles for devices that this machine need not have, and saves the
+//! programs in a file.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +13,11 @@ use crate::runtime::{check_size, options_for};
 use crate::{Error, Function, Mesh, Result};
 
 impl Function {
-    /// Compiles the function for all devices of a topology, as [`Runtime::compile`](crate::Runtime::compile) does on
-    /// those devices, and adds the program to `saved`. Write `saved` to a file for
-    /// [`Runtime::with_saved_programs`](crate::Runtime::with_saved_programs). Returns the time that the compiler took.
+    /// Compiles the function for all devices of a topology, as
+    /// [`Runtime::compile`](crate::Runtime::compile) does on those devices, and adds the program to
+    /// `saved`. Write `saved` to a file for
+    /// [`Runtime::with_saved_programs`](crate::Runtime::with_saved_programs). Returns the time that
+    /// the compiler took.
     ///
     /// ```
     /// use fulmen_pjrt::compile_cache::SavedPrograms;
@@ -39,7 +42,12 @@ impl Function {
     /// - The mesh and the topology have different numbers of devices.
     /// - The compiler fails.
     /// - The plugin cannot store programs.
-    pub fn compile_for(&self, topology: &Topology, mesh: &Mesh, saved: &mut SavedPrograms) -> Result<Duration> {
+    pub fn compile_for(
+        &self,
+        topology: &Topology,
+        mesh: &Mesh,
+        saved: &mut SavedPrograms,
+    ) -> Result<Duration> {
         let mut devices: Vec<_> = topology.devices().iter().collect();
         if devices.len() != mesh.num_devices() {
             return Err(Error::usage(format!(
@@ -57,7 +65,8 @@ impl Function {
         let options = options_for(platform).partitions(devices.len()).device_assignment([ids]);
         let failed = |error| Error::runtime(format!("compiling `{}`", self.name()), error);
         let start = Instant::now();
-        let program = topology.plugin().compile(topology, &lowered.text, &options).map_err(failed)?;
+        let program =
+            topology.plugin().compile(topology, &lowered.text, &options).map_err(failed)?;
         let time = start.elapsed();
         let key = program_key(topology, self, &lowered.key, &options).map_err(failed)?;
         saved.add(&key, &program, time).map_err(failed)?;

@@ -10,7 +10,8 @@ use crate::scope::Scope;
 use crate::tensor::Kind;
 use crate::{DType, Tensor, TensorType};
 
-/// Finds the first operation that made a NaN or an infinity, among all floating-point values that results depend on.
+/// Finds the first operation that made a NaN or an infinity, among all floating-point values that
+/// results depend on.
 ///
 /// ```
 /// use fulmen_tensor::{Anomalies, Tensor, grad};
@@ -70,22 +71,32 @@ impl Anomalies {
                 let source = match &node.kind {
                     Kind::Operation(_) if node.inputs.is_empty() => Source::Constant,
                     Kind::Operation(operation) => Source::Operation(operation.name()),
-                    Kind::Placeholder { name } | Kind::Parameter { name, .. } => Source::Input(name.clone()),
-                    Kind::Array(_) | Kind::Host(_) | Kind::Poison(_) => Source::Input("a given value".into()),
+                    Kind::Placeholder { name } | Kind::Parameter { name, .. } => {
+                        Source::Input(name.clone())
+                    }
+                    Kind::Array(_) | Kind::Host(_) | Kind::Poison(_) => {
+                        Source::Input("a given value".into())
+                    }
                 };
                 indices.insert(value_id(&value), watched.len());
                 levels.push(level(&value).broadcast_to([1]));
                 watched.push(Watched { source, ty: ty.clone(), location: node.location, inputs });
             }
         });
-        let results: Vec<usize> = results.iter().filter_map(|t| indices.get(&value_id(t)).copied()).collect();
+        let results: Vec<usize> =
+            results.iter().filter_map(|t| indices.get(&value_id(t)).copied()).collect();
         let concatenate = |levels: &[&Tensor]| match levels {
             [] => Tensor::zeros(DType::I32, [0]),
             levels => Tensor::concatenate(levels, 0),
         };
         let result_levels: Vec<&Tensor> = results.iter().map(|&i| &levels[i]).collect();
         let has_anomaly = concatenate(&result_levels).gt(0.0).any(&[0]);
-        Anomalies { levels: concatenate(&levels.iter().collect::<Vec<_>>()), watched, results, has_anomaly }
+        Anomalies {
+            levels: concatenate(&levels.iter().collect::<Vec<_>>()),
+            watched,
+            results,
+            has_anomaly,
+        }
     }
 
     /// The level of each watched value, as i32 `[n]`, for [`Anomalies::origin`].
@@ -93,35 +104,43 @@ impl Anomalies {
         &self.levels
     }
 
-    /// Whether a result has a NaN or an infinity: a boolean scalar. An infinity that no result shows, such as one that
-    /// `select` drops, does not count.
+    /// Whether a result has a NaN or an infinity: a boolean scalar. An infinity that no result
+    /// shows, such as one that `select` drops, does not count.
     pub fn found(&self) -> &Tensor {
         &self.has_anomaly
     }
 
-    /// Says which operation made the NaN or the infinity in the first result that has one, and on which line. `levels`
-    /// are the computed values of [`Anomalies::levels`]. `None` if all results are finite.
+    /// Says which operation made the NaN or the infinity in the first result that has one, and on
+    /// which line. `levels` are the computed values of [`Anomalies::levels`]. `None` if all results
+    /// are finite.
     pub fn origin(&self, levels: &[i32]) -> Option<String> {
         let level = |i: usize| levels.get(i).copied().unwrap_or(0);
         // Follows inputs of the same level back to the first value with that level.
         let first = |value: usize, bad: i32| {
             let mut origin = value;
-            while let Some(&input) = self.watched[origin].inputs.iter().find(|&&input| level(input) == bad) {
+            while let Some(&input) =
+                self.watched[origin].inputs.iter().find(|&&input| level(input) == bad)
+            {
                 origin = input;
             }
             origin
         };
         let result = self.results.iter().copied().find(|&i| level(i) > 0)?;
         let origin = first(result, level(result));
-        // A NaN may come from an infinity that an earlier operation made. A constant infinity, in a mask say, is
-        // intended.
-        let infinite_input =
-            self.watched[origin].inputs.iter().copied().find(|&i| level(origin) == NAN && level(i) == INFINITE);
+        // A NaN may come from an infinity that an earlier operation made. A constant infinity, in a
+        // mask say, is intended.
+        let infinite_input = self.watched[origin]
+            .inputs
+            .iter()
+            .copied()
+            .find(|&i| level(origin) == NAN && level(i) == INFINITE);
         let infinity = infinite_input.map(|i| &self.watched[first(i, INFINITE)]);
         let kind = if level(origin) == NAN { "NaN" } else { "an infinity" };
         let description = self.watched[origin].describe(kind);
         Some(match infinity.filter(|infinity| !matches!(infinity.source, Source::Constant)) {
-            Some(infinity) => format!("{}\nfrom which {description}", infinity.describe("an infinity")),
+            Some(infinity) => {
+                format!("{}\nfrom which {description}", infinity.describe("an infinity"))
+            }
             None => description,
         })
     }

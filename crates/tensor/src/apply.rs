@@ -1,4 +1,5 @@
-//! Recording: [`Tensor::record`] runs a function in a scope; `Tensor::apply` records an operation by its shape rule.
+//! Recording: [`Tensor::record`] runs a function in a scope; `Tensor::apply` records an operation
+//! by its shape rule.
 //!
 //! Out of scope: source lines and refusals; see `scope.rs`.
 
@@ -11,11 +12,11 @@ use crate::tensor::{Kind, all_live};
 use crate::{Tensor, TensorType, refused};
 
 impl Tensor {
-    /// Runs `body`, the whole of a public function, in a scope with the caller's line. If `body` returns a refusal, the
-    /// result is poisoned.
+    /// Runs `body`, the whole of a public function, in a scope with the caller's line. If `body`
+    /// returns a refusal, the result is poisoned.
     ///
-    /// A fault calls the function `name`, which is formatted only for a fault. Use this in code that records on behalf
-    /// of its callers, as operations and layers do.
+    /// A fault calls the function `name`, which is formatted only for a fault. Use this in code
+    /// that records on behalf of its callers, as operations and layers do.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -38,12 +39,16 @@ impl Tensor {
     /// assert!(error.starts_with("masked_mean: the mask bool[] must have the shape of f32[2]\n  at "), "{error}");
     /// ```
     #[track_caller]
-    pub fn record<T: FromFault>(name: impl fmt::Display, body: impl FnOnce() -> Result<T, Refusal>) -> T {
+    pub fn record<T: FromFault>(
+        name: impl fmt::Display,
+        body: impl FnOnce() -> Result<T, Refusal>,
+    ) -> T {
         let _scope = Scope::open();
         finish(name, body())
     }
 
-    /// Like [`Tensor::record`], for a function that returns `count` tensors. A refusal poisons all of them.
+    /// Like [`Tensor::record`], for a function that returns `count` tensors. A refusal poisons all
+    /// of them.
     #[track_caller]
     pub(crate) fn record_many(
         name: &str,
@@ -66,9 +71,12 @@ impl Tensor {
         Tensor::record(name, || Tensor::try_apply(operation, inputs))
     }
 
-    /// Like [`Tensor::apply`], but an error of the shape rule is returned. The function that is being recorded turns it
-    /// into a fault with its own name.
-    pub(crate) fn try_apply(operation: impl Operation, inputs: &[&Tensor]) -> Result<Tensor, Refusal> {
+    /// Like [`Tensor::apply`], but an error of the shape rule is returned. The function that is
+    /// being recorded turns it into a fault with its own name.
+    pub(crate) fn try_apply(
+        operation: impl Operation,
+        inputs: &[&Tensor],
+    ) -> Result<Tensor, Refusal> {
         all_live(inputs.iter().copied())?;
         let types: Vec<_> = inputs.iter().map(|t| t.ty()).collect();
         let outputs = match operation.infer(&types) {
@@ -86,21 +94,28 @@ impl Tensor {
     }
 
     /// An operation with these result types, without its shape rule; for [`refused`].
-    pub(crate) fn unchecked(operation: Arc<dyn Operation>, inputs: Vec<Tensor>, outputs: Vec<TensorType>) -> Tensor {
+    pub(crate) fn unchecked(
+        operation: Arc<dyn Operation>,
+        inputs: Vec<Tensor>,
+        outputs: Vec<TensorType>,
+    ) -> Tensor {
         Tensor::from_parts(Kind::Operation(operation), inputs, outputs)
     }
 
     /// Like [`Tensor::apply`], for an operation with `N` results.
     #[track_caller]
-    pub(crate) fn apply_many<const N: usize>(operation: impl Operation, inputs: &[&Tensor]) -> [Tensor; N] {
+    pub(crate) fn apply_many<const N: usize>(
+        operation: impl Operation,
+        inputs: &[&Tensor],
+    ) -> [Tensor; N] {
         let node = Tensor::apply(operation, inputs).node;
         // A poisoned node has one result, which stands for all.
         let last = node.outputs.len() - 1;
         std::array::from_fn(|output| Tensor { node: node.clone(), output: output.min(last) })
     }
 
-    /// Like [`Tensor::apply`], for an operation with one or more results. If the shape rule refuses the inputs, the
-    /// result is one poisoned tensor.
+    /// Like [`Tensor::apply`], for an operation with one or more results. If the shape rule refuses
+    /// the inputs, the result is one poisoned tensor.
     #[track_caller]
     pub(crate) fn apply_all(operation: impl Operation, inputs: &[&Tensor]) -> Vec<Tensor> {
         let node = Tensor::apply(operation, inputs).node;

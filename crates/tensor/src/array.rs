@@ -21,8 +21,8 @@ pub(crate) struct DeviceSet {
     pub(crate) local: Vec<usize>,
 }
 
-/// A value in the memory of a runtime's devices, like JAX's `Array`: its type, its sharding, and one buffer for each
-/// device of this process.
+/// A value in the memory of a runtime's devices, like JAX's `Array`: its type, its sharding, and
+/// one buffer for each device of this process.
 pub struct DeviceArray {
     ty: TensorType,
     sharding: Sharding,
@@ -72,30 +72,43 @@ impl DeviceArray {
 
     /// The block of the whole value that each of [`DeviceArray::shards`] holds.
     pub fn blocks(&self) -> Vec<Block> {
-        let block = |&position: &usize| self.sharding.block(&self.device_set.mesh, &self.ty.shape, position);
+        let block = |&position: &usize| {
+            self.sharding.block(&self.device_set.mesh, &self.ty.shape, position)
+        };
         self.device_set.local.iter().map(block).collect()
     }
 
-    /// The parts of each value that `process` should save, so that all processes together save each part once. If
-    /// several processes hold a part, one of them is chosen, so that all save about the same number of bytes. All
-    /// processes compute the same choice for the same values. With `None`, there is only one process.
-    pub fn own_parts<'a>(arrays: &[&'a DeviceArray], process: Option<usize>) -> Vec<Vec<(Block, &'a Buffer)>> {
+    /// The parts of each value that `process` should save, so that all processes together save each
+    /// part once. If several processes hold a part, one of them is chosen, so that all save about
+    /// the same number of bytes. All processes compute the same choice for the same values. With
+    /// `None`, there is only one process.
+    pub fn own_parts<'a>(
+        arrays: &[&'a DeviceArray],
+        process: Option<usize>,
+    ) -> Vec<Vec<(Block, &'a Buffer)>> {
         let mut parts = Vec::new();
         for (value, array) in arrays.iter().enumerate() {
             let DeviceSet { mesh, devices, local } = &*array.device_set;
             let mut parts_by_start = BTreeMap::new();
             for (position, device) in devices.iter().enumerate() {
                 let block = array.sharding.block(mesh, &array.ty.shape, position);
-                let (_, holders, shard) =
-                    parts_by_start.entry(block.start.clone()).or_insert_with(|| (block, BTreeSet::new(), None));
+                let (_, holders, shard) = parts_by_start
+                    .entry(block.start.clone())
+                    .or_insert_with(|| (block, BTreeSet::new(), None));
                 holders.insert(device.process_index() as usize);
                 *shard = shard.or_else(|| local.iter().position(|&index| index == position));
             }
-            parts.extend(parts_by_start.into_values().map(|(block, holders, shard)| (value, block, holders, shard)));
+            parts.extend(
+                parts_by_start
+                    .into_values()
+                    .map(|(block, holders, shard)| (value, block, holders, shard)),
+            );
         }
         let width = |value: usize| arrays[value].ty.dtype.size_in_bytes();
-        let bytes = |value: usize, block: &Block| block.size.iter().product::<usize>() * width(value);
-        let keepers = spread(parts.iter().map(|(value, block, holders, _)| (bytes(*value, block), holders)));
+        let bytes =
+            |value: usize, block: &Block| block.size.iter().product::<usize>() * width(value);
+        let keepers =
+            spread(parts.iter().map(|(value, block, holders, _)| (bytes(*value, block), holders)));
         let mut own: Vec<_> = arrays.iter().map(|_| Vec::new()).collect();
         for ((value, block, _, shard), keeper) in parts.into_iter().zip(keepers) {
             if let Some(shard) = shard.filter(|_| process.is_none_or(|process| process == keeper)) {
@@ -119,8 +132,11 @@ impl DeviceArray {
 
     /// Whether this process holds every part of the value.
     pub(crate) fn is_readable(&self) -> bool {
-        let parts: BTreeMap<_, usize> =
-            self.blocks().into_iter().map(|block| (block.start, block.size.iter().product())).collect();
+        let parts: BTreeMap<_, usize> = self
+            .blocks()
+            .into_iter()
+            .map(|block| (block.start, block.size.iter().product()))
+            .collect();
         parts.values().sum::<usize>() == self.ty.shape.num_elements()
     }
 
@@ -139,8 +155,9 @@ impl fmt::Debug for DeviceArray {
     }
 }
 
-/// Chooses the process that saves each part, from the part's bytes and the processes that hold it. Goes through the
-/// parts from the largest to the smallest, and chooses the holder with the fewest bytes so far.
+/// Chooses the process that saves each part, from the part's bytes and the processes that hold it.
+/// Goes through the parts from the largest to the smallest, and chooses the holder with the fewest
+/// bytes so far.
 fn spread<'a>(parts: impl Iterator<Item = (usize, &'a BTreeSet<usize>)>) -> Vec<usize> {
     let parts: Vec<_> = parts.collect();
     let mut order: Vec<usize> = (0..parts.len()).collect();
@@ -148,7 +165,9 @@ fn spread<'a>(parts: impl Iterator<Item = (usize, &'a BTreeSet<usize>)>) -> Vec<
     let (mut keepers, mut kept) = (vec![0; parts.len()], BTreeMap::<usize, usize>::new());
     for part in order {
         let (bytes, holders) = parts[part];
-        let keeper = holders.iter().min_by_key(|&process| (kept.get(process).copied().unwrap_or_default(), process));
+        let keeper = holders
+            .iter()
+            .min_by_key(|&process| (kept.get(process).copied().unwrap_or_default(), process));
         if let Some(&keeper) = keeper {
             *kept.entry(keeper).or_default() += bytes;
             keepers[part] = keeper;
@@ -194,8 +213,10 @@ mod tests {
     #[test]
     fn parts_that_several_processes_have_are_spread_by_their_bytes() {
         let keepers = |parts: &[(usize, &[usize])]| {
-            let sets: Vec<(usize, BTreeSet<usize>)> =
-                parts.iter().map(|(bytes, holders)| (*bytes, holders.iter().copied().collect())).collect();
+            let sets: Vec<(usize, BTreeSet<usize>)> = parts
+                .iter()
+                .map(|(bytes, holders)| (*bytes, holders.iter().copied().collect()))
+                .collect();
             spread(sets.iter().map(|(bytes, holders)| (*bytes, holders)))
         };
         let shared: &[usize] = &[0, 1];
@@ -205,7 +226,8 @@ mod tests {
         assert_eq!(keepers(&[(1, &[5]), (1, &[3, 5]), (1, &[3, 5])]), [5, 3, 3]);
         // With many parts, no process saves more than its share and one part.
         let all: Vec<usize> = (0..7).collect();
-        let parts: Vec<(usize, &[usize])> = (0..500).map(|part| (part * 7919 % 1000, &all[..])).collect();
+        let parts: Vec<(usize, &[usize])> =
+            (0..500).map(|part| (part * 7919 % 1000, &all[..])).collect();
         let mut kept = [0; 7];
         for (keeper, (bytes, _)) in keepers(&parts).into_iter().zip(&parts) {
             kept[keeper] += bytes;

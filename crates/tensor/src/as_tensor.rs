@@ -4,8 +4,8 @@ use crate::Tensor;
 
 /// A tensor or a reference to one. Operations, layers and losses take either.
 ///
-/// A tensor is a cheap handle to an expression. Pass `&x` if you need `x` again, else `x`, such as the result of
-/// another call.
+/// A tensor is a cheap handle to an expression. Pass `&x` if you need `x` again, else `x`, such as
+/// the result of another call.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Tensor};
@@ -16,7 +16,10 @@ use crate::Tensor;
 /// assert_eq!(y.eval()?.to_vec::<f32>()?, z.eval()?.to_vec::<f32>()?);
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
-#[diagnostic::on_unimplemented(message = "`{Self}` is not a tensor", label = "expected a tensor, such as `x` or `&x`")]
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a tensor",
+    label = "expected a tensor, such as `x` or `&x`"
+)]
 pub trait AsTensor {
     /// The tensor.
     fn as_tensor(&self) -> &Tensor;

@@ -10,9 +10,10 @@ thread_local! {
     static DTYPE: Cell<Option<DType>> = const { Cell::new(None) };
 }
 
-/// The operations whose 16-bit operands become f32 under autocast, because their results can leave the range or the
-/// precision of 16 bits. This is PyTorch's list, as far as Fulmen has the operation, plus `mean`, `var`, `std`,
-/// `logsumexp` and other functions made of exponentials and logarithms.
+/// The operations whose 16-bit operands become f32 under autocast, because their results can leave
+/// the range or the precision of 16 bits. This is PyTorch's list, as far as Fulmen has the
+/// operation, plus `mean`, `var`, `std`, `logsumexp` and other functions made of exponentials and
+/// logarithms.
 const IN_F32: &[&str] = &[
     "acos",
     "asin",
@@ -49,17 +50,20 @@ const IN_F32: &[&str] = &[
     "std_corrected",
 ];
 
-/// Runs `record` with autocast to `dtype` (PyTorch's `torch.autocast`, Flax's `dtype`). `None` turns autocast off
-/// within `record`.
+/// Runs `record` with autocast to `dtype` (PyTorch's `torch.autocast`, Flax's `dtype`). `None`
+/// turns autocast off within `record`.
 ///
-/// - [`Tensor::matmul`], [`Tensor::dot_general`] and [`Tensor::convolution`] convert floating-point operands to
-///   `dtype`, and the result has this dtype. XLA accumulates in f32. With an f64 operand the product stays in f64.
-/// - Softmax, `sum`, `prod`, `mean`, `var`, `std`, `norm`, `cumsum`, `exp`, `log`, `pow`, `rsqrt`, `reciprocal`, `tan`,
-///   `sinh`, `cosh`, `asin`, `acos` and similar functions convert 16-bit floats to f32, and the result is f32.
+/// - [`Tensor::matmul`], [`Tensor::dot_general`] and [`Tensor::convolution`] convert floating-point
+///   operands to `dtype`, and the result has this dtype. XLA accumulates in f32. With an f64
+///   operand the product stays in f64.
+/// - Softmax, `sum`, `prod`, `mean`, `var`, `std`, `norm`, `cumsum`, `exp`, `log`, `pow`, `rsqrt`,
+///   `reciprocal`, `tan`, `sinh`, `cosh`, `asin`, `acos` and similar functions convert 16-bit
+///   floats to f32, and the result is f32.
 /// - Every other operation computes in the dtype that its operands promote to.
 ///
-/// Weights keep their dtype, and so do their gradients: only the recorded expression converts them. Calls nest, and the
-/// innermost setting applies. The setting is local to the thread, and ends with the call, even by a panic.
+/// Weights keep their dtype, and so do their gradients: only the recorded expression converts them.
+/// Calls nest, and the innermost setting applies. The setting is local to the thread, and ends with
+/// the call, even by a panic.
 ///
 /// If `dtype` is not floating-point, products are poisoned.
 ///
@@ -87,22 +91,26 @@ pub fn autocast<T>(dtype: Option<DType>, record: impl FnOnce() -> T) -> T {
     record()
 }
 
-/// Converts the operand of a product as autocast requires; `promoted` is the dtype that both operands promote to.
+/// Converts the operand of a product as autocast requires; `promoted` is the dtype that both
+/// operands promote to.
 pub(crate) fn for_product(operand: &Tensor, promoted: DType) -> Result<Tensor, String> {
     match DTYPE.get() {
-        Some(dtype) if !dtype.is_float() => Err(format!("autocast to {dtype}: products need a floating-point dtype")),
+        Some(dtype) if !dtype.is_float() => {
+            Err(format!("autocast to {dtype}: products need a floating-point dtype"))
+        }
         Some(dtype) if promoted.is_float() && promoted != DType::F64 => Ok(operand.to_dtype(dtype)),
         _ => Ok(operand.to_dtype(promoted)),
     }
 }
 
-/// Converts the operand of `method` as autocast requires: a 16-bit float to f32 if the method computes in f32.
+/// Converts the operand of `method` as autocast requires: a 16-bit float to f32 if the method
+/// computes in f32.
 pub(crate) fn for_method(method: &str, operand: &Tensor) -> Tensor {
     if DTYPE.get().is_some() && IN_F32.contains(&method) { wide(operand) } else { operand.clone() }
 }
 
-/// Converts 16-bit floats to f32, in which long sums are exact enough, whether autocast is on or not. Other dtypes
-/// stay.
+/// Converts 16-bit floats to f32, in which long sums are exact enough, whether autocast is on or
+/// not. Other dtypes stay.
 pub(crate) fn wide(x: &Tensor) -> Tensor {
     if x.dtype().is_half() { x.to_dtype(DType::F32) } else { x.clone() }
 }

@@ -1,8 +1,9 @@
 //! [`AxisOrder`]: an order of a tensor's axes in a program, other than the tensor's own.
 //!
-//! In a program for a CPU, a transpose is not written where it is recorded. The value keeps its axes in the order in
-//! which it was computed, and the operations that follow take it as it is if they can; see `emit.rs`. So the values
-//! between two convolutions, which XLA's CPU compiler computes with the features last, are not transposed.
+//! In a program for a CPU, a transpose is not written where it is recorded. The value keeps its
+//! axes in the order in which it was computed, and the operations that follow take it as it is if
+//! they can; see `emit.rs`. So the values between two convolutions, which XLA's CPU compiler
+//! computes with the features last, are not transposed.
 
 /// The tensor's axis that is at each position in the program. It is never the tensor's own order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,9 +26,12 @@ impl AxisOrder {
         self.0.iter().map(|&axis| entries[axis].clone()).collect()
     }
 
-    /// The order of a value in the order `from`, if it is used as a transpose of its tensor. `permutation` has the axis
-    /// of the tensor that becomes each axis of the transpose.
-    pub(crate) fn after_transpose(from: Option<&AxisOrder>, permutation: &[usize]) -> Option<AxisOrder> {
+    /// The order of a value in the order `from`, if it is used as a transpose of its tensor.
+    /// `permutation` has the axis of the tensor that becomes each axis of the transpose.
+    pub(crate) fn after_transpose(
+        from: Option<&AxisOrder>,
+        permutation: &[usize],
+    ) -> Option<AxisOrder> {
         let positions = inverse(permutation);
         AxisOrder::new(match from {
             Some(order) => order.0.iter().map(|&axis| positions[axis]).collect(),
@@ -38,7 +42,10 @@ impl AxisOrder {
     /// The order of the other axes, if these are removed.
     pub(crate) fn without(&self, removed: &[usize]) -> Option<AxisOrder> {
         let kept = self.0.iter().filter(|axis| !removed.contains(axis));
-        AxisOrder::new(kept.map(|&axis| axis - removed.iter().filter(|&&other| other < axis).count()).collect())
+        AxisOrder::new(
+            kept.map(|&axis| axis - removed.iter().filter(|&&other| other < axis).count())
+                .collect(),
+        )
     }
 }
 

@@ -23,7 +23,8 @@ pub struct Compiled {
 struct Signature {
     name: String,
     device_set: Arc<DeviceSet>,
-    /// For each device of this process, its index in the executable's lists of arguments and outputs.
+    /// For each device of this process, its index in the executable's lists of arguments and
+    /// outputs.
     slots: Vec<usize>,
     parameters: Vec<(TensorType, Sharding)>,
     results: Vec<(TensorType, Sharding)>,
@@ -55,7 +56,8 @@ impl Done {
         let mut result = Ok(());
         for event in self.0 {
             // Wait for all devices, so that nothing still runs after a failure.
-            result = result.and(event.wait().map_err(|e| Error::runtime("a program failed on the device", e)));
+            result = result
+                .and(event.wait().map_err(|e| Error::runtime("a program failed on the device", e)));
         }
         result
     }
@@ -76,9 +78,13 @@ impl Compiled {
         };
         let slot = |device| executable.devices().iter().position(|candidate| candidate == device);
         let slots = runtime.local_devices().map(slot).collect::<Option<Vec<_>>>();
-        let slots = slots.filter(|slots| slots.len() == executable.devices().len()).ok_or_else(|| {
-            Error::usage(format!("`{}` was not compiled for the devices of the runtime", function.name()))
-        })?;
+        let slots =
+            slots.filter(|slots| slots.len() == executable.devices().len()).ok_or_else(|| {
+                Error::usage(format!(
+                    "`{}` was not compiled for the devices of the runtime",
+                    function.name()
+                ))
+            })?;
         let signature = Signature {
             name: function.name().to_owned(),
             device_set: runtime.device_set.clone(),
@@ -87,20 +93,28 @@ impl Compiled {
             results: signature_of(function.results(), function.result_shardings()),
             donated: function.aliases().iter().map(Option::is_some).collect(),
         };
-        Ok(Compiled { signature: Arc::new(signature), metrics: runtime.metrics.clone(), executable, captured, time })
+        Ok(Compiled {
+            signature: Arc::new(signature),
+            metrics: runtime.metrics.clone(),
+            executable,
+            captured,
+            time,
+        })
     }
 
     /// Runs the program. Returns as soon as the work is queued.
     ///
     /// # Errors
-    /// The arguments do not match the parameters in number, type, sharding, devices or donation, or the launch fails.
+    /// The arguments do not match the parameters in number, type, sharding, devices or donation, or
+    /// the launch fails.
     pub fn call(&self, arguments: Vec<Argument<'_>>) -> Result<Outputs> {
         self.check(&arguments)?;
         let signature = &*self.signature;
         let _launch = trace::named(|| format!("launch {}", signature.name));
         let (start, launched) = (Instant::now(), trace::launched(&signature.name));
         let total = arguments.len() + self.captured.len();
-        let mut lists: Vec<Vec<_>> = signature.slots.iter().map(|_| Vec::with_capacity(total)).collect();
+        let mut lists: Vec<Vec<_>> =
+            signature.slots.iter().map(|_| Vec::with_capacity(total)).collect();
         for argument in arguments {
             match argument {
                 Argument::Donate(array) => {
@@ -134,11 +148,16 @@ impl Compiled {
         let mut outputs: Vec<_> = execution.outputs.into_iter().map(Vec::into_iter).collect();
         let mut arrays = Vec::with_capacity(signature.results.len());
         for (ty, sharding) in &signature.results {
-            let shards: Vec<_> = signature.slots.iter().filter_map(|&slot| outputs[slot].next()).collect();
+            let shards: Vec<_> =
+                signature.slots.iter().filter_map(|&slot| outputs[slot].next()).collect();
             if shards.len() != signature.slots.len() {
-                return Err(Error::usage(format!("{}: the plugin returned too few outputs", doing())));
+                return Err(Error::usage(format!(
+                    "{}: the plugin returned too few outputs",
+                    doing()
+                )));
             }
-            let (ty, sharding, device_set) = (ty.clone(), sharding.clone(), signature.device_set.clone());
+            let (ty, sharding, device_set) =
+                (ty.clone(), sharding.clone(), signature.device_set.clone());
             arrays.push(DeviceArray::new(ty, sharding, device_set, shards, &self.metrics));
         }
         Ok(Outputs { arrays, done: Done(execution.done) })
@@ -149,19 +168,30 @@ impl Compiled {
         let wrong = |message: String| Err(Error::usage(format!("`{}`: {message}", signature.name)));
         if arguments.len() != signature.parameters.len() {
             let (expected, actual) = (signature.parameters.len(), arguments.len());
-            return Err(Error::usage(format!("`{}` takes {expected} arguments, but got {actual}", signature.name)));
+            return Err(Error::usage(format!(
+                "`{}` takes {expected} arguments, but got {actual}",
+                signature.name
+            )));
         }
-        for (i, (argument, (ty, sharding))) in arguments.iter().zip(&signature.parameters).enumerate() {
+        for (i, (argument, (ty, sharding))) in
+            arguments.iter().zip(&signature.parameters).enumerate()
+        {
             let array = argument.array();
             if array.ty() != ty {
                 return wrong(format!("argument {i} must be {ty}, but is {}", array.ty()));
             }
             if array.sharding() != sharding {
                 let actual = array.sharding();
-                return wrong(format!("argument {i}, {ty}, must have the sharding {sharding}, but has {actual}"));
+                return wrong(format!(
+                    "argument {i}, {ty}, must have the sharding {sharding}, but has {actual}"
+                ));
             }
-            if !Arc::ptr_eq(array.device_set(), &signature.device_set) && array.device_set() != &signature.device_set {
-                return wrong(format!("argument {i}, {array:?}, is not on the devices of the program"));
+            if !Arc::ptr_eq(array.device_set(), &signature.device_set)
+                && array.device_set() != &signature.device_set
+            {
+                return wrong(format!(
+                    "argument {i}, {array:?}, is not on the devices of the program"
+                ));
             }
         }
         Ok(())
@@ -172,8 +202,8 @@ impl Compiled {
         &self.signature.donated
     }
 
-    /// Whether the program had been compiled before, in this process or on disk. If two threads need the same new
-    /// program at once, both may compile it.
+    /// Whether the program had been compiled before, in this process or on disk. If two threads
+    /// need the same new program at once, both may compile it.
     pub fn was_cached(&self) -> bool {
         self.time.is_none()
     }

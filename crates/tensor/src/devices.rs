@@ -7,8 +7,8 @@ use crate::{Error, Result};
 
 /// How many devices to compute on, or which ones.
 ///
-/// A number is a count, and a list holds device indices. `8` selects eight devices, and `[5]` selects only the device
-/// with index 5.
+/// A number is a count, and a list holds device indices. `8` selects eight devices, and `[5]`
+/// selects only the device with index 5.
 ///
 /// ```
 /// use fulmen_tensor::Devices;
@@ -58,36 +58,48 @@ impl Devices {
         let needed = match &self.0 {
             Selection::Auto | Selection::Count(ALL) => 1,
             Selection::Count(count) => *count,
-            Selection::Indices(indices) => indices.iter().max().map_or(0, |index| index.saturating_add(1)),
+            Selection::Indices(indices) => {
+                indices.iter().max().map_or(0, |index| index.saturating_add(1))
+            }
             Selection::Unknown(text) => return Err(Error::devices(unknown(text))),
         };
         if needed > MOST_ON_A_CPU {
-            return Err(self.wrong(&format!("a CPU can be split into at most {MOST_ON_A_CPU} devices")));
+            return Err(
+                self.wrong(&format!("a CPU can be split into at most {MOST_ON_A_CPU} devices"))
+            );
         }
         Ok(usize::try_from(needed).unwrap_or(0).max(1))
     }
 
-    /// The indices of the selected devices, all below `available`. An error message lists the devices with `names`.
+    /// The indices of the selected devices, all below `available`. An error message lists the
+    /// devices with `names`.
     ///
     /// # Errors
     /// - The count is not positive or exceeds `available`.
     /// - The list is empty.
     /// - An index is negative, repeated or not below `available`.
-    pub(crate) fn choose(&self, available: usize, names: impl FnOnce() -> String) -> Result<Vec<usize>> {
+    pub(crate) fn choose(
+        &self,
+        available: usize,
+        names: impl FnOnce() -> String,
+    ) -> Result<Vec<usize>> {
         let refuse = |reason: String| Err(self.wrong(&format!("{reason}; available: {}", names())));
         match &self.0 {
             Selection::Auto | Selection::Count(ALL) => Ok((0..available).collect()),
             Selection::Count(count) => match usize::try_from(*count) {
                 Ok(0) | Err(_) => refuse("at least one device is needed".into()),
-                Ok(count) if count > available => {
-                    refuse(format!("this host has {available}{}", if available == 1 { " device" } else { " devices" }))
-                }
+                Ok(count) if count > available => refuse(format!(
+                    "this host has {available}{}",
+                    if available == 1 { " device" } else { " devices" }
+                )),
                 Ok(count) => Ok((0..count).collect()),
             },
             Selection::Indices(indices) => {
                 let mut chosen = Vec::new();
                 for &index in indices {
-                    let Some(index) = usize::try_from(index).ok().filter(|&index| index < available) else {
+                    let Some(index) =
+                        usize::try_from(index).ok().filter(|&index| index < available)
+                    else {
                         return refuse(format!("there is no device with the index {index}"));
                     };
                     if chosen.contains(&index) {
@@ -107,7 +119,9 @@ impl Devices {
 }
 
 fn unknown(text: &str) -> Error {
-    Error::usage(format!("`{text}` does not select devices; give a count (8), a list of indices ([5] or 0,2) or auto"))
+    Error::usage(format!(
+        "`{text}` does not select devices; give a count (8), a list of indices ([5] or 0,2) or auto"
+    ))
 }
 
 impl FromStr for Devices {
@@ -126,7 +140,9 @@ impl FromStr for Devices {
         let number = |text: &str| text.trim().parse::<i64>().map_err(|_| wrong());
         match list {
             Some(list) if list.trim().is_empty() => Ok(Devices(Selection::Indices(Vec::new()))),
-            Some(list) => Ok(Devices(Selection::Indices(list.split(',').map(number).collect::<Result<_>>()?))),
+            Some(list) => {
+                Ok(Devices(Selection::Indices(list.split(',').map(number).collect::<Result<_>>()?)))
+            }
             None => number(text).map(|count| Devices(Selection::Count(count))),
         }
     }
@@ -212,7 +228,10 @@ mod tests {
         );
         assert!(choose(0, 2).unwrap_err().contains("at least one"));
         assert!(choose(-2, 2).unwrap_err().contains("at least one"));
-        assert_eq!((choose(-1, 2).unwrap(), Devices::from(-1).on_a_cpu().unwrap()), (vec![0, 1], 1));
+        assert_eq!(
+            (choose(-1, 2).unwrap(), Devices::from(-1).on_a_cpu().unwrap()),
+            (vec![0, 1], 1)
+        );
         assert!(choose([2], 2).unwrap_err().contains("no device with the index 2"));
         assert!(choose([-1], 2).unwrap_err().contains("no device with the index -1"));
         assert!(choose([1, 1], 2).unwrap_err().contains("twice"));

@@ -12,7 +12,8 @@ use crate::notes::note;
 use crate::tensor::Kind;
 use crate::{Function, Tensor};
 
-/// A compile cache that turns itself off after its first failure, and the file of programs that the user named.
+/// A compile cache that turns itself off after its first failure, and the file of programs that the
+/// user named.
 #[derive(Default)]
 pub(crate) struct DiskCache {
     cache: Option<CompileCache>,
@@ -54,8 +55,8 @@ impl DiskCache {
         }
     }
 
-    /// The slot of a program; `None` if neither the cache nor a file of programs serves the client. `text` is the
-    /// program without locations.
+    /// The slot of a program; `None` if neither the cache nor a file of programs serves the client.
+    /// `text` is the program without locations.
     pub(crate) fn slot<'a>(
         &'a self,
         client: &'a Client,
@@ -77,14 +78,16 @@ impl DiskCache {
 
     /// Whether a program of the function may be on disk. A quick check by the function's name.
     pub(crate) fn may_have(&self, client: &Client, function: &Function) -> bool {
-        self.saved.is_some() || self.cache(client).is_some_and(|cache| cache.has_program(function.name()))
+        self.saved.is_some()
+            || self.cache(client).is_some_and(|cache| cache.has_program(function.name()))
     }
 
-    /// The cache, if the client can use it. Clients of several processes cannot: each process would decide on its own
-    /// whether to compile, and programs compiled at different times may not match. Such processes can share a file of
-    /// saved programs instead.
+    /// The cache, if the client can use it. Clients of several processes cannot: each process would
+    /// decide on its own whether to compile, and programs compiled at different times may not
+    /// match. Such processes can share a file of saved programs instead.
     fn cache(&self, client: &Client) -> Option<&CompileCache> {
-        let single_process = client.devices().iter().all(|device| device.process_index() == client.process_index());
+        let single_process =
+            client.devices().iter().all(|device| device.process_index() == client.process_index());
         self.cache.as_ref().filter(|_| single_process && !self.off.load(Ordering::Relaxed))
     }
 
@@ -149,23 +152,29 @@ impl Slot<'_> {
             return;
         }
         let Some(cache) = self.cache else { return };
-        let Some(Err(error)) = self.key().map(|key| cache.store(key, program, time)) else { return };
+        let Some(Err(error)) = self.key().map(|key| cache.store(key, program, time)) else {
+            return;
+        };
         let reason = if error.is_unsupported() {
             "the plugin cannot store them".to_owned()
         } else {
             format!("{error}; set FULMEN_COMPILE_CACHE to another folder, or to `off`")
         };
-        self.owner.turn_off(&self.owner.read_only, &format!("compiled programs are no longer kept on disk: {reason}"));
+        self.owner.turn_off(
+            &self.owner.read_only,
+            &format!("compiled programs are no longer kept on disk: {reason}"),
+        );
     }
 
     fn key(&self) -> Option<&ProgramKey> {
         let compute_key = || {
-            let key = self
-                .client
-                .topology()
-                .and_then(|topology| program_key(&topology, self.function, self.text, self.options));
-            key.map_err(|error| self.owner.turn_off(&self.owner.off, &format!("the compile cache is off: {error}")))
-                .ok()
+            let key = self.client.topology().and_then(|topology| {
+                program_key(&topology, self.function, self.text, self.options)
+            });
+            key.map_err(|error| {
+                self.owner.turn_off(&self.owner.off, &format!("the compile cache is off: {error}"))
+            })
+            .ok()
         };
         self.key.get_or_init(compute_key).as_ref()
     }
@@ -182,5 +191,11 @@ pub(crate) fn program_key(
         Kind::Placeholder { name } => Some((name.clone(), parameter.ty().to_string())),
         _ => None,
     };
-    ProgramKey::new(topology, function.name(), text, options, function.parameters().iter().filter_map(input))
+    ProgramKey::new(
+        topology,
+        function.name(),
+        text,
+        options,
+        function.parameters().iter().filter_map(input),
+    )
 }

@@ -1,7 +1,8 @@
 //! [`DType`]: the closed set of element types of a [`Tensor`](crate::Tensor), and [`Element`]: the Rust types that hold
 //! them.
 //!
-//! Out of scope: PJRT's larger enumeration (`fulmen_pjrt::ElementType`), which includes types that no tensor can have.
+//! Out of scope: PJRT's larger enumeration (`fulmen_pjrt::ElementType`), which includes types that
+//! no tensor can have.
 
 use std::fmt;
 
@@ -113,12 +114,14 @@ impl DType {
         matches!(self, DType::C64 | DType::C128)
     }
 
-    /// Whether this is a floating-point or a complex type (NumPy's `inexact`): one that has gradients.
+    /// Whether this is a floating-point or a complex type (NumPy's `inexact`): one that has
+    /// gradients.
     pub fn is_inexact(self) -> bool {
         self.is_float() || self.is_complex()
     }
 
-    /// The dtype of the real and the imaginary part of a complex dtype. Other dtypes are returned unchanged.
+    /// The dtype of the real and the imaginary part of a complex dtype. Other dtypes are returned
+    /// unchanged.
     ///
     /// ```
     /// use fulmen_tensor::DType;
@@ -133,20 +136,25 @@ impl DType {
         }
     }
 
-    /// The dtype that two dtypes promote to. It applies to binary elementwise operations of [`Tensor`](crate::Tensor),
-    /// comparisons, `select`, `concatenate`, `stack`, matrix products and convolutions.
+    /// The dtype that two dtypes promote to. It applies to binary elementwise operations of
+    /// [`Tensor`](crate::Tensor), comparisons, `select`, `concatenate`, `stack`, matrix products
+    /// and convolutions.
     ///
     /// - A boolean promotes to the other dtype.
     /// - Two signed integers, or two unsigned ones, promote to the wider.
-    /// - A signed and an unsigned integer promote to the signed one if it is wider, else to the next signed integer
-    ///   that holds both: u32 and i32 promote to i64.
-    /// - No integer holds both u64 and signed integers: the result is `None`, and the operation is refused.
-    /// - An integer and a floating-point dtype promote to the floating-point dtype, even if it is narrower.
-    /// - Two floating-point dtypes promote to the wider. bf16 and f16 promote to f32, since neither holds the other.
+    /// - A signed and an unsigned integer promote to the signed one if it is wider, else to the
+    ///   next signed integer that holds both: u32 and i32 promote to i64.
+    /// - No integer holds both u64 and signed integers: the result is `None`, and the operation is
+    ///   refused.
+    /// - An integer and a floating-point dtype promote to the floating-point dtype, even if it is
+    ///   narrower.
+    /// - Two floating-point dtypes promote to the wider. bf16 and f16 promote to f32, since neither
+    ///   holds the other.
     /// - A complex dtype and another dtype promote to c128 if either is c128 or f64, else to c64.
     ///
-    /// This is JAX's lattice, except that JAX promotes u64 and a signed integer to f64. Here only f64 and c128 promote
-    /// to 64-bit floats. A plain number takes the dtype of the tensor that it is combined with.
+    /// This is JAX's lattice, except that JAX promotes u64 and a signed integer to f64. Here only
+    /// f64 and c128 promote to 64-bit floats. A plain number takes the dtype of the tensor that it
+    /// is combined with.
     ///
     /// ```
     /// use fulmen_tensor::DType;
@@ -207,8 +215,8 @@ mod sealed {
 
 /// A Rust type that can be an element of a tensor on the host.
 ///
-/// Sealed. Implemented for the twelve types of real numbers, for `num_complex::Complex` of `f32` and `f64`, and for
-/// `bool`.
+/// Sealed. Implemented for the twelve types of real numbers, for `num_complex::Complex` of `f32`
+/// and `f64`, and for `bool`.
 pub trait Element: sealed::Sealed + Copy + Send + Sync + 'static {
     /// The dtype of this Rust type.
     const DTYPE: DType;

@@ -1,7 +1,7 @@
 //! Emits the StableHLO statements of an expression into the body of a program or of a region.
 //!
-//! Out of scope: the program's signature and its whole text; see `lower.rs`. Each operation's file writes its own
-//! statement.
+//! Out of scope: the program's signature and its whole text; see `lower.rs`. Each operation's file
+//! writes its own statement.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
@@ -18,7 +18,9 @@ use crate::ops::transpose::transpose_statement;
 use crate::region::Region;
 use crate::scope::Scope;
 use crate::tensor::Kind;
-use crate::{DType, DeviceArray, Error, Fault, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType};
+use crate::{
+    DType, DeviceArray, Error, Fault, MatmulPrecision, Mesh, Result, Sharding, Tensor, TensorType,
+};
 
 /// A value that an expression holds, and that the program takes as an argument.
 pub(crate) enum Captured {
@@ -106,7 +108,8 @@ pub(crate) struct Program {
     failed: Option<Error>,
 }
 
-/// The next numbers for names of values. Each number is unique in its function, including its regions.
+/// The next numbers for names of values. Each number is unique in its function, including its
+/// regions.
 #[derive(Default)]
 struct Numbers {
     instructions: usize,
@@ -141,7 +144,12 @@ impl Line {
     }
 
     /// Writes the line to `out`, with a reference to its location if there is a table of locations.
-    pub(crate) fn write(&self, out: &mut String, indent: usize, mut locations: Option<&mut Locations>) {
+    pub(crate) fn write(
+        &self,
+        out: &mut String,
+        indent: usize,
+        mut locations: Option<&mut Locations>,
+    ) {
         let start = |out: &mut String| out.extend(std::iter::repeat_n(' ', indent));
         start(out);
         out.push_str(&self.text);
@@ -170,14 +178,19 @@ pub(crate) struct Locations {
 }
 
 impl Locations {
-    /// The alias number of an operation's name and user line. The name is needed because Shardy's passes drop the lines
-    /// of unnamed locations.
+    /// The alias number of an operation's name and user line. The name is needed because Shardy's
+    /// passes drop the lines of unnamed locations.
     fn alias(&mut self, name: &'static str, location: &'static Location<'static>) -> usize {
         let Locations { lines, named, definitions } = self;
         let mut next = lines.len() + named.len();
         let line = *lines.entry(location).or_insert_with(|| {
             let file = location.file().replace('\\', "\\\\").replace('"', "\\\"");
-            let _ = writeln!(definitions, "#loc{next} = loc(\"{file}\":{}:{})", location.line(), location.column());
+            let _ = writeln!(
+                definitions,
+                "#loc{next} = loc(\"{file}\":{}:{})",
+                location.line(),
+                location.column()
+            );
             next += 1;
             next - 1
         });
@@ -217,32 +230,54 @@ impl Program {
         self.mesh.num_devices() > 1
     }
 
-    /// Writes the statements that `results` need, and returns the names of their values. `leaves` are the names of the
-    /// parameters.
-    pub(crate) fn emit(&mut self, results: &[Tensor], leaves: &IdMap<String>, scope: &mut Body) -> Result<Vec<String>> {
-        let leaves = leaves.iter().map(|(&id, name)| (id, Emitted::standard(name.clone()))).collect();
+    /// Writes the statements that `results` need, and returns the names of their values. `leaves`
+    /// are the names of the parameters.
+    pub(crate) fn emit(
+        &mut self,
+        results: &[Tensor],
+        leaves: &IdMap<String>,
+        scope: &mut Body,
+    ) -> Result<Vec<String>> {
+        let leaves =
+            leaves.iter().map(|(&id, name)| (id, Emitted::standard(name.clone()))).collect();
         let values = self.emit_values(results, &leaves, scope)?;
         let named = values.into_iter().zip(results);
-        Ok(named.map(|(value, t)| self.in_standard_order(&value, t.ty(), t.node.location, scope)).collect())
+        Ok(named
+            .map(|(value, t)| self.in_standard_order(&value, t.ty(), t.node.location, scope))
+            .collect())
     }
 
     /// Like [`Program::emit`], but the parameters and results may have their axes in any order.
-    fn emit_values(&mut self, results: &[Tensor], leaves: &IdMap<Emitted>, scope: &mut Body) -> Result<Vec<Emitted>> {
+    fn emit_values(
+        &mut self,
+        results: &[Tensor],
+        leaves: &IdMap<Emitted>,
+        scope: &mut Body,
+    ) -> Result<Vec<Emitted>> {
         // Only the main function can take captured values as arguments.
-        let calls = if self.constants_are == Constants::AsInputs { Calls::Inlined } else { Calls::Kept };
+        let calls =
+            if self.constants_are == Constants::AsInputs { Calls::Inlined } else { Calls::Kept };
         let graph = Graph::new(results, self.constants_are, calls)?;
-        let mut values = Values { graph: &graph, emitted: Vec::with_capacity(graph.instructions.len()) };
+        let mut values =
+            Values { graph: &graph, emitted: Vec::with_capacity(graph.instructions.len()) };
         for instruction in &graph.instructions {
             let node = &instruction.node;
             for ty in &node.outputs {
-                if self.largest.as_ref().is_none_or(|(l, _)| ty.shape.num_elements() >= l.shape.num_elements()) {
+                if self
+                    .largest
+                    .as_ref()
+                    .is_none_or(|(l, _)| ty.shape.num_elements() >= l.shape.num_elements())
+                {
                     self.largest = Some((ty.clone(), node.location));
                 }
             }
             let leaf = match &node.kind {
                 Kind::Operation(operation) => match graph.constant_argument(operation) {
-                    // This works in bodies too: XLA passes such a value to the loop or branch as an input.
-                    Some(elements) => Emitted::standard(self.capture_host(&node.outputs[0], elements)),
+                    // This works in bodies too: XLA passes such a value to the loop or branch as an
+                    // input.
+                    Some(elements) => {
+                        Emitted::standard(self.capture_host(&node.outputs[0], elements))
+                    }
                     None => {
                         let outputs = self.operation(operation, instruction, &mut values, scope)?;
                         values.emitted.push(outputs);
@@ -260,11 +295,18 @@ impl Program {
                 Kind::Array(array) => {
                     // A value on another mesh is copied to each device whole.
                     let replicated = Sharding::replicated();
-                    let sharding = if *array.mesh() == self.mesh { array.sharding() } else { &replicated };
+                    let sharding =
+                        if *array.mesh() == self.mesh { array.sharding() } else { &replicated };
                     let value = Captured::Device(array.clone());
-                    Emitted::standard(self.capture(Arc::as_ptr(array).addr(), value, sharding.clone()))
+                    Emitted::standard(self.capture(
+                        Arc::as_ptr(array).addr(),
+                        value,
+                        sharding.clone(),
+                    ))
                 }
-                Kind::Host(elements) => Emitted::standard(self.capture_host(&node.outputs[0], elements)),
+                Kind::Host(elements) => {
+                    Emitted::standard(self.capture_host(&node.outputs[0], elements))
+                }
                 Kind::Poison(fault) => return Err(fault.clone().into()),
             };
             values.emitted.push(vec![leaf]);
@@ -300,13 +342,14 @@ impl Program {
                 return Ok(vec![value]);
             }
         }
-        let names: Vec<_> = instruction.operands.iter().map(|&v| self.standard_name(v, values, scope)).collect();
+        let names: Vec<_> =
+            instruction.operands.iter().map(|&v| self.standard_name(v, values, scope)).collect();
         let operands = names.into_iter().zip(types).collect();
         self.statement(operation.as_ref(), operands, &node.outputs, node.location, scope)
     }
 
-    /// Writes an operation whose operands have their axes in a common order, without a transpose. Returns `None` if no
-    /// operand is reordered, or if one would have to be transposed.
+    /// Writes an operation whose operands have their axes in a common order, without a transpose.
+    /// Returns `None` if no operand is reordered, or if one would have to be transposed.
     fn on_reordered(
         &mut self,
         operation: &Arc<dyn Operation>,
@@ -314,7 +357,8 @@ impl Program {
         values: &mut Values<'_>,
         scope: &mut Body,
     ) -> Result<Option<Emitted>> {
-        let Some(order) = instruction.operands.iter().find_map(|&v| values.get(v).order.clone()) else {
+        let Some(order) = instruction.operands.iter().find_map(|&v| values.get(v).order.clone())
+        else {
             return Ok(None);
         };
         let [result] = &instruction.node.outputs[..] else { return Ok(None) };
@@ -327,7 +371,9 @@ impl Program {
         let Some((reordered, result_order)) = reordered else { return Ok(None) };
         let fits = |&v: &Value| match &values.get(v).order {
             Some(other) => *other == order,
-            None => values.ty(v).shape.rank() == 0 || values.with_result_reordered(v, &order).is_some(),
+            None => {
+                values.ty(v).shape.rank() == 0 || values.with_result_reordered(v, &order).is_some()
+            }
         };
         if !instruction.operands.iter().all(fits) {
             return Ok(None);
@@ -345,9 +391,16 @@ impl Program {
                     let source_instruction = &values.graph.instructions[v.instruction];
                     let location = source_instruction.node.location;
                     let operands = source_instruction.operands.iter();
-                    let operands = operands.map(|&v| (self.standard_name(v, values, scope), values.ty(v))).collect();
-                    let outputs =
-                        self.statement(source.as_ref(), operands, std::slice::from_ref(&ty), location, scope)?;
+                    let operands = operands
+                        .map(|&v| (self.standard_name(v, values, scope), values.ty(v)))
+                        .collect();
+                    let outputs = self.statement(
+                        source.as_ref(),
+                        operands,
+                        std::slice::from_ref(&ty),
+                        location,
+                        scope,
+                    )?;
                     outputs[0].name.clone()
                 }
                 _ => value.name,
@@ -357,7 +410,8 @@ impl Program {
         let operands = operands.iter().map(|(name, ty)| (name.clone(), ty)).collect();
         let results = [in_order(result, result_order.as_ref())];
         let operation = reordered.as_deref().unwrap_or(operation.as_ref());
-        let mut outputs = self.statement(operation, operands, &results, instruction.node.location, scope)?;
+        let mut outputs =
+            self.statement(operation, operands, &results, instruction.node.location, scope)?;
         Ok(outputs.pop().map(|value| Emitted { order: result_order, ..value }))
     }
 
@@ -394,13 +448,15 @@ impl Program {
             _ => format!("%{number}:{count} = {right}"),
         };
         scope.lines.push(Line { text, blocks, location: Some((name, location)) });
-        let name = |output| if count > 1 { format!("%{number}#{output}") } else { format!("%{number}") };
+        let name =
+            |output| if count > 1 { format!("%{number}#{output}") } else { format!("%{number}") };
         Ok((0..results.len()).map(|output| Emitted::standard(name(output))).collect())
     }
 
     /// The name of a value of the list with its axes in the tensor's order.
     fn standard_name(&mut self, v: Value, values: &mut Values<'_>, scope: &mut Body) -> String {
-        let (value, location) = (values.get(v).clone(), values.graph.instructions[v.instruction].node.location);
+        let (value, location) =
+            (values.get(v).clone(), values.graph.instructions[v.instruction].node.location);
         let name = self.in_standard_order(&value, values.ty(v), location, scope);
         if value.order.is_some() {
             values.emitted[v.instruction][v.output].standard = Some(name.clone());
@@ -408,7 +464,8 @@ impl Program {
         name
     }
 
-    /// The name of a value with its axes in the tensor's order. Writes a transpose if it has another order.
+    /// The name of a value with its axes in the tensor's order. Writes a transpose if it has
+    /// another order.
     fn in_standard_order(
         &mut self,
         value: &Emitted,
@@ -423,25 +480,34 @@ impl Program {
         let number = self.numbers.instructions;
         self.numbers.instructions += 1;
         let name = format!("%{number}");
-        let statement = transpose_statement(&value.name, &order.positions(), &in_order(ty, Some(order)), ty);
+        let statement =
+            transpose_statement(&value.name, &order.positions(), &in_order(ty, Some(order)), ty);
         let text = format!("{name} = {statement}");
-        scope.lines.push(Line { text, blocks: Vec::new(), location: Some(("transpose", location)) });
+        scope.lines.push(Line {
+            text,
+            blocks: Vec::new(),
+            location: Some(("transpose", location)),
+        });
         name
     }
 
-    /// Writes a private function that computes a region, unless one with the same text exists. Returns the function's
-    /// name: `name`, with a number if it is taken.
+    /// Writes a private function that computes a region, unless one with the same text exists.
+    /// Returns the function's name: `name`, with a number if it is taken.
     fn function(&mut self, name: &str, region: &Region) -> Result<String> {
         let numbers = std::mem::take(&mut self.numbers);
         let Region { parameters, results } = region;
-        let leaves = parameters.iter().enumerate().map(|(i, p)| (p.node.id, format!("%arg{i}"))).collect();
+        let leaves =
+            parameters.iter().enumerate().map(|(i, p)| (p.node.id, format!("%arg{i}"))).collect();
         let mut body = Body::default();
         let names = self.emit(results, &leaves, &mut body);
         self.numbers = numbers;
         let types: Vec<_> = results.iter().map(|t| t.ty().stablehlo()).collect();
         body.lines.push(Line::bare(format!("return {} : {}", names?.join(", "), types.join(", "))));
-        let arguments: Vec<_> =
-            parameters.iter().enumerate().map(|(i, p)| format!("%arg{i}: {}", p.ty().stablehlo())).collect();
+        let arguments: Vec<_> = parameters
+            .iter()
+            .enumerate()
+            .map(|(i, p)| format!("%arg{i}: {}", p.ty().stablehlo()))
+            .collect();
         let head = format!("({}) -> ({}) {{", arguments.join(", "), types.join(", "));
         let mut line = Line::function(head, body);
         let mut definition = String::new();
@@ -548,10 +614,13 @@ impl Lowering<'_> {
         format!("({}) -> {results}", operands.join(", "))
     }
 
-    /// The name of a scalar constant, such as the initial value of a reduction. `literal` is the number as MLIR writes
-    /// it.
+    /// The name of a scalar constant, such as the initial value of a reduction. `literal` is the
+    /// number as MLIR writes it.
     pub(crate) fn constant(&mut self, dtype: DType, literal: &str) -> String {
-        let statement = format!("stablehlo.constant dense<{literal}> : {}", TensorType::scalar(dtype).stablehlo());
+        let statement = format!(
+            "stablehlo.constant dense<{literal}> : {}",
+            TensorType::scalar(dtype).stablehlo()
+        );
         if let Some(name) = self.scope.constants.get(&statement) {
             return name.clone();
         }
@@ -562,7 +631,8 @@ impl Lowering<'_> {
         name
     }
 
-    /// Adds a statement before this operation's own, or to the open block. Returns the name of its only result.
+    /// Adds a statement before this operation's own, or to the open block. Returns the name of its
+    /// only result.
     pub(crate) fn statement(&mut self, right: impl AsRef<str>) -> String {
         let name = self.fresh();
         self.push(format!("{name} = {}", right.as_ref()));
@@ -581,9 +651,13 @@ impl Lowering<'_> {
         self.extra = extra;
     }
 
-    /// Adds a region to this operation's statement. `write` writes its statements and returns the names and types of
-    /// its results. The text `after` closes the region.
-    pub(crate) fn block(&mut self, after: String, write: impl FnOnce(&mut Self) -> Vec<(String, TensorType)>) {
+    /// Adds a region to this operation's statement. `write` writes its statements and returns the
+    /// names and types of its results. The text `after` closes the region.
+    pub(crate) fn block(
+        &mut self,
+        after: String,
+        write: impl FnOnce(&mut Self) -> Vec<(String, TensorType)>,
+    ) {
         let outer = std::mem::take(&mut self.scope);
         let returned = write(self);
         let names: Vec<_> = returned.iter().map(|r| r.0.as_str()).collect();
@@ -596,9 +670,13 @@ impl Lowering<'_> {
         self.blocks.push((inner.lines, after));
     }
 
-    /// Writes the statements of a region; `arguments` are the names of its parameters. Returns the names and types of
-    /// its results.
-    pub(crate) fn region(&mut self, region: &Region, arguments: &[String]) -> Vec<(String, TensorType)> {
+    /// Writes the statements of a region; `arguments` are the names of its parameters. Returns the
+    /// names and types of its results.
+    pub(crate) fn region(
+        &mut self,
+        region: &Region,
+        arguments: &[String],
+    ) -> Vec<(String, TensorType)> {
         self.expression(&region.parameters, arguments, &region.results)
     }
 
@@ -609,7 +687,8 @@ impl Lowering<'_> {
         arguments: &[String],
         results: &[Tensor],
     ) -> Vec<(String, TensorType)> {
-        let leaves = parameters.iter().zip(arguments).map(|(p, name)| (p.node.id, name.clone())).collect();
+        let leaves =
+            parameters.iter().zip(arguments).map(|(p, name)| (p.node.id, name.clone())).collect();
         match self.program.emit(results, &leaves, &mut self.scope) {
             Ok(names) => names.into_iter().zip(results.iter().map(|t| t.ty().clone())).collect(),
             Err(error) => {
@@ -619,8 +698,8 @@ impl Lowering<'_> {
         }
     }
 
-    /// The name of a private function that computes a region: `name`, with a number if it is taken. Regions with the
-    /// same text share one function.
+    /// The name of a private function that computes a region: `name`, with a number if it is taken.
+    /// Regions with the same text share one function.
     pub(crate) fn function(&mut self, name: &str, region: &Region) -> String {
         self.program.function(name, region).unwrap_or_else(|error| {
             self.program.failed.get_or_insert(error);
@@ -628,7 +707,8 @@ impl Lowering<'_> {
         })
     }
 
-    /// Adds the private function `name` to the module, unless it exists. `define` returns its whole text.
+    /// Adds the private function `name` to the module, unless it exists. `define` returns its whole
+    /// text.
     pub(crate) fn helper(&mut self, name: &str, define: impl FnOnce() -> String) {
         if self.program.function_names.insert(name.to_owned()) {
             self.program.functions.push(Line::bare(define()));
@@ -636,6 +716,10 @@ impl Lowering<'_> {
     }
 
     fn push(&mut self, text: String) {
-        self.scope.lines.push(Line { text, blocks: Vec::new(), location: Some((self.name, self.location)) });
+        self.scope.lines.push(Line {
+            text,
+            blocks: Vec::new(),
+            location: Some((self.name, self.location)),
+        });
     }
 }

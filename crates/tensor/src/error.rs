@@ -9,8 +9,8 @@ use crate::Tensor;
 /// The result type of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The first mistake in an expression: the operation, what is wrong, and the line of the user's code. A poisoned
-/// [`Tensor`](crate::Tensor) carries it until its value is requested.
+/// The first mistake in an expression: the operation, what is wrong, and the line of the user's
+/// code. A poisoned [`Tensor`](crate::Tensor) carries it until its value is requested.
 #[derive(Clone, Debug)]
 pub struct Fault(Arc<FaultInner>);
 
@@ -27,7 +27,11 @@ impl Fault {
         message: impl Into<String>,
         location: &'static Location<'static>,
     ) -> Fault {
-        Fault(Arc::new(FaultInner { operation: operation.into(), message: message.into(), location }))
+        Fault(Arc::new(FaultInner {
+            operation: operation.into(),
+            message: message.into(),
+            location,
+        }))
     }
 
     /// The name of the operation's method.
@@ -54,8 +58,8 @@ impl fmt::Display for Fault {
 
 /// Why an expression could not be recorded, compiled or run.
 ///
-/// The kind is private; use the predicates. The message is complete: [`source`](std::error::Error::source) returns only
-/// errors that the message does not show.
+/// The kind is private; use the predicates. The message is complete:
+/// [`source`](std::error::Error::source) returns only errors that the message does not show.
 #[derive(Clone)]
 pub struct Error(Kind);
 
@@ -85,11 +89,17 @@ impl Error {
     }
 
     pub(crate) fn unbound(name: &str, location: &'static Location<'static>) -> Error {
-        let message = format!("the placeholder `{name}` has no value: pass it as an input of the function");
+        let message =
+            format!("the placeholder `{name}` has no value: pass it as an input of the function");
         Error(Kind::Recorded { message, location })
     }
 
-    pub(crate) fn not_a_parameter(function: &str, i: usize, tensor: &Tensor, reason: &str) -> Error {
+    pub(crate) fn not_a_parameter(
+        function: &str,
+        i: usize,
+        tensor: &Tensor,
+        reason: &str,
+    ) -> Error {
         let message = format!(
             "`{function}`: parameter {i}, {tensor:?}, {reason}; each parameter must be a different placeholder, made with \
              Tensor::placeholder()"
@@ -145,15 +155,17 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Fault(fault) => fault.fmt(f),
-            Kind::Recorded { message, location } => write!(f, "{message}\n  recorded at {location}"),
+            Kind::Recorded { message, location } => {
+                write!(f, "{message}\n  recorded at {location}")
+            }
             Kind::Usage(message) | Kind::Devices(message) => f.write_str(message),
             Kind::Runtime { doing, source } => write!(f, "{doing}: {source}"),
         }
     }
 }
 
-/// The same text as `Display`, because `fn main() -> Result<(), Box<dyn std::error::Error>>` prints errors with
-/// `Debug`.
+/// The same text as `Display`, because `fn main() -> Result<(), Box<dyn std::error::Error>>` prints
+/// errors with `Debug`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

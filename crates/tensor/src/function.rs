@@ -28,8 +28,8 @@ pub struct Function {
 }
 
 impl Function {
-    /// A function from `parameters` to `results`. The parameters must be different placeholders, else the function does
-    /// not compile. Profiles and messages show the name.
+    /// A function from `parameters` to `results`. The parameters must be different placeholders,
+    /// else the function does not compile. Profiles and messages show the name.
     pub fn new(name: impl Into<String>, parameters: Vec<Tensor>, results: Vec<Tensor>) -> Function {
         let aliases = vec![None; parameters.len()];
         let is_aliased = vec![false; results.len()];
@@ -56,17 +56,19 @@ impl Function {
         f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     ) -> Function {
         let _scope = Scope::open();
-        let placeholder = |(i, ty): (usize, &TensorType)| Tensor::placeholder(format!("input {i}"), ty.clone());
+        let placeholder =
+            |(i, ty): (usize, &TensorType)| Tensor::placeholder(format!("input {i}"), ty.clone());
         let placeholders: Vec<Tensor> = parameters.iter().enumerate().map(placeholder).collect();
         let results = Scope::outside(|| f(&placeholders));
         Function::new(name, placeholders, results)
     }
 
-    /// Donates a parameter to a result, both given by index. The result reuses the parameter's memory, and a call of
-    /// the compiled function consumes the argument.
+    /// Donates a parameter to a result, both given by index. The result reuses the parameter's
+    /// memory, and a call of the compiled function consumes the argument.
     ///
     /// # Errors
-    /// There is no such parameter or result, their types differ, or one of them already takes part in a donation.
+    /// There is no such parameter or result, their types differ, or one of them already takes part
+    /// in a donation.
     pub fn donate(mut self, parameter: usize, result: usize) -> Result<Function> {
         let (Some(p), Some(r)) = (self.parameters.get(parameter), self.results.get(result)) else {
             return Err(Error::usage(format!(
@@ -96,8 +98,8 @@ impl Function {
         Ok(self)
     }
 
-    /// Sets the sharding of the parameter with this index. By default, parameters are replicated. Does nothing if there
-    /// is no such parameter.
+    /// Sets the sharding of the parameter with this index. By default, parameters are replicated.
+    /// Does nothing if there is no such parameter.
     pub fn shard_parameter(mut self, parameter: usize, sharding: Sharding) -> Function {
         if let Some(slot) = self.parameter_shardings.get_mut(parameter) {
             *slot = sharding;
@@ -105,8 +107,8 @@ impl Function {
         self
     }
 
-    /// Sets the sharding of the result with this index. By default, results are replicated. Does nothing if there is no
-    /// such result.
+    /// Sets the sharding of the result with this index. By default, results are replicated. Does
+    /// nothing if there is no such result.
     pub fn shard_result(mut self, result: usize, sharding: Sharding) -> Function {
         if let Some(slot) = self.result_shardings.get_mut(result) {
             *slot = sharding;
@@ -129,12 +131,14 @@ impl Function {
         self
     }
 
-    /// Makes every value in the expression (`from_slice`, `scalar`, `Literal::to_tensor`, random keys) an input of the
-    /// program, so that the same expression with other values is the same program. By default, values of up to 1,024
-    /// bytes are part of the program, so that the compiler can fold them.
+    /// Makes every value in the expression (`from_slice`, `scalar`, `Literal::to_tensor`, random
+    /// keys) an input of the program, so that the same expression with other values is the same
+    /// program. By default, values of up to 1,024 bytes are part of the program, so that the
+    /// compiler can fold them.
     ///
-    /// Use this for programs that run once, as [`Tensor::eval`] does: each compilation copies the values to the
-    /// devices. Plain numbers in the expression (`x * 2.0`, [`Tensor::full`]) remain part of the program.
+    /// Use this for programs that run once, as [`Tensor::eval`] does: each compilation copies the
+    /// values to the devices. Plain numbers in the expression (`x * 2.0`, [`Tensor::full`]) remain
+    /// part of the program.
     ///
     /// ```
     /// use fulmen_tensor::{Function, Mesh, Tensor};
@@ -189,7 +193,8 @@ impl Function {
         &self.result_shardings
     }
 
-    /// The recorded values in order: operations, the parameters that they use, and values that the expression holds.
+    /// The recorded values in order: operations, the parameters that they use, and values that the
+    /// expression holds.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Function, TensorType};

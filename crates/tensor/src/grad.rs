@@ -6,15 +6,17 @@ use crate::scope::Scope;
 use crate::tensor::{Kind, all_live};
 use crate::{AsTensor, Fault, Tensor, autocast, graph};
 
-/// The gradients of the scalar `loss` with respect to each tensor of `wrt`, as expressions with the types of `wrt`.
+/// The gradients of the scalar `loss` with respect to each tensor of `wrt`, as expressions with the
+/// types of `wrt`.
 ///
-/// The gradient is zero for a tensor that `loss` does not depend on. Gradients can be differentiated again.
+/// The gradient is zero for a tensor that `loss` does not depend on. Gradients can be
+/// differentiated again.
 ///
-/// The gradient with respect to a complex `z = x + iy` is `∂loss/∂x − i·∂loss/∂y`, as in JAX. PyTorch returns its
-/// conjugate, the direction of steepest ascent.
+/// The gradient with respect to a complex `z = x + iy` is `∂loss/∂x − i·∂loss/∂y`, as in JAX.
+/// PyTorch returns its conjugate, the direction of steepest ascent.
 ///
-/// All gradients are poisoned if `loss` is not a floating-point scalar, if a tensor of `wrt` holds integers or
-/// booleans, or if an operation between them has no derivative.
+/// All gradients are poisoned if `loss` is not a floating-point scalar, if a tensor of `wrt` holds
+/// integers or booleans, or if an operation between them has no derivative.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, grad};
@@ -38,18 +40,28 @@ pub fn grad(loss: impl AsTensor, wrt: &[&Tensor]) -> Vec<Tensor> {
             .into());
         }
         if let Some(t) = wrt.iter().find(|t| !t.dtype().is_inexact()) {
-            return Err(format!("there is no gradient with respect to a tensor of {}", t.ty()).into());
+            return Err(
+                format!("there is no gradient with respect to a tensor of {}", t.ty()).into()
+            );
         }
         let gradients = vjp(&[(loss.clone(), loss.ones_like())], wrt)?;
-        Ok(wrt.iter().zip(gradients).map(|(t, gradient)| gradient.unwrap_or_else(|| t.zeros_like())).collect())
+        Ok(wrt
+            .iter()
+            .zip(gradients)
+            .map(|(t, gradient)| gradient.unwrap_or_else(|| t.zeros_like()))
+            .collect())
     })
 }
 
-/// Computes the cotangents of `wrt` from the cotangents of `results`. `None` for a tensor that no result depends on.
+/// Computes the cotangents of `wrt` from the cotangents of `results`. `None` for a tensor that no
+/// result depends on.
 ///
 /// # Errors
 /// An operation between them has no derivative.
-pub(crate) fn vjp(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result<Vec<Option<Tensor>>, Fault> {
+pub(crate) fn vjp(
+    results: &[(Tensor, Tensor)],
+    wrt: &[&Tensor],
+) -> Result<Vec<Option<Tensor>>, Fault> {
     // Only nodes between `wrt` and the results take part. A node is newer than its inputs.
     let mut order = Vec::new();
     let mut active: IdSet = wrt.iter().map(|t| t.node.id).collect();
@@ -59,7 +71,8 @@ pub(crate) fn vjp(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result<Vec<O
         &ends,
         |t| t.node.id >= oldest,
         |node| {
-            if active.contains(&node.id) || node.inputs.iter().any(|t| active.contains(&t.node.id)) {
+            if active.contains(&node.id) || node.inputs.iter().any(|t| active.contains(&t.node.id))
+            {
                 active.insert(node.id);
                 order.push(node.clone());
             }
@@ -72,17 +85,27 @@ pub(crate) fn vjp(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result<Vec<O
     }
     for node in order.iter().rev() {
         let Kind::Operation(operation) = &node.kind else { continue };
-        let needed: Vec<bool> =
-            node.inputs.iter().map(|t| active.contains(&t.node.id) && t.dtype().is_inexact()).collect();
+        let needed: Vec<bool> = node
+            .inputs
+            .iter()
+            .map(|t| active.contains(&t.node.id) && t.dtype().is_inexact())
+            .collect();
         if !needed.contains(&true) {
             continue;
         }
-        // Keep the cotangent in the map, because a node of `wrt` may have inputs that take part as well.
+        // Keep the cotangent in the map, because a node of `wrt` may have inputs that take part as
+        // well.
         let Some(node_cotangents) = cotangents.get(&node.id).cloned() else { continue };
         let outputs: Vec<Tensor> =
             (0..node.outputs.len()).map(|output| Tensor { node: node.clone(), output }).collect();
-        let vjp = Vjp { inputs: &node.inputs, outputs: &outputs, cotangents: &node_cotangents, needed: &needed };
-        // Autocast is off: the forward operands are already converted, and conversions have their own derivatives.
+        let vjp = Vjp {
+            inputs: &node.inputs,
+            outputs: &outputs,
+            cotangents: &node_cotangents,
+            needed: &needed,
+        };
+        // Autocast is off: the forward operands are already converted, and conversions have their
+        // own derivatives.
         let _scope = Scope::at(node.location);
         let input_cotangents = autocast(None, || operation.vjp(&vjp));
         for ((input, cotangent), needed) in node.inputs.iter().zip(input_cotangents).zip(&needed) {
@@ -93,12 +116,14 @@ pub(crate) fn vjp(results: &[(Tensor, Tensor)], wrt: &[&Tensor]) -> Result<Vec<O
             accumulate(&mut cotangents, input, cotangent);
         }
     }
-    let cotangent_of = |t: &&Tensor| cotangents.get(&t.node.id).and_then(|outputs| outputs[t.output].clone());
+    let cotangent_of =
+        |t: &&Tensor| cotangents.get(&t.node.id).and_then(|outputs| outputs[t.output].clone());
     Ok(wrt.iter().map(cotangent_of).collect())
 }
 
 fn accumulate(cotangents: &mut IdMap<Vec<Option<Tensor>>>, tensor: &Tensor, cotangent: Tensor) {
-    let outputs = cotangents.entry(tensor.node.id).or_insert_with(|| vec![None; tensor.node.outputs.len()]);
+    let outputs =
+        cotangents.entry(tensor.node.id).or_insert_with(|| vec![None; tensor.node.outputs.len()]);
     let slot = &mut outputs[tensor.output];
     *slot = Some(match slot.take() {
         Some(sum) => &sum + &cotangent,
@@ -106,7 +131,8 @@ fn accumulate(cotangents: &mut IdMap<Vec<Option<Tensor>>>, tensor: &Tensor, cota
     });
 }
 
-/// Calls `f` on `inputs`. Returns its scalar result and the gradients with respect to each input, as expressions.
+/// Calls `f` on `inputs`. Returns its scalar result and the gradients with respect to each input,
+/// as expressions.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, value_and_grad};
@@ -118,7 +144,10 @@ fn accumulate(cotangents: &mut IdMap<Vec<Option<Tensor>>>, tensor: &Tensor, cota
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn value_and_grad(f: impl FnOnce(&[Tensor]) -> Tensor, inputs: &[Tensor]) -> (Tensor, Vec<Tensor>) {
+pub fn value_and_grad(
+    f: impl FnOnce(&[Tensor]) -> Tensor,
+    inputs: &[Tensor],
+) -> (Tensor, Vec<Tensor>) {
     let value = f(inputs);
     let gradients = grad(&value, &inputs.iter().collect::<Vec<_>>());
     (value, gradients)

@@ -1,5 +1,6 @@
 //! [`Graph`]: the recorded expression as a list of instructions, and walks over expressions. The list has each node
-//! once, inputs before users. Common subexpressions are merged, and nodes that no result needs are left out.
+//! once, inputs before users. Common subexpressions are merged, and nodes that no result needs are
+//! left out.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,13 +11,18 @@ use crate::operation::Operation;
 use crate::tensor::{Kind, Node};
 use crate::{Result, Tensor};
 
-/// Calls `f` once for each node that `results` are computed from, inputs before users. Does not recurse.
+/// Calls `f` once for each node that `results` are computed from, inputs before users. Does not
+/// recurse.
 pub(crate) fn visit(results: &[Tensor], f: impl FnMut(&Arc<Node>)) {
     visit_where(results, |_| true, f);
 }
 
 /// Like [`visit`], but enters only tensors for which `enter` returns true.
-pub(crate) fn visit_where(results: &[Tensor], enter: impl Fn(&Tensor) -> bool, mut f: impl FnMut(&Arc<Node>)) {
+pub(crate) fn visit_where(
+    results: &[Tensor],
+    enter: impl Fn(&Tensor) -> bool,
+    mut f: impl FnMut(&Arc<Node>),
+) {
     let mut state: IdMap<usize> = IdMap::default();
     for result in results.iter().filter(|t| enter(t)) {
         let mut stack = vec![&result.node];
@@ -25,7 +31,9 @@ pub(crate) fn visit_where(results: &[Tensor], enter: impl Fn(&Tensor) -> bool, m
             let i = *next;
             *next += 1;
             match node.inputs.get(i) {
-                Some(input) if !state.contains_key(&input.node.id) && enter(input) => stack.push(&input.node),
+                Some(input) if !state.contains_key(&input.node.id) && enter(input) => {
+                    stack.push(&input.node)
+                }
                 Some(_) => {}
                 None => {
                     stack.pop();
@@ -63,17 +71,19 @@ pub(crate) fn value_id(t: &Tensor) -> ValueId {
     (t.node.id, t.output)
 }
 
-/// The expressions `results` with some tensors replaced by others of the same types. Operations are recorded again at
-/// their lines.
+/// The expressions `results` with some tensors replaced by others of the same types. Operations are
+/// recorded again at their lines.
 pub(crate) fn replay(results: &[Tensor], replacements: &HashMap<ValueId, Tensor>) -> Vec<Tensor> {
     let oldest = replacements.keys().map(|id| id.0).min().unwrap_or(u64::MAX);
     let mut replayed: IdMap<Arc<Node>> = IdMap::default();
-    let look_up =
-        |replayed: &IdMap<Arc<Node>>, t: &Tensor| match (replacements.get(&value_id(t)), replayed.get(&t.node.id)) {
-            (Some(replacement), _) => replacement.clone(),
-            (None, Some(node)) => Tensor { node: node.clone(), output: t.output },
-            (None, None) => t.clone(),
-        };
+    let look_up = |replayed: &IdMap<Arc<Node>>, t: &Tensor| match (
+        replacements.get(&value_id(t)),
+        replayed.get(&t.node.id),
+    ) {
+        (Some(replacement), _) => replacement.clone(),
+        (None, Some(node)) => Tensor { node: node.clone(), output: t.output },
+        (None, None) => t.clone(),
+    };
     visit_where(
         results,
         |t| t.node.id >= oldest && !replacements.contains_key(&value_id(t)),
@@ -103,7 +113,8 @@ pub(crate) fn inline_calls(results: &[Tensor]) -> Vec<Tensor> {
             inlined.insert(node.id, replay(&inline_calls(&body.results), &replacements));
         } else if inputs.iter().zip(&node.inputs).any(|(new, old)| !new.is(old)) {
             let new_node = node.with_inputs(operation, inputs);
-            let outputs = (0..node.outputs.len()).map(|output| Tensor { node: new_node.clone(), output });
+            let outputs =
+                (0..node.outputs.len()).map(|output| Tensor { node: new_node.clone(), output });
             inlined.insert(node.id, outputs.collect());
         }
     });
@@ -177,8 +188,9 @@ impl Values {
 }
 
 impl Graph {
-    /// Lists the instructions that `results` need. With [`Constants::InText`], equal constants are merged. With
-    /// [`Constants::AsInputs`] they are not, so that the list does not depend on the values.
+    /// Lists the instructions that `results` need. With [`Constants::InText`], equal constants are
+    /// merged. With [`Constants::AsInputs`] they are not, so that the list does not depend on the
+    /// values.
     ///
     /// # Errors
     /// A result is poisoned.
@@ -192,19 +204,31 @@ impl Graph {
     }
 
     /// The elements of an operation, if the program takes them as an argument.
-    pub(crate) fn constant_argument<'a>(&self, operation: &'a Arc<dyn Operation>) -> Option<&'a Arc<[u8]>> {
+    pub(crate) fn constant_argument<'a>(
+        &self,
+        operation: &'a Arc<dyn Operation>,
+    ) -> Option<&'a Arc<[u8]>> {
         operation.host_value().filter(|_| self.constants == Constants::AsInputs)
     }
 
-    /// Adds the instructions that `results` need. `values` has the values of nodes that are already listed.
-    fn add_instructions(&mut self, results: &[Tensor], mut values: IdMap<Values>, known: &mut Known) -> Vec<Value> {
+    /// Adds the instructions that `results` need. `values` has the values of nodes that are already
+    /// listed.
+    fn add_instructions(
+        &mut self,
+        results: &[Tensor],
+        mut values: IdMap<Values>,
+        known: &mut Known,
+    ) -> Vec<Value> {
         visit(results, |node| {
             if values.contains_key(&node.id) {
                 return;
             }
-            let operands: Vec<Value> = node.inputs.iter().map(|t| values[&t.node.id].get(t.output)).collect();
+            let operands: Vec<Value> =
+                node.inputs.iter().map(|t| values[&t.node.id].get(t.output)).collect();
             let identity = match &node.kind {
-                Kind::Operation(operation) if self.constant_argument(operation).is_some() => Identity::Leaf(node.id),
+                Kind::Operation(operation) if self.constant_argument(operation).is_some() => {
+                    Identity::Leaf(node.id)
+                }
                 Kind::Operation(operation) => {
                     let called = || operation.called().filter(|_| self.calls == Calls::Inlined);
                     if let Some(body) = operation.inlined().or_else(called) {
@@ -215,12 +239,17 @@ impl Graph {
                         values.insert(node.id, Values::Inlined(inlined));
                         return;
                     }
-                    Identity::Operation { name: operation.name(), key: operation.key(), operands: operands.clone() }
+                    Identity::Operation {
+                        name: operation.name(),
+                        key: operation.key(),
+                        operands: operands.clone(),
+                    }
                 }
                 Kind::Array(array) => Identity::Array(Arc::as_ptr(array).addr()),
-                Kind::Host(_) | Kind::Placeholder { .. } | Kind::Parameter { .. } | Kind::Poison(_) => {
-                    Identity::Leaf(node.id)
-                }
+                Kind::Host(_)
+                | Kind::Placeholder { .. }
+                | Kind::Parameter { .. }
+                | Kind::Poison(_) => Identity::Leaf(node.id),
             };
             let instruction = match known.entry(identity) {
                 Entry::Occupied(entry) => {
@@ -248,8 +277,8 @@ impl Tensor {
         self.depends_on_each(&[leaf])[0]
     }
 
-    /// The same expression computed from other tensors: in it, the second of each pair replaces the first. A second one
-    /// may itself be computed from the first.
+    /// The same expression computed from other tensors: in it, the second of each pair replaces the
+    /// first. A second one may itself be computed from the first.
     ///
     /// Poisoned if the two tensors of a pair differ in dtype or shape.
     ///

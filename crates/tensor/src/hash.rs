@@ -12,8 +12,8 @@ pub(crate) type IdMap<V> = QuickMap<u64, V>;
 /// A set of ids of nodes.
 pub(crate) type IdSet = HashSet<u64, BuildHasherDefault<QuickHasher>>;
 
-/// Fibonacci hashing, eight bytes at a time. Walks over an expression look up each node several times, and std's
-/// default hasher, which resists chosen keys, would take most of their time.
+/// Fibonacci hashing, eight bytes at a time. Walks over an expression look up each node several
+/// times, and std's default hasher, which resists chosen keys, would take most of their time.
 #[derive(Default)]
 pub(crate) struct QuickHasher(u64);
 
@@ -51,8 +51,10 @@ mod tests {
     fn consecutive_ids_differ_in_the_low_and_high_bits_of_their_hashes() {
         let hash = BuildHasherDefault::<QuickHasher>::default();
         let hashes: Vec<u64> = (0..1u64 << 12).map(|id| hash.hash_one(id * 3)).collect();
-        let distinct = |part: fn(&u64) -> u64| hashes.iter().map(part).collect::<BTreeSet<_>>().len();
-        // Random hashes would take 63 % of the values of the low part and all values of the high part.
+        let distinct =
+            |part: fn(&u64) -> u64| hashes.iter().map(part).collect::<BTreeSet<_>>().len();
+        // Random hashes would take 63 % of the values of the low part and all values of the high
+        // part.
         assert!(distinct(|h| h & 0xFFF) > 2_000 && distinct(|h| h >> 57) == 128);
         assert_ne!(hash.hash_one("stablehlo.add"), hash.hash_one("stablehlo.mul"));
     }

@@ -9,11 +9,15 @@ static READS: Mutex<BTreeMap<(&'static str, u32), u64>> = Mutex::new(BTreeMap::n
 
 /// Counts a read for a line.
 pub(crate) fn count(line: &'static Location<'static>) {
-    *READS.lock().unwrap_or_else(PoisonError::into_inner).entry((line.file(), line.line())).or_default() += 1;
+    *READS
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .entry((line.file(), line.line()))
+        .or_default() += 1;
 }
 
-/// How often each source line has read values from a device with `eval` or `eval_many`, by file and line. Each read
-/// waits until the device has computed the value.
+/// How often each source line has read values from a device with `eval` or `eval_many`, by file and
+/// line. Each read waits until the device has computed the value.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, host_reads};

@@ -11,7 +11,8 @@ use crate::{Result, Tensor, TensorType};
 /// One operation, parameter or constant of a recorded program.
 #[derive(Clone, Debug)]
 pub struct RecordedOp {
-    /// The method that recorded the operation; `None` for parameters and for values that the expression holds.
+    /// The method that recorded the operation; `None` for parameters and for values that the
+    /// expression holds.
     pub operation: Option<&'static str>,
     /// The index of a parameter.
     pub parameter: Option<usize>,
@@ -28,7 +29,8 @@ pub struct RecordedOp {
 /// Lists the values that `results` are computed from, each once, operands before users.
 pub(crate) fn inspect(parameters: &[Tensor], results: &[Tensor]) -> Result<Vec<RecordedOp>> {
     let graph = Graph::new(results, Constants::InText, Calls::Inlined)?;
-    let indices: IdMap<usize> = parameters.iter().enumerate().map(|(index, p)| (p.node.id, index)).collect();
+    let indices: IdMap<usize> =
+        parameters.iter().enumerate().map(|(index, p)| (p.node.id, index)).collect();
     let recorded = graph.instructions.iter().map(|instruction| {
         let node = &instruction.node;
         RecordedOp {

@@ -2,19 +2,19 @@
 
 use crate::notes::note;
 use crate::{
-    Argument, Compiled, DeviceArray, Error, Function, Literal, Outputs, Result, Runtime, Sharding, Tensor, TensorType,
-    recording,
+    Argument, Compiled, DeviceArray, Error, Function, Literal, Outputs, Result, Runtime, Sharding,
+    Tensor, TensorType, recording,
 };
 
-/// A function that is compiled once and called many times with new values, like JAX's `jit`. [`Runtime::jit`] makes
-/// one.
+/// A function that is compiled once and called many times with new values, like JAX's `jit`.
+/// [`Runtime::jit`] makes one.
 ///
-/// The first call records the function with a placeholder for each input, and compiles it. A later call with inputs of
-/// the same types runs that program. Inputs of other types need another program, which that call compiles and keeps.
-/// The first time, a note says which input changed.
+/// The first call records the function with a placeholder for each input, and compiles it. A later
+/// call with inputs of the same types runs that program. Inputs of other types need another
+/// program, which that call compiles and keeps. The first time, a note says which input changed.
 ///
-/// The closure runs only while it is recorded. A value that changes from call to call must be an input. A number that
-/// the closure captures keeps its first value.
+/// The closure runs only while it is recorded. A value that changes from call to call must be an
+/// input. A number that the closure captures keeps its first value.
 ///
 /// ```
 /// use fulmen_tensor::{Accelerator, Devices, Literal, Runtime};
@@ -45,8 +45,13 @@ struct Program {
 }
 
 impl Runtime {
-    /// A function that is compiled at its first call; see [`Jit`]. Profiles and messages show the name.
-    pub fn jit<'f>(&self, name: impl Into<String>, f: impl Fn(&[Tensor]) -> Vec<Tensor> + 'f) -> Jit<'f> {
+    /// A function that is compiled at its first call; see [`Jit`]. Profiles and messages show the
+    /// name.
+    pub fn jit<'f>(
+        &self,
+        name: impl Into<String>,
+        f: impl Fn(&[Tensor]) -> Vec<Tensor> + 'f,
+    ) -> Jit<'f> {
         Jit { runtime: self.clone(), name: name.into(), record: Box::new(f), programs: Vec::new() }
     }
 }
@@ -59,7 +64,8 @@ impl Jit<'_> {
     /// - The number of inputs differs from the first call.
     /// - The compiler or the device fails.
     pub fn call(&mut self, inputs: &[&Literal]) -> Result<Vec<Literal>> {
-        let arrays = inputs.iter().map(|input| self.runtime.to_device(input)).collect::<Result<Vec<_>>>()?;
+        let arrays =
+            inputs.iter().map(|input| self.runtime.to_device(input)).collect::<Result<Vec<_>>>()?;
         let outputs = self.run(&arrays.iter().collect::<Vec<_>>())?;
         self.runtime.read(&outputs.arrays.iter().collect::<Vec<_>>())?.wait()
     }
@@ -77,7 +83,9 @@ impl Jit<'_> {
             Some(index) => index,
             None => self.compile(inputs)?,
         };
-        self.programs[program].compiled.call(inputs.iter().map(|&input| Argument::Borrow(input)).collect())
+        self.programs[program]
+            .compiled
+            .call(inputs.iter().map(|&input| Argument::Borrow(input)).collect())
     }
 
     /// The number of compiled programs, one for each combination of input types.
@@ -95,8 +103,9 @@ impl Jit<'_> {
         }
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty().clone()).collect();
         let advice = "make it a result of the function; the call returns its value";
-        let mut function =
-            Function::trace(&self.name, &types, |x| recording("the function", advice, || (self.record)(x)));
+        let mut function = Function::trace(&self.name, &types, |x| {
+            recording("the function", advice, || (self.record)(x))
+        });
         for (i, input) in inputs.iter().enumerate() {
             function = function.shard_parameter(i, input.sharding().clone());
         }
@@ -105,14 +114,16 @@ impl Jit<'_> {
             note(&recompile_note(&self.name, &before.inputs, &types));
         }
         let shardings = inputs.iter().map(|input| input.sharding().clone());
-        self.programs.push(Program { inputs: types.into_iter().zip(shardings).collect(), compiled });
+        self.programs
+            .push(Program { inputs: types.into_iter().zip(shardings).collect(), compiled });
         Ok(self.programs.len() - 1)
     }
 }
 
 /// A note that says why a function was compiled a second time.
 fn recompile_note(name: &str, before: &[(TensorType, Sharding)], after: &[TensorType]) -> String {
-    let changed = before.iter().zip(after).enumerate().find(|(_, (before, after))| before.0 != **after);
+    let changed =
+        before.iter().zip(after).enumerate().find(|(_, (before, after))| before.0 != **after);
     let reason = match changed {
         Some((i, (before, after))) => format!("input {i} was {}, then {after}", before.0),
         None => "the sharding of an input changed".to_owned(),

@@ -12,10 +12,11 @@
 //! # Ok::<(), fulmen_tensor::Error>(())
 //! ```
 //!
-//! A [`Tensor`] is an expression for a value. Recording an operation never runs, blocks or panics. A mistake poisons
-//! the tensor, and [`Tensor::eval`] returns it as an [`Error`] with your file and line. [`grad()`] turns an expression
-//! into the expressions of its gradients. A [`Function`] is an expression with inputs. A [`Runtime`] compiles it once,
-//! and the [`Compiled`] program runs on values that stay on the devices.
+//! A [`Tensor`] is an expression for a value. Recording an operation never runs, blocks or panics.
+//! A mistake poisons the tensor, and [`Tensor::eval`] returns it as an [`Error`] with your file and
+//! line. [`grad()`] turns an expression into the expressions of its gradients. A [`Function`] is an
+//! expression with inputs. A [`Runtime`] compiles it once, and the [`Compiled`] program runs on
+//! values that stay on the devices.
 //!
 //! Out of scope: models, optimizers, training loops.
 
@@ -84,8 +85,8 @@ pub use notes::set_note_handler;
 pub use num_complex::Complex;
 pub use ops::TriangularSolve;
 pub use ops::{
-    Bound, Combine, Convolution, Interpolation, Operand, PadMode, Pooling, Scan, call, checkpoint, cond,
-    custom_gradient, fori_loop, map, scan, switch, while_loop,
+    Bound, Combine, Convolution, Interpolation, Operand, PadMode, Pooling, Scan, call, checkpoint,
+    cond, custom_gradient, fori_loop, map, scan, switch, while_loop,
 };
 pub use precision::MatmulPrecision;
 

@@ -30,7 +30,8 @@ impl Literal {
             return Err(Error::usage(ty.too_large()));
         }
         if bytes.len() != ty.size_in_bytes() {
-            let message = format!("{ty} takes {} bytes, but got {}", ty.size_in_bytes(), bytes.len());
+            let message =
+                format!("{ty} takes {} bytes, but got {}", ty.size_in_bytes(), bytes.len());
             return Err(Error::usage(message));
         }
         let mut data = HostBuffer::zeroed(bytes.len())
@@ -60,14 +61,15 @@ impl Literal {
     /// `T` is not the Rust type of the literal's dtype.
     pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
         if T::DTYPE != self.ty.dtype {
-            let message = format!("the value is {}; its elements cannot be read as {}", self.ty, T::DTYPE);
+            let message =
+                format!("the value is {}; its elements cannot be read as {}", self.ty, T::DTYPE);
             return Err(Error::usage(message));
         }
         Ok(T::from_bytes(self.bytes()))
     }
 
-    /// The elements of any dtype as f64. 64-bit integers may lose their last bits. A complex number becomes two values,
-    /// its real and its imaginary part.
+    /// The elements of any dtype as f64. 64-bit integers may lose their last bits. A complex number
+    /// becomes two values, its real and its imaginary part.
     pub fn to_f64(&self) -> Vec<f64> {
         fn read<T: Element>(bytes: &[u8], convert: impl Fn(T) -> f64) -> Vec<f64> {
             T::from_bytes(bytes).into_iter().map(convert).collect()
@@ -102,14 +104,24 @@ impl Literal {
         let shape = self.ty.shape.clone();
         match dtype {
             _ if dtype == self.ty.dtype => Literal::from_bytes(self.ty.clone(), self.bytes()),
-            _ if !self.ty.dtype.is_float() => {
-                Err(Error::usage(format!("cannot convert {} to {dtype}: both must be floating-point", self.ty)))
-            }
+            _ if !self.ty.dtype.is_float() => Err(Error::usage(format!(
+                "cannot convert {} to {dtype}: both must be floating-point",
+                self.ty
+            ))),
             DType::F64 => Literal::from_slice(&values().collect::<Vec<_>>(), shape),
-            DType::F32 => Literal::from_slice(&values().map(|v| v as f32).collect::<Vec<_>>(), shape),
-            DType::Bf16 => Literal::from_slice(&values().map(half::bf16::from_f64).collect::<Vec<_>>(), shape),
-            DType::F16 => Literal::from_slice(&values().map(half::f16::from_f64).collect::<Vec<_>>(), shape),
-            _ => Err(Error::usage(format!("cannot convert {} to {dtype}: both must be floating-point", self.ty))),
+            DType::F32 => {
+                Literal::from_slice(&values().map(|v| v as f32).collect::<Vec<_>>(), shape)
+            }
+            DType::Bf16 => {
+                Literal::from_slice(&values().map(half::bf16::from_f64).collect::<Vec<_>>(), shape)
+            }
+            DType::F16 => {
+                Literal::from_slice(&values().map(half::f16::from_f64).collect::<Vec<_>>(), shape)
+            }
+            _ => Err(Error::usage(format!(
+                "cannot convert {} to {dtype}: both must be floating-point",
+                self.ty
+            ))),
         }
     }
 }

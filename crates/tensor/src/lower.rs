@@ -1,7 +1,8 @@
-//! Lowers a function to StableHLO text, with the user's line on each statement. This file writes the module and the
-//! signatures.
+//! Lowers a function to StableHLO text, with the user's line on each statement. This file writes
+//! the module and the signatures.
 //!
-//! Out of scope: the sequence of statements, see `emit.rs`; the statement of each operation, see the operation's file.
+//! Out of scope: the sequence of statements, see `emit.rs`; the statement of each operation, see
+//! the operation's file.
 
 use std::panic::Location;
 
@@ -22,12 +23,17 @@ pub(crate) struct Lowered {
     pub(crate) key: String,
     /// The type with the most elements, and the line that recorded it.
     pub(crate) largest: Option<(TensorType, &'static Location<'static>)>,
-    /// Values that the expression holds, with their shardings. Their parameters follow the function's own.
+    /// Values that the expression holds, with their shardings. Their parameters follow the
+    /// function's own.
     pub(crate) captured: Vec<(Captured, Sharding)>,
 }
 
 /// Lowers a function for the devices of a mesh. Without a platform, the program is for any.
-pub(crate) fn lower(function: &Function, mesh: &Mesh, platform: Option<Platform>) -> Result<Lowered> {
+pub(crate) fn lower(
+    function: &Function,
+    mesh: &Mesh,
+    platform: Option<Platform>,
+) -> Result<Lowered> {
     let (name, parameters, results) = (function.name(), function.parameters(), function.results());
     let partitioned = mesh.num_devices() > 1;
     // The Shardy attribute of a parameter or result; none on one device.
@@ -36,7 +42,10 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh, platform: Option<Platform>
             return Ok(None);
         }
         match sharding.shard_shape(mesh, &ty.shape) {
-            Ok(_) => Ok(Some(format!("sdy.sharding = #sdy.sharding{}", sharding.attribute(ty.shape.rank())))),
+            Ok(_) => Ok(Some(format!(
+                "sdy.sharding = #sdy.sharding{}",
+                sharding.attribute(ty.shape.rank())
+            ))),
             Err(reason) => Err(Error::usage(format!("`{name}`: {value}, {ty}: {reason}"))),
         }
     };
@@ -64,10 +73,15 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh, platform: Option<Platform>
         }
         let value = format!("parameter {i}, `{parameter_name}`");
         attributes.extend(sharding_attribute(&value, parameter.ty(), sharding)?);
-        arguments.push(format!("%arg{i}: {}{}", parameter.ty().stablehlo(), in_braces(&attributes)));
+        arguments.push(format!(
+            "%arg{i}: {}{}",
+            parameter.ty().stablehlo(),
+            in_braces(&attributes)
+        ));
     }
 
-    let mut program = Program::new(mesh, platform, function.precision(), function.constants(), parameters.len());
+    let mut program =
+        Program::new(mesh, platform, function.precision(), function.constants(), parameters.len());
     let mut body = Body::default();
     let result_names = program.emit(results, &leaves, &mut body)?;
     for (captured, sharding) in &program.captured {
@@ -75,15 +89,22 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh, platform: Option<Platform>
             Captured::Device(array) => array.ty(),
             Captured::Host(ty, _) => ty,
         };
-        let attributes: Vec<_> = sharding_attribute("a captured value", ty, sharding)?.into_iter().collect();
-        arguments.push(format!("%arg{}: {}{}", arguments.len(), ty.stablehlo(), in_braces(&attributes)));
+        let attributes: Vec<_> =
+            sharding_attribute("a captured value", ty, sharding)?.into_iter().collect();
+        arguments.push(format!(
+            "%arg{}: {}{}",
+            arguments.len(),
+            ty.stablehlo(),
+            in_braces(&attributes)
+        ));
     }
 
     let result_types: Vec<_> = results.iter().map(|t| t.ty().stablehlo()).collect();
     let mut result_declarations = Vec::new();
     for (i, (result, sharding)) in results.iter().zip(function.result_shardings()).enumerate() {
-        let attributes: Vec<_> =
-            sharding_attribute(&format!("result {i}"), result.ty(), sharding)?.into_iter().collect();
+        let attributes: Vec<_> = sharding_attribute(&format!("result {i}"), result.ty(), sharding)?
+            .into_iter()
+            .collect();
         result_declarations.push(format!("{}{}", result_types[i], in_braces(&attributes)));
     }
     let return_statement = if results.is_empty() {
@@ -92,7 +113,11 @@ pub(crate) fn lower(function: &Function, mesh: &Mesh, platform: Option<Platform>
         format!("return {} : {}", result_names.join(", "), result_types.join(", "))
     };
     body.lines.push(Line::bare(return_statement));
-    let head = format!("func.func public @main({}) -> ({}) {{", arguments.join(", "), result_declarations.join(", "));
+    let head = format!(
+        "func.func public @main({}) -> ({}) {{",
+        arguments.join(", "),
+        result_declarations.join(", ")
+    );
     let main = Line::function(head, body);
     let write = |mut locations: Option<&mut Locations>| {
         let mut text = format!("module @{} {{\n", identifier(name));
@@ -117,12 +142,14 @@ fn in_braces(attributes: &[String]) -> String {
 
 /// Turns a name into a valid MLIR identifier of letters, digits and underscores.
 pub(crate) fn identifier(name: &str) -> String {
-    let clean: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+    let clean: String =
+        name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
     if clean.starts_with(|c: char| c.is_ascii_alphabetic()) { clean } else { format!("f_{clean}") }
 }
 
 impl Function {
-    /// The program for one device as StableHLO text. Each statement has the line of the user's code that recorded it.
+    /// The program for one device as StableHLO text. Each statement has the line of the user's code
+    /// that recorded it.
     ///
     /// # Errors
     /// A result is poisoned or depends on a placeholder that is not a parameter.
@@ -130,9 +157,10 @@ impl Function {
         self.stablehlo_for(&Mesh::data(1))
     }
 
-    /// The program for the devices of a mesh: one text for all devices, with global shapes and Shardy's shardings.
-    /// Compile it with as many partitions as the mesh has devices. It is the same for every platform; a runtime for the
-    /// CPU compiles [`Runtime::stablehlo`](crate::Runtime::stablehlo).
+    /// The program for the devices of a mesh: one text for all devices, with global shapes and
+    /// Shardy's shardings. Compile it with as many partitions as the mesh has devices. It is the
+    /// same for every platform; a runtime for the CPU compiles
+    /// [`Runtime::stablehlo`](crate::Runtime::stablehlo).
     ///
     /// ```
     /// use fulmen_tensor::{DType, Function, Mesh, Sharding, TensorType};
@@ -150,9 +178,9 @@ impl Function {
         Ok(lower(self, mesh, None)?.text)
     }
 
-    /// A hexadecimal SHA-256 digest of the function's program for a mesh. It covers the program without source lines,
-    /// the host values in the expression, and the types of device values. Equal digests mean equal programs, even
-    /// across processes and machines.
+    /// A hexadecimal SHA-256 digest of the function's program for a mesh. It covers the program
+    /// without source lines, the host values in the expression, and the types of device values.
+    /// Equal digests mean equal programs, even across processes and machines.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Function, Mesh, TensorType};

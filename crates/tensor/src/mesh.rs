@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::{Error, Result};
 
-/// The shape of a grid of devices with named axes, the last axis fastest. JAX's `Mesh` without the devices.
+/// The shape of a grid of devices with named axes, the last axis fastest. JAX's `Mesh` without the
+/// devices.
 ///
 /// ```
 /// use fulmen_tensor::Mesh;
@@ -26,20 +27,27 @@ impl Mesh {
     /// - A name is empty, repeated, or has characters other than letters, digits, `_` and `-`.
     /// - The number of devices overflows `usize`.
     pub fn new<N: Into<String>>(axes: impl IntoIterator<Item = (N, usize)>) -> Result<Mesh> {
-        let axes: Vec<(String, usize)> = axes.into_iter().map(|(name, size)| (name.into(), size)).collect();
+        let axes: Vec<(String, usize)> =
+            axes.into_iter().map(|(name, size)| (name.into(), size)).collect();
         let wrong = |message: String| Err(Error::usage(format!("mesh: {message}")));
         if axes.is_empty() {
             return wrong("it needs at least one axis, such as (\"data\", 8)".into());
         }
         for (i, (name, size)) in axes.iter().enumerate() {
-            if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-') {
-                return wrong(format!("`{name}` is not a valid axis name; use letters, digits, `_` and `-`"));
+            if name.is_empty()
+                || !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_' || c == '-')
+            {
+                return wrong(format!(
+                    "`{name}` is not a valid axis name; use letters, digits, `_` and `-`"
+                ));
             }
             if axes[..i].iter().any(|earlier| earlier.0 == *name) {
                 return wrong(format!("two axes have the name `{name}`"));
             }
             if *size == 0 {
-                return wrong(format!("the axis `{name}` has no devices; its size must be at least 1"));
+                return wrong(format!(
+                    "the axis `{name}` has no devices; its size must be at least 1"
+                ));
             }
         }
         match axes.iter().try_fold(1usize, |n, axis| n.checked_mul(axis.1)) {

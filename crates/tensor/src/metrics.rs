@@ -73,8 +73,8 @@ pub struct MetricSnapshot {
     pub count: u64,
     /// The sum of all samples.
     pub sum: f64,
-    /// The sum and the number of the latest samples, each per second from the first to the last. `None` if no time
-    /// passed.
+    /// The sum and the number of the latest samples, each per second from the first to the last.
+    /// `None` if no time passed.
     pub rates: Option<(f64, f64)>,
     /// Percentiles of the latest samples, with their values.
     pub percentiles: Vec<(u8, f64)>,
@@ -121,8 +121,11 @@ impl Metrics {
     /// The value of a counter, or the number of samples of a metric; 0 for an unknown name.
     pub fn value(&self, name: &str) -> u64 {
         let snapshot = self.snapshot();
-        let counter = snapshot.counters.iter().find(|counter| counter.0 == name).map(|counter| counter.1);
-        let metric = || snapshot.metrics.iter().find(|metric| metric.name == name).map(|metric| metric.count);
+        let counter =
+            snapshot.counters.iter().find(|counter| counter.0 == name).map(|counter| counter.1);
+        let metric = || {
+            snapshot.metrics.iter().find(|metric| metric.name == name).map(|metric| metric.count)
+        };
         counter.or_else(metric).unwrap_or(0)
     }
 
@@ -134,12 +137,17 @@ impl Metrics {
     /// The current values of all metrics and counters.
     pub fn snapshot(&self) -> MetricsSnapshot {
         let (metrics, mut counters) = self.with(|inner| {
-            let metrics = inner.metrics.iter().map(|(&name, metric)| metric.snapshot(name)).collect();
+            let metrics =
+                inner.metrics.iter().map(|(&name, metric)| metric.snapshot(name)).collect();
             (metrics, inner.counters.clone())
         });
-        let handles = [("CreateDataHandles", &self.created), ("DestroyDataHandles", &self.destroyed)];
+        let handles =
+            [("CreateDataHandles", &self.created), ("DestroyDataHandles", &self.destroyed)];
         counters.extend(handles.map(|(name, handles)| (name, handles.load(Ordering::Relaxed))));
-        MetricsSnapshot { metrics, counters: counters.into_iter().filter(|counter| counter.1 > 0).collect() }
+        MetricsSnapshot {
+            metrics,
+            counters: counters.into_iter().filter(|counter| counter.1 > 0).collect(),
+        }
     }
 }
 
@@ -171,26 +179,45 @@ impl Metric {
             (Some(first), Some(last)) => last.0.duration_since(first.0).as_secs_f64(),
             _ => 0.0,
         };
-        let rates = (seconds > 0.0).then(|| (sorted.iter().sum::<f64>() / seconds, sorted.len() as f64 / seconds));
+        let rates = (seconds > 0.0)
+            .then(|| (sorted.iter().sum::<f64>() / seconds, sorted.len() as f64 / seconds));
         let percentile = |&p: &u8| Some((p, *sorted.get(sorted.len() * usize::from(p) / 100)?));
         let percentiles = PERCENTILES.iter().filter_map(percentile).collect();
-        MetricSnapshot { name, unit: self.unit, count: self.count, sum: self.sum, rates, percentiles }
+        MetricSnapshot {
+            name,
+            unit: self.unit,
+            count: self.count,
+            sum: self.sum,
+            rates,
+            percentiles,
+        }
     }
 }
 
 impl fmt::Display for MetricsSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.metrics.iter().try_for_each(|metric| write!(f, "{metric}"))?;
-        self.counters.iter().try_for_each(|(name, value)| writeln!(f, "Counter: {name}\n  Value: {value}"))
+        self.counters
+            .iter()
+            .try_for_each(|(name, value)| writeln!(f, "Counter: {name}\n  Value: {value}"))
     }
 }
 
 impl fmt::Display for MetricSnapshot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let MetricSnapshot { name, unit, count, sum, rates, percentiles } = self;
-        writeln!(f, "Metric: {name}\n  TotalSamples: {count}\n  Accumulator: {}", unit.format(*sum))?;
+        writeln!(
+            f,
+            "Metric: {name}\n  TotalSamples: {count}\n  Accumulator: {}",
+            unit.format(*sum)
+        )?;
         if let Some((values, samples)) = *rates {
-            writeln!(f, "  ValueRate: {} / second\n  Rate: {} / second", unit.format(values), significant(samples))?;
+            writeln!(
+                f,
+                "  ValueRate: {} / second\n  Rate: {} / second",
+                unit.format(values),
+                significant(samples)
+            )?;
         }
         let percentiles: Vec<_> =
             percentiles.iter().map(|(p, value)| format!("{p}%={}", unit.format(*value))).collect();
@@ -216,13 +243,15 @@ impl Unit {
     }
 }
 
-/// Formats nanoseconds as days, hours, minutes, seconds, milliseconds and microseconds. Leading units that are zero are
-/// left out.
+/// Formats nanoseconds as days, hours, minutes, seconds, milliseconds and microseconds. Leading
+/// units that are zero are left out.
 fn format_time(nanoseconds: f64) -> String {
     use fmt::Write as _;
     let mut rest = nanoseconds;
     let mut text = String::new();
-    for (name, size, digits) in [("d", 86_400e9, 1), ("h", 3_600e9, 2), ("m", 60e9, 2), ("s", 1e9, 2), ("ms", 1e6, 3)] {
+    for (name, size, digits) in
+        [("d", 86_400e9, 1), ("h", 3_600e9, 2), ("m", 60e9, 2), ("s", 1e9, 2), ("ms", 1e6, 3)]
+    {
         let count = (rest / size).floor();
         rest -= count * size;
         if count > 0.0 || !text.is_empty() {
@@ -235,9 +264,14 @@ fn format_time(nanoseconds: f64) -> String {
 
 /// Formats a number with six significant digits, as C++ streams do.
 fn significant(value: f64) -> String {
-    let integer_digits = if value.abs() >= 1.0 { value.abs().log10().floor() as usize + 1 } else { 1 };
+    let integer_digits =
+        if value.abs() >= 1.0 { value.abs().log10().floor() as usize + 1 } else { 1 };
     let text = format!("{value:.*}", 6usize.saturating_sub(integer_digits));
-    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
 }
 
 #[cfg(test)]

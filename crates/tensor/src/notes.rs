@@ -7,8 +7,8 @@ type Handler = Arc<dyn Fn(&str) + Send + Sync>;
 
 static HANDLER: Mutex<Option<Handler>> = Mutex::new(None);
 
-/// Passes the notes of this crate to `handler` instead of standard error. Notes are hints, such as that a source line
-/// keeps compiling programs.
+/// Passes the notes of this crate to `handler` instead of standard error. Notes are hints, such as
+/// that a source line keeps compiling programs.
 ///
 /// ```
 /// fulmen_tensor::set_note_handler(|note| println!("hint: {note}"));

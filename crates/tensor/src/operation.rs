@@ -1,7 +1,7 @@
 //! [`Operation`]: the trait of every operation, with its shape rule, its derivative and its StableHLO text.
 //!
-//! An operation is a struct in [`ops`](crate::ops), whose fields are the attributes. The same file has the public
-//! method of [`Tensor`], with the formula in its doc.
+//! An operation is a struct in [`ops`](crate::ops), whose fields are the attributes. The same file
+//! has the public method of [`Tensor`], with the formula in its doc.
 
 use std::fmt;
 use std::sync::Arc;
@@ -35,30 +35,32 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// The elements, if they are a value from the user, such as data. A program that runs once takes them as an
-    /// argument. In its text, each new value would need another compilation.
+    /// The elements, if they are a value from the user, such as data. A program that runs once
+    /// takes them as an argument. In its text, each new value would need another compilation.
     fn host_value(&self) -> Option<&Arc<[u8]>> {
         None
     }
 
-    /// Whether a loop body or a derivative computes the operation again, or keeps its result from outside.
+    /// Whether a loop body or a derivative computes the operation again, or keeps its result from
+    /// outside.
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::ConstantsOnly
     }
 
-    /// The body that replaces this operation in a program, if only its derivative differs from the body's. The body's
-    /// parameters are the operands.
+    /// The body that replaces this operation in a program, if only its derivative differs from the
+    /// body's. The body's parameters are the operands.
     fn inlined(&self) -> Option<&Region> {
         None
     }
 
-    /// The body that this operation calls, as a private function of the program. Its parameters are the operands.
+    /// The body that this operation calls, as a private function of the program. Its parameters are
+    /// the operands.
     fn called(&self) -> Option<&Region> {
         None
     }
 
-    /// The expression that replaces this operation in a program for the CPU, if it is faster there. Its parameters are
-    /// the operands.
+    /// The expression that replaces this operation in a program for the CPU, if it is faster there.
+    /// Its parameters are the operands.
     fn rewritten_for_cpu(&self, inputs: &[&TensorType]) -> Option<Region> {
         let _ = inputs;
         None
@@ -74,33 +76,34 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Whether each element of the result depends only on the operands' elements at its position. All operands have the
-    /// shape of the result.
+    /// Whether each element of the result depends only on the operands' elements at its position.
+    /// All operands have the shape of the result.
     fn is_elementwise(&self) -> bool {
         self.recompute_policy() == RecomputePolicy::IfCheap
     }
 
-    /// The axis of the operand that becomes each axis of the result, if the operation is a transpose.
+    /// The axis of the operand that becomes each axis of the result, if the operation is a
+    /// transpose.
     fn permutation(&self) -> Option<&[usize]> {
         None
     }
 
-    /// The same operation for operands whose axes are in this order, and the order of its result's axes. `None` if it
-    /// needs its operands in their own order.
+    /// The same operation for operands whose axes are in this order, and the order of its result's
+    /// axes. `None` if it needs its operands in their own order.
     fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
         let _ = order;
         None
     }
 
-    /// The operation that computes the result with its axes in this order, from the same operands. `None` unless that
-    /// costs no more.
+    /// The operation that computes the result with its axes in this order, from the same operands.
+    /// `None` unless that costs no more.
     fn with_result_reordered(&self, order: &AxisOrder) -> Option<Box<dyn Operation>> {
         let _ = order;
         None
     }
 
-    /// All attributes as text: two operations with equal keys and inputs have equal results. They may differ in the
-    /// number of results; the common ones are equal.
+    /// All attributes as text: two operations with equal keys and inputs have equal results. They
+    /// may differ in the number of results; the common ones are equal.
     fn key(&self) -> String {
         format!("{self:?}")
     }
@@ -111,8 +114,8 @@ pub(crate) trait Operation: fmt::Debug + Send + Sync + 'static {
 pub(crate) enum RecomputePolicy {
     /// Always compute it again: it is a view of its operand, which costs less than keeping it.
     Always,
-    /// Compute it again in the derivative of a loop, if that keeps less memory: it is elementwise, and its result has
-    /// the size of its operands.
+    /// Compute it again in the derivative of a loop, if that keeps less memory: it is elementwise,
+    /// and its result has the size of its operands.
     IfCheap,
     /// Compute it again only if all its inputs are constants.
     ConstantsOnly,

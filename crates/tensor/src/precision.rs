@@ -7,12 +7,13 @@ use std::str::FromStr;
 
 use crate::{DType, Error, Result};
 
-/// The precision of f32 matrix products and convolutions in a [`Function`](crate::Function), including their
-/// derivatives.
+/// The precision of f32 matrix products and convolutions in a [`Function`](crate::Function),
+/// including their derivatives.
 ///
-/// A TPU's matrix unit multiplies bf16 numbers and accumulates in f32. An f32 product takes one or more such passes.
-/// The default is one pass, so f32 models run fast but less exactly than on a CPU. A CPU always computes in f32. On an
-/// NVIDIA GPU the default may be TensorFloat-32. Products of other dtypes are not affected.
+/// A TPU's matrix unit multiplies bf16 numbers and accumulates in f32. An f32 product takes one or
+/// more such passes. The default is one pass, so f32 models run fast but less exactly than on a
+/// CPU. A CPU always computes in f32. On an NVIDIA GPU the default may be TensorFloat-32. Products
+/// of other dtypes are not affected.
 ///
 /// ```
 /// use fulmen_tensor::MatmulPrecision;
@@ -30,8 +31,11 @@ pub enum MatmulPrecision {
     Highest,
 }
 
-const NAMES: [(&str, MatmulPrecision); 3] =
-    [("default", MatmulPrecision::Default), ("high", MatmulPrecision::High), ("highest", MatmulPrecision::Highest)];
+const NAMES: [(&str, MatmulPrecision); 3] = [
+    ("default", MatmulPrecision::Default),
+    ("high", MatmulPrecision::High),
+    ("highest", MatmulPrecision::Highest),
+];
 
 impl MatmulPrecision {
     /// The number of passes that a TPU's matrix unit needs for an f32 product.
@@ -56,10 +60,17 @@ impl MatmulPrecision {
 impl FromStr for MatmulPrecision {
     type Err = Error;
     fn from_str(name: &str) -> Result<MatmulPrecision> {
-        NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
-            let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
-            Error::usage(format!("`{name}` is not a matmul precision; there are: {}", known.join(", ")))
-        })
+        NAMES
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|row| row.1)
+            .ok_or_else(|| {
+                let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
+                Error::usage(format!(
+                    "`{name}` is not a matmul precision; there are: {}",
+                    known.join(", ")
+                ))
+            })
     }
 }
 

@@ -1,10 +1,11 @@
-//! Random numbers from counter-based keys. The same key gives the same numbers on one device and on many, after an
-//! update, and in any order of execution.
+//! Random numbers from counter-based keys. The same key gives the same numbers on one device and on
+//! many, after an update, and in any order of execution.
 //!
-//! A key is a `u32[2]` tensor. [`fold_in`] derives a new key from a key and a number (a step, a layer), so no state is
-//! carried along. The generator and its bits are those of JAX's partitionable Threefry: element `i` of a draw is the
-//! xor of the two words that [`Threefry-2×32`](https://doi.org/10.1145/2063384.2063405) computes from the counter `i`
-//! with the key.
+//! A key is a `u32[2]` tensor. [`fold_in`] derives a new key from a key and a number (a step, a
+//! layer), so no state is carried along. The generator and its bits are those of JAX's
+//! partitionable Threefry: element `i` of a draw is the xor of the two words that
+//! [`Threefry-2×32`](https://doi.org/10.1145/2063384.2063405) computes from the counter `i` with
+//! the key.
 //!
 //! ```
 //! use fulmen_tensor::{DType, random};
@@ -38,9 +39,12 @@ pub fn key(seed: u64) -> Tensor {
 pub fn fold_in(key: impl AsTensor, data: u32) -> Tensor {
     Tensor::record("fold_in", || {
         let key = key.as_tensor();
-        // A key that is known while recording is hashed on the host, which adds nothing to the program.
+        // A key that is known while recording is hashed on the host, which adds nothing to the
+        // program.
         match key.known::<u32>().as_deref() {
-            Some(&[high, low]) => Ok(Tensor::from_slice(&threefry2x32_on_host([high, low], [0, data]), [2])),
+            Some(&[high, low]) => {
+                Ok(Tensor::from_slice(&threefry2x32_on_host([high, low], [0, data]), [2]))
+            }
             _ => fold(key, &Tensor::scalar(data)),
         }
     })
@@ -71,18 +75,19 @@ pub fn split(key: impl AsTensor, n: u32) -> Vec<Tensor> {
     (0..n).map(|i| fold_in(key, i)).collect()
 }
 
-/// Derives a new key from a key and a name, by folding in both words of the name's 64-bit FNV-1a hash.
+/// Derives a new key from a key and a name, by folding in both words of the name's 64-bit FNV-1a
+/// hash.
 #[track_caller]
 pub fn fold_in_name(key: impl AsTensor, name: &str) -> Tensor {
     let key = key.as_tensor();
-    let hash = name
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
     fold_in(&fold_in(key, (hash >> 32) as u32), hash as u32)
 }
 
-/// Random bits: a `u32` tensor of uniformly distributed values (JAX's `random.bits`). Poisoned if `shape` has more than
-/// 4294967295 elements.
+/// Random bits: a `u32` tensor of uniformly distributed values (JAX's `random.bits`). Poisoned if
+/// `shape` has more than 4294967295 elements.
 #[track_caller]
 pub fn bits(key: impl AsTensor, shape: impl Into<Shape>) -> Tensor {
     Tensor::record("bits", || draw(key.as_tensor(), shape.into()))
@@ -92,7 +97,11 @@ pub fn bits(key: impl AsTensor, shape: impl Into<Shape>) -> Tensor {
 fn check_key(key: &Tensor) -> Result<(), Refusal> {
     key.live()?;
     if *key.ty() != TensorType::new(DType::U32, [2]) {
-        return Err(format!("a random key must be u32[2], not {}; make one with random::key()", key.ty()).into());
+        return Err(format!(
+            "a random key must be u32[2], not {}; make one with random::key()",
+            key.ty()
+        )
+        .into());
     }
     Ok(())
 }
@@ -109,8 +118,8 @@ fn words(key: &Tensor, shape: Shape) -> Result<[Tensor; 2], Refusal> {
     if shape.iter().map(|&d| d.max(1)).fold(1, usize::saturating_mul) > u32::MAX as usize {
         return Err(format!("{shape} has more elements than one draw gives, 4294967295").into());
     }
-    // The index of each element in row-major order, computed from the indices along the axes, so that it can be
-    // sharded.
+    // The index of each element in row-major order, computed from the indices along the axes, so
+    // that it can be sharded.
     let mut counter = Tensor::zeros(DType::U32, &shape);
     let mut stride = 1u32;
     for (axis, &size) in shape.iter().enumerate().rev() {

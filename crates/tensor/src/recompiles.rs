@@ -39,8 +39,8 @@ struct Step {
 }
 
 impl Recompiles {
-    /// Counts a program that `eval` compiled for a line. The fifth causes a note, which says what differs from the
-    /// fourth.
+    /// Counts a program that `eval` compiled for a line. The fifth causes a note, which says what
+    /// differs from the fourth.
     pub(crate) fn count(&self, line: &'static Location<'static>, results: &[Tensor]) {
         let Ok(graph) = Graph::new(results, Constants::AsInputs, Calls::Inlined) else { return };
         let steps: Vec<Step> = graph.instructions.iter().map(|i| Step::new(&graph, i)).collect();
@@ -69,7 +69,9 @@ impl Step {
     fn new(graph: &Graph, instruction: &crate::graph::Instruction) -> Step {
         let node = &instruction.node;
         let operation = match &node.kind {
-            Kind::Operation(operation) => Some(operation).filter(|o| graph.constant_argument(o).is_none()),
+            Kind::Operation(operation) => {
+                Some(operation).filter(|o| graph.constant_argument(o).is_none())
+            }
             _ => None,
         };
         let number = operation.and_then(|operation| {
@@ -93,18 +95,25 @@ impl Step {
 fn difference(before: &[Step], after: &[Step]) -> String {
     const EXPRESSION: &str = "The last two are different expressions. To get several results from one program, use \
                               `Runtime::eval_many`. To compile an expression once and run it often, make it a `Function`";
-    let same = |(a, b): &(&Step, &Step)| a.operation == b.operation && a.types == b.types && a.hash == b.hash;
-    let Some((old, new)) = before.iter().zip(after).find(|pair| !same(pair)) else { return EXPRESSION.into() };
+    let same = |(a, b): &(&Step, &Step)| {
+        a.operation == b.operation && a.types == b.types && a.hash == b.hash
+    };
+    let Some((old, new)) = before.iter().zip(after).find(|pair| !same(pair)) else {
+        return EXPRESSION.into();
+    };
     let mut text = String::new();
     if old.operation != new.operation {
         return EXPRESSION.into();
     } else if old.types != new.types {
-        let types = |step: &Step| step.types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ");
+        let types = |step: &Step| {
+            step.types.iter().map(TensorType::to_string).collect::<Vec<_>>().join(", ")
+        };
         let _ = write!(
             text,
             "The last two differ in a shape or dtype: {} was {}, then {}. Each combination needs its own program. Use one \
              dtype, and pad the values to one shape or a few",
-            new.operation.map_or("an input".to_owned(), |operation| format!("the result of `{operation}`")),
+            new.operation
+                .map_or("an input".to_owned(), |operation| format!("the result of `{operation}`")),
             types(old),
             types(new)
         );

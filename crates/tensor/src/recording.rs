@@ -1,4 +1,5 @@
-//! The error of `eval` for a tensor without a value, within a function that is being recorded or for a placeholder.
+//! The error of `eval` for a tensor without a value, within a function that is being recorded or
+//! for a placeholder.
 
 use std::cell::Cell;
 use std::panic::Location;
@@ -12,8 +13,9 @@ thread_local! {
     static RECORDING: Cell<Option<(&'static str, &'static str)>> = const { Cell::new(None) };
 }
 
-/// Runs `record`, which records the function `name`. If `record` calls `eval` on a tensor that depends on the
-/// function's inputs, the error says that the tensor has no value yet, and shows `advice`.
+/// Runs `record`, which records the function `name`. If `record` calls `eval` on a tensor that
+/// depends on the function's inputs, the error says that the tensor has no value yet, and shows
+/// `advice`.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Tensor, TensorType, recording};
@@ -33,7 +35,8 @@ pub fn recording<T>(name: &'static str, advice: &'static str, record: impl FnOnc
     record()
 }
 
-/// Checks that these tensors do not depend on a placeholder, so that `eval`, called at `location`, can compute them.
+/// Checks that these tensors do not depend on a placeholder, so that `eval`, called at `location`,
+/// can compute them.
 pub(crate) fn check_values(tensors: &[Tensor], location: &'static Location<'static>) -> Result<()> {
     let mut placeholder = None;
     visit(tensors, |node| {

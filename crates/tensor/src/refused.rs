@@ -1,4 +1,5 @@
-//! Records what shape rules refuse on this thread, for a test that checks whether the compiler refuses it too.
+//! Records what shape rules refuse on this thread, for a test that checks whether the compiler
+//! refuses it too.
 //!
 //! Not part of the public interface: only `tests/it/shape_rules` uses it.
 
@@ -25,7 +26,11 @@ pub(crate) fn note(operation: impl Operation, inputs: &[&Tensor], message: &str)
     WATCHED.with_borrow_mut(|watched| {
         if let Some(all) = watched {
             let inputs = inputs.iter().map(|t| t.ty().clone()).collect();
-            all.push(Refused { operation: Arc::new(operation), inputs, message: message.to_owned() });
+            all.push(Refused {
+                operation: Arc::new(operation),
+                inputs,
+                message: message.to_owned(),
+            });
         }
     });
 }
@@ -53,8 +58,8 @@ impl Refused {
         &self.message
     }
 
-    /// Records the operation without its shape rule, on these inputs and with these result types. Returns the first
-    /// result.
+    /// Records the operation without its shape rule, on these inputs and with these result types.
+    /// Returns the first result.
     #[track_caller]
     pub fn forced(&self, inputs: &[Tensor], outputs: &[TensorType]) -> Tensor {
         let _scope = crate::Scope::open();

@@ -1,10 +1,11 @@
 //! [`Region`]: an expression within an operation, the body of a loop or a branch.
 //!
-//! A region is closed: everything in it is computed from its parameters and from constants. A tensor that a user's
-//! closure captures from outside becomes another parameter, and another input of the operation. So a walk over an
-//! expression need not look into bodies.
+//! A region is closed: everything in it is computed from its parameters and from constants. A
+//! tensor that a user's closure captures from outside becomes another parameter, and another input
+//! of the operation. So a walk over an expression need not look into bodies.
 //!
-//! Out of scope: how a body is written into a program, see `emit.rs`; its derivative, see each operation.
+//! Out of scope: how a body is written into a program, see `emit.rs`; its derivative, see each
+//! operation.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,7 +24,8 @@ pub(crate) struct Region {
     pub(crate) results: Vec<Tensor>,
 }
 
-/// Makes a parameter for each of these types, named `prefix` and its index. `operation` is the operation with the body.
+/// Makes a parameter for each of these types, named `prefix` and its index. `operation` is the
+/// operation with the body.
 pub(crate) fn parameters<'a>(
     operation: &'static str,
     prefix: &str,
@@ -37,10 +39,10 @@ pub(crate) fn parameters<'a>(
 }
 
 impl Region {
-    /// Makes a region of `results`, computed from `parameters`. Returns it with the captured tensors, for which the
-    /// region has additional parameters. Values that do not depend on `parameters` stay outside, so that a loop
-    /// computes them once. The exceptions are views and constants recorded since [`next_id`](crate::tensor::next_id)
-    /// was `start`.
+    /// Makes a region of `results`, computed from `parameters`. Returns it with the captured
+    /// tensors, for which the region has additional parameters. Values that do not depend on
+    /// `parameters` stay outside, so that a loop computes them once. The exceptions are views and
+    /// constants recorded since [`next_id`](crate::tensor::next_id) was `start`.
     pub(crate) fn close(
         operation: &'static str,
         start: u64,
@@ -48,12 +50,13 @@ impl Region {
         results: &[Tensor],
     ) -> (Region, Vec<Tensor>) {
         let inside = dependents(results, &parameters.iter().collect::<Vec<_>>());
-        let captures = frontier(results, |t| inside.contains(&t.node.id), |t| can_recompute(start, t));
+        let captures =
+            frontier(results, |t| inside.contains(&t.node.id), |t| can_recompute(start, t));
         cut(operation, parameters, captures, results, HashMap::new())
     }
 
-    /// Like [`Region::close`], but everything recorded since `start` is inside, so that a branch that is not taken
-    /// computes nothing.
+    /// Like [`Region::close`], but everything recorded since `start` is inside, so that a branch
+    /// that is not taken computes nothing.
     pub(crate) fn close_since(
         operation: &'static str,
         start: u64,
@@ -61,12 +64,16 @@ impl Region {
         results: &[Tensor],
     ) -> (Region, Vec<Tensor>) {
         let own: IdSet = parameters.iter().map(|t| t.node.id).collect();
-        let captures =
-            frontier(results, |t| own.contains(&t.node.id) || is_computed_since(start, t), |t| can_recompute(start, t));
+        let captures = frontier(
+            results,
+            |t| own.contains(&t.node.id) || is_computed_since(start, t),
+            |t| can_recompute(start, t),
+        );
         cut(operation, parameters, captures, results, HashMap::new())
     }
 
-    /// Makes a region of `results`, computed from `parameters` and `captures`. A parameter replaces each capture.
+    /// Makes a region of `results`, computed from `parameters` and `captures`. A parameter replaces
+    /// each capture.
     pub(crate) fn cut(
         operation: &'static str,
         parameters: Vec<Tensor>,
@@ -76,8 +83,9 @@ impl Region {
         cut(operation, parameters, captures, results, HashMap::new()).0
     }
 
-    /// Makes a region of everything recorded since [`next_id`](crate::tensor::next_id) was `start`. Returns it with the
-    /// tensors that its parameters replace: `inputs`, then other tensors recorded before `start`.
+    /// Makes a region of everything recorded since [`next_id`](crate::tensor::next_id) was `start`.
+    /// Returns it with the tensors that its parameters replace: `inputs`, then other tensors
+    /// recorded before `start`.
     pub(crate) fn since(
         operation: &'static str,
         start: u64,
@@ -85,10 +93,12 @@ impl Region {
         results: &[Tensor],
     ) -> (Region, Vec<Tensor>) {
         let input_ids: HashSet<ValueId> = inputs.iter().map(|t| value_id(t)).collect();
-        let mut captures = frontier(results, |t| is_computed_since(start, t), |t| can_recompute(start, t));
+        let mut captures =
+            frontier(results, |t| is_computed_since(start, t), |t| can_recompute(start, t));
         captures.retain(|t| !input_ids.contains(&value_id(t)));
         let parameters = parameters(operation, "input", inputs.iter().map(|t| t.ty()));
-        let replacements = inputs.iter().zip(&parameters).map(|(t, p)| (value_id(t), p.clone())).collect();
+        let replacements =
+            inputs.iter().zip(&parameters).map(|(t, p)| (value_id(t), p.clone())).collect();
         let (region, captures) = cut(operation, parameters, captures, results, replacements);
         (region, inputs.iter().map(|&t| t.clone()).chain(captures).collect())
     }
@@ -115,14 +125,15 @@ fn is_computed_since(start: u64, t: &Tensor) -> bool {
     t.node.id >= start && matches!(t.node.kind, Kind::Operation(_))
 }
 
-/// Whether a body may compute a view or a constant again: it was recorded in the body, or has no gradient. The user may
-/// request the gradient of a tensor that was recorded before.
+/// Whether a body may compute a view or a constant again: it was recorded in the body, or has no
+/// gradient. The user may request the gradient of a tensor that was recorded before.
 fn can_recompute(start: u64, t: &Tensor) -> bool {
     t.node.id >= start || !t.dtype().is_float()
 }
 
-/// The tensors outside a region that the region uses. `inside` says which tensors are inside. Constants, values
-/// computed only from constants, and views count as inside as well if `recompute` returns true.
+/// The tensors outside a region that the region uses. `inside` says which tensors are inside.
+/// Constants, values computed only from constants, and views count as inside as well if `recompute`
+/// returns true.
 pub(crate) fn frontier(
     results: &[Tensor],
     inside: impl Fn(&Tensor) -> bool,

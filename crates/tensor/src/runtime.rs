@@ -22,18 +22,19 @@ use crate::recording::check_values;
 use crate::scope::current_line;
 use crate::trace;
 use crate::{
-    Accelerator, AsTensor, Compiled, DeviceArray, Devices, Error, Function, Literal, Mesh, Metrics, Result, Tensor,
+    Accelerator, AsTensor, Compiled, DeviceArray, Devices, Error, Function, Literal, Mesh, Metrics,
+    Result, Tensor,
 };
 
-/// The compiler for CPUs counts a loop's steps with 32 bits. With 2³⁶ or more elements we observed that the process
-/// dies from a division by zero.
+/// The compiler for CPUs counts a loop's steps with 32 bits. With 2³⁶ or more elements we observed
+/// that the process dies from a division by zero.
 const TOO_MANY_FOR_THE_CPU: usize = (1 << 35) + 1;
 
 /// Opened devices as a mesh, and the programs compiled for them.
 ///
-/// All runtimes opened for one plugin share its client and the compiled programs, but each has its own [`Metrics`]. A
-/// clone is the same runtime. A CPU is split into the selected number of devices, and there is one client for each
-/// number.
+/// All runtimes opened for one plugin share its client and the compiled programs, but each has its
+/// own [`Metrics`]. A clone is the same runtime. A CPU is split into the selected number of
+/// devices, and there is one client for each number.
 ///
 /// ```
 /// use fulmen_tensor::{Accelerator, Argument, DType, Devices, Function, Literal, Runtime, Sharding, TensorType};
@@ -102,19 +103,20 @@ impl<'f> From<&'f Function> for Preloaded<'f> {
 type ClientKey = (PathBuf, Option<usize>);
 
 impl Runtime {
-    /// Opens devices of this kind, with the plugin that [`fulmen_pjrt::locate`] finds. The devices become a mesh with
-    /// the single axis `data`. [`Accelerator::Auto`] skips kinds without a plugin; for the other accelerators a missing
-    /// plugin is an error.
+    /// Opens devices of this kind, with the plugin that [`fulmen_pjrt::locate`] finds. The devices
+    /// become a mesh with the single axis `data`. [`Accelerator::Auto`] skips kinds without a
+    /// plugin; for the other accelerators a missing plugin is an error.
     ///
     /// # Errors
-    /// There is no plugin, no device, or not the selected devices. The message lists where it looked and what is
-    /// available.
+    /// There is no plugin, no device, or not the selected devices. The message lists where it
+    /// looked and what is available.
     pub fn open(accelerator: Accelerator, devices: &Devices) -> Result<Runtime> {
         let candidates = accelerator.candidates();
-        let (platform, path) = locate_first(&candidates, |platform| locate(platform, None)).map_err(|e| {
-            let e = explain(e, candidates.last().copied().unwrap_or(Platform::Cpu), None);
-            Error::runtime(format!("looking for a PJRT plugin for `{accelerator}`"), e)
-        })?;
+        let (platform, path) = locate_first(&candidates, |platform| locate(platform, None))
+            .map_err(|e| {
+                let e = explain(e, candidates.last().copied().unwrap_or(Platform::Cpu), None);
+                Error::runtime(format!("looking for a PJRT plugin for `{accelerator}`"), e)
+            })?;
         Runtime::open_plugin(&path, platform, devices)
     }
 
@@ -133,9 +135,13 @@ impl Runtime {
         }
         let explained = |doing: &str, e| Error::runtime(doing, explain(e, platform, Some(path)));
         let plugin = Plugin::load(path).map_err(|e| explained("loading the PJRT plugin", e))?;
-        let options: Vec<_> =
-            count.map(|count| ("cpu_device_count", NamedValue::Int(count as i64))).into_iter().collect();
-        let client = plugin.create_client(&options).map_err(|e| explained("starting the device runtime", e))?;
+        let options: Vec<_> = count
+            .map(|count| ("cpu_device_count", NamedValue::Int(count as i64)))
+            .into_iter()
+            .collect();
+        let client = plugin
+            .create_client(&options)
+            .map_err(|e| explained("starting the device runtime", e))?;
         let runtime = Runtime::new(client, devices)?;
         clients.insert(key, runtime.shared.clone());
         Ok(runtime)
@@ -148,7 +154,12 @@ impl Runtime {
     pub fn new(client: Client, devices: &Devices) -> Result<Runtime> {
         let options = options_for(client.platform_name());
         Runtime::from_shared(
-            Arc::new(Shared { client, options, compiled: Mutex::default(), recompiles: Recompiles::default() }),
+            Arc::new(Shared {
+                client,
+                options,
+                compiled: Mutex::default(),
+                recompiles: Recompiles::default(),
+            }),
             devices,
         )
     }
@@ -181,18 +192,21 @@ impl Runtime {
         Runtime { disk_cache, ..self }
     }
 
-    /// The same devices with a file of compiled programs; see [`Function::compile_for`]. Programs that are not in the
-    /// file are compiled. If several processes run one program, they must all use the same file.
+    /// The same devices with a file of compiled programs; see [`Function::compile_for`]. Programs
+    /// that are not in the file are compiled. If several processes run one program, they must all
+    /// use the same file.
     ///
     /// # Errors
-    /// The file cannot be read or is damaged, or its programs are for other devices, another plugin or another CPU.
+    /// The file cannot be read or is damaged, or its programs are for other devices, another plugin
+    /// or another CPU.
     pub fn with_saved_programs(&self, file: &Path) -> Result<Runtime> {
         let saved = SavedPrograms::read(file, &self.shared.client);
         let saved = saved.map_err(|e| Error::runtime("reading compiled programs", e))?;
         Ok(Runtime { disk_cache: self.disk_cache.with_saved(saved), ..self.clone() })
     }
 
-    /// The hexadecimal SHA-256 digest of the programs of [`Runtime::with_saved_programs`], if there are any.
+    /// The hexadecimal SHA-256 digest of the programs of [`Runtime::with_saved_programs`], if there
+    /// are any.
     pub fn saved_programs_digest(&self) -> Option<&str> {
         self.disk_cache.saved().map(SavedPrograms::digest)
     }
@@ -214,9 +228,9 @@ impl Runtime {
         Ok(Runtime { device_set: Arc::new(device_set), ..self.clone() })
     }
 
-    /// The runtime of [`Tensor::eval`], on one device. The environment variable `FULMEN_ACCELERATOR` selects the
-    /// accelerator; the default is [`Accelerator::Auto`]. The first call opens the runtime. After a failure, the next
-    /// call tries again.
+    /// The runtime of [`Tensor::eval`], on one device. The environment variable
+    /// `FULMEN_ACCELERATOR` selects the accelerator; the default is [`Accelerator::Auto`]. The
+    /// first call opens the runtime. After a failure, the next call tries again.
     ///
     /// # Errors
     /// As for [`Runtime::open`]. Also if the variable does not name an accelerator.
@@ -227,16 +241,22 @@ impl Runtime {
             return Ok(runtime.clone());
         }
         let accelerator = match std::env::var("FULMEN_ACCELERATOR") {
-            Ok(name) => name.parse().map_err(|e| Error::usage(format!("FULMEN_ACCELERATOR: {e}")))?,
+            Ok(name) => {
+                name.parse().map_err(|e| Error::usage(format!("FULMEN_ACCELERATOR: {e}")))?
+            }
             Err(_) => Accelerator::Auto,
         };
         Ok(global.insert(Runtime::open(accelerator, &Devices::from(1))?.on_first_device()).clone())
     }
 
-    /// The same client, but only the first device of this process, so that nothing waits for other processes.
+    /// The same client, but only the first device of this process, so that nothing waits for other
+    /// processes.
     fn on_first_device(self) -> Runtime {
         let devices: Vec<Device> = self.local_devices().take(1).cloned().collect();
-        Runtime { device_set: Arc::new(DeviceSet { mesh: Mesh::data(1), devices, local: vec![0] }), ..self }
+        Runtime {
+            device_set: Arc::new(DeviceSet { mesh: Mesh::data(1), devices, local: vec![0] }),
+            ..self
+        }
     }
 
     /// The PJRT client.
@@ -244,7 +264,8 @@ impl Runtime {
         &self.shared.client
     }
 
-    /// The devices that programs run on, including those of other processes, in the order of the mesh.
+    /// The devices that programs run on, including those of other processes, in the order of the
+    /// mesh.
     pub fn devices(&self) -> &[Device] {
         &self.device_set.devices
     }
@@ -261,8 +282,8 @@ impl Runtime {
 
     /// The metrics of this runtime:
     ///
-    /// - `UncachedCompile`, `CachedCompile` (in this process), `PersistentCacheHit` (on disk), `CompileTime`, and
-    ///   `CreateCompileHandles` (programs compiled or loaded).
+    /// - `UncachedCompile`, `CachedCompile` (in this process), `PersistentCacheHit` (on disk),
+    ///   `CompileTime`, and `CreateCompileHandles` (programs compiled or loaded).
     /// - `ExecuteTime`.
     /// - `TransferToDeviceTime`, `TransferFromDeviceTime`, `InboundData` and `OutboundData`.
     /// - `CreateDataHandles` and `DestroyDataHandles`, which count buffers on devices.
@@ -271,7 +292,8 @@ impl Runtime {
         &self.metrics
     }
 
-    /// Compiles a function for the mesh. Reuses a program that this process compiled before, or one on disk.
+    /// Compiles a function for the mesh. Reuses a program that this process compiled before, or one
+    /// on disk.
     ///
     /// # Errors
     /// The function has a fault, a sharding does not fit the mesh, or the compiler fails.
@@ -279,10 +301,11 @@ impl Runtime {
         self.compile_with(function.into(), None::<fn(Option<String>)>)
     }
 
-    /// Like [`Runtime::compile`], and calls `announce` before the compiler runs, which may take minutes. It is not
-    /// called for a program that was compiled before. Its argument says how the program differs from the most similar
-    /// program on disk with the same name, if there is one. [`Compiled::compile_time`] is the compiler's time.
-    /// `function` may be the result of [`Runtime::preload`].
+    /// Like [`Runtime::compile`], and calls `announce` before the compiler runs, which may take
+    /// minutes. It is not called for a program that was compiled before. Its argument says how the
+    /// program differs from the most similar program on disk with the same name, if there is one.
+    /// [`Compiled::compile_time`] is the compiler's time. `function` may be the result of
+    /// [`Runtime::preload`].
     ///
     /// # Errors
     /// As for [`Runtime::compile`].
@@ -294,8 +317,8 @@ impl Runtime {
         self.compile_with(function.into(), Some(announce))
     }
 
-    /// Lowers a function for [`Runtime::compile_announced`], and loads its program if it is on disk. Call this on
-    /// another thread to do other work in the meantime.
+    /// Lowers a function for [`Runtime::compile_announced`], and loads its program if it is on
+    /// disk. Call this on another thread to do other work in the meantime.
     ///
     /// ```
     /// use fulmen_tensor::{Accelerator, DType, Devices, Function, Runtime, TensorType};
@@ -313,16 +336,21 @@ impl Runtime {
         let _load = trace::named(|| format!("load {}", function.name()));
         let lowered = lower(function, self.mesh(), self.platform())?;
         let key = self.program(&lowered);
-        let on_disk = !self.compiled().contains_key(&key) && self.disk_cache.may_have(self.client(), function);
+        let on_disk = !self.compiled().contains_key(&key)
+            && self.disk_cache.may_have(self.client(), function);
         let options = self.compile_options(&key);
-        let slot = on_disk.then(|| self.disk_cache.slot(self.client(), function, &key.text, &options)).flatten();
+        let slot = on_disk
+            .then(|| self.disk_cache.slot(self.client(), function, &key.text, &options))
+            .flatten();
         let executable = slot.as_ref().and_then(Slot::load);
-        let lowering = PreloadedLowering { device_set: self.device_set.clone(), lowered, executable };
+        let lowering =
+            PreloadedLowering { device_set: self.device_set.clone(), lowered, executable };
         Ok(Preloaded { function, lowering: Some(lowering) })
     }
 
-    /// The program as [`Runtime::compile`] passes it to the compiler, as StableHLO text. For the CPU, a few operations are
-    /// written in another form, which is faster there; [`Function::stablehlo_for`] keeps them.
+    /// The program as [`Runtime::compile`] passes it to the compiler, as StableHLO text. For the
+    /// CPU, a few operations are written in another form, which is faster there;
+    /// [`Function::stablehlo_for`] keeps them.
     ///
     /// ```
     /// use fulmen_tensor::{Accelerator, DType, Devices, Function, Runtime, TensorType};
@@ -344,7 +372,8 @@ impl Runtime {
         Platform::from_name(self.client().platform_name())
     }
 
-    /// The compiled programs of this client. Don't hold the lock while compiling, which may take minutes.
+    /// The compiled programs of this client. Don't hold the lock while compiling, which may take
+    /// minutes.
     fn compiled(&self) -> MutexGuard<'_, HashMap<Program, Arc<LoadedExecutable>>> {
         self.shared.compiled.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -366,10 +395,11 @@ impl Runtime {
         Preloaded { function, lowering }: Preloaded<'_>,
         announce: Option<impl FnOnce(Option<String>)>,
     ) -> Result<Compiled> {
-        let (lowered, preloaded) = match lowering.filter(|lowering| lowering.device_set == self.device_set) {
-            Some(lowering) => (lowering.lowered, lowering.executable),
-            None => (lower(function, self.mesh(), self.platform())?, None),
-        };
+        let (lowered, preloaded) =
+            match lowering.filter(|lowering| lowering.device_set == self.device_set) {
+                Some(lowering) => (lowering.lowered, lowering.executable),
+                None => (lower(function, self.mesh(), self.platform())?, None),
+            };
         check_size(function, &lowered, self.shared.client.platform_name())?;
         let key = self.program(&lowered);
         let compiled_before = self.compiled().get(&key).cloned();
@@ -380,7 +410,8 @@ impl Runtime {
             }
             None => {
                 let options = self.compile_options(&key);
-                let (executable, time) = self.load_or_compile(function, &lowered, &options, preloaded, announce)?;
+                let (executable, time) =
+                    self.load_or_compile(function, &lowered, &options, preloaded, announce)?;
                 // The process keeps every program, so no handle is destroyed.
                 self.metrics.count("CreateCompileHandles", 1);
                 // If another thread was first, use its program.
@@ -397,7 +428,9 @@ impl Runtime {
                     Some(literal) => self.to_devices(literal, &sharding).map(Arc::new),
                     None => Ok(array),
                 },
-                Captured::Host(ty, elements) => self.bytes_to_devices(&ty, &elements, &sharding).map(Arc::new),
+                Captured::Host(ty, elements) => {
+                    self.bytes_to_devices(&ty, &elements, &sharding).map(Arc::new)
+                }
             })
             .collect::<Result<_>>()?;
         Compiled::new(function, self, executable, captured, time)
@@ -446,8 +479,8 @@ impl Runtime {
         values.pop().ok_or_else(|| Error::usage("the program returned no result"))
     }
 
-    /// Compiles and runs several expressions as one program, and copies their values to the host in one transfer.
-    /// Tensors that already have a value need no program.
+    /// Compiles and runs several expressions as one program, and copies their values to the host in
+    /// one transfer. Tensors that already have a value need no program.
     ///
     /// # Errors
     /// As for [`Runtime::compile`], or the run fails.
@@ -456,14 +489,19 @@ impl Runtime {
         for tensor in tensors {
             tensor.check()?;
         }
-        let mut values: Vec<Option<Literal>> = tensors.iter().map(|tensor| tensor.host_value()).collect();
+        let mut values: Vec<Option<Literal>> =
+            tensors.iter().map(|tensor| tensor.host_value()).collect();
         let missing: Vec<usize> = (0..tensors.len()).filter(|&i| values[i].is_none()).collect();
         let readable = |&i: &usize| tensors[i].array().filter(|array| array.is_readable());
-        let expressions: Vec<&Tensor> = missing.iter().filter(|i| readable(i).is_none()).map(|&i| tensors[i]).collect();
-        let computed = if expressions.is_empty() { Vec::new() } else { self.compute(&expressions)? };
+        let expressions: Vec<&Tensor> =
+            missing.iter().filter(|i| readable(i).is_none()).map(|&i| tensors[i]).collect();
+        let computed =
+            if expressions.is_empty() { Vec::new() } else { self.compute(&expressions)? };
         let mut next_computed = computed.iter();
-        let arrays: Vec<&DeviceArray> =
-            missing.iter().filter_map(|i| readable(i).map(|array| &**array).or_else(|| next_computed.next())).collect();
+        let arrays: Vec<&DeviceArray> = missing
+            .iter()
+            .filter_map(|i| readable(i).map(|array| &**array).or_else(|| next_computed.next()))
+            .collect();
         if !arrays.is_empty() {
             host_reads::count(current_line());
             for (&i, literal) in missing.iter().zip(self.read(&arrays)?.wait()?) {
@@ -473,9 +511,10 @@ impl Runtime {
         Ok(values.into_iter().flatten().collect())
     }
 
-    /// Compiles and runs several expressions as one program. The results stay on the devices, replicated. Values in the
-    /// expressions are inputs of the program, so that the same expressions with other values are not compiled again.
-    /// When a line compiles its fifth program, there is a note; see [`set_note_handler`](crate::set_note_handler).
+    /// Compiles and runs several expressions as one program. The results stay on the devices,
+    /// replicated. Values in the expressions are inputs of the program, so that the same
+    /// expressions with other values are not compiled again. When a line compiles its fifth
+    /// program, there is a note; see [`set_note_handler`](crate::set_note_handler).
     ///
     /// # Errors
     /// As for [`Runtime::compile`], or the run fails.
@@ -513,20 +552,26 @@ impl Tensor {
 fn choose(client: &Client, devices: &Devices) -> Result<DeviceSet> {
     let local_devices = client.addressable_devices();
     // There is nothing to diagnose for a CPU.
-    let platform = Platform::from_name(client.platform_name()).filter(|&platform| platform != Platform::Cpu);
-    let diagnosis = || platform.map_or_else(String::new, |platform| format!("\n{}", diagnose(platform)));
+    let platform =
+        Platform::from_name(client.platform_name()).filter(|&platform| platform != Platform::Cpu);
+    let diagnosis =
+        || platform.map_or_else(String::new, |platform| format!("\n{}", diagnose(platform)));
     if local_devices.is_empty() {
         let name = client.platform_name();
         return Err(Error::usage(format!("the platform `{name}` has no devices{}", diagnosis())));
     }
-    let names = || local_devices.iter().map(Device::to_string).collect::<Vec<_>>().join(", ") + &diagnosis();
+    let names = || {
+        local_devices.iter().map(Device::to_string).collect::<Vec<_>>().join(", ") + &diagnosis()
+    };
     let chosen = devices.choose(local_devices.len(), names)?;
-    let mut processes: Vec<i32> = client.devices().iter().map(|device| device.process_index()).collect();
+    let mut processes: Vec<i32> =
+        client.devices().iter().map(|device| device.process_index()).collect();
     processes.sort_unstable();
     processes.dedup();
     let mut all: Vec<Device> = Vec::new();
     for process in processes {
-        let process_devices: Vec<_> = client.devices().iter().filter(|d| d.process_index() == process).collect();
+        let process_devices: Vec<_> =
+            client.devices().iter().filter(|d| d.process_index() == process).collect();
         for &index in &chosen {
             let Some(&device) = process_devices.get(index) else {
                 return Err(Error::usage(format!(
@@ -541,8 +586,8 @@ fn choose(client: &Client, devices: &Devices) -> Result<DeviceSet> {
     Ok(DeviceSet { mesh: Mesh::data(all.len()), devices: all, local })
 }
 
-/// The first of `candidates` with a plugin, and the plugin's file. If none has a plugin, returns the last one's error.
-/// Returns at once on an error other than a missing plugin.
+/// The first of `candidates` with a plugin, and the plugin's file. If none has a plugin, returns
+/// the last one's error. Returns at once on an error other than a missing plugin.
 fn locate_first(
     candidates: &[Platform],
     locate: impl Fn(Platform) -> fulmen_pjrt::Result<PathBuf>,
@@ -563,7 +608,9 @@ fn locate_first(
 /// Refuses programs that would crash the CPU plugin, and the process with it.
 pub(crate) fn check_size(function: &Function, lowered: &Lowered, platform: &str) -> Result<()> {
     match &lowered.largest {
-        Some((ty, location)) if platform == "cpu" && ty.shape.num_elements() >= TOO_MANY_FOR_THE_CPU => {
+        Some((ty, location))
+            if platform == "cpu" && ty.shape.num_elements() >= TOO_MANY_FOR_THE_CPU =>
+        {
             Err(Error::usage(format!(
                 "compiling `{}`: {ty} has more elements than the CPU's compiler supports, 2^35\n  recorded at {location}",
                 function.name()
@@ -577,12 +624,15 @@ pub(crate) fn check_size(function: &Function, lowered: &Lowered, platform: &str)
 pub(crate) fn options_for(platform: &str) -> CompileOptions {
     let mut options = CompileOptions::new();
     if platform == "cpu" {
-        // XLA's fast minimum and maximum drop NaNs, so a relu or a max would hide a NaN in the loss.
+        // XLA's fast minimum and maximum drop NaNs, so a relu or a max would hide a NaN in the
+        // loss.
         options = options.override_flag("xla_cpu_enable_fast_min_max", NamedValue::Bool(false));
-        // XLA's default computes each value as soon as its operands are known, so that independent operations can run
-        // at the same time. Patches of activations for the backward pass then wait in memory from the forward pass on:
-        // 486 MB of temporaries for ResNet-18 at 32 × 32, instead of 188.
-        options = options.override_flag("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED");
+        // XLA's default computes each value as soon as its operands are known, so that independent
+        // operations can run at the same time. Patches of activations for the backward pass then
+        // wait in memory from the forward pass on: 486 MB of temporaries for ResNet-18 at 32 × 32,
+        // instead of 188.
+        options =
+            options.override_flag("xla_cpu_scheduler_type", "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED");
         // Measured on CPUs with AVX-512: elementwise code is up to 1.8 × faster at full width.
         #[cfg(target_arch = "x86_64")]
         if std::arch::is_x86_feature_detected!("avx512f") {
@@ -599,7 +649,8 @@ mod tests {
     #[test]
     fn a_platform_without_a_plugin_is_skipped_unless_it_is_the_last() {
         let file = PathBuf::from("plugin.so");
-        let missing = || locate(Platform::Cpu, Some(Path::new("no/such/plugin.so"))).map(drop).unwrap_err();
+        let missing =
+            || locate(Platform::Cpu, Some(Path::new("no/such/plugin.so"))).map(drop).unwrap_err();
         assert!(missing().is_not_found());
         let only = |available: Platform| {
             let file = file.clone();

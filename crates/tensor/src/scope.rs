@@ -1,33 +1,38 @@
 //! [`Scope`]: gives each recorded node the line of the user's code.
 //!
-//! Each node of an expression, and each [`Fault`], has a line of the user's code. `#[track_caller]` gives a public
-//! function that line, and the rest of the code follows four rules:
+//! Each node of an expression, and each [`Fault`], has a line of the user's code. `#[track_caller]`
+//! gives a public function that line, and the rest of the code follows four rules:
 //!
-//! 1. A public function has `#[track_caller]` and first opens a scope, with [`Tensor::record`](crate::Tensor::record)
-//!    or with `let _scope = Scope::open();`. A function that only calls one other function with `#[track_caller]` needs
-//!    no scope.
-//! 2. **The outermost scope wins.** While a scope is open, everything that this thread records has its line: in
-//!    helpers, in closures, through trait objects. Opening another scope within it has no effect.
-//! 3. **The user's code runs outside the scope.** A function that calls a user's closure (a loop body, a branch, a
-//!    step) runs it under [`Scope::leave`], so that the nodes recorded there have their own lines.
-//! 4. A derivative rule records under [`Scope::at`] with the line of the node that it differentiates.
+//! 1. A public function has `#[track_caller]` and first opens a scope, with
+//!    [`Tensor::record`](crate::Tensor::record) or with `let _scope = Scope::open();`. A function
+//!    that only calls one other function with `#[track_caller]` needs no scope.
+//! 2. **The outermost scope wins.** While a scope is open, everything that this thread records has
+//!    its line: in helpers, in closures, through trait objects. Opening another scope within it has
+//!    no effect.
+//! 3. **The user's code runs outside the scope.** A function that calls a user's closure (a loop
+//!    body, a branch, a step) runs it under [`Scope::leave`], so that the nodes recorded there have
+//!    their own lines.
+//! 4. A derivative rule records under [`Scope::at`] with the line of the node that it
+//!    differentiates.
 //!
-//! The state of a scope is thread-local. Dropping the guard restores the previous state, even during a panic. Opening a
-//! scope only writes a few words.
+//! The state of a scope is thread-local. Dropping the guard restores the previous state, even
+//! during a panic. Opening a scope only writes a few words.
 //!
 //! # Mistakes
 //!
 //! Within [`Tensor::record`](crate::Tensor::record), `?` returns on a poisoned input
-//! ([`Tensor::live`](crate::Tensor::live)) and on a failed shape rule. The error type is [`Refusal`]. It is either the
-//! [`Fault`] of an earlier line, which is passed on, or a message, which becomes a fault of this function at the user's
-//! line. So a shape rule returns a plain `Result<_, String>`, without a name or a line.
+//! ([`Tensor::live`](crate::Tensor::live)) and on a failed shape rule. The error type is
+//! [`Refusal`]. It is either the [`Fault`] of an earlier line, which is passed on, or a message,
+//! which becomes a fault of this function at the user's line. So a shape rule returns a plain
+//! `Result<_, String>`, without a name or a line.
 //!
 //! # Libraries
 //!
-//! A library of layers calls layers through trait objects, which `#[track_caller]` does not see through. The layers may
-//! be its own or its user's. So the library names its source folder once, as a [`Library`], and opens its scopes with
-//! that. After [`Scope::leave`], lines in that folder and in this crate still map to the line of the scope that was
-//! left. Other lines, which are the user's, are kept.
+//! A library of layers calls layers through trait objects, which `#[track_caller]` does not see
+//! through. The layers may be its own or its user's. So the library names its source folder once,
+//! as a [`Library`], and opens its scopes with that. After [`Scope::leave`], lines in that folder
+//! and in this crate still map to the line of the scope that was left. Other lines, which are the
+//! user's, are kept.
 
 use std::cell::Cell;
 use std::fmt;
@@ -43,8 +48,8 @@ type Line = &'static Location<'static>;
 struct State {
     /// The line of the open scope.
     line: Option<Line>,
-    /// The line of the scope that was left last. It applies to code of this crate and of the library if no scope is
-    /// open.
+    /// The line of the scope that was left last. It applies to code of this crate and of the
+    /// library if no scope is open.
     left: Option<Line>,
     /// The library that opened the last scope.
     library: Option<Library>,
@@ -62,15 +67,19 @@ pub(crate) fn current_line() -> Line {
 
 impl State {
     fn resolve(self, caller: Line) -> Line {
-        let is_library_code =
-            || Library::new(file!()).contains(caller) || self.library.is_some_and(|library| library.contains(caller));
+        let is_library_code = || {
+            Library::new(file!()).contains(caller)
+                || self.library.is_some_and(|library| library.contains(caller))
+        };
         self.line.or(self.left.filter(|_| is_library_code())).unwrap_or(caller)
     }
 }
 
-/// A guard: while it lives, everything that this thread records has one line. The module `scope` has the rules:
+/// A guard: while it lives, everything that this thread records has one line. The module `scope`
+/// has the rules:
 ///
-/// - Call [`Scope::open`] at the start of a public function with `#[track_caller]`. The outermost scope wins.
+/// - Call [`Scope::open`] at the start of a public function with `#[track_caller]`. The outermost
+///   scope wins.
 /// - Call [`Scope::leave`] around a user's closure.
 /// - Call [`Scope::at`] to record for a line that you stored.
 ///
@@ -113,7 +122,8 @@ impl Scope {
         Scope::set(State { line: Some(line), ..STATE.get() })
     }
 
-    /// Leaves the open scope, if there is one, to call a user's code: nodes recorded from now on have their own lines.
+    /// Leaves the open scope, if there is one, to call a user's code: nodes recorded from now on
+    /// have their own lines.
     pub fn leave() -> Scope {
         let state = STATE.get();
         Scope::set(State { line: None, left: state.line.or(state.left), ..state })
@@ -125,7 +135,8 @@ impl Scope {
         code()
     }
 
-    /// The line for nodes that are recorded now: the line of the open scope, or the caller's. Store it to record later.
+    /// The line for nodes that are recorded now: the line of the open scope, or the caller's. Store
+    /// it to record later.
     #[track_caller]
     pub fn line() -> &'static Location<'static> {
         current_line()
@@ -164,8 +175,8 @@ pub struct Library {
 }
 
 impl Library {
-    /// A library whose sources are in the folder of the file `root`, or below: use `Library::new(file!())` in its
-    /// `lib.rs`.
+    /// A library whose sources are in the folder of the file `root`, or below: use
+    /// `Library::new(file!())` in its `lib.rs`.
     pub const fn new(root: &'static str) -> Library {
         Library { root }
     }
@@ -189,22 +200,30 @@ impl Library {
 
     /// Like [`Tensor::record`](crate::Tensor::record), for a function of the library.
     #[track_caller]
-    pub fn record<T: FromFault>(self, name: impl fmt::Display, body: impl FnOnce() -> Result<T, Refusal>) -> T {
+    pub fn record<T: FromFault>(
+        self,
+        name: impl fmt::Display,
+        body: impl FnOnce() -> Result<T, Refusal>,
+    ) -> T {
         let _scope = self.open();
         finish(name, body())
     }
 }
 
-/// Turns a refusal into a poisoned result of the function `name`. Call this within the function's scope.
+/// Turns a refusal into a poisoned result of the function `name`. Call this within the function's
+/// scope.
 pub(crate) fn finish<T: FromFault>(name: impl fmt::Display, result: Result<T, Refusal>) -> T {
     match result {
         Ok(result) => result,
         Err(Refusal::Fault(fault)) => T::from_fault(fault),
-        Err(Refusal::Message(message)) => T::from_fault(Fault::new(name.to_string(), message, current_line())),
+        Err(Refusal::Message(message)) => {
+            T::from_fault(Fault::new(name.to_string(), message, current_line()))
+        }
     }
 }
 
-/// Why a function refuses to record: the error of the body of [`Tensor::record`](crate::Tensor::record).
+/// Why a function refuses to record: the error of the body of
+/// [`Tensor::record`](crate::Tensor::record).
 #[derive(Clone, Debug)]
 pub enum Refusal {
     /// An earlier mistake, with its own line.

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use crate::DType;
 
-/// The largest number of bytes of a tensor, and the largest padding, stride or dilation: the address space of a
-/// process. Compilers compute sizes with 64 bits. On overflow they abort or compute wrong sizes.
+/// The largest number of bytes of a tensor, and the largest padding, stride or dilation: the
+/// address space of a process. Compilers compute sizes with 64 bits. On overflow they abort or
+/// compute wrong sizes.
 pub(crate) const LARGEST: usize = 1 << 47;
 
 /// Checks that an attribute of an axis is within [`LARGEST`]. The error is a message.
@@ -15,11 +16,14 @@ pub(crate) fn within_reach(attribute: &str, axis: usize, amount: i128) -> Result
     if amount.unsigned_abs() <= LARGEST as u128 {
         Ok(())
     } else {
-        Err(format!("{attribute} {amount} of axis {axis} is beyond what a program can address, 2^47"))
+        Err(format!(
+            "{attribute} {amount} of axis {axis} is beyond what a program can address, 2^47"
+        ))
     }
 }
 
-/// The sizes of a tensor's axes, outermost first. A scalar has rank 0. Cheap to clone; derefs to `[usize]`.
+/// The sizes of a tensor's axes, outermost first. A scalar has rank 0. Cheap to clone; derefs to
+/// `[usize]`.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Shape(Arc<[usize]>);
 
@@ -68,8 +72,8 @@ impl Shape {
         }
     }
 
-    /// The shape that both broadcast to by NumPy's rule: align the axes from the last; the sizes of each pair must be
-    /// equal, or one of them must be 1.
+    /// The shape that both broadcast to by NumPy's rule: align the axes from the last; the sizes of
+    /// each pair must be equal, or one of them must be 1.
     ///
     /// # Errors
     /// The shapes do not broadcast. The message names both shapes and the axis.
@@ -170,10 +174,11 @@ impl TensorType {
         self.shape.num_elements().saturating_mul(self.dtype.size_in_bytes())
     }
 
-    /// Whether a program can address such a value: it has at most [`LARGEST`] bytes. Axes of size 0 count as 1, since
-    /// compilers multiply the other sizes.
+    /// Whether a program can address such a value: it has at most [`LARGEST`] bytes. Axes of size 0
+    /// count as 1, since compilers multiply the other sizes.
     pub(crate) fn is_addressable(&self) -> bool {
-        let bytes = self.shape.iter().try_fold(self.dtype.size_in_bytes(), |n, &d| n.checked_mul(d.max(1)));
+        let bytes =
+            self.shape.iter().try_fold(self.dtype.size_in_bytes(), |n, &d| n.checked_mul(d.max(1)));
         bytes.is_some_and(|bytes| bytes <= LARGEST)
     }
 

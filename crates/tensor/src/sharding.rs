@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use crate::{Mesh, Shape};
 
-/// How a value is split over a [`Mesh`], like JAX's `PartitionSpec`. Each axis of the value has the mesh axes that it
-/// is split over. An axis without mesh axes is not split, and trailing axes may be omitted.
+/// How a value is split over a [`Mesh`], like JAX's `PartitionSpec`. Each axis of the value has the
+/// mesh axes that it is split over. An axis without mesh axes is not split, and trailing axes may
+/// be omitted.
 ///
 /// ```
 /// use fulmen_tensor::{Mesh, Shape, Sharding};
@@ -43,7 +44,8 @@ impl Sharding {
         Sharding(axes.into())
     }
 
-    /// The mesh axes that each axis of the value is split over. Trailing axes that are not split are left out.
+    /// The mesh axes that each axis of the value is split over. Trailing axes that are not split
+    /// are left out.
     pub fn axes(&self) -> &[Vec<String>] {
         &self.0
     }
@@ -61,7 +63,8 @@ impl Sharding {
     /// ```
     pub fn stacked(&self) -> Sharding {
         Sharding::over(
-            std::iter::once(Vec::new()).chain(self.0.iter().map(|names| names.iter().map(String::as_str).collect())),
+            std::iter::once(Vec::new())
+                .chain(self.0.iter().map(|names| names.iter().map(String::as_str).collect())),
         )
     }
 
@@ -76,17 +79,20 @@ impl Sharding {
         Sharding(self.0.iter().skip(1).cloned().collect())
     }
 
-    /// The sharding of a transposed value: its axis `i` is axis `permutation[i]` of a value with this sharding.
+    /// The sharding of a transposed value: its axis `i` is axis `permutation[i]` of a value with
+    /// this sharding.
     pub(crate) fn permuted(&self, permutation: &[usize]) -> Sharding {
-        let names = |&axis: &usize| self.0.get(axis).into_iter().flatten().map(String::as_str).collect::<Vec<_>>();
+        let names = |&axis: &usize| {
+            self.0.get(axis).into_iter().flatten().map(String::as_str).collect::<Vec<_>>()
+        };
         Sharding::over(permutation.iter().map(names))
     }
 
     /// The shape of the part that one device holds.
     ///
     /// # Errors
-    /// A message, if the sharding has more axes than the shape, a mesh axis does not exist or is used twice, or a size
-    /// is not divisible by the number of devices.
+    /// A message, if the sharding has more axes than the shape, a mesh axis does not exist or is
+    /// used twice, or a size is not divisible by the number of devices.
     pub fn shard_shape(&self, mesh: &Mesh, shape: &Shape) -> Result<Shape, String> {
         if self.0.len() > shape.rank() {
             return Err(format!("the sharding {self} has more axes than {shape}"));
@@ -97,7 +103,9 @@ impl Sharding {
             let mut parts = 1;
             for name in names {
                 let Some(size) = mesh.size(name) else {
-                    return Err(format!("the sharding {self} names the axis `{name}`; the mesh is {mesh}"));
+                    return Err(format!(
+                        "the sharding {self} names the axis `{name}`; the mesh is {mesh}"
+                    ));
                 };
                 if used.contains(&name.as_str()) {
                     return Err(format!("the sharding {self} uses the mesh axis `{name}` twice"));
@@ -116,7 +124,8 @@ impl Sharding {
         Ok(Shape::from(dims))
     }
 
-    /// The block of a value that the device with this index holds. The sharding must fit the mesh and the shape.
+    /// The block of a value that the device with this index holds. The sharding must fit the mesh
+    /// and the shape.
     pub(crate) fn block(&self, mesh: &Mesh, shape: &Shape, device: usize) -> Block {
         let mut block = Block { start: vec![0; shape.rank()], size: shape.dims().to_vec() };
         for (axis, names) in self.0.iter().enumerate().take(shape.rank()) {
@@ -135,7 +144,8 @@ impl Sharding {
     /// The body of the Shardy attribute for a value of this rank.
     pub(crate) fn attribute(&self, rank: usize) -> String {
         let axis = |i| {
-            let names: Vec<_> = self.0.get(i).into_iter().flatten().map(|name| format!("\"{name}\"")).collect();
+            let names: Vec<_> =
+                self.0.get(i).into_iter().flatten().map(|name| format!("\"{name}\"")).collect();
             format!("{{{}}}", names.join(", "))
         };
         let axes: Vec<_> = (0..rank).map(axis).collect();
@@ -145,8 +155,11 @@ impl Sharding {
 
 impl fmt::Display for Sharding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let axes: Vec<_> =
-            self.0.iter().map(|names| if names.is_empty() { "-".to_owned() } else { names.join("+") }).collect();
+        let axes: Vec<_> = self
+            .0
+            .iter()
+            .map(|names| if names.is_empty() { "-".to_owned() } else { names.join("+") })
+            .collect();
         write!(f, "[{}]", axes.join(", "))
     }
 }
@@ -167,14 +180,14 @@ pub struct Block {
 }
 
 impl Block {
-    /// Calls `copy(offset in the whole, offset in the block, length)`, in elements, for each run that is contiguous in
-    /// both.
+    /// Calls `copy(offset in the whole, offset in the block, length)`, in elements, for each run
+    /// that is contiguous in both.
     pub(crate) fn contiguous_runs(&self, shape: &Shape, mut copy: impl FnMut(usize, usize, usize)) {
         if self.size.contains(&0) {
             return;
         }
-        // The block has the axes from `whole` on completely, so one run spans these and the block's part of the axis
-        // before.
+        // The block has the axes from `whole` on completely, so one run spans these and the block's
+        // part of the axis before.
         let rank = shape.rank();
         let mut whole = rank;
         while whole > 0 && self.size[whole - 1] == shape[whole - 1] {
@@ -193,7 +206,10 @@ impl Block {
             }
             copy(offset, block_offset, length);
             block_offset += length;
-            let Some(axis) = (0..first).rev().find(|&axis| index[axis] + 1 < self.size[axis]) else { return };
+            let Some(axis) = (0..first).rev().find(|&axis| index[axis] + 1 < self.size[axis])
+            else {
+                return;
+            };
             index[axis] += 1;
             index[axis + 1..].fill(0);
         }
@@ -236,13 +252,16 @@ mod tests {
     #[test]
     fn messages_say_why_a_sharding_or_mesh_is_invalid() {
         let mesh = Mesh::new([("data", 4)]).unwrap();
-        let message =
-            |sharding: Sharding, shape: &[usize]| sharding.shard_shape(&mesh, &Shape::from(shape)).unwrap_err();
+        let message = |sharding: Sharding, shape: &[usize]| {
+            sharding.shard_shape(&mesh, &Shape::from(shape)).unwrap_err()
+        };
         assert!(message(Sharding::new([None, Some("data")]), &[8]).contains("more axes"));
         assert!(message(Sharding::new([Some("model")]), &[8]).contains("the mesh is data=4"));
         assert!(message(Sharding::new([Some("data"), Some("data")]), &[8, 8]).contains("twice"));
         assert!(message(Sharding::new([Some("data")]), &[6]).contains("4 devices"));
-        for axes in [Vec::new(), vec![("", 1)], vec![("a", 1), ("a", 2)], vec![("a", 0)], vec![("a\"", 2)]] {
+        for axes in
+            [Vec::new(), vec![("", 1)], vec![("a", 1), ("a", 2)], vec![("a", 0)], vec![("a\"", 2)]]
+        {
             assert!(Mesh::new(axes).unwrap_err().to_string().starts_with("mesh: "));
         }
     }

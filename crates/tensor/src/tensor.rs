@@ -1,6 +1,7 @@
 //! [`Tensor`]: an expression for a value. It is a cheap handle to one result of a node in an immutable graph.
 //!
-//! Out of scope: computation, see [`Runtime`](crate::Runtime); derivatives, see [`grad`](crate::grad()).
+//! Out of scope: computation, see [`Runtime`](crate::Runtime); derivatives, see
+//! [`grad`](crate::grad()).
 
 use std::fmt;
 use std::panic::Location;
@@ -13,10 +14,11 @@ use crate::{DType, DeviceArray, Fault, Result, Shape, TensorType};
 
 /// An expression for a value: it describes how the value is computed.
 ///
-/// Operations record; they do not run. [`Tensor::eval`] compiles and runs the recorded expression. A training step is
-/// recorded and compiled once. An invalid operation, such as one on shapes that do not match, returns a *poisoned*
-/// tensor with a [`Fault`] that has the caller's file and line. Everything computed from it is poisoned with the same
-/// fault, and [`Tensor::eval`] returns it as an `Err`.
+/// Operations record; they do not run. [`Tensor::eval`] compiles and runs the recorded expression.
+/// A training step is recorded and compiled once. An invalid operation, such as one on shapes that
+/// do not match, returns a *poisoned* tensor with a [`Fault`] that has the caller's file and line.
+/// Everything computed from it is poisoned with the same fault, and [`Tensor::eval`] returns it as
+/// an `Err`.
 ///
 /// ```
 /// use fulmen_tensor::Tensor;
@@ -41,7 +43,8 @@ pub(crate) struct Node {
     pub(crate) inputs: Vec<Tensor>,
     pub(crate) outputs: Vec<TensorType>,
     pub(crate) location: &'static Location<'static>,
-    /// Whether it is computed only from constants, without a loop, so that any body can compute it again.
+    /// Whether it is computed only from constants, without a loop, so that any body can compute it
+    /// again.
     pub(crate) constant: bool,
 }
 
@@ -81,7 +84,8 @@ impl Node {
         let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
         let constant = match &kind {
             Kind::Operation(operation) => {
-                operation.recompute_policy() != RecomputePolicy::Never && inputs.iter().all(|t| t.node.constant)
+                operation.recompute_policy() != RecomputePolicy::Never
+                    && inputs.iter().all(|t| t.node.constant)
             }
             _ => false,
         };
@@ -89,7 +93,11 @@ impl Node {
     }
 
     /// The same operation on other inputs of the same types, recorded by the same line.
-    pub(crate) fn with_inputs(&self, operation: &Arc<dyn Operation>, inputs: Vec<Tensor>) -> Arc<Node> {
+    pub(crate) fn with_inputs(
+        &self,
+        operation: &Arc<dyn Operation>,
+        inputs: Vec<Tensor>,
+    ) -> Arc<Node> {
         Node::new(Kind::Operation(operation.clone()), inputs, self.outputs.clone(), self.location)
     }
 }
@@ -104,8 +112,8 @@ impl Tensor {
 
     /// A poisoned tensor: `operation` has a mistake at the caller's line.
     ///
-    /// For code on top of this crate that finds a mistake while it records. The message should say what is wrong and
-    /// what was expected.
+    /// For code on top of this crate that finds a mistake while it records. The message should say
+    /// what is wrong and what was expected.
     #[track_caller]
     pub fn poison(operation: &str, message: impl Into<String>) -> Tensor {
         Tensor::poisoned(Fault::new(operation, message, current_line()))
@@ -120,7 +128,8 @@ impl Tensor {
 
     /// An input for a [`Function`](crate::Function).
     ///
-    /// Poisoned if the type has more than 2⁴⁷ bytes, which no program can address. This limit holds for every tensor.
+    /// Poisoned if the type has more than 2⁴⁷ bytes, which no program can address. This limit holds
+    /// for every tensor.
     #[track_caller]
     pub fn placeholder(name: impl Into<String>, ty: TensorType) -> Tensor {
         Tensor::record("placeholder", || {
@@ -132,7 +141,11 @@ impl Tensor {
     }
 
     /// An input for the body of `operation`.
-    pub(crate) fn parameter(operation: &'static str, name: impl Into<String>, ty: TensorType) -> Tensor {
+    pub(crate) fn parameter(
+        operation: &'static str,
+        name: impl Into<String>,
+        ty: TensorType,
+    ) -> Tensor {
         Tensor::from_parts(Kind::Parameter { operation, name: name.into() }, Vec::new(), vec![ty])
     }
 
@@ -144,7 +157,8 @@ impl Tensor {
         Tensor::from_parts(Kind::Array(array), Vec::new(), vec![ty])
     }
 
-    /// A tensor of host elements, which a program takes as an argument. The caller has checked their number.
+    /// A tensor of host elements, which a program takes as an argument. The caller has checked
+    /// their number.
     pub(crate) fn from_host(ty: TensorType, elements: Vec<u8>) -> Tensor {
         Tensor::from_parts(Kind::Host(elements.into()), Vec::new(), vec![ty])
     }
@@ -169,8 +183,8 @@ impl Tensor {
         self.shape().rank()
     }
 
-    /// The size of an axis. Negative axes count from the end: `size(-1)` is the last. Returns 1 for a poisoned tensor,
-    /// and 0 if there is no such axis, so that model code needs no checks.
+    /// The size of an axis. Negative axes count from the end: `size(-1)` is the last. Returns 1 for
+    /// a poisoned tensor, and 0 if there is no such axis, so that model code needs no checks.
     pub fn size(&self, axis: isize) -> usize {
         if self.fault().is_some() {
             return 1;
@@ -194,8 +208,8 @@ impl Tensor {
         }
     }
 
-    /// The tensor, or its fault, for `?` within [`Tensor::record`]. Call this before using the tensor's type, which is
-    /// meaningless if it is poisoned.
+    /// The tensor, or its fault, for `?` within [`Tensor::record`]. Call this before using the
+    /// tensor's type, which is meaningless if it is poisoned.
     pub fn live(&self) -> Result<&Tensor, Fault> {
         match self.fault() {
             Some(fault) => Err(fault.clone()),
@@ -222,7 +236,9 @@ impl Tensor {
     /// The host value, if this tensor is one, large or small.
     pub(crate) fn host_value(&self) -> Option<crate::Literal> {
         match &self.node.kind {
-            Kind::Operation(operation) => crate::Literal::from_bytes(self.ty().clone(), operation.host_value()?).ok(),
+            Kind::Operation(operation) => {
+                crate::Literal::from_bytes(self.ty().clone(), operation.host_value()?).ok()
+            }
             _ => self.literal(),
         }
     }
@@ -238,7 +254,8 @@ impl Tensor {
     }
 }
 
-/// Drops a long chain of nodes without recursion, which would overflow the stack: a training step's expression is deep.
+/// Drops a long chain of nodes without recursion, which would overflow the stack: a training step's
+/// expression is deep.
 impl Drop for Node {
     fn drop(&mut self) {
         let mut pending = std::mem::take(&mut self.inputs);

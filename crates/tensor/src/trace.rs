@@ -1,7 +1,8 @@
-//! A timeline of this process's threads: a [`span`] marks work, and a [`Recording`] collects the spans. Without a
-//! recording, a span costs one atomic load.
+//! A timeline of this process's threads: a [`span`] marks work, and a [`Recording`] collects the
+//! spans. Without a recording, a span costs one atomic load.
 //!
-//! Out of scope: trace files, which the Trainer writes, and profiles of a device (`fulmen_pjrt::Profile`).
+//! Out of scope: trace files, which the Trainer writes, and profiles of a device
+//! (`fulmen_pjrt::Profile`).
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -86,10 +87,9 @@ fn own_track(tracks: &mut Tracks) -> u64 {
         track = NEXT.fetch_add(1, Ordering::Relaxed);
         TRACK.set(track);
     }
-    tracks
-        .names
-        .entry(track)
-        .or_insert_with(|| std::thread::current().name().map_or_else(|| format!("thread {track}"), str::to_owned));
+    tracks.names.entry(track).or_insert_with(|| {
+        std::thread::current().name().map_or_else(|| format!("thread {track}"), str::to_owned)
+    });
     track
 }
 
@@ -162,7 +162,8 @@ pub(crate) fn launched(name: &str) -> Option<Launched> {
 }
 
 impl Launched {
-    /// Marks the end of the program. It ran from its launch, or from the end of the program before it.
+    /// Marks the end of the program. It ran from its launch, or from the end of the program before
+    /// it.
     pub(crate) fn finished(self) {
         let mut tracks = tracks();
         if !is_recording() {
@@ -176,8 +177,8 @@ impl Launched {
     }
 }
 
-/// Records the events of this process while it lives: the latest 262,144, in about 30 MB. Several recordings can
-/// overlap.
+/// Records the events of this process while it lives: the latest 262,144, in about 30 MB. Several
+/// recordings can overlap.
 #[derive(Debug)]
 pub struct Recording {
     since: Instant,
@@ -198,13 +199,24 @@ impl Recording {
             let tracks = tracks();
             let now = Instant::now();
             let open = tracks.open.values().map(|open| Interval { end: now, ..open.clone() });
-            let all = tracks.finished.iter().cloned().chain(open).filter(|interval| interval.end >= self.since);
+            let all = tracks
+                .finished
+                .iter()
+                .cloned()
+                .chain(open)
+                .filter(|interval| interval.end >= self.since);
             (all.collect::<Vec<Interval>>(), tracks.names.clone(), tracks.lost - self.lost)
         };
         // The lock is released here, so other threads continue during the sort.
         let events = intervals.into_iter().map(|Interval { track, name, number, start, end }| {
             let start = start.max(self.since);
-            Event { track, name, number, start: start - self.since, duration: end.saturating_duration_since(start) }
+            Event {
+                track,
+                name,
+                number,
+                start: start - self.since,
+                duration: end.saturating_duration_since(start),
+            }
         });
         let mut events: Vec<Event> = events.collect();
         // An outer span comes before its inner spans.
@@ -256,14 +268,20 @@ mod tests {
 
     /// The events of one thread, because other tests run in this process too.
     fn of_thread<'a>(trace: &'a Trace, thread: &str) -> Vec<&'a Event> {
-        let tracks = trace.tracks.iter().filter(|(_, name)| *name == thread).map(|(track, _)| *track);
+        let tracks =
+            trace.tracks.iter().filter(|(_, name)| *name == thread).map(|(track, _)| *track);
         let tracks: Vec<u64> = tracks.collect();
         trace.events.iter().filter(|event| tracks.contains(&event.track)).collect()
     }
 
     fn on_thread(name: &str, work: impl FnOnce() + Send) {
         std::thread::scope(|scope| {
-            std::thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, work).unwrap().join().unwrap();
+            std::thread::Builder::new()
+                .name(name.to_owned())
+                .spawn_scoped(scope, work)
+                .unwrap()
+                .join()
+                .unwrap();
         });
     }
 
@@ -309,7 +327,8 @@ mod tests {
         launches.into_iter().for_each(Launched::finished);
         let trace = recording.trace();
         let of_devices = of_thread(&trace, "devices");
-        let events: Vec<_> = of_devices.into_iter().filter(|event| names.contains(&&*event.name)).collect();
+        let events: Vec<_> =
+            of_devices.into_iter().filter(|event| names.contains(&&*event.name)).collect();
         assert_eq!(events.len(), 2);
         assert!(events[0].start + events[0].duration <= events[1].start);
     }

@@ -27,7 +27,12 @@ impl Runtime {
         self.bytes_to_devices(literal.ty(), literal.bytes(), sharding)
     }
 
-    pub(crate) fn bytes_to_devices(&self, ty: &TensorType, bytes: &[u8], sharding: &Sharding) -> Result<DeviceArray> {
+    pub(crate) fn bytes_to_devices(
+        &self,
+        ty: &TensorType,
+        bytes: &[u8],
+        sharding: &Sharding,
+    ) -> Result<DeviceArray> {
         let (_copy, start) = (span("copy to device"), Instant::now());
         let (element_type, size) = (ty.dtype.element_type(), ty.dtype.size_in_bytes());
         let array = self.assemble(ty, sharding, |client, device, block| {
@@ -36,7 +41,8 @@ impl Runtime {
             }
             let mut part = vec![0; block.size.iter().product::<usize>() * size];
             block.contiguous_runs(&ty.shape, |offset, part_offset, length| {
-                part[part_offset * size..][..length * size].copy_from_slice(&bytes[offset * size..][..length * size]);
+                part[part_offset * size..][..length * size]
+                    .copy_from_slice(&bytes[offset * size..][..length * size]);
             });
             client.buffer_from_host(&part, element_type, &block.size, device)
         })?;
@@ -51,8 +57,15 @@ impl Runtime {
     /// The sharding does not fit the value or the mesh.
     pub fn blocks(&self, ty: &TensorType, sharding: &Sharding) -> Result<Vec<Block>> {
         let (mesh, sharding) = (self.mesh(), self.effective_sharding(sharding));
-        sharding.shard_shape(mesh, &ty.shape).map_err(|reason| Error::usage(format!("splitting {ty}: {reason}")))?;
-        Ok(self.device_set.local.iter().map(|&position| sharding.block(mesh, &ty.shape, position)).collect())
+        sharding
+            .shard_shape(mesh, &ty.shape)
+            .map_err(|reason| Error::usage(format!("splitting {ty}: {reason}")))?;
+        Ok(self
+            .device_set
+            .local
+            .iter()
+            .map(|&position| sharding.block(mesh, &ty.shape, position))
+            .collect())
     }
 
     /// The sharding for this mesh: replicated on one device.
@@ -60,11 +73,13 @@ impl Runtime {
         if self.mesh().num_devices() > 1 { sharding.clone() } else { Sharding::replicated() }
     }
 
-    /// Assembles a value from parts. `make` is called for each device of this process, and returns the buffer of the
-    /// given block. For code that has the parts in its own memory, such as a loader.
+    /// Assembles a value from parts. `make` is called for each device of this process, and returns
+    /// the buffer of the given block. For code that has the parts in its own memory, such as a
+    /// loader.
     ///
     /// # Errors
-    /// The sharding does not fit the value or the mesh, `make` fails, or a buffer does not match its block.
+    /// The sharding does not fit the value or the mesh, `make` fails, or a buffer does not match
+    /// its block.
     pub fn assemble(
         &self,
         ty: &TensorType,
@@ -75,7 +90,8 @@ impl Runtime {
         let blocks = self.blocks(ty, sharding)?;
         let mut shards = Vec::with_capacity(blocks.len());
         for (device, block) in self.local_devices().zip(&blocks) {
-            let buffer = make(self.client(), device, block).map_err(|e| Error::runtime(doing(), e))?;
+            let buffer =
+                make(self.client(), device, block).map_err(|e| Error::runtime(doing(), e))?;
             if buffer.dims() != block.size
                 || buffer.element_type() != ty.dtype.element_type()
                 || buffer.device() != device
@@ -100,8 +116,12 @@ impl Runtime {
     pub fn read_parts(&self, parts: &[&Buffer]) -> Result<Vec<HostBuffer>> {
         let (_copy, start) = (span("copy from device"), Instant::now());
         let failed = |e| Error::runtime("copying a value to the host", e);
-        let reads = parts.iter().map(|part| part.read().map_err(failed)).collect::<Result<Vec<_>>>()?;
-        let read = reads.into_iter().map(|read| read.wait().map_err(failed)).collect::<Result<Vec<_>>>()?;
+        let reads =
+            parts.iter().map(|part| part.read().map_err(failed)).collect::<Result<Vec<_>>>()?;
+        let read = reads
+            .into_iter()
+            .map(|read| read.wait().map_err(failed))
+            .collect::<Result<Vec<_>>>()?;
         self.metrics.record_time("TransferFromDeviceTime", start.elapsed());
         self.metrics.record_bytes("InboundData", read.iter().map(|part| part.len()).sum());
         Ok(read)
@@ -113,7 +133,8 @@ impl Runtime {
     /// This process does not hold all parts of a value.
     pub fn read(&self, arrays: &[&DeviceArray]) -> Result<PendingLiterals> {
         let start = Instant::now();
-        let reads = arrays.iter().map(|array| PendingLiteral::start(array)).collect::<Result<Vec<_>>>()?;
+        let reads =
+            arrays.iter().map(|array| PendingLiteral::start(array)).collect::<Result<Vec<_>>>()?;
         Ok(PendingLiterals { reads, start, metrics: self.metrics.clone() })
     }
 }
@@ -131,7 +152,8 @@ impl PendingLiteral {
         for (block, shard) in array.blocks().into_iter().zip(array.shards()) {
             parts.entry(block.start.clone()).or_insert((block, shard));
         }
-        let elements: usize = parts.values().map(|(block, _)| block.size.iter().product::<usize>()).sum();
+        let elements: usize =
+            parts.values().map(|(block, _)| block.size.iter().product::<usize>()).sum();
         if elements != array.ty().shape.num_elements() {
             return Err(Error::usage(format!(
                 "{array:?} cannot be read: this process holds only a part of it; compute it replicated first"
@@ -140,7 +162,8 @@ impl PendingLiteral {
         let parts = parts
             .into_values()
             .map(|(block, buffer)| {
-                let read = buffer.read().map_err(|e| Error::runtime("copying a value to the host", e))?;
+                let read =
+                    buffer.read().map_err(|e| Error::runtime("copying a value to the host", e))?;
                 Ok((block, read))
             })
             .collect::<Result<_>>()?;
@@ -154,7 +177,9 @@ impl PendingLiteral {
         if let [(block, _)] = &parts[..]
             && block.size[..] == ty.shape[..]
         {
-            let Some((_, read)) = parts.pop() else { return Err(Error::usage("a value has no parts")) };
+            let Some((_, read)) = parts.pop() else {
+                return Err(Error::usage("a value has no parts"));
+            };
             return Ok(Literal::from_host_buffer(ty.clone(), read.wait().map_err(doing)?));
         }
         let size = ty.dtype.size_in_bytes();
@@ -162,14 +187,16 @@ impl PendingLiteral {
         for (block, read) in parts {
             let part = read.wait().map_err(doing)?;
             block.contiguous_runs(&ty.shape, |offset, part_offset, length| {
-                whole[offset * size..][..length * size].copy_from_slice(&part[part_offset * size..][..length * size]);
+                whole[offset * size..][..length * size]
+                    .copy_from_slice(&part[part_offset * size..][..length * size]);
             });
         }
         Literal::from_bytes(ty.clone(), &whole)
     }
 }
 
-/// Values in transfer to the host. Dropping this waits until the device no longer uses the host's memory.
+/// Values in transfer to the host. Dropping this waits until the device no longer uses the host's
+/// memory.
 pub struct PendingLiterals {
     reads: Vec<PendingLiteral>,
     start: Instant,
@@ -177,9 +204,13 @@ pub struct PendingLiterals {
 }
 
 impl PendingLiterals {
-    /// Whether all transfers have ended or failed, so that [`PendingLiterals::wait`] returns at once.
+    /// Whether all transfers have ended or failed, so that [`PendingLiterals::wait`] returns at
+    /// once.
     pub fn is_ready(&self) -> bool {
-        self.reads.iter().flat_map(|read| &read.parts).all(|(_, read)| read.is_ready().unwrap_or(true))
+        self.reads
+            .iter()
+            .flat_map(|read| &read.parts)
+            .all(|(_, read)| read.is_ready().unwrap_or(true))
     }
 
     /// Waits for the values.
@@ -189,7 +220,8 @@ impl PendingLiterals {
     pub fn wait(self) -> Result<Vec<Literal>> {
         let _wait = span("wait for values");
         let bytes = self.reads.iter().map(|read| read.ty.size_in_bytes()).sum();
-        let literals = self.reads.into_iter().map(PendingLiteral::wait).collect::<Result<Vec<_>>>()?;
+        let literals =
+            self.reads.into_iter().map(PendingLiteral::wait).collect::<Result<Vec<_>>>()?;
         self.metrics.record_time("TransferFromDeviceTime", self.start.elapsed());
         self.metrics.record_bytes("InboundData", bytes);
         Ok(literals)

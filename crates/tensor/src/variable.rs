@@ -1,7 +1,7 @@
 //! [`Variable`]: a mutable cell for a tensor, such as a weight or a running mean.
 //!
-//! The value is an ordinary expression. Tracing a training step puts placeholders into the variables, runs the model,
-//! and takes the new values from the variables.
+//! The value is an ordinary expression. Tracing a training step puts placeholders into the
+//! variables, runs the model, and takes the new values from the variables.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,8 @@ impl Variable {
         Variable::with_type(value.ty().clone(), value)
     }
 
-    /// A new cell for values of type `ty`, with `value`. For a cell without a value yet, pass a poisoned tensor.
+    /// A new cell for values of type `ty`, with `value`. For a cell without a value yet, pass a
+    /// poisoned tensor.
     pub fn with_type(ty: TensorType, value: Tensor) -> Variable {
         Variable(Arc::new(Mutex::new(State { ty, value })))
     }
@@ -46,13 +47,19 @@ impl Variable {
         self.state().value.clone()
     }
 
-    /// Replaces the value. If `value` has another type, the cell holds a poisoned tensor that says so.
+    /// Replaces the value. If `value` has another type, the cell holds a poisoned tensor that says
+    /// so.
     #[track_caller]
     pub fn set(&self, value: Tensor) {
         let mut state = self.state();
         state.value = Tensor::record("set", || {
             if *value.live()?.ty() != state.ty {
-                return Err(format!("the variable holds {}, but the new value is {}", state.ty, value.ty()).into());
+                return Err(format!(
+                    "the variable holds {}, but the new value is {}",
+                    state.ty,
+                    value.ty()
+                )
+                .into());
             }
             Ok(value)
         });
@@ -80,7 +87,8 @@ impl Variable {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No panic can separate the changes of the value and its type, so a poisoned lock is still consistent.
+        // No panic can separate the changes of the value and its type, so a poisoned lock is still
+        // consistent.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

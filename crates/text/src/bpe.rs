@@ -1,6 +1,7 @@
 //! [`ByteLevelBpe`]: trains a tokenizer on your own texts.
 //!
-//! Out of scope: the tokenizer itself, and other kinds of tokenizers, which Hugging Face's libraries can train.
+//! Out of scope: the tokenizer itself, and other kinds of tokenizers, which Hugging Face's
+//! libraries can train.
 
 use tokenizers::AddedToken;
 use tokenizers::models::TrainerWrapper;
@@ -13,10 +14,12 @@ use tokenizers::processors::template::TemplateProcessing;
 use super::Tokenizer;
 use fulmen_data::{Error, Result};
 
-/// Trains a byte-level BPE tokenizer, as used by GPT-2 and RoBERTa. It starts with the 256 bytes and merges the most
-/// frequent pairs within words until the vocabulary is full. No text has an unknown token.
+/// Trains a byte-level BPE tokenizer, as used by GPT-2 and RoBERTa. It starts with the 256 bytes
+/// and merges the most frequent pairs within words until the vocabulary is full. No text has an
+/// unknown token.
 ///
-/// The result does not depend on the order of the texts, and equals the result of Hugging Face's `tokenizers`.
+/// The result does not depend on the order of the texts, and equals the result of Hugging Face's
+/// `tokenizers`.
 ///
 /// ```
 /// use fulmen_text::ByteLevelBpe;
@@ -41,16 +44,26 @@ pub struct ByteLevelBpe {
 impl ByteLevelBpe {
     /// The maximum size of the vocabulary in tokens, including bytes and special tokens.
     pub fn new(vocab_size: usize) -> ByteLevelBpe {
-        ByteLevelBpe { vocab_size, min_frequency: 0, special_tokens: Vec::new(), template: None, single_digits: false }
+        ByteLevelBpe {
+            vocab_size,
+            min_frequency: 0,
+            special_tokens: Vec::new(),
+            template: None,
+            single_digits: false,
+        }
     }
 
     /// Special tokens, numbered from 0 in this order.
-    pub fn special_tokens<T: Into<String>>(mut self, tokens: impl IntoIterator<Item = T>) -> ByteLevelBpe {
+    pub fn special_tokens<T: Into<String>>(
+        mut self,
+        tokens: impl IntoIterator<Item = T>,
+    ) -> ByteLevelBpe {
         self.special_tokens = tokens.into_iter().map(Into::into).collect();
         self
     }
 
-    /// The template that adds special tokens to a text, `$A`: `"<s> $A </s>"`. None are added unless set.
+    /// The template that adds special tokens to a text, `$A`: `"<s> $A </s>"`. None are added
+    /// unless set.
     pub fn template(mut self, template: impl Into<String>) -> ByteLevelBpe {
         self.template = Some(template.into());
         self
@@ -88,11 +101,15 @@ impl ByteLevelBpe {
         let mut tokenizer = tokenizers::Tokenizer::new(BPE::default());
         tokenizer.with_decoder(Some(bytes));
         if self.single_digits {
-            tokenizer.with_pre_tokenizer(Some(Sequence::new(vec![Digits::new(true).into(), bytes.into()])))
+            tokenizer.with_pre_tokenizer(Some(Sequence::new(vec![
+                Digits::new(true).into(),
+                bytes.into(),
+            ])))
         } else {
             tokenizer.with_pre_tokenizer(Some(bytes))
         };
-        let special: Vec<AddedToken> = self.special_tokens.iter().map(|token| AddedToken::from(token, true)).collect();
+        let special: Vec<AddedToken> =
+            self.special_tokens.iter().map(|token| AddedToken::from(token, true)).collect();
         let trainer = BpeTrainer::builder()
             .vocab_size(self.vocab_size)
             .min_frequency(self.min_frequency)
@@ -106,10 +123,13 @@ impl ByteLevelBpe {
             let ids = (0..).zip(&self.special_tokens).map(|(id, token)| (token.clone(), id));
             let mut processing = TemplateProcessing::builder();
             processing.try_single(template.as_str()).map_err(|error| {
-                Error::usage(format!("{template:?} is not a template such as \"<s> $A </s>\": {error}"))
+                Error::usage(format!(
+                    "{template:?} is not a template such as \"<s> $A </s>\": {error}"
+                ))
             })?;
             let processing = processing.special_tokens(ids.collect::<Vec<(String, u32)>>()).build();
-            let processing = processing.map_err(|error| Error::usage(format!("the template {template:?}: {error}")))?;
+            let processing = processing
+                .map_err(|error| Error::usage(format!("the template {template:?}: {error}")))?;
             tokenizer.with_post_processor(Some(processing));
         }
         Tokenizer::from_bytes(tokenizer.to_string(false).map_err(Error::new)?.as_bytes())

@@ -7,8 +7,8 @@ use std::fmt;
 use super::document_reader::in_order;
 use fulmen_data::{Error, Result, Source};
 
-/// Padded lengths, and the amount of padding they cause. For batches of these lengths, give a loader
-/// [`Buckets`](fulmen_data::Buckets): `Buckets::new(&lengths, boundaries.lengths())`.
+/// Padded lengths, and the amount of padding they cause. For batches of these lengths, give a
+/// loader [`Buckets`](fulmen_data::Buckets): `Buckets::new(&lengths, boundaries.lengths())`.
 ///
 /// ```
 /// use fulmen_text::{BucketBoundaries, choose_boundaries};
@@ -33,8 +33,13 @@ impl BucketBoundaries {
     /// # Errors
     /// Boundaries that do not ascend from at least 1; a sample longer than the last boundary.
     pub fn new(lengths: &[usize], boundaries: &[usize]) -> Result<BucketBoundaries> {
-        if boundaries.is_empty() || boundaries[0] == 0 || boundaries.windows(2).any(|pair| pair[0] >= pair[1]) {
-            return Err(Error::usage(format!("the boundaries {boundaries:?} do not ascend, starting from at least 1")));
+        if boundaries.is_empty()
+            || boundaries[0] == 0
+            || boundaries.windows(2).any(|pair| pair[0] >= pair[1])
+        {
+            return Err(Error::usage(format!(
+                "the boundaries {boundaries:?} do not ascend, starting from at least 1"
+            )));
         }
         let mut counts = vec![(0u64, 0u64); boundaries.len()];
         for (index, &length) in lengths.iter().enumerate() {
@@ -82,8 +87,15 @@ fn share(padded: u128, tokens: u128) -> f64 {
 impl fmt::Display for BucketBoundaries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.lengths.len() == 1 { "" } else { "s" };
-        write!(f, "{} length{plural}, {:.1} % padding:", self.lengths.len(), 100.0 * self.padding_share())?;
-        for (bucket, (length, (samples, tokens))) in self.lengths.iter().zip(&self.counts).enumerate() {
+        write!(
+            f,
+            "{} length{plural}, {:.1} % padding:",
+            self.lengths.len(),
+            100.0 * self.padding_share()
+        )?;
+        for (bucket, (length, (samples, tokens))) in
+            self.lengths.iter().zip(&self.counts).enumerate()
+        {
             let separator = if bucket == 0 { "" } else { ";" };
             let share = 100.0 * share(self.padded(bucket), u128::from(*tokens));
             write!(f, "{separator} up to {length}: {samples} samples, {share:.1} %")?;
@@ -92,11 +104,12 @@ impl fmt::Display for BucketBoundaries {
     }
 }
 
-/// The best choice of at most `count` padded lengths, with the least padding. The last one is the length of the longest
-/// sample.
+/// The best choice of at most `count` padded lengths, with the least padding. The last one is the
+/// length of the longest sample.
 ///
-/// The optimum is exact (dynamic programming over the distinct lengths `d`, in `O(count · d log d)`). For multiples of
-/// a number, which suit a TPU, round the lengths up first: `lengths.iter().map(|length| length.next_multiple_of(64))`.
+/// The optimum is exact (dynamic programming over the distinct lengths `d`, in
+/// `O(count · d log d)`). For multiples of a number, which suit a TPU, round the lengths up first:
+/// `lengths.iter().map(|length| length.next_multiple_of(64))`.
 ///
 /// # Errors
 /// No samples, a count of 0, or only samples of length 0.
@@ -123,16 +136,17 @@ pub fn choose_boundaries(lengths: &[usize], count: usize) -> Result<BucketBounda
     BucketBoundaries::new(lengths, &chosen)
 }
 
-/// The boundaries with the smallest sum of padded lengths. `steps` has the distinct lengths and the cumulative numbers
-/// of samples.
+/// The boundaries with the smallest sum of padded lengths. `steps` has the distinct lengths and the
+/// cumulative numbers of samples.
 fn cheapest(steps: &[(u64, u64)], count: usize) -> Vec<usize> {
-    // costs[last]: the minimum for the samples up to `last`, with the boundaries so far; the last is at
-    // `last`.
+    // costs[last]: the minimum for the samples up to `last`, with the boundaries so far; the last
+    // is at `last`.
     let mut costs: Vec<u128> =
         steps.iter().map(|(length, samples)| u128::from(*length) * u128::from(*samples)).collect();
     let mut befores: Vec<Vec<u32>> = Vec::new();
     for _ in 1..count {
-        let mut row = Row { steps, costs: &costs, next: costs.clone(), before: vec![u32::MAX; steps.len()] };
+        let mut row =
+            Row { steps, costs: &costs, next: costs.clone(), before: vec![u32::MAX; steps.len()] };
         row.solve(1..steps.len(), 0, steps.len() - 1);
         let Row { next, before, .. } = row;
         costs = next;
@@ -160,8 +174,9 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// For each last boundary in `range`, the best previous one, known to be in `low..=high`. The best one never moves
-    /// back as the last one moves forward (the costs satisfy the quadrangle inequality), so each half bounds the other.
+    /// For each last boundary in `range`, the best previous one, known to be in `low..=high`. The
+    /// best one never moves back as the last one moves forward (the costs satisfy the quadrangle
+    /// inequality), so each half bounds the other.
     fn solve(&mut self, range: std::ops::Range<usize>, low: usize, high: usize) {
         if range.is_empty() {
             return;
@@ -171,7 +186,8 @@ impl Row<'_> {
         let mut best = low;
         let mut lowest = u128::MAX;
         for before in low..=high.min(middle - 1) {
-            let cost = self.costs[before] + u128::from(length) * u128::from(samples - self.steps[before].1);
+            let cost = self.costs[before]
+                + u128::from(length) * u128::from(samples - self.steps[before].1);
             if cost < lowest {
                 (best, lowest) = (before, cost);
             }
@@ -214,8 +230,10 @@ mod tests {
     fn lowest_cost(lengths: &[usize], distinct: &[usize], count: usize) -> u128 {
         let mut best = u128::MAX;
         for choice in 0u32..1 << distinct.len() {
-            let boundaries: Vec<usize> =
-                (0..distinct.len()).filter(|bit| choice >> bit & 1 == 1).map(|bit| distinct[bit]).collect();
+            let boundaries: Vec<usize> = (0..distinct.len())
+                .filter(|bit| choice >> bit & 1 == 1)
+                .map(|bit| distinct[bit])
+                .collect();
             if boundaries.len() <= count && boundaries.last() == distinct.last() {
                 best = best.min(positions(&BucketBoundaries::new(lengths, &boundaries).unwrap()));
             }
@@ -234,7 +252,13 @@ mod tests {
             let longest = random.in_range(1..12);
             let lengths: Vec<usize> = (0..random.in_range(1..40))
                 // Skewed like real texts in every second round.
-                .map(|_| if round % 2 == 0 { random.below(longest + 1) } else { longest / random.in_range(1..9) })
+                .map(|_| {
+                    if round % 2 == 0 {
+                        random.below(longest + 1)
+                    } else {
+                        longest / random.in_range(1..9)
+                    }
+                })
                 .collect();
             let mut distinct: Vec<usize> = lengths.iter().map(|&length| length.max(1)).collect();
             distinct.sort_unstable();
@@ -245,7 +269,11 @@ mod tests {
             for count in 1..6 {
                 let chosen = choose_boundaries(&lengths, count).unwrap();
                 assert!(chosen.lengths().len() <= count);
-                assert_eq!(positions(&chosen), lowest_cost(&lengths, &distinct, count), "{lengths:?} into {count}");
+                assert_eq!(
+                    positions(&chosen),
+                    lowest_cost(&lengths, &distinct, count),
+                    "{lengths:?} into {count}"
+                );
                 assert_eq!(chosen.samples().iter().sum::<u64>(), lengths.len() as u64);
             }
         }
@@ -257,7 +285,12 @@ mod tests {
             assert!(choose_boundaries(lengths, count).unwrap_err().is_usage());
         }
         for boundaries in [&[][..], &[0, 4], &[4, 4], &[4, 2]] {
-            assert!(BucketBoundaries::new(&[1], boundaries).unwrap_err().to_string().contains("do not ascend"));
+            assert!(
+                BucketBoundaries::new(&[1], boundaries)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("do not ascend")
+            );
         }
         let error = BucketBoundaries::new(&[1, 9], &[4]).unwrap_err();
         assert!(error.to_string().contains("sample 1 has 9 tokens"), "{error}");

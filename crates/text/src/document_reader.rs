@@ -30,14 +30,15 @@ pub(super) fn in_order<S: Source, T: Send>(
     let chunks = len.div_ceil(CHUNK);
     let read = &read;
     std::thread::scope(|scope| {
-        // Thread i reads the chunks i, i + threads, ...: this needs no lock and keeps the order. Dropping the receivers
-        // on an error ends the threads.
+        // Thread i reads the chunks i, i + threads, ...: this needs no lock and keeps the order.
+        // Dropping the receivers on an error ends the threads.
         let receivers: Vec<_> = (0..threads.min(chunks))
             .map(|thread| {
                 let (sender, receiver) = sync_channel::<Vec<Result<T>>>(2);
                 scope.spawn(move || {
                     for chunk in (thread..chunks).step_by(threads) {
-                        let items = (chunk * CHUNK..len.min((chunk + 1) * CHUNK)).map(read).collect();
+                        let items =
+                            (chunk * CHUNK..len.min((chunk + 1) * CHUNK)).map(read).collect();
                         if sender.send(items).is_err() {
                             return;
                         }

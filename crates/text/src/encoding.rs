@@ -17,14 +17,17 @@ use fulmen_data::{Error, Result};
 pub struct Encoding {
     /// The token ids.
     pub ids: Vec<u32>,
-    /// For each token, which text of a pair it belongs to, by the tokenizer's count; empty if all are 0.
+    /// For each token, which text of a pair it belongs to, by the tokenizer's count; empty if all
+    /// are 0.
     pub type_ids: Vec<u32>,
-    /// For each token, whether it is a special token added by the tokenizer; empty if there are none.
+    /// For each token, whether it is a special token added by the tokenizer; empty if there are
+    /// none.
     pub special: Vec<bool>,
-    /// For each token, the index of its word, and `None` for special tokens; empty if words were not requested.
+    /// For each token, the index of its word, and `None` for special tokens; empty if words were
+    /// not requested.
     pub words: Vec<Option<u32>>,
-    /// The positions where documents start, except 0, ascending; empty if there is only one. The last one is the number
-    /// of tokens if [`next`](Encoding::next) starts a document.
+    /// The positions where documents start, except 0, ascending; empty if there is only one. The
+    /// last one is the number of tokens if [`next`](Encoding::next) starts a document.
     pub starts: Vec<usize>,
     /// The token after the last one, if a longer text was cut: the label of the last position.
     pub next: Option<u32>,
@@ -46,8 +49,8 @@ impl Encoding {
         self.ids.is_empty()
     }
 
-    /// Removes tokens on one side until at most `length` are left. Special tokens are removed like any other; a
-    /// `Tokenizer` with a maximum length keeps them.
+    /// Removes tokens on one side until at most `length` are left. Special tokens are removed like
+    /// any other; a `Tokenizer` with a maximum length keeps them.
     pub fn truncate(&mut self, length: usize, side: Side) {
         let excess = self.len().saturating_sub(length);
         if excess == 0 {
@@ -75,8 +78,14 @@ impl Encoding {
 
     /// Checks that the public fields have consistent lengths.
     pub(super) fn check(&self) -> Result<()> {
-        let lengths = [("type_ids", self.type_ids.len()), ("special", self.special.len()), ("words", self.words.len())];
-        if let Some((name, length)) = lengths.iter().find(|(_, length)| *length != 0 && *length != self.len()) {
+        let lengths = [
+            ("type_ids", self.type_ids.len()),
+            ("special", self.special.len()),
+            ("words", self.words.len()),
+        ];
+        if let Some((name, length)) =
+            lengths.iter().find(|(_, length)| *length != 0 && *length != self.len())
+        {
             return Err(Error::usage(format!(
                 "an encoding has {} ids, but {length} {name}; give as many as there are ids, or none",
                 self.len()
@@ -84,7 +93,10 @@ impl Encoding {
         }
         let ascending = self.starts.windows(2).all(|pair| pair[0] < pair[1]);
         let inside = self.starts.first().is_none_or(|&first| first > 0)
-            && self.starts.last().is_none_or(|&last| last < self.len() + usize::from(self.next.is_some()));
+            && self
+                .starts
+                .last()
+                .is_none_or(|&last| last < self.len() + usize::from(self.next.is_some()));
         if ascending && inside {
             Ok(())
         } else {
@@ -126,7 +138,12 @@ pub enum Side {
 ///
 /// # Errors
 /// More tokens than `length`.
-pub fn pad_to(ids: &[u32], length: usize, pad_id: u32, side: Side) -> Result<(Vec<u32>, Vec<bool>)> {
+pub fn pad_to(
+    ids: &[u32],
+    length: usize,
+    pad_id: u32,
+    side: Side,
+) -> Result<(Vec<u32>, Vec<bool>)> {
     let first = first_position(ids.len(), length, side)?;
     let (mut padded, mut mask) = (vec![pad_id; length], vec![false; length]);
     padded[first..first + ids.len()].copy_from_slice(ids);
@@ -134,7 +151,8 @@ pub fn pad_to(ids: &[u32], length: usize, pad_id: u32, side: Side) -> Result<(Ve
     Ok((padded, mask))
 }
 
-/// The position of the first of `tokens` tokens in a sample of `length`, with the padding on one side.
+/// The position of the first of `tokens` tokens in a sample of `length`, with the padding on one
+/// side.
 pub(super) fn first_position(tokens: usize, length: usize, padding: Side) -> Result<usize> {
     let Some(rest) = length.checked_sub(tokens) else {
         return Err(Error::usage(format!(

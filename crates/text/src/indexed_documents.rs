@@ -9,8 +9,8 @@ use fulmen_data::{Error, Fingerprint, Result, Source};
 
 /// The tokens of a source's documents, computed on each read.
 ///
-/// A block is made by tokenizing all documents that it overlaps. This suits short documents, a changing vocabulary, or
-/// a full disk. Documents without tokens are left out.
+/// A block is made by tokenizing all documents that it overlaps. This suits short documents, a
+/// changing vocabulary, or a full disk. Documents without tokens are left out.
 ///
 /// ```
 /// # use fulmen_data::{Fingerprint, Result};
@@ -49,8 +49,8 @@ pub struct IndexedDocuments<S> {
 }
 
 impl<S: Source<Item: AsRef<[u32]>>> IndexedDocuments<S> {
-    /// Counts the tokens of all documents with `threads` threads. `separator` is appended to each and counts as its
-    /// last token.
+    /// Counts the tokens of all documents with `threads` threads. `separator` is appended to each
+    /// and counts as its last token.
     ///
     /// # Errors
     /// The error of the first document that cannot be read.
@@ -98,7 +98,8 @@ impl<S: Source<Item: AsRef<[u32]>>> TokenStore for IndexedDocuments<S> {
     fn read(&self, start: u64, mut tokens: &mut [u32]) -> Result<()> {
         check_range(start, tokens.len(), self.num_tokens())?;
         let mut document = document_at(self, start);
-        let mut skip = (start - document.checked_sub(1).map_or(0, |before| self.ends[before])) as usize;
+        let mut skip =
+            (start - document.checked_sub(1).map_or(0, |before| self.ends[before])) as usize;
         while !tokens.is_empty() {
             let all = self.document(document)?;
             let part = &all[skip..all.len().min(skip + tokens.len())];
@@ -110,7 +111,9 @@ impl<S: Source<Item: AsRef<[u32]>>> TokenStore for IndexedDocuments<S> {
     }
 
     fn origin(&self, document: usize) -> String {
-        self.indices.get(document).map_or_else(|| format!("document {document}"), |&index| self.source.origin(index))
+        self.indices
+            .get(document)
+            .map_or_else(|| format!("document {document}"), |&index| self.source.origin(index))
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {

@@ -62,8 +62,8 @@
 //! | samples of one length | [`TokenCollator::dataset`] | the same |
 //! | which lengths | [`choose_boundaries`] | |
 //!
-//! Out of scope: reading texts from files (`fulmen-tables`), batches of several lengths (the loader), attention
-//! (`fulmen_nn`).
+//! Out of scope: reading texts from files (`fulmen-tables`), batches of several lengths (the
+//! loader), attention (`fulmen_nn`).
 
 mod bpe;
 mod bucket_boundaries;

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use super::{Encoding, IGNORE_INDEX};
 use fulmen_data::{Error, Result, SampleRng};
 
-/// Masks tokens as in BERT's training, differently in each epoch: each token is chosen with a probability of 15 %; of
-/// the chosen ones, 80 % become the mask token, 10 % a random token, and 10 % stay the same. The labels are the chosen
-/// tokens, and [`IGNORE_INDEX`] elsewhere. Devlin et al., arXiv:1810.04805, A.1; the probabilities are those of
-/// `transformers`' `DataCollatorForLanguageModeling`.
+/// Masks tokens as in BERT's training, differently in each epoch: each token is chosen with a
+/// probability of 15 %; of the chosen ones, 80 % become the mask token, 10 % a random token, and 10
+/// % stay the same. The labels are the chosen tokens, and [`IGNORE_INDEX`] elsewhere. Devlin et
+/// al., arXiv:1810.04805, A.1; the probabilities are those of `transformers`'
+/// `DataCollatorForLanguageModeling`.
 ///
-/// Special tokens are never chosen. A random token is any token of the vocabulary, including special ones, as in
-/// `transformers`.
+/// Special tokens are never chosen. A random token is any token of the vocabulary, including
+/// special ones, as in `transformers`.
 ///
 /// ```
 /// use fulmen_data::SampleRng;
@@ -38,8 +39,13 @@ pub struct MaskedLanguageModel {
 }
 
 impl MaskedLanguageModel {
-    /// Masks tokens with `mask_id`, or with random ones below `vocab_size`, but never `special_ids`.
-    pub fn new(mask_id: u32, vocab_size: usize, special_ids: impl IntoIterator<Item = u32>) -> MaskedLanguageModel {
+    /// Masks tokens with `mask_id`, or with random ones below `vocab_size`, but never
+    /// `special_ids`.
+    pub fn new(
+        mask_id: u32,
+        vocab_size: usize,
+        special_ids: impl IntoIterator<Item = u32>,
+    ) -> MaskedLanguageModel {
         let mut special: Vec<u32> = special_ids.into_iter().chain([mask_id]).collect();
         special.sort_unstable();
         special.dedup();
@@ -74,15 +80,16 @@ impl MaskedLanguageModel {
         self
     }
 
-    /// The fractions of the chosen tokens that become the mask token and a random token; the rest stay the same.
+    /// The fractions of the chosen tokens that become the mask token and a random token; the rest
+    /// stay the same.
     pub fn replacements(mut self, mask: f64, random: f64) -> MaskedLanguageModel {
         (self.mask_share, self.random_share) = (mask, random);
         self
     }
 
-    /// Whether to choose all tokens of a word together. This needs [`Encoding::words`]: the words of the tokenizer's
-    /// pre-tokenizer, where a comma is a separate word. The replacement of each token is drawn independently, as in
-    /// BERT; `transformers` would always use the mask token.
+    /// Whether to choose all tokens of a word together. This needs [`Encoding::words`]: the words
+    /// of the tokenizer's pre-tokenizer, where a comma is a separate word. The replacement of each
+    /// token is drawn independently, as in BERT; `transformers` would always use the mask token.
     pub fn whole_words(mut self, whole_words: bool) -> MaskedLanguageModel {
         self.whole_words = whole_words;
         self
@@ -90,7 +97,12 @@ impl MaskedLanguageModel {
 
     /// Checks the probabilities.
     pub(super) fn check(&self) -> Result<()> {
-        let shares = [self.probability, self.mask_share, self.random_share, self.mask_share + self.random_share];
+        let shares = [
+            self.probability,
+            self.mask_share,
+            self.random_share,
+            self.mask_share + self.random_share,
+        ];
         // Rounding may make the sum of the two fractions exceed 1.
         let sound = shares.iter().all(|share| (0.0..=1.0 + 1e-9).contains(share));
         if !sound {
@@ -133,7 +145,11 @@ impl MaskedLanguageModel {
                 continue;
             }
             let word = if self.whole_words { encoding.words[position] } else { None };
-            let chosen = if word.is_some() && last.0 == word { last.1 } else { random.bernoulli(self.probability) };
+            let chosen = if word.is_some() && last.0 == word {
+                last.1
+            } else {
+                random.bernoulli(self.probability)
+            };
             last = (word, chosen);
             if chosen {
                 *label = token_label(id)?;

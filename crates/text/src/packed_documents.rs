@@ -6,12 +6,12 @@ use super::token_blocks::check_length;
 use super::{Encoding, TokenStore};
 use fulmen_data::{Error, Fingerprint, Result, Source};
 
-/// Blocks of at most `length` tokens with whole documents (first-fit packing). A document goes into the first block
-/// with enough space, or into a new one.
+/// Blocks of at most `length` tokens with whole documents (first-fit packing). A document goes into
+/// the first block with enough space, or into a new one.
 ///
 /// `segment_ids` and `position_ids` distinguish the documents of a block
-/// ([`TokenCollator::documents`](super::TokenCollator::documents)). Which documents share a block depends only on their
-/// lengths and their order.
+/// ([`TokenCollator::documents`](super::TokenCollator::documents)). Which documents share a block
+/// depends only on their lengths and their order.
 ///
 /// ```
 /// use fulmen_data::Source;
@@ -68,11 +68,19 @@ impl<T: TokenStore> PackedDocuments<T> {
             return Err(Error::usage("there are no tokens to fill blocks with"));
         }
         let (decreasing, long) = (false, LongDocuments::default());
-        Ok(PackedDocuments { tokens, length, decreasing, long, pieces: Vec::new(), ends: Vec::new() }.pack())
+        Ok(PackedDocuments {
+            tokens,
+            length,
+            decreasing,
+            long,
+            pieces: Vec::new(),
+            ends: Vec::new(),
+        }
+        .pack())
     }
 
-    /// Whether to pack longer documents before shorter ones, which leaves less padding (first-fit decreasing). The
-    /// blocks with the longest documents then come first, so shuffle them.
+    /// Whether to pack longer documents before shorter ones, which leaves less padding (first-fit
+    /// decreasing). The blocks with the longest documents then come first, so shuffle them.
     pub fn decreasing(mut self, decreasing: bool) -> PackedDocuments<T> {
         self.decreasing = decreasing;
         self.pack()
@@ -126,15 +134,22 @@ impl<T: TokenStore> PackedDocuments<T> {
 }
 
 /// The parts of a document that go into blocks: the start and the length of each.
-pub(super) fn parts(document: u64, length: usize, long: LongDocuments) -> impl Iterator<Item = (u64, u32)> {
+pub(super) fn parts(
+    document: u64,
+    length: usize,
+    long: LongDocuments,
+) -> impl Iterator<Item = (u64, u32)> {
     let tokens = match long {
         LongDocuments::Split => document,
         LongDocuments::Truncate => document.min(length as u64),
     };
-    (0..tokens).step_by(length).map(move |start| (start, (tokens - start).min(length as u64) as u32))
+    (0..tokens)
+        .step_by(length)
+        .map(move |start| (start, (tokens - start).min(length as u64) as u32))
 }
 
-/// The free space of blocks as a tree of maxima: a leaf is a block, and a node has the maximum below it.
+/// The free space of blocks as a tree of maxima: a leaf is a block, and a node has the maximum
+/// below it.
 struct FreeSpace {
     leaf_count: usize,
     max_free: Vec<u32>,
@@ -147,7 +162,8 @@ impl FreeSpace {
         FreeSpace { leaf_count, max_free: vec![length; 2 * leaf_count] }
     }
 
-    /// Takes this much space from the first block that has it. One exists, because there are as many blocks as pieces.
+    /// Takes this much space from the first block that has it. One exists, because there are as
+    /// many blocks as pieces.
     fn take(&mut self, length: u32) -> usize {
         let mut node = 1;
         while node < self.leaf_count {
@@ -175,7 +191,10 @@ impl<T: TokenStore> Source for PackedDocuments<T> {
 
     fn get(&self, index: usize) -> Result<Encoding> {
         if index >= self.ends.len() {
-            return Err(Error::usage(format!("there is no block {index}; there are {}", self.ends.len())));
+            return Err(Error::usage(format!(
+                "there is no block {index}; there are {}",
+                self.ends.len()
+            )));
         }
         let mut encoding = Encoding::default();
         for piece in self.block(index) {
@@ -191,12 +210,14 @@ impl<T: TokenStore> Source for PackedDocuments<T> {
 
     fn origin(&self, index: usize) -> String {
         let first = self.ends.get(index).and_then(|_| self.block(index).first());
-        let document = first.map_or(0, |piece| super::token_store::document_at(&self.tokens, piece.start));
+        let document =
+            first.map_or(0, |piece| super::token_store::document_at(&self.tokens, piece.start));
         format!("{}, block {index}", self.tokens.origin(document))
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        fingerprint.add("first fit", format!("{} {} {:?}", self.length, self.decreasing, self.long));
+        fingerprint
+            .add("first fit", format!("{} {} {:?}", self.length, self.decreasing, self.long));
         self.tokens.fingerprint(fingerprint)
     }
 }

@@ -10,12 +10,13 @@ use super::token_blocks::check_length;
 use super::{Encoding, LongDocuments};
 use fulmen_data::{Error, Fingerprint, Items, Result, Stream, StreamItem};
 
-/// The documents of a stream of tokens in blocks of `length`: concatenated and cut ([`new`](PackedStream::new)), or
-/// packed whole ([`first_fit`](PackedStream::first_fit)).
+/// The documents of a stream of tokens in blocks of `length`: concatenated and cut
+/// ([`new`](PackedStream::new)), or packed whole ([`first_fit`](PackedStream::first_fit)).
 ///
-/// The blocks depend only on the documents, their order and the options, so a loader that resumes in the middle of an
-/// epoch continues with the next block. A document that cannot be read is reported as an error, and is missing from the
-/// blocks. Documents without tokens are left out. The origin of a block is the origin of its first document.
+/// The blocks depend only on the documents, their order and the options, so a loader that resumes
+/// in the middle of an epoch continues with the next block. A document that cannot be read is
+/// reported as an error, and is missing from the blocks. Documents without tokens are left out. The
+/// origin of a block is the origin of its first document.
 ///
 /// ```
 /// use fulmen_text::PackedStream;
@@ -63,20 +64,28 @@ struct Options {
 }
 
 impl<S> PackedStream<S> {
-    /// Concatenates the documents and cuts them into blocks of `length`, like [`TokenBlocks`](super::TokenBlocks).
+    /// Concatenates the documents and cuts them into blocks of `length`, like
+    /// [`TokenBlocks`](super::TokenBlocks).
     ///
     /// # Errors
     /// A length of 0.
     pub fn new(documents: S, length: usize) -> Result<PackedStream<S>> {
         check_length(length)?;
         let long = LongDocuments::default();
-        let options = Options { length, separator: None, keep_remainder: false, open_blocks: None, long, threads: 0 };
+        let options = Options {
+            length,
+            separator: None,
+            keep_remainder: false,
+            open_blocks: None,
+            long,
+            threads: 0,
+        };
         Ok(PackedStream { documents, options })
     }
 
-    /// Packs whole documents into blocks of at most `length`, like [`PackedDocuments`](super::PackedDocuments), with
-    /// `open_blocks` open blocks at a time. A document that fits into none of them closes the oldest. A full block is
-    /// closed immediately.
+    /// Packs whole documents into blocks of at most `length`, like
+    /// [`PackedDocuments`](super::PackedDocuments), with `open_blocks` open blocks at a time. A
+    /// document that fits into none of them closes the oldest. A full block is closed immediately.
     ///
     /// # Errors
     /// A length of 0; no open blocks.
@@ -89,22 +98,23 @@ impl<S> PackedStream<S> {
         Ok(packed)
     }
 
-    /// A token appended to each document, such as `<|endoftext|>`. It counts as the document's last token.
+    /// A token appended to each document, such as `<|endoftext|>`. It counts as the document's last
+    /// token.
     pub fn separator(mut self, separator: u32) -> PackedStream<S> {
         self.options.separator = Some(separator);
         self
     }
 
-    /// Whether concatenated tokens that do not fill a block at the end of an epoch form a last, shorter one; off unless
-    /// set.
+    /// Whether concatenated tokens that do not fill a block at the end of an epoch form a last,
+    /// shorter one; off unless set.
     pub fn keep_remainder(mut self, keep: bool) -> PackedStream<S> {
         self.options.keep_remainder = keep;
         self
     }
 
-    /// The number of threads that tokenize documents ahead of the packing, if the stream defers that work
-    /// ([`Stream::deferred`]). With 0, the default, the thread that reads the stream does all of it. The blocks do not
-    /// depend on it.
+    /// The number of threads that tokenize documents ahead of the packing, if the stream defers
+    /// that work ([`Stream::deferred`]). With 0, the default, the thread that reads the stream does
+    /// all of it. The blocks do not depend on it.
     pub fn threads(mut self, threads: usize) -> PackedStream<S> {
         self.options.threads = threads;
         self
@@ -235,7 +245,9 @@ impl<T> Blocks<T> {
         match self.options.open_blocks {
             None => self.join(origin, &tokens),
             Some(open) => {
-                for (start, length) in parts(tokens.len() as u64, self.options.length, self.options.long) {
+                for (start, length) in
+                    parts(tokens.len() as u64, self.options.length, self.options.long)
+                {
                     let start = start as usize;
                     self.place(origin, &tokens[start..start + length as usize], open);
                 }
@@ -257,7 +269,8 @@ impl<T> Blocks<T> {
                     before.starts.push(before.len());
                 }
             }
-            let (now, rest) = tokens.split_at(tokens.len().min(self.options.length - block.encoding.len()));
+            let (now, rest) =
+                tokens.split_at(tokens.len().min(self.options.length - block.encoding.len()));
             block.push(now, begins);
             (tokens, begins) = (rest, false);
             let full = block.encoding.len() == self.options.length;

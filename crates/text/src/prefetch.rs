@@ -41,7 +41,9 @@ impl<T: Send + 'static> Prefetch<T> {
                 }
             };
             let spawned = thread::Builder::new().name(format!("fulmen-text-{number}")).spawn(work);
-            spawned.map(|_| sender).map_err(|error| Error::runtime("starting a thread that makes documents", error))
+            spawned
+                .map(|_| sender)
+                .map_err(|error| Error::runtime("starting a thread that makes documents", error))
         };
         let threads = (0..threads).map(spawn).collect::<Result<_>>()?;
         Ok(Prefetch { items: Some(items), threads, next: 0, pending: VecDeque::new() })
@@ -77,14 +79,15 @@ impl<T: Send + 'static> Iterator for Prefetch<T> {
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.threads.is_empty() {
-            return Some(
-                self.next_deferred()?
-                    .and_then(|StreamItem { index, origin, item }| finish(index, origin, compute(item))),
-            );
+            return Some(self.next_deferred()?.and_then(|StreamItem { index, origin, item }| {
+                finish(index, origin, compute(item))
+            }));
         }
         self.fill();
         Some(self.pending.pop_front()?.and_then(|StreamItem { index, origin, item }| {
-            let result = item.recv().unwrap_or_else(|_| Err(Error::panic("a thread that makes documents has ended")));
+            let result = item
+                .recv()
+                .unwrap_or_else(|_| Err(Error::panic("a thread that makes documents has ended")));
             finish(index, origin, result)
         }))
     }

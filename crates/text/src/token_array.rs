@@ -12,7 +12,8 @@ use fulmen_files::Location;
 
 /// The tokens of documents in memory.
 ///
-/// A token takes two bytes if the vocabulary has at most 65,536, otherwise four. Documents without tokens are left out.
+/// A token takes two bytes if the vocabulary has at most 65,536, otherwise four. Documents without
+/// tokens are left out.
 ///
 /// ```
 /// use fulmen_text::{TokenArray, TokenStore};
@@ -40,14 +41,15 @@ impl TokenArray {
         Ok(TokenArray { documents: Documents::new(vocab_size)?, bytes: Vec::new() })
     }
 
-    /// A token appended to each document, such as `<|endoftext|>`. It counts as the document's last token.
+    /// A token appended to each document, such as `<|endoftext|>`. It counts as the document's last
+    /// token.
     pub fn separator(mut self, separator: u32) -> TokenArray {
         self.documents.separator = Some(separator);
         self
     }
 
-    /// Reads a whole [`TokenFile`](super::TokenFile) into memory, from any location, and verifies its checksum. A local
-    /// file can also be opened without reading it.
+    /// Reads a whole [`TokenFile`](super::TokenFile) into memory, from any location, and verifies
+    /// its checksum. A local file can also be opened without reading it.
     ///
     /// # Errors
     /// A file that cannot be read, is not a token file, or is damaged.
@@ -77,8 +79,8 @@ impl TokenArray {
     /// Adds the documents of a source in its order. `threads` threads read and tokenize them.
     ///
     /// # Errors
-    /// The error of the first document that cannot be read or has a token outside the vocabulary; those before it have
-    /// been added.
+    /// The error of the first document that cannot be read or has a token outside the vocabulary;
+    /// those before it have been added.
     pub fn extend<S>(&mut self, documents: &S, threads: usize) -> Result<()>
     where
         S: Source<Item: AsRef<[u32]>>,
@@ -88,7 +90,8 @@ impl TokenArray {
             threads,
             |document| document,
             |index, document| {
-                self.push(document).map_err(|error| error.at_sample(index as u64, Some(documents.origin(index))))
+                self.push(document)
+                    .map_err(|error| error.at_sample(index as u64, Some(documents.origin(index))))
             },
         )
     }

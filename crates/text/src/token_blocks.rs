@@ -6,12 +6,12 @@ use super::token_store::{document_at, read_block};
 use super::{Encoding, TokenStore};
 use fulmen_data::{Error, Fingerprint, Result, Source};
 
-/// Blocks of `length` tokens from all documents in sequence, as in GPT's training: a block starts where the previous
-/// one ended, and may end in the middle of a document. The rest that does not fill a block is left out, unless it is
-/// [kept](TokenBlocks::keep_remainder).
+/// Blocks of `length` tokens from all documents in sequence, as in GPT's training: a block starts
+/// where the previous one ended, and may end in the middle of a document. The rest that does not
+/// fill a block is left out, unless it is [kept](TokenBlocks::keep_remainder).
 ///
-/// Each block has the token that follows it ([`Encoding::next`]) and the positions where documents start
-/// ([`Encoding::starts`]).
+/// Each block has the token that follows it ([`Encoding::next`]) and the positions where documents
+/// start ([`Encoding::starts`]).
 ///
 /// ```
 /// use fulmen_data::Source;
@@ -61,7 +61,9 @@ impl<T: TokenStore> TokenBlocks<T> {
 pub(super) fn check_length(length: usize) -> Result<()> {
     match length {
         0 => Err(Error::usage("blocks of 0 tokens; use at least 1")),
-        _ if i32::try_from(length).is_err() => Err(Error::usage(format!("blocks of {length} tokens are too long"))),
+        _ if i32::try_from(length).is_err() => {
+            Err(Error::usage(format!("blocks of {length} tokens are too long")))
+        }
         _ => Ok(()),
     }
 }
@@ -76,8 +78,13 @@ impl<T: TokenStore> Source for TokenBlocks<T> {
     }
 
     fn get(&self, index: usize) -> Result<Encoding> {
-        let Some(start) = (index as u64).checked_mul(self.length as u64).filter(|_| index < Source::len(self)) else {
-            return Err(Error::usage(format!("there is no block {index}; there are {}", Source::len(self))));
+        let Some(start) =
+            (index as u64).checked_mul(self.length as u64).filter(|_| index < Source::len(self))
+        else {
+            return Err(Error::usage(format!(
+                "there is no block {index}; there are {}",
+                Source::len(self)
+            )));
         };
         let length = (self.tokens.num_tokens() - start).min(self.length as u64) as usize;
         read_block(&self.tokens, start, length)

@@ -8,8 +8,8 @@ use super::encoding::first_position;
 use super::masking::token_label;
 use super::{Encoding, MaskedLanguageModel, Side};
 use fulmen_data::{
-    DType, Dataset, Error, Field, Fingerprint, IterableDataset, Record, Records, Result, Sample, Source, Stage, Stream,
-    StreamItem,
+    DType, Dataset, Error, Field, Fingerprint, IterableDataset, Record, Records, Result, Sample,
+    Source, Stage, Stream, StreamItem,
 };
 
 /// The label of positions that a loss ignores, as in PyTorch and `transformers`:
@@ -19,8 +19,8 @@ pub const IGNORE_INDEX: i32 = -100;
 /// The labels of a causal language model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CausalLabels {
-    /// `labels[i]` is the token after `input_ids[i]`, so labels and logits are aligned. The last one is
-    /// [`Encoding::next`] if it is known, and is ignored otherwise.
+    /// `labels[i]` is the token after `input_ids[i]`, so labels and logits are aligned. The last
+    /// one is [`Encoding::next`] if it is known, and is ignored otherwise.
     #[default]
     Shifted,
     /// `labels` are `input_ids`, as in `transformers`: the model shifts them by one.
@@ -38,8 +38,9 @@ pub enum CausalLabels {
 /// | `position_ids` | `i32[length]`: the position within its document | [`documents`](TokenCollator::documents) |
 /// | `labels` | `i32[length]` | [`causal`](TokenCollator::causal), [`masked`](TokenCollator::masked) |
 ///
-/// `attention_mask` is a mask for `fulmen_nn`'s attention after a reshape to `[batch, 1, 1, length]`. Padding has the
-/// label [`IGNORE_INDEX`], by its position and not by its token, so a text may end with the padding token.
+/// `attention_mask` is a mask for `fulmen_nn`'s attention after a reshape to
+/// `[batch, 1, 1, length]`. Padding has the label [`IGNORE_INDEX`], by its position and not by its
+/// token, so a text may end with the padding token.
 ///
 /// ```
 /// use fulmen_text::{Encoding, TokenCollator};
@@ -113,8 +114,8 @@ impl TokenCollator {
         self
     }
 
-    /// Truncates long texts on this side, including special tokens. `Tokenizer::max_length` keeps special tokens;
-    /// prefer it for a tokenizer that adds them.
+    /// Truncates long texts on this side, including special tokens. `Tokenizer::max_length` keeps
+    /// special tokens; prefer it for a tokenizer that adds them.
     pub fn truncation(mut self, side: Side) -> TokenCollator {
         self.truncation = Some(side);
         self
@@ -126,9 +127,9 @@ impl TokenCollator {
         self
     }
 
-    /// Whether to add the fields `segment_ids` and `position_ids`, which distinguish the documents of a block. The mask
-    /// `segment_ids[:, :, None] == segment_ids[:, None, :]` restricts attention to one document. Causal labels then do
-    /// not cross document boundaries.
+    /// Whether to add the fields `segment_ids` and `position_ids`, which distinguish the documents
+    /// of a block. The mask `segment_ids[:, :, None] == segment_ids[:, None, :]` restricts
+    /// attention to one document. Causal labels then do not cross document boundaries.
     pub fn documents(mut self, documents: bool) -> TokenCollator {
         self.documents = documents;
         self
@@ -140,7 +141,8 @@ impl TokenCollator {
         self
     }
 
-    /// Masks tokens, and uses them as labels. The random numbers come from the sample, so they differ in each epoch.
+    /// Masks tokens, and uses them as labels. The random numbers come from the sample, so they
+    /// differ in each epoch.
     pub fn masked(mut self, masked: MaskedLanguageModel) -> TokenCollator {
         self.labels = Labels::Masked(masked);
         self
@@ -148,7 +150,8 @@ impl TokenCollator {
 
     /// The fields of a sample.
     pub fn fields(&self) -> Vec<Field> {
-        let mut fields = vec![self.field("input_ids"), Field::new("attention_mask", DType::Bool, [self.length])];
+        let mut fields =
+            vec![self.field("input_ids"), Field::new("attention_mask", DType::Bool, [self.length])];
         if self.token_types {
             fields.push(self.field("token_type_ids"));
         }
@@ -165,18 +168,24 @@ impl TokenCollator {
         Field::new(name, DType::I32, [self.length])
     }
 
-    /// Writes a sample's fields, starting with field `first`. The tokens are padded to the length of the field, which
-    /// is shorter in some batches if the loader has buckets.
+    /// Writes a sample's fields, starting with field `first`. The tokens are padded to the length
+    /// of the field, which is shorter in some batches if the loader has buckets.
     ///
     /// # Errors
     /// More tokens than the length; a token that does not fit in an i32; fields that are not
     /// [`fields`](TokenCollator::fields).
-    pub fn write(&self, mut encoding: Encoding, sample: &mut Sample<'_>, first: usize) -> Result<()> {
+    pub fn write(
+        &self,
+        mut encoding: Encoding,
+        sample: &mut Sample<'_>,
+        first: usize,
+    ) -> Result<()> {
         encoding.check()?;
         let length = match sample.fields().get(first) {
             Some(Field { shape, .. }) if shape.len() == 1 => shape[0],
             other => {
-                let actual = other.map_or("there is none".to_owned(), |field| format!("it is {field}"));
+                let actual =
+                    other.map_or("there is none".to_owned(), |field| format!("it is {field}"));
                 return Err(Error::field(format!(
                     "field {first} should hold the tokens as {}, but {actual}; give TokenCollator::fields to the \
                      dataset, and their position to `write`",
@@ -193,13 +202,18 @@ impl TokenCollator {
         let labels = self.make_labels(&mut encoding, sample)?;
 
         let mut values = Values { sample, field: first, start };
-        values.write(token_label(self.pad_id)?, tokens, |position| token_label(encoding.ids[position]))?;
-        let mask: Vec<bool> = (0..length).map(|position| (start..start + tokens).contains(&position)).collect();
+        values.write(token_label(self.pad_id)?, tokens, |position| {
+            token_label(encoding.ids[position])
+        })?;
+        let mask: Vec<bool> =
+            (0..length).map(|position| (start..start + tokens).contains(&position)).collect();
         values.sample.write_slice::<bool>(first + 1, &mask)?;
         values.field += 1;
         if self.token_types {
             let types = &encoding.type_ids;
-            values.write(0, tokens, |position| token_label(types.get(position).copied().unwrap_or(0)))?;
+            values.write(0, tokens, |position| {
+                token_label(types.get(position).copied().unwrap_or(0))
+            })?;
         }
         if self.documents {
             let starts = &encoding.starts;
@@ -217,11 +231,17 @@ impl TokenCollator {
     }
 
     /// A label for each token, if there are labels.
-    fn make_labels(&self, encoding: &mut Encoding, sample: &mut Sample<'_>) -> Result<Option<Vec<i32>>> {
+    fn make_labels(
+        &self,
+        encoding: &mut Encoding,
+        sample: &mut Sample<'_>,
+    ) -> Result<Option<Vec<i32>>> {
         let mut labels: Vec<i32> = match &self.labels {
             Labels::None => return Ok(None),
             Labels::Masked(masked) => return masked.apply(encoding, sample.random()).map(Some),
-            Labels::Causal(_) => encoding.ids.iter().map(|&id| token_label(id)).collect::<Result<_>>()?,
+            Labels::Causal(_) => {
+                encoding.ids.iter().map(|&id| token_label(id)).collect::<Result<_>>()?
+            }
         };
         let shifted = matches!(self.labels, Labels::Causal(CausalLabels::Shifted));
         if shifted && !labels.is_empty() {
@@ -229,8 +249,8 @@ impl TokenCollator {
             labels.push(encoding.next.map_or(Ok(IGNORE_INDEX), token_label)?);
         }
         if self.documents {
-            // The first token of a document is not predicted from another one: its label is that of the previous
-            // position, or, if the model shifts the labels, its own.
+            // The first token of a document is not predicted from another one: its label is that of
+            // the previous position, or, if the model shifts the labels, its own.
             for &start in &encoding.starts {
                 if let Some(label) = labels.get_mut(start - usize::from(shifted)) {
                     *label = IGNORE_INDEX;
@@ -240,7 +260,8 @@ impl TokenCollator {
         Ok(Some(labels))
     }
 
-    /// The tokens of a [`Source`] as a [`Dataset`], or those of a [`Stream`] as an [`IterableDataset`].
+    /// The tokens of a [`Source`] as a [`Dataset`], or those of a [`Stream`] as an
+    /// [`IterableDataset`].
     ///
     /// ```
     /// use fulmen_text::{PackedDocuments, TokenArray, TokenCollator};
@@ -291,7 +312,12 @@ struct Values<'a, 'b> {
 }
 
 impl Values<'_, '_> {
-    fn write(&mut self, padding: i32, tokens: usize, value: impl Fn(usize) -> Result<i32>) -> Result<()> {
+    fn write(
+        &mut self,
+        padding: i32,
+        tokens: usize,
+        value: impl Fn(usize) -> Result<i32>,
+    ) -> Result<()> {
         let values = self.sample.values_mut::<i32>(self.field)?;
         if values.len() < self.start + tokens {
             return Err(Error::field(format!(

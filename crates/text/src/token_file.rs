@@ -20,13 +20,13 @@ use fulmen_files::{keep, temporary_file};
 
 /// Writes a [`TokenFile`].
 ///
-/// The file appears under its name when it is [finished](TokenFileWriter::finish) and synced to the disk; until then it
-/// has a temporary name next to it. If the writer is dropped, the temporary file is removed. Documents without tokens
-/// are left out.
+/// The file appears under its name when it is [finished](TokenFileWriter::finish) and synced to the
+/// disk; until then it has a temporary name next to it. If the writer is dropped, the temporary
+/// file is removed. Documents without tokens are left out.
 ///
-/// It is a [safetensors](https://github.com/huggingface/safetensors) file with the tensors `tokens` (u16, or u32 for
-/// more than 65,536 tokens) and `ends` (u64: the number of tokens up to the end of each document). Python can read it
-/// with `safetensors.numpy.load_file`.
+/// It is a [safetensors](https://github.com/huggingface/safetensors) file with the tensors `tokens`
+/// (u16, or u32 for more than 65,536 tokens) and `ends` (u64: the number of tokens up to the end of
+/// each document). Python can read it with `safetensors.numpy.load_file`.
 ///
 /// ```
 /// use fulmen_text::{TokenFile, TokenFileWriter, TokenStore};
@@ -56,8 +56,8 @@ pub struct TokenFileWriter {
 }
 
 impl TokenFileWriter {
-    /// Starts a file of tokens below `vocab_size`. Missing folders are created. An existing file stays until the new
-    /// one is finished.
+    /// Starts a file of tokens below `vocab_size`. Missing folders are created. An existing file
+    /// stays until the new one is finished.
     ///
     /// # Errors
     /// A folder that cannot be created or written to; an empty vocabulary.
@@ -71,7 +71,8 @@ impl TokenFileWriter {
         Ok(TokenFileWriter { path, file, documents, crc: 0, bytes: Vec::new(), failed: false })
     }
 
-    /// A token appended to each document, such as `<|endoftext|>`. It counts as the document's last token.
+    /// A token appended to each document, such as `<|endoftext|>`. It counts as the document's last
+    /// token.
     pub fn separator(mut self, separator: u32) -> TokenFileWriter {
         self.documents.separator = Some(separator);
         self
@@ -80,8 +81,8 @@ impl TokenFileWriter {
     /// Adds a document.
     ///
     /// # Errors
-    /// A token outside the vocabulary; a full disk. After a failed write nothing more can be added, and the file never
-    /// gets its name.
+    /// A token outside the vocabulary; a full disk. After a failed write nothing more can be added,
+    /// and the file never gets its name.
     pub fn push(&mut self, document: impl AsRef<[u32]>) -> Result<()> {
         self.bytes.clear();
         self.documents.push(document.as_ref(), &mut self.bytes)?;
@@ -89,12 +90,17 @@ impl TokenFileWriter {
         self.write()
     }
 
-    /// Adds the documents of a source in its order. `threads` threads read and tokenize them. `progress` is called
-    /// after each document with the number of documents so far.
+    /// Adds the documents of a source in its order. `threads` threads read and tokenize them.
+    /// `progress` is called after each document with the number of documents so far.
     ///
     /// # Errors
     /// The error of the first document that cannot be read or written.
-    pub fn extend<S>(&mut self, documents: &S, threads: usize, mut progress: impl FnMut(usize)) -> Result<()>
+    pub fn extend<S>(
+        &mut self,
+        documents: &S,
+        threads: usize,
+        mut progress: impl FnMut(usize),
+    ) -> Result<()>
     where
         S: Source<Item: AsRef<[u32]>>,
     {
@@ -103,15 +109,18 @@ impl TokenFileWriter {
             threads,
             |document| document,
             |index, document| {
-                self.push(document).map_err(|error| error.at_sample(index as u64, Some(documents.origin(index))))?;
+                self.push(document).map_err(|error| {
+                    error.at_sample(index as u64, Some(documents.origin(index)))
+                })?;
                 progress(index + 1);
                 Ok(())
             },
         )
     }
 
-    /// Adds the documents of a stream's first epoch. This thread reads them in order, and `threads` others tokenize
-    /// them. `progress` is called after each document with the number of documents so far.
+    /// Adds the documents of a stream's first epoch. This thread reads them in order, and `threads`
+    /// others tokenize them. `progress` is called after each document with the number of documents
+    /// so far.
     ///
     /// # Errors
     /// The error of the first document that cannot be read or written.
@@ -134,7 +143,10 @@ impl TokenFileWriter {
 
     fn write(&mut self) -> Result<()> {
         if self.failed {
-            return Err(Error::file(&self.path, "an earlier write failed; start again with a new writer"));
+            return Err(Error::file(
+                &self.path,
+                "an earlier write failed; start again with a new writer",
+            ));
         }
         let written = self.file.write_all(&self.bytes);
         self.failed = written.is_err();
@@ -146,7 +158,11 @@ impl TokenFileWriter {
     /// # Errors
     /// A full disk; then there is no new file, and an old one stays.
     pub fn finish(mut self) -> Result<TokenFile> {
-        self.bytes = vec![0; padding_bytes(self.documents.num_tokens() * self.documents.width as u64) as usize];
+        self.bytes = vec![
+            0;
+            padding_bytes(self.documents.num_tokens() * self.documents.width as u64)
+                as usize
+        ];
         self.write()?;
         let (padding, mut ends) = (crc32c(&self.bytes), 0);
         for chunk in std::mem::take(&mut self.documents.ends).chunks(1 << 16) {
@@ -164,7 +180,8 @@ impl TokenFileWriter {
             file.write_all(&header)?;
             Ok(file)
         };
-        let file = finish(self.file).map_err(|source| Error::io(&path, "cannot finish the token file", source))?;
+        let file = finish(self.file)
+            .map_err(|source| Error::io(&path, "cannot finish the token file", source))?;
         keep(file, &path)?;
         TokenFile::open(path)
     }
@@ -187,8 +204,8 @@ struct Inner {
 }
 
 impl TokenFile {
-    /// Opens a file and checks its size and the ends of its documents. Only [`verify`](TokenFile::verify) checks the
-    /// tokens.
+    /// Opens a file and checks its size and the ends of its documents. Only
+    /// [`verify`](TokenFile::verify) checks the tokens.
     ///
     /// # Errors
     /// A file that does not exist, is not a token file, is truncated, or is damaged.
@@ -198,7 +215,10 @@ impl TokenFile {
         // Checked before opening: opening a pipe would wait for a writer.
         let metadata = std::fs::metadata(&path).map_err(io)?;
         if !metadata.is_file() {
-            return Err(Error::file(&path, "this is not a regular file; expected a token file of fulmen"));
+            return Err(Error::file(
+                &path,
+                "this is not a regular file; expected a token file of fulmen",
+            ));
         }
         let mut file = File::open(&path).map_err(io)?;
         let size = metadata.len();
@@ -228,7 +248,8 @@ impl TokenFile {
     pub fn verify(&self) -> Result<()> {
         let Inner { path, head, .. } = &*self.inner;
         let io = |source| Error::io(path, "cannot read the token file", source);
-        // A separate file handle: where reading moves the position, others may use that of the shared one.
+        // A separate file handle: where reading moves the position, others may use that of the
+        // shared one.
         let mut file = File::open(path).map_err(io)?;
         file.seek(SeekFrom::Start(8 + head.text.len() as u64)).map_err(io)?;
         head.read_all(&mut file, path, |_, _| {})

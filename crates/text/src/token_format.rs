@@ -6,8 +6,9 @@
 //! | `padding` | u8, where it is needed: zeros, so that `ends` is aligned |
 //! | `ends` | u64: for each document the number of tokens up to its end |
 //!
-//! The metadata has the `vocab_size`, and under `fulmen.crc32c` the checksums that `fulmen_nn::safetensors` also
-//! verifies. The header always takes [`DATA`] bytes, so the tokens can be written before their number is known.
+//! The metadata has the `vocab_size`, and under `fulmen.crc32c` the checksums that
+//! `fulmen_nn::safetensors` also verifies. The header always takes [`DATA`] bytes, so the tokens
+//! can be written before their number is known.
 //!
 //! Out of scope: writing and reading the tokens (`token_file`, `token_array`).
 
@@ -49,7 +50,10 @@ impl Documents {
             0 => return Err(Error::usage("a vocabulary of no tokens; give Tokenizer::vocab_size")),
             _ if i32::try_from(vocab_size).is_ok() => 4,
             _ => {
-                let message = format!("a vocabulary of {vocab_size} tokens; at most {} can be counted", i32::MAX);
+                let message = format!(
+                    "a vocabulary of {vocab_size} tokens; at most {} can be counted",
+                    i32::MAX
+                );
                 return Err(Error::usage(message));
             }
         };
@@ -76,21 +80,27 @@ impl Documents {
         for token in document.iter().copied().chain(self.separator) {
             bytes.extend_from_slice(&token.to_le_bytes()[..self.width]);
         }
-        self.ends.push(self.num_tokens() + document.len() as u64 + u64::from(self.separator.is_some()));
+        self.ends
+            .push(self.num_tokens() + document.len() as u64 + u64::from(self.separator.is_some()));
         Ok(())
     }
 
     /// Decodes the tokens in these bytes.
     pub(super) fn decode(&self, bytes: &[u8], tokens: &mut [u32]) {
         match self.width {
-            2 => {
-                tokens.iter_mut().zip(bytes.as_chunks().0).for_each(|(to, from)| *to = u16::from_le_bytes(*from).into())
-            }
-            _ => tokens.iter_mut().zip(bytes.as_chunks().0).for_each(|(to, from)| *to = u32::from_le_bytes(*from)),
+            2 => tokens
+                .iter_mut()
+                .zip(bytes.as_chunks().0)
+                .for_each(|(to, from)| *to = u16::from_le_bytes(*from).into()),
+            _ => tokens
+                .iter_mut()
+                .zip(bytes.as_chunks().0)
+                .for_each(|(to, from)| *to = u32::from_le_bytes(*from)),
         }
     }
 
-    /// The header of a file with these documents, with the checksums of the bytes of `tokens`, `padding` and `ends`.
+    /// The header of a file with these documents, with the checksums of the bytes of `tokens`,
+    /// `padding` and `ends`.
     pub(super) fn header(&self, [tokens, padding, ends]: [u32; 3]) -> Vec<u8> {
         let count = self.num_tokens();
         let (documents, size) = (self.ends.len() as u64, count * self.width as u64);
@@ -102,8 +112,11 @@ impl Documents {
         ];
         let mut header = serde_json::Map::new();
         let (mut sums, mut start) = (Checksums::default(), 0);
-        for (name, dtype, length, size, crc) in rows.into_iter().filter(|row| row.0 != "padding" || row.2 > 0) {
-            let info = json!({ "dtype": dtype, "shape": [length], "data_offsets": [start, start + size] });
+        for (name, dtype, length, size, crc) in
+            rows.into_iter().filter(|row| row.0 != "padding" || row.2 > 0)
+        {
+            let info =
+                json!({ "dtype": dtype, "shape": [length], "data_offsets": [start, start + size] });
             header.insert(name.to_owned(), info);
             start += size;
             let ty = crc32c(type_text(dtype, length).as_bytes());
@@ -135,7 +148,9 @@ pub(super) fn check_range(start: u64, count: usize, tokens: u64) -> Result<()> {
     if start.checked_add(count as u64).is_some_and(|end| end <= tokens) {
         Ok(())
     } else {
-        Err(Error::usage(format!("there are no {count} tokens from {start} on; there are {tokens} in all")))
+        Err(Error::usage(format!(
+            "there are no {count} tokens from {start} on; there are {tokens} in all"
+        )))
     }
 }
 
@@ -179,7 +194,8 @@ impl Head {
         }
         let length = u64::from_le_bytes(length);
         if size < 8 || length > MOST_HEADER.min(size - 8) {
-            let message = format!("not a token file: its {size} bytes do not hold the header of one");
+            let message =
+                format!("not a token file: its {size} bytes do not hold the header of one");
             return Err(Error::file(path, message));
         }
         let mut text = vec![0; length as usize];
@@ -196,14 +212,19 @@ impl Head {
             let &[length] = &info.shape[..] else { return None };
             Some((info.dtype, length as u64, data + info.data_offsets.0 as u64))
         };
-        let (width, num_tokens, tokens_at, documents, ends_at) = match (tensor("tokens"), tensor("ends")) {
-            (Some((Dtype::U16, tokens, start)), Some((Dtype::U64, ends, end))) => (2, tokens, start, ends, end),
-            (Some((Dtype::U32, tokens, start)), Some((Dtype::U64, ends, end))) => (4, tokens, start, ends, end),
-            _ => {
-                let expected = "the tensors `tokens` of u16[n] or u32[n] and `ends` of u64[m]";
-                return Err(format!("not a token file: it should have {expected}"));
-            }
-        };
+        let (width, num_tokens, tokens_at, documents, ends_at) =
+            match (tensor("tokens"), tensor("ends")) {
+                (Some((Dtype::U16, tokens, start)), Some((Dtype::U64, ends, end))) => {
+                    (2, tokens, start, ends, end)
+                }
+                (Some((Dtype::U32, tokens, start)), Some((Dtype::U64, ends, end))) => {
+                    (4, tokens, start, ends, end)
+                }
+                _ => {
+                    let expected = "the tensors `tokens` of u16[n] or u32[n] and `ends` of u64[m]";
+                    return Err(format!("not a token file: it should have {expected}"));
+                }
+            };
         let expected = data.saturating_add(header.data_len() as u64);
         if expected != size {
             return Err(format!(
@@ -212,20 +233,28 @@ impl Head {
             ));
         }
         let metadata = |key: &str| header.metadata().as_ref().and_then(|texts| texts.get(key));
-        let vocabulary = metadata(VOCAB_SIZE).ok_or("not a token file: its metadata has no `vocab_size`")?;
+        let vocabulary =
+            metadata(VOCAB_SIZE).ok_or("not a token file: its metadata has no `vocab_size`")?;
         let layout = vocabulary.parse().ok().and_then(|size| Documents::new(size).ok());
-        let Some(Documents { vocab_size, .. }) = layout.filter(|layout| layout.width == width) else {
-            return Err(format!("it has {width} bytes per token, which do not fit its vocabulary of {vocabulary}"));
+        let Some(Documents { vocab_size, .. }) = layout.filter(|layout| layout.width == width)
+        else {
+            return Err(format!(
+                "it has {width} bytes per token, which do not fit its vocabulary of {vocabulary}"
+            ));
         };
         let damaged = |region: &str| {
-            format!("the checksum of {region} is missing or wrong: the file is damaged; create it again")
+            format!(
+                "the checksum of {region} is missing or wrong: the file is damaged; create it again"
+            )
         };
-        let sums = metadata(CHECKSUMS).and_then(|sums| serde_json::from_str::<Checksums>(sums).ok());
+        let sums =
+            metadata(CHECKSUMS).and_then(|sums| serde_json::from_str::<Checksums>(sums).ok());
         let sums = sums.ok_or_else(|| damaged("all of it"))?;
         if sums.metadata.get(VOCAB_SIZE) != Some(&crc32c(vocabulary.as_bytes())) {
             return Err(damaged("`vocab_size`"));
         }
-        let tensors = header.offset_keys().into_iter().filter_map(|name| Some((header.info(&name)?, name)));
+        let tensors =
+            header.offset_keys().into_iter().filter_map(|name| Some((header.info(&name)?, name)));
         let tensors = tensors.map(|(info, name)| {
             let (start, end) = info.data_offsets;
             let checksum = *sums.tensors.get(&name).ok_or_else(|| damaged(&format!("`{name}`")))?;
@@ -233,19 +262,33 @@ impl Head {
             Ok(Tensor { name, ty, bytes: (end - start) as u64, checksum })
         });
         let tensors = tensors.collect::<Result<_, String>>()?;
-        Ok(Head { text, tensors, width, vocab_size, num_tokens, tokens_at, ends_at: (ends_at, documents * 8) })
+        Ok(Head {
+            text,
+            tensors,
+            width,
+            vocab_size,
+            num_tokens,
+            tokens_at,
+            ends_at: (ends_at, documents * 8),
+        })
     }
 
-    /// Reads all tensors from the first one on, and verifies their checksums. `take` gets the data of each with its
-    /// name.
-    pub(super) fn read_all(&self, file: &mut impl Read, path: &Path, mut take: impl FnMut(&str, &[u8])) -> Result<()> {
+    /// Reads all tensors from the first one on, and verifies their checksums. `take` gets the data
+    /// of each with its name.
+    pub(super) fn read_all(
+        &self,
+        file: &mut impl Read,
+        path: &Path,
+        mut take: impl FnMut(&str, &[u8]),
+    ) -> Result<()> {
         let mut bytes = vec![0; 1 << 18];
         for Tensor { name, ty, bytes: size, checksum } in &self.tensors {
             let (mut crc, mut left) = (crc32c(ty.as_bytes()), *size);
             // In pieces of limited size, because a damaged header may claim any number of bytes.
             while left > 0 {
                 let part = &mut bytes[..left.min(1 << 18) as usize];
-                file.read_exact(part).map_err(|source| Error::io(path, "cannot read the token file", source))?;
+                file.read_exact(part)
+                    .map_err(|source| Error::io(path, "cannot read the token file", source))?;
                 crc = crc32c_append(crc, part);
                 take(name, part);
                 left -= part.len() as u64;
@@ -262,8 +305,10 @@ impl Head {
 
     /// The documents, from the bytes of their ends.
     pub(super) fn documents(&self, ends: &[u8], path: &Path) -> Result<Documents> {
-        let ends: Vec<u64> = ends.as_chunks().0.iter().map(|end| u64::from_le_bytes(*end)).collect();
-        let ascending = ends.first().is_none_or(|&end| end > 0) && ends.windows(2).all(|pair| pair[0] < pair[1]);
+        let ends: Vec<u64> =
+            ends.as_chunks().0.iter().map(|end| u64::from_le_bytes(*end)).collect();
+        let ascending = ends.first().is_none_or(|&end| end > 0)
+            && ends.windows(2).all(|pair| pair[0] < pair[1]);
         if ascending && ends.last().copied().unwrap_or(0) == self.num_tokens {
             Ok(Documents { width: self.width, vocab_size: self.vocab_size, separator: None, ends })
         } else {

@@ -10,7 +10,8 @@ use fulmen_data::{Deferred, Fingerprint, Items, Result, Source, Stage, Stream, S
 
 /// The input of a tokenizer: a text, or a pair of texts.
 ///
-/// A cache cannot see what your own implementation does, so it needs a version ([`Fingerprint::add_function`]).
+/// A cache cannot see what your own implementation does, so it needs a version
+/// ([`Fingerprint::add_function`]).
 pub trait TextInput: Send + 'static {
     /// The tokens.
     ///
@@ -53,7 +54,8 @@ impl<S> Tokenized<S> {
 /// Adds how `T` is tokenized.
 fn add_input<T: TextInput>(tokenizer: &Tokenizer, fingerprint: &mut Fingerprint) {
     tokenizer.fingerprint(fingerprint);
-    let built_in = [TypeId::of::<String>(), TypeId::of::<&'static str>(), TypeId::of::<(String, String)>()];
+    let built_in =
+        [TypeId::of::<String>(), TypeId::of::<&'static str>(), TypeId::of::<(String, String)>()];
     if !built_in.contains(&TypeId::of::<T>()) {
         fingerprint.add_function::<T>("text input");
     }

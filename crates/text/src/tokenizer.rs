@@ -7,7 +7,10 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tokenizers::{EncodeInput, ModelWrapper, PostProcessor, TruncationDirection, TruncationParams, TruncationStrategy};
+use tokenizers::{
+    EncodeInput, ModelWrapper, PostProcessor, TruncationDirection, TruncationParams,
+    TruncationStrategy,
+};
 
 use super::tokenized::Tokenized;
 use super::{Encoding, Side};
@@ -17,9 +20,9 @@ use fulmen_files::Location;
 
 /// A tokenizer of Hugging Face's libraries, stored in a `tokenizer.json`.
 ///
-/// Cheap to clone, and usable from any number of threads. The file's settings for padding and truncation are ignored,
-/// as in `transformers`: [`max_length`](Tokenizer::max_length) truncates, and [`TokenCollator`](super::TokenCollator)
-/// pads.
+/// Cheap to clone, and usable from any number of threads. The file's settings for padding and
+/// truncation are ignored, as in `transformers`: [`max_length`](Tokenizer::max_length) truncates,
+/// and [`TokenCollator`](super::TokenCollator) pads.
 ///
 /// ```
 /// use fulmen_text::Tokenizer;
@@ -53,8 +56,8 @@ pub struct Tokenizer {
     truncation_side: Side,
 }
 
-/// Which text of a pair is truncated if both together are too long. Each of them truncates a single text, except
-/// [`OnlySecond`](Truncation::OnlySecond).
+/// Which text of a pair is truncated if both together are too long. Each of them truncates a single
+/// text, except [`OnlySecond`](Truncation::OnlySecond).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Truncation {
     /// The longer one, until both have the same length.
@@ -75,7 +78,8 @@ impl Tokenizer {
         let location = file.into();
         let name = location.to_string();
         let path = location.local().unwrap_or(Path::new(&name));
-        Tokenizer::new(&location.read()?, Some(path.to_owned())).map_err(|message| Error::file(path, message))
+        Tokenizer::new(&location.read()?, Some(path.to_owned()))
+            .map_err(|message| Error::file(path, message))
     }
 
     /// The same, from the file's content.
@@ -87,10 +91,14 @@ impl Tokenizer {
     }
 
     fn new(bytes: &[u8], path: Option<PathBuf>) -> Result<Tokenizer, String> {
-        let inner = catch_quietly(|| tokenizers::Tokenizer::from_bytes(bytes))
-            .unwrap_or_else(|message| Err(format!("the tokenizers crate panicked: {message}").into()));
+        let inner =
+            catch_quietly(|| tokenizers::Tokenizer::from_bytes(bytes)).unwrap_or_else(|message| {
+                Err(format!("the tokenizers crate panicked: {message}").into())
+            });
         let mut inner = inner.map_err(|error| {
-            format!("not a tokenizer.json of Hugging Face's tokenizers, version 0.22 or before: {error}")
+            format!(
+                "not a tokenizer.json of Hugging Face's tokenizers, version 0.22 or before: {error}"
+            )
         })?;
         if let ModelWrapper::BPE(model) = inner.get_model()
             && let Some(dropout) = model.dropout.filter(|&dropout| dropout > 0.0)
@@ -105,10 +113,14 @@ impl Tokenizer {
         let largest = inner.get_vocab(true).into_values().max();
         let vocab_size = largest.map_or(0, |id| id as usize + 1);
         if vocab_size > i32::MAX as usize {
-            return Err(format!("a token has the id {}, which does not fit in the i32 of a sample", vocab_size - 1));
+            return Err(format!(
+                "a token has the id {}, which does not fit in the i32 of a sample",
+                vocab_size - 1
+            ));
         }
         let special = inner.get_added_tokens_decoder();
-        let mut special: Vec<u32> = special.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
+        let mut special: Vec<u32> =
+            special.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         special.sort_unstable();
         let mut digest = Fingerprint::new();
         digest.add("tokenizer", bytes);
@@ -126,8 +138,8 @@ impl Tokenizer {
         })
     }
 
-    /// Writes the tokenizer as a `tokenizer.json`, which `transformers` can read. It does not include the options set
-    /// here.
+    /// Writes the tokenizer as a `tokenizer.json`, which `transformers` can read. It does not
+    /// include the options set here.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -139,8 +151,9 @@ impl Tokenizer {
             .map_err(|e| Error::io(file, "cannot write the tokenizer", e))
     }
 
-    /// Whether [`encode`](Tokenizer::encode) adds the special tokens in the file, such as `[CLS]` and `[SEP]`; on
-    /// unless set. Turn it off for documents that are packed, unless the file's own tokens separate them.
+    /// Whether [`encode`](Tokenizer::encode) adds the special tokens in the file, such as `[CLS]`
+    /// and `[SEP]`; on unless set. Turn it off for documents that are packed, unless the file's own
+    /// tokens separate them.
     pub fn special_tokens(mut self, add: bool) -> Tokenizer {
         self.special_tokens = add;
         self
@@ -157,7 +170,8 @@ impl Tokenizer {
     /// # Errors
     /// A length that leaves no token for a pair of texts, next to its special tokens.
     pub fn max_length(mut self, length: usize) -> Result<Tokenizer> {
-        let special = self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
+        let special =
+            self.inner.get_post_processor().map_or(0, |processor| processor.added_tokens(true));
         if length <= special {
             return Err(Error::usage(format!(
                 "{self:?}: the maximum length of {length} tokens leaves no space for a text: {special} special tokens \
@@ -208,7 +222,8 @@ impl Tokenizer {
     /// Tokenizes a text.
     ///
     /// # Errors
-    /// A text that cannot be tokenized, for example with an unknown word if the file has no unknown token.
+    /// A text that cannot be tokenized, for example with an unknown word if the file has no unknown
+    /// token.
     pub fn encode(&self, text: &str) -> Result<Encoding> {
         self.encode_input(text.into(), text)
     }
@@ -232,8 +247,15 @@ impl Tokenizer {
             }
         };
         let encoding = catch_quietly(encode)
-            .unwrap_or_else(|message| Err(format!("the tokenizers crate panicked: {message}").into()))
-            .map_err(|error| Error::new(format!("{self:?} cannot encode the text {:?}: {error}", Shortened(text))))?;
+            .unwrap_or_else(|message| {
+                Err(format!("the tokenizers crate panicked: {message}").into())
+            })
+            .map_err(|error| {
+                Error::new(format!(
+                    "{self:?} cannot encode the text {:?}: {error}",
+                    Shortened(text)
+                ))
+            })?;
         let (types, special) = (encoding.get_type_ids(), encoding.get_special_tokens_mask());
         Ok(Encoding {
             ids: encoding.get_ids().to_vec(),
@@ -256,8 +278,8 @@ impl Tokenizer {
         self.inner.decode(ids, skip_special_tokens).map_err(Error::new)
     }
 
-    /// Tokenizes the texts of a [`Source`](fulmen_data::Source) or a [`Stream`](fulmen_data::Stream): `String`s, or
-    /// pairs of them.
+    /// Tokenizes the texts of a [`Source`](fulmen_data::Source) or a
+    /// [`Stream`](fulmen_data::Stream): `String`s, or pairs of them.
     pub fn tokenize<S>(&self, texts: S) -> Tokenized<S> {
         Tokenized::new(texts, self.clone())
     }
@@ -282,10 +304,16 @@ impl Tokenizer {
     /// # Errors
     /// A token that does not exist or is not special; the message lists the special tokens.
     pub fn special_id(&self, token: &str) -> Result<u32> {
-        self.token_id(token).filter(|id| self.special_ids.binary_search(id).is_ok()).ok_or_else(|| {
-            let names: Vec<String> = self.special_ids.iter().filter_map(|&id| self.token(id)).collect();
-            Error::usage(format!("{self:?} has no special token {token:?}; it has {}", names.join(", ")))
-        })
+        self.token_id(token).filter(|id| self.special_ids.binary_search(id).is_ok()).ok_or_else(
+            || {
+                let names: Vec<String> =
+                    self.special_ids.iter().filter_map(|&id| self.token(id)).collect();
+                Error::usage(format!(
+                    "{self:?} has no special token {token:?}; it has {}",
+                    names.join(", ")
+                ))
+            },
+        )
     }
 
     /// The ids of all special tokens, ascending.

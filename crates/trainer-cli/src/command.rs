@@ -12,11 +12,12 @@ use crate::{Program, Result};
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 #[command(next_help_heading = "Output", about = None, long_about = None)]
 pub(crate) struct CommonArgs {
-    /// Take options from a TOML file in the format of `--print-config`. If given again, later files win.
+    /// Take options from a TOML file in the format of `--print-config`. If given again, later files
+    /// win.
     #[arg(long, value_name = "FILE", help_heading = "Configuration")]
     pub(crate) config: Vec<PathBuf>,
-    /// Do not use the program's arguments saved in the checkpoint of `--ckpt-path` where the command line and files
-    /// give none.
+    /// Do not use the program's arguments saved in the checkpoint of `--ckpt-path` where the
+    /// command line and files give none.
     #[arg(long, help_heading = "Configuration")]
     pub(crate) ignore_saved_arguments: bool,
     /// Print all options as TOML, and do nothing else.
@@ -28,8 +29,8 @@ pub(crate) struct CommonArgs {
     /// Print the runtime's metrics at the end.
     #[arg(long)]
     pub(crate) metrics: bool,
-    /// Show curves, throughput, queues, memory and the log on a full screen, if standard error is a terminal. Needs the
-    /// feature `tui` of `fulmen`.
+    /// Show curves, throughput, queues, memory and the log on a full screen, if standard error is a
+    /// terminal. Needs the feature `tui` of `fulmen`.
     #[arg(long)]
     pub(crate) tui: bool,
 }
@@ -38,8 +39,8 @@ pub(crate) struct CommonArgs {
 #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
 #[command(next_help_heading = "Output", about = None, long_about = None)]
 pub(crate) struct PredictArgs {
-    /// The file to write: .csv, .safetensors or a format of the program. An existing file is replaced when all is
-    /// predicted.
+    /// The file to write: .csv, .safetensors or a format of the program. An existing file is
+    /// replaced when all is predicted.
     #[arg(long, value_name = "FILE", default_value = "predictions.safetensors")]
     pub(crate) output: PathBuf,
 }
@@ -54,14 +55,16 @@ pub(crate) struct PreflightArgs {
     /// Print the cost of an epoch, from Fulmen's dated price table or your own
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = BUILT_IN_PRICES)]
     pub(crate) price: Option<PathBuf>,
-    /// Save the compiled programs of a fit, for the one slice of --topology, or else for this machine's devices: with
-    /// --aot FILE, a fit starts without compiling
+    /// Save the compiled programs of a fit, for the one slice of --topology, or else for this
+    /// machine's devices: with --aot FILE, a fit starts without compiling
     #[arg(long, value_name = "FILE")]
     pub(crate) save: Option<PathBuf>,
-    /// Write the estimate as an HTML page too: roofline by line of code, memory, slices compared by time and cost
+    /// Write the estimate as an HTML page too: roofline by line of code, memory, slices compared by
+    /// time and cost
     #[arg(long, value_name = "FILE", requires = "topology")]
     pub(crate) html: Option<PathBuf>,
-    /// Download libtpu, the compiler, if it is missing: 205 MB from PyPI, under Google's terms of service
+    /// Download libtpu, the compiler, if it is missing: 205 MB from PyPI, under Google's terms of
+    /// service
     #[arg(long)]
     pub(crate) fetch_libtpu: bool,
 }
@@ -70,7 +73,8 @@ pub(crate) struct PreflightArgs {
 pub(crate) const BUILT_IN_PRICES: &str = "ours";
 
 /// Flags that a file cannot set.
-pub(crate) const NOT_IN_A_FILE: [&str; 5] = ["config", "print-config", "ignore-saved-arguments", "help", "version"];
+pub(crate) const NOT_IN_A_FILE: [&str; 5] =
+    ["config", "print-config", "ignore-saved-arguments", "help", "version"];
 
 /// The task of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +94,11 @@ const TASKS: [(&str, Task, &str); 5] = [
     ("validate", Task::Validate, "Run the validation step over the validation data"),
     ("test", Task::Test, "Run the test step over the test data"),
     ("predict", Task::Predict, "Write the module's predictions for the program's data to a file"),
-    ("preflight", Task::Preflight, "Estimate whether the training step fits on TPUs that are absent, and its cost"),
+    (
+        "preflight",
+        Task::Preflight,
+        "Estimate whether the training step fits on TPUs that are absent, and its cost",
+    ),
 ];
 
 impl Task {
@@ -110,14 +118,19 @@ pub(crate) fn command<P: Program>(name: &str) -> Result<Command> {
     let mut command = with_flags::<P>(Command::new(name.to_owned()))
         .args_conflicts_with_subcommands(true)
         .subcommand_help_heading("Commands")
-        .after_help("Without a command: fit, then test with the best weights if there is test data.");
+        .after_help(
+            "Without a command: fit, then test with the best weights if there is test data.",
+        );
     for (name, task, about) in TASKS {
         let subcommand = with_flags::<P>(Command::new(name));
-        let weights = "The checkpoint whose weights to use; by default, the module's initial weights";
+        let weights =
+            "The checkpoint whose weights to use; by default, the module's initial weights";
         let subcommand = match task {
             Task::FitAndTest | Task::Fit => subcommand,
             Task::Validate | Task::Test => subcommand.mut_arg("ckpt_path", |arg| arg.help(weights)),
-            Task::Predict => PredictArgs::augment_args(subcommand).mut_arg("ckpt_path", |arg| arg.help(weights)),
+            Task::Predict => {
+                PredictArgs::augment_args(subcommand).mut_arg("ckpt_path", |arg| arg.help(weights))
+            }
             Task::Preflight => PreflightArgs::augment_args(subcommand),
         };
         command = command.subcommand(subcommand.long_about(None).about(about));
@@ -138,10 +151,16 @@ fn with_flags<P: Program>(command: Command) -> Command {
         command = command.long_about(about);
     }
     for row in Options::table() {
-        let help = format!("{} [env: {}] [default: {}]", row.doc.trim_end_matches('.'), row.env, row.default);
+        let help = format!(
+            "{} [env: {}] [default: {}]",
+            row.doc.trim_end_matches('.'),
+            row.env,
+            row.default
+        );
         command = command.mut_arg(row.name, |arg| arg.help(help));
     }
-    // Otherwise clap rejects `--learning-rate -1` as an unexpected argument, and no negative number can be given.
+    // Otherwise clap rejects `--learning-rate -1` as an unexpected argument, and no negative number
+    // can be given.
     command.mut_args(|arg| {
         let takes_values = arg.get_long().is_some() && arg.get_action().takes_values();
         if takes_values { arg.allow_negative_numbers(true) } else { arg }
@@ -152,16 +171,22 @@ fn with_flags<P: Program>(command: Command) -> Command {
 fn check_names(program: &Command) -> Result<()> {
     if let Some(subcommand) = program.get_subcommands().next() {
         let name = subcommand.get_name();
-        return Err(format!("the program's arguments contain the subcommand `{name}`; make it a flag").into());
+        return Err(format!(
+            "the program's arguments contain the subcommand `{name}`; make it a flag"
+        )
+        .into());
     }
     let common = TrainerArgs::augment_args(CommonArgs::augment_args(Command::new("")));
     let common = PreflightArgs::augment_args(PredictArgs::augment_args(common));
     let taken = |arg: &&Arg| {
-        let same_long = |other: &Arg| arg.get_long().is_some() && arg.get_long() == other.get_long();
+        let same_long =
+            |other: &Arg| arg.get_long().is_some() && arg.get_long() == other.get_long();
         let reserved = arg.get_long().is_some_and(|long| NOT_IN_A_FILE.contains(&long));
         reserved
             || arg.get_short() == Some('h')
-            || common.get_arguments().any(|other| other.get_id() == arg.get_id() || same_long(other))
+            || common
+                .get_arguments()
+                .any(|other| other.get_id() == arg.get_id() || same_long(other))
     };
     match program.get_arguments().find(taken) {
         Some(arg) => Err(format!(

@@ -1,7 +1,8 @@
 //! The file of `--config`: TOML whose keys are the names of flags.
 //!
-//! A key is at the top of the file or in the section under which `--help` shows its flag, such as `[trainer]` for the
-//! Trainer's options. Dashes and underscores are equivalent. Errors name the file, the line and the key.
+//! A key is at the top of the file or in the section under which `--help` shows its flag, such as
+//! `[trainer]` for the Trainer's options. Dashes and underscores are equivalent. Errors name the
+//! file, the line and the key.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -42,10 +43,15 @@ impl fmt::Display for Location<'_> {
 }
 
 /// Reads files; later files win. Settings for other subcommands are checked but not returned.
-pub(crate) fn read(files: &[PathBuf], command: &Command, subcommand: Option<&str>) -> Result<Vec<FileKey>> {
+pub(crate) fn read(
+    files: &[PathBuf],
+    command: &Command,
+    subcommand: Option<&str>,
+) -> Result<Vec<FileKey>> {
     let mut settings: Vec<FileKey> = Vec::new();
     for path in files {
-        let text = fulmen_durable::read_text(path).map_err(|e| format!("--config {}: {e}", path.display()))?;
+        let text = fulmen_durable::read_text(path)
+            .map_err(|e| format!("--config {}: {e}", path.display()))?;
         for setting in read_text(path, &text, command, subcommand)? {
             settings.retain(|earlier| earlier.id != setting.id);
             settings.push(setting);
@@ -54,8 +60,15 @@ pub(crate) fn read(files: &[PathBuf], command: &Command, subcommand: Option<&str
     Ok(settings)
 }
 
-fn read_text(path: &Path, text: &str, command: &Command, subcommand: Option<&str>) -> Result<Vec<FileKey>> {
-    let line = |offset: usize| 1 + text.as_bytes().iter().take(offset).filter(|&&byte| byte == b'\n').count();
+fn read_text(
+    path: &Path,
+    text: &str,
+    command: &Command,
+    subcommand: Option<&str>,
+) -> Result<Vec<FileKey>> {
+    let line = |offset: usize| {
+        1 + text.as_bytes().iter().take(offset).filter(|&&byte| byte == b'\n').count()
+    };
     let document = Document::parse(text).map_err(|e| {
         let location = Location { path, line: Some(line(e.span().map_or(0, |span| span.start))) };
         format!("{location}: {}", e.message())
@@ -94,7 +107,9 @@ pub(crate) fn saved(
 fn to_toml(value: &Json) -> Option<Value> {
     Some(match value {
         Json::Bool(value) => (*value).into(),
-        Json::Number(number) => number.as_i64().map(Value::from).or(number.as_f64().map(Value::from))?,
+        Json::Number(number) => {
+            number.as_i64().map(Value::from).or(number.as_f64().map(Value::from))?
+        }
         Json::String(text) => text.into(),
         Json::Array(values) => Value::Array(values.iter().filter_map(to_toml).collect()),
         Json::Null | Json::Object(_) => return None,
@@ -120,12 +135,16 @@ impl Reader<'_> {
         if !known.iter().any(|name| name == section) {
             let all = || std::iter::once(self.command).chain(self.command.get_subcommands());
             if all().flat_map(flags).any(|arg| arg.get_long() == Some(&section.replace('_', "-"))) {
-                return Err(format!("{location}: `{section}`: expected a value, not a table").into());
+                return Err(
+                    format!("{location}: `{section}`: expected a value, not a table").into()
+                );
             }
             let near = did_you_mean(section, known.iter().map(String::as_str));
-            return Err(
-                format!("{location}: there is no section [{section}]{near} The sections are {}", list(&known)).into()
-            );
+            return Err(format!(
+                "{location}: there is no section [{section}]{near} The sections are {}",
+                list(&known)
+            )
+            .into());
         }
         for (name, item) in table.iter() {
             let location = Location { path: self.path, line: Some(line(table.key(name))) };
@@ -134,32 +153,53 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn key(&mut self, location: &Location<'_>, section: Option<&str>, name: &str, item: &Item) -> Result<()> {
+    fn key(
+        &mut self,
+        location: &Location<'_>,
+        section: Option<&str>,
+        name: &str,
+        item: &Item,
+    ) -> Result<()> {
         let long = name.replace('_', "-");
         // Prefer a flag of this subcommand over one of another.
-        let current = self.subcommand.and_then(|name| self.command.find_subcommand(name)).unwrap_or(self.command);
-        let find = |command: &Command| flags(command).find(|arg| arg.get_long() == Some(&long)).cloned();
+        let current = self
+            .subcommand
+            .and_then(|name| self.command.find_subcommand(name))
+            .unwrap_or(self.command);
+        let find =
+            |command: &Command| flags(command).find(|arg| arg.get_long() == Some(&long)).cloned();
         let all = || std::iter::once(self.command).chain(self.command.get_subcommands());
-        let known = find(current).map(|arg| (current, arg)).or_else(|| all().find_map(|c| Some((c, find(c)?))));
+        let known = find(current)
+            .map(|arg| (current, arg))
+            .or_else(|| all().find_map(|c| Some((c, find(c)?))));
         let Some((command, arg)) = known else {
             if NOT_IN_A_FILE.contains(&long.as_str()) {
-                return Err(format!("{location}: `{name}` can only be given on the command line, not in a file").into());
+                return Err(format!(
+                    "{location}: `{name}` can only be given on the command line, not in a file"
+                )
+                .into());
             }
             if let Some(instead) = instead(&long) {
                 return Err(format!("{location}: there is no option `{name}`: {instead}").into());
             }
             let near = did_you_mean(&long, all().flat_map(flags).filter_map(Arg::get_long));
-            return Err(format!("{location}: there is no option `{name}`{near} --help lists all").into());
+            return Err(
+                format!("{location}: there is no option `{name}`{near} --help lists all").into()
+            );
         };
-        if let Some(section) = section.filter(|section| section_of(&arg).as_deref() != Some(section)) {
-            let expected = section_of(&arg).map_or("at the top of the file".to_owned(), |name| format!("in [{name}]"));
+        if let Some(section) =
+            section.filter(|section| section_of(&arg).as_deref() != Some(section))
+        {
+            let expected = section_of(&arg)
+                .map_or("at the top of the file".to_owned(), |name| format!("in [{name}]"));
             return Err(format!("{location}: `{name}` is not in [{section}] but {expected}").into());
         }
         let id = arg.get_id().to_string();
         if self.settings.iter().any(|earlier| earlier.id == id) {
             return Err(format!("{location}: `{name}` is set a second time").into());
         }
-        let flags = to_flags(&arg, &long, item).map_err(|problem| format!("{location}: `{name}`: {problem}"))?;
+        let flags = to_flags(&arg, &long, item)
+            .map_err(|problem| format!("{location}: `{name}`: {problem}"))?;
         check(command, &flags).map_err(|problem| format!("{location}: `{name}`: {problem}"))?;
         if std::ptr::eq(command, current) {
             self.settings.push(FileKey { id, flags, source: location.to_string() });
@@ -181,7 +221,11 @@ pub(crate) fn section_of(arg: &Arg) -> Option<String> {
 
 fn sections(command: &Command) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
-    for name in std::iter::once(command).chain(command.get_subcommands()).flat_map(flags).filter_map(section_of) {
+    for name in std::iter::once(command)
+        .chain(command.get_subcommands())
+        .flat_map(flags)
+        .filter_map(section_of)
+    {
         if !names.contains(&name) {
             names.push(name);
         }
@@ -191,14 +235,18 @@ fn sections(command: &Command) -> Vec<String> {
 
 /// Whether a flag takes several values.
 pub(crate) fn takes_many(arg: &Arg) -> bool {
-    matches!(arg.get_action(), ArgAction::Append) || arg.get_num_args().is_some_and(|range| range.max_values() > 1)
+    matches!(arg.get_action(), ArgAction::Append)
+        || arg.get_num_args().is_some_and(|range| range.max_values() > 1)
 }
 
 /// Converts a key's value to the flags that a user would type.
 fn to_flags(arg: &Arg, long: &str, item: &Item) -> Result<Vec<OsString>, String> {
-    let value = item.as_value().ok_or_else(|| format!("expected a value, not {}", item.type_name()))?;
+    let value =
+        item.as_value().ok_or_else(|| format!("expected a value, not {}", item.type_name()))?;
     let flag = |value: String| OsString::from(format!("--{long}={value}"));
-    let number = |value: &Value| value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|&n| n <= 100);
+    let number = |value: &Value| {
+        value.as_integer().and_then(|n| usize::try_from(n).ok()).filter(|&n| n <= 100)
+    };
     match (arg.get_action(), value) {
         (ArgAction::SetTrue | ArgAction::SetFalse, Value::Boolean(value)) => {
             Ok(if *value.value() { vec![format!("--{long}").into()] } else { Vec::new() })
@@ -218,7 +266,10 @@ fn to_flags(arg: &Arg, long: &str, item: &Item) -> Result<Vec<OsString>, String>
             let groups = values.chunks(group_size);
             Ok(groups
                 .flat_map(|group| {
-                    std::iter::once(&format!("--{long}")).chain(group).map(OsString::from).collect::<Vec<_>>()
+                    std::iter::once(&format!("--{long}"))
+                        .chain(group)
+                        .map(OsString::from)
+                        .collect::<Vec<_>>()
                 })
                 .collect())
         }
@@ -260,7 +311,8 @@ fn check(command: &Command, flags: &[OsString]) -> Result<(), String> {
 
 /// The end of a sentence, with a suggestion if a known name is close.
 fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    nearest(name, known).map_or_else(|| ".".to_owned(), |known| format!("; did you mean `{known}`?"))
+    nearest(name, known)
+        .map_or_else(|| ".".to_owned(), |known| format!("; did you mean `{known}`?"))
 }
 
 fn list(names: &[String]) -> String {

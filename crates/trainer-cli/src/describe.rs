@@ -1,4 +1,5 @@
-//! The hidden subcommands `completions` and `man`: shell completions and manual pages for a program.
+//! The hidden subcommands `completions` and `man`: shell completions and manual pages for a
+//! program.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -42,8 +43,10 @@ pub(crate) fn describe<P: Program>(args: &[OsString]) -> Result<(), Failure> {
             crate::output::line(String::from_utf8_lossy(&text).trim_end())?;
         }
         Describe::Man { output } => {
-            let written = std::fs::create_dir_all(&output).and_then(|()| clap_mangen::generate_to(command, &output));
-            written.map_err(|e| format!("cannot write manual pages into {}: {e}", output.display()))?;
+            let written = std::fs::create_dir_all(&output)
+                .and_then(|()| clap_mangen::generate_to(command, &output));
+            written
+                .map_err(|e| format!("cannot write manual pages into {}: {e}", output.display()))?;
         }
     }
     Ok(())

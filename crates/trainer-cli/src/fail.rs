@@ -103,7 +103,8 @@ mod tests {
         let expected = |code: u8| format!("{:?}", ExitCode::from(code));
         assert_eq!(code(Failure::from("broken")), expected(1));
         assert_eq!(code(Failure::Option("there is no option `x`".into())), expected(2));
-        let option_failure = |builder: fulmen_trainer::TrainerBuilder| Failure::from(builder.options().unwrap_err());
+        let option_failure =
+            |builder: fulmen_trainer::TrainerBuilder| Failure::from(builder.options().unwrap_err());
         assert_eq!(code(option_failure(Trainer::builder().max_epochs(0))), expected(2));
         assert_eq!(code(option_failure(Trainer::builder().hyperparameters(1))), expected(1));
         let usage = clap::Command::new("x").try_get_matches_from(["x", "--y"]).unwrap_err();

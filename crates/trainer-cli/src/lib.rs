@@ -1,7 +1,9 @@
-//! A command line for a user's program: `fit`, `validate`, `test`, `predict`, `preflight`, a configuration file, and a
-//! flag for every option of the Trainer. It corresponds to Lightning's `LightningCLI`.
+//! A command line for a user's program: `fit`, `validate`, `test`, `predict`, `preflight`, a
+//! configuration file, and a flag for every option of the Trainer. It corresponds to Lightning's
+//! `LightningCLI`.
 //!
-//! A program is a [`clap::Args`] struct with its own arguments that implements [`Program`]. [`main`] does the rest:
+//! A program is a [`clap::Args`] struct with its own arguments that implements [`Program`].
+//! [`main`] does the rest:
 //!
 //! ```
 //! use std::process::ExitCode;
@@ -57,16 +59,18 @@
 //!
 //! # Precedence of values
 //!
-//! A flag on the command line overrides the file of `--config`. The file overrides the environment, and the environment
-//! overrides the program's own defaults ([`Program::trainer`]). These override the Trainer's defaults.
+//! A flag on the command line overrides the file of `--config`. The file overrides the environment,
+//! and the environment overrides the program's own defaults ([`Program::trainer`]). These override
+//! the Trainer's defaults.
 //!
 //! # Exit codes
 //!
 //! - 0: success.
-//! - 1: an error, printed on standard error after `error:`, or a step that does not fit, in `preflight`.
+//! - 1: an error, printed on standard error after `error:`, or a step that does not fit, in
+//!   `preflight`.
 //! - 2: wrong usage of a flag, a file of `--config` or the environment.
-//! - 75: SIGTERM or SIGHUP ended the process early; 130: Ctrl-C did. A fit that has made a step has then saved its
-//!   state.
+//! - 75: SIGTERM or SIGHUP ended the process early; 130: Ctrl-C did. A fit that has made a step has
+//!   then saved its state.
 //!
 //! This crate does not train: everything that a subcommand does, a program can do with
 //! [`Trainer`](fulmen_trainer::Trainer).

@@ -19,7 +19,8 @@ pub(crate) fn line(text: impl std::fmt::Display) -> io::Result<()> {
     }
 }
 
-/// Writes a line to standard error. A line that cannot be written is dropped: a closed terminal must not end training.
+/// Writes a line to standard error. A line that cannot be written is dropped: a closed terminal
+/// must not end training.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }

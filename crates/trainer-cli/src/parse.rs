@@ -1,7 +1,7 @@
 //! Parses the arguments of a process and the files of `--config`.
 //!
-//! The files are converted to flags and inserted before the user's flags, so that clap checks both alike. A flag that
-//! the user gave is left out of the file's flags.
+//! The files are converted to flags and inserted before the user's flags, so that clap checks both
+//! alike. A flag that the user gave is left out of the file's flags.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -34,8 +34,8 @@ pub(crate) struct Invocation<P> {
 }
 
 impl<P> Invocation<P> {
-    /// Where the value of an argument comes from, if it is not the default. `program` names the options that the
-    /// program sets itself.
+    /// Where the value of an argument comes from, if it is not the default. `program` names the
+    /// options that the program sets itself.
     pub(crate) fn source(&self, arg: &Arg, program: &[&str]) -> Option<String> {
         let id = arg.get_id().as_str();
         if let Some(source) = self.sources.get(id) {
@@ -43,8 +43,12 @@ impl<P> Invocation<P> {
         }
         match self.matches.value_source(id) {
             Some(ValueSource::CommandLine) => Some("command line".to_owned()),
-            Some(ValueSource::EnvVariable) => arg.get_env().map(|name| name.to_string_lossy().into_owned()),
-            _ => source_env(id).or(program.contains(&id).then_some("the program")).map(str::to_owned),
+            Some(ValueSource::EnvVariable) => {
+                arg.get_env().map(|name| name.to_string_lossy().into_owned())
+            }
+            _ => {
+                source_env(id).or(program.contains(&id).then_some("the program")).map(str::to_owned)
+            }
         }
     }
 }
@@ -60,16 +64,19 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
     reject_old_names(&args, &command)?;
 
     // The user's arguments, even if they are incomplete without the files.
-    let user_matches = command.clone().ignore_errors(true).try_get_matches_from(&args).map_err(Failure::Usage)?;
+    let user_matches =
+        command.clone().ignore_errors(true).try_get_matches_from(&args).map_err(Failure::Usage)?;
     let (subcommand, leaf) = leaf(&user_matches);
-    let files: Vec<PathBuf> = leaf.try_get_many("config").ok().flatten().into_iter().flatten().cloned().collect();
+    let files: Vec<PathBuf> =
+        leaf.try_get_many("config").ok().flatten().into_iter().flatten().cloned().collect();
     let index = match subcommand {
         None => 1,
         // Otherwise clap rejects the position of the subcommand.
         Some(name) if args.get(1).is_some_and(|first| first == name) => 2,
         Some(_) => args.len(),
     };
-    let from_files = config::read(&files, &command, subcommand).map_err(|error| Failure::Option(error.to_string()))?;
+    let from_files = config::read(&files, &command, subcommand)
+        .map_err(|error| Failure::Option(error.to_string()))?;
     let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
     let from_files = from_files.into_iter().filter(|setting| !is_given(&setting.id)).collect();
     let (index, mut sources) = (index.min(args.len()), BTreeMap::new());
@@ -88,49 +95,66 @@ pub(crate) fn parse<P: Program>(mut args: Vec<OsString>) -> Result<Invocation<P>
         task: Task::from_subcommand(subcommand),
         common: CommonArgs::from_arg_matches(leaf).map_err(Failure::Usage)?,
         trainer: TrainerArgs::from_arg_matches(leaf).map_err(Failure::Usage)?,
-        command: subcommand.and_then(|name| command.find_subcommand(name)).unwrap_or(&command).clone(),
+        command: subcommand
+            .and_then(|name| command.find_subcommand(name))
+            .unwrap_or(&command)
+            .clone(),
         matches: leaf.clone(),
         sources,
     })
 }
 
-/// The program's arguments that the used checkpoint was saved with, except those that the user gave.
+/// The program's arguments that the used checkpoint was saved with, except those that the user
+/// gave.
 fn saved_arguments(args: &[OsString], command: &Command) -> Result<Vec<FileKey>, Failure> {
-    let matches = command.clone().ignore_errors(true).try_get_matches_from(args).map_err(Failure::Usage)?;
+    let matches =
+        command.clone().ignore_errors(true).try_get_matches_from(args).map_err(Failure::Usage)?;
     let (subcommand, leaf) = leaf(&matches);
     // Errors in these are reported when they are used.
     let common = CommonArgs::from_arg_matches(leaf).unwrap_or_default();
-    let options = Trainer::builder().args(TrainerArgs::from_arg_matches(leaf).unwrap_or_default()).options();
-    let (Ok(options), false) = (options, common.ignore_saved_arguments) else { return Ok(Vec::new()) };
+    let options =
+        Trainer::builder().args(TrainerArgs::from_arg_matches(leaf).unwrap_or_default()).options();
+    let (Ok(options), false) = (options, common.ignore_saved_arguments) else {
+        return Ok(Vec::new());
+    };
     let options = match Task::from_subcommand(subcommand) {
         Task::Preflight => return Ok(Vec::new()),
         Task::FitAndTest | Task::Fit => options,
         // Only training resumes.
         Task::Validate | Task::Test | Task::Predict => Options { resume: Resume::Never, ..options },
     };
-    let Some((path, arguments)) = load_arguments(&options).ok().flatten() else { return Ok(Vec::new()) };
+    let Some((path, arguments)) = load_arguments(&options).ok().flatten() else {
+        return Ok(Vec::new());
+    };
     let saved = config::saved(&path, &arguments, command, subcommand);
     let saved = saved.map_err(|error| Failure::Option(error.to_string()))?;
     let is_given = |id: &str| leaf.value_source(id) == Some(ValueSource::CommandLine);
     let saved: Vec<FileKey> = saved.into_iter().filter(|setting| !is_given(&setting.id)).collect();
     if !saved.is_empty() {
-        say(&format!("arguments of the program that are not given are taken from {}", path.display()));
+        say(&format!(
+            "arguments of the program that are not given are taken from {}",
+            path.display()
+        ));
     }
     Ok(saved)
 }
 
-/// Writes `--shift -1e-3` as `--shift=-1e-3`: clap would read a number with an exponent as short flags.
+/// Writes `--shift -1e-3` as `--shift=-1e-3`: clap would read a number with an exponent as short
+/// flags.
 fn join_negative_numbers(args: &mut Vec<OsString>, command: &Command) {
     let takes_value = |flag: &str| {
         let commands = || std::iter::once(command).chain(command.get_subcommands());
-        let mut known = commands().flat_map(Command::get_arguments).filter(|arg| arg.get_long() == Some(flag));
+        let mut known =
+            commands().flat_map(Command::get_arguments).filter(|arg| arg.get_long() == Some(flag));
         known.any(|arg| arg.get_action().takes_values() && !config::takes_many(arg))
     };
-    let is_negative =
-        |text: &str| text.starts_with('-') && text.contains(char::is_alphabetic) && text.parse::<f64>().is_ok();
+    let is_negative = |text: &str| {
+        text.starts_with('-') && text.contains(char::is_alphabetic) && text.parse::<f64>().is_ok()
+    };
     let mut index = 1;
     while index + 1 < args.len() && args[index] != "--" {
-        let pair = (args[index].to_str().and_then(|arg| arg.strip_prefix("--")), args[index + 1].to_str());
+        let pair =
+            (args[index].to_str().and_then(|arg| arg.strip_prefix("--")), args[index + 1].to_str());
         if let (Some(flag), Some(number)) = pair
             && is_negative(number)
             && takes_value(flag)
@@ -142,13 +166,18 @@ fn join_negative_numbers(args: &mut Vec<OsString>, command: &Command) {
     }
 }
 
-/// Rejects a flag that Lightning has or had, and names the replacement, unless the program defines the flag.
+/// Rejects a flag that Lightning has or had, and names the replacement, unless the program defines
+/// the flag.
 fn reject_old_names(args: &[OsString], command: &Command) -> Result<(), Failure> {
     let is_own = |flag: &str| {
         let mut commands = std::iter::once(command).chain(command.get_subcommands());
         commands.any(|command| command.get_arguments().any(|arg| arg.get_long() == Some(flag)))
     };
-    for arg in args.iter().skip(1).map_while(|arg| Some(arg.to_str().unwrap_or_default()).filter(|arg| *arg != "--")) {
+    for arg in args
+        .iter()
+        .skip(1)
+        .map_while(|arg| Some(arg.to_str().unwrap_or_default()).filter(|arg| *arg != "--"))
+    {
         let flag = arg.strip_prefix("--").map(|flag| flag.split('=').next().unwrap_or(flag));
         if let Some(flag) = flag.filter(|flag| !is_own(flag))
             && let Some(instead) = instead(flag)

@@ -11,8 +11,9 @@ use serde_json::{Map, Value as Json};
 use crate::config::{flags, section_of, takes_many};
 use crate::{Program, Result};
 
-/// The options of a command: the Trainer's as resolved, the others as given. Above each key is the first line of its
-/// help. After it is the source of its value, if known. A key without a value is a comment.
+/// The options of a command: the Trainer's as resolved, the others as given. Above each key is the
+/// first line of its help. After it is the source of its value, if known. A key without a value is
+/// a comment.
 pub(crate) fn print_config(
     command: &Command,
     matches: &ArgMatches,
@@ -33,13 +34,17 @@ pub(crate) fn print_config(
         }
         for (_, text) in sections.iter_mut().filter(|known| known.0 == section) {
             if let Some(help) = arg.get_help() {
-                text.push_str(&format!("# {}\n", help.to_string().lines().next().unwrap_or_default()));
+                text.push_str(&format!(
+                    "# {}\n",
+                    help.to_string().lines().next().unwrap_or_default()
+                ));
             }
             text.push_str(&setting(long, value.as_ref(), source(arg).as_deref()));
         }
     }
     let sections = sections.into_iter().filter(|section| !section.1.is_empty());
-    let texts = sections.map(|(name, text)| name.map(|name| format!("[{name}]\n")).unwrap_or_default() + &text);
+    let texts = sections
+        .map(|(name, text)| name.map(|name| format!("[{name}]\n")).unwrap_or_default() + &text);
     Ok(texts.collect::<Vec<_>>().join("\n"))
 }
 
@@ -48,7 +53,9 @@ pub(crate) fn arguments<P: Program>(matches: &ArgMatches) -> Result<Map<String, 
     let mut arguments = Map::new();
     for arg in flags(&P::augment_args(Command::new(""))) {
         let long = arg.get_long().unwrap_or_default();
-        if let Some(value) = value_of(arg, matches).map_err(|problem| format!("--{long}: {problem}"))? {
+        if let Some(value) =
+            value_of(arg, matches).map_err(|problem| format!("--{long}: {problem}"))?
+        {
             arguments.insert(long.to_owned(), value);
         }
     }

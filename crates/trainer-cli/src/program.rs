@@ -3,15 +3,17 @@
 use std::path::Path;
 
 use fulmen_data::DataLoader;
-use fulmen_trainer::{EvaluationSets, Options, PredictionWriter, Trainer, TrainerBuilder, TrainingModule};
+use fulmen_trainer::{
+    EvaluationSets, Options, PredictionWriter, Trainer, TrainerBuilder, TrainingModule,
+};
 
 /// The result of a program's methods. `?` converts any error.
 pub type Result<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// A program that trains: its arguments, and how to make its model and data from them.
 ///
-/// The implementing struct derives [`clap::Args`]. Its fields are the program's flags, and its documentation starts
-/// `--help`. See the [crate](crate) for an example.
+/// The implementing struct derives [`clap::Args`]. Its fields are the program's flags, and its
+/// documentation starts `--help`. See the [crate](crate) for an example.
 pub trait Program: clap::Args {
     /// The module to train.
     type Module: TrainingModule;
@@ -19,19 +21,20 @@ pub trait Program: clap::Args {
     /// Makes the module. The Trainer initializes it and loads its weights.
     fn module(&self) -> Result<Self::Module>;
 
-    /// Opens the data for training and validation. Pass the seed in `options` to a loader that shuffles, so that a
-    /// resumed run sees the same batches.
+    /// Opens the data for training and validation. Pass the seed in `options` to a loader that
+    /// shuffles, so that a resumed run sees the same batches.
     fn fit_data(&self, options: &Options) -> Result<FitData>;
 
-    /// Opens the data for tests: `(&loader).into()`, or several named sets. With test data, the program without a
-    /// subcommand fits and then tests.
+    /// Opens the data for tests: `(&loader).into()`, or several named sets. With test data, the
+    /// program without a subcommand fits and then tests.
     fn test_data(&self, options: &Options) -> Result<EvaluationSets> {
         let _ = options;
         Ok(EvaluationSets::default())
     }
 
-    /// Called after a test, including the one after a fit. The module has the tested weights. Use it to save them in
-    /// another format, such as a Hugging Face folder. With several processes, each calls it.
+    /// Called after a test, including the one after a fit. The module has the tested weights. Use
+    /// it to save them in another format, such as a Hugging Face folder. With several processes,
+    /// each calls it.
     fn after_test(&self, module: &Self::Module, trainer: &Trainer) -> Result<()> {
         let _ = (module, trainer);
         Ok(())
@@ -43,14 +46,14 @@ pub trait Program: clap::Args {
         Ok(None)
     }
 
-    /// Makes the writer for the file of `predict --output`. If predictions are texts or pictures, add your own format
-    /// with [`PredictionWriter::with_format`].
+    /// Makes the writer for the file of `predict --output`. If predictions are texts or pictures,
+    /// add your own format with [`PredictionWriter::with_format`].
     fn prediction_writer(&self, output: &Path) -> fulmen_trainer::Result<PredictionWriter> {
         PredictionWriter::new(output)
     }
 
-    /// Adds callbacks and loggers to the Trainer, and sets the program's own defaults. The command line, files and the
-    /// environment override them.
+    /// Adds callbacks and loggers to the Trainer, and sets the program's own defaults. The command
+    /// line, files and the environment override them.
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
         builder
     }

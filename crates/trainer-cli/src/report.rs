@@ -21,9 +21,16 @@ fn array_json(value: &metrics::Value) -> Value {
     }
 }
 
-/// The results of a fit and of the test after it. `test_accuracy` is the test's metric of that name, or `test_acc`.
-pub(crate) fn fit(trainer: &Trainer, fit: &FitSummary, tested: Option<&LogPoint>, before_fit: Duration) -> Value {
-    let accuracy = tested.and_then(|point| point.get("test_accuracy").or_else(|| point.get("test_acc")));
+/// The results of a fit and of the test after it. `test_accuracy` is the test's metric of that
+/// name, or `test_acc`.
+pub(crate) fn fit(
+    trainer: &Trainer,
+    fit: &FitSummary,
+    tested: Option<&LogPoint>,
+    before_fit: Duration,
+) -> Value {
+    let accuracy =
+        tested.and_then(|point| point.get("test_accuracy").or_else(|| point.get("test_acc")));
     json!({
         "test_accuracy": accuracy,
         "test": tested.map(metrics_json),

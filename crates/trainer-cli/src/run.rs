@@ -36,7 +36,8 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
     }
     Signal::install_handlers();
     let mut invocation = parse::<P>(args)?;
-    let trainer_args = std::mem::take(&mut invocation.trainer).or_env(|name| std::env::var_os(name))?;
+    let trainer_args =
+        std::mem::take(&mut invocation.trainer).or_env(|name| std::env::var_os(name))?;
     let builder = invocation.program.trainer(Trainer::builder());
     let program_options = internal::explicit(&builder);
     let mut builder = builder.args(trainer_args);
@@ -46,7 +47,8 @@ pub(crate) fn run<P: Program>(args: Vec<OsString>) -> Result<ExitCode, Failure> 
         line(print_config(command, matches, &options, |_| None)?.trim_end())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let config = print_config(command, matches, &options, |arg| invocation.source(arg, &program_options));
+    let config =
+        print_config(command, matches, &options, |arg| invocation.source(arg, &program_options));
     // A value that is not UTF-8 cannot be recorded, but the program runs.
     let own = arguments::<P>(&invocation.matches).unwrap_or_default();
     builder = builder.program_arguments(own, config.ok());
@@ -76,7 +78,12 @@ impl<P: Program> Job<P> {
         &self.invocation.program
     }
 
-    fn fit(&self, builder: TrainerBuilder, tui: Option<Tui>, then_test: bool) -> Result<ExitCode, Failure> {
+    fn fit(
+        &self,
+        builder: TrainerBuilder,
+        tui: Option<Tui>,
+        then_test: bool,
+    ) -> Result<ExitCode, Failure> {
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
         let FitData { train, validation } = self.program().fit_data(&options)?;
@@ -88,22 +95,27 @@ impl<P: Program> Job<P> {
         let fit = trainer.fit(&module, &train, validation)?;
         if let Some(signal) = fit.signal {
             // After SIGHUP the terminal is gone, and writing to it fails.
-            let _ = print_how_to_resume(&trainer)
-                .map_err(Failure::from)
-                .and_then(|()| self.finish(&trainer, || report::fit(&trainer, &fit, None, before_fit)));
+            let _ = print_how_to_resume(&trainer).map_err(Failure::from).and_then(|()| {
+                self.finish(&trainer, || report::fit(&trainer, &fit, None, before_fit))
+            });
             return Ok(ExitCode::from(signal.exit_code()));
         }
         let mut tested = None;
         if !test.is_empty() {
-            let weights = if trainer.best_checkpoint().is_some() { Weights::Best } else { Weights::Current };
+            let weights =
+                if trainer.best_checkpoint().is_some() { Weights::Best } else { Weights::Current };
             let point = trainer.test(&module, test, weights)?;
             line_of(&trainer, format_args!("Test: {}", spell(&point.metrics)))?;
             self.program().after_test(&module, &trainer)?;
             tested = Some(point);
         }
         match (trainer.best_checkpoint(), trainer.last_checkpoint()) {
-            (Some(best), _) => line_of(&trainer, format_args!("best checkpoint: {}", best.display()))?,
-            (None, Some(last)) => line_of(&trainer, format_args!("last checkpoint: {}", last.display()))?,
+            (Some(best), _) => {
+                line_of(&trainer, format_args!("best checkpoint: {}", best.display()))?
+            }
+            (None, Some(last)) => {
+                line_of(&trainer, format_args!("last checkpoint: {}", last.display()))?
+            }
             (None, None) => {}
         }
         self.finish(&trainer, || report::fit(&trainer, &fit, tested.as_ref(), before_fit))
@@ -113,9 +125,10 @@ impl<P: Program> Job<P> {
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
         let (sets, none) = match self.invocation.task {
-            Task::Validate => {
-                (self.program().fit_data(&options)?.validation, "validation data: its fit_data() returns none")
-            }
+            Task::Validate => (
+                self.program().fit_data(&options)?.validation,
+                "validation data: its fit_data() returns none",
+            ),
             _ => (self.program().test_data(&options)?, "test data: its test_data() returns none"),
         };
         if sets.is_empty() {
@@ -124,7 +137,10 @@ impl<P: Program> Job<P> {
         let module = self.program().module()?;
         let _screen = tui.map(|tui| tui.start(&trainer, None));
         let (point, title) = match self.invocation.task {
-            Task::Validate => (trainer.validate_with(&module, sets, Weights::from_options(&options)?)?, "Validation"),
+            Task::Validate => (
+                trainer.validate_with(&module, sets, Weights::from_options(&options)?)?,
+                "Validation",
+            ),
             _ => (trainer.test(&module, sets, Weights::from_options(&options)?)?, "Test"),
         };
         line_of(&trainer, format_args!("{title}: {}", spell(&point.metrics)))?;
@@ -135,25 +151,32 @@ impl<P: Program> Job<P> {
     }
 
     fn predict(&self, builder: TrainerBuilder, tui: Option<Tui>) -> Result<ExitCode, Failure> {
-        let args = PredictArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
+        let args =
+            PredictArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
         let writer = self.program().prediction_writer(&args.output);
         let writer = writer.map_err(|e| Failure::Option(format!("--output {e}")))?;
         let mut trainer = builder.build()?;
         let options = trainer.options().clone();
         let loader = self.program().predict_data(&options)?.ok_or_else(|| {
-            Failure::Option("this program has no data to predict for: its predict_data() returns none".into())
+            Failure::Option(
+                "this program has no data to predict for: its predict_data() returns none".into(),
+            )
         })?;
         let module = self.program().module()?;
         let _screen = tui.map(|tui| tui.start(&trainer, Some(&loader)));
         let batches = trainer.predict(&module, &loader, Weights::from_options(&options)?)?;
         let samples = writer.write(batches)?;
-        line_of(&trainer, format_args!("predictions: {} for {samples} samples", args.output.display()))?;
+        line_of(
+            &trainer,
+            format_args!("predictions: {} for {samples} samples", args.output.display()),
+        )?;
         self.finish(&trainer, || report::predictions(&trainer, samples, &args.output))
     }
 
     /// Opens no device and computes no values.
     fn preflight(&self, builder: &TrainerBuilder) -> Result<ExitCode, Failure> {
-        let args = PreflightArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
+        let args =
+            PreflightArgs::from_arg_matches(&self.invocation.matches).map_err(Failure::Usage)?;
         let prices = match &args.price {
             None => None,
             Some(path) if path.as_os_str() == BUILT_IN_PRICES => Some(Prices::built_in()?),
@@ -176,9 +199,12 @@ impl<P: Program> Job<P> {
             }
             if let Some(file) = &args.html {
                 let page = report.html("Preflight");
-                let written =
-                    fulmen_durable::write(file, Some(page.len() as u64), |out| out.write_all(page.as_bytes()));
-                written.map_err(|e| std::io::Error::new(e.kind(), format!("--html {}: {e}", file.display())))?;
+                let written = fulmen_durable::write(file, Some(page.len() as u64), |out| {
+                    out.write_all(page.as_bytes())
+                });
+                written.map_err(|e| {
+                    std::io::Error::new(e.kind(), format!("--html {}: {e}", file.display()))
+                })?;
                 line(format_args!("page: {}", file.display()))?;
             }
             if !report.all_fit() {
@@ -193,9 +219,15 @@ impl<P: Program> Job<P> {
     }
 
     /// Ends every output.
-    fn finish(&self, trainer: &Trainer, json: impl FnOnce() -> serde_json::Value) -> Result<ExitCode, Failure> {
+    fn finish(
+        &self,
+        trainer: &Trainer,
+        json: impl FnOnce() -> serde_json::Value,
+    ) -> Result<ExitCode, Failure> {
         // A program with its own loggers may have no such file.
-        if let Some(file) = trainer.run_dir().map(|folder| folder.join("metrics.csv")).filter(|file| file.is_file()) {
+        if let Some(file) =
+            trainer.run_dir().map(|folder| folder.join("metrics.csv")).filter(|file| file.is_file())
+        {
             line_of(trainer, format_args!("metrics: {}", file.display()))?;
         }
         if self.invocation.common.metrics {
@@ -218,9 +250,13 @@ fn print_how_to_resume(trainer: &Trainer) -> std::io::Result<()> {
         Some(_) if trainer.options().resume == Resume::Auto => {
             line_of(trainer, "to resume, run the same command again")
         }
-        Some(path) => {
-            line_of(trainer, format_args!("to resume, run the same command again with --ckpt-path {}", path.display()))
-        }
+        Some(path) => line_of(
+            trainer,
+            format_args!(
+                "to resume, run the same command again with --ckpt-path {}",
+                path.display()
+            ),
+        ),
         None => Ok(()),
     }
 }

@@ -74,7 +74,12 @@ fn read<P: Program>(args: &[&str]) -> std::result::Result<Invocation<P>, Failure
 
 /// The resolved options of a program.
 fn options<P: Program>(invocation: &Invocation<P>) -> Options {
-    invocation.program.trainer(Trainer::builder()).args(invocation.trainer.clone()).options().unwrap()
+    invocation
+        .program
+        .trainer(Trainer::builder())
+        .args(invocation.trainer.clone())
+        .options()
+        .unwrap()
 }
 
 fn message(failure: &Failure) -> String {
@@ -118,16 +123,24 @@ fn a_flag_wins_over_the_file_and_the_file_over_the_programs_defaults() {
 
     let plain = read(&["--config", &path]);
     let (given, resolved) = (&plain.program, options(&plain));
-    assert_eq!((given.data_dir.as_str(), &given.hidden[..], given.verbose), ("there", &[3, 4][..], 2));
+    assert_eq!(
+        (given.data_dir.as_str(), &given.hidden[..], given.verbose),
+        ("there", &[3, 4][..], 2)
+    );
     assert_eq!((resolved.max_epochs, resolved.log_every_n_steps, resolved.seed), (3, 7, 5));
 
-    let flags = read(&["fit", "--max-epochs=9", "--hidden", "8", "--config", &path, "-v", "--seed", "6"]);
+    let flags =
+        read(&["fit", "--max-epochs=9", "--hidden", "8", "--config", &path, "-v", "--seed", "6"]);
     let (given, resolved) = (&flags.program, options(&flags));
     assert_eq!((given.data_dir.as_str(), &given.hidden[..], given.verbose), ("there", &[8][..], 1));
     assert_eq!((resolved.max_epochs, resolved.log_every_n_steps, resolved.seed), (9, 7, 6));
 
     let two = read(&["fit", "--config", &path, "--config", &later.path()]);
-    assert_eq!((options(&two).max_epochs, options(&two).log_every_n_steps), (4, 7), "the later file wins");
+    assert_eq!(
+        (options(&two).max_epochs, options(&two).log_every_n_steps),
+        (4, 7),
+        "the later file wins"
+    );
     assert_eq!(options(&read(&["fit", "--data-dir", "d"])).max_epochs, 77);
 }
 
@@ -147,11 +160,38 @@ fn the_printed_config_gives_the_same_options_again() {
             "--shuffle",
             "-vv",
         ],
-        &["--data-dir", "007", "--ckpt-path", "1.10", "--detect-nan", "--seed", "18446744073709551615", "--json"],
+        &[
+            "--data-dir",
+            "007",
+            "--ckpt-path",
+            "1.10",
+            "--detect-nan",
+            "--seed",
+            "18446744073709551615",
+            "--json",
+        ],
         &["fit", "--data-dir", "d", "--devices", "[5]", "--strategy=fsdp"],
-        &["preflight", "--data-dir", "d", "--topology", "v5e:2x4,v3-8", "--price", "--fetch-libtpu"],
+        &[
+            "preflight",
+            "--data-dir",
+            "d",
+            "--topology",
+            "v5e:2x4,v3-8",
+            "--price",
+            "--fetch-libtpu",
+        ],
         &["predict", "--data-dir", "d", "--output", "x.csv"],
-        &["fit", "--data-dir", "d", "--devices", "8", "--strategy", "ddp", "--precision", "bf16-mixed"],
+        &[
+            "fit",
+            "--data-dir",
+            "d",
+            "--devices",
+            "8",
+            "--strategy",
+            "ddp",
+            "--precision",
+            "bf16-mixed",
+        ],
         &[
             "test",
             "--data-dir",
@@ -164,24 +204,29 @@ fn the_printed_config_gives_the_same_options_again() {
     ];
     for args in args {
         let first = read::<Fitting>(args).map_err(|f| message(&f)).unwrap();
-        let text = print_config(&first.command, &first.matches, &options(&first), |_| None).unwrap();
+        let text =
+            print_config(&first.command, &first.matches, &options(&first), |_| None).unwrap();
         let file = File::new(&text);
-        let subcommand: Vec<&str> = args.iter().copied().take_while(|arg| !arg.starts_with('-')).collect();
+        let subcommand: Vec<&str> =
+            args.iter().copied().take_while(|arg| !arg.starts_with('-')).collect();
         let again = read::<Fitting>(&[&subcommand[..], &["--config", &file.path()]].concat());
         let again = again.map_err(|f| message(&f)).unwrap();
         assert_eq!(again.program, first.program, "{text}");
         assert_eq!(options(&again), options(&first), "{text}");
         assert_eq!((again.common.json, again.task), (first.common.json, first.task), "{text}");
-        let twice = print_config(&again.command, &again.matches, &options(&again), |_| None).unwrap();
+        let twice =
+            print_config(&again.command, &again.matches, &options(&again), |_| None).unwrap();
         assert_eq!(twice, text);
     }
 }
 
 #[test]
 fn a_list_in_a_file_is_a_list_on_the_command_line() {
-    for (toml, expected) in [("[0, 2]", "[0,2]"), ("'[5]'", "[5]"), ("8", "8"), ("'auto'", "auto")] {
+    for (toml, expected) in [("[0, 2]", "[0,2]"), ("'[5]'", "[5]"), ("8", "8"), ("'auto'", "auto")]
+    {
         let file = File::new(&format!("data-dir = 'd'\ndevices = {toml}"));
-        let invocation = read::<Fitting>(&["--config", &file.path()]).map_err(|f| message(&f)).unwrap();
+        let invocation =
+            read::<Fitting>(&["--config", &file.path()]).map_err(|f| message(&f)).unwrap();
         assert_eq!(options(&invocation).devices, expected.parse().unwrap(), "{toml}");
     }
 }
@@ -189,13 +234,16 @@ fn a_list_in_a_file_is_a_list_on_the_command_line() {
 #[test]
 fn each_option_of_the_table_is_a_flag_and_is_printed() {
     let invocation = read::<Fitting>(&["fit", "--data-dir", "d"]).map_err(|f| message(&f)).unwrap();
-    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation), |_| None).unwrap();
+    let text =
+        print_config(&invocation.command, &invocation.matches, &options(&invocation), |_| None)
+            .unwrap();
     let trainer = text.split("[trainer]\n").nth(1).unwrap();
     for row in Options::table() {
         let long = row.name.replace('_', "-");
         let flag = invocation.command.get_arguments().find(|arg| arg.get_long() == Some(&long));
         assert_eq!(flag.and_then(clap::Arg::get_help_heading), Some("Trainer"), "--{long}");
-        let is_printed = |line: &str| line.trim_start_matches("# ").starts_with(&format!("{long} ="));
+        let is_printed =
+            |line: &str| line.trim_start_matches("# ").starts_with(&format!("{long} ="));
         assert_eq!(trainer.lines().filter(|line| is_printed(line)).count(), 1, "{long} in\n{text}");
     }
 }
@@ -206,7 +254,9 @@ fn the_config_of_a_run_says_where_each_value_comes_from() {
     let args = ["fit", "--data-dir", "d", "--config", &file.path(), "--max-epochs", "2"];
     let invocation = read::<Fitting>(&args).map_err(|f| message(&f)).unwrap();
     let source = |arg: &clap::Arg| invocation.source(arg, &["detect_nan"]);
-    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation), source).unwrap();
+    let text =
+        print_config(&invocation.command, &invocation.matches, &options(&invocation), source)
+            .unwrap();
     let of_file = |line: &str, number: usize| format!("{line}  # {}:{number}", file.path());
     for line in [
         "data-dir = \"d\"  # command line",
@@ -222,8 +272,12 @@ fn the_config_of_a_run_says_where_each_value_comes_from() {
 
 #[test]
 fn the_printed_config_describes_each_key() {
-    let invocation = read::<Fitting>(&["fit", "--data-dir", "d", "--hidden", "3"]).map_err(|f| message(&f)).unwrap();
-    let text = print_config(&invocation.command, &invocation.matches, &options(&invocation), |_| None).unwrap();
+    let invocation = read::<Fitting>(&["fit", "--data-dir", "d", "--hidden", "3"])
+        .map_err(|f| message(&f))
+        .unwrap();
+    let text =
+        print_config(&invocation.command, &invocation.matches, &options(&invocation), |_| None)
+            .unwrap();
     let own = text.split("\n[trainer]").next().unwrap();
     expect![[r#"
         # The folder of the data
@@ -262,28 +316,43 @@ fn the_printed_config_describes_each_key() {
 
 #[test]
 fn mistakes_in_a_file_are_reported_with_line_and_key() {
-    refused("\nmax-epoch = 3", "2: there is no option `max-epoch`; did you mean `max-epochs`? --help lists all");
+    refused(
+        "\nmax-epoch = 3",
+        "2: there is no option `max-epoch`; did you mean `max-epochs`? --help lists all",
+    );
     refused("[trainer]\nseed = 1\n\nxyz = 3", "4: there is no option `xyz`. --help lists all");
     let sections = "The sections are [model], [output], [trainer], [preflight]";
-    refused("[trianer]\nx = 1", &format!("1: there is no section [trianer]; did you mean `trainer`? {sections}"));
+    refused(
+        "[trianer]\nx = 1",
+        &format!("1: there is no section [trianer]; did you mean `trainer`? {sections}"),
+    );
     refused("seed = { x = 1 }", "1: `seed`: expected a value, not a table");
     refused("[[trainer]]\nseed = 1", "1: write [trainer] instead of [[trainer]]");
-    refused("[trainer]\ndata-dir = 'x'", "2: `data-dir` is not in [trainer] but at the top of the file");
+    refused(
+        "[trainer]\ndata-dir = 'x'",
+        "2: `data-dir` is not in [trainer] but at the top of the file",
+    );
     refused("[model]\nseed = 1", "2: `seed` is not in [model] but in [trainer]");
     refused("seed = 1\n[trainer]\nseed = 2", "3: `seed` is set a second time");
     refused("max_epochs = 1\nmax-epochs = 2", "2: `max-epochs` is set a second time");
-    refused("config = 'x.toml'", "1: `config` can only be given on the command line, not in a file");
+    refused(
+        "config = 'x.toml'",
+        "1: `config` can only be given on the command line, not in a file",
+    );
     refused("seed = 1\nseed ==", "2: extra `=`, expected nothing");
 
     let digit = "for '--seed <SEED>': expected a whole number from 0 to 18446744073709551615";
     refused("seed = 'many'", &format!("1: `seed`: invalid value 'many' {digit}"));
     refused("seed = -1", &format!("1: `seed`: invalid value '-1' {digit}"));
     let accelerators = "`tpux` is not an accelerator; there are: auto, cpu, cuda, tpu";
-    let message = format!("2: `accelerator`: invalid value 'tpux' for '--accelerator <ACCELERATOR>': {accelerators}");
+    let message = format!(
+        "2: `accelerator`: invalid value 'tpux' for '--accelerator <ACCELERATOR>': {accelerators}"
+    );
     refused("[trainer]\naccelerator = 'tpux'", &message);
     let message = "1: `rates`: 2 values required for '--rates <RATES> <RATES>' but 1 was provided";
     refused("rates = [1.0]", message);
-    let message = "invalid value 'perhaps' for '--detect-nan [<DETECT_NAN>]': value was not a boolean";
+    let message =
+        "invalid value 'perhaps' for '--detect-nan [<DETECT_NAN>]': value was not a boolean";
     refused("detect-nan = 'perhaps'", &format!("1: `detect-nan`: {message}"));
     refused("shuffle = 'yes'", "1: `shuffle`: expected true or false");
     refused("verbose = 'very'", "1: `verbose`: expected a number of times");
@@ -291,24 +360,37 @@ fn mistakes_in_a_file_are_reported_with_line_and_key() {
 
 #[test]
 fn one_file_serves_all_subcommands() {
-    let file = File::new("data-dir = 'd'\n[output]\noutput = 'x.csv'\n[preflight]\ntopology = ['v5e:2x4', 'v3-8']\n");
-    let on = |subcommand| read::<Fitting>(&[subcommand, "--config", &file.path()]).map_err(|f| message(&f)).unwrap();
+    let file = File::new(
+        "data-dir = 'd'\n[output]\noutput = 'x.csv'\n[preflight]\ntopology = ['v5e:2x4', 'v3-8']\n",
+    );
+    let on = |subcommand| {
+        read::<Fitting>(&[subcommand, "--config", &file.path()]).map_err(|f| message(&f)).unwrap()
+    };
     assert!(on("fit").matches.try_contains_id("output").is_err(), "fit has no such flag");
     assert_eq!(on("predict").matches.get_one::<PathBuf>("output"), Some(&PathBuf::from("x.csv")));
-    let slices: Vec<String> =
-        on("preflight").matches.get_many::<Slice>("topology").unwrap().map(|s| s.requested_name().to_owned()).collect();
+    let slices: Vec<String> = on("preflight")
+        .matches
+        .get_many::<Slice>("topology")
+        .unwrap()
+        .map(|s| s.requested_name().to_owned())
+        .collect();
     assert_eq!(slices, ["v5e:2x4", "v3-8"]);
-    refused("[output]\ntopology = 'v5e:2x4'", "2: `topology` is not in [output] but in [preflight]");
+    refused(
+        "[output]\ntopology = 'v5e:2x4'",
+        "2: `topology` is not in [output] but in [preflight]",
+    );
     // Checked, although fit has no such flag.
     let wrong = File::new("topology = 'v9'");
-    let failure = read::<Fitting>(&["fit", "--data-dir", "d", "--config", &wrong.path()]).unwrap_err();
+    let failure =
+        read::<Fitting>(&["fit", "--data-dir", "d", "--config", &wrong.path()]).unwrap_err();
     assert!(message(&failure).contains("invalid value 'v9' for '--topology <SLICES>'"));
 }
 
 #[test]
 fn a_file_and_a_flag_that_contradict_each_other_are_wrong_usage() {
     let file = File::new("sorted = true");
-    let failure = read::<Fitting>(&["--data-dir", "d", "--config", &file.path(), "--shuffle"]).unwrap_err();
+    let failure =
+        read::<Fitting>(&["--data-dir", "d", "--config", &file.path(), "--shuffle"]).unwrap_err();
     assert!(message(&failure).contains("cannot be used with"), "{}", message(&failure));
     let missing = read::<Fitting>(&["--config", "/nowhere/run.toml"]).unwrap_err();
     assert!(message(&missing).starts_with("--config /nowhere/run.toml: "), "{}", message(&missing));
@@ -336,11 +418,18 @@ fn clap_reports_wrong_usage() {
 #[test]
 fn old_names_are_answered_with_new_ones() {
     for (args, expected) in [
-        (&["--tpu_cores=8"][..], "there is no option --tpu_cores: give accelerator tpu, and devices"),
+        (
+            &["--tpu_cores=8"][..],
+            "there is no option --tpu_cores: give accelerator tpu, and devices",
+        ),
         (&["--gpus", "2"], "there is no option --gpus: give accelerator cuda"),
-        (&["--precision", "64"], "precision: 64 is not possible, a TPU has no 64-bit floats; give 32-true"),
+        (
+            &["--precision", "64"],
+            "precision: 64 is not possible, a TPU has no 64-bit floats; give 32-true",
+        ),
     ] {
-        let (message, code) = run_error(&[&["fit", "--data-dir", "d", "--print-config"], args].concat());
+        let (message, code) =
+            run_error(&[&["fit", "--data-dir", "d", "--print-config"], args].concat());
         assert!(message.contains(expected), "{message}");
         assert_eq!(code, format!("{:?}", ExitCode::from(2)));
     }
@@ -361,25 +450,35 @@ fn run_error(args: &[&str]) -> (String, String) {
 fn a_negative_number_is_a_value_and_its_error_names_the_option() {
     for row in Options::table() {
         let long = format!("--{}", row.name.replace('_', "-"));
-        let paths =
-            ["--aot", "--checkpoint-dir", "--checkpoint-local", "--ckpt-path", "--default-root-dir", "--dump-dir"];
+        let paths = [
+            "--aot",
+            "--checkpoint-dir",
+            "--checkpoint-local",
+            "--ckpt-path",
+            "--default-root-dir",
+            "--dump-dir",
+        ];
         if paths.contains(&&*long) || long == "--devices" {
             continue;
         }
         let (message, code) = run_error(&["fit", "--data-dir", "d", &long, "-1", "--print-config"]);
-        let names_it =
-            message.contains(&long) && message.contains("'-1'") || message.contains(&format!("{}: -1", row.name));
+        let names_it = message.contains(&long) && message.contains("'-1'")
+            || message.contains(&format!("{}: -1", row.name));
         assert!(names_it && !message.contains("unexpected argument"), "{long}: {message}");
         assert_eq!(code, format!("{:?}", ExitCode::from(2)), "{long}");
     }
-    let given = read::<Fitting>(&["--data-dir", "d", "--rates", "-1", "-0.5", "--shift", "-5e-4"]).unwrap();
+    let given =
+        read::<Fitting>(&["--data-dir", "d", "--rates", "-1", "-0.5", "--shift", "-5e-4"]).unwrap();
     assert_eq!((given.program.rates, given.program.shift), (Some(vec![-1.0, -0.5]), -5e-4));
     let infinite = read::<Fitting>(&["--data-dir", "d", "--shift", "-inf"]).unwrap();
     assert_eq!(infinite.program.shift, f64::NEG_INFINITY);
     let two = read::<Fitting>(&["--data-dir", "d", "--shift", "-1e-3", "-5e-4"]).unwrap_err();
     assert!(message(&two).contains("unexpected argument"), "{}", message(&two));
     let file = File::new("data-dir = 'd'\nrates = [1.5, -2.0]");
-    assert_eq!(read::<Fitting>(&["--config", &file.path()]).unwrap().program.rates, Some(vec![1.5, -2.0]));
+    assert_eq!(
+        read::<Fitting>(&["--config", &file.path()]).unwrap().program.rates,
+        Some(vec![1.5, -2.0])
+    );
 }
 
 #[test]
@@ -391,11 +490,15 @@ fn invalid_options_end_with_2_wherever_they_are_detected() {
         (&["fit", "--max-epochs", "0", "--print-config"], "max_epochs: 0 is not possible"),
         (&["fit", "--config", &wrong.path()], "there is no option `max-epoch`"),
         (&["fit", "--config", "/nowhere/run.toml"], "--config /nowhere/run.toml: "),
-        (&["predict", "--output", "x.txt"], "--output x.txt: the name must end in .csv or .safetensors"),
+        (
+            &["predict", "--output", "x.txt"],
+            "--output x.txt: the name must end in .csv or .safetensors",
+        ),
         (&["predict", "--output", "/nowhere/x.csv"], "there is no folder /nowhere"),
     ];
     for (args, expected) in cases {
-        let (message, code) = run_error(&[args, &["--data-dir", "d", "--accelerator", "cpu"]].concat());
+        let (message, code) =
+            run_error(&[args, &["--data-dir", "d", "--accelerator", "cpu"]].concat());
         assert!(message.contains(expected), "{message}");
         assert_eq!(code, format!("{:?}", ExitCode::from(2)), "{message}");
     }
@@ -407,7 +510,8 @@ fn invalid_options_end_with_2_wherever_they_are_detected() {
 #[test]
 fn a_program_without_the_feature_says_how_to_get_a_full_screen() {
     let (message, code) = run_error(&["fit", "--data-dir", "d", "--tui"]);
-    let expected = "--tui: this program has no full screen; give `fulmen` the feature `tui` in its Cargo.toml";
+    let expected =
+        "--tui: this program has no full screen; give `fulmen` the feature `tui` in its Cargo.toml";
     assert_eq!((message.as_str(), code), (expected, format!("{:?}", ExitCode::from(2))));
 }
 
@@ -464,7 +568,10 @@ impl Program for Large {
     }
     fn fit_data(&self, _: &Options) -> Result<FitData> {
         let x = TensorDataset::builder().array("x", [8, 100_000], vec![0.0f32; 800_000]).build()?;
-        Ok(FitData { train: DataLoader::builder(x).batch_size(8).build()?, validation: None.into() })
+        Ok(FitData {
+            train: DataLoader::builder(x).batch_size(8).build()?,
+            validation: None.into(),
+        })
     }
 }
 
@@ -501,7 +608,10 @@ impl Program for Nested {
 #[test]
 fn a_program_cannot_use_a_reserved_name() {
     let failure = read::<Clash>(&["--seed", "1"]).unwrap_err();
-    assert!(message(&failure).contains("argument `seed` has the name of an argument that every program has"));
+    assert!(
+        message(&failure)
+            .contains("argument `seed` has the name of an argument that every program has")
+    );
     let failure = read::<Nested>(&["export"]).unwrap_err();
     assert!(message(&failure).contains("contain the subcommand `export`"));
 }
@@ -511,7 +621,10 @@ fn a_configuration_that_is_not_a_small_text_file_is_rejected_before_it_is_read()
     let refused = |path: &str, expected: &str| {
         let failure = read::<Fitting>(&["fit", "--data-dir", "x", "--config", path]).unwrap_err();
         let message = message(&failure);
-        assert!(message.contains(&format!("--config {path}: ")) && message.contains(expected), "{message}");
+        assert!(
+            message.contains(&format!("--config {path}: ")) && message.contains(expected),
+            "{message}"
+        );
     };
     let file = File::new("");
     refused("/dev/zero", "not a regular file");
@@ -532,7 +645,8 @@ fn a_configuration_may_come_through_a_pipe() {
         let pipe = pipe.clone();
         move || std::fs::write(pipe, "max-epochs = 3\n").unwrap()
     });
-    let read = read::<Fitting>(&["fit", "--data-dir", "x", "--config", pipe.to_str().unwrap()]).unwrap();
+    let read =
+        read::<Fitting>(&["fit", "--data-dir", "x", "--config", pipe.to_str().unwrap()]).unwrap();
     writer.join().unwrap();
     assert_eq!(options(&read).max_epochs, 3);
 }

@@ -3,8 +3,8 @@
 use fulmen_data::{DataLoader, Field};
 use fulmen_tensor::{AsTensor, DType, Tensor, TensorType};
 
-/// A batch of samples as a step sees it: the data set's fields by name, each with the batch axis first, and a mask that
-/// tells samples from padding.
+/// A batch of samples as a step sees it: the data set's fields by name, each with the batch axis
+/// first, and a mask that tells samples from padding.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// The program's inputs.
@@ -16,10 +16,11 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// Placeholders for the batches of a loader, one for each of its shapes. If `floats` is given, floating-point
-    /// fields are converted to it.
+    /// Placeholders for the batches of a loader, one for each of its shapes. If `floats` is given,
+    /// floating-point fields are converted to it.
     pub(crate) fn placeholders(loader: &DataLoader, floats: Option<DType>) -> Vec<Batch> {
-        let of_shape = |fields: &Vec<Field>| Batch::new(fields, loader.batch_size(), loader.pads(), floats);
+        let of_shape =
+            |fields: &Vec<Field>| Batch::new(fields, loader.batch_size(), loader.pads(), floats);
         loader.shapes().iter().map(of_shape).collect()
     }
 
@@ -50,15 +51,18 @@ impl Batch {
         self.inputs.iter()
     }
 
-    /// The field with this name, `[batch, …]`. For an unknown name, returns a poisoned tensor whose message lists the
-    /// known names.
+    /// The field with this name, `[batch, …]`. For an unknown name, returns a poisoned tensor whose
+    /// message lists the known names.
     #[track_caller]
     pub fn get(&self, name: &str) -> Tensor {
         match self.fields.iter().find(|f| f.0 == name) {
             Some((_, tensor)) => tensor.clone(),
             None => {
                 let known: Vec<_> = self.fields.iter().map(|f| f.0.as_str()).collect();
-                Tensor::poison("batch", format!("there is no field `{name}`; the data set has: {}", known.join(", ")))
+                Tensor::poison(
+                    "batch",
+                    format!("there is no field `{name}`; the data set has: {}", known.join(", ")),
+                )
             }
         }
     }
@@ -78,8 +82,8 @@ impl Batch {
         self.mask.size(0)
     }
 
-    /// The mean over the real samples of a tensor with one value per sample, `[batch]`, as a scalar. With several
-    /// values per sample, `[batch, …]`, it is the mean over all of them.
+    /// The mean over the real samples of a tensor with one value per sample, `[batch]`, as a
+    /// scalar. With several values per sample, `[batch, …]`, it is the mean over all of them.
     ///
     /// Poisoned if the first axis is not the batch axis.
     #[track_caller]
@@ -89,8 +93,11 @@ impl Batch {
             return per_sample.clone();
         }
         if per_sample.shape().dims().first() != Some(&self.size()) {
-            let message =
-                format!("needs at least one value per sample, [{}, ..], got {}", self.size(), per_sample.ty());
+            let message = format!(
+                "needs at least one value per sample, [{}, ..], got {}",
+                self.size(),
+                per_sample.ty()
+            );
             return Tensor::poison("mean", message);
         }
         let other_axes: Vec<isize> = (1..per_sample.rank() as isize).collect();

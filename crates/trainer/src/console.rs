@@ -1,4 +1,5 @@
-//! Messages on standard error. A line that cannot be written is dropped: a closed terminal must not end training.
+//! Messages on standard error. A line that cannot be written is dropped: a closed terminal must not
+//! end training.
 
 use std::fs::File;
 use std::io::Write as _;

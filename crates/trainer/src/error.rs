@@ -14,9 +14,9 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Why a fit, a validation or a test ended early. The message says what to do next.
 ///
-/// The kind is private; the methods report it. They look through the Trainer's context at the error of the crate below,
-/// which [`get_ref`](Error::get_ref) returns. The message is complete: [`source`](std::error::Error::source) returns
-/// only what the message does not show.
+/// The kind is private; the methods report it. They look through the Trainer's context at the error
+/// of the crate below, which [`get_ref`](Error::get_ref) returns. The message is complete:
+/// [`source`](std::error::Error::source) returns only what the message does not show.
 pub struct Error {
     kind: Kind,
     message: String,
@@ -92,12 +92,20 @@ impl Error {
 
     /// A tensor error, with the action that failed.
     pub(crate) fn doing(action: impl fmt::Display, source: fulmen_tensor::Error) -> Error {
-        Error { kind: Kind::Source, message: format!("{action}: {source}"), source: Some(Source::Tensor(source)) }
+        Error {
+            kind: Kind::Source,
+            message: format!("{action}: {source}"),
+            source: Some(Source::Tensor(source)),
+        }
     }
 
     /// A failure of the device, with the action that failed.
     pub(crate) fn device(action: &str, source: fulmen_tensor::Error) -> Error {
-        Error { kind: Kind::Runtime, message: format!("{action}: {source}"), source: Some(Source::Tensor(source)) }
+        Error {
+            kind: Kind::Runtime,
+            message: format!("{action}: {source}"),
+            source: Some(Source::Tensor(source)),
+        }
     }
 
     /// A loader that broke its contract.
@@ -119,8 +127,9 @@ impl Error {
     /// `what` is no longer finite after this many steps. `kept` is the last checkpoint.
     pub(crate) fn not_finite(step: u64, what: &str, kept: Option<&Path>) -> Error {
         let kept = kept_before(kept);
-        let message =
-            format!("{what} became NaN or infinite at step {step}; {kept}. Lower the learning rate and check the data");
+        let message = format!(
+            "{what} became NaN or infinite at step {step}; {kept}. Lower the learning rate and check the data"
+        );
         Error { kind: Kind::NotFinite { step }, message, source: None }
     }
 
@@ -156,7 +165,9 @@ impl Error {
         match checkpoint {
             Some(path) => {
                 let path = path.display();
-                self.message.push_str(&format!(". The last whole checkpoint is {path}; resume from it with ckpt_path"));
+                self.message.push_str(&format!(
+                    ". The last whole checkpoint is {path}; resume from it with ckpt_path"
+                ));
             }
             None => self.message.push_str(". No checkpoint was saved before"),
         }
@@ -183,8 +194,9 @@ impl Error {
         }
     }
 
-    /// The step, counted from 1, whose loss or result was NaN or infinite, if that ended the fit (see
-    /// [`detect_nan`](crate::Options::detect_nan) and [`detect_anomaly`](crate::Options::detect_anomaly)).
+    /// The step, counted from 1, whose loss or result was NaN or infinite, if that ended the fit
+    /// (see [`detect_nan`](crate::Options::detect_nan) and
+    /// [`detect_anomaly`](crate::Options::detect_anomaly)).
     pub fn not_finite_step(&self) -> Option<u64> {
         match self.kind {
             Kind::NotFinite { step } => Some(step),
@@ -237,7 +249,8 @@ impl Error {
         }
     }
 
-    /// The mistake in a recorded step, such as shapes that do not match, if this error is about one.
+    /// The mistake in a recorded step, such as shapes that do not match, if this error is about
+    /// one.
     pub fn fault(&self) -> Option<&Fault> {
         match &self.source {
             Some(Source::Tensor(source)) => source.fault(),
@@ -257,7 +270,8 @@ impl Error {
         }
     }
 
-    /// The indices of the processes that are missing, gone, or run something else, if this error is about processes.
+    /// The indices of the processes that are missing, gone, or run something else, if this error is
+    /// about processes.
     pub fn processes(&self) -> &[usize] {
         match &self.source {
             Some(Source::Coordination(source)) => source.processes(),
@@ -275,8 +289,8 @@ impl Error {
         self.kind == Kind::Logger
     }
 
-    /// Whether the processes of a run could not connect, differ in what they run, or lost one of them.
-    /// [`processes`](Error::processes) lists the processes concerned.
+    /// Whether the processes of a run could not connect, differ in what they run, or lost one of
+    /// them. [`processes`](Error::processes) lists the processes concerned.
     pub fn is_coordination(&self) -> bool {
         self.kind == Kind::Coordination
     }
@@ -292,8 +306,8 @@ impl Error {
         }
     }
 
-    /// Whether the mistake is in how the program was started, not in its code: an invalid option. Then
-    /// [`is_usage`](Error::is_usage) is true too.
+    /// Whether the mistake is in how the program was started, not in its code: an invalid option.
+    /// Then [`is_usage`](Error::is_usage) is true too.
     ///
     /// ```
     /// use fulmen_trainer::Trainer;
@@ -341,7 +355,11 @@ impl From<fulmen_tensor::Error> for Error {
 
 impl From<fulmen_coordination::Error> for Error {
     fn from(source: fulmen_coordination::Error) -> Error {
-        Error { kind: Kind::Coordination, message: source.to_string(), source: Some(Source::Coordination(source)) }
+        Error {
+            kind: Kind::Coordination,
+            message: source.to_string(),
+            source: Some(Source::Coordination(source)),
+        }
     }
 }
 
@@ -359,7 +377,11 @@ impl From<fulmen_nn::Error> for Error {
 
 impl From<fulmen_preflight::Error> for Error {
     fn from(source: fulmen_preflight::Error) -> Error {
-        Error { kind: Kind::Source, message: source.to_string(), source: Some(Source::Preflight(source)) }
+        Error {
+            kind: Kind::Source,
+            message: source.to_string(),
+            source: Some(Source::Preflight(source)),
+        }
     }
 }
 
@@ -378,10 +400,15 @@ mod tests {
             Error::device("a step failed on the device", tensor()),
             Error::from(fulmen_nn::Error::from(tensor())),
             Error::from(fulmen_data::Error::runtime("allocating a batch", short())),
-            Error::from(fulmen_data::Error::runtime("moving x to the device", tensor()).at_sample(3, None)),
+            Error::from(
+                fulmen_data::Error::runtime("moving x to the device", tensor()).at_sample(3, None),
+            ),
         ] {
             assert!(error.is_out_of_memory() && error.is_runtime() && !error.is_usage(), "{error}");
-            assert!(error.location().is_none() && std::error::Error::source(&error).is_none(), "{error}");
+            assert!(
+                error.location().is_none() && std::error::Error::source(&error).is_none(),
+                "{error}"
+            );
         }
     }
 
@@ -389,7 +416,9 @@ mod tests {
     fn a_full_disk_is_recognized_behind_a_checkpoint_and_a_logger() {
         let full = || std::io::Error::from(std::io::ErrorKind::StorageFull);
         assert!(Error::logger(Path::new("logs"), full()).is_disk_full());
-        assert!(Error::from(fulmen_data::Error::io(Path::new("x"), "writing", full())).is_disk_full());
+        assert!(
+            Error::from(fulmen_data::Error::io(Path::new("x"), "writing", full())).is_disk_full()
+        );
         assert!(!Error::usage("disk full").is_disk_full());
     }
 }

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-/// Where the wall time of a training went, in seconds. `FitSummary::goodput` includes the earlier runs that a fit
-/// resumes. `goodput.json` in a run's folder holds that run's own times.
+/// Where the wall time of a training went, in seconds. `FitSummary::goodput` includes the earlier
+/// runs that a fit resumes. `goodput.json` in a run's folder holds that run's own times.
 ///
 /// ```
 /// use fulmen_trainer::Goodput;
@@ -105,8 +105,14 @@ impl Goodput {
 impl fmt::Display for Goodput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (total, [_, rest @ ..]) = (self.total(), self.named());
-        write!(f, "Goodput {:.0} %: steps {:.1} s of {total:.1} s", 100.0 * self.share(), self.steps)?;
-        let mut rest: Vec<_> = rest.into_iter().filter(|(_, seconds)| *seconds > total / 1000.0).collect();
+        write!(
+            f,
+            "Goodput {:.0} %: steps {:.1} s of {total:.1} s",
+            100.0 * self.share(),
+            self.steps
+        )?;
+        let mut rest: Vec<_> =
+            rest.into_iter().filter(|(_, seconds)| *seconds > total / 1000.0).collect();
         rest.sort_by(|a, b| b.1.total_cmp(&a.1));
         rest.into_iter().try_for_each(|(name, seconds)| write!(f, ", {name} {seconds:.1} s"))
     }
@@ -126,7 +132,12 @@ pub(crate) struct Clock {
 impl Clock {
     /// Starts now, when the devices begin to open.
     pub(crate) fn new() -> Clock {
-        Clock { spent: Goodput::default(), bucket: TimeBucket::Start, since: Some(Instant::now()), used: false }
+        Clock {
+            spent: Goodput::default(),
+            bucket: TimeBucket::Start,
+            since: Some(Instant::now()),
+            used: false,
+        }
     }
 
     /// Stops until the next fit.
@@ -188,8 +199,14 @@ mod tests {
         assert_eq!(clock.enter(TimeBucket::Validation), TimeBucket::Steps);
         std::thread::sleep(Duration::from_millis(5));
         let spent = clock.spent();
-        assert!(spent.data >= 0.005 && spent.validation >= 0.005 && spent.steps >= 0.0, "{spent:?}");
-        assert!(spent.total() <= begun.elapsed().as_secs_f64() - 0.005, "the pause is left out: {spent:?}");
+        assert!(
+            spent.data >= 0.005 && spent.validation >= 0.005 && spent.steps >= 0.0,
+            "{spent:?}"
+        );
+        assert!(
+            spent.total() <= begun.elapsed().as_secs_f64() - 0.005,
+            "the pause is left out: {spent:?}"
+        );
         assert_eq!((spent.compile, spent.checkpoint, spent.lost), (0.0, 0.0, 0.0));
         clock.begin();
         assert_eq!(clock.spent().data, 0.0, "another fit starts at zero");

@@ -1,4 +1,5 @@
-//! Memory sizes of this machine and this process. They come from files under `/proc`, which only Linux has.
+//! Memory sizes of this machine and this process. They come from files under `/proc`, which only
+//! Linux has.
 
 /// The bytes of a line `NAME: 123 kB`.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {

@@ -1,14 +1,15 @@
-//! The [`Trainer`]: one compiled program per step, the training state on the device, and the parts known from
-//! Lightning: callbacks, checkpoints, loggers, a progress bar.
+//! The [`Trainer`]: one compiled program per step, the training state on the device, and the parts
+//! known from Lightning: callbacks, checkpoints, loggers, a progress bar.
 //!
-//! A [`TrainingModule`] is recorded once and becomes **one** program: forward, backward, optimizer, schedule, batch
-//! statistics, random keys and sums of logged values. The loop takes a batch that is already on the device, queues the
-//! program and continues. It reads the device only at log points, at the end of an epoch and for a checkpoint. Nothing
-//! that it reads can cause a compilation.
+//! A [`TrainingModule`] is recorded once and becomes **one** program: forward, backward, optimizer,
+//! schedule, batch statistics, random keys and sums of logged values. The loop takes a batch that
+//! is already on the device, queues the program and continues. It reads the device only at log
+//! points, at the end of an epoch and for a checkpoint. Nothing that it reads can cause a
+//! compilation.
 //!
-//! With several devices, the program is one program with shardings ([`Strategy`]). With several processes, one per
-//! host, each process builds the same Trainer. Before the first step, the processes check that they are about to run
-//! the same program.
+//! With several devices, the program is one program with shardings ([`Strategy`]). With several
+//! processes, one per host, each process builds the same Trainer. Before the first step, the
+//! processes check that they are about to run the same program.
 //!
 //! [`preflight`] estimates a training step on TPUs that this machine does not have.
 //!

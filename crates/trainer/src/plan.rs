@@ -6,12 +6,12 @@ pub(crate) const NO_LIMIT: u64 = u64::MAX;
 /// How long the training will be, for schedules that need to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The number of optimizer steps per epoch. With an endless loader, it is the number of steps of the run. If the
-    /// accumulation changes, it is the number of steps in the first epoch.
+    /// The number of optimizer steps per epoch. With an endless loader, it is the number of steps
+    /// of the run. If the accumulation changes, it is the number of steps in the first epoch.
     pub steps_per_epoch: u64,
     /// The number of epochs; the last may be partial. `u64::MAX` if only `max_time` ends training.
     pub max_epochs: u64,
-    /// Optimizer steps in all (Lightning's `estimated_stepping_batches`). `u64::MAX` if only `max_time` ends training;
-    /// a schedule over this number of steps stays at its start.
+    /// Optimizer steps in all (Lightning's `estimated_stepping_batches`). `u64::MAX` if only
+    /// `max_time` ends training; a schedule over this number of steps stays at its start.
     pub total_steps: u64,
 }

@@ -4,8 +4,8 @@ use fulmen_tensor::{Literal, Tensor};
 
 use crate::{Batch, Error, Result};
 
-/// The return value of [`predict_step`](crate::TrainingModule::predict_step): named tensors, each with one row per
-/// sample, `[batch, …]`.
+/// The return value of [`predict_step`](crate::TrainingModule::predict_step): named tensors, each
+/// with one row per sample, `[batch, …]`.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Tensor};
@@ -42,21 +42,29 @@ impl Predictions {
         for (i, (name, tensor)) in self.0.iter().enumerate() {
             tensor.check()?;
             let error = |problem: String| {
-                Err(Error::usage(format!("predict_step: `{name}` {problem}\n  at {}", tensor.location())))
+                Err(Error::usage(format!(
+                    "predict_step: `{name}` {problem}\n  at {}",
+                    tensor.location()
+                )))
             };
             if name.is_empty() || self.0[..i].iter().any(|earlier| earlier.0 == *name) {
-                return error("is empty or names two tensors; give each tensor a name of its own".into());
+                return error(
+                    "is empty or names two tensors; give each tensor a name of its own".into(),
+                );
             }
             if tensor.shape().dims().first() != Some(&batch.size()) {
                 let (ty, rows) = (tensor.ty(), batch.size());
-                return error(format!("is {ty}; it must have a row for each sample of the batch, [{rows}, …]"));
+                return error(format!(
+                    "is {ty}; it must have a row for each sample of the batch, [{rows}, …]"
+                ));
             }
         }
         Ok(())
     }
 }
 
-/// Predictions on the host for some samples, in the order of the loader: named values, each with one row per sample.
+/// Predictions on the host for some samples, in the order of the loader: named values, each with
+/// one row per sample.
 #[derive(Debug)]
 pub struct Predicted {
     pub(crate) values: Vec<(String, Literal)>,
@@ -75,7 +83,11 @@ impl Predicted {
 
     /// The number of samples in these predictions.
     pub fn num_samples(&self) -> usize {
-        self.values.first().and_then(|value| value.1.ty().shape.dims().first()).copied().unwrap_or(0)
+        self.values
+            .first()
+            .and_then(|value| value.1.ty().shape.dims().first())
+            .copied()
+            .unwrap_or(0)
     }
 
     pub(crate) fn into_values(self) -> Vec<(String, Literal)> {

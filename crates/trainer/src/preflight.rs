@@ -1,8 +1,9 @@
-//! Estimates a training step for TPUs that this machine does not have: whether it fits, what it costs, what limits it.
+//! Estimates a training step for TPUs that this machine does not have: whether it fits, what it
+//! costs, what limits it.
 //!
-//! libtpu compiles the exact step of a fit for a slice that is given by name, without a TPU. The estimate reads memory,
-//! FLOPs, bytes and the compiled program. Times come from a roofline over published peaks. Nothing runs or is measured,
-//! and the model's values are never computed.
+//! libtpu compiles the exact step of a fit for a slice that is given by name, without a TPU. The
+//! estimate reads memory, FLOPs, bytes and the compiled program. Times come from a roofline over
+//! published peaks. Nothing runs or is measured, and the model's values are never computed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,8 +14,8 @@ use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_preflight::Step;
 #[doc(inline)]
 pub use fulmen_preflight::{
-    Bound, Error, Feasibility, GENERATIONS, Generation, LargeTensor, LineCost, Price, Prices, Report, Ring, Roofline,
-    Slice, StepCost, StepSetting, Warning,
+    Bound, Error, Feasibility, GENERATIONS, Generation, LargeTensor, LineCost, Price, Prices,
+    Report, Ring, Roofline, Slice, StepCost, StepSetting, Warning,
 };
 use fulmen_tensor::{Function, Mesh, Runtime};
 
@@ -25,18 +26,20 @@ use crate::step_config::limits::EpochSize;
 use crate::step_config::{Choices, StepConfig};
 use crate::{Batch, EvaluationSets, Options, Result, Strategy, TrainerBuilder, TrainingModule};
 
-/// Compiles a module's training step for each of these TPU slices, without a TPU. Reports for each slice whether the
-/// step fits, what it costs, and what limits it. The model's values are not computed, and nothing runs.
+/// Compiles a module's training step for each of these TPU slices, without a TPU. Reports for each
+/// slice whether the step fits, what it costs, and what limits it. The model's values are not
+/// computed, and nothing runs.
 ///
-/// The step is the one that a fit with these options would run. If a slice's devices do not divide the batch, the
-/// estimate uses the next larger batch that they divide, and the report says so. A step that does not fit is a result,
-/// not an error: see [`Report::all_fit`].
+/// The step is the one that a fit with these options would run. If a slice's devices do not divide
+/// the batch, the estimate uses the next larger batch that they divide, and the report says so. A
+/// step that does not fit is a result, not an error: see [`Report::all_fit`].
 ///
-/// It needs libtpu, whose license forbids redistribution: [`fulmen_pjrt::fetch::libtpu`] downloads it.
+/// It needs libtpu, whose license forbids redistribution: [`fulmen_pjrt::fetch::libtpu`] downloads
+/// it.
 ///
 /// # Errors
-/// No libtpu; a mistake in a step, with your line; a program that libtpu rejects for a reason other than memory; a mesh
-/// whose number of devices differs from a slice's.
+/// No libtpu; a mistake in a step, with your line; a program that libtpu rejects for a reason other
+/// than memory; a mesh whose number of devices differs from a slice's.
 pub fn training_step<M: TrainingModule>(
     options: &Options,
     mesh: Option<&Mesh>,
@@ -67,8 +70,9 @@ fn libtpu() -> Result<Plugin, Error> {
 }
 
 impl TrainerBuilder {
-    /// Estimates the training step for TPU slices, like [`preflight::training_step`](crate::preflight::training_step)
-    /// with the options and the mesh of this builder. No device is opened.
+    /// Estimates the training step for TPU slices, like
+    /// [`preflight::training_step`](crate::preflight::training_step) with the options and the mesh
+    /// of this builder. No device is opened.
     ///
     /// # Errors
     /// An invalid option; those of [`preflight::training_step`](crate::preflight::training_step).
@@ -82,8 +86,8 @@ impl TrainerBuilder {
         estimate(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, slices, prices)
     }
 
-    /// The training step for this number of devices as StableHLO text, like JAX's `jit(step).lower(...).as_text()`. No
-    /// device is opened, and nothing is compiled.
+    /// The training step for this number of devices as StableHLO text, like JAX's
+    /// `jit(step).lower(...).as_text()`. No device is opened, and nothing is compiled.
     ///
     /// ```
     /// # use fulmen_data::{DataLoader, TensorDataset};
@@ -100,15 +104,27 @@ impl TrainerBuilder {
     ///
     /// # Errors
     /// An invalid option; a mistake in the step; a mesh with a different number of devices.
-    pub fn stablehlo<M: TrainingModule>(&self, module: &M, train: &DataLoader, devices: usize) -> Result<String> {
-        let traced = TracedStep::new(&self.choices(self.options()?)?, self.mesh.as_ref(), module, train, devices)?;
+    pub fn stablehlo<M: TrainingModule>(
+        &self,
+        module: &M,
+        train: &DataLoader,
+        devices: usize,
+    ) -> Result<String> {
+        let traced = TracedStep::new(
+            &self.choices(self.options()?)?,
+            self.mesh.as_ref(),
+            module,
+            train,
+            devices,
+        )?;
         Ok(traced.function()?.stablehlo_for(&traced.config.mesh)?)
     }
 
-    /// Compiles all programs of a fit and writes them to a file: starting values, training step, validation steps, the
-    /// module's programs, the state's copy for checkpoints and the conversion of averaged weights. A Trainer with the
-    /// same options and [`aot`](TrainerBuilder::aot) then starts without compiling. The programs are compiled for
-    /// `slice`, without a TPU, or else for the devices of this builder.
+    /// Compiles all programs of a fit and writes them to a file: starting values, training step,
+    /// validation steps, the module's programs, the state's copy for checkpoints and the conversion
+    /// of averaged weights. A Trainer with the same options and [`aot`](TrainerBuilder::aot) then
+    /// starts without compiling. The programs are compiled for `slice`, without a TPU, or else for
+    /// the devices of this builder.
     ///
     /// ```
     /// # use fulmen_data::{DataLoader, TensorDataset};
@@ -132,8 +148,8 @@ impl TrainerBuilder {
     /// ```
     ///
     /// # Errors
-    /// An invalid option; a mistake in a step; a batch that the devices do not divide; a program that does not fit or
-    /// compile; no libtpu for a slice; a file that cannot be written.
+    /// An invalid option; a mistake in a step; a batch that the devices do not divide; a program
+    /// that does not fit or compile; no libtpu for a slice; a file that cannot be written.
     pub fn save_programs<M: TrainingModule>(
         &self,
         module: &M,
@@ -144,17 +160,20 @@ impl TrainerBuilder {
     ) -> Result<()> {
         let choices = self.choices(self.options()?)?;
         let (topology, mesh) = match slice {
-            Some(slice) => {
-                (fulmen_preflight::topology(&libtpu()?, slice)?, mesh_of(self.mesh.as_ref(), slice.num_devices())?)
-            }
+            Some(slice) => (
+                fulmen_preflight::topology(&libtpu()?, slice)?,
+                mesh_of(self.mesh.as_ref(), slice.num_devices())?,
+            ),
             None => {
                 let runtime = Runtime::open(choices.options.accelerator, &choices.options.devices)?;
-                let topology = runtime.client().topology().map_err(|e| Error::compiler("preflight", e))?;
+                let topology =
+                    runtime.client().topology().map_err(|e| Error::compiler("preflight", e))?;
                 (topology, mesh_of(self.mesh.as_ref(), runtime.devices().len())?)
             }
         };
         let config = choices.on(mesh.clone(), Strategy::replicas(&mesh));
-        let traced = trace_fit::trace_fit(module, &config, config.options.seed, train, &validation.into())?;
+        let traced =
+            trace_fit::trace_fit(module, &config, config.options.seed, train, &validation.into())?;
         let averages = traced.averages();
         let TracedFit { layout, program, validation, declared, .. } = traced;
         // On CPUs, checkpoints read the state without a copy.
@@ -162,8 +181,13 @@ impl TrainerBuilder {
         let copy = copies.then(|| layout.to_copy(&layout.ids().collect::<Vec<_>>()));
         module.initialize(config.options.seed);
         let start = to_initialize(layout.entries());
-        let steps = validation.iter().map(|set| &set.program).chain(&program.steps).flat_map(StepProgram::functions);
-        let functions = steps.chain(declared.iter().map(|program| &program.function)).chain([&start]);
+        let steps = validation
+            .iter()
+            .map(|set| &set.program)
+            .chain(&program.steps)
+            .flat_map(StepProgram::functions);
+        let functions =
+            steps.chain(declared.iter().map(|program| &program.function)).chain([&start]);
         let functions = functions.chain(averages.iter().map(|(function, _)| function)).chain(&copy);
         fulmen_preflight::save(&topology, &mesh, functions, file)
     }
@@ -208,7 +232,8 @@ impl TracedStep {
         let config = choices.on(mesh, replicas);
         let (batch_size, steps_per_epoch, note) = batch_for(train, config.replicas);
         let steps_per_epoch = config.options.limit_train_batches.of(steps_per_epoch).max(1);
-        let samples = (train.num_samples() as u64).min(steps_per_epoch.saturating_mul(batch_size as u64));
+        let samples =
+            (train.num_samples() as u64).min(steps_per_epoch.saturating_mul(batch_size as u64));
         let epoch = EpochSize {
             batches: steps_per_epoch,
             samples,
@@ -218,12 +243,17 @@ impl TracedStep {
         let (_, plan) = config.plan(epoch);
         let batch = Batch::of_size(train, batch_size, config.options.precision.cast_dtype());
         let shapes = (&[batch][..], steps_per_epoch);
-        let (layout, program) = trace_fit::training_step(module, &config, &plan, shapes, config.options.seed)?;
+        let (layout, program) =
+            trace_fit::training_step(module, &config, &plan, shapes, config.options.seed)?;
         Ok(TracedStep { config, layout, program, batch_size, steps_per_epoch, note })
     }
 
     fn function(&self) -> Result<&Function> {
-        self.program.largest().functions().first().ok_or_else(|| crate::Error::data("no step was recorded"))
+        self.program
+            .largest()
+            .functions()
+            .first()
+            .ok_or_else(|| crate::Error::data("no step was recorded"))
     }
 
     /// The step to estimate.
@@ -240,7 +270,10 @@ impl TracedStep {
                 mesh: config.mesh.to_string(),
             }),
             note: self.note.clone(),
-            copied_bytes: config.options.saves().then(|| layout.device_bytes(layout.ids(), &config.mesh)),
+            copied_bytes: config
+                .options
+                .saves()
+                .then(|| layout.device_bytes(layout.ids(), &config.mesh)),
             ..Step::new(self.function()?, &config.mesh)?
         })
     }
@@ -281,7 +314,10 @@ mod tests {
 
     impl Mlp {
         fn new(width: usize) -> Mlp {
-            Mlp(Sequential::new().add(Linear::new(784, width)).add(Relu).add(Linear::new(width, 10)))
+            Mlp(Sequential::new()
+                .add(Linear::new(784, width))
+                .add(Relu)
+                .add(Linear::new(width, 10)))
         }
     }
 
@@ -309,11 +345,16 @@ mod tests {
             return;
         }
         let slices = Slice::parse_list("v3-8,v4:2x2x1,v5e:1x1,tpu7x-8,v5e:16x16").unwrap();
-        let report = Trainer::builder().preflight(&Mlp::new(512), &loader(64), &slices, None).unwrap();
+        let report =
+            Trainer::builder().preflight(&Mlp::new(512), &loader(64), &slices, None).unwrap();
         println!("{report}");
         assert!(report.all_fit());
-        let devices: Vec<_> = report.slices.iter().map(|j| (j.slice.num_devices(), j.steps_per_epoch)).collect();
-        assert_eq!(devices, [(8, Some(10)), (4, Some(10)), (1, Some(10)), (8, Some(10)), (256, Some(2))]);
+        let devices: Vec<_> =
+            report.slices.iter().map(|j| (j.slice.num_devices(), j.steps_per_epoch)).collect();
+        assert_eq!(
+            devices,
+            [(8, Some(10)), (4, Some(10)), (1, Some(10)), (8, Some(10)), (256, Some(2))]
+        );
         let notes: Vec<_> = report.slices.iter().map(|j| j.note.is_some()).collect();
         assert_eq!(notes, [false, false, false, false, true]);
         // Gradients of all parameters are summed over the devices, in f32.
@@ -323,14 +364,22 @@ mod tests {
             let summed: u64 = step.collectives.iter().map(|c| c.total_bytes()).sum();
             match feasibility.slice.num_devices() {
                 1 => assert_eq!(summed, 0),
-                _ => assert!((4 * parameters..4 * parameters + 4096).contains(&summed), "{summed} {report}"),
+                _ => assert!(
+                    (4 * parameters..4 * parameters + 4096).contains(&summed),
+                    "{summed} {report}"
+                ),
             }
             let lines = feasibility.warnings.iter().filter_map(|w| w.source.as_ref());
             assert!(
-                feasibility.warnings.len() == lines.filter(|line| line.contains("preflight.rs:")).count(),
+                feasibility.warnings.len()
+                    == lines.filter(|line| line.contains("preflight.rs:")).count(),
                 "{report}"
             );
-            assert_ne!(step.roofline.bound_by, Bound::MatrixUnit, "batches this small leave it idle");
+            assert_ne!(
+                step.roofline.bound_by,
+                Bound::MatrixUnit,
+                "batches this small leave it idle"
+            );
         }
     }
 
@@ -346,7 +395,10 @@ mod tests {
         };
         let (ddp, fsdp) = (estimate(Strategy::Ddp), estimate(Strategy::Fsdp));
         let copied = |feasibility: &Feasibility| feasibility.copied_bytes.unwrap();
-        assert!(copied(&ddp) > 7 * copied(&fsdp) && fsdp.copy_fits() == Some(true), "each device copies its part");
+        assert!(
+            copied(&ddp) > 7 * copied(&fsdp) && fsdp.copy_fits() == Some(true),
+            "each device copies its part"
+        );
         let has = |feasibility: &Feasibility, kind| {
             feasibility.step.as_ref().unwrap().collectives.iter().any(|c| c.kind == kind)
         };
@@ -363,11 +415,15 @@ mod tests {
         let width = 40_000_000_000 / 4 / 794;
         let slices = Slice::parse_list("v5e:1x1").unwrap();
         let start = Instant::now();
-        let report = Trainer::builder().preflight(&Mlp::new(width), &loader(64), &slices, None).unwrap();
+        let report =
+            Trainer::builder().preflight(&Mlp::new(width), &loader(64), &slices, None).unwrap();
         println!("{report} {:?}", start.elapsed());
         assert!(!report.all_fit());
         let feasibility = &report.slices[0];
-        assert!(feasibility.hbm_needed_bytes.unwrap() > 100_000_000_000, "with two moments: {report}");
+        assert!(
+            feasibility.hbm_needed_bytes.unwrap() > 100_000_000_000,
+            "with two moments: {report}"
+        );
         let names: Vec<_> = feasibility.largest.iter().map(|t| t.what.as_str()).collect();
         assert!(names.iter().any(|name| name.ends_with("weight")), "{names:?}");
         assert!(names.iter().any(|name| name.starts_with("optimizer/")), "{names:?}");
@@ -397,7 +453,10 @@ mod tests {
         }
         let slices = Slice::parse_list("v5e:1x1").unwrap();
         let mesh = Mesh::new([("data", 4)]).unwrap();
-        let error = Trainer::builder().mesh(mesh).preflight(&Mlp::new(8), &loader(64), &slices, None).unwrap_err();
+        let error = Trainer::builder()
+            .mesh(mesh)
+            .preflight(&Mlp::new(8), &loader(64), &slices, None)
+            .unwrap_err();
         assert!(error.to_string().contains("data=4 has 4 devices, and a slice has 1"), "{error}");
     }
 }

@@ -35,7 +35,10 @@ impl Output {
     pub(crate) fn capture(on_line: impl FnMut(String) + Send + 'static) -> io::Result<Output> {
         let (reader, pipe) = io::pipe()?;
         let stderr = io::stderr().as_fd().try_clone_to_owned()?;
-        let stdout = io::stdout().is_terminal().then(|| io::stdout().as_fd().try_clone_to_owned()).transpose()?;
+        let stdout = io::stdout()
+            .is_terminal()
+            .then(|| io::stdout().as_fd().try_clone_to_owned())
+            .transpose()?;
         let (sender, ended) = mpsc::channel();
         let ending = Arc::new(AtomicBool::new(false));
         let (terminal, thread_ending) = (File::from(stderr.try_clone()?), ending.clone());
@@ -125,8 +128,10 @@ impl<F: FnMut(String)> Kept<F> {
         self.bytes.extend_from_slice(bytes);
         if self.bytes.len() > 2 * MAX_KEPT {
             let start = self.bytes.len() - MAX_KEPT;
-            let line =
-                self.bytes[start..].iter().position(|byte| *byte == b'\n').map_or(start, |offset| start + offset + 1);
+            let line = self.bytes[start..]
+                .iter()
+                .position(|byte| *byte == b'\n')
+                .map_or(start, |offset| start + offset + 1);
             drop(self.bytes.splice(..line, *b"(earlier lines are left out)\n"));
         }
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
@@ -156,7 +161,8 @@ mod tests {
     #[test]
     fn a_line_is_reported_when_complete_and_as_it_would_appear() {
         let mut lines = Vec::new();
-        let mut kept = Kept { bytes: Vec::new(), line: Vec::new(), on_line: |line| lines.push(line) };
+        let mut kept =
+            Kept { bytes: Vec::new(), line: Vec::new(), on_line: |line| lines.push(line) };
         let text = "step \x1b[1;32m1\x1b[0m\n 10 %\r 20 %\r\n\tin\x07dented\n\u{fffd}";
         // Byte by byte, not only at the ends of lines.
         text.as_bytes().iter().for_each(|byte| kept.add(&[*byte]));
@@ -177,7 +183,8 @@ mod tests {
         let text = String::from_utf8(kept.bytes).unwrap();
         let mut lines = text.lines();
         assert_eq!(lines.next(), Some("(earlier lines are left out)"));
-        let first: u32 = lines.next().and_then(|line| line.strip_prefix("line ")).unwrap().parse().unwrap();
+        let first: u32 =
+            lines.next().and_then(|line| line.strip_prefix("line ")).unwrap().parse().unwrap();
         let rest: Vec<String> = (first..400_000).map(|number| format!("line {number}")).collect();
         assert!(text.len() >= MAX_KEPT && lines.eq(rest[1..].iter().map(String::as_str)));
     }
@@ -190,7 +197,8 @@ mod tests {
         let ending = Arc::new(AtomicBool::new(false));
         let thread_ending = ending.clone();
         let terminal = File::from(OwnedFd::from(terminal));
-        let reading = thread::spawn(move || pass(reader, terminal, &thread_ending, &sender, |_| {}));
+        let reading =
+            thread::spawn(move || pass(reader, terminal, &thread_ending, &sender, |_| {}));
         pipe.write_all(b"a\0b\n").unwrap();
         ending.store(true, Ordering::SeqCst);
         pipe.write_all(b"c\n\0").unwrap();

@@ -15,7 +15,8 @@ use ratatui::style::{Color, Modifier};
 /// ```
 pub fn svg(screen: &Buffer) -> String {
     let (wide, high) = (8.4, 18.0);
-    let (width, height) = (f64::from(screen.area.width) * wide + 20.0, f64::from(screen.area.height) * high + 20.0);
+    let (width, height) =
+        (f64::from(screen.area.width) * wide + 20.0, f64::from(screen.area.height) * high + 20.0);
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" font-family=\"monospace\" \
          font-size=\"14\">\n<rect width=\"100%\" height=\"100%\" rx=\"6\" fill=\"#16181d\"/>\n"
@@ -24,7 +25,9 @@ pub fn svg(screen: &Buffer) -> String {
         let mut x = 0;
         while x < screen.area.width {
             let style = |x: u16| (screen[(x, y)].fg, screen[(x, y)].modifier);
-            let run = (x..screen.area.width).take_while(|other| style(*other) == style(x)).collect::<Vec<_>>();
+            let run = (x..screen.area.width)
+                .take_while(|other| style(*other) == style(x))
+                .collect::<Vec<_>>();
             let text: String = run.iter().map(|x| screen[(*x, y)].symbol()).collect();
             let (color, modifier) = style(x);
             if !text.trim().is_empty() {
@@ -36,7 +39,8 @@ pub fn svg(screen: &Buffer) -> String {
                     _ if modifier.contains(Modifier::DIM) => "#9a9da5",
                     _ => "#e6e6e6",
                 };
-                let weight = if modifier.contains(Modifier::BOLD) { " font-weight=\"bold\"" } else { "" };
+                let weight =
+                    if modifier.contains(Modifier::BOLD) { " font-weight=\"bold\"" } else { "" };
                 let (left, base) = (10.0 + f64::from(x) * wide, 10.0 + f64::from(y) * high + 14.0);
                 let long = run.len() as f64 * wide;
                 let text = text.replace('&', "&amp;").replace('<', "&lt;");

@@ -16,7 +16,9 @@ use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::event::{self, Event, KeyEvent};
 use ratatui::crossterm::execute;
-use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
 
 use crate::output::Output;
 
@@ -66,7 +68,8 @@ impl Terminal {
         let file = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         let mut screen = ratatui::Terminal::new(CrosstermBackend::new(BufWriter::new(file)))?;
         enable_raw_mode()?;
-        let output = execute!(screen.backend_mut(), EnterAlternateScreen).and_then(|()| Output::capture(on_line));
+        let output = execute!(screen.backend_mut(), EnterAlternateScreen)
+            .and_then(|()| Output::capture(on_line));
         match output {
             Ok(output) => *taken = Some(Taken { screen, output }),
             Err(error) => {

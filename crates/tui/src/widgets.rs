@@ -38,7 +38,10 @@ pub fn percent(value: Option<f64>) -> String {
 pub fn history(frame: &mut Frame<'_>, area: Rect, title: &str, values: &[u64], max: u64) {
     let width = usize::from(area.width.saturating_sub(2));
     let newest = &values[values.len().saturating_sub(width)..];
-    frame.render_widget(Sparkline::default().data(newest).max(max).fg(Color::Cyan).block(panel(title)), area);
+    frame.render_widget(
+        Sparkline::default().data(newest).max(max).fg(Color::Cyan).block(panel(title)),
+        area,
+    );
 }
 
 /// Curves over common axes, with a legend if there are several. They differ in color and in their
@@ -58,16 +61,26 @@ pub fn history(frame: &mut Frame<'_>, area: Rect, title: &str, values: &[u64], m
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub fn chart(frame: &mut Frame<'_>, area: Rect, title: &str, curves: &[(&str, &[(f64, f64)])]) {
-    const STYLES: [(Marker, &str, Color); 3] =
-        [(Marker::Braille, "⠒", Color::Cyan), (Marker::Dot, "•", Color::Yellow), (Marker::Block, "█", Color::Green)];
+    const STYLES: [(Marker, &str, Color); 3] = [
+        (Marker::Braille, "⠒", Color::Cyan),
+        (Marker::Dot, "•", Color::Yellow),
+        (Marker::Block, "█", Color::Green),
+    ];
     let points = || curves.iter().flat_map(|curve| curve.1);
     let (x, y) = (bounds(points().map(|point| point.0)), bounds(points().map(|point| point.1)));
     let (Some(x), Some(y)) = (x, y) else { return frame.render_widget(panel(title), area) };
-    let datasets = curves.iter().zip(STYLES.iter().cycle()).map(|((name, points), (marker, dot, color))| {
-        let dataset = Dataset::default().data(points).marker(*marker).graph_type(GraphType::Line).style(*color);
-        if curves.len() > 1 { dataset.name(format!("{dot} {name}")) } else { dataset }
-    });
-    let labels = |[low, high]: [f64; 2], text: fn(f64) -> String| [Span::from(text(low)), Span::from(text(high))];
+    let datasets =
+        curves.iter().zip(STYLES.iter().cycle()).map(|((name, points), (marker, dot, color))| {
+            let dataset = Dataset::default()
+                .data(points)
+                .marker(*marker)
+                .graph_type(GraphType::Line)
+                .style(*color);
+            if curves.len() > 1 { dataset.name(format!("{dot} {name}")) } else { dataset }
+        });
+    let labels = |[low, high]: [f64; 2], text: fn(f64) -> String| {
+        [Span::from(text(low)), Span::from(text(high))]
+    };
     let axis = || Axis::default().style(Color::DarkGray);
     let chart = Chart::new(datasets.collect())
         .x_axis(axis().bounds(x).labels(labels(x, |step| format!("{step:.0}"))))
@@ -78,8 +91,9 @@ pub fn chart(frame: &mut Frame<'_>, area: Rect, title: &str, curves: &[(&str, &[
 
 /// The minimum and the maximum, made distinct; `None` without values.
 fn bounds(values: impl Iterator<Item = f64>) -> Option<[f64; 2]> {
-    let [low, high] =
-        values.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], value| [low.min(value), high.max(value)]);
+    let [low, high] = values.fold([f64::INFINITY, f64::NEG_INFINITY], |[low, high], value| {
+        [low.min(value), high.max(value)]
+    });
     if !(low.is_finite() && high.is_finite()) {
         return None;
     }

@@ -19,7 +19,8 @@ struct Args {
 
 /// Trains, saves the best state in the Trainer's root folder, and tests it.
 fn train(args: Args) -> Result<LogPoint, Box<dyn Error>> {
-    let mut trainer = Trainer::builder().max_epochs(3).gradient_clip_val(1.0).args(args.trainer).build()?;
+    let mut trainer =
+        Trainer::builder().max_epochs(3).gradient_clip_val(1.0).args(args.trainer).build()?;
     let folder = trainer.options().default_root_dir.clone();
     std::fs::create_dir_all(&folder)?;
     let best_checkpoint = folder.join("best");

@@ -8,7 +8,8 @@ use fulmen::prelude::*;
 /// Two blocks of convolution, batch normalization and pooling, then a linear classifier.
 pub(crate) fn model() -> Sequential {
     let block = |model: Sequential, inputs, outputs| {
-        let model = model.add(Conv2d::new(inputs, outputs, 3).padding(1)).add(BatchNorm2d::new(outputs));
+        let model =
+            model.add(Conv2d::new(inputs, outputs, 3).padding(1)).add(BatchNorm2d::new(outputs));
         model.add(Relu::new()).add(MaxPool2d::new(2))
     };
     let model = block(block(Sequential::new(), 1, 16), 16, 32);
@@ -39,7 +40,11 @@ pub(crate) fn training(model: &Sequential) -> TrainingFn<'_, Sequential> {
 /// The digits, or random pixels with `fake`.
 fn digits(fake: bool, split: Split) -> Result<Box<dyn Dataset>, Box<dyn Error>> {
     if fake {
-        return Ok(Box::new(FakeDataset::new(1000).pixels("image", [1, 28, 28]).integers("label", [], 10)));
+        return Ok(Box::new(FakeDataset::new(1000).pixels("image", [1, 28, 28]).integers(
+            "label",
+            [],
+            10,
+        )));
     }
     Ok(Box::new(Mnist::open(concat!(env!("CARGO_MANIFEST_DIR"), "/../mnist/data"), split)?))
 }

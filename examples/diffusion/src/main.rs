@@ -32,7 +32,8 @@ struct Args {
     /// The number of worker threads that read data.
     #[arg(long, default_value_t = 1)]
     num_workers: usize,
-    /// A checkpoint of examples/resnet on the same digits: its classifier scores the digits that `test` draws.
+    /// A checkpoint of examples/resnet on the same digits: its classifier scores the digits that
+    /// `test` draws.
     #[arg(long)]
     classifier: Option<PathBuf>,
     /// The number of digits that `predict` draws; another --seed draws others.
@@ -46,14 +47,21 @@ impl Args {
     /// The fields `image`, `u8[1, 28, 28]`, and `label`, `i32[]`.
     fn digits(&self, split: Split) -> cli::Result<Box<dyn Dataset>> {
         if self.fake_data {
-            return Ok(Box::new(FakeDataset::new(10_000).pixels("image", SHAPE).integers("label", [], 10)));
+            return Ok(Box::new(FakeDataset::new(10_000).pixels("image", SHAPE).integers(
+                "label",
+                [],
+                10,
+            )));
         }
         Ok(Box::new(Mnist::open(&self.data_dir, split)?))
     }
 
     /// All samples, each once.
     fn in_order(&self, dataset: impl Dataset) -> cli::Result<DataLoader> {
-        Ok(DataLoader::builder(dataset).batch_size(self.batch_size).num_workers(self.num_workers).build()?)
+        Ok(DataLoader::builder(dataset)
+            .batch_size(self.batch_size)
+            .num_workers(self.num_workers)
+            .build()?)
     }
 }
 
@@ -80,8 +88,9 @@ impl Program for Args {
         Ok(FitData { train, validation: (&self.in_order(validation)?).into() })
     }
 
-    /// The test digits, each with noise from which a digit of its class is drawn. The noise is part of the data because
-    /// steps other than training steps draw the same random numbers for each batch.
+    /// The test digits, each with noise from which a digit of its class is drawn. The noise is part
+    /// of the data because steps other than training steps draw the same random numbers for each
+    /// batch.
     fn test_data(&self, _: &Options) -> cli::Result<EvaluationSets> {
         let data = FakeDataset::extending(self.digits(Split::Test)?).normal("noise", SHAPE);
         Ok((&self.in_order(data)?).into())
@@ -102,12 +111,16 @@ impl Program for Args {
             let Some(images) = batch.get("image") else { return Ok(()) };
             let [channels, height, width] = SHAPE;
             let pixels = images.to_vec::<u8>().map_err(io::Error::other)?;
-            file.write_all(&Picture { shape: [batch.num_samples(), channels, height, width], pixels }.png()?)
+            file.write_all(
+                &Picture { shape: [batch.num_samples(), channels, height, width], pixels }.png()?,
+            )
         })
     }
 
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
-        let builder = builder.gradient_clip_val(1.0).callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min));
+        let builder = builder
+            .gradient_clip_val(1.0)
+            .callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min));
         match self.recipe.ema_decay {
             0.0 => builder,
             decay => builder.weight_averaging(WeightAveraging::ema(decay).warmup(true)),
@@ -145,7 +158,8 @@ mod tests {
         let classifier = ResNet::new(config).unwrap();
         classifier.initialize(0);
         save_weights(&classifier, &path).unwrap();
-        let args = ["diffusion", "--fake-data", "--fast-dev-run", "--classifier", path.to_str().unwrap()];
+        let args =
+            ["diffusion", "--fake-data", "--fast-dev-run", "--classifier", path.to_str().unwrap()];
         assert_eq!(cli::main_from::<Args>([&args[..], &SMALL].concat()), ExitCode::SUCCESS);
     }
 
@@ -153,11 +167,20 @@ mod tests {
     fn predict_draws_a_sheet_of_digits() {
         let folder = tempfile::tempdir().unwrap();
         let sheet = folder.path().join("samples.png");
-        let args = ["diffusion", "predict", "--fast-dev-run", "--samples", "9", "--output", sheet.to_str().unwrap()];
+        let args = [
+            "diffusion",
+            "predict",
+            "--fast-dev-run",
+            "--samples",
+            "9",
+            "--output",
+            sheet.to_str().unwrap(),
+        ];
         assert_eq!(cli::main_from::<Args>([&args[..], &SMALL].concat()), ExitCode::SUCCESS);
         let png = std::fs::read(sheet).unwrap();
         // The header's width and height: three digits of 28 and two borders of 2.
-        let [width, height] = [16, 20].map(|offset| u32::from_be_bytes(png[offset..offset + 4].try_into().unwrap()));
+        let [width, height] =
+            [16, 20].map(|offset| u32::from_be_bytes(png[offset..offset + 4].try_into().unwrap()));
         assert!(png.starts_with(b"\x89PNG") && (width, height) == (88, 88), "{width} × {height}");
     }
 }

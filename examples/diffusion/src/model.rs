@@ -17,7 +17,8 @@ use crate::process::{NoiseSchedule, Process};
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
-    /// The channels at 28 × 28, 14 × 14 and 7 × 7, multiples of 8. Fewer numbers leave out the smaller sizes.
+    /// The channels at 28 × 28, 14 × 14 and 7 × 7, multiples of 8. Fewer numbers leave out the
+    /// smaller sizes.
     #[arg(long, value_delimiter = ',', default_value = "16,32,32")]
     channels: Vec<usize>,
     /// The number of residual blocks at each size.
@@ -36,12 +37,14 @@ pub(crate) struct Recipe {
     /// decay.
     #[arg(long, default_value_t = 2e-3)]
     learning_rate: f64,
-    /// The decay of the weight average, which is validated, used for drawing, and saved; 0 for no average.
+    /// The decay of the weight average, which is validated, used for drawing, and saved; 0 for no
+    /// average.
     #[arg(long, default_value_t = 0.995)]
     pub(crate) ema_decay: f64,
 }
 
-/// A class-conditional UNet, its random stream for training, and the classifier that scores its digits.
+/// A class-conditional UNet, its random stream for training, and the classifier that scores its
+/// digits.
 #[derive(Module)]
 pub(crate) struct Diffusion {
     unet: UNet,
@@ -56,18 +59,25 @@ pub(crate) struct Diffusion {
 impl Diffusion {
     /// A UNet without values, and the classifier with the values of its checkpoint.
     pub(crate) fn new(recipe: Recipe, classifier: Option<&Path>) -> cli::Result<Diffusion> {
-        let Recipe { channels, layers, timesteps, noise_schedule, sampling_steps, .. } = recipe.clone();
-        if channels.iter().any(|&channels| channels == 0 || channels % 8 != 0) || !(1..=3).contains(&channels.len()) {
+        let Recipe { channels, layers, timesteps, noise_schedule, sampling_steps, .. } =
+            recipe.clone();
+        if channels.iter().any(|&channels| channels == 0 || channels % 8 != 0)
+            || !(1..=3).contains(&channels.len())
+        {
             return Err(format!("--channels {channels:?}: give one to three multiples of 8").into());
         }
         if sampling_steps == 0 || sampling_steps > timesteps {
-            return Err(format!("--sampling-steps {sampling_steps}: give 1 to --timesteps, {timesteps}").into());
+            return Err(format!(
+                "--sampling-steps {sampling_steps}: give 1 to --timesteps, {timesteps}"
+            )
+            .into());
         }
         let smallest = channels.len() - 1;
         let config = Config {
             in_channels: 1,
             out_channels: 1,
-            down_block_types: [vec![DownBlockType::Down; smallest], vec![DownBlockType::AttnDown]].concat(),
+            down_block_types: [vec![DownBlockType::Down; smallest], vec![DownBlockType::AttnDown]]
+                .concat(),
             up_block_types: [vec![UpBlockType::AttnUp], vec![UpBlockType::Up; smallest]].concat(),
             block_out_channels: channels,
             layers_per_block: layers,
@@ -77,7 +87,13 @@ impl Diffusion {
         };
         let classifier = classifier.map(load_classifier).transpose()?;
         let process = Process::new(noise_schedule, timesteps);
-        Ok(Diffusion { unet: UNet::new(config)?, random: RandomStream::new(), classifier, process, recipe })
+        Ok(Diffusion {
+            unet: UNet::new(config)?,
+            random: RandomStream::new(),
+            classifier,
+            process,
+            recipe,
+        })
     }
 
     /// The squared error of the predicted noise for each of the batch's digits: `f32[batch]`.
@@ -92,7 +108,8 @@ impl Diffusion {
     /// Draws digits of the batch's classes from its noise: `f32[batch, 1, 28, 28]` from -1 to 1.
     fn draw(&self, batch: &Batch) -> Tensor {
         let classes = batch.get("label");
-        let predict = |x: &Tensor, timesteps: &Tensor| self.unet.forward(x, timesteps, Some(&classes));
+        let predict =
+            |x: &Tensor, timesteps: &Tensor| self.unet.forward(x, timesteps, Some(&classes));
         self.process.sample(&batch.get("noise"), self.recipe.sampling_steps, predict)
     }
 }
@@ -121,7 +138,8 @@ fn load_classifier(path: &Path) -> cli::Result<ResNet> {
 impl TrainingModule for Diffusion {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
         let limit = self.process.timesteps() as i64;
-        let timesteps = random::randint(self.random.next_key(), DType::I32, [batch.size()], 0, limit);
+        let timesteps =
+            random::randint(self.random.next_key(), DType::I32, [batch.size()], 0, limit);
         self.losses(batch, &timesteps).mean_all()
     }
 
@@ -132,15 +150,23 @@ impl TrainingModule for Diffusion {
         cx.log("val_loss", self.losses(batch, &Tensor::from_slice(&timesteps, [rows])));
     }
 
-    /// Draws digits of the classes of the test digits. With a classifier, logs the fraction that it recognizes, and the
-    /// Fréchet distance between its features of the real and of the drawn digits.
+    /// Draws digits of the classes of the test digits. With a classifier, logs the fraction that it
+    /// recognizes, and the Fréchet distance between its features of the real and of the drawn
+    /// digits.
     fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
         let drawn = self.draw(batch);
         cx.log_image("test_samples", (drawn.narrow(0, 0, batch.size().min(64)) + 1.0) / 2.0);
         let Some(classifier) = &self.classifier else { return };
-        let [real, drawn] = [&pixels(batch), &drawn].map(|digits| classifier.forward_features(digits).mean(&[2, 3]));
-        cx.log_metric("test_frechet", MetricState::new(FrechetDistance, &[&real, &drawn], &[batch.size()]));
-        cx.log("test_recognized", metrics::correct(classifier.fc.forward(drawn), batch.get("label")));
+        let [real, drawn] = [&pixels(batch), &drawn]
+            .map(|digits| classifier.forward_features(digits).mean(&[2, 3]));
+        cx.log_metric(
+            "test_frechet",
+            MetricState::new(FrechetDistance, &[&real, &drawn], &[batch.size()]),
+        );
+        cx.log(
+            "test_recognized",
+            metrics::correct(classifier.fc.forward(drawn), batch.get("label")),
+        );
     }
 
     fn predict_step(&self, batch: &Batch) -> Predictions {
@@ -149,7 +175,8 @@ impl TrainingModule for Diffusion {
 
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
         let warmup = plan.total_steps / 20;
-        let cosine = schedule::CosineAnnealing::new(self.recipe.learning_rate, plan.total_steps - warmup);
+        let cosine =
+            schedule::CosineAnnealing::new(self.recipe.learning_rate, plan.total_steps - warmup);
         Box::new(optim::AdamW::new(schedule::Warmup::new(warmup, cosine)))
     }
 }

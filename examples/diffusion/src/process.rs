@@ -21,10 +21,13 @@ pub(crate) struct Process {
 impl Process {
     pub(crate) fn new(schedule: NoiseSchedule, timesteps: usize) -> Process {
         let fraction = |t: usize| t as f64 / timesteps as f64;
-        let remaining = |t: usize| ((fraction(t) + 0.008) / 1.008 * std::f64::consts::FRAC_PI_2).cos().powi(2);
+        let remaining =
+            |t: usize| ((fraction(t) + 0.008) / 1.008 * std::f64::consts::FRAC_PI_2).cos().powi(2);
         let beta = |t: usize| match schedule {
             // From 0.0001 to 0.02 over 1000 steps.
-            NoiseSchedule::Linear => (1000.0 / timesteps as f64 * (1e-4 + fraction(t) * 0.0199)).min(0.999),
+            NoiseSchedule::Linear => {
+                (1000.0 / timesteps as f64 * (1e-4 + fraction(t) * 0.0199)).min(0.999)
+            }
             NoiseSchedule::Cosine => (1.0 - remaining(t + 1) / remaining(t)).min(0.999),
         };
         let mut product = 1.0;
@@ -42,23 +45,35 @@ impl Process {
     /// Noisy versions of images `f32[batch, …]` at time steps `i32[batch]`.
     pub(crate) fn add_noise(&self, images: &Tensor, noise: &Tensor, timesteps: &Tensor) -> Tensor {
         let alphas: Vec<f32> = self.alphas_cumprod.iter().map(|&alpha| alpha as f32).collect();
-        let alpha =
-            Tensor::from_slice(&alphas, [alphas.len()]).take(0, timesteps).reshape([timesteps.size(0), 1, 1, 1]);
+        let alpha = Tensor::from_slice(&alphas, [alphas.len()]).take(0, timesteps).reshape([
+            timesteps.size(0),
+            1,
+            1,
+            1,
+        ]);
         images * alpha.sqrt() + noise * (1.0 - alpha).sqrt()
     }
 
-    /// Draws images from noise `f32[batch, …]` in `steps` steps (DDIM, Song et al. 2020). `predict` estimates the noise
-    /// at time steps `i32[batch]`.
+    /// Draws images from noise `f32[batch, …]` in `steps` steps (DDIM, Song et al. 2020). `predict`
+    /// estimates the noise at time steps `i32[batch]`.
     ///
-    /// The steps are unrolled, because XLA's convolutions on a CPU are about ten times slower in a loop.
-    pub(crate) fn sample(&self, noise: &Tensor, steps: usize, predict: impl Fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
-        let timesteps: Vec<usize> = (1..=steps).rev().map(|i| i * self.timesteps() / steps - 1).collect();
+    /// The steps are unrolled, because XLA's convolutions on a CPU are about ten times slower in a
+    /// loop.
+    pub(crate) fn sample(
+        &self,
+        noise: &Tensor,
+        steps: usize,
+        predict: impl Fn(&Tensor, &Tensor) -> Tensor,
+    ) -> Tensor {
+        let timesteps: Vec<usize> =
+            (1..=steps).rev().map(|i| i * self.timesteps() / steps - 1).collect();
         let mut x = noise.clone();
         for (i, &t) in timesteps.iter().enumerate() {
             let alpha = self.alphas_cumprod[t];
             let next_alpha = timesteps.get(i + 1).map_or(1.0, |&t| self.alphas_cumprod[t]);
             let predicted_noise = predict(&x, &Tensor::full(DType::I32, [noise.size(0)], t as f64));
-            let image = ((&x - predicted_noise * (1.0 - alpha).sqrt()) / alpha.sqrt()).clamp(-1.0, 1.0);
+            let image =
+                ((&x - predicted_noise * (1.0 - alpha).sqrt()) / alpha.sqrt()).clamp(-1.0, 1.0);
             let noise = (x - &image * alpha.sqrt()) / (1.0 - alpha).sqrt();
             x = image * next_alpha.sqrt() + noise * (1.0 - next_alpha).sqrt();
         }
@@ -77,7 +92,11 @@ mod tests {
         let noise = Tensor::from_slice(&[0.3f32, -1.2, 0.7, 2.0], [1, 1, 2, 2]);
         let samples = [NoiseSchedule::Linear, NoiseSchedule::Cosine].map(|schedule| {
             let process = Process::new(schedule, 100);
-            assert!(process.alphas_cumprod.windows(2).all(|pair| pair[1] < pair[0]), "{:?}", process.alphas_cumprod);
+            assert!(
+                process.alphas_cumprod.windows(2).all(|pair| pair[1] < pair[0]),
+                "{:?}",
+                process.alphas_cumprod
+            );
             assert!(
                 process.alphas_cumprod[0] > 0.99 && process.alphas_cumprod[99] < 1e-4,
                 "{:?}",
@@ -88,7 +107,10 @@ mod tests {
         });
         for sample in samples {
             let actual = sample.eval().unwrap().to_vec::<f32>().unwrap();
-            let error = actual.iter().zip([0.5, -0.25, 1.0, -1.0]).fold(0.0f32, |max, (x, y)| max.max((x - y).abs()));
+            let error = actual
+                .iter()
+                .zip([0.5, -0.25, 1.0, -1.0])
+                .fold(0.0f32, |max, (x, y)| max.max((x - y).abs()));
             assert!(error < 1e-2, "{actual:?}");
         }
     }

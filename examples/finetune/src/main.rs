@@ -39,17 +39,19 @@ struct Args {
     /// Texts for `predict`, with or without labels; by default the test texts.
     #[arg(long)]
     predict_data: Option<PathBuf>,
-    /// Use random tokens instead of --data, and random weights instead of those in --from, which then needs only a
-    /// config.json. Without --from, the model is tiny.
+    /// Use random tokens instead of --data, and random weights instead of those in --from, which
+    /// then needs only a config.json. Without --from, the model is tiny.
     #[arg(long)]
     fake_data: bool,
-    /// After the test, save the model, with LoRA's updates added, and the tokenizer into this folder.
+    /// After the test, save the model, with LoRA's updates added, and the tokenizer into this
+    /// folder.
     #[arg(long)]
     save_to: Option<PathBuf>,
     /// After the test, save LoRA's updates and the classifier into this folder, in peft's format.
     #[arg(long, requires = "lora")]
     save_adapter: Option<PathBuf>,
-    /// The maximum number of tokens of a text, within the limit of the model. Longer texts are truncated.
+    /// The maximum number of tokens of a text, within the limit of the model. Longer texts are
+    /// truncated.
     #[arg(long, default_value_t = 128)]
     max_length: usize,
     /// The number of lengths that texts are padded to. Each length has its own program.
@@ -67,7 +69,8 @@ struct Args {
 
 impl Args {
     fn folder(&self) -> cli::Result<&Path> {
-        let missing = "give a Hugging Face folder with --from, or try the program out with --fake-data";
+        let missing =
+            "give a Hugging Face folder with --from, or try the program out with --fake-data";
         Ok(self.from.as_deref().ok_or(missing)?)
     }
 
@@ -88,11 +91,13 @@ impl Args {
         })
     }
 
-    /// The classes: those of --from if they include all names in --data or there is no --data, else those in --data.
+    /// The classes: those of --from if they include all names in --data or there is no --data, else
+    /// those in --data.
     fn labels(&self) -> cli::Result<Labels> {
         let labels = self.config()?.labels;
         let Some(data) = self.data.as_ref().filter(|_| !self.fake_data) else { return Ok(labels) };
-        let names: BTreeSet<String> = texts::read(data)?.into_iter().filter_map(|text| text.label).collect();
+        let names: BTreeSet<String> =
+            texts::read(data)?.into_iter().filter_map(|text| text.label).collect();
         let has_all = names.iter().all(|name| labels.label2id.contains_key(name));
         Ok(if has_all { labels } else { Labels::new(names) })
     }
@@ -107,9 +112,18 @@ impl Args {
         let texts: Vec<Text> = match (texts, &self.data) {
             (Some(file), _) => texts::read(file)?,
             (None, Some(data)) => texts::part(texts::read(data)?, split),
-            (None, None) => return Err("give texts with --data, or try the program out with --fake-data".into()),
+            (None, None) => {
+                return Err(
+                    "give texts with --data, or try the program out with --fake-data".into()
+                );
+            }
         };
-        Samples::new(&texts, Tokenizer::from_file(self.folder()?.join(TOKENIZER))?, max_length, &labels)
+        Samples::new(
+            &texts,
+            Tokenizer::from_file(self.folder()?.join(TOKENIZER))?,
+            max_length,
+            &labels,
+        )
     }
 
     /// A loader with batches of a few lengths. All texts must have labels.
@@ -138,7 +152,8 @@ impl Program for Args {
     }
 
     fn fit_data(&self, options: &Options) -> cli::Result<FitData> {
-        let train = self.in_buckets(self.samples(None, Split::Train)?)?.shuffle(true).seed(options.seed);
+        let train =
+            self.in_buckets(self.samples(None, Split::Train)?)?.shuffle(true).seed(options.seed);
         let validation = self.in_buckets(self.samples(None, Split::Validation)?)?.build()?;
         Ok(FitData { train: train.drop_last(true).build()?, validation: (&validation).into() })
     }
@@ -155,7 +170,8 @@ impl Program for Args {
         if let Some(folder) = &self.save_to {
             module.save(folder)?;
             if !self.fake_data {
-                Tokenizer::from_file(self.folder()?.join(TOKENIZER))?.save(folder.join(TOKENIZER))?;
+                Tokenizer::from_file(self.folder()?.join(TOKENIZER))?
+                    .save(folder.join(TOKENIZER))?;
             }
         }
         if let Some(folder) = &self.save_adapter {
@@ -167,7 +183,8 @@ impl Program for Args {
     /// All batches have one length, so that predictions have the order of the texts.
     fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
         let texts = self.predict_data.as_deref().or(self.test_data.as_deref());
-        let loader = DataLoader::builder(self.samples(texts, Split::Test)?).batch_size(self.batch_size);
+        let loader =
+            DataLoader::builder(self.samples(texts, Split::Test)?).batch_size(self.batch_size);
         Ok(Some(loader.num_workers(self.num_workers).build()?))
     }
 
@@ -177,7 +194,9 @@ impl Program for Args {
         PredictionWriter::with_format(output, "csv", move |file, batch| {
             let failed = |e: &dyn std::error::Error| std::io::Error::other(e.to_string());
             let labels = labels.as_ref().map_err(|e| failed(e.as_ref()))?;
-            let (Some(classes), Some(probabilities)) = (batch.get("label"), batch.get("probability")) else {
+            let (Some(classes), Some(probabilities)) =
+                (batch.get("label"), batch.get("probability"))
+            else {
                 return Ok(());
             };
             if !has_header.replace(true) {
@@ -193,7 +212,10 @@ impl Program for Args {
     }
 
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
-        builder.max_epochs(3).gradient_clip_val(1.0).callback(ModelCheckpoint::new().monitor("val_acc", Mode::Max))
+        builder
+            .max_epochs(3)
+            .gradient_clip_val(1.0)
+            .callback(ModelCheckpoint::new().monitor("val_acc", Mode::Max))
     }
 }
 
@@ -209,12 +231,26 @@ mod tests {
     #[test]
     fn the_program_runs_on_fake_data() {
         let folder = tempfile::tempdir().unwrap();
-        let [model, adapter, labels] = ["model", "adapter", "labels.csv"].map(|name| folder.path().join(name));
-        let small = ["--fake-data", "--fast-dev-run", "--max-length", "16", "--batch-size", "8", "--buckets", "1"];
-        let save = ["--save-to", model.to_str().unwrap(), "--save-adapter", adapter.to_str().unwrap()];
+        let [model, adapter, labels] =
+            ["model", "adapter", "labels.csv"].map(|name| folder.path().join(name));
+        let small = [
+            "--fake-data",
+            "--fast-dev-run",
+            "--max-length",
+            "16",
+            "--batch-size",
+            "8",
+            "--buckets",
+            "1",
+        ];
+        let save =
+            ["--save-to", model.to_str().unwrap(), "--save-adapter", adapter.to_str().unwrap()];
         let run = [&["finetune", "--lora", "2"][..], &small, &save].concat();
         assert_eq!(cli::main_from::<Args>(run), ExitCode::SUCCESS);
-        assert!(Classifier::from_folder(&model).is_ok() && adapter.join("adapter_model.safetensors").is_file());
+        assert!(
+            Classifier::from_folder(&model).is_ok()
+                && adapter.join("adapter_model.safetensors").is_file()
+        );
 
         let predict = ["--from", model.to_str().unwrap(), "--output", labels.to_str().unwrap()];
         let run = [&["finetune", "predict"][..], &small, &predict].concat();
@@ -222,7 +258,10 @@ mod tests {
         let labels = std::fs::read_to_string(labels).unwrap();
         let mut lines = labels.lines();
         assert_eq!(lines.next(), Some("label,probability"));
-        assert!(lines.all(|line| line.starts_with("\"LABEL_")) && labels.lines().count() > 1, "{labels}");
+        assert!(
+            lines.all(|line| line.starts_with("\"LABEL_")) && labels.lines().count() > 1,
+            "{labels}"
+        );
     }
 
     #[test]
@@ -234,14 +273,19 @@ mod tests {
             path
         };
         let csv = write("a.csv", "label,text\ngood,\"fine, really\"\n,who knows\n");
-        let json = write("a.jsonl", "{\"text\": \"fine, really\", \"label\": \"good\"}\n{\"text\": \"who knows\"}\n");
+        let json = write(
+            "a.jsonl",
+            "{\"text\": \"fine, really\", \"label\": \"good\"}\n{\"text\": \"who knows\"}\n",
+        );
         for file in [&csv, &json] {
-            let labels: Vec<Option<String>> = texts::read(file).unwrap().into_iter().map(|text| text.label).collect();
+            let labels: Vec<Option<String>> =
+                texts::read(file).unwrap().into_iter().map(|text| text.label).collect();
             assert_eq!(labels, [Some("good".to_owned()), None], "{}", file.display());
         }
         write("rain.txt", "# Rain\n\nIt rains and it rains again.\nNo end of it is seen today.\n");
         assert_eq!(texts::read(folder.path()).unwrap().len(), 2);
-        let all = || (0..25).map(|number| number.to_string()).collect::<Vec<_>>().join(" a b c d e\n");
+        let all =
+            || (0..25).map(|number| number.to_string()).collect::<Vec<_>>().join(" a b c d e\n");
         write("rain.txt", &all());
         let count = |split| texts::part(texts::read(folder.path()).unwrap(), split).len();
         assert_eq!([Split::Train, Split::Validation, Split::Test].map(count), [18, 3, 3]);

@@ -9,7 +9,8 @@ use fulmen::nn::optim::ParamGroups;
 use fulmen::prelude::*;
 
 /// The linear layers with low-rank updates: all in the encoder.
-const UPDATED: [&str; 4] = ["*.query.weight", "*.key.weight", "*.value.weight", "*.layer.*.dense.weight"];
+const UPDATED: [&str; 4] =
+    ["*.query.weight", "*.key.weight", "*.value.weight", "*.layer.*.dense.weight"];
 
 /// The training recipe.
 #[derive(Clone, Debug, clap::Args)]
@@ -58,12 +59,17 @@ impl Finetuned {
                     Classifier::Bert(_) => &["classifier", "pooler"],
                     Classifier::Roberta(_) => &["classifier"],
                 };
-                Network::Updated(Lora::new(model, &UPDATED, rank, recipe.lora_alpha)?.modules_to_save(head)?)
+                Network::Updated(
+                    Lora::new(model, &UPDATED, rank, recipe.lora_alpha)?.modules_to_save(head)?,
+                )
             }
             None => {
                 if recipe.freeze_backbone {
                     model.set_requires_grad(false);
-                    model.head_parameters().iter().for_each(|(_, parameter)| parameter.set_requires_grad(true));
+                    model
+                        .head_parameters()
+                        .iter()
+                        .for_each(|(_, parameter)| parameter.set_requires_grad(true));
                 }
                 Network::Whole(model)
             }
@@ -127,8 +133,12 @@ impl TrainingModule for Finetuned {
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
         let Recipe { learning_rate, warmup_ratio, weight_decay, .. } = self.recipe;
         let warmup = (plan.total_steps as f64 * warmup_ratio) as u64;
-        let linear = schedule::Polynomial::new(learning_rate, plan.total_steps.saturating_sub(warmup).max(1));
-        let adam = optim::AdamW::new(schedule::Warmup::new(warmup, linear)).weight_decay(weight_decay);
+        let linear = schedule::Polynomial::new(
+            learning_rate,
+            plan.total_steps.saturating_sub(warmup).max(1),
+        );
+        let adam =
+            optim::AdamW::new(schedule::Warmup::new(warmup, linear)).weight_decay(weight_decay);
         Box::new(ParamGroups::new(adam).no_decay_on_biases_and_norms())
     }
 }

@@ -18,8 +18,8 @@ pub(crate) struct Text {
     pub(crate) label: Option<String>,
 }
 
-/// Reads the texts in a `.csv`, `.tsv` or `.jsonl` file with `text` and optionally `label`. In a folder, each `.txt` or
-/// `.md` file is a class, and each of its lines is a text.
+/// Reads the texts in a `.csv`, `.tsv` or `.jsonl` file with `text` and optionally `label`. In a
+/// folder, each `.txt` or `.md` file is a class, and each of its lines is a text.
 pub(crate) fn read(path: &Path) -> Result<Vec<Text>> {
     if path.is_dir() {
         return lines(path);
@@ -39,22 +39,30 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Text>> {
             let lines = JsonLines::open(path)?;
             let text = |index| {
                 let (line, origin) = (lines.get(index)?, lines.origin(index));
-                let text = line["text"].as_str().ok_or_else(|| format!("{origin}: `text` is not a text"))?;
+                let text = line["text"]
+                    .as_str()
+                    .ok_or_else(|| format!("{origin}: `text` is not a text"))?;
                 let label = line.get("label").filter(|label| !label.is_null());
-                let label = label.map(|label| label.as_str().map_or_else(|| label.to_string(), str::to_owned));
+                let label = label
+                    .map(|label| label.as_str().map_or_else(|| label.to_string(), str::to_owned));
                 Ok(Text { text: text.to_owned(), label })
             };
             (0..lines.len()).map(text).collect()
         }
-        _ => Err(format!("{}: not a folder, a .csv, a .tsv or a .jsonl file", path.display()).into()),
+        _ => {
+            Err(format!("{}: not a folder, a .csv, a .tsv or a .jsonl file", path.display()).into())
+        }
     }
 }
 
 fn lines(folder: &Path) -> Result<Vec<Text>> {
     let failed = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
     let paths = fs::read_dir(folder).map_err(|e| failed(folder, e))?.map(|entry| Ok(entry?.path()));
-    let mut paths = paths.collect::<std::io::Result<Vec<PathBuf>>>().map_err(|e| failed(folder, e))?;
-    paths.retain(|path| path.extension().is_some_and(|extension| extension == "txt" || extension == "md"));
+    let mut paths =
+        paths.collect::<std::io::Result<Vec<PathBuf>>>().map_err(|e| failed(folder, e))?;
+    paths.retain(|path| {
+        path.extension().is_some_and(|extension| extension == "txt" || extension == "md")
+    });
     paths.sort();
     let mut texts = Vec::new();
     for path in paths {
@@ -64,7 +72,10 @@ fn lines(folder: &Path) -> Result<Vec<Text>> {
         texts.extend(long.map(|line| Text { text: line.to_owned(), label: Some(class.clone()) }));
     }
     if texts.is_empty() {
-        let message = format!("{}: no .txt or .md file has a line of {MIN_WORDS} words or more", folder.display());
+        let message = format!(
+            "{}: no .txt or .md file has a line of {MIN_WORDS} words or more",
+            folder.display()
+        );
         return Err(message.into());
     }
     Ok(texts)
@@ -87,7 +98,12 @@ pub(crate) fn part(texts: Vec<Text>, split: Split) -> Vec<Text> {
     for (rank, index) in order.into_iter().take(2 * tenth).enumerate() {
         splits[index] = if rank < tenth { Split::Validation } else { Split::Test };
     }
-    texts.into_iter().zip(splits).filter(|(_, text_split)| *text_split == split).map(|(text, _)| text).collect()
+    texts
+        .into_iter()
+        .zip(splits)
+        .filter(|(_, text_split)| *text_split == split)
+        .map(|(text, _)| text)
+        .collect()
 }
 
 /// Texts as samples, with `input_ids`, `attention_mask` and, if the classes are known, `label`.
@@ -99,25 +115,39 @@ pub(crate) struct Samples {
 
 impl Samples {
     /// Samples of texts, truncated to `max_length` tokens. `labels` numbers the classes.
-    pub(crate) fn new(texts: &[Text], tokenizer: Tokenizer, max_length: usize, labels: &Labels) -> Result<Samples> {
+    pub(crate) fn new(
+        texts: &[Text],
+        tokenizer: Tokenizer,
+        max_length: usize,
+        labels: &Labels,
+    ) -> Result<Samples> {
         let tokenizer = tokenizer.max_length(max_length)?;
         let row = |(number, text): (usize, &Text)| {
             let label = match &text.label {
                 None => None,
                 Some(name) => Some(*labels.label2id.get(name).ok_or_else(|| {
                     let known: Vec<&str> = labels.label2id.keys().map(String::as_str).collect();
-                    format!("text {number}: its label is `{name}`, expected one of {}", known.join(", "))
+                    format!(
+                        "text {number}: its label is `{name}`, expected one of {}",
+                        known.join(", ")
+                    )
                 })? as i32),
             };
             Ok((tokenizer.encode(&text.text)?, label))
         };
         let rows = texts.iter().enumerate().map(row).collect::<Result<Vec<_>>>()?;
-        let pad = tokenizer.pad_id().ok_or_else(|| format!("{tokenizer:?} has no padding token"))?;
+        let pad =
+            tokenizer.pad_id().ok_or_else(|| format!("{tokenizer:?} has no padding token"))?;
         Samples::from_rows(rows, pad, max_length)
     }
 
     /// Random samples of up to `max_length` tokens.
-    pub(crate) fn fake(count: usize, vocab_size: usize, max_length: usize, labels: &Labels) -> Result<Samples> {
+    pub(crate) fn fake(
+        count: usize,
+        vocab_size: usize,
+        max_length: usize,
+        labels: &Labels,
+    ) -> Result<Samples> {
         let row = |index: usize| {
             let mut random = SampleRng::new(0, 0, index as u64);
             let length = random.in_range(1..max_length + 1);
@@ -128,11 +158,19 @@ impl Samples {
         Samples::from_rows((0..count).map(row).collect(), 1, max_length)
     }
 
-    fn from_rows(rows: Vec<(Encoding, Option<i32>)>, pad: u32, max_length: usize) -> Result<Samples> {
+    fn from_rows(
+        rows: Vec<(Encoding, Option<i32>)>,
+        pad: u32,
+        max_length: usize,
+    ) -> Result<Samples> {
         let Some(longest) = rows.iter().map(|(tokens, _)| tokens.len()).max() else {
             return Err("there are no texts; give at least one".into());
         };
-        Ok(Samples { tokens: TokenCollator::new(rounded(longest, max_length), pad), rows, max_length })
+        Ok(Samples {
+            tokens: TokenCollator::new(rounded(longest, max_length), pad),
+            rows,
+            max_length,
+        })
     }
 
     /// The padded length of each sample.

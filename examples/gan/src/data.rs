@@ -35,7 +35,10 @@ impl Pictures {
     /// The images in a folder. Images in folders by class are resized to height and width `size`.
     pub(crate) fn find(folder: &Path, size: usize) -> Result<Pictures> {
         let path = folder.to_owned();
-        if ["", ".gz"].iter().any(|end| folder.join(format!("train-images-idx3-ubyte{end}")).exists()) {
+        if ["", ".gz"]
+            .iter()
+            .any(|end| folder.join(format!("train-images-idx3-ubyte{end}")).exists())
+        {
             return Ok(Pictures { kind: Kind::Digits(path), channels: 1, size: 28, classes: 10 });
         }
         if folder.join("train").is_dir() {
@@ -60,7 +63,8 @@ impl Pictures {
     pub(crate) fn open(&self, split: Split) -> Result<Box<dyn Dataset>> {
         let all: Box<dyn Dataset> = match &self.kind {
             Kind::Digits(folder) => {
-                let files = if split == Split::Test { data::Split::Test } else { data::Split::Train };
+                let files =
+                    if split == Split::Test { data::Split::Test } else { data::Split::Train };
                 Box::new(Mnist::open(folder, files)?)
             }
             Kind::Folders(folder) => {
@@ -69,7 +73,8 @@ impl Pictures {
                 Box::new(ImageFolder::open(folder.join(name))?.decode(pipeline)?)
             }
             Kind::Fake => {
-                let fake = FakeDataset::new(10_000).pixels("image", [self.channels, self.size, self.size]);
+                let fake =
+                    FakeDataset::new(10_000).pixels("image", [self.channels, self.size, self.size]);
                 Box::new(fake.integers("label", [], self.classes))
             }
         };

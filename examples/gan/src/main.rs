@@ -1,4 +1,5 @@
-//! Trains DCGAN or BigGAN on digits or on folders of images; `predict --output samples.png` draws some.
+//! Trains DCGAN or BigGAN on digits or on folders of images; `predict --output samples.png` draws
+//! some.
 
 mod data;
 mod model;
@@ -15,10 +16,12 @@ use fulmen::trainer::{self, Picture, PredictionWriter};
 use data::{Pictures, Split};
 use model::{Gan, Recipe};
 
-/// Trains DCGAN or BigGAN on digits or on folders of images; `predict --output samples.png` draws some
+/// Trains DCGAN or BigGAN on digits or on folders of images; `predict --output samples.png` draws
+/// some
 #[derive(clap::Args)]
 struct Args {
-    /// A folder with MNIST's IDX files, or with the folders train and val, each with a folder of images per class.
+    /// A folder with MNIST's IDX files, or with the folders train and val, each with a folder of
+    /// images per class.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../mnist/data"))]
     data_dir: PathBuf,
     /// Use random images instead of --data-dir.
@@ -51,13 +54,16 @@ impl Args {
         Pictures::find(&self.data_dir, self.size)
     }
 
-    /// All samples, each once, with noise to draw from. The noise is part of the data because steps other than training
-    /// steps draw the same random numbers for each batch.
+    /// All samples, each once, with noise to draw from. The noise is part of the data because steps
+    /// other than training steps draw the same random numbers for each batch.
     fn in_order(&self, split: Split) -> cli::Result<DataLoader> {
         let pictures = self.pictures()?;
         let noise = [self.recipe.noise_size(&pictures)];
         let data = FakeDataset::extending(pictures.open(split)?).normal("noise", noise);
-        Ok(DataLoader::builder(data).batch_size(self.batch_size).num_workers(self.num_workers).build()?)
+        Ok(DataLoader::builder(data)
+            .batch_size(self.batch_size)
+            .num_workers(self.num_workers)
+            .build()?)
     }
 }
 
@@ -87,7 +93,9 @@ impl Program for Args {
     fn predict_data(&self, options: &Options) -> cli::Result<Option<DataLoader>> {
         let pictures = self.pictures()?;
         let noise = [self.recipe.noise_size(&pictures)];
-        let data = FakeDataset::extending(pictures.labels(self.samples)?).seed(options.seed).normal("noise", noise);
+        let data = FakeDataset::extending(pictures.labels(self.samples)?)
+            .seed(options.seed)
+            .normal("noise", noise);
         // All in one batch, because a batch becomes one image.
         Ok(Some(DataLoader::builder(data).per_device_batch_size(self.samples.max(1)).build()?))
     }
@@ -131,12 +139,27 @@ mod tests {
     fn the_program_runs_on_fake_data() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("classifier.safetensors");
-        let config =
-            Config { num_classes: 10, stem_channels: 2, channels: [2; 4], layers: [1; 4], ..Config::resnet18() };
+        let config = Config {
+            num_classes: 10,
+            stem_channels: 2,
+            channels: [2; 4],
+            layers: [1; 4],
+            ..Config::resnet18()
+        };
         let classifier = ResNet::new(config).unwrap();
         classifier.initialize(0);
         save_weights(&classifier, &path).unwrap();
-        let own = ["gan", "--fake-data", "--fast-dev-run", "--width", "2", "--size", "16", "--batch-size", "8"];
+        let own = [
+            "gan",
+            "--fake-data",
+            "--fast-dev-run",
+            "--width",
+            "2",
+            "--size",
+            "16",
+            "--batch-size",
+            "8",
+        ];
         let judged = ["--discriminator-steps", "2", "--classifier", path.to_str().unwrap()];
         assert_eq!(cli::main_from::<Args>([&own[..], &judged].concat()), ExitCode::SUCCESS);
     }
@@ -145,11 +168,16 @@ mod tests {
     fn predict_draws_a_sheet_of_digits() {
         let folder = tempfile::tempdir().unwrap();
         let sheet = folder.path().join("samples.png");
-        let args = ["gan", "predict", "--fast-dev-run", "--width", "2", "--samples", "9", "--output"];
-        assert_eq!(cli::main_from::<Args>([&args[..], &[sheet.to_str().unwrap()]].concat()), ExitCode::SUCCESS);
+        let args =
+            ["gan", "predict", "--fast-dev-run", "--width", "2", "--samples", "9", "--output"];
+        assert_eq!(
+            cli::main_from::<Args>([&args[..], &[sheet.to_str().unwrap()]].concat()),
+            ExitCode::SUCCESS
+        );
         let png = std::fs::read(sheet).unwrap();
         // The header's width and height: three digits of 28 and two borders of 2.
-        let [width, height] = [16, 20].map(|offset| u32::from_be_bytes(png[offset..offset + 4].try_into().unwrap()));
+        let [width, height] =
+            [16, 20].map(|offset| u32::from_be_bytes(png[offset..offset + 4].try_into().unwrap()));
         assert!(png.starts_with(b"\x89PNG") && (width, height) == (88, 88), "{width} × {height}");
     }
 }

@@ -38,7 +38,8 @@ pub(crate) struct Recipe {
     /// The number of discriminator steps for each generator step.
     #[arg(long, default_value_t = 1)]
     discriminator_steps: u64,
-    /// The decay of the weight average, which is validated, used for drawing, and saved; 0 for no average.
+    /// The decay of the weight average, which is validated, used for drawing, and saved; 0 for no
+    /// average.
     #[arg(long, default_value_t = 0.999)]
     pub(crate) ema_decay: f64,
 }
@@ -95,12 +96,23 @@ enum Discriminator {
 
 impl Gan {
     /// Networks without values, and the classifier with the values of its checkpoint.
-    pub(crate) fn new(recipe: Recipe, pictures: &Pictures, classifier: Option<&Path>) -> cli::Result<Gan> {
-        let (size, channels, width) = (pictures.size.next_power_of_two(), pictures.channels, recipe.width);
+    pub(crate) fn new(
+        recipe: Recipe,
+        pictures: &Pictures,
+        classifier: Option<&Path>,
+    ) -> cli::Result<Gan> {
+        let (size, channels, width) =
+            (pictures.size.next_power_of_two(), pictures.channels, recipe.width);
         let noise_size = recipe.noise_size(pictures);
         let (generator, discriminator) = match recipe.model {
             Model::Dcgan => {
-                let config = dcgan::Config { image_size: size, nc: channels, nz: noise_size, ngf: width, ndf: width };
+                let config = dcgan::Config {
+                    image_size: size,
+                    nc: channels,
+                    nz: noise_size,
+                    ngf: width,
+                    ndf: width,
+                };
                 let discriminator = Discriminator::Dcgan(dcgan::Discriminator::new(&config)?);
                 (Generator::Dcgan(dcgan::Generator::new(&config)?), discriminator)
             }
@@ -114,7 +126,8 @@ impl Gan {
                     attention: (size >= 64).then_some(size / 2),
                     ..biggan::Config::default()
                 };
-                let discriminator = Discriminator::BigGan(Box::new(biggan::Discriminator::new(&config)?));
+                let discriminator =
+                    Discriminator::BigGan(Box::new(biggan::Discriminator::new(&config)?));
                 (Generator::BigGan(Box::new(biggan::Generator::new(&config)?)), discriminator)
             }
         };
@@ -149,9 +162,9 @@ impl Gan {
         pictures.pad_mode(&[(-self.margin, -self.margin); 2], PadMode::Zeros)
     }
 
-    /// Draws images from the batch's noise, and logs a grid of them. With a classifier, logs the Fréchet distance
-    /// between its features of the real and of the drawn images and, for BigGAN, the fraction of images whose class it
-    /// recognizes.
+    /// Draws images from the batch's noise, and logs a grid of them. With a classifier, logs the
+    /// Fréchet distance between its features of the real and of the drawn images and, for BigGAN,
+    /// the fraction of images whose class it recognizes.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
         let (real, classes) = (self.real(batch), batch.get("label"));
         let drawn = self.generate(&batch.get("noise"), &classes);
@@ -159,11 +172,15 @@ impl Gan {
         let sheet = drawn.narrow(0, 0, batch.size().min(64));
         cx.log_image(format!("{stage}_samples"), (sheet + 1.0) / 2.0);
         let Some(classifier) = &self.classifier else { return };
-        let [real, drawn] = [real, drawn].map(|pictures| classifier.forward_features(pictures).mean(&[2, 3]));
+        let [real, drawn] =
+            [real, drawn].map(|pictures| classifier.forward_features(pictures).mean(&[2, 3]));
         let distance = MetricState::new(FrechetDistance, &[&real, &drawn], &[batch.size()]);
         cx.log_metric(format!("{stage}_frechet"), distance);
         if self.recipe.model == Model::Biggan {
-            cx.log(format!("{stage}_recognized"), metrics::correct(classifier.fc.forward(drawn), classes));
+            cx.log(
+                format!("{stage}_recognized"),
+                metrics::correct(classifier.fc.forward(drawn), classes),
+            );
         }
     }
 }
@@ -193,14 +210,19 @@ impl TrainingModule for Gan {
             (Some(Loss::Hinge), _) | (None, Model::Biggan) => GanLoss::Hinge,
         };
         let (real, classes) = (self.real(batch), batch.get("label"));
-        let noise = random::normal(self.noise.next_key(), DType::F32, [batch.size(), self.noise_size]);
+        let noise =
+            random::normal(self.noise.next_key(), DType::F32, [batch.size(), self.noise_size]);
         let drawn = self.generate(&noise, &classes);
         let loss = cx.minimize("discriminator", |_| {
-            let [real, drawn] = [&real, &drawn.detach()].map(|pictures| self.discriminate(pictures, &classes));
+            let [real, drawn] =
+                [&real, &drawn.detach()].map(|pictures| self.discriminate(pictures, &classes));
             gan_loss.discriminator(real, drawn, Reduction::Mean)
         });
-        // Operations that only the generator's step needs are in its closure, so that other steps do not compute them.
-        cx.minimize("generator", |_| gan_loss.generator(self.discriminate(&drawn, &classes), Reduction::Mean));
+        // Operations that only the generator's step needs are in its closure, so that other steps
+        // do not compute them.
+        cx.minimize("generator", |_| {
+            gan_loss.generator(self.discriminate(&drawn, &classes), Reduction::Mean)
+        });
         loss
     }
 
@@ -218,7 +240,9 @@ impl TrainingModule for Gan {
     }
 
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
-        let Recipe { learning_rate, discriminator_learning_rate, beta1, discriminator_steps, .. } = self.recipe;
+        let Recipe {
+            learning_rate, discriminator_learning_rate, beta1, discriminator_steps, ..
+        } = self.recipe;
         let adam = |learning_rate: f64| optim::Adam::new(learning_rate).betas(beta1, 0.999);
         let optimizers = Optimizers::new()
             .add("discriminator", ["discriminator.*"], adam(discriminator_learning_rate))
@@ -250,8 +274,10 @@ mod tests {
                 let pictures = Pictures::fake(size);
                 let gan = Gan::new(recipe.clone(), &pictures, None).unwrap();
                 gan.initialize(0);
-                let (noise, classes) = ([3, recipe.noise_size(&pictures)], Tensor::zeros(DType::I32, [3]));
-                let drawn = gan.without_margin(&gan.generate(&Tensor::zeros(DType::F32, noise), &classes));
+                let (noise, classes) =
+                    ([3, recipe.noise_size(&pictures)], Tensor::zeros(DType::I32, [3]));
+                let drawn =
+                    gan.without_margin(&gan.generate(&Tensor::zeros(DType::F32, noise), &classes));
                 drawn.check().unwrap();
                 assert_eq!(drawn.ty().to_string(), format!("f32[3, 3, {size}, {size}]"));
                 assert_eq!(gan.discriminate(&drawn, &classes).ty().to_string(), "f32[3]");

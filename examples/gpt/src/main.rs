@@ -19,7 +19,8 @@ use text::{Split, Vocabulary};
 /// Trains a GPT on any text; `predict --prompt … --output story.txt` continues a prompt
 #[derive(clap::Args)]
 struct Args {
-    /// A text file, a folder of .txt and .md files, or a file of tokens that `fulmen data prepare text` wrote.
+    /// A text file, a folder of .txt and .md files, or a file of tokens that
+    /// `fulmen data prepare text` wrote.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src"))]
     text: PathBuf,
     /// A Hugging Face tokenizer.json; without it, each byte is a token.
@@ -102,9 +103,10 @@ impl Args {
     fn vocab_size(&self) -> cli::Result<usize> {
         let tokens = self.vocabulary()?.len();
         match self.network.vocab_size {
-            Some(size) if size < tokens => {
-                Err(format!("--vocab-size {size}: the vocabulary has {tokens} tokens; give {tokens} or more").into())
-            }
+            Some(size) if size < tokens => Err(format!(
+                "--vocab-size {size}: the vocabulary has {tokens} tokens; give {tokens} or more"
+            )
+            .into()),
             size => Ok(size.unwrap_or(tokens)),
         }
     }
@@ -112,7 +114,8 @@ impl Args {
     fn samples(&self, split: Split) -> cli::Result<Box<dyn Dataset>> {
         let length = self.network.length;
         if self.fake_data {
-            let (count, bound) = (if split == Split::Train { 100_000 } else { 1_000 }, self.vocab_size()?);
+            let (count, bound) =
+                (if split == Split::Train { 100_000 } else { 1_000 }, self.vocab_size()?);
             let fake = FakeDataset::new(count).integers("input_ids", [length], bound);
             return Ok(Box::new(fake.integers("labels", [length], bound)));
         }
@@ -130,7 +133,8 @@ impl Program for Args {
     type Module = Gpt;
 
     fn module(&self) -> cli::Result<Gpt> {
-        let Network { length, layers, heads, width, dropout, gradient_checkpointing, .. } = self.network;
+        let Network { length, layers, heads, width, dropout, gradient_checkpointing, .. } =
+            self.network;
         let config = Config {
             vocab_size: self.vocab_size()?,
             n_positions: length,
@@ -173,8 +177,11 @@ impl Program for Args {
     /// The prompt, once for each answer.
     fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
         let Generation { prompt, num_return_sequences: count, .. } = &self.generation;
-        let ids: Vec<i32> = self.vocabulary()?.encode(prompt)?.into_iter().map(|id| id as i32).collect();
-        let prompts = TensorDataset::builder().array("input_ids", [*count, ids.len()], ids.repeat(*count)).build()?;
+        let ids: Vec<i32> =
+            self.vocabulary()?.encode(prompt)?.into_iter().map(|id| id as i32).collect();
+        let prompts = TensorDataset::builder()
+            .array("input_ids", [*count, ids.len()], ids.repeat(*count))
+            .build()?;
         // All in one batch, because another batch would draw the same answers.
         Ok(Some(DataLoader::builder(prompts).per_device_batch_size((*count).max(1)).build()?))
     }
@@ -186,8 +193,12 @@ impl Program for Args {
             let failed = |e: &dyn std::error::Error| std::io::Error::other(e.to_string());
             let vocabulary = vocabulary.as_ref().map_err(|e| failed(e.as_ref()))?;
             let Some(tokens) = batch.get("tokens") else { return Ok(()) };
-            let tokens: Vec<u32> =
-                tokens.to_vec::<i32>().map_err(|e| failed(&e))?.iter().map(|&id| id as u32).collect();
+            let tokens: Vec<u32> = tokens
+                .to_vec::<i32>()
+                .map_err(|e| failed(&e))?
+                .iter()
+                .map(|&id| id as u32)
+                .collect();
             for answer in tokens.chunks(tokens.len() / batch.num_samples()) {
                 let answer = vocabulary.decode(answer).map_err(|e| failed(e.as_ref()))?;
                 writeln!(file, "{prompt}{answer}\n---")?;
@@ -197,7 +208,9 @@ impl Program for Args {
     }
 
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
-        builder.gradient_clip_val(1.0).callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min))
+        builder
+            .gradient_clip_val(1.0)
+            .callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min))
     }
 }
 
@@ -214,7 +227,9 @@ mod tests {
     /// Fits, validates and tests in one run, without data and without leaving anything behind.
     #[test]
     fn the_program_runs_on_fake_data() {
-        let args = [&["gpt", "--fake-data", "--fast-dev-run", "--gradient-checkpointing"][..], &SMALL].concat();
+        let args =
+            [&["gpt", "--fake-data", "--fast-dev-run", "--gradient-checkpointing"][..], &SMALL]
+                .concat();
         assert_eq!(cli::main_from::<Args>(args), ExitCode::SUCCESS);
     }
 
@@ -222,12 +237,25 @@ mod tests {
     fn predict_continues_the_prompt() {
         let folder = tempfile::tempdir().unwrap();
         let story = folder.path().join("story.txt");
-        let own = ["gpt", "predict", "--prompt", "Once", "--num-return-sequences", "3", "--max-new-tokens", "8"];
+        let own = [
+            "gpt",
+            "predict",
+            "--prompt",
+            "Once",
+            "--num-return-sequences",
+            "3",
+            "--max-new-tokens",
+            "8",
+        ];
         let output = ["--output", story.to_str().unwrap(), "--fast-dev-run"];
         assert_eq!(cli::main_from::<Args>([&own[..], &SMALL, &output].concat()), ExitCode::SUCCESS);
         let text = std::fs::read_to_string(story).unwrap();
-        let answers: Vec<&str> = text.split("\n---\n").filter(|answer| !answer.is_empty()).collect();
+        let answers: Vec<&str> =
+            text.split("\n---\n").filter(|answer| !answer.is_empty()).collect();
         assert_eq!(answers.len(), 3, "{text}");
-        assert!(answers.iter().all(|answer| answer.starts_with("Once")) && answers[0] != answers[1], "{text}");
+        assert!(
+            answers.iter().all(|answer| answer.starts_with("Once")) && answers[0] != answers[1],
+            "{text}"
+        );
     }
 }

@@ -48,7 +48,10 @@ impl Gpt {
     /// The loss of each token, `f32[batch, length]`; 0 after the end of the text.
     fn losses(&self, batch: &Batch) -> Tensor {
         let logits = self.gpt2.forward(batch.get("input_ids"));
-        CrossEntropyLoss::new().ignore_index(-100).reduction(Reduction::None).forward(logits, batch.get("labels"))
+        CrossEntropyLoss::new()
+            .ignore_index(-100)
+            .reduction(Reduction::None)
+            .forward(logits, batch.get("labels"))
     }
 }
 
@@ -67,13 +70,15 @@ impl TrainingModule for Gpt {
 
     /// The tokens that follow the prompts.
     fn predict_step(&self, batch: &Batch) -> Predictions {
-        [("tokens", generate(&self.gpt2, &Prompt::from(&batch.get("input_ids")), &self.answers))].into()
+        [("tokens", generate(&self.gpt2, &Prompt::from(&batch.get("input_ids")), &self.answers))]
+            .into()
     }
 
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
         let Recipe { learning_rate, warmup_steps, weight_decay } = self.recipe;
         let steps = plan.total_steps.saturating_sub(warmup_steps).max(1);
-        let cosine = schedule::CosineAnnealing::new(learning_rate, steps).eta_min(learning_rate / 10.0);
+        let cosine =
+            schedule::CosineAnnealing::new(learning_rate, steps).eta_min(learning_rate / 10.0);
         let adam = optim::AdamW::new(schedule::Warmup::new(warmup_steps, cosine)).betas(0.9, 0.95);
         Box::new(ParamGroups::new(adam.weight_decay(weight_decay)).no_decay_on_biases_and_norms())
     }

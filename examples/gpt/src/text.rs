@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use fulmen::cli::Result;
 use fulmen::data::Dataset;
-use fulmen::data::text::{CausalLabels, TokenArray, TokenBlocks, TokenCollator, TokenFile, TokenStore, Tokenizer};
+use fulmen::data::text::{
+    CausalLabels, TokenArray, TokenBlocks, TokenCollator, TokenFile, TokenStore, Tokenizer,
+};
 
 /// The vocabulary: bytes, or the tokens of a tokenizer.
 pub(crate) enum Vocabulary {
@@ -52,7 +54,8 @@ impl Vocabulary {
         let tokens = &tokens[..length];
         Ok(match self {
             Vocabulary::Bytes => {
-                let bytes: Vec<u8> = tokens.iter().map(|&token| u8::try_from(token).unwrap_or(b'?')).collect();
+                let bytes: Vec<u8> =
+                    tokens.iter().map(|&token| u8::try_from(token).unwrap_or(b'?')).collect();
                 String::from_utf8_lossy(&bytes).into_owned()
             }
             Vocabulary::Tokenizer(tokenizer, _) => tokenizer.decode(tokens, true)?,
@@ -69,13 +72,24 @@ pub(crate) enum Split {
 }
 
 /// Blocks of `length` tokens. The last twentieth is for testing, the one before it for validation.
-pub(crate) fn samples(text: &Path, vocabulary: &Vocabulary, length: usize, split: Split) -> Result<Box<dyn Dataset>> {
+pub(crate) fn samples(
+    text: &Path,
+    vocabulary: &Vocabulary,
+    length: usize,
+    split: Split,
+) -> Result<Box<dyn Dataset>> {
     let blocks = TokenBlocks::new(tokens(text, vocabulary)?, length)?;
-    let data = TokenCollator::new(length, vocabulary.end()).causal(CausalLabels::Shifted).dataset(blocks)?;
+    let data = TokenCollator::new(length, vocabulary.end())
+        .causal(CausalLabels::Shifted)
+        .dataset(blocks)?;
     let held_back = data.len().div_ceil(20);
     let train = data.len().saturating_sub(2 * held_back);
     if train == 0 {
-        let message = format!("{}: {} samples of {length} tokens; give a longer text", text.display(), data.len());
+        let message = format!(
+            "{}: {} samples of {length} tokens; give a longer text",
+            text.display(),
+            data.len()
+        );
         return Err(message.into());
     }
     Ok(match split {
@@ -90,7 +104,9 @@ fn tokens(text: &Path, vocabulary: &Vocabulary) -> Result<Arc<dyn TokenStore>> {
         let tokens = TokenFile::open(text)?;
         if tokens.vocab_size() > vocabulary.len() {
             let (file, actual, expected) = (text.display(), tokens.vocab_size(), vocabulary.len());
-            let message = format!("{file}: its vocabulary has {actual} tokens, not {expected}; give its --tokenizer");
+            let message = format!(
+                "{file}: its vocabulary has {actual} tokens, not {expected}; give its --tokenizer"
+            );
             return Err(message.into());
         }
         return Ok(Arc::new(tokens));
@@ -105,13 +121,17 @@ fn tokens(text: &Path, vocabulary: &Vocabulary) -> Result<Arc<dyn TokenStore>> {
 
 /// The file itself, or the text files of a folder sorted by name.
 fn files(text: &Path) -> Result<Vec<PathBuf>> {
-    let failed = |e: std::io::Error| format!("--text {}: {e}; give a text or a folder, or --fake-data", text.display());
+    let failed = |e: std::io::Error| {
+        format!("--text {}: {e}; give a text or a folder, or --fake-data", text.display())
+    };
     if !fs::metadata(text).map_err(failed)?.is_dir() {
         return Ok(vec![text.to_owned()]);
     }
     let paths = fs::read_dir(text).map_err(failed)?.map(|entry| Ok(entry?.path()));
     let mut files = paths.collect::<std::io::Result<Vec<_>>>().map_err(failed)?;
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "txt" || extension == "md"));
+    files.retain(|file| {
+        file.extension().is_some_and(|extension| extension == "txt" || extension == "md")
+    });
     files.sort();
     if files.is_empty() {
         return Err(format!("--text {}: the folder has no .txt or .md file", text.display()).into());

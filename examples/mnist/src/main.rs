@@ -1,4 +1,5 @@
-//! Trains a small convolutional network on handwritten digits, keeps the best checkpoint and tests it.
+//! Trains a small convolutional network on handwritten digits, keeps the best checkpoint and tests
+//! it.
 
 mod model;
 
@@ -52,7 +53,9 @@ impl Program for Args {
         let lengths = [digits.len() - held_back, held_back];
         let [train, validation] = match self.fold {
             None => random_split(digits, lengths, 0)?,
-            Some(fold) => k_fold(digits.len(), 5, Some(0))?[usize::from(fold)].datasets(&Arc::new(digits))?,
+            Some(fold) => {
+                k_fold(digits.len(), 5, Some(0))?[usize::from(fold)].datasets(&Arc::new(digits))?
+            }
         };
         let train = DataLoader::builder(train)
             .batch_size(self.batch_size)
@@ -73,7 +76,9 @@ impl Program for Args {
     }
 
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
-        builder.callback(ModelCheckpoint::new().monitor("val_acc", Mode::Max).keep_all(self.every_epoch))
+        builder.callback(
+            ModelCheckpoint::new().monitor("val_acc", Mode::Max).keep_all(self.every_epoch),
+        )
     }
 }
 
@@ -81,14 +86,21 @@ impl Args {
     /// The fields `image`, `u8[1, 28, 28]`, and `label`, `i32[]`.
     fn digits(&self, split: Split) -> cli::Result<Box<dyn Dataset>> {
         if self.fake_data {
-            return Ok(Box::new(FakeDataset::new(10_000).pixels("image", [1, 28, 28]).integers("label", [], 10)));
+            return Ok(Box::new(FakeDataset::new(10_000).pixels("image", [1, 28, 28]).integers(
+                "label",
+                [],
+                10,
+            )));
         }
         Ok(Box::new(Mnist::open(&self.data_dir, split)?))
     }
 
     /// All samples, each once.
     fn in_order(&self, dataset: impl Dataset) -> cli::Result<DataLoader> {
-        Ok(DataLoader::builder(dataset).batch_size(self.batch_size).num_workers(self.num_workers).build()?)
+        Ok(DataLoader::builder(dataset)
+            .batch_size(self.batch_size)
+            .num_workers(self.num_workers)
+            .build()?)
     }
 }
 

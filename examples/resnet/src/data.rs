@@ -30,14 +30,15 @@ pub(crate) enum Split {
 }
 
 impl Pictures {
-    /// The images in a folder. `size` is the height and width of images that are resized. `classes` is the number of
-    /// classes of shards, which do not contain it.
+    /// The images in a folder. `size` is the height and width of images that are resized. `classes`
+    /// is the number of classes of shards, which do not contain it.
     pub(crate) fn find(folder: &Path, size: usize, classes: usize) -> Result<Pictures> {
         if folder.join("train-000000.tar").is_file() {
             return Ok(Pictures { origin: Origin::Shards(folder.to_owned()), size, classes });
         }
-        let splits = ImageSplits::open(folder)
-            .map_err(|error| format!("--data-dir {error}; --fake-data tries the program out without data"))?;
+        let splits = ImageSplits::open(folder).map_err(|error| {
+            format!("--data-dir {error}; --fake-data tries the program out without data")
+        })?;
         let size = if splits.image_size().is_some() { 32 } else { size };
         let classes = splits.classes().len();
         Ok(Pictures { origin: Origin::Splits(splits), size, classes })
@@ -61,8 +62,8 @@ impl Pictures {
         self.size
     }
 
-    /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. Training images get a random crop and,
-    /// except for digits, a random flip in each epoch.
+    /// The fields `image`, `u8[channels, size, size]`, and `label`, `i32[]`. Training images get a
+    /// random crop and, except for digits, a random flip in each epoch.
     pub(crate) fn open(&self, split: Split) -> Result<Box<dyn Dataset>> {
         let (size, classes) = (self.size, self.classes);
         let any_size = match split {
@@ -93,9 +94,13 @@ impl Pictures {
         };
         let pipeline = match (splits.image_size(), split) {
             // The random crop shifts digits within a border.
-            (Some(_), Split::Train) if splits.is_gray() => ImagePipeline::gray().random_crop(size, 4),
+            (Some(_), Split::Train) if splits.is_gray() => {
+                ImagePipeline::gray().random_crop(size, 4)
+            }
             (Some(_), _) if splits.is_gray() => ImagePipeline::gray().center_crop(size),
-            (Some(_), Split::Train) => ImagePipeline::rgb().random_crop(size, 4).horizontal_flip(0.5),
+            (Some(_), Split::Train) => {
+                ImagePipeline::rgb().random_crop(size, 4).horizontal_flip(0.5)
+            }
             (Some(_), _) => ImagePipeline::rgb(),
             (None, _) => any_size,
         };

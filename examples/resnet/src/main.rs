@@ -18,8 +18,9 @@ use model::{Classifier, Recipe};
 /// Trains a ResNet on CIFAR, on digits, or on folders of images
 #[derive(clap::Args)]
 struct Args {
-    /// A folder with CIFAR's binary version, MNIST's IDX files, the tar shards of `fulmen data prepare imagenet`, or a
-    /// folder of images per class: at its top, or in the folders train, val and optionally test.
+    /// A folder with CIFAR's binary version, MNIST's IDX files, the tar shards of
+    /// `fulmen data prepare imagenet`, or a folder of images per class: at its top, or in the
+    /// folders train, val and optionally test.
     #[arg(long, default_value = ".")]
     data_dir: PathBuf,
     /// Use random images instead of --data-dir.
@@ -57,7 +58,10 @@ impl Args {
 
     /// All samples, each once.
     fn in_order(&self, dataset: impl Dataset) -> cli::Result<DataLoader> {
-        Ok(DataLoader::builder(dataset).batch_size(self.batch_size).num_workers(self.num_workers).build()?)
+        Ok(DataLoader::builder(dataset)
+            .batch_size(self.batch_size)
+            .num_workers(self.num_workers)
+            .build()?)
     }
 }
 
@@ -126,7 +130,20 @@ mod tests {
     /// Fits, validates and tests in one run, without data and without leaving anything behind.
     #[test]
     fn the_program_runs_on_fake_data() {
-        let args = ["resnet", "--fake-data", "--fast-dev-run", "--width", "4", "--size", "16", "--batch-size", "8"];
-        assert_eq!(cli::main_from::<Args>([&args[..], &["--optimizer", "lars"]].concat()), ExitCode::SUCCESS);
+        let args = [
+            "resnet",
+            "--fake-data",
+            "--fast-dev-run",
+            "--width",
+            "4",
+            "--size",
+            "16",
+            "--batch-size",
+            "8",
+        ];
+        assert_eq!(
+            cli::main_from::<Args>([&args[..], &["--optimizer", "lars"]].concat()),
+            ExitCode::SUCCESS
+        );
     }
 }

@@ -19,7 +19,8 @@ pub(crate) struct Recipe {
     /// The highest learning rate.
     #[arg(long, default_value_t = 0.1)]
     learning_rate: f64,
-    /// The schedule of the learning rate: one-cycle, or cosine with a warm-up in the first twentieth of the steps.
+    /// The schedule of the learning rate: one-cycle, or cosine with a warm-up in the first
+    /// twentieth of the steps.
     #[arg(long, value_enum, default_value_t = RateSchedule::OneCycle)]
     schedule: RateSchedule,
     /// The weight decay.
@@ -50,9 +51,10 @@ impl Recipe {
         let (rate, steps, warmup) = (self.learning_rate, plan.total_steps, plan.total_steps / 20);
         match self.schedule {
             RateSchedule::OneCycle => Box::new(schedule::OneCycle::new(rate, steps)),
-            RateSchedule::Cosine => {
-                Box::new(schedule::Warmup::new(warmup, schedule::CosineAnnealing::new(rate, steps - warmup)))
-            }
+            RateSchedule::Cosine => Box::new(schedule::Warmup::new(
+                warmup,
+                schedule::CosineAnnealing::new(rate, steps - warmup),
+            )),
         }
     }
 }

@@ -17,10 +17,12 @@ use fulmen::trainer::{self, PredictionWriter};
 use model::{MaskedLm, Recipe};
 use text::Split;
 
-/// Trains a RoBERTa on any text; `predict --prompt "A<mask> has lines." --output filled.txt` fills gaps
+/// Trains a RoBERTa on any text; `predict --prompt "A<mask> has lines." --output filled.txt` fills
+/// gaps
 #[derive(clap::Args)]
 struct Args {
-    /// A text file, a folder of .txt and .md files, or a file of tokens that `fulmen data prepare text` wrote.
+    /// A text file, a folder of .txt and .md files, or a file of tokens that
+    /// `fulmen data prepare text` wrote.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/src"))]
     text: PathBuf,
     /// A tokenizer.json with RoBERTa's special tokens. If the file does not exist, the tokenizer
@@ -33,7 +35,8 @@ struct Args {
     /// Use random tokens instead of --text.
     #[arg(long)]
     fake_data: bool,
-    /// After the test, save the model and the tokenizer into this folder, for transformers and `finetune`.
+    /// After the test, save the model and the tokenizer into this folder, for transformers and
+    /// `finetune`.
     #[arg(long)]
     save_to: Option<PathBuf>,
     /// The batch size.
@@ -84,9 +87,9 @@ impl Args {
         if self.fake_data {
             let count = if split == Split::Train { 100_000 } else { 1_000 };
             let names = ["input_ids", "labels", "bigram"];
-            let fake = names
-                .into_iter()
-                .fold(FakeDataset::new(count), |fake, name| fake.integers(name, [length], self.vocab_size));
+            let fake = names.into_iter().fold(FakeDataset::new(count), |fake, name| {
+                fake.integers(name, [length], self.vocab_size)
+            });
             return Ok(Box::new(fake));
         }
         text::samples(&self.text, &self.tokenizer()?, length, split)
@@ -109,7 +112,8 @@ impl Program for Args {
             let tokenizer = self.tokenizer()?;
             (tokenizer.vocab_size(), tokenizer.special_id("<pad>")?)
         };
-        let Network { length, layers, heads, width, dropout, gradient_checkpointing } = self.network;
+        let Network { length, layers, heads, width, dropout, gradient_checkpointing } =
+            self.network;
         let config = Config {
             vocab_size,
             hidden_size: width,
@@ -153,7 +157,8 @@ impl Program for Args {
 
     /// The prompt as one sample.
     fn predict_data(&self, _: &Options) -> cli::Result<Option<DataLoader>> {
-        let ids: Vec<i32> = self.tokenizer()?.encode(&self.prompt)?.ids.into_iter().map(|id| id as i32).collect();
+        let ids: Vec<i32> =
+            self.tokenizer()?.encode(&self.prompt)?.ids.into_iter().map(|id| id as i32).collect();
         let prompt = TensorDataset::builder().array("input_ids", [1, ids.len()], ids).build()?;
         Ok(Some(DataLoader::builder(prompt).per_device_batch_size(1).build()?))
     }
@@ -177,7 +182,9 @@ impl Program for Args {
     }
 
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
-        builder.gradient_clip_val(1.0).callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min))
+        builder
+            .gradient_clip_val(1.0)
+            .callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min))
     }
 }
 
@@ -190,12 +197,20 @@ mod tests {
     use super::*;
 
     /// Without dropout, because its random numbers take most of the compile time.
-    const SMALL: [&str; 10] = ["--layers", "1", "--heads", "2", "--width", "8", "--length", "16", "--dropout", "0"];
+    const SMALL: [&str; 10] =
+        ["--layers", "1", "--heads", "2", "--width", "8", "--length", "16", "--dropout", "0"];
 
     /// Fits, validates and tests in one run, without data and without leaving anything behind.
     #[test]
     fn the_program_runs_on_fake_data() {
-        let own = ["roberta", "--fake-data", "--fast-dev-run", "--gradient-checkpointing", "--optimizer", "lamb"];
+        let own = [
+            "roberta",
+            "--fake-data",
+            "--fast-dev-run",
+            "--gradient-checkpointing",
+            "--optimizer",
+            "lamb",
+        ];
         assert_eq!(cli::main_from::<Args>([&own[..], &SMALL].concat()), ExitCode::SUCCESS);
     }
 
@@ -204,10 +219,12 @@ mod tests {
     fn a_model_of_a_text_is_saved_and_fills_gaps() {
         let folder = tempfile::tempdir().unwrap();
         let [text, tokenizer, model, filled] =
-            ["text.txt", "tokenizer.json", "model", "filled.txt"].map(|name| folder.path().join(name));
+            ["text.txt", "tokenizer.json", "model", "filled.txt"]
+                .map(|name| folder.path().join(name));
         std::fs::write(&text, "thunder rolls and lightning strikes, ".repeat(200)).unwrap();
         let [text, tokenizer] = [&text, &tokenizer].map(|path| path.to_str().unwrap());
-        let data = ["--text", text, "--tokenizer", tokenizer, "--vocab-size", "270", "--fast-dev-run"];
+        let data =
+            ["--text", text, "--tokenizer", tokenizer, "--vocab-size", "270", "--fast-dev-run"];
 
         let save = ["--save-to", model.to_str().unwrap()];
         let run = [&["roberta"][..], &SMALL, &data, &save].concat();

@@ -46,7 +46,11 @@ pub(crate) struct MaskedLm {
 }
 
 impl MaskedLm {
-    pub(crate) fn new(config: Config, gradient_checkpointing: bool, recipe: Recipe) -> models::Result<MaskedLm> {
+    pub(crate) fn new(
+        config: Config,
+        gradient_checkpointing: bool,
+        recipe: Recipe,
+    ) -> models::Result<MaskedLm> {
         let mut roberta = RobertaForMaskedLm::new(config)?;
         roberta.roberta.encoder.gradient_checkpointing = gradient_checkpointing;
         Ok(MaskedLm { roberta, recipe })
@@ -72,7 +76,9 @@ impl MaskedLm {
 
 impl TrainingModule for MaskedLm {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        CrossEntropyLoss::new().ignore_index(NOT_MASKED).forward(self.forward(batch), batch.get("labels"))
+        CrossEntropyLoss::new()
+            .ignore_index(NOT_MASKED)
+            .forward(self.forward(batch), batch.get("labels"))
     }
 
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
@@ -84,7 +90,10 @@ impl TrainingModule for MaskedLm {
         let hits = self.evaluate("test", batch, cx);
         let labels = batch.get("labels");
         let margin = hits - batch.get("bigram").eq(&labels).to_dtype(DType::F32);
-        cx.log_metric("test_margin", Mean::new().update(margin).masked(labels.ne(NOT_MASKED as f64)));
+        cx.log_metric(
+            "test_margin",
+            Mean::new().update(margin).masked(labels.ne(NOT_MASKED as f64)),
+        );
     }
 
     /// The most likely token at each position.
@@ -94,12 +103,15 @@ impl TrainingModule for MaskedLm {
 
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
         let Recipe { optimizer, learning_rate, warmup_steps, weight_decay } = self.recipe;
-        let linear = schedule::Polynomial::new(learning_rate, plan.total_steps.saturating_sub(warmup_steps).max(1));
+        let linear = schedule::Polynomial::new(
+            learning_rate,
+            plan.total_steps.saturating_sub(warmup_steps).max(1),
+        );
         let rate = schedule::Warmup::new(warmup_steps, linear);
         let groups = match optimizer {
-            Algorithm::Adamw => {
-                ParamGroups::new(optim::AdamW::new(rate).betas(0.9, 0.98).eps(1e-6).weight_decay(weight_decay))
-            }
+            Algorithm::Adamw => ParamGroups::new(
+                optim::AdamW::new(rate).betas(0.9, 0.98).eps(1e-6).weight_decay(weight_decay),
+            ),
             Algorithm::Lamb => ParamGroups::new(optim::Lamb::new(rate).weight_decay(weight_decay)),
         };
         Box::new(groups.no_decay_on_biases_and_norms())

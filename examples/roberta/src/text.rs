@@ -8,15 +8,16 @@ use std::sync::Arc;
 
 use fulmen::cli::Result;
 use fulmen::data::text::{
-    ByteLevelBpe, Encoding, MaskedLanguageModel, TokenArray, TokenBlocks, TokenCollator, TokenFile, TokenStore,
-    Tokenizer,
+    ByteLevelBpe, Encoding, MaskedLanguageModel, TokenArray, TokenBlocks, TokenCollator, TokenFile,
+    TokenStore, Tokenizer,
 };
 use fulmen::data::{DType, Dataset, Field, Source, Subset};
 
 /// RoBERTa's special tokens, in the order of its ids.
 const SPECIAL: [&str; 5] = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"];
 
-/// The maximum number of blocks in which pairs of tokens are counted, which is enough for a long text.
+/// The maximum number of blocks in which pairs of tokens are counted, which is enough for a long
+/// text.
 const MAX_COUNTED: usize = 100_000;
 
 /// Loads the tokenizer in `file`. If it does not exist, trains one on the text and saves it there.
@@ -25,10 +26,15 @@ pub(crate) fn tokenizer(text: &Path, file: Option<&Path>, vocab_size: usize) -> 
         return Ok(Tokenizer::from_file(file)?);
     }
     if is_tokens(text) {
-        return Err(format!("{}: give the --tokenizer that made these tokens", text.display()).into());
+        return Err(
+            format!("{}: give the --tokenizer that made these tokens", text.display()).into()
+        );
     }
     let texts = files(text)?.iter().map(|file| read(file)).collect::<Result<Vec<String>>>()?;
-    let bpe = ByteLevelBpe::new(vocab_size).special_tokens(SPECIAL).template("<s> $A </s>").min_frequency(2);
+    let bpe = ByteLevelBpe::new(vocab_size)
+        .special_tokens(SPECIAL)
+        .template("<s> $A </s>")
+        .min_frequency(2);
     let tokenizer = bpe.train(texts)?;
     if let Some(file) = file {
         tokenizer.save(file)?;
@@ -58,15 +64,25 @@ impl Split {
 /// Blocks of `length` tokens, the first `<s>` and the last `</s>`, with a new mask in each epoch:
 /// `input_ids` and `labels`, `i32[length]`. Test blocks also have `bigram`: the token that most
 /// often follows the previous one.
-pub(crate) fn samples(text: &Path, tokenizer: &Tokenizer, length: usize, split: Split) -> Result<Box<dyn Dataset>> {
+pub(crate) fn samples(
+    text: &Path,
+    tokenizer: &Tokenizer,
+    length: usize,
+    split: Split,
+) -> Result<Box<dyn Dataset>> {
     let Some(inner) = length.checked_sub(2).filter(|&inner| inner > 0) else {
         return Err(format!("--length {length}: <s> and </s> leave no space; use 3 or more").into());
     };
     let (begin, end) = (tokenizer.special_id("<s>")?, tokenizer.special_id("</s>")?);
     let blocks = TokenBlocks::new(tokens(text, tokenizer, end)?, inner)?;
-    let indices: Vec<usize> = (0..blocks.len()).filter(|&block| Split::of_block(block) == split).collect();
+    let indices: Vec<usize> =
+        (0..blocks.len()).filter(|&block| Split::of_block(block) == split).collect();
     if indices.is_empty() {
-        let message = format!("{}: {} samples of {length} tokens; give a longer text", text.display(), blocks.len());
+        let message = format!(
+            "{}: {} samples of {length} tokens; give a longer text",
+            text.display(),
+            blocks.len()
+        );
         return Err(message.into());
     }
     let masked = TokenCollator::new(length, tokenizer.special_id("<pad>")?);
@@ -90,11 +106,13 @@ pub(crate) fn samples(text: &Path, tokenizer: &Tokenizer, length: usize, split: 
     Ok(Box::new(Subset::new(data, indices)?))
 }
 
-/// For each token, the token that most often follows it in the training data: the best guess from the previous token
-/// alone.
+/// For each token, the token that most often follows it in the training data: the best guess from
+/// the previous token alone.
 fn likeliest_next(blocks: &TokenBlocks<Arc<dyn TokenStore>>) -> Result<BTreeMap<u32, u32>> {
     let mut counts = BTreeMap::<(u32, u32), u64>::new();
-    for block in (0..blocks.len()).filter(|&block| Split::of_block(block) == Split::Train).take(MAX_COUNTED) {
+    for block in
+        (0..blocks.len()).filter(|&block| Split::of_block(block) == Split::Train).take(MAX_COUNTED)
+    {
         for pair in blocks.get(block)?.ids.windows(2) {
             *counts.entry((pair[0], pair[1])).or_default() += 1;
         }
@@ -111,8 +129,11 @@ fn tokens(text: &Path, tokenizer: &Tokenizer, end: u32) -> Result<Arc<dyn TokenS
     if is_tokens(text) {
         let tokens = TokenFile::open(text)?;
         if tokens.vocab_size() > tokenizer.vocab_size() {
-            let (file, actual, expected) = (text.display(), tokens.vocab_size(), tokenizer.vocab_size());
-            let message = format!("{file}: its vocabulary has {actual} tokens, not {expected}; give its --tokenizer");
+            let (file, actual, expected) =
+                (text.display(), tokens.vocab_size(), tokenizer.vocab_size());
+            let message = format!(
+                "{file}: its vocabulary has {actual} tokens, not {expected}; give its --tokenizer"
+            );
             return Err(message.into());
         }
         return Ok(Arc::new(tokens));
@@ -135,13 +156,17 @@ fn read(file: &Path) -> Result<String> {
 
 /// The file itself, or the text files of a folder sorted by name.
 fn files(text: &Path) -> Result<Vec<PathBuf>> {
-    let failed = |e: std::io::Error| format!("--text {}: {e}; give a text or a folder, or --fake-data", text.display());
+    let failed = |e: std::io::Error| {
+        format!("--text {}: {e}; give a text or a folder, or --fake-data", text.display())
+    };
     if !fs::metadata(text).map_err(failed)?.is_dir() {
         return Ok(vec![text.to_owned()]);
     }
     let paths = fs::read_dir(text).map_err(failed)?.map(|entry| Ok(entry?.path()));
     let mut files = paths.collect::<std::io::Result<Vec<_>>>().map_err(failed)?;
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "txt" || extension == "md"));
+    files.retain(|file| {
+        file.extension().is_some_and(|extension| extension == "txt" || extension == "md")
+    });
     files.sort();
     if files.is_empty() {
         return Err(format!("--text {}: the folder has no .txt or .md file", text.display()).into());

@@ -30,7 +30,8 @@ pub(crate) struct Columns {
 const MISSING: &str = "(missing)";
 
 impl Columns {
-    /// Inspects all rows. A column is numeric if all its values are numbers, unless `categorical` names it.
+    /// Inspects all rows. A column is numeric if all its values are numbers, unless `categorical`
+    /// names it.
     pub(crate) fn find(
         table: &Csv,
         target: &str,
@@ -39,9 +40,15 @@ impl Columns {
         ignored: &[String],
     ) -> Result<Columns> {
         let names: Vec<String> = table.column_names().into_iter().map(str::to_owned).collect();
-        for name in std::iter::once(target).chain(categorical.iter().chain(ignored).map(String::as_str)) {
+        for name in
+            std::iter::once(target).chain(categorical.iter().chain(ignored).map(String::as_str))
+        {
             if !names.iter().any(|column| column == name) {
-                return Err(format!("the table has no column `{name}`; its columns are {}", names.join(", ")).into());
+                return Err(format!(
+                    "the table has no column `{name}`; its columns are {}",
+                    names.join(", ")
+                )
+                .into());
             }
         }
         let mut values = vec![BTreeSet::new(); names.len()];
@@ -57,8 +64,13 @@ impl Columns {
                 }
             }
         }
-        let mut columns =
-            Columns { numbers: Vec::new(), categories: Vec::new(), target: target.to_owned(), classes: None, labelled };
+        let mut columns = Columns {
+            numbers: Vec::new(),
+            categories: Vec::new(),
+            target: target.to_owned(),
+            classes: None,
+            labelled,
+        };
         for (name, values) in names.into_iter().zip(values) {
             let numbers = values.iter().all(|value| value.trim().parse::<f64>().is_ok());
             if name == target {
@@ -66,7 +78,9 @@ impl Columns {
                 match task {
                     Task::Regression if numbers => {}
                     Task::Regression => {
-                        return Err(format!("--task regression: `{name}` is not a numeric column").into());
+                        return Err(
+                            format!("--task regression: `{name}` is not a numeric column").into()
+                        );
                     }
                     Task::Classification if numbers && 10 * count > rows => {
                         let message = format!(
@@ -81,7 +95,9 @@ impl Columns {
             } else if numbers && !categorical.contains(&name) {
                 columns.numbers.push(name);
             } else {
-                columns.categories.push((name, [MISSING.to_owned()].into_iter().chain(values).collect()));
+                columns
+                    .categories
+                    .push((name, [MISSING.to_owned()].into_iter().chain(values).collect()));
             }
         }
         Ok(columns)
@@ -116,13 +132,14 @@ impl Columns {
         Ok(Box::new(Subset::new(self.rows(table, true)?, &*self.labelled)?))
     }
 
-    /// All rows, without the target. The fields are `numbers`, `f32[columns]`, and an `i32[]` for each categorical
-    /// column. A missing number is NaN, and a missing category is 0.
+    /// All rows, without the target. The fields are `numbers`, `f32[columns]`, and an `i32[]` for
+    /// each categorical column. A missing number is NaN, and a missing category is 0.
     pub(crate) fn all_rows(&self, table: Csv) -> Result<Box<dyn Dataset>> {
         self.rows(table, false)
     }
 
-    /// All rows; with a target, the additional field `target` is a class, `i32[]`, or a number, `f32[]`.
+    /// All rows; with a target, the additional field `target` is a class, `i32[]`, or a number,
+    /// `f32[]`.
     fn rows(&self, table: Csv, with_target: bool) -> Result<Box<dyn Dataset>> {
         if self.numbers.is_empty() {
             return Err("the table needs at least one numeric column besides the target".into());
@@ -145,18 +162,23 @@ pub(crate) fn category(index: usize) -> String {
     format!("category_{index}")
 }
 
-/// The mean and the standard deviation of each number of a field, over the samples in which it is not missing.
+/// The mean and the standard deviation of each number of a field, over the samples in which it is
+/// not missing.
 pub(crate) fn mean_and_deviation(dataset: &dyn Dataset, field: &str) -> Result<[Vec<f32>; 2]> {
     let mut sums: Vec<(f64, f64, f64)> = Vec::new();
     let samples: Vec<usize> = (0..dataset.len()).collect();
     for samples in samples.chunks(4096) {
         let batch = HostBatch::collate(dataset, samples)?;
-        let index = batch.field_index(field).ok_or_else(|| format!("there is no field `{field}`"))?;
+        let index =
+            batch.field_index(field).ok_or_else(|| format!("there is no field `{field}`"))?;
         let values = batch.values::<f32>(index)?;
         sums.resize(values.len() / samples.len(), (0.0, 0.0, 0.0));
         for row in values.chunks(sums.len().max(1)) {
-            for ((count, mean, squares), &value) in sums.iter_mut().zip(row).filter(|(_, value)| value.is_finite()) {
-                // Welford's algorithm: a sum of squares would lose small deviations from a large mean.
+            for ((count, mean, squares), &value) in
+                sums.iter_mut().zip(row).filter(|(_, value)| value.is_finite())
+            {
+                // Welford's algorithm: a sum of squares would lose small deviations from a large
+                // mean.
                 *count += 1.0;
                 let difference = f64::from(value) - *mean;
                 *mean += difference / *count;
@@ -168,5 +190,8 @@ pub(crate) fn mean_and_deviation(dataset: &dyn Dataset, field: &str) -> Result<[
         0.0 => 1.0,
         squares => (squares / count).sqrt() as f32,
     };
-    Ok([sums.iter().map(|(_, mean, _)| *mean as f32).collect(), sums.iter().map(deviation).collect()])
+    Ok([
+        sums.iter().map(|(_, mean, _)| *mean as f32).collect(),
+        sums.iter().map(deviation).collect(),
+    ])
 }

@@ -1,4 +1,5 @@
-//! Trains a network on the rows of a CSV table, to predict a class or a number from numbers and categories.
+//! Trains a network on the rows of a CSV table, to predict a class or a number from numbers and
+//! categories.
 
 mod columns;
 mod model;
@@ -53,21 +54,28 @@ impl Args {
             return Ok(Columns::fake(self.task));
         }
         let table = Csv::open(&self.table)?;
-        let columns = Columns::find(&table, &self.target, self.task, &self.categorical, &self.ignore);
+        let columns =
+            Columns::find(&table, &self.target, self.task, &self.categorical, &self.ignore);
         Ok(columns.map_err(|error| format!("{}: {error}", self.table.display()))?)
     }
 
     /// Eight tenths of the rows for training, a tenth for validation and a tenth for testing.
     fn parts(&self, columns: &Columns) -> cli::Result<[impl Dataset + use<>; 3]> {
-        let rows =
-            if self.fake_data { columns.fake_rows(10_000) } else { columns.labelled_rows(Csv::open(&self.table)?)? };
+        let rows = if self.fake_data {
+            columns.fake_rows(10_000)
+        } else {
+            columns.labelled_rows(Csv::open(&self.table)?)?
+        };
         let len = rows.len();
         Ok(random_split(rows, [len - 2 * (len / 10), len / 10, len / 10], 0)?)
     }
 
     /// All rows, each once.
     fn in_order(&self, rows: impl Dataset) -> cli::Result<DataLoader> {
-        Ok(DataLoader::builder(rows).batch_size(self.batch_size).num_workers(self.num_workers).build()?)
+        Ok(DataLoader::builder(rows)
+            .batch_size(self.batch_size)
+            .num_workers(self.num_workers)
+            .build()?)
     }
 }
 
@@ -133,7 +141,8 @@ mod tests {
     #[test]
     fn the_program_runs_on_fake_data() {
         for task in ["classification", "regression"] {
-            let args = ["tabular", "--fake-data", "--fast-dev-run", "--task", task, "--hidden", "8"];
+            let args =
+                ["tabular", "--fake-data", "--fast-dev-run", "--task", task, "--hidden", "8"];
             assert_eq!(cli::main_from::<Args>(args), ExitCode::SUCCESS);
         }
     }
@@ -143,29 +152,45 @@ mod tests {
     fn column_types_are_detected_and_missing_values_are_marked() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/data/penguins.csv"));
         let table = || Csv::open(path).unwrap();
-        let find =
-            |target: &str, task| Columns::find(&table(), target, task, &["year".to_owned()], &["island".to_owned()]);
+        let find = |target: &str, task| {
+            Columns::find(&table(), target, task, &["year".to_owned()], &["island".to_owned()])
+        };
         let columns = find("species", Task::Classification).unwrap();
-        assert_eq!(columns.numbers, ["bill_length_mm", "bill_depth_mm", "flipper_length_mm", "body_mass_g"]);
-        let categories = [("sex", ["female", "male"].to_vec()), ("year", ["2007", "2008", "2009"].to_vec())];
-        let categories = categories.map(|(name, names)| (name.to_owned(), [&["(missing)"], &names[..]].concat()));
-        let actual =
-            columns.categories.iter().map(|(name, names)| (name.clone(), names.iter().map(|n| &**n).collect()));
+        assert_eq!(
+            columns.numbers,
+            ["bill_length_mm", "bill_depth_mm", "flipper_length_mm", "body_mass_g"]
+        );
+        let categories =
+            [("sex", ["female", "male"].to_vec()), ("year", ["2007", "2008", "2009"].to_vec())];
+        let categories = categories
+            .map(|(name, names)| (name.to_owned(), [&["(missing)"], &names[..]].concat()));
+        let actual = columns
+            .categories
+            .iter()
+            .map(|(name, names)| (name.clone(), names.iter().map(|n| &**n).collect()));
         assert_eq!(actual.collect::<Vec<(String, Vec<&str>)>>(), categories);
         let rows = columns.labelled_rows(table()).unwrap();
         let batch = HostBatch::collate(&rows, &[3, 4]).unwrap();
         let numbers = batch.values::<f32>(0).unwrap();
-        assert!(numbers[..4].iter().all(|x| x.is_nan()) && numbers[4..] == [36.7, 19.3, 193.0, 3450.0], "{numbers:?}");
+        assert!(
+            numbers[..4].iter().all(|x| x.is_nan()) && numbers[4..] == [36.7, 19.3, 193.0, 3450.0],
+            "{numbers:?}"
+        );
         let codes = [1, 2, 3].map(|field| batch.values::<i32>(field).unwrap());
         assert_eq!(codes, [[0, 1], [1, 1], [0, 0]]); // sex, year, species
         let [mean, deviation] = mean_and_deviation(&rows, "numbers").unwrap();
-        assert!((mean[3] - 4201.754).abs() < 1e-2 && (deviation[0] - 5.4516).abs() < 1e-3, "{mean:?} {deviation:?}");
+        assert!(
+            (mean[3] - 4201.754).abs() < 1e-2 && (deviation[0] - 5.4516).abs() < 1e-3,
+            "{mean:?} {deviation:?}"
+        );
         // Rows without a target are left out.
         let mass = find("body_mass_g", Task::Regression).unwrap();
         assert_eq!((rows.len(), mass.labelled_rows(table()).unwrap().len()), (344, 342));
-        for (target, task) in
-            [("sex", Task::Regression), ("mass", Task::Regression), ("body_mass_g", Task::Classification)]
-        {
+        for (target, task) in [
+            ("sex", Task::Regression),
+            ("mass", Task::Regression),
+            ("body_mass_g", Task::Classification),
+        ] {
             assert!(find(target, task).is_err(), "{target}");
         }
     }

@@ -26,8 +26,8 @@ pub(crate) struct Recipe {
     weight_decay: f64,
 }
 
-/// A network that standardizes numbers, embeds categories, and passes both to a multilayer perceptron. The output is
-/// logits or a number.
+/// A network that standardizes numbers, embeds categories, and passes both to a multilayer
+/// perceptron. The output is logits or a number.
 #[derive(Module)]
 pub(crate) struct Tabular {
     numbers: Standardization,
@@ -80,7 +80,10 @@ impl Tabular {
         }
         let mut mlp = Sequential::new();
         for &hidden in &recipe.hidden {
-            mlp = mlp.add(Linear::new(features, hidden)).add(Relu::new()).add(Dropout::new(recipe.dropout));
+            mlp = mlp
+                .add(Linear::new(features, hidden))
+                .add(Relu::new())
+                .add(Dropout::new(recipe.dropout));
             features = hidden;
         }
         let mlp = mlp.add(Linear::new(features, columns.classes.as_ref().map_or(1, Vec::len)));
@@ -110,8 +113,8 @@ impl Tabular {
         }
     }
 
-    /// Logs the loss and the accuracy. For regression, logs the mean absolute error and the coefficient of
-    /// determination in the target's unit instead of the accuracy.
+    /// Logs the loss and the accuracy. For regression, logs the mean absolute error and the
+    /// coefficient of determination in the target's unit instead of the accuracy.
     fn evaluate(&self, stage: &str, batch: &Batch, cx: &mut StepContext) {
         let (output, target) = (self.forward(batch), batch.get("target"));
         cx.log(format!("{stage}_loss"), self.losses(&output, batch));
@@ -121,7 +124,10 @@ impl Tabular {
             }
             Some(standardization) => {
                 let prediction = standardization.inverse(&output).squeeze(-1);
-                cx.log_metric(format!("{stage}_mae"), MeanAbsoluteError::new().update(&prediction, &target));
+                cx.log_metric(
+                    format!("{stage}_mae"),
+                    MeanAbsoluteError::new().update(&prediction, &target),
+                );
                 cx.log_metric(format!("{stage}_r2"), R2Score::new().update(&prediction, &target));
             }
         }
@@ -146,9 +152,12 @@ impl TrainingModule for Tabular {
         match &self.target {
             None => {
                 let probabilities = output.softmax(-1);
-                [("class", probabilities.argmax(-1)), ("probability", probabilities.max(&[-1]))].into()
+                [("class", probabilities.argmax(-1)), ("probability", probabilities.max(&[-1]))]
+                    .into()
             }
-            Some(standardization) => [("prediction", standardization.inverse(&output).squeeze(-1))].into(),
+            Some(standardization) => {
+                [("prediction", standardization.inverse(&output).squeeze(-1))].into()
+            }
         }
     }
 

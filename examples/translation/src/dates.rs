@@ -1,4 +1,5 @@
-//! Dates in many written forms, each with the same date in ISO 8601: `sat 3 october 1987` and `1987-10-03`.
+//! Dates in many written forms, each with the same date in ISO 8601: `sat 3 october 1987` and
+//! `1987-10-03`.
 
 use fulmen::data::SampleRng;
 
@@ -18,7 +19,8 @@ const MONTHS: [&str; 12] = [
     "november",
     "december",
 ];
-const WEEKDAYS: [&str; 7] = ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];
+const WEEKDAYS: [&str; 7] =
+    ["sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday"];
 
 /// The pairs of a split. No date occurs in two splits, in any form.
 pub(crate) fn pairs(split: Split) -> Vec<Pair> {
@@ -100,7 +102,9 @@ fn ordinal(day: usize) -> &'static str {
 
 fn days(year: usize, month: usize) -> usize {
     match month {
-        2 if year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)) => 29,
+        2 if year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400)) => {
+            29
+        }
         2 => 28,
         4 | 6 | 9 | 11 => 30,
         _ => 31,
@@ -110,7 +114,11 @@ fn days(year: usize, month: usize) -> usize {
 /// The day of the week, 0 for Sunday, by Sakamoto's method.
 fn weekday(year: usize, month: usize, day: usize) -> usize {
     let year = if month < 3 { year - 1 } else { year };
-    (year + year / 4 - year / 100 + year / 400 + [0, 3, 2, 5, 0, 3, 5, 1, 4, 6, 2, 4][month - 1] + day) % 7
+    (year + year / 4 - year / 100
+        + year / 400
+        + [0, 3, 2, 5, 0, 3, 5, 1, 4, 6, 2, 4][month - 1]
+        + day)
+        % 7
 }
 
 #[cfg(test)]
@@ -121,11 +129,17 @@ mod tests {
     fn dates_are_correct_and_splits_share_none() {
         assert_eq!((weekday(1987, 10, 3), weekday(2000, 2, 29), weekday(1900, 1, 1)), (6, 2, 1));
         assert_eq!([1900, 2000, 2023, 2024].map(|year| days(year, 2)), [28, 29, 28, 29]);
-        assert_eq!([1, 2, 3, 11, 12, 13, 22, 30].map(ordinal), ["st", "nd", "rd", "th", "th", "th", "nd", "th"]);
+        assert_eq!(
+            [1, 2, 3, 11, 12, 13, 22, 30].map(ordinal),
+            ["st", "nd", "rd", "th", "th", "th", "nd", "th"]
+        );
         assert_eq!(capitalized("sat the 3rd-oct 1987"), "Sat The 3rd-Oct 1987");
         let [train, test] = [Split::Train, Split::Test].map(pairs);
         assert!(test.iter().all(|(text, date)| text.contains(&date[..4])));
-        let train_dates: std::collections::HashSet<&String> = train.iter().map(|(_, date)| date).collect();
-        assert!(train_dates.len() > 20_000 && test.iter().all(|(_, date)| !train_dates.contains(date)));
+        let train_dates: std::collections::HashSet<&String> =
+            train.iter().map(|(_, date)| date).collect();
+        assert!(
+            train_dates.len() > 20_000 && test.iter().all(|(_, date)| !train_dates.contains(date))
+        );
     }
 }

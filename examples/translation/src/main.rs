@@ -19,10 +19,12 @@ use fulmen::trainer::{self, PredictionWriter};
 use model::{Recipe, Translator};
 use pairs::{Pair, Split, Vocabulary};
 
-/// Trains the Transformer on pairs of texts; `predict --input texts.txt --output translations.txt` translates new texts
+/// Trains the Transformer on pairs of texts; `predict --input texts.txt --output translations.txt`
+/// translates new texts
 #[derive(clap::Args)]
 struct Args {
-    /// Texts and translations: two files with matching lines, a .tsv, or a .jsonl with the keys source and target.
+    /// Texts and translations: two files with matching lines, a .tsv, or a .jsonl with the keys
+    /// source and target.
     #[arg(long, num_args = 1..=2, value_name = "FILE")]
     pairs: Vec<PathBuf>,
     /// Validation pairs; by default a twentieth of --pairs, at most 2000.
@@ -40,8 +42,8 @@ struct Args {
     /// The texts that `predict` translates, one per line; by default the test texts.
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
-    /// A Hugging Face tokenizer.json for both languages. If the file does not exist, the trained tokenizer is written
-    /// there. Without this flag, each run trains it again.
+    /// A Hugging Face tokenizer.json for both languages. If the file does not exist, the trained
+    /// tokenizer is written there. Without this flag, each run trains it again.
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
     /// The tokenizer's end-of-text token.
@@ -155,7 +157,8 @@ impl Args {
         let part = pairs.len().div_ceil(20).min(2000);
         let held_back = |files: &[PathBuf]| if files.is_empty() { part } else { 0 };
         let test = pairs.split_off(pairs.len() - held_back(&self.test_pairs));
-        let validation = pairs.split_off(pairs.len().saturating_sub(held_back(&self.validation_pairs)));
+        let validation =
+            pairs.split_off(pairs.len().saturating_sub(held_back(&self.validation_pairs)));
         Ok([pairs, validation, test].into_iter().nth(split as usize).unwrap_or_default())
     }
 
@@ -237,7 +240,8 @@ impl Program for Args {
         let pairs = match &self.input {
             None => self.texts(Split::Test)?,
             Some(file) => {
-                let texts = fs::read_to_string(file).map_err(|e| format!("--input {}: {e}", file.display()))?;
+                let texts = fs::read_to_string(file)
+                    .map_err(|e| format!("--input {}: {e}", file.display()))?;
                 texts.lines().map(|text| (text.to_owned(), String::new())).collect()
             }
         };
@@ -255,7 +259,11 @@ impl Program for Args {
             let Some(tokens) = batch.get("tokens") else { return Ok(()) };
             let tokens = tokens.to_vec::<i32>().map_err(|e| failed(&e))?;
             for translation in tokens.chunks(tokens.len() / batch.num_samples()) {
-                writeln!(file, "{}", vocabulary.decode(translation).map_err(|e| failed(e.as_ref()))?)?;
+                writeln!(
+                    file,
+                    "{}",
+                    vocabulary.decode(translation).map_err(|e| failed(e.as_ref()))?
+                )?;
             }
             Ok(())
         })
@@ -274,12 +282,15 @@ fn main() -> ExitCode {
 mod tests {
     use super::*;
 
-    const SMALL: [&str; 10] = ["--layers", "1", "--heads", "2", "--width", "8", "--length", "8", "--num-beams", "2"];
+    const SMALL: [&str; 10] =
+        ["--layers", "1", "--heads", "2", "--width", "8", "--length", "8", "--num-beams", "2"];
 
     /// Fits, validates and tests in one run, without data and without leaving anything behind.
     #[test]
     fn the_program_runs_on_fake_data() {
-        let args = [&["translation", "--fake-data", "--fast-dev-run", "--vocab-size", "50"][..], &SMALL].concat();
+        let args =
+            [&["translation", "--fake-data", "--fast-dev-run", "--vocab-size", "50"][..], &SMALL]
+                .concat();
         assert_eq!(cli::main_from::<Args>(args), ExitCode::SUCCESS);
     }
 
@@ -291,7 +302,8 @@ mod tests {
         fs::write(path("texts.txt"), "one\n\na much longer text than eight tokens are\n").unwrap();
         let (pairs, texts, output, tokenizer) =
             (path("pairs.tsv"), path("texts.txt"), path("out.txt"), path("tokenizer.json"));
-        let own = ["translation", "predict", "--pairs", &pairs, "--input", &texts, "--output", &output];
+        let own =
+            ["translation", "predict", "--pairs", &pairs, "--input", &texts, "--output", &output];
         let args = [&own[..], &["--tokenizer", &tokenizer, "--fast-dev-run"], &SMALL].concat();
         assert_eq!(cli::main_from::<Args>(args), ExitCode::SUCCESS);
         assert_eq!(fs::read_to_string(output).unwrap().lines().count(), 3);

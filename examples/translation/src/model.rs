@@ -34,12 +34,17 @@ pub(crate) struct Translator {
 }
 
 impl Translator {
-    pub(crate) fn new(config: Config, recipe: Recipe, answers: GenerationConfig) -> models::Result<Translator> {
+    pub(crate) fn new(
+        config: Config,
+        recipe: Recipe,
+        answers: GenerationConfig,
+    ) -> models::Result<Translator> {
         Ok(Translator { marian: Marian::new(config)?, recipe, answers })
     }
 
     pub(crate) fn layers(mut self, gradient_checkpointing: bool, scan_layers: bool) -> Translator {
-        (self.marian.gradient_checkpointing, self.marian.scan_layers) = (gradient_checkpointing, scan_layers);
+        (self.marian.gradient_checkpointing, self.marian.scan_layers) =
+            (gradient_checkpointing, scan_layers);
         self
     }
 
@@ -61,7 +66,8 @@ impl Translator {
     /// Logs the mean loss per token.
     fn evaluate(&self, stage: &str, texts: &Decoding<'_>, labels: &Tensor, cx: &mut StepContext) {
         let logits = texts.forward(texts.shift_right(labels));
-        let loss = CrossEntropyLoss::new().ignore_index(IGNORE_INDEX.into()).reduction(Reduction::None);
+        let loss =
+            CrossEntropyLoss::new().ignore_index(IGNORE_INDEX.into()).reduction(Reduction::None);
         let losses = metrics::Mean::new().update(loss.forward(logits, labels));
         cx.log_metric(format!("{stage}_loss"), losses.masked(labels.ne(f64::from(IGNORE_INDEX))));
     }
@@ -88,7 +94,8 @@ impl TrainingModule for Translator {
         // Pad the labels like the translations.
         let padding = translations.size(1) as i64 - labels.size(1) as i64;
         let pad = Tensor::full(DType::I32, [], self.pad());
-        let expected = labels.lt(0.0).select(&pad, labels).pad(pad, &[0, 0], &[0, padding], &[0, 0]);
+        let expected =
+            labels.lt(0.0).select(&pad, labels).pad(pad, &[0, 0], &[0, padding], &[0, 0]);
         cx.log("test_exact", translations.eq(expected).all(&[1]).to_dtype(DType::F32));
     }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use fulmen::cli::Result;
 use fulmen::data::text::{ByteLevelBpe, IGNORE_INDEX, Tokenizer, choose_boundaries, token_lengths};
-use fulmen::data::{self, Buckets, DType, DataLoader, DataLoaderBuilder, Field, Fingerprint, Source};
+use fulmen::data::{
+    self, Buckets, DType, DataLoader, DataLoaderBuilder, Field, Fingerprint, Source,
+};
 
 /// A text and its translation.
 pub(crate) type Pair = (String, String);
@@ -20,11 +22,12 @@ pub(crate) enum Split {
 
 /// Reads pairs from two files with matching lines, a `.tsv`, or a `.jsonl`.
 pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Pair>> {
-    let text = |file: &Path| fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()));
+    let text =
+        |file: &Path| fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()));
     let pairs = match files {
         [source, target] => {
-            let [sources, targets] =
-                [text(source)?, text(target)?].map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
+            let [sources, targets] = [text(source)?, text(target)?]
+                .map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>());
             if sources.len() != targets.len() {
                 let ([source, target], [s, t]) =
                     ([source, target].map(|file| file.display()), [sources.len(), targets.len()]);
@@ -44,7 +47,9 @@ pub(crate) fn read(files: &[PathBuf]) -> Result<Vec<Pair>> {
             };
             let failed = |number| format!("{}:{number}: expected {format}", file.display());
             let lines = text(file)?;
-            let pairs = (1..).zip(lines.lines()).map(|(number, line)| parse(line).ok_or_else(|| failed(number)));
+            let pairs = (1..)
+                .zip(lines.lines())
+                .map(|(number, line)| parse(line).ok_or_else(|| failed(number)));
             pairs.collect::<Result<Vec<Pair>, String>>()?
         }
         _ => return Err("give the texts with --pairs, or --dates, or --fake-data".into()),
@@ -78,13 +83,20 @@ impl Vocabulary {
 
     /// One tokenizer for both languages, trained on their texts.
     pub(crate) fn train(pairs: &[Pair], vocab_size: usize) -> Result<Vocabulary> {
-        let bpe =
-            ByteLevelBpe::new(vocab_size).special_tokens(["<pad>", "</s>"]).template("$A </s>").single_digits(true);
-        Vocabulary::new(bpe.train(pairs.iter().flat_map(|(source, target)| [source, target]))?, "</s>")
+        let bpe = ByteLevelBpe::new(vocab_size)
+            .special_tokens(["<pad>", "</s>"])
+            .template("$A </s>")
+            .single_digits(true);
+        Vocabulary::new(
+            bpe.train(pairs.iter().flat_map(|(source, target)| [source, target]))?,
+            "</s>",
+        )
     }
 
     fn new(tokenizer: Tokenizer, end_token: &str) -> Result<Vocabulary> {
-        let pad = tokenizer.pad_id().ok_or_else(|| format!("{tokenizer:?} has no padding token, such as <pad>"))?;
+        let pad = tokenizer
+            .pad_id()
+            .ok_or_else(|| format!("{tokenizer:?} has no padding token, such as <pad>"))?;
         let end = tokenizer.special_id(end_token)?;
         Ok(Vocabulary { tokenizer: tokenizer.special_tokens(false), pad, end })
     }
@@ -110,25 +122,35 @@ impl Vocabulary {
 
     /// The text up to the end token, in one line.
     pub(crate) fn decode(&self, ids: &[i32]) -> Result<String> {
-        let ids: Vec<u32> = ids.iter().map(|&id| id as u32).take_while(|&id| id != self.end).collect();
+        let ids: Vec<u32> =
+            ids.iter().map(|&id| id as u32).take_while(|&id| id != self.end).collect();
         Ok(self.tokenizer.decode(&ids, true)?.replace(['\n', '\r'], " "))
     }
 }
 
 /// A loader with batches padded to at most `buckets` lengths. Each length has its own step program.
-pub(crate) fn loader(pairs: Vec<Pair>, vocabulary: Vocabulary, buckets: usize) -> Result<DataLoaderBuilder> {
+pub(crate) fn loader(
+    pairs: Vec<Pair>,
+    vocabulary: Vocabulary,
+    buckets: usize,
+) -> Result<DataLoaderBuilder> {
     if pairs.is_empty() {
-        return Err("there are no texts; a twentieth of --pairs is for validation, and another for testing".into());
+        return Err(
+            "there are no texts; a twentieth of --pairs is for validation, and another for testing"
+                .into(),
+        );
     }
     let pad = vocabulary.pad as i32;
     let tokens = Arc::new(Tokens { pairs, vocabulary });
-    let longer = Arc::clone(&tokens).map(|[text, other]| Ok(if text.len() > other.len() { text } else { other }));
+    let longer = Arc::clone(&tokens)
+        .map(|[text, other]| Ok(if text.len() > other.len() { text } else { other }));
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let lengths = token_lengths(&longer, threads)?;
     let lengths: Vec<usize> = lengths.iter().map(|length| length.next_multiple_of(8)).collect();
     let boundaries = choose_boundaries(&lengths, buckets)?;
     let longest = boundaries.lengths().last().copied().unwrap_or(0);
-    let fields = ["input_ids", "labels"].map(|name| Field::new(name, DType::I32, [longest])).to_vec();
+    let fields =
+        ["input_ids", "labels"].map(|name| Field::new(name, DType::I32, [longest])).to_vec();
     let dataset = tokens.into_dataset(fields, move |pair, sample| {
         for (field, (ids, padding)) in pair.iter().zip([pad, IGNORE_INDEX]).enumerate() {
             let values = sample.values_mut::<i32>(field)?;
@@ -138,7 +160,11 @@ pub(crate) fn loader(pairs: Vec<Pair>, vocabulary: Vocabulary, buckets: usize) -
         Ok(())
     });
     let loader = DataLoader::builder(dataset);
-    Ok(if buckets == 1 { loader } else { loader.buckets(Buckets::new(&lengths, boundaries.lengths())?) })
+    Ok(if buckets == 1 {
+        loader
+    } else {
+        loader.buckets(Buckets::new(&lengths, boundaries.lengths())?)
+    })
 }
 
 /// Pairs as tokens, with the end token appended.
@@ -185,14 +211,19 @@ mod tests {
         let expected = [("a b".to_owned(), "α β".to_owned()), ("c".to_owned(), "γ".to_owned())];
         let (source, target) = (file("x.en", "a b\nc\n"), file("x.el", "α β\nγ"));
         let tsv = file("x.tsv", "a b\tα β\tCC-BY\nc\tγ\n");
-        let json =
-            file("x.jsonl", "{\"source\": \"a b\", \"target\": \"α β\"}\n{\"target\": \"γ\", \"source\": \"c\"}\n");
+        let json = file(
+            "x.jsonl",
+            "{\"source\": \"a b\", \"target\": \"α β\"}\n{\"target\": \"γ\", \"source\": \"c\"}\n",
+        );
         for files in [vec![source.clone(), target], vec![tsv], vec![json]] {
             assert_eq!(read(&files).unwrap(), expected, "{files:?}");
         }
         let refusal = |files: &[PathBuf]| read(files).unwrap_err().to_string();
         assert!(refusal(&[source, file("y", "α\n")]).contains("has 2 lines and"));
-        assert!(refusal(&[file("y.tsv", "a\tb\nc")]).ends_with("y.tsv:2: expected a text, a tab and its translation"));
+        assert!(
+            refusal(&[file("y.tsv", "a\tb\nc")])
+                .ends_with("y.tsv:2: expected a text, a tab and its translation")
+        );
         assert!(refusal(&[]).contains("--dates"));
     }
 }

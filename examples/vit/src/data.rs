@@ -11,8 +11,8 @@ use fulmen::models::Labels;
 #[derive(clap::Args)]
 #[command(next_help_heading = "Data")]
 pub(crate) struct Data {
-    /// A folder with a folder of images per class, at its top or in the folders train, val and optionally test; or
-    /// CIFAR's binary version, or MNIST's IDX files.
+    /// A folder with a folder of images per class, at its top or in the folders train, val and
+    /// optionally test; or CIFAR's binary version, or MNIST's IDX files.
     #[arg(long, default_value = ".")]
     data_dir: PathBuf,
     /// Use random images instead of --data-dir.
@@ -42,7 +42,9 @@ pub(crate) enum Split {
 impl Data {
     fn splits(&self) -> Result<ImageSplits> {
         let splits = ImageSplits::open(&self.data_dir);
-        Ok(splits.map_err(|error| format!("--data-dir {error}; --fake-data tries the program out without data"))?)
+        Ok(splits.map_err(|error| {
+            format!("--data-dir {error}; --fake-data tries the program out without data")
+        })?)
     }
 
     /// The names of the classes.
@@ -67,8 +69,11 @@ impl Data {
             Split::Validation => splits.validation(evaluation),
             Split::Test => splits.test(evaluation),
             Split::Train => {
-                let crop =
-                    ImagePipeline::rgb().random_resized_crop_of(size, (self.min_crop, 1.0), (3.0 / 4.0, 4.0 / 3.0));
+                let crop = ImagePipeline::rgb().random_resized_crop_of(
+                    size,
+                    (self.min_crop, 1.0),
+                    (3.0 / 4.0, 4.0 / 3.0),
+                );
                 let flipped = crop.horizontal_flip(self.flip);
                 splits.train(match self.rand_augment {
                     0 => flipped,

@@ -19,7 +19,8 @@ use model::{Classifier, Recipe};
 /// Trains a Vision Transformer on folders of images
 #[derive(clap::Args)]
 struct Args {
-    /// A folder downloaded from Hugging Face (config.json, model.safetensors) to start from. It gets a new head.
+    /// A folder downloaded from Hugging Face (config.json, model.safetensors) to start from. It
+    /// gets a new head.
     #[arg(long)]
     from: Option<PathBuf>,
     /// The height and width to which images are resized; by default 224 with --from, and else 64.
@@ -87,7 +88,10 @@ impl Args {
     /// All samples, each once.
     fn in_order(&self, split: Split) -> cli::Result<DataLoader> {
         let dataset = self.data.open(split, self.size())?;
-        Ok(DataLoader::builder(dataset).batch_size(self.batch_size).num_workers(self.num_workers).build()?)
+        Ok(DataLoader::builder(dataset)
+            .batch_size(self.batch_size)
+            .num_workers(self.num_workers)
+            .build()?)
     }
 
     /// The height and width of the images.
@@ -127,7 +131,9 @@ impl Program for Args {
         let builder = builder.gradient_clip_val(1.0).callback(best);
         match self.recipe.freeze_epochs {
             0 => builder,
-            epochs => builder.callback(BackboneFinetuning::new("vit.*", TrainDuration::Epochs(epochs))),
+            epochs => {
+                builder.callback(BackboneFinetuning::new("vit.*", TrainDuration::Epochs(epochs)))
+            }
         }
     }
 }

@@ -13,7 +13,8 @@ use fulmen::prelude::*;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Recipe")]
 pub(crate) struct Recipe {
-    /// The highest learning rate, which decreases along a cosine to 0. With --from, 5e-5 is a good value.
+    /// The highest learning rate, which decreases along a cosine to 0. With --from, 5e-5 is a good
+    /// value.
     #[arg(long, default_value_t = 1e-3)]
     learning_rate: f64,
     /// The fraction of the steps with an increasing learning rate.
@@ -28,7 +29,8 @@ pub(crate) struct Recipe {
     /// The strength of MixUp or CutMix: the alpha of their Beta distribution; 0 disables them.
     #[arg(long, default_value_t = 0.2)]
     mixup: f64,
-    /// The mean and standard deviation for normalizing pixels: 0.5 as in Google's models, or ImageNet's.
+    /// The mean and standard deviation for normalizing pixels: 0.5 as in Google's models, or
+    /// ImageNet's.
     #[arg(long, value_enum, default_value_t = Normalization::Half)]
     normalization: Normalization,
     /// The number of epochs in which only the head is trained.
@@ -57,8 +59,8 @@ impl Classifier {
         Classifier { vit, random: RandomStream::new(), recipe }
     }
 
-    /// The normalized images of the batch. They are transferred to the device as `u8[batch, 3, height, width]`, a
-    /// quarter of the size of floats.
+    /// The normalized images of the batch. They are transferred to the device as
+    /// `u8[batch, 3, height, width]`, a quarter of the size of floats.
     fn images(&self, batch: &Batch) -> Tensor {
         match self.recipe.normalization {
             Normalization::Half => normalize(batch.get("image"), &[0.5; 3], &[0.5; 3]),
@@ -104,7 +106,8 @@ impl TrainingModule for Classifier {
         let warmup = (plan.total_steps as f64 * warmup) as u64;
         let steps = plan.total_steps.saturating_sub(warmup).max(1);
         let cosine = schedule::CosineAnnealing::new(learning_rate, steps);
-        let adam = optim::AdamW::new(schedule::Warmup::new(warmup, cosine)).weight_decay(weight_decay);
+        let adam =
+            optim::AdamW::new(schedule::Warmup::new(warmup, cosine)).weight_decay(weight_decay);
         Box::new(ParamGroups::new(adam).no_decay_on_biases_and_norms())
     }
 }

@@ -1,4 +1,5 @@
-//! Cached datasets: the same samples as without a cache, from files that survive kills, full disks and second writers.
+//! Cached datasets: the same samples as without a cache, from files that survive kills, full disks
+//! and second writers.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,9 +10,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fulmen_cache::{
-    Access, CacheBuilder, CacheEvent, CacheExt, CachedDataset, cache_info, clear_cache, repair_cache, verify_cache,
+    Access, CacheBuilder, CacheEvent, CacheExt, CachedDataset, cache_info, clear_cache,
+    repair_cache, verify_cache,
 };
-use fulmen_data::{DType, DataLoader, Dataset, Error, Field, Fingerprint, HostBatch, Result, Sample, Source};
+use fulmen_data::{
+    DType, DataLoader, Dataset, Error, Field, Fingerprint, HostBatch, Result, Sample, Source,
+};
 
 /// Random samples; some may fail or take time.
 #[derive(Clone)]
@@ -27,7 +31,14 @@ struct Noise {
 
 impl Noise {
     fn new(len: usize) -> Noise {
-        Noise { len, width: 7, source: "noise", bad: Vec::new(), pause: Duration::ZERO, read: Arc::default() }
+        Noise {
+            len,
+            width: 7,
+            source: "noise",
+            bad: Vec::new(),
+            pause: Duration::ZERO,
+            read: Arc::default(),
+        }
     }
 
     fn count(&self) -> usize {
@@ -53,7 +64,8 @@ impl Dataset for Noise {
         if self.bad.contains(&index) {
             return Err(Error::new("this image is truncated"));
         }
-        let image: Vec<u8> = (0..3 * self.width).map(|_| sample.random().below(256) as u8).collect();
+        let image: Vec<u8> =
+            (0..3 * self.width).map(|_| sample.random().below(256) as u8).collect();
         let weight = [sample.random().uniform(-1.0, 1.0), index as f64];
         sample.write(0, &image)?;
         sample.write_value(1, index as i32)?;
@@ -88,7 +100,9 @@ fn files_of(path: &Path) -> Vec<(String, Vec<u8>)> {
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| !path.ends_with("cache.lock"))
-        .map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(path).unwrap()))
+        .map(|path| {
+            (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(path).unwrap())
+        })
         .collect();
     files.sort();
     files
@@ -99,7 +113,9 @@ fn epochs(dataset: impl Dataset, epochs: u64) -> Vec<Vec<u8>> {
     let loader = DataLoader::builder(dataset).batch_size(8).num_workers(2).build().unwrap();
     let batches = (0..epochs).flat_map(|epoch| loader.epoch(epoch)).map(|batch| batch.unwrap());
     batches
-        .flat_map(|batch| (0..4).map(|field| batch.field_bytes(field).unwrap().to_vec()).collect::<Vec<_>>())
+        .flat_map(|batch| {
+            (0..4).map(|field| batch.field_bytes(field).unwrap().to_vec()).collect::<Vec<_>>()
+        })
         .collect()
 }
 
@@ -111,8 +127,14 @@ fn a_cache_holds_what_the_first_epochs_would_have_read() {
     assert_eq!((cached.len(), cached.fields(), cached.variants()), (33, data.fields(), 3));
     assert_eq!(epochs(cached.clone(), 3), epochs(data.clone(), 3));
     // Epochs 3 to 5 read the variants 0 to 2 again.
-    assert_eq!(epochs(cached.clone(), 6)[epochs(cached.clone(), 3).len()..], epochs(cached.clone(), 3));
-    assert_eq!(cached.origin(12).unwrap(), format!("{}, row 2", cached.path().join("part-00001.arrow").display()));
+    assert_eq!(
+        epochs(cached.clone(), 6)[epochs(cached.clone(), 3).len()..],
+        epochs(cached.clone(), 3)
+    );
+    assert_eq!(
+        cached.origin(12).unwrap(),
+        format!("{}, row 2", cached.path().join("part-00001.arrow").display())
+    );
 
     // The second time, nothing is read, and the dataset need not exist.
     data.count();
@@ -143,7 +165,9 @@ fn the_estimate_is_the_size_of_the_files() {
     let folder = tempfile::tempdir().unwrap();
     let builder = small(&Noise::new(57), folder.path()).variants(2);
     let estimate = builder.estimate().unwrap();
-    assert!(!folder.path().join("x").exists() && fs::read_dir(folder.path()).unwrap().next().is_none());
+    assert!(
+        !folder.path().join("x").exists() && fs::read_dir(folder.path()).unwrap().next().is_none()
+    );
     let events = Arc::new(Mutex::new(Vec::new()));
     let recorder = Arc::clone(&events);
     builder.on_event(move |event| recorder.lock().unwrap().push(event)).open().unwrap();
@@ -189,13 +213,24 @@ fn bad_samples_that_are_allowed_fail_when_they_are_read_from_the_cache() {
     let folder = tempfile::tempdir().unwrap();
     let mut data = Noise::new(60);
     data.bad = vec![12, 47];
-    let error = small(&data, folder.path()).variants(2).allow_bad_samples(3).open().unwrap_err().to_string();
-    assert!(error.contains("more than 3 samples") && error.contains("noise.bin, record 12"), "{error}");
+    let error = small(&data, folder.path())
+        .variants(2)
+        .allow_bad_samples(3)
+        .open()
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("more than 3 samples") && error.contains("noise.bin, record 12"),
+        "{error}"
+    );
     let cached = small(&data, folder.path()).variants(2).allow_bad_samples(4).open().unwrap();
     assert_eq!(cached.bad_samples().len(), 4);
     let error = HostBatch::collate(&cached, &[11, 12]).unwrap_err();
     assert_eq!(error.sample_index(), Some(12));
-    assert!(error.to_string().contains("(noise.bin, record 12): this image is truncated"), "{error}");
+    assert!(
+        error.to_string().contains("(noise.bin, record 12): this image is truncated"),
+        "{error}"
+    );
     assert_eq!(HostBatch::collate(&cached, &[11, 13]).unwrap().values::<i32>(1).unwrap(), [11, 13]);
     assert_eq!(cache_info(folder.path()).unwrap()[0].bad_samples, 4);
 }
@@ -215,14 +250,19 @@ fn what_differs_is_said_and_a_new_cache_stands_beside_the_old() {
 
     let recorded = Arc::new(Mutex::new(Vec::new()));
     let events = Arc::clone(&recorded);
-    let builder = small(&other, folder.path()).on_event(move |event| events.lock().unwrap().push(event));
+    let builder =
+        small(&other, folder.path()).on_event(move |event| events.lock().unwrap().push(event));
     let other_cache = builder.open().unwrap();
-    let differences =
-        ["version: was `v1`, is ``", "source: was `noise`, is `louder noise`"].map(str::to_owned).to_vec();
+    let differences = ["version: was `v1`, is ``", "source: was `noise`, is `louder noise`"]
+        .map(str::to_owned)
+        .to_vec();
     assert_eq!(recorded.lock().unwrap()[0], CacheEvent::Differs { differences });
     let infos = cache_info(folder.path()).unwrap();
     assert_eq!(infos.len(), 2);
-    assert!(infos.iter().any(|info| info.depends_on.contains(&"source: `louder noise`".to_owned())), "{infos:?}");
+    assert!(
+        infos.iter().any(|info| info.depends_on.contains(&"source: `louder noise`".to_owned())),
+        "{infos:?}"
+    );
 
     let error = CachedDataset::open(folder.path()).unwrap_err().to_string();
     assert!(error.contains("has 2 caches; name one of them"), "{error}");
@@ -267,9 +307,16 @@ fn damage_is_found_named_and_repaired() {
     let data = Noise::new(60);
     let cache = small(&data, folder.path()).open().unwrap();
     let sound = files_of(folder.path());
-    let total: u64 = sound.iter().filter(|(name, _)| name != "cache.json").map(|(_, bytes)| bytes.len() as u64).sum();
+    let total: u64 = sound
+        .iter()
+        .filter(|(name, _)| name != "cache.json")
+        .map(|(_, bytes)| bytes.len() as u64)
+        .sum();
     let mut calls = Vec::new();
-    assert_eq!(verify_cache(folder.path(), |read, total| calls.push((read, total))).unwrap(), total);
+    assert_eq!(
+        verify_cache(folder.path(), |read, total| calls.push((read, total))).unwrap(),
+        total
+    );
     assert_eq!(calls.last(), Some(&(total, total)));
 
     let part = |number: usize| cache.path().join(format!("part-{number:05}.arrow"));
@@ -324,15 +371,24 @@ fn what_cannot_be_read_is_not_removed() {
         let kept = path_of("kept");
         fs::rename(path_of(name), &kept).unwrap();
         std::os::unix::fs::symlink(name, path_of(name)).unwrap();
-        for error in [repair_cache(folder.path()).unwrap_err(), verify_cache(folder.path(), |_, _| {}).unwrap_err()] {
+        for error in [
+            repair_cache(folder.path()).unwrap_err(),
+            verify_cache(folder.path(), |_, _| {}).unwrap_err(),
+        ] {
             assert!(error.is_file() && error.to_string().contains(name), "{error}");
             assert!(!error.to_string().contains("damaged"), "{error}");
         }
-        assert!(path_of(name).is_symlink() && folder.path().join("0123456789abcdef/part-00000.arrow").exists());
+        assert!(
+            path_of(name).is_symlink()
+                && folder.path().join("0123456789abcdef/part-00000.arrow").exists()
+        );
         fs::rename(&kept, path_of(name)).unwrap();
     }
     let removed = repair_cache(folder.path()).unwrap();
-    assert_eq!(removed, [folder.path().join("0123456789abcdef/part-00000.arrow"), path_of("part-00001.arrow")]);
+    assert_eq!(
+        removed,
+        [folder.path().join("0123456789abcdef/part-00000.arrow"), path_of("part-00001.arrow")]
+    );
 }
 
 #[test]
@@ -341,7 +397,10 @@ fn caches_of_another_release_are_left_alone() {
     let data = Noise::new(20);
     let manifest = small(&data, folder.path()).open().unwrap().path().join("cache.json");
     fs::write(&manifest, "{\"format\": 3, \"what\": \"this release does not know\"}").unwrap();
-    for error in [repair_cache(folder.path()).unwrap_err(), verify_cache(folder.path(), |_, _| {}).unwrap_err()] {
+    for error in [
+        repair_cache(folder.path()).unwrap_err(),
+        verify_cache(folder.path(), |_, _| {}).unwrap_err(),
+    ] {
         assert!(error.to_string().contains("the format 3, this release reads 1"), "{error}");
     }
     let mut other = data.clone();
@@ -412,9 +471,21 @@ fn what_lies_beside_a_cache_is_left_alone() {
         fs::create_dir_all(path.join(name).parent().unwrap()).unwrap();
         fs::write(path.join(name), content).unwrap();
     }
-    let check = || foreign.iter().all(|(name, content)| fs::read_to_string(path.join(name)).unwrap() == *content);
-    assert!(cache_info(path).unwrap_err().is_not_found() && clear_cache(path).unwrap_err().is_not_found());
-    assert!(clear_cache(path.join("app")).unwrap_err().to_string().contains("it is not a manifest of a cache"));
+    let check = || {
+        foreign
+            .iter()
+            .all(|(name, content)| fs::read_to_string(path.join(name)).unwrap() == *content)
+    };
+    assert!(
+        cache_info(path).unwrap_err().is_not_found()
+            && clear_cache(path).unwrap_err().is_not_found()
+    );
+    assert!(
+        clear_cache(path.join("app"))
+            .unwrap_err()
+            .to_string()
+            .contains("it is not a manifest of a cache")
+    );
     let cache = small(&Noise::new(20), path).open().unwrap();
     assert_eq!(cache_info(path).unwrap().len(), 1);
     assert_eq!(CachedDataset::open(path).unwrap().len(), 20);
@@ -433,7 +504,8 @@ fn a_cache_without_its_manifest_does_not_interfere_and_can_be_cleared() {
     let data = Noise::new(20);
     let mut other = data.clone();
     other.source = "more noise";
-    let (first, second) = (small(&data, folder.path()).open().unwrap(), small(&other, folder.path()).open().unwrap());
+    let (first, second) =
+        (small(&data, folder.path()).open().unwrap(), small(&other, folder.path()).open().unwrap());
     // As after a killed `clear`.
     fs::remove_file(first.path().join("cache.json")).unwrap();
     assert_eq!(cache_info(folder.path()).unwrap().len(), 1);
@@ -441,7 +513,12 @@ fn a_cache_without_its_manifest_does_not_interfere_and_can_be_cleared() {
     // A damaged one is reported, and removed.
     fs::write(second.path().join("cache.json"), "{").unwrap();
     assert!(cache_info(folder.path()).unwrap_err().to_string().contains("it is not a manifest"));
-    assert!(verify_cache(folder.path(), |_, _| {}).unwrap_err().to_string().contains("1 files are damaged"));
+    assert!(
+        verify_cache(folder.path(), |_, _| {})
+            .unwrap_err()
+            .to_string()
+            .contains("1 files are damaged")
+    );
     assert_eq!(repair_cache(folder.path()).unwrap(), [second.path().join("cache.json")]);
     small(&other, folder.path()).open().unwrap();
     verify_cache(folder.path(), |_, _| {}).unwrap();
@@ -487,10 +564,18 @@ fn parts_of_many_pieces_are_filled_by_many_threads() {
     for (round, workers) in [7, 7, 3, 7, 0].into_iter().enumerate() {
         let (len, width) = (110, 200_000 + round);
         let data = Large { len, width };
-        let cached = data.cache(folder.path()).part_bytes(25 * width as u64).workers(workers).open().unwrap();
+        let cached = data
+            .cache(folder.path())
+            .part_bytes(25 * width as u64)
+            .workers(workers)
+            .open()
+            .unwrap();
         for index in 0..len {
             let batch = HostBatch::collate(&cached, &[index]).unwrap();
-            assert!(batch.values::<u8>(0).unwrap().iter().all(|&byte| byte == index as u8), "{index}");
+            assert!(
+                batch.values::<u8>(0).unwrap().iter().all(|&byte| byte == index as u8),
+                "{index}"
+            );
         }
     }
 }
@@ -520,7 +605,11 @@ fn a_panic_of_the_users_ends_the_making_and_the_next_goes_on() {
         let folder = tempfile::tempdir().unwrap();
         let mut data = Noise::new(60);
         data.bad = vec![47];
-        let error = Nowhere(data.clone()).cache(folder.path()).part_bytes(10 * SAMPLE).workers(workers).open();
+        let error = Nowhere(data.clone())
+            .cache(folder.path())
+            .part_bytes(10 * SAMPLE)
+            .workers(workers)
+            .open();
         let error = error.unwrap_err();
         assert_eq!(error.to_string(), "sample 47: this image is truncated");
 
@@ -563,8 +652,10 @@ fn samples_of_a_function_need_a_version() {
     };
     let error = data(2).cache(folder.path()).open().unwrap_err();
     assert!(error.is_usage() && error.to_string().contains(".version(\"1\")"), "{error}");
-    let cached = |factor, version: &str| data(factor).cache(folder.path()).version(version).open().unwrap();
-    let values = |cached| HostBatch::collate(&cached, &[1, 4]).unwrap().values::<i32>(0).unwrap().to_vec();
+    let cached =
+        |factor, version: &str| data(factor).cache(folder.path()).version(version).open().unwrap();
+    let values =
+        |cached| HostBatch::collate(&cached, &[1, 4]).unwrap().values::<i32>(0).unwrap().to_vec();
     assert_eq!(values(cached(2, "1")), [2, 8]);
     assert_eq!(values(cached(3, "2")), [3, 12]);
 }
@@ -593,7 +684,11 @@ fn what_changes_while_the_cache_is_made_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let data = Noise::new(20);
     let read = data.clone();
-    let error = Changing(data, move || read.count() > 0).cache(folder.path()).workers(0).open().unwrap_err();
+    let error = Changing(data, move || read.count() > 0)
+        .cache(folder.path())
+        .workers(0)
+        .open()
+        .unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("file: was `old`, is `new`"), "{error}");
     assert!(cache_info(folder.path()).unwrap_err().is_not_found());
 }
@@ -683,10 +778,15 @@ fn a_killed_writer_leaves_whole_parts_and_the_one_that_waits_takes_over() {
     }
     let child_id = child.id();
     assert_eq!(
-        cache_info(folder.path()).unwrap()[0].writer.as_deref().map(|w| w.contains(&child_id.to_string())),
+        cache_info(folder.path()).unwrap()[0]
+            .writer
+            .as_deref()
+            .map(|w| w.contains(&child_id.to_string())),
         Some(true)
     );
-    assert!(clear_cache(folder.path()).unwrap_err().to_string().contains("is being written by process"));
+    assert!(
+        clear_cache(folder.path()).unwrap_err().to_string().contains("is being written by process")
+    );
     let data = slow();
     let mut child = Some(child);
     let kill = move |event| {
@@ -732,10 +832,15 @@ fn child_that_fills_its_disk() {
     let mut data = Noise::new(40);
     data.width = 10_000;
     let (path, filler) = (folder.join("cache"), folder.join("filler"));
-    let builder = |data: &Noise| Filling(data.clone(), filler.clone()).cache(&path).part_bytes(320_000).workers(1);
+    let builder = |data: &Noise| {
+        Filling(data.clone(), filler.clone()).cache(&path).part_bytes(320_000).workers(1)
+    };
     let error = builder(&data).open().unwrap_err();
     let text = error.to_string();
-    assert!(error.is_disk_full() && text.contains("the disk has") && text.contains("continues after"), "{text}");
+    assert!(
+        error.is_disk_full() && text.contains("the disk has") && text.contains("continues after"),
+        "{text}"
+    );
     fs::write(&filler, "").unwrap();
     data.count();
     let cached = builder(&data).open().unwrap();
@@ -747,7 +852,10 @@ fn child_that_fills_its_disk() {
     data.source = "more noise";
     let error = builder(&data).variants(2).open().unwrap_err();
     let text = error.to_string();
-    assert!(error.is_disk_full() && text.contains("40 samples × 2 variants × 30.0 kB = 2.4 MB"), "{text}");
+    assert!(
+        error.is_disk_full() && text.contains("40 samples × 2 variants × 30.0 kB = 2.4 MB"),
+        "{text}"
+    );
     assert_eq!(data.count(), 0);
     println!("the disk was filled");
 }
@@ -756,14 +864,16 @@ fn child_that_fills_its_disk() {
 #[cfg(target_os = "linux")]
 fn a_full_disk_is_an_error_with_numbers_and_nothing_is_lost() {
     // Mounting a file system needs a user namespace, which some machines forbid.
-    let allowed = Command::new("unshare").args(["-Urm", "true"]).status().is_ok_and(|status| status.success());
+    let allowed = Command::new("unshare")
+        .args(["-Urm", "true"])
+        .status()
+        .is_ok_and(|status| status.success());
     if !allowed {
         eprintln!("skipped: this machine has no user namespaces");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let script =
-        "mount -t tmpfs -o size=3m tmpfs \"$1\" && exec \"$2\" --exact cache::child_that_fills_its_disk --nocapture";
+    let script = "mount -t tmpfs -o size=3m tmpfs \"$1\" && exec \"$2\" --exact cache::child_that_fills_its_disk --nocapture";
     let output = Command::new("unshare")
         .args(["-Urm", "sh", "-c", script, "sh"])
         .arg(folder.path())
@@ -779,34 +889,42 @@ fn a_full_disk_is_an_error_with_numbers_and_nothing_is_lost() {
     );
 }
 
-/// `tests/reference/cache.py` has read the files in `tests/reference/cache` with pyarrow. Files with the same bytes are
-/// read in the same way.
+/// `tests/reference/cache.py` has read the files in `tests/reference/cache` with pyarrow. Files
+/// with the same bytes are read in the same way.
 #[test]
 fn pyarrow_reads_the_same_values() {
     let folder = tempfile::tempdir().unwrap();
     let data = Noise::new(13);
     let cached = small(&data, folder.path()).version("v1").variants(2).open().unwrap();
     let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/reference");
-    let parts: Vec<_> = files_of(folder.path()).into_iter().filter(|(name, _)| name.ends_with(".arrow")).collect();
+    let parts: Vec<_> =
+        files_of(folder.path()).into_iter().filter(|(name, _)| name.ends_with(".arrow")).collect();
     for (name, bytes) in &parts {
         let path = reference.join("cache").join(name);
         if std::env::var_os("UPDATE_EXPECT").is_some() {
             fs::write(&path, bytes).unwrap();
         }
-        assert!(fs::read(&path).unwrap() == *bytes, "{name}: other bytes than pyarrow read; see reference/cache.py");
+        assert!(
+            fs::read(&path).unwrap() == *bytes,
+            "{name}: other bytes than pyarrow read; see reference/cache.py"
+        );
     }
 
     let text = fs::read_to_string(reference.join("cache.json")).unwrap();
     let output: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(output["parts"].as_array().unwrap().len(), parts.len());
     let loader = DataLoader::builder(cached.clone()).batch_size(13).build().unwrap();
-    let batches: Vec<HostBatch> = (0..2).map(|epoch| loader.epoch(epoch).next().unwrap().unwrap()).collect();
+    let batches: Vec<HostBatch> =
+        (0..2).map(|epoch| loader.epoch(epoch).next().unwrap().unwrap()).collect();
     let column = |name: &str| {
         let parts = output["parts"].as_array().unwrap().iter();
-        parts.flat_map(|part| part["columns"][name]["values"].as_array().unwrap().clone()).collect::<Vec<_>>()
+        parts
+            .flat_map(|part| part["columns"][name]["values"].as_array().unwrap().clone())
+            .collect::<Vec<_>>()
     };
     let bytes: Vec<u64> = column("image").iter().map(|v| v.as_u64().unwrap()).collect();
-    let bytes_of = |field| batches.iter().flat_map(move |batch| batch.field_bytes(field).unwrap().to_vec());
+    let bytes_of =
+        |field| batches.iter().flat_map(move |batch| batch.field_bytes(field).unwrap().to_vec());
     assert_eq!(bytes, bytes_of(0).map(u64::from).collect::<Vec<_>>());
     let labels: Vec<i64> = column("label").iter().map(|v| v.as_i64().unwrap()).collect();
     assert_eq!(labels, (0..13).chain(0..13).collect::<Vec<_>>());
@@ -816,11 +934,20 @@ fn pyarrow_reads_the_same_values() {
     let expected = batches.iter().flat_map(|batch| batch.values::<f64>(3).unwrap().to_vec());
     assert_eq!(weights, expected.collect::<Vec<_>>());
     let last = &output["parts"][2];
-    assert_eq!(last["columns"]["image"]["type"], "extension<arrow.fixed_shape_tensor[value_type=uint8, shape=[3,7]]>");
+    assert_eq!(
+        last["columns"]["image"]["type"],
+        "extension<arrow.fixed_shape_tensor[value_type=uint8, shape=[3,7]]>"
+    );
     assert_eq!(last["columns"]["label"]["type"], "int32");
     assert_eq!(last["columns"]["real"]["type"], "fixed_size_binary[2]");
     assert_eq!(last["columns"]["weight"]["shape"], serde_json::json!([1, 2]));
-    for (name, value) in [("first_row", "20"), ("part", "2"), ("samples", "13"), ("variants", "2"), ("version", "v1")] {
+    for (name, value) in [
+        ("first_row", "20"),
+        ("part", "2"),
+        ("samples", "13"),
+        ("variants", "2"),
+        ("version", "v1"),
+    ] {
         assert_eq!(last["metadata"][format!("fulmen.cache.{name}")], value);
     }
     assert_eq!(last["metadata"]["fulmen.cache.key"], cache_info(folder.path()).unwrap()[0].key);

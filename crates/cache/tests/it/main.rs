@@ -1,4 +1,5 @@
-//! The integration tests of the crate in one binary, because linking is most of the cost of building a test.
+//! The integration tests of the crate in one binary, because linking is most of the cost of
+//! building a test.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod cache;

@@ -8,8 +8,8 @@ use fulmen_files::{Location, StoreOptions};
 use super::common::{Divided, SMALL, local, read_all, write, write_process};
 use super::s3::{Answer, Request, S3};
 use crate::{
-    Checkpoint, CheckpointWriter, CloudStore, Dtype, Keep, Merge, Store, copy, list, merge, newest, prune,
-    remove_unfinished, verify,
+    Checkpoint, CheckpointWriter, CloudStore, Dtype, Keep, Merge, Store, copy, list, merge, newest,
+    prune, remove_unfinished, verify,
 };
 
 /// A shard that is sent in two parts.
@@ -19,7 +19,8 @@ const LARGE: [Divided<'static>; 1] = [("embedding", Dtype::U64, &[700, 1000], &[
 pub(super) fn store(url: &str, location: &str, give_up_after: Duration) -> Arc<dyn Store> {
     let options = StoreOptions::new().read_ahead(2, 5 << 20).give_up_after(give_up_after);
     let options = if location.starts_with("gs://") {
-        // The library's option for stores without keys works only for reading, because it does not sign.
+        // The library's option for stores without keys works only for reading, because it does not
+        // sign.
         let key = serde_json::json!({
             "gcs_base_url": url, "disable_oauth": true, "client_email": "", "private_key": "", "private_key_id": "",
         });
@@ -31,7 +32,11 @@ pub(super) fn store(url: &str, location: &str, give_up_after: Duration) -> Arc<d
 }
 
 fn newest_step(store: &Arc<dyn Store>, tensors: &[Divided<'_>]) -> Option<u64> {
-    newest(store, |checkpoint| read_all(checkpoint, tensors).map(|()| checkpoint.manifest().run.step)).unwrap().0
+    newest(store, |checkpoint| {
+        read_all(checkpoint, tensors).map(|()| checkpoint.manifest().run.step)
+    })
+    .unwrap()
+    .0
 }
 
 /// Checks all operations on checkpoints at an empty location in a bucket.
@@ -41,8 +46,10 @@ pub(super) fn check_location(store: &Arc<dyn Store>, location: &str) {
         let tensors: &[Divided<'_>] = if step == 3 { &LARGE } else { &SMALL };
         write(store, step, tensors, 2).unwrap();
     }
-    let (step, skipped) =
-        newest(store, |checkpoint| read_all(checkpoint, &LARGE).map(|()| checkpoint.manifest().run.step)).unwrap();
+    let (step, skipped) = newest(store, |checkpoint| {
+        read_all(checkpoint, &LARGE).map(|()| checkpoint.manifest().run.step)
+    })
+    .unwrap();
     assert_eq!(step, Some(3), "{skipped:?}");
     let checkpoint = Checkpoint::open(store.clone(), "step_3").unwrap();
     assert!(verify(&checkpoint).is_empty());
@@ -58,7 +65,10 @@ pub(super) fn check_location(store: &Arc<dyn Store>, location: &str) {
     let names: Vec<String> = list(store).unwrap().into_iter().map(|listed| listed.name).collect();
     assert_eq!(names, ["step_3", "step_2", "merged"]);
     let error = Checkpoint::open(store.clone(), "step_1").unwrap_err();
-    assert!(error.is_not_found() && error.to_string().starts_with(&format!("{location}/step_1: ")), "{error}");
+    assert!(
+        error.is_not_found() && error.to_string().starts_with(&format!("{location}/step_1: ")),
+        "{error}"
+    );
 }
 
 #[test]
@@ -86,7 +96,8 @@ fn faulty() -> (S3, Arc<Mutex<Option<Faults>>>) {
     let server = S3::start(move |_: &Request| match &mut *shared.lock().unwrap() {
         Some(faults) => {
             faults.requests += 1;
-            let fails = faults.requests > faults.first && (faults.all || faults.requests == faults.first + 1);
+            let fails = faults.requests > faults.first
+                && (faults.all || faults.requests == faults.first + 1);
             if fails { faults.answer } else { Answer::Serve }
         }
         None => Answer::Serve,
@@ -98,13 +109,14 @@ const ANSWERS: [Answer; 5] = [
     Answer::Status(500),
     Answer::Status(429),
     Answer::Cut(7),
-    // The request is executed, but its answer is lost; the connection is cut before the request is executed.
+    // The request is executed, but its answer is lost; the connection is cut before the request is
+    // executed.
     Answer::Lose,
     Answer::LoseLate(Duration::ZERO),
 ];
 
-/// Runs with each of these answers on a separate server, all at the same time, because most of the time is spent
-/// waiting.
+/// Runs with each of these answers on a separate server, all at the same time, because most of the
+/// time is spent waiting.
 fn for_each(answers: &[Answer], check: impl Fn(Answer, &S3, &Mutex<Option<Faults>>) + Sync) {
     std::thread::scope(|scope| {
         for &answer in answers {
@@ -123,9 +135,11 @@ fn a_request_that_fails_once_is_made_again() {
         let store = store(&server.url(), "s3://b/run", Duration::from_secs(60));
         for first in 0.. {
             *faults.lock().unwrap() = Some(Faults { answer, first, all: false, requests: 0 });
-            write(&store, first as u64, &SMALL, 1).unwrap_or_else(|error| panic!("{answer:?} {first}: {error}"));
+            write(&store, first as u64, &SMALL, 1)
+                .unwrap_or_else(|error| panic!("{answer:?} {first}: {error}"));
             let requests = faults.lock().unwrap().take().unwrap().requests;
-            read_all(&Checkpoint::open(store.clone(), &format!("step_{first}")).unwrap(), &SMALL).unwrap();
+            read_all(&Checkpoint::open(store.clone(), &format!("step_{first}")).unwrap(), &SMALL)
+                .unwrap();
             if requests <= first {
                 assert!(first >= 4, "{first}");
                 break;
@@ -135,17 +149,23 @@ fn a_request_that_fails_once_is_made_again() {
 }
 
 /// Lets all requests from a number on fail, for each number, while step 2 is written.
-fn fails_from_any_request_on(answer: Answer, server: &S3, faults: &Mutex<Option<Faults>>, tensors: &[Divided<'_>]) {
+fn fails_from_any_request_on(
+    answer: Answer,
+    server: &S3,
+    faults: &Mutex<Option<Faults>>,
+    tensors: &[Divided<'_>],
+) {
     let location = "s3://b/run";
-    let [store, patient] = [20, 60_000].map(|ms| store(&server.url(), location, Duration::from_millis(ms)));
+    let [store, patient] =
+        [20, 60_000].map(|ms| store(&server.url(), location, Duration::from_millis(ms)));
     write(&patient, 1, tensors, 1).unwrap();
     let mut failed = 0;
     for first in 0.. {
         *faults.lock().unwrap() = Some(Faults { answer, first, all: true, requests: 0 });
         let result = write(&store, 2, tensors, 1);
         let requests = faults.lock().unwrap().take().unwrap().requests;
-        // Whatever `write` returns, a checkpoint that loads has the right bits. A commit whose answer was lost took
-        // effect.
+        // Whatever `write` returns, a checkpoint that loads has the right bits. A commit whose
+        // answer was lost took effect.
         let step = newest_step(&patient, tensors);
         let Err(error) = result else {
             assert_eq!(step, Some(2));
@@ -157,8 +177,16 @@ fn fails_from_any_request_on(answer: Answer, server: &S3, faults: &Mutex<Option<
             continue;
         };
         let text = error.to_string();
-        assert!(step == Some(1) || answer == Answer::Lose && step == Some(2), "{answer:?} {first}: {step:?} {text}");
-        assert!(text.starts_with(location) && text.contains("given up after") && text.contains("check that"), "{text}");
+        assert!(
+            step == Some(1) || answer == Answer::Lose && step == Some(2),
+            "{answer:?} {first}: {step:?} {text}"
+        );
+        assert!(
+            text.starts_with(location)
+                && text.contains("given up after")
+                && text.contains("check that"),
+            "{text}"
+        );
         crate::remove(&patient, "step_2").unwrap();
         failed += 1;
     }
@@ -168,11 +196,15 @@ fn fails_from_any_request_on(answer: Answer, server: &S3, faults: &Mutex<Option<
 
 #[test]
 fn a_store_that_fails_for_good_is_told_and_an_older_checkpoint_loads() {
-    for_each(&ANSWERS, |answer, server, faults| fails_from_any_request_on(answer, server, faults, &SMALL));
+    for_each(&ANSWERS, |answer, server, faults| {
+        fails_from_any_request_on(answer, server, faults, &SMALL)
+    });
 }
 
 #[test]
 fn an_upload_in_parts_that_breaks_off_is_told_and_an_older_checkpoint_loads() {
     let answers = [Answer::Status(500), Answer::LoseLate(Duration::ZERO)];
-    for_each(&answers, |answer, server, faults| fails_from_any_request_on(answer, server, faults, &LARGE));
+    for_each(&answers, |answer, server, faults| {
+        fails_from_any_request_on(answer, server, faults, &LARGE)
+    });
 }

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::{
-    Checkpoint, CheckpointWriter, Dtype, LocalStore, Manifest, Part, Rectangle, Result, Run, Store, WrittenShard,
+    Checkpoint, CheckpointWriter, Dtype, LocalStore, Manifest, Part, Rectangle, Result, Run, Store,
+    WrittenShard,
 };
 
 /// A tensor and the number of pieces along each axis.
@@ -28,21 +29,29 @@ pub(crate) fn element(name: &str, dtype: Dtype, position: u64) -> Vec<u8> {
     mixed.to_le_bytes()[8 - dtype.bitsize() / 8..].to_vec()
 }
 
-/// The indices of a rectangle as positions in a tensor of this shape, in row-major order: written out, as a reference.
+/// The indices of a rectangle as positions in a tensor of this shape, in row-major order: written
+/// out, as a reference.
 pub(crate) fn positions(shape: &[u64], rectangle: &Rectangle) -> Vec<u64> {
     let mut positions = vec![0];
     for (axis, size) in shape.iter().enumerate() {
         let range = rectangle.offset[axis]..rectangle.offset[axis] + rectangle.extent[axis];
-        positions = positions.iter().flat_map(|before| range.clone().map(move |index| before * size + index)).collect();
+        positions = positions
+            .iter()
+            .flat_map(|before| range.clone().map(move |index| before * size + index))
+            .collect();
     }
     positions
 }
 
 pub(crate) fn expected(name: &str, dtype: Dtype, shape: &[u64], rectangle: &Rectangle) -> Vec<u8> {
-    positions(shape, rectangle).into_iter().flat_map(|position| element(name, dtype, position)).collect()
+    positions(shape, rectangle)
+        .into_iter()
+        .flat_map(|position| element(name, dtype, position))
+        .collect()
 }
 
-/// The pieces of a tensor that is divided into `counts` pieces along each axis. The last piece may be smaller.
+/// The pieces of a tensor that is divided into `counts` pieces along each axis. The last piece may
+/// be smaller.
 pub(crate) fn pieces(shape: &[u64], counts: &[u64]) -> Vec<Rectangle> {
     let mut pieces = vec![Rectangle::new([], [])];
     for (size, count) in shape.iter().zip(counts) {
@@ -62,7 +71,8 @@ pub(crate) fn pieces(shape: &[u64], counts: &[u64]) -> Vec<Rectangle> {
     pieces
 }
 
-/// Writes the shard of one process of `processes`: every `processes`-th part, starting with part `process`.
+/// Writes the shard of one process of `processes`: every `processes`-th part, starting with part
+/// `process`.
 pub(crate) fn write_process(
     writer: &CheckpointWriter,
     tensors: &[Divided<'_>],
@@ -78,7 +88,8 @@ pub(crate) fn write_process(
     let own_parts: Vec<Part> = parts.into_iter().skip(process).step_by(processes).collect();
     let mut shard = writer.shard(&format!("shard_{process}.safetensors"), own_parts)?;
     while let Some(part) = shard.next_part() {
-        let (name, dtype, shape, _) = tensors.iter().find(|tensor| tensor.0 == part.name()).unwrap();
+        let (name, dtype, shape, _) =
+            tensors.iter().find(|tensor| tensor.0 == part.name()).unwrap();
         let bytes = expected(name, *dtype, shape, part.rectangle());
         // In pieces that match neither blocks nor elements.
         for piece in bytes.chunks(777_777) {
@@ -88,7 +99,12 @@ pub(crate) fn write_process(
     shard.commit()
 }
 
-pub(crate) fn write(store: &Arc<dyn Store>, step: u64, tensors: &[Divided<'_>], processes: usize) -> Result<Manifest> {
+pub(crate) fn write(
+    store: &Arc<dyn Store>,
+    step: u64,
+    tensors: &[Divided<'_>],
+    processes: usize,
+) -> Result<Manifest> {
     let writer = CheckpointWriter::new(store.clone(), &format!("step_{step}"))?;
     let shards: Result<Vec<_>> =
         (0..processes).map(|process| write_process(&writer, tensors, process, processes)).collect();

@@ -1,12 +1,13 @@
-//! Flipped bytes, truncated or missing files, and newer versions: each is an error, and an older checkpoint loads.
+//! Flipped bytes, truncated or missing files, and newer versions: each is an error, and an older
+//! checkpoint loads.
 
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::{
-    Checkpoint, CheckpointWriter, Dtype, Error, Keep, Run, Store, list, newest, prune, remove, remove_unfinished,
-    verify,
+    Checkpoint, CheckpointWriter, Dtype, Error, Keep, Run, Store, list, newest, prune, remove,
+    remove_unfinished, verify,
 };
 use sha2::{Digest, Sha256};
 
@@ -20,9 +21,12 @@ fn two(folder: &Path) -> Arc<dyn Store> {
     store
 }
 
-/// Loads the newest valid checkpoint, which must be the older one, and returns the error of the newer one.
+/// Loads the newest valid checkpoint, which must be the older one, and returns the error of the
+/// newer one.
 fn older_loads(store: &Arc<dyn Store>) -> Error {
-    let load = |checkpoint: &Checkpoint| read_all(checkpoint, &SMALL).map(|()| checkpoint.manifest().run.step);
+    let load = |checkpoint: &Checkpoint| {
+        read_all(checkpoint, &SMALL).map(|()| checkpoint.manifest().run.step)
+    };
     let (loaded, mut skipped) = newest(store, load).unwrap();
     assert_eq!((loaded, skipped.len()), (Some(1), 1), "{skipped:?}");
     skipped.remove(0)
@@ -47,11 +51,17 @@ fn every_byte_that_flips_is_found_and_an_older_checkpoint_loads() {
                 _ => "of the tensor `",
             };
             let text = error.to_string();
-            assert!(error.is_damaged() && text.contains(file) && text.contains(part), "{index}: {text}");
+            assert!(
+                error.is_damaged() && text.contains(file) && text.contains(part),
+                "{index}: {text}"
+            );
             if file != "manifest.json" {
                 let checkpoint = Checkpoint::open(store.clone(), "step_2").unwrap();
                 let damaged = verify(&checkpoint);
-                assert!(matches!(&damaged[..], [error] if error.to_string() == text), "{index}: {damaged:?}");
+                assert!(
+                    matches!(&damaged[..], [error] if error.to_string() == text),
+                    "{index}: {damaged:?}"
+                );
             }
         }
         fs::write(&path, whole).unwrap();
@@ -81,13 +91,19 @@ fn a_shard_that_is_missing_is_named_and_the_only_good_checkpoint_is_kept() {
     let store = two(folder.path());
     fs::remove_file(folder.path().join("step_2/shard_1.safetensors")).unwrap();
     let error = older_loads(&store);
-    assert!(error.is_damaged() && error.to_string().contains("shard_1.safetensors is missing"), "{error}");
+    assert!(
+        error.is_damaged() && error.to_string().contains("shard_1.safetensors is missing"),
+        "{error}"
+    );
     assert!(prune(&store, &Keep { last: 1, ..Keep::default() }).unwrap().is_empty());
     write(&store, 3, &SMALL, 1).unwrap();
     assert_eq!(prune(&store, &Keep { last: 1, ..Keep::default() }).unwrap(), ["step_1"]);
     assert!(!folder.path().join("step_1").exists());
-    let listed: Vec<_> =
-        list(&store).unwrap().into_iter().map(|listed| (listed.name, listed.checkpoint.is_ok())).collect();
+    let listed: Vec<_> = list(&store)
+        .unwrap()
+        .into_iter()
+        .map(|listed| (listed.name, listed.checkpoint.is_ok()))
+        .collect();
     assert_eq!(listed, [("step_3".to_owned(), true), ("step_2".to_owned(), false)]);
 }
 
@@ -99,11 +115,18 @@ fn a_manifest_of_a_newer_version_is_refused_and_says_so() {
     let text = fs::read_to_string(&path).unwrap();
     let manifest = text.split_once("\"manifest\":").unwrap().1.strip_suffix('}').unwrap();
     assert!(manifest.starts_with("{\"format_version\":1,"), "{manifest}");
-    let newer = manifest.replacen("{\"format_version\":1,", "{\"format_version\":2,\"shards_of_another_kind\":[],", 1);
+    let newer = manifest.replacen(
+        "{\"format_version\":1,",
+        "{\"format_version\":2,\"shards_of_another_kind\":[],",
+        1,
+    );
     let sha256: String = Sha256::digest(&newer).iter().map(|byte| format!("{byte:02x}")).collect();
     fs::write(&path, format!("{{\"sha256\":\"{sha256}\",\"manifest\":{newer}}}")).unwrap();
     let error = older_loads(&store);
-    assert!(error.is_newer() && error.to_string().contains("version 2, and this program reads up to 1"), "{error}");
+    assert!(
+        error.is_newer() && error.to_string().contains("version 2, and this program reads up to 1"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -132,7 +155,10 @@ fn a_checkpoint_is_replaced_at_once_or_stays() {
     remove_unfinished(&store).unwrap();
     read_all(&Checkpoint::open(store.clone(), "step_2").unwrap(), &SMALL).unwrap();
     let error = writer.clone().commit(Run::default(), vec![shard.clone()]).map(drop);
-    assert!(error.is_ok() && Checkpoint::open(store.clone(), "step_2").unwrap_err().is_damaged(), "its shard is gone");
+    assert!(
+        error.is_ok() && Checkpoint::open(store.clone(), "step_2").unwrap_err().is_damaged(),
+        "its shard is gone"
+    );
     let shards = vec![write_process(&writer, &other, 0, 1).unwrap()];
     writer.commit(Run { step: 2, ..Run::default() }, shards).unwrap();
     read_all(&Checkpoint::open(store.clone(), "step_2").unwrap(), &other).unwrap();

@@ -20,12 +20,19 @@ struct Failing {
 }
 
 fn failing(folder: &Path, bytes: u64, kind: ErrorKind, unreadable: &'static str) -> Failing {
-    Failing { inner: LocalStore::new(folder), left: Arc::new(AtomicU64::new(bytes)), kind, unreadable }
+    Failing {
+        inner: LocalStore::new(folder),
+        left: Arc::new(AtomicU64::new(bytes)),
+        kind,
+        unreadable,
+    }
 }
 
 impl Failing {
     fn take(&self, bytes: u64) -> io::Result<()> {
-        let result = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
+        let result = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
         result.map(drop).map_err(|_| self.kind.into())
     }
 }
@@ -78,17 +85,23 @@ fn a_write_that_fails_at_any_byte_leaves_the_older_checkpoint_and_no_file_behind
     let folder = tempfile::tempdir().unwrap();
     let store = local(folder.path());
     write(&store, 1, &SMALL, 2).unwrap();
-    for (kind, advice) in [(ErrorKind::StorageFull, "free some room"), (ErrorKind::PermissionDenied, "permissions")] {
+    for (kind, advice) in
+        [(ErrorKind::StorageFull, "free some room"), (ErrorKind::PermissionDenied, "permissions")]
+    {
         let (mut failed, mut limit) = (0, 0);
         loop {
             let failing: Arc<dyn Store> = Arc::new(failing(folder.path(), limit, kind, ""));
             let Err(error) = write(&failing, 2, &SMALL, 2) else { break };
             let text = error.to_string();
-            assert!(text.contains("step_2") && text.contains("cannot write") && text.contains(advice), "{text}");
+            assert!(
+                text.contains("step_2") && text.contains("cannot write") && text.contains(advice),
+                "{text}"
+            );
             assert_eq!(error.is_disk_full(), kind == ErrorKind::StorageFull);
-            let (step, _) =
-                newest(&store, |checkpoint| read_all(checkpoint, &SMALL).map(|()| checkpoint.manifest().run.step))
-                    .unwrap();
+            let (step, _) = newest(&store, |checkpoint| {
+                read_all(checkpoint, &SMALL).map(|()| checkpoint.manifest().run.step)
+            })
+            .unwrap();
             assert_eq!(step, Some(1));
             let left = std::fs::read_dir(folder.path().join("step_2")).unwrap();
             assert!(left.flatten().all(|entry| !fulmen_durable::is_temporary(&entry.path())));
@@ -104,7 +117,8 @@ fn a_write_that_fails_at_any_byte_leaves_the_older_checkpoint_and_no_file_behind
 fn a_disk_without_room_refuses_before_anything_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let writer = CheckpointWriter::new(local(folder.path()), "step_1").unwrap();
-    let error = writer.shard("s.safetensors", vec![Part::whole("w", Dtype::U8, [1 << 55])]).unwrap_err();
+    let error =
+        writer.shard("s.safetensors", vec![Part::whole("w", Dtype::U8, [1 << 55])]).unwrap_err();
     assert!(error.is_disk_full() && error.to_string().contains("needs"), "{error}");
 }
 
@@ -114,10 +128,16 @@ fn a_checkpoint_that_may_no_longer_be_read_is_named_and_an_older_one_loads() {
     let store = local(folder.path());
     write(&store, 1, &SMALL, 2).unwrap();
     write(&store, 2, &SMALL, 2).unwrap();
-    let store: Arc<dyn Store> = Arc::new(failing(folder.path(), 0, ErrorKind::PermissionDenied, "step_2"));
-    let (step, skipped) =
-        newest(&store, |checkpoint| read_all(checkpoint, &SMALL).map(|()| checkpoint.manifest().run.step)).unwrap();
+    let store: Arc<dyn Store> =
+        Arc::new(failing(folder.path(), 0, ErrorKind::PermissionDenied, "step_2"));
+    let (step, skipped) = newest(&store, |checkpoint| {
+        read_all(checkpoint, &SMALL).map(|()| checkpoint.manifest().run.step)
+    })
+    .unwrap();
     assert_eq!((step, skipped.len()), (Some(1), 1));
     let text = skipped[0].to_string();
-    assert!(text.contains("step_2") && text.contains("cannot read") && text.contains("permissions"), "{text}");
+    assert!(
+        text.contains("step_2") && text.contains("cannot read") && text.contains("permissions"),
+        "{text}"
+    );
 }

@@ -1,4 +1,5 @@
-//! Writers killed by SIGKILL at any moment: valid checkpoints are complete, and the next process resumes from them.
+//! Writers killed by SIGKILL at any moment: valid checkpoints are complete, and the next process
+//! resumes from them.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -7,7 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::common::{Divided, local, read_all, write_process};
-use crate::{Checkpoint, CheckpointWriter, Dtype, Keep, Run, Store, list, newest, prune, remove_unfinished, verify};
+use crate::{
+    Checkpoint, CheckpointWriter, Dtype, Keep, Run, Store, list, newest, prune, remove_unfinished,
+    verify,
+};
 
 const FOLDER: &str = "FULMEN_TEST_KILLED_WRITER";
 
@@ -16,7 +20,9 @@ const TENSORS: [Divided<'static>; 2] =
     [("fc.weight", Dtype::F32, &[100, 1000], &[4, 1]), ("trainer/step", Dtype::I32, &[], &[])];
 
 fn step_of(store: &Arc<dyn Store>) -> u64 {
-    let load = |checkpoint: &Checkpoint| read_all(checkpoint, &TENSORS).map(|()| checkpoint.manifest().run.step);
+    let load = |checkpoint: &Checkpoint| {
+        read_all(checkpoint, &TENSORS).map(|()| checkpoint.manifest().run.step)
+    };
     newest(store, load).unwrap().0.unwrap_or_default()
 }
 
@@ -45,7 +51,12 @@ fn writes_until_it_is_killed() {
 
 fn writer(folder: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "tests::kills::writes_until_it_is_killed", "--ignored", "--nocapture"]);
+    command.args([
+        "--exact",
+        "tests::kills::writes_until_it_is_killed",
+        "--ignored",
+        "--nocapture",
+    ]);
     command.env(FOLDER, folder);
     command
 }
@@ -58,10 +69,14 @@ fn a_writer_that_is_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_g
     for kill in 0..20u64 {
         let mut child = writer(folder.path()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let mut steps = lines.filter_map(|line| line.split_once("wrote ")?.1.trim().parse::<u64>().ok());
+        let mut steps =
+            lines.filter_map(|line| line.split_once("wrote ")?.1.trim().parse::<u64>().ok());
         let first = steps.next().unwrap();
         // A checkpoint that was written but not reported is a valid start too.
-        assert!((reached + 1..=reached + 2).contains(&first), "kill {kill}: {first} after {reached}");
+        assert!(
+            (reached + 1..=reached + 2).contains(&first),
+            "kill {kill}: {first} after {reached}"
+        );
         std::thread::sleep(Duration::from_micros(kill * 7919 % 40_000));
         child.kill().unwrap();
         // The last step that it reported before it died.
@@ -84,5 +99,8 @@ fn a_writer_that_is_killed_at_any_moment_leaves_whole_checkpoints_and_the_next_g
         }
         assert!((reached..=reached + 1).contains(&step_of(&store)), "kill {kill}");
     }
-    assert!(unfinished > 0, "no kill left a file of a save, and nearly all of the time goes into saves");
+    assert!(
+        unfinished > 0,
+        "no kill left a file of a save, and nearly all of the time goes into saves"
+    );
 }

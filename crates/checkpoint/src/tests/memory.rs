@@ -36,7 +36,9 @@ fn a_checkpoint_of_2_gb_is_written_verified_and_merged_within_300_mb() {
     assert!(checkpoint.manifest().bytes() > 2_000_000_000);
     assert!(verify(&checkpoint).is_empty());
     merge(&checkpoint, &*store, "merged", &Merge::default()).unwrap();
-    assert!(fs::metadata(folder.path().join("merged/model.safetensors")).unwrap().len() > 2_000_000_000);
+    assert!(
+        fs::metadata(folder.path().join("merged/model.safetensors")).unwrap().len() > 2_000_000_000
+    );
     let peak = peak();
     println!("{peak} MB");
     assert!(peak <= 300, "{peak} MB");

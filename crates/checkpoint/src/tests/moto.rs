@@ -1,5 +1,6 @@
-//! A real object store on loopback: `moto`, a package of Python's index. It implements S3's interface, which Google's
-//! XML interface resembles. Without Python or the index, the test is skipped with a message.
+//! A real object store on loopback: `moto`, a package of Python's index. It implements S3's
+//! interface, which Google's XML interface resembles. Without Python or the index, the test is
+//! skipped with a message.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -16,8 +17,8 @@ const PACKAGES: [&str; 3] = ["moto[s3]==5.2.5", "flask==3.1.3", "flask-cors==6.0
 const INSTALL: Duration = Duration::from_secs(300);
 const START: Duration = Duration::from_secs(120);
 
-/// The server on a port. For Google's stores without authentication, the client sends a header without a token, which
-/// `moto` cannot parse.
+/// The server on a port. For Google's stores without authentication, the client sends a header
+/// without a token, which `moto` cannot parse.
 const SERVE: &str = r#"
 import sys
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -44,13 +45,15 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// A server for a test; `None` if it cannot start, which is an error if the environment requires one.
+    /// A server for a test; `None` if it cannot start, which is an error if the environment
+    /// requires one.
     pub(crate) fn for_test(test: &str) -> Option<Server> {
         let reason = match Server::start() {
             Ok(server) => return Some(server),
             Err(reason) => reason,
         };
-        let required = std::env::var_os("FULMEN_TEST_OBJECT_STORES").is_some_and(|set| !set.is_empty() && set != "0");
+        let required = std::env::var_os("FULMEN_TEST_OBJECT_STORES")
+            .is_some_and(|set| !set.is_empty() && set != "0");
         assert!(!required, "FULMEN_TEST_OBJECT_STORES is set, and there is no server: {reason}");
         // Written to stderr directly, because the test harness hides what a passing test prints.
         io::stderr().write_all(format!("\nskipped: {test}: {reason}\n").as_bytes()).unwrap();
@@ -70,7 +73,8 @@ impl Server {
         command.args(["-c", SERVE, &address.port().to_string()]);
         let log = std::fs::File::create(python.with_file_name("log")).map_err(|e| e.to_string())?;
         let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn();
-        let mut server = Server { process: process.map_err(|e| format!("{}: {e}", python.display()))?, address };
+        let mut server =
+            Server { process: process.map_err(|e| format!("{}: {e}", python.display()))?, address };
         let began = Instant::now();
         while TcpStream::connect(server.address).is_err() {
             if let Ok(Some(status)) = server.process.try_wait() {
@@ -105,7 +109,9 @@ fn environment() -> Result<PathBuf, String> {
     }
     finish(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
     finish(
-        Command::new(&python).args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]).args(PACKAGES),
+        Command::new(&python)
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+            .args(PACKAGES),
     )?;
     std::fs::write(marker, packages).map_err(|e| e.to_string())?;
     Ok(python)

@@ -1,10 +1,11 @@
-//! Checkpoints are read in other parts than they were written in; merged files have the same values; every reader of
-//! the format opens them.
+//! Checkpoints are read in other parts than they were written in; merged files have the same
+//! values; every reader of the format opens them.
 
 use std::fs;
 
 use crate::{
-    Checkpoint, CheckpointWriter, Difference, Dtype, Merge, Part, Rectangle, WrittenShard, diff, merge, verify,
+    Checkpoint, CheckpointWriter, Difference, Dtype, Merge, Part, Rectangle, WrittenShard, diff,
+    merge, verify,
 };
 use safetensors::SafeTensors;
 
@@ -31,16 +32,23 @@ fn any_rectangle_is_read_whatever_parts_were_written() {
             for counts in [[1, 1, 1], [5, 1, 1], [1, 4, 2], [2, 3, 5]] {
                 for rectangle in pieces(shape, &counts[..shape.len()]) {
                     let read = checkpoint.read(name, &rectangle).unwrap();
-                    assert!(read == expected(name, dtype, shape, &rectangle), "{name}{rectangle} of {processes}");
+                    assert!(
+                        read == expected(name, dtype, shape, &rectangle),
+                        "{name}{rectangle} of {processes}"
+                    );
                 }
             }
         }
         assert!(verify(&checkpoint).is_empty());
     }
     // The values do not depend on how the tensors were divided.
-    let [first, last] = ["step_1", "step_3"].map(|name| Checkpoint::open(store.clone(), name).unwrap());
+    let [first, last] =
+        ["step_1", "step_3"].map(|name| Checkpoint::open(store.clone(), name).unwrap());
     let differences = diff(&first, &last).unwrap();
-    assert!(matches!(&differences[..], [Difference::Run { name, .. }] if name == "step"), "{differences:?}");
+    assert!(
+        matches!(&differences[..], [Difference::Run { name, .. }] if name == "step"),
+        "{differences:?}"
+    );
 }
 
 #[test]
@@ -53,7 +61,8 @@ fn merged_files_and_shards_open_with_every_reader_of_the_format() {
     let several = Merge { max_shard_bytes: Some(600_000), ..Merge::default() };
     let files = merge(&checkpoint, &*store, "several", &several).unwrap();
     assert_eq!(files.len(), 4, "{files:?}");
-    let index = fs::read_to_string(folder.path().join("several/model.safetensors.index.json")).unwrap();
+    let index =
+        fs::read_to_string(folder.path().join("several/model.safetensors.index.json")).unwrap();
     let index: serde_json::Value = serde_json::from_str(&index).unwrap();
     let merged = fs::read(folder.path().join("one/model.safetensors")).unwrap();
     let merged = SafeTensors::deserialize(&merged).unwrap();
@@ -68,15 +77,25 @@ fn merged_files_and_shards_open_with_every_reader_of_the_format() {
     assert!(merge(&checkpoint, &*store, "one", &Merge::default()).unwrap_err().is_usage());
     // The name of a part includes its rectangle; a whole tensor keeps its name.
     let shards: Vec<Vec<u8>> = (0..3)
-        .map(|process| fs::read(folder.path().join(format!("step_1/shard_{process}.safetensors"))).unwrap())
+        .map(|process| {
+            fs::read(folder.path().join(format!("step_1/shard_{process}.safetensors"))).unwrap()
+        })
         .collect();
     let names: Vec<String> = shards
         .iter()
         .flat_map(|shard| {
-            SafeTensors::deserialize(shard).unwrap().names().into_iter().map(str::to_owned).collect::<Vec<_>>()
+            SafeTensors::deserialize(shard)
+                .unwrap()
+                .names()
+                .into_iter()
+                .map(str::to_owned)
+                .collect::<Vec<_>>()
         })
         .collect();
-    assert!(names.contains(&"rows[0:300, 0:1000]".to_owned()) && names.contains(&"scalar".to_owned()), "{names:?}");
+    assert!(
+        names.contains(&"rows[0:300, 0:1000]".to_owned()) && names.contains(&"scalar".to_owned()),
+        "{names:?}"
+    );
 }
 
 #[test]
@@ -86,7 +105,8 @@ fn weights_alone_leave_out_what_is_of_training() {
     write(&store, 1, &SMALL, 2).unwrap();
     let checkpoint = Checkpoint::open(store.clone(), "step_1").unwrap();
     read_all(&checkpoint, &SMALL).unwrap();
-    merge(&checkpoint, &*store, "weights", &Merge { weights_only: true, ..Merge::default() }).unwrap();
+    merge(&checkpoint, &*store, "weights", &Merge { weights_only: true, ..Merge::default() })
+        .unwrap();
     let file = fs::read(folder.path().join("weights/model.safetensors")).unwrap();
     let mut names: Vec<String> =
         SafeTensors::deserialize(&file).unwrap().names().into_iter().map(str::to_owned).collect();
@@ -100,14 +120,17 @@ fn values_that_differ_are_counted_and_measured() {
     let store = local(folder.path());
     let write = |name: &str, values: [f32; 4]| {
         let writer = CheckpointWriter::new(store.clone(), name).unwrap();
-        let mut shard = writer.shard("s.safetensors", vec![Part::whole("w", Dtype::F32, [4])]).unwrap();
+        let mut shard =
+            writer.shard("s.safetensors", vec![Part::whole("w", Dtype::F32, [4])]).unwrap();
         shard.write(&values.map(f32::to_le_bytes).concat()).unwrap();
         let shards = vec![shard.commit().unwrap()];
         writer.commit(Default::default(), shards).unwrap();
         Checkpoint::open(store.clone(), name).unwrap()
     };
-    let (first, second) = (write("a", [1.0, 2.0, f32::NAN, 4.0]), write("b", [1.0, 2.5, f32::NAN, 3.0]));
-    let values = Difference::Values { name: "w".into(), different: 2, elements: 4, largest: Some(1.0) };
+    let (first, second) =
+        (write("a", [1.0, 2.0, f32::NAN, 4.0]), write("b", [1.0, 2.5, f32::NAN, 3.0]));
+    let values =
+        Difference::Values { name: "w".into(), different: 2, elements: 4, largest: Some(1.0) };
     assert_eq!(diff(&first, &second).unwrap(), [values]);
 }
 
@@ -126,7 +149,8 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
                     shard.write(&vec![0; part.bytes() as usize]).unwrap();
                 }
                 // As JSON, the form in which processes exchange it.
-                serde_json::from_str(&serde_json::to_string(&shard.commit().unwrap()).unwrap()).unwrap()
+                serde_json::from_str(&serde_json::to_string(&shard.commit().unwrap()).unwrap())
+                    .unwrap()
             })
             .collect();
         let error = writer.commit(Default::default(), written).unwrap_err();
@@ -136,9 +160,15 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
         &[("a.safetensors", vec![row(0)]), ("b.safetensors", vec![row(1)])],
         "`w` has 6 elements, but its parts hold 4",
     );
-    check(&[("a.safetensors", vec![row(0), row(1)]), ("b.safetensors", vec![row(1), row(2)])], "has overlapping parts");
     check(
-        &[("a.safetensors", vec![row(0)]), ("b.safetensors", vec![Part::whole("w", Dtype::U8, [2])])],
+        &[("a.safetensors", vec![row(0), row(1)]), ("b.safetensors", vec![row(1), row(2)])],
+        "has overlapping parts",
+    );
+    check(
+        &[
+            ("a.safetensors", vec![row(0)]),
+            ("b.safetensors", vec![Part::whole("w", Dtype::U8, [2])]),
+        ],
         "the same tensors",
     );
     assert!(Checkpoint::open(store.clone(), "step_1").unwrap_err().is_not_found());
@@ -159,6 +189,7 @@ fn shards_that_are_not_one_checkpoint_are_refused() {
 
 #[test]
 fn the_reference_of_these_tests_differs_from_element_to_element() {
-    let values: std::collections::BTreeSet<Vec<u8>> = (0..1000).map(|i| element("w", Dtype::F32, i)).collect();
+    let values: std::collections::BTreeSet<Vec<u8>> =
+        (0..1000).map(|i| element("w", Dtype::F32, i)).collect();
     assert_eq!(values.len(), 1000);
 }

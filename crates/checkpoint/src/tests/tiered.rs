@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::common::{SMALL, local, read_all, write, write_process};
 use crate::{
-    Checkpoint, CheckpointWriter, Entry, LocalStore, MANIFEST, NewObject, Run, Store, TieredStore, list, newest, remove,
+    Checkpoint, CheckpointWriter, Entry, LocalStore, MANIFEST, NewObject, Run, Store, TieredStore,
+    list, newest, remove,
 };
 
 /// Longer than any machine stalls.
@@ -33,7 +34,10 @@ struct ControlledStore {
 
 impl ControlledStore {
     fn new(folder: &Path, mode: Mode) -> ControlledStore {
-        ControlledStore { inner: LocalStore::new(folder), mode: Arc::new((Mutex::new((mode, 0)), Condvar::new())) }
+        ControlledStore {
+            inner: LocalStore::new(folder),
+            mode: Arc::new((Mutex::new((mode, 0)), Condvar::new())),
+        }
     }
 
     fn set(&self, mode: Mode) {
@@ -53,7 +57,11 @@ impl Store for ControlledStore {
             return Err(io::Error::other("the answer was 503"));
         }
         let is_manifest = name.ends_with(MANIFEST);
-        Ok(Box::new(ControlledFile { inner: self.inner.create(name, bytes)?, store: self.clone(), is_manifest }))
+        Ok(Box::new(ControlledFile {
+            inner: self.inner.create(name, bytes)?,
+            store: self.clone(),
+            is_manifest,
+        }))
     }
     fn read(&self, name: &str, start: u64, into: &mut [u8]) -> io::Result<()> {
         self.inner.read(name, start, into)
@@ -90,7 +98,8 @@ impl NewObject for ControlledFile {
         if self.is_manifest {
             state.lock().unwrap().1 += 1;
             changed.notify_all();
-            let mut state = changed.wait_while(state.lock().unwrap(), |state| state.0 == Mode::Waits).unwrap();
+            let mut state =
+                changed.wait_while(state.lock().unwrap(), |state| state.0 == Mode::Waits).unwrap();
             state.1 -= 1;
         }
         self.inner.commit()
@@ -117,21 +126,39 @@ impl Tiers {
     }
 
     fn names(&self, level: &str) -> Vec<String> {
-        list(&local(&self.folder.path().join(level))).unwrap().into_iter().map(|listed| listed.name).collect()
+        list(&local(&self.folder.path().join(level)))
+            .unwrap()
+            .into_iter()
+            .map(|listed| listed.name)
+            .collect()
     }
 
     fn newest(&self) -> (Option<u64>, Vec<String>) {
-        let load = |checkpoint: &Checkpoint| read_all(checkpoint, &SMALL).map(|()| checkpoint.manifest().run.step);
+        let load = |checkpoint: &Checkpoint| {
+            read_all(checkpoint, &SMALL).map(|()| checkpoint.manifest().run.step)
+        };
         let (step, skipped) = newest(&self.store(), load).unwrap();
         (step, skipped.iter().map(ToString::to_string).collect())
     }
 }
 
-fn tiers(folder: &Path, far: &ControlledStore, interval: Duration) -> (Arc<TieredStore>, Arc<Mutex<Vec<String>>>) {
+fn tiers(
+    folder: &Path,
+    far: &ControlledStore,
+    interval: Duration,
+) -> (Arc<TieredStore>, Arc<Mutex<Vec<String>>>) {
     let messages: Arc<Mutex<Vec<String>>> = Arc::default();
     let tell = messages.clone();
     let tell = move |text: &str| tell.lock().unwrap().push(text.to_owned());
-    (Arc::new(TieredStore::new(local(&folder.join("near")), Arc::new(far.clone()), interval, tell)), messages)
+    (
+        Arc::new(TieredStore::new(
+            local(&folder.join("near")),
+            Arc::new(far.clone()),
+            interval,
+            tell,
+        )),
+        messages,
+    )
 }
 
 #[test]
@@ -142,15 +169,23 @@ fn a_far_store_that_fails_is_tried_again_and_told_until_all_is_there() {
     }
     let error = tiers.tiered.finish(Duration::ZERO).unwrap_err();
     let text = error.to_string();
-    assert!(error.is_late() && text.contains("/far") && text.contains("/near") && text.contains("0ns"), "{text}");
+    assert!(
+        error.is_late() && text.contains("/far") && text.contains("/near") && text.contains("0ns"),
+        "{text}"
+    );
     assert_eq!(tiers.newest().0, Some(3));
     // The copy is in the middle of an attempt, or waits for the next one.
     while tiers.messages.lock().unwrap().is_empty() {
         std::thread::yield_now();
     }
     let message = tiers.messages.lock().unwrap()[0].clone();
-    assert!(message.contains("/far/step_") && message.contains("the answer was 503; retrying in 1 s"), "{message}");
-    assert!(tiers.tiered.finish(Duration::ZERO).unwrap_err().to_string().contains("the answer was 503"));
+    assert!(
+        message.contains("/far/step_") && message.contains("the answer was 503; retrying in 1 s"),
+        "{message}"
+    );
+    assert!(
+        tiers.tiered.finish(Duration::ZERO).unwrap_err().to_string().contains("the answer was 503")
+    );
     assert!(tiers.names("far").is_empty());
     assert_eq!(tiers.names("near"), ["step_3", "step_2", "step_1"]);
 
@@ -160,7 +195,8 @@ fn a_far_store_that_fails_is_tried_again_and_told_until_all_is_there() {
     assert_eq!(tiers.names("near"), ["step_3"]);
     assert_eq!(list(&tiers.store()).unwrap().len(), 3);
     for step in 1..=3 {
-        read_all(&Checkpoint::open(tiers.store(), &format!("step_{step}")).unwrap(), &SMALL).unwrap();
+        read_all(&Checkpoint::open(tiers.store(), &format!("step_{step}")).unwrap(), &SMALL)
+            .unwrap();
     }
 }
 
@@ -181,7 +217,10 @@ fn the_newest_whole_checkpoint_of_both_levels_loads() {
     // A byte flips in memory: its copy loads.
     flip(2);
     let (step, skipped) = tiers.newest();
-    assert!(step == Some(2) && skipped.len() == 1 && skipped[0].contains("/near/step_2"), "{skipped:?}");
+    assert!(
+        step == Some(2) && skipped.len() == 1 && skipped[0].contains("/near/step_2"),
+        "{skipped:?}"
+    );
     // A byte flips in a checkpoint that has no copy yet: the older one loads.
     tiers.far.set(Mode::Fails);
     write(&tiers.store(), 3, &SMALL, 2).unwrap();
@@ -224,8 +263,8 @@ fn a_checkpoint_that_replaces_another_of_its_name_does_so_in_both() {
     tiers.far.set(Mode::Waits);
     save(2);
     tiers.far.until_one_waits();
-    // Until the new manifest is copied, the older checkpoint stays complete. A third save replaces the one being
-    // copied.
+    // Until the new manifest is copied, the older checkpoint stays complete. A third save replaces
+    // the one being copied.
     assert_eq!(far(), 1);
     save(3);
     assert_eq!(far(), 1);
@@ -254,9 +293,16 @@ fn what_a_killed_process_did_not_copy_the_next_one_does() {
 fn a_near_store_that_other_processes_do_not_see_is_refused() {
     let tiers = Tiers::new(Mode::Works);
     let writer = CheckpointWriter::new(tiers.store(), "step_1").unwrap();
-    let elsewhere = CheckpointWriter::new(local(&tiers.folder.path().join("elsewhere")), "step_1").unwrap();
-    let shards = vec![write_process(&writer, &SMALL, 0, 2).unwrap(), write_process(&elsewhere, &SMALL, 1, 2).unwrap()];
+    let elsewhere =
+        CheckpointWriter::new(local(&tiers.folder.path().join("elsewhere")), "step_1").unwrap();
+    let shards = vec![
+        write_process(&writer, &SMALL, 0, 2).unwrap(),
+        write_process(&elsewhere, &SMALL, 1, 2).unwrap(),
+    ];
     let error = writer.commit(Run::default(), shards).unwrap_err().to_string();
-    assert!(error.contains("shard_1.safetensors is missing") && error.contains("all processes see"), "{error}");
+    assert!(
+        error.contains("shard_1.safetensors is missing") && error.contains("all processes see"),
+        "{error}"
+    );
     assert!(newest(&tiers.store(), |_| Ok(())).unwrap().0.is_none());
 }

@@ -1,4 +1,5 @@
-//! The data. Put your own here: the readers of images, tables, texts and shards are features of `fulmen`.
+//! The data. Put your own here: the readers of images, tables, texts and shards are features of
+//! `fulmen`.
 
 use std::f32::consts::PI;
 

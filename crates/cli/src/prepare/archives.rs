@@ -44,8 +44,13 @@ impl Verified {
     }
 }
 
-/// The paths of the archives with these names. The error lists all missing ones, and where to get them.
-pub(crate) fn find_archives(folder: &Path, names: &[&str], expected: &ExpectedContents) -> Result<Vec<PathBuf>> {
+/// The paths of the archives with these names. The error lists all missing ones, and where to get
+/// them.
+pub(crate) fn find_archives(
+    folder: &Path,
+    names: &[&str],
+    expected: &ExpectedContents,
+) -> Result<Vec<PathBuf>> {
     if !folder.is_dir() {
         return Err(Error::missing(format!(
             "{}: the folder does not exist; expected one with the archives {}",
@@ -76,9 +81,10 @@ pub(crate) fn find_archives(folder: &Path, names: &[&str], expected: &ExpectedCo
     )))
 }
 
-/// Verifies the archives' checksums if `verify` is set, and returns the archives, each with its modification time in
-/// nanoseconds since 1970, which distinguishes archives of the same size. An archive with a verified checksum has the
-/// time of the first file with that checksum. Archives that an earlier run verified are not read again.
+/// Verifies the archives' checksums if `verify` is set, and returns the archives, each with its
+/// modification time in nanoseconds since 1970, which distinguishes archives of the same size. An
+/// archive with a verified checksum has the time of the first file with that checksum. Archives
+/// that an earlier run verified are not read again.
 pub(crate) fn verify_archives(
     paths: &[PathBuf],
     expected: &ExpectedContents,
@@ -96,12 +102,15 @@ fn verify_archive(
     journal: &Journal,
     progress: &dyn Progress,
 ) -> Result<(SourceFile, u128)> {
-    let metadata = path.metadata().map_err(|source| Error::io(path, "looking at the archive", source))?;
+    let metadata =
+        path.metadata().map_err(|source| Error::io(path, "looking at the archive", source))?;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let bytes = metadata.len();
     let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     let changed = changed.map_or(0, |time| time.as_nanos());
-    let Some(md5) = expected.archive(&name).and_then(|archive| archive.md5.as_ref()).filter(|_| verify) else {
+    let Some(md5) =
+        expected.archive(&name).and_then(|archive| archive.md5.as_ref()).filter(|_| verify)
+    else {
         return Ok((SourceFile { name, bytes, md5: None }, changed));
     };
     let md5 = md5.to_ascii_lowercase();
@@ -125,7 +134,10 @@ fn verify_archive(
 
 fn md5_of(path: &Path, progress: &dyn Progress) -> Result<String> {
     let section = FileSlice::open(path)?;
-    progress.begin(&format!("verifying {}", path.file_name().unwrap_or_default().display()), section.len());
+    progress.begin(
+        &format!("verifying {}", path.file_name().unwrap_or_default().display()),
+        section.len(),
+    );
     let hash = checksum::<Md5>(section, |read| progress.advance(read));
     hash.map_err(|source| Error::io(path, "reading the archive", source))
 }

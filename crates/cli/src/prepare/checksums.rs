@@ -10,10 +10,12 @@ use serde::{Deserialize, Serialize};
 use fulmen_data::{Error, Result};
 
 /// The origin of ImageNet's archives; they are available to registered users.
-const IMAGENET_SITE: &str = "https://image-net.org/challenges/LSVRC/2012/2012-downloads.php (after registering)";
+const IMAGENET_SITE: &str =
+    "https://image-net.org/challenges/LSVRC/2012/2012-downloads.php (after registering)";
 
-/// The expected archives and content of a dataset. [`ExpectedContents::imagenet`] and [`ExpectedContents::coco`] are
-/// official; a part of a dataset in the same layout has other counts and checksums.
+/// The expected archives and content of a dataset. [`ExpectedContents::imagenet`] and
+/// [`ExpectedContents::coco`] are official; a part of a dataset in the same layout has other counts
+/// and checksums.
 ///
 /// ```
 /// use fulmen_cli::prepare::ExpectedContents;
@@ -56,8 +58,8 @@ pub struct ExpectedArchive {
 }
 
 impl ExpectedContents {
-    /// ILSVRC 2012: 1,281,167 training images and 50,000 validation images of 1,000 classes. The checksums are those
-    /// that torchvision lists.
+    /// ILSVRC 2012: 1,281,167 training images and 50,000 validation images of 1,000 classes. The
+    /// checksums are those that torchvision lists.
     pub fn imagenet() -> ExpectedContents {
         ExpectedContents::new(
             &[
@@ -70,13 +72,22 @@ impl ExpectedContents {
         )
     }
 
-    /// COCO 2017: 118,287 training images and 5,000 validation images with objects of 80 categories.
+    /// COCO 2017: 118,287 training images and 5,000 validation images with objects of 80
+    /// categories.
     pub fn coco() -> ExpectedContents {
         let images = "http://images.cocodataset.org/";
         ExpectedContents::new(
             &[
-                ("train2017.zip", "cced6f7f71b7629ddf16f17bbcfab6b2", &format!("{images}zips/train2017.zip")),
-                ("val2017.zip", "442b8da7639aecaf257c1dceb8ba8c80", &format!("{images}zips/val2017.zip")),
+                (
+                    "train2017.zip",
+                    "cced6f7f71b7629ddf16f17bbcfab6b2",
+                    &format!("{images}zips/train2017.zip"),
+                ),
+                (
+                    "val2017.zip",
+                    "442b8da7639aecaf257c1dceb8ba8c80",
+                    &format!("{images}zips/val2017.zip"),
+                ),
                 (
                     "annotations_trainval2017.zip",
                     "f4bbac642086de4f52a3fdda2de5fa2c",
@@ -88,7 +99,11 @@ impl ExpectedContents {
         )
     }
 
-    fn new(archives: &[(&str, &str, &str)], samples: &[(&str, u64)], classes: usize) -> ExpectedContents {
+    fn new(
+        archives: &[(&str, &str, &str)],
+        samples: &[(&str, u64)],
+        classes: usize,
+    ) -> ExpectedContents {
         let archive = |&(name, md5, from): &(&str, &str, &str)| ExpectedArchive {
             name: name.to_owned(),
             md5: Some(md5.to_owned()),
@@ -101,12 +116,14 @@ impl ExpectedContents {
         }
     }
 
-    /// Reads the archives, counts and checksums from a JSON file with the names of this type's fields.
+    /// Reads the archives, counts and checksums from a JSON file with the names of this type's
+    /// fields.
     ///
     /// # Errors
     /// A file that does not exist or does not have this form.
     pub fn read(path: &Path) -> Result<ExpectedContents> {
-        let bytes = std::fs::read(path).map_err(|source| Error::io(path, "reading the expected counts", source))?;
+        let bytes = std::fs::read(path)
+            .map_err(|source| Error::io(path, "reading the expected counts", source))?;
         serde_json::from_slice(&bytes).map_err(|source| {
             Error::file(
                 path,

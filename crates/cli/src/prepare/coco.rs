@@ -25,8 +25,9 @@ const SPLITS: &[&str] = &["train", "val"];
 
 /// Converts COCO's archives of 2017, as downloaded, to tar shards in WebDataset's format.
 ///
-/// `archives` is the folder with `train2017.zip`, `val2017.zip` and `annotations_trainval2017.zip`. A sample, named
-/// after its image (`000000000009`), has a `.jpg`, the unchanged image of the archive, and a `.json`:
+/// `archives` is the folder with `train2017.zip`, `val2017.zip` and `annotations_trainval2017.zip`.
+/// A sample, named after its image (`000000000009`), has a `.jpg`, the unchanged image of the
+/// archive, and a `.json`:
 ///
 /// ```json
 /// {"image_id": 9, "file_name": "000000000009.jpg", "width": 640, "height": 480,
@@ -35,16 +36,17 @@ const SPLITS: &[&str] = &["train", "val"];
 ///  "captions": ["a table with food"]}
 /// ```
 ///
-/// `label` is the index of the category in the order of their numbers, 0 to 79; `category_id` is COCO's own number, up
-/// to 90. `bbox` is left, top, width and height in pixels. Boxes, areas and outlines (polygons, or run lengths for
-/// crowds) are copied from COCO's files. Images without annotations have an empty list. Keypoints are left out.
+/// `label` is the index of the category in the order of their numbers, 0 to 79; `category_id` is
+/// COCO's own number, up to 90. `bbox` is left, top, width and height in pixels. Boxes, areas and
+/// outlines (polygons, or run lengths for crowds) are copied from COCO's files. Images without
+/// annotations have an empty list. Keypoints are left out.
 ///
-/// Order, resuming and errors are as in [`imagenet`](super::imagenet); in addition, each file's own checksum is
-/// verified. The annotations are kept in memory, about 1 GB.
+/// Order, resuming and errors are as in [`imagenet`](super::imagenet); in addition, each file's own
+/// checksum is verified. The annotations are kept in memory, about 1 GB.
 ///
 /// # Errors
-/// Those of [`imagenet`](super::imagenet); an image that is missing in the annotations, or an annotation without its
-/// image.
+/// Those of [`imagenet`](super::imagenet); an image that is missing in the annotations, or an
+/// annotation without its image.
 pub fn coco(
     archives: impl AsRef<Path>,
     expected: &ExpectedContents,
@@ -94,21 +96,32 @@ impl CocoSplit {
     /// Matches images with annotations.
     fn new(zip: ZipIndex, annotations: Annotations) -> Result<CocoSplit> {
         let file = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
-        let mut entries: HashMap<String, usize> =
-            zip.entries.iter().enumerate().map(|(index, entry)| (file(&entry.name), index)).collect();
+        let mut entries: HashMap<String, usize> = zip
+            .entries
+            .iter()
+            .enumerate()
+            .map(|(index, entry)| (file(&entry.name), index))
+            .collect();
         let mut images = Vec::with_capacity(annotations.images.len());
         for image in &annotations.images {
             let entry = entries.remove(&image.file_name).ok_or_else(|| {
-                Error::file(zip.path(), format!("there is no entry {}, which the annotations name", image.file_name))
+                Error::file(
+                    zip.path(),
+                    format!("there is no entry {}, which the annotations name", image.file_name),
+                )
             })?;
-            let stem = image.file_name.rsplit_once('.').map_or(image.file_name.as_str(), |(stem, _)| stem);
+            let stem =
+                image.file_name.rsplit_once('.').map_or(image.file_name.as_str(), |(stem, _)| stem);
             let json_bytes = annotations.json(image)?.len() as u64;
             images.push(ImageEntry { key: stem.replace('.', "_"), entry, json_bytes });
         }
         // The first in the archive, so that the message is deterministic.
         if let Some(&entry) = entries.values().min() {
             let name = &zip.entries[entry].name;
-            return Err(Error::file(zip.path(), format!("entry {name}: the annotations do not name this image")));
+            return Err(Error::file(
+                zip.path(),
+                format!("entry {name}: the annotations do not name this image"),
+            ));
         }
         Ok(CocoSplit { zip, annotations, images })
     }

@@ -13,7 +13,8 @@ use super::manifest::Class;
 use super::zip_index::ZipIndex;
 use fulmen_data::{Error, Result};
 
-/// The fields of `instances_*.json` that the shards need. Numbers in boxes and outlines keep their original text.
+/// The fields of `instances_*.json` that the shards need. Numbers in boxes and outlines keep their
+/// original text.
 #[derive(Deserialize)]
 struct Instances {
     images: Vec<Image>,
@@ -100,13 +101,16 @@ impl Annotations {
     /// Reads the annotations of a split, `train2017` or `val2017`.
     pub(crate) fn read(zip: &ZipIndex, split: &str) -> Result<Annotations> {
         let name = format!("annotations/instances_{split}.json");
-        let Instances { mut images, annotations: mut instances, mut categories } = read_json(zip, &name)?;
-        let Captions { annotations: mut captions } = read_json(zip, &format!("annotations/captions_{split}.json"))?;
+        let Instances { mut images, annotations: mut instances, mut categories } =
+            read_json(zip, &name)?;
+        let Captions { annotations: mut captions } =
+            read_json(zip, &format!("annotations/captions_{split}.json"))?;
         images.sort_by_key(|image| image.id);
         instances.sort_by_key(|instance| (instance.image_id, instance.id));
         captions.sort_by_key(|caption| (caption.image_id, caption.id));
         categories.sort_by_key(|category| category.id);
-        let labels: HashMap<u64, usize> = categories.iter().map(|category| category.id).zip(0..).collect();
+        let labels: HashMap<u64, usize> =
+            categories.iter().map(|category| category.id).zip(0..).collect();
         let wrong = |what: String| Error::file(zip.path(), format!("entry {name}: {what}"));
         if let Some(pair) = images.windows(2).find(|pair| pair[0].id == pair[1].id) {
             return Err(wrong(format!("there are two images {}", pair[0].id)));
@@ -120,7 +124,10 @@ impl Annotations {
                 )));
             }
             if !known(instance.image_id) {
-                return Err(wrong(format!("annotation {}: there is no image {}", instance.id, instance.image_id)));
+                return Err(wrong(format!(
+                    "annotation {}: there is no image {}",
+                    instance.id, instance.image_id
+                )));
             }
         }
         let class = |(index, category): (usize, &Category)| Class {
@@ -143,8 +150,14 @@ impl Annotations {
             file_name: &image.file_name,
             width: image.width,
             height: image.height,
-            annotations: self.instances[instances].iter().map(|instance| self.written(instance)).collect(),
-            captions: self.captions[captions].iter().map(|caption| caption.caption.as_str()).collect(),
+            annotations: self.instances[instances]
+                .iter()
+                .map(|instance| self.written(instance))
+                .collect(),
+            captions: self.captions[captions]
+                .iter()
+                .map(|caption| caption.caption.as_str())
+                .collect(),
         };
         serde_json::to_vec(&written).map_err(|source| Error::runtime("writing JSON", source))
     }
@@ -166,7 +179,12 @@ impl Annotations {
 
 fn read_json<T: DeserializeOwned>(zip: &ZipIndex, name: &str) -> Result<T> {
     let entry = zip.find(name).ok_or_else(|| {
-        Error::file(zip.path(), format!("there is no entry {name}; expected COCO's annotations of 2017"))
+        Error::file(
+            zip.path(),
+            format!("there is no entry {name}; expected COCO's annotations of 2017"),
+        )
     })?;
-    zip.read_with(entry, |reader| serde_json::from_reader(BufReader::with_capacity(1 << 20, reader)))
+    zip.read_with(entry, |reader| {
+        serde_json::from_reader(BufReader::with_capacity(1 << 20, reader))
+    })
 }

@@ -1,6 +1,8 @@
-//! A part of a local file with random access from many threads: an archive, or an archive inside one.
+//! A part of a local file with random access from many threads: an archive, or an archive inside
+//! one.
 //!
-//! Out of scope: the meaning of the bytes (`imagenet`, `coco`), and files in a store (`fulmen-files`).
+//! Out of scope: the meaning of the bytes (`imagenet`, `coco`), and files in a store
+//! (`fulmen-files`).
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -12,7 +14,8 @@ use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 use fulmen_shards::{TarEntry, tar_entries};
 
-/// `len` bytes of a file from `start` on, with their own position. A clone is cheap and shares the open file.
+/// `len` bytes of a file from `start` on, with their own position. A clone is cheap and shares the
+/// open file.
 #[derive(Clone, Debug)]
 pub(crate) struct FileSlice {
     file: Arc<File>,
@@ -25,18 +28,31 @@ pub(crate) struct FileSlice {
 impl FileSlice {
     /// The whole file.
     pub(crate) fn open(path: &Path) -> Result<FileSlice> {
-        let file = File::open(path).map_err(|source| Error::io(path, "opening the archive", source))?;
-        let metadata = file.metadata().map_err(|source| Error::io(path, "looking at the archive", source))?;
+        let file =
+            File::open(path).map_err(|source| Error::io(path, "opening the archive", source))?;
+        let metadata =
+            file.metadata().map_err(|source| Error::io(path, "looking at the archive", source))?;
         if !metadata.is_file() {
             return Err(Error::file(path, "this is not a file; an archive was expected"));
         }
-        Ok(FileSlice { file: Arc::new(file), path: path.into(), start: 0, len: metadata.len(), position: 0 })
+        Ok(FileSlice {
+            file: Arc::new(file),
+            path: path.into(),
+            start: 0,
+            len: metadata.len(),
+            position: 0,
+        })
     }
 
     /// `len` bytes of this slice from `start` on; `None` if they are out of range.
     pub(crate) fn part(&self, start: u64, len: u64) -> Option<FileSlice> {
         let end = start.checked_add(len)?;
-        (end <= self.len).then(|| FileSlice { start: self.start + start, len, position: 0, ..self.clone() })
+        (end <= self.len).then(|| FileSlice {
+            start: self.start + start,
+            len,
+            position: 0,
+            ..self.clone()
+        })
     }
 
     /// The path of the file.
@@ -51,7 +67,8 @@ impl FileSlice {
 
     /// The files of this slice as a tar, with their offsets. `what` names it in messages.
     pub(crate) fn tar_entries(&self, what: &str) -> impl Iterator<Item = Result<TarEntry>> {
-        let entries = tar_entries(Location::from(what), &self.file, self.start..self.start + self.len);
+        let entries =
+            tar_entries(Location::from(what), &self.file, self.start..self.start + self.len);
         entries.map(|entry| entry.map_err(|error| Error::file(&self.path, error.to_string())))
     }
 
@@ -135,7 +152,9 @@ mod tests {
         let entries = index(&bytes).unwrap();
         let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
         assert_eq!(names, ["a.txt", &long, "empty"]);
-        let content = |entry: &TarEntry| bytes[entry.offset as usize..(entry.offset + entry.size) as usize].to_vec();
+        let content = |entry: &TarEntry| {
+            bytes[entry.offset as usize..(entry.offset + entry.size) as usize].to_vec()
+        };
         assert_eq!(content(&entries[0]), b"hello");
         assert_eq!(content(&entries[1]), [7; 1000]);
     }
@@ -149,7 +168,11 @@ mod tests {
                 continue;
             };
             let text = error.to_string();
-            assert!(text.contains("a.tar: ") && (text.contains("truncated") || text.contains("is empty")), "{text}");
+            assert!(
+                text.contains("a.tar: ")
+                    && (text.contains("truncated") || text.contains("is empty")),
+                "{text}"
+            );
         }
     }
 

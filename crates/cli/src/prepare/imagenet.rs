@@ -1,5 +1,5 @@
-//! ImageNet's archives (ILSVRC 2012): an archive of one archive per class, an archive of validation images, and the
-//! development kit.
+//! ImageNet's archives (ILSVRC 2012): an archive of one archive per class, an archive of validation
+//! images, and the development kit.
 //!
 //! Out of scope: writing shards (`run`), and the kit's files (`imagenet_devkit`).
 
@@ -26,23 +26,25 @@ const SPLITS: &[&str] = &["train", "val"];
 /// Converts ImageNet's archives, as downloaded, to tar shards in WebDataset's format.
 ///
 /// `archives` is the folder with `ILSVRC2012_img_train.tar`, `ILSVRC2012_img_val.tar` and
-/// `ILSVRC2012_devkit_t12.tar.gz`. A sample has a `.jpg`, the unchanged image of the archive, and a `.cls`, its class
-/// index as a decimal number. As in torchvision, the index is the position of the class's WordNet id among all ids in
-/// sorted order. Samples are named like the images (`n01440764_10026`).
+/// `ILSVRC2012_devkit_t12.tar.gz`. A sample has a `.jpg`, the unchanged image of the archive, and a
+/// `.cls`, its class index as a decimal number. As in torchvision, the index is the position of the
+/// class's WordNet id among all ids in sorted order. Samples are named like the images
+/// (`n01440764_10026`).
 ///
-/// The images are shuffled over all shards by the seed, so that shards can be read in sequence. This needs no temporary
-/// copy: the archives' headers are read once (the names and positions of the images take about 150 MB of memory), and
-/// then each image from its position. An image that does not start or end like a JPEG is kept unchanged and listed in
-/// the manifest's warnings; the official archive has one PNG file.
+/// The images are shuffled over all shards by the seed, so that shards can be read in sequence.
+/// This needs no temporary copy: the archives' headers are read once (the names and positions of
+/// the images take about 150 MB of memory), and then each image from its position. An image that
+/// does not start or end like a JPEG is kept unchanged and listed in the manifest's warnings; the
+/// official archive has one PNG file.
 ///
 /// An interrupted run can be continued: existing shards are not written again. `expected` is
-/// [`ExpectedContents::imagenet`], or the counts of a part of ImageNet in the same layout; classes without training
-/// images are then left out.
+/// [`ExpectedContents::imagenet`], or the counts of a part of ImageNet in the same layout; classes
+/// without training images are then left out.
 ///
 /// # Errors
-/// Archives that are missing (the error lists all), are truncated, or have other checksums or counts than expected; a
-/// folder that was started with other options, has other files, or is in use by another run; a disk without enough
-/// space.
+/// Archives that are missing (the error lists all), are truncated, or have other checksums or
+/// counts than expected; a folder that was started with other options, has other files, or is in
+/// use by another run; a disk without enough space.
 pub fn imagenet(
     archives: impl AsRef<Path>,
     expected: &ExpectedContents,
@@ -70,14 +72,24 @@ struct ImageEntry {
 }
 
 impl ImageNet {
-    fn open(train: &Path, val: &Path, devkit: &Path, expected: &ExpectedContents) -> Result<ImageNet> {
+    fn open(
+        train: &Path,
+        val: &Path,
+        devkit: &Path,
+        expected: &ExpectedContents,
+    ) -> Result<ImageNet> {
         let kit = ImagenetDevkit::read(devkit)?;
         let archives = [FileSlice::open(train)?, FileSlice::open(val)?];
 
         let mut inner = BTreeMap::new();
         for entry in archives[0].tar_entries("the archive") {
             let entry = entry?;
-            let wnid = entry.name.trim_start_matches("./").strip_suffix(".tar").unwrap_or_default().to_owned();
+            let wnid = entry
+                .name
+                .trim_start_matches("./")
+                .strip_suffix(".tar")
+                .unwrap_or_default()
+                .to_owned();
             if !kit.names.contains_key(&wnid) {
                 return Err(Error::file(
                     train,
@@ -95,7 +107,9 @@ impl ImageNet {
 
         let mut images = [Vec::new(), Vec::new()];
         for (class, (wnid, &(start, size))) in inner.iter().enumerate() {
-            let section = archives[0].part(start, size).ok_or_else(|| Error::file(train, "it has changed"))?;
+            let section = archives[0]
+                .part(start, size)
+                .ok_or_else(|| Error::file(train, "it has changed"))?;
             for entry in section.tar_entries(&format!("entry {wnid}.tar")) {
                 let entry = entry?;
                 let (key, start) = (key_of(&entry.name), start + entry.offset);
@@ -105,7 +119,8 @@ impl ImageNet {
         expected.check_samples("train", images[0].len(), train)?;
 
         let wnids: BTreeSet<&str> = inner.keys().map(String::as_str).collect();
-        let class_of_wnid: BTreeMap<&str, u32> = wnids.iter().zip(0..).map(|(&wnid, class)| (wnid, class)).collect();
+        let class_of_wnid: BTreeMap<&str, u32> =
+            wnids.iter().zip(0..).map(|(&wnid, class)| (wnid, class)).collect();
         for entry in archives[1].tar_entries("the archive") {
             let entry = entry?;
             let key = key_of(&entry.name);
@@ -121,7 +136,10 @@ impl ImageNet {
                 )
             })?;
             let class = *class_of_wnid.get(wnid.as_str()).ok_or_else(|| {
-                Error::file(val, format!("entry {}: its class {wnid} has no training images", entry.name))
+                Error::file(
+                    val,
+                    format!("entry {}: its class {wnid} has no training images", entry.name),
+                )
             })?;
             images[1].push(ImageEntry { key, start: entry.offset, size: entry.size, class });
         }
@@ -137,7 +155,8 @@ impl ImageNet {
     }
 }
 
-/// A sample's name: the file's name without folders and extension. In a shard, a dot would end the name.
+/// A sample's name: the file's name without folders and extension. In a shard, a dot would end the
+/// name.
 fn key_of(name: &str) -> Box<str> {
     let file = name.rsplit('/').next().unwrap_or(name);
     let stem = file.rsplit_once('.').map_or(file, |(stem, _)| stem);
@@ -166,11 +185,20 @@ impl SampleSet for ImageNet {
         let image = &self.images[split][index];
         let archive = &self.archives[split];
         let bytes = archive.part(image.start, image.size).map(|part| part.read_all());
-        let bytes = bytes.unwrap_or_else(|| Err(std::io::ErrorKind::UnexpectedEof.into())).map_err(|source| {
-            Error::io(archive.path(), &format!("reading entry {} (has the archive changed?)", image.key), source)
-        })?;
+        let bytes = bytes
+            .unwrap_or_else(|| Err(std::io::ErrorKind::UnexpectedEof.into()))
+            .map_err(|source| {
+                Error::io(
+                    archive.path(),
+                    &format!("reading entry {} (has the archive changed?)", image.key),
+                    source,
+                )
+            })?;
         let warning = jpeg_warning(&bytes);
-        Ok(SampleFiles { files: vec![("jpg", bytes), ("cls", image.class.to_string().into_bytes())], warning })
+        Ok(SampleFiles {
+            files: vec![("jpg", bytes), ("cls", image.class.to_string().into_bytes())],
+            warning,
+        })
     }
 
     fn classes(&self) -> Vec<Class> {

@@ -41,7 +41,9 @@ impl ImagenetDevkit {
         for (index, synset) in synsets.iter().enumerate() {
             let field = |name: &str| Value::field(synset, name);
             let number = |name: &str| {
-                let number = field(name).and_then(Value::number).filter(|number| (0.0..1e9).contains(number));
+                let number = field(name)
+                    .and_then(Value::number)
+                    .filter(|number| (0.0..1e9).contains(number));
                 number.ok_or_else(|| wrong(META, &format!("synset {index} has no number {name}")))
             };
             let text = |name: &str| {
@@ -59,7 +61,10 @@ impl ImagenetDevkit {
         let class = |(line, text): (usize, &str)| {
             let id = text.trim().parse::<u64>().ok();
             id.and_then(|id| ids.get(&id)).cloned().ok_or_else(|| {
-                wrong(TRUTH, &format!("line {}: {text:?} is not the number of a class of {META}", line + 1))
+                wrong(
+                    TRUTH,
+                    &format!("line {}: {text:?} is not the number of a class of {META}", line + 1),
+                )
             })
         };
         let validation = truth.lines().enumerate().map(class).collect::<Result<_>>()?;
@@ -79,25 +84,43 @@ fn files<const N: usize>(path: &Path, names: [&str; N]) -> Result<[Vec<u8>; N]> 
         let entry = entry.map_err(|source| io(&reading(&after), source))?;
         let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
         after = format!(" at or after entry {name}");
-        let matches =
-            |ending: &&str| name.strip_suffix(*ending).is_some_and(|before| before.is_empty() || before.ends_with('/'));
+        let matches = |ending: &&str| {
+            name.strip_suffix(*ending)
+                .is_some_and(|before| before.is_empty() || before.ends_with('/'))
+        };
         if let Some(place) = names.iter().position(matches) {
             let size = entry.size();
             if size > LIMIT {
-                return Err(Error::file(path, format!("entry {name} has {size} bytes, at most {LIMIT} were expected")));
+                return Err(Error::file(
+                    path,
+                    format!("entry {name} has {size} bytes, at most {LIMIT} were expected"),
+                ));
             }
             let mut bytes = Vec::new();
-            entry.take(LIMIT).read_to_end(&mut bytes).map_err(|source| io(&reading(&after), source))?;
+            entry
+                .take(LIMIT)
+                .read_to_end(&mut bytes)
+                .map_err(|source| io(&reading(&after), source))?;
             if bytes.len() as u64 != size {
-                return Err(Error::file(path, format!("entry {name} is truncated: download the archive again")));
+                return Err(Error::file(
+                    path,
+                    format!("entry {name} is truncated: download the archive again"),
+                ));
             }
             contents[place] = Some(bytes);
         }
     }
-    let missing: Vec<&str> =
-        names.iter().zip(&contents).filter(|(_, content)| content.is_none()).map(|(&name, _)| name).collect();
+    let missing: Vec<&str> = names
+        .iter()
+        .zip(&contents)
+        .filter(|(_, content)| content.is_none())
+        .map(|(&name, _)| name)
+        .collect();
     if !missing.is_empty() {
-        return Err(Error::file(path, format!("there is no {} in it; is it truncated?", missing.join(" and no "))));
+        return Err(Error::file(
+            path,
+            format!("there is no {} in it; is it truncated?", missing.join(" and no ")),
+        ));
     }
     Ok(contents.map(Option::unwrap_or_default))
 }

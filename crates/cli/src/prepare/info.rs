@@ -46,12 +46,13 @@ pub struct ShardInfo {
     pub bytes: u64,
 }
 
-/// Inspects tar shards in WebDataset's format: the part of a file's name before its first dot is the sample's key, the
-/// rest is the extension, and the files of a sample are consecutive. Extensions are reported in lower case. Files that
-/// readers ignore are not counted: files without an extension, hidden ones, `__name__`.
+/// Inspects tar shards in WebDataset's format: the part of a file's name before its first dot is
+/// the sample's key, the rest is the extension, and the files of a sample are consecutive.
+/// Extensions are reported in lower case. Files that readers ignore are not counted: files without
+/// an extension, hidden ones, `__name__`.
 ///
-/// Each path is a tar file, or a folder whose `.tar` files are read in the order of their names. Only headers and class
-/// numbers are read.
+/// Each path is a tar file, or a folder whose `.tar` files are read in the order of their names.
+/// Only headers and class numbers are read.
 ///
 /// ```
 /// use std::fs;
@@ -73,7 +74,8 @@ pub struct ShardInfo {
 /// ```
 ///
 /// # Errors
-/// A path that does not exist, a folder without shards, a file that is not a tar file or is truncated.
+/// A path that does not exist, a folder without shards, a file that is not a tar file or is
+/// truncated.
 pub fn shards_info(paths: &[impl AsRef<Path>]) -> Result<ShardsInfo> {
     let mut info = ShardsInfo::default();
     for path in paths {
@@ -81,7 +83,10 @@ pub fn shards_info(paths: &[impl AsRef<Path>]) -> Result<ShardsInfo> {
         if path.is_dir() {
             let shards = tar_files(path)?;
             if shards.is_empty() {
-                return Err(Error::missing(format!("{}: there are no .tar files in this folder", path.display())));
+                return Err(Error::missing(format!(
+                    "{}: there are no .tar files in this folder",
+                    path.display()
+                )));
             }
             shards.iter().try_for_each(|shard| add_shard(shard, &mut info))?;
         } else {
@@ -98,7 +103,8 @@ fn tar_files(folder: &Path) -> Result<Vec<PathBuf>> {
         let path = entry.map_err(listing)?.path();
         // A hidden file is still being written.
         let hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        if !hidden && path.extension().is_some_and(|extension| extension == "tar") && path.is_file() {
+        if !hidden && path.extension().is_some_and(|extension| extension == "tar") && path.is_file()
+        {
             files.push(path);
         }
     }
@@ -123,10 +129,15 @@ fn add_shard(path: &Path, info: &mut ShardsInfo) -> Result<()> {
         *files += 1;
         *bytes += entry.size;
         if extension == "cls" && entry.size <= LONGEST_CLASS {
-            let reading = |source| Error::io(path, &format!("reading entry {}", entry.name), source);
-            let text = section.part(entry.offset, entry.size).map_or(Ok(Vec::new()), |part| part.read_all());
+            let reading =
+                |source| Error::io(path, &format!("reading entry {}", entry.name), source);
+            let text = section
+                .part(entry.offset, entry.size)
+                .map_or(Ok(Vec::new()), |part| part.read_all());
             let text = text.map_err(reading)?;
-            if let Some(class) = std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()) {
+            if let Some(class) =
+                std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok())
+            {
                 *info.classes.entry(class).or_default() += 1;
             }
         }
@@ -142,7 +153,8 @@ mod tests {
     #[test]
     fn files_that_readers_ignore_are_not_counted() {
         let folder = tempfile::tempdir().unwrap();
-        let mut tar = tar::Builder::new(std::fs::File::create(folder.path().join("a.tar")).unwrap());
+        let mut tar =
+            tar::Builder::new(std::fs::File::create(folder.path().join("a.tar")).unwrap());
         for name in ["a/b.JPG", "a/b.seg.png", "readme", "__meta__/x.json", "a/._b.jpg", "c.jpg"] {
             let mut header = tar::Header::new_gnu();
             header.set_size(3);

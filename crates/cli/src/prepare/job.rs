@@ -1,4 +1,5 @@
-//! The common parts of preparing any dataset: existing shards, disk space, threads, uploads, the manifest.
+//! The common parts of preparing any dataset: existing shards, disk space, threads, uploads, the
+//! manifest.
 //!
 //! Out of scope: the content of the shards (`run`, `text`).
 
@@ -52,15 +53,17 @@ impl Job<'_> {
         Some(Destination { folder, journal: self.journal, progress: self.progress })
     }
 
-    /// Preparations: removes unfinished files of an interrupted run, and checks the upload target, whose errors are
-    /// better reported now than after hours.
+    /// Preparations: removes unfinished files of an interrupted run, and checks the upload target,
+    /// whose errors are better reported now than after hours.
     pub(crate) fn begin(&self) -> Result<()> {
         let PrepareOptions { output, upload, .. } = self.options;
         store::remove_leftovers(output)?;
         let Some(to) = upload else { return Ok(()) };
         let Some(local) = to.local() else { return to.join(MANIFEST).exists().map(drop) };
-        std::fs::create_dir_all(local).map_err(|source| Error::io(local, "creating the upload folder", source))?;
-        let identity = |path: &Path| path.metadata().map(|metadata| (metadata.dev(), metadata.ino())).ok();
+        std::fs::create_dir_all(local)
+            .map_err(|source| Error::io(local, "creating the upload folder", source))?;
+        let identity =
+            |path: &Path| path.metadata().map(|metadata| (metadata.dev(), metadata.ino())).ok();
         if identity(local) == identity(output) {
             return Err(Error::usage(format!(
                 "{to}: the upload target is the folder that the shards are written to; give another, or none"
@@ -71,7 +74,9 @@ impl Job<'_> {
 
     /// The states of these shards.
     pub(crate) fn states(&self, shards: &[PlannedShard]) -> Result<Vec<State>> {
-        let written = |shard: &PlannedShard| self.journal.shard(&shard.name).filter(|it| it.bytes == shard.bytes);
+        let written = |shard: &PlannedShard| {
+            self.journal.shard(&shard.name).filter(|it| it.bytes == shard.bytes)
+        };
         let records: Vec<Option<ShardRecord>> = shards.iter().map(written).collect();
         self.states_of(&records)
     }
@@ -79,10 +84,16 @@ impl Job<'_> {
     /// The states of the shards that earlier runs recorded.
     pub(crate) fn states_of(&self, records: &[Option<ShardRecord>]) -> Result<Vec<State>> {
         let is_local = |record: &ShardRecord| {
-            let size = self.options.output.join(&record.name).metadata().map(|metadata| metadata.len());
+            let size =
+                self.options.output.join(&record.name).metadata().map(|metadata| metadata.len());
             size.is_ok_and(|size| size == record.bytes)
         };
-        let bytes: u64 = records.iter().flatten().filter(|record| is_local(record)).map(|record| record.bytes).sum();
+        let bytes: u64 = records
+            .iter()
+            .flatten()
+            .filter(|record| is_local(record))
+            .map(|record| record.bytes)
+            .sum();
         if self.options.verify && bytes > 0 {
             self.progress.begin("verifying the shards that are there", bytes);
         }
@@ -95,7 +106,10 @@ impl Job<'_> {
                 let actual = sha256_of(&path, |bytes| self.progress.advance(bytes))
                     .map_err(|source| Error::io(&path, "reading the shard", source))?;
                 if actual != record.sha256 {
-                    self.progress.note(&format!("{}: its checksum has changed; writing it again", record.name));
+                    self.progress.note(&format!(
+                        "{}: its checksum has changed; writing it again",
+                        record.name
+                    ));
                     return Ok(State::Missing);
                 }
             }
@@ -129,7 +143,8 @@ impl Job<'_> {
             return Ok(());
         }
         let path = self.options.output.join(&record.name);
-        std::fs::remove_file(&path).map_err(|source| Error::io(&path, "deleting the uploaded shard", source))
+        std::fs::remove_file(&path)
+            .map_err(|source| Error::io(&path, "deleting the uploaded shard", source))
     }
 
     /// Writes the manifest, and uploads it.
@@ -146,8 +161,8 @@ impl Job<'_> {
 
 /// Stops early if the disk does not have enough space.
 pub(crate) fn check_room(folder: &Path, bytes: u64) -> Result<()> {
-    let room =
-        fs4::available_space(folder).map_err(|source| Error::io(folder, "querying the free disk space", source))?;
+    let room = fs4::available_space(folder)
+        .map_err(|source| Error::io(folder, "querying the free disk space", source))?;
     let needed = bytes.saturating_add(if bytes == 0 { 0 } else { SPARE });
     if needed <= room {
         return Ok(());

@@ -69,7 +69,8 @@ impl Journal {
     ///
     /// A line that was being written when a run was killed is dropped: its work is done again.
     pub(crate) fn open(folder: &Path) -> Result<Journal> {
-        std::fs::create_dir_all(folder).map_err(|source| Error::io(folder, "making the folder", source))?;
+        std::fs::create_dir_all(folder)
+            .map_err(|source| Error::io(folder, "making the folder", source))?;
         let path = folder.join(NAME);
         let io = |doing: &str| {
             let (path, doing) = (path.clone(), doing.to_owned());
@@ -117,7 +118,8 @@ impl Journal {
 
     /// Writes a line durably.
     pub(crate) fn add(&self, line: Line) -> Result<()> {
-        let mut text = serde_json::to_vec(&line).map_err(|source| Error::runtime("writing JSON", source))?;
+        let mut text =
+            serde_json::to_vec(&line).map_err(|source| Error::runtime("writing JSON", source))?;
         text.push(b'\n');
         let mut inside = self.lock();
         let written = inside.file.write_all(&text).and_then(|()| inside.file.sync_data());
@@ -126,8 +128,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Starts a plan or continues it. Rejects a plan that differs from that of an earlier run, and a folder in which
-    /// the plan's files would replace files that no run has written.
+    /// Starts a plan or continues it. Rejects a plan that differs from that of an earlier run, and
+    /// a folder in which the plan's files would replace files that no run has written.
     pub(crate) fn begin(&self, plan: BTreeMap<String, String>, files: &[&str]) -> Result<()> {
         let earlier = self.lock().plan.clone();
         if let Some(earlier) = earlier {
@@ -143,7 +145,9 @@ impl Journal {
                 word(plan.get(name))
             )));
         }
-        if let Some(file) = files.iter().find(|file| self.folder.join(file).symlink_metadata().is_ok()) {
+        if let Some(file) =
+            files.iter().find(|file| self.folder.join(file).symlink_metadata().is_ok())
+        {
             return Err(Error::usage(format!(
                 "{}: this program did not write the file {file} and would replace it; use an empty folder",
                 self.folder.display()
@@ -242,7 +246,10 @@ mod tests {
         assert!(error.contains("did not write the file train-000000.tar"), "{error}");
         journal.begin(plan("1"), &[]).unwrap();
         let error = journal.begin(plan("2"), &[]).unwrap_err();
-        assert!(error.is_usage() && error.to_string().contains("seed was 1 and is now 2"), "{error}");
+        assert!(
+            error.is_usage() && error.to_string().contains("seed was 1 and is now 2"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -77,7 +77,8 @@ pub struct ShardRecord {
     pub bytes: u64,
     /// Its SHA-256 checksum in hexadecimal digits.
     pub sha256: String,
-    /// The number of documents it was made from, if some gave no sample. Only for resuming a run; not in the manifest.
+    /// The number of documents it was made from, if some gave no sample. Only for resuming a run;
+    /// not in the manifest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) documents: Option<u64>,
     /// Unusual samples in it. The manifest lists all of them together.
@@ -119,20 +120,25 @@ impl Manifest {
     /// No `manifest.json` in the folder, or one in another format.
     pub fn read(folder: &Path) -> Result<Manifest> {
         let path = folder.join(MANIFEST);
-        let bytes = std::fs::read(&path).map_err(|source| Error::io(&path, "reading the manifest", source))?;
+        let bytes = std::fs::read(&path)
+            .map_err(|source| Error::io(&path, "reading the manifest", source))?;
         let manifest: Manifest = serde_json::from_slice(&bytes)
             .map_err(|source| Error::file(&path, format!("not a manifest of shards: {source}")))?;
         match manifest.version {
             1 => Ok(manifest),
-            version => Err(Error::file(&path, format!("version {version} of the manifest, expected 1"))),
+            version => {
+                Err(Error::file(&path, format!("version {version} of the manifest, expected 1")))
+            }
         }
     }
 
     /// Writes it atomically.
     pub(crate) fn write(&self, folder: &Path) -> Result<()> {
         let path = folder.join(MANIFEST);
-        let mut text = serde_json::to_vec_pretty(self).map_err(|source| Error::runtime("writing JSON", source))?;
+        let mut text = serde_json::to_vec_pretty(self)
+            .map_err(|source| Error::runtime("writing JSON", source))?;
         text.push(b'\n');
-        store::write_whole(&path, &text).map_err(|source| Error::io(&path, "writing the manifest", source))
+        store::write_whole(&path, &text)
+            .map_err(|source| Error::io(&path, "writing the manifest", source))
     }
 }

@@ -1,14 +1,15 @@
-//! MATLAB's file format version 5, as far as ImageNet's `meta.mat` needs it: numbers, texts and arrays of structures,
-//! compressed or not.
+//! MATLAB's file format version 5, as far as ImageNet's `meta.mat` needs it: numbers, texts and
+//! arrays of structures, compressed or not.
 //!
-//! Out of scope: sparse arrays, objects, function handles and version 7.3, which is HDF5. Based on "MAT-File Format" by
-//! MathWorks.
+//! Out of scope: sparse arrays, objects, function handles and version 7.3, which is HDF5. Based on
+//! "MAT-File Format" by MathWorks.
 
 use std::io::Read;
 
 use flate2::read::ZlibDecoder;
 
-/// The limit on the total size of variables: a small compressed file can hold a thousand times its size.
+/// The limit on the total size of variables: a small compressed file can hold a thousand times its
+/// size.
 const LIMIT: u64 = 256 << 20;
 
 /// The limit on nested structures.
@@ -52,13 +53,19 @@ impl Value {
     }
 }
 
-/// Parses the variables of a file with their names. The error text does not include the file's name.
+/// Parses the variables of a file with their names. The error text does not include the file's
+/// name.
 pub(crate) fn variables(bytes: &[u8]) -> Result<Vec<(String, Value)>, String> {
     let header = bytes.get(..HEADER).ok_or("it is shorter than the header of a MAT file")?;
     let big = match &header[126..] {
         b"IM" => false,
         b"MI" => true,
-        _ => return Err("not a MAT file of version 5 (a file of version 7.3 begins with MATLAB 7.3)".to_owned()),
+        _ => {
+            return Err(
+                "not a MAT file of version 5 (a file of version 7.3 begins with MATLAB 7.3)"
+                    .to_owned(),
+            );
+        }
     };
     let mut cursor = Cursor { bytes: &bytes[HEADER..], big };
     let mut variables = Vec::new();
@@ -94,10 +101,12 @@ struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
-        let (taken, left) = self
-            .bytes
-            .split_at_checked(count)
-            .ok_or_else(|| format!("it ends where {count} more bytes were expected ({} are left)", self.bytes.len()))?;
+        let (taken, left) = self.bytes.split_at_checked(count).ok_or_else(|| {
+            format!(
+                "it ends where {count} more bytes were expected ({} are left)",
+                self.bytes.len()
+            )
+        })?;
         self.bytes = left;
         Ok(taken)
     }
@@ -114,8 +123,9 @@ impl<'a> Cursor<'a> {
         if small > 0 {
             // Type and size share the first word, followed by up to 4 bytes of data.
             let data = self.take(4)?;
-            let data =
-                data.get(..small).ok_or_else(|| format!("a small element claims {small} bytes, at most 4 fit"))?;
+            let data = data
+                .get(..small)
+                .ok_or_else(|| format!("a small element claims {small} bytes, at most 4 fit"))?;
             return Ok((word & 0xffff, data));
         }
         let size = self.word()? as usize;
@@ -173,7 +183,9 @@ impl<'a> Cursor<'a> {
                 // Bytes that are not UTF-8 are Latin-1.
                 Err(_) => data.iter().copied().map(char::from).collect(),
             }),
-            4 | 17 => Ok(String::from_utf16_lossy(&data.chunks_exact(2).map(wide).collect::<Vec<u16>>())),
+            4 | 17 => {
+                Ok(String::from_utf16_lossy(&data.chunks_exact(2).map(wide).collect::<Vec<u16>>()))
+            }
             _ => Err(format!("an element of type {kind} where a text was expected")),
         }
     }
@@ -205,7 +217,12 @@ fn matrix(mut cursor: Cursor<'_>, depth: usize) -> Result<(String, Value), Strin
             }
             let names: Vec<String> = names
                 .chunks(width)
-                .map(|name| String::from_utf8_lossy(name.split(|&byte| byte == 0).next().unwrap_or_default()).into())
+                .map(|name| {
+                    String::from_utf8_lossy(
+                        name.split(|&byte| byte == 0).next().unwrap_or_default(),
+                    )
+                    .into()
+                })
                 .collect();
             let mut structures = Vec::new();
             // Without fields there is nothing to read, and nothing that would limit the count.
@@ -213,7 +230,10 @@ fn matrix(mut cursor: Cursor<'_>, depth: usize) -> Result<(String, Value), Strin
                 let mut structure = Vec::with_capacity(names.len());
                 for name in &names {
                     let (_, data) = cursor.element()?;
-                    structure.push((name.clone(), matrix(Cursor { bytes: data, big: cursor.big }, depth + 1)?.1));
+                    structure.push((
+                        name.clone(),
+                        matrix(Cursor { bytes: data, big: cursor.big }, depth + 1)?.1,
+                    ));
                 }
                 structures.push(structure);
             }
@@ -243,15 +263,21 @@ mod tests {
         let find = |name: &str| &variables.iter().find(|(found, _)| found == name).unwrap().1;
         let Value::Structures(synsets) = find("synsets") else { panic!("{variables:?}") };
         assert_eq!(synsets.len(), 4);
-        let text = |at: usize, name: &str| Value::field(&synsets[at], name).unwrap().text().unwrap().to_owned();
-        let number = |at: usize, name: &str| Value::field(&synsets[at], name).unwrap().number().unwrap();
+        let text = |at: usize, name: &str| {
+            Value::field(&synsets[at], name).unwrap().text().unwrap().to_owned()
+        };
+        let number =
+            |at: usize, name: &str| Value::field(&synsets[at], name).unwrap().number().unwrap();
         assert_eq!(
             (text(0, "WNID"), text(0, "words")),
             ("n02119789".to_owned(), "kit fox, Vulpes macrotis".to_owned())
         );
         assert_eq!((number(1, "ILSVRC2012_ID"), number(1, "num_children")), (2.0, 0.0));
         assert_eq!(text(2, "gloss"), "a café's \u{1f98a}");
-        assert_eq!(Value::field(&synsets[3], "children"), Some(&Value::Numbers(vec![1.0, 2.0, 300.0])));
+        assert_eq!(
+            Value::field(&synsets[3], "children"),
+            Some(&Value::Numbers(vec![1.0, 2.0, 300.0]))
+        );
         assert_eq!(text(3, "words"), "");
         assert_eq!(find("numbers"), &Value::Numbers(vec![-1.5, 4.0, 2.0, 5.0, 1e300, -6.0]));
         assert_eq!(find("single"), &Value::Numbers(vec![0.25]));

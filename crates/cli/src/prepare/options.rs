@@ -28,8 +28,8 @@ pub struct PrepareOptions {
 }
 
 impl PrepareOptions {
-    /// Shards of at most 10,000 samples and 256 MiB in the local folder `output`, in the order of seed 0, written by
-    /// one thread per core, from archives whose checksums are verified.
+    /// Shards of at most 10,000 samples and 256 MiB in the local folder `output`, in the order of
+    /// seed 0, written by one thread per core, from archives whose checksums are verified.
     pub fn new(output: impl Into<PathBuf>) -> PrepareOptions {
         PrepareOptions {
             output: output.into(),
@@ -71,24 +71,24 @@ impl PrepareOptions {
         self
     }
 
-    /// Whether to verify the archives' MD5 checksums and, when a run is continued, the SHA-256 checksums of existing
-    /// shards.
+    /// Whether to verify the archives' MD5 checksums and, when a run is continued, the SHA-256
+    /// checksums of existing shards.
     #[must_use]
     pub fn verify(mut self, verify: bool) -> PrepareOptions {
         self.verify = verify;
         self
     }
 
-    /// Also uploads each shard to this folder as soon as it is written, `gs://`, `s3://` or local, and finally the
-    /// manifest.
+    /// Also uploads each shard to this folder as soon as it is written, `gs://`, `s3://` or local,
+    /// and finally the manifest.
     #[must_use]
     pub fn upload(mut self, to: impl Into<Location>) -> PrepareOptions {
         self.upload = Some(to.into());
         self
     }
 
-    /// Whether to delete each local shard after its upload, so that the disk needs space for only a few. The journal
-    /// stays, so that an interrupted run can be continued.
+    /// Whether to delete each local shard after its upload, so that the disk needs space for only a
+    /// few. The journal stays, so that an interrupted run can be continued.
     #[must_use]
     pub fn delete_uploaded(mut self, delete: bool) -> PrepareOptions {
         self.delete_uploaded = delete;

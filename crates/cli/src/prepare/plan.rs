@@ -55,7 +55,8 @@ impl Plan {
             let mut number = 0;
             for (position, &index) in order.iter().enumerate() {
                 let size = set.tar_bytes(split, index);
-                let full = position - first == options.max_samples || bytes.saturating_add(size) > options.max_bytes;
+                let full = position - first == options.max_samples
+                    || bytes.saturating_add(size) > options.max_bytes;
                 if full && position > first {
                     plan.add(name, split, &mut number, first..position, bytes);
                     (first, bytes) = (position, END);
@@ -71,8 +72,20 @@ impl Plan {
         Ok(plan)
     }
 
-    fn add(&mut self, name: &str, split: usize, number: &mut usize, sample_range: Range<usize>, bytes: u64) {
-        self.shards.push(PlannedShard { name: shard_name(name, *number, "tar"), split, sample_range, bytes });
+    fn add(
+        &mut self,
+        name: &str,
+        split: usize,
+        number: &mut usize,
+        sample_range: Range<usize>,
+        bytes: u64,
+    ) {
+        self.shards.push(PlannedShard {
+            name: shard_name(name, *number, "tar"),
+            split,
+            sample_range,
+            bytes,
+        });
         *number += 1;
     }
 }

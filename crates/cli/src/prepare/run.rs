@@ -1,6 +1,7 @@
 //! Converts archives to shards, for all datasets of samples by index.
 //!
-//! Out of scope: the samples (`imagenet`, `coco`), and text, whose samples are not known in advance (`text`).
+//! Out of scope: the samples (`imagenet`, `coco`), and text, whose samples are not known in advance
+//! (`text`).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +29,8 @@ pub(crate) fn prepare<S: SampleSet>(
     open: impl FnOnce() -> Result<S>,
 ) -> Result<Manifest> {
     options.check()?;
-    // The headers are read before the checksums are verified: that takes seconds, and finds wrong or truncated files.
+    // The headers are read before the checksums are verified: that takes seconds, and finds wrong
+    // or truncated files.
     progress.begin("reading the archives' headers", 0);
     let set = open()?;
     let journal = Journal::open(&options.output)?;
@@ -63,11 +65,17 @@ pub(crate) fn prepare<S: SampleSet>(
         .filter(|(_, state)| !matches!(state, State::Done(_)))
         .map(|(shard, state)| (shard, state.record()))
         .collect();
-    let unwritten = missing.iter().filter(|(_, written)| written.is_none()).map(|(shard, _)| shard.bytes);
-    let (bytes, largest) = (unwritten.clone().fold(0, u64::saturating_add), unwritten.max().unwrap_or(0));
+    let unwritten =
+        missing.iter().filter(|(_, written)| written.is_none()).map(|(shard, _)| shard.bytes);
+    let (bytes, largest) =
+        (unwritten.clone().fold(0, u64::saturating_add), unwritten.max().unwrap_or(0));
     check_room(
         &options.output,
-        if options.delete_uploaded { bytes.min(largest.saturating_mul(options.threads as u64)) } else { bytes },
+        if options.delete_uploaded {
+            bytes.min(largest.saturating_mul(options.threads as u64))
+        } else {
+            bytes
+        },
     )?;
     if missing.len() < plan.shards.len() {
         progress.note(&format!(
@@ -78,7 +86,10 @@ pub(crate) fn prepare<S: SampleSet>(
     }
     let uploads = missing.iter().filter(|_| options.upload.is_some()).map(|(shard, _)| shard.bytes);
     let total = uploads.fold(bytes, u64::saturating_add);
-    progress.begin(if options.upload.is_some() { "writing and uploading shards" } else { "writing shards" }, total);
+    progress.begin(
+        if options.upload.is_some() { "writing and uploading shards" } else { "writing shards" },
+        total,
+    );
     let mut records = in_parallel(&missing, options.threads, |(shard, written)| {
         let record = match written {
             Some(record) => record.clone(),
@@ -89,7 +100,8 @@ pub(crate) fn prepare<S: SampleSet>(
             }
         };
         work.upload(&record)?;
-        progress.note(&format!("{}: {} samples, {} bytes", record.name, record.samples, record.bytes));
+        progress
+            .note(&format!("{}: {} samples, {} bytes", record.name, record.samples, record.bytes));
         Ok(record)
     })?;
     records.extend(states.into_iter().filter_map(|state| match state {
@@ -135,13 +147,21 @@ fn manifest_of(
     options: BTreeMap<String, String>,
 ) -> Result<Manifest> {
     records.sort_by(|a, b| a.name.cmp(&b.name));
-    let warnings = records.iter_mut().flat_map(|record| std::mem::take(&mut record.warnings)).collect();
+    let warnings =
+        records.iter_mut().flat_map(|record| std::mem::take(&mut record.warnings)).collect();
     let mut splits = Vec::new();
     for (number, name) in set.splits().iter().enumerate() {
-        let names: Vec<&str> =
-            plan.shards.iter().filter(|shard| shard.split == number).map(|shard| shard.name.as_str()).collect();
-        let shards =
-            records.iter().filter(|record| names.binary_search(&record.name.as_str()).is_ok()).cloned().collect();
+        let names: Vec<&str> = plan
+            .shards
+            .iter()
+            .filter(|shard| shard.split == number)
+            .map(|shard| shard.name.as_str())
+            .collect();
+        let shards = records
+            .iter()
+            .filter(|record| names.binary_search(&record.name.as_str()).is_ok())
+            .cloned()
+            .collect();
         let split = SplitManifest::new(name, shards);
         if split.samples != set.len(number) as u64 {
             return Err(Error::new(format!(
@@ -152,5 +172,13 @@ fn manifest_of(
         }
         splits.push(split);
     }
-    Ok(Manifest { version: 1, dataset: dataset.to_owned(), splits, classes: set.classes(), sources, options, warnings })
+    Ok(Manifest {
+        version: 1,
+        dataset: dataset.to_owned(),
+        splits,
+        classes: set.classes(),
+        sources,
+        options,
+        warnings,
+    })
 }

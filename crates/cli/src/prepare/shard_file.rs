@@ -50,7 +50,10 @@ impl TarShard {
     }
 
     pub(crate) fn add(&mut self, key: &str, sample: SampleFiles) -> Result<()> {
-        self.tar.add(key, sample.files.iter().map(|(extension, content)| (*extension, content.as_slice())))?;
+        self.tar.add(
+            key,
+            sample.files.iter().map(|(extension, content)| (*extension, content.as_slice())),
+        )?;
         self.warnings.extend(sample.warning.map(|what| Warning { sample: key.to_owned(), what }));
         Ok(())
     }
@@ -83,7 +86,9 @@ mod tests {
         let mut shard = TarShard::create(folder.path(), "a.tar").unwrap();
         for (length, size) in [(1, 0), (96, 512), (97, 513), (600, 3)] {
             let key = "k".repeat(length);
-            shard.add(&key, SampleFiles { files: vec![("jpg", vec![7; size])], warning: None }).unwrap();
+            shard
+                .add(&key, SampleFiles { files: vec![("jpg", vec![7; size])], warning: None })
+                .unwrap();
             planned += tar_bytes(&key, [("jpg", size as u64)]);
         }
         assert_eq!(shard.finish().unwrap().bytes, planned);

@@ -28,16 +28,18 @@ const BATCH: usize = 1 << 20;
 /// The memory of a document in addition to its text and its origin.
 const DOCUMENT_OVERHEAD: usize = 64;
 
-/// Converts text files to shards: of tokens ([`TokenFile`](fulmen_text::TokenFile)s `train-000000.tokens` ...) if
-/// `text` has a tokenizer, otherwise of documents (tar shards with a `.txt` each).
+/// Converts text files to shards: of tokens ([`TokenFile`](fulmen_text::TokenFile)s
+/// `train-000000.tokens` ...) if `text` has a tokenizer, otherwise of documents (tar shards with a
+/// `.txt` each).
 ///
-/// `files` are files, patterns and folders, local or in a store: `.txt` (a document per file or per line), `.jsonl` (a
-/// document per line), both optionally compressed with gzip or zstd, and `.parquet` (a document per row). Documents
-/// keep the order of the files; shuffle blocks of tokens when they are read. Documents with only whitespace are left
-/// out, and those without any token.
+/// `files` are files, patterns and folders, local or in a store: `.txt` (a document per file or per
+/// line), `.jsonl` (a document per line), both optionally compressed with gzip or zstd, and
+/// `.parquet` (a document per row). Documents keep the order of the files; shuffle blocks of tokens
+/// when they are read. Documents with only whitespace are left out, and those without any token.
 ///
-/// An interrupted run can be continued: it reads the files again up to where it was, which is fast compared to
-/// tokenizing, and keeps existing shards. The list of files, their sizes and their modification times must be the same.
+/// An interrupted run can be continued: it reads the files again up to where it was, which is fast
+/// compared to tokenizing, and keeps existing shards. The list of files, their sizes and their
+/// modification times must be the same.
 ///
 /// ```
 /// use fulmen_cli::prepare::{self, PrepareOptions, TextOptions};
@@ -53,8 +55,9 @@ const DOCUMENT_OVERHEAD: usize = 64;
 /// ```
 ///
 /// # Errors
-/// Files of unknown kinds, a line or a row without the text (with its position), text that is not UTF-8; a folder that
-/// was started with other options or files, has other files, or is in use by another run; a disk without enough space.
+/// Files of unknown kinds, a line or a row without the text (with its position), text that is not
+/// UTF-8; a folder that was started with other options or files, has other files, or is in use by
+/// another run; a disk without enough space.
 pub fn text(
     files: &[Location],
     text: &TextOptions,
@@ -75,13 +78,26 @@ pub fn text(
     work.begin()?;
     let mut splits = Vec::new();
     for name in SPLITS {
-        let known: Vec<Option<ShardRecord>> =
-            (0..).map_while(|number| journal.shard(&shard_name(name, number, form.extension()))).map(Some).collect();
+        let known: Vec<Option<ShardRecord>> = (0..)
+            .map_while(|number| journal.shard(&shard_name(name, number, form.extension())))
+            .map(Some)
+            .collect();
         let states = work.states_of(&known)?;
         let known = known.into_iter().flatten().zip(states).collect();
-        splits.push(Split { name, known, next: 0, inside: 0, documents: 0, open: None, records: Vec::new() });
+        splits.push(Split {
+            name,
+            known,
+            next: 0,
+            inside: 0,
+            documents: 0,
+            open: None,
+            records: Vec::new(),
+        });
     }
-    let all_there = splits.iter().flat_map(|split| &split.known).all(|(_, state)| matches!(state, State::Done(_)));
+    let all_there = splits
+        .iter()
+        .flat_map(|split| &split.known)
+        .all(|(_, state)| matches!(state, State::Done(_)));
     let mut blank = 0;
     if all_there
         && journal.is_complete()
@@ -91,11 +107,15 @@ pub fn text(
         return Ok(manifest);
     }
     let bytes: u64 = inputs.iter().map(|input| input.bytes).sum();
-    let done: u64 = splits.iter().flat_map(|split| &split.known).map(|(record, _)| record.bytes).sum();
-    // Tokens take about half as much space as texts, and texts in a tar file hardly more; compressed files expand,
-    // which is noticed only when the disk is full.
+    let done: u64 =
+        splits.iter().flat_map(|split| &split.known).map(|(record, _)| record.bytes).sum();
+    // Tokens take about half as much space as texts, and texts in a tar file hardly more;
+    // compressed files expand, which is noticed only when the disk is full.
     let needed = if form.extension() == "tar" { bytes } else { bytes / 2 }.saturating_sub(done);
-    check_room(&options.output, if options.delete_uploaded { needed.min(2 * options.max_bytes) } else { needed })?;
+    check_room(
+        &options.output,
+        if options.delete_uploaded { needed.min(2 * options.max_bytes) } else { needed },
+    )?;
 
     progress.begin(if form.extension() == "tar" { "gathering texts" } else { "tokenizing" }, bytes);
     let mut run = Run { work: &work, form: &form, splits };
@@ -113,7 +133,10 @@ pub fn text(
             size += document.item.len();
             // Short documents take more than their text.
             memory += document.item.len() + document.origin.len() + DOCUMENT_OVERHEAD;
-            batch.push((usize::from(in_validation(&document.item, options.seed, threshold)), document));
+            batch.push((
+                usize::from(in_validation(&document.item, options.seed, threshold)),
+                document,
+            ));
             if memory >= BATCH.saturating_mul(options.threads) {
                 run.take(std::mem::take(&mut batch))?;
                 let by = (size as u64).min(input.bytes - reported);
@@ -242,14 +265,15 @@ impl Run<'_> {
                 _ => (split, Some(document)),
             })
             .collect();
-        let documents = in_parallel(&needed, self.work.options.threads, |(_, document)| match document {
-            None => Ok(None),
-            Some(document) => self
-                .form
-                .document(&document.item)
-                .map(Some)
-                .map_err(|error| Error::new(format!("{}: {error}", document.origin))),
-        })?;
+        let documents =
+            in_parallel(&needed, self.work.options.threads, |(_, document)| match document {
+                None => Ok(None),
+                Some(document) => self
+                    .form
+                    .document(&document.item)
+                    .map(Some)
+                    .map_err(|error| Error::new(format!("{}: {error}", document.origin))),
+            })?;
         for ((split, _), document) in needed.iter().zip(documents) {
             self.add(*split, document)?;
         }
@@ -265,14 +289,16 @@ impl Run<'_> {
         let full = match known {
             Some(documents) => split.inside == documents,
             None => open.is_some_and(|open| {
-                open.documents() == options.max_samples as u64 || open.bytes().saturating_add(bytes) > options.max_bytes
+                open.documents() == options.max_samples as u64
+                    || open.bytes().saturating_add(bytes) > options.max_bytes
             }),
         };
         if full {
             self.close(index)?;
         }
         let split = &mut self.splits[index];
-        let is_there = split.known.get(split.next).is_some_and(|(_, state)| !matches!(state, State::Missing));
+        let is_there =
+            split.known.get(split.next).is_some_and(|(_, state)| !matches!(state, State::Missing));
         if let (false, Some(document)) = (is_there, document) {
             let shard = match &mut split.open {
                 Some(shard) => shard,
@@ -291,14 +317,19 @@ impl Run<'_> {
     /// Ends the current shard.
     fn close(&mut self, index: usize) -> Result<()> {
         let split = &mut self.splits[index];
-        let known =
-            split.known.get(split.next).map(|(record, state)| (record.clone(), matches!(state, State::Done(_))));
+        let known = split
+            .known
+            .get(split.next)
+            .map(|(record, state)| (record.clone(), matches!(state, State::Done(_))));
         let (record, done) = match (split.open.take(), known) {
             (Some(open), known) => {
                 let record = open.finish()?;
                 self.work.journal.add(Line::Shard(record.clone()))?;
                 if known.is_some_and(|(known, _)| known.sha256 != record.sha256) {
-                    self.work.progress.note(&format!("{}: it has changed since it was first written", record.name));
+                    self.work.progress.note(&format!(
+                        "{}: it has changed since it was first written",
+                        record.name
+                    ));
                 }
                 (record, false)
             }
@@ -321,7 +352,9 @@ impl Run<'_> {
         if !done {
             self.work.upload(&record)?;
             let tokens = record.tokens.map_or(String::new(), |tokens| format!(", {tokens} tokens"));
-            self.work.progress.note(&format!("{}: {} documents{tokens}", record.name, record.samples));
+            self.work
+                .progress
+                .note(&format!("{}: {} documents{tokens}", record.name, record.samples));
         }
         split.records.push(record);
         split.next += 1;
@@ -356,7 +389,11 @@ impl Run<'_> {
 impl Split {
     /// How many of the next documents belong to existing shards, up to the first missing one.
     fn documents_there(&self) -> u64 {
-        let existing = self.known.iter().skip(self.next).take_while(|(_, state)| !matches!(state, State::Missing));
+        let existing = self
+            .known
+            .iter()
+            .skip(self.next)
+            .take_while(|(_, state)| !matches!(state, State::Missing));
         existing.map(|(record, _)| record.documents()).sum::<u64>().saturating_sub(self.inside)
     }
 }

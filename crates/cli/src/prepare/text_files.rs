@@ -40,7 +40,8 @@ pub(crate) struct TextInput {
 }
 
 impl TextInput {
-    /// Expands files, patterns and folders. Of a folder, all files of a known kind are used, sorted by name.
+    /// Expands files, patterns and folders. Of a folder, all files of a known kind are used, sorted
+    /// by name.
     pub(crate) fn find(places: &[Location]) -> Result<Vec<TextInput>> {
         let mut inputs = Vec::new();
         for place in places {
@@ -54,7 +55,9 @@ impl TextInput {
             let before = inputs.len();
             for location in locations {
                 match kind_of(&location) {
-                    Some(kind) => inputs.push(TextInput { bytes: location.size()?, location, kind }),
+                    Some(kind) => {
+                        inputs.push(TextInput { bytes: location.size()?, location, kind })
+                    }
                     None if whole_folder => {}
                     None => return Err(unknown(&location, "its name has no known extension")),
                 }
@@ -91,8 +94,13 @@ impl TextInput {
             }
             Kind::Parquet => {
                 let field = options.field.clone();
-                let rows = fulmen_tables::Parquet::open(location)?.select([field.as_str()])?.stream().items(0)?;
-                Ok(taken(rows, move |row| row.str(&field).map(str::to_owned).map_err(|error| error.to_string())))
+                let rows = fulmen_tables::Parquet::open(location)?
+                    .select([field.as_str()])?
+                    .stream()
+                    .items(0)?;
+                Ok(taken(rows, move |row| {
+                    row.str(&field).map(str::to_owned).map_err(|error| error.to_string())
+                }))
             }
         }
     }
@@ -114,7 +122,11 @@ fn taken<T: 'static>(
     Box::new(items.map(move |item| {
         let StreamItem { index, origin, item } = item?;
         let item = take(item).map_err(|what| {
-            if what.contains(&origin) { Error::new(what) } else { Error::new(format!("{origin}: {what}")) }
+            if what.contains(&origin) {
+                Error::new(what)
+            } else {
+                Error::new(format!("{origin}: {what}"))
+            }
         })?;
         Ok(StreamItem { index, origin, item })
     }))

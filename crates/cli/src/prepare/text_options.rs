@@ -28,9 +28,16 @@ impl Default for TextOptions {
 }
 
 impl TextOptions {
-    /// The field `text` of JSON lines and Parquet rows, and whole text files; all for training; as texts, not tokens.
+    /// The field `text` of JSON lines and Parquet rows, and whole text files; all for training; as
+    /// texts, not tokens.
     pub fn new() -> TextOptions {
-        TextOptions { field: "text".to_owned(), lines: false, validation: 0.0, tokenizer: None, separator: None }
+        TextOptions {
+            field: "text".to_owned(),
+            lines: false,
+            validation: 0.0,
+            tokenizer: None,
+            separator: None,
+        }
     }
 
     /// The field or column of JSON lines and Parquet files with the text.
@@ -47,8 +54,9 @@ impl TextOptions {
         self
     }
 
-    /// The fraction of documents for validation, from 0 to below 1. The choice depends only on a hash of the text and
-    /// the seed: the same text is always on the same side, however often it occurs and whatever is added to the files.
+    /// The fraction of documents for validation, from 0 to below 1. The choice depends only on a
+    /// hash of the text and the seed: the same text is always on the same side, however often it
+    /// occurs and whatever is added to the files.
     #[must_use]
     pub fn validation(mut self, share: f64) -> TextOptions {
         self.validation = share;

@@ -45,7 +45,9 @@ impl OutputFormat {
             let separator = match &options.separator {
                 None => None,
                 Some(token) => Some(tokenizer.token_id(token).ok_or_else(|| {
-                    Error::usage(format!("the tokenizer has no token {token:?} to put between documents"))
+                    Error::usage(format!(
+                        "the tokenizer has no token {token:?} to put between documents"
+                    ))
                 })?),
             };
             return Ok(OutputFormat::Tokens { tokenizer: tokenizer.clone(), separator });
@@ -76,7 +78,9 @@ impl OutputFormat {
     pub(crate) fn document(&self, text: &str) -> Result<Document> {
         match self {
             OutputFormat::Texts => Ok(Document::Text(text.to_owned())),
-            OutputFormat::Tokens { tokenizer, .. } => Ok(Document::Tokens(tokenizer.encode(text)?.ids)),
+            OutputFormat::Tokens { tokenizer, .. } => {
+                Ok(Document::Tokens(tokenizer.encode(text)?.ids))
+            }
         }
     }
 

@@ -43,8 +43,8 @@ impl Destination<'_> {
         self.upload(&folder.join(&shard.name), &shard.name, shard.bytes, &shard.sha256)
     }
 
-    /// Uploads a file. An existing file with this name from elsewhere is not replaced: if it has the same content, it
-    /// is accepted; otherwise it is an error.
+    /// Uploads a file. An existing file with this name from elsewhere is not replaced: if it has
+    /// the same content, it is accepted; otherwise it is an error.
     pub(crate) fn upload(&self, from: &Path, name: &str, bytes: u64, sha256: &str) -> Result<()> {
         let to = self.folder.join(name);
         let line = self.line(name, sha256);
@@ -81,11 +81,17 @@ impl Destination<'_> {
     }
 
     fn line(&self, name: &str, sha256: &str) -> Uploaded {
-        Uploaded { name: name.to_owned(), sha256: sha256.to_owned(), to: self.folder.join(name).to_string() }
+        Uploaded {
+            name: name.to_owned(),
+            sha256: sha256.to_owned(),
+            to: self.folder.join(name).to_string(),
+        }
     }
 
     fn sha256_of(&self, file: &Location) -> Result<String> {
         let hash = checksum::<Sha256>(file.open()?, |_| ());
-        hash.map_err(|source| Error::io(Path::new(&file.to_string()), "reading the uploaded file", source))
+        hash.map_err(|source| {
+            Error::io(Path::new(&file.to_string()), "reading the uploaded file", source)
+        })
     }
 }

@@ -43,14 +43,19 @@ impl ZipIndex {
         let mut entries = Vec::with_capacity(archive.len());
         for number in 0..archive.len() {
             let entry = archive.by_index_raw(number);
-            let entry = entry.map_err(|why| refused(format!("entry {number}: {why}; is the zip file damaged?")))?;
-            let name = entry.name().map_err(|why| refused(format!("entry {number}: {why}")))?.into_owned();
+            let entry = entry.map_err(|why| {
+                refused(format!("entry {number}: {why}; is the zip file damaged?"))
+            })?;
+            let name =
+                entry.name().map_err(|why| refused(format!("entry {number}: {why}")))?.into_owned();
             if entry.is_dir() {
                 continue;
             }
             let method = entry.compression();
             if !matches!(method, CompressionMethod::Stored | CompressionMethod::Deflated) {
-                return Err(refused(format!("entry {name}: it is compressed with {method}, expected deflate or none")));
+                return Err(refused(format!(
+                    "entry {name}: it is compressed with {method}, expected deflate or none"
+                )));
             }
             if entry.encrypted() {
                 return Err(refused(format!("entry {name}: it is encrypted")));
@@ -67,14 +72,20 @@ impl ZipIndex {
     /// The file whose name ends like this, after a slash or as a whole.
     pub(crate) fn find(&self, name: &str) -> Option<&ZipEntry> {
         self.entries.iter().find(|entry| {
-            entry.name.strip_suffix(name).is_some_and(|before| before.is_empty() || before.ends_with('/'))
+            entry
+                .name
+                .strip_suffix(name)
+                .is_some_and(|before| before.is_empty() || before.ends_with('/'))
         })
     }
 
     /// Reads a file that fits in memory.
     pub(crate) fn read(&self, entry: &ZipEntry) -> Result<Vec<u8>> {
         if entry.size > LARGEST {
-            let what = format!("it claims {} bytes, more than the {LARGEST} that one sample may have", entry.size);
+            let what = format!(
+                "it claims {} bytes, more than the {LARGEST} that one sample may have",
+                entry.size
+            );
             return Err(self.damaged(entry, what));
         }
         self.read_with(entry, |reader| {
@@ -83,21 +94,25 @@ impl ZipIndex {
         })
     }
 
-    /// Reads a file in sequence. The last read fails if the file is larger than its entry says, or has another
-    /// checksum.
+    /// Reads a file in sequence. The last read fails if the file is larger than its entry says, or
+    /// has another checksum.
     pub(crate) fn read_with<T, E: Display>(
         &self,
         entry: &ZipEntry,
         read: impl FnOnce(&mut dyn Read) -> Result<T, E>,
     ) -> Result<T> {
         let mut archive = self.archive.clone();
-        let mut file = archive.by_index(entry.number).map_err(|source| self.damaged(entry, source))?;
+        let mut file =
+            archive.by_index(entry.number).map_err(|source| self.damaged(entry, source))?;
         read(&mut file).map_err(|source| self.damaged(entry, source))
     }
 
     /// The error for an unreadable entry.
     fn damaged(&self, entry: &ZipEntry, source: impl Display) -> Error {
-        Error::file(self.path(), format!("entry {}: {source}; the zip file is damaged, download it again", entry.name))
+        Error::file(
+            self.path(),
+            format!("entry {}: {source}; the zip file is damaged, download it again", entry.name),
+        )
     }
 }
 
@@ -112,7 +127,9 @@ mod tests {
     fn zip_of(files: &[(&str, &[u8], CompressionMethod)]) -> Vec<u8> {
         let mut writer = ZipWriter::new(io::Cursor::new(Vec::new()));
         for &(name, bytes, method) in files {
-            writer.start_file(name, SimpleFileOptions::default().compression_method(method)).unwrap();
+            writer
+                .start_file(name, SimpleFileOptions::default().compression_method(method))
+                .unwrap();
             writer.write_all(bytes).unwrap();
         }
         writer.finish().unwrap().into_inner()
@@ -152,7 +169,10 @@ mod tests {
     #[test]
     fn damage_is_refused_or_leaves_the_content_alone() {
         let text = b"some text ".repeat(20);
-        let bytes = zip_of(&[("a", b"stored", CompressionMethod::Stored), ("b", &text, CompressionMethod::Deflated)]);
+        let bytes = zip_of(&[
+            ("a", b"stored", CompressionMethod::Stored),
+            ("b", &text, CompressionMethod::Deflated),
+        ]);
         let (mut right, mut refused) = (0, 0);
         for place in 0..bytes.len() {
             for bits in [0x01, 0x80, 0xff] {
@@ -166,7 +186,10 @@ mod tests {
                     match outcome {
                         // Damage elsewhere: the checksum proves the content.
                         Ok(content) => {
-                            assert!(content == b"stored" || content == text, "byte {place}: {content:?}");
+                            assert!(
+                                content == b"stored" || content == text,
+                                "byte {place}: {content:?}"
+                            );
                             right += 1;
                         }
                         Err(error) => {

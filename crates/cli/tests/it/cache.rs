@@ -33,7 +33,12 @@ impl Dataset for Numbers {
 
 /// Runs the program; returns whether it succeeded, and its output.
 fn fulmen(arguments: &[&str], path: &Path) -> (bool, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_fulmen")).arg("cache").args(arguments).arg(path).output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_fulmen"))
+        .arg("cache")
+        .args(arguments)
+        .arg(path)
+        .output()
+        .unwrap();
     let text = [output.stdout, output.stderr].concat();
     (output.status.success(), String::from_utf8(text).unwrap())
 }
@@ -44,7 +49,11 @@ fn the_program_shows_verifies_repairs_and_clears() {
     let path = folder.path().join("cache");
     let made = Numbers.cache(&path).part_bytes(10 * 43).workers(2).version("v1").open().unwrap();
     let (done, text) = fulmen(&["info"], &path);
-    assert!(done && text.contains("60 samples × 1 variants × 43 bytes") && text.contains("version: `v1`"), "{text}");
+    assert!(
+        done && text.contains("60 samples × 1 variants × 43 bytes")
+            && text.contains("version: `v1`"),
+        "{text}"
+    );
     let (done, text) = fulmen(&["verify"], &path);
     assert!(done && text.contains("bytes are intact"), "{text}");
     fs::remove_file(made.path().join("part-00002.arrow")).unwrap();
@@ -68,10 +77,15 @@ fn the_program_lists_verifies_and_clears_compiled_programs() {
     let (cache, options) = (CompileCache::new(folder.path(), 1 << 30), CompileOptions::new());
     let text = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }";
     let key = ProgramKey::new(&client.topology().unwrap(), "step", text, &options, []).unwrap();
-    cache.store(&key, &client.compile(text, &options).unwrap(), Duration::from_millis(1540)).unwrap();
+    cache
+        .store(&key, &client.compile(text, &options).unwrap(), Duration::from_millis(1540))
+        .unwrap();
 
     let (done, text) = fulmen(&["compile", "list", "--folder"], folder.path());
-    assert!(done && text.contains("compiled in 1.5 s, used 0.0 h ago\n1 programs, 0.0 MB, in /"), "{text}");
+    assert!(
+        done && text.contains("compiled in 1.5 s, used 0.0 h ago\n1 programs, 0.0 MB, in /"),
+        "{text}"
+    );
     let (done, text) = fulmen(&["compile", "verify", "--folder"], folder.path());
     assert!(done && text.contains("are intact"), "{text}");
     let path = cache.entries().unwrap()[0].path.clone();
@@ -79,7 +93,10 @@ fn the_program_lists_verifies_and_clears_compiled_programs() {
     bytes[1000] ^= 4;
     fs::write(&path, bytes).unwrap();
     let (done, text) = fulmen(&["compile", "verify", "--folder"], folder.path());
-    assert!(!done && text.contains("its checksum does not match") && text.contains("1 programs in"), "{text}");
+    assert!(
+        !done && text.contains("its checksum does not match") && text.contains("1 programs in"),
+        "{text}"
+    );
     let (done, text) = fulmen(&["compile", "clear", "--folder"], folder.path());
     assert!(done && text.contains("freed ") && !path.exists(), "{text}");
     let (done, text) = fulmen(&["compile", "list", "--folder"], folder.path());
@@ -92,13 +109,25 @@ fn the_program_caches_a_folder_of_images() {
     let (images, out) = (folder.path().join("images"), folder.path().join("cache"));
     for (i, class) in ["cat", "dog", "dog"].into_iter().enumerate() {
         fs::create_dir_all(images.join(class)).unwrap();
-        let image = Image::new(30, 20, 3, (0..30 * 20 * 3).map(|p| (p * (i + 1)) as u8).collect()).unwrap();
+        let image =
+            Image::new(30, 20, 3, (0..30 * 20 * 3).map(|p| (p * (i + 1)) as u8).collect()).unwrap();
         let file = fs::File::create(images.join(class).join(format!("{i}.png"))).unwrap();
         let mut encoder = png::Encoder::new(file, 30, 20);
         encoder.set_color(png::ColorType::Rgb);
         encoder.write_header().unwrap().write_image_data(image.pixels()).unwrap();
     }
-    let options = ["warm", "--size", "16", "--resize", "18", "--variants", "2", "--data-version", "v1", "--images"];
+    let options = [
+        "warm",
+        "--size",
+        "16",
+        "--resize",
+        "18",
+        "--variants",
+        "2",
+        "--data-version",
+        "v1",
+        "--images",
+    ];
     let arguments = |more: &'static str| [&options[..], &[images.to_str().unwrap(), more]].concat();
     let (done, text) = fulmen(&[arguments("--dry-run"), vec!["--output"]].concat(), &out);
     assert!(done && text.contains("3 samples × 2 variants × 772 bytes") && !out.exists(), "{text}");
@@ -106,9 +135,18 @@ fn the_program_caches_a_folder_of_images() {
     assert!(done && text.contains("3 samples in"), "{text}");
 
     // A training with the same pipeline finds it.
-    let data = ImageFolder::open(&images).unwrap().decode(ImagePipeline::rgb().resize(18).center_crop(16)).unwrap();
+    let data = ImageFolder::open(&images)
+        .unwrap()
+        .decode(ImagePipeline::rgb().resize(18).center_crop(16))
+        .unwrap();
     let expected = HostBatch::collate(&data, &[0, 1, 2]).unwrap();
-    let cached = data.cache(&out).version("v1").variants(2).on_event(|event| panic!("{event:?}")).open().unwrap();
+    let cached = data
+        .cache(&out)
+        .version("v1")
+        .variants(2)
+        .on_event(|event| panic!("{event:?}"))
+        .open()
+        .unwrap();
     let batch = HostBatch::collate(&cached, &[0, 1, 2]).unwrap();
     assert_eq!(batch.field_bytes(0).unwrap(), expected.field_bytes(0).unwrap());
     assert_eq!(batch.values::<i32>(1).unwrap(), [0, 1, 1]);
@@ -120,7 +158,12 @@ fn the_program_caches_a_folder_of_images() {
     assert!(done && text.contains("3 samples in"), "{text}");
     let pipeline = ImagePipeline::rgb().resize(18).center_crop(16).max_pixels(600).keep_damaged();
     let data = ImageFolder::open(&images).unwrap().decode(pipeline).unwrap();
-    data.cache(&out).version("v1").variants(2).on_event(|event| panic!("{event:?}")).open().unwrap();
+    data.cache(&out)
+        .version("v1")
+        .variants(2)
+        .on_event(|event| panic!("{event:?}"))
+        .open()
+        .unwrap();
 
     fs::write(images.join("cat/0.png"), b"").unwrap();
     let (done, text) = fulmen(&[arguments("--refuse-others"), vec!["--output"]].concat(), &out);

@@ -25,8 +25,10 @@ fn fulmen(arguments: &[&str], paths: &[&Path]) -> (bool, String) {
 
 /// A checkpoint with a weight in two parts and an optimizer's state.
 fn write(folder: &Path, step: u64, last: f32) {
-    let writer = CheckpointWriter::new(Arc::new(LocalStore::new(folder)), &format!("step_{step}")).unwrap();
-    let halves = [0, 2].map(|start| Part::slice("w", Dtype::F32, [4], Rectangle::new([start], [2])));
+    let writer =
+        CheckpointWriter::new(Arc::new(LocalStore::new(folder)), &format!("step_{step}")).unwrap();
+    let halves =
+        [0, 2].map(|start| Part::slice("w", Dtype::F32, [4], Rectangle::new([start], [2])));
     let state = Part::whole("optimizer/exp_avg/w", Dtype::F32, [4]);
     let [first, second] = halves;
     let mut shards = Vec::new();
@@ -52,7 +54,9 @@ fn the_program_shows_verifies_merges_and_compares_checkpoints() {
 
     let (done, text) = fulmen(&["show"], &[&first]);
     assert!(
-        done && text.contains("step 1") && text.contains("w: F32 [4], 2 parts") && text.contains("data=2"),
+        done && text.contains("step 1")
+            && text.contains("w: F32 [4], 2 parts")
+            && text.contains("data=2"),
         "{text}"
     );
     let (done, text) = fulmen(&["show"], &[folder.path()]);
@@ -60,7 +64,9 @@ fn the_program_shows_verifies_merges_and_compares_checkpoints() {
 
     let (done, text) = fulmen(&["diff"], &[&first, &second]);
     assert!(
-        !done && text.contains("step: 1 and 2") && text.contains("w: 1 of 4 elements differ, by at most 5e-1"),
+        !done
+            && text.contains("step: 1 and 2")
+            && text.contains("w: 1 of 4 elements differ, by at most 5e-1"),
         "{text}"
     );
     let (done, text) = fulmen(&["diff"], &[&first, &first]);
@@ -93,7 +99,11 @@ struct Line {
 fn the_trainers_checkpoints_are_shown_verified_merged_and_compared() {
     let folder = tempfile::tempdir().unwrap();
     let x: Vec<f32> = (0..16).map(|i| i as f32 / 16.0).collect();
-    let data = TensorDataset::builder().array("x", [16, 1], x.clone()).array("y", [16, 1], x).build().unwrap();
+    let data = TensorDataset::builder()
+        .array("x", [16, 1], x.clone())
+        .array("y", [16, 1], x)
+        .build()
+        .unwrap();
     let loader = DataLoader::builder(data).batch_size(4).build().unwrap();
     let line = Line { fc: Linear::new(1, 1) };
     let module = TrainingFn::new(
@@ -101,8 +111,13 @@ fn the_trainers_checkpoints_are_shown_verified_merged_and_compared() {
         |line, batch, _| (line.fc.forward(&batch.get("x")) - batch.get("y")).pow(2.0).mean_all(),
         |_| Adam::new(0.1),
     );
-    let trainer = Trainer::builder().accelerator(Accelerator::Cpu).devices(2).max_epochs(2).enable_progress_bar(false);
-    let trainer = trainer.default_root_dir(folder.path()).callback(ModelCheckpoint::new().keep_all(true));
+    let trainer = Trainer::builder()
+        .accelerator(Accelerator::Cpu)
+        .devices(2)
+        .max_epochs(2)
+        .enable_progress_bar(false);
+    let trainer =
+        trainer.default_root_dir(folder.path()).callback(ModelCheckpoint::new().keep_all(true));
     let hyperparameters = BTreeMap::from([("width", 1)]);
     trainer.hyperparameters(&hyperparameters).build().unwrap().fit(&module, &loader, None).unwrap();
 
@@ -120,7 +135,10 @@ fn the_trainers_checkpoints_are_shown_verified_merged_and_compared() {
         assert!(done && text.contains(expected), "{expected}: {text}");
     }
     let (done, text) = fulmen(&["show"], &[&checkpoints]);
-    assert!(done && text.contains("last: step 8") && text.contains("epoch=0-step=4: step 4"), "{text}");
+    assert!(
+        done && text.contains("last: step 8") && text.contains("epoch=0-step=4: step 4"),
+        "{text}"
+    );
     let (done, text) = fulmen(&["verify"], &[&last]);
     assert!(done, "{text}");
     let (done, text) = fulmen(&["diff"], &[&first, &last]);

@@ -12,9 +12,15 @@ pub(crate) fn fulmen(arguments: &[&str]) -> String {
 
 #[test]
 fn devices_are_tried() {
-    let cpu: Value = serde_json::from_str(&fulmen(&["devices", "--platform", "cpu", "--try", "--json"])).unwrap();
+    let cpu: Value =
+        serde_json::from_str(&fulmen(&["devices", "--platform", "cpu", "--try", "--json"]))
+            .unwrap();
     let device = &cpu[0]["devices"][0];
-    assert_eq!((cpu[0]["platform"].as_str(), device["kind"].as_str()), (Some("cpu"), Some("cpu")), "{cpu}");
+    assert_eq!(
+        (cpu[0]["platform"].as_str(), device["kind"].as_str()),
+        (Some("cpu"), Some("cpu")),
+        "{cpu}"
+    );
     assert!(device["product_ms"].as_f64().unwrap() > 0.0, "{cpu}");
     let text = fulmen(&["devices", "--platform", "tpu"]);
     assert!(text.contains("Looked at:") && !text.contains("product"), "{text}");
@@ -43,7 +49,8 @@ fn completions_and_manual_pages_are_printed() {
 fn the_doctor_says_the_same_in_json() {
     let run = |arguments: &[&str]| {
         let command = &mut Command::new(env!("CARGO_BIN_EXE_fulmen"));
-        let output = command.args(["doctor", "--bucket", "gs://data"]).args(arguments).output().unwrap();
+        let output =
+            command.args(["doctor", "--bucket", "gs://data"]).args(arguments).output().unwrap();
         (output.status.success(), String::from_utf8(output.stdout).unwrap())
     };
     let ((_, text), (fine, json)) = (run(&[]), run(&["--json"]));
@@ -57,6 +64,9 @@ fn the_doctor_says_the_same_in_json() {
         );
     }
     assert_eq!(fine, !json.contains(r#""severity":"error""#), "{json}");
-    let refused = Command::new(env!("CARGO_BIN_EXE_fulmen")).args(["doctor", "--bucket", "data"]).output().unwrap();
+    let refused = Command::new(env!("CARGO_BIN_EXE_fulmen"))
+        .args(["doctor", "--bucket", "data"])
+        .output()
+        .unwrap();
     assert_eq!(refused.status.code(), Some(2));
 }

@@ -7,7 +7,12 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 fn new(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_fulmen")).arg("new").args(arguments).current_dir(folder).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_fulmen"))
+        .arg("new")
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .unwrap()
 }
 
 fn repository() -> PathBuf {
@@ -17,7 +22,10 @@ fn repository() -> PathBuf {
 #[test]
 fn a_project_is_made_in_an_empty_folder_only() {
     let folder = tempfile::tempdir().unwrap();
-    let made = new(folder.path(), &["my-model", "--fulmen-path", repository().to_str().unwrap(), "--json"]);
+    let made = new(
+        folder.path(),
+        &["my-model", "--fulmen-path", repository().to_str().unwrap(), "--json"],
+    );
     assert!(made.status.success(), "{made:?}");
     let report: Value = serde_json::from_slice(&made.stdout).unwrap();
     assert_eq!(report["path"], "my-model");
@@ -28,7 +36,10 @@ fn a_project_is_made_in_an_empty_folder_only() {
     }
     let manifest = read("Cargo.toml");
     let dependency = format!("fulmen = {{ path = {:?} }}", repository().join("crates/fulmen"));
-    assert!(manifest.contains("name = \"my-model\"") && manifest.contains(&dependency), "{manifest}");
+    assert!(
+        manifest.contains("name = \"my-model\"") && manifest.contains(&dependency),
+        "{manifest}"
+    );
 
     let again = new(folder.path(), &["other", "--path", "my-model"]);
     assert_eq!(again.status.code(), Some(2));
@@ -38,10 +49,16 @@ fn a_project_is_made_in_an_empty_folder_only() {
     let git = ["git", "--fulmen-git", "https://example.org/fulmen.git"];
     assert!(new(folder.path(), &[&git[..], &["--path", "a/b"]].concat()).status.success());
     let manifest = fs::read_to_string(folder.path().join("a/b/Cargo.toml")).unwrap();
-    assert!(manifest.contains(r#"fulmen = { git = "https://example.org/fulmen.git" }"#), "{manifest}");
+    assert!(
+        manifest.contains(r#"fulmen = { git = "https://example.org/fulmen.git" }"#),
+        "{manifest}"
+    );
     assert!(new(folder.path(), &["published"]).status.success());
     let manifest = fs::read_to_string(folder.path().join("published/Cargo.toml")).unwrap();
-    assert!(manifest.contains(concat!("fulmen = \"", env!("CARGO_PKG_VERSION"), "\"")), "{manifest}");
+    assert!(
+        manifest.contains(concat!("fulmen = \"", env!("CARGO_PKG_VERSION"), "\"")),
+        "{manifest}"
+    );
 }
 
 #[test]
@@ -50,10 +67,16 @@ fn names_that_cargo_would_refuse_are_refused() {
     for name in ["My", "1st", "a b", "../up", "-x", "", "fn", "test", "fulmen", "über"] {
         let refused = new(folder.path(), &["--", name]);
         assert_eq!(refused.status.code(), Some(2), "{name}: {refused:?}");
-        assert!(String::from_utf8_lossy(&refused.stderr).contains("cannot be a project's name"), "{refused:?}");
+        assert!(
+            String::from_utf8_lossy(&refused.stderr).contains("cannot be a project's name"),
+            "{refused:?}"
+        );
     }
     let refused = new(folder.path(), &["x", "--fulmen-path", "."]);
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("expected a checkout of Fulmen"), "{refused:?}");
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("expected a checkout of Fulmen"),
+        "{refused:?}"
+    );
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
 }
 
@@ -63,7 +86,8 @@ fn names_that_cargo_would_refuse_are_refused() {
 fn a_new_project_compiles_and_learns() {
     let folder = tempfile::tempdir().unwrap();
     let root = repository();
-    let made = new(folder.path(), &["project", "--path", ".", "--fulmen-path", root.to_str().unwrap()]);
+    let made =
+        new(folder.path(), &["project", "--path", ".", "--fulmen-path", root.to_str().unwrap()]);
     assert!(made.status.success(), "{made:?}");
     fs::copy(root.join("Cargo.lock"), folder.path().join("Cargo.lock")).unwrap();
     let manifest = fs::read_to_string(root.join("Cargo.toml")).unwrap();
@@ -71,10 +95,13 @@ fn a_new_project_compiles_and_learns() {
     fs::create_dir(folder.path().join(".cargo")).unwrap();
     fs::write(folder.path().join(".cargo/config.toml"), &manifest[profile..]).unwrap();
 
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    for arguments in
-        [&["fmt", "--check"][..], &["test"], &["run", "--", "--config", "config.toml", "--max-epochs", "1"]]
-    {
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    for arguments in [
+        &["fmt", "--check"][..],
+        &["test"],
+        &["run", "--", "--config", "config.toml", "--max-epochs", "1"],
+    ] {
         let output = Command::new(env!("CARGO"))
             .args(arguments)
             .current_dir(folder.path())

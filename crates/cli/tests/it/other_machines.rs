@@ -20,7 +20,9 @@ fn a_build_for_tpu_vms_reads_what_the_program_needs() {
         ("zig", "#!/bin/sh\n".to_owned()),
         (
             "cargo-zigbuild",
-            format!("#!/bin/sh\necho '{{\"reason\":\"x\",\"executable\":\"{program}\"}}'; echo \"$@\" >&2\n"),
+            format!(
+                "#!/bin/sh\necho '{{\"reason\":\"x\",\"executable\":\"{program}\"}}'; echo \"$@\" >&2\n"
+            ),
         ),
     ] {
         let path = folder.path().join(name);
@@ -29,21 +31,29 @@ fn a_build_for_tpu_vms_reads_what_the_program_needs() {
     }
     let build = |arguments: &[&str]| {
         let mut command = Command::new(program);
-        command.args(["build", "--for", "tpu-vm"]).args(arguments).env("XDG_CACHE_HOME", folder.path());
+        command
+            .args(["build", "--for", "tpu-vm"])
+            .args(arguments)
+            .env("XDG_CACHE_HOME", folder.path());
         let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
         let output = command.env("PATH", path).output().unwrap();
-        let [out, err] = [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+        let [out, err] =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8(bytes).unwrap());
         (output.status.code(), out, err)
     };
     let (code, out, err) = build(&["-p", "mnist", "--release"]);
-    let expected = "zigbuild --target x86_64-unknown-linux-gnu.2.31 -p mnist --release --message-format";
+    let expected =
+        "zigbuild --target x86_64-unknown-linux-gnu.2.31 -p mnist --release --message-format";
     assert!(err.contains(expected), "{err}");
     let (needed, symbol) = glibc_of(Path::new(program)).unwrap().unwrap();
     if Some(needed) > Glibc::parse("2.31") {
         let expected = format!("needs glibc {needed} for {symbol}, and TPU VMs may have 2.31");
         assert!(code == Some(1) && err.contains(&expected), "{err}");
     } else {
-        assert!(code == Some(0) && out.contains(&format!("needs glibc {needed} ({symbol})")), "{out}");
+        assert!(
+            code == Some(0) && out.contains(&format!("needs glibc {needed} ({symbol})")),
+            "{out}"
+        );
     }
     let (code, out, _) = build(&["--dry-run", "--example", "a b"]);
     assert!(code == Some(0) && out.contains("zigbuild --target") && out.contains("'a b'"), "{out}");
@@ -56,8 +66,12 @@ fn a_build_for_tpu_vms_reads_what_the_program_needs() {
 fn a_program_for_tpu_vms_needs_no_newer_glibc() {
     let cargo = ["-p", "fulmen-pjrt", "--example", "fetch_libtpu"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_fulmen"));
-    let output =
-        command.args(["build", "--for", "tpu-vm", "--install"]).args(cargo).current_dir(WORKSPACE).output().unwrap();
+    let output = command
+        .args(["build", "--for", "tpu-vm", "--install"])
+        .args(cargo)
+        .current_dir(WORKSPACE)
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let path = text.split(':').next().unwrap();
@@ -71,9 +85,11 @@ fn a_program_for_tpu_vms_needs_no_newer_glibc() {
 fn the_notebooks_start_with_the_printed_setup() {
     for place in ["colab", "kaggle"] {
         let path = Path::new(WORKSPACE).join(format!("docs/notebooks/{place}.ipynb"));
-        let notebook: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
-        let text =
-            |cell: &Value| cell["source"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<String>();
+        let notebook: Value =
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let text = |cell: &Value| {
+            cell["source"].as_array().unwrap().iter().filter_map(Value::as_str).collect::<String>()
+        };
         let cells: Vec<String> = notebook["cells"].as_array().unwrap().iter().map(text).collect();
         let set_up = fulmen(&["env", place]);
         assert!(

@@ -27,9 +27,13 @@ fn folder(root: &Path) -> ImageFolder {
 }
 
 fn files(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> =
+        fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
-    files.into_iter().map(|path| (path.strip_prefix(folder).unwrap().to_owned(), fs::read(path).unwrap())).collect()
+    files
+        .into_iter()
+        .map(|path| (path.strip_prefix(folder).unwrap().to_owned(), fs::read(path).unwrap()))
+        .collect()
 }
 
 /// The files of a tar by their names.
@@ -66,14 +70,19 @@ fn large_images_are_resized_and_small_ones_are_copied() {
         let decoded = ImagePipeline::rgb().decode(bytes, &mut random).unwrap();
         assert_eq!((decoded.width(), decoded.height()), (48, 32));
         let index: usize = name.trim_end_matches(".jpg").parse().unwrap();
-        let about = &all.iter().find(|(other, _)| *other == name.replace(".jpg", ".json")).unwrap().1;
+        let about =
+            &all.iter().find(|(other, _)| *other == name.replace(".jpg", ".json")).unwrap().1;
         let about: serde_json::Value = serde_json::from_slice(about).unwrap();
         assert_eq!(images.join(about["path"].as_str().unwrap()), dataset.path(index));
         // The JPEG is near to the image that was resized.
         let file = fs::read(dataset.path(index)).unwrap();
         let expected = ImagePipeline::rgb().resize(32).decode(&file, &mut random).unwrap();
-        let distance: i64 =
-            decoded.pixels().iter().zip(expected.pixels()).map(|(a, b)| (i64::from(*a) - i64::from(*b)).abs()).sum();
+        let distance: i64 = decoded
+            .pixels()
+            .iter()
+            .zip(expected.pixels())
+            .map(|(a, b)| (i64::from(*a) - i64::from(*b)).abs())
+            .sum();
         assert!(distance < 12 * decoded.pixels().len() as i64, "{name}: {distance}");
     }
 
@@ -84,14 +93,18 @@ fn large_images_are_resized_and_small_ones_are_copied() {
     assert_eq!(presize().threads(1).run(&dataset, &()).unwrap(), shards);
     assert!(files(&out) == sound);
 
-    // The images are the same wherever their folder is, and shards that are made once are not read again.
+    // The images are the same wherever their folder is, and shards that are made once are not read
+    // again.
     let moved = temporary.path().join("moved");
     fs::rename(&images, &moved).unwrap();
     let dataset = ImageFolder::open(&moved).unwrap();
     assert_eq!(presize().run(&dataset, &()).unwrap(), shards);
 
     let error = presize().quality(50).run(&dataset, &()).unwrap_err().to_string();
-    assert!(error.contains("quality 95") && error.contains("now it is") && error.contains("quality 50"), "{error}");
+    assert!(
+        error.contains("quality 95") && error.contains("now it is") && error.contains("quality 50"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -112,14 +125,23 @@ fn unreadable_images_are_errors_or_left_out() {
     let (code, text) = run(&[]);
     assert!(code == Some(1) && text.contains("dog/03.png") && text.contains("a GIF"), "{text}");
     let (code, text) = run(&["--allow-bad", "1"]);
-    assert!(code == Some(0) && text.contains("22 images in 1 shards") && text.contains("dog/03.png"), "{text}");
-    let error = Presize::new(&out).shorter_side(0).run(&ImageFolder::open(&images).unwrap(), &()).unwrap_err();
+    assert!(
+        code == Some(0) && text.contains("22 images in 1 shards") && text.contains("dog/03.png"),
+        "{text}"
+    );
+    let error = Presize::new(&out)
+        .shorter_side(0)
+        .run(&ImageFolder::open(&images).unwrap(), &())
+        .unwrap_err();
     assert!(error.is_usage(), "{error}");
 
     // The whole cause in one message, and nothing of it again behind it.
     let _ = fs::remove_dir_all(&out);
     fs::write(&out, "a file").unwrap();
-    let error = Presize::new(&out).shorter_side(32).run(&ImageFolder::open(&images).unwrap(), &()).unwrap_err();
+    let error = Presize::new(&out)
+        .shorter_side(32)
+        .run(&ImageFolder::open(&images).unwrap(), &())
+        .unwrap_err();
     assert!(std::error::Error::source(&error).is_none(), "{error}");
 }
 
@@ -128,8 +150,10 @@ fn the_limits_of_images_apply() {
     let temporary = tempfile::tempdir().unwrap();
     let (images, out) = (temporary.path().join("images"), temporary.path().join("out"));
     folder(&images);
-    let mut damaged =
-        fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/tests/reference/images/s444.jpg")).unwrap();
+    let mut damaged = fs::read(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../images/tests/reference/images/s444.jpg"),
+    )
+    .unwrap();
     let middle = damaged.len() / 2;
     damaged[middle..middle + 2].copy_from_slice(&[0xff, 0xd9]);
     fs::write(images.join("dog/99.jpg"), damaged).unwrap();
@@ -145,14 +169,18 @@ fn the_limits_of_images_apply() {
     let (code, text) = run(&out, &["--keep-damaged"]);
     assert!(
         code == Some(1)
-            && text.contains(&format!("reducing_gap=2) with {}, seed 0", fulmen_images::jpeg_decoder()))
+            && text.contains(&format!(
+                "reducing_gap=2) with {}, seed 0",
+                fulmen_images::jpeg_decoder()
+            ))
             && text.contains("reducing_gap=2, keep_damaged) with "),
         "{text}"
     );
     let other = temporary.path().join("other");
     let (code, text) = run(&other, &["--keep-damaged", "--max-pixels", "2000"]);
     assert!(code == Some(1) && text.contains("over the limit of 2000"), "{text}");
-    let (code, text) = run(&temporary.path().join("third"), &["--keep-damaged", "--max-pixels", "7575"]);
+    let (code, text) =
+        run(&temporary.path().join("third"), &["--keep-damaged", "--max-pixels", "7575"]);
     assert!(code == Some(0) && text.contains("24 images"), "{text}");
 }
 
@@ -166,7 +194,8 @@ fn a_file_that_cannot_be_read_ends_the_run_and_is_not_left_out() {
     fs::create_dir(&path).unwrap();
     let error = Presize::new(&out).shorter_side(32).allow_bad(9).run(&dataset, &()).unwrap_err();
     assert!(error.to_string().contains("03.png") && !error.is_usage(), "{error}");
-    let made_of: serde_json::Value = serde_json::from_slice(&fs::read(out.join("presize.json")).unwrap()).unwrap();
+    let made_of: serde_json::Value =
+        serde_json::from_slice(&fs::read(out.join("presize.json")).unwrap()).unwrap();
     assert_eq!(made_of["left_out"].as_array().unwrap().len(), 0);
 }
 
@@ -207,7 +236,9 @@ fn open_files_of_other_writers_stay() {
     let shards = others.finish().unwrap();
     assert_eq!(entries(&shards[0].path), [("a.txt".to_owned(), b"still open".to_vec())]);
     assert!(
-        out.join(".part-list").is_file() && out.join(".part-folder").is_dir() && !out.join(".part-AbCdEf").exists()
+        out.join(".part-list").is_file()
+            && out.join(".part-folder").is_dir()
+            && !out.join(".part-AbCdEf").exists()
     );
 }
 
@@ -222,7 +253,8 @@ fn a_killed_run_continues_without_unfinished_files() {
         command.arg(&images).arg("--output").arg(out).stdout(Stdio::null()).stderr(Stdio::null());
         command
     };
-    let (undisturbed, killed) = (temporary.path().join("undisturbed"), temporary.path().join("killed"));
+    let (undisturbed, killed) =
+        (temporary.path().join("undisturbed"), temporary.path().join("killed"));
     assert!(command(&undisturbed).status().unwrap().success());
     let mut child = command(&killed).spawn().unwrap();
     while !killed.join("shard-000001.tar").exists() && child.try_wait().unwrap().is_none() {
@@ -236,7 +268,10 @@ fn a_killed_run_continues_without_unfinished_files() {
     assert!(shards_info(&[&killed]).unwrap().samples() >= 2);
     assert!(command(&killed).status().unwrap().success());
     let shards = |folder| {
-        files(folder).into_iter().filter(|(path, _)| path.to_str() != Some(".presize.lock")).collect::<Vec<_>>()
+        files(folder)
+            .into_iter()
+            .filter(|(path, _)| path.to_str() != Some(".presize.lock"))
+            .collect::<Vec<_>>()
     };
     assert!(shards(&killed) == shards(&undisturbed));
 }

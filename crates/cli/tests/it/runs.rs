@@ -17,8 +17,9 @@ fn fulmen(folder: &Path, arguments: &[&str]) -> (Option<i32>, String) {
 fn write_run(root: &Path, number: u32, learning_rate: &str, accuracies: [f64; 3]) {
     let folder = root.join(format!("version_{number}"));
     fs::create_dir_all(&folder).unwrap();
-    let config =
-        format!("lr = {learning_rate}  # command line\nname = \"x\"\n[trainer]\n# ckpt-path =\nseed = 3  # a.toml:2\n");
+    let config = format!(
+        "lr = {learning_rate}  # command line\nname = \"x\"\n[trainer]\n# ckpt-path =\nseed = 3  # a.toml:2\n"
+    );
     fs::write(folder.join("config.toml"), config).unwrap();
     let seconds = json!({ "start": 60.0, "compile": 120.0, "data": 0.0, "steps": 1440.0, "validation": 180.0 });
     let before = json!({ "seconds": { "steps": 1e6 }, "last_step": 1 });
@@ -43,10 +44,15 @@ fn runs_are_listed_shown_and_compared() {
     fs::create_dir(runs.join("something")).unwrap();
 
     let (code, printed) = fulmen(folder.path(), &["ls"]);
-    let lines: Vec<Vec<&str>> =
-        printed.lines().map(|line| line.split("  ").map(str::trim).filter(|x| !x.is_empty()).collect()).collect();
+    let lines: Vec<Vec<&str>> = printed
+        .lines()
+        .map(|line| line.split("  ").map(str::trim).filter(|x| !x.is_empty()).collect())
+        .collect();
     assert_eq!(code, Some(0), "{printed}");
-    assert_eq!(lines[0], ["run", "started", "epochs", "steps", "time", "goodput", "cost", "best val_acc"]);
+    assert_eq!(
+        lines[0],
+        ["run", "started", "epochs", "steps", "time", "goodput", "cost", "best val_acc"]
+    );
     // Eight chips for half an hour, at 1.20 an hour each.
     assert_eq!(
         (lines[1][0], &lines[1][2..]),
@@ -60,7 +66,11 @@ fn runs_are_listed_shown_and_compared() {
     assert_eq!(shown["metrics"]["train_loss"]["best"], 0.5);
     assert_eq!(shown["config"], json!({ "lr": "0.5", "name": "\"x\"", "trainer.seed": "3" }));
     let (_, printed) = fulmen(folder.path(), &["show", "runs/version_9"]);
-    assert!(printed.contains("devices: 8 × TPU v5 lite") && printed.contains("time.compile: 2 min 00 s"), "{printed}");
+    assert!(
+        printed.contains("devices: 8 × TPU v5 lite")
+            && printed.contains("time.compile: 2 min 00 s"),
+        "{printed}"
+    );
 
     let (_, printed) = fulmen(folder.path(), &["compare", "--json"]);
     let compared: Value = serde_json::from_str(&printed).unwrap();
@@ -68,7 +78,10 @@ fn runs_are_listed_shown_and_compared() {
     assert_eq!(compared["runs"][1]["metrics"]["val_acc"]["best"], 0.625);
     let (code, printed) = fulmen(folder.path(), &["compare", "runs/version_10", "runs/version_9"]);
     assert_eq!(code, Some(0));
-    assert!(printed.lines().nth(1).unwrap().split_whitespace().eq(["lr", "0.125", "0.5"]), "{printed}");
+    assert!(
+        printed.lines().nth(1).unwrap().split_whitespace().eq(["lr", "0.125", "0.5"]),
+        "{printed}"
+    );
 
     for (arguments, message) in [
         (&["ls", "runs/something"][..], "there is no run in runs/something"),

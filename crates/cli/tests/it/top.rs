@@ -41,7 +41,12 @@ fn look(turn: u32) -> Snapshot {
     };
     let step_time = Some(Duration::from_micros(310_250));
     let watched = Watched { process, load: Some(0.4), steps: Some(3), step_time };
-    Snapshot { metrics: Ok((0..4).map(device).collect()), run: None, processes: vec![watched], unseen: 0 }
+    Snapshot {
+        metrics: Ok((0..4).map(device).collect()),
+        run: None,
+        processes: vec![watched],
+        unseen: 0,
+    }
 }
 
 fn drawn(screen: &Screen, width: u16, height: u16) -> Terminal<TestBackend> {
@@ -92,7 +97,12 @@ fn level_2_shows_more_and_missing_values_have_reasons() {
         assert!(text.contains(part), "{part}: {text}");
     }
     let why = "127.0.0.1:8431: no process with libtpu serves metrics there";
-    screen.update(Snapshot { metrics: Err(why.into()), run: None, processes: Vec::new(), unseen: 7 });
+    screen.update(Snapshot {
+        metrics: Err(why.into()),
+        run: None,
+        processes: Vec::new(),
+        unseen: 7,
+    });
     let text = drawn(&screen, 100, 16).backend().to_string();
     assert!(text.contains(why) && text.contains("TPU; 7 could not be inspected"), "{text}");
     // There is no space for anything.
@@ -115,7 +125,9 @@ fn a_training_reports_its_input_wait() {
     let run = RunMetrics { epoch: 1, global_step: 1200, step_time, input_wait: Some(0.042) };
     let mut screen = Screen::new("127.0.0.1:8431".into(), Level::Basic);
     let expected_line = "epoch 1, step 1200, 310.2 ms a step, waits for input 4.2 % of the time";
-    for (run, expected_line) in [(Ok(run), expected_line), (Err("no answer".to_owned()), "no answer")] {
+    for (run, expected_line) in
+        [(Ok(run), expected_line), (Err("no answer".to_owned()), "no answer")]
+    {
         let look = Snapshot { run: Some(run), ..look(0) };
         assert!(look.lines()[4].ends_with(expected_line), "{:?}", look.lines());
         screen.update(look);
@@ -125,26 +137,38 @@ fn a_training_reports_its_input_wait() {
 }
 
 fn fulmen(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_fulmen")).args(arguments).stdin(Stdio::null()).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_fulmen"))
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
 }
 
 #[test]
 fn the_commands_say_who_holds_the_tpu() {
     let output = fulmen(&["ps", "--json", "--watch", "0.01"]);
     let holders: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(output.status.success() && holders["processes"].is_array() && holders["unseen"].is_u64(), "{holders}");
+    assert!(
+        output.status.success() && holders["processes"].is_array() && holders["unseen"].is_u64(),
+        "{holders}"
+    );
     // Nothing is ended: this process does not hold a TPU.
     let this = std::process::id().to_string();
     let output = fulmen(&["kill", "--yes", &this]);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{error}");
     assert!(
-        error.contains(&format!("process {this} does not hold the TPU; `fulmen ps` shows those that do")),
+        error.contains(&format!(
+            "process {this} does not hold the TPU; `fulmen ps` shows those that do"
+        )),
         "{error}"
     );
     let output = fulmen(&["kill", "--dry-run", "--json"]);
     let plan: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert!(output.status.success() && plan["ended"].is_array() && plan["spared"].is_array(), "{plan}");
+    assert!(
+        output.status.success() && plan["ended"].is_array() && plan["spared"].is_array(),
+        "{plan}"
+    );
 }
 
 /// A shell that is named `libtpu.so`, so that the kernel maps a file with that name.
@@ -153,18 +177,25 @@ fn one_process_is_shown_and_ended() {
     let folder = tempfile::tempdir().unwrap();
     let shell = folder.path().canonicalize().unwrap().join("libtpu.so");
     assert!(Command::new("cp").arg("/bin/sh").arg(&shell).status().unwrap().success());
-    let mut child = Command::new(&shell).args(["-c", "read line"]).stdin(Stdio::piped()).spawn().unwrap();
+    let mut child =
+        Command::new(&shell).args(["-c", "read line"]).stdin(Stdio::piped()).spawn().unwrap();
     let pid = child.id().to_string();
     let shown = String::from_utf8(fulmen(&["ps", "--watch", "0.01"]).stdout).unwrap();
     let (_, of_this) = shown.split_once(&format!("process {pid} of ")).unwrap();
-    assert!(of_this.contains(&format!("{0} -c read line\n  holds {0}\n  ", shell.display())), "{shown}");
+    assert!(
+        of_this.contains(&format!("{0} -c read line\n  holds {0}\n  ", shell.display())),
+        "{shown}"
+    );
     // There is no terminal to ask.
     let output = fulmen(&["kill", &pid]);
     assert_eq!((output.status.code(), child.try_wait().unwrap()), (Some(2), None), "{output:?}");
     let output = fulmen(&["kill", "--yes", "--json", &pid]);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(output.status.success(), "{report}");
-    assert_eq!((&report["ended"][0]["pid"], &report["ended"][0]["outcome"]), (&child.id().into(), &"ended".into()));
+    assert_eq!(
+        (&report["ended"][0]["pid"], &report["ended"][0]["outcome"]),
+        (&child.id().into(), &"ended".into())
+    );
     assert!(!child.wait().unwrap().success());
 }
 
@@ -173,7 +204,8 @@ fn without_a_server_top_says_so_and_fails() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     drop(listener);
-    let top = |more: &[&str]| fulmen(&[&["top", "--address", &address, "--count", "1"], more].concat());
+    let top =
+        |more: &[&str]| fulmen(&[&["top", "--address", &address, "--count", "1"], more].concat());
     let output = top(&[]);
     let text = String::from_utf8_lossy(&output.stdout);
     let why = format!("{address}: no process with libtpu serves metrics there");

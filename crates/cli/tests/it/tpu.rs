@@ -1,4 +1,5 @@
-//! `fulmen tpu run`: a TPU VM for the duration of a run. `gcloud` and `ssh` are fakes; the run itself is real.
+//! `fulmen tpu run`: a TPU VM for the duration of a run. `gcloud` and `ssh` are fakes; the run
+//! itself is real.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -38,7 +39,14 @@ fn a_tpu_lives_as_long_as_its_run() {
     let train = script("train", "#!/bin/sh\necho \"process $FULMEN_PROCESS_ID with $1\"\nexit 3\n");
     let run = |more: &[&str], program: &str| -> Output {
         Command::new(env!("CARGO_BIN_EXE_fulmen"))
-            .args([&["tpu", "run", "t", "--type=v5e-8", "--zone=z"], more, &["--", program, "--lr=1"]].concat())
+            .args(
+                [
+                    &["tpu", "run", "t", "--type=v5e-8", "--zone=z"],
+                    more,
+                    &["--", program, "--lr=1"],
+                ]
+                .concat(),
+            )
             .env("PATH", format!("{}:{}", home.path().display(), std::env::var("PATH").unwrap()))
             .env("HOME", home.path())
             .env_remove("CLOUDSDK_CORE_PROJECT")
@@ -48,20 +56,31 @@ fn a_tpu_lives_as_long_as_its_run() {
     let calls = || fs::read_to_string(home.path().join("calls")).unwrap_or_default();
 
     let dry = run(&["--delete-after", "--dry-run"], train.to_str().unwrap());
-    assert!(String::from_utf8_lossy(&dry.stdout).contains("fulmen pod run --tpu t --zone z"), "{dry:?}");
+    assert!(
+        String::from_utf8_lossy(&dry.stdout).contains("fulmen pod run --tpu t --zone z"),
+        "{dry:?}"
+    );
     let absent = run(&["--delete-after"], "/no/such/program");
     assert!(absent.status.code() == Some(2) && calls().is_empty(), "{absent:?}");
 
     let ended = run(&["--delete-after"], train.to_str().unwrap());
-    let (out, log) = (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    let (out, log) =
+        (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
     assert_eq!(ended.status.code(), Some(3), "{out}{log}");
     assert!(out.contains("[worker 0] process 0 with --lr=1"), "{out}{log}");
     assert!(log.contains("[tpu] t is deleted") && !home.path().join("tpu").exists(), "{log}");
-    assert!(calls().contains("tpu-vm ssh t --zone=z --worker=all --command=true --quiet"), "{}", calls());
+    assert!(
+        calls().contains("tpu-vm ssh t --zone=z --worker=all --command=true --quiet"),
+        "{}",
+        calls()
+    );
 
     let kept = run(&[], train.to_str().unwrap());
     let log = String::from_utf8_lossy(&kept.stderr);
     assert!(kept.status.code() == Some(3) && home.path().join("tpu").exists(), "{log}");
     assert!(log.contains("t in z is READY and costs 230.40 USD a day."), "{log}");
-    assert!(log.contains("Delete it: gcloud compute tpus tpu-vm delete t --zone=z --quiet"), "{log}");
+    assert!(
+        log.contains("Delete it: gcloud compute tpus tpu-vm delete t --zone=z --quiet"),
+        "{log}"
+    );
 }

@@ -62,12 +62,19 @@ fn train(folder: &Path, port: u16, stop: &Arc<AtomicBool>) {
     );
     let stop = Arc::clone(stop);
     let trainer = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).max_epochs(1_000_000);
-    let trainer = trainer.enable_progress_bar(false).enable_checkpointing(false).default_root_dir(folder.join("runs"));
-    let trainer = trainer.metrics_port(port).callback(on(Event::TrainBatchEnd, every(1), move |_, actions| {
-        if stop.load(Ordering::Relaxed) {
-            actions.stop("the test is over");
-        }
-    }));
+    let trainer = trainer
+        .enable_progress_bar(false)
+        .enable_checkpointing(false)
+        .default_root_dir(folder.join("runs"));
+    let trainer = trainer.metrics_port(port).callback(on(
+        Event::TrainBatchEnd,
+        every(1),
+        move |_, actions| {
+            if stop.load(Ordering::Relaxed) {
+                actions.stop("the test is over");
+            }
+        },
+    ));
     trainer.build().unwrap().fit(&module, &loader, None).unwrap();
 }
 
@@ -91,31 +98,54 @@ fn a_running_training_writes_a_trace_and_reports_its_input_wait() {
             sleep(Duration::from_millis(20));
         }
 
-        let (code, printed) = fulmen(folder.path(), &["profile", "--steps", "20", "--timeout", "600s", "--json"]);
+        let (code, printed) =
+            fulmen(folder.path(), &["profile", "--steps", "20", "--timeout", "600s", "--json"]);
         assert_eq!(code, Some(0), "{printed}");
         let answer: Value = serde_json::from_str(&printed).unwrap();
-        assert!(answer["steps"].as_u64().unwrap() >= 20 && answer["plugin_error"].is_string(), "{answer}");
-        let trace = fs::read_to_string(folder.path().join(answer["files"][0].as_str().unwrap())).unwrap();
+        assert!(
+            answer["steps"].as_u64().unwrap() >= 20 && answer["plugin_error"].is_string(),
+            "{answer}"
+        );
+        let trace =
+            fs::read_to_string(folder.path().join(answer["files"][0].as_str().unwrap())).unwrap();
         let trace: Value = serde_json::from_str(&trace).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
         for name in ["step", "wait for batch", "batch", "transfer"] {
-            assert!(events.iter().any(|event| event["name"] == name && event["ph"] == "X"), "no {name}");
+            assert!(
+                events.iter().any(|event| event["name"] == name && event["ph"] == "X"),
+                "no {name}"
+            );
         }
-        let (code, printed) = fulmen(folder.path(), &["profile", "--run", "runs/version_0", "--duration", "0.05s"]);
+        let (code, printed) =
+            fulmen(folder.path(), &["profile", "--run", "runs/version_0", "--duration", "0.05s"]);
         assert!(
-            code == Some(0) && printed.contains("ui.perfetto.dev") && printed.contains("has no profiler"),
+            code == Some(0)
+                && printed.contains("ui.perfetto.dev")
+                && printed.contains("has no profiler"),
             "{printed}"
         );
         assert!(!run.join("profile.request").exists());
 
         let (port, unused_port) = (port.to_string(), format!("127.0.0.1:{unused_port}"));
-        let top = ["top", "--address", &unused_port, "--run", &port, "--interval", "0.2", "--count", "2", "--json"];
+        let top = [
+            "top",
+            "--address",
+            &unused_port,
+            "--run",
+            &port,
+            "--interval",
+            "0.2",
+            "--count",
+            "2",
+            "--json",
+        ];
         // On a busy machine, an update may see no step.
         let sees_steps = (0..100).any(|_| {
             let (code, printed) = fulmen(folder.path(), &top);
             let look: Value = serde_json::from_str(printed.lines().nth(1).unwrap()).unwrap();
             assert!(code == Some(0) && look["run"]["global_step"].as_u64() > Some(20), "{printed}");
-            look["run"]["step_seconds"].is_number() && look["run"]["input_wait"].as_f64() > Some(0.0)
+            look["run"]["step_seconds"].is_number()
+                && look["run"]["input_wait"].as_f64() > Some(0.0)
         });
         assert!(sees_steps);
     });
@@ -127,7 +157,11 @@ fn a_running_training_writes_a_trace_and_reports_its_input_wait() {
         (&["profile", "--run", "nowhere"], 1, "nowhere"),
         (&["profile", "--steps", "0"], 2, "steps"),
         (&["profile", "--duration", "2h"], 2, "such as 2s"),
-        (&["top", "--address", "127.0.0.1:1", "--run", &unused_port, "--count", "1"], 1, "no training answers there"),
+        (
+            &["top", "--address", "127.0.0.1:1", "--run", &unused_port, "--count", "1"],
+            1,
+            "no training answers there",
+        ),
     ] {
         let (actual, printed) = fulmen(folder.path(), arguments);
         assert!(actual == Some(code) && printed.contains(message), "{actual:?} {printed}");

@@ -75,7 +75,9 @@ pub(crate) struct RejectedPeers {
 
 impl RejectedPeers {
     /// `report` gets the refusal, and a note about refusals that will not be reported.
-    pub(crate) fn new(report: impl Fn(String, &'static str) + Send + Sync + 'static) -> RejectedPeers {
+    pub(crate) fn new(
+        report: impl Fn(String, &'static str) + Send + Sync + 'static,
+    ) -> RejectedPeers {
         RejectedPeers { addresses: Mutex::default(), report: Box::new(report) }
     }
 
@@ -101,7 +103,9 @@ mod tests {
     #[test]
     fn each_address_is_reported_once_up_to_a_limit() {
         let (send, reports) = std::sync::mpsc::channel();
-        let rejected = RejectedPeers::new(move |refusal, rest| send.send(format!("{refusal}. {rest}")).unwrap());
+        let rejected = RejectedPeers::new(move |refusal, rest| {
+            send.send(format!("{refusal}. {rest}")).unwrap()
+        });
         for round in 0..3 {
             for last in 1..=200 {
                 let why = if round == 0 { Refusal::WrongProof } else { Refusal::TooLate };

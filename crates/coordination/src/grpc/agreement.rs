@@ -13,7 +13,10 @@ pub(crate) struct Disagreement {
 type Facts = BTreeMap<String, String>;
 
 /// Compares the facts of all processes. `name` gives a process's name for messages.
-pub(crate) fn compare(facts: &BTreeMap<u32, Facts>, name: impl Fn(u32) -> String) -> Result<(), Disagreement> {
+pub(crate) fn compare(
+    facts: &BTreeMap<u32, Facts>,
+    name: impl Fn(u32) -> String,
+) -> Result<(), Disagreement> {
     let mut keys: Vec<&str> = facts.values().flat_map(|f| f.keys().map(String::as_str)).collect();
     keys.sort_unstable();
     keys.dedup();
@@ -34,10 +37,17 @@ pub(crate) fn compare(facts: &BTreeMap<u32, Facts>, name: impl Fn(u32) -> String
         for (value, who) in holders.iter().filter(|&group| Some(group) != common) {
             odd.extend(who);
             let instead = match common {
-                Some((value, who)) => format!(", the other {} {} {}", who.len(), has(who), show(*value)),
+                Some((value, who)) => {
+                    format!(", the other {} {} {}", who.len(), has(who), show(*value))
+                }
                 None => String::new(),
             };
-            lines.push(format!("`{key}`: {} {} {}{instead}", list(who, &name), has(who), show(*value)));
+            lines.push(format!(
+                "`{key}`: {} {} {}{instead}",
+                list(who, &name),
+                has(who),
+                show(*value)
+            ));
         }
     }
     odd.sort_unstable();
@@ -80,7 +90,9 @@ mod tests {
     use super::*;
 
     fn check(programs: &[&[(&str, &str)]], odd: &[u32], message: Expect) {
-        let facts = (0..).zip(programs.iter().map(|f| f.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect()));
+        let facts = (0..).zip(
+            programs.iter().map(|f| f.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect()),
+        );
         match compare(&facts.collect(), |i| format!("process {i} (host-{i})")) {
             Ok(()) => {
                 assert!(odd.is_empty());
@@ -129,7 +141,12 @@ mod tests {
     #[test]
     fn without_a_majority_all_are_named() {
         check(
-            &[&[("data", "60000")], &[("data", "50000")], &[("data", "60000")], &[("data", "50000")]],
+            &[
+                &[("data", "60000")],
+                &[("data", "50000")],
+                &[("data", "60000")],
+                &[("data", "50000")],
+            ],
             &[0, 1, 2, 3],
             expect![
                 "`data`: process 1 (host-1), process 3 (host-3) have 50000; `data`: process 0 (host-0), process 2 (host-2) have 60000"
@@ -148,12 +165,16 @@ mod tests {
         let mut facts: Vec<Vec<(&str, &str)>> = vec![vec![("program", &long)]; 12];
         facts.extend(vec![vec![("program", "y")]; 13]);
         let facts: Vec<&[(&str, &str)]> = facts.iter().map(Vec::as_slice).collect();
-        let all = (0..).zip(facts.iter().map(|f| f.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect()));
+        let all = (0..).zip(
+            facts.iter().map(|f| f.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect()),
+        );
         let disagreement = compare(&all.collect(), |i| i.to_string()).unwrap_err();
         let cut = "x".repeat(200);
         assert_eq!(
             disagreement.message,
-            format!("`program`: 0, 1, 2, 3, 4, 5, 6, 7 and 4 more have {cut}…, the other 13 have y")
+            format!(
+                "`program`: 0, 1, 2, 3, 4, 5, 6, 7 and 4 more have {cut}…, the other 13 have y"
+            )
         );
         assert_eq!(disagreement.processes, (0..12).collect::<Vec<_>>());
     }

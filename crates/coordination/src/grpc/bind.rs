@@ -36,7 +36,10 @@ pub(crate) fn listen(address: &str) -> Result<(TcpListener, String)> {
         };
         Error::usage(format!("process 0 cannot listen at the coordinator's address `{address}`: {e}; {hint}"))
     })?;
-    let port = listener.local_addr().map_err(|e| Error::system("reading the coordinator's address", e))?.port();
+    let port = listener
+        .local_addr()
+        .map_err(|e| Error::system("reading the coordinator's address", e))?
+        .port();
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     Ok((listener, format!("{host}:{port}")))
 }
@@ -62,6 +65,9 @@ mod tests {
         assert!(error.is_usage() && error.to_string().contains("an earlier run"), "{error}");
         // An address reserved for documentation, which no machine has.
         let error = listen("192.0.2.1:0").unwrap_err();
-        assert!(error.is_usage() && error.to_string().contains("must run on the coordinator's host"), "{error}");
+        assert!(
+            error.is_usage() && error.to_string().contains("must run on the coordinator's host"),
+            "{error}"
+        );
     }
 }

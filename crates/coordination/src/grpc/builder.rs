@@ -95,8 +95,9 @@ impl Builder {
         let (client, server) = worker.run({
             let address = address.clone();
             async move {
-                let server =
-                    listener.map(|listener| Server::start(listener, run, token.clone(), on_refused)).transpose()?;
+                let server = listener
+                    .map(|listener| Server::start(listener, run, token.clone(), on_refused))
+                    .transpose()?;
                 Ok::<_, crate::Error>((Arc::new(Client::new(address, index, token)?), server))
             }
         })??;
@@ -111,8 +112,9 @@ impl Builder {
             pid: std::process::id(),
         };
         let joining_client = client.clone();
-        let reply =
-            inner.run(async move { joining_client.ask(method::JOIN, timeouts.join, |_| request.clone()).await })?;
+        let reply = inner.run(async move {
+            joining_client.ask(method::JOIN, timeouts.join, |_| request.clone()).await
+        })?;
         client.is_in(&reply.members);
         let heartbeat = std::time::Duration::from_millis(reply.heartbeat_timeout_ms.max(1));
         let heartbeat_client = client.clone();

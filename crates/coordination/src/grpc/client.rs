@@ -45,8 +45,11 @@ pub(crate) struct Client {
 impl Client {
     /// Connects on the first request. Call it on the runtime on which it will run.
     pub(crate) fn new(coordinator: String, index: usize, token: Option<Token>) -> Result<Client> {
-        let endpoint = Endpoint::from_shared(format!("http://{coordinator}"))
-            .map_err(|e| Error::usage(format!("the coordinator's address `{coordinator}`: {e}; expected host:port")))?;
+        let endpoint = Endpoint::from_shared(format!("http://{coordinator}")).map_err(|e| {
+            Error::usage(format!(
+                "the coordinator's address `{coordinator}`: {e}; expected host:port"
+            ))
+        })?;
         Ok(Client {
             channel: endpoint.connect_with_connector_lazy(Connector::new(token)),
             caller: Caller { index: index as u32, session: u64::from_le_bytes(random()?) },
@@ -93,11 +96,19 @@ impl Client {
     }
 
     /// Sends a request once.
-    async fn once<Q: Message + 'static>(&self, method: &'static str, request: Q) -> Result<Reply, Status> {
-        let mut grpc = tonic::client::Grpc::new(self.channel.clone()).max_decoding_message_size(LARGEST_MESSAGE);
+    async fn once<Q: Message + 'static>(
+        &self,
+        method: &'static str,
+        request: Q,
+    ) -> Result<Reply, Status> {
+        let mut grpc = tonic::client::Grpc::new(self.channel.clone())
+            .max_decoding_message_size(LARGEST_MESSAGE);
         grpc.ready().await.map_err(|e| Status::from_error(Box::new(e)))?;
         let codec = ProstCodec::<Q, Reply>::default();
-        Ok(grpc.unary(Request::new(request), PathAndQuery::from_static(method), codec).await?.into_inner())
+        Ok(grpc
+            .unary(Request::new(request), PathAndQuery::from_static(method), codec)
+            .await?
+            .into_inner())
     }
 
     /// Retries until there is an answer, the run fails, or `patience` is over. `request` gets the
@@ -113,7 +124,10 @@ impl Client {
         let ask = async {
             let mut pause = Duration::from_millis(20);
             loop {
-                match self.once(method, request(deadline.saturating_duration_since(Instant::now()))).await {
+                match self
+                    .once(method, request(deadline.saturating_duration_since(Instant::now())))
+                    .await
+                {
                     Ok(reply) => return Ok(reply),
                     Err(status) => match self.permanent(&status) {
                         Some(error) => return Err(error),
@@ -141,7 +155,8 @@ impl Client {
             }
             Ok(answer) => answer,
             Err(_) => {
-                let (name, address, s) = (self.coordinator_name(), &self.coordinator, bounded(patience).as_secs_f64());
+                let (name, address, s) =
+                    (self.coordinator_name(), &self.coordinator, bounded(patience).as_secs_f64());
                 let trouble = if trouble.is_empty() { "no answer".to_owned() } else { trouble };
                 Err(Error::new(
                     Kind::TimedOut,
@@ -184,7 +199,9 @@ impl Client {
             Some(HandshakeError::Broken(_) | HandshakeError::Silent) => None,
             None => is_permanent(status).then(|| {
                 let description = describe(status);
-                Error::usage(format!("the server at the coordinator's address {address} answers: {description}"))
+                Error::usage(format!(
+                    "the server at the coordinator's address {address} answers: {description}"
+                ))
             }),
         }
     }
@@ -221,7 +238,8 @@ impl Client {
                 Err(_) => {}
             }
             if heard.elapsed() >= limit && !self.has_left() {
-                let (name, address, s) = (self.coordinator_name(), &self.coordinator, limit.as_secs_f64());
+                let (name, address, s) =
+                    (self.coordinator_name(), &self.coordinator, limit.as_secs_f64());
                 let message = format!(
                     "{name}, the coordinator at {address}, has not answered for {s} s ({trouble}): killed, stopped, or on \
                      a host that is not reachable; see its last output"
@@ -245,10 +263,18 @@ impl Client {
 
 /// Whether a retry is useless because the other side does not speak this protocol.
 fn is_permanent(status: &Status) -> bool {
-    use Code::{FailedPrecondition, InvalidArgument, OutOfRange, PermissionDenied, ResourceExhausted, Unimplemented};
+    use Code::{
+        FailedPrecondition, InvalidArgument, OutOfRange, PermissionDenied, ResourceExhausted,
+        Unimplemented,
+    };
     matches!(
         status.code(),
-        Unimplemented | InvalidArgument | OutOfRange | ResourceExhausted | FailedPrecondition | PermissionDenied
+        Unimplemented
+            | InvalidArgument
+            | OutOfRange
+            | ResourceExhausted
+            | FailedPrecondition
+            | PermissionDenied
     )
 }
 

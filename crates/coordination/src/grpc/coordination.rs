@@ -74,7 +74,12 @@ impl Coordination {
     /// # Errors
     /// A fact differs: the run ends for all processes, with an error that names those that differ.
     /// Also those of [`Coordination::barrier`].
-    pub fn check_consistent(&self, name: &str, facts: &BTreeMap<String, String>, timeout: Duration) -> Result<()> {
+    pub fn check_consistent(
+        &self,
+        name: &str,
+        facts: &BTreeMap<String, String>,
+        timeout: Duration,
+    ) -> Result<()> {
         self.wait_at_barrier(Purpose::Agreement, name, facts.clone(), timeout)
     }
 
@@ -101,7 +106,10 @@ impl Coordination {
             facts,
         };
         self.0.run(async move {
-            let request = |remaining| wire::WaitAtBarrier { timeout_ms: millis(remaining), ..request.clone() };
+            let request = |remaining| wire::WaitAtBarrier {
+                timeout_ms: millis(remaining),
+                ..request.clone()
+            };
             client.ask(method::WAIT_AT_BARRIER, timeout, request).await
         })?;
         Ok(())
@@ -118,8 +126,14 @@ impl Coordination {
         self.check_present()?;
         check_value(key, value)?;
         let client = self.0.client.clone();
-        let request = wire::Put { caller: client.caller(), key: key.into(), value: Bytes::copy_from_slice(value) };
-        self.0.run(async move { client.ask(method::PUT, Duration::from_secs(60), |_| request.clone()).await })?;
+        let request = wire::Put {
+            caller: client.caller(),
+            key: key.into(),
+            value: Bytes::copy_from_slice(value),
+        };
+        self.0.run(async move {
+            client.ask(method::PUT, Duration::from_secs(60), |_| request.clone()).await
+        })?;
         Ok(())
     }
 
@@ -131,7 +145,11 @@ impl Coordination {
         let value = self.look_up(key, timeout)?;
         value.ok_or_else(|| {
             let s = bounded(timeout).as_secs_f64();
-            Error::new(Kind::TimedOut, [], format!("no process has put a value under the key `{key}` within {s} s"))
+            Error::new(
+                Kind::TimedOut,
+                [],
+                format!("no process has put a value under the key `{key}` within {s} s"),
+            )
         })
     }
 
@@ -296,7 +314,10 @@ impl Inner {
         self.processes = processes;
     }
 
-    pub(crate) fn run<T: Send + 'static>(&self, task: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> Result<T> {
         self.worker.run(task)?
     }
 

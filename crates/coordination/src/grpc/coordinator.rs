@@ -1,8 +1,8 @@
 //! The coordinator's state of a run: who has joined, when each was last heard from, the barriers,
 //! the values, and the failure that ended the run, if any.
 //!
-//! Out of scope: waiting, sockets, clocks. Every method returns at once and takes the current time as
-//! an argument, so that tests need neither sockets nor clocks.
+//! Out of scope: waiting, sockets, clocks. Every method returns at once and takes the current time
+//! as an argument, so that tests need neither sockets nor clocks.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -52,7 +52,12 @@ struct Barrier {
 }
 
 impl Coordinator {
-    pub(crate) fn new(count: usize, run_id: &str, hosts: &[String], heartbeat_timeout: Duration) -> Coordinator {
+    pub(crate) fn new(
+        count: usize,
+        run_id: &str,
+        hosts: &[String],
+        heartbeat_timeout: Duration,
+    ) -> Coordinator {
         Coordinator {
             run_id: run_id.to_owned(),
             hosts: hosts.to_vec(),
@@ -92,7 +97,8 @@ impl Coordinator {
     }
 
     pub(crate) fn members(&self) -> Vec<wire::Member> {
-        let joined = (0..).zip(&self.members).filter_map(|(index, m)| m.as_ref().map(|m| (index, m)));
+        let joined =
+            (0..).zip(&self.members).filter_map(|(index, m)| m.as_ref().map(|m| (index, m)));
         joined.map(|(index, m)| wire::Member { index, host: m.host.clone(), pid: m.pid }).collect()
     }
 
@@ -104,7 +110,9 @@ impl Coordinator {
             return None;
         }
         match &self.failure {
-            _ if self.finished => Some("the previous run has not ended for all its processes".into()),
+            _ if self.finished => {
+                Some("the previous run has not ended for all its processes".into())
+            }
             // A process that has not joined before is late for this run, and gets its failure.
             Some(failure) if member.is_some_and(|m| m.left || m.notified) => {
                 Some(format!("the previous run is ending: {}", failure.message))
@@ -141,7 +149,10 @@ impl Coordinator {
             Some(format!("its index is not below the number of processes, {}", self.count()))
         } else if let Some(failure) = self.failure.clone() {
             // This process is late rather than refused.
-            return Err(Failure { message: format!("the run is over: {}", failure.message), ..failure });
+            return Err(Failure {
+                message: format!("the run is over: {}", failure.message),
+                ..failure
+            });
         } else {
             match self.member(index) {
                 Some(member) if member.session != session => {
@@ -151,8 +162,14 @@ impl Coordinator {
                 Some(_) => None,
                 None => {
                     let (host, pid) = (request.host.clone(), request.pid);
-                    self.members[index as usize] =
-                        Some(Member { session, host, pid, last_heartbeat: now, left: false, notified: false });
+                    self.members[index as usize] = Some(Member {
+                        session,
+                        host,
+                        pid,
+                        last_heartbeat: now,
+                        left: false,
+                        notified: false,
+                    });
                     None
                 }
             }
@@ -202,9 +219,13 @@ impl Coordinator {
             return;
         }
         let limit = self.heartbeat_timeout;
-        let silent = |m: &Member| !m.left && now.saturating_duration_since(m.last_heartbeat) > limit;
-        let silent: Vec<u32> =
-            (0..).zip(&self.members).filter(|(_, m)| m.as_ref().is_some_and(silent)).map(|(i, _)| i).collect();
+        let silent =
+            |m: &Member| !m.left && now.saturating_duration_since(m.last_heartbeat) > limit;
+        let silent: Vec<u32> = (0..)
+            .zip(&self.members)
+            .filter(|(_, m)| m.as_ref().is_some_and(silent))
+            .map(|(i, _)| i)
+            .collect();
         if !silent.is_empty() {
             let (names, s) = (self.names(&silent), limit.as_secs_f64());
             let has = if silent.len() == 1 { "has" } else { "have" };
@@ -247,9 +268,9 @@ impl Coordinator {
     pub(crate) fn all_notified(&self) -> bool {
         let lost = self.failure.as_ref().filter(|f| f.kind() == FailureKind::PeerLost);
         let lost = lost.map(|f| f.processes.as_slice()).unwrap_or_default();
-        (0..)
-            .zip(&self.members)
-            .all(|(index, m)| m.as_ref().is_none_or(|m| m.left || m.notified || lost.contains(&index)))
+        (0..).zip(&self.members).all(|(index, m)| {
+            m.as_ref().is_none_or(|m| m.left || m.notified || lost.contains(&index))
+        })
     }
 
     /// A process leaves. Before the shutdown, that ends the run for all.
@@ -270,7 +291,12 @@ impl Coordinator {
     }
 
     /// A process arrives at a barrier.
-    pub(crate) fn arrive(&mut self, key: &BarrierKey, index: u32, facts: &BTreeMap<String, String>) {
+    pub(crate) fn arrive(
+        &mut self,
+        key: &BarrierKey,
+        index: u32,
+        facts: &BTreeMap<String, String>,
+    ) {
         let (purpose, name, generation) = key;
         if *generation > 1 && !self.barriers.contains_key(key) {
             // This process has the outcome of the last barrier, so every process has that of the
@@ -310,14 +336,20 @@ impl Coordinator {
     fn check_finished_members(&mut self) {
         let open = |m: &&Barrier| m.outcome.is_none();
         let end = (Purpose::Shutdown, String::new(), 0);
-        let Some(gone) = self.barriers.get(&end).filter(open).map(|m| m.arrived.keys().copied().collect::<Vec<_>>())
+        let Some(gone) = self
+            .barriers
+            .get(&end)
+            .filter(open)
+            .map(|m| m.arrived.keys().copied().collect::<Vec<_>>())
         else {
             return;
         };
-        let absent =
-            |barrier: &Barrier| gone.iter().copied().filter(|i| !barrier.arrived.contains_key(i)).collect::<Vec<_>>();
+        let absent = |barrier: &Barrier| {
+            gone.iter().copied().filter(|i| !barrier.arrived.contains_key(i)).collect::<Vec<_>>()
+        };
         let others = self.barriers.iter().filter(|(key, m)| key.0 != Purpose::Shutdown && open(m));
-        let Some((name, absent)) = others.map(|(key, m)| (key.1.clone(), absent(m))).find(|(_, a)| !a.is_empty())
+        let Some((name, absent)) =
+            others.map(|(key, m)| (key.1.clone(), absent(m))).find(|(_, a)| !a.is_empty())
         else {
             return;
         };
@@ -331,15 +363,18 @@ impl Coordinator {
 
     /// If every process waits, but not all at the same barrier, all would wait forever.
     fn check_conflicting_barriers(&mut self) {
-        let is_between = |purpose: Purpose| matches!(purpose, Purpose::Barrier | Purpose::Agreement);
+        let is_between =
+            |purpose: Purpose| matches!(purpose, Purpose::Barrier | Purpose::Agreement);
         let open = self.barriers.iter().filter(|(key, m)| is_between(key.0) && m.outcome.is_none());
         let open: Vec<(&str, Vec<u32>)> =
             open.map(|(key, m)| (key.1.as_str(), m.arrived.keys().copied().collect())).collect();
-        let waiting: BTreeSet<u32> = open.iter().flat_map(|(_, arrived)| arrived.iter().copied()).collect();
+        let waiting: BTreeSet<u32> =
+            open.iter().flat_map(|(_, arrived)| arrived.iter().copied()).collect();
         if open.len() < 2 || waiting.len() < self.members.len() {
             return;
         }
-        let where_each = open.iter().map(|(name, arrived)| format!("{} at `{name}`", self.names(arrived)));
+        let where_each =
+            open.iter().map(|(name, arrived)| format!("{} at `{name}`", self.names(arrived)));
         let message = format!(
             "the processes wait for each other at different barriers: {}. Start all of them from one build, with the same \
              configuration and data",
@@ -363,11 +398,14 @@ impl Coordinator {
         let count = self.count();
         let barrier = self.barriers.entry(key.clone()).or_default();
         let arrived = barrier.arrived.len();
-        let missing: Vec<u32> = (0..count).filter(|index| !barrier.arrived.contains_key(index)).collect();
+        let missing: Vec<u32> =
+            (0..count).filter(|index| !barrier.arrived.contains_key(index)).collect();
         let (names, s) = (self.names(&missing), waited.as_secs_f64());
         let has = if missing.len() == 1 { "has" } else { "have" };
         let mut message = match purpose {
-            Purpose::Join => format!("{names} {has} not joined within {s} s; {arrived} of {count} processes have"),
+            Purpose::Join => format!(
+                "{names} {has} not joined within {s} s; {arrived} of {count} processes have"
+            ),
             Purpose::Barrier => format!(
                 "{names} {has} not reached the barrier `{name}` within {s} s; {arrived} of {count} processes wait there"
             ),
@@ -375,7 +413,9 @@ impl Coordinator {
                 "{names} {has} not arrived to agree on `{name}` within {s} s; {arrived} of {count} processes wait there"
             ),
             Purpose::Shutdown => {
-                format!("{names} {has} not reached the end within {s} s; {arrived} of {count} processes have")
+                format!(
+                    "{names} {has} not reached the end within {s} s; {arrived} of {count} processes have"
+                )
             }
         };
         if *purpose == Purpose::Join && !self.refused.is_empty() {
@@ -399,7 +439,8 @@ impl Coordinator {
         match self.values.get(key) {
             Some(value) if value.bytes != bytes => {
                 let from = self.name(value.from);
-                let message = format!("the key `{key}` has another value, from {from}; a value is put once");
+                let message =
+                    format!("the key `{key}` has another value, from {from}; a value is put once");
                 Err(Failure::new(FailureKind::Conflict, vec![value.from], message))
             }
             Some(_) => Ok(()),

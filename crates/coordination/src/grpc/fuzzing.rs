@@ -60,7 +60,14 @@ pub fn requests(mut bytes: &[u8]) {
 
 fn join_request(index: u32) -> wire::Join {
     let caller = wire::Caller { index, session: 7 };
-    wire::Join { version: wire::VERSION, caller, count: 3, run_id: "r".into(), host: "h".into(), pid: 1 }
+    wire::Join {
+        version: wire::VERSION,
+        caller,
+        count: 3,
+        run_id: "r".into(),
+        host: "h".into(),
+        pid: 1,
+    }
 }
 
 type Answer = Pin<Box<dyn Future<Output = Option<Reply>>>>;
@@ -77,7 +84,10 @@ fn answer(service: Service, method: u8, bytes: &[u8]) -> Answer {
     }
     match method % 6 {
         0 => decoded(bytes, move |request| async move { service.join(request).await.ok() }),
-        1 => decoded(bytes, move |request| async move { Some(service.wait_at_barrier(request).await) }),
+        1 => decoded(
+            bytes,
+            move |request| async move { Some(service.wait_at_barrier(request).await) },
+        ),
         2 => decoded(bytes, move |request| async move { Some(service.put(request).await) }),
         3 => decoded(bytes, move |request| async move { Some(service.get(request).await) }),
         4 => decoded(bytes, move |request| async move { Some(service.heartbeat(request).await) }),
@@ -128,13 +138,15 @@ mod tests {
             timeout_ms: 60_000,
             facts: BTreeMap::from([("program".into(), fact.into())]),
         };
-        let mut requests: Vec<Vec<u8>> = (0..4).map(|index| framed(0, &join_request(index))).collect();
+        let mut requests: Vec<Vec<u8>> =
+            (0..4).map(|index| framed(0, &join_request(index))).collect();
         for index in 0..3 {
             let caller = join_request(index).caller;
             requests.push(framed(1, &meet(index, wire::Purpose::Join, "")));
             requests.push(framed(1, &meet(index, wire::Purpose::Barrier, "")));
             requests.push(framed(3, &wire::Get { caller, key: "key".into(), timeout_ms: 60_000 }));
-            requests.push(framed(2, &wire::Put { caller, key: "key".into(), value: "value".into() }));
+            requests
+                .push(framed(2, &wire::Put { caller, key: "key".into(), value: "value".into() }));
             requests.push(framed(4, &wire::Heartbeat { caller, wait_ms: 2000 }));
             requests.push(framed(1, &meet(index, wire::Purpose::Agreement, "9f3a")));
             requests.push(framed(1, &meet(index, wire::Purpose::Shutdown, "")));
@@ -146,7 +158,8 @@ mod tests {
     /// A subset of the requests, shuffled, with some bytes changed.
     fn damaged(sound: &[Vec<u8>], random: &mut impl FnMut(usize) -> usize) -> Vec<u8> {
         let count = random(2 * sound.len());
-        let mut bytes: Vec<u8> = (0..count).flat_map(|_| sound[random(sound.len())].clone()).collect();
+        let mut bytes: Vec<u8> =
+            (0..count).flat_map(|_| sound[random(sound.len())].clone()).collect();
         for _ in 0..random(8) {
             let position = random(bytes.len() + 1);
             match random(4) {

@@ -113,7 +113,12 @@ struct StopRequest {
 
 impl StopRequest {
     /// Waits for a request and agrees on a turn; `None` if the turns are over first.
-    async fn agree(&self, index: usize, count: usize, shared: &Shared) -> Result<Option<(u64, String)>> {
+    async fn agree(
+        &self,
+        index: usize,
+        count: usize,
+        shared: &Shared,
+    ) -> Result<Option<(u64, String)>> {
         let why = self.get("").await?;
         if why.is_empty() {
             return Ok(None);
@@ -138,7 +143,8 @@ impl StopRequest {
     async fn get(&self, suffix: &str) -> Result<String> {
         loop {
             let (caller, key) = (self.client.caller(), format!("{}{suffix}", self.key));
-            let request = |remaining| wire::Get { caller, key: key.clone(), timeout_ms: millis(remaining) };
+            let request =
+                |remaining| wire::Get { caller, key: key.clone(), timeout_ms: millis(remaining) };
             if let Some(value) = self.client.ask(method::GET, PATIENCE, request).await?.value {
                 return Ok(String::from_utf8_lossy(&value).into_owned());
             }
@@ -146,7 +152,8 @@ impl StopRequest {
     }
 
     async fn put(&self, suffix: &str, value: &str) -> Result<()> {
-        let (key, value) = (format!("{}{suffix}", self.key), Bytes::copy_from_slice(value.as_bytes()));
+        let (key, value) =
+            (format!("{}{suffix}", self.key), Bytes::copy_from_slice(value.as_bytes()));
         let request = wire::Put { caller: self.client.caller(), key, value };
         self.client.ask(method::PUT, Duration::from_secs(60), |_| request.clone()).await?;
         Ok(())
@@ -155,6 +162,8 @@ impl StopRequest {
 
 fn number(text: &str) -> Result<u64> {
     text.parse().map_err(|_| {
-        Error::usage(format!("a process sent `{text}` as its number of turns; run the same build in all processes"))
+        Error::usage(format!(
+            "a process sent `{text}` as its number of turns; run the same build in all processes"
+        ))
     })
 }

@@ -68,16 +68,22 @@ pub(crate) enum Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::WrongProof => f.write_str("it does not have the token of this run (FULMEN_RUN_TOKEN)"),
-            Refusal::HungUp => {
-                f.write_str("it closed the connection without showing that it has the token of this run")
+            Refusal::WrongProof => {
+                f.write_str("it does not have the token of this run (FULMEN_RUN_TOKEN)")
             }
+            Refusal::HungUp => f.write_str(
+                "it closed the connection without showing that it has the token of this run",
+            ),
             Refusal::TooLate => {
-                write!(f, "it did not show within {} s that it has the token of this run", TIME.as_secs())
+                write!(
+                    f,
+                    "it did not show within {} s that it has the token of this run",
+                    TIME.as_secs()
+                )
             }
-            Refusal::Crowded => {
-                f.write_str("too many connections are waiting to show that they have the token of this run")
-            }
+            Refusal::Crowded => f.write_str(
+                "too many connections are waiting to show that they have the token of this run",
+            ),
             Refusal::NoNonce => f.write_str("this machine provides no random numbers"),
         }
     }
@@ -96,11 +102,16 @@ pub(crate) async fn admit(
         stream.read_exact(&mut process_nonce).await.map_err(hung_up)?;
         stream.read_exact(&mut proof_of_process).await.map_err(hung_up)?;
         // In constant time.
-        if proof(token, End::Process, &coordinator_nonce, &process_nonce).verify_slice(&proof_of_process).is_err() {
+        if proof(token, End::Process, &coordinator_nonce, &process_nonce)
+            .verify_slice(&proof_of_process)
+            .is_err()
+        {
             let _ = stream.write_all(&[0]).await;
             return Err(Refusal::WrongProof);
         }
-        let own = proof(token, End::Coordinator, &coordinator_nonce, &process_nonce).finalize().into_bytes();
+        let own = proof(token, End::Coordinator, &coordinator_nonce, &process_nonce)
+            .finalize()
+            .into_bytes();
         stream.write_all(&[&[1], &own[..]].concat()).await.map_err(hung_up)
     };
     tokio::time::timeout(TIME, handshake).await.unwrap_or(Err(Refusal::TooLate))
@@ -129,7 +140,9 @@ impl From<std::io::Error> for HandshakeError {
 impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            HandshakeError::OtherProtocol => f.write_str("it is not a coordinator of this version of Fulmen"),
+            HandshakeError::OtherProtocol => {
+                f.write_str("it is not a coordinator of this version of Fulmen")
+            }
             HandshakeError::Refused => f.write_str("it does not accept this process's token"),
             HandshakeError::NoProof => f.write_str("it does not have the token of this run"),
             HandshakeError::Broken(error) => write!(f, "it closed the connection: {error}"),
@@ -154,7 +167,8 @@ pub(crate) async fn present(
         let mut coordinator_nonce: Nonce = [0; LENGTH];
         stream.read_exact(&mut coordinator_nonce).await?;
         let process_nonce: Nonce = random().map_err(std::io::Error::other)?;
-        let own = proof(token, End::Process, &coordinator_nonce, &process_nonce).finalize().into_bytes();
+        let own =
+            proof(token, End::Process, &coordinator_nonce, &process_nonce).finalize().into_bytes();
         stream.write_all(&[&process_nonce[..], &own].concat()).await?;
         match stream.read_u8().await? {
             1 => {}
@@ -182,7 +196,10 @@ mod tests {
         process: Option<Token>,
     ) -> (Result<(), Refusal>, Result<(), HandshakeError>) {
         let (mut local, mut remote) = tokio::io::duplex(1024);
-        tokio::join!(admit(&mut local, coordinator.as_ref()), present(&mut remote, process.as_ref()))
+        tokio::join!(
+            admit(&mut local, coordinator.as_ref()),
+            present(&mut remote, process.as_ref())
+        )
     }
 
     #[tokio::test(start_paused = true)]
@@ -191,7 +208,9 @@ mod tests {
             let (admitted, presented) = connect(coordinator, process).await;
             assert!(admitted.is_ok() && presented.is_ok(), "{admitted:?} {presented:?}");
         }
-        for (coordinator, process) in [(token("a"), token("b")), (token("a"), None), (None, token("b"))] {
+        for (coordinator, process) in
+            [(token("a"), token("b")), (token("a"), None), (None, token("b"))]
+        {
             let (admitted, presented) = connect(coordinator, process).await;
             assert_eq!(admitted, Err(Refusal::WrongProof));
             assert!(matches!(presented, Err(HandshakeError::Refused)), "{presented:?}");
@@ -209,14 +228,20 @@ mod tests {
         }
         let (mut local, mut remote) = tokio::io::duplex(1024);
         remote.write_all(&GREETING).await.unwrap();
-        assert!(matches!(present(&mut local, token("a").as_ref()).await, Err(HandshakeError::Silent)));
+        assert!(matches!(
+            present(&mut local, token("a").as_ref()).await,
+            Err(HandshakeError::Silent)
+        ));
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_impostor_is_rejected() {
         let (mut local, mut remote) = tokio::io::duplex(1024);
         remote.write_all(b"SSH-2.0-OpenSSH").await.unwrap();
-        assert!(matches!(present(&mut local, token("a").as_ref()).await, Err(HandshakeError::OtherProtocol)));
+        assert!(matches!(
+            present(&mut local, token("a").as_ref()).await,
+            Err(HandshakeError::OtherProtocol)
+        ));
         // A server that accepts every proof and returns the process's own proof.
         let (mut local, mut remote) = tokio::io::duplex(1024);
         let impostor = async {

@@ -60,7 +60,9 @@ impl Process {
         if DECIDING_VARIABLES.iter().any(|name| env(name).is_some_and(|value| !value.is_empty())) {
             return Ok(process);
         }
-        let Some(MetadataServer(server)) = MetadataServer::find(&env, "/".as_ref()) else { return Ok(process) };
+        let Some(MetadataServer(server)) = MetadataServer::find(&env, "/".as_ref()) else {
+            return Ok(process);
+        };
         let variables = ask(&server)?;
         let variable = |name: &str| env(name).or_else(|| variables.get(name).map(OsString::from));
         Process::from_env(variable).map_err(|error| {
@@ -79,11 +81,16 @@ impl Process {
 /// ```
 /// fulmen_coordination::on_preemption(|name| std::env::var_os(name), |why| eprintln!("{why}: saving"));
 /// ```
-pub fn on_preemption(env: impl Fn(&str) -> Option<OsString>, call: impl FnOnce(&str) + Send + 'static) {
+pub fn on_preemption(
+    env: impl Fn(&str) -> Option<OsString>,
+    call: impl FnOnce(&str) + Send + 'static,
+) {
     let Some(MetadataServer(server)) = MetadataServer::find(&env, "/".as_ref()) else { return };
     // If no thread can be started, the run gets no warning.
     let _ = std::thread::Builder::new().name("fulmen-preemption".into()).spawn(move || {
-        if let Ok(notice) = Worker::start().and_then(|worker| worker.run(async move { notice(&server).await })) {
+        if let Ok(notice) =
+            Worker::start().and_then(|worker| worker.run(async move { notice(&server).await }))
+        {
             call(notice);
         }
     });
@@ -92,9 +99,11 @@ pub fn on_preemption(env: impl Fn(&str) -> Option<OsString>, call: impl FnOnce(&
 async fn notice(server: &str) -> &'static str {
     let client = client();
     loop {
-        let [preempted, event] = ["preempted", "maintenance-event"].map(|name| get(&client, server, name, TIME));
-        let says =
-            |answer: Option<MetadataAnswer>, word: &str| answer.is_some_and(|it| it.text.trim().starts_with(word));
+        let [preempted, event] =
+            ["preempted", "maintenance-event"].map(|name| get(&client, server, name, TIME));
+        let says = |answer: Option<MetadataAnswer>, word: &str| {
+            answer.is_some_and(|it| it.text.trim().starts_with(word))
+        };
         if says(preempted.await, "TRUE") {
             return "this machine is preempted";
         }
@@ -151,7 +160,8 @@ impl MetadataServer {
     /// # Errors
     /// No thread can be started.
     pub fn ask(&self, names: &[&str], time: Duration) -> Result<Vec<Option<MetadataAnswer>>> {
-        let (server, names) = (self.0.clone(), names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
+        let (server, names) =
+            (self.0.clone(), names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>());
         Worker::start()?.run(async move {
             let client = client();
             // All requests are sent before the first answer is awaited.
@@ -175,8 +185,15 @@ fn ask(server: &str) -> Result<Variables> {
     if let Some(variables) = answers.get(server) {
         return Ok(variables.clone());
     }
-    let names = ["attributes/worker-network-endpoints", "attributes/agent-worker-number", "attributes/tpu-env"];
-    let mut texts = MetadataServer(server.to_owned()).ask(&names, TIME)?.into_iter().map(|answer| Some(answer?.text));
+    let names = [
+        "attributes/worker-network-endpoints",
+        "attributes/agent-worker-number",
+        "attributes/tpu-env",
+    ];
+    let mut texts = MetadataServer(server.to_owned())
+        .ask(&names, TIME)?
+        .into_iter()
+        .map(|answer| Some(answer?.text));
     let [hosts, index, tpu] = std::array::from_fn(|_| texts.next().flatten());
     let variables = variables(hosts, index, tpu);
     answers.insert(server.to_owned(), variables.clone());
@@ -190,7 +207,12 @@ fn client() -> HttpClient {
 }
 
 /// The value of a name on this machine; `None` if there is no answer in time.
-async fn get(client: &HttpClient, server: &str, name: &str, time: Duration) -> Option<MetadataAnswer> {
+async fn get(
+    client: &HttpClient,
+    server: &str,
+    name: &str,
+    time: Duration,
+) -> Option<MetadataAnswer> {
     const FLAVOR: (&str, &str) = ("Metadata-Flavor", "Google");
     let address = format!("http://{server}/computeMetadata/v1/instance/{name}");
     let request = Request::get(address).header(FLAVOR.0, FLAVOR.1).body(Empty::new()).ok()?;
@@ -200,23 +222,31 @@ async fn get(client: &HttpClient, server: &str, name: &str, time: Duration) -> O
         if !answer.status().is_success() || answer.headers().get(FLAVOR.0)? != FLAVOR.1 {
             return None;
         }
-        let date = answer.headers().get(http::header::DATE).and_then(|date| Some(date.to_str().ok()?.to_owned()));
+        let date = answer
+            .headers()
+            .get(http::header::DATE)
+            .and_then(|date| Some(date.to_str().ok()?.to_owned()));
         let body = Limited::new(answer.into_body(), LARGEST_ANSWER).collect().await.ok()?;
         Some(MetadataAnswer { text: String::from_utf8(body.to_bytes().to_vec()).ok()?, date })
     };
     tokio::time::timeout(time, response).await.ok().flatten()
 }
 
-/// The hosts are `unknown:unknown:10.0.0.2,...`; `tpu-env` has lines such as `MEGASCALE_NUM_SLICES: '2'`.
+/// The hosts are `unknown:unknown:10.0.0.2,...`; `tpu-env` has lines such as
+/// `MEGASCALE_NUM_SLICES: '2'`.
 fn variables(hosts: Option<String>, index: Option<String>, tpu: Option<String>) -> Variables {
-    let address = |endpoint: &str| endpoint.splitn(3, ':').last().unwrap_or_default().trim().to_owned();
+    let address =
+        |endpoint: &str| endpoint.splitn(3, ':').last().unwrap_or_default().trim().to_owned();
     let hosts = hosts.map(|hosts| hosts.split(',').map(address).collect::<Vec<_>>().join(","));
     let tpu = tpu.unwrap_or_default();
     let setting = |name: &str| {
-        let value = tpu.lines().find_map(|line| line.trim().strip_prefix(name)?.trim_start().strip_prefix(':'))?;
+        let value = tpu
+            .lines()
+            .find_map(|line| line.trim().strip_prefix(name)?.trim_start().strip_prefix(':'))?;
         Some(value.trim().trim_matches(['\'', '"']).to_owned())
     };
-    let slices = ["MEGASCALE_NUM_SLICES", "MEGASCALE_COORDINATOR_ADDRESS"].map(|name| (name, setting(name)));
+    let slices =
+        ["MEGASCALE_NUM_SLICES", "MEGASCALE_COORDINATOR_ADDRESS"].map(|name| (name, setting(name)));
     let worker = [("TPU_WORKER_HOSTNAMES", hosts), ("TPU_WORKER_ID", index)];
     worker.into_iter().chain(slices).filter_map(|(name, value)| Some((name, value?))).collect()
 }
@@ -243,7 +273,10 @@ mod tests {
                     .map_while(std::result::Result::ok)
                     .take_while(|l| !l.is_empty())
                     .collect();
-                assert!(lines.iter().any(|line| line.eq_ignore_ascii_case("metadata-flavor: google")), "{lines:?}");
+                assert!(
+                    lines.iter().any(|line| line.eq_ignore_ascii_case("metadata-flavor: google")),
+                    "{lines:?}"
+                );
                 count.fetch_add(1, Ordering::SeqCst);
                 let name = lines[0].split(' ').nth(1).unwrap().rsplit('/').next().unwrap();
                 let (status, body) = match attributes.iter().find(|attribute| attribute.0 == name) {
@@ -267,7 +300,8 @@ mod tests {
         })
     }
 
-    const HOSTS: (&str, &str) = ("worker-network-endpoints", "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3");
+    const HOSTS: (&str, &str) =
+        ("worker-network-endpoints", "unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3");
     const TPU: (&str, &str) = ("tpu-env", "ACCELERATOR_TYPE: 'v5litepod-16'\nWORKER_ID: '1'\n");
 
     #[test]
@@ -275,7 +309,10 @@ mod tests {
         let (server, requests) = metadata(&[HOSTS, ("agent-worker-number", "1"), TPU]);
         for _ in 0..3 {
             let process = detect(&server, &[]).unwrap();
-            assert_eq!((process.index(), process.count(), process.coordinator()), (1, 2, "10.0.0.2:8482"));
+            assert_eq!(
+                (process.index(), process.count(), process.coordinator()),
+                (1, 2, "10.0.0.2:8482")
+            );
         }
         assert_eq!(requests.load(Ordering::SeqCst), 3, "an attribute each");
     }
@@ -302,8 +339,10 @@ mod tests {
 
     #[test]
     fn a_machine_with_one_host_is_a_single_process() {
-        let (server, _) =
-            metadata(&[("worker-network-endpoints", "unknown:unknown:10.0.0.2"), ("agent-worker-number", "0")]);
+        let (server, _) = metadata(&[
+            ("worker-network-endpoints", "unknown:unknown:10.0.0.2"),
+            ("agent-worker-number", "0"),
+        ]);
         assert_eq!(detect(&server, &[]).unwrap(), Process::single());
         // A VM without a TPU.
         let (server, _) = metadata(&[]);
@@ -313,7 +352,11 @@ mod tests {
     #[test]
     fn known_or_offline_processes_send_no_queries() {
         let (server, requests) = metadata(&[HOSTS, ("agent-worker-number", "1")]);
-        for variable in [("TPU_WORKER_HOSTNAMES", "localhost"), ("TPU_VISIBLE_CHIPS", "0"), ("FULMEN_OFFLINE", "1")] {
+        for variable in [
+            ("TPU_WORKER_HOSTNAMES", "localhost"),
+            ("TPU_VISIBLE_CHIPS", "0"),
+            ("FULMEN_OFFLINE", "1"),
+        ] {
             assert_eq!(detect(&server, &[variable]).unwrap(), Process::single());
         }
         assert_eq!(requests.load(Ordering::SeqCst), 0);
@@ -323,7 +366,10 @@ mod tests {
     #[test]
     fn a_silent_metadata_server_is_given_up() {
         let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-        assert_eq!(detect(&silent.local_addr().unwrap().to_string(), &[]).unwrap(), Process::single());
+        assert_eq!(
+            detect(&silent.local_addr().unwrap().to_string(), &[]).unwrap(),
+            Process::single()
+        );
         assert_eq!(detect("no such host", &[]).unwrap(), Process::single());
     }
 
@@ -333,8 +379,15 @@ mod tests {
         let error = detect(&server, &[]).unwrap_err().to_string();
         assert!(error.starts_with(&format!("the metadata server {server}, ")), "{error}");
         assert!(error.contains("TPU_WORKER_ID is `2`; expected 0 to 1"), "{error}");
-        let (server, _) = metadata(&[HOSTS, ("agent-worker-number", "0"), ("tpu-env", "MEGASCALE_NUM_SLICES: '2'\n")]);
+        let (server, _) = metadata(&[
+            HOSTS,
+            ("agent-worker-number", "0"),
+            ("tpu-env", "MEGASCALE_NUM_SLICES: '2'\n"),
+        ]);
         let error = detect(&server, &[]).unwrap_err().to_string();
-        assert!(error.contains("MEGASCALE_NUM_SLICES is `2`: a run over several TPU slices"), "{error}");
+        assert!(
+            error.contains("MEGASCALE_NUM_SLICES is `2`: a run over several TPU slices"),
+            "{error}"
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! Joining other processes: the coordinator's rules, the gRPC service in front of them, and its clients.
+//! Joining other processes: the coordinator's rules, the gRPC service in front of them, and its
+//! clients.
 //!
 //! Out of scope: which process this is. The environment says that (`environment.rs`).
 

@@ -54,12 +54,14 @@ impl Server {
             tokio::task::spawn_blocking(move || on_refused(&format!("{refusal}. {rest}")));
         });
         let (admitted, connections) = mpsc::channel(16);
-        let accepting = tokio::spawn(accept(listener, token, processes, admitted, Arc::new(rejected)));
+        let accepting =
+            tokio::spawn(accept(listener, token, processes, admitted, Arc::new(rejected)));
         let incoming = ReceiverStream::new(connections).map(Ok::<_, Infallible>);
         let (stop, stopped) = oneshot::channel::<()>();
-        let serving = Transport::builder().serve_with_incoming_shutdown(service.clone(), incoming, async {
-            let _ = stopped.await;
-        });
+        let serving =
+            Transport::builder().serve_with_incoming_shutdown(service.clone(), incoming, async {
+                let _ = stopped.await;
+            });
         let serving = tokio::spawn(async {
             // An error of one connection does not end the server.
             let _ = serving.await;

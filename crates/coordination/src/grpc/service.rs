@@ -33,7 +33,10 @@ struct Shared {
 
 impl Service {
     pub(crate) fn new(coordinator: Coordinator) -> Service {
-        Service(Arc::new(Shared { coordinator: Mutex::new(coordinator), changes: watch::Sender::new(()) }))
+        Service(Arc::new(Shared {
+            coordinator: Mutex::new(coordinator),
+            changes: watch::Sender::new(()),
+        }))
     }
 
     fn coordinator(&self) -> MutexGuard<'_, Coordinator> {
@@ -122,7 +125,8 @@ impl Service {
             coordinator.outcome(&key).or_else(|| coordinator.failure().cloned().map(Err))
         };
         let outcome = self.wait(timeout, ended).await;
-        let outcome = outcome.unwrap_or_else(|| self.change(|coordinator| coordinator.time_out(&key, timeout)));
+        let outcome = outcome
+            .unwrap_or_else(|| self.change(|coordinator| coordinator.time_out(&key, timeout)));
         if outcome.is_err() {
             self.notify(index);
         }
@@ -209,7 +213,10 @@ async fn infallible(answer: impl Future<Output = Reply>) -> Result<Reply, Status
     Ok(answer.await)
 }
 
-async fn unary<Q, A>(request: http::Request<Body>, answer: impl FnMut(Q) -> A) -> http::Response<Body>
+async fn unary<Q, A>(
+    request: http::Request<Body>,
+    answer: impl FnMut(Q) -> A,
+) -> http::Response<Body>
 where
     Q: Message + Default + 'static,
     A: Future<Output = Result<Reply, Status>> + Send + 'static,
@@ -233,12 +240,18 @@ impl tower_service::Service<http::Request<Body>> for Service {
         Box::pin(async move {
             Ok(match request.uri().path() {
                 method::JOIN => unary(request, |q| service.clone().join(q)).await,
-                method::WAIT_AT_BARRIER => unary(request, |q| infallible(service.clone().wait_at_barrier(q))).await,
+                method::WAIT_AT_BARRIER => {
+                    unary(request, |q| infallible(service.clone().wait_at_barrier(q))).await
+                }
                 method::PUT => unary(request, |q| infallible(service.clone().put(q))).await,
                 method::GET => unary(request, |q| infallible(service.clone().get(q))).await,
-                method::HEARTBEAT => unary(request, |q| infallible(service.clone().heartbeat(q))).await,
+                method::HEARTBEAT => {
+                    unary(request, |q| infallible(service.clone().heartbeat(q))).await
+                }
                 method::LEAVE => unary(request, |q| infallible(service.clone().leave(q))).await,
-                _ => Status::unimplemented("the coordination service has no such method").into_http(),
+                _ => {
+                    Status::unimplemented("the coordination service has no such method").into_http()
+                }
             })
         })
     }
@@ -247,7 +260,10 @@ impl tower_service::Service<http::Request<Body>> for Service {
 /// Checks a key and a value before they are sent.
 pub(crate) fn check_value(key: &str, value: &[u8]) -> crate::Result<()> {
     if key.is_empty() || key.len() > LONGEST_KEY {
-        return Err(crate::Error::usage(format!("a key of {} bytes; expected 1 to {LONGEST_KEY}", key.len())));
+        return Err(crate::Error::usage(format!(
+            "a key of {} bytes; expected 1 to {LONGEST_KEY}",
+            key.len()
+        )));
     }
     if value.len() > LARGEST_VALUE {
         return Err(crate::Error::usage(format!(

@@ -180,7 +180,11 @@ impl From<Member> for ProcessInfo {
 }
 
 impl Failure {
-    pub(crate) fn new(kind: FailureKind, processes: Vec<u32>, message: impl Into<String>) -> Failure {
+    pub(crate) fn new(
+        kind: FailureKind,
+        processes: Vec<u32>,
+        message: impl Into<String>,
+    ) -> Failure {
         Failure { kind: kind as i32, processes, message: message.into(), ends_run: false }
     }
 }
@@ -195,7 +199,11 @@ impl From<Failure> for Error {
             FailureKind::Disagreement => Kind::Disagreement,
             FailureKind::Conflict => Kind::Conflict,
         };
-        Error::new(kind, failure.processes.iter().map(|&i| i as usize).collect::<Vec<_>>(), failure.message)
+        Error::new(
+            kind,
+            failure.processes.iter().map(|&i| i as usize).collect::<Vec<_>>(),
+            failure.message,
+        )
     }
 }
 

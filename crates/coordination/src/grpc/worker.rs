@@ -19,7 +19,11 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn start() -> Result<Worker> {
         let starting = |e| Error::system("starting the coordination's thread", e);
-        let runtime = runtime::Builder::new_current_thread().enable_io().enable_time().build().map_err(starting)?;
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_io()
+            .enable_time()
+            .build()
+            .map_err(starting)?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel::<()>();
         let thread = thread::Builder::new().name("fulmen-coordination".into()).spawn(move || {
@@ -32,7 +36,10 @@ impl Worker {
 
     /// Runs a future on the thread and waits for it. Unlike the runtime's own `block_on`, this
     /// never panics, even if the caller is on a thread of another runtime.
-    pub(crate) fn run<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> Result<T> {
+    pub(crate) fn run<T: Send + 'static>(
+        &self,
+        task: impl Future<Output = T> + Send + 'static,
+    ) -> Result<T> {
         if self.is_current() {
             return Err(Error::usage("the coordination's own thread cannot wait for it"));
         }

@@ -50,7 +50,8 @@ fn soon<T>(look: impl Fn() -> Option<T>) -> T {
 }
 
 fn pair() -> (Coordination, Coordination) {
-    let (zero, mut one) = with_others(2, vec![Box::new(|address| builder(Process::new(1, 2, address)?).join())]);
+    let (zero, mut one) =
+        with_others(2, vec![Box::new(|address| builder(Process::new(1, 2, address)?).join())]);
     (zero.unwrap(), one.remove(0).unwrap())
 }
 
@@ -82,7 +83,10 @@ fn a_value_is_waited_for_and_cannot_change() {
     assert_eq!(got.join().unwrap().unwrap(), b"value");
     one.put("late", "value").unwrap();
     let changed = one.put("late", "other").unwrap_err();
-    assert!(changed.is_conflict() && changed.to_string().contains("has another value, from process 0"), "{changed}");
+    assert!(
+        changed.is_conflict() && changed.to_string().contains("has another value, from process 0"),
+        "{changed}"
+    );
     let none = zero.get("never", Duration::from_millis(50)).unwrap_err();
     assert!(none.is_timeout() && none.to_string().contains("`never` within 0.05 s"), "{none}");
     // None of this was a failure of the run.
@@ -107,7 +111,10 @@ fn a_barrier_names_who_is_missing() {
     let (zero, one) = pair();
     let error = zero.barrier("b", Duration::from_millis(100)).unwrap_err();
     assert!(error.is_timeout() && error.processes() == [1], "{error:?}");
-    assert!(error.to_string().contains("process 1 (") && error.to_string().contains("barrier `b`"), "{error}");
+    assert!(
+        error.to_string().contains("process 1 (") && error.to_string().contains("barrier `b`"),
+        "{error}"
+    );
     // No process passes a barrier that the others have given up.
     assert_eq!(one.barrier("b", SOON).unwrap_err(), error);
     let other = one.clone();
@@ -160,7 +167,9 @@ fn all_stop_after_the_same_turn_although_one_is_ahead() {
     slow.request("SIGTERM");
     fast.request("SIGHUP");
     let run = |halt: fulmen_coordination::Halt, before: usize| {
-        thread::spawn(move || (before + 1..).find_map(|turn| Some((turn, halt.poll().unwrap()?))).unwrap())
+        thread::spawn(move || {
+            (before + 1..).find_map(|turn| Some((turn, halt.poll().unwrap()?))).unwrap()
+        })
     };
     let (fast, slow) = (run(fast, 100), run(slow, 0));
     let ends = (fast.join().unwrap(), slow.join().unwrap());
@@ -218,9 +227,17 @@ fn a_process_of_another_run_is_refused() {
         2,
         vec![Box::new(|address| {
             let stranger = builder(Process::new(1, 3, address.clone())?).join().unwrap_err();
-            assert!(stranger.is_refused() && stranger.to_string().contains("expects 3 processes"), "{stranger}");
-            let stranger = builder(Process::new(1, 2, address.clone())?.with_run_id("old")).join().unwrap_err();
-            assert!(stranger.is_refused() && stranger.to_string().contains("the run `old`"), "{stranger}");
+            assert!(
+                stranger.is_refused() && stranger.to_string().contains("expects 3 processes"),
+                "{stranger}"
+            );
+            let stranger = builder(Process::new(1, 2, address.clone())?.with_run_id("old"))
+                .join()
+                .unwrap_err();
+            assert!(
+                stranger.is_refused() && stranger.to_string().contains("the run `old`"),
+                "{stranger}"
+            );
             builder(Process::new(1, 2, address)?).join()
         })],
     );
@@ -232,7 +249,10 @@ fn a_missing_coordinator_is_an_error() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let join = |address: String| {
         let timeouts = Timeouts { join: Duration::from_secs(2), ..Timeouts::default() };
-        Coordination::builder(Process::new(1, 2, address).unwrap()).timeouts(timeouts).join().unwrap_err()
+        Coordination::builder(Process::new(1, 2, address).unwrap())
+            .timeouts(timeouts)
+            .join()
+            .unwrap_err()
     };
     let error = join(free.to_string());
     assert!(error.is_timeout() && error.processes() == [0], "{error:?}");
@@ -240,7 +260,10 @@ fn a_missing_coordinator_is_an_error() {
     // A server that accepts connections and sends nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let error = join(silent.local_addr().unwrap().to_string());
-    assert!(error.is_timeout() && error.to_string().contains("could not reach the coordinator"), "{error}");
+    assert!(
+        error.is_timeout() && error.to_string().contains("could not reach the coordinator"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -265,7 +288,8 @@ fn the_coordinator_may_have_a_name_or_a_long_address() {
 
 #[test]
 fn time_outs_are_checked() {
-    let join = |timeouts| Coordination::builder(Process::single()).timeouts(timeouts).join().unwrap_err();
+    let join =
+        |timeouts| Coordination::builder(Process::single()).timeouts(timeouts).join().unwrap_err();
     assert!(join(Timeouts { heartbeat: Duration::ZERO, ..Timeouts::default() }).is_usage());
     assert!(join(Timeouts { join: Duration::ZERO, ..Timeouts::default() }).is_usage());
     // Any duration is valid; the clock limits it.
@@ -273,7 +297,8 @@ fn time_outs_are_checked() {
     let alone = Coordination::builder(Process::single()).timeouts(longest).join().unwrap();
     alone.barrier("b", Duration::MAX).unwrap();
 
-    let env = |text: &'static str| move |name: &str| (name == "FULMEN_JOIN_TIMEOUT").then(|| text.into());
+    let env =
+        |text: &'static str| move |name: &str| (name == "FULMEN_JOIN_TIMEOUT").then(|| text.into());
     assert_eq!(Timeouts::from_env(env("2.5")).unwrap().join, Duration::from_millis(2500));
     assert_eq!(Timeouts::from_env(env("")).unwrap(), Timeouts::default());
     for wrong in ["0", "-1", "NaN", "soon"] {

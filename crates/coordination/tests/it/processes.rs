@@ -54,12 +54,16 @@ fn run_task(task: &str) -> Result<()> {
             coordination.put(&format!("host {index}"), index.to_string())?;
             coordination.barrier("all values are there", LONG)?;
             for other in 0..COUNT {
-                assert_eq!(coordination.try_get(&format!("host {other}"))?, Some(other.to_string().into_bytes()));
+                assert_eq!(
+                    coordination.try_get(&format!("host {other}"))?,
+                    Some(other.to_string().into_bytes())
+                );
             }
             assert_eq!(coordination.try_get("nothing")?, None);
             let program = std::env::var("PROGRAM").unwrap_or("9f3a".into());
             let facts = [("program", program.as_str()), ("mesh", "data=8")];
-            let facts: BTreeMap<String, String> = facts.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
+            let facts: BTreeMap<String, String> =
+                facts.map(|(k, v)| (k.to_owned(), v.to_owned())).into();
             coordination.check_consistent("fit", &facts, LONG)?;
             for _ in 0..20 {
                 coordination.barrier("step", LONG)?;
@@ -144,7 +148,11 @@ fn a_process_that_is_too_late_ends_all_and_is_named() {
     (0..COUNT - 2).for_each(|index| drop(troupe.wait_for(index, "joins")));
     troupe.start(COUNT - 2, "train", short);
     let others = troupe.endings(1..COUNT - 1);
-    all_are(&others, "timeout [7]", &["process 7 has not joined within 4 s", "7 of 8 processes have"]);
+    all_are(
+        &others,
+        "timeout [7]",
+        &["process 7 has not joined within 4 s", "7 of 8 processes have"],
+    );
     troupe.start(COUNT - 1, "train", short);
     let late = &troupe.endings([COUNT - 1])[0];
     all_are(&troupe.endings([0]), "timeout [7]", &["process 7 has not joined within 4 s"]);
@@ -184,18 +192,38 @@ const BARRIER: &str = "wait at a barrier";
 
 #[test]
 fn a_killed_process_ends_all_and_is_named() {
-    let mut troupe =
-        waiting([BARRIER, BARRIER, "wait for a value", BARRIER, BARRIER, "watch the health", BARRIER, "be called"]);
+    let mut troupe = waiting([
+        BARRIER,
+        BARRIER,
+        "wait for a value",
+        BARRIER,
+        BARRIER,
+        "watch the health",
+        BARRIER,
+        "be called",
+    ]);
     let pid = format!("pid {}", troupe.pid(4));
     troupe.kill(4);
     let others = (0..COUNT).filter(|&index| index != 4);
-    all_are(&troupe.endings(others), "peer lost [4]", &["process 4 (", &pid, "has not sent a heartbeat for 8 s"]);
+    all_are(
+        &troupe.endings(others),
+        "peer lost [4]",
+        &["process 4 (", &pid, "has not sent a heartbeat for 8 s"],
+    );
 }
 
 #[test]
 fn a_killed_coordinator_ends_all_processes() {
-    let mut troupe =
-        waiting([BARRIER, BARRIER, "wait for a value", BARRIER, BARRIER, "watch the health", BARRIER, "be called"]);
+    let mut troupe = waiting([
+        BARRIER,
+        BARRIER,
+        "wait for a value",
+        BARRIER,
+        BARRIER,
+        "watch the health",
+        BARRIER,
+        "be called",
+    ]);
     let pid = format!("pid {}", troupe.pid(0));
     troupe.kill(0);
     let says = ["process 0 (", &pid, "the coordinator at 127.0.0.1:", "has not answered for 8 s"];

@@ -1,4 +1,5 @@
-//! Connections without the token of the run: they are refused and reported once, and the run continues.
+//! Connections without the token of the run: they are refused and reported once, and the run
+//! continues.
 
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
@@ -28,7 +29,10 @@ fn builder(index: usize, address: &str, token: Option<&str>) -> Builder {
 /// A run of two processes with the token, and its reports about others. `meanwhile` gets the
 /// coordinator's address before the second process joins, and returns the address at which that
 /// process joins.
-fn run(host: &str, meanwhile: impl FnOnce(&str) -> String) -> (Coordination, Coordination, Receiver<String>) {
+fn run(
+    host: &str,
+    meanwhile: impl FnOnce(&str) -> String,
+) -> (Coordination, Coordination, Receiver<String>) {
     let ((send_address, addresses), (report, reports)) = (channel(), channel());
     let zero = builder(0, &format!("{host}:0"), Some(TOKEN))
         .on_listening(move |address| send_address.send(address.to_owned()).unwrap())
@@ -50,7 +54,10 @@ fn goes_on(zero: Coordination, one: Coordination, reports: Receiver<String>) -> 
     drop(zero);
     let reports: Vec<String> = reports.iter().collect();
     assert_eq!(reports.len(), 1, "{reports:?}");
-    assert!(reports[0].starts_with("the coordinator refused a connection from 127.0.0.1: "), "{reports:?}");
+    assert!(
+        reports[0].starts_with("the coordinator refused a connection from 127.0.0.1: "),
+        "{reports:?}"
+    );
     reports[0].clone()
 }
 
@@ -82,18 +89,24 @@ fn a_process_with_another_token_or_none_is_refused() {
         address.to_owned()
     });
     assert!(!format!("{zero:?} {:?}", zero.process()).contains(TOKEN));
-    assert!(goes_on(zero, one, reports).contains("it does not have the token of this run (FULMEN_RUN_TOKEN)"));
+    assert!(
+        goes_on(zero, one, reports)
+            .contains("it does not have the token of this run (FULMEN_RUN_TOKEN)")
+    );
 }
 
 #[test]
 fn a_process_with_a_token_does_not_join_a_coordinator_without_one() {
     let (send_address, addresses) = channel();
-    let zero =
-        builder(0, "127.0.0.1:0", None).on_listening(move |address| send_address.send(address.to_owned()).unwrap());
+    let zero = builder(0, "127.0.0.1:0", None)
+        .on_listening(move |address| send_address.send(address.to_owned()).unwrap());
     let zero = thread::spawn(move || zero.join().map(drop));
     let address = addresses.recv().unwrap();
     let error = builder(1, &address, Some(TOKEN)).join().unwrap_err();
-    assert!(error.is_refused() && error.to_string().contains("has another token, or none"), "{error}");
+    assert!(
+        error.is_refused() && error.to_string().contains("has another token, or none"),
+        "{error}"
+    );
     // On loopback, processes without a token can join each other.
     let _one = builder(1, &address, None).join().unwrap();
     zero.join().unwrap().unwrap();
@@ -121,7 +134,8 @@ fn garbage_is_refused() {
 /// connection sent.
 fn recorder(coordinator: &str) -> (String, Arc<Mutex<Vec<Vec<u8>>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (address, coordinator) = (listener.local_addr().unwrap().to_string(), coordinator.to_owned());
+    let (address, coordinator) =
+        (listener.local_addr().unwrap().to_string(), coordinator.to_owned());
     let recorded: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
     let record = recorded.clone();
     thread::spawn(move || {
@@ -156,9 +170,15 @@ fn a_recorded_connection_cannot_be_replayed() {
     });
     one.put("recorded", "value").unwrap();
     let connections = recorded.lock().unwrap().clone();
-    assert!(connections.iter().any(|bytes| bytes.windows(8).any(|bytes| bytes == b"recorded")), "the call is recorded");
+    assert!(
+        connections.iter().any(|bytes| bytes.windows(8).any(|bytes| bytes == b"recorded")),
+        "the call is recorded"
+    );
     for bytes in &connections {
-        assert!(!bytes.windows(TOKEN.len()).any(|bytes| bytes == TOKEN.as_bytes()), "the token has been sent");
+        assert!(
+            !bytes.windows(TOKEN.len()).any(|bytes| bytes == TOKEN.as_bytes()),
+            "the token has been sent"
+        );
         let answer = answer_to(zero.coordinator(), bytes);
         assert!(answer.is_empty() || answer == [0], "{answer:?}");
     }
@@ -182,8 +202,9 @@ fn ten_thousand_connections_do_not_stop_the_run() {
     const COUNT: usize = 10_000;
     // As many at once as this process can have open, with room for the other tests in it.
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let limit =
-        limits.lines().find_map(|line| line.strip_prefix("Max open files")?.split_whitespace().next()?.parse().ok());
+    let limit = limits.lines().find_map(|line| {
+        line.strip_prefix("Max open files")?.split_whitespace().next()?.parse().ok()
+    });
     let most = limit.unwrap_or(1024usize) / 4;
     let mut held = VecDeque::new();
     let mut flood = |coordinator: &str| {
@@ -217,12 +238,16 @@ fn beyond_loopback_a_run_needs_a_token() {
     for address in ["0.0.0.0:8482", "192.0.2.1:8482", "[2001:db8::1]:8482", "host-a:8482"] {
         for index in 0..2 {
             let error = builder(index, address, None).join().unwrap_err();
-            assert!(error.is_usage() && error.to_string().contains("set FULMEN_RUN_TOKEN"), "{error}");
+            assert!(
+                error.is_usage() && error.to_string().contains("set FULMEN_RUN_TOKEN"),
+                "{error}"
+            );
         }
     }
     // An address of this machine on a network, if it has one. No packet is sent.
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-    let Some(IpAddr::V4(own)) = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr()).ok().map(|a| a.ip())
+    let Some(IpAddr::V4(own)) =
+        socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr()).ok().map(|a| a.ip())
     else {
         return;
     };

@@ -63,7 +63,8 @@ fn a_process_that_is_early_for_the_next_run_waits() {
     // The slow process has requested the end, and does not see the answer. Process 0 waits for it,
     // while process 1 continues with the next run.
     let pid = troupe.pid(2).to_string();
-    let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    let signal =
+        |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
     let pause = || std::thread::sleep(Duration::from_millis(300));
     loop {
         pause();

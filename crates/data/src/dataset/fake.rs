@@ -10,10 +10,11 @@ use fulmen_tensor::{DType, Element};
 
 use crate::{Dataset, Error, Field, Fingerprint, Result, Sample, SampleRng};
 
-/// Random samples with the fields of real ones, to try a program, a pod or `preflight` before the data is
-/// available. This is torchvision's `FakeData` for samples with any fields.
+/// Random samples with the fields of real ones, to try a program, a pod or `preflight` before the
+/// data is available. This is torchvision's `FakeData` for samples with any fields.
 ///
-/// A sample depends only on its index: it is the same in every epoch and on every host. Nothing is kept in memory.
+/// A sample depends only on its index: it is the same in every epoch and on every host. Nothing is
+/// kept in memory.
 ///
 /// ```
 /// use fulmen_data::{Dataset, FakeDataset, HostBatch};
@@ -73,13 +74,19 @@ impl FakeDataset {
         self.field(Field::new(name, DType::U8, shape), Values::Bytes)
     }
 
-    /// Adds a field of random classes or tokens from 0 to `bound - 1`, `i32[shape]`. If `bound` is 0 or larger than
-    /// an `i32` can hold, reading a sample is an error.
-    pub fn integers(self, name: impl Into<String>, shape: impl Into<Vec<usize>>, bound: usize) -> FakeDataset {
+    /// Adds a field of random classes or tokens from 0 to `bound - 1`, `i32[shape]`. If `bound` is
+    /// 0 or larger than an `i32` can hold, reading a sample is an error.
+    pub fn integers(
+        self,
+        name: impl Into<String>,
+        shape: impl Into<Vec<usize>>,
+        bound: usize,
+    ) -> FakeDataset {
         self.field(Field::new(name, DType::I32, shape), Values::Below(bound))
     }
 
-    /// Adds a field with draws from the normal distribution with mean 0 and variance 1, `f32[shape]`.
+    /// Adds a field with draws from the normal distribution with mean 0 and variance 1,
+    /// `f32[shape]`.
     pub fn normal(self, name: impl Into<String>, shape: impl Into<Vec<usize>>) -> FakeDataset {
         self.field(Field::new(name, DType::F32, shape), Values::Normal)
     }
@@ -114,9 +121,13 @@ impl Dataset for FakeDataset {
                     sample.write(field_index, &bytes)?;
                 }
                 Values::Below(bound) if bound == 0 || i32::try_from(bound).is_err() => {
-                    return Err(Error::usage(format!("`{field}` needs a bound from 1 to 2147483647, not {bound}")));
+                    return Err(Error::usage(format!(
+                        "`{field}` needs a bound from 1 to 2147483647, not {bound}"
+                    )));
                 }
-                Values::Below(bound) => fill(sample, field_index, count, || random.below(bound) as i32)?,
+                Values::Below(bound) => {
+                    fill(sample, field_index, count, || random.below(bound) as i32)?
+                }
                 Values::Normal => fill(sample, field_index, count, || random.normal() as f32)?,
             }
         }
@@ -150,15 +161,24 @@ mod tests {
 
     #[test]
     fn a_sample_is_the_same_in_every_epoch_and_differs_from_others() {
-        let data = FakeDataset::new(6).pixels("image", [3, 4, 5]).integers("label", [2], 3).normal("x", [7]);
-        let loader = DataLoader::builder(data.clone()).batch_size(6).num_workers(2).build().unwrap();
+        let data = FakeDataset::new(6)
+            .pixels("image", [3, 4, 5])
+            .integers("label", [2], 3)
+            .normal("x", [7]);
+        let loader =
+            DataLoader::builder(data.clone()).batch_size(6).num_workers(2).build().unwrap();
         let [first, third] = [0, 2].map(|epoch| loader.epoch(epoch).next().unwrap().unwrap());
         let image = first.values::<u8>(0).unwrap();
         assert_eq!(image, third.values::<u8>(0).unwrap());
         assert_ne!(image[..60], image[60..120]);
         assert!(first.values::<i32>(1).unwrap().iter().all(|label| (0..3).contains(label)));
         let x = first.values::<f32>(2).unwrap();
-        assert!(x.iter().any(|x| *x < 0.0) && x.iter().any(|x| *x > 0.0) && x.iter().all(|x| x.abs() < 7.0), "{x:?}");
+        assert!(
+            x.iter().any(|x| *x < 0.0)
+                && x.iter().any(|x| *x > 0.0)
+                && x.iter().all(|x| x.abs() < 7.0),
+            "{x:?}"
+        );
         assert_eq!(HostBatch::collate(&data, &[5]).unwrap().values::<f32>(2).unwrap(), &x[35..]);
     }
 
@@ -180,7 +200,10 @@ mod tests {
         for bound in [0, 1 << 40] {
             let data = FakeDataset::new(1).integers("label", [], bound);
             let message = HostBatch::collate(&data, &[0]).unwrap_err().to_string();
-            assert!(message.contains("label i32[]") && message.contains("needs a bound from 1 to"), "{message}");
+            assert!(
+                message.contains("label i32[]") && message.contains("needs a bound from 1 to"),
+                "{message}"
+            );
         }
     }
 }

@@ -46,7 +46,9 @@ impl Field {
         // An allocation or slice cannot be larger than isize::MAX.
         let product = self.shape.iter().try_fold(unit, |size, &axis| size.checked_mul(axis));
         product.filter(|&size| size <= isize::MAX as usize).ok_or_else(|| {
-            Error::field(format!("field {self}: one sample has more bytes than this machine can address"))
+            Error::field(format!(
+                "field {self}: one sample has more bytes than this machine can address"
+            ))
         })
     }
 }

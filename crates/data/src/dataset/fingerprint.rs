@@ -1,4 +1,5 @@
-//! A hash of everything the samples depend on. A cache uses it to check that it holds the same samples.
+//! A hash of everything the samples depend on. A cache uses it to check that it holds the same
+//! samples.
 //!
 //! Out of scope: the cache (`fulmen-cache`).
 
@@ -53,8 +54,8 @@ impl Fingerprint {
         self.parts.unwrap_or_default()
     }
 
-    /// Adds a named value. The order counts: two different lists of names and values never feed the hash the same
-    /// bytes.
+    /// Adds a named value. The order counts: two different lists of names and values never feed the
+    /// hash the same bytes.
     pub fn add(&mut self, name: &str, value: impl AsRef<[u8]>) {
         for part in [name.as_bytes(), value.as_ref()] {
             self.hash.update((part.len() as u64).to_le_bytes());
@@ -65,9 +66,9 @@ impl Fingerprint {
         }
     }
 
-    /// Adds a function by its type. The type does not change when the code of the function does, so the user of a
-    /// cache with this fingerprint must set a version, such as `CacheBuilder::version`, and change it with the
-    /// function.
+    /// Adds a function by its type. The type does not change when the code of the function does, so
+    /// the user of a cache with this fingerprint must set a version, such as
+    /// `CacheBuilder::version`, and change it with the function.
     pub fn add_function<F>(&mut self, name: &str) {
         let function = std::any::type_name::<F>();
         self.add(name, function);
@@ -85,14 +86,16 @@ impl Fingerprint {
     /// # Errors
     /// The file does not exist.
     pub fn add_file(&mut self, path: &Path) -> Result<()> {
-        let metadata = path.metadata().map_err(|source| Error::io(path, "looking at the file", source))?;
+        let metadata =
+            path.metadata().map_err(|source| Error::io(path, "looking at the file", source))?;
         self.add_metadata(path, &metadata);
         Ok(())
     }
 
     /// The same for a file whose metadata is known.
     pub fn add_metadata(&mut self, path: &Path, metadata: &Metadata) {
-        let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let changed =
+            metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         self.add("file", path.as_os_str().as_encoded_bytes());
         self.add("size", metadata.len().to_le_bytes());
         self.add("changed", changed.map_or(0, |time| time.as_nanos()).to_le_bytes());

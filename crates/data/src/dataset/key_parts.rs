@@ -25,7 +25,12 @@ struct OpenPart {
 impl KeyParts {
     pub fn add(&mut self, name: &str, value: &[u8]) {
         let index = self.0.iter().position(|part| part.name == name).unwrap_or_else(|| {
-            self.0.push(OpenPart { name: name.to_owned(), first: readable(value), count: 0, hash: Sha256::new() });
+            self.0.push(OpenPart {
+                name: name.to_owned(),
+                first: readable(value),
+                count: 0,
+                hash: Sha256::new(),
+            });
             self.0.len() - 1
         });
         let part = &mut self.0[index];
@@ -58,7 +63,8 @@ pub struct KeyPart {
 
 /// The differences, one line per name.
 pub fn differences(was: &[KeyPart], is: &[KeyPart]) -> Vec<String> {
-    let find = |parts: &'_ [KeyPart], name: &str| parts.iter().find(|part| part.name == name).cloned();
+    let find =
+        |parts: &'_ [KeyPart], name: &str| parts.iter().find(|part| part.name == name).cloned();
     let mut lines = Vec::new();
     for part in is {
         match find(was, &part.name) {
@@ -69,7 +75,9 @@ pub fn differences(was: &[KeyPart], is: &[KeyPart]) -> Vec<String> {
             Some(old) if old.count == part.count => {
                 lines.push(format!("{}: some of the {} values differ", part.name, part.count));
             }
-            Some(old) => lines.push(format!("{}: was {} values, is {}", part.name, old.count, part.count)),
+            Some(old) => {
+                lines.push(format!("{}: was {} values, is {}", part.name, old.count, part.count))
+            }
             None => lines.push(format!("{}: is {}, was not there", part.name, described(part))),
         }
     }
@@ -86,7 +94,8 @@ fn described(part: &KeyPart) -> String {
     if part.count == 1 { part.first.clone() } else { format!("{} values", part.count) }
 }
 
-/// A value for a message: text as it is, up to 16 bytes as a little-endian number, longer ones in hexadecimal.
+/// A value for a message: text as it is, up to 16 bytes as a little-endian number, longer ones in
+/// hexadecimal.
 fn readable(value: &[u8]) -> String {
     match std::str::from_utf8(value) {
         Ok(text) if !text.contains(char::is_control) => {
@@ -118,9 +127,19 @@ mod tests {
 
     #[test]
     fn differences_are_said_name_by_name() {
-        let was = parts(&[("resize", &224u64.to_le_bytes()), ("file", b"a"), ("file", b"b"), ("crop", b"centre")]);
+        let was = parts(&[
+            ("resize", &224u64.to_le_bytes()),
+            ("file", b"a"),
+            ("file", b"b"),
+            ("crop", b"centre"),
+        ]);
         assert!(differences(&was, &was).is_empty());
-        let is = parts(&[("resize", &256u64.to_le_bytes()), ("file", b"a"), ("file", b"c"), ("flip", b"0.5")]);
+        let is = parts(&[
+            ("resize", &256u64.to_le_bytes()),
+            ("file", b"a"),
+            ("file", b"c"),
+            ("flip", b"0.5"),
+        ]);
         assert_eq!(
             differences(&was, &is),
             [
@@ -130,9 +149,15 @@ mod tests {
                 "crop: was `centre`, is not there"
             ]
         );
-        let fewer = parts(&[("resize", &224u64.to_le_bytes()), ("file", b"a"), ("crop", b"centre")]);
+        let fewer =
+            parts(&[("resize", &224u64.to_le_bytes()), ("file", b"a"), ("crop", b"centre")]);
         assert_eq!(differences(&was, &fewer), ["file: was 2 values, is 1"]);
-        let turned = parts(&[("file", b"a"), ("resize", &224u64.to_le_bytes()), ("file", b"b"), ("crop", b"centre")]);
+        let turned = parts(&[
+            ("file", b"a"),
+            ("resize", &224u64.to_le_bytes()),
+            ("file", b"b"),
+            ("crop", b"centre"),
+        ]);
         assert_eq!(differences(&was, &turned), ["only the order of the values differs"]);
     }
 

@@ -1,7 +1,7 @@
 //! The `Dataset` trait: a number of samples, their fields, and how to read a sample by index.
 //!
-//! Also here: datasets of arrays and items, and subsets and splits of other datasets. Out of scope: datasets of file
-//! formats, and the order in which samples are read.
+//! Also here: datasets of arrays and items, and subsets and splits of other datasets. Out of scope:
+//! datasets of file formats, and the order in which samples are read.
 
 mod fake;
 mod field;
@@ -66,22 +66,26 @@ pub trait Dataset: Send + Sync + 'static {
 
     /// Writes every field of sample `index`. `index` is below [`len`](Dataset::len).
     ///
-    /// What it writes may depend only on the index, [`Sample::epoch`] and [`Sample::random`]: worker threads call
-    /// it in no particular order. An error or a panic becomes the error of the sample's batch, prefixed with the index.
+    /// What it writes may depend only on the index, [`Sample::epoch`] and [`Sample::random`]:
+    /// worker threads call it in no particular order. An error or a panic becomes the error of the
+    /// sample's batch, prefixed with the index.
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()>;
 
-    /// Announces that sample `index` will be read in this epoch, a few samples from now and by the same thread.
+    /// Announces that sample `index` will be read in this epoch, a few samples from now and by the
+    /// same thread.
     ///
-    /// A dataset in memory can let the processor load the sample while others are copied. The default does nothing.
+    /// A dataset in memory can let the processor load the sample while others are copied. The
+    /// default does nothing.
     fn prefetch(&self, _index: usize, _epoch: u64) {}
 
-    /// Where sample `index` comes from, for messages: a file and a position in it. Unknown by default.
+    /// Where sample `index` comes from, for messages: a file and a position in it. Unknown by
+    /// default.
     fn origin(&self, _index: usize) -> Option<String> {
         None
     }
 
-    /// Adds everything the samples depend on: their files and how they are processed. A cache compares fingerprints
-    /// to check that it holds the samples of this dataset.
+    /// Adds everything the samples depend on: their files and how they are processed. A cache
+    /// compares fingerprints to check that it holds the samples of this dataset.
     ///
     /// # Errors
     /// The dataset cannot tell. This is the default.

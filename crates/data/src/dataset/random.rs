@@ -1,6 +1,7 @@
 //! Random numbers for one sample in one epoch, for example for its augmentation.
 //!
-//! Out of scope: the order of the samples (`sampler`), and random numbers on the device (`fulmen_tensor::random`).
+//! Out of scope: the order of the samples (`sampler`), and random numbers on the device
+//! (`fulmen_tensor::random`).
 
 use std::ops::Range;
 
@@ -9,8 +10,8 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 /// Random numbers that depend only on a seed, an epoch and a sample's index.
 ///
-/// They do not depend on threads, machines or the draws of other samples, and stay the same in later releases.
-/// [`Sample::random`](crate::Sample::random) gives those of the current sample.
+/// They do not depend on threads, machines or the draws of other samples, and stay the same in
+/// later releases. [`Sample::random`](crate::Sample::random) gives those of the current sample.
 ///
 /// ```
 /// use fulmen_data::SampleRng;
@@ -106,7 +107,8 @@ pub fn shuffle<T>(purpose: Purpose, numbers: [u64; 3], values: &mut [T]) {
     shuffle_by(&mut generator(purpose, numbers), values);
 }
 
-/// The Fisher–Yates shuffle. Written here instead of taken from a crate, because a crate may change how it draws.
+/// The Fisher–Yates shuffle. Written here instead of taken from a crate, because a crate may change
+/// how it draws.
 fn shuffle_by<T>(random: &mut impl RngCore, values: &mut [T]) {
     for last in (1..values.len()).rev() {
         let other = below(random, last as u64 + 1) as usize;
@@ -126,7 +128,8 @@ pub fn below(random: &mut impl RngCore, bound: u64) -> u64 {
     }
     loop {
         let product = u128::from(random.next_u64()) * u128::from(bound);
-        // The low half is the offset of the draw in its bucket. The first 2^64 mod bound offsets are rejected.
+        // The low half is the offset of the draw in its bucket. The first 2^64 mod bound offsets
+        // are rejected.
         if product as u64 >= bound.wrapping_neg() % bound {
             return (product >> 64) as u64;
         }

@@ -14,15 +14,17 @@ use crate::{Error, Field, Result, SampleRng, Stage};
 pub struct SampleKey {
     pub seed: u64,
     pub epoch: u64,
-    /// The epoch of the random numbers. It differs from the loader's epoch if a stream is repeated within an epoch.
+    /// The epoch of the random numbers. It differs from the loader's epoch if a stream is repeated
+    /// within an epoch.
     pub random_epoch: u64,
     pub index: u64,
 }
 
 /// One row of a batch. [`Dataset::read`](crate::Dataset::read) must write every field of it.
 ///
-/// Values are written directly into the memory of the batch. Dtype and size are checked against the declared
-/// [`Field`]s. If a field is left unwritten, the loader reports an error instead of handing out old memory.
+/// Values are written directly into the memory of the batch. Dtype and size are checked against the
+/// declared [`Field`]s. If a field is left unwritten, the loader reports an error instead of
+/// handing out old memory.
 pub struct Sample<'a> {
     layout: &'a Layout,
     bytes: &'a mut [u8],
@@ -52,14 +54,15 @@ impl<'a> Sample<'a> {
         self.key.epoch
     }
 
-    /// Random numbers for this sample. They depend only on the loader's seed, the epoch and the index of the sample
-    /// in the loader's dataset. Each draw continues after the last one.
+    /// Random numbers for this sample. They depend only on the loader's seed, the epoch and the
+    /// index of the sample in the loader's dataset. Each draw continues after the last one.
     pub fn random(&mut self) -> &mut SampleRng {
         let SampleKey { seed, random_epoch, index, .. } = self.key;
         self.random.get_or_insert_with(|| SampleRng::new(seed, random_epoch, index))
     }
 
-    /// Runs `work` and counts its time for a stage. [`Stage::timed`] does the same without a sample.
+    /// Runs `work` and counts its time for a stage. [`Stage::timed`] does the same without a
+    /// sample.
     pub fn timed<T>(&mut self, stage: Stage, work: impl FnOnce() -> T) -> T {
         stage.timed(work)
     }
@@ -68,7 +71,8 @@ impl<'a> Sample<'a> {
     #[doc(hidden)]
     pub fn check_complete(&self) -> Result<()> {
         let fields = self.layout.fields().iter().zip(&*self.written);
-        let forgotten: Vec<String> = fields.filter(|(_, written)| !**written).map(|(f, _)| format!("`{f}`")).collect();
+        let forgotten: Vec<String> =
+            fields.filter(|(_, written)| !**written).map(|(f, _)| format!("`{f}`")).collect();
         if forgotten.is_empty() {
             Ok(())
         } else {
@@ -95,11 +99,13 @@ impl<'a> Sample<'a> {
         Ok(bytes)
     }
 
-    /// The elements of a field, to be written in place. They are zero until this sample writes them.
+    /// The elements of a field, to be written in place. They are zero until this sample writes
+    /// them.
     pub fn values_mut<T: Element + Pod>(&mut self, field: usize) -> Result<&mut [T]> {
         self.check_dtype::<T>(field)?;
         let bytes = self.field_mut(field)?;
-        bytemuck::try_cast_slice_mut(bytes).map_err(|error| Error::field(format!("field {field}: {error}")))
+        bytemuck::try_cast_slice_mut(bytes)
+            .map_err(|error| Error::field(format!("field {field}: {error}")))
     }
 
     /// Writes a whole field from bytes in native byte order.

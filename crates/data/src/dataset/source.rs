@@ -8,8 +8,8 @@ use crate::{Dataset, Field, Fingerprint, Result, Sample, Stage};
 
 /// A collection of items that can be read by index, in any order and from any thread.
 ///
-/// A source does not know about fields, batches or devices. [`into_dataset`](Source::into_dataset) defines the
-/// fields of a sample and how an item is written into them.
+/// A source does not know about fields, batches or devices. [`into_dataset`](Source::into_dataset)
+/// defines the fields of a sample and how an item is written into them.
 ///
 /// ```
 /// use fulmen_data::{DType, Dataset, Field, Fingerprint, HostBatch, Result, Source};
@@ -46,14 +46,16 @@ pub trait Source: Send + Sync + 'static {
     /// The number of items. It must not change.
     fn len(&self) -> usize;
 
-    /// Item `index`, which is below [`len`](Source::len). The same index must always give the same item.
+    /// Item `index`, which is below [`len`](Source::len). The same index must always give the same
+    /// item.
     fn get(&self, index: usize) -> Result<Self::Item>;
 
-    /// Where item `index` comes from, for messages: a file and a position in it (`train.csv, line 17`).
+    /// Where item `index` comes from, for messages: a file and a position in it
+    /// (`train.csv, line 17`).
     fn origin(&self, index: usize) -> String;
 
-    /// Adds everything the items depend on: the files with their sizes and modification times, and the reader's
-    /// options.
+    /// Adds everything the items depend on: the files with their sizes and modification times, and
+    /// the reader's options.
     ///
     /// # Errors
     /// Files that no longer exist; a source that cannot tell what its items depend on.
@@ -74,7 +76,8 @@ pub trait Source: Send + Sync + 'static {
         MapSource { source: self, map }
     }
 
-    /// Samples with these fields; `write` writes an item into them. [`Sample::random`] gives it random numbers.
+    /// Samples with these fields; `write` writes an item into them. [`Sample::random`] gives it
+    /// random numbers.
     fn into_dataset<F>(self, fields: Vec<Field>, write: F) -> SourceDataset<Self, F>
     where
         Self: Sized,
@@ -143,7 +146,8 @@ where
     }
 }
 
-/// A dataset that writes the items of a source into the fields of samples. Made by [`Source::into_dataset`].
+/// A dataset that writes the items of a source into the fields of samples. Made by
+/// [`Source::into_dataset`].
 #[derive(Clone, Debug)]
 pub struct SourceDataset<S, F> {
     source: S,

@@ -1,8 +1,8 @@
-//! Splits into training and validation samples: k folds, splits that keep groups together, splits that keep class
-//! proportions.
+//! Splits into training and validation samples: k folds, splits that keep groups together, splits
+//! that keep class proportions.
 //!
-//! The rules and names are scikit-learn's; random draws come from this crate's generator. Out of scope: a plain random
-//! split (`subset`), and the order in which a loader reads (`sampler`).
+//! The rules and names are scikit-learn's; random draws come from this crate's generator. Out of
+//! scope: a plain random split (`subset`), and the order in which a loader reads (`sampler`).
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -20,13 +20,16 @@ pub struct Fold {
 }
 
 impl Fold {
-    /// The two parts of a dataset: `[train, validation]`. Wrap a dataset that is expensive to clone in an
-    /// [`Arc`](std::sync::Arc).
+    /// The two parts of a dataset: `[train, validation]`. Wrap a dataset that is expensive to clone
+    /// in an [`Arc`](std::sync::Arc).
     ///
     /// # Errors
     /// The dataset is shorter than the list the fold was made from.
     pub fn datasets<D: Dataset + Clone>(&self, dataset: &D) -> Result<[Subset<D>; 2]> {
-        Ok([Subset::new(dataset.clone(), &*self.train)?, Subset::new(dataset.clone(), &*self.validation)?])
+        Ok([
+            Subset::new(dataset.clone(), &*self.train)?,
+            Subset::new(dataset.clone(), &*self.validation)?,
+        ])
     }
 
     fn from_predicate(len: usize, validates: impl Fn(usize) -> bool) -> Fold {
@@ -34,14 +37,17 @@ impl Fold {
         Fold { train, validation }
     }
 
-    /// One fold per number in `fold_of`, which gives for each sample the fold in which it validates.
+    /// One fold per number in `fold_of`, which gives for each sample the fold in which it
+    /// validates.
     fn from_assignment(folds: usize, fold_of: &[usize]) -> Vec<Fold> {
-        (0..folds).map(|fold| Fold::from_predicate(fold_of.len(), |index| fold_of[index] == fold)).collect()
+        (0..folds)
+            .map(|fold| Fold::from_predicate(fold_of.len(), |index| fold_of[index] == fold))
+            .collect()
     }
 }
 
-/// Divides samples into `folds` parts of nearly equal length, each of which validates once (`KFold`): runs of
-/// neighbors, or random samples if there is a seed.
+/// Divides samples into `folds` parts of nearly equal length, each of which validates once
+/// (`KFold`): runs of neighbors, or random samples if there is a seed.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -68,14 +74,17 @@ pub fn k_fold(len: usize, folds: usize, seed: Option<u64>) -> Result<Vec<Fold>> 
     for (position, index) in order.into_iter().enumerate() {
         // The first `longer` folds have one sample more.
         let longer_len = longer * (size + 1);
-        fold_of[index] =
-            if position < longer_len { position / (size + 1) } else { longer + (position - longer_len) / size };
+        fold_of[index] = if position < longer_len {
+            position / (size + 1)
+        } else {
+            longer + (position - longer_len) / size
+        };
     }
     Ok(Fold::from_assignment(folds, &fold_of))
 }
 
-/// Like [`k_fold`], but each fold keeps the class proportions as closely as possible (`StratifiedKFold`). `labels`
-/// has the class of each sample.
+/// Like [`k_fold`], but each fold keeps the class proportions as closely as possible
+/// (`StratifiedKFold`). `labels` has the class of each sample.
 ///
 /// ```
 /// use fulmen_data::stratified_k_fold;
@@ -89,7 +98,11 @@ pub fn k_fold(len: usize, folds: usize, seed: Option<u64>) -> Result<Vec<Fold>> 
 ///
 /// # Errors
 /// Fewer than two folds; no class with enough samples for each fold.
-pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<u64>) -> Result<Vec<Fold>> {
+pub fn stratified_k_fold<L: Eq + Hash>(
+    labels: &[L],
+    folds: usize,
+    seed: Option<u64>,
+) -> Result<Vec<Fold>> {
     check_folds("stratified_k_fold", folds, labels.len(), "samples")?;
     let classes = class_indices(labels);
     let members = members(&classes);
@@ -101,14 +114,16 @@ pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<
     }
     let mut sorted = classes;
     sorted.sort_unstable();
-    // The samples are dealt in turns, in the order of the classes, which gives each fold its share of each class.
+    // The samples are dealt in turns, in the order of the classes, which gives each fold its share
+    // of each class.
     let mut shares = vec![vec![0; members.len()]; folds];
     for (position, class) in sorted.into_iter().enumerate() {
         shares[position % folds][class] += 1;
     }
     let mut fold_of = vec![0; labels.len()];
     for (class, members) in members.iter().enumerate() {
-        let mut dealt: Vec<usize> = (0..folds).flat_map(|fold| vec![fold; shares[fold][class]]).collect();
+        let mut dealt: Vec<usize> =
+            (0..folds).flat_map(|fold| vec![fold; shares[fold][class]]).collect();
         if let Some(seed) = seed {
             shuffle(Purpose::Folds, [seed, class as u64, members.len() as u64], &mut dealt);
         }
@@ -117,9 +132,10 @@ pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<
     Ok(Fold::from_assignment(folds, &fold_of))
 }
 
-/// Divides samples into folds of nearly equal length so that no group is in two of them (`GroupKFold`). `groups`
-/// has the group of each sample: a patient, a speaker, the image that several crops come from. The largest group is
-/// assigned first, each to the fold with the fewest samples so far.
+/// Divides samples into folds of nearly equal length so that no group is in two of them
+/// (`GroupKFold`). `groups` has the group of each sample: a patient, a speaker, the image that
+/// several crops come from. The largest group is assigned first, each to the fold with the fewest
+/// samples so far.
 ///
 /// ```
 /// use fulmen_data::group_k_fold;
@@ -134,7 +150,10 @@ pub fn stratified_k_fold<L: Eq + Hash>(labels: &[L], folds: usize, seed: Option<
 /// Fewer than two folds, or fewer groups than folds.
 pub fn group_k_fold<G: Ord>(groups: &[G], folds: usize) -> Result<Vec<Fold>> {
     let mut members_by_group: BTreeMap<&G, Vec<usize>> = BTreeMap::new();
-    groups.iter().enumerate().for_each(|(index, group)| members_by_group.entry(group).or_default().push(index));
+    groups
+        .iter()
+        .enumerate()
+        .for_each(|(index, group)| members_by_group.entry(group).or_default().push(index));
     check_folds("group_k_fold", folds, members_by_group.len(), "groups")?;
     let mut by_size: Vec<Vec<usize>> = members_by_group.into_values().collect();
     by_size.sort_by_key(Vec::len);
@@ -147,8 +166,8 @@ pub fn group_k_fold<G: Ord>(groups: &[G], folds: usize) -> Result<Vec<Fold>> {
     Ok(Fold::from_assignment(folds, &fold_of))
 }
 
-/// Divides samples at random so that no group is on both sides (`GroupShuffleSplit`). `validation` is the fraction
-/// of the *groups* that validate, from 0 to 1; their number is rounded up.
+/// Divides samples at random so that no group is on both sides (`GroupShuffleSplit`). `validation`
+/// is the fraction of the *groups* that validate, from 0 to 1; their number is rounded up.
 ///
 /// ```
 /// use fulmen_data::group_split;
@@ -166,13 +185,17 @@ pub fn group_split<G: Ord>(groups: &[G], validation: f64, seed: u64) -> Result<F
     numbers.values_mut().enumerate().for_each(|(number, slot)| *slot = number);
     let count = validation_count("group_split", validation, numbers.len(), "groups")?;
     let mut validates = vec![false; numbers.len()];
-    permutation(Purpose::Folds, seed, 1, numbers.len())[..count].iter().for_each(|&group| validates[group] = true);
-    Ok(Fold::from_predicate(groups.len(), |index| numbers.get(&groups[index]).is_some_and(|&group| validates[group])))
+    permutation(Purpose::Folds, seed, 1, numbers.len())[..count]
+        .iter()
+        .for_each(|&group| validates[group] = true);
+    Ok(Fold::from_predicate(groups.len(), |index| {
+        numbers.get(&groups[index]).is_some_and(|&group| validates[group])
+    }))
 }
 
 /// Divides samples at random, keeping the class proportions on both sides as closely as possible
-/// (`train_test_split` with `stratify`). `validation` is the fraction of the samples that validate, from 0 to 1; their
-/// number is rounded up.
+/// (`train_test_split` with `stratify`). `validation` is the fraction of the samples that validate,
+/// from 0 to 1; their number is rounded up.
 ///
 /// ```
 /// use fulmen_data::stratified_split;
@@ -185,7 +208,8 @@ pub fn group_split<G: Ord>(groups: &[G], validation: f64, seed: u64) -> Result<F
 /// ```
 ///
 /// # Errors
-/// A fraction outside 0 to 1; a class with a single sample; a side with fewer samples than there are classes.
+/// A fraction outside 0 to 1; a class with a single sample; a side with fewer samples than there
+/// are classes.
 pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) -> Result<Fold> {
     let count = validation_count("stratified_split", validation, labels.len(), "samples")?;
     let members = members(&class_indices(labels));
@@ -204,11 +228,12 @@ pub fn stratified_split<L: Eq + Hash>(labels: &[L], validation: f64, seed: u64) 
             members.len()
         )));
     }
-    // Each class gets its share rounded down. The remaining samples go to the classes that lost most, ties at
-    // random.
+    // Each class gets its share rounded down. The remaining samples go to the classes that lost
+    // most, ties at random.
     let share = |class: usize| members[class].len() as u128 * count as u128;
     let len = labels.len() as u128;
-    let mut counts: Vec<usize> = (0..members.len()).map(|class| (share(class) / len) as usize).collect();
+    let mut counts: Vec<usize> =
+        (0..members.len()).map(|class| (share(class) / len) as usize).collect();
     let mut by_loss = permutation(Purpose::Folds, seed, 2, members.len());
     by_loss.sort_by_key(|&class| std::cmp::Reverse(share(class) % len));
     let missing = count - counts.iter().sum::<usize>();
@@ -226,20 +251,26 @@ fn check_folds(name: &str, folds: usize, len: usize, noun: &str) -> Result<()> {
         return Err(Error::usage(format!("{name}: {folds} folds; at least 2 are needed")));
     }
     if folds > len {
-        return Err(Error::usage(format!("{name}: {folds} folds of {len} {noun}; each fold needs at least one")));
+        return Err(Error::usage(format!(
+            "{name}: {folds} folds of {len} {noun}; each fold needs at least one"
+        )));
     }
     Ok(())
 }
 
 fn validation_count(name: &str, part: f64, len: usize, noun: &str) -> Result<usize> {
     if !(part > 0.0 && part < 1.0) {
-        return Err(Error::usage(format!("{name}: the validation fraction is {part}; it must be between 0 and 1")));
+        return Err(Error::usage(format!(
+            "{name}: the validation fraction is {part}; it must be between 0 and 1"
+        )));
     }
     let count = (part * len as f64).ceil() as usize;
     if count > 0 && count < len {
         Ok(count)
     } else {
-        Err(Error::usage(format!("{name}: {count} of {len} {noun} would validate; each side needs at least one")))
+        Err(Error::usage(format!(
+            "{name}: {count} of {len} {noun} would validate; each side needs at least one"
+        )))
     }
 }
 

@@ -22,8 +22,8 @@ impl Stage {
     /// All stages, in the order in which a sample passes through them.
     pub const ALL: [Stage; 3] = [Stage::Read, Stage::Decode, Stage::Transform];
 
-    /// Runs `work` and counts its time for this stage in the loader's report. Time in a nested stage counts only
-    /// for that one.
+    /// Runs `work` and counts its time for this stage in the loader's report. Time in a nested
+    /// stage counts only for that one.
     ///
     /// ```
     /// use fulmen_data::Stage;
@@ -53,7 +53,11 @@ impl StageTimes {
     /// The times that were added since an earlier reading.
     pub(crate) fn since(&self, earlier: &StageTimes) -> StageTimes {
         let mut passed = *self;
-        passed.0.iter_mut().zip(earlier.0).for_each(|(time, before)| *time = time.saturating_sub(before));
+        passed
+            .0
+            .iter_mut()
+            .zip(earlier.0)
+            .for_each(|(time, before)| *time = time.saturating_sub(before));
         passed
     }
 
@@ -66,7 +70,8 @@ impl StageTimes {
     }
 }
 
-/// A thread's clock. It belongs to the thread, not to a sample, so that sources, which have no sample, can use it.
+/// A thread's clock. It belongs to the thread, not to a sample, so that sources, which have no
+/// sample, can use it.
 #[derive(Clone, Copy, Default)]
 struct Clock {
     times: StageTimes,

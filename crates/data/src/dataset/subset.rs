@@ -52,7 +52,10 @@ impl<D: Dataset> Dataset for Subset<D> {
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
         match self.indices.get(index) {
             Some(&original) => self.dataset.read(original, sample),
-            None => Err(Error::usage(format!("there is no sample {index}; the subset has {}", self.indices.len()))),
+            None => Err(Error::usage(format!(
+                "there is no sample {index}; the subset has {}",
+                self.indices.len()
+            ))),
         }
     }
 
@@ -67,7 +70,8 @@ impl<D: Dataset> Dataset for Subset<D> {
     }
 
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
-        let indices: Vec<u8> = self.indices.iter().flat_map(|&index| (index as u64).to_le_bytes()).collect();
+        let indices: Vec<u8> =
+            self.indices.iter().flat_map(|&index| (index as u64).to_le_bytes()).collect();
         fingerprint.add("subset", indices);
         self.dataset.fingerprint(fingerprint)
     }
@@ -128,16 +132,18 @@ impl ConcatDataset {
         for (i, part) in parts.iter().enumerate() {
             let part_fields = part.fields();
             if part_fields != fields {
-                let list = |fields: &[Field]| fields.iter().map(Field::to_string).collect::<Vec<_>>().join(", ");
+                let list = |fields: &[Field]| {
+                    fields.iter().map(Field::to_string).collect::<Vec<_>>().join(", ")
+                };
                 return Err(Error::field(format!(
                     "dataset {i} of a ConcatDataset has the fields ({}), but dataset 0 has ({}); they must be equal",
                     list(&part_fields),
                     list(&fields)
                 )));
             }
-            end = end
-                .checked_add(part.len())
-                .ok_or_else(|| Error::usage("the datasets of a ConcatDataset have too many samples to count"))?;
+            end = end.checked_add(part.len()).ok_or_else(|| {
+                Error::usage("the datasets of a ConcatDataset have too many samples to count")
+            })?;
             ends.push(end);
         }
         Ok(ConcatDataset { parts, ends, fields })
@@ -174,7 +180,10 @@ impl Dataset for ConcatDataset {
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
         match self.part(index) {
             Some((dataset, index)) => dataset.read(index, sample),
-            None => Err(Error::usage(format!("there is no sample {index}; the datasets have {}", self.len()))),
+            None => Err(Error::usage(format!(
+                "there is no sample {index}; the datasets have {}",
+                self.len()
+            ))),
         }
     }
 

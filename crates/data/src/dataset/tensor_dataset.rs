@@ -41,15 +41,16 @@ impl TensorDataset {
     }
 }
 
-/// Collects the arrays of a [`TensorDataset`]. [`build`](TensorDatasetBuilder::build) reports the first mistake.
+/// Collects the arrays of a [`TensorDataset`]. [`build`](TensorDatasetBuilder::build) reports the
+/// first mistake.
 #[derive(Debug)]
 pub struct TensorDatasetBuilder {
     arrays: Result<Vec<Array>>,
 }
 
 impl TensorDatasetBuilder {
-    /// Adds an array of `shape`. Its first axis counts the samples; the other axes are the shape of the field.
-    /// `values` are in row-major order.
+    /// Adds an array of `shape`. Its first axis counts the samples; the other axes are the shape of
+    /// the field. `values` are in row-major order.
     pub fn array<T: Element + NoUninit>(
         mut self,
         name: impl Into<String>,
@@ -63,12 +64,14 @@ impl TensorDatasetBuilder {
         self
     }
 
-    /// Builds the dataset. Each array must have as many values as its shape says, and all must have the same number
-    /// of samples.
+    /// Builds the dataset. Each array must have as many values as its shape says, and all must have
+    /// the same number of samples.
     pub fn build(self) -> Result<TensorDataset> {
         let arrays = self.arrays?;
         let Some(first) = arrays.first() else {
-            return Err(Error::usage("a TensorDataset needs at least one array; add one with `.array(..)`"));
+            return Err(Error::usage(
+                "a TensorDataset needs at least one array; add one with `.array(..)`",
+            ));
         };
         if let Some(other) = arrays.iter().find(|other| other.samples != first.samples) {
             return Err(Error::usage(format!(
@@ -112,7 +115,10 @@ impl Dataset for TensorDataset {
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
         for (i, array) in self.arrays.iter().enumerate() {
             if index >= self.len {
-                return Err(Error::usage(format!("there is no sample {index}; the dataset has {}", self.len)));
+                return Err(Error::usage(format!(
+                    "there is no sample {index}; the dataset has {}",
+                    self.len
+                )));
             }
             let start = index * array.sample_bytes;
             sample.write(i, &array.bytes[start..start + array.sample_bytes])?;

@@ -1,7 +1,7 @@
 //! A batch in host memory.
 //!
-//! Out of scope: which samples are in it (`batch_sampler`), how they are read (`collate`), and the transfer to a device
-//! (`device`).
+//! Out of scope: which samples are in it (`batch_sampler`), how they are read (`collate`), and the
+//! transfer to a device (`device`).
 
 use std::fmt;
 use std::ops::Range;
@@ -51,7 +51,8 @@ impl HostBatch {
         self.layout.batch_size()
     }
 
-    /// Rows of the batch that all processes share; [`batch_size`](HostBatch::batch_size) if there is one process.
+    /// Rows of the batch that all processes share; [`batch_size`](HostBatch::batch_size) if there
+    /// is one process.
     pub fn global_batch_size(&self) -> usize {
         self.global_batch_size
     }
@@ -61,8 +62,8 @@ impl HostBatch {
         self.rows.clone()
     }
 
-    /// How many of these rows are samples; they come first. If several processes share a batch, a process may have
-    /// none.
+    /// How many of these rows are samples; they come first. If several processes share a batch, a
+    /// process may have none.
     pub fn valid(&self) -> usize {
         self.valid
     }
@@ -77,8 +78,8 @@ impl HostBatch {
         self.index
     }
 
-    /// The index of the batch's shape in the loader's [`shapes`](crate::DataLoader::shapes); 0 if there is only
-    /// one.
+    /// The index of the batch's shape in the loader's [`shapes`](crate::DataLoader::shapes); 0 if
+    /// there is only one.
     pub fn bucket(&self) -> usize {
         self.bucket
     }
@@ -105,8 +106,9 @@ impl HostBatch {
         if declared.dtype != T::DTYPE {
             return Err(Error::field(format!("field `{declared}` was read as {}", T::DTYPE)));
         }
-        bytemuck::checked::try_cast_slice(self.field_bytes(field)?)
-            .map_err(|_| Error::field(format!("field `{declared}` holds bytes that are not {}", T::DTYPE)))
+        bytemuck::checked::try_cast_slice(self.field_bytes(field)?).map_err(|_| {
+            Error::field(format!("field `{declared}` holds bytes that are not {}", T::DTYPE))
+        })
     }
 
     /// One number per row: 1 for a sample, 0 for padding.

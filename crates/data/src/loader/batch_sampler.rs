@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::{
-    inner::BatchId, inner::Inner, source::BatchTask, source::EpochBatches, source::EpochRequest, stats::Stopwatch,
+    inner::BatchId, inner::Inner, source::BatchTask, source::EpochBatches, source::EpochRequest,
+    stats::Stopwatch,
 };
 use crate::error::panicked;
 use crate::{Error, Result};
@@ -39,8 +40,8 @@ impl BatchSampler {
     /// The next batch, or the reason why there cannot be one. Nothing follows an error.
     pub(crate) fn next(&mut self) -> Option<Result<(BatchId, BatchTask)>> {
         let number = self.issued;
-        // User code may panic where nothing else catches it, for example in the `Drop` of a stream. That must not
-        // end a thread that others wait for.
+        // User code may panic where nothing else catches it, for example in the `Drop` of a stream.
+        // That must not end a thread that others wait for.
         let next = catch_unwind(AssertUnwindSafe(|| self.try_next()))
             .unwrap_or_else(|payload| Some(Err(panicked("planning a batch panicked", payload))))?;
         self.issued = number + 1;
@@ -62,7 +63,9 @@ impl BatchSampler {
         }
         let (epoch, index) = (self.epochs.start, self.next);
         if index >= batches {
-            return Some(Err(Error::usage(format!("cannot start at batch {index}: an epoch has {batches} batches"))));
+            return Some(Err(Error::usage(format!(
+                "cannot start at batch {index}: an epoch has {batches} batches"
+            ))));
         }
         let watch = Stopwatch::start();
         let task = self.task(epoch, index);
@@ -78,7 +81,12 @@ impl BatchSampler {
             Some(open) => open,
             empty => {
                 let (setup, stop) = (Arc::clone(&self.inner.setup), Arc::clone(&self.stop));
-                empty.insert(self.inner.source.epoch(EpochRequest { setup, epoch, start_batch: index, stop })?)
+                empty.insert(self.inner.source.epoch(EpochRequest {
+                    setup,
+                    epoch,
+                    start_batch: index,
+                    stop,
+                })?)
             }
         };
         open.next(index)

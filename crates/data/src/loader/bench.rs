@@ -87,7 +87,8 @@ impl fmt::Display for LoaderBench {
         let LoaderReport { num_workers, cores, .. } = &self.report;
         for (name, spent) in self.report.parts() {
             let a_sample = time(spent.div_f64(self.samples.max(1) as f64));
-            let share = 100.0 * spent.as_secs_f64() / self.report.work().as_secs_f64().max(f64::MIN_POSITIVE);
+            let share = 100.0 * spent.as_secs_f64()
+                / self.report.work().as_secs_f64().max(f64::MIN_POSITIVE);
             writeln!(f, "{name:<10} {a_sample:>9} a sample  {share:>3.0} %")?;
         }
         if *num_workers > 0 {

@@ -1,7 +1,8 @@
-//! Samples of different lengths in batches of a few shapes: all samples of a batch share a padded length.
+//! Samples of different lengths in batches of a few shapes: all samples of a batch share a padded
+//! length.
 //!
-//! Out of scope: how to choose the lengths (`text::choose_boundaries`), and the padding of a sample within its row,
-//! which its dataset writes.
+//! Out of scope: how to choose the lengths (`text::choose_boundaries`), and the padding of a sample
+//! within its row, which its dataset writes.
 
 use std::sync::Arc;
 
@@ -9,9 +10,10 @@ use crate::{Error, Field, Result};
 
 /// A few padded lengths, and the one that each sample belongs to.
 ///
-/// The dataset declares its fields with the longest length on their first axis. In a batch with a shorter length,
-/// the rows are shorter: [`Sample::fields`](crate::Sample::fields) tells [`Dataset::read`](crate::Dataset::read) the
-/// length to write. All batches have the same number of rows.
+/// The dataset declares its fields with the longest length on their first axis. In a batch with a
+/// shorter length, the rows are shorter: [`Sample::fields`](crate::Sample::fields) tells
+/// [`Dataset::read`](crate::Dataset::read) the length to write. All batches have the same number of
+/// rows.
 ///
 /// ```
 /// use fulmen_data::{Buckets, DType, DataLoader, Dataset, Field, Result, Sample};
@@ -60,7 +62,8 @@ impl Buckets {
     /// Boundaries that do not ascend from at least 1; a sample longer than the last boundary.
     pub fn new(lengths: impl AsRef<[usize]>, boundaries: &[usize]) -> Result<Buckets> {
         let ascend = boundaries.windows(2).all(|pair| pair[0] < pair[1]);
-        let (Some(&longest), true) = (boundaries.last(), ascend && boundaries.first() != Some(&0)) else {
+        let (Some(&longest), true) = (boundaries.last(), ascend && boundaries.first() != Some(&0))
+        else {
             return Err(Error::usage(format!(
                 "the boundaries of buckets are {boundaries:?}; they must ascend, starting from at least 1"
             )));
@@ -76,13 +79,15 @@ impl Buckets {
             bucket_of.push(boundaries.partition_point(|&boundary| boundary < length) as u32);
         }
         let tokens: u128 = lengths.as_ref().iter().map(|&length| length as u128).sum();
-        let positions: u128 = bucket_of.iter().map(|&bucket| boundaries[bucket as usize] as u128).sum();
-        let padding_share = if positions == 0 { 0.0 } else { (positions - tokens) as f64 / positions as f64 };
+        let positions: u128 =
+            bucket_of.iter().map(|&bucket| boundaries[bucket as usize] as u128).sum();
+        let padding_share =
+            if positions == 0 { 0.0 } else { (positions - tokens) as f64 / positions as f64 };
         Ok(Buckets { boundaries: boundaries.to_vec(), bucket_of, padding_share, names: None })
     }
 
-    /// The fields whose first axis is the length; unless set, all whose first axis is as long as the longest
-    /// bucket.
+    /// The fields whose first axis is the length; unless set, all whose first axis is as long as
+    /// the longest bucket.
     pub fn fields<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Buckets {
         self.names = Some(names.into_iter().map(Into::into).collect());
         self
@@ -93,7 +98,8 @@ impl Buckets {
         &self.boundaries
     }
 
-    /// The fraction of padding among all positions of the samples, from 0 to 1; 0 if there are no samples.
+    /// The fraction of padding among all positions of the samples, from 0 to 1; 0 if there are no
+    /// samples.
     pub fn padding_share(&self) -> f64 {
         self.padding_share
     }
@@ -158,13 +164,21 @@ impl Buckets {
     /// The samples of each bucket.
     pub(crate) fn members(&self) -> Vec<Arc<Vec<usize>>> {
         let mut members = vec![Vec::new(); self.boundaries.len()];
-        self.bucket_of.iter().enumerate().for_each(|(index, &bucket)| members[bucket as usize].push(index));
+        self.bucket_of
+            .iter()
+            .enumerate()
+            .for_each(|(index, &bucket)| members[bucket as usize].push(index));
         members.into_iter().map(Arc::new).collect()
     }
 
-    /// Sorts the order of an epoch into batches of one bucket each; returns the samples and the span of each batch.
-    /// A batch comes when its last sample does; short batches come at the end.
-    pub(crate) fn batches(&self, order: &[usize], size: usize, drop_last: bool) -> (Vec<usize>, Vec<Span>) {
+    /// Sorts the order of an epoch into batches of one bucket each; returns the samples and the
+    /// span of each batch. A batch comes when its last sample does; short batches come at the end.
+    pub(crate) fn batches(
+        &self,
+        order: &[usize],
+        size: usize,
+        drop_last: bool,
+    ) -> (Vec<usize>, Vec<Span>) {
         let mut open: Vec<Vec<usize>> =
             self.boundaries.iter().map(|_| Vec::with_capacity(size.min(order.len()))).collect();
         let (mut sorted, mut spans) = (Vec::with_capacity(order.len()), Vec::new());
@@ -181,7 +195,10 @@ impl Buckets {
             }
         }
         if !drop_last {
-            open.iter_mut().enumerate().filter(|(_, samples)| !samples.is_empty()).for_each(|(i, rest)| close(rest, i));
+            open.iter_mut()
+                .enumerate()
+                .filter(|(_, samples)| !samples.is_empty())
+                .for_each(|(i, rest)| close(rest, i));
         }
         (sorted, spans)
     }
@@ -189,7 +206,8 @@ impl Buckets {
     /// What the batches depend on, in a few words.
     pub(crate) fn describe(&self) -> String {
         // FNV-1a over the samples' buckets.
-        let hash = |hash: u64, bucket: &u32| (hash ^ u64::from(*bucket)).wrapping_mul(0x0100_0000_01b3);
+        let hash =
+            |hash: u64, bucket: &u32| (hash ^ u64::from(*bucket)).wrapping_mul(0x0100_0000_01b3);
         let check = self.bucket_of.iter().fold(0xcbf2_9ce4_8422_2325, hash);
         format!("buckets {:?} ({check:016x})", self.boundaries)
     }

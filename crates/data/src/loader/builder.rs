@@ -1,13 +1,14 @@
 //! The options of a loader, and their validation.
 //!
-//! Out of scope: options that depend on the devices and processes that share the batches (`inner`, `replicas`) or on
-//! the kind of data (`index_batches`, `stream_batches`).
+//! Out of scope: options that depend on the devices and processes that share the batches (`inner`,
+//! `replicas`) or on the kind of data (`index_batches`, `stream_batches`).
 
 use std::sync::Arc;
 
 use super::{
-    buckets::Buckets, config::BatchSize, config::Config, data_loader::DataLoader, index_batches::IndexBatches,
-    inner::Inner, on_error::OnError, source::BatchSource, source::SourceOptions, stream_batches::StreamBatches,
+    buckets::Buckets, config::BatchSize, config::Config, data_loader::DataLoader,
+    index_batches::IndexBatches, inner::Inner, on_error::OnError, source::BatchSource,
+    source::SourceOptions, stream_batches::StreamBatches,
 };
 use crate::{Dataset, Error, IterableDataset, Result, Sampler};
 
@@ -19,7 +20,8 @@ const MOST_PREFETCH: usize = 1024;
 /// Creates the source of batches once all options are known.
 type OpenSource = dyn FnOnce(SourceOptions) -> Result<Arc<dyn BatchSource>> + Send + Sync;
 
-/// The options of a [`DataLoader`]. [`build`](DataLoaderBuilder::build) reports every mistake in them.
+/// The options of a [`DataLoader`]. [`build`](DataLoaderBuilder::build) reports every mistake in
+/// them.
 pub struct DataLoaderBuilder {
     open: Box<OpenSource>,
     options: SourceOptions,
@@ -31,16 +33,27 @@ pub struct DataLoaderBuilder {
 
 impl DataLoaderBuilder {
     pub(crate) fn of_dataset(dataset: Arc<dyn Dataset>) -> DataLoaderBuilder {
-        DataLoaderBuilder::new(Box::new(|options| Ok(Arc::new(IndexBatches::new(dataset, options)?))))
+        DataLoaderBuilder::new(Box::new(|options| {
+            Ok(Arc::new(IndexBatches::new(dataset, options)?))
+        }))
     }
 
     pub(crate) fn of_stream(dataset: Arc<dyn IterableDataset>) -> DataLoaderBuilder {
-        DataLoaderBuilder::new(Box::new(|options| Ok(Arc::new(StreamBatches::new(dataset, options)?))))
+        DataLoaderBuilder::new(Box::new(|options| {
+            Ok(Arc::new(StreamBatches::new(dataset, options)?))
+        }))
     }
 
     fn new(open: Box<OpenSource>) -> DataLoaderBuilder {
         let (options, config) = (SourceOptions::default(), Config::default());
-        DataLoaderBuilder { open, options, config, batch_size: None, per_device_batch_size: None, prefetch: None }
+        DataLoaderBuilder {
+            open,
+            options,
+            config,
+            batch_size: None,
+            per_device_batch_size: None,
+            prefetch: None,
+        }
     }
 
     /// Samples per batch, for all devices together; 1 unless set.
@@ -49,25 +62,26 @@ impl DataLoaderBuilder {
         self
     }
 
-    /// Samples per batch and device, instead of [`batch_size`](DataLoaderBuilder::batch_size): the batch grows with the
-    /// number of devices that share it ([`DataLoader::distributed`]).
+    /// Samples per batch and device, instead of [`batch_size`](DataLoaderBuilder::batch_size): the
+    /// batch grows with the number of devices that share it ([`DataLoader::distributed`]).
     pub fn per_device_batch_size(mut self, samples: usize) -> Self {
         self.per_device_batch_size = Some(samples);
         self
     }
 
-    /// Samples in an epoch of a stream, if the stream does not know its length or epochs should have another length
-    /// (WebDataset's `with_epoch`). Every epoch starts at the beginning of the stream. The rest of a longer stream is
-    /// not read, so let the stream's order differ from epoch to epoch. A shorter stream is repeated within the epoch,
-    /// each time in another order and with other random numbers. Only for streams; the sampler of a dataset decides how
-    /// many samples an epoch has.
+    /// Samples in an epoch of a stream, if the stream does not know its length or epochs should
+    /// have another length (WebDataset's `with_epoch`). Every epoch starts at the beginning of the
+    /// stream. The rest of a longer stream is not read, so let the stream's order differ from epoch
+    /// to epoch. A shorter stream is repeated within the epoch, each time in another order and with
+    /// other random numbers. Only for streams; the sampler of a dataset decides how many samples an
+    /// epoch has.
     pub fn num_samples(mut self, samples: usize) -> Self {
         self.options.num_samples = Some(samples);
         self
     }
 
-    /// One epoch that never ends: a stream that ends is repeated, in another order and with other random numbers. A
-    /// Trainer then needs its own limit, such as `max_steps`.
+    /// One epoch that never ends: a stream that ends is repeated, in another order and with other
+    /// random numbers. A Trainer then needs its own limit, such as `max_steps`.
     ///
     /// ```
     /// use fulmen_data::{DataLoader, Field, Fingerprint, Items, Result, Stream, StreamItem};
@@ -98,41 +112,43 @@ impl DataLoaderBuilder {
         self.num_samples(super::inner::ENDLESS)
     }
 
-    /// What to do with a sample that cannot be read; [`OnError::Fail`] unless set. [`DataLoader::bad_samples`] lists
-    /// them.
+    /// What to do with a sample that cannot be read; [`OnError::Fail`] unless set.
+    /// [`DataLoader::bad_samples`] lists them.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.config.on_error = on_error;
         self
     }
 
-    /// Samples of different lengths in batches of a few shapes, one per bucket. All samples of a batch are from one
-    /// bucket; the batch is returned as soon as the order of the epoch has filled it. Short batches of all buckets come
-    /// at the end, unless they are dropped ([`drop_last`](DataLoaderBuilder::drop_last)). Only for datasets that are
-    /// read in order or [shuffled](DataLoaderBuilder::shuffle), so that each epoch has the same number of batches of
+    /// Samples of different lengths in batches of a few shapes, one per bucket. All samples of a
+    /// batch are from one bucket; the batch is returned as soon as the order of the epoch has
+    /// filled it. Short batches of all buckets come at the end, unless they are dropped
+    /// ([`drop_last`](DataLoaderBuilder::drop_last)). Only for datasets that are read in order or
+    /// [shuffled](DataLoaderBuilder::shuffle), so that each epoch has the same number of batches of
     /// each shape.
     pub fn buckets(mut self, buckets: Buckets) -> Self {
         self.options.buckets = Some(buckets);
         self
     }
 
-    /// Whether the batches come in a fixed order; on unless set. If off, the batch that is finished first comes first,
-    /// and a slow one does not delay the others. Each batch of an epoch still has the same samples, but two runs get
-    /// them in different orders, a fit cannot be resumed within an epoch, and several processes cannot share the
-    /// batches.
+    /// Whether the batches come in a fixed order; on unless set. If off, the batch that is finished
+    /// first comes first, and a slow one does not delay the others. Each batch of an epoch still
+    /// has the same samples, but two runs get them in different orders, a fit cannot be resumed
+    /// within an epoch, and several processes cannot share the batches.
     pub fn ordered(mut self, ordered: bool) -> Self {
         self.config.ordered = ordered;
         self
     }
 
-    /// Whether each epoch reads the samples in a new random order ([`RandomSampler`](crate::RandomSampler)); off unless
-    /// set. To shuffle a stream, use [`Stream::shuffle`](crate::Stream::shuffle).
+    /// Whether each epoch reads the samples in a new random order
+    /// ([`RandomSampler`](crate::RandomSampler)); off unless set. To shuffle a stream, use
+    /// [`Stream::shuffle`](crate::Stream::shuffle).
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.options.shuffle = shuffle;
         self
     }
 
-    /// The seed of the shuffling and of the samples' random numbers ([`Sample::random`](crate::Sample::random)); 0
-    /// unless set.
+    /// The seed of the shuffling and of the samples' random numbers
+    /// ([`Sample::random`](crate::Sample::random)); 0 unless set.
     pub fn seed(mut self, seed: u64) -> Self {
         self.options.seed = seed;
         self
@@ -150,23 +166,25 @@ impl DataLoaderBuilder {
         self
     }
 
-    /// Whether to drop the samples that do not fill a batch (PyTorch's `drop_last`); off unless set. If it is off, they
-    /// form a last batch, padded to the full size with copies of its first sample, and masked: evaluation needs that.
-    /// Training usually drops them, since shuffling leaves out different samples in each epoch.
+    /// Whether to drop the samples that do not fill a batch (PyTorch's `drop_last`); off unless
+    /// set. If it is off, they form a last batch, padded to the full size with copies of its first
+    /// sample, and masked: evaluation needs that. Training usually drops them, since shuffling
+    /// leaves out different samples in each epoch.
     pub fn drop_last(mut self, drop_last: bool) -> Self {
         self.config.drop_last = drop_last;
         self
     }
 
-    /// How many batches all workers together may be ahead of the consumer, including those they are reading; two per
-    /// worker unless set, and at least one per worker. PyTorch's `prefetch_factor` counts per worker instead. Without
-    /// workers it has no effect.
+    /// How many batches all workers together may be ahead of the consumer, including those they are
+    /// reading; two per worker unless set, and at least one per worker. PyTorch's `prefetch_factor`
+    /// counts per worker instead. Without workers it has no effect.
     pub fn prefetch(mut self, batches: usize) -> Self {
         self.prefetch = Some(batches);
         self
     }
 
-    /// How many batches [`DataLoader::prefetch_to`] keeps on the device ahead of the consumer; 2 unless set.
+    /// How many batches [`DataLoader::prefetch_to`] keeps on the device ahead of the consumer; 2
+    /// unless set.
     pub fn device_prefetch(mut self, batches: usize) -> Self {
         self.config.device_prefetch = batches;
         self
@@ -193,9 +211,10 @@ impl DataLoaderBuilder {
                 "num_workers is {workers}; more than {MOST_WORKERS} threads cannot help; use about one per CPU core"
             )));
         }
-        for (which, batches) in
-            [("prefetch", self.prefetch.unwrap_or(1)), ("device_prefetch", self.config.device_prefetch)]
-        {
+        for (which, batches) in [
+            ("prefetch", self.prefetch.unwrap_or(1)),
+            ("device_prefetch", self.config.device_prefetch),
+        ] {
             if batches == 0 {
                 return Err(Error::usage(format!(
                     "{which} is 0; it must be at least 1, because the batch that is being read counts"
@@ -218,6 +237,7 @@ impl DataLoaderBuilder {
         }
         let DataLoaderBuilder { open, options, config, .. } = self;
         let (seed, shuffled) = (options.seed, options.shuffle);
-        Inner::new(open(options)?, Config { batch_size, seed, shuffled, prefetch, ..config }).map(DataLoader::new)
+        Inner::new(open(options)?, Config { batch_size, seed, shuffled, prefetch, ..config })
+            .map(DataLoader::new)
     }
 }

@@ -1,6 +1,8 @@
-//! The memory of one batch while samples are written into it: rows, copies of rows, padding and the mask.
+//! The memory of one batch while samples are written into it: rows, copies of rows, padding and the
+//! mask.
 //!
-//! Out of scope: which samples these are (`index_batches`, `stream_batches`), and which thread does it (`workers`).
+//! Out of scope: which samples these are (`index_batches`, `stream_batches`), and which thread does
+//! it (`workers`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -37,14 +39,17 @@ impl<'a> BatchBuffer<'a> {
     pub(crate) fn new(buffer: &'a mut Arc<HostBuffer>, layout: &Layout) -> Result<BatchBuffer<'a>> {
         match Arc::get_mut(buffer) {
             Some(memory) => Ok(BatchBuffer { memory, written: vec![false; layout.fields().len()] }),
-            None => Err(Error::usage("a batch's memory is still in use; this is a bug in fulmen-data")),
+            None => {
+                Err(Error::usage("a batch's memory is still in use; this is a bug in fulmen-data"))
+            }
         }
     }
 }
 
 impl Collator<'_> {
-    /// Lets user code write a row with the sample of this index, with the random numbers of an epoch. The inner error
-    /// is the sample's; the outer one means that the batches are no longer wanted.
+    /// Lets user code write a row with the sample of this index, with the random numbers of an
+    /// epoch. The inner error is the sample's; the outer one means that the batches are no longer
+    /// wanted.
     pub(crate) fn write_row(
         &mut self,
         row: usize,
@@ -80,8 +85,8 @@ impl Collator<'_> {
 
     /// Fills the rows from `valid` on with copies of row `from`.
     ///
-    /// Copies, not zeros: a model's output for a real sample is finite, and so is its gradient. If it divided by a
-    /// zero, the gradient would be NaN even under a mask of 0.
+    /// Copies, not zeros: a model's output for a real sample is finite, and so is its gradient. If
+    /// it divided by a zero, the gradient would be NaN even under a mask of 0.
     pub(crate) fn pad(&mut self, from: usize, valid: usize) {
         for row in (valid..self.layout.batch_size()).filter(|&row| row != from) {
             self.copy_row(from, row);

@@ -1,5 +1,5 @@
-//! The options of a loader, validated as far as they do not depend on devices and processes, and the state shared with
-//! the sources of batches.
+//! The options of a loader, validated as far as they do not depend on devices and processes, and
+//! the state shared with the sources of batches.
 //!
 //! Out of scope: where samples come from (`source`).
 

@@ -1,6 +1,8 @@
-//! The loader: a dataset, a batch size, an order, and the devices and processes that share the batches.
+//! The loader: a dataset, a batch size, an order, and the devices and processes that share the
+//! batches.
 //!
-//! Out of scope: the options (`builder`), the reading itself (`inner`, `workers`) and the transfer (`device`).
+//! Out of scope: the options (`builder`), the reading itself (`inner`, `workers`) and the transfer
+//! (`device`).
 
 use std::fmt;
 use std::ops::Range;
@@ -9,18 +11,19 @@ use std::sync::Arc;
 use fulmen_tensor::{Runtime, Sharding};
 
 use super::{
-    buckets::Buckets, builder::DataLoaderBuilder, config::Config, config::Setup, device::DeviceBatches,
-    host_batches::HostBatches, inner::Inner, on_error::BadSamples, on_error::OnError, replicas::Replicas,
-    report::LoaderReport,
+    buckets::Buckets, builder::DataLoaderBuilder, config::Config, config::Setup,
+    device::DeviceBatches, host_batches::HostBatches, inner::Inner, on_error::BadSamples,
+    on_error::OnError, replicas::Replicas, report::LoaderReport,
 };
 use crate::parallel::cores;
 use crate::{Dataset, Field, IterableDataset, Result};
 
 /// Reads a dataset in batches of one size, epoch after epoch.
 ///
-/// Cheap to clone. The batches of an epoch depend on the dataset, the sampler, the batch size and the epoch's number.
-/// They do not depend on the number of workers, on the devices and processes that share them, or on how earlier epochs
-/// were read. Only the replacement of samples that cannot be read may depend on the number of processes ([`OnError`]).
+/// Cheap to clone. The batches of an epoch depend on the dataset, the sampler, the batch size and
+/// the epoch's number. They do not depend on the number of workers, on the devices and processes
+/// that share them, or on how earlier epochs were read. Only the replacement of samples that cannot
+/// be read may depend on the number of processes ([`OnError`]).
 ///
 /// ```
 /// use fulmen_data::{DataLoader, TensorDataset};
@@ -44,18 +47,21 @@ impl DataLoader {
         DataLoader { inner: Arc::new(inner) }
     }
 
-    /// Starts a loader with the defaults: batches of 1, in order, nothing read ahead, a short last batch padded.
+    /// Starts a loader with the defaults: batches of 1, in order, nothing read ahead, a short last
+    /// batch padded.
     pub fn builder(dataset: impl Dataset) -> DataLoaderBuilder {
         DataLoaderBuilder::of_dataset(Arc::new(dataset))
     }
 
     /// Starts a loader of a stream, made by [`Stream::into_dataset`].
     ///
-    /// An epoch has as many samples as the stream says; a stream with more or fewer is an error. If the stream does not
-    /// know, or to change the length of epochs, set [`num_samples`](DataLoaderBuilder::num_samples). One worker at a
-    /// time reads the stream, in order; all of them decode records. To start in the middle of an epoch, the loader
-    /// reads the earlier records and drops them undecoded. Each of several processes reads the whole stream and decodes
-    /// its rows of each batch; [`OnError`] describes what happens if a stream fails in only one of them.
+    /// An epoch has as many samples as the stream says; a stream with more or fewer is an error. If
+    /// the stream does not know, or to change the length of epochs, set
+    /// [`num_samples`](DataLoaderBuilder::num_samples). One worker at a time reads the stream, in
+    /// order; all of them decode records. To start in the middle of an epoch, the loader reads the
+    /// earlier records and drops them undecoded. Each of several processes reads the whole stream
+    /// and decodes its rows of each batch; [`OnError`] describes what happens if a stream fails in
+    /// only one of them.
     ///
     /// ```
     /// use fulmen_data::{DType, DataLoader, Field, IterableDataset, Record, Records, Result};
@@ -89,12 +95,12 @@ impl DataLoader {
         DataLoaderBuilder::of_stream(Arc::new(dataset))
     }
 
-    /// This loader for batches that are shared by several devices, or by the devices of several processes. The
-    /// `Trainer` calls it for its devices.
+    /// This loader for batches that are shared by several devices, or by the devices of several
+    /// processes. The `Trainer` calls it for its devices.
     ///
-    /// The batches and their order stay the same; only the rows that this process reads change. One process reads each
-    /// sample, and all processes have the same number of batches. A loader that was distributed before can be
-    /// distributed again.
+    /// The batches and their order stay the same; only the rows that this process reads change. One
+    /// process reads each sample, and all processes have the same number of batches. A loader that
+    /// was distributed before can be distributed again.
     ///
     /// ```
     /// use fulmen_data::{DataLoader, Replicas, TensorDataset};
@@ -111,8 +117,9 @@ impl DataLoader {
     /// ```
     ///
     /// # Errors
-    /// A batch size that the devices cannot share equally; a process index out of range; processes with different
-    /// numbers of devices; a sampler whose replicas do not agree on the number of samples.
+    /// A batch size that the devices cannot share equally; a process index out of range; processes
+    /// with different numbers of devices; a sampler whose replicas do not agree on the number of
+    /// samples.
     pub fn distributed(&self, replicas: Replicas) -> Result<DataLoader> {
         if replicas == self.replicas() {
             return Ok(self.clone());
@@ -120,8 +127,8 @@ impl DataLoader {
         self.inner.distributed(replicas).map(DataLoader::new)
     }
 
-    /// This loader with epochs that end after their first `batches` batches (at least one), or earlier if an epoch has
-    /// fewer.
+    /// This loader with epochs that end after their first `batches` batches (at least one), or
+    /// earlier if an epoch has fewer.
     ///
     /// ```
     /// use fulmen_data::{DataLoader, TensorDataset};
@@ -148,15 +155,15 @@ impl DataLoader {
         self.inner.setup.shard.replicas
     }
 
-    /// Batches in an epoch, the same number in every process; at least one. For an [endless](DataLoader::is_endless)
-    /// loader, more than can ever be read.
+    /// Batches in an epoch, the same number in every process; at least one. For an
+    /// [endless](DataLoader::is_endless) loader, more than can ever be read.
     #[expect(clippy::len_without_is_empty, reason = "a loader without a batch cannot be built")]
     pub fn len(&self) -> usize {
         self.inner.batches()
     }
 
-    /// The number of samples that all processes together read in an epoch, without padding and without a dropped last
-    /// batch.
+    /// The number of samples that all processes together read in an epoch, without padding and
+    /// without a dropped last batch.
     pub fn num_samples(&self) -> usize {
         self.inner.setup.shard.global_samples().min(self.len().saturating_mul(self.batch_size()))
     }
@@ -176,20 +183,21 @@ impl DataLoader {
         self.batch_size() / self.replicas().devices
     }
 
-    /// The fields of a sample, without the batch axis and without the mask. With [buckets](DataLoaderBuilder::buckets),
-    /// the fields have the length of the longest bucket.
+    /// The fields of a sample, without the batch axis and without the mask. With
+    /// [buckets](DataLoaderBuilder::buckets), the fields have the length of the longest bucket.
     pub fn fields(&self) -> &[Field] {
         self.inner.layout().fields()
     }
 
-    /// The fields of a sample in each shape that batches have: one shape, or with [buckets](DataLoaderBuilder::buckets)
-    /// one per bucket. [`HostBatch::bucket`](crate::HostBatch::bucket) is an index into it.
+    /// The fields of a sample in each shape that batches have: one shape, or with
+    /// [buckets](DataLoaderBuilder::buckets) one per bucket.
+    /// [`HostBatch::bucket`](crate::HostBatch::bucket) is an index into it.
     pub fn shapes(&self) -> &[Vec<Field>] {
         self.inner.source.shapes()
     }
 
-    /// Whether a batch may have padding: the last one of an epoch or a bucket, or any batch if bad samples are skipped
-    /// ([`OnError::Skip`]).
+    /// Whether a batch may have padding: the last one of an epoch or a bucket, or any batch if bad
+    /// samples are skipped ([`OnError::Skip`]).
     pub fn pads(&self) -> bool {
         let Config { drop_last, on_error, .. } = self.config();
         (!*drop_last && self.inner.has_short_batch()) || *on_error == OnError::Skip
@@ -200,8 +208,8 @@ impl DataLoader {
         self.inner.source.buckets()
     }
 
-    /// Whether the batches come in order ([`ordered`](DataLoaderBuilder::ordered)). If not, a run cannot be resumed
-    /// within an epoch.
+    /// Whether the batches come in order ([`ordered`](DataLoaderBuilder::ordered)). If not, a run
+    /// cannot be resumed within an epoch.
     pub fn is_ordered(&self) -> bool {
         self.config().ordered
     }
@@ -211,9 +219,9 @@ impl DataLoader {
         self.config().on_error
     }
 
-    /// The samples that this loader, and those that were [distributed](DataLoader::distributed) from it, could not read
-    /// so far. They are counted only with [`OnError::Skip`] and [`OnError::Replace`]; with [`OnError::Fail`] each is
-    /// the error of its batch.
+    /// The samples that this loader, and those that were [distributed](DataLoader::distributed)
+    /// from it, could not read so far. They are counted only with [`OnError::Skip`] and
+    /// [`OnError::Replace`]; with [`OnError::Fail`] each is the error of its batch.
     ///
     /// ```
     /// use fulmen_data::{DType, DataLoader, Dataset, Error, Field, OnError, Result, Sample};
@@ -253,9 +261,10 @@ impl DataLoader {
         self.inner.setup.shard.is_presharded
     }
 
-    /// Everything that the batches of an epoch depend on except the samples themselves, in one line: the dataset's
-    /// length, the number of batches and their size, the sampler. If two loaders differ in it, they cannot belong to
-    /// one training run. It is the same in every process.
+    /// Everything that the batches of an epoch depend on except the samples themselves, in one
+    /// line: the dataset's length, the number of batches and their size, the sampler. If two
+    /// loaders differ in it, they cannot belong to one training run. It is the same in every
+    /// process.
     ///
     /// ```
     /// use fulmen_data::{DataLoader, TensorDataset};
@@ -295,8 +304,9 @@ impl DataLoader {
     }
 
     /// Where the time went since the loader was built, in it and in those that were
-    /// [distributed](DataLoader::distributed) from it: busy and waiting threads, the waiting consumer, the depths of
-    /// the queues. The last line says whether the data is too slow, why, and what to do.
+    /// [distributed](DataLoader::distributed) from it: busy and waiting threads, the waiting
+    /// consumer, the depths of the queues. The last line says whether the data is too slow, why,
+    /// and what to do.
     ///
     /// ```
     /// use fulmen_data::{DataLoader, TensorDataset};
@@ -345,16 +355,23 @@ impl DataLoader {
         self.epochs(epoch..epoch.saturating_add(1), 0)
     }
 
-    /// The batches of several epochs, the first epoch from batch `start_batch` on. Reading ahead continues across the
-    /// end of an epoch, so the next one starts without a pause. Of the batches before `start_batch`, only the records
-    /// of a stream are read, and they are not decoded.
+    /// The batches of several epochs, the first epoch from batch `start_batch` on. Reading ahead
+    /// continues across the end of an epoch, so the next one starts without a pause. Of the batches
+    /// before `start_batch`, only the records of a stream are read, and they are not decoded.
     pub fn epochs(&self, epochs: Range<u64>, start_batch: usize) -> HostBatches {
         HostBatches::new(Arc::clone(&self.inner), epochs, start_batch)
     }
 
-    /// The batches of epoch `epoch` from batch `start_batch` on, in device memory, their rows split by `sharding`. A
-    /// thread keeps some of them there ahead of the consumer ([`device_prefetch`](DataLoaderBuilder::device_prefetch)).
-    pub fn prefetch_to(&self, runtime: &Runtime, sharding: &Sharding, epoch: u64, start_batch: usize) -> DeviceBatches {
+    /// The batches of epoch `epoch` from batch `start_batch` on, in device memory, their rows split
+    /// by `sharding`. A thread keeps some of them there ahead of the consumer
+    /// ([`device_prefetch`](DataLoaderBuilder::device_prefetch)).
+    pub fn prefetch_to(
+        &self,
+        runtime: &Runtime,
+        sharding: &Sharding,
+        epoch: u64,
+        start_batch: usize,
+    ) -> DeviceBatches {
         self.epochs(epoch..epoch.saturating_add(1), start_batch).prefetch_to(runtime, sharding)
     }
 }

@@ -27,19 +27,20 @@ pub struct DeviceBatch {
     pub epoch: u64,
     /// The number of the batch in its epoch, from 0.
     pub index: usize,
-    /// The index of the batch's shape in the loader's [`shapes`](crate::DataLoader::shapes); 0 if there is only one.
+    /// The index of the batch's shape in the loader's [`shapes`](crate::DataLoader::shapes); 0 if
+    /// there is only one.
     pub bucket: usize,
 }
 
 impl HostBatch {
-    /// Starts the transfer of the fields and the mask to the devices: the rows split by `sharding`, or all of them on
-    /// each device with [`Sharding::replicated`]. If a device can read host memory in place, as a CPU can when its rows
-    /// start at a multiple of 64 bytes, nothing is copied; the memory stays alive and unchanged as long as one of the
-    /// devices needs it.
+    /// Starts the transfer of the fields and the mask to the devices: the rows split by `sharding`,
+    /// or all of them on each device with [`Sharding::replicated`]. If a device can read host
+    /// memory in place, as a CPU can when its rows start at a multiple of 64 bytes, nothing is
+    /// copied; the memory stays alive and unchanged as long as one of the devices needs it.
     ///
     /// # Errors
-    /// The sharding splits an axis other than the first; it does not fit the batch size or the mesh; or it gives a
-    /// device of this process rows that another process has read.
+    /// The sharding splits an axis other than the first; it does not fit the batch size or the
+    /// mesh; or it gives a device of this process rows that another process has read.
     pub fn to_devices(&self, runtime: &Runtime, sharding: &Sharding) -> Result<DeviceBatch> {
         if sharding.axes().len() > 1 {
             return Err(Error::usage(format!(
@@ -50,7 +51,13 @@ impl HostBatch {
         let layout = self.layout();
         let fields = self.fields().iter().enumerate();
         let fields = fields.map(|(i, field)| {
-            (field.name.as_str(), layout.rows(i).start, layout.row(i, 0).len(), field.dtype, field.shape.as_slice())
+            (
+                field.name.as_str(),
+                layout.rows(i).start,
+                layout.row(i, 0).len(),
+                field.dtype,
+                field.shape.as_slice(),
+            )
         });
         let mask = ("the mask", layout.mask().start, size_of::<f32>(), DType::F32, &[][..]);
         let mut arrays = Vec::with_capacity(self.fields().len() + 1);
@@ -59,19 +66,32 @@ impl HostBatch {
             let array = runtime.assemble(&ty, sharding, |client, device, block| {
                 let row = block.start[0] - self.rows().start;
                 let offset = start + row * row_bytes;
-                client.buffer_from_shared(self.memory(), offset, dtype.element_type(), &block.size, device)
+                client.buffer_from_shared(
+                    self.memory(),
+                    offset,
+                    dtype.element_type(),
+                    &block.size,
+                    device,
+                )
             });
             arrays.push(array.map_err(|source| self.transfer_error(name, source))?);
         }
-        Ok(DeviceBatch { arrays, valid: self.valid(), epoch: self.epoch(), index: self.index(), bucket: self.bucket() })
+        Ok(DeviceBatch {
+            arrays,
+            valid: self.valid(),
+            epoch: self.epoch(),
+            index: self.index(),
+            bucket: self.bucket(),
+        })
     }
 
     /// Checks that the devices of this process need only these rows.
     fn check_rows(&self, runtime: &Runtime, sharding: &Sharding) -> Result<()> {
         let rows = self.rows();
         let mask = TensorType::new(DType::F32, [self.global_batch_size()]);
-        let blocks =
-            runtime.blocks(&mask, sharding).map_err(|error| Error::usage(format!("a batch's mask: {error}")))?;
+        let blocks = runtime
+            .blocks(&mask, sharding)
+            .map_err(|error| Error::usage(format!("a batch's mask: {error}")))?;
         for (device, block) in runtime.local_devices().zip(blocks) {
             let (start, end) = (block.start[0], block.start[0] + block.size[0]);
             if start < rows.start || end > rows.end {
@@ -89,16 +109,22 @@ impl HostBatch {
 
     fn transfer_error(&self, name: &str, source: fulmen_tensor::Error) -> Error {
         Error::runtime(
-            format!("moving {name} of batch {} of epoch {} to the device", self.index(), self.epoch()),
+            format!(
+                "moving {name} of batch {} of epoch {} to the device",
+                self.index(),
+                self.epoch()
+            ),
             source,
         )
     }
 }
 
-/// Batches on devices, in order. Made by [`DataLoader::prefetch_to`](crate::DataLoader::prefetch_to).
+/// Batches on devices, in order. Made by
+/// [`DataLoader::prefetch_to`](crate::DataLoader::prefetch_to).
 ///
-/// A thread transfers them and waits until they have arrived, so a batch that [`next`](Iterator::next) returns is ready
-/// to use. Errors come as from [`HostBatches`]. Dropping the iterator ends its threads.
+/// A thread transfers them and waits until they have arrived, so a batch that
+/// [`next`](Iterator::next) returns is ready to use. Errors come as from [`HostBatches`]. Dropping
+/// the iterator ends its threads.
 ///
 /// ```no_run
 /// use fulmen_data::{DataLoader, TensorDataset};
@@ -133,8 +159,8 @@ pub struct DeviceBatches {
 type First = Arc<Mutex<Option<HostBatch>>>;
 
 impl DeviceBatches {
-    /// The first of these batches in host memory, to inspect what the model is trained on. It is available once, after
-    /// the first batch is taken and before the second.
+    /// The first of these batches in host memory, to inspect what the model is trained on. It is
+    /// available once, after the first batch is taken and before the second.
     pub fn first_on_host(&mut self) -> Option<HostBatch> {
         let first = self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
         first.filter(|_| self.delivered == 1)
@@ -154,13 +180,25 @@ impl HostBatches {
         let (thread_ready, thread_first) = (Arc::clone(&ready), Arc::clone(&first));
         let thread = Builder::new()
             .name("fulmen-transfer".to_owned())
-            .spawn(move || transfer(self, &runtime, &sharding, &sender, &thread_ready, thread_first))
+            .spawn(move || {
+                transfer(self, &runtime, &sharding, &sender, &thread_ready, thread_first)
+            })
             .map_err(|source| Error::usage(format!("cannot start the transfer thread: {source}")));
         let (thread, failed) = match thread {
             Ok(thread) => (Some(thread), None),
             Err(error) => (None, Some(error)),
         };
-        DeviceBatches { batches: Some(receiver), thread, stop, failed, ready, first, delivered: 0, stats, timer }
+        DeviceBatches {
+            batches: Some(receiver),
+            thread,
+            stop,
+            failed,
+            ready,
+            first,
+            delivered: 0,
+            stats,
+            timer,
+        }
     }
 }
 
@@ -217,18 +255,24 @@ impl Iterator for DeviceBatches {
             self.first.lock().unwrap_or_else(PoisonError::into_inner).take();
         }
         self.delivered += 1;
-        self.stats.report().transfer.get_or_insert_default().queue.record(self.ready.load(Ordering::Relaxed));
+        self.stats
+            .report()
+            .transfer
+            .get_or_insert_default()
+            .queue
+            .record(self.ready.load(Ordering::Relaxed));
         let wait = || batches.recv();
         let batch = match &mut self.timer {
-            Some(timer) => timer.take(wait, |batch| batch.as_ref().ok()?.as_ref().ok().map(|batch| batch.index)),
+            Some(timer) => timer
+                .take(wait, |batch| batch.as_ref().ok()?.as_ref().ok().map(|batch| batch.index)),
             None => wait(),
         };
         if let Ok(batch) = batch {
             self.ready.fetch_sub(1, Ordering::Relaxed);
             return Some(batch);
         }
-        // The thread has ended, either because there are no more batches or in a panic. A panic must not look like the
-        // end.
+        // The thread has ended, either because there are no more batches or in a panic. A panic
+        // must not look like the end.
         self.batches = None;
         let payload = self.thread.take()?.join().err()?;
         Some(Err(panicked("the transfer thread panicked", payload)))

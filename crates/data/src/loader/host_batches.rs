@@ -6,15 +6,19 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::{batch::HostBatch, batch_sampler::BatchSampler, inner::Inner, stats::ConsumerTimer, workers::Workers};
+use super::{
+    batch::HostBatch, batch_sampler::BatchSampler, inner::Inner, stats::ConsumerTimer,
+    workers::Workers,
+};
 use crate::{Error, Result};
 
-/// Batches in host memory, in order unless the loader is [not ordered](crate::DataLoaderBuilder::ordered). Made by
+/// Batches in host memory, in order unless the loader is [not
+/// ordered](crate::DataLoaderBuilder::ordered). Made by
 /// [`DataLoader::epoch`](crate::DataLoader::epoch) and similar methods.
 ///
-/// A batch that cannot be read is an `Err` in its position, and the batches after it still follow. If a sampler fails
-/// or a stream cannot continue, the error is the last item. Dropping the iterator ends the worker threads; it waits for
-/// the samples that they are reading.
+/// A batch that cannot be read is an `Err` in its position, and the batches after it still follow.
+/// If a sampler fails or a stream cannot continue, the error is the last item. Dropping the
+/// iterator ends the worker threads; it waits for the samples that they are reading.
 pub struct HostBatches {
     reader: Reader,
     /// None if the consumer is the transfer thread and not the user.
@@ -36,9 +40,11 @@ impl HostBatches {
         let stop = Arc::new(AtomicBool::new(false));
         let sampler = BatchSampler::new(Arc::clone(&inner), epochs, start_batch, Arc::clone(&stop));
         let reader = match inner.setup.config.num_workers {
-            _ if start_batch > 0 && !inner.setup.config.ordered => Reader::Failed(Some(Error::usage(format!(
-                "cannot start at batch {start_batch}: with ordered(false) the earlier batches of the epoch are unknown"
-            )))),
+            _ if start_batch > 0 && !inner.setup.config.ordered => {
+                Reader::Failed(Some(Error::usage(format!(
+                    "cannot start at batch {start_batch}: with ordered(false) the earlier batches of the epoch are unknown"
+                ))))
+            }
             0 => Reader::Inline(sampler),
             count => match Workers::start(Arc::clone(&inner), sampler, count, Arc::clone(&stop)) {
                 Ok(workers) => Reader::Threads(workers),
@@ -67,7 +73,9 @@ impl HostBatches {
 impl Reader {
     fn next(&mut self, inner: &Inner, stop: &AtomicBool) -> Option<Result<HostBatch>> {
         match self {
-            Reader::Inline(sampler) => Some(sampler.next()?.and_then(|(id, task)| inner.fill(id, task, stop))),
+            Reader::Inline(sampler) => {
+                Some(sampler.next()?.and_then(|(id, task)| inner.fill(id, task, stop)))
+            }
             Reader::Threads(workers) => workers.next(),
             Reader::Failed(error) => error.take().map(Err),
         }
@@ -80,9 +88,10 @@ impl Iterator for HostBatches {
     fn next(&mut self) -> Option<Result<HostBatch>> {
         let HostBatches { reader, timer, inner, stop } = self;
         match timer {
-            Some(timer) => {
-                timer.take(|| reader.next(inner, stop), |batch| batch.as_ref()?.as_ref().ok().map(HostBatch::index))
-            }
+            Some(timer) => timer.take(
+                || reader.next(inner, stop),
+                |batch| batch.as_ref()?.as_ref().ok().map(HostBatch::index),
+            ),
             None => reader.next(inner, stop),
         }
     }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::{
-    batch::HostBatch, buckets::Buckets, buckets::Span, collate::BatchBuffer, collate::Collator, layout::Layout,
-    on_error::OnError, pool::Pool, replicas::Replica, replicas::Replicas, replicas::ShardSpec, source::BatchSource,
-    source::BatchTask, source::Collate, source::EpochBatches, source::EpochRequest, source::SourceOptions,
-    stats::Stats,
+    batch::HostBatch, buckets::Buckets, buckets::Span, collate::BatchBuffer, collate::Collator,
+    layout::Layout, on_error::OnError, pool::Pool, replicas::Replica, replicas::Replicas,
+    replicas::ShardSpec, source::BatchSource, source::BatchTask, source::Collate,
+    source::EpochBatches, source::EpochRequest, source::SourceOptions, stats::Stats,
 };
 use crate::dataset::random::below;
 use crate::error::panicked;
@@ -20,8 +20,9 @@ use crate::{Dataset, Error, Field, RandomSampler, Result, Sampler, SequentialSam
 /// How many samples are tried as the replacement of a bad one.
 const TRIES: u64 = 8;
 
-/// How many samples ahead of its reading a sample is announced to the dataset: enough to hide the latency of memory for
-/// samples of a few hundred bytes, and few enough to stay in the processor's first cache.
+/// How many samples ahead of its reading a sample is announced to the dataset: enough to hide the
+/// latency of memory for samples of a few hundred bytes, and few enough to stay in the processor's
+/// first cache.
 const PREFETCH_SAMPLES: usize = 4;
 
 /// A dataset and the order in which its samples are read.
@@ -61,7 +62,9 @@ impl IndexBatches {
         }
         let sampler: Box<dyn Sampler> = match sampler {
             Some(_) if shuffle => {
-                return Err(Error::usage("shuffle(true) and a sampler are mutually exclusive; set only one"));
+                return Err(Error::usage(
+                    "shuffle(true) and a sampler are mutually exclusive; set only one",
+                ));
             }
             Some(sampler) => sampler,
             None if shuffle => Box::new(RandomSampler::new(seed)),
@@ -113,7 +116,8 @@ impl BatchSource for IndexBatches {
         &self.shapes
     }
 
-    /// How many samples the sampler takes. All replicas must agree; otherwise one would wait for the others forever.
+    /// How many samples the sampler takes. All replicas must agree; otherwise one would wait for
+    /// the others forever.
     fn num_samples(&self, replicas: Replicas) -> Result<usize> {
         let len = self.len;
         let count = self.sampler.num_samples(len, replicas.replica());
@@ -131,7 +135,9 @@ impl BatchSource for IndexBatches {
             }
         }
         if count == 0 {
-            return Err(Error::usage(format!("the sampler takes none of the dataset's {len} samples")));
+            return Err(Error::usage(format!(
+                "the sampler takes none of the dataset's {len} samples"
+            )));
         }
         Ok(count)
     }
@@ -171,7 +177,8 @@ impl BatchSource for IndexBatches {
             None => (order, None),
         };
         let order = Arc::new(order);
-        let candidates = if self.members.is_empty() { vec![Arc::clone(&order)] } else { self.members.clone() };
+        let candidates =
+            if self.members.is_empty() { vec![Arc::clone(&order)] } else { self.members.clone() };
         let (dataset, rows) = (Arc::clone(&self.dataset), shard.rows_of_order());
         Ok(Box::new(IndexEpoch { dataset, order, stride, spans, candidates, rows }))
     }
@@ -195,16 +202,31 @@ impl EpochBatches for IndexEpoch {
         let start = index.saturating_mul(self.stride);
         let span = match &self.spans {
             Some(spans) => spans.get(index).copied(),
-            None => Some(Span { start, end: start.saturating_add(self.stride).min(self.order.len()), bucket: 0 }),
+            None => Some(Span {
+                start,
+                end: start.saturating_add(self.stride).min(self.order.len()),
+                bucket: 0,
+            }),
         };
         let Some(Span { start, end, bucket }) = span else {
-            return Err(Error::usage("an epoch has fewer batches than planned; this is a bug in fulmen-data"));
+            return Err(Error::usage(
+                "an epoch has fewer batches than planned; this is a bug in fulmen-data",
+            ));
         };
         // A process may have no samples of a short batch.
-        let samples = start.saturating_add(self.rows.start).min(end)..start.saturating_add(self.rows.end).min(end);
+        let samples = start.saturating_add(self.rows.start).min(end)
+            ..start.saturating_add(self.rows.end).min(end);
         let order = Arc::clone(&self.order);
-        let rows = IndexRows { order, samples, first: start, candidates: Arc::clone(&self.candidates[bucket]) };
-        Ok(BatchTask { data: Box::new(IndexTask { dataset: Arc::clone(&self.dataset), rows }), bucket })
+        let rows = IndexRows {
+            order,
+            samples,
+            first: start,
+            candidates: Arc::clone(&self.candidates[bucket]),
+        };
+        Ok(BatchTask {
+            data: Box::new(IndexTask { dataset: Arc::clone(&self.dataset), rows }),
+            bucket,
+        })
     }
 }
 
@@ -239,18 +261,21 @@ impl IndexRows {
                 let _ = catch_unwind(AssertUnwindSafe(|| dataset.prefetch(later, batch.epoch)));
             }
             let written = read(dataset, batch, row, index)?
-                || (batch.on_error == OnError::Replace && self.read_another(dataset, batch, row, index)?);
+                || (batch.on_error == OnError::Replace
+                    && self.read_another(dataset, batch, row, index)?);
             row += usize::from(written);
         }
         if row < batch.layout.batch_size()
             && let Some(&first) = self.order.get(self.first)
         {
             let from = if self.samples.start != self.first && read(dataset, batch, row, first)? {
-                // The batch's first sample belongs to another process; here it is read only for the padding.
+                // The batch's first sample belongs to another process; here it is read only for the
+                // padding.
                 row
             } else {
                 if row == 0 {
-                    // No sample could be read. Padding has no weight, but it must be a valid sample.
+                    // No sample could be read. Padding has no weight, but it must be a valid
+                    // sample.
                     self.read_another(dataset, batch, 0, first)?;
                 }
                 0
@@ -262,7 +287,13 @@ impl IndexRows {
     }
 
     /// Reads another sample of the epoch, chosen by the index of the bad one.
-    fn read_another(&self, dataset: &dyn Dataset, batch: &mut Collator<'_>, row: usize, bad: usize) -> Result<bool> {
+    fn read_another(
+        &self,
+        dataset: &dyn Dataset,
+        batch: &mut Collator<'_>,
+        row: usize,
+        bad: usize,
+    ) -> Result<bool> {
         let mut random = batch.replacement_random(bad as u64);
         for _ in 0..TRIES {
             let index = self.candidates[below(&mut random, self.candidates.len() as u64) as usize];
@@ -279,7 +310,8 @@ impl IndexRows {
 
 /// Whether the sample could be read; an error if that ends the batch.
 fn read(dataset: &dyn Dataset, batch: &mut Collator<'_>, row: usize, index: usize) -> Result<bool> {
-    let read = batch.write_row(row, index as u64, batch.epoch, |sample| dataset.read(index, sample))?;
+    let read =
+        batch.write_row(row, index as u64, batch.epoch, |sample| dataset.read(index, sample))?;
     let Err(error) = read else { return Ok(true) };
     // The sample is bad even if its origin cannot be found.
     let origin = catch_unwind(AssertUnwindSafe(|| dataset.origin(index))).unwrap_or(None);
@@ -301,10 +333,17 @@ impl HostBatch {
     }
 
     /// The same, with the random numbers of a loader with this seed in this epoch.
-    pub fn collate_epoch(dataset: &dyn Dataset, samples: &[usize], seed: u64, epoch: u64) -> Result<HostBatch> {
+    pub fn collate_epoch(
+        dataset: &dyn Dataset,
+        samples: &[usize],
+        seed: u64,
+        epoch: u64,
+    ) -> Result<HostBatch> {
         let len = dataset.len();
         if let Some(outside) = samples.iter().find(|&&sample| sample >= len) {
-            return Err(Error::usage(format!("there is no sample {outside}; the dataset has {len}")));
+            return Err(Error::usage(format!(
+                "there is no sample {outside}; the dataset has {len}"
+            )));
         }
         let layout = Arc::new(Layout::new(dataset.fields(), samples.len())?);
         let mut bytes = Pool::new(layout.size(), 0).take()?;
@@ -318,7 +357,12 @@ impl HostBatch {
             stop: &AtomicBool::new(false),
         };
         let order = Arc::new(samples.to_vec());
-        let rows = IndexRows { order: Arc::clone(&order), samples: 0..order.len(), first: 0, candidates: order };
+        let rows = IndexRows {
+            order: Arc::clone(&order),
+            samples: 0..order.len(),
+            first: 0,
+            candidates: order,
+        };
         let valid = rows.collate(dataset, &mut collator)?;
         let (rows, global_batch_size) = (0..samples.len(), samples.len());
         Ok(HostBatch { bytes, layout, rows, global_batch_size, valid, epoch, index: 0, bucket: 0 })

@@ -1,6 +1,7 @@
 //! The state shared by a loader, its iterators and its threads, and the code that fills a batch.
 //!
-//! Out of scope: the options (`builder`), which batch comes next (`batch_sampler`), and the threads (`workers`).
+//! Out of scope: the options (`builder`), which batch comes next (`batch_sampler`), and the threads
+//! (`workers`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,9 +10,9 @@ use std::sync::atomic::AtomicBool;
 use fulmen_tensor::trace::numbered;
 
 use super::{
-    batch::HostBatch, collate::BatchBuffer, collate::Collator, config::BatchSize, config::Config, config::Setup,
-    layout::Layout, pool::Pool, replicas::Replicas, replicas::ShardSpec, source::BatchSource, source::BatchTask,
-    stats::Stats, stats::Stopwatch,
+    batch::HostBatch, collate::BatchBuffer, collate::Collator, config::BatchSize, config::Config,
+    config::Setup, layout::Layout, pool::Pool, replicas::Replicas, replicas::ShardSpec,
+    source::BatchSource, source::BatchTask, stats::Stats, stats::Stopwatch,
 };
 use crate::error::panicked;
 use crate::{Error, Field, Result};
@@ -46,7 +47,14 @@ pub(crate) struct BatchId {
 
 impl Inner {
     pub(crate) fn new(source: Arc<dyn BatchSource>, config: Config) -> Result<Inner> {
-        Inner::assemble(source, Arc::new(config), Replicas::default(), Arc::default(), None, usize::MAX)
+        Inner::assemble(
+            source,
+            Arc::new(config),
+            Replicas::default(),
+            Arc::default(),
+            None,
+            usize::MAX,
+        )
     }
 
     /// The same for these devices and processes.
@@ -61,12 +69,20 @@ impl Inner {
 
     fn with_replicas(&self, replicas: Replicas, stats: Arc<Stats>) -> Result<Inner> {
         let config = Arc::clone(&self.setup.config);
-        Inner::assemble(Arc::clone(&self.source), config, replicas, stats, Some(&self.memory), self.limit)
+        Inner::assemble(
+            Arc::clone(&self.source),
+            config,
+            replicas,
+            stats,
+            Some(&self.memory),
+            self.limit,
+        )
     }
 
     /// The same loader, with at most `batches` batches an epoch.
     pub(crate) fn limited(&self, batches: usize) -> Result<Inner> {
-        let mut limited = self.with_replicas(self.setup.shard.replicas, Arc::clone(&self.setup.stats))?;
+        let mut limited =
+            self.with_replicas(self.setup.shard.replicas, Arc::clone(&self.setup.stats))?;
         limited.limit = self.limit.min(batches.max(1));
         Ok(limited)
     }
@@ -89,17 +105,31 @@ impl Inner {
         let batch_size = match config.batch_size {
             BatchSize::Global(rows) => replicas.check_batch_size(rows).map(|()| rows)?,
             BatchSize::PerDevice(rows) => rows.checked_mul(replicas.devices).ok_or_else(|| {
-                Error::usage(format!("{rows} samples on each of {} devices are too many to count", replicas.devices))
+                Error::usage(format!(
+                    "{rows} samples on each of {} devices are too many to count",
+                    replicas.devices
+                ))
             })?,
         };
-        let shard = ShardSpec::new(replicas, batch_size, source.num_samples(replicas)?, source.is_presharded());
+        let shard = ShardSpec::new(
+            replicas,
+            batch_size,
+            source.num_samples(replicas)?,
+            source.is_presharded(),
+        );
         let rows = shard.local_batch_size();
         let memory = match memory.filter(|memory| memory.rows == rows) {
             Some(memory) => Arc::clone(memory),
             None => Arc::new(BatchMemory::new(source.shapes(), rows, &config)?),
         };
         let counts = source.samples_per_shape(shard.num_samples);
-        let inner = Inner { source, setup: Arc::new(Setup { config, shard, stats }), memory, counts, limit };
+        let inner = Inner {
+            source,
+            setup: Arc::new(Setup { config, shard, stats }),
+            memory,
+            counts,
+            limit,
+        };
         inner.check()?;
         Ok(inner)
     }
@@ -138,18 +168,26 @@ impl Inner {
     /// Batches in an epoch.
     pub(crate) fn batches(&self) -> usize {
         let (stride, drop_last) = (self.setup.shard.stride(), self.setup.config.drop_last);
-        let batches = |count: &usize| if drop_last { count / stride } else { count.div_ceil(stride) };
+        let batches =
+            |count: &usize| if drop_last { count / stride } else { count.div_ceil(stride) };
         self.counts.iter().map(batches).sum::<usize>().min(self.limit)
     }
 
     /// Whether the samples of a shape leave a short batch.
     pub(crate) fn has_short_batch(&self) -> bool {
-        self.counts.iter().any(|&count| count != ENDLESS && !count.is_multiple_of(self.setup.shard.stride()))
+        self.counts
+            .iter()
+            .any(|&count| count != ENDLESS && !count.is_multiple_of(self.setup.shard.stride()))
     }
 
-    /// Fills a batch. If user code panics outside a sample, for example in a `Drop`, that becomes the error of the
-    /// batch: the consumer is waiting for a result.
-    pub(crate) fn fill(&self, id: BatchId, task: BatchTask, stop: &AtomicBool) -> Result<HostBatch> {
+    /// Fills a batch. If user code panics outside a sample, for example in a `Drop`, that becomes
+    /// the error of the batch: the consumer is waiting for a result.
+    pub(crate) fn fill(
+        &self,
+        id: BatchId,
+        task: BatchTask,
+        stop: &AtomicBool,
+    ) -> Result<HostBatch> {
         catch_unwind(AssertUnwindSafe(|| self.try_fill(id, task, stop)))
             .unwrap_or_else(|payload| Err(panicked("filling a batch panicked", payload)))
     }
@@ -162,10 +200,12 @@ impl Inner {
         let mut bytes = self.memory.pool.take()?;
         let buffer = BatchBuffer::new(&mut bytes, layout)?;
         let (seed, on_error) = (config.seed, config.on_error);
-        let valid = data.collate(&mut Collator { layout, buffer, seed, epoch, on_error, stats, stop })?;
+        let valid =
+            data.collate(&mut Collator { layout, buffer, seed, epoch, on_error, stats, stop })?;
         self.memory.pool.remember(&bytes);
         stats.filled(valid, &watch);
-        let (layout, rows, global_batch_size) = (Arc::clone(layout), shard.rows(), shard.batch_size);
+        let (layout, rows, global_batch_size) =
+            (Arc::clone(layout), shard.rows(), shard.batch_size);
         Ok(HostBatch { bytes, layout, rows, global_batch_size, valid, epoch, index, bucket })
     }
 }
@@ -175,9 +215,12 @@ impl BatchMemory {
         let layouts = shapes.iter().map(|fields| Layout::new(fields.clone(), rows).map(Arc::new));
         let layouts: Vec<_> = layouts.collect::<Result<_>>()?;
         let largest = layouts.iter().map(|layout| layout.size()).max().unwrap_or(0);
-        // Enough for all batches in flight: read ahead, on the device, and held by the consumer. The batches of all
-        // buckets share it.
-        let pool = Pool::new(largest, config.prefetch.saturating_add(config.device_prefetch).saturating_add(2));
+        // Enough for all batches in flight: read ahead, on the device, and held by the consumer.
+        // The batches of all buckets share it.
+        let pool = Pool::new(
+            largest,
+            config.prefetch.saturating_add(config.device_prefetch).saturating_add(2),
+        );
         Ok(BatchMemory { rows, layouts, pool })
     }
 }

@@ -1,5 +1,5 @@
-//! The layout of a batch in memory: the rows of each field in sequence, each field at a multiple of 64 bytes, the mask
-//! last.
+//! The layout of a batch in memory: the rows of each field in sequence, each field at a multiple of
+//! 64 bytes, the mask last.
 //!
 //! Out of scope: the memory itself, or what is written into it.
 
@@ -67,8 +67,12 @@ impl Layout {
     /// The field with this index, or an error that lists the fields.
     pub fn field(&self, index: usize) -> Result<&Field> {
         self.fields.get(index).ok_or_else(|| {
-            let names: Vec<String> = self.fields.iter().enumerate().map(|(i, f)| format!("{i}: {f}")).collect();
-            Error::field(format!("there is no field {index}; the fields are [{}]", names.join(", ")))
+            let names: Vec<String> =
+                self.fields.iter().enumerate().map(|(i, f)| format!("{i}: {f}")).collect();
+            Error::field(format!(
+                "there is no field {index}; the fields are [{}]",
+                names.join(", ")
+            ))
         })
     }
 
@@ -92,7 +96,8 @@ impl Layout {
 
 /// The next aligned offset after `batch_size` rows of `bytes` bytes that start at `start`.
 fn advance(start: usize, bytes: usize, batch_size: usize) -> Option<usize> {
-    let end = bytes.checked_mul(batch_size)?.checked_add(start)?.checked_next_multiple_of(ALIGNMENT)?;
+    let end =
+        bytes.checked_mul(batch_size)?.checked_add(start)?.checked_next_multiple_of(ALIGNMENT)?;
     (end <= isize::MAX as usize).then_some(end)
 }
 
@@ -104,8 +109,11 @@ mod tests {
 
     #[test]
     fn every_field_and_the_mask_start_at_a_multiple_of_64() {
-        let fields =
-            vec![Field::new("a", DType::U8, [3]), Field::new("b", DType::I32, []), Field::new("c", DType::F64, [0])];
+        let fields = vec![
+            Field::new("a", DType::U8, [3]),
+            Field::new("b", DType::I32, []),
+            Field::new("c", DType::F64, [0]),
+        ];
         let layout = Layout::new(fields, 5).unwrap();
         assert_eq!(layout.rows(0), 0..15);
         assert_eq!(layout.row(0, 4), 12..15);

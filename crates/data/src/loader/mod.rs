@@ -1,4 +1,5 @@
-//! From a dataset to batches: which samples make up a batch, who fills it, and how it reaches a device.
+//! From a dataset to batches: which samples make up a batch, who fills it, and how it reaches a
+//! device.
 //!
 //! Out of scope: what a sample is (`dataset`), and in which order samples are read (`sampler`).
 

@@ -12,31 +12,34 @@ const REMEMBERED: usize = 16;
 
 /// What a loader does with a sample that cannot be read: an error or a panic of its dataset.
 ///
-/// Each of several processes handles the bad samples of its own rows: samples move up within its part of the batch, and
-/// the copy of a stream's record comes from that part. With bad samples, a batch may therefore differ on another number
-/// of processes.
+/// Each of several processes handles the bad samples of its own rows: samples move up within its
+/// part of the batch, and the copy of a stream's record comes from that part. With bad samples, a
+/// batch may therefore differ on another number of processes.
 ///
-/// A stream must fail at the same positions in every process, because its rows are counted as it is read. Damaged files
-/// do. If a store or a disk fails in one process only, even after retries, its rows shift against the others': under
-/// `Skip` and `Replace`, some records then come twice and others not at all. `Fail` ends the run instead.
+/// A stream must fail at the same positions in every process, because its rows are counted as it is
+/// read. Damaged files do. If a store or a disk fails in one process only, even after retries, its
+/// rows shift against the others': under `Skip` and `Replace`, some records then come twice and
+/// others not at all. `Fail` ends the run instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OnError {
-    /// The batch is an error that names the sample. The other batches still follow, unless a stream cannot continue:
-    /// then the error is the last item.
+    /// The batch is an error that names the sample. The other batches still follow, unless a stream
+    /// cannot continue: then the error is the last item.
     #[default]
     Fail,
-    /// The batch continues without it: the samples after it move up, and the rows left at the end are padding, with a
-    /// mask of 0. Every loss and metric must then respect the mask, so [`DataLoader::pads`] is true for such a loader.
-    /// If no sample of a batch can be read, the batch is padded with other samples of the epoch. It is an error if
-    /// those cannot be read either, or if all records of a stream were read and none can be decoded. If a stream has
-    /// lost records that it promised, the epoch ends with more padding: each of the other records comes once.
+    /// The batch continues without it: the samples after it move up, and the rows left at the end
+    /// are padding, with a mask of 0. Every loss and metric must then respect the mask, so
+    /// [`DataLoader::pads`] is true for such a loader. If no sample of a batch can be read, the
+    /// batch is padded with other samples of the epoch. It is an error if those cannot be read
+    /// either, or if all records of a stream were read and none can be decoded. If a stream has
+    /// lost records that it promised, the epoch ends with more padding: each of the other records
+    /// comes once.
     ///
     /// [`DataLoader::pads`]: crate::DataLoader::pads
     Skip,
-    /// Another sample of the epoch is read instead, drawn by seed, epoch and index; after 8 failed draws the batch is
-    /// an error. A stream has no random access: there a copy of another row of the same batch, drawn in the same way,
-    /// is used, and a batch without a readable record is an error. A stream with fewer records than it promised is
-    /// repeated.
+    /// Another sample of the epoch is read instead, drawn by seed, epoch and index; after 8 failed
+    /// draws the batch is an error. A stream has no random access: there a copy of another row of
+    /// the same batch, drawn in the same way, is used, and a batch without a readable record is an
+    /// error. A stream with fewer records than it promised is repeated.
     Replace,
 }
 
@@ -77,11 +80,19 @@ impl fmt::Display for BadSamples {
         let BadSamples { count, first } = self;
         match &first[..] {
             first if first.len() as u64 == *count => {
-                write!(f, "{count} {} could not be read", if first.len() == 1 { "sample" } else { "samples" })?;
+                write!(
+                    f,
+                    "{count} {} could not be read",
+                    if first.len() == 1 { "sample" } else { "samples" }
+                )?;
             }
             [] => write!(f, "samples could not be read {count} times")?,
             [one] if one.count == *count => write!(f, "a sample could not be read {count} times")?,
-            first => write!(f, "samples could not be read {count} times; the first {} of them", first.len())?,
+            first => write!(
+                f,
+                "samples could not be read {count} times; the first {} of them",
+                first.len()
+            )?,
         }
         first.iter().try_for_each(|bad| write!(f, "\n  {bad}"))
     }
@@ -98,11 +109,18 @@ impl BadList {
     pub(crate) fn add(&self, epoch: u64, index: Option<u64>, error: &Error) {
         let mut list = self.lock();
         list.count += 1;
-        if let Some(entry) = list.first.iter_mut().find(|bad| index.is_some() && bad.index == index) {
+        if let Some(entry) = list.first.iter_mut().find(|bad| index.is_some() && bad.index == index)
+        {
             entry.count += 1;
         } else if list.first.len() < REMEMBERED {
             let origin = error.origin().map(str::to_owned);
-            list.first.push(BadSample { index, epoch, origin, message: error.to_string(), count: 1 });
+            list.first.push(BadSample {
+                index,
+                epoch,
+                origin,
+                message: error.to_string(),
+                count: 1,
+            });
         }
     }
 

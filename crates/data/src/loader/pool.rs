@@ -22,16 +22,19 @@ impl Pool {
         Pool { size, capacity, buffers: Mutex::new(Vec::new()) }
     }
 
-    /// An allocation that only the caller holds. The gaps between the fields are zero because nothing writes to them.
+    /// An allocation that only the caller holds. The gaps between the fields are zero because
+    /// nothing writes to them.
     pub(crate) fn take(&self) -> Result<Arc<HostBuffer>> {
         let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only the pool holds an `Arc` whose count is one, so the count cannot rise in the meantime.
+        // Only the pool holds an `Arc` whose count is one, so the count cannot rise in the
+        // meantime.
         if let Some(free) = buffers.iter().position(|buffer| Arc::strong_count(buffer) == 1) {
             return Ok(buffers.swap_remove(free));
         }
         drop(buffers);
-        let fresh = HostBuffer::zeroed(self.size)
-            .map_err(|source| Error::runtime(format!("allocating {} bytes for a batch", self.size), source))?;
+        let fresh = HostBuffer::zeroed(self.size).map_err(|source| {
+            Error::runtime(format!("allocating {} bytes for a batch", self.size), source)
+        })?;
         Ok(Arc::new(fresh))
     }
 

@@ -12,10 +12,12 @@ use crate::{Error, Result};
 /// More devices than this are a mistake: such a machine does not exist.
 const MOST_DEVICES: usize = 1 << 20;
 
-/// The devices and processes that share each batch of a [`DataLoader`](crate::DataLoader); one of each by default.
+/// The devices and processes that share each batch of a [`DataLoader`](crate::DataLoader); one of
+/// each by default.
 ///
-/// Every process feeds the same number of devices. The process with index `r` reads the rows of each batch from
-/// `r · batch_size / num_processes` up to, but not including, the first row of the next process.
+/// Every process feeds the same number of devices. The process with index `r` reads the rows of
+/// each batch from `r · batch_size / num_processes` up to, but not including, the first row of the
+/// next process.
 ///
 /// ```
 /// use fulmen_data::{DataLoader, Replicas, TensorDataset};
@@ -30,8 +32,8 @@ const MOST_DEVICES: usize = 1 << 20;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Replicas {
-    /// The number of parts into which the batch axis is split: the devices of all processes together, or, on a mesh
-    /// with more axes, the size of the axis that splits the batch.
+    /// The number of parts into which the batch axis is split: the devices of all processes
+    /// together, or, on a mesh with more axes, the size of the axis that splits the batch.
     pub devices: usize,
     /// The number of processes.
     pub num_processes: usize,
@@ -46,8 +48,9 @@ impl Default for Replicas {
 }
 
 impl Replicas {
-    /// The devices and processes of a runtime, for batches whose rows are split by `sharding`. Processes that get the
-    /// same rows, because the mesh splits something else over them, count as one.
+    /// The devices and processes of a runtime, for batches whose rows are split by `sharding`.
+    /// Processes that get the same rows, because the mesh splits something else over them, count as
+    /// one.
     ///
     /// ```
     /// use fulmen_data::Replicas;
@@ -62,7 +65,8 @@ impl Replicas {
     /// ```
     ///
     /// # Errors
-    /// A sharding that does not fit the mesh, or a mesh that gives a process rows from several parts of a batch.
+    /// A sharding that does not fit the mesh, or a mesh that gives a process rows from several
+    /// parts of a batch.
     pub fn from_runtime(runtime: &Runtime, sharding: &Sharding) -> Result<Replicas> {
         let mesh = runtime.mesh();
         let axes = sharding.axes().first().map_or(&[][..], Vec::as_slice);
@@ -70,7 +74,9 @@ impl Replicas {
         // A batch with one row per part shows which process has which part.
         let batch = TensorType::new(DType::U8, [devices]);
         let rows = Sharding::over([axes.iter().map(String::as_str).collect()]);
-        let blocks = runtime.blocks(&batch, &rows).map_err(|error| Error::usage(format!("a batch's rows: {error}")))?;
+        let blocks = runtime
+            .blocks(&batch, &rows)
+            .map_err(|error| Error::usage(format!("a batch's rows: {error}")))?;
         let mut parts: Vec<usize> = blocks.iter().map(|block| block.start[0]).collect();
         parts.sort_unstable();
         parts.dedup();
@@ -96,7 +102,9 @@ impl Replicas {
             )));
         }
         if devices > MOST_DEVICES {
-            return Err(Error::usage(format!("a loader for {devices} devices; at most {MOST_DEVICES} are possible")));
+            return Err(Error::usage(format!(
+                "a loader for {devices} devices; at most {MOST_DEVICES} are possible"
+            )));
         }
         if process_index >= num_processes {
             return Err(Error::usage(format!(
@@ -148,8 +156,8 @@ pub(crate) struct ShardSpec {
     pub(crate) replicas: Replicas,
     /// Rows of a batch, over all processes.
     pub(crate) batch_size: usize,
-    /// The number of samples in the order of an epoch: of all processes, or only of this one if the order is
-    /// presharded.
+    /// The number of samples in the order of an epoch: of all processes, or only of this one if the
+    /// order is presharded.
     pub(crate) num_samples: usize,
     /// Whether the sampler has divided the samples among the processes.
     pub(crate) is_presharded: bool,
@@ -158,8 +166,19 @@ pub(crate) struct ShardSpec {
 }
 
 impl ShardSpec {
-    pub(crate) fn new(replicas: Replicas, batch_size: usize, num_samples: usize, is_presharded: bool) -> ShardSpec {
-        ShardSpec { replicas, batch_size, num_samples, is_presharded, compared: AtomicBool::new(false) }
+    pub(crate) fn new(
+        replicas: Replicas,
+        batch_size: usize,
+        num_samples: usize,
+        is_presharded: bool,
+    ) -> ShardSpec {
+        ShardSpec {
+            replicas,
+            batch_size,
+            num_samples,
+            is_presharded,
+            compared: AtomicBool::new(false),
+        }
     }
 
     /// The rows of a batch that belong to this process.
@@ -190,14 +209,17 @@ impl ShardSpec {
     /// The rank whose order must equal the order of this process; returned only once.
     pub(crate) fn rank_to_compare(&self) -> Option<Replica> {
         let Replica { num_replicas, rank } = self.replicas.replica();
-        let must_compare = !self.is_presharded && num_replicas > 1 && !self.compared.swap(true, Ordering::Relaxed);
+        let must_compare =
+            !self.is_presharded && num_replicas > 1 && !self.compared.swap(true, Ordering::Relaxed);
         must_compare.then_some(Replica { num_replicas, rank: (rank + 1) % num_replicas })
     }
 }
 
-/// One of several processes that read the same dataset, as an argument for a [`Sampler`](crate::Sampler).
+/// One of several processes that read the same dataset, as an argument for a
+/// [`Sampler`](crate::Sampler).
 ///
-/// The names are those of PyTorch's `DistributedSampler`. A process that feeds eight devices is one replica.
+/// The names are those of PyTorch's `DistributedSampler`. A process that feeds eight devices is one
+/// replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Replica {
     /// The number of replicas.

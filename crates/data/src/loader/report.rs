@@ -12,8 +12,8 @@ const LITTLE: f64 = 0.03;
 
 /// Where a loader's time went. Made by [`DataLoader::report`](crate::DataLoader::report).
 ///
-/// The times of workers are added up. They are wall-clock times: on a machine with fewer free cores than workers, work
-/// seems to take longer than it would alone.
+/// The times of workers are added up. They are wall-clock times: on a machine with fewer free cores
+/// than workers, work seems to take longer than it would alone.
 #[derive(Clone, Debug, Default)]
 pub struct LoaderReport {
     /// Threads that fill batches; with 0 the consumer fills them itself.
@@ -26,15 +26,18 @@ pub struct LoaderReport {
     pub samples: u64,
     /// The time spent on filling, per [`Stage`], in the order of [`Stage::ALL`].
     pub stages: Vec<(Stage, Duration)>,
-    /// The filling time outside of all stages: untimed work of the dataset, and copying into the batch.
+    /// The filling time outside of all stages: untimed work of the dataset, and copying into the
+    /// batch.
     pub writing: Duration,
     /// The part of it spent reading the records of a stream, which one thread does at a time.
     pub in_order: Duration,
-    /// Time that workers waited for the consumer to take a batch. This is good: they are fast enough.
+    /// Time that workers waited for the consumer to take a batch. This is good: they are fast
+    /// enough.
     pub waited_for_space: Duration,
     /// Time that workers waited for another one to read its records of a stream.
     pub waited_for_reading: Duration,
-    /// Batches that the consumer took, except the first of each epoch: before it, the consumer does other things.
+    /// Batches that the consumer took, except the first of each epoch: before it, the consumer does
+    /// other things.
     pub steps: u64,
     /// How long the consumer waited for batches.
     pub waiting: Duration,
@@ -90,10 +93,14 @@ impl QueueDepth {
 impl LoaderReport {
     /// An empty report.
     pub(crate) fn new() -> LoaderReport {
-        LoaderReport { stages: Stage::ALL.map(|stage| (stage, Duration::ZERO)).into(), ..LoaderReport::default() }
+        LoaderReport {
+            stages: Stage::ALL.map(|stage| (stage, Duration::ZERO)).into(),
+            ..LoaderReport::default()
+        }
     }
 
-    /// The fraction of the step time in which the consumer waited for data, from 0 to 1; 0 before the second batch.
+    /// The fraction of the step time in which the consumer waited for data, from 0 to 1; 0 before
+    /// the second batch.
     pub fn waiting_share(&self) -> f64 {
         share(self.waiting, self.waiting + self.busy)
     }
@@ -105,20 +112,26 @@ impl LoaderReport {
 
     /// The time of each stage and of writing, by name.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (String, Duration)> {
-        let stages = self.stages.iter().map(|&(stage, spent)| (format!("{stage:?}").to_lowercase(), spent));
+        let stages =
+            self.stages.iter().map(|&(stage, spent)| (format!("{stage:?}").to_lowercase(), spent));
         stages.chain([("write".to_owned(), self.writing)])
     }
 
-    /// The stage that takes most of the threads' time, and its fraction; none before the first batch. Time outside of
-    /// all stages counts as writing.
+    /// The stage that takes most of the threads' time, and its fraction; none before the first
+    /// batch. Time outside of all stages counts as writing.
     pub fn slow_stage(&self) -> Option<(Option<Stage>, f64)> {
-        let stages = self.stages.iter().map(|&(stage, time)| (Some(stage), time)).chain([(None, self.writing)]);
+        let stages = self
+            .stages
+            .iter()
+            .map(|&(stage, time)| (Some(stage), time))
+            .chain([(None, self.writing)]);
         let (stage, time) = stages.max_by_key(|&(_, time)| time)?;
         (self.batches > 0).then(|| (stage, share(time, self.work())))
     }
 
-    /// How many threads would fill batches as fast as the consumer takes them, if each keeps the current speed; none if
-    /// that cannot be estimated, for example if the consumer does nothing else.
+    /// How many threads would fill batches as fast as the consumer takes them, if each keeps the
+    /// current speed; none if that cannot be estimated, for example if the consumer does nothing
+    /// else.
     pub fn threads_needed(&self) -> Option<usize> {
         let step = self.busy.as_secs_f64() / self.steps as f64;
         let threads = (self.work().as_secs_f64() / self.batches as f64 / step).ceil();
@@ -146,7 +159,9 @@ impl LoaderReport {
                     .to_owned();
             }
         }
-        let Some((slow, _)) = self.slow_stage() else { return "no batch was filled yet".to_owned() };
+        let Some((slow, _)) = self.slow_stage() else {
+            return "no batch was filled yet".to_owned();
+        };
         let reading = self.in_order.as_secs_f64() / self.batches as f64;
         if self.sequential && reading > self.busy.as_secs_f64() / self.steps as f64 {
             return "reading the stream is the slow stage, which one thread does at a time; leave decoding to Stream::map, \
@@ -154,9 +169,14 @@ impl LoaderReport {
                 .to_owned();
         }
         let (name, cures): (_, &[&str]) = match slow {
-            Some(Stage::Read) => {
-                ("read", &["read from faster storage", "put many samples into one file", "cache what is read"])
-            }
+            Some(Stage::Read) => (
+                "read",
+                &[
+                    "read from faster storage",
+                    "put many samples into one file",
+                    "cache what is read",
+                ],
+            ),
             Some(Stage::Decode) => ("decode", &["cache it"]),
             Some(Stage::Transform) => ("transform", &["cache it"]),
             None => ("write", &["make what Dataset::read does faster"]),
@@ -166,12 +186,18 @@ impl LoaderReport {
         // Without workers, the consumer's thread is the only one that fills batches.
         let have = self.num_workers;
         match self.threads_needed() {
-            None => format!("{slow}; there is no other work between two batches, so no number of threads is enough"),
+            None => format!(
+                "{slow}; there is no other work between two batches, so no number of threads is enough"
+            ),
             Some(needed) if needed <= have && have > self.cores => {
                 format!("{slow}; {} are too many for {cores}; {cure}", threads(have))
             }
             Some(needed) if needed <= have => {
-                let enough = if have == 1 { "1 thread is".to_owned() } else { format!("{have} threads are") };
+                let enough = if have == 1 {
+                    "1 thread is".to_owned()
+                } else {
+                    format!("{have} threads are")
+                };
                 format!("{slow}; {enough} enough on average: raise prefetch, to read further ahead")
             }
             Some(needed) if needed <= self.cores => {
@@ -179,7 +205,10 @@ impl LoaderReport {
                 format!("{slow}; {}", one_of(&[cures, &[&more]].concat()))
             }
             Some(needed) => {
-                format!("{slow}; {cure}: otherwise it needs {}, and this machine has {cores}", threads(needed))
+                format!(
+                    "{slow}; {cure}: otherwise it needs {}, and this machine has {cores}",
+                    threads(needed)
+                )
             }
         }
     }
@@ -261,7 +290,13 @@ impl fmt::Display for LoaderReport {
         if let Some(first) = self.first_batch {
             writeln!(f, "first batch after {}", time(first))?;
         }
-        writeln!(f, "{} steps: {} busy, {} waiting", self.steps, time(self.busy), time(self.waiting))?;
+        writeln!(
+            f,
+            "{} steps: {} busy, {} waiting",
+            self.steps,
+            time(self.busy),
+            time(self.waiting)
+        )?;
         f.write_str(&self.bottleneck())
     }
 }
@@ -272,7 +307,8 @@ mod tests {
 
     use super::*;
 
-    /// 100 batches of 64, decoded in 30 ms each by two threads, for steps of 10 ms that wait for 5 ms.
+    /// 100 batches of 64, decoded in 30 ms each by two threads, for steps of 10 ms that wait for 5
+    /// ms.
     fn report() -> LoaderReport {
         let ms = Duration::from_millis;
         LoaderReport {
@@ -280,7 +316,11 @@ mod tests {
             cores: 8,
             batches: 101,
             samples: 6464,
-            stages: vec![(Stage::Read, ms(101)), (Stage::Decode, ms(2500)), (Stage::Transform, ms(400))],
+            stages: vec![
+                (Stage::Read, ms(101)),
+                (Stage::Decode, ms(2500)),
+                (Stage::Transform, ms(400)),
+            ],
             writing: ms(29),
             in_order: Duration::ZERO,
             waited_for_space: ms(3),
@@ -305,7 +345,9 @@ mod tests {
         let ms = Duration::from_millis;
         check(
             report(),
-            expect!["input-bound: 33 % of step time waits; decode is the slow stage; cache it or add 1 thread"],
+            expect![
+                "input-bound: 33 % of step time waits; decode is the slow stage; cache it or add 1 thread"
+            ],
         );
         check(
             LoaderReport { cores: 2, ..report() },
@@ -314,8 +356,10 @@ mod tests {
                  threads, and this machine has 2 cores"
             ],
         );
-        let slow_reading =
-            || LoaderReport { stages: vec![(Stage::Read, ms(2500)), (Stage::Decode, ms(400))], ..report() };
+        let slow_reading = || LoaderReport {
+            stages: vec![(Stage::Read, ms(2500)), (Stage::Decode, ms(400))],
+            ..report()
+        };
         check(
             slow_reading(),
             expect![
@@ -340,7 +384,9 @@ mod tests {
         );
         check(
             LoaderReport { stages: vec![(Stage::Transform, ms(2900))], ..report() },
-            expect!["input-bound: 33 % of step time waits; transform is the slow stage; cache it or add 1 thread"],
+            expect![
+                "input-bound: 33 % of step time waits; transform is the slow stage; cache it or add 1 thread"
+            ],
         );
         check(
             LoaderReport { stages: Vec::new(), writing: ms(2900), ..report() },
@@ -349,7 +395,10 @@ mod tests {
                  or add 1 thread"
             ],
         );
-        check(LoaderReport { waiting: ms(20), ..report() }, expect!["not input-bound: 2.0 % of step time waits"]);
+        check(
+            LoaderReport { waiting: ms(20), ..report() },
+            expect!["not input-bound: 2.0 % of step time waits"],
+        );
         check(
             LoaderReport { num_workers: 3, ..report() },
             expect![
@@ -359,7 +408,9 @@ mod tests {
         );
         check(
             LoaderReport { num_workers: 0, ..report() },
-            expect!["input-bound: 33 % of step time waits; decode is the slow stage; cache it or add 3 threads"],
+            expect![
+                "input-bound: 33 % of step time waits; decode is the slow stage; cache it or add 3 threads"
+            ],
         );
         check(
             LoaderReport { num_workers: 4, cores: 2, ..report() },
@@ -397,7 +448,10 @@ mod tests {
                  bytes: u8 in place of f32, smaller rows"
             ],
         );
-        check(LoaderReport { steps: 0, ..report() }, expect!["too few batches to find the bottleneck"]);
+        check(
+            LoaderReport { steps: 0, ..report() },
+            expect!["too few batches to find the bottleneck"],
+        );
     }
 
     #[test]

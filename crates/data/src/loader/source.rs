@@ -1,5 +1,5 @@
-//! The loader's interface to its data, read by index or as a stream: the batches of an epoch in order, and their
-//! samples written into memory.
+//! The loader's interface to its data, read by index or as a stream: the batches of an epoch in
+//! order, and their samples written into memory.
 //!
 //! Out of scope: the two implementations (`index_batches`, `stream_batches`).
 
@@ -72,7 +72,8 @@ pub(crate) struct BatchTask {
 
 /// The samples of a batch, not decoded yet.
 pub(crate) trait Collate: Send {
-    /// Writes this process's samples into a batch and pads the rest; returns how many rows are samples.
+    /// Writes this process's samples into a batch and pads the rest; returns how many rows are
+    /// samples.
     fn collate(self: Box<Self>, batch: &mut Collator<'_>) -> Result<usize>;
 }
 

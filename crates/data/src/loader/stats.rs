@@ -1,4 +1,5 @@
-//! The measurements of a loader: where its threads' time goes, how long the consumer waits, how full the queues are.
+//! The measurements of a loader: where its threads' time goes, how long the consumer waits, how
+//! full the queues are.
 //!
 //! Out of scope: their interpretation (`report`).
 
@@ -44,7 +45,8 @@ impl Stats {
         report.stages[Stage::Read as usize].1 += rest;
     }
 
-    /// Counts the time for which a worker waited for the sampler. During it, `fetched` was spent on fetching.
+    /// Counts the time for which a worker waited for the sampler. During it, `fetched` was spent on
+    /// fetching.
     pub(crate) fn waited_for_sampler(&self, waited: Duration, fetched: Duration) {
         let mut report = self.report();
         // The worker that holds the sampler waits for space with it.
@@ -67,13 +69,15 @@ impl Stopwatch {
 
     /// Adds the time in each stage; returns the total time, and the part outside of all stages.
     fn add_to(&self, report: &mut LoaderReport) -> (Duration, Duration) {
-        let (total, stages) = (self.start.elapsed(), StageTimes::current_thread().since(&self.stages));
+        let (total, stages) =
+            (self.start.elapsed(), StageTimes::current_thread().since(&self.stages));
         report.stages.iter_mut().for_each(|(stage, spent)| *spent += stages.time(*stage));
         (total, total.saturating_sub(stages.sum()))
     }
 }
 
-/// Measures how a consumer takes batches: how long it waits for one, and how long it is busy before the next.
+/// Measures how a consumer takes batches: how long it waits for one, and how long it is busy before
+/// the next.
 pub(crate) struct ConsumerTimer {
     stats: Arc<Stats>,
     started: Option<Instant>,
@@ -87,7 +91,11 @@ impl ConsumerTimer {
     }
 
     /// Times the consumer's wait. `index` is the batch's number in its epoch.
-    pub(crate) fn take<T>(&mut self, wait: impl FnOnce() -> T, index: impl FnOnce(&T) -> Option<usize>) -> T {
+    pub(crate) fn take<T>(
+        &mut self,
+        wait: impl FnOnce() -> T,
+        index: impl FnOnce(&T) -> Option<usize>,
+    ) -> T {
         let start = Instant::now();
         let batch = wait();
         let now = Instant::now();

@@ -1,14 +1,15 @@
 //! Batches of a stream, whose records are read in order and decoded by any thread.
 //!
-//! Out of scope: reading the records (`stream_cursor`), and batches of a dataset that is read by index
-//! (`index_batches`).
+//! Out of scope: reading the records (`stream_cursor`), and batches of a dataset that is read by
+//! index (`index_batches`).
 
 use std::sync::Arc;
 
 use super::{
-    collate::Collator, inner::ENDLESS, on_error::OnError, replicas::Replicas, source::BatchSource, source::BatchTask,
-    source::Collate, source::EpochBatches, source::EpochRequest, source::SourceOptions, stream_cursor::EpochLength,
-    stream_cursor::FetchedRecord, stream_cursor::StreamCursor,
+    collate::Collator, inner::ENDLESS, on_error::OnError, replicas::Replicas, source::BatchSource,
+    source::BatchTask, source::Collate, source::EpochBatches, source::EpochRequest,
+    source::SourceOptions, stream_cursor::EpochLength, stream_cursor::FetchedRecord,
+    stream_cursor::StreamCursor,
 };
 use crate::dataset::random::below;
 use crate::{Error, Field, IterableDataset, Result};
@@ -22,7 +23,10 @@ pub(crate) struct StreamBatches {
 }
 
 impl StreamBatches {
-    pub(crate) fn new(dataset: Arc<dyn IterableDataset>, options: SourceOptions) -> Result<StreamBatches> {
+    pub(crate) fn new(
+        dataset: Arc<dyn IterableDataset>,
+        options: SourceOptions,
+    ) -> Result<StreamBatches> {
         let SourceOptions { shuffle, sampler, num_samples, buckets, .. } = options;
         if let Some(buckets) = buckets {
             return Err(buckets.refused());
@@ -34,8 +38,14 @@ impl StreamBatches {
             ));
         }
         let length = match (num_samples, dataset.len()) {
-            (Some(0), _) => return Err(Error::usage("num_samples is 0; an epoch needs at least one sample")),
-            (_, Some(0)) => return Err(Error::usage("the stream is empty; a loader needs at least one sample")),
+            (Some(0), _) => {
+                return Err(Error::usage("num_samples is 0; an epoch needs at least one sample"));
+            }
+            (_, Some(0)) => {
+                return Err(Error::usage(
+                    "the stream is empty; a loader needs at least one sample",
+                ));
+            }
             (Some(count), _) => EpochLength::Wanted(count),
             (None, Some(count)) => EpochLength::Known(count),
             (None, None) => {
@@ -91,10 +101,12 @@ impl EpochBatches for StreamCursor {
         let first = index.saturating_mul(stride);
         let count = setup.shard.num_samples.saturating_sub(first).min(stride);
         let own_rows = own_rows.start.min(count)..own_rows.end.min(count);
-        // If no sample may be missing, the batch's first one pads a short batch, as it does in one process. Otherwise
-        // any of them may have to, so that a batch with a readable record does not fail in any process.
+        // If no sample may be missing, the batch's first one pads a short batch, as it does in one
+        // process. Otherwise any of them may have to, so that a batch with a readable record does
+        // not fail in any process.
         let first_only = setup.config.on_error == OnError::Fail;
-        let (mut records, mut padding_candidates) = (Vec::with_capacity(own_rows.len()), Vec::new());
+        let (mut records, mut padding_candidates) =
+            (Vec::with_capacity(own_rows.len()), Vec::new());
         let mut read = 0;
         while read < count
             && let Some(record) = self.fetch()?
@@ -113,7 +125,11 @@ impl EpochBatches for StreamCursor {
             self.check_end()?;
         }
         Ok(BatchTask {
-            data: Box::new(StreamTask { records, has_first: own_rows.start == 0, padding_candidates }),
+            data: Box::new(StreamTask {
+                records,
+                has_first: own_rows.start == 0,
+                padding_candidates,
+            }),
             bucket: 0,
         })
     }
@@ -129,7 +145,8 @@ struct StreamTask {
 }
 
 impl Collate for StreamTask {
-    /// If bad records are replaced, each keeps its row; otherwise the records after a bad one move up.
+    /// If bad records are replaced, each keeps its row; otherwise the records after a bad one move
+    /// up.
     fn collate(self: Box<Self>, batch: &mut Collator<'_>) -> Result<usize> {
         let StreamTask { records, has_first, padding_candidates } = *self;
         let substitute = batch.on_error == OnError::Replace;

@@ -1,6 +1,8 @@
-//! The records of one epoch of a stream, fetched in order, and the handling of a stream that ends too early.
+//! The records of one epoch of a stream, fetched in order, and the handling of a stream that ends
+//! too early.
 //!
-//! Out of scope: decoding the records. Only reading is done in order, by the worker that holds the batch sampler.
+//! Out of scope: decoding the records. Only reading is done in order, by the worker that holds the
+//! batch sampler.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -14,7 +16,8 @@ use crate::{Error, IterableDataset, Result};
 /// After this many errors in a row a stream is given up, even if it would continue.
 const MOST_FAILURES: usize = 1000;
 
-/// Added to the epoch for the second pass over a stream, so that it does not collide with a real epoch.
+/// Added to the epoch for the second pass over a stream, so that it does not collide with a real
+/// epoch.
 const PASS: u64 = 1 << 40;
 
 /// How many records an epoch of a stream has, and who decided it.
@@ -61,16 +64,30 @@ pub(crate) struct StreamCursor {
 }
 
 impl StreamCursor {
-    pub(crate) fn new(dataset: Arc<dyn IterableDataset>, length: EpochLength, request: EpochRequest) -> StreamCursor {
-        StreamCursor { dataset, length, request, pass: 0, records: None, read: 0, ended: false, broken: false }
+    pub(crate) fn new(
+        dataset: Arc<dyn IterableDataset>,
+        length: EpochLength,
+        request: EpochRequest,
+    ) -> StreamCursor {
+        StreamCursor {
+            dataset,
+            length,
+            request,
+            pass: 0,
+            records: None,
+            read: 0,
+            ended: false,
+            broken: false,
+        }
     }
 
     pub(crate) fn setup(&self) -> &Arc<Setup> {
         &self.request.setup
     }
 
-    /// The next record; it must not be called again after an error. None if records are skipped and the stream has lost
-    /// some that it promised: each of the others comes once in an epoch, and the lost ones are not replaced.
+    /// The next record; it must not be called again after an error. None if records are skipped and
+    /// the stream has lost some that it promised: each of the others comes once in an epoch, and
+    /// the lost ones are not replaced.
     pub(crate) fn fetch(&mut self) -> Result<Option<FetchedRecord>> {
         // Another pass starts only for padding.
         if self.pass > 0 && self.drops_records() {
@@ -155,7 +172,9 @@ impl StreamCursor {
 
     /// Whether the epoch continues without what the stream could not read.
     fn drops_records(&self) -> bool {
-        self.broken && self.setup().config.on_error == OnError::Skip && matches!(self.length, EpochLength::Known(_))
+        self.broken
+            && self.setup().config.on_error == OnError::Skip
+            && matches!(self.length, EpochLength::Known(_))
     }
 
     /// The stream's next record. It is user code, and may panic.
@@ -174,8 +193,13 @@ impl StreamCursor {
     /// The stream has ended before the epoch: checks whether it may.
     fn check_short(&self) -> Result<()> {
         if self.read == 0 {
-            let problem = if self.broken { "the stream cannot be read at all" } else { "the stream is empty" };
-            let first = self.setup().stats.bad.get().first.into_iter().next().filter(|_| self.broken);
+            let problem = if self.broken {
+                "the stream cannot be read at all"
+            } else {
+                "the stream is empty"
+            };
+            let first =
+                self.setup().stats.bad.get().first.into_iter().next().filter(|_| self.broken);
             let first = first.map_or(String::new(), |bad| format!("; the first error: {bad}"));
             return Err(Error::usage(format!(
                 "{problem}: epoch {} needs {} records{first}",

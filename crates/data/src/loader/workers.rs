@@ -1,7 +1,8 @@
-//! Threads that fill batches ahead of the consumer, one whole batch each, delivered in order or as they are finished.
+//! Threads that fill batches ahead of the consumer, one whole batch each, delivered in order or as
+//! they are finished.
 //!
-//! Out of scope: the content of a batch. The batch sampler decides it before any thread sees it, so the number of
-//! threads cannot change it.
+//! Out of scope: the content of a batch. The batch sampler decides it before any thread sees it, so
+//! the number of threads cannot change it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -39,7 +40,8 @@ struct Queue {
     finished: BTreeMap<u64, Result<HostBatch>>,
     /// The number of batches, once it is known.
     end: Option<u64>,
-    /// The first batch of the next epoch: even unordered batches do not cross the end of their epoch.
+    /// The first batch of the next epoch: even unordered batches do not cross the end of their
+    /// epoch.
     epoch_end: u64,
     /// The number of batches of an epoch.
     epoch_batches: u64,
@@ -52,7 +54,10 @@ impl Queue {
         if self.ordered {
             return self.finished.contains_key(&self.next).then_some(self.next);
         }
-        self.finished.first_key_value().map(|(&number, _)| number).filter(|&number| number < self.epoch_end)
+        self.finished
+            .first_key_value()
+            .map(|(&number, _)| number)
+            .filter(|&number| number < self.epoch_end)
     }
 
     /// Takes the batch to deliver next, if it is finished.
@@ -94,9 +99,12 @@ impl Workers {
         for i in 0..count {
             let shared = Arc::clone(&workers.shared);
             // If this fails, dropping `workers` ends the threads that did start.
-            let thread = Builder::new().name(format!("fulmen-data-{i}")).spawn(move || shared.work());
+            let thread =
+                Builder::new().name(format!("fulmen-data-{i}")).spawn(move || shared.work());
             workers.threads.push(thread.map_err(|source| {
-                Error::usage(format!("cannot start worker thread {i} of {count}: {source}; use fewer workers"))
+                Error::usage(format!(
+                    "cannot start worker thread {i} of {count}: {source}; use fewer workers"
+                ))
             })?);
         }
         Ok(workers)
@@ -147,7 +155,8 @@ impl Shared {
             let number = sampler.issued;
             let task = if self.wait_for_space(number) { sampler.next() } else { None };
             let Some(task) = task else {
-                // Also after a stop, so that a consumer on another thread does not wait for a batch that will not come.
+                // Also after a stop, so that a consumer on another thread does not wait for a batch
+                // that will not come.
                 self.queue.lock().end = Some(number);
                 self.ready.notify_all();
                 return;

@@ -22,7 +22,8 @@ impl Weights {
                 weights.len()
             )));
         }
-        if let Some(index) = weights.iter().position(|weight| !weight.is_finite() || *weight < 0.0) {
+        if let Some(index) = weights.iter().position(|weight| !weight.is_finite() || *weight < 0.0)
+        {
             return Err(Error::usage(format!(
                 "{name}: weight {index} is {}; weights must be finite and not negative",
                 weights[index]
@@ -39,7 +40,9 @@ impl Weights {
         if sum > 0.0 && sum.is_finite() {
             Ok(Weights { weights: weights.to_vec(), sums })
         } else {
-            Err(Error::usage(format!("{name}: the weights add up to {sum}; the sum must be positive and finite")))
+            Err(Error::usage(format!(
+                "{name}: the weights add up to {sum}; the sum must be positive and finite"
+            )))
         }
     }
 
@@ -56,11 +59,11 @@ impl Weights {
     }
 }
 
-/// Mixes the parts of a [`ConcatDataset`](crate::ConcatDataset): the weights decide from which part each sample of an
-/// epoch comes.
+/// Mixes the parts of a [`ConcatDataset`](crate::ConcatDataset): the weights decide from which part
+/// each sample of an epoch comes.
 ///
-/// Within a part, all samples come once before any of them repeats, then again in another order. Each epoch starts with
-/// a new order. The seed and the epoch decide everything.
+/// Within a part, all samples come once before any of them repeats, then again in another order.
+/// Each epoch starts with a new order. The seed and the epoch decide everything.
 ///
 /// ```
 /// use fulmen_data::{ConcatDataset, DataLoader, TensorDataset};
@@ -83,15 +86,22 @@ pub struct MixSampler {
 }
 
 impl MixSampler {
-    /// A sampler for consecutive parts of these lengths, with a weight for each; an epoch has `num_samples` samples.
-    /// The weights need not add up to 1.
+    /// A sampler for consecutive parts of these lengths, with a weight for each; an epoch has
+    /// `num_samples` samples. The weights need not add up to 1.
     ///
     /// # Errors
-    /// The number of weights differs from the number of parts; weights that are negative, infinite or all 0; an empty
-    /// part with a weight.
-    pub fn new(lengths: &[usize], weights: &[f64], num_samples: usize, seed: u64) -> Result<MixSampler> {
+    /// The number of weights differs from the number of parts; weights that are negative, infinite
+    /// or all 0; an empty part with a weight.
+    pub fn new(
+        lengths: &[usize],
+        weights: &[f64],
+        num_samples: usize,
+        seed: u64,
+    ) -> Result<MixSampler> {
         let weights = Weights::new("MixSampler", weights, lengths.len(), "datasets")?;
-        if let Some(part) = (0..lengths.len()).find(|&part| lengths[part] == 0 && weights.get()[part] > 0.0) {
+        if let Some(part) =
+            (0..lengths.len()).find(|&part| lengths[part] == 0 && weights.get()[part] > 0.0)
+        {
             return Err(Error::usage(format!(
                 "MixSampler: dataset {part} is empty; give it the weight 0 or leave it out"
             )));
@@ -109,8 +119,11 @@ impl Sampler for MixSampler {
     }
 
     fn order(&self, epoch: u64, _len: usize, _: Replica) -> Vec<usize> {
-        let starts: Vec<usize> =
-            self.lengths.iter().scan(0, |end, len| Some(std::mem::replace(end, *end + len))).collect();
+        let starts: Vec<usize> = self
+            .lengths
+            .iter()
+            .scan(0, |end, len| Some(std::mem::replace(end, *end + len)))
+            .collect();
         // For each part, the rest of its current pass and the number of passes.
         let mut left: Vec<(Vec<usize>, u64)> = vec![(Vec::new(), 0); self.lengths.len()];
         let mut random = generator(Purpose::Mix, [self.seed, epoch, u64::MAX]);
@@ -134,8 +147,8 @@ impl Sampler for MixSampler {
     }
 }
 
-/// Draws each sample of an epoch by its own weight, with replacement (PyTorch's `WeightedRandomSampler`). Use it to
-/// make rare classes as frequent as others.
+/// Draws each sample of an epoch by its own weight, with replacement (PyTorch's
+/// `WeightedRandomSampler`). Use it to make rare classes as frequent as others.
 ///
 /// ```
 /// use fulmen_data::{Replica, Sampler, WeightedRandomSampler};
@@ -155,7 +168,8 @@ pub struct WeightedRandomSampler {
 }
 
 impl WeightedRandomSampler {
-    /// A sampler with a weight for each sample of the dataset; an epoch draws `num_samples` of them.
+    /// A sampler with a weight for each sample of the dataset; an epoch draws `num_samples` of
+    /// them.
     ///
     /// # Errors
     /// Weights that are negative, infinite or all 0.
@@ -168,7 +182,11 @@ impl WeightedRandomSampler {
     ///
     /// # Errors
     /// No labels.
-    pub fn balanced<L: Eq + std::hash::Hash>(labels: &[L], num_samples: usize, seed: u64) -> Result<Self> {
+    pub fn balanced<L: Eq + std::hash::Hash>(
+        labels: &[L],
+        num_samples: usize,
+        seed: u64,
+    ) -> Result<Self> {
         let mut counts = std::collections::HashMap::new();
         labels.iter().for_each(|label| *counts.entry(label).or_insert(0u32) += 1);
         let weights: Vec<f64> = labels.iter().map(|label| 1.0 / f64::from(counts[label])).collect();
@@ -182,14 +200,20 @@ impl Sampler for WeightedRandomSampler {
     }
 
     fn order(&self, epoch: u64, _len: usize, _: Replica) -> Vec<usize> {
-        let mut random = generator(Purpose::Weighted, [self.seed, epoch, self.weights.get().len() as u64]);
+        let mut random =
+            generator(Purpose::Weighted, [self.seed, epoch, self.weights.get().len() as u64]);
         (0..self.num_samples).map(|_| self.weights.draw(unit(&mut random))).collect()
     }
 
     fn describe(&self) -> String {
         let weights = self.weights.get();
         // All weights would fill pages; a position-weighted sum detects most changes.
-        let check: f64 = weights.iter().enumerate().map(|(index, weight)| weight * (index + 1) as f64).sum();
-        format!("WeightedRandomSampler({} weights, check {check:e}, seed {})", weights.len(), self.seed)
+        let check: f64 =
+            weights.iter().enumerate().map(|(index, weight)| weight * (index + 1) as f64).sum();
+        format!(
+            "WeightedRandomSampler({} weights, check {check:e}, seed {})",
+            weights.len(),
+            self.seed
+        )
     }
 }

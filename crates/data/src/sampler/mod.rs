@@ -1,6 +1,7 @@
 //! The order in which an epoch reads the samples.
 //!
-//! Out of scope: batches. A sampler does not know the batch size or the workers, so they cannot change the order.
+//! Out of scope: batches. A sampler does not know the batch size or the workers, so they cannot
+//! change the order.
 
 pub(crate) mod mix;
 
@@ -35,10 +36,11 @@ pub use mix::{MixSampler, WeightedRandomSampler};
 ///
 /// # Several processes
 ///
-/// The order covers the whole epoch and is the same in every process; the loader gives each process its rows of each
-/// batch. A sampler that divides the samples itself must say that it is [presharded](Sampler::is_presharded): then
-/// [`order`](Sampler::order) returns what this process reads, and nothing is divided further. A sampler whose order
-/// differs between ranks without saying so is rejected.
+/// The order covers the whole epoch and is the same in every process; the loader gives each process
+/// its rows of each batch. A sampler that divides the samples itself must say that it is
+/// [presharded](Sampler::is_presharded): then [`order`](Sampler::order) returns what this process
+/// reads, and nothing is divided further. A sampler whose order differs between ranks without
+/// saying so is rejected.
 ///
 /// ```
 /// use fulmen_data::{DataLoader, Replica, Replicas, Sampler, TensorDataset};
@@ -68,26 +70,27 @@ pub use mix::{MixSampler, WeightedRandomSampler};
 /// # Ok::<(), fulmen_data::Error>(())
 /// ```
 pub trait Sampler: Send + Sync + 'static {
-    /// The indices that epoch `epoch` reads from a dataset of `len` samples: [`num_samples`](Sampler::num_samples) of
-    /// them, each below `len`. It must be the same for the same arguments, or a run cannot be resumed. Unless the
-    /// sampler [is presharded](Sampler::is_presharded), it must also be the same for every replica.
+    /// The indices that epoch `epoch` reads from a dataset of `len` samples:
+    /// [`num_samples`](Sampler::num_samples) of them, each below `len`. It must be the same for the
+    /// same arguments, or a run cannot be resumed. Unless the sampler [is
+    /// presharded](Sampler::is_presharded), it must also be the same for every replica.
     fn order(&self, epoch: u64, len: usize, replica: Replica) -> Vec<usize>;
 
-    /// How many samples an epoch reads from a dataset of `len` samples; all by default. It must be the same for every
-    /// replica, because all of them take the same number of steps.
+    /// How many samples an epoch reads from a dataset of `len` samples; all by default. It must be
+    /// the same for every replica, because all of them take the same number of steps.
     fn num_samples(&self, len: usize, _replica: Replica) -> usize {
         len
     }
 
-    /// Whether [`order`](Sampler::order) and [`num_samples`](Sampler::num_samples) describe one replica's own samples
-    /// instead of the whole epoch; false by default.
+    /// Whether [`order`](Sampler::order) and [`num_samples`](Sampler::num_samples) describe one
+    /// replica's own samples instead of the whole epoch; false by default.
     fn is_presharded(&self) -> bool {
         false
     }
 
-    /// A short description of the sampler with everything its order depends on, such as a seed. Processes compare it
-    /// before they train together, and a run that resumes in the middle of an epoch compares it with the checkpoint's.
-    /// By default the name of the type.
+    /// A short description of the sampler with everything its order depends on, such as a seed.
+    /// Processes compare it before they train together, and a run that resumes in the middle of an
+    /// epoch compares it with the checkpoint's. By default the name of the type.
     fn describe(&self) -> String {
         std::any::type_name::<Self>().to_owned()
     }
@@ -109,8 +112,8 @@ impl Sampler for SequentialSampler {
 
 /// Reads every sample once, in a new order in each epoch.
 ///
-/// The order depends only on the seed, the epoch and the number of samples. It is the same on every machine and in
-/// every process, and stays the same in later releases.
+/// The order depends only on the seed, the epoch and the number of samples. It is the same on every
+/// machine and in every process, and stays the same in later releases.
 ///
 /// ```
 /// use fulmen_data::{RandomSampler, Replica, Sampler};

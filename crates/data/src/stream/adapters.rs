@@ -1,6 +1,7 @@
 //! Adapters of streams: a function, a shuffle buffer, another stream, a limit.
 //!
-//! Out of scope: the trait with the methods that make them (`stream`), and mixing by weights (`mix`).
+//! Out of scope: the trait with the methods that make them (`stream`), and mixing by weights
+//! (`mix`).
 
 use std::sync::Arc;
 
@@ -91,7 +92,9 @@ impl<S: Stream> Stream for ShuffleStream<S> {
 
     fn deferred(&self, epoch: u64) -> Result<Items<Deferred<S::Item>>> {
         if self.buffer == 0 {
-            return Err(Error::usage("a shuffle buffer needs at least 1 item; a buffer of 1 keeps the order"));
+            return Err(Error::usage(
+                "a shuffle buffer needs at least 1 item; a buffer of 1 keeps the order",
+            ));
         }
         Ok(Box::new(Shuffled {
             items: Some(self.stream.deferred(epoch)?),
@@ -130,7 +133,8 @@ impl<T> Iterator for Shuffled<T> {
         {
             match items.next() {
                 Some(Ok(item)) => self.buffer.push(item),
-                // The error comes at once; the items that were read before it follow if the caller continues.
+                // The error comes at once; the items that were read before it follow if the caller
+                // continues.
                 Some(Err(error)) => return Some(Err(error)),
                 None => self.items = None,
             }

@@ -1,7 +1,7 @@
 //! Datasets whose samples come in sequence: records that write themselves into a batch.
 //!
-//! Out of scope: items without fields (`stream`), samples by index (`dataset`), and how records become batches
-//! (`loader`).
+//! Out of scope: items without fields (`stream`), samples by index (`dataset`), and how records
+//! become batches (`loader`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ pub struct Record {
 type Write = dyn FnOnce(&mut Sample<'_>) -> Result<()> + Send;
 
 impl Record {
-    /// The record with this number in the dataset, before any shuffling. It comes from `origin`; `write` writes every
-    /// field of it. A worker thread calls it once.
+    /// The record with this number in the dataset, before any shuffling. It comes from `origin`;
+    /// `write` writes every field of it. A worker thread calls it once.
     pub fn new(
         index: u64,
         origin: impl Into<String>,
@@ -48,14 +48,18 @@ impl Record {
 
 impl fmt::Debug for Record {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Record").field("index", &self.index).field("origin", &self.origin).finish_non_exhaustive()
+        f.debug_struct("Record")
+            .field("index", &self.index)
+            .field("origin", &self.origin)
+            .finish_non_exhaustive()
     }
 }
 
 /// Samples that are read in sequence (PyTorch's `IterableDataset`).
 ///
-/// [`Stream::into_dataset`] makes one from a stream of items. Implement it yourself only if a sample is more than one
-/// item. [`DataLoader::from_stream`](crate::DataLoader::from_stream) reads it in batches.
+/// [`Stream::into_dataset`] makes one from a stream of items. Implement it yourself only if a
+/// sample is more than one item. [`DataLoader::from_stream`](crate::DataLoader::from_stream) reads
+/// it in batches.
 pub trait IterableDataset: Send + Sync + 'static {
     /// The number of records in an epoch, if it is known without reading them.
     fn len(&self) -> Option<usize>;
@@ -63,15 +67,16 @@ pub trait IterableDataset: Send + Sync + 'static {
     /// The fields, the same for every sample. A loader asks once, when it is built.
     fn fields(&self) -> Vec<Field>;
 
-    /// The records of epoch `epoch`: always the same records in the same order for the same epoch. One thread at a time
-    /// reads them; all workers write records in parallel.
+    /// The records of epoch `epoch`: always the same records in the same order for the same epoch.
+    /// One thread at a time reads them; all workers write records in parallel.
     fn records(&self, epoch: u64) -> Result<Records>;
 
-    /// Adds everything the samples depend on, like [`Dataset::fingerprint`](crate::Dataset::fingerprint).
+    /// Adds everything the samples depend on, like
+    /// [`Dataset::fingerprint`](crate::Dataset::fingerprint).
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()>;
 
-    /// A short description of the dataset with everything its order depends on, such as a seed. By default the name of
-    /// the type.
+    /// A short description of the dataset with everything its order depends on, such as a seed. By
+    /// default the name of the type.
     fn describe(&self) -> String {
         std::any::type_name::<Self>().to_owned()
     }
@@ -107,7 +112,8 @@ macro_rules! forward {
 forward!(Arc);
 forward!(Box);
 
-/// A dataset that writes the items of a stream into the fields of samples. Made by [`Stream::into_dataset`].
+/// A dataset that writes the items of a stream into the fields of samples. Made by
+/// [`Stream::into_dataset`].
 #[derive(Debug)]
 pub struct StreamDataset<S, F> {
     stream: S,

@@ -12,25 +12,27 @@ use crate::sampler::mix::Weights;
 use crate::stream::make;
 use crate::{Deferred, Fingerprint, Items, Result, Stream, StreamItem};
 
-/// The distance between the epochs of two passes over a repeated stream. It is so large that these epochs differ from
-/// all real ones, and from those that a loader uses to repeat a stream.
+/// The distance between the epochs of two passes over a repeated stream. It is so large that these
+/// epochs differ from all real ones, and from those that a loader uses to repeat a stream.
 const PASS: u64 = 1 << 52;
 
 /// When a mixture of streams ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MixUntil {
-    /// When one stream has ended, so the weights hold until the end (Hugging Face's `first_exhausted`).
+    /// When one stream has ended, so the weights hold until the end (Hugging Face's
+    /// `first_exhausted`).
     #[default]
     FirstEnds,
-    /// When all streams have ended: each item comes once. A stream that has ended is not drawn again, and the others
-    /// continue by their weights (WebDataset's `longest`).
+    /// When all streams have ended: each item comes once. A stream that has ended is not drawn
+    /// again, and the others continue by their weights (WebDataset's `longest`).
     AllEnd,
-    /// Never: a stream that ends is repeated, with the order and random numbers of another epoch. The loader's
-    /// [`num_samples`](crate::DataLoaderBuilder::num_samples) ends an epoch.
+    /// Never: a stream that ends is repeated, with the order and random numbers of another epoch.
+    /// The loader's [`num_samples`](crate::DataLoaderBuilder::num_samples) ends an epoch.
     Never,
 }
 
-/// Streams whose items are mixed by weights. The choice of the stream depends only on the seed and the epoch.
+/// Streams whose items are mixed by weights. The choice of the stream depends only on the seed and
+/// the epoch.
 ///
 /// ```
 /// use fulmen_data::{Fingerprint, Items, MixStream, MixUntil, Result, Stream, StreamItem};
@@ -89,8 +91,14 @@ impl<T: Send + 'static> Stream for MixStream<T> {
         match self.until {
             MixUntil::FirstEnds | MixUntil::Never => None,
             MixUntil::AllEnd => {
-                let drawn = self.streams.iter().zip(self.weights.get()).filter(|(_, weight)| **weight > 0.0);
-                drawn.map(|(stream, _)| stream.len()).try_fold(0usize, |sum, len| sum.checked_add(len?))
+                let drawn = self
+                    .streams
+                    .iter()
+                    .zip(self.weights.get())
+                    .filter(|(_, weight)| **weight > 0.0);
+                drawn
+                    .map(|(stream, _)| stream.len())
+                    .try_fold(0usize, |sum, len| sum.checked_add(len?))
             }
         }
     }
@@ -100,7 +108,10 @@ impl<T: Send + 'static> Stream for MixStream<T> {
     }
 
     fn deferred(&self, epoch: u64) -> Result<Items<Deferred<T>>> {
-        let parts = self.streams.iter().map(|stream| Ok(Part { items: stream.deferred(epoch)?, pass: 0, read: 0 }));
+        let parts = self
+            .streams
+            .iter()
+            .map(|stream| Ok(Part { items: stream.deferred(epoch)?, pass: 0, read: 0 }));
         Ok(Box::new(Mixed {
             parts: parts.collect::<Result<_>>()?,
             streams: Arc::clone(&self.streams),
@@ -124,7 +135,12 @@ impl<T: Send + 'static> Stream for MixStream<T> {
 
 impl<T> MixStream<T> {
     fn own_description(&self) -> String {
-        format!("mixture until {:?} (weights {:?}, seed {})", self.until, self.weights.get(), self.seed)
+        format!(
+            "mixture until {:?} (weights {:?}, seed {})",
+            self.until,
+            self.weights.get(),
+            self.seed
+        )
     }
 }
 

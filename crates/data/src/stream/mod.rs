@@ -1,7 +1,8 @@
-//! Items that are read in sequence: shards of a tar, gzip-compressed records, the responses of a server.
+//! Items that are read in sequence: shards of a tar, gzip-compressed records, the responses of a
+//! server.
 //!
-//! Out of scope: the streams themselves, the results of `map`, `shuffle` and `chain` (`adapters`), and items by index
-//! (`dataset`).
+//! Out of scope: the streams themselves, the results of `map`, `shuffle` and `chain` (`adapters`),
+//! and items by index (`dataset`).
 
 mod adapters;
 pub(crate) mod iterable;
@@ -21,15 +22,18 @@ pub type Items<T> = Box<dyn Iterator<Item = Result<StreamItem<T>>> + Send>;
 /// An item of a stream, and where it comes from.
 #[derive(Clone, Debug)]
 pub struct StreamItem<T> {
-    /// The item's number in the stream, before any shuffling. The random numbers of its augmentation depend on it.
+    /// The item's number in the stream, before any shuffling. The random numbers of its
+    /// augmentation depend on it.
     pub index: u64,
-    /// Where it comes from, for messages: a file and a position in it (`train-0003.tar, entry n01440764_10026`).
+    /// Where it comes from, for messages: a file and a position in it
+    /// (`train-0003.tar, entry n01440764_10026`).
     pub origin: String,
     /// The item itself.
     pub item: T,
 }
 
-/// An item that any thread can compute later: what was read, and the functions that [`Stream::map`] added.
+/// An item that any thread can compute later: what was read, and the functions that [`Stream::map`]
+/// added.
 pub struct Deferred<T>(Box<dyn FnOnce() -> Result<T> + Send>);
 
 impl<T> Deferred<T> {
@@ -52,9 +56,9 @@ impl<T> std::fmt::Debug for Deferred<T> {
 
 /// A collection of items that is read in sequence, epoch after epoch.
 ///
-/// A loader reads a stream on one thread at a time, in order, as fast as it can. All workers run what
-/// [`map`](Stream::map) and [`into_dataset`](Stream::into_dataset) add, in parallel. So let the stream return raw
-/// bytes, and decode in `map`.
+/// A loader reads a stream on one thread at a time, in order, as fast as it can. All workers run
+/// what [`map`](Stream::map) and [`into_dataset`](Stream::into_dataset) add, in parallel. So let
+/// the stream return raw bytes, and decode in `map`.
 ///
 /// ```
 /// use fulmen_data::{DType, DataLoader, Field, Fingerprint, Items, Result, Stream, StreamItem};
@@ -94,21 +98,25 @@ pub trait Stream: Send + Sync + 'static {
 
     /// The items of epoch `epoch`: always the same items in the same order for the same epoch.
     ///
-    /// After an error, the stream continues with the next item if it can find it. A stream that ends after an error
-    /// loses the rest: a loader with [`OnError::Replace`](crate::OnError), or with `num_samples` set, fills the rest of
-    /// the epoch from the beginning of the stream; with `Skip` and the stream's own length, the rest is padding.
+    /// After an error, the stream continues with the next item if it can find it. A stream that
+    /// ends after an error loses the rest: a loader with [`OnError::Replace`](crate::OnError), or
+    /// with `num_samples` set, fills the rest of the epoch from the beginning of the stream; with
+    /// `Skip` and the stream's own length, the rest is padding.
     fn items(&self, epoch: u64) -> Result<Items<Self::Item>>;
 
-    /// Adds everything the items depend on, like [`Source::fingerprint`](crate::Source::fingerprint).
+    /// Adds everything the items depend on, like
+    /// [`Source::fingerprint`](crate::Source::fingerprint).
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()>;
 
-    /// A short description of the stream with everything its order depends on, such as a seed. A run that resumes in
-    /// the middle of an epoch compares it with the checkpoint's. By default the name of the type.
+    /// A short description of the stream with everything its order depends on, such as a seed. A
+    /// run that resumes in the middle of an epoch compares it with the checkpoint's. By default the
+    /// name of the type.
     fn describe(&self) -> String {
         std::any::type_name::<Self>().to_owned()
     }
 
-    /// The same items, with all work deferred that need not be done in order. By default the items as they are.
+    /// The same items, with all work deferred that need not be done in order. By default the items
+    /// as they are.
     fn deferred(&self, epoch: u64) -> Result<Items<Deferred<Self::Item>>> {
         let items = self.items(epoch)?;
         Ok(Box::new(items.map(|item| {
@@ -122,7 +130,8 @@ pub trait Stream: Send + Sync + 'static {
         self.len() == Some(0)
     }
 
-    /// Maps each item with `map`. In a loader the workers call it in parallel; the order stays the same.
+    /// Maps each item with `map`. In a loader the workers call it in parallel; the order stays the
+    /// same.
     fn map<T, F>(self, map: F) -> MapStream<Self, F>
     where
         Self: Sized,
@@ -132,9 +141,9 @@ pub trait Stream: Send + Sync + 'static {
         MapStream::new(self, map)
     }
 
-    /// Shuffles the items within a buffer of `buffer` items: each item is drawn from the buffer, and the stream's next
-    /// item replaces it. The order depends only on the seed and the epoch. A buffer as long as the stream shuffles it
-    /// fully; its items are held in memory.
+    /// Shuffles the items within a buffer of `buffer` items: each item is drawn from the buffer,
+    /// and the stream's next item replaces it. The order depends only on the seed and the epoch. A
+    /// buffer as long as the stream shuffles it fully; its items are held in memory.
     fn shuffle(self, buffer: usize, seed: u64) -> ShuffleStream<Self>
     where
         Self: Sized,
@@ -167,8 +176,8 @@ pub trait Stream: Send + Sync + 'static {
         SkipStream::new(self, count)
     }
 
-    /// Samples with these fields, for [`DataLoader::from_stream`]; `write` writes an item into them. [`Sample::random`]
-    /// gives it random numbers.
+    /// Samples with these fields, for [`DataLoader::from_stream`]; `write` writes an item into
+    /// them. [`Sample::random`] gives it random numbers.
     ///
     /// [`DataLoader::from_stream`]: crate::DataLoader::from_stream
     fn into_dataset<F>(self, fields: Vec<Field>, write: F) -> StreamDataset<Self, F>
@@ -180,8 +189,8 @@ pub trait Stream: Send + Sync + 'static {
     }
 }
 
-/// The items of a stream with deferred work, computed in order. An item that fails is an error in its position and does
-/// not end the stream.
+/// The items of a stream with deferred work, computed in order. An item that fails is an error in
+/// its position and does not end the stream.
 pub fn make<T: 'static>(items: Items<Deferred<T>>) -> Items<T> {
     Box::new(items.map(|item| {
         let StreamItem { index, origin, item } = item?;

@@ -1,6 +1,7 @@
 //! Images with class labels from IDX files, and MNIST as the best known of them.
 //!
-//! Out of scope: the file format (`idx`), and converting grey bytes to floats, which the device does best.
+//! Out of scope: the file format (`idx`), and converting grey bytes to floats, which the device
+//! does best.
 
 use std::path::{Path, PathBuf};
 
@@ -10,8 +11,9 @@ use crate::{Dataset, Error, Field, Fingerprint, IdxFile, Result, Sample};
 
 /// Images and their classes, from two IDX files.
 ///
-/// The fields are `image`, with the dtype of the file and a channel axis in front if the file has none (`u8[1, 28, 28]`
-/// for MNIST), and `label`, an `i32`. All labels are checked when the dataset is built.
+/// The fields are `image`, with the dtype of the file and a channel axis in front if the file has
+/// none (`u8[1, 28, 28]` for MNIST), and `label`, an `i32`. All labels are checked when the dataset
+/// is built.
 #[derive(Clone, Debug)]
 pub struct IdxClassification {
     images: IdxFile,
@@ -30,14 +32,19 @@ impl IdxClassification {
             dims => {
                 return Err(Error::file(
                     images.path(),
-                    format!("an image file has at least 2 axes, [images, ...]; this one has the shape {dims:?}"),
+                    format!(
+                        "an image file has at least 2 axes, [images, ...]; this one has the shape {dims:?}"
+                    ),
                 ));
             }
         };
         let &[label_count] = labels.dims() else {
             return Err(Error::file(
                 labels.path(),
-                format!("a label file has 1 axis, [labels]; this one has the shape {:?}", labels.dims()),
+                format!(
+                    "a label file has 1 axis, [labels]; this one has the shape {:?}",
+                    labels.dims()
+                ),
             ));
         };
         if count != label_count {
@@ -78,11 +85,20 @@ fn read_labels(file: &IdxFile, num_classes: usize) -> Result<Vec<i32>> {
     let labels: Vec<i32> = match file.dtype() {
         DType::U8 => bytes.iter().map(|&label| i32::from(label)).collect(),
         DType::I8 => bytes.iter().map(|&label| i32::from(label as i8)).collect(),
-        DType::I16 => bytes.chunks_exact(2).map(|label| i32::from(i16::from_ne_bytes([label[0], label[1]]))).collect(),
-        DType::I32 => {
-            bytes.chunks_exact(4).map(|label| i32::from_ne_bytes([label[0], label[1], label[2], label[3]])).collect()
+        DType::I16 => bytes
+            .chunks_exact(2)
+            .map(|label| i32::from(i16::from_ne_bytes([label[0], label[1]])))
+            .collect(),
+        DType::I32 => bytes
+            .chunks_exact(4)
+            .map(|label| i32::from_ne_bytes([label[0], label[1], label[2], label[3]]))
+            .collect(),
+        other => {
+            return Err(Error::file(
+                file.path(),
+                format!("labels are integers, but this file holds {other}"),
+            ));
         }
-        other => return Err(Error::file(file.path(), format!("labels are integers, but this file holds {other}"))),
     };
     let outside = |label: i32| usize::try_from(label).map_or(true, |label| label >= num_classes);
     match labels.iter().position(|&label| outside(label)) {
@@ -108,7 +124,10 @@ impl Dataset for IdxClassification {
 
     fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
         let (Some(&label), Some(image)) = (self.labels.get(index), self.image(index)) else {
-            return Err(Error::usage(format!("there is no sample {index}; the dataset has {}", self.labels.len())));
+            return Err(Error::usage(format!(
+                "there is no sample {index}; the dataset has {}",
+                self.labels.len()
+            )));
         };
         sample.write(0, image)?;
         sample.write_value(1, label)
@@ -145,7 +164,8 @@ impl Split {
     }
 }
 
-/// MNIST, or a dataset with the same layout (Fashion-MNIST, KMNIST): 28 by 28 grey images of 10 classes.
+/// MNIST, or a dataset with the same layout (Fashion-MNIST, KMNIST): 28 by 28 grey images of 10
+/// classes.
 ///
 /// ```no_run
 /// use fulmen_data::{Dataset, Mnist, Split};
@@ -158,12 +178,14 @@ impl Split {
 pub struct Mnist(IdxClassification);
 
 impl Mnist {
-    /// Reads `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or the `t10k-` files, from a folder; each may end
-    /// in `.gz`.
+    /// Reads `train-images-idx3-ubyte` and `train-labels-idx1-ubyte`, or the `t10k-` files, from a
+    /// folder; each may end in `.gz`.
     pub fn open(dir: impl AsRef<Path>, split: Split) -> Result<Mnist> {
         let dir = dir.as_ref();
-        let images = IdxFile::open(find(dir, &format!("{}-images", split.prefix()), "idx3-ubyte")?)?;
-        let labels = IdxFile::open(find(dir, &format!("{}-labels", split.prefix()), "idx1-ubyte")?)?;
+        let images =
+            IdxFile::open(find(dir, &format!("{}-images", split.prefix()), "idx3-ubyte")?)?;
+        let labels =
+            IdxFile::open(find(dir, &format!("{}-labels", split.prefix()), "idx1-ubyte")?)?;
         if images.dtype() != DType::U8 || !matches!(images.dims(), [_, 28, 28]) {
             return Err(Error::file(
                 images.path(),
@@ -195,14 +217,22 @@ impl Mnist {
 
 /// The file, under one of its usual names.
 fn find(dir: &Path, stem: &str, kind: &str) -> Result<PathBuf> {
-    let names =
-        [format!("{stem}-{kind}"), format!("{stem}-{kind}.gz"), format!("{stem}.{kind}"), format!("{stem}.{kind}.gz")];
+    let names = [
+        format!("{stem}-{kind}"),
+        format!("{stem}-{kind}.gz"),
+        format!("{stem}.{kind}"),
+        format!("{stem}.{kind}.gz"),
+    ];
     match names.iter().map(|name| dir.join(name)).find(|path| path.exists()) {
         Some(path) => Ok(path),
         None => Err(Error::missing(format!(
             "{}: {}; looked for {}",
             dir.display(),
-            if dir.is_dir() { "a file of the dataset is missing" } else { "the folder does not exist" },
+            if dir.is_dir() {
+                "a file of the dataset is missing"
+            } else {
+                "the folder does not exist"
+            },
             names.join(", ")
         ))),
     }

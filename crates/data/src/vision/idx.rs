@@ -20,9 +20,9 @@ const MOST_INFLATION: u64 = 1032;
 
 /// An array read from an IDX file.
 ///
-/// Compression is detected from the content, not from the name. The size in the header is checked against the file
-/// before memory is allocated for it; too little data, too much, or a broken `.gz` is an error that says what was
-/// expected and what was found.
+/// Compression is detected from the content, not from the name. The size in the header is checked
+/// against the file before memory is allocated for it; too little data, too much, or a broken `.gz`
+/// is an error that says what was expected and what was found.
 ///
 /// ```
 /// use fulmen_data::{DType, IdxFile};
@@ -52,13 +52,19 @@ impl IdxFile {
     pub fn open_with_limit(path: impl AsRef<Path>, limit: u64) -> Result<IdxFile> {
         let path = path.as_ref();
         // Checked before opening: opening a pipe would wait for a writer.
-        let metadata = std::fs::metadata(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
+        let metadata = std::fs::metadata(path)
+            .map_err(|source| Error::io(path, "cannot open the file", source))?;
         if !metadata.is_file() {
-            return Err(Error::file(path, "this is not a regular file; expected an IDX file, plain or .gz"));
+            return Err(Error::file(
+                path,
+                "this is not a regular file; expected an IDX file, plain or .gz",
+            ));
         }
-        let mut file = File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
+        let mut file =
+            File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))?;
         let mut start = [0; 2];
-        let count = fill(&mut file, &mut start).map_err(|source| Error::io(path, "cannot read the file", source))?;
+        let count = fill(&mut file, &mut start)
+            .map_err(|source| Error::io(path, "cannot read the file", source))?;
         file.rewind().map_err(|source| Error::io(path, "cannot read the file", source))?;
         let size = metadata.len();
         if count == 2 && start == [0x1f, 0x8b] {
@@ -74,7 +80,8 @@ impl IdxFile {
     pub(crate) fn parse(bytes: &[u8], limit: u64) -> Result<IdxFile> {
         let (path, size) = (Path::new("bytes"), bytes.len() as u64);
         if bytes.starts_with(&[0x1f, 0x8b]) {
-            Reader { path, limit, size, reader: MultiGzDecoder::new(bytes), compressed: true }.read()
+            Reader { path, limit, size, reader: MultiGzDecoder::new(bytes), compressed: true }
+                .read()
         } else {
             Reader { path, limit, size, reader: bytes, compressed: false }.read()
         }
@@ -115,7 +122,8 @@ impl<R: Read> Reader<'_, R> {
     fn read(mut self) -> Result<IdxFile> {
         let (dtype, axes) = self.read_magic()?;
         let dims = self.read_dims(axes)?;
-        let bytes = dims.iter().try_fold(dtype.size_in_bytes(), |size, &axis| size.checked_mul(axis));
+        let bytes =
+            dims.iter().try_fold(dtype.size_in_bytes(), |size, &axis| size.checked_mul(axis));
         let Some(expected) = bytes.filter(|&bytes| bytes <= isize::MAX as usize - 4096) else {
             return Err(self.error(format!(
                 "the header claims the shape {dims:?} of {dtype}, which is more than this machine can address; the \
@@ -134,7 +142,11 @@ impl<R: Read> Reader<'_, R> {
         let mut magic = [0; 4];
         self.read_header(&mut magic, "4 bytes of magic number")?;
         let [0, 0, code, axes] = magic else {
-            let hint = if magic[0] == b'<' { " (it looks like a web page: did the download fail?)" } else { "" };
+            let hint = if magic[0] == b'<' {
+                " (it looks like a web page: did the download fail?)"
+            } else {
+                ""
+            };
             return Err(self.error(format!(
                 "not an IDX file: it starts with the bytes {magic:02x?}, expected [00, 00, element type, number of \
                  axes]{hint}"
@@ -160,17 +172,21 @@ impl<R: Read> Reader<'_, R> {
     fn read_dims(&mut self, axes: usize) -> Result<Vec<usize>> {
         let mut header = vec![0; 4 * axes];
         self.read_header(&mut header, &format!("the sizes of {axes} axes"))?;
-        let sizes =
-            header.chunks_exact(4).map(|size| u32::from_be_bytes([size[0], size[1], size[2], size[3]]) as usize);
+        let sizes = header
+            .chunks_exact(4)
+            .map(|size| u32::from_be_bytes([size[0], size[1], size[2], size[3]]) as usize);
         Ok(sizes.collect())
     }
 
     fn read_header(&mut self, into: &mut [u8], expected: &str) -> Result<()> {
-        let count = fill(&mut self.reader, into).map_err(|source| self.broken(0, into.len(), source))?;
+        let count =
+            fill(&mut self.reader, into).map_err(|source| self.broken(0, into.len(), source))?;
         if count == into.len() {
             Ok(())
         } else {
-            Err(self.error(format!("the file ends in its header: expected {expected}, found {count} bytes")))
+            Err(self.error(format!(
+                "the file ends in its header: expected {expected}, found {count} bytes"
+            )))
         }
     }
 
@@ -183,8 +199,11 @@ impl<R: Read> Reader<'_, R> {
                 self.limit
             )));
         }
-        let actual =
-            if self.compressed { self.size.saturating_mul(MOST_INFLATION) } else { self.size.saturating_sub(header) };
+        let actual = if self.compressed {
+            self.size.saturating_mul(MOST_INFLATION)
+        } else {
+            self.size.saturating_sub(header)
+        };
         if self.compressed && expected > actual {
             return Err(self.error(format!(
                 "the header claims {expected} bytes of data ({dtype}{dims:?}), but {} compressed bytes can hold no \
@@ -203,10 +222,13 @@ impl<R: Read> Reader<'_, R> {
         // A compressed file may still lie about its size: its memory grows only with the data.
         if !self.compressed {
             bytes.try_reserve_exact(expected + 1).map_err(|_| {
-                self.error(format!("not enough memory for its {expected} bytes of data ({dtype}{dims:?})"))
+                self.error(format!(
+                    "not enough memory for its {expected} bytes of data ({dtype}{dims:?})"
+                ))
             })?;
         }
-        // Reading one byte more than expected detects surplus data, and checks the checksum at the end.
+        // Reading one byte more than expected detects surplus data, and checks the checksum at the
+        // end.
         let result = self.reader.by_ref().take(expected as u64 + 1).read_to_end(&mut bytes);
         result.map_err(|source| self.broken(bytes.len(), expected, source))?;
         if bytes.len() > expected {

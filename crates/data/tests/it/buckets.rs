@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use expect_test::expect;
 use fulmen_data::{
-    Buckets, DType, DataLoader, DataLoaderBuilder, Dataset, Error, Field, HostBatch, OnError, Replicas, Result, Sample,
-    SequentialSampler,
+    Buckets, DType, DataLoader, DataLoaderBuilder, Dataset, Error, Field, HostBatch, OnError,
+    Replicas, Result, Sample, SequentialSampler,
 };
 
 use crate::common::refused;
 
-/// Sample `i` is `i` written `length(i)` times, then zeros to the end of the row, with noise and its number as further
-/// fields.
+/// Sample `i` is `i` written `length(i)` times, then zeros to the end of the row, with noise and
+/// its number as further fields.
 struct Rows {
     count: usize,
     bad: fn(usize) -> bool,
@@ -76,7 +76,10 @@ fn content(batch: Result<HostBatch>) -> (u64, usize, usize, Vec<i32>, Vec<f64>, 
 fn each_batch_is_of_one_bucket_and_each_epoch_has_as_many_of_each() {
     for (drop_last, batches, samples) in [(false, 27, 103), (true, 24, 96)] {
         let loader = loader(103).shuffle(true).seed(4).drop_last(drop_last).build().unwrap();
-        assert_eq!((loader.len(), loader.num_samples(), loader.pads()), (batches, samples, !drop_last));
+        assert_eq!(
+            (loader.len(), loader.num_samples(), loader.pads()),
+            (batches, samples, !drop_last)
+        );
         assert_eq!(loader.shapes().len(), 3);
         assert_eq!(
             (loader.shapes()[0][0].to_string(), loader.shapes()[1][2].to_string()),
@@ -90,13 +93,22 @@ fn each_batch_is_of_one_bucket_and_each_epoch_has_as_many_of_each() {
         let mut orders = BTreeSet::new();
         for epoch in 0..6 {
             let batches: Vec<_> = loader.epoch(epoch).map(content).collect();
-            assert_eq!(batches.iter().map(|batch| batch.1).collect::<Vec<_>>(), (0..loader.len()).collect::<Vec<_>>());
+            assert_eq!(
+                batches.iter().map(|batch| batch.1).collect::<Vec<_>>(),
+                (0..loader.len()).collect::<Vec<_>>()
+            );
             let count_in = |bucket| batches.iter().filter(|batch| batch.2 == bucket).count();
             counts.insert([count_in(0), count_in(1), count_in(2)]);
             orders.insert(batches.iter().map(|batch| batch.2).collect::<Vec<_>>());
-            let real = batches.iter().flat_map(|batch| batch.3.iter().zip(&batch.5)).filter(|(_, mask)| **mask == 1.0);
+            let real = batches
+                .iter()
+                .flat_map(|batch| batch.3.iter().zip(&batch.5))
+                .filter(|(_, mask)| **mask == 1.0);
             let real: Vec<i32> = real.map(|(&number, _)| number).collect();
-            assert_eq!((real.len(), real.iter().collect::<BTreeSet<_>>().len()), (samples, samples));
+            assert_eq!(
+                (real.len(), real.iter().collect::<BTreeSet<_>>().len()),
+                (samples, samples)
+            );
         }
         assert_eq!((counts.len(), orders.len()), (1, 6));
     }
@@ -106,8 +118,12 @@ fn each_batch_is_of_one_bucket_and_each_epoch_has_as_many_of_each() {
 fn a_batch_comes_when_it_is_full_and_the_short_ones_at_the_end() {
     // Lengths 1 8 5 2 9 6 3 10 7 4 1 8: buckets 0 2 1 0 2 1 0 2 2 1 0 2.
     let batches: Vec<_> = loader(12).build().unwrap().epoch(0).map(content).collect();
-    let actual: Vec<(usize, &[i32])> = batches.iter().map(|batch| (batch.2, &batch.3[..])).collect();
-    assert_eq!(actual, [(2, &[1, 4, 7, 8][..]), (0, &[0, 3, 6, 10]), (1, &[2, 5, 9, 2]), (2, &[11, 11, 11, 11])]);
+    let actual: Vec<(usize, &[i32])> =
+        batches.iter().map(|batch| (batch.2, &batch.3[..])).collect();
+    assert_eq!(
+        actual,
+        [(2, &[1, 4, 7, 8][..]), (0, &[0, 3, 6, 10]), (1, &[2, 5, 9, 2]), (2, &[11, 11, 11, 11])]
+    );
     assert_eq!(batches[3].5, [1.0, 0.0, 0.0, 0.0]);
 }
 
@@ -116,7 +132,12 @@ fn the_number_of_workers_and_a_start_in_mid_epoch_change_nothing() {
     for on_error in [OnError::Skip, OnError::Replace] {
         let builder = || {
             let rows = Rows { count: 103, bad: |i| i % 9 == 4 };
-            DataLoader::builder(rows).batch_size(4).buckets(buckets(103)).shuffle(true).seed(8).on_error(on_error)
+            DataLoader::builder(rows)
+                .batch_size(4)
+                .buckets(buckets(103))
+                .shuffle(true)
+                .seed(8)
+                .on_error(on_error)
         };
         let whole: Vec<_> = builder().build().unwrap().epochs(2..4, 0).map(content).collect();
         assert_eq!(whole.len(), 54);
@@ -161,10 +182,15 @@ fn buckets_that_cannot_be_are_refused() {
     );
     refused(
         Buckets::new([1, 2, 5], &[2, 4]),
-        expect!["sample 2 has the length 5, and the longest bucket is 4; add a longer one, or truncate the samples"],
+        expect![
+            "sample 2 has the length 5, and the longest bucket is 4; add a longer one, or truncate the samples"
+        ],
     );
     let rows = || DataLoader::builder(Rows { count: 5, bad: |_| false });
-    refused(rows().buckets(buckets(6)).build(), expect!["the buckets were made for 6 samples, and the dataset has 5"]);
+    refused(
+        rows().buckets(buckets(6)).build(),
+        expect!["the buckets were made for 6 samples, and the dataset has 5"],
+    );
     refused(
         rows().buckets(Buckets::new([1; 5], &[4]).unwrap()).build(),
         expect![

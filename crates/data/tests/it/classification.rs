@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use fulmen_cache::CacheExt;
-use fulmen_data::{DataLoader, Dataset, Error, Fingerprint, HostBatch, IdxClassification, IdxFile, Mnist, Split};
+use fulmen_data::{
+    DataLoader, Dataset, Error, Fingerprint, HostBatch, IdxClassification, IdxFile, Mnist, Split,
+};
 
 fn digits() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/mnist/data")
@@ -57,8 +59,10 @@ fn the_real_digits_are_read() {
     for image in images.chunks_exact(784) {
         assert!(image.iter().any(|&pixel| pixel > 200));
         let pixel = |row: usize, column: usize| u64::from(image[row * 28 + column]);
-        rim += (0..28).map(|i| pixel(0, i) + pixel(27, i) + pixel(i, 0) + pixel(i, 27)).sum::<u64>();
-        middle += (0..28).map(|i| pixel(13, i) + pixel(14, i) + pixel(i, 13) + pixel(i, 14)).sum::<u64>();
+        rim +=
+            (0..28).map(|i| pixel(0, i) + pixel(27, i) + pixel(i, 0) + pixel(i, 27)).sum::<u64>();
+        middle +=
+            (0..28).map(|i| pixel(13, i) + pixel(14, i) + pixel(i, 13) + pixel(i, 14)).sum::<u64>();
     }
     assert!(middle > 20 * rim, "{middle} in the middle, {rim} on the rim");
 }
@@ -112,7 +116,8 @@ fn a_label_out_of_range_names_label_sample_file_and_classes() {
          from 0 to 9"
     );
     assert!(pair.open(11).is_ok());
-    let negative = Pair::new(&idx(8, &[2, 4], &[0; 8]), &idx(0x0c, &[2], &[0, 0, 0, 1, 255, 255, 255, 254]));
+    let negative =
+        Pair::new(&idx(8, &[2, 4], &[0; 8]), &idx(0x0c, &[2], &[0, 0, 0, 1, 255, 255, 255, 254]));
     let error = negative.open(10).unwrap_err();
     assert!(negative.message(&error).starts_with("label -2 of sample 1 in"), "{error}");
 }
@@ -128,7 +133,10 @@ fn a_missing_file_lists_what_was_looked_for() {
          t10k-images.idx3-ubyte, t10k-images.idx3-ubyte.gz"
     );
     let error = Mnist::open(dir.path().join("none"), Split::Train).unwrap_err();
-    assert!(error.to_string().contains("the folder does not exist; looked for train-images"), "{error}");
+    assert!(
+        error.to_string().contains("the folder does not exist; looked for train-images"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -144,7 +152,9 @@ fn other_images_than_mnists_keep_their_shape() {
     let small = image(&[2, 5, 4]);
     let error = Mnist::open(small.0.path(), Split::Train).unwrap_err();
     assert!(
-        small.message(&error).contains("MNIST images are u8[N, 28, 28], but this file holds u8[2, 5, 4]"),
+        small
+            .message(&error)
+            .contains("MNIST images are u8[N, 28, 28], but this file holds u8[2, 5, 4]"),
         "{error}"
     );
 }
@@ -153,8 +163,16 @@ fn other_images_than_mnists_keep_their_shape() {
 fn files_in_each_others_place_are_refused() {
     let images = idx(8, &[2, 28, 28], &[0; 2 * 784]);
     let labels = idx(8, &[2], &[0, 1]);
-    assert!(Pair::new(&labels, &labels).open(10).unwrap_err().to_string().contains("at least 2 axes"));
+    assert!(
+        Pair::new(&labels, &labels).open(10).unwrap_err().to_string().contains("at least 2 axes")
+    );
     assert!(Pair::new(&images, &images).open(10).unwrap_err().to_string().contains("has 1 axis"));
     let floats = idx(0x0d, &[2], &[0; 8]);
-    assert!(Pair::new(&images, &floats).open(10).unwrap_err().to_string().contains("labels are integers"));
+    assert!(
+        Pair::new(&images, &floats)
+            .open(10)
+            .unwrap_err()
+            .to_string()
+            .contains("labels are integers")
+    );
 }

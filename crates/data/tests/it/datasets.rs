@@ -3,13 +3,16 @@
 use bytemuck::NoUninit;
 use expect_test::{Expect, expect};
 use fulmen_data::{
-    ConcatDataset, DType, Dataset, Element, Error, Field, HostBatch, Result, Sample, Subset, TensorDataset,
-    random_split,
+    ConcatDataset, DType, Dataset, Element, Error, Field, HostBatch, Result, Sample, Subset,
+    TensorDataset, random_split,
 };
 use half::bf16;
 
 fn numbers(count: usize) -> TensorDataset {
-    TensorDataset::builder().array("x", [count], (0..count as i32).collect::<Vec<_>>()).build().unwrap()
+    TensorDataset::builder()
+        .array("x", [count], (0..count as i32).collect::<Vec<_>>())
+        .build()
+        .unwrap()
 }
 
 fn read_all(dataset: &dyn Dataset) -> Vec<i32> {
@@ -23,7 +26,9 @@ fn check(error: Error, expect: Expect) {
 
 #[test]
 fn arrays_of_every_kind_come_out_as_they_went_in() {
-    fn round<T: Element + NoUninit + bytemuck::CheckedBitPattern + PartialEq + std::fmt::Debug>(values: [T; 4]) {
+    fn round<T: Element + NoUninit + bytemuck::CheckedBitPattern + PartialEq + std::fmt::Debug>(
+        values: [T; 4],
+    ) {
         let data = TensorDataset::builder().array("x", [2, 2], values).build().unwrap();
         let batch = HostBatch::collate(&data, &[1, 0]).unwrap();
         assert_eq!(batch.values::<T>(0).unwrap(), [values[2], values[3], values[0], values[1]]);
@@ -42,8 +47,14 @@ fn arrays_of_every_kind_come_out_as_they_went_in() {
 fn arrays_that_do_not_fit_are_refused() {
     let builder = TensorDataset::builder;
     check(
-        builder().array("image", [3, 2], [0u8; 6]).array("label", [2], [0i32; 2]).build().unwrap_err(),
-        expect!["array `image` has 3 samples, but array `label` has 2; the first axis of all arrays must be equal"],
+        builder()
+            .array("image", [3, 2], [0u8; 6])
+            .array("label", [2], [0i32; 2])
+            .build()
+            .unwrap_err(),
+        expect![
+            "array `image` has 3 samples, but array `label` has 2; the first axis of all arrays must be equal"
+        ],
     );
     check(
         builder().array("x", [3, 2], [0u8; 5]).build().unwrap_err(),
@@ -76,7 +87,9 @@ fn a_subset_reads_the_samples_it_names() {
 #[test]
 fn concatenated_datasets_follow_one_another_and_empty_ones_vanish() {
     let empty = Subset::new(numbers(1), []).unwrap();
-    let joined = ConcatDataset::new(vec![Box::new(numbers(2)), Box::new(empty), Box::new(numbers(3))]).unwrap();
+    let joined =
+        ConcatDataset::new(vec![Box::new(numbers(2)), Box::new(empty), Box::new(numbers(3))])
+            .unwrap();
     assert_eq!(read_all(&joined), [0, 1, 0, 1, 2]);
     let other = TensorDataset::builder().array("x", [1], [0.5f32]).build().unwrap();
     check(
@@ -121,7 +134,9 @@ impl<F: Fn(&mut Sample<'_>) -> Result<()> + Send + Sync + 'static> Dataset for W
     }
 }
 
-fn write(read: impl Fn(&mut Sample<'_>) -> Result<()> + Send + Sync + 'static) -> Result<HostBatch> {
+fn write(
+    read: impl Fn(&mut Sample<'_>) -> Result<()> + Send + Sync + 'static,
+) -> Result<HostBatch> {
     let fields = vec![Field::new("x", DType::F32, [2]), Field::new("y", DType::Bool, [])];
     HostBatch::collate(&Writes(fields, read), &[0])
 }
@@ -180,7 +195,10 @@ fn a_batch_refuses_to_be_read_as_what_it_is_not() {
     });
     let batch = batch.unwrap();
     check(batch.values::<i32>(0).unwrap_err(), expect!["field `x f32[2]` was read as i32"]);
-    check(batch.values::<bool>(1).unwrap_err(), expect!["field `y bool[]` holds bytes that are not bool"]);
+    check(
+        batch.values::<bool>(1).unwrap_err(),
+        expect!["field `y bool[]` holds bytes that are not bool"],
+    );
     assert!(batch.field_bytes(2).unwrap_err().is_field());
     let error = HostBatch::collate(&numbers(3), &[0, 3]).unwrap_err();
     check(error, expect!["there is no sample 3; the dataset has 3"]);

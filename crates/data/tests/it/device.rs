@@ -1,11 +1,13 @@
-//! Batches on a real device of the CPU plugin: content, order, memory that is not copied, and all kinds of ends.
+//! Batches on a real device of the CPU plugin: content, order, memory that is not copied, and all
+//! kinds of ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fulmen_data::{
-    DType, DataLoader, Dataset, DeviceBatch, Error, Field, HostBatch, OnError, Result, Sample, TensorDataset,
+    DType, DataLoader, Dataset, DeviceBatch, Error, Field, HostBatch, OnError, Result, Sample,
+    TensorDataset,
 };
 use fulmen_pjrt::{Buffer, ElementType};
 use fulmen_tensor::{Accelerator, Devices, Runtime, Sharding};
@@ -27,7 +29,11 @@ fn data(count: usize) -> TensorDataset {
     let numbers = || (0..2 * count).map(|i| i as u8);
     TensorDataset::builder()
         .array("f32", [count, 2], numbers().map(f32::from).collect::<Vec<_>>())
-        .array("bf16", [count, 2], numbers().map(|i| half::bf16::from_f32(f32::from(i))).collect::<Vec<_>>())
+        .array(
+            "bf16",
+            [count, 2],
+            numbers().map(|i| half::bf16::from_f32(f32::from(i))).collect::<Vec<_>>(),
+        )
         .array("i64", [count, 1, 2], numbers().map(i64::from).collect::<Vec<_>>())
         .array("u8", [count, 2], numbers().collect::<Vec<_>>())
         .array("bool", [count, 2], numbers().map(|i| i % 2 == 1).collect::<Vec<_>>())
@@ -38,7 +44,10 @@ fn data(count: usize) -> TensorDataset {
 }
 
 fn same(device: &DeviceBatch, host: &HostBatch) {
-    assert_eq!((device.epoch, device.index, device.valid), (host.epoch(), host.index(), host.valid()));
+    assert_eq!(
+        (device.epoch, device.index, device.valid),
+        (host.epoch(), host.index(), host.valid())
+    );
     assert_eq!(device.arrays.len(), host.fields().len() + 1);
     for (i, field) in host.fields().iter().enumerate() {
         let buffer = &device.arrays[i].shards()[0];
@@ -59,15 +68,23 @@ fn bytes_of(values: &[f32]) -> Vec<u8> {
 fn batches_arrive_as_they_are_on_the_host() {
     let runtime = runtime();
     for workers in [0, 2] {
-        let loader = DataLoader::builder(data(50)).batch_size(8).shuffle(true).num_workers(workers).build().unwrap();
+        let loader = DataLoader::builder(data(50))
+            .batch_size(8)
+            .shuffle(true)
+            .num_workers(workers)
+            .build()
+            .unwrap();
         // All at once, so that every batch keeps its memory while the others are made.
-        let moved: Vec<DeviceBatch> = loader.prefetch_to(&runtime, &rows(), 1, 0).collect::<Result<_>>().unwrap();
+        let moved: Vec<DeviceBatch> =
+            loader.prefetch_to(&runtime, &rows(), 1, 0).collect::<Result<_>>().unwrap();
         assert_eq!(moved.len(), 7);
         for (moved, host) in moved.iter().zip(loader.epoch(1)) {
             same(moved, &host.unwrap());
         }
         // One at a time, so that memory is reused.
-        for (moved, host) in loader.epochs(1..4, 3).prefetch_to(&runtime, &rows()).zip(loader.epochs(1..4, 3)) {
+        for (moved, host) in
+            loader.epochs(1..4, 3).prefetch_to(&runtime, &rows()).zip(loader.epochs(1..4, 3))
+        {
             same(&moved.unwrap(), &host.unwrap());
         }
     }
@@ -80,10 +97,15 @@ fn the_cpu_reads_the_batch_in_place() {
     let host = loader.epoch(0).next().unwrap().unwrap();
     let moved = host.to_devices(&runtime, &rows()).unwrap();
     for (i, buffer) in moved.arrays.iter().map(|a| &a.shards()[0]).take(5).enumerate() {
-        assert_eq!(buffer.address().unwrap(), host.field_bytes(i).unwrap().as_ptr() as usize, "field {i}");
+        assert_eq!(
+            buffer.address().unwrap(),
+            host.field_bytes(i).unwrap().as_ptr() as usize,
+            "field {i}"
+        );
     }
     assert_eq!(moved.arrays[7].shards()[0].address().unwrap(), host.mask().as_ptr() as usize);
-    // The device keeps the memory alive after the host drops it, and other batches do not write there.
+    // The device keeps the memory alive after the host drops it, and other batches do not write
+    // there.
     let expected = host.field_bytes(2).unwrap().to_vec();
     drop(host);
     for batch in loader.epochs(1..20, 0) {
@@ -125,11 +147,14 @@ fn as_many_batches_as_asked_for_are_ahead_and_no_more() {
     let runtime = runtime();
     for ahead in [1, 2, 3] {
         let (data, read) = counting(Duration::ZERO);
-        let loader = DataLoader::builder(data).batch_size(1).device_prefetch(ahead).build().unwrap();
+        let loader =
+            DataLoader::builder(data).batch_size(1).device_prefetch(ahead).build().unwrap();
         let mut batches = loader.prefetch_to(&runtime, &rows(), 0, 0);
         for count in 0..3 {
             let patience = Instant::now();
-            while read.load(Ordering::SeqCst) < count + ahead && patience.elapsed() < Duration::from_secs(10) {
+            while read.load(Ordering::SeqCst) < count + ahead
+                && patience.elapsed() < Duration::from_secs(10)
+            {
                 std::thread::sleep(Duration::from_millis(5));
             }
             std::thread::sleep(Duration::from_millis(30));
@@ -175,14 +200,24 @@ fn a_panic_that_no_sample_is_blamed_for_arrives_as_an_error() {
             vec![Field::new("x", DType::I32, [])]
         }
         fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
-            if index == 3 { Err(Error::new(Unspeakable)) } else { sample.write_value(0, index as i32) }
+            if index == 3 {
+                Err(Error::new(Unspeakable))
+            } else {
+                sample.write_value(0, index as i32)
+            }
         }
     }
     for workers in [0, 1, 7] {
-        let builder = DataLoader::builder(Cursed).batch_size(2).num_workers(workers).on_error(OnError::Skip);
+        let builder =
+            DataLoader::builder(Cursed).batch_size(2).num_workers(workers).on_error(OnError::Skip);
         let (runtime, loader) = (runtime(), builder.build().unwrap());
-        let batches: Vec<Result<DeviceBatch>> = loader.prefetch_to(&runtime, &rows(), 0, 0).collect();
-        assert_eq!(batches.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true], "{workers} workers");
+        let batches: Vec<Result<DeviceBatch>> =
+            loader.prefetch_to(&runtime, &rows(), 0, 0).collect();
+        assert_eq!(
+            batches.iter().map(Result::is_ok).collect::<Vec<_>>(),
+            [true, false, true],
+            "{workers} workers"
+        );
         assert!(batches[1].as_ref().unwrap_err().is_panic());
     }
 }
@@ -193,7 +228,8 @@ fn a_consumer_that_stops_early_leaves_no_thread_behind_and_does_not_wait_long() 
     for workers in [0, 1, 4] {
         for count in [0, 1, 2] {
             let (data, read) = counting(Duration::from_millis(20));
-            let loader = DataLoader::builder(data).batch_size(4).num_workers(workers).build().unwrap();
+            let loader =
+                DataLoader::builder(data).batch_size(4).num_workers(workers).build().unwrap();
             let mut batches = loader.epochs(0..u64::MAX, 0).prefetch_to(&runtime, &rows());
             for _ in 0..count {
                 assert!(batches.next().unwrap().is_ok());
@@ -207,7 +243,12 @@ fn a_consumer_that_stops_early_leaves_no_thread_behind_and_does_not_wait_long() 
 
 #[test]
 fn the_report_tells_what_the_transfer_did() {
-    let loader = DataLoader::builder(data(20)).batch_size(4).num_workers(1).device_prefetch(2).build().unwrap();
+    let loader = DataLoader::builder(data(20))
+        .batch_size(4)
+        .num_workers(1)
+        .device_prefetch(2)
+        .build()
+        .unwrap();
     let batches = loader.epochs(0..2, 0).prefetch_to(&runtime(), &rows());
     for batch in batches {
         assert!(batch.is_ok());

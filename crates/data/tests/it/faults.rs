@@ -1,13 +1,13 @@
-//! Datasets, samplers and consumers that misbehave: every fault is an `Err` in its position, and no thread is left
-//! running.
+//! Datasets, samplers and consumers that misbehave: every fault is an `Err` in its position, and no
+//! thread is left running.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use fulmen_data::{
-    DType, DataLoader, Dataset, Error, Field, Fingerprint, HostBatch, IterableDataset, OnError, Record, Records,
-    Replica, Replicas, Result, Sample, Sampler,
+    DType, DataLoader, Dataset, Error, Field, Fingerprint, HostBatch, IterableDataset, OnError,
+    Record, Records, Replica, Replicas, Result, Sample, Sampler,
 };
 
 /// 20 samples; some fail, panic or are left unwritten. Reads are counted.
@@ -51,8 +51,12 @@ impl Dataset for Faulty {
 
 /// The result of an epoch in batches of 3: each batch as its values or its error.
 fn outcome(fault: fn(usize) -> Fault, workers: usize) -> Vec<std::result::Result<Vec<i32>, Error>> {
-    let loader = DataLoader::builder(Faulty::new(fault)).batch_size(3).num_workers(workers).build().unwrap();
-    loader.epoch(0).map(|batch| batch.map(|batch| batch.values::<i32>(0).unwrap().to_vec())).collect()
+    let loader =
+        DataLoader::builder(Faulty::new(fault)).batch_size(3).num_workers(workers).build().unwrap();
+    loader
+        .epoch(0)
+        .map(|batch| batch.map(|batch| batch.values::<i32>(0).unwrap().to_vec()))
+        .collect()
 }
 
 #[test]
@@ -63,12 +67,17 @@ fn an_error_arrives_at_its_place_and_the_batches_around_it_are_whole() {
         assert_eq!(batches.len(), 7);
         for (i, batch) in batches.into_iter().enumerate() {
             match batch {
-                Ok(values) => assert_eq!(values, [3 * i as i32, 3 * i as i32 + 1, 3 * i as i32 + 2]),
+                Ok(values) => {
+                    assert_eq!(values, [3 * i as i32, 3 * i as i32 + 1, 3 * i as i32 + 2])
+                }
                 Err(error) => {
                     let sample = if i == 3 { 10 } else { 19 };
                     assert!(i == 3 || i == 6);
                     assert_eq!(error.sample_index(), Some(sample));
-                    assert_eq!(error.to_string(), format!("sample {sample}: the image {sample}.png is damaged"));
+                    assert_eq!(
+                        error.to_string(),
+                        format!("sample {sample}: the image {sample}.png is damaged")
+                    );
                 }
             }
         }
@@ -97,10 +106,14 @@ fn a_panic_on_every_sample_ends_the_epoch_with_an_error_a_batch() {
 #[test]
 fn a_forgotten_field_is_an_error_and_never_an_older_batchs_value() {
     for workers in [0, 2] {
-        let batches = outcome(|index| if index == 9 { Fault::Forget } else { Fault::None }, workers);
+        let batches =
+            outcome(|index| if index == 9 { Fault::Forget } else { Fault::None }, workers);
         let error = batches[3].as_ref().unwrap_err();
         assert!(error.is_field());
-        assert!(error.to_string().starts_with("sample 9: Dataset::read did not write `x i32[]`"), "{error}");
+        assert!(
+            error.to_string().starts_with("sample 9: Dataset::read did not write `x i32[]`"),
+            "{error}"
+        );
     }
 }
 
@@ -120,7 +133,8 @@ fn skipped_batches_are_not_read() {
 fn the_workers_do_not_run_ahead_of_the_prefetch_window() {
     let data = Faulty::new(|_| Fault::None);
     let read = Arc::clone(&data.read);
-    let loader = DataLoader::builder(data).batch_size(2).num_workers(2).prefetch(2).build().unwrap();
+    let loader =
+        DataLoader::builder(data).batch_size(2).num_workers(2).prefetch(2).build().unwrap();
     let mut batches = loader.epoch(0);
     assert!(batches.next().unwrap().is_ok());
     let patience = Instant::now();
@@ -138,7 +152,8 @@ fn a_consumer_that_stops_early_leaves_no_thread_behind() {
         let mut data = Faulty::new(|_| Fault::None);
         data.pause = Duration::from_millis(1);
         let read = Arc::clone(&data.read);
-        let loader = DataLoader::builder(data).batch_size(2).num_workers(4).prefetch(4).build().unwrap();
+        let loader =
+            DataLoader::builder(data).batch_size(2).num_workers(4).prefetch(4).build().unwrap();
         let mut batches = loader.epochs(0..u64::MAX, 0);
         for _ in 0..count {
             assert!(batches.next().unwrap().is_ok());
@@ -176,7 +191,10 @@ impl Sampler for Orders {
 #[test]
 fn a_sampler_that_lies_is_an_error_and_the_end() {
     let cases: [(Order, &str); 3] = [
-        (|_| vec![1, 2], "the sampler's order for epoch 1 has 2 samples, but its num_samples says 20"),
+        (
+            |_| vec![1, 2],
+            "the sampler's order for epoch 1 has 2 samples, but its num_samples says 20",
+        ),
         (
             |_| (1..21).collect(),
             "the sampler's order for epoch 1 has the index 20 at position 19, but the dataset has 20 samples",
@@ -185,7 +203,9 @@ fn a_sampler_that_lies_is_an_error_and_the_end() {
     ];
     for (order, message) in cases {
         for workers in [0, 3] {
-            let builder = DataLoader::builder(Faulty::new(|_| Fault::None)).batch_size(5).sampler(Orders(order));
+            let builder = DataLoader::builder(Faulty::new(|_| Fault::None))
+                .batch_size(5)
+                .sampler(Orders(order));
             let loader = builder.num_workers(workers).build().unwrap();
             let mut batches = loader.epochs(1..4, 0);
             assert_eq!(batches.next().unwrap().unwrap_err().to_string(), message);
@@ -252,13 +272,20 @@ impl Dataset for Cursed {
 fn a_panic_where_an_error_is_told_is_an_error_and_no_hang() {
     for workers in [0, 1, 7] {
         let loader = |message, on_error| {
-            let builder = DataLoader::builder(Cursed { message }).batch_size(2).num_workers(workers);
+            let builder =
+                DataLoader::builder(Cursed { message }).batch_size(2).num_workers(workers);
             builder.on_error(on_error).build().unwrap()
         };
-        assert_eq!(firsts(loader(false, OnError::Fail), 0), ["0", "sample 3: torn", "4", "0", "sample 3: torn", "4"]);
+        assert_eq!(
+            firsts(loader(false, OnError::Fail), 0),
+            ["0", "sample 3: torn", "4", "0", "sample 3: torn", "4"]
+        );
         assert_eq!(firsts(loader(false, OnError::Skip), 0), ["0", "2", "4", "0", "2", "4"]);
         let panicked = "filling a batch panicked: no words";
-        assert_eq!(firsts(loader(true, OnError::Skip), 0), ["0", panicked, "4", "0", panicked, "4"]);
+        assert_eq!(
+            firsts(loader(true, OnError::Skip), 0),
+            ["0", panicked, "4", "0", panicked, "4"]
+        );
     }
 }
 
@@ -302,8 +329,13 @@ impl IterableDataset for Bombs {
 #[test]
 fn a_panic_in_a_drop_is_an_error_and_the_end() {
     for workers in [0, 1, 7] {
-        let loader =
-            |records| DataLoader::from_stream(Bombs { records }).batch_size(2).num_workers(workers).build().unwrap();
+        let loader = |records| {
+            DataLoader::from_stream(Bombs { records })
+                .batch_size(2)
+                .num_workers(workers)
+                .build()
+                .unwrap()
+        };
         let panicked = "planning a batch panicked: boom";
         // The stream is dropped when the next epoch begins, and a record when it is not needed.
         assert_eq!(firsts(loader(false), 0), ["0", "2", panicked]);
@@ -325,9 +357,12 @@ fn a_panic_while_a_sampler_is_described_is_an_error() {
         }
     }
     for workers in [0, 1, 7] {
-        let builder = DataLoader::builder(Faulty::new(|_| Fault::None)).batch_size(4).sampler(Ranks);
+        let builder =
+            DataLoader::builder(Faulty::new(|_| Fault::None)).batch_size(4).sampler(Ranks);
         let loader = builder.num_workers(workers).build().unwrap();
-        let part = loader.distributed(Replicas { devices: 2, num_processes: 2, process_index: 0 }).unwrap();
+        let part = loader
+            .distributed(Replicas { devices: 2, num_processes: 2, process_index: 0 })
+            .unwrap();
         assert_eq!(firsts(part, 0), ["planning a batch panicked: speechless"]);
     }
 }

@@ -61,7 +61,12 @@ fn every_element_type_is_read_in_this_machines_byte_order() {
     let cases: [(u8, DType, Vec<u8>, Vec<u8>); 6] = [
         (0x08, DType::U8, vec![1, 255], vec![1, 255]),
         (0x09, DType::I8, vec![1, 255], vec![1, 255]),
-        (0x0b, DType::I16, [-2i16, 258].map(i16::to_be_bytes).concat(), [-2i16, 258].map(i16::to_ne_bytes).concat()),
+        (
+            0x0b,
+            DType::I16,
+            [-2i16, 258].map(i16::to_be_bytes).concat(),
+            [-2i16, 258].map(i16::to_ne_bytes).concat(),
+        ),
         (
             0x0c,
             DType::I32,
@@ -84,7 +89,10 @@ fn every_element_type_is_read_in_this_machines_byte_order() {
     for (code, dtype, stored, expected) in cases {
         for bytes in [idx(code, &[2, 1], &stored), gz(&idx(code, &[2, 1], &stored))] {
             let file = Case::new(&bytes).open().unwrap();
-            assert_eq!((file.dtype(), file.dims(), file.bytes()), (dtype, &[2, 1][..], expected.as_slice()));
+            assert_eq!(
+                (file.dtype(), file.dims(), file.bytes()),
+                (dtype, &[2, 1][..], expected.as_slice())
+            );
         }
     }
 }
@@ -101,17 +109,27 @@ fn several_gzip_members_are_one_file_and_no_axes_are_one_value() {
 #[test]
 fn a_truncated_gz_says_how_far_it_went() {
     let whole = gz(&idx(8, &[100, 28, 28], &noise(78400)));
-    for (cut, in_header) in [(whole.len() - 1, false), (whole.len() - 9, false), (whole.len() / 2, false), (15, true)] {
+    for (cut, in_header) in
+        [(whole.len() - 1, false), (whole.len() - 9, false), (whole.len() / 2, false), (15, true)]
+    {
         let error = Case::new(&whole[..cut]).open().unwrap_err().to_string();
         assert!(
-            error.contains(&format!("the gzip file is truncated: its {cut} compressed bytes end after")),
+            error.contains(&format!(
+                "the gzip file is truncated: its {cut} compressed bytes end after"
+            )),
             "{error}"
         );
-        assert!(in_header || error.contains("of 78400 bytes of data; copy or download the file again"), "{error}");
+        assert!(
+            in_header || error.contains("of 78400 bytes of data; copy or download the file again"),
+            "{error}"
+        );
     }
     // Cut within gzip's own header.
     for cut in 2..12 {
-        assert!(Case::new(&whole[..cut]).open().unwrap_err().to_string().contains("truncated"), "cut at {cut}");
+        assert!(
+            Case::new(&whole[..cut]).open().unwrap_err().to_string().contains("truncated"),
+            "cut at {cut}"
+        );
     }
 }
 
@@ -122,7 +140,10 @@ fn a_damaged_gz_is_refused() {
     let checksum = whole.len() - 6;
     flipped[checksum] ^= 1;
     let error = Case::new(&flipped).open().unwrap_err().to_string();
-    assert!(error.contains("the gzip file is damaged after 78400 of 78400 bytes of data"), "{error}");
+    assert!(
+        error.contains("the gzip file is damaged after 78400 of 78400 bytes of data"),
+        "{error}"
+    );
 
     let garbage = [whole.as_slice(), b"garbage after the end"].concat();
     assert!(Case::new(&garbage).open().unwrap_err().is_file());
@@ -167,9 +188,12 @@ fn a_wrong_size_names_both_sizes() {
 #[test]
 fn a_header_that_is_none_is_refused() {
     use expect_test::expect;
-    Case::new(b"").fails(expect!["FILE: the file ends in its header: expected 4 bytes of magic number, found 0 bytes"]);
-    Case::new(&[0, 0, 8, 3, 0, 0])
-        .fails(expect!["FILE: the file ends in its header: expected the sizes of 3 axes, found 2 bytes"]);
+    Case::new(b"").fails(expect![
+        "FILE: the file ends in its header: expected 4 bytes of magic number, found 0 bytes"
+    ]);
+    Case::new(&[0, 0, 8, 3, 0, 0]).fails(expect![
+        "FILE: the file ends in its header: expected the sizes of 3 axes, found 2 bytes"
+    ]);
     Case::new(b"<!DOCTYPE html>").fails(expect!["FILE: not an IDX file: it starts with the bytes [3c, 21, 44, 4f], expected [00, 00, element type, number of axes] (it looks like a web page: did the download fail?)"]);
     Case::new(&idx(0x0a, &[1], &[0])).fails(expect!["FILE: not an IDX file: the magic number [00, 00, 0a, 01] has the element type 0x0a, expected one of 0x08 (u8), 0x09 (i8), 0x0b (i16), 0x0c (i32), 0x0d (f32), 0x0e (f64)"]);
     Case::new(&gz(b"not idx")).fails(expect!["FILE: not an IDX file: it starts with the bytes [6e, 6f, 74, 20], expected [00, 00, element type, number of axes]"]);
@@ -190,7 +214,12 @@ fn a_header_that_promises_the_moon_allocates_nothing() {
     assert!(error.contains("compressed bytes can hold no more than"), "{error}");
     Case::new(&idx(8, &[8, max], &[0])).fails(expect!["FILE: the header claims 34359738360 bytes of data (u8[8, 4294967295]), over the limit of 17179869184; if that is right, raise the limit with IdxFile::open_with_limit"]);
     let case = Case::new(&idx(8, &[6], &[0; 6]));
-    assert!(IdxFile::open_with_limit(&case.path, 5).unwrap_err().to_string().contains("over the limit of 5"));
+    assert!(
+        IdxFile::open_with_limit(&case.path, 5)
+            .unwrap_err()
+            .to_string()
+            .contains("over the limit of 5")
+    );
     assert!(IdxFile::open_with_limit(&case.path, 6).is_ok());
 }
 

@@ -12,7 +12,10 @@ fn batches(loader: &DataLoader, epoch: u64) -> Vec<HostBatch> {
 #[test]
 fn a_short_last_batch_is_padded_with_its_first_sample_and_masked() {
     let loader = DataLoader::builder(data(10)).batch_size(4).build().unwrap();
-    assert_eq!((loader.len(), loader.num_samples(), loader.batch_size(), loader.pads()), (3, 10, 4, true));
+    assert_eq!(
+        (loader.len(), loader.num_samples(), loader.batch_size(), loader.pads()),
+        (3, 10, 4, true)
+    );
     // Three times, so that the memory of a full batch is reused for the short one.
     for epoch in 0..3 {
         let mut count = 0;
@@ -22,11 +25,17 @@ fn a_short_last_batch_is_padded_with_its_first_sample_and_masked() {
             assert_eq!((batch.index(), batch.epoch(), batch.batch_size()), (index, epoch, 4));
             if index < 2 {
                 let first = 4 * index as i32;
-                assert_eq!(batch.values::<i32>(1).unwrap(), [first, first + 1, first + 2, first + 3]);
+                assert_eq!(
+                    batch.values::<i32>(1).unwrap(),
+                    [first, first + 1, first + 2, first + 3]
+                );
                 assert_eq!((batch.mask(), batch.valid()), (&[1.0; 4][..], 4));
             } else {
                 assert_eq!(batch.values::<i32>(1).unwrap(), [8, 9, 8, 8]);
-                assert_eq!(batch.field_bytes(0).unwrap(), [24, 25, 26, 27, 28, 29, 24, 25, 26, 24, 25, 26]);
+                assert_eq!(
+                    batch.field_bytes(0).unwrap(),
+                    [24, 25, 26, 27, 28, 29, 24, 25, 26, 24, 25, 26]
+                );
                 assert_eq!((batch.mask(), batch.valid()), (&[1.0, 1.0, 0.0, 0.0][..], 2));
             }
         }
@@ -59,8 +68,11 @@ fn a_batch_larger_than_the_dataset_is_one_padded_batch() {
 fn every_field_starts_at_a_multiple_of_64() {
     let loader = DataLoader::builder(data(7)).batch_size(7).build().unwrap();
     let batch = loader.epoch(0).next().unwrap().unwrap();
-    let starts =
-        [batch.field_bytes(0).unwrap().as_ptr(), batch.field_bytes(1).unwrap().as_ptr(), batch.mask().as_ptr().cast()];
+    let starts = [
+        batch.field_bytes(0).unwrap().as_ptr(),
+        batch.field_bytes(1).unwrap().as_ptr(),
+        batch.mask().as_ptr().cast(),
+    ];
     assert!(starts.iter().all(|&start| (start as usize).is_multiple_of(64)), "{starts:?}");
 }
 
@@ -73,7 +85,8 @@ fn memory_is_used_again_unless_someone_holds_it() {
     assert_eq!(addresses.len(), 1);
     // Held batches keep their content.
     let held_batches = batches(&loader, 0);
-    let numbers: Vec<i32> = held_batches.iter().map(|batch| batch.values::<i32>(1).unwrap()[0]).collect();
+    let numbers: Vec<i32> =
+        held_batches.iter().map(|batch| batch.values::<i32>(1).unwrap()[0]).collect();
     assert_eq!(numbers, (0..10).collect::<Vec<_>>());
 }
 
@@ -81,8 +94,11 @@ fn memory_is_used_again_unless_someone_holds_it() {
 fn an_epoch_can_start_in_the_middle_and_several_follow_without_a_seam() {
     let loader = DataLoader::builder(data(10)).batch_size(4).shuffle(true).build().unwrap();
     let number = |batch: &HostBatch| batch.values::<i32>(1).unwrap().to_vec();
-    let expected: Vec<_> =
-        (3..6).flat_map(|epoch| batches(&loader, epoch)).skip(2).map(|batch| number(&batch)).collect();
+    let expected: Vec<_> = (3..6)
+        .flat_map(|epoch| batches(&loader, epoch))
+        .skip(2)
+        .map(|batch| number(&batch))
+        .collect();
     let stream: Vec<_> = loader.epochs(3..6, 2).map(|batch| batch.unwrap()).collect();
     assert_eq!(stream.iter().map(number).collect::<Vec<_>>(), expected);
     let positions: Vec<_> = stream.iter().map(|batch| (batch.epoch(), batch.index())).collect();
@@ -110,7 +126,10 @@ fn choices_that_cannot_be_are_refused() {
     let builder = || DataLoader::builder(data(10)).batch_size(4);
     refused(builder().batch_size(0).build(), expect!["the batch size is 0; it must be at least 1"]);
     let empty = Subset::new(data(1), []).unwrap();
-    refused(DataLoader::builder(empty).build(), expect!["the dataset is empty; a loader needs at least one sample"]);
+    refused(
+        DataLoader::builder(empty).build(),
+        expect!["the dataset is empty; a loader needs at least one sample"],
+    );
     refused(
         builder().batch_size(11).drop_last(true).build(),
         expect![
@@ -127,11 +146,15 @@ fn choices_that_cannot_be_are_refused() {
     );
     refused(
         builder().num_workers(100_000).build(),
-        expect!["num_workers is 100000; more than 1024 threads cannot help; use about one per CPU core"],
+        expect![
+            "num_workers is 100000; more than 1024 threads cannot help; use about one per CPU core"
+        ],
     );
     refused(
         builder().num_workers(1).prefetch(0).build(),
-        expect!["prefetch is 0; it must be at least 1, because the batch that is being read counts"],
+        expect![
+            "prefetch is 0; it must be at least 1, because the batch that is being read counts"
+        ],
     );
     refused(
         builder().num_workers(8).prefetch(2).build(),
@@ -142,13 +165,18 @@ fn choices_that_cannot_be_are_refused() {
     );
     refused(
         builder().device_prefetch(0).build(),
-        expect!["device_prefetch is 0; it must be at least 1, because the batch that is being read counts"],
+        expect![
+            "device_prefetch is 0; it must be at least 1, because the batch that is being read counts"
+        ],
     );
     refused(
         builder().shuffle(true).sampler(Nothing).build(),
         expect!["shuffle(true) and a sampler are mutually exclusive; set only one"],
     );
-    refused(builder().sampler(Nothing).build(), expect!["the sampler takes none of the dataset's 10 samples"]);
+    refused(
+        builder().sampler(Nothing).build(),
+        expect!["the sampler takes none of the dataset's 10 samples"],
+    );
 }
 
 #[test]

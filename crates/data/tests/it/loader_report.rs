@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::common::data;
 use fulmen_data::{
-    DType, DataLoader, Dataset, Error, Field, Fingerprint, HostBatch, Items, Replicas, Result, Sample, Stage, Stream,
-    StreamItem, bench_loader,
+    DType, DataLoader, Dataset, Error, Field, Fingerprint, HostBatch, Items, Replicas, Result,
+    Sample, Stage, Stream, StreamItem, bench_loader,
 };
 
 /// 40 numbers. The first of each epoch is read only after the last of that epoch.
@@ -31,7 +31,11 @@ impl Dataset for LateFirst {
         changed.notify_all();
         if index == 0 {
             let patience = Duration::from_secs(10);
-            drop(changed.wait_timeout_while(read, patience, |read| !read.contains(&(epoch, 39))).unwrap());
+            drop(
+                changed
+                    .wait_timeout_while(read, patience, |read| !read.contains(&(epoch, 39)))
+                    .unwrap(),
+            );
         }
         sample.write_value(0, index as i32)
     }
@@ -40,13 +44,20 @@ impl Dataset for LateFirst {
 #[test]
 fn batches_that_are_done_first_come_first_but_never_before_the_end_of_the_epoch_before() {
     let dataset = LateFirst(Arc::default());
-    let loader = DataLoader::builder(dataset).batch_size(4).num_workers(2).prefetch(3).ordered(false).build().unwrap();
+    let loader = DataLoader::builder(dataset)
+        .batch_size(4)
+        .num_workers(2)
+        .prefetch(3)
+        .ordered(false)
+        .build()
+        .unwrap();
     let batches: Vec<HostBatch> = loader.epochs(0..3, 0).map(Result::unwrap).collect();
     assert_eq!(batches.len(), 30);
     for (epoch, batches) in batches.chunks(10).enumerate() {
         assert!(batches.iter().all(|batch| batch.epoch() == epoch as u64));
         let order: Vec<usize> = batches.iter().map(HostBatch::index).collect();
-        // The last one is started when at most three have not been taken yet, and the first is finished after that.
+        // The last one is started when at most three have not been taken yet, and the first is
+        // finished after that.
         assert!(order[7..].contains(&0), "{order:?}");
         assert_eq!(order.iter().collect::<BTreeSet<_>>().len(), 10);
         for batch in batches {
@@ -64,10 +75,19 @@ fn without_an_order_there_is_no_place_in_it() {
         assert_ne!(loader.description(), builder().build().unwrap().description());
         let mut batches = loader.epochs(0..2, 1);
         let error = batches.next().unwrap().unwrap_err();
-        assert!(error.is_usage() && error.to_string().starts_with("cannot start at batch 1: with ordered(false)"));
+        assert!(
+            error.is_usage()
+                && error.to_string().starts_with("cannot start at batch 1: with ordered(false)")
+        );
         assert!(batches.next().is_none());
         let replicas = Replicas { devices: 2, num_processes: 2, process_index: 0 };
-        assert!(loader.distributed(replicas).unwrap_err().to_string().starts_with("ordered(false) is for one process"));
+        assert!(
+            loader
+                .distributed(replicas)
+                .unwrap_err()
+                .to_string()
+                .starts_with("ordered(false) is for one process")
+        );
     }
 }
 
@@ -98,14 +118,21 @@ impl Dataset for Staged {
 #[test]
 fn a_report_counts_batches_samples_and_the_time_of_each_stage() {
     for workers in [0, 2] {
-        let loader = DataLoader::builder(Staged).batch_size(4).num_workers(workers).build().unwrap();
+        let loader =
+            DataLoader::builder(Staged).batch_size(4).num_workers(workers).build().unwrap();
         assert_eq!((loader.report().batches, loader.report().slow_stage()), (0, None));
         assert!(loader.report().to_string().ends_with("too few batches to find the bottleneck"));
         assert_eq!(loader.epochs(0..2, 0).filter(Result::is_ok).count(), 10);
         let report = loader.report();
-        assert_eq!((report.num_workers, report.batches, report.samples, report.steps), (workers, 10, 40, 8));
+        assert_eq!(
+            (report.num_workers, report.batches, report.samples, report.steps),
+            (workers, 10, 40, 8)
+        );
         let minimum = [40 * PAUSE, 120 * PAUSE, 40 * PAUSE];
-        assert!(report.stages.iter().zip(minimum).all(|(stage, minimum)| stage.1 >= minimum), "{report}");
+        assert!(
+            report.stages.iter().zip(minimum).all(|(stage, minimum)| stage.1 >= minimum),
+            "{report}"
+        );
         assert!(report.writing >= 40 * PAUSE);
         assert!(report.first_batch.unwrap() >= 4 * 6 * PAUSE);
         assert!(report.transfer.is_none());
@@ -119,7 +146,8 @@ fn a_report_counts_batches_samples_and_the_time_of_each_stage() {
 #[test]
 fn what_a_distributed_loader_does_is_in_the_report_of_the_one_it_came_from() {
     let loader = DataLoader::builder(data(16)).batch_size(4).build().unwrap();
-    let part = loader.distributed(Replicas { devices: 2, num_processes: 2, process_index: 1 }).unwrap();
+    let part =
+        loader.distributed(Replicas { devices: 2, num_processes: 2, process_index: 1 }).unwrap();
     assert_eq!(part.epoch(0).filter(Result::is_ok).count(), 4);
     assert_eq!((loader.report().batches, loader.report().samples), (4, 8));
 }
@@ -154,7 +182,9 @@ fn the_reading_of_a_stream_is_told_apart() {
             Ok(())
         }
     }
-    let stream = Slow.into_dataset(vec![Field::new("x", DType::I32, [])], |item, sample| sample.write_value(0, item));
+    let stream = Slow.into_dataset(vec![Field::new("x", DType::I32, [])], |item, sample| {
+        sample.write_value(0, item)
+    });
     let loader = DataLoader::from_stream(stream).batch_size(4).num_workers(2).build().unwrap();
     assert_eq!(loader.epoch(0).filter(Result::is_ok).count(), 5);
     let report = loader.report();
@@ -172,7 +202,10 @@ fn a_bench_reads_an_epoch_and_leaves_the_loaders_own_report_alone() {
     // Three times 64 bytes a batch: the triples, the numbers, the mask.
     assert_eq!(bench.bytes, 8 * 3 * 64);
     let text = bench.to_string();
-    assert!(["samples/s", "decode", "a sample", "2 workers on "].iter().all(|part| text.contains(part)), "{text}");
+    assert!(
+        ["samples/s", "decode", "a sample", "2 workers on "].iter().all(|part| text.contains(part)),
+        "{text}"
+    );
 
     struct Broken;
     impl Dataset for Broken {

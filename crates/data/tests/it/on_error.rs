@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use fulmen_data::{
-    DType, DataLoader, DataLoaderBuilder, Dataset, Error, Field, HostBatch, OnError, Replica, Replicas, Result, Sample,
-    Sampler,
+    DType, DataLoader, DataLoaderBuilder, Dataset, Error, Field, HostBatch, OnError, Replica,
+    Replicas, Result, Sample, Sampler,
 };
 
 /// The numbers below `count`, each with noise; some cannot be read.
@@ -47,7 +47,10 @@ type Content = (Vec<i64>, Vec<f64>, Vec<f32>);
 fn content(batch: Result<HostBatch>) -> Content {
     let batch = batch.unwrap();
     let valid = batch.mask().iter().filter(|&&weight| weight == 1.0).count();
-    assert_eq!((valid, batch.mask()[..valid].iter().all(|&weight| weight == 1.0)), (batch.valid(), true));
+    assert_eq!(
+        (valid, batch.mask()[..valid].iter().all(|&weight| weight == 1.0)),
+        (batch.valid(), true)
+    );
     (batch.values(0).unwrap().to_vec(), batch.values(1).unwrap().to_vec(), batch.mask().to_vec())
 }
 
@@ -55,7 +58,8 @@ fn content(batch: Result<HostBatch>) -> Content {
 fn skipped_samples_leave_padding_behind() {
     let loader = torn(10, |i| i == 1 || i == 8).on_error(OnError::Skip).build().unwrap();
     let batches: Vec<Content> = loader.epoch(0).map(content).collect();
-    let rows: Vec<_> = batches.iter().map(|batch| (batch.0.as_slice(), batch.2.as_slice())).collect();
+    let rows: Vec<_> =
+        batches.iter().map(|batch| (batch.0.as_slice(), batch.2.as_slice())).collect();
     assert_eq!(
         rows,
         [
@@ -88,7 +92,8 @@ fn substitutes_are_other_samples_of_the_epoch() {
     let clean = torn(40, |_| false).shuffle(true).seed(3).build().unwrap();
     let (mut replaced, mut substitutes) = (0, std::collections::BTreeSet::new());
     for epoch in 0..5 {
-        for (batch, whole) in loader.epoch(epoch).map(content).zip(clean.epoch(epoch).map(content)) {
+        for (batch, whole) in loader.epoch(epoch).map(content).zip(clean.epoch(epoch).map(content))
+        {
             assert_eq!(batch.2, [1.0; 4]);
             for row in 0..4 {
                 if bad(whole.0[row] as usize) {
@@ -116,7 +121,8 @@ fn the_substitute_is_of_those_that_the_sampler_takes() {
             (0..len / 2).collect()
         }
     }
-    let loader = torn(40, |i| i % 4 == 1).sampler(FirstHalf).on_error(OnError::Replace).build().unwrap();
+    let loader =
+        torn(40, |i| i % 4 == 1).sampler(FirstHalf).on_error(OnError::Replace).build().unwrap();
     let read: Vec<i64> = loader.epochs(0..9, 0).flat_map(|batch| content(batch).0).collect();
     assert!(read.iter().all(|&number| number < 20));
 }
@@ -161,7 +167,10 @@ fn bad_samples_are_counted_with_index_origin_and_message() {
     }
     assert_eq!(
         bad.to_string(),
-        format!("samples could not be read 6 times; the first 3 of them\n  {}", expected.join("\n  "))
+        format!(
+            "samples could not be read 6 times; the first 3 of them\n  {}",
+            expected.join("\n  ")
+        )
     );
 }
 
@@ -172,7 +181,10 @@ fn data_of_which_next_to_nothing_can_be_read_is_an_error() {
         let batches: Vec<Result<HostBatch>> = loader.epoch(0).collect();
         let error = batches[100].as_ref().unwrap_err().to_string();
         assert!(error.contains("nor any of 8 random replacements"), "{error}");
-        assert!(error.contains("samples could not be read ") && error.contains("of them\n  sample "), "{error}");
+        assert!(
+            error.contains("samples could not be read ") && error.contains("of them\n  sample "),
+            "{error}"
+        );
     }
 }
 
@@ -184,10 +196,19 @@ fn processes_skip_each_for_itself() {
         loader.distributed(replicas).unwrap().epoch(0).map(content).collect::<Vec<_>>()
     };
     let (first, second) = (part(0), part(1));
-    let rows = |part: &[Content]| part.iter().map(|batch| (batch.0.clone(), batch.2.clone())).collect::<Vec<_>>();
-    assert_eq!(rows(&first), [(vec![1, 1], vec![1.0, 0.0]), (vec![4, 5], vec![1.0; 2]), (vec![8, 9], vec![1.0; 2])]);
-    // The second batch has no readable sample: it is padded with its first sample. So is the last one.
-    assert_eq!(rows(&second), [(vec![2, 3], vec![1.0; 2]), (vec![4, 4], vec![0.0; 2]), (vec![8, 8], vec![0.0; 2])]);
+    let rows = |part: &[Content]| {
+        part.iter().map(|batch| (batch.0.clone(), batch.2.clone())).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        rows(&first),
+        [(vec![1, 1], vec![1.0, 0.0]), (vec![4, 5], vec![1.0; 2]), (vec![8, 9], vec![1.0; 2])]
+    );
+    // The second batch has no readable sample: it is padded with its first sample. So is the last
+    // one.
+    assert_eq!(
+        rows(&second),
+        [(vec![2, 3], vec![1.0; 2]), (vec![4, 4], vec![0.0; 2]), (vec![8, 8], vec![0.0; 2])]
+    );
 }
 
 #[test]
@@ -212,8 +233,11 @@ fn a_file_deleted_during_the_epoch_is_one_bad_sample() {
     }
     for (on_error, expected) in [(OnError::Fail, None), (OnError::Skip, Some([4, 5, 7, 4]))] {
         let folder = tempfile::tempdir().unwrap();
-        (0..8).for_each(|i| std::fs::write(folder.path().join(format!("{i}.txt")), i.to_string()).unwrap());
-        let loader = DataLoader::builder(Files(folder.path().to_owned())).batch_size(4).on_error(on_error);
+        (0..8).for_each(|i| {
+            std::fs::write(folder.path().join(format!("{i}.txt")), i.to_string()).unwrap()
+        });
+        let loader =
+            DataLoader::builder(Files(folder.path().to_owned())).batch_size(4).on_error(on_error);
         let loader = loader.build().unwrap();
         let mut batches = loader.epoch(0);
         assert_eq!(content(batches.next().unwrap()).0, [0, 1, 2, 3]);

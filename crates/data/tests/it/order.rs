@@ -1,7 +1,8 @@
 //! The order of the samples: what it depends on, and what it does not.
 
 use fulmen_data::{
-    DataLoader, Dataset, Field, HostBatch, RandomSampler, Replica, Result, Sample, Sampler, TensorDataset,
+    DataLoader, Dataset, Field, HostBatch, RandomSampler, Replica, Result, Sample, Sampler,
+    TensorDataset,
 };
 
 #[test]
@@ -12,9 +13,9 @@ fn the_random_order_never_changes_between_releases() {
     assert_eq!(order(42, 0, 10), PINNED[2]);
     assert_eq!(order(u64::MAX, u64::MAX, 10), PINNED[3]);
     // A digest of a longer one.
-    let digest = order(7, 3, 60_000)
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325u64, |hash, &index| (hash ^ index as u64).wrapping_mul(0x0100_0000_01b3));
+    let digest = order(7, 3, 60_000).iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, &index| {
+        (hash ^ index as u64).wrapping_mul(0x0100_0000_01b3)
+    });
     assert_eq!(digest, PINNED_DIGEST);
 }
 
@@ -38,13 +39,15 @@ fn the_random_order_is_a_permutation_of_any_length() {
 
 #[test]
 fn every_permutation_is_equally_likely() {
-    // 24 permutations of 4, 24,000 epochs: 1,000 expected of each, with a standard deviation of about 31.
+    // 24 permutations of 4, 24,000 epochs: 1,000 expected of each, with a standard deviation of
+    // about 31.
     let mut counts = std::collections::BTreeMap::new();
     for epoch in 0..24_000 {
         *counts.entry(RandomSampler::new(1).order(epoch, 4, Replica::ONLY)).or_insert(0) += 1;
     }
     assert_eq!(counts.len(), 24);
-    let chi_squared: f64 = counts.values().map(|&count| f64::from(count - 1000).powi(2) / 1000.0).sum();
+    let chi_squared: f64 =
+        counts.values().map(|&count| f64::from(count - 1000).powi(2) / 1000.0).sum();
     // 23 degrees of freedom: above 49.7 in one of a thousand.
     assert!(chi_squared < 49.7, "{chi_squared}");
 }
@@ -80,7 +83,14 @@ impl Dataset for Uneven {
 
 fn content(batch: HostBatch) -> (u64, usize, usize, Vec<u8>, Vec<i32>, Vec<f32>) {
     let bytes = batch.field_bytes(0).unwrap().to_vec();
-    (batch.epoch(), batch.index(), batch.valid(), bytes, batch.values(1).unwrap().to_vec(), batch.mask().to_vec())
+    (
+        batch.epoch(),
+        batch.index(),
+        batch.valid(),
+        bytes,
+        batch.values(1).unwrap().to_vec(),
+        batch.mask().to_vec(),
+    )
 }
 
 #[test]
@@ -92,8 +102,13 @@ fn the_number_of_workers_changes_nothing() {
             .array("number", [count], (0..count as i32).collect::<Vec<_>>())
             .build()
             .unwrap();
-        let builder = DataLoader::builder(Uneven(data)).batch_size(4).shuffle(true).seed(11).num_workers(workers);
-        let loader = if prefetch > 0 { builder.prefetch(prefetch) } else { builder }.build().unwrap();
+        let builder = DataLoader::builder(Uneven(data))
+            .batch_size(4)
+            .shuffle(true)
+            .seed(11)
+            .num_workers(workers);
+        let loader =
+            if prefetch > 0 { builder.prefetch(prefetch) } else { builder }.build().unwrap();
         let epochs = (0..2).flat_map(|epoch| loader.epoch(epoch));
         epochs.chain(loader.epochs(2..4, 0)).map(|batch| content(batch.unwrap())).collect()
     };

@@ -1,19 +1,22 @@
-//! Loaders whose batches are shared by several devices and processes: one process reads each sample once, and the
-//! batches do not depend on the sharing.
+//! Loaders whose batches are shared by several devices and processes: one process reads each sample
+//! once, and the batches do not depend on the sharing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use expect_test::{Expect, expect};
 use fulmen_data::{
-    DType, DataLoader, DataLoaderBuilder, Dataset, Error, Field, HostBatch, Replica, Replicas, Result, Sample, Sampler,
+    DType, DataLoader, DataLoaderBuilder, Dataset, Error, Field, HostBatch, Replica, Replicas,
+    Result, Sample, Sampler,
 };
 
 use crate::common::{self, data};
 
 fn processes(loader: &DataLoader, num_processes: usize, devices: usize) -> Vec<DataLoader> {
     (0..num_processes)
-        .map(|process_index| loader.distributed(Replicas { devices, num_processes, process_index }).unwrap())
+        .map(|process_index| {
+            loader.distributed(Replicas { devices, num_processes, process_index }).unwrap()
+        })
         .collect()
 }
 
@@ -35,16 +38,26 @@ impl Rows {
     }
 
     fn samples(&self) -> impl Iterator<Item = i32> {
-        self.numbers.iter().zip(&self.mask).filter(|&(_, &mask)| mask == 1.0).map(|(&number, _)| number)
+        self.numbers
+            .iter()
+            .zip(&self.mask)
+            .filter(|&(_, &mask)| mask == 1.0)
+            .map(|(&number, _)| number)
     }
 }
 
 /// The global batches of some epochs from a batch on, joined from the parts of all processes.
-fn global_batches(parts: &[DataLoader], epochs: std::ops::Range<u64>, start_batch: usize) -> Vec<Rows> {
-    let mut streams: Vec<_> = parts.iter().map(|part| part.epochs(epochs.clone(), start_batch)).collect();
+fn global_batches(
+    parts: &[DataLoader],
+    epochs: std::ops::Range<u64>,
+    start_batch: usize,
+) -> Vec<Rows> {
+    let mut streams: Vec<_> =
+        parts.iter().map(|part| part.epochs(epochs.clone(), start_batch)).collect();
     let mut batches = Vec::new();
     loop {
-        let round: Vec<Option<HostBatch>> = streams.iter_mut().map(|s| s.next().transpose().unwrap()).collect();
+        let round: Vec<Option<HostBatch>> =
+            streams.iter_mut().map(|s| s.next().transpose().unwrap()).collect();
         if round.iter().all(Option::is_none) {
             return batches;
         }
@@ -68,12 +81,15 @@ fn every_sample_is_seen_exactly_once_an_epoch() {
                 continue;
             }
             for shuffle in [false, true] {
-                let builder = DataLoader::builder(data(len)).batch_size(batch_size).shuffle(shuffle).seed(3);
+                let builder =
+                    DataLoader::builder(data(len)).batch_size(batch_size).shuffle(shuffle).seed(3);
                 let whole = builder.drop_last(drop_last).build().unwrap();
                 let expected = if drop_last { len / batch_size * batch_size } else { len };
                 for (devices, num_processes) in [(1, 1), (2, 1), (2, 2), (8, 1), (8, 2), (8, 8)] {
                     let parts = processes(&whole, num_processes, devices);
-                    let context = format!("{len} samples, {batch_size}, {drop_last:?}, {devices}, {num_processes}");
+                    let context = format!(
+                        "{len} samples, {batch_size}, {drop_last:?}, {devices}, {num_processes}"
+                    );
                     let mut orders = Vec::new();
                     for epoch in 0..3 {
                         let batches = global_batches(&parts, epoch..epoch + 1, 0);
@@ -90,11 +106,20 @@ fn every_sample_is_seen_exactly_once_an_epoch() {
                         orders.push(order);
                     }
                     if shuffle && len > 1 {
-                        assert!(orders[0] != orders[1] && orders[1] != orders[2] && orders[0] != orders[2]);
+                        assert!(
+                            orders[0] != orders[1]
+                                && orders[1] != orders[2]
+                                && orders[0] != orders[2]
+                        );
                     } else {
                         assert_eq!(orders[0], (0..expected as i32).collect::<Vec<_>>());
                     }
-                    assert!(parts.iter().all(|part| part.num_samples() == expected && part.pads() == whole.pads()));
+                    assert!(
+                        parts
+                            .iter()
+                            .all(|part| part.num_samples() == expected
+                                && part.pads() == whole.pads())
+                    );
                 }
             }
         }
@@ -105,7 +130,11 @@ fn every_sample_is_seen_exactly_once_an_epoch() {
 fn the_global_batches_do_not_depend_on_the_sharing() {
     for (len, drop_last) in [(103, false), (103, true), (3, false), (64, true)] {
         let read = |devices, num_processes, workers| {
-            let builder = DataLoader::builder(data(len)).batch_size(16).shuffle(true).seed(5).drop_last(drop_last);
+            let builder = DataLoader::builder(data(len))
+                .batch_size(16)
+                .shuffle(true)
+                .seed(5)
+                .drop_last(drop_last);
             let whole = builder.num_workers(workers).build().unwrap();
             let parts = processes(&whole, num_processes, devices);
             assert!(parts.iter().all(|part| part.description() == whole.description()));
@@ -116,7 +145,10 @@ fn the_global_batches_do_not_depend_on_the_sharing() {
         for (devices, num_processes) in [(1, 1), (2, 1), (8, 1), (2, 2), (4, 2), (8, 8), (16, 16)] {
             for workers in [0, 1, 3] {
                 let same = read(devices, num_processes, workers).0 == expected;
-                assert!(same, "{len} samples, {drop_last:?}, {devices} devices, {num_processes}, {workers} workers");
+                assert!(
+                    same,
+                    "{len} samples, {drop_last:?}, {devices} devices, {num_processes}, {workers} workers"
+                );
             }
         }
     }
@@ -147,9 +179,14 @@ fn a_process_reads_its_own_samples_and_what_pads_them() {
         let data = Recording { read: Arc::clone(&read) };
         let whole = DataLoader::builder(data).batch_size(8).num_workers(workers).build().unwrap();
         let parts = processes(&whole, 4, 4);
-        // The last batch has the samples 16 to 19: processes 0 and 1 get all of them, processes 2 and 3 none.
-        let expected: [&[usize]; 4] =
-            [&[0, 1, 8, 9, 16, 17], &[2, 3, 10, 11, 18, 19], &[4, 5, 12, 13, 16], &[6, 7, 14, 15, 16]];
+        // The last batch has the samples 16 to 19: processes 0 and 1 get all of them, processes 2
+        // and 3 none.
+        let expected: [&[usize]; 4] = [
+            &[0, 1, 8, 9, 16, 17],
+            &[2, 3, 10, 11, 18, 19],
+            &[4, 5, 12, 13, 16],
+            &[6, 7, 14, 15, 16],
+        ];
         for (part, expected) in parts.iter().zip(expected) {
             let batches: Vec<HostBatch> = part.epoch(0).collect::<Result<_>>().unwrap();
             let mut samples = std::mem::take(&mut *read.lock().unwrap());
@@ -158,9 +195,18 @@ fn a_process_reads_its_own_samples_and_what_pads_them() {
             assert_eq!(batches.len(), 3);
             let last = &batches[2];
             match part.replicas().process_index {
-                0 => assert_eq!((last.values::<i32>(0).unwrap(), last.mask()), (&[16, 17][..], &[1.0, 1.0][..])),
-                1 => assert_eq!((last.values::<i32>(0).unwrap(), last.mask()), (&[18, 19][..], &[1.0, 1.0][..])),
-                _ => assert_eq!((last.values::<i32>(0).unwrap(), last.mask()), (&[16, 16][..], &[0.0, 0.0][..])),
+                0 => assert_eq!(
+                    (last.values::<i32>(0).unwrap(), last.mask()),
+                    (&[16, 17][..], &[1.0, 1.0][..])
+                ),
+                1 => assert_eq!(
+                    (last.values::<i32>(0).unwrap(), last.mask()),
+                    (&[18, 19][..], &[1.0, 1.0][..])
+                ),
+                _ => assert_eq!(
+                    (last.values::<i32>(0).unwrap(), last.mask()),
+                    (&[16, 16][..], &[0.0, 0.0][..])
+                ),
             }
             assert_eq!(last.valid(), if part.replicas().process_index < 2 { 2 } else { 0 });
         }
@@ -175,13 +221,22 @@ fn a_process_reads_its_own_samples_and_what_pads_them() {
 
 #[test]
 fn a_run_resumes_in_the_middle_of_an_epoch_with_another_number_of_processes() {
-    let whole = DataLoader::builder(data(100)).batch_size(8).shuffle(true).seed(9).num_workers(2).build().unwrap();
+    let whole = DataLoader::builder(data(100))
+        .batch_size(8)
+        .shuffle(true)
+        .seed(9)
+        .num_workers(2)
+        .build()
+        .unwrap();
     let all = global_batches(&processes(&whole, 1, 1), 0..3, 0);
     assert_eq!(all.len(), 3 * 13);
     for (devices, num_processes) in [(1, 1), (8, 1), (8, 2), (8, 8)] {
         let parts = processes(&whole, num_processes, devices);
         for batch in [0, 1, 12, 13] {
-            assert!(global_batches(&parts, 1..3, batch) == all[13 + batch..], "{num_processes}, from batch {batch}");
+            assert!(
+                global_batches(&parts, 1..3, batch) == all[13 + batch..],
+                "{num_processes}, from batch {batch}"
+            );
         }
     }
 }
@@ -198,7 +253,8 @@ impl Sampler for Stretch {
     }
     fn order(&self, epoch: u64, len: usize, replica: Replica) -> Vec<usize> {
         let count = self.num_samples(len, replica);
-        let mut order: Vec<usize> = (replica.rank * count..(replica.rank + 1) * count).rev().collect();
+        let mut order: Vec<usize> =
+            (replica.rank * count..(replica.rank + 1) * count).rev().collect();
         order.rotate_left(epoch as usize);
         order
     }
@@ -210,14 +266,18 @@ impl Sampler for Stretch {
 #[test]
 fn a_final_sampler_is_not_divided_further() {
     let build = |workers, drop_last| {
-        let builder = DataLoader::builder(data(41)).batch_size(12).sampler(Stretch).drop_last(drop_last);
+        let builder =
+            DataLoader::builder(data(41)).batch_size(12).sampler(Stretch).drop_last(drop_last);
         builder.num_workers(workers).build().unwrap()
     };
     for workers in [0, 1, 3] {
         let parts = processes(&build(workers, false), 4, 4);
         let batches = global_batches(&parts, 0..1, 0);
         // Ten samples per replica, three at a time.
-        assert_eq!((batches.len(), parts[0].len(), parts[0].num_samples(), parts[0].pads()), (4, 4, 40, true));
+        assert_eq!(
+            (batches.len(), parts[0].len(), parts[0].num_samples(), parts[0].pads()),
+            (4, 4, 40, true)
+        );
         assert_eq!(batches[0].numbers, [9, 8, 7, 19, 18, 17, 29, 28, 27, 39, 38, 37]);
         assert_eq!(batches[3].numbers, [0, 0, 0, 10, 10, 10, 20, 20, 20, 30, 30, 30]);
         assert_eq!(batches[3].mask, [1.0, 0.0, 0.0].repeat(4));
@@ -231,9 +291,15 @@ fn a_final_sampler_is_not_divided_further() {
         assert!(global_batches(&dropped, 0..1, 0) == batches[..3]);
     }
     let whole = build(0, false);
-    assert_eq!(whole.description(), "41 of 41 samples, 4 batches of 12, Stretch (final, 1 replicas)");
+    assert_eq!(
+        whole.description(),
+        "41 of 41 samples, 4 batches of 12, Stretch (final, 1 replicas)"
+    );
     let parts = processes(&whole, 4, 4);
-    assert_eq!(parts[1].description(), "40 of 41 samples, 4 batches of 12, Stretch (final, 4 replicas)");
+    assert_eq!(
+        parts[1].description(),
+        "40 of 41 samples, 4 batches of 12, Stretch (final, 4 replicas)"
+    );
 }
 
 #[test]
@@ -279,7 +345,9 @@ fn a_sampler_that_divides_and_does_not_say_so_is_refused() {
     let whole = DataLoader::builder(data(16)).batch_size(4).sampler(Strided).build().unwrap();
     assert_eq!(whole.epoch(0).filter(Result::is_ok).count(), 4, "one replica has one order");
     for (index, other) in [(0, 1), (1, 0)] {
-        let part = whole.distributed(Replicas { devices: 2, num_processes: 2, process_index: index }).unwrap();
+        let part = whole
+            .distributed(Replicas { devices: 2, num_processes: 2, process_index: index })
+            .unwrap();
         let error = part.epoch(0).next().unwrap().unwrap_err();
         let ranks = format!("for rank {index} of 2 replicas than for rank {other}");
         assert!(error.is_usage() && error.to_string().contains(&ranks), "{error}");
@@ -288,7 +356,13 @@ fn a_sampler_that_divides_and_does_not_say_so_is_refused() {
 }
 
 #[track_caller]
-fn refused(builder: DataLoaderBuilder, devices: usize, num_processes: usize, process_index: usize, expect: Expect) {
+fn refused(
+    builder: DataLoaderBuilder,
+    devices: usize,
+    num_processes: usize,
+    process_index: usize,
+    expect: Expect,
+) {
     let replicas = Replicas { devices, num_processes, process_index };
     common::refused(builder.build().and_then(|loader| loader.distributed(replicas)), expect);
 }
@@ -330,7 +404,13 @@ fn what_cannot_be_shared_is_refused() {
         0,
         expect!["a loader for 1 devices of 0 processes; there must be at least one of each"],
     );
-    refused(builder().batch_size(8), 8, 2, 2, expect!["there is no process 2: the last of 2 processes is 1"]);
+    refused(
+        builder().batch_size(8),
+        8,
+        2,
+        2,
+        expect!["there is no process 2: the last of 2 processes is 1"],
+    );
     refused(
         builder().batch_size(8),
         8,
@@ -373,7 +453,13 @@ fn what_cannot_be_shared_is_refused() {
             "batch_size(8), for all devices together, and per_device_batch_size(4) are mutually exclusive; set only one"
         ],
     );
-    refused(builder().per_device_batch_size(0), 1, 1, 0, expect!["the batch size is 0; it must be at least 1"]);
+    refused(
+        builder().per_device_batch_size(0),
+        1,
+        1,
+        0,
+        expect!["the batch size is 0; it must be at least 1"],
+    );
 }
 
 #[test]
@@ -414,14 +500,22 @@ fn replicas_that_disagree_are_refused() {
 #[test]
 fn sizes_are_the_global_ones_and_distributing_again_starts_afresh() {
     let sizes = |loader: &DataLoader| {
-        (loader.batch_size(), loader.local_batch_size(), loader.per_device_batch_size(), loader.len())
+        (
+            loader.batch_size(),
+            loader.local_batch_size(),
+            loader.per_device_batch_size(),
+            loader.len(),
+        )
     };
     let whole = DataLoader::builder(data(100)).per_device_batch_size(3).build().unwrap();
     assert_eq!(sizes(&whole), (3, 3, 3, 34));
     let replicas = Replicas { devices: 8, num_processes: 2, process_index: 1 };
     let part = whole.distributed(replicas).unwrap();
     assert_eq!((sizes(&part), part.replicas()), ((24, 12, 3, 5), replicas));
-    assert_eq!(sizes(&part.distributed(Replicas { devices: 2, ..Replicas::default() }).unwrap()), (6, 6, 3, 17));
+    assert_eq!(
+        sizes(&part.distributed(Replicas { devices: 2, ..Replicas::default() }).unwrap()),
+        (6, 6, 3, 17)
+    );
     assert_eq!(sizes(&part.distributed(Replicas::default()).unwrap()), sizes(&whole));
 
     let whole = DataLoader::builder(data(100)).batch_size(24).build().unwrap();
@@ -439,7 +533,11 @@ fn a_sample_that_cannot_be_read_is_an_error_of_every_process_that_needs_it() {
             vec![Field::new("x", DType::I32, [])]
         }
         fn read(&self, index: usize, sample: &mut Sample<'_>) -> Result<()> {
-            if index == 4 { Err(Error::new("damaged")) } else { sample.write_value(0, index as i32) }
+            if index == 4 {
+                Err(Error::new("damaged"))
+            } else {
+                sample.write_value(0, index as i32)
+            }
         }
     }
     let whole = DataLoader::builder(Damaged).batch_size(4).build().unwrap();

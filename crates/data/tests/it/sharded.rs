@@ -1,4 +1,5 @@
-//! Batches on eight devices: which device has which rows, what is copied, and how long memory lives.
+//! Batches on eight devices: which device has which rows, what is copied, and how long memory
+//! lives.
 
 use fulmen_data::{DataLoader, DeviceBatch, Error, HostBatch, Replicas, Result, TensorDataset};
 use fulmen_tensor::{Accelerator, Devices, Mesh, Runtime, Sharding};
@@ -11,7 +12,8 @@ fn rows() -> Sharding {
     Sharding::new([Some("data")])
 }
 
-/// Wide rows, which start at multiples of 64 bytes, narrow ones, which do not, and one without elements.
+/// Wide rows, which start at multiples of 64 bytes, narrow ones, which do not, and one without
+/// elements.
 fn data(count: usize) -> TensorDataset {
     TensorDataset::builder()
         .array("wide", [count, 16], (0..16 * count).map(|i| i as f32).collect::<Vec<_>>())
@@ -31,8 +33,15 @@ fn on_host(host: &HostBatch, array: usize) -> (Vec<u8>, usize) {
 }
 
 /// Compares each device's buffer with the rows that `rows_of` expects.
-fn compare(device: &DeviceBatch, host: &HostBatch, rows_of: impl Fn(usize) -> std::ops::Range<usize>) {
-    assert_eq!((device.epoch, device.index, device.valid), (host.epoch(), host.index(), host.valid()));
+fn compare(
+    device: &DeviceBatch,
+    host: &HostBatch,
+    rows_of: impl Fn(usize) -> std::ops::Range<usize>,
+) {
+    assert_eq!(
+        (device.epoch, device.index, device.valid),
+        (host.epoch(), host.index(), host.valid())
+    );
     assert_eq!(device.arrays.len(), host.fields().len() + 1);
     for (i, array) in device.arrays.iter().enumerate() {
         let (bytes, row) = on_host(host, i);
@@ -41,7 +50,11 @@ fn compare(device: &DeviceBatch, host: &HostBatch, rows_of: impl Fn(usize) -> st
             let rows = rows_of(shard);
             assert_eq!(buffer.dims()[0], rows.len(), "array {i} on device {shard}");
             let device_bytes = buffer.read().unwrap().wait().unwrap();
-            assert_eq!(&device_bytes[..], &bytes[rows.start * row..rows.end * row], "array {i} on device {shard}");
+            assert_eq!(
+                &device_bytes[..],
+                &bytes[rows.start * row..rows.end * row],
+                "array {i} on device {shard}"
+            );
         }
     }
 }
@@ -51,21 +64,30 @@ fn each_device_has_its_rows_and_no_others() {
     for devices in [1, 2, 8] {
         let runtime = runtime(devices);
         for workers in [0, 2] {
-            let builder = DataLoader::builder(data(60)).batch_size(16).shuffle(true).seed(2).num_workers(workers);
+            let builder = DataLoader::builder(data(60))
+                .batch_size(16)
+                .shuffle(true)
+                .seed(2)
+                .num_workers(workers);
             let replicas = Replicas::from_runtime(&runtime, &rows()).unwrap();
             assert_eq!(replicas, Replicas { devices, ..Replicas::default() });
             let loader = builder.build().unwrap().distributed(replicas).unwrap();
             let each = loader.per_device_batch_size();
             // Kept together, then one at a time, so that memory is reused.
-            let batches: Vec<DeviceBatch> = loader.prefetch_to(&runtime, &rows(), 1, 0).collect::<Result<_>>().unwrap();
+            let batches: Vec<DeviceBatch> =
+                loader.prefetch_to(&runtime, &rows(), 1, 0).collect::<Result<_>>().unwrap();
             assert_eq!(batches.len(), 4);
             for (moved, host) in batches.iter().zip(loader.epoch(1)) {
                 compare(moved, &host.unwrap(), |shard| shard * each..(shard + 1) * each);
             }
-            for (moved, host) in loader.epochs(1..4, 3).prefetch_to(&runtime, &rows()).zip(loader.epochs(1..4, 3)) {
+            for (moved, host) in
+                loader.epochs(1..4, 3).prefetch_to(&runtime, &rows()).zip(loader.epochs(1..4, 3))
+            {
                 compare(&moved.unwrap(), &host.unwrap(), |shard| shard * each..(shard + 1) * each);
             }
-            for buffer in batches.iter().flat_map(|batch| &batch.arrays).flat_map(|array| array.shards()) {
+            for buffer in
+                batches.iter().flat_map(|batch| &batch.arrays).flat_map(|array| array.shards())
+            {
                 assert!(runtime.devices().contains(buffer.device()));
             }
         }
@@ -80,15 +102,22 @@ fn a_batch_can_be_whole_on_every_device_or_split_along_some_axes_of_the_mesh() {
     compare(&host.to_devices(&runtime, &Sharding::replicated()).unwrap(), &host, |_| 0..16);
 
     let grid = runtime.with_mesh(&Mesh::new([("data", 4), ("model", 2)]).unwrap()).unwrap();
-    compare(&host.to_devices(&grid, &rows()).unwrap(), &host, |shard| shard / 2 * 4..shard / 2 * 4 + 4);
+    compare(&host.to_devices(&grid, &rows()).unwrap(), &host, |shard| {
+        shard / 2 * 4..shard / 2 * 4 + 4
+    });
     let along_both = Sharding::over([vec!["data", "model"]]);
     compare(&host.to_devices(&grid, &along_both).unwrap(), &host, |shard| shard * 2..shard * 2 + 2);
     let swapped = Sharding::over([vec!["model", "data"]]);
     let part = |shard: usize| shard % 2 * 4 + shard / 2;
-    compare(&host.to_devices(&grid, &swapped).unwrap(), &host, |shard| part(shard) * 2..part(shard) * 2 + 2);
+    compare(&host.to_devices(&grid, &swapped).unwrap(), &host, |shard| {
+        part(shard) * 2..part(shard) * 2 + 2
+    });
 
     let parts = |sharding: &Sharding| Replicas::from_runtime(&grid, sharding).unwrap().devices;
-    assert_eq!([parts(&rows()), parts(&along_both), parts(&swapped), parts(&Sharding::replicated())], [4, 8, 8, 1]);
+    assert_eq!(
+        [parts(&rows()), parts(&along_both), parts(&swapped), parts(&Sharding::replicated())],
+        [4, 8, 8, 1]
+    );
 }
 
 #[test]
@@ -138,7 +167,10 @@ fn memory_is_used_again_only_when_all_devices_are_done_with_it() {
     let patience = std::time::Instant::now();
     let mut held_batches = Vec::new();
     while held_batches.iter().all(|host| address(host) != first) {
-        assert!(patience.elapsed() < std::time::Duration::from_secs(20), "the memory never came back");
+        assert!(
+            patience.elapsed() < std::time::Duration::from_secs(20),
+            "the memory never came back"
+        );
         held_batches.truncate(2);
         held_batches.push(next());
         std::thread::sleep(std::time::Duration::from_millis(5));
@@ -164,10 +196,15 @@ fn what_cannot_be_split_is_an_error() {
     assert!(unknown.is_usage() && unknown.to_string().contains("the mesh is data=8"), "{unknown}");
 
     // A part of a batch for devices that need all of it.
-    let part = loader(16).distributed(Replicas { devices: 8, num_processes: 2, process_index: 1 }).unwrap();
+    let part = loader(16)
+        .distributed(Replicas { devices: 8, num_processes: 2, process_index: 1 })
+        .unwrap();
     let error = message(&part, &rows()).to_string();
     assert!(error.contains("needs the rows 0..2") && error.contains("has read 8..16"), "{error}");
 
     let nothing = HostBatch::collate(&data(3), &[]).unwrap();
-    assert_eq!(nothing.to_devices(&runtime, &rows()).unwrap().arrays[0].shards()[7].dims(), [0, 16]);
+    assert_eq!(
+        nothing.to_devices(&runtime, &rows()).unwrap().arrays[0].shards()[7].dims(),
+        [0, 16]
+    );
 }

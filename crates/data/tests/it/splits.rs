@@ -1,14 +1,14 @@
-//! Folds and splits, compared with scikit-learn's where it does not draw at random (`reference/folds.py`), and
-//! mixtures.
+//! Folds and splits, compared with scikit-learn's where it does not draw at random
+//! (`reference/folds.py`), and mixtures.
 
 use std::collections::BTreeSet;
 
 use crate::common::{data, refused};
 use expect_test::expect;
 use fulmen_data::{
-    ConcatDataset, DType, DataLoader, Dataset, Error, Field, Fingerprint, Fold, HostBatch, Items, MixSampler,
-    MixStream, MixUntil, Replica, Result, Sampler, Stream, StreamItem, Subset, WeightedRandomSampler, group_k_fold,
-    group_split, k_fold, stratified_k_fold, stratified_split,
+    ConcatDataset, DType, DataLoader, Dataset, Error, Field, Fingerprint, Fold, HostBatch, Items,
+    MixSampler, MixStream, MixUntil, Replica, Result, Sampler, Stream, StreamItem, Subset,
+    WeightedRandomSampler, group_k_fold, group_split, k_fold, stratified_k_fold, stratified_split,
 };
 use serde_json::Value;
 
@@ -56,7 +56,11 @@ fn folds_are_scikit_learns() {
     }
     for case in reference("group_k_fold") {
         let groups = numbers(&case["groups"]);
-        check(&group_k_fold(&groups, number(&case["folds"])).unwrap(), groups.len(), &case["validation"]);
+        check(
+            &group_k_fold(&groups, number(&case["folds"])).unwrap(),
+            groups.len(),
+            &case["validation"],
+        );
     }
 }
 
@@ -71,11 +75,16 @@ fn shuffled_folds_differ_by_their_seed_alone_and_keep_sizes_and_classes() {
     for seed in 0..5 {
         let folds = k_fold(53, 4, Some(seed)).unwrap();
         check_partition(&folds, 53);
-        assert_eq!(folds.iter().map(|fold| fold.validation.len()).collect::<Vec<_>>(), [14, 13, 13, 13]);
+        assert_eq!(
+            folds.iter().map(|fold| fold.validation.len()).collect::<Vec<_>>(),
+            [14, 13, 13, 13]
+        );
         assert_eq!(folds, k_fold(53, 4, Some(seed)).unwrap());
         assert_ne!(folds, k_fold(53, 4, Some(seed + 1)).unwrap());
-        let (ordered, shuffled) =
-            (stratified_k_fold(&labels, 4, None).unwrap(), stratified_k_fold(&labels, 4, Some(seed)).unwrap());
+        let (ordered, shuffled) = (
+            stratified_k_fold(&labels, 4, None).unwrap(),
+            stratified_k_fold(&labels, 4, Some(seed)).unwrap(),
+        );
         check_partition(&shuffled, 53);
         assert_ne!(ordered, shuffled);
         for (a, b) in ordered.iter().zip(&shuffled) {
@@ -88,7 +97,8 @@ fn shuffled_folds_differ_by_their_seed_alone_and_keep_sizes_and_classes() {
 fn splits_have_the_counts_of_scikit_learns() {
     for case in reference("stratified_split") {
         let (labels, part) = (numbers(&case["labels"]), case["part"].as_f64().unwrap());
-        let allowed: BTreeSet<Vec<usize>> = case["counts"].as_array().unwrap().iter().map(numbers).collect();
+        let allowed: BTreeSet<Vec<usize>> =
+            case["counts"].as_array().unwrap().iter().map(numbers).collect();
         let mut counts_seen = BTreeSet::new();
         let mut splits = BTreeSet::new();
         for seed in 0..50 {
@@ -109,21 +119,33 @@ fn splits_have_the_counts_of_scikit_learns() {
         for seed in 0..50 {
             let split = group_split(&groups, part, seed).unwrap();
             check_partition(std::slice::from_ref(&split), groups.len());
-            let groups_of = |indices: &[usize]| indices.iter().map(|&index| groups[index]).collect::<BTreeSet<_>>();
+            let groups_of = |indices: &[usize]| {
+                indices.iter().map(|&index| groups[index]).collect::<BTreeSet<_>>()
+            };
             let (train, validation) = (groups_of(&split.train), groups_of(&split.validation));
             assert!(train.is_disjoint(&validation));
             assert_eq!(validation.len(), number(&case["count"]));
             drawn.extend(validation);
         }
-        assert_eq!(drawn.len(), 1 + groups.iter().max().unwrap(), "each group validates for some seed");
+        assert_eq!(
+            drawn.len(),
+            1 + groups.iter().max().unwrap(),
+            "each group validates for some seed"
+        );
     }
 }
 
 #[test]
 fn divisions_that_cannot_be_are_refused() {
     refused(k_fold(10, 1, None), expect!["k_fold: 1 folds; at least 2 are needed"]);
-    refused(k_fold(3, 4, None), expect!["k_fold: 4 folds of 3 samples; each fold needs at least one"]);
-    refused(group_k_fold(&[1, 1, 2], 3), expect!["group_k_fold: 3 folds of 2 groups; each fold needs at least one"]);
+    refused(
+        k_fold(3, 4, None),
+        expect!["k_fold: 4 folds of 3 samples; each fold needs at least one"],
+    );
+    refused(
+        group_k_fold(&[1, 1, 2], 3),
+        expect!["group_k_fold: 3 folds of 2 groups; each fold needs at least one"],
+    );
     refused(
         stratified_k_fold(&[1, 1, 2, 2, 3], 3, None),
         expect![
@@ -132,7 +154,9 @@ fn divisions_that_cannot_be_are_refused() {
     );
     refused(
         stratified_split(&[1, 1, 2], 0.5, 0),
-        expect!["stratified_split: sample 2 is the only one of its class; it cannot be on both sides"],
+        expect![
+            "stratified_split: sample 2 is the only one of its class; it cannot be on both sides"
+        ],
     );
     refused(
         stratified_split(&[1, 1, 2, 2, 3, 3], 0.2, 0),
@@ -188,7 +212,10 @@ fn a_mixture_of_datasets_draws_by_weights_and_repeats_nothing_too_early() {
     }
     assert!(orders.len() > 60, "each pass has another order");
     // By tests/reference/orders.py.
-    assert_eq!(MixSampler::new(&[5, 3], &[1.0, 1.0], 12, 9).unwrap().order(2, 8, Replica::ONLY), PINNED_MIX);
+    assert_eq!(
+        MixSampler::new(&[5, 3], &[1.0, 1.0], 12, 9).unwrap().order(2, 8, Replica::ONLY),
+        PINNED_MIX
+    );
     let sampler = WeightedRandomSampler::new(&[1.0, 0.0, 3.0, 2.0], 12, 9).unwrap();
     assert_eq!(sampler.order(2, 4, Replica::ONLY), PINNED_WEIGHTED);
 }
@@ -199,8 +226,11 @@ const PINNED_WEIGHTED: [usize; 12] = [2, 3, 2, 0, 2, 2, 2, 2, 3, 3, 2, 2];
 #[test]
 fn a_mixture_in_a_loader_is_the_same_for_all_workers_and_after_a_restore() {
     let builder = || {
-        let both =
-            ConcatDataset::new(vec![Box::new(data(50)), Box::new(Subset::new(data(9), [8, 7]).unwrap())]).unwrap();
+        let both = ConcatDataset::new(vec![
+            Box::new(data(50)),
+            Box::new(Subset::new(data(9), [8, 7]).unwrap()),
+        ])
+        .unwrap();
         let sampler = both.mix(&[0.7, 0.3], 62, 5).unwrap();
         DataLoader::builder(both).sampler(sampler).batch_size(4)
     };
@@ -218,7 +248,10 @@ fn a_mixture_in_a_loader_is_the_same_for_all_workers_and_after_a_restore() {
 
 #[test]
 fn weights_that_cannot_be_are_refused() {
-    refused(MixSampler::new(&[1, 2], &[1.0], 9, 0), expect!["MixSampler: 1 weights for 2 datasets; give one for each"]);
+    refused(
+        MixSampler::new(&[1, 2], &[1.0], 9, 0),
+        expect!["MixSampler: 1 weights for 2 datasets; give one for each"],
+    );
     refused(
         MixSampler::new(&[1, 2], &[1.0, -1.0], 9, 0),
         expect!["MixSampler: weight 1 is -1; weights must be finite and not negative"],
@@ -233,11 +266,15 @@ fn weights_that_cannot_be_are_refused() {
     );
     refused(
         WeightedRandomSampler::new(&[f64::MAX, f64::MAX], 9, 0),
-        expect!["WeightedRandomSampler: the weights add up to inf; the sum must be positive and finite"],
+        expect![
+            "WeightedRandomSampler: the weights add up to inf; the sum must be positive and finite"
+        ],
     );
     refused(
         WeightedRandomSampler::balanced::<u8>(&[], 9, 0),
-        expect!["WeightedRandomSampler: the weights add up to 0; the sum must be positive and finite"],
+        expect![
+            "WeightedRandomSampler: the weights add up to 0; the sum must be positive and finite"
+        ],
     );
 }
 
@@ -265,8 +302,10 @@ impl Stream for Numbers {
 }
 
 fn mixture(counts: [u64; 2], weights: [f64; 2], until: MixUntil) -> MixStream<u64> {
-    let stream =
-        |i: usize| Box::new(Numbers { start: 1000 * i as u64, count: counts[i] }) as Box<dyn Stream<Item = u64>>;
+    let stream = |i: usize| {
+        Box::new(Numbers { start: 1000 * i as u64, count: counts[i] })
+            as Box<dyn Stream<Item = u64>>
+    };
     MixStream::new(vec![(stream(0), weights[0]), (stream(1), weights[1])], 7).unwrap().until(until)
 }
 
@@ -286,8 +325,15 @@ fn a_mixture_of_streams_ends_as_it_should() {
 
     let all = mixture([500, 20], [0.5, 0.5], MixUntil::AllEnd);
     let items = drawn(&all, 0, usize::MAX);
-    assert_eq!((all.len(), items.iter().map(|item| item.1).collect::<BTreeSet<_>>().len()), (Some(520), 520));
-    assert_eq!(items.iter().map(|item| item.0).collect::<BTreeSet<_>>().len(), 520, "indices tell them apart");
+    assert_eq!(
+        (all.len(), items.iter().map(|item| item.1).collect::<BTreeSet<_>>().len()),
+        (Some(520), 520)
+    );
+    assert_eq!(
+        items.iter().map(|item| item.0).collect::<BTreeSet<_>>().len(),
+        520,
+        "indices tell them apart"
+    );
     let unweighted = mixture([500, 20], [0.5, 0.0], MixUntil::AllEnd);
     assert_eq!((unweighted.len(), drawn(&unweighted, 0, usize::MAX).len()), (Some(500), 500));
 
@@ -310,10 +356,11 @@ fn a_mixture_of_streams_in_a_loader_is_the_same_for_all_workers_and_after_a_rest
         let stream = mixture([500, 20], [0.6, 0.4], MixUntil::Never)
             .map(|number| if number == 13 { Err(Error::new("thirteen")) } else { Ok(number) })
             .shuffle(16, 1);
-        let samples = stream.into_dataset(vec![Field::new("x", DType::F64, [2])], |number, sample| {
-            let noise = sample.random().uniform(0.0, 1.0);
-            sample.write_slice(0, &[number as f64, noise])
-        });
+        let samples =
+            stream.into_dataset(vec![Field::new("x", DType::F64, [2])], |number, sample| {
+                let noise = sample.random().uniform(0.0, 1.0);
+                sample.write_slice(0, &[number as f64, noise])
+            });
         DataLoader::from_stream(samples).num_samples(82).batch_size(8).seed(2)
     };
     let read = |loader: &DataLoader, start| -> Vec<std::result::Result<Vec<f64>, String>> {

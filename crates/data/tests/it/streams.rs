@@ -1,4 +1,5 @@
-//! Streams: their order and content, positions in them, several processes, and streams that misbehave.
+//! Streams: their order and content, positions in them, several processes, and streams that
+//! misbehave.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -6,8 +7,8 @@ use std::time::Duration;
 
 use expect_test::expect;
 use fulmen_data::{
-    DType, DataLoader, DataLoaderBuilder, Deferred, Error, Field, Fingerprint, HostBatch, Items, IterableDataset,
-    MixStream, MixUntil, OnError, Replicas, Result, Stream, StreamItem,
+    DType, DataLoader, DataLoaderBuilder, Deferred, Error, Field, Fingerprint, HostBatch, Items,
+    IterableDataset, MixStream, MixUntil, OnError, Replicas, Result, Stream, StreamItem,
 };
 
 use crate::common::refused;
@@ -41,7 +42,11 @@ impl Stream for Numbers {
         Ok(Box::new((0..self.count as u64).map(move |index| {
             read.fetch_add(1, Ordering::SeqCst);
             match fault(index) {
-                None => Ok(StreamItem { index, origin: format!("number {}", start + index), item: start + index }),
+                None => Ok(StreamItem {
+                    index,
+                    origin: format!("number {}", start + index),
+                    item: start + index,
+                }),
                 Some(error) => Err(error),
             }
         })))
@@ -70,7 +75,13 @@ type Content = (u64, usize, Vec<i64>, Vec<f64>, Vec<f32>);
 
 fn content(batch: Result<HostBatch>) -> Content {
     let batch = batch.unwrap();
-    (batch.epoch(), batch.index(), numbers(&batch), batch.values(1).unwrap().to_vec(), batch.mask().to_vec())
+    (
+        batch.epoch(),
+        batch.index(),
+        numbers(&batch),
+        batch.values(1).unwrap().to_vec(),
+        batch.mask().to_vec(),
+    )
 }
 
 /// Uneven work, so that the workers get out of step.
@@ -82,7 +93,9 @@ fn dawdle(number: u64) -> Result<u64> {
 }
 
 fn shuffled(count: usize) -> DataLoaderBuilder {
-    DataLoader::from_stream(samples(Numbers::new(count).map(dawdle).shuffle(20, 3))).batch_size(4).seed(9)
+    DataLoader::from_stream(samples(Numbers::new(count).map(dawdle).shuffle(20, 3)))
+        .batch_size(4)
+        .seed(9)
 }
 
 #[test]
@@ -106,12 +119,14 @@ fn the_number_of_workers_changes_nothing_nor_does_a_start_in_mid_epoch() {
     }
     assert_ne!(whole[0].2, whole[26].2);
     let noise = |epoch: usize, number: i64| {
-        let rows = whole[26 * epoch..].iter().flat_map(|batch| batch.2.iter().zip(batch.3.chunks(2)));
+        let rows =
+            whole[26 * epoch..].iter().flat_map(|batch| batch.2.iter().zip(batch.3.chunks(2)));
         { rows }.find(|&(&other, _)| other == number).unwrap().1.to_vec()
     };
     assert_ne!(noise(0, 17), noise(1, 17));
     assert_ne!(noise(0, 17), noise(0, 18));
-    let other: Vec<Content> = shuffled(103).seed(10).build().unwrap().epoch(2).map(content).collect();
+    let other: Vec<Content> =
+        shuffled(103).seed(10).build().unwrap().epoch(2).map(content).collect();
     assert_eq!(other[0].2, whole[0].2);
     assert_ne!(other[0].3, whole[0].3);
 }
@@ -125,7 +140,10 @@ fn a_start_in_mid_epoch_decodes_nothing_of_what_was_before() {
         Ok(number)
     });
     let loader = DataLoader::from_stream(samples(mapped)).batch_size(4).build().unwrap();
-    assert_eq!(loader.epochs(0..1, 3).map(|batch| numbers(&batch.unwrap())).collect::<Vec<_>>()[1], [16, 17, 18, 19]);
+    assert_eq!(
+        loader.epochs(0..1, 3).map(|batch| numbers(&batch.unwrap())).collect::<Vec<_>>()[1],
+        [16, 17, 18, 19]
+    );
     assert_eq!(decoded.load(Ordering::SeqCst), 8);
 }
 
@@ -145,7 +163,8 @@ fn workers_map_at_the_same_time() {
         now.0 -= 1;
         Ok(number)
     });
-    let loader = DataLoader::from_stream(samples(mapped)).batch_size(2).num_workers(2).build().unwrap();
+    let loader =
+        DataLoader::from_stream(samples(mapped)).batch_size(2).num_workers(2).build().unwrap();
     assert_eq!(loader.epoch(0).filter(Result::is_ok).count(), 4);
     assert_eq!(meeting.0.lock().unwrap().1, 2);
 }
@@ -169,7 +188,10 @@ fn several_processes_each_write_their_rows_of_the_same_batches() {
     assert_eq!((first.len(), second.len()), (6, 6));
     for (i, (_, _, all, noise, mask)) in whole.iter().enumerate() {
         assert_eq!([numbers(&first[i]), numbers(&second[i])].concat(), *all);
-        assert_eq!([first[i].values::<f64>(1).unwrap(), second[i].values(1).unwrap()].concat(), *noise);
+        assert_eq!(
+            [first[i].values::<f64>(1).unwrap(), second[i].values(1).unwrap()].concat(),
+            *noise
+        );
         assert_eq!([first[i].mask(), second[i].mask()].concat(), *mask);
     }
     assert_eq!((first[5].valid(), second[5].valid()), (2, 0));
@@ -179,11 +201,13 @@ fn several_processes_each_write_their_rows_of_the_same_batches() {
 fn num_samples_cuts_a_longer_stream_and_begins_a_shorter_one_anew() {
     let read = |count, num_samples| -> Vec<Content> {
         let stream = samples(Numbers::unknown(count).shuffle(4, 1));
-        let loader = DataLoader::from_stream(stream).num_samples(num_samples).batch_size(5).build().unwrap();
+        let loader =
+            DataLoader::from_stream(stream).num_samples(num_samples).batch_size(5).build().unwrap();
         assert_eq!(loader.num_samples(), num_samples);
         loader.epoch(0).map(content).collect()
     };
-    let flat = |batches: &[Content]| batches.iter().flat_map(|batch| batch.2.clone()).collect::<Vec<_>>();
+    let flat =
+        |batches: &[Content]| batches.iter().flat_map(|batch| batch.2.clone()).collect::<Vec<_>>();
     let (whole, cut, longer) = (read(10, 10), read(100, 10), read(10, 20));
     assert!(flat(&cut).iter().all(|&number| number < 14));
     assert_eq!(flat(&longer)[..10], flat(&whole)[..]);
@@ -219,7 +243,11 @@ fn an_endless_stream_is_read_no_further_than_it_must_and_dropping_it_leaves_no_t
 
 #[track_caller]
 fn items(stream: impl Stream<Item = u64>, epoch: u64) -> Vec<(u64, u64)> {
-    stream.items(epoch).unwrap().map(|item| item.map(|item| (item.index, item.item)).unwrap()).collect()
+    stream
+        .items(epoch)
+        .unwrap()
+        .map(|item| item.map(|item| (item.index, item.item)).unwrap())
+        .collect()
 }
 
 #[test]
@@ -238,7 +266,9 @@ fn chains_count_on_and_limits_cut() {
     // Errors are not items.
     let faulty = Numbers { fault: |i| (i < 2).then(|| Error::new("gone")), ..Numbers::new(9) };
     let (first, rest) = (faulty.clone().take(3), faulty.skip(3));
-    let indices = |items: Items<Deferred<u64>>| items.filter_map(|item| Some(item.ok()?.index)).collect::<Vec<u64>>();
+    let indices = |items: Items<Deferred<u64>>| {
+        items.filter_map(|item| Some(item.ok()?.index)).collect::<Vec<u64>>()
+    };
     assert_eq!(
         (indices(first.deferred(0).unwrap()), indices(rest.deferred(0).unwrap())),
         (vec![2, 3, 4], vec![5, 6, 7, 8])
@@ -246,7 +276,8 @@ fn chains_count_on_and_limits_cut() {
     // All items have different indices, although the first ones are left out.
     assert_eq!(items(from(0, 4).skip(2).chain(from(70, 2)), 0), [(2, 2), (3, 3), (4, 70), (5, 71)]);
     // Shuffling the first part does not change where the second one starts counting.
-    let indices: Vec<u64> = items(from(0, 5).shuffle(5, 0).chain(from(70, 2)), 0).iter().map(|item| item.0).collect();
+    let indices: Vec<u64> =
+        items(from(0, 5).shuffle(5, 0).chain(from(70, 2)), 0).iter().map(|item| item.0).collect();
     assert_eq!(indices[5..], [5, 6]);
 }
 
@@ -254,9 +285,11 @@ fn chains_count_on_and_limits_cut() {
 fn items_go_on_behind_an_error_whatever_was_put_after_the_stream() {
     let torn = || {
         let lost = |i| (i == 3).then(|| Error::new("lost"));
-        Numbers { fault: lost, ..Numbers::new(10) }.map(|n| if n == 5 { Err(Error::new("torn")) } else { Ok(n) })
+        Numbers { fault: lost, ..Numbers::new(10) }
+            .map(|n| if n == 5 { Err(Error::new("torn")) } else { Ok(n) })
     };
-    let mix = MixStream::new(vec![(Box::new(torn()) as Box<dyn Stream<Item = u64>>, 1.0)], 1).unwrap();
+    let mix =
+        MixStream::new(vec![(Box::new(torn()) as Box<dyn Stream<Item = u64>>, 1.0)], 1).unwrap();
     let streams: [Box<dyn Stream<Item = u64>>; 6] = [
         Box::new(torn()),
         Box::new(torn().shuffle(1, 0)),
@@ -277,7 +310,9 @@ fn a_shuffle_buffer_moves_an_item_forward_by_at_most_its_length() {
     let order = |buffer, seed, epoch| items(Numbers::new(200).shuffle(buffer, seed), epoch);
     for buffer in [1, 2, 10, 199, 200, 1000] {
         let shuffled = order(buffer, 5, 0);
-        assert!(shuffled.iter().enumerate().all(|(position, item)| item.0 < (position + buffer) as u64));
+        assert!(
+            shuffled.iter().enumerate().all(|(position, item)| item.0 < (position + buffer) as u64)
+        );
         let mut all: Vec<u64> = shuffled.iter().map(|item| item.1).collect();
         all.sort_unstable();
         assert_eq!(all, (0..200).collect::<Vec<_>>());
@@ -289,11 +324,14 @@ fn a_shuffle_buffer_moves_an_item_forward_by_at_most_its_length() {
     // Another order would belong to another run. By tests/reference/orders.py.
     let pinned: Vec<u64> = order(10, 5, 0).iter().map(|item| item.1).collect();
     assert_eq!(pinned[..12], [9, 5, 8, 2, 12, 13, 10, 16, 3, 6, 15, 1]);
-    let digest =
-        pinned.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, number| (hash ^ number).wrapping_mul(0x0100_0000_01b3));
+    let digest = pinned.iter().fold(0xcbf2_9ce4_8422_2325u64, |hash, number| {
+        (hash ^ number).wrapping_mul(0x0100_0000_01b3)
+    });
     assert_eq!(digest, 0xc63e_9f95_5e33_5ab9);
     let error = Numbers::new(3).shuffle(0, 1).items(0).err().unwrap();
-    assert!(error.is_usage() && error.to_string().contains("a shuffle buffer needs at least 1 item"));
+    assert!(
+        error.is_usage() && error.to_string().contains("a shuffle buffer needs at least 1 item")
+    );
 }
 
 #[test]
@@ -303,14 +341,22 @@ fn a_shuffle_buffer_as_long_as_the_stream_gives_every_permutation() {
         *counts.entry(items(Numbers::new(3).shuffle(3, 1), epoch)).or_insert(0) += 1;
     }
     assert_eq!(counts.len(), 6);
-    let chi_squared: f64 = counts.values().map(|&count| f64::from(count - 1000).powi(2) / 1000.0).sum();
+    let chi_squared: f64 =
+        counts.values().map(|&count| f64::from(count - 1000).powi(2) / 1000.0).sum();
     // 5 degrees of freedom: above 20.5 in one of a thousand.
     assert!(chi_squared < 20.5, "{chi_squared}");
 }
 
 /// The result of an epoch: each batch as its numbers or its error.
-fn outcome(stream: impl Stream<Item = u64>, on_error: OnError, workers: usize) -> (Vec<String>, DataLoader) {
-    let builder = DataLoader::from_stream(samples(stream)).batch_size(3).on_error(on_error).num_workers(workers);
+fn outcome(
+    stream: impl Stream<Item = u64>,
+    on_error: OnError,
+    workers: usize,
+) -> (Vec<String>, DataLoader) {
+    let builder = DataLoader::from_stream(samples(stream))
+        .batch_size(3)
+        .on_error(on_error)
+        .num_workers(workers);
     let loader = builder.build().unwrap();
     let text = |batch: Result<HostBatch>| match batch {
         Ok(batch) => format!("{:?} {:?}", numbers(&batch), batch.mask()),
@@ -344,7 +390,8 @@ fn a_record_that_cannot_be_decoded_fails_is_skipped_or_replaced() {
         assert!(loader.pads());
         let bad = loader.bad_samples();
         assert_eq!((bad.count, bad.first.len()), (4, 2));
-        let mut messages: Vec<_> = bad.first.iter().map(|bad| (bad.index, bad.message.as_str())).collect();
+        let mut messages: Vec<_> =
+            bad.first.iter().map(|bad| (bad.index, bad.message.as_str())).collect();
         messages.sort_unstable();
         assert_eq!(messages[0], (Some(4), "sample 4 (number 4): torn"));
         assert_eq!(messages[1], (Some(5), "sample 5 (number 5): the dataset panicked: 5"));
@@ -355,7 +402,10 @@ fn a_record_that_cannot_be_decoded_fails_is_skipped_or_replaced() {
 
 #[test]
 fn a_batch_of_which_no_record_can_be_decoded_is_an_error() {
-    let torn = || Numbers::new(9).map(|n| if n / 3 == 1 { Err(Error::new(format!("torn {n}"))) } else { Ok(n) });
+    let torn = || {
+        Numbers::new(9)
+            .map(|n| if n / 3 == 1 { Err(Error::new(format!("torn {n}"))) } else { Ok(n) })
+    };
     for on_error in [OnError::Skip, OnError::Replace] {
         let (batches, _) = outcome(torn(), on_error, 2);
         assert_eq!(
@@ -383,23 +433,39 @@ fn a_stream_that_breaks_ends_the_run_or_goes_on_behind_the_gap() {
         let (substituted, _) = outcome(broken(gap), OnError::Replace, workers);
         assert_eq!(substituted[1..3], ["[3, 5, 6] [1.0, 1.0, 1.0]", "[0, 0, 0] [1.0, 0.0, 0.0]"]);
         assert_eq!((loader.bad_samples().count, loader.bad_samples().first[0].index), (2, None));
-        let (batches, _) = outcome(broken(|_| Some(Error::new("no network"))), OnError::Skip, workers);
-        assert_eq!(batches, ["the stream cannot be read at all: epoch 0 needs 7 records; the first error: no network"]);
-        let (batches, _) = outcome(broken(|i| if i == 5 { panic!("gone") } else { None }), OnError::Skip, workers);
+        let (batches, _) =
+            outcome(broken(|_| Some(Error::new("no network"))), OnError::Skip, workers);
+        assert_eq!(
+            batches,
+            [
+                "the stream cannot be read at all: epoch 0 needs 7 records; the first error: no network"
+            ]
+        );
+        let (batches, _) =
+            outcome(broken(|i| if i == 5 { panic!("gone") } else { None }), OnError::Skip, workers);
         assert_eq!(batches, ["[0, 1, 2] [1.0, 1.0, 1.0]", "the stream panicked: gone"]);
     }
 }
 
 #[test]
 fn a_substitute_takes_the_row_of_the_record_that_cannot_be_decoded() {
-    let torn = || Numbers::new(8).map(|n| if [1, 4].contains(&n) { Err(Error::new("torn")) } else { Ok(n) });
-    let loader = DataLoader::from_stream(samples(torn())).batch_size(4).on_error(OnError::Replace).build().unwrap();
+    let torn = || {
+        Numbers::new(8).map(|n| if [1, 4].contains(&n) { Err(Error::new("torn")) } else { Ok(n) })
+    };
+    let loader = DataLoader::from_stream(samples(torn()))
+        .batch_size(4)
+        .on_error(OnError::Replace)
+        .build()
+        .unwrap();
     let batches: Vec<Vec<i64>> = loader.epoch(0).map(|batch| numbers(&batch.unwrap())).collect();
     let expected = [[0, -1, 2, 3], [-1, 5, 6, 7]];
     for (batch, expected) in batches.iter().zip(expected) {
         for (row, (&number, expected_number)) in batch.iter().zip(expected).enumerate() {
             match expected_number {
-                -1 => assert!(expected.contains(&number), "row {row} of {batch:?} is a copy of another"),
+                -1 => assert!(
+                    expected.contains(&number),
+                    "row {row} of {batch:?} is a copy of another"
+                ),
                 _ => assert_eq!(number, expected_number, "row {row} of {batch:?}"),
             }
         }
@@ -409,14 +475,16 @@ fn a_substitute_takes_the_row_of_the_record_that_cannot_be_decoded() {
 /// A stream that loses a shard of nine records in the middle, and has some that cannot be decoded.
 fn battered() -> impl Stream<Item = u64> {
     let lost = |i| (20..29).contains(&i).then(|| Error::new("the shard is gone"));
-    Numbers { fault: lost, ..Numbers::new(50) }.map(|n| if n % 7 == 3 { Err(Error::new("torn")) } else { dawdle(n) })
+    Numbers { fault: lost, ..Numbers::new(50) }
+        .map(|n| if n % 7 == 3 { Err(Error::new("torn")) } else { dawdle(n) })
 }
 
 #[test]
 fn bad_records_change_nothing_about_workers_and_starts_in_mid_epoch() {
     for on_error in [OnError::Skip, OnError::Replace] {
         let loader = |workers: usize| {
-            let builder = DataLoader::from_stream(samples(battered().shuffle(6, 2))).batch_size(4).seed(5);
+            let builder =
+                DataLoader::from_stream(samples(battered().shuffle(6, 2))).batch_size(4).seed(5);
             builder.on_error(on_error).num_workers(workers).build().unwrap()
         };
         let whole: Vec<Content> = loader(0).epochs(1..3, 0).map(content).collect();
@@ -424,9 +492,11 @@ fn bad_records_change_nothing_about_workers_and_starts_in_mid_epoch() {
         if on_error == OnError::Skip {
             // Each readable record comes once, and the remaining batches are padding.
             let real = |batch: &Content| batch.4.iter().filter(|&&mask| mask == 1.0).count();
-            let mut numbers: Vec<i64> = whole[..13].iter().flat_map(|batch| batch.2[..real(batch)].to_vec()).collect();
+            let mut numbers: Vec<i64> =
+                whole[..13].iter().flat_map(|batch| batch.2[..real(batch)].to_vec()).collect();
             numbers.sort_unstable();
-            let expected: Vec<i64> = (0..50).filter(|n| !(20..29).contains(n) && n % 7 != 3).collect();
+            let expected: Vec<i64> =
+                (0..50).filter(|n| !(20..29).contains(n) && n % 7 != 3).collect();
             assert_eq!(numbers, expected);
             assert_eq!((real(&whole[11]), real(&whole[12])), (0, 0));
         }
@@ -434,7 +504,10 @@ fn bad_records_change_nothing_about_workers_and_starts_in_mid_epoch() {
             let loader = loader(workers);
             for start in [0, 1, 5, 11, 12, 13] {
                 let rest: Vec<Content> = loader.epochs(1..3, start).map(content).collect();
-                assert!(rest == whole[start..], "{on_error:?}, {workers} workers from batch {start}");
+                assert!(
+                    rest == whole[start..],
+                    "{on_error:?}, {workers} workers from batch {start}"
+                );
             }
         }
     }
@@ -446,19 +519,27 @@ fn processes_lose_none_of_a_stream_but_the_bad_records() {
         let builder = DataLoader::from_stream(samples(battered())).batch_size(8).num_workers(2);
         builder.on_error(on_error).build().unwrap()
     };
-    for (on_error, count) in [(OnError::Skip, 1), (OnError::Skip, 2), (OnError::Skip, 8), (OnError::Replace, 8)] {
+    for (on_error, count) in
+        [(OnError::Skip, 1), (OnError::Skip, 2), (OnError::Skip, 8), (OnError::Replace, 8)]
+    {
         let parts = (0..count).map(|process_index| {
-            let loader = whole(on_error).distributed(Replicas { devices: 8, num_processes: count, process_index });
+            let loader = whole(on_error).distributed(Replicas {
+                devices: 8,
+                num_processes: count,
+                process_index,
+            });
             loader.unwrap().epoch(0).map(content).collect::<Vec<_>>()
         });
         let parts: Vec<Vec<Content>> = parts.collect();
         assert!(parts.iter().all(|part| part.len() == 7), "{on_error:?}, {count} processes");
         let real = parts.iter().flatten().flat_map(|batch| batch.2.iter().zip(&batch.4));
-        let mut real: Vec<i64> = real.filter(|(_, mask)| **mask == 1.0).map(|(number, _)| *number).collect();
+        let mut real: Vec<i64> =
+            real.filter(|(_, mask)| **mask == 1.0).map(|(number, _)| *number).collect();
         real.sort_unstable();
         match on_error {
             OnError::Skip => {
-                let expected: Vec<i64> = (0..50).filter(|n| !(20..29).contains(n) && n % 7 != 3).collect();
+                let expected: Vec<i64> =
+                    (0..50).filter(|n| !(20..29).contains(n) && n % 7 != 3).collect();
                 assert_eq!(real, expected, "{count} processes");
             }
             // Each row is a sample, in every process.
@@ -470,19 +551,30 @@ fn processes_lose_none_of_a_stream_but_the_bad_records() {
 #[test]
 fn a_process_whose_own_records_are_all_bad_pads_with_those_of_others() {
     let torn = || Numbers::new(4).map(|n| if n == 2 { Err(Error::new("torn")) } else { Ok(n) });
-    // The second batch is [bad, good]: the first process has the bad one, with which the second one would pad.
+    // The second batch is [bad, good]: the first process has the bad one, with which the second one
+    // would pad.
     for (process_index, expected) in [(0, (vec![3], vec![0.0])), (1, (vec![3], vec![1.0]))] {
-        let loader = DataLoader::from_stream(samples(torn())).batch_size(2).on_error(OnError::Skip).build().unwrap();
-        let part = loader.distributed(Replicas { devices: 2, num_processes: 2, process_index }).unwrap();
+        let loader = DataLoader::from_stream(samples(torn()))
+            .batch_size(2)
+            .on_error(OnError::Skip)
+            .build()
+            .unwrap();
+        let part =
+            loader.distributed(Replicas { devices: 2, num_processes: 2, process_index }).unwrap();
         let batch = part.epoch(0).nth(1).unwrap().unwrap();
         assert_eq!((numbers(&batch), batch.mask().to_vec()), expected);
     }
     // A short batch with only one bad record cannot be read, here as in one process.
     let short = || Numbers::new(3).map(|n| if n == 2 { Err(Error::new("torn")) } else { Ok(n) });
     for num_processes in [1, 2] {
-        let loader = DataLoader::from_stream(samples(short())).batch_size(2).on_error(OnError::Skip).build().unwrap();
+        let loader = DataLoader::from_stream(samples(short()))
+            .batch_size(2)
+            .on_error(OnError::Skip)
+            .build()
+            .unwrap();
         for process_index in 0..num_processes {
-            let part = loader.distributed(Replicas { devices: 2, num_processes, process_index }).unwrap();
+            let part =
+                loader.distributed(Replicas { devices: 2, num_processes, process_index }).unwrap();
             let error = part.epoch(0).nth(1).unwrap().unwrap_err().to_string();
             assert!(error.starts_with("none of the 1 records of a batch can be read"), "{error}");
         }
@@ -494,8 +586,13 @@ fn whatever_can_be_read_of_a_batch_pads_the_rows_of_a_process() {
     // The last four of 32 records are good, far after those of the first process.
     let torn = || Numbers::new(32).map(|n| if n < 28 { Err(Error::new("torn")) } else { Ok(n) });
     for (process_index, mask) in [(0, vec![0.0; 16]), (1, [vec![1.0; 4], vec![0.0; 12]].concat())] {
-        let loader = DataLoader::from_stream(samples(torn())).batch_size(32).on_error(OnError::Skip).build().unwrap();
-        let part = loader.distributed(Replicas { devices: 2, num_processes: 2, process_index }).unwrap();
+        let loader = DataLoader::from_stream(samples(torn()))
+            .batch_size(32)
+            .on_error(OnError::Skip)
+            .build()
+            .unwrap();
+        let part =
+            loader.distributed(Replicas { devices: 2, num_processes: 2, process_index }).unwrap();
         let batch = part.epoch(0).next().unwrap().unwrap();
         assert_eq!((numbers(&batch)[0], batch.mask()), (28, &mask[..]));
     }
@@ -530,11 +627,21 @@ fn a_stream_longer_than_it_said_is_an_error() {
                 )
             );
         }
-        let builder = DataLoader::from_stream(samples(Says(7, Numbers::new(9)))).batch_size(3).num_workers(workers);
+        let builder = DataLoader::from_stream(samples(Says(7, Numbers::new(9))))
+            .batch_size(3)
+            .num_workers(workers);
         // The last batch is dropped, so the end of the stream is never reached.
-        assert_eq!(builder.drop_last(true).build().unwrap().epoch(0).filter(Result::is_ok).count(), 2);
-        let builder = DataLoader::from_stream(samples(Says(7, Numbers::new(9)))).batch_size(3).num_workers(workers);
-        assert_eq!(builder.num_samples(7).build().unwrap().epoch(0).filter(Result::is_ok).count(), 3);
+        assert_eq!(
+            builder.drop_last(true).build().unwrap().epoch(0).filter(Result::is_ok).count(),
+            2
+        );
+        let builder = DataLoader::from_stream(samples(Says(7, Numbers::new(9))))
+            .batch_size(3)
+            .num_workers(workers);
+        assert_eq!(
+            builder.num_samples(7).build().unwrap().epoch(0).filter(Result::is_ok).count(),
+            3
+        );
     }
 }
 
@@ -557,7 +664,10 @@ fn choices_that_do_not_fit_a_stream_are_refused() {
             r#"the length of the stream is unknown; set num_samples, the length of an epoch, or endless, for one epoch that never ends"#
         ]],
     );
-    refused(builder(Numbers::new(0)).build(), expect!["the stream is empty; a loader needs at least one sample"]);
+    refused(
+        builder(Numbers::new(0)).build(),
+        expect!["the stream is empty; a loader needs at least one sample"],
+    );
     refused(
         builder(Numbers::new(8)).num_samples(0).build(),
         expect!["num_samples is 0; an epoch needs at least one sample"],
@@ -585,9 +695,8 @@ fn choices_that_do_not_fit_a_stream_are_refused() {
 fn a_description_tells_what_the_order_and_the_samples_depend_on() {
     let loader = shuffled(103).on_error(OnError::Skip).build().unwrap();
     let description = loader.description();
-    assert!(
-        description
-            .starts_with("103 of 103 records, 26 batches of 4, it::streams::Numbers, shuffled (buffer 20, seed 3)")
-    );
+    assert!(description.starts_with(
+        "103 of 103 records, 26 batches of 4, it::streams::Numbers, shuffled (buffer 20, seed 3)"
+    ));
     assert!(description.ends_with(", seed 9, on_error Skip"), "{description}");
 }

@@ -1,5 +1,5 @@
-//! Writers that are killed by SIGKILL at any moment: the target stays intact, and the next process removes the
-//! leftovers.
+//! Writers that are killed by SIGKILL at any moment: the target stays intact, and the next process
+//! removes the leftovers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -27,7 +27,8 @@ fn writes_until_it_is_killed() {
         let _ = std::fs::remove_dir_all(&shards);
         let new = NewFolder::create(&shards).unwrap();
         for name in ["a", "b"] {
-            write(&new.path().join(name), None, |file| file.write_all(&[number; BYTES / 4])).unwrap();
+            write(&new.path().join(name), None, |file| file.write_all(&[number; BYTES / 4]))
+                .unwrap();
         }
         new.keep().unwrap();
         println!("wrote {number}");
@@ -39,13 +40,16 @@ fn writes_until_it_is_killed() {
 
 fn writer(folder: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "tests::kill::writes_until_it_is_killed", "--ignored", "--nocapture"]).env(FOLDER, folder);
+    command
+        .args(["--exact", "tests::kill::writes_until_it_is_killed", "--ignored", "--nocapture"])
+        .env(FOLDER, folder);
     command
 }
 
 fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
-    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }

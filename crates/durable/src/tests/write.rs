@@ -8,7 +8,8 @@ use crate::{NewFile, NewFolder, explain, is_full, remove_leftovers, write};
 
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
-    let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
@@ -47,7 +48,11 @@ fn the_error_says_how_much_space_is_missing() {
     let path = folder.path().join("x");
     let message = |kind: io::ErrorKind, bytes| explain(kind.into(), &path, bytes).to_string();
     let full = message(io::ErrorKind::StorageFull, Some(1 << 60));
-    assert!(full.contains("the file needs 1152921.5 TB and the disk has") && full.ends_with("are missing"), "{full}");
+    assert!(
+        full.contains("the file needs 1152921.5 TB and the disk has")
+            && full.ends_with("are missing"),
+        "{full}"
+    );
     assert!(message(io::ErrorKind::StorageFull, None).ends_with("that the disk has free"));
     assert!(message(io::ErrorKind::QuotaExceeded, Some(1500)).ends_with("; the file needs 1.5 kB"));
     assert_eq!(message(io::ErrorKind::PermissionDenied, Some(1)), "permission denied");

@@ -1,5 +1,5 @@
-//! Object stores, simulated by a server on loopback: reading, listing and uploading while the store is well, busy, slow
-//! to recover, or drops connections.
+//! Object stores, simulated by a server on loopback: reading, listing and uploading while the store
+//! is well, busy, slow to recover, or drops connections.
 #![cfg(feature = "cloud")]
 
 use std::cell::RefCell;
@@ -52,7 +52,8 @@ fn objects_are_read_whole_in_parts_and_ahead() {
     for range in [10_000..10_501, 0..u64::MAX] {
         let error = object.read_range(range).unwrap_err();
         assert!(
-            error.to_string().contains("s3://b/folder/ä file.bin") && error.to_string().contains("has 10500"),
+            error.to_string().contains("s3://b/folder/ä file.bin")
+                && error.to_string().contains("has 10500"),
             "{error}"
         );
     }
@@ -73,7 +74,8 @@ fn no_more_is_fetched_ahead_than_was_asked_for() {
     reader.read_exact(&mut some).unwrap();
     drop(reader);
     // The part that is being read, and three after it.
-    let furthest = store.seen().iter().filter_map(Request::range).map(|(_, end)| end).max().unwrap();
+    let furthest =
+        store.seen().iter().filter_map(Request::range).map(|(_, end)| end).max().unwrap();
     assert!(furthest <= 4000, "{furthest}");
 }
 
@@ -85,13 +87,23 @@ fn lists_go_on_over_pages_and_patterns_pick_from_them() {
     }
     // Some programs write such an object to create a folder.
     store.put("b/a/sub/", Vec::new());
-    let names = |locations: Vec<Location>| locations.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let names =
+        |locations: Vec<Location>| locations.iter().map(ToString::to_string).collect::<Vec<_>>();
     let folder = location(&store, "s3://b/a");
-    let all = ["s3://b/a/sub/t-3.tar", "s3://b/a/t-0.tar", "s3://b/a/t-1.tar", "s3://b/a/t-2.tar", "s3://b/a/t.idx"];
+    let all = [
+        "s3://b/a/sub/t-3.tar",
+        "s3://b/a/t-0.tar",
+        "s3://b/a/t-1.tar",
+        "s3://b/a/t-2.tar",
+        "s3://b/a/t.idx",
+    ];
     assert_eq!(names(folder.list().unwrap()), all);
     assert_eq!(names(folder.join("*.tar").expand().unwrap()), all[1..4]);
     assert_eq!(names(folder.join("**/*.tar").expand().unwrap()), all[..4]);
-    assert_eq!(names(location(&store, "s3://b/*/{x,t}.*").expand().unwrap()), ["s3://b/a-b/x.tar", "s3://b/a/t.idx"]);
+    assert_eq!(
+        names(location(&store, "s3://b/*/{x,t}.*").expand().unwrap()),
+        ["s3://b/a-b/x.tar", "s3://b/a/t.idx"]
+    );
     assert_eq!(names(location(&store, "s3://b").list().unwrap()).len(), 6);
     assert!(folder.join("none").list().unwrap_err().is_not_found());
     assert!(folder.join("*.zip").expand().unwrap_err().is_not_found());
@@ -105,19 +117,24 @@ fn a_list_that_fails_between_two_pages_is_taken_up_where_it_was() {
         _ => Answer::Serve,
     });
     // With a key that is encoded differently, `%25` for `%`, a store would skip later ones.
-    let names = ["a#1", "a#2", "a#3", "a%1", "a%2", "a%25", "a&1", "a+1", "a[1]", "a[2]", "a~1", "a~2"];
+    let names =
+        ["a#1", "a#2", "a#3", "a%1", "a%2", "a%25", "a&1", "a+1", "a[1]", "a[2]", "a~1", "a~2"];
     names.iter().for_each(|name| store.put(&format!("b/f/{}", name.replace('&', "and")), vec![1]));
-    let mut expected: Vec<String> = names.iter().map(|name| format!("s3://b/f/{}", name.replace('&', "and"))).collect();
+    let mut expected: Vec<String> =
+        names.iter().map(|name| format!("s3://b/f/{}", name.replace('&', "and"))).collect();
     expected.sort();
-    let actual: Vec<String> = location(&store, "s3://b/f").list().unwrap().iter().map(ToString::to_string).collect();
+    let actual: Vec<String> =
+        location(&store, "s3://b/f").list().unwrap().iter().map(ToString::to_string).collect();
     assert_eq!(actual, expected);
 }
 
 #[test]
 fn a_store_that_accepts_and_never_answers_is_given_up() {
     let store = S3::start(|_| Answer::Never);
-    let hasty = location(&store, "s3://b/k").with_options(options(&store).give_up_after(Duration::from_millis(300)));
-    for error in [hasty.size().unwrap_err(), hasty.open().err().unwrap(), hasty.list().unwrap_err()] {
+    let hasty = location(&store, "s3://b/k")
+        .with_options(options(&store).give_up_after(Duration::from_millis(300)));
+    for error in [hasty.size().unwrap_err(), hasty.open().err().unwrap(), hasty.list().unwrap_err()]
+    {
         let text = error.to_string();
         assert!(text.contains("given up after") && text.contains("no data for"), "{text}");
     }
@@ -136,7 +153,8 @@ fn an_upload_that_takes_its_time_is_not_broken_off() {
         "POST" if !request.body_is_empty() => Answer::Late(late),
         _ => Answer::Serve,
     });
-    let hasty = location(&store, "s3://b/k").with_options(options(&store).give_up_after(Duration::from_secs(1)));
+    let hasty = location(&store, "s3://b/k")
+        .with_options(options(&store).give_up_after(Duration::from_secs(1)));
     for size in [1000, (5 << 20) + 1] {
         fs::write(dir.path().join("file"), bytes(size)).unwrap();
         hasty.upload(&dir.path().join("file"), &|_| {}).unwrap();
@@ -147,7 +165,9 @@ fn an_upload_that_takes_its_time_is_not_broken_off() {
 /// A store that answers 503 for some time, and the result of a reader that starts during it.
 fn busy_for(time: Duration) {
     let began = Instant::now();
-    let store = S3::start(move |_| if began.elapsed() < time { Answer::Status(503) } else { Answer::Serve });
+    let store = S3::start(
+        move |_| if began.elapsed() < time { Answer::Status(503) } else { Answer::Serve },
+    );
     store.put("b/k", bytes(50_000));
     let object = location(&store, "s3://b/k");
     assert_eq!(read(&object), bytes(50_000));
@@ -168,8 +188,14 @@ fn a_store_that_is_busy_for_ten_seconds_loses_nothing() {
 #[test]
 fn every_third_answer_may_fail_in_any_way() {
     let count = AtomicUsize::new(0);
-    let failures =
-        [Answer::Status(503), Answer::Cut(17), Answer::Status(429), Answer::Cut(0), Answer::Status(500), Answer::Lose];
+    let failures = [
+        Answer::Status(503),
+        Answer::Cut(17),
+        Answer::Status(429),
+        Answer::Cut(0),
+        Answer::Status(500),
+        Answer::Lose,
+    ];
     let store = S3::start(move |_| {
         let number = count.fetch_add(1, Ordering::Relaxed);
         if number.is_multiple_of(3) { failures[number / 3 % failures.len()] } else { Answer::Serve }
@@ -206,10 +232,14 @@ fn a_store_that_never_works_is_given_up_with_its_name() {
     let store = S3::start(|_| Answer::Status(503));
     let object = location(&store, "s3://b/k");
     let object = object.with_options(options(&store).give_up_after(Duration::from_millis(500)));
-    for error in [object.size().unwrap_err(), object.open().err().unwrap(), object.list().unwrap_err()] {
+    for error in
+        [object.size().unwrap_err(), object.open().err().unwrap(), object.list().unwrap_err()]
+    {
         let text = error.to_string();
         assert!(error.is_file(), "{error}");
-        for part in ["s3://b/k: ", "given up after", "retries", "503", &store.url(), "give_up_after"] {
+        for part in
+            ["s3://b/k: ", "given up after", "retries", "503", &store.url(), "give_up_after"]
+        {
             assert!(text.contains(part), "{part}: {text}");
         }
     }
@@ -217,8 +247,10 @@ fn a_store_that_never_works_is_given_up_with_its_name() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
-    let options = StoreOptions::new().set("aws_endpoint_url", &url).set("aws_skip_signature", "true");
-    let object = Location::from("s3://b/k").with_options(options.give_up_after(Duration::from_millis(300)));
+    let options =
+        StoreOptions::new().set("aws_endpoint_url", &url).set("aws_skip_signature", "true");
+    let object =
+        Location::from("s3://b/k").with_options(options.give_up_after(Duration::from_millis(300)));
     let error = object.read().unwrap_err();
     assert!(error.to_string().contains("given up after"), "{error}");
 }
@@ -237,7 +269,9 @@ fn what_will_not_pass_is_not_tried_again() {
         assert!(error.to_string().contains(reason), "{error}");
         assert_eq!(store.seen().len(), 1);
     }
-    let error = Location::from("s3://b/k").with_options(StoreOptions::new().set("aws_colour", "red")).size();
+    let error = Location::from("s3://b/k")
+        .with_options(StoreOptions::new().set("aws_colour", "red"))
+        .size();
     assert!(error.unwrap_err().to_string().contains("aws_colour"));
 }
 
@@ -259,13 +293,17 @@ fn uploads_arrive_whole_or_not_at_all() {
     let large = bytes((12 << 20) + 5);
     fs::write(&file, &large).unwrap();
     let count = AtomicUsize::new(0);
-    let store = S3::start(move |request| match (request.method.as_str(), count.fetch_add(1, Ordering::Relaxed) % 4) {
-        ("PUT", 1) => Answer::Status(503),
-        ("PUT", 3) => Answer::Lose,
-        _ => Answer::Serve,
+    let store = S3::start(move |request| {
+        match (request.method.as_str(), count.fetch_add(1, Ordering::Relaxed) % 4) {
+            ("PUT", 1) => Answer::Status(503),
+            ("PUT", 3) => Answer::Lose,
+            _ => Answer::Serve,
+        }
     });
     let progress = RefCell::new(Vec::new());
-    location(&store, "s3://b/large").upload(&file, &|sent| progress.borrow_mut().push(sent)).unwrap();
+    location(&store, "s3://b/large")
+        .upload(&file, &|sent| progress.borrow_mut().push(sent))
+        .unwrap();
     assert!(store.get("b/large").unwrap() == large);
     assert_eq!(progress.borrow().last(), Some(&(large.len() as u64)));
     assert!(progress.borrow().is_sorted() && progress.borrow().len() == 3);
@@ -274,16 +312,21 @@ fn uploads_arrive_whole_or_not_at_all() {
     // The answer to the last request is lost: a complete object stays complete.
     let completed = AtomicUsize::new(0);
     let store = S3::start(move |request| match request.method.as_str() {
-        "POST" if !request.body_is_empty() && completed.fetch_add(1, Ordering::Relaxed) == 0 => Answer::Lose,
+        "POST" if !request.body_is_empty() && completed.fetch_add(1, Ordering::Relaxed) == 0 => {
+            Answer::Lose
+        }
         _ => Answer::Serve,
     });
     location(&store, "s3://b/lost").upload(&file, &|_| {}).unwrap();
     assert!(store.get("b/lost").unwrap() == large);
 
     // Parts that are never accepted: nothing is left.
-    let store = S3::start(|request| if request.method == "PUT" { Answer::Status(503) } else { Answer::Serve });
-    let hasty =
-        location(&store, "s3://b/never").with_options(options(&store).give_up_after(Duration::from_millis(300)));
+    let store =
+        S3::start(
+            |request| if request.method == "PUT" { Answer::Status(503) } else { Answer::Serve },
+        );
+    let hasty = location(&store, "s3://b/never")
+        .with_options(options(&store).give_up_after(Duration::from_millis(300)));
     let error = hasty.upload(&file, &|_| {}).unwrap_err();
     assert!(error.to_string().contains("sending part"), "{error}");
     assert_eq!((store.get("b/never"), store.uploads()), (None, 0));
@@ -293,7 +336,9 @@ fn uploads_arrive_whole_or_not_at_all() {
 #[test]
 fn google_is_spoken_to_too() {
     let store = S3::start(|_| Answer::Serve);
-    let options = StoreOptions::new().set("google_base_url", &store.url()).set("google_bearer_token", "token");
+    let options = StoreOptions::new()
+        .set("google_base_url", &store.url())
+        .set("google_bearer_token", "token");
     let folder = Location::from("gs://b/folder").with_options(options.read_ahead(2, 999));
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("file"), bytes(5000)).unwrap();
@@ -338,7 +383,12 @@ fn shards_are_read_from_a_store_that_fails_now_and_then() {
 }
 
 /// The error of a stream once the store returns only this status.
-fn fails_with<S: Stream>(status: u16, name: &str, content: Vec<u8>, open: impl Fn(Location) -> Result<S>) -> Error {
+fn fails_with<S: Stream>(
+    status: u16,
+    name: &str,
+    content: Vec<u8>,
+    open: impl Fn(Location) -> Result<S>,
+) -> Error {
     let now = Arc::new(AtomicU16::new(0));
     let answer = now.clone();
     let store = S3::start(move |_| match answer.load(Ordering::SeqCst) {
@@ -347,7 +397,8 @@ fn fails_with<S: Stream>(status: u16, name: &str, content: Vec<u8>, open: impl F
     });
     store.put(&format!("b/{name}"), content);
     let file = location(&store, &format!("s3://b/{name}"));
-    let stream = open(file.with_options(options(&store).give_up_after(Duration::from_millis(300)))).unwrap();
+    let stream =
+        open(file.with_options(options(&store).give_up_after(Duration::from_millis(300)))).unwrap();
     let mut items = stream.items(0).unwrap();
     items.next().unwrap().unwrap();
     now.store(status, Ordering::SeqCst);
@@ -381,8 +432,10 @@ fn a_store_that_fails_under_a_table_is_not_taken_for_a_damaged_file() {
                 Arc::new(arrow_array::UInt64Array::from_iter_values((0..4000).map(number)));
             let batch = arrow_array::RecordBatch::try_from_iter([("n", numbers)]).unwrap();
             let (mut groups, mut batches) = (Vec::new(), Vec::new());
-            let mut writer = parquet::arrow::ArrowWriter::try_new(&mut groups, batch.schema(), None).unwrap();
-            let mut arrow = arrow_ipc::writer::FileWriter::try_new(&mut batches, &batch.schema()).unwrap();
+            let mut writer =
+                parquet::arrow::ArrowWriter::try_new(&mut groups, batch.schema(), None).unwrap();
+            let mut arrow =
+                arrow_ipc::writer::FileWriter::try_new(&mut batches, &batch.schema()).unwrap();
             for _ in 0..3 {
                 writer.write(&batch).unwrap();
                 writer.flush().unwrap();

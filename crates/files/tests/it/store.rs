@@ -13,7 +13,9 @@ use fulmen_files::Location;
 
 /// The relative paths of a list of locations in a folder.
 fn below(folder: &Path, locations: &[Location]) -> Vec<String> {
-    let strip = |l: &Location| l.local().unwrap().strip_prefix(folder).unwrap().to_str().unwrap().to_owned();
+    let strip = |l: &Location| {
+        l.local().unwrap().strip_prefix(folder).unwrap().to_str().unwrap().to_owned()
+    };
     locations.iter().map(strip).collect()
 }
 
@@ -25,7 +27,8 @@ fn folders_are_listed_in_the_order_of_their_bytes() {
     for name in ["b/deep/2.txt", "b/1.txt", "b-c.txt", "a.txt", ".hidden"] {
         fs::write(dir.join(name), name).unwrap();
     }
-    // A link to a folder is followed; one to an enclosing folder is not, and a dangling one is not a file.
+    // A link to a folder is followed; one to an enclosing folder is not, and a dangling one is not
+    // a file.
     let elsewhere = tempfile::tempdir().unwrap();
     fs::write(elsewhere.path().join("far.txt"), "far").unwrap();
     symlink(elsewhere.path(), dir.join("link")).unwrap();
@@ -41,10 +44,16 @@ fn folders_are_listed_in_the_order_of_their_bytes() {
     assert_eq!(below(dir, &anywhere), ["b/1.txt", "b/deep/2.txt"]);
     // Braces first, in their own order; then wildcards.
     assert_eq!(below(dir, &folder.join("{b/d*,a*}").expand().unwrap()), ["b/deep", "a.txt"]);
-    assert_eq!(below(dir, &folder.join("t-{9..10}.tar").expand().unwrap()), ["t-9.tar", "t-10.tar"]);
+    assert_eq!(
+        below(dir, &folder.join("t-{9..10}.tar").expand().unwrap()),
+        ["t-9.tar", "t-10.tar"]
+    );
 
     let error = folder.join("*.tar").expand().unwrap_err();
-    assert!(error.is_not_found() && error.to_string().contains("no file matches this pattern"), "{error}");
+    assert!(
+        error.is_not_found() && error.to_string().contains("no file matches this pattern"),
+        "{error}"
+    );
     assert!(folder.join("missing").list().unwrap_err().is_not_found());
 }
 
@@ -94,7 +103,9 @@ fn parts_are_read_and_never_more_than_is_there() {
     file.open().unwrap().read_to_end(&mut all).unwrap();
     assert_eq!(all, file.read().unwrap());
     let folder = Location::from(dir.path());
-    for error in [folder.read().unwrap_err(), folder.open().err().unwrap(), folder.size().unwrap_err()] {
+    for error in
+        [folder.read().unwrap_err(), folder.open().err().unwrap(), folder.size().unwrap_err()]
+    {
         assert!(error.to_string().contains("this is a folder"), "{error}");
     }
 }
@@ -138,7 +149,10 @@ fn places_that_are_none_are_told_on_first_use() {
     assert_eq!(Location::from("s3://b").join("x").to_string(), "s3://b/x");
     let names = Location::from("s3://b/{train,val}-{0..1}.tar").expand().unwrap();
     let names: Vec<String> = names.iter().map(ToString::to_string).collect();
-    assert_eq!(names, ["s3://b/train-0.tar", "s3://b/train-1.tar", "s3://b/val-0.tar", "s3://b/val-1.tar"]);
+    assert_eq!(
+        names,
+        ["s3://b/train-0.tar", "s3://b/train-1.tar", "s3://b/val-0.tar", "s3://b/val-1.tar"]
+    );
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! Checks the book against the code: its table of options, environment variables, chapters and links.
+//! Checks the book against the code: its table of options, environment variables, chapters and
+//! links.
 //!
 //! Out of scope: the programs in the chapters, which are doc tests of this crate.
 
@@ -29,7 +30,8 @@ pub(crate) fn first_example(text: &str) -> &str {
 
 #[test]
 fn both_readmes_begin_with_the_same_example() {
-    let [crate_readme, readme] = ["crates/fulmen/README.md", "README.md"].map(|path| read(repository().join(path)));
+    let [crate_readme, readme] =
+        ["crates/fulmen/README.md", "README.md"].map(|path| read(repository().join(path)));
     assert_eq!(first_example(&crate_readme), first_example(&readme));
 }
 
@@ -40,7 +42,8 @@ fn links(text: &str) -> Vec<&str> {
 
 /// The table of options, generated from the code.
 fn table_of_options() -> String {
-    let mut table = "| option | environment | default | what it does |\n| --- | --- | --- | --- |\n".to_owned();
+    let mut table =
+        "| option | environment | default | what it does |\n| --- | --- | --- | --- |\n".to_owned();
     for row in Options::table() {
         table += &format!("| `{}` | `{}` | `{}` | {} |\n", row.name, row.env, row.default, row.doc);
     }
@@ -66,7 +69,9 @@ fn the_table_of_options_matches_the_code() {
         Ok("1"),
         "the table does not match the code; UPDATE_EXPECT=1 updates it. Expected:\n{expected}\nfound:\n{table}"
     );
-    let updated = [&lines[..start].concat(), &expected, &lines[start + rows..].concat()].map(String::as_str).concat();
+    let updated = [&lines[..start].concat(), &expected, &lines[start + rows..].concat()]
+        .map(String::as_str)
+        .concat();
     fs::write(&path, updated).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 
@@ -81,7 +86,9 @@ fn chapter_files() -> Vec<PathBuf> {
 fn every_chapter_is_listed_and_its_programs_are_tested() {
     let summary = read(chapters().join("SUMMARY.md"));
     let listed: BTreeSet<String> = links(&summary).into_iter().map(str::to_owned).collect();
-    let names = chapter_files().into_iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    let names = chapter_files()
+        .into_iter()
+        .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
     let existing: BTreeSet<String> = names.filter(|name| name != "SUMMARY.md").collect();
     assert_eq!(listed, existing);
     let library = read(repository().join("crates/fulmen/src/lib.rs"));
@@ -103,7 +110,9 @@ fn anchor(heading: &str) -> String {
 
 /// Collects the Markdown files under a folder, except in build folders.
 fn markdown_files(folder: &Path, files: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+    for entry in
+        fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+    {
         let path = entry.expect("a file").path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() && !name.starts_with('.') && name != "target" && name != "runs" {
@@ -121,14 +130,19 @@ fn links_in_markdown_have_targets() {
     let mut checked = 0;
     for path in files {
         let folder = path.parent().expect("a folder");
-        // `.ci/book` checks the chapters' links to the API docs, which exist only in the built book.
-        let is_elsewhere = |link: &&str| link.contains("://") || (folder == chapters() && link.starts_with("api/"));
+        // `.ci/book` checks the chapters' links to the API docs, which exist only in the built
+        // book.
+        let is_elsewhere = |link: &&str| {
+            link.contains("://") || (folder == chapters() && link.starts_with("api/"))
+        };
         for link in links(&read(&path)).into_iter().filter(|link| !is_elsewhere(link)) {
             let (file, fragment) = link.split_once('#').unwrap_or((link, ""));
             let target = if file.is_empty() { path.clone() } else { folder.join(file) };
             assert!(target.exists(), "{}: the target of {link} does not exist", path.display());
             let has_heading = fragment.is_empty()
-                || read(&target).lines().any(|line| line.starts_with('#') && anchor(line) == fragment);
+                || read(&target)
+                    .lines()
+                    .any(|line| line.starts_with('#') && anchor(line) == fragment);
             assert!(has_heading, "{}: {link} names a heading that does not exist", path.display());
             checked += 1;
         }
@@ -136,10 +150,12 @@ fn links_in_markdown_have_targets() {
     assert!(checked > 100, "only {checked} links were found");
 }
 
-/// Collects the quoted names that begin with `FULMEN_` in the sources of a folder, without tests. Tests pass
-/// `FULMEN_TEST_…` to their own processes.
+/// Collects the quoted names that begin with `FULMEN_` in the sources of a folder, without tests.
+/// Tests pass `FULMEN_TEST_…` to their own processes.
 fn variables(folder: &Path, names: &mut BTreeSet<String>) {
-    for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
+    for entry in
+        fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()))
+    {
         let path = entry.expect("a source file").path();
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if path.is_dir() {
@@ -148,7 +164,8 @@ fn variables(folder: &Path, names: &mut BTreeSet<String>) {
             let text = read(&path);
             let text = text.split("#[cfg(test)]").next().unwrap_or_default();
             for rest in text.split("\"FULMEN_").skip(1) {
-                let end = rest.find(|c: char| !c.is_ascii_uppercase() && c != '_').unwrap_or(rest.len());
+                let end =
+                    rest.find(|c: char| !c.is_ascii_uppercase() && c != '_').unwrap_or(rest.len());
                 // The prefix alone is not a variable.
                 if end > 0 && !rest.starts_with("TEST_") {
                     names.insert(format!("FULMEN_{}", &rest[..end]));
@@ -165,7 +182,10 @@ fn the_book_documents_every_variable() {
         variables(&krate.expect("a crate").path().join("src"), &mut names);
     }
     variables(&repository().join("bench/src"), &mut names);
-    assert!(names.contains("FULMEN_PJRT_PLUGIN") && names.contains("FULMEN_MAX_EPOCHS"), "{names:?}");
+    assert!(
+        names.contains("FULMEN_PJRT_PLUGIN") && names.contains("FULMEN_MAX_EPOCHS"),
+        "{names:?}"
+    );
     let book = ["options.md", "devices.md", "many-hosts.md", "performance.md", "files.md"]
         .map(|name| read(chapters().join(name)))
         .concat();

@@ -1,5 +1,5 @@
-//! Checks the chapter for users of PyTorch Lightning: it has every name of Lightning, and every name of Fulmen in it
-//! exists.
+//! Checks the chapter for users of PyTorch Lightning: it has every name of Lightning, and every
+//! name of Fulmen in it exists.
 //!
 //! Out of scope: the behavior behind the names.
 
@@ -73,8 +73,14 @@ const LIGHTNING: &[(&str, &str)] = &[
         "prog_bar logger on_step on_epoch reduce_fx enable_graph sync_dist sync_dist_group add_dataloader_idx batch_size \
          metric_attribute rank_zero_only",
     ),
-    ("Loggers", "LitLogger CometLogger CSVLogger Logger MLFlowLogger TensorBoardLogger WandbLogger"),
-    ("Profilers", "Profiler AdvancedProfiler PassThroughProfiler PyTorchProfiler SimpleProfiler XLAProfiler"),
+    (
+        "Loggers",
+        "LitLogger CometLogger CSVLogger Logger MLFlowLogger TensorBoardLogger WandbLogger",
+    ),
+    (
+        "Profilers",
+        "Profiler AdvancedProfiler PassThroughProfiler PyTorchProfiler SimpleProfiler XLAProfiler",
+    ),
     (
         "Tuner",
         "scale_batch_size lr_find mode steps_per_trial init_val max_trials batch_arg_name margin max_val min_lr max_lr \
@@ -104,7 +110,12 @@ fn rows(chapter: &str) -> Vec<Row<'_>> {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
         let [_, lightning, fulmen, differs, _] = cells[..] else { continue };
         if lightning.starts_with('`') {
-            rows.push(Row { section: section.clone(), lightning: code(lightning), fulmen, differs });
+            rows.push(Row {
+                section: section.clone(),
+                lightning: code(lightning),
+                fulmen,
+                differs,
+            });
         }
     }
     rows
@@ -131,8 +142,8 @@ fn owner(line: &str) -> Option<(&str, &str)> {
     })
 }
 
-/// Adds the public names of a file. Relies on rustfmt: an unindented line begins an item, and lines indented once are
-/// its members.
+/// Adds the public names of a file. Relies on rustfmt: an unindented line begins an item, and lines
+/// indented once are its members.
 fn add_names(source: &str, names: &mut Names) {
     let mut within = None;
     for line in source.lines() {
@@ -145,7 +156,10 @@ fn add_names(source: &str, names: &mut Names) {
             names.entry(String::new()).or_default().extend(item.map(str::to_owned));
         }
         let Some((kind, name)) = within else { continue };
-        let Some(member) = line.strip_prefix("    ").filter(|member| !member.starts_with(' ')) else { continue };
+        let Some(member) = line.strip_prefix("    ").filter(|member| !member.starts_with(' '))
+        else {
+            continue;
+        };
         let public = member.strip_prefix("pub ");
         let member = match kind {
             "enum" => Some(member),
@@ -189,12 +203,14 @@ fn public_names() -> Names {
     names
 }
 
-/// Whether the name exists: an option, a flag, `Type`, `Type::member`, `module::function` or `module::module`.
+/// Whether the name exists: an option, a flag, `Type`, `Type::member`, `module::function` or
+/// `module::module`.
 fn exists(name: &str, names: &Names) -> bool {
     if let Some(flag) = name.strip_prefix("--") {
         let field = flag.replace('-', "_");
         let command = read(repository().join("crates/trainer-cli/src/command.rs"));
-        return command.contains(&format!("{field}: ")) || Options::table().iter().any(|row| row.name == field);
+        return command.contains(&format!("{field}: "))
+            || Options::table().iter().any(|row| row.name == field);
     }
     let (path, last) = name.rsplit_once("::").unwrap_or_default();
     let owner = path.rsplit("::").next().unwrap_or_default();
@@ -202,7 +218,8 @@ fn exists(name: &str, names: &Names) -> bool {
         return names.get(owner).is_some_and(|members| members.contains(last));
     }
     let last = if path.is_empty() { name } else { last };
-    names[""].contains(last) || (path.is_empty() && Options::table().iter().any(|row| row.name == last))
+    names[""].contains(last)
+        || (path.is_empty() && Options::table().iter().any(|row| row.name == last))
 }
 
 /// Whether a text in backticks is a name that a program could write.
@@ -223,7 +240,12 @@ fn each_name_of_fulmen_exists() {
     };
     for row in &rows {
         let names = code(row.fulmen);
-        assert!(!names.is_empty() || ["no", "the same"].contains(&row.fulmen), "{:?}: {}", row.lightning, row.fulmen);
+        assert!(
+            !names.is_empty() || ["no", "the same"].contains(&row.fulmen),
+            "{:?}: {}",
+            row.lightning,
+            row.fulmen
+        );
         names.into_iter().for_each(&mut check);
         code(row.differs).into_iter().filter(|text| is_name(text)).for_each(&mut check);
     }
@@ -232,7 +254,9 @@ fn each_name_of_fulmen_exists() {
     prose.flat_map(code).filter(|text| is_name(text)).for_each(&mut check);
     assert!(checked > 200, "only {checked} names were found");
 
-    for wrong in ["Callback::on_lunch", "max_epoch", "Trainer::save", "callbacks::never", "--print-configs"] {
+    for wrong in
+        ["Callback::on_lunch", "max_epoch", "Trainer::save", "callbacks::never", "--print-configs"]
+    {
         assert!(!exists(wrong, &names), "{wrong}");
     }
 }
@@ -242,9 +266,13 @@ fn the_chapter_has_each_name_of_lightning() {
     let chapter = read(repository().join("docs/src/coming-from-lightning.md"));
     let rows = rows(&chapter);
     for (section, names) in LIGHTNING {
-        let present: BTreeSet<&str> =
-            rows.iter().filter(|row| row.section == *section).flat_map(|row| row.lightning.iter().copied()).collect();
-        let missing: Vec<&str> = names.split_whitespace().filter(|name| !present.contains(name)).collect();
+        let present: BTreeSet<&str> = rows
+            .iter()
+            .filter(|row| row.section == *section)
+            .flat_map(|row| row.lightning.iter().copied())
+            .collect();
+        let missing: Vec<&str> =
+            names.split_whitespace().filter(|name| !present.contains(name)).collect();
         assert!(missing.is_empty(), "“{section}” lacks {missing:?}");
     }
 }
@@ -252,10 +280,15 @@ fn the_chapter_has_each_name_of_lightning() {
 #[test]
 fn strategies_and_precisions_match_the_chapter() {
     let chapter = read(repository().join("docs/src/coming-from-lightning.md"));
-    for row in rows(&chapter).iter().filter(|row| ["Strategies", "Precision"].contains(&row.section.as_str())) {
+    for row in rows(&chapter)
+        .iter()
+        .filter(|row| ["Strategies", "Precision"].contains(&row.section.as_str()))
+    {
         for name in &row.lightning {
             let actual = match row.section.as_str() {
-                "Strategies" => name.parse().map(|strategy: Strategy| format!("Strategy::{strategy:?}")),
+                "Strategies" => {
+                    name.parse().map(|strategy: Strategy| format!("Strategy::{strategy:?}"))
+                }
                 _ => name.parse().map(|precision: Precision| match precision {
                     Precision::Bits(16) => "Precision::Bf16Mixed".to_owned(),
                     Precision::Bits(32) => "Precision::F32".to_owned(),

@@ -1,4 +1,5 @@
-//! A program's arguments are saved in its checkpoints, so that `test` builds the model that was trained.
+//! A program's arguments are saved in its checkpoints, so that `test` builds the model that was
+//! trained.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -89,13 +90,15 @@ impl Program for Renamed {
 
 fn run<P: Program>(root: &Path, args: &[&str]) -> String {
     let root = root.to_str().unwrap();
-    let common = ["--accelerator", "cpu", "--enable-progress-bar", "false", "--default-root-dir", root];
+    let common =
+        ["--accelerator", "cpu", "--enable-progress-bar", "false", "--default-root-dir", root];
     format!("{:?}", cli::main_from::<P>(["wide"].iter().chain(args).chain(&common)))
 }
 
 #[test]
 fn a_test_of_a_checkpoint_builds_the_model_that_was_trained() {
-    let [success, usage_error, failure] = [0, 2, 1].map(|code| format!("{:?}", ExitCode::from(code)));
+    let [success, usage_error, failure] =
+        [0, 2, 1].map(|code| format!("{:?}", ExitCode::from(code)));
     let folder = tempfile::tempdir().unwrap();
     let run_dir = |n: usize| folder.path().join(format!("version_{n}"));
     assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--max-epochs", "1"]), success);
@@ -104,17 +107,29 @@ fn a_test_of_a_checkpoint_builds_the_model_that_was_trained() {
 
     // The width and the batch size need not be repeated.
     assert_eq!(run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint]), success);
-    assert_eq!(run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint, "--batch-size", "4"]), success);
-    // The command line overrides the saved arguments, and the weights do not fit another model.
-    assert_eq!(run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint, "--width", "6"]), failure);
     assert_eq!(
-        run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint, "--ignore-saved-arguments"]),
+        run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint, "--batch-size", "4"]),
+        success
+    );
+    // The command line overrides the saved arguments, and the weights do not fit another model.
+    assert_eq!(
+        run::<Wide>(folder.path(), &["test", "--ckpt-path", checkpoint, "--width", "6"]),
+        failure
+    );
+    assert_eq!(
+        run::<Wide>(
+            folder.path(),
+            &["test", "--ckpt-path", checkpoint, "--ignore-saved-arguments"]
+        ),
         usage_error
     );
     // The program has changed since.
     assert_eq!(run::<Renamed>(folder.path(), &["test", "--ckpt-path", checkpoint]), usage_error);
     assert_eq!(
-        run::<Renamed>(folder.path(), &["test", "--ckpt-path", checkpoint, "--ignore-saved-arguments"]),
+        run::<Renamed>(
+            folder.path(),
+            &["test", "--ckpt-path", checkpoint, "--ignore-saved-arguments"]
+        ),
         success
     );
 
@@ -135,17 +150,27 @@ fn a_test_of_a_checkpoint_builds_the_model_that_was_trained() {
 
 #[test]
 fn a_fit_takes_the_programs_that_preflight_saves() {
-    let [success, usage_error, failure] = [0, 2, 1].map(|code| format!("{:?}", ExitCode::from(code)));
+    let [success, usage_error, failure] =
+        [0, 2, 1].map(|code| format!("{:?}", ExitCode::from(code)));
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("step.fulmen");
     let path = file.to_str().unwrap();
     assert_eq!(run::<Wide>(folder.path(), &["preflight", "--width", "5"]), usage_error);
     assert_eq!(
-        run::<Wide>(folder.path(), &["preflight", "--width", "5", "--topology", "v5e:1x1,v6e:1x1", "--save", path]),
+        run::<Wide>(
+            folder.path(),
+            &["preflight", "--width", "5", "--topology", "v5e:1x1,v6e:1x1", "--save", path]
+        ),
         usage_error
     );
     assert_eq!(run::<Wide>(folder.path(), &["preflight", "--width", "5", "--save", path]), success);
-    assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--aot", path, "--max-epochs", "1"]), success);
+    assert_eq!(
+        run::<Wide>(folder.path(), &["fit", "--width", "5", "--aot", path, "--max-epochs", "1"]),
+        success
+    );
     std::fs::write(&file, "something else").unwrap();
-    assert_eq!(run::<Wide>(folder.path(), &["fit", "--width", "5", "--aot", path, "--max-epochs", "1"]), failure);
+    assert_eq!(
+        run::<Wide>(folder.path(), &["fit", "--width", "5", "--aot", path, "--max-epochs", "1"]),
+        failure
+    );
 }

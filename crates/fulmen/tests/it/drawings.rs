@@ -1,6 +1,8 @@
-//! Generates the book's drawings: `UPDATE_EXPECT=1 cargo test -p fulmen --test it drawings` updates them.
+//! Generates the book's drawings: `UPDATE_EXPECT=1 cargo test -p fulmen --test it drawings` updates
+//! them.
 //!
-//! Out of scope: screenshots of pages, see `.ci/pages`; screenshots of terminals, which the tests of those crates draw.
+//! Out of scope: screenshots of pages, see `.ci/pages`; screenshots of terminals, which the tests
+//! of those crates draw.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,13 +19,15 @@ struct Drawing {
 
 impl Drawing {
     fn new(width: f64, height: f64) -> Drawing {
-        let background = format!("<rect width=\"{width}\" height=\"{height}\" rx=\"6\" fill=\"#ffffff\"/>\n");
+        let background =
+            format!("<rect width=\"{width}\" height=\"{height}\" rx=\"6\" fill=\"#ffffff\"/>\n");
         Drawing { size: (width, height), shapes: background }
     }
 
     /// A text at `x`; the SVG `anchor` aligns it.
     fn text(&mut self, x: f64, y: f64, anchor: &str, text: &str) {
-        self.shapes += &format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>\n");
+        self.shapes +=
+            &format!("<text x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>\n");
     }
 
     fn labelled_box(&mut self, [x, y, width, height]: [f64; 4], color: &str, label: &str) {
@@ -49,7 +53,11 @@ fn check(name: &str, drawing: &Drawing) {
     if fs::read_to_string(&path).is_ok_and(|actual| actual == expected) {
         return;
     }
-    assert_eq!(std::env::var("UPDATE_EXPECT").as_deref(), Ok("1"), "{name} is out of date; UPDATE_EXPECT=1 updates it");
+    assert_eq!(
+        std::env::var("UPDATE_EXPECT").as_deref(),
+        Ok("1"),
+        "{name} is out of date; UPDATE_EXPECT=1 updates it"
+    );
     fs::write(&path, expected).unwrap();
 }
 
@@ -59,9 +67,11 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
     for folder in fs::read_dir(repository().join("crates")).unwrap() {
         let manifest = read(folder.unwrap().path().join("Cargo.toml"));
         let name = manifest.split("name = \"").nth(1).unwrap().split('"').next().unwrap();
-        let sections = manifest.split("\n[").filter_map(|section| section.strip_prefix("dependencies]\n"));
+        let sections =
+            manifest.split("\n[").filter_map(|section| section.strip_prefix("dependencies]\n"));
         let lines = sections.flat_map(str::lines).filter_map(|line| line.strip_prefix("fulmen-"));
-        let needed = lines.filter_map(|line| line.split(['.', ' ']).next()).map(str::to_owned).collect();
+        let needed =
+            lines.filter_map(|line| line.split(['.', ' ']).next()).map(str::to_owned).collect();
         crates.insert(name.trim_start_matches("fulmen-").to_owned(), needed);
     }
     crates
@@ -80,7 +90,10 @@ fn the_drawing_of_the_crates_matches_the_manifests() {
     for name in crates.keys() {
         floors.entry(floor(name, &crates)).or_default().push(name);
     }
-    assert!(floors.len() > 4 && floors.values().map(Vec::len).sum::<usize>() == crates.len(), "{floors:?}");
+    assert!(
+        floors.len() > 4 && floors.values().map(Vec::len).sum::<usize>() == crates.len(),
+        "{floors:?}"
+    );
 
     let width = |name: &str| 8.0 * name.len() as f64 + 20.0;
     let mut drawing = Drawing::new(900.0, ROW * floors.len() as f64 + 10.0);
@@ -89,7 +102,11 @@ fn the_drawing_of_the_crates_matches_the_manifests() {
         let mut x = (drawing.size.0 - total) / 2.0;
         for name in names {
             let color = COLORS[level % COLORS.len()];
-            drawing.labelled_box([x, ROW * level as f64 + 10.0, width(name), ROW - 10.0], color, name);
+            drawing.labelled_box(
+                [x, ROW * level as f64 + 10.0, width(name), ROW - 10.0],
+                color,
+                name,
+            );
             x += width(name) + 8.0;
         }
     }
@@ -113,7 +130,10 @@ fn a_step_overlaps_with_the_next_batches() {
         ),
         ("transfer", &[(0.0, 0.3, "1"), (0.8, 1.1, "2"), (1.6, 1.9, "3"), (2.4, 2.7, "4")]),
         ("loop", &[(0.3, 0.45, ""), (1.1, 1.25, ""), (1.9, 2.05, ""), (2.7, 2.85, "")]),
-        ("device", &[(0.0, 1.0, "step 0"), (1.0, 2.0, "step 1"), (2.0, 3.0, "step 2"), (3.0, 3.2, "")]),
+        (
+            "device",
+            &[(0.0, 1.0, "step 0"), (1.0, 2.0, "step 1"), (2.0, 3.0, "step 2"), (3.0, 3.2, "")],
+        ),
     ];
     let mut drawing = Drawing::new(900.0, 200.0);
     for (row, (name, spans)) in rows.iter().enumerate() {
@@ -124,8 +144,7 @@ fn a_step_overlaps_with_the_next_batches() {
             drawing.labelled_box(rectangle, COLORS[row % COLORS.len()], label);
         }
     }
-    let caption =
-        "The loop hands a step to the device as soon as its batch arrives, and goes on. Time runs to the right.";
+    let caption = "The loop hands a step to the device as soon as its batch arrives, and goes on. Time runs to the right.";
     drawing.text(12.0, 188.0, "start", caption);
     check("steps.svg", &drawing);
 }

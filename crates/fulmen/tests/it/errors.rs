@@ -1,5 +1,5 @@
-//! How errors are printed: `fn main() -> Result<(), Box<dyn Error>>` prints their `Debug`, and a reporter such as
-//! `anyhow` prints the error and its sources.
+//! How errors are printed: `fn main() -> Result<(), Box<dyn Error>>` prints their `Debug`, and a
+//! reporter such as `anyhow` prints the error and its sources.
 
 use std::error::Error;
 use std::path::Path;
@@ -43,7 +43,11 @@ fn the_message_of_an_error_of_every_crate_is_printed_once() {
     check_missing(weights().unwrap_err());
     check(fulmen::data::TensorDataset::builder().build().map(|_| ()).unwrap_err());
     check_missing(fulmen::data::Error::new(std::fs::read("/no/such/file").unwrap_err()));
-    check_missing(fulmen::data::Error::io(Path::new("x"), "opening", std::fs::read("/no/such/file").unwrap_err()));
+    check_missing(fulmen::data::Error::io(
+        Path::new("x"),
+        "opening",
+        std::fs::read("/no/such/file").unwrap_err(),
+    ));
     check(Trainer::builder().max_epochs(0).options().unwrap_err());
     check_missing(fulmen::trainer::Error::from(weights().unwrap_err()));
 }
@@ -62,7 +66,9 @@ fn a_source_that_the_message_does_not_show_is_kept() {
             Some(&self.0)
         }
     }
-    let error = fulmen::trainer::Error::from(fulmen::data::Error::new(Outer("x".parse::<u8>().unwrap_err())));
+    let error = fulmen::trainer::Error::from(fulmen::data::Error::new(Outer(
+        "x".parse::<u8>().unwrap_err(),
+    )));
     assert_eq!(error.to_string(), "the label cannot be read");
     assert_eq!(error.source().unwrap().to_string(), "invalid digit found in string");
     check(error);
@@ -72,13 +78,17 @@ fn a_source_that_the_message_does_not_show_is_kept() {
 #[test]
 fn the_message_of_an_error_of_many_hosts_is_printed_once() {
     check(fulmen::coordination::Process::new(8, 8, "host-a:8482").unwrap_err());
-    check(fulmen::trainer::Error::from(fulmen::coordination::Process::new(8, 8, "host-a:8482").unwrap_err()));
+    check(fulmen::trainer::Error::from(
+        fulmen::coordination::Process::new(8, 8, "host-a:8482").unwrap_err(),
+    ));
 }
 
 #[cfg(feature = "images")]
 #[test]
 fn the_message_of_an_error_about_images_is_printed_once() {
-    check_missing(fulmen::data::images::ImageFolder::open("/no/such/folder").map(|_| ()).unwrap_err());
+    check_missing(
+        fulmen::data::images::ImageFolder::open("/no/such/folder").map(|_| ()).unwrap_err(),
+    );
     check(fulmen::data::images::Image::new(1, 1, 3, Vec::new()).map(|_| ()).unwrap_err());
 }
 
@@ -100,7 +110,11 @@ fn the_message_of_an_error_about_shards_is_printed_once() {
 #[test]
 fn the_message_of_an_error_about_texts_is_printed_once() {
     check(fulmen::data::text::TokenFile::open("/no/such/tokens").map(|_| ()).unwrap_err());
-    check(fulmen::data::text::Tokenizer::from_file("/no/such/tokenizer.json").map(|_| ()).unwrap_err());
+    check(
+        fulmen::data::text::Tokenizer::from_file("/no/such/tokenizer.json")
+            .map(|_| ())
+            .unwrap_err(),
+    );
 }
 
 #[cfg(feature = "cache")]

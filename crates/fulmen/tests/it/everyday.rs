@@ -1,9 +1,10 @@
-//! Typical first lines of programs ported from PyTorch and Lightning. They must compile with only the prelude, and do
-//! what they say.
+//! Typical first lines of programs ported from PyTorch and Lightning. They must compile with only
+//! the prelude, and do what they say.
 
 use fulmen::prelude::*;
 
-/// A model in its simplest form: it passes results of calls by value, and tensors that it needs again by `&`.
+/// A model in its simplest form: it passes results of calls by value, and tensors that it needs
+/// again by `&`.
 #[derive(Module)]
 struct Net {
     body: Sequential,
@@ -45,7 +46,8 @@ impl TrainingModule for Net {
     }
 
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer> {
-        let rate = schedule::Warmup::new(2, schedule::Linear::new(0.01, plan.total_steps).end_factor(0.1));
+        let rate =
+            schedule::Warmup::new(2, schedule::Linear::new(0.01, plan.total_steps).end_factor(0.1));
         Box::new(optim::Sgd::new(rate).momentum(0.9))
     }
 }
@@ -102,17 +104,27 @@ fn everyday_lines_compile_and_train() -> Result<(), Box<dyn std::error::Error>> 
     assert_eq!(table, last.to_string());
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!(lines[0], "epoch 5, step 18");
-    let recall = lines.iter().find(|line| line.trim_start().starts_with("val_recall")).ok_or("no recall")?;
+    let recall =
+        lines.iter().find(|line| line.trim_start().starts_with("val_recall")).ok_or("no recall")?;
     assert_eq!(recall.split_whitespace().count(), 3, "{table}");
     Ok(())
 }
 
 #[test]
 fn building_the_trainer_reports_an_unknown_name_with_its_line() {
-    let error = Trainer::builder().accelerator("gpu").strategy("ring").max_epochs(3).build().map(|_| ()).unwrap_err();
+    let error = Trainer::builder()
+        .accelerator("gpu")
+        .strategy("ring")
+        .max_epochs(3)
+        .build()
+        .map(|_| ())
+        .unwrap_err();
     assert!(error.is_usage());
     let text = error.to_string();
-    assert!(text.starts_with("accelerator: `gpu` ") && text.contains("auto, cpu, cuda, tpu"), "{text}");
+    assert!(
+        text.starts_with("accelerator: `gpu` ") && text.contains("auto, cpu, cuda, tpu"),
+        "{text}"
+    );
     assert!(text.contains("everyday.rs:"), "{text}");
     for builder in [
         Trainer::builder().strategy("ring"),

@@ -1,4 +1,5 @@
-//! Compiler messages for a user's mistakes: they are short, and name types by paths that the user can write.
+//! Compiler messages for a user's mistakes: they are short, and name types by paths that the user
+//! can write.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -6,18 +7,22 @@ use std::process::Command;
 /// The newest library of this crate that cargo has built for this test.
 fn library() -> PathBuf {
     let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
-    let built = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| {
-        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-        name.starts_with("libfulmen-") && name.ends_with(".rlib")
-    });
-    built.max_by_key(|path| path.metadata().unwrap().modified().unwrap()).expect("a library of this crate")
+    let built =
+        std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.starts_with("libfulmen-") && name.ends_with(".rlib")
+        });
+    built
+        .max_by_key(|path| path.metadata().unwrap().modified().unwrap())
+        .expect("a library of this crate")
 }
 
 /// The compiler's messages for a program with these lines in its `main`.
 fn messages(lines: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let (source, library) = (folder.path().join("main.rs"), library());
-    std::fs::write(&source, format!("use fulmen::prelude::*;\nfn main() {{\n{lines}\n}}\n")).unwrap();
+    std::fs::write(&source, format!("use fulmen::prelude::*;\nfn main() {{\n{lines}\n}}\n"))
+        .unwrap();
     let out = Command::new(option_env!("RUSTC").unwrap_or("rustc"))
         .args(["--edition=2024", "--emit=metadata", "--color=never", "--extern"])
         .arg(format!("fulmen={}", library.display()))
@@ -51,5 +56,8 @@ fn a_wrong_argument_has_a_short_message() {
     let text = messages("Linear::new(3, 4).forward(3.0);");
     assert!(text.starts_with("error[E0277]: `{float}` is not a tensor"), "{text}");
     let text = messages("Tensor::zeros(DType::F32, [2]).maximum(1);");
-    assert!(text.starts_with("error[E0277]: `{integer}` is neither a tensor nor an `f64`"), "{text}");
+    assert!(
+        text.starts_with("error[E0277]: `{integer}` is neither a tensor nor an `f64`"),
+        "{text}"
+    );
 }

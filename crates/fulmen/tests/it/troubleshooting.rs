@@ -16,7 +16,8 @@ fn sources(folder: &Path, texts: &mut Vec<String>) {
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = read(&path);
             let lines = text.split("\\\n").enumerate();
-            let joined: String = lines.map(|(i, line)| if i == 0 { line } else { line.trim_start() }).collect();
+            let joined: String =
+                lines.map(|(i, line)| if i == 0 { line } else { line.trim_start() }).collect();
             texts.push(joined.replace("\\\"", "\""));
         }
     }
@@ -45,9 +46,17 @@ fn each_heading_is_part_of_a_message() {
     let headings: Vec<&str> =
         messages.lines().filter_map(|line| line.strip_prefix("### `")?.strip_suffix('`')).collect();
     for heading in &headings {
-        let parts: Vec<&str> = heading.split('…').map(str::trim).filter(|part| !part.is_empty()).collect();
+        let parts: Vec<&str> =
+            heading.split('…').map(str::trim).filter(|part| !part.is_empty()).collect();
         assert!(texts.iter().any(|text| has_in_order(text, &parts)), "no message has {heading:?}");
     }
-    assert!(headings.len() >= 20 && messages.matches("### ").count() == headings.len(), "{headings:?}");
-    assert!(!texts.iter().any(|text| has_in_order(text, &["the loss must be", "a floating-point tomato"])));
+    assert!(
+        headings.len() >= 20 && messages.matches("### ").count() == headings.len(),
+        "{headings:?}"
+    );
+    assert!(
+        !texts
+            .iter()
+            .any(|text| has_in_order(text, &["the loss must be", "a floating-point tomato"]))
+    );
 }

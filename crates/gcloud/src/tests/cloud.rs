@@ -1,5 +1,5 @@
-//! A stand-in for gcloud and what is behind it: it checks each call against the grammar, keeps machines, and can fail at
-//! each step in several ways.
+//! A stand-in for gcloud and what is behind it: it checks each call against the grammar, keeps
+//! machines, and can fail at each step in several ways.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -81,7 +81,13 @@ impl Cloud {
     }
 
     /// A machine of somebody else.
-    pub(super) fn with_node(self, name: &str, zone: &str, accelerator: &str, labels: Value) -> Cloud {
+    pub(super) fn with_node(
+        self,
+        name: &str,
+        zone: &str,
+        accelerator: &str,
+        labels: Value,
+    ) -> Cloud {
         let (zone, accelerator) = (zone.to_owned(), accelerator.to_owned());
         let disks = vec!["projects/p/zones/z/disks/data".to_owned()];
         let machine = Machine { zone, state: "READY", labels, accelerator, disks };
@@ -101,19 +107,31 @@ impl Cloud {
     /// The calls of a command.
     pub(super) fn calls(&self, command: &str) -> Vec<String> {
         let state = self.state.borrow();
-        state.calls.iter().map(|words| words.join(" ")).filter(|line| line.contains(command)).collect()
+        state
+            .calls
+            .iter()
+            .map(|words| words.join(" "))
+            .filter(|line| line.contains(command))
+            .collect()
     }
 }
 
 fn output(result: Result<String, String>) -> CommandOutput {
     match result {
         Ok(out) => CommandOutput { ok: true, out, err: String::new() },
-        Err(err) => CommandOutput { ok: false, out: String::new(), err: format!("WARNING: old\n{err}\n") },
+        Err(err) => {
+            CommandOutput { ok: false, out: String::new(), err: format!("WARNING: old\n{err}\n") }
+        }
     }
 }
 
 impl Program for Cloud {
-    fn call(&self, words: &[String], _: Duration, interrupted: &mut dyn FnMut() -> bool) -> CommandOutput {
+    fn call(
+        &self,
+        words: &[String],
+        _: Duration,
+        interrupted: &mut dyn FnMut() -> bool,
+    ) -> CommandOutput {
         let mut state = self.state.borrow_mut();
         let count = state.calls.len();
         let late = std::mem::take(&mut state.late);
@@ -123,10 +141,17 @@ impl Program for Cloud {
             let _ = state.apply(&words);
         }
         state.calls.push(words.to_vec());
-        for path in words.iter().filter_map(|word| word.strip_prefix("--metadata-from-file=startup-script=")) {
+        for path in words
+            .iter()
+            .filter_map(|word| word.strip_prefix("--metadata-from-file=startup-script="))
+        {
             assert!(std::path::Path::new(path).exists(), "{path}");
         }
-        let fate = if count >= self.outage { Fate::Fails } else { *self.fates.get(&count).unwrap_or(&Fate::Works) };
+        let fate = if count >= self.outage {
+            Fate::Fails
+        } else {
+            *self.fates.get(&count).unwrap_or(&Fate::Works)
+        };
         let unavailable = || output(Err("ERROR: (gcloud) UNAVAILABLE: try again".into()));
         if let (Some((call, signal)), Some(signals)) = (self.signal_after, &self.signals)
             && call == count
@@ -176,9 +201,12 @@ impl Program for Cloud {
 
 impl State {
     fn apply(&mut self, words: &[String]) -> Result<String, String> {
-        let call = Call::parse(words).unwrap_or_else(|error| panic!("gcloud would refuse {words:?}: {error}"));
+        let call = Call::parse(words)
+            .unwrap_or_else(|error| panic!("gcloud would refuse {words:?}: {error}"));
         let zone = call.flag("--zone=").to_owned();
-        let missing = || format!("ERROR: NOT_FOUND: Resource 'projects/p/locations/{zone}/nodes/{}'", call.name);
+        let missing = || {
+            format!("ERROR: NOT_FOUND: Resource 'projects/p/locations/{zone}/nodes/{}'", call.name)
+        };
         match call.command {
             "compute tpus tpu-vm create" => {
                 if self.nodes.contains_key(&call.name) {
@@ -262,8 +290,11 @@ fn machine(call: &Call) -> Machine {
 impl Machine {
     /// As `gcloud compute tpus tpu-vm describe --format=json` has it.
     fn json(&self, name: &str) -> Value {
-        let disks: Vec<Value> =
-            self.disks.iter().map(|disk| json!({"mode": "READ_WRITE", "sourceDisk": disk})).collect();
+        let disks: Vec<Value> = self
+            .disks
+            .iter()
+            .map(|disk| json!({"mode": "READ_WRITE", "sourceDisk": disk}))
+            .collect();
         json!({
             "acceleratorConfig": {"topology": "2x4", "type": "V5LITE_POD"}, "acceleratorType": self.accelerator,
             "apiVersion": "V2", "createTime": "2026-11-22T10:00:00.123456789Z", "dataDisks": disks, "health": "HEALTHY",

@@ -1,4 +1,5 @@
-//! What gcloud accepts, as far as it is called: the synopses of docs.cloud.google.com/sdk/gcloud/reference, of October
+//! What gcloud accepts, as far as it is called: the synopses of
+//! docs.cloud.google.com/sdk/gcloud/reference, of October
 //! 2025. A flag that ends with `=` takes a value.
 
 use std::collections::BTreeMap;
@@ -73,11 +74,23 @@ const COMMANDS: &[Synopsis] = &[
     Synopsis {
         command: "alpha compute tpus queued-resources create",
         named: true,
-        required: &["--zone=", "--runtime-version=", "--node-id=", "--max-run-duration=", "--provisioning-model="],
+        required: &[
+            "--zone=",
+            "--runtime-version=",
+            "--node-id=",
+            "--max-run-duration=",
+            "--provisioning-model=",
+        ],
         optional: QUEUED,
         one_of: TYPES,
     },
-    Synopsis { command: "compute tpus tpu-vm list", named: false, required: &[], optional: LIST, one_of: &[] },
+    Synopsis {
+        command: "compute tpus tpu-vm list",
+        named: false,
+        required: &[],
+        optional: LIST,
+        one_of: &[],
+    },
     Synopsis {
         command: "compute tpus queued-resources list",
         named: false,
@@ -89,7 +102,15 @@ const COMMANDS: &[Synopsis] = &[
         command: "compute disks list",
         named: false,
         required: &[],
-        optional: &["--filter=", "--limit=", "--page-size=", "--regexp=", "--sort-by=", "--uri", "--zones="],
+        optional: &[
+            "--filter=",
+            "--limit=",
+            "--page-size=",
+            "--regexp=",
+            "--sort-by=",
+            "--uri",
+            "--zones=",
+        ],
         one_of: &[],
     },
     Synopsis {
@@ -210,8 +231,11 @@ impl Call {
         let count = words.iter().take_while(|word| !word.starts_with('-')).count();
         let plain = words[..count].join(" ");
         let matches = |synopsis: &&Synopsis| {
-            let command =
-                if synopsis.named { plain.rsplit_once(' ').map(|words| words.0) } else { Some(plain.as_str()) };
+            let command = if synopsis.named {
+                plain.rsplit_once(' ').map(|words| words.0)
+            } else {
+                Some(plain.as_str())
+            };
             command == Some(synopsis.command)
         };
         let synopsis = COMMANDS.iter().find(matches).ok_or(format!("Invalid choice: '{plain}'"))?;
@@ -225,7 +249,10 @@ impl Call {
             let flags_of_command = [WIDE, synopsis.required, synopsis.optional].concat();
             let alternatives = synopsis.one_of.iter().copied().flatten().copied();
             if !flags_of_command.into_iter().chain(alternatives).any(|valid| valid == flag) {
-                return Err(format!("ERROR: ({}) unrecognized arguments: {word}", synopsis.command));
+                return Err(format!(
+                    "ERROR: ({}) unrecognized arguments: {word}",
+                    synopsis.command
+                ));
             }
             if flag.ends_with('=') && value.is_empty() {
                 return Err(format!("ERROR: argument {flag}: expected one argument"));
@@ -239,17 +266,27 @@ impl Call {
         let complete = synopsis.one_of.iter().filter(|set| set.iter().all(is_present)).count();
         let partial = synopsis.one_of.iter().filter(|set| set.iter().any(is_present)).count();
         if !synopsis.one_of.is_empty() && (complete, partial) != (1, 1) {
-            return Err(format!("ERROR: ({}) exactly one of the groups must be specified", synopsis.command));
+            return Err(format!(
+                "ERROR: ({}) exactly one of the groups must be specified",
+                synopsis.command
+            ));
         }
-        if let Some(repeated) = flags.iter().find(|(flag, values)| values.len() > 1 && *flag != "--data-disk=") {
+        if let Some(repeated) =
+            flags.iter().find(|(flag, values)| values.len() > 1 && *flag != "--data-disk=")
+        {
             return Err(format!("ERROR: argument {}: given twice", repeated.0));
         }
-        let is_label =
-            |label: &str| label.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c));
-        for pair in ["--labels=", "--update-labels="].iter().filter_map(|flag| flags.get(*flag)).flatten() {
+        let is_label = |label: &str| {
+            label.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c))
+        };
+        for pair in
+            ["--labels=", "--update-labels="].iter().filter_map(|flag| flags.get(*flag)).flatten()
+        {
             for (key, value) in pair.split(',').filter_map(|pair| pair.split_once('=')) {
                 if !is_label(key) || !is_label(value) || value.len() > 63 {
-                    return Err(format!("ERROR: Only hyphens, underscores, lowercase characters and numbers: {value}"));
+                    return Err(format!(
+                        "ERROR: Only hyphens, underscores, lowercase characters and numbers: {value}"
+                    ));
                 }
             }
         }

@@ -32,7 +32,8 @@ struct OneMachine {
     machine: Machine,
 }
 
-const CREATE: [&str; 6] = ["train", "--type", "v5e-8", "--zone=us-west4-a", "--project=p", "--ready-timeout=5"];
+const CREATE: [&str; 6] =
+    ["train", "--type", "v5e-8", "--zone=us-west4-a", "--project=p", "--ready-timeout=5"];
 
 fn pace() -> PollPolicy {
     PollPolicy { pause: Duration::ZERO, attempts: 6, settle: 3 }
@@ -52,7 +53,12 @@ fn tpu(cloud: &Cloud, arguments: &[&str]) -> (Result<u8>, String, String) {
 }
 
 /// Leases a machine, and returns how that ended with everything that was said.
-fn leased(cloud: &mut Cloud, machine: &Machine, delete_after: bool, work: Result<u8, String>) -> (Result<u8>, String) {
+fn leased(
+    cloud: &mut Cloud,
+    machine: &Machine,
+    delete_after: bool,
+    work: Result<u8, String>,
+) -> (Result<u8>, String) {
     let (send, signals) = channel();
     cloud.signals = Some(send);
     let (mut out, mut log) = (Vec::new(), Vec::new());
@@ -71,23 +77,32 @@ fn a_machine_is_created_used_and_deleted() {
     for (flags, created, deleted) in [
         ([].as_slice(), "tpu-vm create train", "tpu-vm delete train"),
         (&["--queued", "--spot"], "queued-resources create train", "queued-resources delete train"),
-        (&["--flex-start", "--max-hours=2"], "alpha compute tpus queued-resources create", "--force --quiet"),
+        (
+            &["--flex-start", "--max-hours=2"],
+            "alpha compute tpus queued-resources create",
+            "--force --quiet",
+        ),
     ] {
         let mut cloud = Cloud::new();
         let (ended, text) = leased(&mut cloud, &machine(flags), true, Ok(3));
         assert_eq!(ended, Ok(3), "{text}");
-        assert!(!cloud.bills() && text.contains("train is deleted") && !text.contains("LEFT"), "{text}");
+        assert!(
+            !cloud.bills() && text.contains("train is deleted") && !text.contains("LEFT"),
+            "{text}"
+        );
         assert_eq!((cloud.calls(created).len(), cloud.calls(deleted).len()), (1, 1), "{text}");
         assert!(text.contains("$ gcloud") && text.contains("230.40 USD a day"), "{text}");
     }
 }
 
-/// Tries every fault in each of the first ten calls, every pair of faults, and outages from each call on.
+/// Tries every fault in each of the first ten calls, every pair of faults, and outages from each
+/// call on.
 #[test]
 fn no_failures_leave_a_machine_unreported() {
     const CALLS: usize = 10;
     let mut faults: Vec<Vec<(usize, Fate)>> = vec![Vec::new()];
-    let single: Vec<(usize, Fate)> = (0..CALLS).flat_map(|call| FATES.map(|fate| (call, fate))).collect();
+    let single: Vec<(usize, Fate)> =
+        (0..CALLS).flat_map(|call| FATES.map(|fate| (call, fate))).collect();
     for (index, &first) in single.iter().enumerate() {
         faults.push(vec![first]);
         let others = single[index + 1..].iter().filter(|second| second.0 != first.0);
@@ -97,8 +112,12 @@ fn no_failures_leave_a_machine_unreported() {
     let works = [Ok(0), Ok(3), Err("no ssh".to_owned())];
     let (node, queued) = (machine(&["--data-disk=data"]), machine(&["--queued", "--max-hours=1"]));
     let (mut left, mut runs) = (0, 0);
-    for (index, (fates, outage)) in faults.into_iter().map(|fates| (fates, usize::MAX)).chain(outages).enumerate() {
-        for (machine, delete_after) in [(&node, true), (&queued, true), (&node, false), (&queued, false)] {
+    for (index, (fates, outage)) in
+        faults.into_iter().map(|fates| (fates, usize::MAX)).chain(outages).enumerate()
+    {
+        for (machine, delete_after) in
+            [(&node, true), (&queued, true), (&node, false), (&queued, false)]
+        {
             // Test pairs only with a deletion, where more can go wrong.
             if fates.len() == 2 && !delete_after {
                 continue;
@@ -110,8 +129,10 @@ fn no_failures_leave_a_machine_unreported() {
             runs += 1;
             if cloud.bills() {
                 left += 1;
-                let command =
-                    ["Delete it: gcloud compute tpus", "Delete it: fulmen tpu delete train --zone us-west4-a"];
+                let command = [
+                    "Delete it: gcloud compute tpus",
+                    "Delete it: fulmen tpu delete train --zone us-west4-a",
+                ];
                 assert!(command.iter().any(|command| text.contains(command)), "{case}");
                 assert!(!(delete_after && ended == Ok(0)), "{case}");
                 assert!(!text.contains("train is deleted"), "{case}");
@@ -126,11 +147,21 @@ fn no_failures_leave_a_machine_unreported() {
 
 #[test]
 fn a_machine_of_another_command_is_never_deleted() {
-    let foreign = || Cloud::new().with_node("train", "us-west4-a", "v5litepod-8", json!({"fulmen-owner": "other"}));
+    let foreign = || {
+        Cloud::new().with_node(
+            "train",
+            "us-west4-a",
+            "v5litepod-8",
+            json!({"fulmen-owner": "other"}),
+        )
+    };
     let mut cloud = foreign();
     let (ended, _) = leased(&mut cloud, &machine(&[]), true, Ok(0));
     let error = ended.unwrap_err();
-    assert!(error.is_usage() && error.to_string().contains("there is a train in us-west4-a already"), "{error}");
+    assert!(
+        error.is_usage() && error.to_string().contains("there is a train in us-west4-a already"),
+        "{error}"
+    );
     assert!(cloud.bills() && cloud.calls("create").is_empty() && cloud.calls("delete").is_empty());
 
     // It appears between the question and the creation.
@@ -138,7 +169,10 @@ fn a_machine_of_another_command_is_never_deleted() {
     cloud.lies = 1;
     let (ended, text) = leased(&mut cloud, &machine(&[]), true, Ok(0));
     assert!(ended == Ok(1) && cloud.bills() && cloud.calls("delete").is_empty(), "{text}");
-    assert!(text.contains("ALREADY_EXISTS") && text.contains("Another command may have created it"), "{text}");
+    assert!(
+        text.contains("ALREADY_EXISTS") && text.contains("Another command may have created it"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -154,8 +188,10 @@ fn what_cannot_be_right_is_refused_before_anything_is_asked() {
     refused(&["--flex-start"], "at most 168 hours");
     refused(&["--startup-script=/no/such/file"], "/no/such/file");
     refused(&["--price=/no/such/table"], "/no/such/table");
-    let parse = |arguments: &[&str]| Program::try_parse_from([&["tpu", "create"], arguments].concat());
-    for wrong in [["--help=x", "--type=v5e-8"], ["a b", "--type=v5e-8"], ["train", "--type=v5e-7"]] {
+    let parse =
+        |arguments: &[&str]| Program::try_parse_from([&["tpu", "create"], arguments].concat());
+    for wrong in [["--help=x", "--type=v5e-8"], ["a b", "--type=v5e-8"], ["train", "--type=v5e-7"]]
+    {
         assert!(parse(&[&wrong[..], &["--zone=us-west4-a"]].concat()).is_err(), "{wrong:?}");
     }
     let cloud = Cloud::new();
@@ -167,27 +203,52 @@ fn what_cannot_be_right_is_refused_before_anything_is_asked() {
 #[test]
 fn a_dry_run_changes_nothing_and_its_commands_are_gclouds() {
     let cloud = Cloud::new();
-    let more =
-        ["--max-cost=19.2", "--max-hours=5", "--data-disk=big:read-only", "--network=n", "--reserved", "--dry-run"];
+    let more = [
+        "--max-cost=19.2",
+        "--max-hours=5",
+        "--data-disk=big:read-only",
+        "--network=n",
+        "--reserved",
+        "--dry-run",
+    ];
     let (ended, out, _) = tpu(&cloud, &[&["create"], CREATE.as_slice(), &more].concat());
     assert!(ended == Ok(0) && cloud.calls("").is_empty());
     // Two hours of 9.60 USD are less than five.
-    for expected in ["SECONDS_LEFT=7200", "--accelerator-type=v5litepod-8", "fulmen-limit=7200", "--scopes=https://"] {
+    for expected in [
+        "SECONDS_LEFT=7200",
+        "--accelerator-type=v5litepod-8",
+        "fulmen-limit=7200",
+        "--scopes=https://",
+    ] {
         assert!(out.contains(expected), "{expected}: {out}");
     }
-    assert!(out.contains("--data-disk=source=projects/p/zones/us-west4-a/disks/big,mode=read-only"), "{out}");
+    assert!(
+        out.contains("--data-disk=source=projects/p/zones/us-west4-a/disks/big,mode=read-only"),
+        "{out}"
+    );
     let commands = out.lines().filter(|line| line.starts_with("gcloud ")).map(|line| {
-        let output = Command::new("sh").args(["-c", &format!("printf '%s\\n' {}", &line[7..])]).output().unwrap();
+        let output = Command::new("sh")
+            .args(["-c", &format!("printf '%s\\n' {}", &line[7..])])
+            .output()
+            .unwrap();
         String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect::<Vec<_>>()
     });
-    let parsed: Vec<_> = commands.map(|words| grammar::Call::parse(&words).unwrap().command).collect();
-    assert_eq!(parsed, ["compute tpus tpu-vm list", "compute tpus tpu-vm create", "compute tpus tpu-vm ssh"]);
+    let parsed: Vec<_> =
+        commands.map(|words| grammar::Call::parse(&words).unwrap().command).collect();
+    assert_eq!(
+        parsed,
+        ["compute tpus tpu-vm list", "compute tpus tpu-vm create", "compute tpus tpu-vm ssh"]
+    );
     for arguments in [
         &["delete", "train", "--zone=z", "--dry-run", "--json"][..],
         &["extend", "train", "--zone=z", "--hours=2", "--dry-run", "--json"],
     ] {
         let (_, out, _) = tpu(&cloud, arguments);
-        assert_eq!(serde_json::from_str::<Value>(&out).unwrap()["commands"].as_array().unwrap().len(), 2, "{out}");
+        assert_eq!(
+            serde_json::from_str::<Value>(&out).unwrap()["commands"].as_array().unwrap().len(),
+            2,
+            "{out}"
+        );
         assert!(cloud.calls("").is_empty());
     }
 }
@@ -204,22 +265,37 @@ fn the_list_has_prices_ages_and_unknown_prices() {
     assert_eq!((rows.len(), &list["unknown_prices"]), (3, &json!(1)), "{list}");
     let (vm, disk) = (&rows[0], &rows[1]);
     // 8 chips of 1.20 USD an hour; 730 GiB of 0.10 USD a month.
-    assert!((vm["usd_per_day"].as_f64().unwrap() - 230.4).abs() < 1e-9 && vm["zone"] == "us-west4-a", "{list}");
+    assert!(
+        (vm["usd_per_day"].as_f64().unwrap() - 230.4).abs() < 1e-9 && vm["zone"] == "us-west4-a",
+        "{list}"
+    );
     assert!((disk["usd_per_day"].as_f64().unwrap() - 2.4).abs() < 1e-9, "{list}");
     assert_eq!(
         (&vm["ends"], &disk["created"]),
         (&json!("2026-11-22T12:00:00.123456789Z"), &json!("2026-11-20T20:00:00Z"))
     );
     let (_, out, _) = tpu(&cloud, &["list", "--zone=us-west4-a"]);
-    assert!(out.contains("232.80 USD a day, and 1 of unknown price: list prices, on demand, of 20"), "{out}");
-    assert!(out.contains("deletes itself at 2026-11-22 12:00 UTC") && out.contains("attached to nothing"), "{out}");
+    assert!(
+        out.contains("232.80 USD a day, and 1 of unknown price: list prices, on demand, of 20"),
+        "{out}"
+    );
+    assert!(
+        out.contains("deletes itself at 2026-11-22 12:00 UTC")
+            && out.contains("attached to nothing"),
+        "{out}"
+    );
 
     // A failed query is reported, and the other results are shown.
     let mut cloud = cloud;
     cloud.fates.insert(cloud.calls("").len() + 1, Fate::Fails);
     let (ended, out, _) = tpu(&cloud, &["list", "--all-zones"]);
     assert!(out.contains("train") && out.contains("fast"), "{out}");
-    assert!(ended.unwrap_err().to_string().starts_with("cannot list queued resources: ERROR: (gcloud) UNAVAILABLE"));
+    assert!(
+        ended
+            .unwrap_err()
+            .to_string()
+            .starts_with("cannot list queued resources: ERROR: (gcloud) UNAVAILABLE")
+    );
 }
 
 #[test]
@@ -237,14 +313,20 @@ fn machines_are_described_awaited_extended_and_deleted() {
     assert_eq!(ended, Ok(0));
     assert!(cloud.calls("ssh")[0].contains("--command=sudo /usr/local/sbin/fulmen-limit set 5400"));
     assert_eq!(cloud.calls("--update-labels=fulmen-ends=").len(), 1);
-    let (ended, ..) = tpu(&cloud, &[&["ssh"], target.as_slice(), &["--worker=all", "--", "df", "-h"]].concat());
+    let (ended, ..) =
+        tpu(&cloud, &[&["ssh"], target.as_slice(), &["--worker=all", "--", "df", "-h"]].concat());
     assert_eq!(ended, Ok(0));
     let (ended, out, log) = tpu(&cloud, &[&["delete"], target.as_slice()].concat());
     assert_eq!((ended, out.as_str()), (Ok(0), "train is deleted\n"));
     assert!(log.contains("LEFT: the disk data costs money") && !cloud.bills(), "{log}");
-    let absent = |command: &str| tpu(&cloud, &[&[command], target.as_slice()].concat()).0.unwrap_err().to_string();
+    let absent = |command: &str| {
+        tpu(&cloud, &[&[command], target.as_slice()].concat()).0.unwrap_err().to_string()
+    };
     assert!(absent("delete").contains("no queued resource train in us-west4-a"));
-    assert!(absent("wait").contains("there is no train") && absent("describe").contains("there is no TPU VM"));
+    assert!(
+        absent("wait").contains("there is no train")
+            && absent("describe").contains("there is no TPU VM")
+    );
 }
 
 #[test]
@@ -279,8 +361,13 @@ fn the_limit_on_a_host_deletes_its_tpu_at_the_deadline_and_can_be_extended() {
     plain.zone_args.project = None;
     let limit = crate::limit::Limit { seconds: 60 };
     let startup_script = crate::limit::Limit::startup_script(Some(limit), &plain).unwrap().unwrap();
-    let limit_script =
-        startup_script.split("END_OF_FULMEN_FILE'\n").nth(1).unwrap().split("END_OF_FULMEN_FILE\n").next().unwrap();
+    let limit_script = startup_script
+        .split("END_OF_FULMEN_FILE'\n")
+        .nth(1)
+        .unwrap()
+        .split("END_OF_FULMEN_FILE\n")
+        .next()
+        .unwrap();
     script(&path("limit"), limit_script);
     let run = |arguments: &[&str]| {
         let output = Command::new(path("limit"))
@@ -305,11 +392,15 @@ fn the_limit_on_a_host_deletes_its_tpu_at_the_deadline_and_can_be_extended() {
     // A later start keeps the deadline.
     run(&["begin"]);
     let (ok, unknown) = run(&["status"]);
-    assert!(ok && unknown.starts_with("it deletes itself in 30 s; whether it may is unknown: cat:"), "{unknown}");
+    assert!(
+        ok && unknown.starts_with("it deletes itself in 30 s; whether it may is unknown: cat:"),
+        "{unknown}"
+    );
     fs::write(path("may"), r#"{"permissions": ["tpu.queuedResources.delete"]}"#).unwrap();
     assert_eq!(run(&["status"]), (true, "it deletes itself in 30 s; it may\n".to_owned()));
     fs::write(path("may"), "{}").unwrap();
-    let lacks = "ERROR: the service account of this host lacks the permission tpu.queuedResources.delete\n";
+    let lacks =
+        "ERROR: the service account of this host lacks the permission tpu.queuedResources.delete\n";
     assert_eq!(run(&["status"]), (false, lacks.to_owned()));
     run(&["set", "100"]);
     clock(1129);
@@ -320,7 +411,9 @@ fn the_limit_on_a_host_deletes_its_tpu_at_the_deadline_and_can_be_extended() {
     let calls = fs::read_to_string(path("calls")).unwrap();
     let resource = "projects/proj/locations/us-west4-a/queuedResources/train?force=true";
     assert!(
-        calls.contains(&format!("--config - --request DELETE https://tpu.googleapis.com/v2/{resource}\n")),
+        calls.contains(&format!(
+            "--config - --request DELETE https://tpu.googleapis.com/v2/{resource}\n"
+        )),
         "{calls}"
     );
     assert_eq!(calls.matches("s3cret").count(), 1, "the token is an argument: {calls}");
@@ -343,7 +436,10 @@ fn gcloud_can_be_missing_fail_or_be_interrupted() {
         "#!/bin/sh\nif [ \"$1\" = hang ]; then exec sleep 600; fi\necho \"[$1]\"; echo 'ERROR: no' >&2; exit 3\n",
     );
     let output = call(&["a b"], &mut || false);
-    assert_eq!((output.ok, output.out.as_str(), output.err.as_str()), (false, "[a b]\n", "ERROR: no\n"));
+    assert_eq!(
+        (output.ok, output.out.as_str(), output.err.as_str()),
+        (false, "[a b]\n", "ERROR: no\n")
+    );
     assert_eq!(call(&["hang"], &mut || true).err, "interrupted");
 }
 
@@ -353,13 +449,17 @@ fn a_machine_whose_limit_cannot_work_is_deleted_at_once() {
     cloud.forbidden = true;
     let (ended, text) = leased(&mut cloud, &machine(&["--max-hours=1"]), true, Ok(0));
     assert!(ended == Ok(1) && !cloud.bills() && cloud.calls("tpu-vm ssh").len() == 1, "{text}");
-    assert!(text.contains("fails on the hosts of train: ERROR: the service account lacks"), "{text}");
+    assert!(
+        text.contains("fails on the hosts of train: ERROR: the service account lacks"),
+        "{text}"
+    );
 }
 
 #[test]
 fn ctrl_c_ends_the_deletion_and_what_is_left_is_named() {
     let mut cloud = Cloud::new();
-    // Find, create, find twice, log in; the work; find, and delete, which Ctrl-C interrupts before it is done.
+    // Find, create, find twice, log in; the work; find, and delete, which Ctrl-C interrupts before
+    // it is done.
     cloud.fates.insert(6, Fate::Fails);
     cloud.signal_after = Some((6, Signal::Interrupt));
     let (ended, text) = leased(&mut cloud, &machine(&[]), true, Ok(0));
@@ -377,17 +477,29 @@ fn an_error_says_what_gcloud_says() {
     let mut cloud = Cloud::new();
     cloud.outage = 0;
     let error: Error = tpu(&cloud, &["list", "--zone=z"]).0.unwrap_err();
-    assert!(error.to_string().contains("ERROR: (gcloud) UNAVAILABLE") && !error.to_string().contains("WARNING"));
-    let error = tpu(&cloud, &["delete", "train", "--zone=z", "--project=o:p"]).0.unwrap_err().to_string();
+    assert!(
+        error.to_string().contains("ERROR: (gcloud) UNAVAILABLE")
+            && !error.to_string().contains("WARNING")
+    );
+    let error =
+        tpu(&cloud, &["delete", "train", "--zone=z", "--project=o:p"]).0.unwrap_err().to_string();
     assert!(
         error.starts_with(
             "LEFT: train in z may exist, and would cost an unknown amount a day. gcloud cannot be queried"
         )
     );
-    assert!(error.ends_with("Delete it: fulmen tpu delete train --zone z --project o:p"), "{error}");
+    assert!(
+        error.ends_with("Delete it: fulmen tpu delete train --zone z --project o:p"),
+        "{error}"
+    );
     // It is there, and cannot be deleted.
     let mut cloud = Cloud::new().with_node("train", "z", "v4-8", json!({}));
     cloud.fates = (0..100).filter(|call| call % 3 == 2).map(|call| (call, Fate::Fails)).collect();
     let error = tpu(&cloud, &["delete", "train", "--zone=z"]).0.unwrap_err().to_string();
-    assert!(error.starts_with("LEFT: train in z is READY and costs 309.12 USD a day. gcloud says: ERROR"), "{error}");
+    assert!(
+        error.starts_with(
+            "LEFT: train in z is READY and costs 309.12 USD a day. gcloud says: ERROR"
+        ),
+        "{error}"
+    );
 }

@@ -7,8 +7,8 @@ use super::{options, with_name};
 use crate::{Image, ImageTransform, functional};
 use fulmen_data::{Result, SampleRng};
 
-/// Changes brightness, contrast, saturation and hue, each by its own factor, in random order (torchvision's
-/// `ColorJitter`). Properties that are not set stay the same.
+/// Changes brightness, contrast, saturation and hue, each by its own factor, in random order
+/// (torchvision's `ColorJitter`). Properties that are not set stay the same.
 ///
 /// Grey images keep their saturation and hue; alpha stays the same.
 ///
@@ -37,36 +37,48 @@ impl ColorJitter {
     }
 
     options! {
-        /// The factor of brightness: uniform from `max(0, 1 - amount)` to `1 + amount`, or from the range.
+        /// The factor of brightness: uniform from `max(0, 1 - amount)` to `1 + amount`, or from the
+        /// range.
         brightness(amount: impl Into<FactorRange>) = Some(amount.into());
         /// The factor of contrast, drawn like the factor of brightness.
         contrast(amount: impl Into<FactorRange>) = Some(amount.into());
         /// The factor of saturation, drawn like the factor of brightness.
         saturation(amount: impl Into<FactorRange>) = Some(amount.into());
-        /// The shift of the hue as a fraction of the color circle: uniform from `-amount` to `amount`, at most 0.5, or
-        /// from the range, within -0.5 to 0.5.
+        /// The shift of the hue as a fraction of the color circle: uniform from `-amount` to
+        /// `amount`, at most 0.5, or from the range, within -0.5 to 0.5.
         hue(amount: impl Into<FactorRange>) = Some(amount.into());
     }
 
     fn factors(&self) -> [(&'static str, Option<FactorRange>); 3] {
-        [("brightness", self.brightness), ("contrast", self.contrast), ("saturation", self.saturation)]
+        [
+            ("brightness", self.brightness),
+            ("contrast", self.contrast),
+            ("saturation", self.saturation),
+        ]
     }
 }
 
 impl ImageTransform for ColorJitter {
     fn check(&self) -> Result<()> {
         for (name, amount) in self.factors() {
-            with_name("ColorJitter", amount.map_or(Ok(()), |amount| amount.check(name, 1.0, (0.0, f64::INFINITY))))?;
+            with_name(
+                "ColorJitter",
+                amount.map_or(Ok(()), |amount| amount.check(name, 1.0, (0.0, f64::INFINITY))),
+            )?;
         }
-        with_name("ColorJitter", self.hue.map_or(Ok(()), |amount| amount.check("hue", 0.0, (-0.5, 0.5))))
+        with_name(
+            "ColorJitter",
+            self.hue.map_or(Ok(()), |amount| amount.check("hue", 0.0, (-0.5, 0.5))),
+        )
     }
 
     fn apply(&self, mut image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         let mut order = [0, 1, 2, 3];
         random.shuffle(&mut order);
-        let [brightness, contrast, saturation] =
-            self.factors().map(|(_, amount)| amount.map(|amount| draw(random, amount.about(1.0, 0.0))));
+        let [brightness, contrast, saturation] = self
+            .factors()
+            .map(|(_, amount)| amount.map(|amount| draw(random, amount.about(1.0, 0.0))));
         let hue = self.hue.map(|amount| draw(random, amount.about(0.0, f64::NEG_INFINITY)));
         for step in order {
             image = match (step, brightness, contrast, saturation, hue) {

@@ -13,7 +13,9 @@ struct TransformList(Vec<Box<dyn ImageTransform>>);
 impl TransformList {
     fn check(&self, name: &str) -> Result<()> {
         if self.0.is_empty() {
-            return Err(Error::usage(format!("{name} has no transforms; add them with .then(...)")));
+            return Err(Error::usage(format!(
+                "{name} has no transforms; add them with .then(...)"
+            )));
         }
         self.0.iter().try_for_each(|transform| with_name(name, transform.check()))
     }
@@ -119,10 +121,13 @@ impl RandomChoice {
 impl ImageTransform for RandomChoice {
     fn check(&self) -> Result<()> {
         let sum: f64 = self.weights.iter().sum();
-        let possible = self.weights.iter().all(|&weight| weight >= 0.0) && sum > 0.0 && sum.is_finite();
+        let possible =
+            self.weights.iter().all(|&weight| weight >= 0.0) && sum > 0.0 && sum.is_finite();
         if !possible && !self.weights.is_empty() {
-            let message =
-                format!("RandomChoice: the weights {:?} must be finite and not negative, and not all 0", self.weights);
+            let message = format!(
+                "RandomChoice: the weights {:?} must be finite and not negative, and not all 0",
+                self.weights
+            );
             return Err(Error::usage(message));
         }
         self.transforms.check("RandomChoice")
@@ -132,7 +137,9 @@ impl ImageTransform for RandomChoice {
         self.check()?;
         let mut left = random.uniform(0.0, self.weights.iter().sum());
         let mut chosen = None;
-        for (weight, transform) in self.weights.iter().zip(&self.transforms.0).filter(|(weight, _)| **weight > 0.0) {
+        for (weight, transform) in
+            self.weights.iter().zip(&self.transforms.0).filter(|(weight, _)| **weight > 0.0)
+        {
             chosen = Some(transform);
             if left < *weight {
                 break;

@@ -6,7 +6,8 @@ use std::fmt;
 
 use fulmen_data::{Error, Result, SampleRng};
 
-/// A parameter that torchvision takes as one number or as a pair: made from an `f64`, or from `(least, most)`.
+/// A parameter that torchvision takes as one number or as a pair: made from an `f64`, or from
+/// `(least, most)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum FactorRange {
     /// One number, from which the transform computes its range.
@@ -28,7 +29,8 @@ impl From<(f64, f64)> for FactorRange {
 }
 
 impl FactorRange {
-    /// The range around `center`: one number extends equally to both sides, but not below `minimum`.
+    /// The range around `center`: one number extends equally to both sides, but not below
+    /// `minimum`.
     pub(super) fn about(self, center: f64, minimum: f64) -> (f64, f64) {
         match self {
             FactorRange::One(amount) => ((center - amount).max(minimum), center + amount),
@@ -46,7 +48,8 @@ impl FactorRange {
             )));
         }
         let (from, to) = self.about(center, allowed.0);
-        if allowed.0 <= from && from <= to && to <= allowed.1 && to.is_finite() && from.is_finite() {
+        if allowed.0 <= from && from <= to && to <= allowed.1 && to.is_finite() && from.is_finite()
+        {
             Ok(())
         } else {
             let (lower, upper) = allowed;
@@ -55,7 +58,8 @@ impl FactorRange {
                 (true, false) => format!(", from {lower} up"),
                 _ => String::new(),
             };
-            let message = format!("the {name} goes from {from} to {to}; it must be ascending{limits}");
+            let message =
+                format!("the {name} goes from {from} to {to}; it must be ascending{limits}");
             Err(Error::usage(message))
         }
     }

@@ -8,8 +8,8 @@ use crate::functional::{self, check_gaussian};
 use crate::{Image, ImageTransform};
 use fulmen_data::{Error, Result, SampleRng};
 
-/// Blurs an image with a Gaussian of random standard deviation (torchvision's `GaussianBlur`). To apply it with a
-/// probability, use [`RandomApply`](super::RandomApply).
+/// Blurs an image with a Gaussian of random standard deviation (torchvision's `GaussianBlur`). To
+/// apply it with a probability, use [`RandomApply`](super::RandomApply).
 #[derive(Clone, Debug, PartialEq)]
 pub struct GaussianBlur {
     kernel_size: (usize, usize),
@@ -17,9 +17,13 @@ pub struct GaussianBlur {
 }
 
 impl GaussianBlur {
-    /// A kernel of `kernel_size` x `kernel_size`, which must be odd, and a deviation from 0.1 to 2 pixels.
+    /// A kernel of `kernel_size` x `kernel_size`, which must be odd, and a deviation from 0.1 to 2
+    /// pixels.
     pub fn new(kernel_size: usize) -> GaussianBlur {
-        GaussianBlur { kernel_size: (kernel_size, kernel_size), sigma: FactorRange::Range(0.1, 2.0) }
+        GaussianBlur {
+            kernel_size: (kernel_size, kernel_size),
+            sigma: FactorRange::Range(0.1, 2.0),
+        }
     }
 
     options! {
@@ -41,7 +45,8 @@ impl ImageTransform for GaussianBlur {
     fn check(&self) -> Result<()> {
         let (from, to) = self.range();
         if from > to {
-            let message = format!("GaussianBlur: sigma goes from {from} to {to}; it must be ascending");
+            let message =
+                format!("GaussianBlur: sigma goes from {from} to {to}; it must be ascending");
             return Err(Error::usage(message));
         }
         with_name("GaussianBlur", check_gaussian(self.kernel_size, (from, to)))
@@ -50,10 +55,16 @@ impl ImageTransform for GaussianBlur {
     fn apply(&self, image: Image, random: &mut SampleRng) -> Result<Image> {
         self.check()?;
         let sigma = draw(random, self.range());
-        with_name("GaussianBlur", functional::gaussian_blur(image, self.kernel_size, (sigma, sigma)))
+        with_name(
+            "GaussianBlur",
+            functional::gaussian_blur(image, self.kernel_size, (sigma, sigma)),
+        )
     }
 
     fn describe(&self) -> String {
-        format!("GaussianBlur(kernel_size={}x{}, sigma={})", self.kernel_size.0, self.kernel_size.1, self.sigma)
+        format!(
+            "GaussianBlur(kernel_size={}x{}, sigma={})",
+            self.kernel_size.0, self.kernel_size.1, self.sigma
+        )
     }
 }

@@ -50,7 +50,8 @@ impl RandomRotation {
     resampling_options!();
 
     options! {
-        /// Whether to enlarge the result so that it holds the whole rotated image. The results then differ in size.
+        /// Whether to enlarge the result so that it holds the whole rotated image. The results then
+        /// differ in size.
         expand(expand: bool) = expand;
         /// The center of the rotation, x and y from the upper left corner; by default the middle.
         center(x: f64, y: f64) = Some((x, y));
@@ -85,7 +86,8 @@ impl ImageTransform for RandomRotation {
     }
 }
 
-/// Rotates, translates, scales and shears an image, each by a random amount (torchvision's `RandomAffine`).
+/// Rotates, translates, scales and shears an image, each by a random amount (torchvision's
+/// `RandomAffine`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomAffine {
     degrees: FactorRange,
@@ -99,7 +101,8 @@ pub struct RandomAffine {
 }
 
 impl RandomAffine {
-    /// Rotates by an angle from `-degrees` to `degrees`, or from the range, clockwise; 0 for no rotation.
+    /// Rotates by an angle from `-degrees` to `degrees`, or from the range, clockwise; 0 for no
+    /// rotation.
     pub fn new(degrees: impl Into<FactorRange>) -> RandomAffine {
         RandomAffine {
             degrees: degrees.into(),
@@ -116,7 +119,8 @@ impl RandomAffine {
     resampling_options!();
 
     options! {
-        /// Translates by at most these fractions of the width and the height in both directions, by whole pixels.
+        /// Translates by at most these fractions of the width and the height in both directions, by
+        /// whole pixels.
         translate(width: f64, height: f64) = Some((width, height));
         /// Scales by a factor in this range.
         scale(least: f64, most: f64) = Some((least, most));
@@ -139,13 +143,17 @@ impl ImageTransform for RandomAffine {
         if let Some((x, y)) = self.translate
             && !((0.0..=1.0).contains(&x) && (0.0..=1.0).contains(&y))
         {
-            let message = format!("RandomAffine: the translation by {x} and {y} of the image must be from 0 to 1");
+            let message = format!(
+                "RandomAffine: the translation by {x} and {y} of the image must be from 0 to 1"
+            );
             return Err(Error::usage(message));
         }
         match self.scale {
-            Some((low, high)) if !(low > 0.0 && low <= high && high.is_finite()) => Err(Error::usage(format!(
-                "RandomAffine: the scale goes from {low} to {high}; it must be ascending, above 0"
-            ))),
+            Some((low, high)) if !(low > 0.0 && low <= high && high.is_finite()) => {
+                Err(Error::usage(format!(
+                    "RandomAffine: the scale goes from {low} to {high}; it must be ascending, above 0"
+                )))
+            }
             _ => Ok(()),
         }
     }
@@ -159,7 +167,9 @@ impl ImageTransform for RandomAffine {
             (shift(x * size.0), shift(y * size.1))
         });
         let scale = self.scale.map_or(1.0, |range| draw(random, range));
-        let mut lean = |shear: Option<FactorRange>| shear.map_or(0.0, |amount| draw(random, about_zero(amount)));
+        let mut lean = |shear: Option<FactorRange>| {
+            shear.map_or(0.0, |amount| draw(random, about_zero(amount)))
+        };
         let shear = (lean(self.shear), lean(self.shear_y));
         let map = Affine { angle, translate, scale, shear, center: self.center };
         functional::affine(&image, &map, self.interpolation, &self.fill)
@@ -182,7 +192,8 @@ impl ImageTransform for RandomAffine {
     }
 }
 
-/// Moves the four corners of an image towards its middle, each by a random amount (torchvision's `RandomPerspective`).
+/// Moves the four corners of an image towards its middle, each by a random amount (torchvision's
+/// `RandomPerspective`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandomPerspective {
     distortion_scale: f64,
@@ -203,7 +214,8 @@ impl Default for RandomPerspective {
 }
 
 impl RandomPerspective {
-    /// Moves corners by up to half of the way to the middle, with the probability 0.5 and bilinear interpolation.
+    /// Moves corners by up to half of the way to the middle, with the probability 0.5 and bilinear
+    /// interpolation.
     pub fn new() -> RandomPerspective {
         RandomPerspective::default()
     }
@@ -250,8 +262,9 @@ impl ImageTransform for RandomPerspective {
         let (right, bottom) = ((width - 1) as f64, (height - 1) as f64);
         let from = [(0.0, 0.0), (right, 0.0), (right, bottom), (0.0, bottom)];
         // Three random corners of a small image may be collinear.
-        let mut draws =
-            (0..10).map(|_| [corner(false, false), corner(true, false), corner(true, true), corner(false, true)]);
+        let mut draws = (0..10).map(|_| {
+            [corner(false, false), corner(true, false), corner(true, true), corner(false, true)]
+        });
         match draws.find(|&to| functional::is_possible(from, to)) {
             Some(to) => functional::perspective(&image, from, to, self.interpolation, &self.fill),
             None => Ok(image),

@@ -1,11 +1,12 @@
-//! Random augmentation: torchvision's random transforms as [`ImageTransform`](super::ImageTransform)s.
+//! Random augmentation: torchvision's random transforms as
+//! [`ImageTransform`](super::ImageTransform)s.
 //!
-//! Names, parameters, defaults and effects are those of torchvision's `transforms.v2`. The random numbers differ: they
-//! are the sample's own ([`SampleRng`](fulmen_data::SampleRng)), so an image is always changed in the same way in the
-//! same epoch.
+//! Names, parameters, defaults and effects are those of torchvision's `transforms.v2`. The random
+//! numbers differ: they are the sample's own ([`SampleRng`](fulmen_data::SampleRng)), so an image
+//! is always changed in the same way in the same epoch.
 //!
-//! Out of scope: the operations on pixels ([`functional`](super::functional)), cropping and flipping (`ImagePipeline`),
-//! and mixing the images of a batch (`fulmen_nn::augment`).
+//! Out of scope: the operations on pixels ([`functional`](super::functional)), cropping and
+//! flipping (`ImagePipeline`), and mixing the images of a batch (`fulmen_nn::augment`).
 
 mod auto_augment;
 mod color_jitter;
@@ -20,8 +21,8 @@ mod random_erasing;
 pub use auto_augment::{AutoAugment, AutoAugmentPolicy, RandAugment, TrivialAugmentWide};
 pub use color_jitter::ColorJitter;
 pub use color_ops::{
-    RandomAdjustSharpness, RandomAutocontrast, RandomEqualize, RandomGrayscale, RandomInvert, RandomPosterize,
-    RandomSolarize,
+    RandomAdjustSharpness, RandomAutocontrast, RandomEqualize, RandomGrayscale, RandomInvert,
+    RandomPosterize, RandomSolarize,
 };
 pub use containers::{RandomApply, RandomChoice, RandomOrder};
 pub use factor_range::FactorRange;
@@ -69,5 +70,7 @@ fn check_probability(transform: &str, p: f64) -> Result<()> {
 
 /// Adds the name of the transform to an error.
 fn with_name<T>(transform: &str, result: Result<T>) -> Result<T> {
-    result.map_err(|error| if error.is_usage() { Error::usage(format!("{transform}: {error}")) } else { error })
+    result.map_err(|error| {
+        if error.is_usage() { Error::usage(format!("{transform}: {error}")) } else { error }
+    })
 }

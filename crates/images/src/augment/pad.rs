@@ -6,7 +6,8 @@ use crate::functional::{self, Padding, PaddingMode};
 use crate::{Image, ImageTransform};
 use fulmen_data::{Result, SampleRng};
 
-/// Pads an image (torchvision's `Pad`), with black unless [`padding_mode`](Pad::padding_mode) is set.
+/// Pads an image (torchvision's `Pad`), with black unless [`padding_mode`](Pad::padding_mode) is
+/// set.
 ///
 /// ```
 /// use fulmen_images::{Pad, ImageTransform};
@@ -25,8 +26,8 @@ pub struct Pad {
 }
 
 impl Pad {
-    /// The number of pixels: one for all sides, a pair for left and right, top and bottom, or `[left, top, right,
-    /// bottom]`.
+    /// The number of pixels: one for all sides, a pair for left and right, top and bottom, or
+    /// `[left, top, right, bottom]`.
     pub fn new(padding: impl Into<Padding>) -> Pad {
         Pad { padding: padding.into(), mode: PaddingMode::default() }
     }
@@ -47,7 +48,10 @@ impl ImageTransform for Pad {
     fn output_size(&self, input: Option<(usize, usize)>) -> Option<(usize, usize)> {
         let Padding { left, top, right, bottom } = self.padding;
         let (height, width) = input?;
-        Some((height.checked_add(top)?.checked_add(bottom)?, width.checked_add(left)?.checked_add(right)?))
+        Some((
+            height.checked_add(top)?.checked_add(bottom)?,
+            width.checked_add(left)?.checked_add(right)?,
+        ))
     }
 
     fn describe(&self) -> String {

@@ -12,8 +12,8 @@ use fulmen_data::{Error, Result, SampleRng};
 pub enum ErasingValue {
     /// A color.
     Constant(Fill),
-    /// A uniform random number from 0 to 255 for each value of each pixel. torchvision draws from a normal
-    /// distribution, which makes sense only after a normalization.
+    /// A uniform random number from 0 to 255 for each value of each pixel. torchvision draws from a
+    /// normal distribution, which makes sense only after a normalization.
     Random,
     /// The mean color of the image.
     Mean,
@@ -27,8 +27,8 @@ impl<F: Into<Fill>> From<F> for ErasingValue {
 
 /// Erases a rectangle of an image (torchvision's `RandomErasing`).
 ///
-/// Draws up to ten rectangles, until one is smaller than the image in both directions; if none is, the image stays the
-/// same.
+/// Draws up to ten rectangles, until one is smaller than the image in both directions; if none is,
+/// the image stays the same.
 ///
 /// ```
 /// use fulmen_images::{ErasingValue, ImageTransform, RandomErasing};
@@ -46,12 +46,18 @@ pub struct RandomErasing {
 
 impl Default for RandomErasing {
     fn default() -> RandomErasing {
-        RandomErasing { p: 0.5, scale: (0.02, 0.33), ratio: (0.3, 3.3), value: ErasingValue::from(0) }
+        RandomErasing {
+            p: 0.5,
+            scale: (0.02, 0.33),
+            ratio: (0.3, 3.3),
+            value: ErasingValue::from(0),
+        }
     }
 }
 
 impl RandomErasing {
-    /// Erases with the probability 0.5: 0.02 to 0.33 of the image, 0.3 to 3.3 times as high as wide, in black.
+    /// Erases with the probability 0.5: 0.02 to 0.33 of the image, 0.3 to 3.3 times as high as
+    /// wide, in black.
     pub fn new() -> RandomErasing {
         RandomErasing::default()
     }
@@ -68,7 +74,11 @@ impl RandomErasing {
     }
 
     /// The rectangle to erase: its upper left corner (row, column), and its height and width.
-    fn rectangle(&self, image: &Image, random: &mut SampleRng) -> Option<((usize, usize), (usize, usize))> {
+    fn rectangle(
+        &self,
+        image: &Image,
+        random: &mut SampleRng,
+    ) -> Option<((usize, usize), (usize, usize))> {
         let (height, width) = (image.height(), image.width());
         for _ in 0..10 {
             let area = (height * width) as f64 * random.uniform(self.scale.0, self.scale.1);
@@ -89,7 +99,9 @@ impl ImageTransform for RandomErasing {
     fn check(&self) -> Result<()> {
         check_probability("RandomErasing", self.p)?;
         let wrong = |name: &str, (low, high): (f64, f64), requirement: &str| {
-            let message = format!("RandomErasing: the {name} goes from {low} to {high}; it must be ascending, ");
+            let message = format!(
+                "RandomErasing: the {name} goes from {low} to {high}; it must be ascending, "
+            );
             Err(Error::usage(message + requirement))
         };
         let (low, high) = self.scale;
@@ -118,9 +130,9 @@ impl ImageTransform for RandomErasing {
                 let pixel = mean(&image);
                 functional::erase(image, corner, size, |_, _| pixel)
             }
-            ErasingValue::Random => {
-                functional::erase(image, corner, size, |_, _| (random.next_u64() as u32).to_le_bytes())
-            }
+            ErasingValue::Random => functional::erase(image, corner, size, |_, _| {
+                (random.next_u64() as u32).to_le_bytes()
+            }),
         }
     }
 

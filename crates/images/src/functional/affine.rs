@@ -9,8 +9,8 @@ use crate::render::oriented;
 use crate::{Image, ImageSize, Interpolation};
 use fulmen_data::{Error, Result};
 
-/// An affine map about a center: a shear along x, a shear along y, a scaling, a rotation and a translation, in this
-/// order. The default changes nothing.
+/// An affine map about a center: a shear along x, a shear along y, a scaling, a rotation and a
+/// translation, in this order. The default changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Affine {
     /// Degrees, clockwise.
@@ -21,7 +21,8 @@ pub struct Affine {
     pub scale: f64,
     /// The angles in degrees by which vertical lines (along x) and horizontal lines (along y) lean.
     pub shear: (f64, f64),
-    /// The fixed point before the translation: x and y from the upper left corner; by default the middle of the image.
+    /// The fixed point before the translation: x and y from the upper left corner; by default the
+    /// middle of the image.
     pub center: Option<(f64, f64)>,
 }
 
@@ -34,9 +35,11 @@ impl Default for Affine {
 impl Affine {
     fn check(&self) -> Result<()> {
         check_finite("angle", self.angle)?;
-        for (name, (x, y)) in
-            [("translation", self.translate), ("shear", self.shear), ("center", self.center.unwrap_or_default())]
-        {
+        for (name, (x, y)) in [
+            ("translation", self.translate),
+            ("shear", self.shear),
+            ("center", self.center.unwrap_or_default()),
+        ] {
             check_finite(name, x)?;
             check_finite(name, y)?;
         }
@@ -47,11 +50,13 @@ impl Affine {
         }
     }
 
-    /// The inverse map for an image of `size`, in pixels from the middle of the image: `x' = m[0]·x + m[1]·y + m[2]`,
-    /// `y' = m[3]·x + m[4]·y + m[5]`.
+    /// The inverse map for an image of `size`, in pixels from the middle of the image:
+    /// `x' = m[0]·x + m[1]·y + m[2]`, `y' = m[3]·x + m[4]·y + m[5]`.
     fn inverse(&self, size: (usize, usize)) -> [f64; 6] {
-        let (rotation, (lean_x, lean_y)) =
-            (self.angle.to_radians(), (self.shear.0.to_radians().tan(), self.shear.1.to_radians().tan()));
+        let (rotation, (lean_x, lean_y)) = (
+            self.angle.to_radians(),
+            (self.shear.0.to_radians().tan(), self.shear.1.to_radians().tan()),
+        );
         let (sin, cos) = rotation.sin_cos();
         // The columns of rotation times shear along y times shear along x. The determinant is 1.
         let (a, c) = (cos + sin * lean_y, sin - cos * lean_y);
@@ -75,10 +80,11 @@ impl Affine {
 
 /// Applies an affine map to an image. Points outside of the image have the fill's color.
 ///
-/// The result is torchvision's, with two differences. At a point exactly between two pixels, torchvision's f32
-/// arithmetic goes either way; here it is the even pixel. And torchvision counts the outside twice where it mixes image
-/// and fill along a slanting edge ([`Bilinear`](Interpolation::Bilinear)); here the result is that of an image padded
-/// with the fill, as torchvision computes it without a fill.
+/// The result is torchvision's, with two differences. At a point exactly between two pixels,
+/// torchvision's f32 arithmetic goes either way; here it is the even pixel. And torchvision counts
+/// the outside twice where it mixes image and fill along a slanting edge
+/// ([`Bilinear`](Interpolation::Bilinear)); here the result is that of an image padded with the
+/// fill, as torchvision computes it without a fill.
 ///
 /// ```
 /// use fulmen_images::{Interpolation, Image};
@@ -92,8 +98,8 @@ impl Affine {
 /// ```
 ///
 /// # Errors
-/// A scale that is not positive, numbers that are not finite, a fill with another number of channels, an interpolation
-/// other than nearest and bilinear.
+/// A scale that is not positive, numbers that are not finite, a fill with another number of
+/// channels, an interpolation other than nearest and bilinear.
 pub fn affine(image: &Image, map: &Affine, mode: Interpolation, fill: &Fill) -> Result<Image> {
     map.check()?;
     let size = (image.width(), image.height());
@@ -101,7 +107,13 @@ pub fn affine(image: &Image, map: &Affine, mode: Interpolation, fill: &Fill) -> 
 }
 
 /// Resamples an image of `size` about the same middle, with source points given by `matrix`.
-fn resample(image: &Image, size: (usize, usize), matrix: [f64; 6], mode: Interpolation, fill: &Fill) -> Result<Image> {
+fn resample(
+    image: &Image,
+    size: (usize, usize),
+    matrix: [f64; 6],
+    mode: Interpolation,
+    fill: &Fill,
+) -> Result<Image> {
     let [a, b, dx, c, d, dy] = matrix;
     // From the middle of one image to that of the other; half a pixel because pixels are centered.
     let half = |size: usize| size as f64 / 2.0 - 0.5;
@@ -110,7 +122,8 @@ fn resample(image: &Image, size: (usize, usize), matrix: [f64; 6], mode: Interpo
     let (step_x, step_y) = (fixed(a), fixed(c));
     warp(image, size, mode, fill, |row| {
         let rows_below = row as f64 - top;
-        let start = (fixed(b * rows_below - a * left + to_x), fixed(d * rows_below - c * left + to_y));
+        let start =
+            (fixed(b * rows_below - a * left + to_x), fixed(d * rows_below - c * left + to_y));
         (0..size.0 as i64).map(move |column| {
             let source = |start: i64, step: i64| start.saturating_add(step.saturating_mul(column));
             (source(start.0, step_x), source(start.1, step_y))
@@ -118,10 +131,12 @@ fn resample(image: &Image, size: (usize, usize), matrix: [f64; 6], mode: Interpo
     })
 }
 
-/// Rotates the image counter-clockwise by `angle` degrees about `center` (x and y from the upper left corner; by
-/// default the middle). With `expand` the result is large enough for the whole image rotated about its middle.
+/// Rotates the image counter-clockwise by `angle` degrees about `center` (x and y from the upper
+/// left corner; by default the middle). With `expand` the result is large enough for the whole
+/// image rotated about its middle.
 ///
-/// Rotations by 0, 90, 180 and 270 degrees about the middle are exact if the size allows it. Otherwise like [`affine`].
+/// Rotations by 0, 90, 180 and 270 degrees about the middle are exact if the size allows it.
+/// Otherwise like [`affine`].
 ///
 /// # Errors
 /// Those of [`affine`].
@@ -136,7 +151,8 @@ pub fn rotate(
     let map = Affine { angle: -angle, center, ..Affine::default() };
     map.check()?;
     let size = (image.width(), image.height());
-    let quarters = [0.0, 90.0, 180.0, 270.0].iter().position(|&turn| turn == angle.rem_euclid(360.0));
+    let quarters =
+        [0.0, 90.0, 180.0, 270.0].iter().position(|&turn| turn == angle.rem_euclid(360.0));
     if let (Some(quarters), None) = (quarters, center)
         && (quarters.is_multiple_of(2) || expand || size.0 == size.1)
     {
@@ -151,7 +167,8 @@ pub fn rotate(
 
 /// The image after this number of counter-clockwise rotations by 90 degrees.
 fn quarter_turns(image: &Image, quarters: usize) -> Result<Image> {
-    let (transpose, flip_x, flip_y) = (!quarters.is_multiple_of(2), quarters >= 2, matches!(quarters, 1 | 2));
+    let (transpose, flip_x, flip_y) =
+        (!quarters.is_multiple_of(2), quarters >= 2, matches!(quarters, 1 | 2));
     let size = ImageSize { height: image.height(), width: image.width() };
     oriented(image.pixels(), size, Orientation { transpose, flip_x, flip_y }, image.channels())
 }
@@ -165,7 +182,8 @@ fn expanded(matrix: [f64; 6], size: (usize, usize)) -> (usize, usize) {
         let ends = corners.map(|(x, y)| project(x * half_width, y * half_height) + half);
         // Rounding errors beyond a whole number must not add a row.
         let cut = |end: f64| (end * 1e4).trunc() / 1e4;
-        let (min, max) = ends.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), &e| (l.min(e), m.max(e)));
+        let (min, max) =
+            ends.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, m), &e| (l.min(e), m.max(e)));
         (cut(max).ceil() - cut(min).floor()) as usize
     };
     (span(half_width, &|x, y| a * x + b * y + dx), span(half_height, &|x, y| c * x + d * y + dy))

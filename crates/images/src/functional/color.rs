@@ -7,8 +7,8 @@ use super::{check_factor, check_finite};
 use crate::Image;
 use fulmen_data::{Error, Result};
 
-/// The weights of red, green and blue in a grey value (ITU-R BT.601, rounded like torchvision's: their sum is 0.9999,
-/// so grey pixels lose a level).
+/// The weights of red, green and blue in a grey value (ITU-R BT.601, rounded like torchvision's:
+/// their sum is 0.9999, so grey pixels lose a level).
 const LUMA: [f32; 3] = [0.2989, 0.587, 0.114];
 
 /// The grey value of an RGB pixel.
@@ -44,14 +44,17 @@ pub fn adjust_contrast(image: Image, factor: f64) -> Result<Image> {
     }
     let sum: u64 = match colors(&image) {
         1 => image.pixels().iter().map(|&value| u64::from(value)).sum(),
-        _ => image.pixels().chunks_exact(image.channels()).map(|pixel| u64::from(luma(pixel))).sum(),
+        _ => {
+            image.pixels().chunks_exact(image.channels()).map(|pixel| u64::from(luma(pixel))).sum()
+        }
     };
     let mean = (sum as f64 / pixels as f64) as f32;
     let factor = factor as f32;
     Ok(apply_lut(image, &lut(|value| blend(value, mean, factor))))
 }
 
-/// Blends the image with its grey version: 0 gives the grey version, 1 the original. Grey images stay the same.
+/// Blends the image with its grey version: 0 gives the grey version, 1 the original. Grey images
+/// stay the same.
 ///
 /// # Errors
 /// A negative factor.
@@ -69,14 +72,16 @@ pub fn adjust_saturation(mut image: Image, factor: f64) -> Result<Image> {
     Ok(image)
 }
 
-/// Shifts the hue by `factor` of the color circle: 0.5 and -0.5 give the opposite color, 0 nearly the original. Grey
-/// images stay the same.
+/// Shifts the hue by `factor` of the color circle: 0.5 and -0.5 give the opposite color, 0 nearly
+/// the original. Grey images stay the same.
 ///
 /// # Errors
 /// A factor outside -0.5 to 0.5.
 pub fn adjust_hue(mut image: Image, factor: f64) -> Result<Image> {
     if !(-0.5..=0.5).contains(&factor) {
-        return Err(Error::usage(format!("the hue factor is {factor}; it must be from -0.5 to 0.5")));
+        return Err(Error::usage(format!(
+            "the hue factor is {factor}; it must be from -0.5 to 0.5"
+        )));
     }
     if colors(&image) == 1 {
         return Ok(image);
@@ -89,7 +94,10 @@ pub fn adjust_hue(mut image: Image, factor: f64) -> Result<Image> {
         let turned = hue + turn;
         let rgb = from_hsv(turned - turned.floor(), saturation, value);
         // torchvision converts 0 to 1 to u8 in 256 equal steps.
-        pixel[..3].iter_mut().zip(rgb).for_each(|(channel, value)| *channel = (value * 255.999) as u8);
+        pixel[..3]
+            .iter_mut()
+            .zip(rgb)
+            .for_each(|(channel, value)| *channel = (value * 255.999) as u8);
     }
     Ok(image)
 }
@@ -133,7 +141,8 @@ fn from_hsv(hue: f32, saturation: f32, value: f32) -> [f32; 3] {
     }
 }
 
-/// `255 · gain · (value / 255)^gamma`: a gamma above 1 darkens the shadows, one below 1 brightens them.
+/// `255 · gain · (value / 255)^gamma`: a gamma above 1 darkens the shadows, one below 1 brightens
+/// them.
 ///
 /// # Errors
 /// A negative gamma; a gain that is not finite.
@@ -148,7 +157,8 @@ pub fn adjust_gamma(image: Image, gamma: f64, gain: f64) -> Result<Image> {
     Ok(apply_lut(image, &lut(curve)))
 }
 
-/// Converts the image to grey, in 1 or 3 channels, or in as many as it has; with 4 channels, alpha stays.
+/// Converts the image to grey, in 1 or 3 channels, or in as many as it has; with 4 channels, alpha
+/// stays.
 ///
 /// # Errors
 /// Another number of channels.

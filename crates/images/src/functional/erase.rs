@@ -5,8 +5,9 @@
 use crate::Image;
 use fulmen_data::{Error, Result};
 
-/// Replaces the pixels of a rectangle, whose upper left pixel is at row `top` and column `left`, by those that `value`
-/// returns for each row and column of it. An image uses as many of the four values as it has channels.
+/// Replaces the pixels of a rectangle, whose upper left pixel is at row `top` and column `left`, by
+/// those that `value` returns for each row and column of it. An image uses as many of the four
+/// values as it has channels.
 ///
 /// # Errors
 /// The rectangle is not within the image.
@@ -16,7 +17,9 @@ pub fn erase(
     (height, width): (usize, usize),
     mut value: impl FnMut(usize, usize) -> [u8; 4],
 ) -> Result<Image> {
-    let fits = |start: usize, size: usize, all: usize| start.checked_add(size).is_some_and(|end| end <= all);
+    let fits = |start: usize, size: usize, all: usize| {
+        start.checked_add(size).is_some_and(|end| end <= all)
+    };
     if !fits(top, height, image.height()) || !fits(left, width, image.width()) {
         return Err(Error::usage(format!(
             "a rectangle of {width}x{height} from column {left} and row {top} is not within an image of {}x{}",

@@ -7,15 +7,16 @@ use super::lut::colors;
 use crate::Image;
 use fulmen_data::{Error, Result};
 
-/// Blends the image with a smoothed version, in which a pixel has the weight 5 and each of its 8 neighbors the weight
-/// 1: 0 gives the smoothed version, 1 the original, 2 a sharper image. The outermost pixels stay the same, and so do
-/// images of at most 2 rows or columns.
+/// Blends the image with a smoothed version, in which a pixel has the weight 5 and each of its 8
+/// neighbors the weight 1: 0 gives the smoothed version, 1 the original, 2 a sharper image. The
+/// outermost pixels stay the same, and so do images of at most 2 rows or columns.
 ///
 /// # Errors
 /// A negative factor.
 pub fn adjust_sharpness(mut image: Image, factor: f64) -> Result<Image> {
     check_factor("sharpness factor", factor)?;
-    let (width, height, channels, colors) = (image.width(), image.height(), image.channels(), colors(&image));
+    let (width, height, channels, colors) =
+        (image.width(), image.height(), image.channels(), colors(&image));
     if width <= 2 || height <= 2 {
         return Ok(image);
     }
@@ -44,12 +45,18 @@ pub fn adjust_sharpness(mut image: Image, factor: f64) -> Result<Image> {
     Ok(image)
 }
 
-/// Convolves with a Gaussian of standard deviation `sigma` (in pixels, along x and y), truncated to `kernel_size`
-/// (width and height). Beyond its edges the image is mirrored, without repeating the edge.
+/// Convolves with a Gaussian of standard deviation `sigma` (in pixels, along x and y), truncated to
+/// `kernel_size` (width and height). Beyond its edges the image is mirrored, without repeating the
+/// edge.
 ///
 /// # Errors
-/// Kernel sizes that are even or too large for the mirrored image; deviations that are not positive.
-pub fn gaussian_blur(image: Image, kernel_size: (usize, usize), sigma: (f64, f64)) -> Result<Image> {
+/// Kernel sizes that are even or too large for the mirrored image; deviations that are not
+/// positive.
+pub fn gaussian_blur(
+    image: Image,
+    kernel_size: (usize, usize),
+    sigma: (f64, f64),
+) -> Result<Image> {
     check_gaussian(kernel_size, sigma)?;
     let (width, height) = (image.width(), image.height());
     if width == 0 || height == 0 {
@@ -89,7 +96,9 @@ pub fn gaussian_blur(image: Image, kernel_size: (usize, usize), sigma: (f64, f64
         sums.fill(0.0);
         for (tap, &weight) in kernel.iter().enumerate() {
             let from = mirrored(y as isize + tap as isize - reach as isize, height) * stride;
-            sums.iter_mut().zip(&rows[from..from + stride]).for_each(|(sum, value)| *sum += value * weight);
+            sums.iter_mut()
+                .zip(&rows[from..from + stride])
+                .for_each(|(sum, value)| *sum += value * weight);
         }
         out.iter_mut().zip(&sums).for_each(|(byte, sum)| *byte = sum.round_ties_even() as u8);
     }
@@ -100,10 +109,14 @@ pub fn gaussian_blur(image: Image, kernel_size: (usize, usize), sigma: (f64, f64
 pub(crate) fn check_gaussian(kernel_size: (usize, usize), sigma: (f64, f64)) -> Result<()> {
     if kernel_size.0.is_multiple_of(2) || kernel_size.1.is_multiple_of(2) {
         let (width, height) = kernel_size;
-        return Err(Error::usage(format!("the kernel size {width}x{height} must be odd in both directions")));
+        return Err(Error::usage(format!(
+            "the kernel size {width}x{height} must be odd in both directions"
+        )));
     }
     if ![sigma.0, sigma.1].iter().all(|sigma| sigma.is_finite() && *sigma > 0.0) {
-        return Err(Error::usage(format!("the standard deviations of a blur, {sigma:?}, must be above 0")));
+        return Err(Error::usage(format!(
+            "the standard deviations of a blur, {sigma:?}, must be above 0"
+        )));
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Lookup tables of 256 entries: an operation that depends only on a single value is computed once per possible value.
+//! Lookup tables of 256 entries: an operation that depends only on a single value is computed once
+//! per possible value.
 //!
 //! Out of scope: the content of the tables.
 

@@ -1,12 +1,14 @@
 //! Deterministic image operations: torchvision's `transforms.v2.functional` on u8 images.
 //!
-//! Names, parameters and results are those of torchvision's v2 kernels for `uint8` tensors (its PIL kernels round
-//! differently); tests compare with them. Functions document where their results differ.
+//! Names, parameters and results are those of torchvision's v2 kernels for `uint8` tensors (its PIL
+//! kernels round differently); tests compare with them. Functions document where their results
+//! differ.
 //!
-//! Images have 1, 3 or 4 channels. With 4 channels, which torchvision mostly rejects, color operations leave alpha
-//! unchanged and geometric operations move it along.
+//! Images have 1, 3 or 4 channels. With 4 channels, which torchvision mostly rejects, color
+//! operations leave alpha unchanged and geometric operations move it along.
 //!
-//! All arithmetic on pixels uses integers or single IEEE operations, so results are the same on all machines.
+//! All arithmetic on pixels uses integers or single IEEE operations, so results are the same on all
+//! machines.
 //!
 //! ```
 //! use fulmen_images::{Image, functional};
@@ -16,7 +18,8 @@
 //! # Ok::<(), fulmen_data::Error>(())
 //! ```
 //!
-//! Out of scope: random parameters ([`ColorJitter`](super::ColorJitter) and others), decoding, resizing and cropping.
+//! Out of scope: random parameters ([`ColorJitter`](super::ColorJitter) and others), decoding,
+//! resizing and cropping.
 
 mod affine;
 mod color;
@@ -30,7 +33,10 @@ mod tone;
 mod warp;
 
 pub use affine::{Affine, affine, rotate};
-pub use color::{adjust_brightness, adjust_contrast, adjust_gamma, adjust_hue, adjust_saturation, rgb_to_grayscale};
+pub use color::{
+    adjust_brightness, adjust_contrast, adjust_gamma, adjust_hue, adjust_saturation,
+    rgb_to_grayscale,
+};
 pub use erase::erase;
 pub use fill::Fill;
 pub(super) use filter::check_gaussian;
@@ -48,7 +54,9 @@ fn check_factor(name: &str, factor: f64) -> Result<()> {
     if factor.is_finite() && factor >= 0.0 {
         Ok(())
     } else {
-        Err(Error::usage(format!("the {name} is {factor}; it must be at least 0; 1 changes nothing")))
+        Err(Error::usage(format!(
+            "the {name} is {factor}; it must be at least 0; 1 changes nothing"
+        )))
     }
 }
 

@@ -7,8 +7,8 @@ use super::warp::reserve;
 use crate::Image;
 use fulmen_data::{Error, Result};
 
-/// The number of pixels on each side. From a number: the same on all sides; from a pair: left and right, top and
-/// bottom; from an array: left, top, right, bottom, as in torchvision.
+/// The number of pixels on each side. From a number: the same on all sides; from a pair: left and
+/// right, top and bottom; from an array: left, top, right, bottom, as in torchvision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Padding {
     /// Columns on the left.
@@ -71,8 +71,8 @@ impl Default for PaddingMode {
 /// ```
 ///
 /// # Errors
-/// Padding that is larger than its reflection; padding with the edge of an image without pixels; a fill with another
-/// number of channels.
+/// Padding that is larger than its reflection; padding with the edge of an image without pixels; a
+/// fill with another number of channels.
 pub fn pad(image: &Image, padding: Padding, mode: &PaddingMode) -> Result<Image> {
     let (width, height, channels) = (image.width(), image.height(), image.channels());
     let fill = match mode {
@@ -97,7 +97,12 @@ pub fn pad(image: &Image, padding: Padding, mode: &PaddingMode) -> Result<Image>
 }
 
 /// For each position along an axis of the result, its position in the image, if any.
-fn sources(size: usize, before: usize, after: usize, mode: &PaddingMode) -> Result<Vec<Option<usize>>> {
+fn sources(
+    size: usize,
+    before: usize,
+    after: usize,
+    mode: &PaddingMode,
+) -> Result<Vec<Option<usize>>> {
     let reach = match mode {
         PaddingMode::Constant(_) => usize::MAX,
         PaddingMode::Edge if size == 0 => 0,
@@ -112,8 +117,13 @@ fn sources(size: usize, before: usize, after: usize, mode: &PaddingMode) -> Resu
              {reach}; pad by less, or with a constant"
         )));
     }
-    let too_large = || Error::usage(format!("{size} pixels with {before} before and {after} after them are too many"));
-    let length = size.checked_add(before).and_then(|sum| sum.checked_add(after)).ok_or_else(too_large)?;
+    let too_large = || {
+        Error::usage(format!(
+            "{size} pixels with {before} before and {after} after them are too many"
+        ))
+    };
+    let length =
+        size.checked_add(before).and_then(|sum| sum.checked_add(after)).ok_or_else(too_large)?;
     let mut indices = Vec::new();
     indices.try_reserve_exact(length).map_err(|_| too_large())?;
     indices.extend((0..length).map(|index| match (index.checked_sub(before), mode) {

@@ -7,18 +7,24 @@ use super::{Fill, check_finite};
 use crate::{Image, Interpolation};
 use fulmen_data::{Error, Result};
 
-/// Four points, x and y in pixels from the upper left: of the upper left, upper right, lower right and lower left
-/// corners.
+/// Four points, x and y in pixels from the upper left: of the upper left, upper right, lower right
+/// and lower left corners.
 pub type Corners = [(f64, f64); 4];
 
-/// Applies the perspective map that takes the points `from` to the points `to`. Points outside of the image have the
-/// fill's color; those on or beyond the horizon are undefined but deterministic.
+/// Applies the perspective map that takes the points `from` to the points `to`. Points outside of
+/// the image have the fill's color; those on or beyond the horizon are undefined but deterministic.
 ///
 /// The result is torchvision's, with the differences that [`affine`](super::affine) lists.
 ///
 /// # Errors
 /// Three collinear points, and those of [`affine`](super::affine).
-pub fn perspective(image: &Image, from: Corners, to: Corners, mode: Interpolation, fill: &Fill) -> Result<Image> {
+pub fn perspective(
+    image: &Image,
+    from: Corners,
+    to: Corners,
+    mode: Interpolation,
+    fill: &Fill,
+) -> Result<Image> {
     for (x, y) in from.into_iter().chain(to) {
         check_finite("place of a corner", x)?;
         check_finite("place of a corner", y)?;
@@ -32,7 +38,11 @@ pub fn perspective(image: &Image, from: Corners, to: Corners, mode: Interpolatio
             let depth = g * x + h * y + 1.0;
             // A point that is NaN is outside.
             let to_fixed = |numerator: f64| {
-                if (numerator / depth).is_finite() { fixed(snapped(numerator / depth - 0.5)) } else { fixed(-1e9) }
+                if (numerator / depth).is_finite() {
+                    fixed(snapped(numerator / depth - 0.5))
+                } else {
+                    fixed(-1e9)
+                }
             };
             (to_fixed(a * x + b * y + c), to_fixed(d * x + e * y + f))
         })
@@ -44,13 +54,15 @@ pub(crate) fn is_possible(from: Corners, to: Corners) -> bool {
     coefficients(to, from).is_ok()
 }
 
-/// Rounds to 2⁻²⁰: below the precision of interpolation, above the rounding errors of the equations.
+/// Rounds to 2⁻²⁰: below the precision of interpolation, above the rounding errors of the
+/// equations.
 fn snapped(pixels: f64) -> f64 {
     (pixels * 1_048_576.0).round() / 1_048_576.0
 }
 
-/// The numbers `a` to `h` for which `x' = (a·x + b·y + c) / (g·x + h·y + 1)` and `y' = (d·x + e·y + f) / (g·x + h·y +
-/// 1)` at all four points: eight linear equations, solved by Gaussian elimination with row pivots.
+/// The numbers `a` to `h` for which `x' = (a·x + b·y + c) / (g·x + h·y + 1)` and
+/// `y' = (d·x + e·y + f) / (g·x + h·y + 1)` at all four points: eight linear equations, solved by
+/// Gaussian elimination with row pivots.
 fn coefficients(from: Corners, to: Corners) -> Result<[f64; 8]> {
     let mut rows: Vec<[f64; 9]> = Vec::new();
     for ((x, y), (to_x, to_y)) in from.into_iter().zip(to) {
@@ -58,7 +70,8 @@ fn coefficients(from: Corners, to: Corners) -> Result<[f64; 8]> {
         rows.push([0.0, 0.0, 0.0, x, y, 1.0, -to_y * x, -to_y * y, to_y]);
     }
     for column in 0..8 {
-        let pivot = (column..8).max_by(|&i, &j| rows[i][column].abs().total_cmp(&rows[j][column].abs()));
+        let pivot =
+            (column..8).max_by(|&i, &j| rows[i][column].abs().total_cmp(&rows[j][column].abs()));
         rows.swap(column, pivot.unwrap_or(column));
         let pivot = rows[column];
         if pivot[column].abs() < 1e-9 {

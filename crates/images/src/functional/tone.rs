@@ -18,7 +18,9 @@ pub fn invert(image: Image) -> Image {
 /// More than 8 bits.
 pub fn posterize(image: Image, bits: u32) -> Result<Image> {
     if bits > 8 {
-        return Err(Error::usage(format!("cannot keep {bits} bits of a value; the number must be from 0 to 8")));
+        return Err(Error::usage(format!(
+            "cannot keep {bits} bits of a value; the number must be from 0 to 8"
+        )));
     }
     let mask = (0xff00u32 >> bits) as u8;
     Ok(apply_lut(image, &lut(|value| value & mask)))
@@ -33,7 +35,8 @@ pub fn solarize(image: Image, threshold: f64) -> Result<Image> {
     Ok(apply_lut(image, &lut(|value| if f64::from(value) >= threshold { !value } else { value })))
 }
 
-/// Stretches each channel so that its minimum becomes 0 and its maximum 255. A constant channel stays the same.
+/// Stretches each channel so that its minimum becomes 0 and its maximum 255. A constant channel
+/// stays the same.
 pub fn autocontrast(image: Image) -> Image {
     let mut tables = Vec::new();
     for histogram in histograms(&image) {
@@ -54,8 +57,8 @@ pub fn equalize(image: Image) -> Image {
     let pixels = image.width() * image.height();
     let mut tables = Vec::new();
     for histogram in histograms(&image) {
-        // The number of pixels below the largest value, divided into 255 steps. If there are fewer than 255 of them,
-        // the channel does not change.
+        // The number of pixels below the largest value, divided into 255 steps. If there are fewer
+        // than 255 of them, the channel does not change.
         let largest = histogram.iter().rev().find(|&&count| count > 0).copied().unwrap_or(0);
         let step = (pixels - largest) / 255;
         let mut cumulative = step / 2;

@@ -1,7 +1,7 @@
 //! Resampling: each pixel of the result comes from a point between pixels of the image.
 //!
-//! Coordinates are integers in units of 2⁻³² of a pixel: a rotation by 30° hits the middle between two pixels exactly,
-//! on all machines. Out of scope: the map (`affine`, `perspective`).
+//! Coordinates are integers in units of 2⁻³² of a pixel: a rotation by 30° hits the middle between
+//! two pixels exactly, on all machines. Out of scope: the map (`affine`, `perspective`).
 
 use super::Fill;
 use crate::{Image, Interpolation};
@@ -26,9 +26,9 @@ pub(crate) fn check_interpolation(mode: Interpolation) -> Result<()> {
     }
 }
 
-/// Resamples an image of `size` (width, height), whose rows come from `points` in this one: from the nearest pixel (of
-/// two equally near, the one with the even index), or from the four surrounding pixels, weighted by distance, with the
-/// fill's color outside.
+/// Resamples an image of `size` (width, height), whose rows come from `points` in this one: from
+/// the nearest pixel (of two equally near, the one with the even index), or from the four
+/// surrounding pixels, weighted by distance, with the fill's color outside.
 pub(super) fn warp<I: Iterator<Item = SourcePoint>>(
     image: &Image,
     size: (usize, usize),
@@ -42,7 +42,9 @@ pub(super) fn warp<I: Iterator<Item = SourcePoint>>(
         1 => channels::<1, _>(image, size, mode, [fill[0]], points),
         3 => channels::<3, _>(image, size, mode, [fill[0], fill[1], fill[2]], points),
         4 => channels::<4, _>(image, size, mode, fill, points),
-        other => Err(Error::usage(format!("an image has 1, 3 or 4 channels, this one has {other}"))),
+        other => {
+            Err(Error::usage(format!("an image has 1, 3 or 4 channels, this one has {other}")))
+        }
     }
 }
 
@@ -77,11 +79,16 @@ fn channels<const C: usize, I: Iterator<Item = SourcePoint>>(
                         source_pixel(x + 1, y + 1),
                     ];
                     // The 16 highest bits of the fraction.
-                    let (right, lower) = ((point.0 as u32 >> 16) as u64, (point.1 as u32 >> 16) as u64);
+                    let (right, lower) =
+                        ((point.0 as u32 >> 16) as u64, (point.1 as u32 >> 16) as u64);
                     let (left, upper) = (0x1_0000 - right, 0x1_0000 - lower);
                     let weights = [left * upper, right * upper, left * lower, right * lower];
                     std::array::from_fn(|channel| {
-                        let sum: u64 = corners.iter().zip(weights).map(|(c, w)| u64::from(c[channel]) * w).sum();
+                        let sum: u64 = corners
+                            .iter()
+                            .zip(weights)
+                            .map(|(c, w)| u64::from(c[channel]) * w)
+                            .sum();
                         ((sum + 0x8000_0000) >> 32) as u8
                     })
                 }
@@ -104,9 +111,15 @@ fn nearest(coordinate: i64) -> i64 {
 /// # Errors
 /// The image does not fit in memory.
 pub(super) fn reserve(width: usize, height: usize, channels: usize) -> Result<Vec<u8>> {
-    let too_large =
-        || Error::usage(format!("an image of {width}x{height} with {channels} channels does not fit in memory"));
-    let bytes = width.checked_mul(height).and_then(|pixels| pixels.checked_mul(channels)).ok_or_else(too_large)?;
+    let too_large = || {
+        Error::usage(format!(
+            "an image of {width}x{height} with {channels} channels does not fit in memory"
+        ))
+    };
+    let bytes = width
+        .checked_mul(height)
+        .and_then(|pixels| pixels.checked_mul(channels))
+        .ok_or_else(too_large)?;
     let mut pixels = Vec::new();
     pixels.try_reserve_exact(bytes).map_err(|_| too_large())?;
     Ok(pixels)

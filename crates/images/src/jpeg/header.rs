@@ -55,16 +55,21 @@ pub(super) fn read(file: &[u8]) -> Result<Header> {
             0xd9 => return Err(cut_short()),
             _ => {}
         }
-        let &[high, low] =
-            file.get(position..position + 2).and_then(|bytes| bytes.first_chunk()).ok_or_else(cut_short)?;
+        let &[high, low] = file
+            .get(position..position + 2)
+            .and_then(|bytes| bytes.first_chunk())
+            .ok_or_else(cut_short)?;
         let length = usize::from(u16::from_be_bytes([high, low]));
         let segment = file.get(position + 2..position + length.max(2)).ok_or_else(cut_short)?;
         match marker {
             0xc4 | 0xc8 | 0xcc => {}
             0xc0..=0xcf => frame = Some(read_frame(marker, segment)?),
-            0xee if segment.starts_with(b"Adobe") && segment.len() > ADOBE => transform = Some(position + 2 + ADOBE),
+            0xee if segment.starts_with(b"Adobe") && segment.len() > ADOBE => {
+                transform = Some(position + 2 + ADOBE)
+            }
             0xda => {
-                let header = frame.ok_or_else(|| refuse("its pixels begin before its frame header"))?;
+                let header =
+                    frame.ok_or_else(|| refuse("its pixels begin before its frame header"))?;
                 return Ok(Header { transform, scan: position + length.max(2), ..header });
             }
             _ => {}
@@ -75,10 +80,13 @@ pub(super) fn read(file: &[u8]) -> Result<Header> {
 
 /// Reads a frame header.
 fn read_frame(marker: u8, segment: &[u8]) -> Result<Header> {
-    let &[precision, height_high, height_low, width_high, width_low, components, ref names @ ..] = segment else {
+    let &[precision, height_high, height_low, width_high, width_low, components, ref names @ ..] =
+        segment
+    else {
         return Err(refuse("its frame header is too short"));
     };
-    let max_factor = |part: fn(u8) -> u8| names.chunks_exact(3).map(|name| part(name[1])).max().unwrap_or(0);
+    let max_factor =
+        |part: fn(u8) -> u8| names.chunks_exact(3).map(|name| part(name[1])).max().unwrap_or(0);
     let side = |high, low| usize::from(u16::from_be_bytes([high, low]));
     match marker {
         0xc3 | 0xc5..=0xc7 | 0xcb | 0xcd..=0xcf => {
@@ -96,10 +104,15 @@ fn read_frame(marker: u8, segment: &[u8]) -> Result<Header> {
         return Err(refuse(&format!("it has {precision} bits per value; only 8 are supported")));
     }
     if !matches!(components, 1 | 3 | 4) {
-        return Err(refuse(&format!("it has {components} channels; only 1, 3 and 4 are supported")));
+        return Err(refuse(&format!(
+            "it has {components} channels; only 1, 3 and 4 are supported"
+        )));
     }
     Ok(Header {
-        size: ImageSize { height: side(height_high, height_low), width: side(width_high, width_low) },
+        size: ImageSize {
+            height: side(height_high, height_low),
+            width: side(width_high, width_low),
+        },
         components: usize::from(components),
         is_progressive: marker == 0xc2,
         is_vertical: components == 3

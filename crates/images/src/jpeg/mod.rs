@@ -1,5 +1,6 @@
-//! JPEG files. With the feature `turbojpeg`, libjpeg-turbo reads and writes them (`turbo`) and decodes only the needed
-//! part; otherwise pure Rust crates do (`pure`), which decode the whole image.
+//! JPEG files. With the feature `turbojpeg`, libjpeg-turbo reads and writes them (`turbo`) and
+//! decodes only the needed part; otherwise pure Rust crates do (`pure`), which decode the whole
+//! image.
 //!
 //! Out of scope: EXIF data (`exif`), and which part of an image is needed (`geometry`).
 
@@ -18,10 +19,11 @@ pub(crate) use turbo::{Decoder, Jpeg, encode};
 /// Whether images can be decoded at 1/2, 1/4 and 1/8 of their size.
 pub(crate) const HAS_SCALES: bool = cfg!(feature = "turbojpeg");
 
-/// The library that decodes JPEG files: `zune-jpeg`, or `libjpeg-turbo` with the feature `turbojpeg`.
+/// The library that decodes JPEG files: `zune-jpeg`, or `libjpeg-turbo` with the feature
+/// `turbojpeg`.
 ///
-/// The two libraries decode some pixels a few levels apart. A fingerprint of decoded images should therefore include
-/// this name, as the fingerprint of [`ImageDataset`](crate::ImageDataset) does.
+/// The two libraries decode some pixels a few levels apart. A fingerprint of decoded images should
+/// therefore include this name, as the fingerprint of [`ImageDataset`](crate::ImageDataset) does.
 ///
 /// ```
 /// assert!(["libjpeg-turbo", "zune-jpeg"].contains(&fulmen_images::jpeg_decoder()));

@@ -1,7 +1,7 @@
 //! JPEG files in pure Rust: zune-jpeg decodes, jpeg-encoder encodes.
 //!
-//! zune-jpeg decodes whole images at full size. It silently treats data that end too early as zeros, so it gets a copy
-//! of the file with invalid codes after the data of each scan (`guarded`).
+//! zune-jpeg decodes whole images at full size. It silently treats data that end too early as
+//! zeros, so it gets a copy of the file with invalid codes after the data of each scan (`guarded`).
 //!
 //! Out of scope: the other decoder (`turbo`).
 
@@ -23,7 +23,8 @@ use fulmen_data::{Error, Result};
 /// The marker at the end of a file.
 const END: [u8; 2] = [0xff, 0xd9];
 
-/// libjpeg-turbo's limit on scans: a small file with more of them could keep a thread busy for minutes.
+/// libjpeg-turbo's limit on scans: a small file with more of them could keep a thread busy for
+/// minutes.
 const MOST_SCANS: usize = 500;
 
 /// State of a thread between images: none.
@@ -43,7 +44,10 @@ impl<'a> Jpeg<'a> {
         self.header.size
     }
 
-    #[cfg_attr(feature = "turbojpeg", expect(dead_code, reason = "compiled for tests that compare pixels alone"))]
+    #[cfg_attr(
+        feature = "turbojpeg",
+        expect(dead_code, reason = "compiled for tests that compare pixels alone")
+    )]
     pub(crate) fn orientation(&self) -> Orientation {
         exif::from_jpeg(self.file)
     }
@@ -59,7 +63,8 @@ impl<'a> Jpeg<'a> {
     ) -> Result<Pixels<'b>> {
         let Jpeg { file, header } = self;
         let mut guarded = guarded(file, &header)?;
-        let Stored { space, channels: mut stored, is_luma_first } = plan(&header, channels, &mut guarded);
+        let Stored { space, channels: mut stored, is_luma_first } =
+            plan(&header, channels, &mut guarded);
         let ImageSize { height, width } = header.size;
         let bytes = width * height * stored;
         buffers.reserve(bytes)?;
@@ -69,7 +74,10 @@ impl<'a> Jpeg<'a> {
                 .set_max_height(usize::MAX)
                 .jpeg_set_max_scans(usize::MAX)
                 .jpeg_set_out_colorspace(space);
-            let mut decoder = JpegDecoder::new_with_options(ZCursor::new(&guarded), options.set_strict_mode(false));
+            let mut decoder = JpegDecoder::new_with_options(
+                ZCursor::new(&guarded),
+                options.set_strict_mode(false),
+            );
             // Unknown bytes between the markers of a header do not affect pixels.
             decoder.decode_headers()?;
             decoder.set_options(options.set_strict_mode(is_strict));
@@ -104,7 +112,8 @@ struct Stored {
 
 /// The options for the decoder.
 ///
-/// zune-jpeg does not support all values of Adobe's segment, so the copy of the file has another one.
+/// zune-jpeg does not support all values of Adobe's segment, so the copy of the file has another
+/// one.
 fn plan(header: &Header, channels: usize, copy: &mut [u8]) -> Stored {
     let transform = header.transform.map(|offset| copy[offset]);
     if let Some(offset) = header.transform {
@@ -122,26 +131,31 @@ fn plan(header: &Header, channels: usize, copy: &mut [u8]) -> Stored {
         (1, ..) => stored(ColorSpace::Luma, 1),
         // RGB, declared as YCbCr so that it is not converted.
         (3, false, Some(0), _) => stored(ColorSpace::YCbCr, 3),
-        // Asked for the luma of such an image, zune-jpeg would read twice as many rows as there are.
-        (3, false, _, 1) if header.is_vertical => Stored { is_luma_first: true, ..stored(ColorSpace::YCbCr, 3) },
+        // Asked for the luma of such an image, zune-jpeg would read twice as many rows as there
+        // are.
+        (3, false, _, 1) if header.is_vertical => {
+            Stored { is_luma_first: true, ..stored(ColorSpace::YCbCr, 3) }
+        }
         (3, false, _, 1) => stored(ColorSpace::Luma, 1),
         _ => stored(ColorSpace::RGB, 3),
     }
 }
 
-/// Eight escaped bytes of 255. A Huffman code never has 16 ones, so a decoder that reads beyond the data finds an
-/// invalid code.
+/// Eight escaped bytes of 255. A Huffman code never has 16 ones, so a decoder that reads beyond the
+/// data finds an invalid code.
 const GUARD: [u8; 16] = [0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0];
 
 /// Copies the file with guards after the data of its scans.
 ///
-/// zune-jpeg skips a guard when it looks for the marker at the end of a restart interval, of a baseline image, or of a
-/// progressive scan, but not after the first progressive scan and between the scans of a baseline image, which have
-/// none.
+/// zune-jpeg skips a guard when it looks for the marker at the end of a restart interval, of a
+/// baseline image, or of a progressive scan, but not after the first progressive scan and between
+/// the scans of a baseline image, which have none.
 fn guarded(file: &[u8], header: &Header) -> Result<Vec<u8>> {
     // The marker cannot occur in the data; if it is missing, the file was truncated.
     if !file[header.scan..].windows(2).rev().any(|pair| pair == END) {
-        return Err(refuse("the file is truncated: its data end before its last row; copy or download it again"));
+        return Err(refuse(
+            "the file is truncated: its data end before its last row; copy or download it again",
+        ));
     }
     let mut copy = Vec::with_capacity(file.len() + file.len() / 8 + 64);
     let mut copied = 0;
@@ -169,7 +183,9 @@ fn guarded(file: &[u8], header: &Header) -> Result<Vec<u8>> {
                 is_data = marker == 0xda;
                 scans += usize::from(is_data);
                 if scans > MOST_SCANS {
-                    return Err(refuse(&format!("it has more than {MOST_SCANS} scans, more than any valid file")));
+                    return Err(refuse(&format!(
+                        "it has more than {MOST_SCANS} scans, more than any valid file"
+                    )));
                 }
                 let length = file
                     .get(position..position + 2)
@@ -184,8 +200,11 @@ fn guarded(file: &[u8], header: &Header) -> Result<Vec<u8>> {
 
 /// Encodes an image as JPEG, with color at half the resolution. The quality is already validated.
 pub(crate) fn encode(image: &Image, quality: u8) -> Result<Vec<u8>> {
-    let refuse = |reason: String| Error::usage(format!("cannot encode {image:?} as JPEG: {reason}"));
-    let side = |pixels| u16::try_from(pixels).map_err(|_| refuse("a side has more than 65535 pixels".to_owned()));
+    let refuse =
+        |reason: String| Error::usage(format!("cannot encode {image:?} as JPEG: {reason}"));
+    let side = |pixels| {
+        u16::try_from(pixels).map_err(|_| refuse("a side has more than 65535 pixels".to_owned()))
+    };
     let color = match image.channels() {
         1 => ColorType::Luma,
         3 => ColorType::Rgb,
@@ -196,6 +215,8 @@ pub(crate) fn encode(image: &Image, quality: u8) -> Result<Vec<u8>> {
     let mut encoder = Encoder::new(&mut bytes, quality);
     encoder.set_sampling_factor(SamplingFactor::R_4_2_0);
     encoder.set_chroma_subsampling_method(ChromaSubsamplingMethod::Average);
-    encoder.encode(image.pixels(), width, height, color).map_err(|error| refuse(error.to_string()))?;
+    encoder
+        .encode(image.pixels(), width, height, color)
+        .map_err(|error| refuse(error.to_string()))?;
     Ok(bytes)
 }

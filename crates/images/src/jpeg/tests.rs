@@ -11,8 +11,8 @@ use crate::decode::{Buffers, Limits};
 use crate::geometry::Rect;
 use fulmen_data::Result;
 
-/// The allowed difference between values: zune-jpeg's inverse cosine transform rounds differently, and its chroma
-/// upsampling rounds once in each direction.
+/// The allowed difference between values: zune-jpeg's inverse cosine transform rounds differently,
+/// and its chroma upsampling rounds once in each direction.
 const MOST: u8 = 4;
 
 /// The same in the last column, where zune-jpeg interpolates with chroma from beyond the edge.
@@ -21,7 +21,8 @@ const MOST_AT_EDGE: u8 = 8;
 /// Waves, which JPEG preserves well.
 fn pixels(width: usize, height: usize, channels: usize) -> Vec<u8> {
     let value = |x: usize, y: usize, channel: usize| {
-        let wave = (x as f64 / (4.0 + channel as f64)).sin() * (y as f64 / (9.0 - 2.0 * channel as f64)).cos();
+        let wave = (x as f64 / (4.0 + channel as f64)).sin()
+            * (y as f64 / (9.0 - 2.0 * channel as f64)).cos();
         (128.0 + 100.0 * wave) as u8
     };
     let points = (0..height).flat_map(|y| (0..width).map(move |x| (x, y)));
@@ -39,7 +40,13 @@ fn encode(
     set(&mut compressor).unwrap();
     let pixels = pixels(width, height, channels);
     compressor
-        .compress_to_vec(turbojpeg::Image { pixels: &pixels[..], width, pitch: width * channels, height, format })
+        .compress_to_vec(turbojpeg::Image {
+            pixels: &pixels[..],
+            width,
+            pitch: width * channels,
+            height,
+            format,
+        })
         .unwrap()
 }
 
@@ -63,32 +70,57 @@ fn decode_turbo(file: &[u8], channels: usize) -> Result<Vec<u8>> {
 fn check_same(name: &str, width: usize, file: &[u8]) {
     for channels in [1, 3, 4] {
         let expected = decode_turbo(file, channels).unwrap();
-        let actual = decode_pure(file, channels, &Limits::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let actual = decode_pure(file, channels, &Limits::default())
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(actual.len(), expected.len(), "{name}, {channels} channels");
         for (index, (a, b)) in actual.iter().zip(&expected).enumerate() {
             let (x, y) = (index / channels % width, index / channels / width);
             let tolerance = if x + 1 == width { MOST_AT_EDGE } else { MOST };
-            assert!(a.abs_diff(*b) <= tolerance, "{name}, {channels} channels: {a} for {b} at ({x}, {y})");
+            assert!(
+                a.abs_diff(*b) <= tolerance,
+                "{name}, {channels} channels: {a} for {b} at ({x}, {y})"
+            );
         }
     }
 }
 
 #[test]
 fn both_decoders_agree_on_all_sizes_and_samplings() {
-    let sizes = [(1, 1), (2, 3), (7, 9), (8, 8), (15, 17), (16, 16), (31, 5), (33, 64), (100, 47), (129, 130)];
+    let sizes = [
+        (1, 1),
+        (2, 3),
+        (7, 9),
+        (8, 8),
+        (15, 17),
+        (16, 16),
+        (31, 5),
+        (33, 64),
+        (100, 47),
+        (129, 130),
+    ];
     for size in sizes {
-        for sampling in
-            [Subsamp::None, Subsamp::Sub2x1, Subsamp::Sub2x2, Subsamp::Sub1x2, Subsamp::Sub4x1, Subsamp::Sub1x4]
-        {
+        for sampling in [
+            Subsamp::None,
+            Subsamp::Sub2x1,
+            Subsamp::Sub2x2,
+            Subsamp::Sub1x2,
+            Subsamp::Sub4x1,
+            Subsamp::Sub1x4,
+        ] {
             for progressive in [false, true] {
                 let file = encode(size, PixelFormat::RGB, 3, |compressor| {
                     compressor.set_subsamp(sampling)?;
                     compressor.set_progressive(progressive)
                 });
-                check_same(&format!("{size:?} {sampling:?} progressive {progressive}"), size.0, &file);
+                check_same(
+                    &format!("{size:?} {sampling:?} progressive {progressive}"),
+                    size.0,
+                    &file,
+                );
             }
         }
-        let gray = encode(size, PixelFormat::GRAY, 1, |compressor| compressor.set_subsamp(Subsamp::Gray));
+        let gray =
+            encode(size, PixelFormat::GRAY, 1, |compressor| compressor.set_subsamp(Subsamp::Gray));
         check_same(&format!("{size:?} gray"), size.0, &gray);
         let rgb = encode(size, PixelFormat::RGB, 3, |compressor| {
             compressor.set_subsamp(Subsamp::None)?;
@@ -111,7 +143,8 @@ fn both_encoders_make_nearly_the_same_files() {
         let image = Image::new(width, height, channels, pixels(width, height, channels)).unwrap();
         for quality in [50, 90, 95] {
             let case = format!("{image:?}, quality {quality}");
-            let (pure, turbo) = (pure::encode(&image, quality).unwrap(), turbo::encode(&image, quality).unwrap());
+            let (pure, turbo) =
+                (pure::encode(&image, quality).unwrap(), turbo::encode(&image, quality).unwrap());
             assert!(
                 pure.len().abs_diff(turbo.len()) <= turbo.len() / 20 + 100,
                 "{case}: {} for {}",
@@ -142,16 +175,20 @@ fn outcome(result: Result<Vec<u8>>) -> Outcome {
     }
 }
 
-/// Some bytes of the data are changed, and every fifth file is truncated. Both decoders should reject the same files;
-/// but libjpeg-turbo skips some surplus data, and relies on the rest of an image after some errors.
+/// Some bytes of the data are changed, and every fifth file is truncated. Both decoders should
+/// reject the same files; but libjpeg-turbo skips some surplus data, and relies on the rest of an
+/// image after some errors.
 #[test]
 fn damage_that_libjpeg_turbo_finds_is_found_in_rust() {
     let mut state = 7u64;
     let mut random_below = |bound: usize| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % bound
     };
-    for name in ["s420", "s444", "s411", "s440", "gray_factors", "cmyk", "ycck", "restarts", "progressive"] {
+    for name in
+        ["s420", "s444", "s411", "s440", "gray_factors", "cmyk", "ycck", "restarts", "progressive"]
+    {
         let path = format!("{}/tests/reference/images/{name}.jpg", env!("CARGO_MANIFEST_DIR"));
         let file = std::fs::read(path).unwrap();
         let scan = super::header::read(&file).unwrap().scan;
@@ -171,7 +208,8 @@ fn damage_that_libjpeg_turbo_finds_is_found_in_rust() {
             missed += usize::from(turbo != Outcome::Decoded && pure == Outcome::Decoded);
             false_alarms += usize::from(turbo == Outcome::Decoded && pure != Outcome::Decoded);
             // Accepted images have all their pixels.
-            let decoded = decode_pure(&file, 1, &Limits { keep_damaged: true, ..Limits::default() });
+            let decoded =
+                decode_pure(&file, 1, &Limits { keep_damaged: true, ..Limits::default() });
             assert!(
                 decoded.is_err() || decoded.is_ok_and(|decoded| decoded.len() == 101 * 75),
                 "{name}, round {round}"

@@ -74,7 +74,9 @@ impl<'a> Jpeg<'a> {
         for row in raw.chunks_exact(stride).take(height) {
             let row = &row[..width * space.channels()];
             match space {
-                Space::Cmyk => row.chunks_exact(4).for_each(|cmyk| push_cmyk(cmyk, pixels, channels)),
+                Space::Cmyk => {
+                    row.chunks_exact(4).for_each(|cmyk| push_cmyk(cmyk, pixels, channels))
+                }
                 _ => image::convert(row, space.channels(), pixels, channels),
             }
         }
@@ -112,5 +114,7 @@ pub(crate) fn encode(image: &Image, quality: u8) -> Result<Vec<u8>> {
         format,
     };
     let bytes = turbojpeg::compress(pixels, i32::from(quality), sampling);
-    bytes.map(|bytes| bytes.to_vec()).map_err(|error| Error::usage(format!("cannot encode {image:?} as JPEG: {error}")))
+    bytes
+        .map(|bytes| bytes.to_vec())
+        .map_err(|error| Error::usage(format!("cannot encode {image:?} as JPEG: {error}")))
 }

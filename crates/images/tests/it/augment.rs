@@ -3,10 +3,11 @@
 use fulmen_data::{Result, SampleRng};
 use fulmen_images::functional::{self, Affine, Fill, Padding, PaddingMode};
 use fulmen_images::{
-    AutoAugment, AutoAugmentPolicy, ColorJitter, ErasingValue, FactorRange, GaussianBlur, Image, ImageTransform,
-    Interpolation, Pad, RandAugment, RandomAdjustSharpness, RandomAffine, RandomApply, RandomAutocontrast,
-    RandomChoice, RandomEqualize, RandomErasing, RandomGrayscale, RandomInvert, RandomOrder, RandomPerspective,
-    RandomPosterize, RandomRotation, RandomSolarize, TrivialAugmentWide,
+    AutoAugment, AutoAugmentPolicy, ColorJitter, ErasingValue, FactorRange, GaussianBlur, Image,
+    ImageTransform, Interpolation, Pad, RandAugment, RandomAdjustSharpness, RandomAffine,
+    RandomApply, RandomAutocontrast, RandomChoice, RandomEqualize, RandomErasing, RandomGrayscale,
+    RandomInvert, RandomOrder, RandomPerspective, RandomPosterize, RandomRotation, RandomSolarize,
+    TrivialAugmentWide,
 };
 use serde_json::Value;
 
@@ -17,8 +18,10 @@ fn reference() -> Value {
 fn image(value: &Value) -> Image {
     let size = |name: &str| value[name].as_u64().unwrap() as usize;
     let digits = value["pixels"].as_str().unwrap();
-    let pixels =
-        (0..digits.len()).step_by(2).map(|start| u8::from_str_radix(&digits[start..start + 2], 16).unwrap()).collect();
+    let pixels = (0..digits.len())
+        .step_by(2)
+        .map(|start| u8::from_str_radix(&digits[start..start + 2], 16).unwrap())
+        .collect();
     Image::new(size("width"), size("height"), size("channels"), pixels).unwrap()
 }
 
@@ -36,7 +39,11 @@ fn whole_pair(value: &Value) -> (usize, usize) {
 
 fn fill(value: &Value) -> Fill {
     let level = |channel: usize| value[channel].as_u64().unwrap() as u8;
-    if value[1].is_null() { Fill::from(level(0)) } else { Fill::from([level(0), level(1), level(2)]) }
+    if value[1].is_null() {
+        Fill::from(level(0))
+    } else {
+        Fill::from([level(0), level(1), level(2)])
+    }
 }
 
 fn mode(value: &Value) -> Interpolation {
@@ -59,12 +66,19 @@ fn run(op: &str, image: Image, p: &Value) -> Result<Image> {
         "invert" => Ok(functional::invert(image)),
         "posterize" => functional::posterize(image, p["bits"].as_u64().unwrap() as u32),
         "solarize" => functional::solarize(image, number(&p["threshold"])),
-        "rgb_to_grayscale" => functional::rgb_to_grayscale(image, p["channels"].as_u64().unwrap() as usize),
+        "rgb_to_grayscale" => {
+            functional::rgb_to_grayscale(image, p["channels"].as_u64().unwrap() as usize)
+        }
         "autocontrast" => Ok(functional::autocontrast(image)),
         "equalize" => Ok(functional::equalize(image)),
-        "gaussian_blur" => functional::gaussian_blur(image, whole_pair(&p["kernel_size"]), pair(&p["sigma"]).unwrap()),
+        "gaussian_blur" => functional::gaussian_blur(
+            image,
+            whole_pair(&p["kernel_size"]),
+            pair(&p["sigma"]).unwrap(),
+        ),
         "rotate" => {
-            let (angle, expand, center) = (number(&p["angle"]), p["expand"] == true, pair(&p["center"]));
+            let (angle, expand, center) =
+                (number(&p["angle"]), p["expand"] == true, pair(&p["center"]));
             functional::rotate(&image, angle, mode(&p["mode"]), expand, center, &fill(&p["fill"]))
         }
         "affine" => {
@@ -91,7 +105,11 @@ fn run(op: &str, image: Image, p: &Value) -> Result<Image> {
             };
             functional::pad(&image, Padding::from(sides), &mode)
         }
-        "erase" => functional::erase(image, whole_pair(&p["corner"]), whole_pair(&p["size"]), |_, _| [1, 2, 3, 0]),
+        "erase" => {
+            functional::erase(image, whole_pair(&p["corner"]), whole_pair(&p["size"]), |_, _| {
+                [1, 2, 3, 0]
+            })
+        }
         other => panic!("no operation {other}"),
     }
 }
@@ -103,15 +121,23 @@ fn functions_give_torchvisions_values() {
     for case in reference["cases"].as_array().unwrap() {
         let (op, parameters) = (case["op"].as_str().unwrap(), &case["parameters"]);
         let source = &reference["images"][case["source"].as_str().unwrap()];
-        let (actual, expected) = (run(op, image(source), parameters).unwrap(), image(&case["result"]));
+        let (actual, expected) =
+            (run(op, image(source), parameters).unwrap(), image(&case["result"]));
         let size = |p: &Image| (p.width(), p.height(), p.channels());
         assert_eq!(size(&actual), size(&expected), "{op} {parameters}");
-        let differences: Vec<u8> = actual.pixels().iter().zip(expected.pixels()).map(|(a, b)| a.abs_diff(*b)).collect();
-        let (off, far) =
-            (differences.iter().filter(|&&d| d == 1).count(), differences.iter().filter(|&&d| d > 1).count());
+        let differences: Vec<u8> =
+            actual.pixels().iter().zip(expected.pixels()).map(|(a, b)| a.abs_diff(*b)).collect();
+        let (off, far) = (
+            differences.iter().filter(|&&d| d == 1).count(),
+            differences.iter().filter(|&&d| d > 1).count(),
+        );
         // In f32 a point in the middle between two pixels goes to either of them.
         let allowed = if parameters["mode"] == "nearest" { differences.len() / 50 } else { 0 };
-        assert!(far <= allowed, "{op} {parameters}: {far} of {} values differ by more than 1", differences.len());
+        assert!(
+            far <= allowed,
+            "{op} {parameters}: {far} of {} values differ by more than 1",
+            differences.len()
+        );
         let entry = report.entry(op.to_owned()).or_default();
         *entry = (
             entry.0 + differences.len(),
@@ -125,14 +151,25 @@ fn functions_give_torchvisions_values() {
     }
     assert_eq!(report.len(), 18);
     // Results of integer tables are exact.
-    for op in ["posterize", "solarize", "invert", "equalize", "autocontrast", "adjust_brightness", "pad", "erase"] {
+    for op in [
+        "posterize",
+        "solarize",
+        "invert",
+        "equalize",
+        "autocontrast",
+        "adjust_brightness",
+        "pad",
+        "erase",
+    ] {
         assert_eq!((report[op].1, report[op].2), (0, 0), "{op}");
     }
 }
 
 /// An image without two equal neighbors, neither black nor white.
 fn noise(width: usize, height: usize, channels: usize) -> Image {
-    let pixels = (0..width * height * channels).map(|i| 20 + ((i * 2_654_435_761) >> 7) as u8 % 216).collect();
+    let pixels = (0..width * height * channels)
+        .map(|i| 20 + ((i * 2_654_435_761) >> 7) as u8 % 216)
+        .collect();
     Image::new(width, height, channels, pixels).unwrap()
 }
 
@@ -153,7 +190,13 @@ fn all() -> Vec<Box<dyn ImageTransform>> {
         Box::new(RandomAdjustSharpness::new(2.0).p(0.9)),
         Box::new(RandomRotation::new(30.0).interpolation(Interpolation::Bilinear).fill(9)),
         Box::new(RandomRotation::new((10.0, 80.0)).expand(true).center(1.0, 2.0)),
-        Box::new(RandomAffine::new(10.0).translate(0.2, 0.3).scale(0.7, 1.3).shear(5.0).shear_y((-3.0, 3.0))),
+        Box::new(
+            RandomAffine::new(10.0)
+                .translate(0.2, 0.3)
+                .scale(0.7, 1.3)
+                .shear(5.0)
+                .shear_y((-3.0, 3.0)),
+        ),
         Box::new(RandomPerspective::new().p(0.9).distortion_scale(0.8)),
         Box::new(RandomErasing::new().p(0.9).value(ErasingValue::Random)),
         Box::new(RandomErasing::new().p(0.9).value(ErasingValue::Mean)),
@@ -166,8 +209,12 @@ fn all() -> Vec<Box<dyn ImageTransform>> {
         Box::new(AutoAugment::new(AutoAugmentPolicy::Cifar10)),
         Box::new(AutoAugment::new(AutoAugmentPolicy::Svhn)),
         Box::new(RandomApply::new(0.9).then(RandomInvert::new().p(1.0)).then(Pad::new(1))),
-        Box::new(RandomChoice::new().or(RandomInvert::new()).or_weighted(3.0, RandomRotation::new(90.0))),
-        Box::new(RandomOrder::new().and(RandomSolarize::new(50.0)).and(RandomEqualize::new().p(1.0))),
+        Box::new(
+            RandomChoice::new().or(RandomInvert::new()).or_weighted(3.0, RandomRotation::new(90.0)),
+        ),
+        Box::new(
+            RandomOrder::new().and(RandomSolarize::new(50.0)).and(RandomEqualize::new().p(1.0)),
+        ),
     ]
 }
 
@@ -176,19 +223,34 @@ fn the_random_numbers_decide_alone() {
     let mut lines = std::collections::BTreeSet::new();
     for transform in all() {
         assert!(transform.check().is_ok(), "{}", transform.describe());
-        assert!(lines.insert(transform.describe()), "two describe themselves as {}", transform.describe());
+        assert!(
+            lines.insert(transform.describe()),
+            "two describe themselves as {}",
+            transform.describe()
+        );
         for channels in [1, 3, 4] {
             let image = noise(20, 14, channels);
-            let once: Vec<Image> =
-                (0..30).map(|index| transform.apply(image.clone(), &mut random(index)).unwrap()).collect();
-            let backwards: Vec<Image> =
-                (0..30).rev().map(|index| transform.apply(image.clone(), &mut random(index)).unwrap()).collect();
+            let once: Vec<Image> = (0..30)
+                .map(|index| transform.apply(image.clone(), &mut random(index)).unwrap())
+                .collect();
+            let backwards: Vec<Image> = (0..30)
+                .rev()
+                .map(|index| transform.apply(image.clone(), &mut random(index)).unwrap())
+                .collect();
             assert!(once.iter().eq(backwards.iter().rev()), "{}", transform.describe());
             let changes = channels > 1 || !transform.describe().starts_with("RandomGrayscale");
-            assert_eq!(once.iter().any(|changed| *changed != image), changes, "{}", transform.describe());
+            assert_eq!(
+                once.iter().any(|changed| *changed != image),
+                changes,
+                "{}",
+                transform.describe()
+            );
             assert!(once.iter().all(|changed| changed.channels() == channels));
             if let Some((height, width)) = transform.output_size(Some((14, 20))) {
-                assert!(once.iter().all(|changed| (changed.height(), changed.width()) == (height, width)));
+                assert!(
+                    once.iter()
+                        .all(|changed| (changed.height(), changed.width()) == (height, width))
+                );
             }
         }
     }
@@ -200,7 +262,8 @@ fn small_images_are_changed_or_refused_but_never_a_panic() {
         for (width, height) in [(0, 0), (0, 3), (1, 1), (1, 5), (2, 2), (3, 1)] {
             for channels in [1, 3, 4] {
                 for index in 0..20 {
-                    let result = transform.apply(noise(width, height, channels), &mut random(index));
+                    let result =
+                        transform.apply(noise(width, height, channels), &mut random(index));
                     if let Err(error) = result {
                         assert!(error.is_usage(), "{}: {error}", transform.describe());
                     }
@@ -228,7 +291,8 @@ fn perspectives_of_small_images_are_drawn_until_there_is_one() {
 #[test]
 fn alpha_stays_where_colours_change() {
     let image = noise(30, 24, 4);
-    let alpha = |image: &Image| image.pixels().iter().skip(3).step_by(4).copied().collect::<Vec<_>>();
+    let alpha =
+        |image: &Image| image.pixels().iter().skip(3).step_by(4).copied().collect::<Vec<_>>();
     let changed = [
         functional::adjust_brightness(image.clone(), 0.4),
         functional::adjust_contrast(image.clone(), 0.4),
@@ -262,17 +326,30 @@ fn probabilities_are_kept() {
             Box::new(RandomErasing::new().p(p).scale(0.1, 0.3).value([1, 2, 3])),
         ];
         for transform in transforms {
-            let changed =
-                (0..2000).filter(|&i| transform.apply(image.clone(), &mut random(i)).unwrap() != image).count();
+            let changed = (0..2000)
+                .filter(|&i| transform.apply(image.clone(), &mut random(i)).unwrap() != image)
+                .count();
             let share = changed as f64 / 2000.0;
             // Four standard deviations.
-            assert!((share - p).abs() <= 4.0 * (p * (1.0 - p) / 2000.0).sqrt(), "{}: {share}", transform.describe());
+            assert!(
+                (share - p).abs() <= 4.0 * (p * (1.0 - p) / 2000.0).sqrt(),
+                "{}: {share}",
+                transform.describe()
+            );
         }
     }
-    let choice = RandomChoice::new().or(RandomInvert::new().p(1.0)).or_weighted(3.0, RandomPosterize::new(0).p(1.0));
-    let black = (0..2000).filter(|&i| choice.apply(image.clone(), &mut random(i)).unwrap().pixels()[0] == 0).count();
+    let choice = RandomChoice::new()
+        .or(RandomInvert::new().p(1.0))
+        .or_weighted(3.0, RandomPosterize::new(0).p(1.0));
+    let black = (0..2000)
+        .filter(|&i| choice.apply(image.clone(), &mut random(i)).unwrap().pixels()[0] == 0)
+        .count();
     assert!((1420..1580).contains(&black), "{black} of 2000 for three quarters");
-    assert!((0..200).all(|i| RandomInvert::new().p(0.0).apply(image.clone(), &mut random(i)).unwrap() == image));
+    assert!(
+        (0..200)
+            .all(|i| RandomInvert::new().p(0.0).apply(image.clone(), &mut random(i)).unwrap()
+                == image)
+    );
 }
 
 #[test]
@@ -314,8 +391,10 @@ fn erased_rectangles_have_the_asked_area_and_ratio() {
     let mut corners = std::collections::BTreeSet::new();
     for index in 0..300 {
         let erased = erasing.apply(image.clone(), &mut random(index)).unwrap();
-        let white: Vec<(usize, usize)> =
-            (0..40).flat_map(|y| (0..60).map(move |x| (y, x))).filter(|&(y, x)| erased.pixel(x, y)[0] == 255).collect();
+        let white: Vec<(usize, usize)> = (0..40)
+            .flat_map(|y| (0..60).map(move |x| (y, x)))
+            .filter(|&(y, x)| erased.pixel(x, y)[0] == 255)
+            .collect();
         let (top, left) = white[0];
         let (bottom, right) = white[white.len() - 1];
         let (height, width) = (bottom - top + 1, right - left + 1);
@@ -327,11 +406,16 @@ fn erased_rectangles_have_the_asked_area_and_ratio() {
     assert!(corners.len() > 200);
     // The mean color of the image, and colors that are not constant.
     let noise = noise(30, 30, 3);
-    let mean = RandomErasing::new().p(1.0).value(ErasingValue::Mean).apply(noise.clone(), &mut random(1)).unwrap();
+    let mean = RandomErasing::new()
+        .p(1.0)
+        .value(ErasingValue::Mean)
+        .apply(noise.clone(), &mut random(1))
+        .unwrap();
     let sum: usize = noise.pixels().iter().step_by(3).map(|&value| usize::from(value)).sum();
     let red = (sum as f64 / 900.0).round() as u8;
-    let changed: Vec<usize> =
-        (0..900).filter(|i| mean.pixels()[3 * i..3 * i + 3] != noise.pixels()[3 * i..3 * i + 3]).collect();
+    let changed: Vec<usize> = (0..900)
+        .filter(|i| mean.pixels()[3 * i..3 * i + 3] != noise.pixels()[3 * i..3 * i + 3])
+        .collect();
     assert!(!changed.is_empty() && changed.iter().all(|i| mean.pixels()[3 * i] == red));
 }
 
@@ -348,7 +432,14 @@ fn rotations_and_moves_stay_in_their_ranges() {
     }
     let moves = RandomAffine::new(0.0).translate(0.2, 0.0);
     let columns: std::collections::BTreeSet<usize> = (0..300)
-        .filter_map(|i| moves.apply(image.clone(), &mut random(i)).unwrap().pixels().iter().position(|&v| v == 255))
+        .filter_map(|i| {
+            moves
+                .apply(image.clone(), &mut random(i))
+                .unwrap()
+                .pixels()
+                .iter()
+                .position(|&v| v == 255)
+        })
         .collect();
     // 0.2 of 21 is 4.2; what would leave the image on the right is gone.
     assert_eq!(columns, (10 * 21 + 14..=10 * 21 + 20).collect());
@@ -359,7 +450,9 @@ fn rand_augment_does_each_operation_at_its_magnitude() {
     let image = noise(30, 20, 3);
     let augment = RandAugment::new().num_ops(1);
     // Operations out of the 14, at magnitude 9 of 31.
-    let affine = |map: Affine| functional::affine(&image, &map, Interpolation::Nearest, &Fill::from(0)).unwrap();
+    let affine = |map: Affine| {
+        functional::affine(&image, &map, Interpolation::Nearest, &Fill::from(0)).unwrap()
+    };
     let lean = 0.09f64.atan().to_degrees();
     let corner = Some((0.0, 0.0));
     let mut expected = vec![
@@ -375,7 +468,14 @@ fn rand_augment_does_each_operation_at_its_magnitude() {
         expected.push(affine(Affine { shear: (0.0, sign * lean), center: corner, ..map }));
         expected.push(affine(Affine { translate: (sign * 4.0, 0.0), ..map }));
         expected.push(affine(Affine { translate: (0.0, sign * 2.0), ..map }));
-        let turned = functional::rotate(&image, sign * 9.0, Interpolation::Nearest, false, None, &Fill::from(0));
+        let turned = functional::rotate(
+            &image,
+            sign * 9.0,
+            Interpolation::Nearest,
+            false,
+            None,
+            &Fill::from(0),
+        );
         expected.push(turned.unwrap());
         let factor = 1.0 + sign * 0.27;
         expected.push(functional::adjust_brightness(image.clone(), factor).unwrap());
@@ -399,32 +499,71 @@ fn rand_augment_does_each_operation_at_its_magnitude() {
 fn wrong_options_are_refused() {
     let refused: Vec<(Box<dyn ImageTransform>, &str)> = vec![
         (Box::new(ColorJitter::new().brightness(-0.1)), "ColorJitter: the brightness is -0.1"),
-        (Box::new(ColorJitter::new().contrast((0.9, 0.2))), "ColorJitter: the contrast goes from 0.9 to 0.2"),
-        (Box::new(ColorJitter::new().saturation((-1.0, 0.2))), "ColorJitter: the saturation goes from -1 to 0.2"),
+        (
+            Box::new(ColorJitter::new().contrast((0.9, 0.2))),
+            "ColorJitter: the contrast goes from 0.9 to 0.2",
+        ),
+        (
+            Box::new(ColorJitter::new().saturation((-1.0, 0.2))),
+            "ColorJitter: the saturation goes from -1 to 0.2",
+        ),
         (Box::new(ColorJitter::new().saturation(f64::NAN)), "ColorJitter: the saturation is NaN"),
         (Box::new(ColorJitter::new().hue(0.6)), "ColorJitter: the hue goes from -0.5 to 0.6"),
-        (Box::new(RandomGrayscale::new().p(1.5)), "RandomGrayscale: the probability p is 1.5; it must be from 0 to 1"),
+        (
+            Box::new(RandomGrayscale::new().p(1.5)),
+            "RandomGrayscale: the probability p is 1.5; it must be from 0 to 1",
+        ),
         (Box::new(RandomInvert::new().p(f64::NAN)), "RandomInvert: the probability p is NaN"),
         (Box::new(RandomPosterize::new(9)), "RandomPosterize: cannot keep 9 bits"),
         (Box::new(RandomSolarize::new(f64::INFINITY)), "RandomSolarize: the threshold is inf"),
-        (Box::new(RandomAdjustSharpness::new(-1.0)), "RandomAdjustSharpness: the sharpness factor is -1"),
+        (
+            Box::new(RandomAdjustSharpness::new(-1.0)),
+            "RandomAdjustSharpness: the sharpness factor is -1",
+        ),
         (Box::new(RandomRotation::new(-3.0)), "RandomRotation: the range of degrees is -3"),
-        (Box::new(RandomRotation::new((3.0, f64::NAN))), "RandomRotation: the range of degrees goes from 3 to NaN"),
+        (
+            Box::new(RandomRotation::new((3.0, f64::NAN))),
+            "RandomRotation: the range of degrees goes from 3 to NaN",
+        ),
         (
             Box::new(RandomRotation::new(3.0).interpolation(Interpolation::Lanczos)),
             "RandomRotation: cannot resample with lanczos",
         ),
-        (Box::new(RandomAffine::new(0.0).translate(0.1, 1.1)), "RandomAffine: the translation by 0.1 and 1.1"),
-        (Box::new(RandomAffine::new(0.0).scale(0.0, 1.0)), "RandomAffine: the scale goes from 0 to 1"),
-        (Box::new(RandomAffine::new(0.0).shear((1.0, 0.0))), "RandomAffine: the shear along x goes from 1 to 0"),
-        (Box::new(RandomPerspective::new().distortion_scale(2.0)), "RandomPerspective: the distortion scale is 2"),
-        (Box::new(RandomErasing::new().scale(0.5, 0.2)), "RandomErasing: the scale goes from 0.5 to 0.2"),
-        (Box::new(RandomErasing::new().ratio(0.0, 2.0)), "RandomErasing: the ratio goes from 0 to 2"),
+        (
+            Box::new(RandomAffine::new(0.0).translate(0.1, 1.1)),
+            "RandomAffine: the translation by 0.1 and 1.1",
+        ),
+        (
+            Box::new(RandomAffine::new(0.0).scale(0.0, 1.0)),
+            "RandomAffine: the scale goes from 0 to 1",
+        ),
+        (
+            Box::new(RandomAffine::new(0.0).shear((1.0, 0.0))),
+            "RandomAffine: the shear along x goes from 1 to 0",
+        ),
+        (
+            Box::new(RandomPerspective::new().distortion_scale(2.0)),
+            "RandomPerspective: the distortion scale is 2",
+        ),
+        (
+            Box::new(RandomErasing::new().scale(0.5, 0.2)),
+            "RandomErasing: the scale goes from 0.5 to 0.2",
+        ),
+        (
+            Box::new(RandomErasing::new().ratio(0.0, 2.0)),
+            "RandomErasing: the ratio goes from 0 to 2",
+        ),
         (Box::new(GaussianBlur::new(4)), "GaussianBlur: the kernel size 4x4 must be odd"),
         (Box::new(GaussianBlur::new(3).sigma(0.0)), "GaussianBlur: the standard deviations"),
         (Box::new(GaussianBlur::new(3).sigma((2.0, 1.0))), "GaussianBlur: sigma goes from 2 to 1"),
-        (Box::new(RandAugment::new().magnitude(31)), "RandAugment: the magnitude is 31, but there are 31"),
-        (Box::new(TrivialAugmentWide::new().num_magnitude_bins(0)), "TrivialAugmentWide: there are 0 magnitudes"),
+        (
+            Box::new(RandAugment::new().magnitude(31)),
+            "RandAugment: the magnitude is 31, but there are 31",
+        ),
+        (
+            Box::new(TrivialAugmentWide::new().num_magnitude_bins(0)),
+            "TrivialAugmentWide: there are 0 magnitudes",
+        ),
         (Box::new(RandomApply::new(0.5)), "RandomApply has no transforms"),
         (Box::new(RandomChoice::new()), "RandomChoice has no transforms"),
         (
@@ -432,12 +571,17 @@ fn wrong_options_are_refused() {
             "RandomChoice: the weights [-1.0] must be",
         ),
         (
-            Box::new(RandomOrder::new().and(RandomApply::new(0.1).then(RandomInvert::new().p(-1.0)))),
+            Box::new(
+                RandomOrder::new().and(RandomApply::new(0.1).then(RandomInvert::new().p(-1.0))),
+            ),
             "RandomOrder: RandomApply: RandomInvert: the probability p is -1",
         ),
     ];
     for (transform, message) in refused {
-        for error in [transform.check().unwrap_err(), transform.apply(noise(8, 8, 3), &mut random(0)).unwrap_err()] {
+        for error in [
+            transform.check().unwrap_err(),
+            transform.apply(noise(8, 8, 3), &mut random(0)).unwrap_err(),
+        ] {
             assert!(error.is_usage());
             assert!(error.to_string().starts_with(message), "{error}");
         }
@@ -453,9 +597,18 @@ fn wrong_options_are_refused() {
             functional::pad(&small(), Padding::from(3), &PaddingMode::Reflect),
             "3 pixels of padding cannot be taken from 3",
         ),
-        (functional::pad(&small(), Padding::from(usize::MAX), &PaddingMode::default()), "3 pixels with"),
-        (functional::pad(&small(), Padding::from(1), &PaddingMode::Constant(Fill::from([1, 2]))), "a fill of 2 values"),
-        (functional::erase(small(), (2, 0), (2, 1), |_, _| [0; 4]), "a rectangle of 1x2 from column 0 and row 2"),
+        (
+            functional::pad(&small(), Padding::from(usize::MAX), &PaddingMode::default()),
+            "3 pixels with",
+        ),
+        (
+            functional::pad(&small(), Padding::from(1), &PaddingMode::Constant(Fill::from([1, 2]))),
+            "a fill of 2 values",
+        ),
+        (
+            functional::erase(small(), (2, 0), (2, 1), |_, _| [0; 4]),
+            "a rectangle of 1x2 from column 0 and row 2",
+        ),
         (
             functional::perspective(
                 &small(),

@@ -1,19 +1,32 @@
-//! Images from files compared with Pillow and torchvision, parts compared with whole images, and invalid files.
-//! reference/images.py makes the files and the expected results.
+//! Images from files compared with Pillow and torchvision, parts compared with whole images, and
+//! invalid files. reference/images.py makes the files and the expected results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use fulmen_data::{DataLoader, Dataset, Fingerprint, HostBatch, SampleRng, Source};
 use fulmen_images::{
-    ColorJitter, Image, ImageFolder, ImagePipeline, Interpolation, RandAugment, RandomAffine, RandomErasing,
+    ColorJitter, Image, ImageFolder, ImagePipeline, Interpolation, RandAugment, RandomAffine,
+    RandomErasing,
 };
 
-const JPEGS: [&str; 11] =
-    ["s420", "s422", "s444", "s411", "s440", "progressive", "restarts", "gray", "gray_factors", "cmyk", "ycck"];
+const JPEGS: [&str; 11] = [
+    "s420",
+    "s422",
+    "s444",
+    "s411",
+    "s440",
+    "progressive",
+    "restarts",
+    "gray",
+    "gray_factors",
+    "cmyk",
+    "ycck",
+];
 
-/// The allowed difference from Pillow, which decodes with libjpeg-turbo: none if that decodes here too. zune-jpeg's
-/// inverse cosine transform rounds differently, and its chroma upsampling rounds once in each direction.
+/// The allowed difference from Pillow, which decodes with libjpeg-turbo: none if that decodes here
+/// too. zune-jpeg's inverse cosine transform rounds differently, and its chroma upsampling rounds
+/// once in each direction.
 const JPEG: u8 = if cfg!(feature = "turbojpeg") { 0 } else { 3 };
 
 fn path(name: &str) -> PathBuf {
@@ -47,22 +60,40 @@ fn difference(a: &Image, b: &Image) -> (u8, f64) {
 #[track_caller]
 fn check_near(name: &str, actual: &Image, expected: &Image, tolerance: u8) {
     let (difference, mean) = difference(actual, expected);
-    assert!(difference <= tolerance, "{name}: values differ by up to {difference}, {mean:.3} in the mean");
+    assert!(
+        difference <= tolerance,
+        "{name}: values differ by up to {difference}, {mean:.3} in the mean"
+    );
 }
 
 #[test]
 fn jpegs_decode_as_pillow_decodes_them() {
     for name in JPEGS {
-        check_near(name, &decode(&ImagePipeline::rgb(), &format!("{name}.jpg")), &expected(name), JPEG);
+        check_near(
+            name,
+            &decode(&ImagePipeline::rgb(), &format!("{name}.jpg")),
+            &expected(name),
+            JPEG,
+        );
     }
 }
 
 #[test]
 fn pngs_and_webps_decode_as_pillow_decodes_them() {
     for name in ["rgba", "palette", "la", "bits", "deep"] {
-        check_near(name, &decode(&ImagePipeline::rgb(), &format!("{name}.png")), &expected(name), 0);
+        check_near(
+            name,
+            &decode(&ImagePipeline::rgb(), &format!("{name}.png")),
+            &expected(name),
+            0,
+        );
     }
-    check_near("lossless", &decode(&ImagePipeline::rgb(), "lossless.webp"), &expected("lossless"), 0);
+    check_near(
+        "lossless",
+        &decode(&ImagePipeline::rgb(), "lossless.webp"),
+        &expected("lossless"),
+        0,
+    );
     check_near("lossy", &decode(&ImagePipeline::rgb(), "lossy.webp"), &expected("lossy"), 1);
 }
 
@@ -75,7 +106,12 @@ fn channels_are_those_that_are_asked_for() {
     assert_eq!(decode(&ImagePipeline::gray(), "rgba.png"), rgba.with_channels(1).unwrap());
     // The stored luma, compared with the luma of colors that were rounded and clipped.
     let luma = decode(&ImagePipeline::gray(), "s444.jpg");
-    check_near("luma", &luma, &decode(&ImagePipeline::rgb(), "s444.jpg").with_channels(1).unwrap(), 8);
+    check_near(
+        "luma",
+        &luma,
+        &decode(&ImagePipeline::rgb(), "s444.jpg").with_channels(1).unwrap(),
+        8,
+    );
 }
 
 #[test]
@@ -89,13 +125,19 @@ fn images_are_turned_only_on_request() {
         check_near(&name, &turned, &expected(&name), JPEG);
         // Steps see the oriented image, whatever part of the file is decoded.
         let steps = |pipeline: ImagePipeline| {
-            pipeline.random_crop((17, 11), 0).resize_exact((9, 13)).horizontal_flip(1.0).center_crop((7, 6))
+            pipeline
+                .random_crop((17, 11), 0)
+                .resize_exact((9, 13))
+                .horizontal_flip(1.0)
+                .center_crop((7, 6))
         };
         for seed in 0..8 {
             let random = || SampleRng::new(seed, 0, 0);
-            let from_file =
-                steps(ImagePipeline::rgb().exif_orientation(true)).decode(&bytes(&file), &mut random()).unwrap();
-            let from_turned = steps(ImagePipeline::rgb()).apply(turned.clone(), &mut random()).unwrap();
+            let from_file = steps(ImagePipeline::rgb().exif_orientation(true))
+                .decode(&bytes(&file), &mut random())
+                .unwrap();
+            let from_turned =
+                steps(ImagePipeline::rgb()).apply(turned.clone(), &mut random()).unwrap();
             check_near(&name, &from_file, &from_turned, 1);
         }
     }
@@ -113,8 +155,10 @@ fn images_are_resized_as_torchvision_resizes_them() {
     for (name, mode, tolerance) in modes {
         let small = decode(&ImagePipeline::rgb().resize(48).interpolation(mode), "large.png");
         check_near(name, &small, &expected(&format!("resize_{name}")), tolerance);
-        let great =
-            decode(&ImagePipeline::rgb().center_crop(40).resize_exact((64, 80)).interpolation(mode), "large.png");
+        let great = decode(
+            &ImagePipeline::rgb().center_crop(40).resize_exact((64, 80)).interpolation(mode),
+            "large.png",
+        );
         check_near(name, &great, &expected(&format!("enlarge_{name}")), tolerance);
     }
     check_near(
@@ -123,8 +167,18 @@ fn images_are_resized_as_torchvision_resizes_them() {
         &expected("crop"),
         1,
     );
-    check_near("beyond", &decode(&ImagePipeline::rgb().center_crop((131, 180)), "large.png"), &expected("beyond"), 0);
-    check_near("tensor", &decode(&ImagePipeline::rgb().resize_exact((48, 64)), "large.png"), &expected("tensor"), 1);
+    check_near(
+        "beyond",
+        &decode(&ImagePipeline::rgb().center_crop((131, 180)), "large.png"),
+        &expected("beyond"),
+        0,
+    );
+    check_near(
+        "tensor",
+        &decode(&ImagePipeline::rgb().resize_exact((48, 64)), "large.png"),
+        &expected("tensor"),
+        1,
+    );
 }
 
 /// Every part that a decoder may be asked for has exactly the pixels of the whole image.
@@ -134,7 +188,9 @@ fn a_part_of_a_jpeg_has_the_pixels_of_the_whole() {
         let file = bytes(&format!("{name}.jpg"));
         for pipeline in [ImagePipeline::rgb(), ImagePipeline::gray()] {
             let whole = pipeline.decode(&file, &mut unused_random()).unwrap();
-            for (size, seeds) in [((1, 1), 40), ((3, 40), 20), ((33, 2), 20), ((30, 31), 30), ((74, 100), 4)] {
+            for (size, seeds) in
+                [((1, 1), 40), ((3, 40), 20), ((33, 2), 20), ((30, 31), 30), ((74, 100), 4)]
+            {
                 let crop = pipeline.clone().random_crop(size, 0).horizontal_flip(0.5);
                 for seed in 0..seeds {
                     let random = || SampleRng::new(seed, 1, 2);
@@ -149,9 +205,12 @@ fn a_part_of_a_jpeg_has_the_pixels_of_the_whole() {
 
 #[test]
 fn resizing_a_part_gives_the_pixels_of_resizing_the_whole() {
-    for interpolation in
-        [Interpolation::Nearest, Interpolation::Bilinear, Interpolation::Bicubic, Interpolation::Lanczos]
-    {
+    for interpolation in [
+        Interpolation::Nearest,
+        Interpolation::Bilinear,
+        Interpolation::Bicubic,
+        Interpolation::Lanczos,
+    ] {
         let pipeline = ImagePipeline::rgb().interpolation(interpolation);
         for name in ["s420.jpg", "s444.jpg", "large.png"] {
             let whole = decode(&pipeline, name);
@@ -162,28 +221,39 @@ fn resizing_a_part_gives_the_pixels_of_resizing_the_whole() {
                     crop.decode(&bytes(name), &mut random()).unwrap(),
                     crop.apply(whole.clone(), &mut random()).unwrap(),
                 );
-                assert_eq!(difference(&fast, &plain), (0, 0.0), "{name}, {interpolation}, seed {seed}");
-                // Only the middle of the resized image is sampled; the positions of its kernels are rounded
-                // differently.
+                assert_eq!(
+                    difference(&fast, &plain),
+                    (0, 0.0),
+                    "{name}, {interpolation}, seed {seed}"
+                );
+                // Only the middle of the resized image is sampled; the positions of its kernels are
+                // rounded differently.
                 let middle = pipeline.clone().resize(64).center_crop((20, 33));
                 let all = pipeline.clone().resize(64).decode(&bytes(name), &mut random()).unwrap();
-                let all = ImagePipeline::rgb().center_crop((20, 33)).apply(all, &mut random()).unwrap();
+                let all =
+                    ImagePipeline::rgb().center_crop((20, 33)).apply(all, &mut random()).unwrap();
                 check_near(name, &middle.decode(&bytes(name), &mut random()).unwrap(), &all, 1);
             }
         }
     }
 }
 
-/// A photo of 8 times the target size: the decoder may shrink it by 4 and leave a factor of 2 to the resize.
+/// A photo of 8 times the target size: the decoder may shrink it by 4 and leave a factor of 2 to
+/// the resize.
 #[cfg(feature = "turbojpeg")]
 #[test]
 fn a_decoder_that_shrinks_leaves_the_image_nearly_the_same() {
     let name = "s420.jpg";
     let full = decode(&ImagePipeline::rgb().resize_exact((9, 12)).reducing_gap(None), name);
-    for (gap, tolerance, mean) in [(1.0, 40, 6.0), (2.0, 12, 2.0), (3.0, 12, 2.0), (1000.0, 0, 0.0)] {
-        let shrunk = decode(&ImagePipeline::rgb().resize_exact((9, 12)).reducing_gap(Some(gap)), name);
+    for (gap, tolerance, mean) in [(1.0, 40, 6.0), (2.0, 12, 2.0), (3.0, 12, 2.0), (1000.0, 0, 0.0)]
+    {
+        let shrunk =
+            decode(&ImagePipeline::rgb().resize_exact((9, 12)).reducing_gap(Some(gap)), name);
         let (greatest, average) = difference(&shrunk, &full);
-        assert!(greatest <= tolerance && average <= mean, "gap {gap}: up to {greatest}, {average:.2} in the mean");
+        assert!(
+            greatest <= tolerance && average <= mean,
+            "gap {gap}: up to {greatest}, {average:.2} in the mean"
+        );
     }
     let crop = ImagePipeline::rgb().random_resized_crop(8);
     for seed in 0..30 {
@@ -191,7 +261,10 @@ fn a_decoder_that_shrinks_leaves_the_image_nearly_the_same() {
         let shrunk = crop.decode(&bytes(name), &mut random()).unwrap();
         let full = crop.clone().reducing_gap(None).decode(&bytes(name), &mut random()).unwrap();
         let (greatest, average) = difference(&shrunk, &full);
-        assert!(greatest <= 25 && average <= 3.0, "seed {seed}: up to {greatest}, {average:.2} in the mean");
+        assert!(
+            greatest <= 25 && average <= 3.0,
+            "seed {seed}: up to {greatest}, {average:.2} in the mean"
+        );
     }
 }
 
@@ -216,7 +289,11 @@ fn refused(file: &[u8], pipeline: &ImagePipeline, words: &[&str]) {
 
 #[test]
 fn files_that_are_cut_short_are_refused_wherever_the_crop_lies() {
-    let crops = [ImagePipeline::rgb(), ImagePipeline::rgb().center_crop(4), ImagePipeline::rgb().random_crop(2, 0)];
+    let crops = [
+        ImagePipeline::rgb(),
+        ImagePipeline::rgb().center_crop(4),
+        ImagePipeline::rgb().random_crop(2, 0),
+    ];
     let others = ["rgba.png", "palette.png", "lossless.webp", "lossy.webp"].map(String::from);
     for name in JPEGS.map(|name| format!("{name}.jpg")).iter().chain(&others) {
         let file = bytes(name);
@@ -262,11 +339,15 @@ fn a_jpeg_whose_data_make_no_sense_is_refused_or_kept_on_request() {
 #[test]
 fn a_jpeg_of_too_many_scans_is_refused() {
     let file = bytes("progressive.jpg");
-    let find = |marker: [u8; 2], from: usize| from + file[from..].windows(2).position(|pair| pair == marker).unwrap();
+    let find = |marker: [u8; 2], from: usize| {
+        from + file[from..].windows(2).position(|pair| pair == marker).unwrap()
+    };
     // The second scan, up to the tables of the third one.
     let second = find([0xff, 0xda], find([0xff, 0xda], 0) + 2);
     let third = find([0xff, 0xc4], second);
-    let many = |scans: usize| [&file[..third], &file[second..third].repeat(scans), &file[third..]].concat();
+    let many = |scans: usize| {
+        [&file[..third], &file[second..third].repeat(scans), &file[third..]].concat()
+    };
     let pipeline = ImagePipeline::rgb().keep_damaged();
     assert!(pipeline.decode(&many(50), &mut unused_random()).is_ok());
     refused(&many(600), &pipeline, &["more than 500 scans"]);
@@ -329,7 +410,11 @@ fn a_header_alone_takes_no_memory() {
     let checksum = crc(&bomb[12..29]);
     bomb[29..33].copy_from_slice(&checksum.to_be_bytes());
     refused(&bomb, &ImagePipeline::rgb(), &["20000 x 20000", "max_pixels"]);
-    refused(&bytes("s420.jpg"), &ImagePipeline::rgb().max_pixels(100), &["101 x 75", "limit of 100"]);
+    refused(
+        &bytes("s420.jpg"),
+        &ImagePipeline::rgb().max_pixels(100),
+        &["101 x 75", "limit of 100"],
+    );
     // A WebP of each kind: 14 bits per side.
     let mut bomb = bytes("lossless.webp");
     bomb[21..25].copy_from_slice(&[0xfe, 0xbf, 0xff, 0x0f]);
@@ -348,13 +433,21 @@ fn a_strip_that_becomes_too_great_is_refused() {
     strip[29..33].copy_from_slice(&checksum.to_be_bytes());
     let great = ImagePipeline::rgb().resize(256);
     for steps in [great.clone(), great.clone().then(RandAugment::new()).center_crop(224)] {
-        refused(&strip, &steps, &["256 x 20480000000 pixels of 1 x 80000000", "resize_exact", "max_pixels"]);
+        refused(
+            &strip,
+            &steps,
+            &["256 x 20480000000 pixels of 1 x 80000000", "resize_exact", "max_pixels"],
+        );
     }
     let strip = Image::black(1, 600_000, 1).unwrap();
     let error = great.apply(strip.clone(), &mut unused_random()).unwrap_err();
     assert!(error.is_file() && error.to_string().contains("256 x 153600000"), "{error}");
     // Only the visible part counts.
-    let middle = ImagePipeline::gray().resize(256).center_crop(224).apply(strip, &mut unused_random()).unwrap();
+    let middle = ImagePipeline::gray()
+        .resize(256)
+        .center_crop(224)
+        .apply(strip, &mut unused_random())
+        .unwrap();
     assert_eq!((middle.width(), middle.height()), (224, 224));
     // A large input image may keep its size.
     let flipped = ImagePipeline::gray().max_pixels(10).horizontal_flip(1.0);
@@ -364,11 +457,14 @@ fn a_strip_that_becomes_too_great_is_refused() {
 /// PNG's checksum.
 fn crc(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| if crc & 1 == 1 { 0xedb8_8320 ^ (crc >> 1) } else { crc >> 1 })
+        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
+            if crc & 1 == 1 { 0xedb8_8320 ^ (crc >> 1) } else { crc >> 1 }
+        })
     })
 }
 
-/// Some files in class folders: one with the wrong extension, one in capitals, one whose name is not UTF-8.
+/// Some files in class folders: one with the wrong extension, one in capitals, one whose name is
+/// not UTF-8.
 fn folder() -> tempfile::TempDir {
     let root = tempfile::tempdir().unwrap();
     let put = |class: &str, name: &std::ffi::OsStr, from: &str| {
@@ -427,7 +523,9 @@ fn a_folder_without_images_says_what_is_missing() {
     assert!(message(root.path()).contains("none of its 1 folders has a file that ends in jpg"));
     fs::create_dir(root.path().join("dog")).unwrap();
     fs::write(root.path().join("dog/a.jpg"), bytes("s420.jpg")).unwrap();
-    assert!(message(root.path()).contains("1 of 2 classes have no images, the first of them \"bird\""));
+    assert!(
+        message(root.path()).contains("1 of 2 classes have no images, the first of them \"bird\"")
+    );
     let dataset = ImageFolder::open_allowing_empty(root.path()).unwrap();
     assert_eq!((dataset.classes().len(), dataset.label(0)), (2, 1));
 }
@@ -435,14 +533,20 @@ fn a_folder_without_images_says_what_is_missing() {
 #[test]
 fn a_bad_file_and_a_deleted_one_are_named_with_the_sample() {
     let root = folder();
-    let data = ImageFolder::open(root.path()).unwrap().decode(ImagePipeline::rgb().resize_exact(8)).unwrap();
+    let data = ImageFolder::open(root.path())
+        .unwrap()
+        .decode(ImagePipeline::rgb().resize_exact(8))
+        .unwrap();
     fs::write(root.path().join("dog/a.png"), b"").unwrap();
     fs::remove_file(root.path().join("dog/b.JPG")).unwrap();
     let loader = DataLoader::builder(data).batch_size(1).build().unwrap();
     let batches: Vec<_> = loader.epoch(0).collect();
     assert!(batches[..3].iter().all(Result::is_ok));
     let empty = batches[3].as_ref().unwrap_err();
-    assert!(empty.to_string().contains("a.png") && empty.to_string().contains("the file is empty"), "{empty}");
+    assert!(
+        empty.to_string().contains("a.png") && empty.to_string().contains("the file is empty"),
+        "{empty}"
+    );
     let missing = batches[4].as_ref().unwrap_err();
     assert!(missing.is_not_found() && missing.to_string().contains("b.JPG"), "{missing}");
 }
@@ -458,13 +562,21 @@ fn pixels_are_the_same_on_any_number_of_workers() {
         .then(RandomAffine::new(15.0).translate(0.1, 0.1).scale(0.8, 1.2).shear(5.0))
         .then(RandomErasing::new().p(0.8));
     // Batches of two epochs, from the middle of the first on: pixels and labels.
-    let read = |pipeline: &ImagePipeline, workers: usize, start: usize| -> Vec<(Vec<u8>, Vec<i32>)> {
-        let data = ImageFolder::open(root.path()).unwrap().decode(pipeline.clone()).unwrap();
-        let loader =
-            DataLoader::builder(data).batch_size(2).shuffle(true).seed(5).num_workers(workers).build().unwrap();
-        let batches = loader.epochs(3..5, start).map(Result::unwrap);
-        batches.map(|batch| (batch.values(0).unwrap().to_vec(), batch.values(1).unwrap().to_vec())).collect()
-    };
+    let read =
+        |pipeline: &ImagePipeline, workers: usize, start: usize| -> Vec<(Vec<u8>, Vec<i32>)> {
+            let data = ImageFolder::open(root.path()).unwrap().decode(pipeline.clone()).unwrap();
+            let loader = DataLoader::builder(data)
+                .batch_size(2)
+                .shuffle(true)
+                .seed(5)
+                .num_workers(workers)
+                .build()
+                .unwrap();
+            let batches = loader.epochs(3..5, start).map(Result::unwrap);
+            batches
+                .map(|batch| (batch.values(0).unwrap().to_vec(), batch.values(1).unwrap().to_vec()))
+                .collect()
+        };
     for pipeline in [plain, augmented] {
         let alone = read(&pipeline, 0, 0);
         assert_eq!(alone.len(), 6);
@@ -488,7 +600,10 @@ fn fingerprints_tell_files_and_steps_apart() {
     };
     let first = fingerprint(ImagePipeline::rgb().resize_exact(8));
     assert_eq!(fingerprint(ImagePipeline::rgb().resize_exact(8)), first);
-    assert_ne!(fingerprint(ImagePipeline::rgb().resize_exact(8).interpolation(Interpolation::Lanczos)), first);
+    assert_ne!(
+        fingerprint(ImagePipeline::rgb().resize_exact(8).interpolation(Interpolation::Lanczos)),
+        first
+    );
     // The limit determines which samples exist.
     assert_ne!(fingerprint(ImagePipeline::rgb().resize_exact(8).max_pixels(1 << 30)), first);
     fs::write(root.path().join("dog/a.png"), bytes("gray.jpg")).unwrap();
@@ -498,7 +613,10 @@ fn fingerprints_tell_files_and_steps_apart() {
 #[test]
 fn a_fingerprint_names_the_decoder_of_jpegs() {
     let root = folder();
-    let data = ImageFolder::open(root.path()).unwrap().decode(ImagePipeline::rgb().resize_exact(8)).unwrap();
+    let data = ImageFolder::open(root.path())
+        .unwrap()
+        .decode(ImagePipeline::rgb().resize_exact(8))
+        .unwrap();
     let mut fingerprint = Fingerprint::recording_parts();
     data.fingerprint(&mut fingerprint).unwrap();
     let notes = fingerprint.into_parts().finish();
@@ -513,12 +631,26 @@ fn options_that_make_no_sense_are_refused() {
     assert!(message(ImagePipeline::rgb()).contains("add random_resized_crop"));
     assert!(message(ImagePipeline::rgb().resize(8)).contains("add random_resized_crop"));
     assert!(message(ImagePipeline::rgb().resize_exact(0)).contains("between 1 and"));
-    assert!(message(ImagePipeline::rgb().random_resized_crop_of(8, (0.5, 0.1), (1.0, 1.0))).contains("scale"));
-    assert!(message(ImagePipeline::rgb().random_crop(8, 0).horizontal_flip(1.5)).contains("probability"));
-    assert!(message(ImagePipeline::rgb().resize_exact(8).reducing_gap(Some(0.5))).contains("at least 1"));
-    let field = ImagePipeline::gray().source_size((4, 6)).resize(2).channels_last().field("x").unwrap();
+    assert!(
+        message(ImagePipeline::rgb().random_resized_crop_of(8, (0.5, 0.1), (1.0, 1.0)))
+            .contains("scale")
+    );
+    assert!(
+        message(ImagePipeline::rgb().random_crop(8, 0).horizontal_flip(1.5))
+            .contains("probability")
+    );
+    assert!(
+        message(ImagePipeline::rgb().resize_exact(8).reducing_gap(Some(0.5)))
+            .contains("at least 1")
+    );
+    let field =
+        ImagePipeline::gray().source_size((4, 6)).resize(2).channels_last().field("x").unwrap();
     assert_eq!(field.to_string(), "x u8[2, 3, 1]");
-    refused(&bytes("s420.jpg"), &ImagePipeline::rgb().random_crop(200, 4), &["does not fit", "101 x 75"]);
+    refused(
+        &bytes("s420.jpg"),
+        &ImagePipeline::rgb().random_crop(200, 4),
+        &["does not fit", "101 x 75"],
+    );
 }
 
 #[test]
@@ -542,21 +674,28 @@ fn cifar_files_are_read_as_they_are_and_augmented() {
         HostBatch::collate(&same, &[5]).unwrap().values::<u8>(0).unwrap(),
         HostBatch::collate(&plain, &[5]).unwrap().values::<u8>(0).unwrap()
     );
-    let cropped = plain.augment(ImagePipeline::rgb().random_crop(32, 4).horizontal_flip(0.5)).unwrap();
+    let cropped =
+        plain.augment(ImagePipeline::rgb().random_crop(32, 4).horizontal_flip(0.5)).unwrap();
     assert_eq!(cropped.fields()[0].shape, [3, 32, 32]);
 
-    let message = |split| fulmen_images::Cifar::cifar10(folder.path(), split).unwrap_err().to_string();
+    let message =
+        |split| fulmen_images::Cifar::cifar10(folder.path(), split).unwrap_err().to_string();
     assert!(message(fulmen_data::Split::Train).contains("data_batch_1.bin"));
     fs::write(folder.path().join("test_batch.bin"), &ten[..ten.len() - 1]).unwrap();
-    assert!(message(fulmen_data::Split::Test).contains("30729999 bytes; 10000 records of 3073 bytes are 30730000"));
+    assert!(
+        message(fulmen_data::Split::Test)
+            .contains("30729999 bytes; 10000 records of 3073 bytes are 30730000")
+    );
     let mut wrong = ten;
     wrong[3073 * 3] = 10;
     fs::write(folder.path().join("test_batch.bin"), &wrong).unwrap();
     assert!(message(fulmen_data::Split::Test).contains("record 3: the label is 10"));
-    let hundred: Vec<u8> = (0..10_000).flat_map(|i| record(&[(i % 20) as u8, (i % 100) as u8], i)).collect();
+    let hundred: Vec<u8> =
+        (0..10_000).flat_map(|i| record(&[(i % 20) as u8, (i % 100) as u8], i)).collect();
     fs::write(folder.path().join("test.bin"), hundred).unwrap();
     let fine = fulmen_images::Cifar::cifar100(folder.path(), fulmen_data::Split::Test).unwrap();
-    let coarse = fulmen_images::Cifar::cifar100_coarse(folder.path(), fulmen_data::Split::Test).unwrap();
+    let coarse =
+        fulmen_images::Cifar::cifar100_coarse(folder.path(), fulmen_data::Split::Test).unwrap();
     assert_eq!((fine.classes(), coarse.classes()), (100, 20));
     assert_eq!(HostBatch::collate(&fine, &[77]).unwrap().values::<i32>(1).unwrap(), [77]);
     assert_eq!(HostBatch::collate(&coarse, &[77]).unwrap().values::<i32>(1).unwrap(), [17]);

@@ -15,7 +15,8 @@ use crate::http_client;
 const OFF: u64 = 30;
 
 /// The names queried from the metadata server.
-const NAMES: [&str; 4] = ["zone", "machine-type", "attributes/accelerator-type", "scheduling/preemptible"];
+const NAMES: [&str; 4] =
+    ["zone", "machine-type", "attributes/accelerator-type", "scheduling/preemptible"];
 
 /// The answers of the metadata server.
 #[derive(Debug)]
@@ -82,9 +83,16 @@ pub(super) fn metadata(machine: &Machine) -> Vec<Finding> {
              TPU_SKIP_MDS_QUERY=1 and FULMEN_OFFLINE=1",
         )];
     }
-    let details = [metadata.get("machine-type").and_then(|it| it.rsplit('/').next()), metadata.accelerator_type()];
+    let details = [
+        metadata.get("machine-type").and_then(|it| it.rsplit('/').next()),
+        metadata.accelerator_type(),
+    ];
     let details = details.into_iter().flatten().collect::<Vec<_>>().join(", ");
-    vec![Finding::ok(format!("{address} answers: {} in {}", details, metadata.zone().unwrap_or("an unknown zone")))]
+    vec![Finding::ok(format!(
+        "{address} answers: {} in {}",
+        details,
+        metadata.zone().unwrap_or("an unknown zone")
+    ))]
 }
 
 pub(super) fn clock(machine: &Machine) -> Vec<Finding> {
@@ -98,9 +106,10 @@ pub(super) fn clock(machine: &Machine) -> Vec<Finding> {
         difference.as_secs()
     });
     vec![match difference {
-        Some(seconds) if seconds > OFF => {
-            Finding::error(format!("it says {now}, {seconds} s off from the metadata server"), remedy)
-        }
+        Some(seconds) if seconds > OFF => Finding::error(
+            format!("it says {now}, {seconds} s off from the metadata server"),
+            remedy,
+        ),
         Some(_) => Finding::ok(format!("it says {now}, and agrees with the metadata server")),
         None if machine.now < past => Finding::error(format!("it says {now}"), remedy),
         None => Finding::ok(format!("it says {now}; there is no other clock to compare it with")),
@@ -135,17 +144,24 @@ struct Regions {
 impl BucketRegion {
     /// `None` if no bucket is named.
     pub(super) fn ask(machine: &Machine) -> Option<Self> {
-        let named =
-            ["FULMEN_CHECKPOINT_DIR", "FULMEN_DEFAULT_ROOT_DIR"].into_iter().filter_map(|name| machine.text(name));
-        let location =
-            machine.bucket.clone().into_iter().chain(named).find(|location| location.starts_with("gs://"))?;
+        let named = ["FULMEN_CHECKPOINT_DIR", "FULMEN_DEFAULT_ROOT_DIR"]
+            .into_iter()
+            .filter_map(|name| machine.text(name));
+        let location = machine
+            .bucket
+            .clone()
+            .into_iter()
+            .chain(named)
+            .find(|location| location.starts_with("gs://"))?;
         let bucket = location["gs://".len()..].split('/').next().unwrap_or_default().to_owned();
         let location = Self::query(machine, &bucket);
         Some(Self { bucket, location })
     }
 
     fn query(machine: &Machine, bucket: &str) -> Result<BucketLocation, Finding> {
-        let is_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-_.".contains(letter);
+        let is_name = |letter: char| {
+            letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-_.".contains(letter)
+        };
         if bucket.is_empty() || !bucket.chars().all(is_name) {
             return Err(Finding::error(
                 format!("{bucket:?} is not a valid bucket name"),
@@ -157,7 +173,9 @@ impl BucketRegion {
         let Some(metadata) = metadata else {
             return Err(Finding::ok(format!("gs://{bucket}, and this machine has no zone")));
         };
-        let host = machine.text("GOOGLE_BASE_URL").unwrap_or_else(|| "https://storage.googleapis.com".to_owned());
+        let host = machine
+            .text("GOOGLE_BASE_URL")
+            .unwrap_or_else(|| "https://storage.googleapis.com".to_owned());
         let fields = "location,customPlacementConfig";
         let request = || {
             let client = http_client(machine.patience)?;
@@ -178,7 +196,9 @@ impl BucketRegion {
             )
         };
         match request() {
-            Ok((200, text)) => serde_json::from_str(&text).map_err(|error| unknown(error.to_string())),
+            Ok((200, text)) => {
+                serde_json::from_str(&text).map_err(|error| unknown(error.to_string()))
+            }
             Ok((404, _)) => Err(Finding::error(
                 format!("there is no bucket gs://{bucket}"),
                 "correct its name, or create it in the region of this machine: `gcloud storage buckets create`",
@@ -197,7 +217,9 @@ impl BucketRegion {
 
 pub(super) fn bucket(machine: &Machine) -> Vec<Finding> {
     let Some(BucketRegion { bucket, location }) = machine.bucket_region() else {
-        return vec![Finding::ok("no bucket is named (`--bucket gs://NAME`, FULMEN_CHECKPOINT_DIR)")];
+        return vec![Finding::ok(
+            "no bucket is named (`--bucket gs://NAME`, FULMEN_CHECKPOINT_DIR)",
+        )];
     };
     let BucketLocation { location, custom_placement_config } = match location {
         Ok(location) => location,
@@ -206,7 +228,8 @@ pub(super) fn bucket(machine: &Machine) -> Vec<Finding> {
     let zone = machine.metadata().and_then(Metadata::zone).unwrap_or_default();
     // `us-central1-a` is in `us-central1`.
     let region = zone.rsplit_once('-').map_or(zone, |(region, _)| region);
-    let regions = match (&location.to_lowercase()[..], &custom_placement_config.data_locations[..]) {
+    let regions = match (&location.to_lowercase()[..], &custom_placement_config.data_locations[..])
+    {
         ("nam4", _) => vec!["us-central1".to_owned(), "us-east1".to_owned()],
         ("eur4", _) => vec!["europe-north1".to_owned(), "europe-west4".to_owned()],
         ("asia1", _) => vec!["asia-northeast1".to_owned(), "asia-northeast2".to_owned()],
@@ -214,7 +237,10 @@ pub(super) fn bucket(machine: &Machine) -> Vec<Finding> {
         (_, regions) => regions.iter().map(|region| region.to_lowercase()).collect(),
     };
     vec![if regions.iter().any(|bucket_region| bucket_region == region) {
-        Finding::ok(format!("gs://{bucket} is in {}, and this machine is in {zone}", regions.join(" and ")))
+        Finding::ok(format!(
+            "gs://{bucket} is in {}, and this machine is in {zone}",
+            regions.join(" and ")
+        ))
     } else {
         Finding::warning(
             format!(
@@ -230,8 +256,7 @@ pub(super) fn bucket(machine: &Machine) -> Vec<Finding> {
 /// Where this machine runs, and how long it lasts there.
 pub(super) fn hosting(machine: &Machine) -> Vec<Finding> {
     let is_set = |name: &str| machine.variable(name).is_some();
-    let resume =
-        "write checkpoints to a store that outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`";
+    let resume = "write checkpoints to a store that outlives it (`--checkpoint-dir gs://…`), and start with `--resume auto`";
     let mut findings = Vec::new();
     if is_set("COLAB_RELEASE_TAG") || is_set("COLAB_GPU") {
         findings.push(Finding::note(

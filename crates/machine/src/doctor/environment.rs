@@ -17,8 +17,14 @@ const OF_OTHERS: [(&str, &str); 13] = [
     ("XLA_DOWNCAST_BF16", "use FULMEN_PRECISION=bf16-true or `--precision`"),
     ("JAX_DEFAULT_MATMUL_PRECISION", "use FULMEN_MATMUL_PRECISION or `--matmul-precision`"),
     ("XLA_USE_SPMD", "use FULMEN_STRATEGY or `--strategy`"),
-    ("JAX_COMPILATION_CACHE_DIR", "use FULMEN_COMPILE_CACHE for another folder; programs are cached without it, too"),
-    ("XLA_PERSISTENT_CACHE_PATH", "use FULMEN_COMPILE_CACHE for another folder; programs are cached without it, too"),
+    (
+        "JAX_COMPILATION_CACHE_DIR",
+        "use FULMEN_COMPILE_CACHE for another folder; programs are cached without it, too",
+    ),
+    (
+        "XLA_PERSISTENT_CACHE_PATH",
+        "use FULMEN_COMPILE_CACHE for another folder; programs are cached without it, too",
+    ),
     ("PT_XLA_DEBUG", "unset it; Fulmen reports repeated compilation without it"),
     ("PT_XLA_DEBUG_LEVEL", "unset it; Fulmen reports repeated compilation without it"),
     ("XLA_METRICS_FILE", "use `--metrics`"),
@@ -28,12 +34,13 @@ const OF_OTHERS: [(&str, &str); 13] = [
 pub(super) fn of_others(machine: &Machine) -> Vec<Finding> {
     let variable = |name: &str| machine.variable(name);
     let gone = obsolete_variables(&variable).into_iter();
-    let mut findings: Vec<_> =
-        gone.map(|it| Finding::warning(format!("{} is set, but it is obsolete", it.name), it.instead)).collect();
+    let mut findings: Vec<_> = gone
+        .map(|it| Finding::warning(format!("{} is set, but it is obsolete", it.name), it.instead))
+        .collect();
     let others = OF_OTHERS.iter().filter(|(name, _)| machine.variable(name).is_some());
-    findings.extend(
-        others.map(|(name, remedy)| Finding::note(format!("{name} is set, but Fulmen does not read it"), *remedy)),
-    );
+    findings.extend(others.map(|(name, remedy)| {
+        Finding::note(format!("{name} is set, but Fulmen does not read it"), *remedy)
+    }));
     if findings.is_empty() {
         findings.push(Finding::ok("none are set"));
     }
@@ -74,7 +81,10 @@ pub(super) fn in_use(machine: &Machine) -> Vec<Finding> {
             "correct it; the book's chapter “Many hosts” lists the variables that go together",
         )),
         Ok(process) if process.count() > 1 => findings.push(Finding::note(
-            format!("a program that starts here is {process}, and waits for the others at {}", process.coordinator()),
+            format!(
+                "a program that starts here is {process}, and waits for the others at {}",
+                process.coordinator()
+            ),
             "start it on all hosts, for example with `fulmen pod run`",
         )),
         Ok(_) => {}

@@ -72,8 +72,8 @@ impl Machine {
         }
     }
 
-    /// Compares the region of this bucket (`gs://NAME`) with the machine's zone, instead of the bucket in
-    /// `FULMEN_CHECKPOINT_DIR`.
+    /// Compares the region of this bucket (`gs://NAME`) with the machine's zone, instead of the
+    /// bucket in `FULMEN_CHECKPOINT_DIR`.
     #[must_use]
     pub fn bucket(mut self, bucket: impl Into<String>) -> Self {
         self.bucket = Some(bucket.into());
@@ -87,7 +87,9 @@ impl Machine {
             // checks wait instead.
             let _ = Builder::new().spawn_scoped(scope, || self.plugins().is_ok());
             let _ = Builder::new().spawn_scoped(scope, || self.bucket_region().is_some());
-            let sections = CHECKS.iter().map(|check| Section { heading: check.heading, findings: (check.look)(self) });
+            let sections = CHECKS
+                .iter()
+                .map(|check| Section { heading: check.heading, findings: (check.look)(self) });
             Report { sections: sections.collect() }
         })
     }

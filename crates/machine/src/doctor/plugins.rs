@@ -29,7 +29,9 @@ struct Plugin {
 impl Plugins {
     pub(super) fn ask(machine: &Machine) -> Result<Self, String> {
         let cannot = |why: &dyn std::fmt::Display| format!("cannot list the plugins: {why}");
-        let Some((program, arguments)) = machine.plugin_list.split_first() else { return Err(cannot(&"no program")) };
+        let Some((program, arguments)) = machine.plugin_list.split_first() else {
+            return Err(cannot(&"no program"));
+        };
         let mut child = Command::new(program)
             .args(arguments)
             .env_clear()
@@ -68,17 +70,23 @@ pub(super) fn plugins(machine: &Machine) -> Vec<Finding> {
     let plugins = match machine.plugins() {
         Ok(plugins) => plugins,
         Err(why) => {
-            return vec![Finding::warning(why, "run `fulmen plugin list`, which waits longer and shows the output")];
+            return vec![Finding::warning(
+                why,
+                "run `fulmen plugin list`, which waits longer and shows the output",
+            )];
         }
     };
     let named = |platform| match platform {
-        Platform::Tpu => machine.text("FULMEN_PJRT_PLUGIN").or_else(|| machine.text("TPU_LIBRARY_PATH")),
+        Platform::Tpu => {
+            machine.text("FULMEN_PJRT_PLUGIN").or_else(|| machine.text("TPU_LIBRARY_PATH"))
+        }
         Platform::Cpu | Platform::Cuda => machine.text("FULMEN_PJRT_PLUGIN"),
     };
     let mut findings = Vec::new();
     for platform in [Platform::Cpu, Platform::Cuda, Platform::Tpu] {
         let Some(plugin) = plugins.0.get(platform.name()) else { continue };
-        let has_device = platform == Platform::Cpu || !device_files_under(&machine.root, platform).is_empty();
+        let has_device =
+            platform == Platform::Cpu || !device_files_under(&machine.root, platform).is_empty();
         // The variable overrides the plugin of every platform.
         if !has_device && machine.variable("FULMEN_PJRT_PLUGIN").is_some() {
             continue;
@@ -90,16 +98,22 @@ pub(super) fn plugins(machine: &Machine) -> Vec<Finding> {
             }
             Plugin { path: Some(_), .. } => Finding {
                 severity: if has_device { Severity::Error } else { Severity::Warning },
-                ..Finding::note(format!("{platform}: {error}"), replace(platform, named(platform).is_some()))
+                ..Finding::note(
+                    format!("{platform}: {error}"),
+                    replace(platform, named(platform).is_some()),
+                )
             },
-            _ if named(platform).is_some() => Finding::error(format!("{platform}: {error}"), replace(platform, true)),
+            _ if named(platform).is_some() => {
+                Finding::error(format!("{platform}: {error}"), replace(platform, true))
+            }
             _ if platform == Platform::Cpu => Finding::note(
                 "cpu: no plugin is installed",
                 "`fulmen plugin install cpu`; otherwise the first program downloads it",
             ),
-            _ if has_device => {
-                Finding::error(format!("{platform}: there are devices, but no plugin"), replace(platform, false))
-            }
+            _ if has_device => Finding::error(
+                format!("{platform}: there are devices, but no plugin"),
+                replace(platform, false),
+            ),
             _ => continue,
         });
     }
@@ -116,9 +130,16 @@ fn replace(platform: Platform, is_named: bool) -> String {
         Platform::Cuda => "`pip install --upgrade jax-cuda13-pjrt`",
         Platform::Tpu => "`fulmen plugin install tpu`, or `pip install --upgrade libtpu`",
     };
-    let variable =
-        if platform == Platform::Tpu { "FULMEN_PJRT_PLUGIN or TPU_LIBRARY_PATH" } else { "FULMEN_PJRT_PLUGIN" };
-    if is_named { format!("correct or unset {variable}; then {install}") } else { install.to_owned() }
+    let variable = if platform == Platform::Tpu {
+        "FULMEN_PJRT_PLUGIN or TPU_LIBRARY_PATH"
+    } else {
+        "FULMEN_PJRT_PLUGIN"
+    };
+    if is_named {
+        format!("correct or unset {variable}; then {install}")
+    } else {
+        install.to_owned()
+    }
 }
 
 pub(super) fn age_of_libtpu(machine: &Machine) -> Vec<Finding> {
@@ -132,13 +153,19 @@ pub(super) fn age_of_libtpu(machine: &Machine) -> Vec<Finding> {
     let shown = path.display();
     vec![match (package(path), libtpu_version()) {
         (Some((name, version)), _) if name != "libtpu" => Finding::warning(
-            format!("{name} {version} at {shown}: this package is no longer published; its successor is `libtpu`"),
+            format!(
+                "{name} {version} at {shown}: this package is no longer published; its successor is `libtpu`"
+            ),
             format!("`pip uninstall {name}`, then {remedy}"),
         ),
-        (Some((_, version)), Some(tested)) if numbers(&version) < numbers(tested) => Finding::warning(
-            format!("libtpu {version} at {shown} is older than {tested}, which this version of Fulmen was tested with"),
-            remedy,
-        ),
+        (Some((_, version)), Some(tested)) if numbers(&version) < numbers(tested) => {
+            Finding::warning(
+                format!(
+                    "libtpu {version} at {shown} is older than {tested}, which this version of Fulmen was tested with"
+                ),
+                remedy,
+            )
+        }
         (Some((_, version)), _) => Finding::ok(format!("libtpu {version}")),
         (None, _) => Finding::ok(format!(
             "the version of {shown} is unknown; its PJRT API is {}",
@@ -157,7 +184,8 @@ fn package(libtpu: &Path) -> Option<(String, String)> {
     };
     let siblings = fs::read_dir(folder.parent()?).into_iter().flatten().flatten();
     let pip_package = |name: String| split(name.strip_suffix(".dist-info")?);
-    let mut packages = siblings.filter_map(|entry| pip_package(entry.file_name().into_string().ok()?));
+    let mut packages =
+        siblings.filter_map(|entry| pip_package(entry.file_name().into_string().ok()?));
     packages.next().or_else(|| split(folder.file_name()?.to_str()?))
 }
 

@@ -13,7 +13,10 @@ const PORTS: [(u16, &str); 4] = [
 
 pub(super) fn ports(machine: &Machine) -> Vec<Finding> {
     let text = machine.read("proc/net/tcp") + &machine.read("proc/net/tcp6");
-    let is_held = machine.tpus().iter().any(|file| file.holders.as_ref().is_some_and(|it| !it.processes.is_empty()));
+    let is_held = machine
+        .tpus()
+        .iter()
+        .any(|file| file.holders.as_ref().is_some_and(|it| !it.processes.is_empty()));
     let taken = PORTS.iter().filter(|(port, _)| text.lines().any(|line| is_listening(line, *port)));
     let mut findings: Vec<_> = taken
         .map(|(port, purpose)| {

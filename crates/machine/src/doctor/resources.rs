@@ -8,9 +8,15 @@ pub(super) fn memory(machine: &Machine) -> Vec<Finding> {
     let text = machine.read("proc/meminfo");
     let kibibytes = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-        line.trim_start_matches(':').split_whitespace().next()?.parse::<u64>().ok().map(|number| number << 10)
+        line.trim_start_matches(':')
+            .split_whitespace()
+            .next()?
+            .parse::<u64>()
+            .ok()
+            .map(|number| number << 10)
     };
-    let (Some(mut total), Some(mut free)) = (kibibytes("MemTotal"), kibibytes("MemAvailable")) else {
+    let (Some(mut total), Some(mut free)) = (kibibytes("MemTotal"), kibibytes("MemAvailable"))
+    else {
         return vec![Finding::ok("/proc/meminfo does not say how much")];
     };
     let number = |name: &str| machine.read(name).trim().parse::<u64>().ok();
@@ -44,7 +50,9 @@ pub(super) fn huge_pages(machine: &Machine) -> Vec<Finding> {
         Finding::ok(format!("transparent huge pages: {chosen}"))
     } else {
         Finding::warning(
-            format!("transparent huge pages: {chosen}; with `always`, libtpu starts and stops faster on v5e and later"),
+            format!(
+                "transparent huge pages: {chosen}; with `always`, libtpu starts and stops faster on v5e and later"
+            ),
             "`sudo sh -c 'echo always > /sys/kernel/mm/transparent_hugepage/enabled'`, on each host and after each start of \
              the machine",
         )
@@ -97,11 +105,18 @@ const LIMITS: [Limit; 4] = [
 
 pub(super) fn limits(machine: &Machine) -> Vec<Finding> {
     let text = machine.read("proc/self/limits");
-    let has_vfio = machine.tpus().iter().any(|file| file.path.parent().is_some_and(|folder| folder.ends_with("vfio")));
+    let has_vfio = machine
+        .tpus()
+        .iter()
+        .any(|file| file.path.parent().is_some_and(|folder| folder.ends_with("vfio")));
     let mut findings = Vec::new();
-    for Limit { name, option, least, reason, .. } in LIMITS.iter().filter(|limit| has_vfio || !limit.only_vfio) {
+    for Limit { name, option, least, reason, .. } in
+        LIMITS.iter().filter(|limit| has_vfio || !limit.only_vfio)
+    {
         let Some(rest) = text.lines().find_map(|line| line.strip_prefix(name)) else { continue };
-        let number = |text: &str| if text == "unlimited" { Some(u64::MAX) } else { text.parse::<u64>().ok() };
+        let number = |text: &str| {
+            if text == "unlimited" { Some(u64::MAX) } else { text.parse::<u64>().ok() }
+        };
         let mut numbers = rest.split_whitespace().map_while(number);
         let (Some(soft), Some(hard)) = (numbers.next(), numbers.next()) else { continue };
         if soft >= *least {
@@ -132,11 +147,14 @@ pub(super) fn limits(machine: &Machine) -> Vec<Finding> {
 pub(super) fn cores(machine: &Machine) -> Vec<Finding> {
     let status = machine.read("proc/self/status");
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-    let Some(allowed) = list.and_then(count) else { return vec![Finding::ok("/proc/self/status does not say")] };
+    let Some(allowed) = list.and_then(count) else {
+        return vec![Finding::ok("/proc/self/status does not say")];
+    };
     let chips = machine.tpus().len() as u64;
     // `200000 100000` means two cores; `max 100000` means no limit.
     let quota = machine.read("sys/fs/cgroup/cpu.max");
-    let quota = quota.split_whitespace().map_while(|number| number.parse::<f64>().ok()).collect::<Vec<_>>();
+    let quota =
+        quota.split_whitespace().map_while(|number| number.parse::<f64>().ok()).collect::<Vec<_>>();
     let cores = match quota[..] {
         [quota, period] if period > 0.0 => (quota / period).min(allowed as f64),
         _ => allowed as f64,

@@ -19,7 +19,10 @@ pub(super) fn compile_cache(machine: &Machine) -> Vec<Finding> {
             )];
         }
         Err(error) => {
-            return vec![Finding::error(error.to_string(), "set FULMEN_COMPILE_CACHE to a folder, or to `off`")];
+            return vec![Finding::error(
+                error.to_string(),
+                "set FULMEN_COMPILE_CACHE to a folder, or to `off`",
+            )];
         }
     };
     let shown = cache.folder().display();
@@ -41,7 +44,9 @@ pub(super) fn compile_cache(machine: &Machine) -> Vec<Finding> {
     let (held, limit) = (size(bytes), size(cache.max_bytes()));
     findings.push(if bytes / 9 > cache.max_bytes() / 10 {
         Finding::note(
-            format!("{shown} holds {held} of {limit}; the least recently used programs are removed"),
+            format!(
+                "{shown} holds {held} of {limit}; the least recently used programs are removed"
+            ),
             "raise FULMEN_COMPILE_CACHE_MB if the same programs are compiled repeatedly",
         )
     } else {

@@ -32,7 +32,10 @@ impl Made {
         machine.plugin_list.push(folder.path().join("plugins.json").into());
         let made = Self { folder, machine }.with("XDG_CACHE_HOME", "ROOT/cache");
         for (name, text) in [
-            ("proc/meminfo", "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:   12000000 kB\n"),
+            (
+                "proc/meminfo",
+                "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:   12000000 kB\n",
+            ),
             (
                 "proc/self/limits",
                 "Limit  Soft Limit  Hard Limit  Units\nMax open files            1048576  1048576  files\n",
@@ -41,7 +44,10 @@ impl Made {
             ("sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n"),
             ("proc/net/tcp", "  sl  local_address rem_address   st\n"),
             ("tmp/.keep", ""),
-            ("plugins.json", r#"{"cpu": {"path": "/cpu.so", "api_version": "0.115"}, "tpu": {"error": "nowhere"}}"#),
+            (
+                "plugins.json",
+                r#"{"cpu": {"path": "/cpu.so", "api_version": "0.115"}, "tpu": {"error": "nowhere"}}"#,
+            ),
         ] {
             made.file(name, text);
         }
@@ -67,7 +73,11 @@ impl Made {
         self.file("dev/vfio/0", "");
         self.file("sys/bus/pci/devices/0000:00:04.0/vendor", "0x1ae0\n");
         self.file("sys/bus/pci/devices/0000:00:04.0/class", "0x120000\n");
-        symlink("../../../kernel/iommu_groups/0", root.join("sys/bus/pci/devices/0000:00:04.0/iommu_group")).unwrap();
+        symlink(
+            "../../../kernel/iommu_groups/0",
+            root.join("sys/bus/pci/devices/0000:00:04.0/iommu_group"),
+        )
+        .unwrap();
         self.file(&format!("site/libtpu-{version}.dist-info/METADATA"), "");
         let libtpu = root.join("site/libtpu/libtpu.so");
         let list = format!(r#"{{"tpu": {{"path": {libtpu:?}, "api_version": "0.116"}}}}"#);
@@ -84,7 +94,9 @@ impl Made {
     fn check(&self, expect: Expect) {
         let text = self.text();
         let is_notable = |line: &&str| !line.starts_with("ok ");
-        expect.assert_eq(&text.lines().filter(is_notable).map(|line| format!("{line}\n")).collect::<String>());
+        expect.assert_eq(
+            &text.lines().filter(is_notable).map(|line| format!("{line}\n")).collect::<String>(),
+        );
     }
 }
 
@@ -94,10 +106,15 @@ fn server(answers: &'static [(&'static str, &'static str)]) -> String {
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().map_while(Result::ok) {
-            let lines = BufReader::new(&stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
+            let lines = BufReader::new(&stream)
+                .lines()
+                .map_while(Result::ok)
+                .take_while(|line| !line.is_empty());
             let lines = lines.collect::<Vec<String>>();
-            let request_path = lines.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default();
-            let (status, body) = match answers.iter().find(|(path, _)| request_path.contains(path)) {
+            let request_path =
+                lines.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default();
+            let (status, body) = match answers.iter().find(|(path, _)| request_path.contains(path))
+            {
                 // A request for a bucket needs the token.
                 Some(_)
                     if request_path.contains("/b/")
@@ -161,7 +178,10 @@ fn an_old_libtpu_on_a_machine_that_is_not_set_up() {
     made.file("proc/self/status", "Cpus_allowed_list:\t0-23\n");
     made.file("sys/fs/cgroup/cpu.max", "200000 100000\n");
     made.file("sys/fs/cgroup/memory.max", "max\n");
-    made.file("proc/net/tcp", "   0: 00000000:2117 00000000:0000 0A 0:0\n   1: 0100007F:20EF 0100007F:1234 01 0:0\n");
+    made.file(
+        "proc/net/tcp",
+        "   0: 00000000:2117 00000000:0000 0A 0:0\n   1: 0100007F:20EF 0100007F:1234 01 0:0\n",
+    );
     made.check(expect![[r#"
         ERROR    Plugins: tpu: the plugin libtpu.so speaks PJRT API 0.54; this program speaks 0.81 and later 0.x: use a newer plugin
                    do: `fulmen plugin install tpu`, or `pip install --upgrade libtpu`
@@ -202,7 +222,10 @@ fn a_lock_file_that_was_left_and_one_that_is_held() {
     let message = format!(
         "was made by {owner} 1.5 h ago, and no process holds it: the file is stale and keeps libtpu from starting\n"
     );
-    assert!(text.contains(&message) && text.contains("do: `rm ROOT/tmp/libtpu_lockfile`\n"), "{text}");
+    assert!(
+        text.contains(&message) && text.contains("do: `rm ROOT/tmp/libtpu_lockfile`\n"),
+        "{text}"
+    );
 
     use std::os::unix::fs::MetadataExt as _;
     let number = lock.metadata().unwrap().ino();
@@ -255,19 +278,26 @@ const TPU_VM: &[(&str, &str)] = &[
     ("instance/machine-type", "projects/1/machineTypes/ct5lp-hightpu-8t"),
     ("instance/attributes/accelerator-type", "v5litepod-8"),
     ("instance/scheduling/preemptible", "TRUE"),
-    ("instance/service-accounts/default/token", r#"{"access_token":"of-the-machine","expires_in":3599}"#),
+    (
+        "instance/service-accounts/default/token",
+        r#"{"access_token":"of-the-machine","expires_in":3599}"#,
+    ),
     ("/storage/v1/b/far?", r#"{"location":"EUROPE-WEST4"}"#),
     ("/storage/v1/b/near?", r#"{"location":"US-CENTRAL1"}"#),
     ("/storage/v1/b/dual?", r#"{"location":"NAM4","customPlacementConfig":{}}"#),
-    ("/storage/v1/b/two?", r#"{"location":"US","customPlacementConfig":{"dataLocations":["US-EAST4","US-CENTRAL1"]}}"#),
+    (
+        "/storage/v1/b/two?",
+        r#"{"location":"US","customPlacementConfig":{"dataLocations":["US-EAST4","US-CENTRAL1"]}}"#,
+    ),
 ];
 
 #[test]
 fn a_tpu_vm_whose_bucket_is_far_away_and_whose_clock_is_wrong() {
     let address = server(TPU_VM);
     let cloud = |bucket: &str| {
-        let made =
-            Made::new().with("GCE_METADATA_HOST", &address).with("GOOGLE_BASE_URL", &format!("http://{address}"));
+        let made = Made::new()
+            .with("GCE_METADATA_HOST", &address)
+            .with("GOOGLE_BASE_URL", &format!("http://{address}"));
         made.with("FULMEN_CHECKPOINT_DIR", bucket)
     };
     let mut far = cloud("gs://far/runs");
@@ -284,7 +314,10 @@ fn a_tpu_vm_whose_bucket_is_far_away_and_whose_clock_is_wrong() {
         2 errors, 1 warning
     "#]]);
     for (bucket, expected) in [
-        ("gs://near", "ok       Zone and bucket: gs://near is in us-central1, and this machine is in us-central1-a"),
+        (
+            "gs://near",
+            "ok       Zone and bucket: gs://near is in us-central1, and this machine is in us-central1-a",
+        ),
         ("gs://dual/x", "ok       Zone and bucket: gs://dual is in us-central1 and us-east1"),
         ("gs://two", "ok       Zone and bucket: gs://two is in us-east4 and us-central1"),
         ("gs://none", "ERROR    Zone and bucket: there is no bucket gs://none"),
@@ -303,12 +336,20 @@ fn what_does_not_answer_is_not_waited_for() {
     made.machine.plugin_list = vec!["sleep".into(), "600".into()];
     made.machine.patience = Duration::from_millis(100);
     let text = made.text();
-    assert!(text.contains("no answer within 0.2 s") && text.contains("does not answer within 0.1 s"), "{text}");
-    for (command, why) in [("false", "exit status: 1"), ("/no/such/program", "No such file"), ("true", "EOF")] {
+    assert!(
+        text.contains("no answer within 0.2 s") && text.contains("does not answer within 0.1 s"),
+        "{text}"
+    );
+    for (command, why) in
+        [("false", "exit status: 1"), ("/no/such/program", "No such file"), ("true", "EOF")]
+    {
         made = Made::new();
         made.machine.plugin_list = vec![command.into()];
         let text = made.text();
-        assert!(text.contains("warning  Plugins: cannot list the plugins: ") && text.contains(why), "{text}");
+        assert!(
+            text.contains("warning  Plugins: cannot list the plugins: ") && text.contains(why),
+            "{text}"
+        );
     }
 }
 
@@ -317,7 +358,10 @@ fn a_full_disk_is_an_error() {
     let mut made = Made::new();
     made.machine.free_bytes = |_| Ok(300_000_000);
     let text = made.text();
-    assert!(text.contains("ERROR    Disk: 300 MB are free at ROOT, for runs\n           do: `du "), "{text}");
+    assert!(
+        text.contains("ERROR    Disk: 300 MB are free at ROOT, for runs\n           do: `du "),
+        "{text}"
+    );
     assert_eq!(text.matches("Disk:").count(), 1, "all places are on one disk: {text}");
 }
 
@@ -339,5 +383,8 @@ fn the_books_chapter_has_a_heading_for_each_check() {
     let (_, section) = chapter.split_once("\n## What `fulmen doctor` looks at\n").unwrap();
     let section = section.split("\n## ").next().unwrap();
     let headings = section.lines().filter_map(|line| line.strip_prefix("### "));
-    assert_eq!(headings.collect::<Vec<_>>(), CHECKS.iter().map(|check| check.heading).collect::<Vec<_>>());
+    assert_eq!(
+        headings.collect::<Vec<_>>(),
+        CHECKS.iter().map(|check| check.heading).collect::<Vec<_>>()
+    );
 }

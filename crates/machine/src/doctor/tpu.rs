@@ -33,7 +33,8 @@ pub(super) fn devices(machine: &Machine) -> Vec<Finding> {
                 ),
             ));
         }
-        if let Some(holders) = file.holders.as_ref().filter(|holders| !holders.processes.is_empty()) {
+        if let Some(holders) = file.holders.as_ref().filter(|holders| !holders.processes.is_empty())
+        {
             findings.push(Finding::warning(
                 format!("{path}: {holders}; a TPU can be open in one process at a time"),
                 "`fulmen ps` shows what that process does, `fulmen kill` ends it",
@@ -48,14 +49,26 @@ pub(super) fn devices(machine: &Machine) -> Vec<Finding> {
 }
 
 pub(super) fn lock_file(machine: &Machine) -> Vec<Finding> {
-    let Some(lock) = LockFile::find(&machine.root) else { return vec![Finding::ok("there is none")] };
+    let Some(lock) = LockFile::find(&machine.root) else {
+        return vec![Finding::ok("there is none")];
+    };
     let files = machine.tpus();
     let owner = lock.owner_name.clone().unwrap_or_else(|| format!("user {}", lock.owner));
-    let age = lock.modified.and_then(|modified| machine.now.duration_since(modified).ok()).unwrap_or_default();
-    let description = format!("{} was made by {owner} {:.1} h ago", lock.path.display(), age.as_secs_f64() / 3600.0);
+    let age = lock
+        .modified
+        .and_then(|modified| machine.now.duration_since(modified).ok())
+        .unwrap_or_default();
+    let description = format!(
+        "{} was made by {owner} {:.1} h ago",
+        lock.path.display(),
+        age.as_secs_f64() / 3600.0
+    );
     let holders = || files.iter().filter_map(|file| file.holders.as_ref());
-    if let Some(pid) =
-        lock.locked_by.first().copied().or_else(|| holders().flat_map(|it| &it.processes).map(|it| it.pid).next())
+    if let Some(pid) = lock
+        .locked_by
+        .first()
+        .copied()
+        .or_else(|| holders().flat_map(|it| &it.processes).map(|it| it.pid).next())
     {
         return vec![Finding::note(
             format!("{description}; process {pid} uses the TPU"),
@@ -64,13 +77,17 @@ pub(super) fn lock_file(machine: &Machine) -> Vec<Finding> {
     }
     if holders().any(|holders| holders.unseen > 0) {
         return vec![Finding::warning(
-            format!("{description}; processes of other users cannot be seen, and one of them may have the TPU open"),
+            format!(
+                "{description}; processes of other users cannot be seen, and one of them may have the TPU open"
+            ),
             "`sudo fulmen doctor` sees all processes",
         )];
     }
     let sudo = if lock.owner == rustix::process::geteuid().as_raw() { "" } else { "sudo " };
     vec![Finding::error(
-        format!("{description}, and no process holds it: the file is stale and keeps libtpu from starting"),
+        format!(
+            "{description}, and no process holds it: the file is stale and keeps libtpu from starting"
+        ),
         format!("`{sudo}rm {}`", lock.path.display()),
     )]
 }

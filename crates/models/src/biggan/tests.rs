@@ -17,7 +17,8 @@ fn state_dicts_of_pytorch_give_its_pictures_and_logits() {
         attention: Some(16),
         ..Config::default()
     };
-    let (generator, discriminator) = (Generator::new(&config).unwrap(), Discriminator::new(&config).unwrap());
+    let (generator, discriminator) =
+        (Generator::new(&config).unwrap(), Discriminator::new(&config).unwrap());
     load_weights(&generator, folder("biggan").join("G.pth"), Strictness::Strict).unwrap();
     load_weights(&discriminator, folder("biggan").join("D.pth"), Strictness::Strict).unwrap();
     generator.eval();
@@ -27,7 +28,11 @@ fn state_dicts_of_pytorch_give_its_pictures_and_logits() {
     let logits = discriminator.forward(&pictures, &classes);
     generator.train();
     let train_pictures = generator.forward(&z, &classes);
-    expected.check(&[("pictures", &pictures), ("logits", &logits), ("train_pictures", &train_pictures)]);
+    expected.check(&[
+        ("pictures", &pictures),
+        ("logits", &logits),
+        ("train_pictures", &train_pictures),
+    ]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Beam search, as transformers does it: `num_beams` sequences are kept open, each step makes the likeliest
-//! continuations of all of them, and finished sequences compete by their log-probability, divided by a power of their
-//! length.
+//! Beam search, as transformers does it: `num_beams` sequences are kept open, each step makes the
+//! likeliest continuations of all of them, and finished sequences compete by their log-probability,
+//! divided by a power of their length.
 
 use fulmen_tensor::{DType, Refusal, Scope, Tensor, while_loop};
 
@@ -39,12 +39,33 @@ impl Beams {
     fn from_carry(carry: &[Tensor]) -> Beams {
         let [step, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits] =
             std::array::from_fn::<Tensor, CARRIED, _>(|i| carry[i].clone());
-        Beams { step, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits }
+        Beams {
+            step,
+            goes_on,
+            open,
+            open_scores,
+            ended,
+            ended_scores,
+            is_ended,
+            improvable,
+            logits,
+        }
     }
 
     fn carry(self, cache: &StaticCache) -> Vec<Tensor> {
-        let Beams { step, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits } = self;
-        let tensors = [step, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits];
+        let Beams {
+            step,
+            goes_on,
+            open,
+            open_scores,
+            ended,
+            ended_scores,
+            is_ended,
+            improvable,
+            logits,
+        } = self;
+        let tensors =
+            [step, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits];
         tensors.into_iter().chain(cache.tensors()).collect()
     }
 }
@@ -88,12 +109,20 @@ pub(super) fn search<M: CausalLm + ?Sized>(
 }
 
 /// The state after one more token.
-fn step<M: CausalLm + ?Sized>(model: &M, state: Beams, cache: &StaticCache, config: &GenerationConfig) -> Vec<Tensor> {
+fn step<M: CausalLm + ?Sized>(
+    model: &M,
+    state: Beams,
+    cache: &StaticCache,
+    config: &GenerationConfig,
+) -> Vec<Tensor> {
     let [batch, beams, new] = [0, 1, 2].map(|axis| state.open.size(axis));
     let vocabulary = state.logits.size(-1);
-    // The likeliest continuations: enough to keep `beams` sequences open even if as many as possible end.
+    // The likeliest continuations: enough to keep `beams` sequences open even if as many as
+    // possible end.
     let candidates = beams * (1 + config.eos_token_id.len()).max(2);
-    let scores = config.restrict(&state.logits.log_softmax(-1), &state.step).reshape([batch, beams, vocabulary])
+    let scores = config
+        .restrict(&state.logits.log_softmax(-1), &state.step)
+        .reshape([batch, beams, vocabulary])
         + state.open_scores.unsqueeze(-1);
     let (scores, indices) = scores.flatten(1, 2).topk(candidates, -1, true);
     let beam = &indices / vocabulary as f64;
@@ -105,13 +134,17 @@ fn step<M: CausalLm + ?Sized>(model: &M, state: Beams, cache: &StaticCache, conf
 
     // The sequences that continue.
     let (open_scores, chosen) = (&scores + out(&ends)).topk(beams, -1, true);
-    let (open, parent, next) = (pick(&sequences, &chosen), pick(&beam, &chosen), pick(&token, &chosen));
+    let (open, parent, next) =
+        (pick(&sequences, &chosen), pick(&beam, &chosen), pick(&token, &chosen));
 
-    // A sequence that ends counts only if it is among the first `beams`; later ones only replace those that end.
+    // A sequence that ends counts only if it is among the first `beams`; later ones only replace
+    // those that end.
     let first = Tensor::arange(DType::I32, candidates).lt(beams as f64);
     let ends_now = ends.and(first);
-    let length_penalty = |length: &Tensor| (length.to_dtype(DType::F32).log() * config.length_penalty).exp();
-    let mut final_scores = scores / length_penalty(&length) + out(&ends_now.not()) + out(&state.improvable.not());
+    let length_penalty =
+        |length: &Tensor| (length.to_dtype(DType::F32).log() * config.length_penalty).exp();
+    let mut final_scores =
+        scores / length_penalty(&length) + out(&ends_now.not()) + out(&state.improvable.not());
     if config.early_stopping {
         final_scores = final_scores + out(&state.is_ended.all_keepdim(&[-1]));
     }
@@ -122,18 +155,33 @@ fn step<M: CausalLm + ?Sized>(model: &M, state: Beams, cache: &StaticCache, conf
 
     // Whether an open sequence can still surpass a finished one.
     let hope = open_scores.narrow(-1, 0, 1) / length_penalty(&length);
-    let worst = is_ended.select(&ended_scores.min_keepdim(&[-1]), &Tensor::full(DType::F32, [], OUT));
+    let worst =
+        is_ended.select(&ended_scores.min_keepdim(&[-1]), &Tensor::full(DType::F32, [], OUT));
     let improvable = state.improvable.and(hope.gt(&worst).any_keepdim(&[-1]));
     let mut goes_on = improvable.any(&[0, 1]).and(ends.all(&[0, 1]).not());
     if config.early_stopping {
         goes_on = goes_on.and(is_ended.all(&[0, 1]).not());
     }
 
-    let rows = (Tensor::arange(DType::I32, batch).unsqueeze(-1) * beams as f64 + parent).flatten(0, 1);
-    let (logits, cache) =
-        model.next_token_logits(&next.reshape([batch * beams, 1]), &cache.map_rows(|t| t.take(0, &rows)));
+    let rows =
+        (Tensor::arange(DType::I32, batch).unsqueeze(-1) * beams as f64 + parent).flatten(0, 1);
+    let (logits, cache) = model.next_token_logits(
+        &next.reshape([batch * beams, 1]),
+        &cache.map_rows(|t| t.take(0, &rows)),
+    );
     let logits = logits.to_dtype(DType::F32);
-    Beams { step: length, goes_on, open, open_scores, ended, ended_scores, is_ended, improvable, logits }.carry(&cache)
+    Beams {
+        step: length,
+        goes_on,
+        open,
+        open_scores,
+        ended,
+        ended_scores,
+        is_ended,
+        improvable,
+        logits,
+    }
+    .carry(&cache)
 }
 
 /// The rows `[batch, n, …]` of `[batch, m, …]` at the indices `[batch, n]`.

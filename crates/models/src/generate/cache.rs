@@ -3,7 +3,8 @@
 use fulmen_nn::attention::KeyValueCache;
 use fulmen_tensor::{Fault, FromFault, Tensor};
 
-/// The keys and values of all layers, and the number of padding tokens at the front of each sequence.
+/// The keys and values of all layers, and the number of padding tokens at the front of each
+/// sequence.
 #[derive(Clone, Debug)]
 pub struct StaticCache {
     layers: Vec<KeyValueCache>,
@@ -43,7 +44,9 @@ impl StaticCache {
 
     /// The cache from the tensors that a loop carries.
     pub(super) fn with_tensors(&self, tensors: &[Tensor]) -> StaticCache {
-        let layers = tensors.chunks_exact(3).map(|t| KeyValueCache::from_tensors([0, 1, 2].map(|i| t[i].clone())));
+        let layers = tensors
+            .chunks_exact(3)
+            .map(|t| KeyValueCache::from_tensors([0, 1, 2].map(|i| t[i].clone())));
         self.with_layers(layers.collect())
     }
 

@@ -24,21 +24,21 @@ pub struct GenerationConfig {
     pub top_p: f64,
     /// The number of beams of a beam search; 1 disables it.
     pub num_beams: usize,
-    /// The exponent of the length: a beam search divides a sequence's log-probability by this power of its length.
-    /// Above 0, it prefers longer sequences.
+    /// The exponent of the length: a beam search divides a sequence's log-probability by this power
+    /// of its length. Above 0, it prefers longer sequences.
     pub length_penalty: f64,
-    /// Whether a beam search ends as soon as it has `num_beams` finished sequences, not only when none can become
-    /// better.
+    /// Whether a beam search ends as soon as it has `num_beams` finished sequences, not only when
+    /// none can become better.
     pub early_stopping: bool,
     /// The tokens that end a sequence.
     #[serde(deserialize_with = "one_or_many")]
     pub eos_token_id: Vec<i32>,
-    /// The token in the last position of `max_new_tokens`, if the sequence has not ended before. Of several, the
-    /// likeliest.
+    /// The token in the last position of `max_new_tokens`, if the sequence has not ended before. Of
+    /// several, the likeliest.
     #[serde(deserialize_with = "one_or_many")]
     pub forced_eos_token_id: Vec<i32>,
-    /// Tokens that are never generated, each in its own list: `[[7], [8]]`. End tokens are allowed even if they are
-    /// listed.
+    /// Tokens that are never generated, each in its own list: `[[7], [8]]`. End tokens are allowed
+    /// even if they are listed.
     pub bad_words_ids: Vec<Vec<i32>>,
     /// Whether a beam search scales the probabilities of the remaining tokens to a sum of 1.
     pub renormalize_logits: bool,
@@ -104,16 +104,24 @@ impl GenerationConfig {
             return Some("`max_new_tokens` and `num_beams` must be at least 1".into());
         }
         if self.num_beams > 1 && self.do_sample {
-            return Some("a beam search draws nothing: set `num_beams` to 1, or `do_sample` to false".into());
+            return Some(
+                "a beam search draws nothing: set `num_beams` to 1, or `do_sample` to false".into(),
+            );
         }
-        if self.temperature.is_nan() || self.temperature <= 0.0 || !(0.0..=1.0).contains(&self.top_p) {
+        if self.temperature.is_nan()
+            || self.temperature <= 0.0
+            || !(0.0..=1.0).contains(&self.top_p)
+        {
             let Self { temperature, top_p, .. } = self;
-            let message =
-                format!("`temperature` must be above 0 and `top_p` from 0 to 1, not {temperature} and {top_p}");
+            let message = format!(
+                "`temperature` must be above 0 and `top_p` from 0 to 1, not {temperature} and {top_p}"
+            );
             return Some(message);
         }
         let words = self.bad_words_ids.iter().find(|tokens| tokens.len() != 1);
-        words.map(|tokens| format!("`bad_words_ids` has {tokens:?}; only single tokens are supported"))
+        words.map(|tokens| {
+            format!("`bad_words_ids` has {tokens:?}; only single tokens are supported")
+        })
     }
 
     /// The padding token after the end of a sequence.
@@ -126,13 +134,17 @@ impl GenerationConfig {
         is_one_of(tokens, &self.eos_token_id)
     }
 
-    /// The logits or log-probabilities `[…, vocabulary]` of the token after `step` new ones, an i32 scalar. Forbidden
-    /// tokens get −∞.
+    /// The logits or log-probabilities `[…, vocabulary]` of the token after `step` new ones, an i32
+    /// scalar. Forbidden tokens get −∞.
     pub(super) fn restrict(&self, scores: &Tensor, step: &Tensor) -> Tensor {
         let tokens = Tensor::arange(DType::I32, scores.size(-1));
         let mut scores = scores.clone();
-        let bad: Vec<i32> =
-            self.bad_words_ids.concat().into_iter().filter(|id| !self.eos_token_id.contains(id)).collect();
+        let bad: Vec<i32> = self
+            .bad_words_ids
+            .concat()
+            .into_iter()
+            .filter(|id| !self.eos_token_id.contains(id))
+            .collect();
         if !bad.is_empty() {
             scores = scores.masked_fill(is_one_of(&tokens, &bad), f64::NEG_INFINITY);
         }
@@ -174,7 +186,9 @@ fn is_one_of(tokens: &Tensor, ids: &[i32]) -> Tensor {
 }
 
 /// A number, or a list of them.
-fn one_or_many<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Vec<i32>, D::Error> {
+fn one_or_many<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> std::result::Result<Vec<i32>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Ids {
@@ -198,8 +212,14 @@ mod tests {
     #[test]
     fn what_is_drawn_is_among_the_likeliest() {
         // Probabilities of about 0.64, 0.24, 0.09 and 0.03, and a token that never comes.
-        let logits = Tensor::from_slice(&[1.0f32, 3.0, 0.0, 2.0, f32::NEG_INFINITY], [5]).broadcast_to([500, 5]);
-        let config = |top_k, top_p, temperature| GenerationConfig { top_k, top_p, temperature, ..Default::default() };
+        let logits = Tensor::from_slice(&[1.0f32, 3.0, 0.0, 2.0, f32::NEG_INFINITY], [5])
+            .broadcast_to([500, 5]);
+        let config = |top_k, top_p, temperature| GenerationConfig {
+            top_k,
+            top_p,
+            temperature,
+            ..Default::default()
+        };
         let cases = [
             (config(0, 1.0, 1.0), vec![0, 1, 2, 3]),
             (config(2, 1.0, 1.0), vec![1, 3]),
@@ -208,9 +228,12 @@ mod tests {
             (config(0, 1.0, 0.01), vec![1]),
         ];
         let key = random::key(3);
-        let drawn: Vec<Tensor> = cases.iter().map(|(config, _)| config.sample(&key, &logits)).collect();
-        let drawn = Runtime::global().and_then(|runtime| runtime.eval_many(&drawn.iter().collect::<Vec<_>>()));
-        for ((config, expected), drawn) in cases.iter().zip(drawn.unwrap_or_else(|e| panic!("{e}"))) {
+        let drawn: Vec<Tensor> =
+            cases.iter().map(|(config, _)| config.sample(&key, &logits)).collect();
+        let drawn = Runtime::global()
+            .and_then(|runtime| runtime.eval_many(&drawn.iter().collect::<Vec<_>>()));
+        for ((config, expected), drawn) in cases.iter().zip(drawn.unwrap_or_else(|e| panic!("{e}")))
+        {
             let mut drawn_ids = drawn.to_vec::<i32>().unwrap_or_else(|e| panic!("{e}"));
             drawn_ids.sort_unstable();
             drawn_ids.dedup();
@@ -225,15 +248,23 @@ mod tests {
             std::fs::write(folder.path().join(file), text).unwrap_or_else(|e| panic!("{e}"));
             GenerationConfig::from_folder(folder.path())
         };
-        let config = read("config.json", r#"{"model_type": "gpt2", "eos_token_id": 7, "pad_token_id": null}"#);
+        let config = read(
+            "config.json",
+            r#"{"model_type": "gpt2", "eos_token_id": 7, "pad_token_id": null}"#,
+        );
         assert_eq!(config.map(|config| config.eos_token_id).unwrap_or_default(), [7]);
-        let text = r#"{"eos_token_id": [1, 2], "do_sample": true, "temperature": 0.6, "top_k": null}"#;
+        let text =
+            r#"{"eos_token_id": [1, 2], "do_sample": true, "temperature": 0.6, "top_k": null}"#;
         let config = read("generation_config.json", text).unwrap_or_else(|e| panic!("{e}"));
         assert_eq!((config.eos_token_id, config.top_k, config.temperature), (vec![1, 2], 50, 0.6));
-        let text = read("generation_config.json", r#"{"repetition_penalty": 1.05}"#).err().map(|e| e.to_string());
+        let text = read("generation_config.json", r#"{"repetition_penalty": 1.05}"#)
+            .err()
+            .map(|e| e.to_string());
         let text = text.unwrap_or_default();
         assert!(
-            text.ends_with("generation_config.json: `repetition_penalty` is 1.05; only 1.0 is supported"),
+            text.ends_with(
+                "generation_config.json: `repetition_penalty` is 1.05; only 1.0 is supported"
+            ),
             "{text}"
         );
     }

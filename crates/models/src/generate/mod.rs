@@ -1,5 +1,6 @@
-//! [`generate`] continues a prompt with any model that predicts the next token ([`CausalLm`]). The whole generation is
-//! one expression, with a loop on the device, so it is compiled once for each shape of the prompt.
+//! [`generate`] continues a prompt with any model that predicts the next token ([`CausalLm`]). The
+//! whole generation is one expression, with a loop on the device, so it is compiled once for each
+//! shape of the prompt.
 
 mod beam;
 mod cache;
@@ -20,21 +21,23 @@ pub trait CausalLm {
     /// A cache for `batch` sequences of up to `max_len` tokens, with none in it.
     fn empty_cache(&self, batch: usize, max_len: usize) -> StaticCache;
 
-    /// The logits `[batch, vocabulary]` of the token after `ids`, and the cache extended by `ids`. `ids`, i32
-    /// `[batch, count]`, follow the tokens in the cache.
+    /// The logits `[batch, vocabulary]` of the token after `ids`, and the cache extended by `ids`.
+    /// `ids`, i32 `[batch, count]`, follow the tokens in the cache.
     fn next_token_logits(&self, ids: &Tensor, cache: &StaticCache) -> (Tensor, StaticCache);
 
     /// The maximum number of tokens in a sequence; `None` if there is no limit.
     fn max_positions(&self) -> Option<usize>;
 }
 
-/// The tokens, i32 `[batch, max_new_tokens]`, that follow the prompts; after the end of a sequence, padding.
+/// The tokens, i32 `[batch, max_new_tokens]`, that follow the prompts; after the end of a sequence,
+/// padding.
 ///
-/// Tokens are chosen as by transformers' `generate`: the likeliest token in each step, a sampled one
-/// (`do_sample`), or the likeliest sequences of a beam search (`num_beams`). The loop ends early
-/// once all sequences have ended.
+/// Tokens are chosen as by transformers' `generate`: the likeliest token in each step, a sampled
+/// one (`do_sample`), or the likeliest sequences of a beam search (`num_beams`). The loop ends
+/// early once all sequences have ended.
 ///
-/// Poisoned if a setting is out of its range, or if the prompt and the new tokens exceed the positions of the model.
+/// Poisoned if a setting is out of its range, or if the prompt and the new tokens exceed the
+/// positions of the model.
 ///
 /// ```
 /// use fulmen_models::gpt2::{Config, Gpt2};
@@ -50,7 +53,11 @@ pub trait CausalLm {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[track_caller]
-pub fn generate<M: CausalLm + ?Sized>(model: &M, prompt: &Prompt, config: &GenerationConfig) -> Tensor {
+pub fn generate<M: CausalLm + ?Sized>(
+    model: &M,
+    prompt: &Prompt,
+    config: &GenerationConfig,
+) -> Tensor {
     MODELS.record("generate", || {
         let ids = prompt.ids().live()?;
         if let Some(message) = config.check() {
@@ -104,9 +111,11 @@ fn token_by_token<M: CausalLm + ?Sized>(
             };
             let next = ended.select(&Tensor::full(DType::I32, [], config.padding()), &next);
             let column = next.unsqueeze(-1);
-            let tokens = tokens.dynamic_update_slice(&column, &[Tensor::zeros(DType::I32, []), step.clone()]);
+            let tokens = tokens
+                .dynamic_update_slice(&column, &[Tensor::zeros(DType::I32, []), step.clone()]);
             let (logits, cache) = model.next_token_logits(&column, &cache.with_tensors(inner));
-            let carry = [tokens, ended.or(config.ends(&next)), step + 1.0, logits.to_dtype(DType::F32)];
+            let carry =
+                [tokens, ended.or(config.ends(&next)), step + 1.0, logits.to_dtype(DType::F32)];
             carry.into_iter().chain(cache.tensors()).collect()
         },
     );
@@ -124,7 +133,10 @@ mod tests {
     fn what_cannot_be_generated_says_why() {
         let model = Gpt2::from_folder(folder("gpt2")).unwrap_or_else(|e| panic!("{e}"));
         let refusal = |prompt: &Prompt, config: GenerationConfig| {
-            generate(&model, prompt, &config).fault().map(|fault| fault.to_string()).unwrap_or_default()
+            generate(&model, prompt, &config)
+                .fault()
+                .map(|fault| fault.to_string())
+                .unwrap_or_default()
         };
         let (prompt, plain) = (Prompt::new(&[[1, 2, 3]]), GenerationConfig::default());
         for (prompt, config, expected) in [
@@ -138,14 +150,22 @@ mod tests {
                 GenerationConfig { num_beams: 2, do_sample: true, ..plain.clone() },
                 "a beam search draws nothing",
             ),
-            (&prompt, GenerationConfig { temperature: 0.0, ..plain.clone() }, "`temperature` must be above 0"),
+            (
+                &prompt,
+                GenerationConfig { temperature: 0.0, ..plain.clone() },
+                "`temperature` must be above 0",
+            ),
             (
                 &prompt,
                 GenerationConfig { bad_words_ids: vec![vec![1], vec![2, 3]], ..plain.clone() },
                 "`bad_words_ids` has [2, 3]; only single tokens are supported",
             ),
             (&Prompt::new(&[vec![1], Vec::new()]), plain.clone(), "row 1 has no token"),
-            (&Prompt::from(&Tensor::zeros(DType::I32, [4])), plain, "the ids i32[4] are not [batch, length]"),
+            (
+                &Prompt::from(&Tensor::zeros(DType::I32, [4])),
+                plain,
+                "the ids i32[4] are not [batch, length]",
+            ),
         ] {
             let text = refusal(prompt, config);
             assert!(text.contains(expected) && text.contains("generate/mod.rs"), "{text}");

@@ -17,7 +17,8 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// One sequence of ids per row. Shorter rows are padded at the front to the longest one; no token sees the padding.
+    /// One sequence of ids per row. Shorter rows are padded at the front to the longest one; no
+    /// token sees the padding.
     ///
     /// Poisoned if there are no rows, or a row is empty.
     #[track_caller]
@@ -31,11 +32,14 @@ impl Prompt {
         let rows: Vec<&[u32]> = rows.iter().map(AsRef::as_ref).collect();
         if rows.is_empty() || rows.iter().any(|row| row.is_empty()) {
             let empty_row = rows.iter().position(|row| row.is_empty());
-            let message = empty_row.map_or("there is no row".into(), |row| format!("row {row} has no token"));
+            let message =
+                empty_row.map_or("there is no row".into(), |row| format!("row {row} has no token"));
             return Prompt { ids: Tensor::poison("Prompt", message), padding: None };
         }
         let length = rows.iter().map(|row| row.len()).fold(length, usize::max);
-        let padded = rows.iter().flat_map(|row| std::iter::repeat_n(0, length - row.len()).chain(row.iter().copied()));
+        let padded = rows
+            .iter()
+            .flat_map(|row| std::iter::repeat_n(0, length - row.len()).chain(row.iter().copied()));
         let padded: Vec<u32> = padded.collect();
         let padding: Vec<i32> = rows.iter().map(|row| (length - row.len()) as i32).collect();
         let is_rectangular = length == rows[0].len() && padding.iter().all(|&count| count == 0);
@@ -50,7 +54,8 @@ impl Prompt {
         &self.ids
     }
 
-    /// The number of padding ids at the front of each row, i32 `[batch]`; `None` if all rows have the same length.
+    /// The number of padding ids at the front of each row, i32 `[batch]`; `None` if all rows have
+    /// the same length.
     pub fn padding(&self) -> Option<&Tensor> {
         self.padding.as_ref()
     }

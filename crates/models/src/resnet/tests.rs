@@ -17,7 +17,8 @@ fn a_checkpoint_of_torchvision_gives_its_logits_and_statistics() {
     let name = "resnet_basic";
     let config = ResNet::from_folder(folder(name)).unwrap().config().clone();
     let (model, expected) = (ResNet::new(config).unwrap(), Expected::read(name));
-    let weights = StateDict::read(folder(name).join("checkpoint.pth")).unwrap().part("state_dict").unwrap();
+    let weights =
+        StateDict::read(folder(name).join("checkpoint.pth")).unwrap().part("state_dict").unwrap();
     weights.rename("module.", "").unwrap().load_into(&model, Strictness::Strict).unwrap();
     let pictures = expected.tensor("pixel_values");
     model.eval();
@@ -25,7 +26,11 @@ fn a_checkpoint_of_torchvision_gives_its_logits_and_statistics() {
     model.train();
     let train_logits = model.forward(&pictures);
     let running_mean = model.layer4[0].bn2.buffers()[0].1.get();
-    expected.check(&[("logits", &logits), ("train_logits", &train_logits), ("running_mean", &running_mean)]);
+    expected.check(&[
+        ("logits", &logits),
+        ("train_logits", &train_logits),
+        ("running_mean", &running_mean),
+    ]);
 }
 
 #[test]
@@ -45,8 +50,12 @@ fn weights_tell_which_resnet_they_are_of() {
         training.initialize(0);
         save_weights(&training, &path).unwrap();
         let loaded = ResNet::from_weights(&path).unwrap();
-        assert_eq!(*loaded.config(), Config { pretrained_cfg: Map::new(), ..model.config().clone() });
-        let weight = |model: &ResNet| model.fc.weight.get().eval().unwrap().to_vec::<f32>().unwrap();
+        assert_eq!(
+            *loaded.config(),
+            Config { pretrained_cfg: Map::new(), ..model.config().clone() }
+        );
+        let weight =
+            |model: &ResNet| model.fc.weight.get().eval().unwrap().to_vec::<f32>().unwrap();
         assert_eq!(weight(&loaded), weight(&model));
     }
     let linear = Linear::new(1, 1);
@@ -67,7 +76,8 @@ fn written_weights_give_the_same_in_python() {
 #[test]
 fn an_argument_of_timm_that_makes_another_model_is_refused() {
     let saved = tempfile::tempdir().unwrap();
-    let config = r#"{ "architecture": "resnet18", "num_classes": 5, "model_args": { "output_stride": 8 } }"#;
+    let config =
+        r#"{ "architecture": "resnet18", "num_classes": 5, "model_args": { "output_stride": 8 } }"#;
     std::fs::write(saved.path().join("config.json"), config).unwrap();
     let text = ResNet::from_folder(saved.path()).err().unwrap().to_string();
     assert!(text.contains("config.json: `model_args`: unknown field `output_stride`"), "{text}");
@@ -76,7 +86,8 @@ fn an_argument_of_timm_that_makes_another_model_is_refused() {
 #[test]
 fn other_channels_of_the_stem_are_kept() {
     let saved = tempfile::tempdir().unwrap();
-    let config = Config { stem_channels: 8, channels: [8; 4], num_classes: 2, ..Config::resnet18() };
+    let config =
+        Config { stem_channels: 8, channels: [8; 4], num_classes: 2, ..Config::resnet18() };
     let model = ResNet::new(config.clone()).unwrap();
     model.initialize(0);
     model.save_pretrained(saved.path()).unwrap();

@@ -7,10 +7,12 @@ use crate::reference::{Expected, compare_in_python, folder};
 
 #[test]
 fn folders_of_diffusers_give_their_predictions() {
-    let (mut model, expected) = (UNet::from_folder(folder("unet")).unwrap(), Expected::read("unet"));
+    let (mut model, expected) =
+        (UNet::from_folder(folder("unet")).unwrap(), Expected::read("unet"));
     model.gradient_checkpointing = true;
     let classes = expected.tensor("class_labels");
-    let prediction = model.forward(expected.tensor("sample"), expected.tensor("timesteps"), Some(&classes));
+    let prediction =
+        model.forward(expected.tensor("sample"), expected.tensor("timesteps"), Some(&classes));
     expected.check(&[("prediction", &prediction)]);
 }
 

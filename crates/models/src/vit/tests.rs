@@ -20,8 +20,11 @@ fn written_weights_give_the_same_in_python() {
 
 #[test]
 fn a_new_head_begins_anew_and_the_rest_is_kept() {
-    let model = ViT::from_folder_with(folder("vit"), |config| config.labels = Labels::new(["a", "b", "c"])).unwrap();
-    let unset: Vec<_> = model.parameters().into_iter().filter(|(_, p)| !p.is_set()).map(|(name, _)| name).collect();
+    let model =
+        ViT::from_folder_with(folder("vit"), |config| config.labels = Labels::new(["a", "b", "c"]))
+            .unwrap();
+    let unset: Vec<_> =
+        model.parameters().into_iter().filter(|(_, p)| !p.is_set()).map(|(name, _)| name).collect();
     assert_eq!(unset, ["classifier.weight", "classifier.bias"]);
     assert_eq!(model.classifier.out_features(), 3);
 }

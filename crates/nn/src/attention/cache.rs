@@ -36,7 +36,13 @@ impl KeyValueCache {
     /// An empty cache: keys and values `[batch, heads, max_len, width]`. With grouped queries,
     /// `heads` is the number of key heads.
     #[track_caller]
-    pub fn new(dtype: DType, batch: usize, heads: usize, max_len: usize, width: usize) -> KeyValueCache {
+    pub fn new(
+        dtype: DType,
+        batch: usize,
+        heads: usize,
+        max_len: usize,
+        width: usize,
+    ) -> KeyValueCache {
         let _scope = NN.open();
         let room = Tensor::zeros(dtype, [batch, heads, max_len, width]);
         KeyValueCache { keys: room.clone(), values: room, position: Tensor::zeros(DType::I32, []) }
@@ -91,13 +97,19 @@ impl KeyValueCache {
         let count = keys.size(-2);
         let write = |room, new| NN.record("KeyValueCache", || self.write(room, new));
         let (new_keys, new_values) = (write(&self.keys, keys), write(&self.values, values));
-        KeyValueCache { keys: new_keys, values: new_values, position: &self.position + count as f64 }
+        KeyValueCache {
+            keys: new_keys,
+            values: new_values,
+            position: &self.position + count as f64,
+        }
     }
 
     fn write(&self, room: &Tensor, new: &Tensor) -> Result<Tensor, Refusal> {
         live(&[room, new, &self.position])?;
         let has_room = match (room.shape().dims(), new.shape().dims()) {
-            ([a, b, max_len, d], [e, f, count, g]) => a == e && b == f && d == g && count <= max_len,
+            ([a, b, max_len, d], [e, f, count, g]) => {
+                a == e && b == f && d == g && count <= max_len
+            }
             _ => false,
         };
         if !has_room {
@@ -107,7 +119,10 @@ impl KeyValueCache {
         let new = new.to_dtype(room.dtype());
         let new = self.position.le(last).select(&new, &Tensor::full(room.dtype(), [], f64::NAN));
         let start = Tensor::zeros(DType::I32, []);
-        Ok(room.dynamic_update_slice(&new, &[start.clone(), start.clone(), self.position.clone(), start]))
+        Ok(room.dynamic_update_slice(
+            &new,
+            &[start.clone(), start.clone(), self.position.clone(), start],
+        ))
     }
 
     /// Which keys the last `count` tokens see, bool `[count, max_len]`: each token sees itself and

@@ -8,8 +8,8 @@ use fulmen_tensor::{AsTensor, DType, Refusal, Shape, Tensor};
 use crate::record::{NN, live};
 use crate::{Init, Module, Parameter};
 
-/// The table `[length, width]` (f32) of "Attention is all you need": `sin(p·10000^(−2i/width))` at feature `2i` of
-/// position `p`, and the cosine at `2i + 1`.
+/// The table `[length, width]` (f32) of "Attention is all you need": `sin(p·10000^(−2i/width))` at
+/// feature `2i` of position `p`, and the cosine at `2i + 1`.
 ///
 /// ```
 /// use fulmen_nn::attention::sinusoidal;
@@ -32,7 +32,8 @@ fn sinusoidal_at(positions: &Tensor, width: usize) -> Result<Tensor, Refusal> {
         return Err(format!("a width of {width} exceeds the limit of {MANY}").into());
     }
     let pairs = width.div_ceil(2);
-    let rates: Vec<f32> = (0..pairs).map(|i| 10_000f64.powf(-2.0 * i as f64 / width as f64) as f32).collect();
+    let rates: Vec<f32> =
+        (0..pairs).map(|i| 10_000f64.powf(-2.0 * i as f64 / width as f64) as f32).collect();
     let angles = positions.to_dtype(DType::F32).unsqueeze(-1) * Tensor::from_slice(&rates, [pairs]);
     let interleaved = Tensor::stack(&[&angles.sin(), &angles.cos()], -1).flatten(-2, -1);
     // With an odd number of features, the last one has no cosine.
@@ -47,7 +48,9 @@ pub(super) fn check_positions(positions: &Tensor, x: &Tensor) -> Option<String> 
     }
     let outer = Shape::from(&x.shape()[..x.rank().saturating_sub(1)]);
     let broadcasts = ty.shape.broadcast(&outer).is_ok_and(|shape| shape == outer);
-    (!broadcasts).then(|| format!("the positions {ty} do not broadcast to {outer}, those of the input {}", x.ty()))
+    (!broadcasts).then(|| {
+        format!("the positions {ty} do not broadcast to {outer}, those of the input {}", x.ty())
+    })
 }
 
 /// What is wrong with `x` as an input of this width, if anything.
@@ -84,7 +87,8 @@ impl SinusoidalPositions {
         self.forward_at(x, &Tensor::arange(DType::I32, x.size(-2)))
     }
 
-    /// The input `[…, length, width]` with the rows of the integer `positions` added, which broadcast to `[…, length]`.
+    /// The input `[…, length, width]` with the rows of the integer `positions` added, which
+    /// broadcast to `[…, length]`.
     #[track_caller]
     pub fn forward_at(&self, x: impl AsTensor, positions: impl AsTensor) -> Tensor {
         NN.record("SinusoidalPositions", || {
@@ -98,8 +102,8 @@ impl SinusoidalPositions {
     }
 }
 
-/// Adds a learned row for each position to `[…, length, width]`, as GPT-2 and BERT do. A field `wpe` of this type has
-/// the parameter `wpe.weight`.
+/// Adds a learned row for each position to `[…, length, width]`, as GPT-2 and BERT do. A field
+/// `wpe` of this type has the parameter `wpe.weight`.
 ///
 /// ```
 /// use fulmen_nn::{Module, attention::LearnedPositions};
@@ -121,7 +125,11 @@ pub struct LearnedPositions {
 impl LearnedPositions {
     /// Makes rows for the positions `0..max_len`.
     pub fn new(max_len: usize, width: usize) -> LearnedPositions {
-        LearnedPositions { weight: Parameter::new([max_len, width], Init::normal(0.0, 0.02)), max_len, width }
+        LearnedPositions {
+            weight: Parameter::new([max_len, width], Init::normal(0.0, 0.02)),
+            max_len,
+            width,
+        }
     }
 
     /// The input plus the rows of the positions from 0, in the input's dtype.
@@ -136,7 +144,11 @@ impl LearnedPositions {
                 return Err(message.into());
             }
             if length > self.max_len {
-                let message = format!("the input {} has {length} positions, there are {}", x.ty(), self.max_len);
+                let message = format!(
+                    "the input {} has {length} positions, there are {}",
+                    x.ty(),
+                    self.max_len
+                );
                 return Err(message.into());
             }
             Ok(x + self.weight.get().narrow(0, 0, length).to_dtype(x.dtype()))

@@ -95,15 +95,23 @@ impl RotaryEmbedding {
     /// The angle of each pair at position 1.
     pub fn frequencies(&self) -> Vec<f64> {
         let pairs = self.width / 2;
-        (0..pairs).map(|i| self.scaled(self.theta.powf(-2.0 * i as f64 / self.width as f64))).collect()
+        (0..pairs)
+            .map(|i| self.scaled(self.theta.powf(-2.0 * i as f64 / self.width as f64)))
+            .collect()
     }
 
     fn scaled(&self, frequency: f64) -> f64 {
         match self.scaling {
             RotaryScaling::None => frequency,
             RotaryScaling::Linear { factor } => frequency / factor,
-            RotaryScaling::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position_embeddings } => {
-                let turns = original_max_position_embeddings as f64 * frequency / std::f64::consts::TAU;
+            RotaryScaling::Llama3 {
+                factor,
+                low_freq_factor,
+                high_freq_factor,
+                original_max_position_embeddings,
+            } => {
+                let turns =
+                    original_max_position_embeddings as f64 * frequency / std::f64::consts::TAU;
                 let fast = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
                 let fast = fast.clamp(0.0, 1.0);
                 frequency * (fast + (1.0 - fast) / factor)

@@ -77,15 +77,24 @@ impl RandomErasing {
         probability(self.p)?;
         let ordered = |(min, max): (f64, f64)| min <= max && max.is_finite();
         if !ordered(self.scale) || self.scale.0 < 0.0 || self.scale.1 > 1.0 {
-            let message = format!("the scale goes from {} to {}; it must be within 0 to 1", self.scale.0, self.scale.1);
+            let message = format!(
+                "the scale goes from {} to {}; it must be within 0 to 1",
+                self.scale.0, self.scale.1
+            );
             return Err(message.into());
         }
         if !ordered(self.ratio) || self.ratio.0 <= 0.0 {
-            let message = format!("the ratio goes from {} to {}; it must be above 0", self.ratio.0, self.ratio.1);
+            let message = format!(
+                "the ratio goes from {} to {}; it must be above 0",
+                self.ratio.0, self.ratio.1
+            );
             return Err(message.into());
         }
         if !images.dtype().is_float() {
-            let message = format!("erased images must be floats, but these are {}; normalize them first", images.ty());
+            let message = format!(
+                "erased images must be floats, but these are {}; normalize them first",
+                images.ty()
+            );
             return Err(message.into());
         }
         Ok(size)
@@ -100,7 +109,8 @@ impl RandomErasing {
             let (key, images) = (key.as_tensor(), images.as_tensor());
             let [n, _, height, width] = self.check(images)?;
             let keys = random::split(key, 6);
-            let [area_key, ratio_key, top_key, left_key, chance_key, noise_key] = keys.as_slice() else {
+            let [area_key, ratio_key, top_key, left_key, chance_key, noise_key] = keys.as_slice()
+            else {
                 return Ok(images.clone());
             };
             // Ten rectangles each; the first that is smaller than the image counts.
@@ -110,19 +120,26 @@ impl RandomErasing {
             };
             let area = draw(area_key, self.scale, [n, TRIES]) * (height * width) as f64;
             let ratio = draw(ratio_key, (self.ratio.0.ln(), self.ratio.1.ln()), [n, TRIES]).exp();
-            let (heights, widths) = ((&area * &ratio).sqrt().round(), (&area / &ratio).sqrt().round());
+            let (heights, widths) =
+                ((&area * &ratio).sqrt().round(), (&area / &ratio).sqrt().round());
             let fits = heights.lt(height as f64).and(widths.lt(width as f64));
             let first = fits.to_dtype(DType::I32).argmax_keepdim(1);
             let chosen = |sizes: &Tensor| sizes.take_along_axis(1, &first);
             let (erased_height, erased_width) = (chosen(&heights), chosen(&widths));
             let draw_position = |key: &Tensor, size: usize, erased: &Tensor| {
                 let positions = -(erased - (size + 1) as f64);
-                (random::uniform(key, DType::F32, [n, 1], 0.0, 1.0) * &positions).floor().minimum(&positions - 1.0)
+                (random::uniform(key, DType::F32, [n, 1], 0.0, 1.0) * &positions)
+                    .floor()
+                    .minimum(&positions - 1.0)
             };
-            let (top, left) =
-                (draw_position(top_key, height, &erased_height), draw_position(left_key, width, &erased_width));
-            let is_erased = fits.any_keepdim(&[1]).and(random::bernoulli(chance_key, self.p, [n, 1]));
-            let [top, left, erased_height, erased_width] = [top, left, erased_height, erased_width].map(beforehand);
+            let (top, left) = (
+                draw_position(top_key, height, &erased_height),
+                draw_position(left_key, width, &erased_width),
+            );
+            let is_erased =
+                fits.any_keepdim(&[1]).and(random::bernoulli(chance_key, self.p, [n, 1]));
+            let [top, left, erased_height, erased_width] =
+                [top, left, erased_height, erased_width].map(beforehand);
             let is_erased = beforehand(is_erased);
 
             // The rows and columns inside the rectangle.
@@ -131,7 +148,8 @@ impl RandomErasing {
                 let position = Tensor::iota(DType::F32, axis_shape, axis);
                 position.ge(start.reshape(shape)).and(position.lt((start + length).reshape(shape)))
             };
-            let rows = within([n, 1, height, 1], 2, &top, &erased_height).and(is_erased.reshape([n, 1, 1, 1]));
+            let rows = within([n, 1, height, 1], 2, &top, &erased_height)
+                .and(is_erased.reshape([n, 1, 1, 1]));
             let columns = within([n, 1, 1, width], 3, &left, &erased_width);
             let shape = images.shape();
             let erased = rows.broadcast_to(shape).and(columns.broadcast_to(shape));

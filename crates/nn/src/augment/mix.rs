@@ -31,7 +31,12 @@ struct Options {
 
 impl Options {
     /// A fault if the options or tensors are invalid, else the size of the images.
-    fn check(&self, images: &Tensor, labels: &Tensor, mask: Option<&Tensor>) -> Result<[usize; 4], Refusal> {
+    fn check(
+        &self,
+        images: &Tensor,
+        labels: &Tensor,
+        mask: Option<&Tensor>,
+    ) -> Result<[usize; 4], Refusal> {
         let size = batch_of_pictures(images)?;
         labels.live()?;
         mask.map(Tensor::live).transpose()?;
@@ -64,7 +69,11 @@ impl Options {
         if images.dtype().is_float() {
             Ok(())
         } else {
-            Err(format!("blended images must be floats, but these are {}; normalize them first", images.ty()).into())
+            Err(format!(
+                "blended images must be floats, but these are {}; normalize them first",
+                images.ty()
+            )
+            .into())
         }
     }
 
@@ -86,12 +95,19 @@ impl Options {
 
     /// The area of the partner's content in an image that keeps `lambda`: `bool[1, 1, H, W]`, and
     /// the weight of the own content.
-    fn rectangle(&self, key: &Tensor, lambda: &Tensor, [_, _, height, width]: [usize; 4]) -> (Tensor, Tensor) {
+    fn rectangle(
+        &self,
+        key: &Tensor,
+        lambda: &Tensor,
+        [_, _, height, width]: [usize; 4],
+    ) -> (Tensor, Tensor) {
         let half = (-(lambda - 1.0)).sqrt() * 0.5;
         let side = |number: u32, size: usize, axis: isize, shape: [usize; 4]| {
-            let centre = random::randint(&random::fold_in(key, number), DType::I32, [], 0, size as i64);
+            let centre =
+                random::randint(&random::fold_in(key, number), DType::I32, [], 0, size as i64);
             let reach = (&half * size as f64).floor().to_dtype(DType::I32);
-            let (start, end) = ((&centre - &reach).maximum(0.0), (&centre + &reach).minimum(size as f64));
+            let (start, end) =
+                ((&centre - &reach).maximum(0.0), (&centre + &reach).minimum(size as f64));
             let (start, end) = (beforehand(start), beforehand(end));
             let position = Tensor::iota(DType::I32, shape, axis);
             (position.ge(&start).and(position.lt(&end)), (end - start).to_dtype(DType::F32))
@@ -104,8 +120,8 @@ impl Options {
     }
 }
 
-/// The row of the partner of each row of a batch: the previous row, or the last row for the first one. With a mask, the
-/// last row is the last real one.
+/// The row of the partner of each row of a batch: the previous row, or the last row for the first
+/// one. With a mask, the last row is the last real one.
 fn partner(rows: &Tensor, mask: Option<&Tensor>) -> Tensor {
     let rolled = rows.roll(&[1], &[0]);
     let Some(mask) = mask else { return rolled };
@@ -142,7 +158,12 @@ macro_rules! mixing {
             /// For this many classes, with `alpha` 1 (all weights are equally likely) and
             /// probability 1.
             pub fn new(num_classes: usize) -> $name {
-                $name(Options { method: stringify!($name), classes: num_classes, alpha: 1.0, p: 1.0 })
+                $name(Options {
+                    method: stringify!($name),
+                    classes: num_classes,
+                    alpha: 1.0,
+                    p: 1.0,
+                })
             }
 
             /// The parameter of the Beta distribution; the smaller it is, the more one of the two
@@ -167,8 +188,14 @@ macro_rules! mixing {
             /// Poisoned if the tensors do not fit, if `alpha` is not above 0, or if `p` is not a
             /// probability.
             #[track_caller]
-            pub fn apply(&self, key: impl AsTensor, images: impl AsTensor, labels: impl AsTensor) -> Mixed {
-                let (key, images, labels) = (key.as_tensor(), images.as_tensor(), labels.as_tensor());
+            pub fn apply(
+                &self,
+                key: impl AsTensor,
+                images: impl AsTensor,
+                labels: impl AsTensor,
+            ) -> Mixed {
+                let (key, images, labels) =
+                    (key.as_tensor(), images.as_tensor(), labels.as_tensor());
                 NN.record(self.0.method, || self.run(key, images, labels, None))
             }
 
@@ -183,7 +210,8 @@ macro_rules! mixing {
                 labels: impl AsTensor,
                 mask: impl AsTensor,
             ) -> Mixed {
-                let (key, images, labels) = (key.as_tensor(), images.as_tensor(), labels.as_tensor());
+                let (key, images, labels) =
+                    (key.as_tensor(), images.as_tensor(), labels.as_tensor());
                 NN.record(self.0.method, || self.run(key, images, labels, Some(mask.as_tensor())))
             }
         }
@@ -198,7 +226,13 @@ pub struct MixUp(Options);
 mixing!(MixUp);
 
 impl MixUp {
-    fn run(&self, key: &Tensor, images: &Tensor, labels: &Tensor, mask: Option<&Tensor>) -> Result<Mixed, Refusal> {
+    fn run(
+        &self,
+        key: &Tensor,
+        images: &Tensor,
+        labels: &Tensor,
+        mask: Option<&Tensor>,
+    ) -> Result<Mixed, Refusal> {
         self.0.check(images, labels, mask)?;
         self.0.floats(images)?;
         let (lambda, soft) = (self.0.lambda(key), self.0.soft(labels));
@@ -207,15 +241,21 @@ impl MixUp {
     }
 }
 
-/// Replaces a rectangle of each image with the same rectangle of its partner (torchvision's `CutMix`). Its area is
-/// about `1 - lambda` of the image, with `lambda` from Beta(alpha, alpha); the edge may cut some of it off. Targets are
-/// mixed by the actual area. Images may still be `u8`.
+/// Replaces a rectangle of each image with the same rectangle of its partner (torchvision's
+/// `CutMix`). Its area is about `1 - lambda` of the image, with `lambda` from Beta(alpha, alpha);
+/// the edge may cut some of it off. Targets are mixed by the actual area. Images may still be `u8`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CutMix(Options);
 mixing!(CutMix);
 
 impl CutMix {
-    fn run(&self, key: &Tensor, images: &Tensor, labels: &Tensor, mask: Option<&Tensor>) -> Result<Mixed, Refusal> {
+    fn run(
+        &self,
+        key: &Tensor,
+        images: &Tensor,
+        labels: &Tensor,
+        mask: Option<&Tensor>,
+    ) -> Result<Mixed, Refusal> {
         let size = self.0.check(images, labels, mask)?;
         let (inside, lambda) = self.0.rectangle(key, &self.0.lambda(key), size);
         let soft = self.0.soft(labels);
@@ -232,7 +272,13 @@ pub struct MixUpOrCutMix(Options);
 mixing!(MixUpOrCutMix);
 
 impl MixUpOrCutMix {
-    fn run(&self, key: &Tensor, images: &Tensor, labels: &Tensor, mask: Option<&Tensor>) -> Result<Mixed, Refusal> {
+    fn run(
+        &self,
+        key: &Tensor,
+        images: &Tensor,
+        labels: &Tensor,
+        mask: Option<&Tensor>,
+    ) -> Result<Mixed, Refusal> {
         let size = self.0.check(images, labels, mask)?;
         self.0.floats(images)?;
         let drawn = self.0.lambda(key);

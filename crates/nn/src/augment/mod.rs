@@ -39,7 +39,10 @@ use fulmen_tensor::{Refusal, Tensor};
 fn batch_of_pictures(images: &Tensor) -> Result<[usize; 4], Refusal> {
     match **images.live()?.shape() {
         [n, c, h, w] => Ok([n, c, h, w]),
-        _ => Err(format!("images must be [batch, channels, height, width], not {}", images.ty()).into()),
+        _ => {
+            Err(format!("images must be [batch, channels, height, width], not {}", images.ty())
+                .into())
+        }
     }
 }
 

@@ -15,8 +15,9 @@ pub const IMAGENET_STD: [f64; 3] = [0.229, 0.224, 0.225];
 /// `(x / 255 - mean) / std` of images `u8[..., C, H, W]`, channel by channel, as f32. `mean` and
 /// `std` have one number for each channel, or one for all.
 ///
-/// Computed as `x · scale + offset`, with both numbers of each channel rounded to f32. The result differs from
-/// torchvision's `ToDtype(scale=True)` and `Normalize` by at most 3 · 10⁻⁷, relative to the largest result.
+/// Computed as `x · scale + offset`, with both numbers of each channel rounded to f32. The result
+/// differs from torchvision's `ToDtype(scale=True)` and `Normalize` by at most 3 · 10⁻⁷, relative
+/// to the largest result.
 ///
 /// Poisoned if the images are not u8 or have another number of channels, or if a standard deviation
 /// is not above 0.
@@ -35,8 +36,10 @@ pub fn normalize(images: impl AsTensor, mean: &[f64], std: &[f64]) -> Tensor {
     NN.record("normalize", || {
         let images = images.as_tensor().live()?;
         if images.dtype() != DType::U8 || images.rank() < 3 {
-            let message =
-                format!("images to normalize must be u8[..., channels, height, width], but these are {}", images.ty());
+            let message = format!(
+                "images to normalize must be u8[..., channels, height, width], but these are {}",
+                images.ty()
+            );
             return Err(message.into());
         }
         let channels = images.shape()[images.rank() - 3];
@@ -52,11 +55,15 @@ pub fn normalize(images: impl AsTensor, mean: &[f64], std: &[f64]) -> Tensor {
             let wrong = |x: &&f64| !x.is_finite() || (name == "std" && **x <= 0.0);
             if let Some(wrong) = numbers.iter().find(wrong) {
                 let limit = if name == "std" { " above 0" } else { "" };
-                let message = format!("the {name} of a channel is {wrong}; it must be a finite number{limit}");
+                let message = format!(
+                    "the {name} of a channel is {wrong}; it must be a finite number{limit}"
+                );
                 return Err(message.into());
             }
         }
-        let value = |numbers: &[f64], channel: usize| if numbers.len() == 1 { numbers[0] } else { numbers[channel] };
+        let value = |numbers: &[f64], channel: usize| {
+            if numbers.len() == 1 { numbers[0] } else { numbers[channel] }
+        };
         let column = |f: &dyn Fn(usize) -> f64| {
             let values: Vec<f32> = (0..channels).map(|channel| f(channel) as f32).collect();
             Tensor::from_slice(&values, [channels, 1, 1])

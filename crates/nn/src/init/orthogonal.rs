@@ -21,8 +21,8 @@ pub(super) fn orthogonal(key: &Tensor, shape: &Shape) -> Result<Tensor, Refusal>
     if short == 0 {
         return Ok(Tensor::zeros(DType::F32, shape));
     }
-    // The largest singular value of such a matrix is about √short + √long, and exceeds it by 6 with a
-    // probability of 1e-8. `lift` accepts values below 1.2.
+    // The largest singular value of such a matrix is about √short + √long, and exceeds it by 6 with
+    // a probability of 1e-8. `lift` accepts values below 1.2.
     let largest = (short as f64).sqrt() + (long as f64).sqrt() + 6.0;
     let x = random::normal(key, DType::F32, [short, long]) / largest;
     let x = fori_loop(0, 14, &[&x], |_, x| vec![lift(&x[0])]);
@@ -82,7 +82,8 @@ mod tests {
         assert!(error.eval().unwrap().to_f64()[0] < 2e-6);
         // Each part is a bf16 number.
         for part in parts(&a) {
-            let error = (part.to_dtype(DType::Bf16).to_dtype(DType::F32) - &part).abs().max(&[0, 1]);
+            let error =
+                (part.to_dtype(DType::Bf16).to_dtype(DType::F32) - &part).abs().max(&[0, 1]);
             assert_eq!(error.eval().unwrap().to_f64(), [0.0]);
         }
     }

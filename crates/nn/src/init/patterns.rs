@@ -16,10 +16,16 @@ pub(super) fn eye(ty: &TensorType) -> Result<Tensor, Refusal> {
 pub(super) fn dirac(ty: &TensorType, groups: usize) -> Result<Tensor, Refusal> {
     let dims = ty.shape.dims();
     let [out, inputs, kernel @ ..] = dims else {
-        return Err(format!("Dirac is for a convolution's weight [out, in, kernel, ..], not for {ty}").into());
+        return Err(format!(
+            "Dirac is for a convolution's weight [out, in, kernel, ..], not for {ty}"
+        )
+        .into());
     };
     if kernel.is_empty() || kernel.contains(&0) {
-        return Err(format!("Dirac is for a convolution's weight [out, in, kernel, ..], not for {ty}").into());
+        return Err(format!(
+            "Dirac is for a convolution's weight [out, in, kernel, ..], not for {ty}"
+        )
+        .into());
     }
     if groups == 0 || out % groups != 0 {
         return Err(format!("{groups} groups do not divide the {out} outputs of {ty}").into());
@@ -30,22 +36,32 @@ pub(super) fn dirac(ty: &TensorType, groups: usize) -> Result<Tensor, Refusal> {
         shape
     };
     let output = Tensor::iota(DType::I64, axis_shape(0, *out), 0);
-    let output_in_group = if groups == 1 { output } else { output.remainder((out / groups) as f64) };
+    let output_in_group =
+        if groups == 1 { output } else { output.remainder((out / groups) as f64) };
     let mut is_one = output_in_group.eq(Tensor::iota(DType::I64, axis_shape(1, *inputs), 1));
     for (i, &size) in kernel.iter().enumerate() {
-        is_one = is_one.and(Tensor::iota(DType::I64, axis_shape(i + 2, size), i as isize + 2).eq((size / 2) as f64));
+        is_one = is_one.and(
+            Tensor::iota(DType::I64, axis_shape(i + 2, size), i as isize + 2).eq((size / 2) as f64),
+        );
     }
     Ok(is_one.to_dtype(ty.dtype))
 }
 
 /// Normal numbers, with zeros at random positions of each column.
-pub(super) fn sparse(key: &Tensor, dtype: DType, ty: &TensorType, sparsity: f64, std: f64) -> Result<Tensor, Refusal> {
+pub(super) fn sparse(
+    key: &Tensor,
+    dtype: DType,
+    ty: &TensorType,
+    sparsity: f64,
+    std: f64,
+) -> Result<Tensor, Refusal> {
     let [rows, _] = *ty.shape.dims() else {
         return Err(format!("Sparse is for a matrix [rows, columns], not for {ty}").into());
     };
     if !((0.0..=1.0).contains(&sparsity) && std.is_finite() && std >= 0.0) {
-        let message =
-            format!("the fraction of zeros {sparsity} must be between 0 and 1, and the standard deviation {std} >= 0");
+        let message = format!(
+            "the fraction of zeros {sparsity} must be between 0 and 1, and the standard deviation {std} >= 0"
+        );
         return Err(message.into());
     }
     let zeros = (sparsity * rows as f64).ceil();

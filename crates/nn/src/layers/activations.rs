@@ -174,7 +174,8 @@ layers! {
     /// [`activation::threshold`]: `x` where it is above `threshold`, else `value`.
     Threshold (threshold: f64, value: f64) {} => activation::threshold;
 
-    /// [`activation::softmax`] along this axis; −1 is the last. PyTorch's `Softmax2d` is `Softmax::new(-3)`.
+    /// [`activation::softmax`] along this axis; −1 is the last. PyTorch's `Softmax2d` is
+    /// `Softmax::new(-3)`.
     Softmax (axis: isize) {} => activation::softmax;
 
     /// [`activation::log_softmax`] along this axis; −1 is the last.

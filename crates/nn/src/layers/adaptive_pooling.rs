@@ -1,4 +1,5 @@
-//! [`AdaptiveAvgPool1d`], [`AdaptiveMaxPool1d`] and similar layers: windows that are chosen so that the result has a given size.
+//! [`AdaptiveAvgPool1d`], [`AdaptiveMaxPool1d`] and similar layers: windows that are chosen so that
+//! the result has a given size.
 
 use std::fmt;
 

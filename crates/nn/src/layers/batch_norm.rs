@@ -45,7 +45,12 @@ impl Norm<'_> {
     }
 
     /// `(x − mean)/√(var + eps)·weight + bias`; weight and bias broadcast to the input.
-    pub(super) fn apply(&self, x: &Tensor, weight: Option<&Tensor>, bias: Option<&Tensor>) -> Tensor {
+    pub(super) fn apply(
+        &self,
+        x: &Tensor,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+    ) -> Tensor {
         let dtype = precision(x.dtype());
         let wide = x.to_dtype(dtype);
         let shape = channel_shape(x.rank(), self.features);
@@ -111,8 +116,8 @@ pub struct BatchNorm<const N: usize> {
     mode: TrainingMode,
 }
 
-/// Normalizes each channel of images `[batch, channels, height, width]`: `(x − mean)/√(var + eps)·weight + bias`.
-/// Like PyTorch's `nn.BatchNorm2d`.
+/// Normalizes each channel of images `[batch, channels, height, width]`:
+/// `(x − mean)/√(var + eps)·weight + bias`. Like PyTorch's `nn.BatchNorm2d`.
 ///
 /// In training mode, mean and variance are those of the batch, and the running statistics move
 /// towards them by `momentum`; the running variance is unbiased. In evaluation mode, the running
@@ -142,8 +147,8 @@ pub struct BatchNorm<const N: usize> {
 /// ```
 pub type BatchNorm2d = BatchNorm<2>;
 
-/// Normalizes each channel of `[batch, channels, depth, height, width]` in the same way as [`BatchNorm2d`]. Like
-/// PyTorch's `nn.BatchNorm3d`.
+/// Normalizes each channel of `[batch, channels, depth, height, width]` in the same way as
+/// [`BatchNorm2d`]. Like PyTorch's `nn.BatchNorm3d`.
 ///
 /// ```
 /// use fulmen_nn::{BatchNorm3d, Module};
@@ -155,8 +160,8 @@ pub type BatchNorm2d = BatchNorm<2>;
 /// ```
 pub type BatchNorm3d = BatchNorm<3>;
 
-/// Normalizes each channel of `[batch, channels]` or `[batch, channels, length]` in the same way as [`BatchNorm2d`].
-/// Like PyTorch's `nn.BatchNorm1d`.
+/// Normalizes each channel of `[batch, channels]` or `[batch, channels, length]` in the same way as
+/// [`BatchNorm2d`]. Like PyTorch's `nn.BatchNorm1d`.
 ///
 /// ```
 /// use fulmen_nn::{BatchNorm1d, Module};
@@ -175,7 +180,8 @@ impl<const N: usize> BatchNorm<N> {
     #[track_caller]
     pub fn new(features: usize) -> BatchNorm<N> {
         let (eps, momentum, mode) = (1e-5, Some(0.1), TrainingMode::new());
-        let layer = BatchNorm { weight: None, bias: None, running: None, features, eps, momentum, mode };
+        let layer =
+            BatchNorm { weight: None, bias: None, running: None, features, eps, momentum, mode };
         layer.affine(true).track_running_stats(true)
     }
 
@@ -199,7 +205,8 @@ impl<const N: usize> BatchNorm<N> {
         self
     }
 
-    /// Sets whether to keep running statistics. Without them, evaluation uses the statistics of the batch too.
+    /// Sets whether to keep running statistics. Without them, evaluation uses the statistics of the
+    /// batch too.
     #[track_caller]
     pub fn track_running_stats(mut self, track: bool) -> BatchNorm<N> {
         let _scope = NN.open();
@@ -225,7 +232,8 @@ impl<const N: usize> BatchNorm<N> {
             };
             norm.check(x)?;
             let shape = channel_shape(x.rank(), self.features);
-            let [weight, bias] = [&self.weight, &self.bias].map(|p| p.as_ref().map(|p| p.get().reshape(&*shape)));
+            let [weight, bias] =
+                [&self.weight, &self.bias].map(|p| p.as_ref().map(|p| p.get().reshape(&*shape)));
             Ok(norm.apply(x, weight.as_ref(), bias.as_ref()))
         })
     }

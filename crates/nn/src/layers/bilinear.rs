@@ -8,8 +8,8 @@ use super::linear::bias_init;
 use crate::record::{NN, live};
 use crate::{Module, Parameter};
 
-/// `y[o] = Σᵢⱼ x1[i]·weight[o, i, j]·x2[j] + bias[o]` over the last axes: `[…, in1]` and `[…, in2]` become `[…, out]`.
-/// As PyTorch's `nn.Bilinear`.
+/// `y[o] = Σᵢⱼ x1[i]·weight[o, i, j]·x2[j] + bias[o]` over the last axes: `[…, in1]` and `[…, in2]`
+/// become `[…, out]`. As PyTorch's `nn.Bilinear`.
 ///
 /// Weight `[out, in1, in2]` and bias `[out]` are initialized uniformly in `±1/√in1`.
 ///
@@ -36,8 +36,10 @@ pub struct Bilinear {
 impl Bilinear {
     /// A layer with a bias.
     pub fn new(in1_features: usize, in2_features: usize, out_features: usize) -> Bilinear {
-        let weight = Parameter::new([out_features, in1_features, in2_features], bias_init(in1_features));
-        Bilinear { weight, bias: None, in1: in1_features, in2: in2_features, out: out_features }.bias(true)
+        let weight =
+            Parameter::new([out_features, in1_features, in2_features], bias_init(in1_features));
+        Bilinear { weight, bias: None, in1: in1_features, in2: in2_features, out: out_features }
+            .bias(true)
     }
 
     /// With or without a bias.
@@ -69,9 +71,15 @@ impl Bilinear {
             }
             let outer = outer.to_vec();
             // First the product with x1, the same for all, then one with x2 for each sample.
-            let weight = self.weight.get().permute(&[1, 0, 2]).reshape([self.in1, self.out.saturating_mul(self.in2)]);
-            let half = x1.matmul(&weight).reshape([outer.as_slice(), &[self.out, self.in2]].concat());
-            let product = half.matmul(&x2.unsqueeze(-1)).reshape([outer.as_slice(), &[self.out]].concat());
+            let weight = self
+                .weight
+                .get()
+                .permute(&[1, 0, 2])
+                .reshape([self.in1, self.out.saturating_mul(self.in2)]);
+            let half =
+                x1.matmul(&weight).reshape([outer.as_slice(), &[self.out, self.in2]].concat());
+            let product =
+                half.matmul(&x2.unsqueeze(-1)).reshape([outer.as_slice(), &[self.out]].concat());
             Ok(match &self.bias {
                 // Otherwise the bias would widen a 16-bit product under autocast to f32.
                 Some(bias) => &product + bias.get().to_dtype(product.dtype()),

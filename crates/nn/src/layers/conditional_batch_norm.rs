@@ -48,11 +48,20 @@ impl ConditionalBatchNorm2d {
     #[track_caller]
     pub fn new(features: usize, num_classes: usize) -> ConditionalBatchNorm2d {
         let _scope = NN.open();
-        let (mut gammas, mut betas) = (Embedding::new(num_classes, features), Embedding::new(num_classes, features));
+        let (mut gammas, mut betas) =
+            (Embedding::new(num_classes, features), Embedding::new(num_classes, features));
         gammas.weight = Parameter::new([num_classes, features], Init::ones());
         betas.weight = Parameter::new([num_classes, features], Init::zeros());
         let (running, mode) = (RunningStats::new(features), TrainingMode::new());
-        ConditionalBatchNorm2d { gammas, betas, running, features, eps: 1e-5, momentum: Some(0.1), mode }
+        ConditionalBatchNorm2d {
+            gammas,
+            betas,
+            running,
+            features,
+            eps: 1e-5,
+            momentum: Some(0.1),
+            mode,
+        }
     }
 
     /// The constant added to the variance.
@@ -89,11 +98,16 @@ impl ConditionalBatchNorm2d {
             norm.check(x)?;
             if classes.shape().dims() != [x.size(0)] || !classes.dtype().is_integer() {
                 let (classes, x) = (classes.ty(), x.ty());
-                return Err(format!("the classes {classes} must be one integer for each sample of {x}").into());
+                return Err(format!(
+                    "the classes {classes} must be one integer for each sample of {x}"
+                )
+                .into());
             }
             let shape = [x.size(0), self.features, 1, 1];
-            let (gamma, beta) =
-                (self.gammas.forward(classes).reshape(shape), self.betas.forward(classes).reshape(shape));
+            let (gamma, beta) = (
+                self.gammas.forward(classes).reshape(shape),
+                self.betas.forward(classes).reshape(shape),
+            );
             Ok(norm.apply(x, Some(&gamma), Some(&beta)))
         })
     }

@@ -13,8 +13,9 @@ use crate::init::{Fan, Nonlinearity};
 use crate::record::NN;
 use crate::{Init, Module, Parameter};
 
-/// Convolution over `N` axes of `[batch, channels, …]`, or of one sample `[channels, …]`. Like PyTorch's `nn.Conv1d`,
-/// `nn.Conv2d` and `nn.Conv3d`; use it as [`Conv1d`], [`Conv2d`], [`Conv3d`].
+/// Convolution over `N` axes of `[batch, channels, …]`, or of one sample `[channels, …]`. Like
+/// PyTorch's `nn.Conv1d`, `nn.Conv2d` and `nn.Conv3d`; use it as [`Conv1d`], [`Conv2d`],
+/// [`Conv3d`].
 ///
 /// Weight `[out, in/groups, …]` and bias `[out]` are initialized uniformly in `±1/√fan_in`. The
 /// builder methods recreate the parameters, so call them before initialization.
@@ -55,7 +56,12 @@ pub type Conv2d = Conv<2>;
 pub type Conv3d = Conv<3>;
 
 /// A weight whose fan is counted by its second axis, as PyTorch does.
-pub(super) fn weight<const N: usize>(first: usize, second: usize, groups: usize, kernel: Sizes<N>) -> Parameter {
+pub(super) fn weight<const N: usize>(
+    first: usize,
+    second: usize,
+    groups: usize,
+    kernel: Sizes<N>,
+) -> Parameter {
     // `forward` rejects groups that do not divide the channels, with a message. No weight exists
     // for them.
     let second = second.checked_div(groups).unwrap_or(0);
@@ -73,7 +79,9 @@ pub(super) fn bias(out: usize, weight: &Parameter) -> Parameter {
 pub(super) fn biased<const N: usize>(y: &Tensor, bias: Option<&Parameter>) -> Tensor {
     match bias {
         // Otherwise the bias would widen a 16-bit product under autocast to f32.
-        Some(bias) => y + bias.get().unflatten(0, &[&[-1], &[1; N][..]].concat()).to_dtype(y.dtype()),
+        Some(bias) => {
+            y + bias.get().unflatten(0, &[&[-1], &[1; N][..]].concat()).to_dtype(y.dtype())
+        }
         None => y.clone(),
     }
 }
@@ -174,7 +182,8 @@ impl<const N: usize> Conv<N> {
         if !self.same {
             return sides(self.padding);
         }
-        let total = |i: usize| self.dilation.0[i].saturating_mul(self.kernel.0[i].saturating_sub(1));
+        let total =
+            |i: usize| self.dilation.0[i].saturating_mul(self.kernel.0[i].saturating_sub(1));
         let total = |i: usize| i64::try_from(total(i)).unwrap_or(i64::MAX);
         (0..N).map(|i| (total(i) / 2, total(i) - total(i) / 2)).collect()
     }
@@ -190,7 +199,10 @@ impl<const N: usize> Conv<N> {
             } else if !self.stride.all(|n| n == 1) {
                 return Err("padding_same needs stride 1".into());
             }
-            let convolution = Convolution::new(N).stride(self.stride.0).dilation(self.dilation.0).groups(self.groups);
+            let convolution = Convolution::new(N)
+                .stride(self.stride.0)
+                .dilation(self.dilation.0)
+                .groups(self.groups);
             let weight = self.weight.get();
             Ok(batched::<N>(x, |x| {
                 let y = match self.padding_mode {
@@ -205,9 +217,14 @@ impl<const N: usize> Conv<N> {
 
 impl<const N: usize> fmt::Display for Conv<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Conv { in_channels, out_channels, kernel, stride, padding, dilation, groups, .. } = self;
+        let Conv { in_channels, out_channels, kernel, stride, padding, dilation, groups, .. } =
+            self;
         write!(f, "Conv{N}d({in_channels} -> {out_channels}, kernel {kernel}")?;
-        f.write_str(&unusual(&[("stride", *stride, 1), ("padding", *padding, 0), ("dilation", *dilation, 1)]))?;
+        f.write_str(&unusual(&[
+            ("stride", *stride, 1),
+            ("padding", *padding, 0),
+            ("dilation", *dilation, 1),
+        ]))?;
         if self.same {
             f.write_str(", same padding")?;
         }

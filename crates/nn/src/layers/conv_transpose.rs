@@ -16,10 +16,11 @@ use crate::{Module, Parameter};
 /// and `nn.ConvTranspose3d`; use it as [`ConvTranspose1d`], [`ConvTranspose2d`],
 /// [`ConvTranspose3d`].
 ///
-/// Each axis gets the size `(size − 1)·stride − 2·padding + dilation·(kernel − 1) + output_padding + 1`.
-/// Weight `[in, out/groups, …]` and bias `[out]` are initialized uniformly in `±1/√fan`,
-/// where the fan is the product of the weight's axes from the second on. The builder methods
-/// recreate the parameters, so call them before initialization.
+/// Each axis gets the size
+/// `(size − 1)·stride − 2·padding + dilation·(kernel − 1) + output_padding + 1`. Weight
+/// `[in, out/groups, …]` and bias `[out]` are initialized uniformly in `±1/√fan`, where the fan is
+/// the product of the weight's axes from the second on. The builder methods recreate the
+/// parameters, so call them before initialization.
 ///
 /// ```
 /// use fulmen_nn::{ConvTranspose2d, Module};
@@ -50,12 +51,17 @@ pub struct ConvTranspose<const N: usize> {
 pub type ConvTranspose1d = ConvTranspose<1>;
 /// Transposed convolution over images `[batch, channels, height, width]`; see [`ConvTranspose`].
 pub type ConvTranspose2d = ConvTranspose<2>;
-/// Transposed convolution over volumes `[batch, channels, depth, height, width]`; see [`ConvTranspose`].
+/// Transposed convolution over volumes `[batch, channels, depth, height, width]`; see
+/// [`ConvTranspose`].
 pub type ConvTranspose3d = ConvTranspose<3>;
 
 impl<const N: usize> ConvTranspose<N> {
     /// Stride 1, no padding, no dilation, one group, a bias.
-    pub fn new(in_channels: usize, out_channels: usize, kernel: impl Into<Sizes<N>>) -> ConvTranspose<N> {
+    pub fn new(
+        in_channels: usize,
+        out_channels: usize,
+        kernel: impl Into<Sizes<N>>,
+    ) -> ConvTranspose<N> {
         let (kernel, one, none) = (kernel.into(), Sizes::from(1), Sizes::from(0));
         let layer = ConvTranspose {
             weight: weight(in_channels, out_channels, 1, kernel),
@@ -85,7 +91,9 @@ impl<const N: usize> ConvTranspose<N> {
                 .dilation(self.dilation.0)
                 .groups(self.groups);
             let weight = self.weight.get();
-            Ok(batched::<N>(x, |x| biased::<N>(&x.conv_transpose(&weight, &convolution), self.bias.as_ref())))
+            Ok(batched::<N>(x, |x| {
+                biased::<N>(&x.conv_transpose(&weight, &convolution), self.bias.as_ref())
+            }))
         })
     }
 }
@@ -107,10 +115,24 @@ settings! {
 
 impl<const N: usize> fmt::Display for ConvTranspose<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ConvTranspose { in_channels, out_channels, kernel, stride, padding, dilation, groups, .. } = self;
+        let ConvTranspose {
+            in_channels,
+            out_channels,
+            kernel,
+            stride,
+            padding,
+            dilation,
+            groups,
+            ..
+        } = self;
         write!(f, "ConvTranspose{N}d({in_channels} -> {out_channels}, kernel {kernel}")?;
         let extra = ("output_padding", self.output_padding, 0);
-        f.write_str(&unusual(&[("stride", *stride, 1), ("padding", *padding, 0), extra, ("dilation", *dilation, 1)]))?;
+        f.write_str(&unusual(&[
+            ("stride", *stride, 1),
+            ("padding", *padding, 0),
+            extra,
+            ("dilation", *dilation, 1),
+        ]))?;
         if *groups != 1 {
             write!(f, ", {groups} groups")?;
         }

@@ -36,10 +36,13 @@ impl Chance {
         Chance { p, mode: TrainingMode::new(), random: RandomStream::new() }
     }
 
-    /// Draws which elements of `x` to keep, one for each element of `shape`, which broadcasts to the shape of `x`.
+    /// Draws which elements of `x` to keep, one for each element of `shape`, which broadcasts to
+    /// the shape of `x`.
     fn draw(&self, shape: &[usize]) -> Result<Fate, Refusal> {
         if !(0.0..=1.0).contains(&self.p) {
-            return Err(format!("the probability must be between 0 and 1, but it is {}", self.p).into());
+            return Err(
+                format!("the probability must be between 0 and 1, but it is {}", self.p).into()
+            );
         }
         if !self.mode.is_training() || self.p == 0.0 {
             return Ok(Fate::Stay);
@@ -169,8 +172,8 @@ channels! {
 /// [`selu`](crate::activation::selu): a dropped element becomes SELU's limit at −∞, and then all
 /// elements are scaled and shifted. Like PyTorch's `nn.AlphaDropout`.
 ///
-/// With `d = −scale·alpha` of SELU: `a·x + b` where kept, `a·d + b` where dropped, `a = ((1 − p)(1 + p·d²))^−½`,
-/// `b = −a·p·d`.
+/// With `d = −scale·alpha` of SELU: `a·x + b` where kept, `a·d + b` where dropped,
+/// `a = ((1 − p)(1 + p·d²))^−½`, `b = −a·p·d`.
 ///
 /// ```
 /// use fulmen_nn::{AlphaDropout, Module};

@@ -49,7 +49,8 @@ impl Embedding {
     pub fn padding_idx(mut self, row: impl Into<Option<usize>>) -> Embedding {
         let Some(row) = row.into() else { return self };
         let rest = Box::new(Init::normal(0.0, 1.0));
-        self.weight = Parameter::new([self.num_embeddings, self.embedding_dim], Init::ZeroRow { row, rest });
+        self.weight =
+            Parameter::new([self.num_embeddings, self.embedding_dim], Init::ZeroRow { row, rest });
         self.padding_idx = Some(row);
         self
     }
@@ -60,15 +61,18 @@ impl Embedding {
         NN.record(self, || {
             let indices = indices.as_tensor().live()?;
             if !indices.dtype().is_integer() {
-                let message = format!("the input {} must be integers, the indices of rows", indices.ty());
+                let message =
+                    format!("the input {} must be integers, the indices of rows", indices.ty());
                 return Err(message.into());
             }
             let rows = self.weight.get().take(0, indices);
             rows.live()?;
             let Some(padding) = self.padding_idx else { return Ok(rows) };
             if padding >= self.num_embeddings {
-                let message =
-                    format!("padding_idx {padding} is not a row of the table: there are {} rows", self.num_embeddings);
+                let message = format!(
+                    "padding_idx {padding} is not a row of the table: there are {} rows",
+                    self.num_embeddings
+                );
                 return Err(message.into());
             }
             // Only an index outside the table could wrap to the padding row, and it has no gradient

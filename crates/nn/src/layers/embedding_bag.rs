@@ -53,7 +53,13 @@ impl EmbeddingBag {
     /// A table of `num_embeddings` rows of width `embedding_dim`; bags are means.
     pub fn new(num_embeddings: usize, embedding_dim: usize) -> EmbeddingBag {
         let weight = Parameter::new([num_embeddings, embedding_dim], Init::normal(0.0, 1.0));
-        EmbeddingBag { weight, num_embeddings, embedding_dim, mode: BagMode::Mean, padding_idx: None }
+        EmbeddingBag {
+            weight,
+            num_embeddings,
+            embedding_dim,
+            mode: BagMode::Mean,
+            padding_idx: None,
+        }
     }
 
     /// How the rows of a bag are combined.
@@ -66,7 +72,8 @@ impl EmbeddingBag {
     /// is zeros.
     pub fn padding_idx(mut self, row: usize) -> EmbeddingBag {
         let rest = Box::new(Init::normal(0.0, 1.0));
-        self.weight = Parameter::new([self.num_embeddings, self.embedding_dim], Init::ZeroRow { row, rest });
+        self.weight =
+            Parameter::new([self.num_embeddings, self.embedding_dim], Init::ZeroRow { row, rest });
         self.padding_idx = Some(row);
         self
     }
@@ -81,10 +88,15 @@ impl EmbeddingBag {
             let indices = indices.as_tensor().live()?;
             if let Some(row) = self.padding_idx.filter(|&row| row >= self.num_embeddings) {
                 let rows = self.num_embeddings;
-                return Err(format!("padding_idx {row} is not a row of the table: there are {rows} rows").into());
+                return Err(format!(
+                    "padding_idx {row} is not a row of the table: there are {rows} rows"
+                )
+                .into());
             }
             if indices.rank() != 2 || !indices.dtype().is_integer() {
-                return Err(format!("the input {} must be integers [bags, length]", indices.ty()).into());
+                return Err(
+                    format!("the input {} must be integers [bags, length]", indices.ty()).into()
+                );
             }
             let rows = self.weight.get().take(0, indices);
             rows.live()?;

@@ -40,7 +40,13 @@ pub struct GroupNorm {
 impl GroupNorm {
     /// `eps` 1e-5, with weight and bias. The number of groups must divide the number of channels.
     pub fn new(num_groups: usize, num_channels: usize) -> GroupNorm {
-        let layer = GroupNorm { weight: None, bias: None, groups: num_groups, channels: num_channels, eps: 1e-5 };
+        let layer = GroupNorm {
+            weight: None,
+            bias: None,
+            groups: num_groups,
+            channels: num_channels,
+            eps: 1e-5,
+        };
         layer.affine(true)
     }
 
@@ -52,8 +58,10 @@ impl GroupNorm {
 
     /// With or without weight and bias.
     pub fn affine(mut self, affine: bool) -> GroupNorm {
-        self.weight = if affine { Some(Parameter::new([self.channels], Init::ones())) } else { None };
-        self.bias = if affine { Some(Parameter::new([self.channels], Init::zeros())) } else { None };
+        self.weight =
+            if affine { Some(Parameter::new([self.channels], Init::ones())) } else { None };
+        self.bias =
+            if affine { Some(Parameter::new([self.channels], Init::zeros())) } else { None };
         self
     }
 
@@ -80,7 +88,8 @@ impl GroupNorm {
             let x = x.as_tensor().live()?;
             self.check(x)?;
             let dims = x.shape();
-            let grouped = [&[dims[0], self.groups, self.channels / self.groups], &dims[2..]].concat();
+            let grouped =
+                [&[dims[0], self.groups, self.channels / self.groups], &dims[2..]].concat();
             let axes: Vec<isize> = (2..grouped.len() as isize).collect();
             let wide = x.to_dtype(precision(x.dtype())).reshape(grouped);
             let y = standardize(&wide, &axes, self.eps).reshape(dims);

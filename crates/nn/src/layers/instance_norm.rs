@@ -47,12 +47,13 @@ pub struct InstanceNorm<const N: usize> {
 /// ```
 pub type InstanceNorm2d = InstanceNorm<2>;
 
-/// Normalizes each channel of each sample of `[batch, channels, length]`, or of one sample `[channels, length]`, in the
-/// same way as [`InstanceNorm2d`]. Like PyTorch's `nn.InstanceNorm1d`.
+/// Normalizes each channel of each sample of `[batch, channels, length]`, or of one sample
+/// `[channels, length]`, in the same way as [`InstanceNorm2d`]. Like PyTorch's `nn.InstanceNorm1d`.
 pub type InstanceNorm1d = InstanceNorm<1>;
 
-/// Normalizes each channel of each sample of `[batch, channels, depth, height, width]`, or of one sample without the
-/// batch axis, in the same way as [`InstanceNorm2d`]. Like PyTorch's `nn.InstanceNorm3d`.
+/// Normalizes each channel of each sample of `[batch, channels, depth, height, width]`, or of one
+/// sample without the batch axis, in the same way as [`InstanceNorm2d`]. Like PyTorch's
+/// `nn.InstanceNorm3d`.
 pub type InstanceNorm3d = InstanceNorm<3>;
 
 impl<const N: usize> InstanceNorm<N> {
@@ -99,7 +100,9 @@ impl<const N: usize> InstanceNorm<N> {
         };
         let actual = x.shape()[axis];
         if actual != c {
-            return Err(format!("the input {ty} has {actual} channels on its axis {axis}, not {c}"));
+            return Err(format!(
+                "the input {ty} has {actual} channels on its axis {axis}, not {c}"
+            ));
         }
         check_float(x)?;
         let count: usize = x.shape()[axis + 1..].iter().product();
@@ -135,7 +138,12 @@ impl<const N: usize> InstanceNorm<N> {
         };
         if let Some(running) = self.running.as_ref().filter(|_| training) {
             let count = x.shape()[2..].iter().product();
-            running.track(&mean.mean_keepdim(&[0]), &var.mean_keepdim(&[0]), count, Some(self.momentum));
+            running.track(
+                &mean.mean_keepdim(&[0]),
+                &var.mean_keepdim(&[0]),
+                count,
+                Some(self.momentum),
+            );
         }
         let y = (wide - mean) * (var + self.eps).rsqrt();
         affine(y, self.weight.as_ref(), self.bias.as_ref(), &shape).to_dtype(x.dtype())

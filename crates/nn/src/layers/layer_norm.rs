@@ -9,7 +9,8 @@ use crate::precision::precision;
 use crate::record::NN;
 use crate::{Init, Module, Parameter};
 
-/// Normalizes over the last axes: `(x − mean)/√(var + eps)·weight + bias`. Like PyTorch's `nn.LayerNorm`.
+/// Normalizes over the last axes: `(x − mean)/√(var + eps)·weight + bias`. Like PyTorch's
+/// `nn.LayerNorm`.
 ///
 /// Weight and bias have the normalized shape. The statistics are computed in f32; the result has
 /// the input's dtype.
@@ -37,7 +38,8 @@ pub struct LayerNorm {
 impl LayerNorm {
     /// Normalizes the last axes, which have this shape; `eps` 1e-5, with weight and bias.
     pub fn new(normalized_shape: impl Into<Shape>) -> LayerNorm {
-        let layer = LayerNorm { weight: None, bias: None, shape: normalized_shape.into(), eps: 1e-5 };
+        let layer =
+            LayerNorm { weight: None, bias: None, shape: normalized_shape.into(), eps: 1e-5 };
         layer.elementwise_affine(true)
     }
 

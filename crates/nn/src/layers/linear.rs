@@ -72,7 +72,11 @@ impl Linear {
                         self.in_features
                     ),
                     _ => {
-                        format!("the input {} has {actual} features on its last axis, not {}", x.ty(), self.in_features)
+                        format!(
+                            "the input {} has {actual} features on its last axis, not {}",
+                            x.ty(),
+                            self.in_features
+                        )
                     }
                 };
                 return Err(message.into());

@@ -55,12 +55,14 @@ impl LocalResponseNorm {
             let wide = x.to_dtype(precision(x.dtype()));
             let (square, channels) = (&wide * &wide, x.size(1));
             // Channels outside the input only add zeros.
-            let (before, after) = ((self.size / 2).min(channels), ((self.size - 1) / 2).min(channels));
+            let (before, after) =
+                ((self.size / 2).min(channels), ((self.size - 1) / 2).min(channels));
             let mut sides = vec![0; x.rank()];
             sides[1] = before as i64;
             let mut ends = vec![0; x.rank()];
             ends[1] = after as i64;
-            let padded = square.pad(&Tensor::zeros(wide.dtype(), []), &sides, &ends, &vec![0; x.rank()]);
+            let padded =
+                square.pad(&Tensor::zeros(wide.dtype(), []), &sides, &ends, &vec![0; x.rank()]);
             let mut sum = padded.narrow(1, 0, channels);
             for start in 1..=before + after {
                 sum = sum + padded.narrow(1, start, channels);

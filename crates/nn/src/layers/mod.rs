@@ -47,12 +47,13 @@ mod transformer_layer;
 mod upsample;
 
 pub use activations::{
-    Celu, Elu, Gelu, Glu, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyRelu, LogSigmoid, LogSoftmax, Mish, Relu,
-    Relu6, Selu, Sigmoid, Silu, Softmax, Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold,
+    Celu, Elu, Gelu, Glu, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyRelu, LogSigmoid,
+    LogSoftmax, Mish, Relu, Relu6, Selu, Sigmoid, Silu, Softmax, Softmin, Softplus, Softshrink,
+    Softsign, Tanh, Tanhshrink, Threshold,
 };
 pub use adaptive_pooling::{
-    AdaptiveAvgPool, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool, AdaptiveMaxPool1d,
-    AdaptiveMaxPool2d, AdaptiveMaxPool3d,
+    AdaptiveAvgPool, AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool,
+    AdaptiveMaxPool1d, AdaptiveMaxPool2d, AdaptiveMaxPool3d,
 };
 pub use batch_norm::{BatchNorm, BatchNorm1d, BatchNorm2d, BatchNorm3d};
 pub use bilinear::Bilinear;
@@ -71,11 +72,14 @@ pub use linear::Linear;
 pub use local_response_norm::LocalResponseNorm;
 pub use multihead_attention::{MultiheadAttention, SeparateProjections};
 pub use padding::{
-    CircularPad, CircularPad1d, CircularPad2d, CircularPad3d, ConstantPad, ConstantPad1d, ConstantPad2d, ConstantPad3d,
-    ReflectionPad, ReflectionPad1d, ReflectionPad2d, ReflectionPad3d, ReplicationPad, ReplicationPad1d,
-    ReplicationPad2d, ReplicationPad3d, Sides, ZeroPad, ZeroPad1d, ZeroPad2d, ZeroPad3d,
+    CircularPad, CircularPad1d, CircularPad2d, CircularPad3d, ConstantPad, ConstantPad1d,
+    ConstantPad2d, ConstantPad3d, ReflectionPad, ReflectionPad1d, ReflectionPad2d, ReflectionPad3d,
+    ReplicationPad, ReplicationPad1d, ReplicationPad2d, ReplicationPad3d, Sides, ZeroPad,
+    ZeroPad1d, ZeroPad2d, ZeroPad3d,
 };
-pub use pooling::{AvgPool, AvgPool1d, AvgPool2d, AvgPool3d, MaxPool, MaxPool1d, MaxPool2d, MaxPool3d};
+pub use pooling::{
+    AvgPool, AvgPool1d, AvgPool2d, AvgPool3d, MaxPool, MaxPool1d, MaxPool2d, MaxPool3d,
+};
 pub use prelu::{Prelu, Rrelu};
 pub use recurrent::{Gru, Lstm, Rnn, RnnNonlinearity};
 pub use rms_norm::RmsNorm;

@@ -14,7 +14,8 @@ use crate::{Dropout, Init, Module, Parameter};
 /// the heads. Like PyTorch's `nn.MultiheadAttention` with `batch_first=True`, with the same
 /// parameter names, so its weights can be loaded.
 ///
-/// PyTorch's masks are true for hidden positions; the masks of [`Attention::mask`] are true for visible ones.
+/// PyTorch's masks are true for hidden positions; the masks of [`Attention::mask`] are true for
+/// visible ones.
 ///
 /// ```
 /// use fulmen_nn::attention::Attention;
@@ -91,8 +92,9 @@ impl MultiheadAttention {
         self
     }
 
-    /// The number of features of keys and values, if it differs from the number for the queries. The three weights are
-    /// then separate parameters, as in PyTorch. Otherwise, they are one parameter.
+    /// The number of features of keys and values, if it differs from the number for the queries.
+    /// The three weights are then separate parameters, as in PyTorch. Otherwise, they are one
+    /// parameter.
     pub fn kdim_vdim(mut self, kdim: usize, vdim: usize) -> MultiheadAttention {
         if [kdim, vdim] == [self.embed_dim; 2] {
             self.in_proj_weight = Some(joint_weight(self.embed_dim));
@@ -101,7 +103,10 @@ impl MultiheadAttention {
         }
         self.in_proj_weight = None;
         self.separate = Some(SeparateProjections {
-            q_proj_weight: Parameter::new([self.embed_dim, self.embed_dim], Init::xavier_uniform(1.0)),
+            q_proj_weight: Parameter::new(
+                [self.embed_dim, self.embed_dim],
+                Init::xavier_uniform(1.0),
+            ),
             k_proj_weight: Parameter::new([self.embed_dim, kdim], Init::xavier_uniform(1.0)),
             v_proj_weight: Parameter::new([self.embed_dim, vdim], Init::xavier_uniform(1.0)),
             kdim,
@@ -120,15 +125,18 @@ impl MultiheadAttention {
             Some(separate) => [*embed_dim, separate.kdim, separate.vdim],
             None => [*embed_dim; 3],
         };
-        let (bad, width) = inputs.into_iter().zip(widths).find(|(x, width)| x.rank() != 3 || x.size(-1) != *width)?;
+        let (bad, width) = inputs
+            .into_iter()
+            .zip(widths)
+            .find(|(x, width)| x.rank() != 3 || x.size(-1) != *width)?;
         Some(format!("the input {} is not [batch, length, {width}]", bad.ty()))
     }
 
     /// Applies the attention.
     ///
-    /// `attention` says what each query sees. Its mask broadcasts to `[batch, heads, length, positions]`, so a mask
-    /// `[batch, 1, 1, positions]` hides the padding of each sample. A dropout in `attention` replaces the layer's
-    /// dropout.
+    /// `attention` says what each query sees. Its mask broadcasts to
+    /// `[batch, heads, length, positions]`, so a mask `[batch, 1, 1, positions]` hides the padding
+    /// of each sample. A dropout in `attention` replaces the layer's dropout.
     ///
     /// Poisoned if the heads do not divide the features, and if inputs have other axes or features.
     #[track_caller]
@@ -155,15 +163,17 @@ impl MultiheadAttention {
     ) -> (Tensor, Tensor) {
         NN.record(self, || {
             let [q, k, v] = self.heads(query.as_tensor(), key.as_tensor(), value.as_tensor())?;
-            let (heads, weights) = attention.clone().or_dropout(&self.dropout).forward_with_weights(&q, &k, &v);
+            let (heads, weights) =
+                attention.clone().or_dropout(&self.dropout).forward_with_weights(&q, &k, &v);
             Ok((self.join(heads.live()?), weights))
         })
     }
 
-    /// Attention of the next tokens `[batch, count, embedding]` of a generation to themselves and to the past tokens in
-    /// `cache`. Returns the result and the updated cache. The result equals the result of
-    /// [`forward`](MultiheadAttention::forward) with [`Attention::causal`] on the whole sequence at these positions.
-    /// The cache has this layer's number of heads and `embedding/heads` features.
+    /// Attention of the next tokens `[batch, count, embedding]` of a generation to themselves and
+    /// to the past tokens in `cache`. Returns the result and the updated cache. The result equals
+    /// the result of [`forward`](MultiheadAttention::forward) with [`Attention::causal`] on the
+    /// whole sequence at these positions. The cache has this layer's number of heads and
+    /// `embedding/heads` features.
     ///
     /// ```
     /// use fulmen_nn::attention::KeyValueCache;
@@ -178,7 +188,11 @@ impl MultiheadAttention {
     /// assert_eq!((y.size(1), z.size(1)), (5, 1));
     /// ```
     #[track_caller]
-    pub fn forward_cached(&self, x: impl AsTensor, cache: &KeyValueCache) -> (Tensor, KeyValueCache) {
+    pub fn forward_cached(
+        &self,
+        x: impl AsTensor,
+        cache: &KeyValueCache,
+    ) -> (Tensor, KeyValueCache) {
         let x = x.as_tensor();
         NN.record(self, || {
             let [q, k, v] = self.heads(x, x, x)?;
@@ -221,7 +235,11 @@ impl MultiheadAttention {
 
     /// Combines the results of the heads by the output projection.
     fn join(&self, heads: &Tensor) -> Tensor {
-        self.out_proj.forward(&heads.transpose(1, 2).reshape([heads.size(0), heads.size(2), self.embed_dim]))
+        self.out_proj.forward(&heads.transpose(1, 2).reshape([
+            heads.size(0),
+            heads.size(2),
+            self.embed_dim,
+        ]))
     }
 
     /// Projects an input with this weight. Its biases start with those of input number `first`.
@@ -238,7 +256,8 @@ impl MultiheadAttention {
 
     /// `[batch, length, embedding]` to `[batch, heads, length, width]`.
     fn split(&self, x: &Tensor) -> Tensor {
-        x.reshape([x.size(0), x.size(1), self.num_heads, self.embed_dim / self.num_heads]).transpose(1, 2)
+        x.reshape([x.size(0), x.size(1), self.num_heads, self.embed_dim / self.num_heads])
+            .transpose(1, 2)
     }
 }
 

@@ -13,7 +13,12 @@ pub(super) fn standardize(x: &Tensor, axes: &[isize], eps: f64) -> Tensor {
 }
 
 /// `y·weight + bias`, where both have, or are reshaped to, `shape`.
-pub(super) fn affine(mut y: Tensor, weight: Option<&Parameter>, bias: Option<&Parameter>, shape: &[usize]) -> Tensor {
+pub(super) fn affine(
+    mut y: Tensor,
+    weight: Option<&Parameter>,
+    bias: Option<&Parameter>,
+    shape: &[usize],
+) -> Tensor {
     if let Some(weight) = weight {
         y = &y * weight.get().to_dtype(y.dtype()).reshape(shape);
     }
@@ -41,7 +46,9 @@ pub(super) fn check_float(x: &Tensor) -> Result<(), String> {
 pub(super) fn check_channels(x: &Tensor, channels: usize) -> Result<(), String> {
     match x.size(1) {
         actual if actual == channels => Ok(()),
-        actual => Err(format!("the input {} has {actual} channels on its axis 1, not {channels}", x.ty())),
+        actual => {
+            Err(format!("the input {} has {actual} channels on its axis 1, not {channels}", x.ty()))
+        }
     }
 }
 

@@ -130,7 +130,9 @@ impl<const N: usize> MaxPool<N> {
         NN.record(self, || {
             self.check(x.live()?)?;
             Ok(if x.rank() == N + 1 {
-                x.unsqueeze(0).max_pool_with_indices(&self.pooling()).map(|output| output.squeeze(0))
+                x.unsqueeze(0)
+                    .max_pool_with_indices(&self.pooling())
+                    .map(|output| output.squeeze(0))
             } else {
                 x.max_pool_with_indices(&self.pooling())
             })

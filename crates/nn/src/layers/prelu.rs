@@ -7,7 +7,8 @@ use fulmen_tensor::{AsTensor, Tensor, random};
 use crate::record::NN;
 use crate::{Init, Module, Parameter, RandomStream, TrainingMode, activation};
 
-/// `x` above 0, `weight·x` elsewhere, with one slope for all or one for each channel of axis 1. Like PyTorch's `nn.PReLU`.
+/// `x` above 0, `weight·x` elsewhere, with one slope for all or one for each channel of axis 1.
+/// Like PyTorch's `nn.PReLU`.
 ///
 /// ```
 /// use fulmen_nn::{Module, Prelu};
@@ -50,14 +51,19 @@ impl Prelu {
 
     /// Applies the rectifier.
     ///
-    /// The result is poisoned if there are several slopes and axis 1 of `x` has a different number of channels.
+    /// The result is poisoned if there are several slopes and axis 1 of `x` has a different number
+    /// of channels.
     #[track_caller]
     pub fn forward(&self, x: impl AsTensor) -> Tensor {
         NN.record(self, || {
             let x = x.as_tensor().live()?;
             let channels = if x.rank() > 1 { x.size(1) } else { 1 };
             if self.channels != 1 && channels != self.channels {
-                let message = format!("the input {} has {channels} channels, expected {}", x.ty(), self.channels);
+                let message = format!(
+                    "the input {} has {channels} channels, expected {}",
+                    x.ty(),
+                    self.channels
+                );
                 return Err(message.into());
             }
             let mut shape = vec![1; x.rank()];
@@ -106,7 +112,12 @@ pub struct Rrelu {
 impl Rrelu {
     /// Slopes from ⅛ to ⅓.
     pub fn new() -> Rrelu {
-        Rrelu { lower: 1.0 / 8.0, upper: 1.0 / 3.0, mode: TrainingMode::new(), random: RandomStream::new() }
+        Rrelu {
+            lower: 1.0 / 8.0,
+            upper: 1.0 / 3.0,
+            mode: TrainingMode::new(),
+            random: RandomStream::new(),
+        }
     }
 
     /// The smallest slope; ⅛ by default.
@@ -131,13 +142,16 @@ impl Rrelu {
             let x = x.as_tensor().live()?;
             let (lower, upper) = (self.lower, self.upper);
             if !(lower.is_finite() && upper.is_finite() && lower <= upper) {
-                let message = format!("no slope lies between {lower} and {upper}; give a finite lower <= upper");
+                let message = format!(
+                    "no slope lies between {lower} and {upper}; give a finite lower <= upper"
+                );
                 return Err(message.into());
             }
             if !self.mode.is_training() || lower == upper {
                 return Ok(activation::leaky_relu(x, lower / 2.0 + upper / 2.0));
             }
-            let slope = random::uniform(&self.random.next_key(), x.dtype(), x.shape(), lower, upper);
+            let slope =
+                random::uniform(&self.random.next_key(), x.dtype(), x.shape(), lower, upper);
             Ok(x.gt(0.0).select(x, &(x * slope)))
         })
     }

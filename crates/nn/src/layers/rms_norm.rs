@@ -61,7 +61,8 @@ impl RmsNorm {
             let x = x.as_tensor().live()?;
             check_last_axes(x, &self.shape)?;
             let wide = x.to_dtype(precision(x.dtype()));
-            let default = if wide.dtype() == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
+            let default =
+                if wide.dtype() == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) };
             let axes: Vec<isize> = (0..self.shape.rank() as isize).map(|axis| -1 - axis).collect();
             let square = (&wide * &wide).mean_keepdim(&axes);
             let y = wide * (square + self.eps.unwrap_or(default)).rsqrt();

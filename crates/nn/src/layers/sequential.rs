@@ -51,7 +51,10 @@ impl Sequential {
 
     /// Adds a layer at the end.
     #[track_caller]
-    #[expect(clippy::should_implement_trait, reason = "a layer is added, as to a list, not a number")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "a layer is added, as to a list, not a number"
+    )]
     pub fn add(mut self, layer: impl Forward + Send + Sync + 'static) -> Sequential {
         self.layers.push(Box::new(layer));
         self.lines.push(Location::caller());
@@ -81,8 +84,8 @@ impl Sequential {
     }
 }
 
-/// Implements `Forward` for the layers whose `forward` takes one tensor and returns one. `activations.rs` does this for
-/// activations.
+/// Implements `Forward` for the layers whose `forward` takes one tensor and returns one.
+/// `activations.rs` does this for activations.
 macro_rules! forward {
     ($($layer:ident $(<$size:ident>)?,)*) => {$(
         impl $(<const $size: usize>)? Forward for $layer $(<$size>)? {

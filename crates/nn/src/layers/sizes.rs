@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::{Module, Visit};
 
-/// A setting for each of `N` spatial axes, in their order: depth, height, width, or the last of them.
+/// A setting for each of `N` spatial axes, in their order: depth, height, width, or the last of
+/// them.
 ///
 /// ```
 /// use fulmen_nn::Sizes;

@@ -26,7 +26,10 @@ pub(super) fn batched<const N: usize>(x: &Tensor, f: impl FnOnce(&Tensor) -> Ten
 }
 
 /// Rejects an input that is neither a batch nor a sample with `channels` and `N` spatial axes.
-pub(super) fn check_batch<const N: usize>(x: &Tensor, channels: impl std::fmt::Display) -> Result<(), String> {
+pub(super) fn check_batch<const N: usize>(
+    x: &Tensor,
+    channels: impl std::fmt::Display,
+) -> Result<(), String> {
     match x.rank() {
         rank if rank == N + 1 || rank == N + 2 => Ok(()),
         _ => Err(format!("the input {} is not [batch, {channels}, {}]", x.ty(), axis_names(N))),
@@ -46,7 +49,10 @@ pub(super) fn check_window<const N: usize>(
         let needs = window.0[i].saturating_sub(1).saturating_mul(dilation.0[i]).saturating_add(1);
         let padded = if padding > 0 { " with its padding" } else { "" };
         if size < needs {
-            return Err(format!("the {name} of {}{padded} is {size}, the window needs {needs}", x.ty()));
+            return Err(format!(
+                "the {name} of {}{padded} is {size}, the window needs {needs}",
+                x.ty()
+            ));
         }
         Ok(())
     })

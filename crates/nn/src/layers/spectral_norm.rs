@@ -4,7 +4,9 @@ use std::fmt;
 
 use fulmen_tensor::{AsTensor, DType, Refusal, Scope, Tensor, random};
 
-use super::{Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Embedding, Linear};
+use super::{
+    Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d, Embedding, Linear,
+};
 use crate::precision::precision;
 use crate::record::NN;
 use crate::{Buffer, Forward, Module, Parameter, TrainingMode, Visit};
@@ -90,8 +92,10 @@ impl<L: Weighted> SpectralNorm<L> {
         let out = ty.shape.get(layer.out_axis()).copied().unwrap_or(1);
         let rest = ty.shape.num_elements().checked_div(out).unwrap_or(0);
         let key = random::key(0);
-        let (u, v) =
-            (random::normal(&key, DType::F32, [out]), random::normal(&random::fold_in(&key, 1), DType::F32, [rest]));
+        let (u, v) = (
+            random::normal(&key, DType::F32, [out]),
+            random::normal(&random::fold_in(&key, 1), DType::F32, [rest]),
+        );
         let (u, v) = (Buffer::new(normalize(&u, 1e-12)), Buffer::new(normalize(&v, 1e-12)));
         let names = ["weight_orig", "weight_u", "weight_v"];
         SpectralNorm { layer, u, v, steps: 1, eps: 1e-12, mode: TrainingMode::new(), names }
@@ -111,8 +115,11 @@ impl<L: Weighted> SpectralNorm<L> {
 
     /// Uses the names that `torch.nn.utils.parametrizations.spectral_norm` gives in a state dict.
     pub fn parametrization_names(mut self) -> SpectralNorm<L> {
-        self.names =
-            ["parametrizations.weight.original", "parametrizations.weight.0._u", "parametrizations.weight.0._v"];
+        self.names = [
+            "parametrizations.weight.original",
+            "parametrizations.weight.0._u",
+            "parametrizations.weight.0._v",
+        ];
         self
     }
 
@@ -131,11 +138,13 @@ impl<L: Weighted> SpectralNorm<L> {
     fn divided(&self, weight: &Tensor) -> Result<Tensor, Refusal> {
         let axis = self.layer.out_axis();
         let (ty, wide) = (weight.ty(), weight.to_dtype(precision(weight.dtype())));
-        let mut order: Vec<isize> = (0..ty.shape.rank() as isize).filter(|&a| a != axis as isize).collect();
+        let mut order: Vec<isize> =
+            (0..ty.shape.rank() as isize).filter(|&a| a != axis as isize).collect();
         order.insert(0, axis as isize);
         let (out, rest) = (self.u.ty().shape[0], self.v.ty().shape[0]);
         let matrix = wide.permute(&order).reshape([out, rest]);
-        let (mut u, mut v) = (self.u.get().to_dtype(wide.dtype()), self.v.get().to_dtype(wide.dtype()));
+        let (mut u, mut v) =
+            (self.u.get().to_dtype(wide.dtype()), self.v.get().to_dtype(wide.dtype()));
         if self.mode.is_training() {
             let fixed = matrix.detach();
             for _ in 0..self.steps {

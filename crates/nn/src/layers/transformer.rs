@@ -34,7 +34,10 @@ pub struct TransformerEncoder {
 
 impl TransformerEncoder {
     /// `num_layers` layers, each made by `layer`. (A clone of a layer would share its parameters.)
-    pub fn new(num_layers: usize, mut layer: impl FnMut() -> TransformerEncoderLayer) -> TransformerEncoder {
+    pub fn new(
+        num_layers: usize,
+        mut layer: impl FnMut() -> TransformerEncoderLayer,
+    ) -> TransformerEncoder {
         TransformerEncoder { layers: (0..num_layers).map(|_| layer()).collect(), norm: None }
     }
 
@@ -67,11 +70,19 @@ impl TransformerEncoder {
     ///
     /// Poisoned if the number of caches differs from the number of layers.
     #[track_caller]
-    pub fn forward_cached(&self, src: impl AsTensor, caches: &[KeyValueCache]) -> (Tensor, Vec<KeyValueCache>) {
+    pub fn forward_cached(
+        &self,
+        src: impl AsTensor,
+        caches: &[KeyValueCache],
+    ) -> (Tensor, Vec<KeyValueCache>) {
         let _scope = NN.open();
         let src = src.as_tensor();
         if caches.len() != self.layers.len() {
-            let message = format!("{} layers got {} caches; each layer needs its own", self.layers.len(), caches.len());
+            let message = format!(
+                "{} layers got {} caches; each layer needs its own",
+                self.layers.len(),
+                caches.len()
+            );
             return (Tensor::poison("TransformerEncoder", message), caches.to_vec());
         }
         let (mut x, mut after) = (src.clone(), Vec::with_capacity(caches.len()));
@@ -112,7 +123,10 @@ pub struct TransformerDecoder {
 
 impl TransformerDecoder {
     /// `num_layers` layers, each made by `layer`. (A clone of a layer would share its parameters.)
-    pub fn new(num_layers: usize, mut layer: impl FnMut() -> TransformerDecoderLayer) -> TransformerDecoder {
+    pub fn new(
+        num_layers: usize,
+        mut layer: impl FnMut() -> TransformerDecoderLayer,
+    ) -> TransformerDecoder {
         TransformerDecoder { layers: (0..num_layers).map(|_| layer()).collect(), norm: None }
     }
 
@@ -122,8 +136,8 @@ impl TransformerDecoder {
         self
     }
 
-    /// Applies all layers. `attention` says what each position of `tgt` sees of `tgt`, and `cross` what
-    /// it sees of `memory`.
+    /// Applies all layers. `attention` says what each position of `tgt` sees of `tgt`, and `cross`
+    /// what it sees of `memory`.
     #[track_caller]
     pub fn forward(
         &self,

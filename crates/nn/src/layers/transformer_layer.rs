@@ -58,7 +58,13 @@ impl fmt::Debug for Function {
 }
 
 /// `linear2(dropout(activation(linear1(x))))`.
-fn feed_forward(x: &Tensor, linear1: &Linear, activation: &Function, dropout: &Dropout, linear2: &Linear) -> Tensor {
+fn feed_forward(
+    x: &Tensor,
+    linear1: &Linear,
+    activation: &Function,
+    dropout: &Dropout,
+    linear2: &Linear,
+) -> Tensor {
     let hidden = linear1.forward(x);
     let hidden = {
         let _user = Scope::leave();
@@ -202,7 +208,11 @@ impl TransformerEncoderLayer {
     /// [`forward`](TransformerEncoderLayer::forward) with [`Attention::causal`] on the whole
     /// sequence at these positions. See [`MultiheadAttention::forward_cached`].
     #[track_caller]
-    pub fn forward_cached(&self, src: impl AsTensor, cache: &KeyValueCache) -> (Tensor, KeyValueCache) {
+    pub fn forward_cached(
+        &self,
+        src: impl AsTensor,
+        cache: &KeyValueCache,
+    ) -> (Tensor, KeyValueCache) {
         let _scope = NN.open();
         let src = src.as_tensor();
         if self.norm_first {
@@ -221,7 +231,13 @@ impl TransformerEncoderLayer {
     }
 
     fn feed(&self, x: &Tensor) -> Tensor {
-        self.dropout2.forward(&feed_forward(x, &self.linear1, &self.activation, &self.dropout, &self.linear2))
+        self.dropout2.forward(&feed_forward(
+            x,
+            &self.linear1,
+            &self.activation,
+            &self.dropout,
+            &self.linear2,
+        ))
     }
 }
 
@@ -297,6 +313,12 @@ impl TransformerDecoderLayer {
     }
 
     fn feed(&self, x: &Tensor) -> Tensor {
-        self.dropout3.forward(&feed_forward(x, &self.linear1, &self.activation, &self.dropout, &self.linear2))
+        self.dropout3.forward(&feed_forward(
+            x,
+            &self.linear1,
+            &self.activation,
+            &self.dropout,
+            &self.linear2,
+        ))
     }
 }

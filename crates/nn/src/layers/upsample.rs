@@ -51,7 +51,10 @@ impl Upsample {
             let x = x.as_tensor().live()?;
             let axes = self.sizes.as_ref().map_or(self.scales.len(), Vec::len);
             if x.rank() != axes + 2 {
-                let message = format!("the input {} is not [batch, channels, …] with {axes} spatial axes", x.ty());
+                let message = format!(
+                    "the input {} is not [batch, channels, …] with {axes} spatial axes",
+                    x.ty()
+                );
                 return Err(message.into());
             }
             Ok(match &self.sizes {
@@ -108,15 +111,19 @@ impl PixelShuffle {
             let (r, rank) = (self.factor, x.rank() as isize);
             let square = r.saturating_mul(r);
             if rank < 3 || x.size(-3).checked_rem(square) != Some(0) {
-                let message =
-                    format!("the input {} is not […, a multiple of {square} channels, height, width]", x.ty());
+                let message = format!(
+                    "the input {} is not […, a multiple of {square} channels, height, width]",
+                    x.ty()
+                );
                 return Err(message.into());
             }
             let (outer, height, width) = (&x.shape()[..x.rank() - 3], x.size(-2), x.size(-1));
             let channels = x.size(-3) / square;
             let split = x.reshape([outer, &[channels, r, r, height, width]].concat());
             let order = split.movedim(&[-4, -3], &[-3, -1]);
-            Ok(order.reshape([outer, &[channels, height.saturating_mul(r), width.saturating_mul(r)]].concat()))
+            Ok(order.reshape(
+                [outer, &[channels, height.saturating_mul(r), width.saturating_mul(r)]].concat(),
+            ))
         })
     }
 }
@@ -135,13 +142,19 @@ impl PixelUnshuffle {
             let r = self.factor;
             let divides = |axis: isize| x.size(axis).checked_rem(r) == Some(0);
             if x.rank() < 3 || !divides(-1) || !divides(-2) {
-                let message = format!("the input {} is not […, channels, height, width] in multiples of {r}", x.ty());
+                let message = format!(
+                    "the input {} is not […, channels, height, width] in multiples of {r}",
+                    x.ty()
+                );
                 return Err(message.into());
             }
-            let (outer, height, width) = (&x.shape()[..x.rank() - 3], x.size(-2) / r, x.size(-1) / r);
+            let (outer, height, width) =
+                (&x.shape()[..x.rank() - 3], x.size(-2) / r, x.size(-1) / r);
             let split = x.reshape([outer, &[x.size(-3), height, r, width, r]].concat());
             let order = split.movedim(&[-3, -1], &[-4, -3]);
-            Ok(order.reshape([outer, &[x.size(-3).saturating_mul(r.saturating_mul(r)), height, width]].concat()))
+            Ok(order.reshape(
+                [outer, &[x.size(-3).saturating_mul(r.saturating_mul(r)), height, width]].concat(),
+            ))
         })
     }
 }

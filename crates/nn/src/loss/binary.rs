@@ -22,7 +22,11 @@ use crate::record::NN;
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn binary_cross_entropy(p: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
+pub fn binary_cross_entropy(
+    p: impl AsTensor,
+    target: impl AsTensor,
+    reduction: Reduction,
+) -> Tensor {
     let (p, target) = (p.as_tensor(), target.as_tensor());
     BceLoss::new().reduction(reduction).forward(p, target)
 }
@@ -85,7 +89,11 @@ impl BceLoss {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn binary_cross_entropy_with_logits(logits: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
+pub fn binary_cross_entropy_with_logits(
+    logits: impl AsTensor,
+    target: impl AsTensor,
+    reduction: Reduction,
+) -> Tensor {
     let (logits, target) = (logits.as_tensor(), target.as_tensor());
     BceWithLogitsLoss::new().reduction(reduction).forward(logits, target)
 }
@@ -156,14 +164,19 @@ pub(super) fn minus_log_sigmoid(x: &Tensor) -> Tensor {
 }
 
 /// Applies the weights and the reduction.
-fn finish(reduction: Reduction, losses: Tensor, factor: Option<&Tensor>) -> Result<Tensor, Refusal> {
+fn finish(
+    reduction: Reduction,
+    losses: Tensor,
+    factor: Option<&Tensor>,
+) -> Result<Tensor, Refusal> {
     let Some(factor) = factor else { return Ok(reduction.apply(&losses)) };
     let factor = weight("weight", factor, &losses, losses.dtype())?;
     Ok(reduction.apply(&(losses * factor)))
 }
 
-/// `−αₜ(1 − pₜ)^γ·log pₜ`, where `pₜ` is the probability that `sigmoid(logits)` gives to the target and `αₜ` is `alpha`
-/// for positive and `1 − alpha` for negative targets: torchvision's `sigmoid_focal_loss`, whose α is 0.25 and γ is 2.
+/// `−αₜ(1 − pₜ)^γ·log pₜ`, where `pₜ` is the probability that `sigmoid(logits)` gives to the target
+/// and `αₜ` is `alpha` for positive and `1 − alpha` for negative targets: torchvision's
+/// `sigmoid_focal_loss`, whose α is 0.25 and γ is 2.
 ///
 /// Poisoned like [`binary_cross_entropy_with_logits`].
 ///
@@ -176,7 +189,11 @@ fn finish(reduction: Reduction, losses: Tensor, factor: Option<&Tensor>) -> Resu
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn sigmoid_focal_loss(logits: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
+pub fn sigmoid_focal_loss(
+    logits: impl AsTensor,
+    target: impl AsTensor,
+    reduction: Reduction,
+) -> Tensor {
     let (logits, target) = (logits.as_tensor(), target.as_tensor());
     SigmoidFocalLoss::new().reduction(reduction).forward(logits, target)
 }
@@ -220,7 +237,10 @@ impl SigmoidFocalLoss {
         NN.record("sigmoid_focal_loss", || {
             let (logits, target) = (logits.as_tensor(), target.as_tensor());
             let (x, target) = pair(logits, target)?;
-            if self.gamma.is_nan() || self.gamma < 0.0 || !self.alpha.is_none_or(|alpha| (0.0..=1.0).contains(&alpha)) {
+            if self.gamma.is_nan()
+                || self.gamma < 0.0
+                || !self.alpha.is_none_or(|alpha| (0.0..=1.0).contains(&alpha))
+            {
                 let message = format!(
                     "alpha must be between 0 and 1 and gamma at least 0, not {:?} and {}",
                     self.alpha, self.gamma
@@ -231,7 +251,8 @@ impl SigmoidFocalLoss {
             let p = x.sigmoid();
             // The probability of the wrong class.
             let wrong = &p + &target - &p * &target * 2.0;
-            let mut losses = if self.gamma == 0.0 { losses } else { losses * wrong.pow(self.gamma) };
+            let mut losses =
+                if self.gamma == 0.0 { losses } else { losses * wrong.pow(self.gamma) };
             if let Some(alpha) = self.alpha {
                 losses = losses * (&target * (2.0 * alpha - 1.0) + (1.0 - alpha));
             }

@@ -8,7 +8,11 @@ use crate::precision::{precision, wide};
 pub(super) fn same_floats(tensors: &[(&str, &Tensor)]) -> Result<(), Refusal> {
     for (name, tensor) in tensors {
         if !tensor.live()?.dtype().is_float() {
-            return Err(format!("the {name} must be floating-point numbers, but it is {}", tensor.ty()).into());
+            return Err(format!(
+                "the {name} must be floating-point numbers, but it is {}",
+                tensor.ty()
+            )
+            .into());
         }
     }
     same_shape(tensors)
@@ -20,7 +24,8 @@ pub(super) fn same_shape(tensors: &[(&str, &Tensor)]) -> Result<(), Refusal> {
     if tensors.windows(2).all(|pair| pair[0].1.shape() == pair[1].1.shape()) {
         return Ok(());
     }
-    let types: Vec<String> = tensors.iter().map(|(name, tensor)| format!("the {name} is {}", tensor.ty())).collect();
+    let types: Vec<String> =
+        tensors.iter().map(|(name, tensor)| format!("the {name} is {}", tensor.ty())).collect();
     Err(format!("{}; make their shapes equal", types.join(", ")).into())
 }
 
@@ -29,15 +34,28 @@ pub(super) fn same_shape(tensors: &[(&str, &Tensor)]) -> Result<(), Refusal> {
 pub(super) fn pair(prediction: &Tensor, target: &Tensor) -> Result<(Tensor, Tensor), Refusal> {
     same_floats(&[("prediction", prediction)])?;
     same_shape(&[("prediction", prediction), ("target", target)])?;
-    let target = if target.dtype().is_float() { wide(target) } else { target.to_dtype(precision(prediction.dtype())) };
+    let target = if target.dtype().is_float() {
+        wide(target)
+    } else {
+        target.to_dtype(precision(prediction.dtype()))
+    };
     Ok((wide(prediction), target))
 }
 
 /// A weight that must broadcast to `shape` without enlarging it, converted to `dtype`.
-pub(super) fn weight(name: &str, weight: &Tensor, losses: &Tensor, dtype: DType) -> Result<Tensor, Refusal> {
+pub(super) fn weight(
+    name: &str,
+    weight: &Tensor,
+    losses: &Tensor,
+    dtype: DType,
+) -> Result<Tensor, Refusal> {
     let (small, large) = (weight.live()?.shape().dims(), losses.shape().dims());
     let broadcasts = small.len() <= large.len()
-        && small.iter().rev().zip(large.iter().rev()).all(|(small, large)| *small == 1 || small == large);
+        && small
+            .iter()
+            .rev()
+            .zip(large.iter().rev())
+            .all(|(small, large)| *small == 1 || small == large);
     if broadcasts {
         return Ok(weight.to_dtype(dtype));
     }

@@ -21,10 +21,13 @@ impl Classes {
         };
         let index = target.to_dtype(wide);
         let right = index.ge(0.0).and(index.lt(classes as f64));
-        let one_hot = right.select(&index, &index.zeros_like()).to_dtype(DType::I32).one_hot(classes);
+        let one_hot =
+            right.select(&index, &index.zeros_like()).to_dtype(DType::I32).one_hot(classes);
         // An index outside the targets' type ignores nothing, and must not wrap to a valid one.
         let is_representable = |i: &i64| wide == DType::I64 || i32::try_from(*i).is_ok();
-        let ignored = ignore_index.filter(is_representable).map(|i| index.eq(Tensor::scalar(i).to_dtype(wide)));
+        let ignored = ignore_index
+            .filter(is_representable)
+            .map(|i| index.eq(Tensor::scalar(i).to_dtype(wide)));
         let sound = match &ignored {
             Some(ignored) => right.or(ignored),
             None => right,
@@ -49,8 +52,8 @@ impl Classes {
         }
     }
 
-    /// The weight of each sample in a mean: the weight of its class, or 0 if the sample is ignored. `None` if all
-    /// weights are equal.
+    /// The weight of each sample in a mean: the weight of its class, or 0 if the sample is ignored.
+    /// `None` if all weights are equal.
     pub(super) fn counts(&self, weight: Option<&Tensor>, dtype: DType) -> Option<Tensor> {
         let counts = match weight {
             Some(weight) => self.pick(weight),

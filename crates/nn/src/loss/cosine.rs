@@ -75,8 +75,10 @@ pub fn cosine_embedding_loss(
         let cosine = (a * b).sum(&[-1]) / (squares_a * squares_b).sqrt();
         same_shape(&[("target", target), ("cosine of the vectors", &cosine)])?;
         let zero = cosine.zeros_like();
-        let (same, different) = (target.to_dtype(cosine.dtype()).eq(1.0), target.to_dtype(cosine.dtype()).eq(-1.0));
-        let losses = same.select(&(-&cosine + 1.0), &zero) + different.select(&(&cosine - margin).relu(), &zero);
+        let (same, different) =
+            (target.to_dtype(cosine.dtype()).eq(1.0), target.to_dtype(cosine.dtype()).eq(-1.0));
+        let losses = same.select(&(-&cosine + 1.0), &zero)
+            + different.select(&(&cosine - margin).relu(), &zero);
         Ok(reduction.apply(&losses))
     })
 }

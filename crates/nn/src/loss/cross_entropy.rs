@@ -127,8 +127,8 @@ impl CrossEntropyLoss {
                 let losses = self.soft(&logits.log_softmax(-1), &wide(target).permute(&order), weight.as_ref());
                 return Ok(self.reduction.apply(&losses));
             }
-            // −log softmax(x)[t] = log Σ exp(s) − s[t] with s = x − max(x). In the derivative of this form, nothing is
-            // summed over the classes, as it is in that of log_softmax.
+            // −log softmax(x)[t] = log Σ exp(s) − s[t] with s = x − max(x). In the derivative of
+            // this form, nothing is summed over the classes, as it is in that of log_softmax.
             let shifted = &logits - logits.detach().max_keepdim(&[-1]);
             let log_sum = shifted.exp().sum(&[-1]).log();
             let targets = Classes::new(target, classes, self.ignore_index);
@@ -215,7 +215,8 @@ impl NllLoss {
         self
     }
 
-    /// A weight for each class, `[classes]`; the mean is divided by the sum of the targets' weights.
+    /// A weight for each class, `[classes]`; the mean is divided by the sum of the targets'
+    /// weights.
     pub fn weight(mut self, weight: impl AsTensor) -> NllLoss {
         self.weight = Some(weight.as_tensor().clone());
         self
@@ -242,7 +243,12 @@ impl NllLoss {
                 None => log_p,
             };
             let targets = Classes::new(target, classes, self.ignore_index);
-            Ok(mean_by(self.reduction, &targets, &targets.masked_losses(&-targets.pick(&weighted)), weight.as_ref()))
+            Ok(mean_by(
+                self.reduction,
+                &targets,
+                &targets.masked_losses(&-targets.pick(&weighted)),
+                weight.as_ref(),
+            ))
         })
     }
 }
@@ -254,7 +260,12 @@ impl Default for NllLoss {
 }
 
 /// Reduces the losses; the mean uses the weights of the targets.
-fn mean_by(reduction: Reduction, targets: &Classes, losses: &Tensor, weight: Option<&Tensor>) -> Tensor {
+fn mean_by(
+    reduction: Reduction,
+    targets: &Classes,
+    losses: &Tensor,
+    weight: Option<&Tensor>,
+) -> Tensor {
     match (reduction, targets.counts(weight, losses.dtype())) {
         (Reduction::Mean, Some(counts)) => losses.sum_all() / counts.sum_all(),
         _ => reduction.apply(losses),
@@ -268,11 +279,18 @@ fn classes_last(rank: usize, axis: usize) -> Vec<isize> {
 }
 
 /// The weights of the classes in the dtype of the losses.
-fn class_weight(weight: Option<&Tensor>, classes: usize, logits: &Tensor) -> Result<Option<Tensor>, Refusal> {
+fn class_weight(
+    weight: Option<&Tensor>,
+    classes: usize,
+    logits: &Tensor,
+) -> Result<Option<Tensor>, Refusal> {
     let Some(weight) = weight else { return Ok(None) };
     if weight.live()?.shape().dims() != [classes] {
         let (logits, weight) = (logits.ty(), weight.ty());
-        return Err(format!("the logits {logits} have {classes} classes, but the weight is {weight}").into());
+        return Err(format!(
+            "the logits {logits} have {classes} classes, but the weight is {weight}"
+        )
+        .into());
     }
     Ok(Some(weight.to_dtype(precision(logits.dtype()))))
 }
@@ -284,7 +302,9 @@ fn class_axis(logits: &Tensor, target: &Tensor, axis: isize, soft: bool) -> Resu
         return Err(format!("the logits must be floating-point numbers, but they are {l}"));
     }
     if !soft && !t.dtype.is_integer() {
-        return Err(format!("the targets must be integer indices of the classes, but they are {t}"));
+        return Err(format!(
+            "the targets must be integer indices of the classes, but they are {t}"
+        ));
     }
     let axis = l.shape.axis(axis).map_err(|e| format!("no classes in the logits {l}: {e}"))?;
     let mut samples = l.shape.to_vec();

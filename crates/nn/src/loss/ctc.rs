@@ -33,8 +33,12 @@ pub fn ctc_loss(
     target_lengths: impl AsTensor,
     reduction: Reduction,
 ) -> Tensor {
-    let (log_p, targets, input_lengths, target_lengths) =
-        (log_p.as_tensor(), targets.as_tensor(), input_lengths.as_tensor(), target_lengths.as_tensor());
+    let (log_p, targets, input_lengths, target_lengths) = (
+        log_p.as_tensor(),
+        targets.as_tensor(),
+        input_lengths.as_tensor(),
+        target_lengths.as_tensor(),
+    );
     CtcLoss::new().reduction(reduction).forward(log_p, targets, input_lengths, target_lengths)
 }
 
@@ -85,10 +89,15 @@ impl CtcLoss {
         target_lengths: impl AsTensor,
     ) -> Tensor {
         NN.record("ctc_loss", || {
-            let (log_p, targets, input_lengths, target_lengths) =
-                (log_p.as_tensor(), targets.as_tensor(), input_lengths.as_tensor(), target_lengths.as_tensor());
+            let (log_p, targets, input_lengths, target_lengths) = (
+                log_p.as_tensor(),
+                targets.as_tensor(),
+                input_lengths.as_tensor(),
+                target_lengths.as_tensor(),
+            );
             live(&[log_p, targets, input_lengths, target_lengths])?;
-            let (time, batch, classes, longest) = self.sizes(log_p, targets, input_lengths, target_lengths)?;
+            let (time, batch, classes, longest) =
+                self.sizes(log_p, targets, input_lengths, target_lengths)?;
             let log_p = wide(log_p);
             let dtype = log_p.dtype();
             let impossible = Tensor::full(dtype, [], f64::NEG_INFINITY);
@@ -102,7 +111,8 @@ impl CtcLoss {
             let blanks = Tensor::full(DType::I32, [batch, longest], self.blank as f64);
             let used = Tensor::iota(DType::I32, [batch, longest], 1).lt(&target_lengths);
             let index = targets.to_dtype(DType::I64);
-            let right = index.ge(0.0).and(index.lt(classes as f64)).and(index.ne(self.blank as f64));
+            let right =
+                index.ge(0.0).and(index.lt(classes as f64)).and(index.ne(self.blank as f64));
             let unsound = used.and(right.not()).to_dtype(DType::I32).sum_keepdim(&[1]).gt(0.0);
             let labels = used.and(&right).select(&index.to_dtype(DType::I32), &blanks);
             let pairs = Tensor::stack(&[&labels, &blanks], 2).reshape([batch, 2 * longest]);
@@ -132,7 +142,8 @@ impl CtcLoss {
             // blank.
             let last = &target_lengths * 2.0;
             let (label, blank) = (state.eq(&last - 1.0), state.eq(&last));
-            let (label, blank) = (label.select(&alpha, &impossible), blank.select(&alpha, &impossible));
+            let (label, blank) =
+                (label.select(&alpha, &impossible), blank.select(&alpha, &impossible));
             // At most one of each is not −∞, and it is the largest.
             let likelihood = log_sum(&[&largest(&label), &largest(&blank)]);
             let unsound = unsound.or(sound.not());
@@ -162,8 +173,11 @@ impl CtcLoss {
             let [p, t, i, l] = [log_p, targets, input_lengths, target_lengths].map(Tensor::ty);
             format!("got {p}, {t}, and the lengths {i} and {l}")
         };
-        let integers = [targets, input_lengths, target_lengths].iter().all(|t| t.dtype().is_integer());
-        let (&[time, batch, classes], &[rows, longest]) = (log_p.shape().dims(), targets.shape().dims()) else {
+        let integers =
+            [targets, input_lengths, target_lengths].iter().all(|t| t.dtype().is_integer());
+        let (&[time, batch, classes], &[rows, longest]) =
+            (log_p.shape().dims(), targets.shape().dims())
+        else {
             return Err(format!(
                 "needs log-probabilities [time, batch, classes] and targets [batch, longest], {}",
                 types()
@@ -178,7 +192,10 @@ impl CtcLoss {
             ));
         }
         if self.blank >= classes {
-            return Err(format!("the blank is class {}, and there are {classes} classes", self.blank));
+            return Err(format!(
+                "the blank is class {}, and there are {classes} classes",
+                self.blank
+            ));
         }
         if longest.checked_mul(2).and_then(|n| i32::try_from(n).ok()).is_none() {
             return Err(format!("targets of up to {longest} labels are too long, {}", types()));
@@ -212,7 +229,9 @@ fn largest(x: &Tensor) -> Tensor {
 
 /// `log Σ exp(x)` of tensors of one shape, elementwise; −∞, without gradient, if all are −∞.
 fn log_sum(terms: &[&Tensor]) -> Tensor {
-    let Some((first, others)) = terms.split_first() else { return Tensor::poison("ctc_loss", "a sum of nothing") };
+    let Some((first, others)) = terms.split_first() else {
+        return Tensor::poison("ctc_loss", "a sum of nothing");
+    };
     let mut max = (*first).clone();
     for other in others {
         max = max.maximum(*other);

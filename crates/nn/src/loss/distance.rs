@@ -57,7 +57,12 @@ pub fn l1_loss(prediction: impl AsTensor, target: impl AsTensor, reduction: Redu
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn huber_loss(prediction: impl AsTensor, target: impl AsTensor, delta: f64, reduction: Reduction) -> Tensor {
+pub fn huber_loss(
+    prediction: impl AsTensor,
+    target: impl AsTensor,
+    delta: f64,
+    reduction: Reduction,
+) -> Tensor {
     NN.record("huber_loss", || {
         let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
         let (prediction, target) = pair(prediction, target)?;
@@ -82,13 +87,22 @@ pub fn huber_loss(prediction: impl AsTensor, target: impl AsTensor, delta: f64, 
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn smooth_l1_loss(prediction: impl AsTensor, target: impl AsTensor, beta: f64, reduction: Reduction) -> Tensor {
+pub fn smooth_l1_loss(
+    prediction: impl AsTensor,
+    target: impl AsTensor,
+    beta: f64,
+    reduction: Reduction,
+) -> Tensor {
     NN.record("smooth_l1_loss", || {
         let (prediction, target) = (prediction.as_tensor(), target.as_tensor());
         let (prediction, target) = pair(prediction, target)?;
         at_least_zero("beta", beta)?;
         let difference = prediction - target;
-        Ok(reduction.apply(&if beta == 0.0 { difference.abs() } else { huber(&difference, beta) / beta }))
+        Ok(reduction.apply(&if beta == 0.0 {
+            difference.abs()
+        } else {
+            huber(&difference, beta) / beta
+        }))
     })
 }
 

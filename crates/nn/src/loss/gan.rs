@@ -42,16 +42,23 @@ pub enum GanLoss {
 }
 
 impl GanLoss {
-    /// The discriminator's loss. The mean (or sum) over the real samples is added to the mean (or sum) over the
-    /// generated ones. The numbers of samples may differ, but with [`Reduction::None`] the two must have the same
-    /// shape.
+    /// The discriminator's loss. The mean (or sum) over the real samples is added to the mean (or
+    /// sum) over the generated ones. The numbers of samples may differ, but with
+    /// [`Reduction::None`] the two must have the same shape.
     ///
     /// Poisoned if the logits are not floating-point.
     #[track_caller]
-    pub fn discriminator(self, real: impl AsTensor, fake: impl AsTensor, reduction: Reduction) -> Tensor {
+    pub fn discriminator(
+        self,
+        real: impl AsTensor,
+        fake: impl AsTensor,
+        reduction: Reduction,
+    ) -> Tensor {
         NN.record("gan_loss", || {
             let (real, fake) = (real.as_tensor(), fake.as_tensor());
-            for (name, logits) in [("logits of real samples", real), ("logits of generated samples", fake)] {
+            for (name, logits) in
+                [("logits of real samples", real), ("logits of generated samples", fake)]
+            {
                 same_floats(&[(name, logits)])?;
             }
             if reduction == Reduction::None {

@@ -81,7 +81,9 @@ impl KlDivLoss {
             let (input, target) = (input.as_tensor(), target.as_tensor());
             let (input, target) = pair(input, target)?;
             if self.batchmean && input.rank() == 0 {
-                return Err("batchmean divides by the size of the first axis, and scalars have none".into());
+                return Err(
+                    "batchmean divides by the size of the first axis, and scalars have none".into(),
+                );
             }
             let losses = if self.log_target {
                 target.exp() * (&target - &input)

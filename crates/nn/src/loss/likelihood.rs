@@ -1,4 +1,5 @@
-//! Negative log-likelihoods of numbers under a normal and a Poisson distribution. For classes, see `cross_entropy`.
+//! Negative log-likelihoods of numbers under a normal and a Poisson distribution. For classes, see
+//! `cross_entropy`.
 
 use std::f64::consts::PI;
 
@@ -30,7 +31,8 @@ pub fn gaussian_nll_loss(
     variance: impl AsTensor,
     reduction: Reduction,
 ) -> Tensor {
-    let (prediction, target, variance) = (prediction.as_tensor(), target.as_tensor(), variance.as_tensor());
+    let (prediction, target, variance) =
+        (prediction.as_tensor(), target.as_tensor(), variance.as_tensor());
     GaussianNllLoss::new().reduction(reduction).forward(prediction, target, variance)
 }
 
@@ -69,7 +71,12 @@ impl GaussianNllLoss {
     /// The loss. Poisoned if the shapes of prediction and target differ, or the variance does not
     /// fit them.
     #[track_caller]
-    pub fn forward(&self, prediction: impl AsTensor, target: impl AsTensor, variance: impl AsTensor) -> Tensor {
+    pub fn forward(
+        &self,
+        prediction: impl AsTensor,
+        target: impl AsTensor,
+        variance: impl AsTensor,
+    ) -> Tensor {
         NN.record("gaussian_nll_loss", || {
         let (prediction, target, variance) = (prediction.as_tensor(), target.as_tensor(), variance.as_tensor());
         live(&[prediction, target, variance])?;
@@ -124,7 +131,11 @@ impl Default for GaussianNllLoss {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn poisson_nll_loss(input: impl AsTensor, target: impl AsTensor, reduction: Reduction) -> Tensor {
+pub fn poisson_nll_loss(
+    input: impl AsTensor,
+    target: impl AsTensor,
+    reduction: Reduction,
+) -> Tensor {
     let (input, target) = (input.as_tensor(), target.as_tensor());
     PoissonNllLoss::new().reduction(reduction).forward(input, target)
 }

@@ -19,7 +19,12 @@ use crate::record::NN;
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn hinge_embedding_loss(input: impl AsTensor, target: impl AsTensor, margin: f64, reduction: Reduction) -> Tensor {
+pub fn hinge_embedding_loss(
+    input: impl AsTensor,
+    target: impl AsTensor,
+    margin: f64,
+    reduction: Reduction,
+) -> Tensor {
     NN.record("hinge_embedding_loss", || {
         let (input, target) = (input.as_tensor(), target.as_tensor());
         let (input, target) = pair(input, target)?;
@@ -79,7 +84,8 @@ pub fn triplet_margin_loss(
     margin: f64,
     reduction: Reduction,
 ) -> Tensor {
-    let (anchor, positive, negative) = (anchor.as_tensor(), positive.as_tensor(), negative.as_tensor());
+    let (anchor, positive, negative) =
+        (anchor.as_tensor(), positive.as_tensor(), negative.as_tensor());
     TripletMarginLoss::new().margin(margin).reduction(reduction).forward(anchor, positive, negative)
 }
 
@@ -96,7 +102,13 @@ pub struct TripletMarginLoss {
 impl TripletMarginLoss {
     /// The mean, with a margin of 1 between Euclidean distances.
     pub fn new() -> TripletMarginLoss {
-        TripletMarginLoss { reduction: Reduction::Mean, margin: 1.0, p: 2.0, eps: 1e-6, swap: false }
+        TripletMarginLoss {
+            reduction: Reduction::Mean,
+            margin: 1.0,
+            p: 2.0,
+            eps: 1e-6,
+            swap: false,
+        }
     }
 
     /// How the losses are reduced.
@@ -132,9 +144,15 @@ impl TripletMarginLoss {
     /// The loss. Poisoned if the three are not floating-point tensors of the same shape, if they
     /// are scalars, or if `p` is not above 0.
     #[track_caller]
-    pub fn forward(&self, anchor: impl AsTensor, positive: impl AsTensor, negative: impl AsTensor) -> Tensor {
+    pub fn forward(
+        &self,
+        anchor: impl AsTensor,
+        positive: impl AsTensor,
+        negative: impl AsTensor,
+    ) -> Tensor {
         NN.record("triplet_margin_loss", || {
-            let (anchor, positive, negative) = (anchor.as_tensor(), positive.as_tensor(), negative.as_tensor());
+            let (anchor, positive, negative) =
+                (anchor.as_tensor(), positive.as_tensor(), negative.as_tensor());
             same_floats(&[("anchor", anchor), ("positive", positive), ("negative", negative)])?;
             if anchor.rank() == 0 {
                 return Err("embeddings are vectors on the last axis, and scalars have none".into());
@@ -213,7 +231,12 @@ impl MarginRankingLoss {
 
     /// [`margin_ranking_loss`] with these settings.
     #[track_caller]
-    pub fn forward(&self, first: impl AsTensor, second: impl AsTensor, target: impl AsTensor) -> Tensor {
+    pub fn forward(
+        &self,
+        first: impl AsTensor,
+        second: impl AsTensor,
+        target: impl AsTensor,
+    ) -> Tensor {
         let (first, second, target) = (first.as_tensor(), second.as_tensor(), target.as_tensor());
         margin_ranking_loss(first, second, target, self.margin, self.reduction)
     }

@@ -27,8 +27,8 @@ mod mask;
 mod reduction;
 
 pub use binary::{
-    BceLoss, BceWithLogitsLoss, SigmoidFocalLoss, binary_cross_entropy, binary_cross_entropy_with_logits,
-    sigmoid_focal_loss,
+    BceLoss, BceWithLogitsLoss, SigmoidFocalLoss, binary_cross_entropy,
+    binary_cross_entropy_with_logits, sigmoid_focal_loss,
 };
 pub use cosine::{CosineEmbeddingLoss, cosine_embedding_loss, cosine_similarity};
 pub use cross_entropy::{CrossEntropyLoss, NllLoss, cross_entropy, nll_loss};
@@ -38,8 +38,8 @@ pub use gan::GanLoss;
 pub use kl_div::{KlDivLoss, kl_div};
 pub use likelihood::{GaussianNllLoss, PoissonNllLoss, gaussian_nll_loss, poisson_nll_loss};
 pub use margin::{
-    HingeEmbeddingLoss, MarginRankingLoss, TripletMarginLoss, hinge_embedding_loss, margin_ranking_loss,
-    triplet_margin_loss,
+    HingeEmbeddingLoss, MarginRankingLoss, TripletMarginLoss, hinge_embedding_loss,
+    margin_ranking_loss, triplet_margin_loss,
 };
 pub use mask::masked_mean;
 pub use reduction::Reduction;

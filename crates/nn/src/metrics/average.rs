@@ -17,9 +17,15 @@ pub enum Average {
 }
 
 /// The average of class scores, except `Micro`. Only classes for which `counts` is true count.
-pub(super) fn average(average: Average, scores: Vec<f64>, support: &[f64], counts: impl Fn(usize) -> bool) -> Value {
+pub(super) fn average(
+    average: Average,
+    scores: Vec<f64>,
+    support: &[f64],
+    counts: impl Fn(usize) -> bool,
+) -> Value {
     let mean = |weight: &dyn Fn(usize) -> f64| {
-        let sum: f64 = (0..scores.len()).filter(|&k| weight(k) > 0.0).map(|k| weight(k) * scores[k]).sum();
+        let sum: f64 =
+            (0..scores.len()).filter(|&k| weight(k) > 0.0).map(|k| weight(k) * scores[k]).sum();
         sum / (0..scores.len()).map(weight).sum::<f64>()
     };
     Value::Scalar(match average {
@@ -39,6 +45,8 @@ pub(super) fn unknown(value: Value) -> Value {
     match value {
         Value::Scalar(_) => Value::Scalar(f64::NAN),
         Value::Vector(values) => Value::Vector(vec![f64::NAN; values.len()]),
-        Value::Matrix(rows) => Value::Matrix(rows.iter().map(|row| vec![f64::NAN; row.len()]).collect()),
+        Value::Matrix(rows) => {
+            Value::Matrix(rows.iter().map(|row| vec![f64::NAN; row.len()]).collect())
+        }
     }
 }

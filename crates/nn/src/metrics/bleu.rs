@@ -32,7 +32,14 @@ pub struct Bleu {
 impl Bleu {
     /// With n-grams of up to four tokens, without smoothing.
     pub fn new() -> Bleu {
-        Bleu { smooth: false, n_gram: 4, matches: Vec::new(), possible: Vec::new(), candidate: 0, reference: 0 }
+        Bleu {
+            smooth: false,
+            n_gram: 4,
+            matches: Vec::new(),
+            possible: Vec::new(),
+            candidate: 0,
+            reference: 0,
+        }
     }
 
     /// Counts from elsewhere: `matches` and `possible` by n-gram length, and the lengths of all
@@ -68,7 +75,9 @@ impl Bleu {
         let length = candidate.len() as u64;
         let lengths = references.iter().map(|reference| reference.as_ref().len() as u64);
         // Among equally close references, the shorter one.
-        let Some(closest) = lengths.min_by_key(|&other| (other.abs_diff(length), other)) else { return };
+        let Some(closest) = lengths.min_by_key(|&other| (other.abs_diff(length), other)) else {
+            return;
+        };
         self.candidate += length;
         self.reference += closest;
         let longest = self.n_gram.min(candidate.len());
@@ -91,7 +100,9 @@ impl Bleu {
     /// Adds the counts of another score, for n-gram lengths that both count.
     pub fn merge(&mut self, other: &Bleu) {
         self.reach(self.n_gram.min(other.matches.len()));
-        for (own, other) in [(&mut self.matches, &other.matches), (&mut self.possible, &other.possible)] {
+        for (own, other) in
+            [(&mut self.matches, &other.matches), (&mut self.possible, &other.possible)]
+        {
             own.iter_mut().zip(other).for_each(|(own, other)| *own += other);
         }
         self.candidate += other.candidate;
@@ -110,7 +121,8 @@ impl Bleu {
             if matches as f64 + smoothing == 0.0 {
                 return 0.0;
             }
-            log += ((matches as f64 + smoothing) / (possible as f64 + smoothing)).ln() / self.n_gram as f64;
+            log += ((matches as f64 + smoothing) / (possible as f64 + smoothing)).ln()
+                / self.n_gram as f64;
         }
         let (candidate, reference) = (self.candidate as f64, self.reference as f64);
         let penalty = if candidate > reference { 0.0 } else { 1.0 - reference / candidate };

@@ -47,7 +47,11 @@ const EXACT: usize = 1 << 24;
 impl ConfusionMatrix {
     /// For this many classes.
     pub fn new(classes: usize) -> ConfusionMatrix {
-        ConfusionMatrix { task: Task::Multiclass(classes), threshold: 0.5, normalize: Normalize::None }
+        ConfusionMatrix {
+            task: Task::Multiclass(classes),
+            threshold: 0.5,
+            normalize: Normalize::None,
+        }
     }
 
     /// For binary classification: a score above 0.5 is positive. The first row and column are the
@@ -92,7 +96,8 @@ impl Metric for ConfusionMatrix {
             _ => yes.clone(),
         };
         let columns = self.task.mask(mask);
-        let (predicted, target) = (in_columns(&decided.predicted), in_columns(&decided.target).and(&columns));
+        let (predicted, target) =
+            (in_columns(&decided.predicted), in_columns(&decided.target).and(&columns));
         let samples: Vec<usize> = (0..mask.rank()).collect();
         let counts = if mask.shape().iter().product::<usize>() <= EXACT {
             // Products of ones and zeros are exact in any precision, and so is their sum in f32.
@@ -108,9 +113,15 @@ impl Metric for ConfusionMatrix {
             };
             let ((row, is_row), (column, is_column)) = (index(&target), index(&predicted));
             let zeros = Tensor::zeros(DType::I32, [classes * classes]);
-            zeros.index_add(0, &(row * classes as f64 + column), &(is_row * is_column)).reshape([classes, classes])
+            zeros
+                .index_add(0, &(row * classes as f64 + column), &(is_row * is_column))
+                .reshape([classes, classes])
         };
-        let outside = decided.outside.and(if decided.outside.rank() == mask.rank() { mask } else { &columns });
+        let outside = decided.outside.and(if decided.outside.rank() == mask.rank() {
+            mask
+        } else {
+            &columns
+        });
         vec![counts, count_all(mask), count_all(&outside)]
     }
 
@@ -133,7 +144,9 @@ impl Metric for ConfusionMatrix {
             Normalize::Predicted => predicted[column],
             Normalize::All => total,
         };
-        let row = |(i, row): (usize, &&[f64])| row.iter().enumerate().map(|(j, &n)| ratio(n, divisor(i, j))).collect();
+        let row = |(i, row): (usize, &&[f64])| {
+            row.iter().enumerate().map(|(j, &n)| ratio(n, divisor(i, j))).collect()
+        };
         let value = Value::Matrix(rows.iter().enumerate().map(row).collect());
         let unsound = outside.first() != Some(&0.0) || samples.first() == Some(&0.0);
         if unsound { unknown(value) } else { value }

@@ -4,8 +4,9 @@ use fulmen_tensor::{AsTensor, DType, Tensor};
 
 use crate::record::{NN, live};
 
-/// 1 for each sample whose largest logit is its target's, else 0: logits `[…, classes]` and integers `[…]` give f32
-/// `[…]`. Its mean is the accuracy. A sample with a NaN logit is never correct.
+/// 1 for each sample whose largest logit is its target's, else 0: logits `[…, classes]` and
+/// integers `[…]` give f32 `[…]`. Its mean is the accuracy. A sample with a NaN logit is never
+/// correct.
 ///
 /// ```
 /// use fulmen_nn::metrics::correct;

@@ -48,8 +48,13 @@ impl Curve {
         match self.area {
             _ if positives == 0.0 => f64::NAN,
             Area::Roc if negatives == 0.0 => f64::NAN,
-            Area::Roc => steps.map(|(a, b)| (b.0 - a.0) * (a.1 + b.1) / 2.0).sum::<f64>() / (positives * negatives),
-            Area::Precision => steps.map(|(a, b)| (b.1 - a.1) / positives * ratio(b.1, b.0 + b.1)).sum(),
+            Area::Roc => {
+                steps.map(|(a, b)| (b.0 - a.0) * (a.1 + b.1) / 2.0).sum::<f64>()
+                    / (positives * negatives)
+            }
+            Area::Precision => {
+                steps.map(|(a, b)| (b.1 - a.1) / positives * ratio(b.1, b.0 + b.1)).sum()
+            }
         }
     }
 }
@@ -67,7 +72,8 @@ impl Metric for Curve {
 
         let last = (self.thresholds - 1) as f64;
         let thresholds: Vec<f32> = (0..self.thresholds).map(|i| (i as f64 / last) as f32).collect();
-        let thresholds = Tensor::from_slice(&thresholds, [self.thresholds, 1]).to_dtype(scores.dtype());
+        let thresholds =
+            Tensor::from_slice(&thresholds, [self.thresholds, 1]).to_dtype(scores.dtype());
         // [samples, 1, classes], compared with [thresholds, 1].
         let between = |x: &Tensor| {
             let mut dims = x.shape().to_vec();
@@ -89,12 +95,15 @@ impl Metric for Curve {
     }
 
     fn compute(&self, sums: &[Vec<f64>]) -> Value {
-        let [hits, above, positives, samples, outside] = sums else { return Value::Scalar(f64::NAN) };
+        let [hits, above, positives, samples, outside] = sums else {
+            return Value::Scalar(f64::NAN);
+        };
         let (Some(&samples), Some(&outside)) = (samples.first(), outside.first()) else {
             return Value::Scalar(f64::NAN);
         };
         let classes = self.task.classes();
-        let counters = self.thresholds.checked_mul(classes).filter(|_| self.thresholds <= MOST_THRESHOLDS);
+        let counters =
+            self.thresholds.checked_mul(classes).filter(|_| self.thresholds <= MOST_THRESHOLDS);
         if counters != Some(hits.len()) || above.len() != hits.len() || positives.len() != classes {
             return Value::Scalar(f64::NAN);
         }
@@ -109,7 +118,9 @@ impl Metric for Curve {
             let positives: f64 = positives.iter().sum();
             Value::Scalar(self.area(&points, positives, samples * classes as f64 - positives))
         } else {
-            let area = |k: usize| self.area(&self.points(k, hits, above), positives[k], samples - positives[k]);
+            let area = |k: usize| {
+                self.area(&self.points(k, hits, above), positives[k], samples - positives[k])
+            };
             let areas: Vec<f64> = (0..classes).map(area).collect();
             let defined: Vec<bool> = areas.iter().map(|area| !area.is_nan()).collect();
             average(self.average, areas, positives, |k| defined[k])
@@ -168,7 +179,8 @@ metrics! {
     /// # Ok::<(), fulmen_nn::Error>(())
     /// ```
     Auroc Roc;
-    /// Average precision, `Σ (Rₙ − Rₙ₋₁)·Pₙ` over falling thresholds, for precision `P` and recall `R`.
+    /// Average precision, `Σ (Rₙ − Rₙ₋₁)·Pₙ` over falling thresholds, for precision `P` and recall
+    /// `R`.
     ///
     /// ```
     /// use fulmen_nn::metrics::AveragePrecision;

@@ -30,8 +30,9 @@ pub struct FrechetDistance;
 impl Metric for FrechetDistance {
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
         let types: Vec<_> = inputs.iter().map(Tensor::ty).collect();
-        let types_match =
-            types.iter().all(|ty| ty.dtype.is_float() && ty.shape.rank() == 2 && ty.shape == types[0].shape);
+        let types_match = types
+            .iter()
+            .all(|ty| ty.dtype.is_float() && ty.shape.rank() == 2 && ty.shape == types[0].shape);
         if types.len() != 2 || !types_match {
             let types: Vec<String> = types.iter().map(ToString::to_string).collect();
             let message = format!(
@@ -51,24 +52,31 @@ impl Metric for FrechetDistance {
     }
 
     fn compute(&self, sums: &[Vec<f64>]) -> Value {
-        let [count, real, real_squares, generated, generated_squares] = sums else { return Value::Scalar(f64::NAN) };
+        let [count, real, real_squares, generated, generated_squares] = sums else {
+            return Value::Scalar(f64::NAN);
+        };
         let n = count.first().copied().unwrap_or(0.0);
         let (mean_1, covariance_1) = moments(n, real, real_squares);
         let (mean_2, covariance_2) = moments(n, generated, generated_squares);
         let mean_distance: f64 = mean_1.iter().zip(&mean_2).map(|(a, b)| (a - b) * (a - b)).sum();
-        let trace = |matrix: &[Vec<f64>]| matrix.iter().enumerate().map(|(i, row)| row[i]).sum::<f64>();
+        let trace =
+            |matrix: &[Vec<f64>]| matrix.iter().enumerate().map(|(i, row)| row[i]).sum::<f64>();
         let traces = trace(&covariance_1) + trace(&covariance_2);
         // The roots of the eigenvalues of C₁·C₂ are those of C₁^½·C₂·C₁^½, which is symmetric.
         let (values, vectors) = eigen(covariance_1);
         let roots = values.iter().map(|value| value.max(0.0).sqrt());
-        let rows: Vec<Vec<f64>> =
-            roots.zip(vectors).map(|(root, row)| row.into_iter().map(|x| x * root).collect()).collect();
+        let rows: Vec<Vec<f64>> = roots
+            .zip(vectors)
+            .map(|(root, row)| row.into_iter().map(|x| x * root).collect())
+            .collect();
         let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
         let product = rows.iter().map(|row| {
-            let product_row: Vec<f64> = covariance_2.iter().map(|column| dot(column, row)).collect();
+            let product_row: Vec<f64> =
+                covariance_2.iter().map(|column| dot(column, row)).collect();
             rows.iter().map(|other| dot(other, &product_row)).collect()
         });
-        let shared: f64 = eigen(product.collect()).0.iter().map(|value| value.max(0.0).sqrt()).sum();
+        let shared: f64 =
+            eigen(product.collect()).0.iter().map(|value| value.max(0.0).sqrt()).sum();
         Value::Scalar(mean_distance + traces - 2.0 * shared)
     }
 }
@@ -78,19 +86,24 @@ fn moments(n: f64, sum: &[f64], squares: &[f64]) -> (Vec<f64>, Vec<Vec<f64>>) {
     let mean: Vec<f64> = sum.iter().map(|sum| sum / n).collect();
     let freedom = if n > 1.0 { n - 1.0 } else { f64::NAN };
     let rows = squares.chunks(mean.len().max(1)).zip(&mean);
-    let covariance = rows.map(|(row, a)| row.iter().zip(&mean).map(|(ab, b)| (ab - n * a * b) / freedom).collect());
+    let covariance = rows
+        .map(|(row, a)| row.iter().zip(&mean).map(|(ab, b)| (ab - n * a * b) / freedom).collect());
     (mean.clone(), covariance.collect())
 }
 
 /// The eigenvalues of a symmetric matrix with their eigenvectors, by Jacobi rotations.
 fn eigen(mut a: Vec<Vec<f64>>) -> (Vec<f64>, Vec<Vec<f64>>) {
     let n = a.len();
-    let mut vectors: Vec<Vec<f64>> = (0..n).map(|i| (0..n).map(|j| if i == j { 1.0 } else { 0.0 }).collect()).collect();
+    let mut vectors: Vec<Vec<f64>> =
+        (0..n).map(|i| (0..n).map(|j| if i == j { 1.0 } else { 0.0 }).collect()).collect();
     // Each sweep roughly squares the off-diagonal remainder: ten are enough, and they also end for
     // NaN.
     for _ in 0..30 {
         let other_axes = |i: usize| (0..n).filter(move |&j| j != i);
-        let left: f64 = (0..n).flat_map(|i| other_axes(i).map(move |j| (i, j))).map(|(i, j)| a[i][j] * a[i][j]).sum();
+        let left: f64 = (0..n)
+            .flat_map(|i| other_axes(i).map(move |j| (i, j)))
+            .map(|(i, j)| a[i][j] * a[i][j])
+            .sum();
         let all: f64 = a.iter().flatten().map(|x| x * x).sum();
         if left <= 1e-28 * all {
             break;

@@ -35,7 +35,12 @@ impl Task {
     }
 
     /// The shape of the samples. Predictions may be scores or classes.
-    pub(super) fn samples(self, input: &Tensor, target: &Tensor, classes: bool) -> Result<Vec<usize>, Refusal> {
+    pub(super) fn samples(
+        self,
+        input: &Tensor,
+        target: &Tensor,
+        classes: bool,
+    ) -> Result<Vec<usize>, Refusal> {
         live(&[input, target])?;
         let (i, t) = (input.ty(), target.ty());
         let (whole, dims) = (!t.dtype.is_float(), t.shape.dims());
@@ -43,10 +48,13 @@ impl Task {
         let (expected, is_valid) = match self {
             Task::Multiclass(n) => {
                 let scores = i.dtype.is_float() && input_dims.split_last() == Some((&n, dims));
-                let expected = format!("scores [.., {n}] and the integer index of each right class [..]");
+                let expected =
+                    format!("scores [.., {n}] and the integer index of each right class [..]");
                 (
                     expected,
-                    n > 0 && t.dtype.is_integer() && (scores || classes && i.dtype.is_integer() && input_dims == dims),
+                    n > 0
+                        && t.dtype.is_integer()
+                        && (scores || classes && i.dtype.is_integer() && input_dims == dims),
                 )
             }
             Task::Binary => {
@@ -54,15 +62,24 @@ impl Task {
                 (expected, whole && input_dims == dims && (i.dtype.is_float() || classes))
             }
             Task::Multilabel(n) => {
-                let expected = format!("scores and targets that are 0 or 1, of one shape [.., {n}]");
-                (expected, whole && input_dims == dims && dims.last() == Some(&n) && (i.dtype.is_float() || classes))
+                let expected =
+                    format!("scores and targets that are 0 or 1, of one shape [.., {n}]");
+                (
+                    expected,
+                    whole
+                        && input_dims == dims
+                        && dims.last() == Some(&n)
+                        && (i.dtype.is_float() || classes),
+                )
             }
         };
         if !is_valid {
             return Err(format!("needs {expected}, got {i} and {t}").into());
         }
         Ok(match self {
-            Task::Multilabel(_) => dims.split_last().map_or(Vec::new(), |(_, samples)| samples.to_vec()),
+            Task::Multilabel(_) => {
+                dims.split_last().map_or(Vec::new(), |(_, samples)| samples.to_vec())
+            }
             _ => dims.to_vec(),
         })
     }

@@ -36,8 +36,8 @@ use crate::{Error, Result};
 /// # Ok::<(), fulmen_nn::Error>(())
 /// ```
 pub trait Metric: fmt::Debug + Send + Sync {
-    /// The sums over the samples whose mask is true. `inputs` are the inputs of the [`MetricState`]; `mask` is boolean,
-    /// with the samples' shape.
+    /// The sums over the samples whose mask is true. `inputs` are the inputs of the
+    /// [`MetricState`]; `mask` is boolean, with the samples' shape.
     ///
     /// An integer tensor is a counter: a batch may count up to 2³¹ − 1, an epoch any number.
     /// Floating-point numbers are summed in f32, with a compensation of rounding errors.
@@ -91,10 +91,20 @@ impl MetricState {
     /// The state of a metric over samples of this shape, which is the shape of the inputs' first
     /// axes. A poisoned input poisons it.
     #[track_caller]
-    pub fn new(metric: impl Metric + 'static, inputs: &[&Tensor], samples: &[usize]) -> MetricState {
+    pub fn new(
+        metric: impl Metric + 'static,
+        inputs: &[&Tensor],
+        samples: &[usize],
+    ) -> MetricState {
         let inputs = inputs.iter().map(|&input| input.clone()).collect();
         let samples = samples.to_vec();
-        MetricState { metric: Arc::new(metric), inputs, samples, mask: None, location: Scope::line() }
+        MetricState {
+            metric: Arc::new(metric),
+            inputs,
+            samples,
+            mask: None,
+            location: Scope::line(),
+        }
     }
 
     /// The state over the inputs and the shape of the samples that `body` returns; poisoned by its
@@ -110,7 +120,13 @@ impl MetricState {
             Ok(value) => value,
             Err(refusal) => (vec![NN.record(name, || Err(refusal))], Vec::new()),
         };
-        MetricState { metric: Arc::new(metric), inputs, samples, mask: None, location: Scope::line() }
+        MetricState {
+            metric: Arc::new(metric),
+            inputs,
+            samples,
+            mask: None,
+            location: Scope::line(),
+        }
     }
 
     /// Leaves out samples whose mask is 0 or false. The mask has the shape of the samples' first
@@ -136,9 +152,13 @@ impl MetricState {
         }
         if !self.samples.starts_with(mask.shape().dims()) {
             let (ty, samples) = (mask.ty(), &self.samples);
-            return Err(format!("the mask {ty} does not have the first axes of the samples {samples:?}").into());
+            return Err(format!(
+                "the mask {ty} does not have the first axes of the samples {samples:?}"
+            )
+            .into());
         }
-        let dims = (0..self.samples.len()).map(|a| if a < mask.rank() { self.samples[a] } else { 1 });
+        let dims =
+            (0..self.samples.len()).map(|a| if a < mask.rank() { self.samples[a] } else { 1 });
         let mask = mask.ne(0.0).reshape(dims.collect::<Vec<_>>()).broadcast_to(&self.samples[..]);
         Ok(self.mask.as_ref().map_or(mask.clone(), |earlier| earlier.and(&mask)))
     }
@@ -181,9 +201,12 @@ impl MetricState {
     }
 
     fn sums(&self) -> Vec<Tensor> {
-        let mask = self.mask.clone().unwrap_or_else(|| Tensor::ones(DType::Bool, &self.samples[..]));
+        let mask =
+            self.mask.clone().unwrap_or_else(|| Tensor::ones(DType::Bool, &self.samples[..]));
         let sums = self.metric.statistics(&self.inputs, &mask);
-        sums.iter().map(|sum| sum.to_dtype(if sum.dtype().is_float() { DType::F32 } else { DType::I32 })).collect()
+        sums.iter()
+            .map(|sum| sum.to_dtype(if sum.dtype().is_float() { DType::F32 } else { DType::I32 }))
+            .collect()
     }
 
     /// Computes the sums of this batch.

@@ -156,7 +156,10 @@ impl R2Score {
                 [samples, outputs] => (samples, outputs),
                 _ => {
                     let ty = prediction.ty();
-                    return Err(format!("needs predictions [samples] or [samples, outputs], got {ty}").into());
+                    return Err(format!(
+                        "needs predictions [samples] or [samples, outputs], got {ty}"
+                    )
+                    .into());
                 }
             };
             let inputs = [prediction, target].map(|x| x.reshape([samples, outputs]));
@@ -178,10 +181,14 @@ impl Metric for R2Score {
     }
 
     fn compute(&self, sums: &[Vec<f64>]) -> Value {
-        let [high, low, high_squares, low_squares, errors, count] = sums else { return Value::Scalar(f64::NAN) };
+        let [high, low, high_squares, low_squares, errors, count] = sums else {
+            return Value::Scalar(f64::NAN);
+        };
         let outputs = errors.len();
         let Some(&count) = count.first() else { return Value::Scalar(f64::NAN) };
-        if count == 0.0 || [high, low, high_squares, low_squares].iter().any(|sums| sums.len() != outputs) {
+        if count == 0.0
+            || [high, low, high_squares, low_squares].iter().any(|sums| sums.len() != outputs)
+        {
             return Value::Scalar(f64::NAN);
         }
         let rounding = (-40f64).exp2().max(count * (-46f64).exp2());
@@ -208,7 +215,11 @@ impl Metric for R2Score {
 /// Splits an f64 sum into two f32 sums by masking bits. A compiler may remove a conversion to f32
 /// and back, and the second sum would be 0.
 fn halves(sum: &Tensor) -> [Tensor; 2] {
-    let high = sum.to_dtype(DType::F32).bitcast(DType::U32).and(f64::from(0xFFFF_FFFEu32)).bitcast(DType::F32);
+    let high = sum
+        .to_dtype(DType::F32)
+        .bitcast(DType::U32)
+        .and(f64::from(0xFFFF_FFFEu32))
+        .bitcast(DType::F32);
     let low = (sum - high.to_dtype(DType::F64)).to_dtype(DType::F32);
     [high, low]
 }

@@ -37,9 +37,10 @@ impl Scores {
         let max = if let Task::Multiclass(classes) = self.task { classes } else { 1 };
         if !(1..=max).contains(&self.top_k) {
             let k = self.top_k;
-            return Err(
-                format!("top_k must be from 1 to the number of classes, with more than one class; it is {k}").into()
-            );
+            return Err(format!(
+                "top_k must be from 1 to the number of classes, with more than one class; it is {k}"
+            )
+            .into());
         }
         Ok(samples)
     }
@@ -48,7 +49,8 @@ impl Scores {
     /// counts as larger.
     fn among_the_largest(&self, logits: &Tensor, target: &Tensor) -> Tensor {
         let index = Tensor::iota(DType::I32, logits.shape(), -1);
-        let its = target.select(logits, &logits.zeros_like()).sum_keepdim(&[-1]).to_dtype(logits.dtype());
+        let its =
+            target.select(logits, &logits.zeros_like()).sum_keepdim(&[-1]).to_dtype(logits.dtype());
         let its_index = target.select(&index, &index.zeros_like()).sum_keepdim(&[-1]);
         let before = logits.gt(&its).or(logits.eq(&its).and(index.lt(&its_index)));
         let rank = before.to_dtype(DType::I32).sum_keepdim(&[-1]);
@@ -60,18 +62,27 @@ impl Scores {
 impl Metric for Scores {
     fn statistics(&self, inputs: &[Tensor], mask: &Tensor) -> Vec<Tensor> {
         let [input, target] = inputs else { return Vec::new() };
-        let Decided { mut predicted, target, outside } = self.task.decide(input, target, self.threshold);
+        let Decided { mut predicted, target, outside } =
+            self.task.decide(input, target, self.threshold);
         if self.top_k > 1 {
             predicted = self.among_the_largest(input, &target);
         }
         let columns = self.task.mask(mask);
         let (predicted, target) = (predicted.and(&columns), target.and(&columns));
         let outside = outside.and(if outside.rank() == mask.rank() { mask } else { &columns });
-        vec![count(&predicted.and(&target)), count(&predicted), count(&target), count_all(mask), count_all(&outside)]
+        vec![
+            count(&predicted.and(&target)),
+            count(&predicted),
+            count(&target),
+            count_all(mask),
+            count_all(&outside),
+        ]
     }
 
     fn compute(&self, sums: &[Vec<f64>]) -> Value {
-        let [hits, predicted, support, samples, outside] = sums else { return Value::Scalar(f64::NAN) };
+        let [hits, predicted, support, samples, outside] = sums else {
+            return Value::Scalar(f64::NAN);
+        };
         let (Some(&samples), Some(&outside)) = (samples.first(), outside.first()) else {
             return Value::Scalar(f64::NAN);
         };
@@ -92,7 +103,8 @@ impl Metric for Scores {
             let all = |counts: &[f64]| counts.iter().sum::<f64>();
             Value::Scalar(score(all(hits), all(predicted), all(support), samples * classes as f64))
         } else {
-            let scores = (0..classes).map(|k| score(hits[k], predicted[k], support[k], samples)).collect();
+            let scores =
+                (0..classes).map(|k| score(hits[k], predicted[k], support[k], samples)).collect();
             let counts = |k: usize| match self.score {
                 _ if !one_of_many => true,
                 Score::Accuracy => support[k] > 0.0,
@@ -100,7 +112,9 @@ impl Metric for Scores {
             };
             match average(self.average, scores, support, counts) {
                 // The labels that were never the target, as in torchmetrics.
-                Value::Scalar(_) if self.average == Average::Weighted && support.iter().all(|&n| n == 0.0) => {
+                Value::Scalar(_)
+                    if self.average == Average::Weighted && support.iter().all(|&n| n == 0.0) =>
+                {
                     Value::Scalar(0.0)
                 }
                 value => value,

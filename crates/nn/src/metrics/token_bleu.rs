@@ -52,7 +52,9 @@ impl TokenBleu {
             let (candidates, references) = (candidates.as_tensor(), references.as_tensor());
             live(&[candidates, references])?;
             let is_token_matrix = |x: &Tensor| x.rank() == 2 && x.dtype().is_integer();
-            if !is_token_matrix(candidates) || !is_token_matrix(references) || candidates.size(0) != references.size(0)
+            if !is_token_matrix(candidates)
+                || !is_token_matrix(references)
+                || candidates.size(0) != references.size(0)
             {
                 let (candidates, references) = (candidates.ty(), references.ty());
                 return Err(format!(
@@ -79,7 +81,8 @@ impl Metric for TokenBleu {
             Tensor::concatenate(&[&ids.to_dtype(DType::I32), &padding], 1)
         });
         let [candidates, references] = &padded.collect::<Vec<_>>()[..] else { return Vec::new() };
-        let [in_candidate, in_reference] = [candidates, references].map(|ids| self.inside(ids, mask));
+        let [in_candidate, in_reference] =
+            [candidates, references].map(|ids| self.inside(ids, mask));
         // Whether the n-grams of the candidate equal those that start at the positions of other
         // tokens.
         let same = |others: &Tensor, inside: &Tensor| {
@@ -108,13 +111,20 @@ impl Metric for TokenBleu {
             possible.push(count_all(&in_candidate.narrow(1, n - 1, starts)));
         }
         let stack = |counts: &[Tensor]| Tensor::stack(&counts.iter().collect::<Vec<_>>(), 0);
-        vec![stack(&matches), stack(&possible), stack(&[count_all(&in_candidate), count_all(&in_reference)])]
+        vec![
+            stack(&matches),
+            stack(&possible),
+            stack(&[count_all(&in_candidate), count_all(&in_reference)]),
+        ]
     }
 
     fn compute(&self, sums: &[Vec<f64>]) -> Value {
-        let counts: Vec<Vec<u64>> = sums.iter().map(|sums| sums.iter().map(|&count| count as u64).collect()).collect();
+        let counts: Vec<Vec<u64>> =
+            sums.iter().map(|sums| sums.iter().map(|&count| count as u64).collect()).collect();
         Value::Scalar(match &counts[..] {
-            [matches, possible, lengths] => Bleu::from_counts(matches, possible, lengths).smooth(self.smooth).compute(),
+            [matches, possible, lengths] => {
+                Bleu::from_counts(matches, possible, lengths).smooth(self.smooth).compute()
+            }
             _ => f64::NAN,
         })
     }

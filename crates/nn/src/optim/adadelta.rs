@@ -41,7 +41,10 @@ impl Adadelta {
     }
 }
 
-optimizer!(Adadelta, "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default.");
+optimizer!(
+    Adadelta,
+    "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default."
+);
 
 impl Rule for Adadelta {
     const NAME: &'static str = "Adadelta";

@@ -8,8 +8,8 @@ use super::trust_ratio::length;
 use crate::precision::precision;
 use crate::schedule::Schedule;
 
-/// Adafactor (Shazeer and Stern 2018, <https://arxiv.org/abs/1804.04235>), like PyTorch's `optim.Adafactor`: without
-/// momentum, its steps in the unit of the parameter.
+/// Adafactor (Shazeer and Stern 2018, <https://arxiv.org/abs/1804.04235>), like PyTorch's
+/// `optim.Adafactor`: without momentum, its steps in the unit of the parameter.
 ///
 /// With `t` counted from 1, `1 − β₂ = t^τ` and the root mean square `rms`:
 /// `α = max(ε₂, rms(p))·min(lr, 1/√t)`, `p ← p − lr·λ·p`. For a tensor with at least two axes, the
@@ -38,7 +38,13 @@ impl Adafactor {
     /// PyTorch's defaults with this learning rate, a number or a schedule; PyTorch's own is 0.01.
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> Adafactor {
-        Adafactor { common: Common::new(lr, 0.0), beta2_decay: -0.8, eps1: None, eps2: 1e-3, d: 1.0 }
+        Adafactor {
+            common: Common::new(lr, 0.0),
+            beta2_decay: -0.8,
+            eps1: None,
+            eps2: 1e-3,
+            d: 1.0,
+        }
     }
 
     /// The exponent `τ` of the step in `1 − β₂`, −0.8 by default.
@@ -85,7 +91,10 @@ impl Rule for Adafactor {
         }
         if !self.beta2_decay.is_finite() || self.beta2_decay > 0.0 {
             let finite = if self.beta2_decay == f64::NEG_INFINITY { " and finite" } else { "" };
-            return Some(format!("beta2_decay must be at most 0{finite}, but it is {}", self.beta2_decay));
+            return Some(format!(
+                "beta2_decay must be at most 0{finite}, but it is {}",
+                self.beta2_decay
+            ));
         }
         invalid_hyperparameter(&[("eps1", self.eps1.unwrap_or_default()), ("eps2", self.eps2)])
     }
@@ -96,7 +105,8 @@ impl Rule for Adafactor {
             return vec![("variance", zeros(parameter))];
         };
         let without = |axis: usize| {
-            let shape: Vec<usize> = dims.iter().enumerate().map(|(i, &d)| if i == axis { 1 } else { d }).collect();
+            let shape: Vec<usize> =
+                dims.iter().enumerate().map(|(i, &d)| if i == axis { 1 } else { d }).collect();
             Tensor::zeros(precision(parameter.dtype), shape)
         };
         vec![("row_var", without(last)), ("col_var", without(last - 1))]
@@ -105,14 +115,21 @@ impl Rule for Adafactor {
     fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
         let (t, g) = (args.t(), &args.g);
         let dtype = args.p.dtype();
-        let eps1 = self.eps1.unwrap_or(if dtype == DType::F64 { f64::EPSILON } else { f64::from(f32::EPSILON) });
+        let eps1 = self.eps1.unwrap_or(if dtype == DType::F64 {
+            f64::EPSILON
+        } else {
+            f64::from(f32::EPSILON)
+        });
         let share = (t.log() * self.beta2_decay).exp();
         let alpha = rms(&args.p).maximum(self.eps2) * args.lr.minimum(t.rsqrt());
         let towards = |mean: &Tensor, new: Tensor| mean + (new - mean) * &share;
         let squares = g * g;
         let state = match args.state {
             [row, column] => {
-                vec![towards(row, squares.mean_keepdim(&[-1])), towards(column, squares.mean_keepdim(&[-2]))]
+                vec![
+                    towards(row, squares.mean_keepdim(&[-1])),
+                    towards(column, squares.mean_keepdim(&[-2])),
+                ]
             }
             other => other.iter().map(|mean| towards(mean, squares.clone())).collect(),
         };

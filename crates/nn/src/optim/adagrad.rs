@@ -7,7 +7,8 @@ use crate::schedule::Schedule;
 
 /// Adagrad, like PyTorch's `optim.Adagrad`.
 ///
-/// With `t` counted from 1 and the decay `η` of the rate: `s ← s + g²`, `p ← p − lr/(1 + (t − 1)η)·g/(√s + ε)`.
+/// With `t` counted from 1 and the decay `η` of the rate: `s ← s + g²`,
+/// `p ← p − lr/(1 + (t − 1)η)·g/(√s + ε)`.
 ///
 /// ```
 /// use fulmen_nn::optim::Adagrad;
@@ -25,7 +26,12 @@ impl Adagrad {
     /// PyTorch's defaults with this learning rate, a number or a schedule; PyTorch's own is 0.01.
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> Adagrad {
-        Adagrad { common: Common::new(lr, 0.0), lr_decay: 0.0, initial_accumulator_value: 0.0, eps: 1e-10 }
+        Adagrad {
+            common: Common::new(lr, 0.0),
+            lr_decay: 0.0,
+            initial_accumulator_value: 0.0,
+            eps: 1e-10,
+        }
     }
 
     /// How fast the learning rate decays with the steps.
@@ -47,7 +53,10 @@ impl Adagrad {
     }
 }
 
-optimizer!(Adagrad, "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default.");
+optimizer!(
+    Adagrad,
+    "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default."
+);
 
 impl Rule for Adagrad {
     const NAME: &'static str = "Adagrad";

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer, zeros};
+use super::rule::{
+    Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer, zeros,
+};
 use crate::schedule::Schedule;
 
 /// The settings of both.
@@ -103,8 +105,8 @@ adam! {
 }
 
 adam! {
-    /// Adam with decoupled weight decay, like PyTorch's `optim.AdamW`: first `p ← p − lr·λ·p`, then the step of
-    /// [`Adam`].
+    /// Adam with decoupled weight decay, like PyTorch's `optim.AdamW`: first `p ← p − lr·λ·p`, then
+    /// the step of [`Adam`].
     ///
     /// ```
     /// use fulmen_nn::{optim::AdamW, schedule::OneCycle};

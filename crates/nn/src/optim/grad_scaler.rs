@@ -34,7 +34,8 @@ impl GradScaler {
     /// The scale before the first step.
     pub const INIT_SCALE: f32 = 65536.0;
 
-    /// Creates a scaler from two scalars: the scale (f32) and the number of good steps since it changed (i32).
+    /// Creates a scaler from two scalars: the scale (f32) and the number of good steps since it
+    /// changed (i32).
     pub fn new([scale, good_steps]: [Tensor; 2]) -> GradScaler {
         GradScaler { scale, good_steps }
     }
@@ -67,7 +68,9 @@ impl GradScaler {
         let zero = good.zeros_like();
         let good = finite.select(&grows.select(&zero, &good), &zero);
         match updates {
-            Some(updates) => [updates.select(&scale, &self.scale), updates.select(&good, &self.good_steps)],
+            Some(updates) => {
+                [updates.select(&scale, &self.scale), updates.select(&good, &self.good_steps)]
+            }
             None => [scale, good],
         }
     }
@@ -80,7 +83,8 @@ mod tests {
     #[test]
     fn the_scale_halves_after_an_overflow_and_doubles_after_many_good_steps() {
         let check = |good: i32, gradient: f32| {
-            let state = GradScaler { scale: Tensor::scalar(1024.0f32), good_steps: Tensor::scalar(good) };
+            let state =
+                GradScaler { scale: Tensor::scalar(1024.0f32), good_steps: Tensor::scalar(good) };
             let gradients = [Tensor::scalar(1.0f32), Tensor::from_slice(&[0.0, gradient], [2])];
             let [scale, good] = state.update(&state.all_finite(gradients.iter()), None);
             let number = |t: Tensor| t.eval().unwrap().to_f64()[0];

@@ -2,7 +2,9 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer, zeros};
+use super::rule::{
+    Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer, zeros,
+};
 use super::trust_ratio::trust_ratio;
 use crate::schedule::Schedule;
 
@@ -44,7 +46,10 @@ impl Lamb {
     }
 }
 
-optimizer!(Lamb, "The weight decay: the fraction of the parameter that is added to the step. 0 by default.");
+optimizer!(
+    Lamb,
+    "The weight decay: the fraction of the parameter that is added to the step. 0 by default."
+);
 
 impl Rule for Lamb {
     const NAME: &'static str = "Lamb";

@@ -7,7 +7,8 @@ use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, optimizer, z
 use super::trust_ratio::trust_ratio;
 use crate::schedule::Schedule;
 
-/// Layer-wise adaptive rate scaling (You et al. 2017, <https://arxiv.org/abs/1708.03888>), like optax's `lars`.
+/// Layer-wise adaptive rate scaling (You et al. 2017, <https://arxiv.org/abs/1708.03888>), like
+/// optax's `lars`.
 ///
 /// With `u = g + λp` and the trust ratio `r = c·‖p‖/(‖u‖ + ε)`, or 1 if one of the norms is 0:
 /// `b ← μb + lr·r·u`, `p ← p − b`, or with Nesterov's rule `p ← p − (lr·r·u + μb)`.
@@ -32,7 +33,13 @@ impl Lars {
     /// Optax's defaults with this learning rate: a number or a schedule.
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> Lars {
-        Lars { common: Common::new(lr, 0.0), momentum: 0.9, nesterov: false, trust_coefficient: 0.001, eps: 0.0 }
+        Lars {
+            common: Common::new(lr, 0.0),
+            momentum: 0.9,
+            nesterov: false,
+            trust_coefficient: 0.001,
+            eps: 0.0,
+        }
     }
 
     /// The momentum; 0.9 by default.
@@ -60,7 +67,10 @@ impl Lars {
     }
 }
 
-optimizer!(Lars, "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default.");
+optimizer!(
+    Lars,
+    "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default."
+);
 
 impl Rule for Lars {
     const NAME: &'static str = "Lars";

@@ -50,7 +50,12 @@ impl Rule for Lion {
 
     fn validate(&self) -> Option<String> {
         let wrong = !is_beta(self.beta1) || !is_beta(self.beta2);
-        wrong.then(|| format!("betas must be at least 0 and below 1, but they are {} and {}", self.beta1, self.beta2))
+        wrong.then(|| {
+            format!(
+                "betas must be at least 0 and below 1, but they are {} and {}",
+                self.beta1, self.beta2
+            )
+        })
     }
 
     fn momentum(&self) -> Option<&dyn Schedule> {

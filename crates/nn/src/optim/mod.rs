@@ -137,10 +137,11 @@ pub trait Optimizer: Any + Send + Sync + Debug {
         true
     }
 
-    /// Whether [`Optimizer::update`] accepts the parameters with these names, all of this type, as one: stacked along a new
-    /// first axis, under the first name, with a step [of stacked parameters](Step::of_stacked). This is possible if it
-    /// treats all of them alike and updates each element independently. The Trainer asks this for layers that run as a
-    /// scan; their parameters are then one array of the training state.
+    /// Whether [`Optimizer::update`] accepts the parameters with these names, all of this type, as
+    /// one: stacked along a new first axis, under the first name, with a step [of stacked
+    /// parameters](Step::of_stacked). This is possible if it treats all of them alike and updates
+    /// each element independently. The Trainer asks this for layers that run as a scan; their
+    /// parameters are then one array of the training state.
     fn updates_stacked(&self, names: &[&str], parameter: &TensorType) -> bool {
         let _ = (names, parameter);
         false

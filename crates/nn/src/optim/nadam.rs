@@ -3,14 +3,16 @@
 use fulmen_tensor::{Tensor, TensorType};
 
 use super::rule::{
-    Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, number, one_minus_power, optimizer, zeros,
+    Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, number, one_minus_power, optimizer,
+    zeros,
 };
 use crate::schedule::Schedule;
 
 /// Adam with Nesterov momentum, like PyTorch's `optim.NAdam`.
 ///
 /// With `t` counted from 1, `μₜ = β₁(1 − ½·0.96^(tψ))`, `m` and `v` as in [`Adam`](super::Adam) and
-/// `d = √(v/(1 − β₂ᵗ)) + ε`: `p ← p − lr·((1 − μₜ)/(1 − Πμᵢ)·g + μₜ₊₁/(1 − μₜ₊₁Πμᵢ)·m)/d`, the products up to `t`.
+/// `d = √(v/(1 − β₂ᵗ)) + ε`: `p ← p − lr·((1 − μₜ)/(1 − Πμᵢ)·g + μₜ₊₁/(1 − μₜ₊₁Πμᵢ)·m)/d`, the
+/// products up to `t`.
 ///
 /// ```
 /// use fulmen_nn::optim::NAdam;
@@ -31,7 +33,14 @@ impl NAdam {
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> NAdam {
         let common = Common::new(lr, 0.0);
-        NAdam { common, beta1: 0.9, beta2: 0.999, eps: 1e-8, momentum_decay: 4e-3, decoupled: false }
+        NAdam {
+            common,
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            momentum_decay: 4e-3,
+            decoupled: false,
+        }
     }
 
     /// The decay rates of the running means of the gradient and of its square.
@@ -52,7 +61,8 @@ impl NAdam {
         self
     }
 
-    /// Whether weight decay is subtracted from the parameter, as in AdamW, instead of added to the gradient.
+    /// Whether weight decay is subtracted from the parameter, as in AdamW, instead of added to the
+    /// gradient.
     pub fn decoupled_weight_decay(mut self, decoupled: bool) -> NAdam {
         self.decoupled = decoupled;
         self
@@ -89,13 +99,19 @@ impl Rule for NAdam {
 
     fn init_state(&self, parameter: &TensorType) -> Vec<(&'static str, Tensor)> {
         let product = number(parameter, 1.0);
-        vec![("exp_avg", zeros(parameter)), ("exp_avg_sq", zeros(parameter)), ("mu_product", product)]
+        vec![
+            ("exp_avg", zeros(parameter)),
+            ("exp_avg_sq", zeros(parameter)),
+            ("mu_product", product),
+        ]
     }
 
     fn apply(&self, args: &UpdateArgs<'_>) -> (Tensor, Vec<Tensor>) {
         let (p, g) = args.decayed(self.decoupled);
         let t = args.t();
-        let momentum = |t: &Tensor| (1.0 - (t * (0.96f64.ln() * self.momentum_decay)).exp() * 0.5) * self.beta1;
+        let momentum = |t: &Tensor| {
+            (1.0 - (t * (0.96f64.ln() * self.momentum_decay)).exp() * 0.5) * self.beta1
+        };
         let (mu, next) = (momentum(&t), momentum(&(&t + 1.0)));
         let m = &args.state[0] * self.beta1 + &g * (1.0 - self.beta1);
         let v = &args.state[1] * self.beta2 + &g * &g * (1.0 - self.beta2);

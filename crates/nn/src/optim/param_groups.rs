@@ -9,8 +9,8 @@ use super::pattern::{check_pattern, matches_pattern};
 use super::{GroupStep, Optimizer, Step};
 use crate::{Error, Result};
 
-/// An optimizer that treats some parameters differently, by patterns over their dotted names: PyTorch's parameter
-/// groups.
+/// An optimizer that treats some parameters differently, by patterns over their dotted names:
+/// PyTorch's parameter groups.
 ///
 /// In a pattern, `*` matches any text, including dots, and `?` matches one character; the pattern
 /// must match the whole name. If two settings of the same kind match a parameter, the later one
@@ -79,14 +79,26 @@ impl ParamGroups {
     /// Uses a different optimizer, with its own learning rate and weight decay, for the parameters
     /// that match the pattern.
     #[track_caller]
-    pub fn group(self, pattern: impl Into<String>, optimizer: impl Optimizer + 'static) -> ParamGroups {
-        self.set(Selector::Pattern(pattern.into()), Change::Optimizer(Box::new(optimizer)), Location::caller())
+    pub fn group(
+        self,
+        pattern: impl Into<String>,
+        optimizer: impl Optimizer + 'static,
+    ) -> ParamGroups {
+        self.set(
+            Selector::Pattern(pattern.into()),
+            Change::Optimizer(Box::new(optimizer)),
+            Location::caller(),
+        )
     }
 
     /// Sets the weight decay of the parameters that match the pattern.
     #[track_caller]
     pub fn weight_decay(self, pattern: impl Into<String>, weight_decay: f64) -> ParamGroups {
-        self.set(Selector::Pattern(pattern.into()), Change::WeightDecay(weight_decay), Location::caller())
+        self.set(
+            Selector::Pattern(pattern.into()),
+            Change::WeightDecay(weight_decay),
+            Location::caller(),
+        )
     }
 
     /// Disables weight decay for parameters with fewer than two axes: biases, and the scales of
@@ -115,7 +127,12 @@ impl ParamGroups {
         self.set(Selector::Pattern(pattern.into()), Change::Trained(true), Location::caller())
     }
 
-    fn set(mut self, selector: Selector, change: Change, location: &'static Location<'static>) -> ParamGroups {
+    fn set(
+        mut self,
+        selector: Selector,
+        change: Change,
+        location: &'static Location<'static>,
+    ) -> ParamGroups {
         self.settings.push(Setting { selector, change, location });
         self
     }
@@ -123,17 +140,23 @@ impl ParamGroups {
     /// The changes that apply to a parameter, the latest first.
     fn changes(&self, name: &str, parameter: &TensorType) -> impl Iterator<Item = &Change> {
         let (name, parameter) = (name.to_owned(), parameter.clone());
-        self.settings.iter().rev().filter(move |s| s.selector.selects(&name, &parameter)).map(|s| &s.change)
+        self.settings
+            .iter()
+            .rev()
+            .filter(move |s| s.selector.selects(&name, &parameter))
+            .map(|s| &s.change)
     }
 
     /// The step for a parameter's optimizer, with the changes of its groups.
     fn step(&self, step: &Step, name: &str, parameter: &TensorType) -> Step {
-        let (factor, decay) =
-            self.changes(name, parameter).fold((None, None), |(factor, decay), change| match change {
+        let (factor, decay) = self.changes(name, parameter).fold(
+            (None, None),
+            |(factor, decay), change| match change {
                 Change::LrFactor(new) => (factor.or(Some(*new)), decay),
                 Change::WeightDecay(new) => (factor, decay.or(Some(*new))),
                 Change::Optimizer(_) | Change::Trained(_) => (factor, decay),
-            });
+            },
+        );
         let step = factor.map_or_else(|| step.clone(), |factor| step.scaled(factor));
         decay.map_or(step.clone(), |decay| step.with_weight_decay(decay))
     }
@@ -149,13 +172,19 @@ impl ParamGroups {
 
 impl Setting {
     fn check(&self, parameters: &[(String, TensorType)]) -> Result<()> {
-        let wrong = |message: String| Err(Error::usage(format!("ParamGroups: {message}"), self.location));
+        let wrong =
+            |message: String| Err(Error::usage(format!("ParamGroups: {message}"), self.location));
         let number = |name: &str, value: f64| {
             let is_valid = value.is_finite() && value >= 0.0;
-            if is_valid { Ok(()) } else { wrong(format!("{name} must be finite and at least 0, but it is {value}")) }
+            if is_valid {
+                Ok(())
+            } else {
+                wrong(format!("{name} must be finite and at least 0, but it is {value}"))
+            }
         };
         if let Selector::Pattern(pattern) = &self.selector
-            && let Some(message) = check_pattern(pattern, parameters.iter().map(|(name, _)| name.as_str()))
+            && let Some(message) =
+                check_pattern(pattern, parameters.iter().map(|(name, _)| name.as_str()))
         {
             return wrong(message);
         }
@@ -182,29 +211,42 @@ impl Optimizer for ParamGroups {
         state: &[Tensor],
     ) -> (Tensor, Vec<Tensor>) {
         let ty = &step.parameter_type(parameter.ty());
-        self.optimizer(name, ty).update(&self.step(step, name, ty), name, parameter, gradient, state)
+        self.optimizer(name, ty).update(
+            &self.step(step, name, ty),
+            name,
+            parameter,
+            gradient,
+            state,
+        )
     }
 
     fn updates_stacked(&self, names: &[&str], parameter: &TensorType) -> bool {
-        let matching =
-            |name: &str| self.settings.iter().map(|s| s.selector.selects(name, parameter)).collect::<Vec<_>>();
+        let matching = |name: &str| {
+            self.settings.iter().map(|s| s.selector.selects(name, parameter)).collect::<Vec<_>>()
+        };
         let Some((&first, others)) = names.split_first() else { return false };
         let first_matches = matching(first);
         others.iter().all(|other| matching(other) == first_matches)
             && self.optimizer(first, parameter).updates_stacked(names, parameter)
     }
 
-    /// A group has its own optimizer or learning rate. It is named after the patterns that set them.
+    /// A group has its own optimizer or learning rate. It is named after the patterns that set
+    /// them.
     fn group_step(&self, step: &Step, name: &str, parameter: &TensorType) -> GroupStep {
         let pattern_of = |is: fn(&Change) -> bool| {
             let mut settings = self.settings.iter().rev();
-            let setting = settings.find(|setting| is(&setting.change) && setting.selector.selects(name, parameter));
+            let setting = settings
+                .find(|setting| is(&setting.change) && setting.selector.selects(name, parameter));
             setting.and_then(|setting| match &setting.selector {
                 Selector::Pattern(pattern) => Some(pattern.clone()),
                 Selector::Vectors => None,
             })
         };
-        let group = self.optimizer(name, parameter).group_step(&self.step(step, name, parameter), name, parameter);
+        let group = self.optimizer(name, parameter).group_step(
+            &self.step(step, name, parameter),
+            name,
+            parameter,
+        );
         let patterns = [
             pattern_of(|change| matches!(change, Change::Optimizer(_))),
             pattern_of(|change| matches!(change, Change::LrFactor(_))),

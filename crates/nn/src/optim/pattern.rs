@@ -28,11 +28,15 @@ pub fn matches_pattern(pattern: &str, name: &str) -> bool {
 }
 
 /// An error message if the pattern matches none of these names.
-pub fn check_pattern<'a>(pattern: &str, names: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
+pub fn check_pattern<'a>(
+    pattern: &str,
+    names: impl Iterator<Item = &'a str> + Clone,
+) -> Option<String> {
     if names.clone().any(|name| matches_pattern(pattern, name)) {
         return None;
     }
-    let near: Vec<String> = closest(pattern, names, 3).iter().map(|name| format!("`{name}`")).collect();
+    let near: Vec<String> =
+        closest(pattern, names, 3).iter().map(|name| format!("`{name}`")).collect();
     let near = if near.is_empty() { "there is none".into() } else { near.join(", ") };
     Some(format!("the pattern `{pattern}` matches no parameter; the nearest are {near}"))
 }

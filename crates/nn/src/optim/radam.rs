@@ -2,7 +2,9 @@
 
 use fulmen_tensor::{Tensor, TensorType};
 
-use super::rule::{Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer, zeros};
+use super::rule::{
+    Common, Rule, UpdateArgs, invalid_hyperparameter, is_beta, one_minus_power, optimizer, zeros,
+};
 use crate::schedule::Schedule;
 
 /// Rectified Adam, like PyTorch's `optim.RAdam`.
@@ -28,7 +30,13 @@ impl RAdam {
     /// PyTorch's defaults with this learning rate: a number or a schedule.
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> RAdam {
-        RAdam { common: Common::new(lr, 0.0), beta1: 0.9, beta2: 0.999, eps: 1e-8, decoupled: false }
+        RAdam {
+            common: Common::new(lr, 0.0),
+            beta1: 0.9,
+            beta2: 0.999,
+            eps: 1e-8,
+            decoupled: false,
+        }
     }
 
     /// The decay rates of the running means of the gradient and of its square.
@@ -43,7 +51,8 @@ impl RAdam {
         self
     }
 
-    /// Whether weight decay is subtracted from the parameter, as in AdamW, instead of added to the gradient.
+    /// Whether weight decay is subtracted from the parameter, as in AdamW, instead of added to the
+    /// gradient.
     pub fn decoupled_weight_decay(mut self, decoupled: bool) -> RAdam {
         self.decoupled = decoupled;
         self
@@ -60,7 +69,8 @@ impl RAdam {
         let x = -self.beta2.ln();
         let u = t * x;
         let u2 = &u * &u;
-        let coefficients = [-1.0 / 47_900_160.0, 1.0 / 1_209_600.0, -1.0 / 30_240.0, 1.0 / 720.0, -1.0 / 12.0];
+        let coefficients =
+            [-1.0 / 47_900_160.0, 1.0 / 1_209_600.0, -1.0 / 30_240.0, 1.0 / 720.0, -1.0 / 12.0];
         let start = args.scalar(691.0 / 1_307_674_368_000.0);
         let series = coefficients.iter().fold(start, |sum, &c| sum * &u2 + c) * &u2;
         let early = series * (2.0 / x) + t + (self.longest() - 2.0 / x);

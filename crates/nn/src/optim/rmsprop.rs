@@ -7,8 +7,8 @@ use crate::schedule::Schedule;
 
 /// RMSprop, like PyTorch's `optim.RMSprop`.
 ///
-/// `v ← αv + (1 − α)g²`; centred, `a ← αa + (1 − α)g` and `d = √(v − a²) + ε`, else `d = √v + ε`. Then
-/// `p ← p − lr·g/d`, or with momentum `b ← μb + g/d`, `p ← p − lr·b`.
+/// `v ← αv + (1 − α)g²`; centred, `a ← αa + (1 − α)g` and `d = √(v − a²) + ε`, else `d = √v + ε`.
+/// Then `p ← p − lr·g/d`, or with momentum `b ← μb + g/d`, `p ← p − lr·b`.
 ///
 /// ```
 /// use fulmen_nn::optim::RmsProp;
@@ -27,7 +27,13 @@ impl RmsProp {
     /// PyTorch's defaults with this learning rate, a number or a schedule; PyTorch's own is 0.01.
     #[track_caller]
     pub fn new(lr: impl Schedule + 'static) -> RmsProp {
-        RmsProp { common: Common::new(lr, 0.0), alpha: 0.99, eps: 1e-8, momentum: 0.0, centered: false }
+        RmsProp {
+            common: Common::new(lr, 0.0),
+            alpha: 0.99,
+            eps: 1e-8,
+            momentum: 0.0,
+            centered: false,
+        }
     }
 
     /// The decay rate of the running mean.
@@ -55,7 +61,10 @@ impl RmsProp {
     }
 }
 
-optimizer!(RmsProp, "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default.");
+optimizer!(
+    RmsProp,
+    "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default."
+);
 
 impl Rule for RmsProp {
     const NAME: &'static str = "RmsProp";

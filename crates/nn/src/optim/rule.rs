@@ -69,12 +69,20 @@ impl UpdateArgs<'_> {
 
     /// `g + λp`.
     pub(super) fn decayed_gradient(&self) -> Tensor {
-        if self.weight_decay == 0.0 { self.g.clone() } else { &self.g + &self.p * self.weight_decay }
+        if self.weight_decay == 0.0 {
+            self.g.clone()
+        } else {
+            &self.g + &self.p * self.weight_decay
+        }
     }
 
     /// `p − lr·λ·p`.
     pub(super) fn decayed_parameter(&self) -> Tensor {
-        if self.weight_decay == 0.0 { self.p.clone() } else { &self.p - &self.p * (&self.lr * self.weight_decay) }
+        if self.weight_decay == 0.0 {
+            self.p.clone()
+        } else {
+            &self.p - &self.p * (&self.lr * self.weight_decay)
+        }
     }
 
     /// The value of a schedule in this step. Messages call it `name`.
@@ -85,7 +93,11 @@ impl UpdateArgs<'_> {
     /// The parameter and its gradient, after weight decay of the former (decoupled, as in AdamW) or
     /// the latter.
     pub(super) fn decayed(&self, decoupled: bool) -> (Tensor, Tensor) {
-        if decoupled { (self.decayed_parameter(), self.g.clone()) } else { (self.p.clone(), self.decayed_gradient()) }
+        if decoupled {
+            (self.decayed_parameter(), self.g.clone())
+        } else {
+            (self.p.clone(), self.decayed_gradient())
+        }
     }
 
     /// A number as a scalar tensor.
@@ -99,7 +111,8 @@ pub(super) trait Rule: Debug {
     /// The name in messages.
     const NAME: &'static str;
 
-    /// Whether the update of each element of a parameter depends only on the gradient and the state of that element.
+    /// Whether the update of each element of a parameter depends only on the gradient and the state
+    /// of that element.
     const ELEMENTWISE: bool;
 
     fn common(&self) -> &Common;
@@ -157,7 +170,9 @@ fn validate<R: Rule>(rule: &R) -> Option<String> {
 
 pub(super) fn check<R: Rule>(rule: &R) -> Result<()> {
     match validate(rule) {
-        Some(message) => Err(Error::usage(format!("{}: {message}", R::NAME), rule.common().location)),
+        Some(message) => {
+            Err(Error::usage(format!("{}: {message}", R::NAME), rule.common().location))
+        }
         None => Ok(()),
     }
 }
@@ -169,9 +184,10 @@ fn scheduled(origin: Origin, name: &str, step: &Step, number: Tensor) -> Tensor 
         Some(fault) if fault.location() == step.location => {
             origin.poison(format!("{name}: {}: {}", fault.operation(), fault.message()))
         }
-        None if *number.ty() != expected => {
-            origin.poison(format!("{name} must be a scalar, {expected}, and its schedule gives {}", number.ty()))
-        }
+        None if *number.ty() != expected => origin.poison(format!(
+            "{name} must be a scalar, {expected}, and its schedule gives {}",
+            number.ty()
+        )),
         _ => number,
     }
 }
@@ -189,7 +205,8 @@ fn value(origin: Origin, name: &str, step: &Step, schedule: &dyn Schedule) -> Te
 pub(super) fn group<R: Rule>(rule: &R, step: &Step) -> GroupStep {
     let learning_rate = learning_rate(rule, step);
     let _scope = NN.at(step.location);
-    let momentum = rule.momentum().map(|momentum| value(Origin::new(rule), "momentum", step, momentum));
+    let momentum =
+        rule.momentum().map(|momentum| value(Origin::new(rule), "momentum", step, momentum));
     GroupStep { name: String::new(), learning_rate, momentum }
 }
 
@@ -236,11 +253,21 @@ pub(super) fn update<R: Rule>(
 }
 
 /// Checks that the gradient and the state belong to this parameter.
-fn check_args(parameter: &Tensor, gradient: &Tensor, state: &[Tensor], slots: usize) -> Option<String> {
+fn check_args(
+    parameter: &Tensor,
+    gradient: &Tensor,
+    state: &[Tensor],
+    slots: usize,
+) -> Option<String> {
     if live(&[parameter, gradient]).is_ok() && parameter.shape() != gradient.shape() {
-        return Some(format!("the gradient {} does not belong to the parameter {}", gradient.ty(), parameter.ty()));
+        return Some(format!(
+            "the gradient {} does not belong to the parameter {}",
+            gradient.ty(),
+            parameter.ty()
+        ));
     }
-    (state.len() != slots).then(|| format!("{} state tensors were given, {slots} are expected", state.len()))
+    (state.len() != slots)
+        .then(|| format!("{} state tensors were given, {slots} are expected", state.len()))
 }
 
 /// Implements the common settings as methods, and [`Optimizer`](super::Optimizer) for a [`Rule`].

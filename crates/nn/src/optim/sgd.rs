@@ -9,8 +9,9 @@ use crate::schedule::Schedule;
 
 /// Stochastic gradient descent, like PyTorch's `optim.SGD`.
 ///
-/// With gradient `g`, weight decay `λ`, momentum `μ` and dampening `τ`: `g ← g + λp`, `b ← μb + (1 − τ)g` (in the first
-/// step `b ← g`), `p ← p − lr·b`, or with Nesterov's rule `p ← p − lr·(g + μb)`.
+/// With gradient `g`, weight decay `λ`, momentum `μ` and dampening `τ`: `g ← g + λp`,
+/// `b ← μb + (1 − τ)g` (in the first step `b ← g`), `p ← p − lr·b`, or with Nesterov's rule
+/// `p ← p − lr·(g + μb)`.
 ///
 /// ```
 /// use fulmen_nn::{optim::Sgd, schedule::OneCycle};
@@ -33,7 +34,8 @@ impl Sgd {
 
     /// The momentum: a number or a schedule. 0 keeps no state for it.
     pub fn momentum(mut self, momentum: impl Schedule + 'static) -> Sgd {
-        self.momentum = (momentum.constant() != Some(0.0)).then(|| Arc::new(momentum) as Arc<dyn Schedule>);
+        self.momentum =
+            (momentum.constant() != Some(0.0)).then(|| Arc::new(momentum) as Arc<dyn Schedule>);
         self
     }
 
@@ -50,7 +52,10 @@ impl Sgd {
     }
 }
 
-optimizer!(Sgd, "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default.");
+optimizer!(
+    Sgd,
+    "The weight decay: the fraction of the parameter that is added to its gradient. 0 by default."
+);
 
 impl Rule for Sgd {
     const NAME: &'static str = "Sgd";

@@ -50,8 +50,8 @@ impl Step {
         }
     }
 
-    /// The step of a parameter that joined later and has made `finished` steps, an i32 scalar. Bias corrections use
-    /// this number, as in PyTorch; schedules use the optimizer's step.
+    /// The step of a parameter that joined later and has made `finished` steps, an i32 scalar. Bias
+    /// corrections use this number, as in PyTorch; schedules use the optimizer's step.
     pub fn of_parameter(&self, finished: &Tensor) -> Step {
         Step { of_parameter: Some(finished.clone()), ..self.clone() }
     }
@@ -81,8 +81,8 @@ impl Step {
         Step { rate: Some(rate.clone()), ..self.clone() }
     }
 
-    /// The step for several parameters of one type, stacked along a new first axis. Only for optimizers that
-    /// [accept stacked parameters](super::Optimizer::updates_stacked).
+    /// The step for several parameters of one type, stacked along a new first axis. Only for
+    /// optimizers that [accept stacked parameters](super::Optimizer::updates_stacked).
     pub fn of_stacked(&self) -> Step {
         Step { stacked: true, ..self.clone() }
     }

@@ -9,7 +9,12 @@ pub(super) fn length(x: &Tensor) -> Tensor {
 
 /// `c·‖p‖/(‖u‖ + ε)`, a scalar; 1 if one of the two norms is 0, so that a parameter of zeros can
 /// change.
-pub(super) fn trust_ratio(parameter: &Tensor, update: &Tensor, coefficient: f64, eps: f64) -> Tensor {
+pub(super) fn trust_ratio(
+    parameter: &Tensor,
+    update: &Tensor,
+    coefficient: f64,
+    eps: f64,
+) -> Tensor {
     let (parameter_norm, update_norm) = (length(parameter), length(update));
     let ratio = &parameter_norm * coefficient / (&update_norm + eps);
     let is_zero = parameter_norm.eq(0.0).or(update_norm.eq(0.0));

@@ -25,19 +25,27 @@ pub(super) fn write(tensors: &BTreeMap<&str, u32>, metadata: &BTreeMap<String, S
 }
 
 fn other_entries(metadata: &BTreeMap<String, String>) -> impl Iterator<Item = (&str, &str)> {
-    metadata.iter().map(|(key, text)| (key.as_str(), text.as_str())).filter(|(key, _)| *key != CHECKSUMS)
+    metadata
+        .iter()
+        .map(|(key, text)| (key.as_str(), text.as_str()))
+        .filter(|(key, _)| *key != CHECKSUMS)
 }
 
 /// The checksums of a file that has them.
 pub(super) struct Checksums(Option<Value>);
 
 impl Checksums {
-    /// The checksums in a file's metadata, after verifying the metadata, or a message about a mismatch. `names` are the
-    /// names of the file's tensors, which are verified when they are read.
-    pub(super) fn read(metadata: &BTreeMap<String, String>, names: &[String]) -> Result<Checksums, String> {
+    /// The checksums in a file's metadata, after verifying the metadata, or a message about a
+    /// mismatch. `names` are the names of the file's tensors, which are verified when they are
+    /// read.
+    pub(super) fn read(
+        metadata: &BTreeMap<String, String>,
+        names: &[String],
+    ) -> Result<Checksums, String> {
         let Some(text) = metadata.get(CHECKSUMS) else { return Ok(Checksums(None)) };
-        let table: Value = serde_json::from_str(text)
-            .map_err(|e| format!("the checksums in its metadata (`{CHECKSUMS}`) are damaged: {e}"))?;
+        let table: Value = serde_json::from_str(text).map_err(|e| {
+            format!("the checksums in its metadata (`{CHECKSUMS}`) are damaged: {e}")
+        })?;
         let checksums = Checksums(Some(table));
         for (key, text) in other_entries(metadata) {
             checksums.compare("metadata", key, || crc32c(text.as_bytes()))?;
@@ -49,7 +57,12 @@ impl Checksums {
     }
 
     /// Verifies a tensor.
-    pub(super) fn compare_tensor(&self, name: &str, ty: &TensorType, bytes: &[u8]) -> Result<(), String> {
+    pub(super) fn compare_tensor(
+        &self,
+        name: &str,
+        ty: &TensorType,
+        bytes: &[u8],
+    ) -> Result<(), String> {
         self.compare("tensors", name, || of_tensor(ty, bytes))
     }
 
@@ -66,7 +79,9 @@ impl Checksums {
     fn check_all(&self, kind: &str, is_there: impl Fn(&str) -> bool) -> Result<(), String> {
         let Some(table) = &self.0 else { return Ok(()) };
         let Some(sums) = table[kind].as_object() else {
-            return Err(format!("the checksums in its metadata (`{CHECKSUMS}`) are damaged: `{kind}` is missing"));
+            return Err(format!(
+                "the checksums in its metadata (`{CHECKSUMS}`) are damaged: `{kind}` is missing"
+            ));
         };
         match sums.keys().find(|name| !is_there(name)) {
             None => Ok(()),
@@ -77,5 +92,7 @@ impl Checksums {
 
 fn damaged(kind: &str, name: &str, problem: &str) -> String {
     let noun = if kind == "tensors" { "tensor" } else { "metadata" };
-    format!("{noun} `{name}` {problem}: the file was damaged after it was written; use another copy of it")
+    format!(
+        "{noun} `{name}` {problem}: the file was damaged after it was written; use another copy of it"
+    )
 }

@@ -43,8 +43,8 @@ pub fn to_format(dtype: DType) -> Option<::safetensors::Dtype> {
 /// # Errors
 /// The rest of an error message, if no tensor type here has such elements.
 pub fn type_of(entry: &fulmen_checkpoint::TensorEntry) -> Result<TensorType, String> {
-    let dtype =
-        from_format(entry.dtype).ok_or_else(|| format!("has elements of the unsupported type {}", entry.dtype))?;
+    let dtype = from_format(entry.dtype)
+        .ok_or_else(|| format!("has elements of the unsupported type {}", entry.dtype))?;
     Ok(TensorType::new(dtype, entry.shape.iter().map(|&size| size as usize).collect::<Vec<_>>()))
 }
 

@@ -27,10 +27,13 @@ const MOST_HEADER: u64 = 100_000_000;
 /// # Errors
 /// The file cannot be read; it is not a safetensors file, is truncated or is damaged; it has an
 /// unsupported element type.
-pub fn read(path: impl AsRef<Path>) -> Result<(BTreeMap<String, Literal>, BTreeMap<String, String>)> {
+pub fn read(
+    path: impl AsRef<Path>,
+) -> Result<(BTreeMap<String, Literal>, BTreeMap<String, String>)> {
     let file = Reader::open(path.as_ref())?;
     // The header was checked: the values are contiguous in this order, up to the end of the file.
-    let tensors = file.types()?.into_iter().map(|(name, ty)| Ok((name.clone(), file.value(&name, &ty)?)));
+    let tensors =
+        file.types()?.into_iter().map(|(name, ty)| Ok((name.clone(), file.value(&name, &ty)?)));
     Ok((tensors.collect::<Result<_>>()?, file.metadata))
 }
 
@@ -77,7 +80,10 @@ impl Reader {
             let info = self.header.info(&name)?;
             Some(match from_format(info.dtype) {
                 Some(dtype) => Ok((name, TensorType::new(dtype, info.shape.as_slice()))),
-                None => Err(self.refuse(format!("`{name}` has elements of the unsupported type {:?}", info.dtype))),
+                None => Err(self.refuse(format!(
+                    "`{name}` has elements of the unsupported type {:?}",
+                    info.dtype
+                ))),
             })
         });
         types.collect()
@@ -85,7 +91,9 @@ impl Reader {
 
     /// Reads a value with this name and type.
     pub(crate) fn value(&self, name: &str, ty: &TensorType) -> Result<Literal> {
-        let Some(info) = self.header.info(name) else { return Err(self.refuse(format!("it has no `{name}`"))) };
+        let Some(info) = self.header.info(name) else {
+            return Err(self.refuse(format!("it has no `{name}`")));
+        };
         let (begin, end) = info.data_offsets;
         let mut bytes = Vec::new();
         let read = bytes.try_reserve_exact(end - begin).map_err(io::Error::from).and_then(|()| {
@@ -140,11 +148,25 @@ impl Reader {
         let expected = 8 + text.len() as u64 + header.data_len() as u64;
         if size != expected {
             let state = if size < expected { "truncated" } else { "damaged" };
-            return Err(refuse(format!("it has {size} bytes, and its header describes {expected}; it is {state}")));
+            return Err(refuse(format!(
+                "it has {size} bytes, and its header describes {expected}; it is {state}"
+            )));
         }
-        let metadata = header.metadata().iter().flatten().map(|(key, text)| (key.clone(), text.clone())).collect();
+        let metadata = header
+            .metadata()
+            .iter()
+            .flatten()
+            .map(|(key, text)| (key.clone(), text.clone()))
+            .collect();
         let checksums = Checksums::read(&metadata, &header.offset_keys()).map_err(refuse)?;
-        Ok(Reader { path: path.to_owned(), file, start: 8 + text.len() as u64, header, metadata, checksums })
+        Ok(Reader {
+            path: path.to_owned(),
+            file,
+            start: 8 + text.len() as u64,
+            header,
+            metadata,
+            checksums,
+        })
     }
 }
 
@@ -152,7 +174,8 @@ impl Reader {
 /// header may equal the first bytes of a pickle, for example 640, but the following bytes then
 /// differ.
 fn is_pytorch(start: &[u8]) -> bool {
-    let is_length = || <[u8; 8]>::try_from(start).is_ok_and(|start| u64::from_le_bytes(start) <= MOST_HEADER);
+    let is_length =
+        || <[u8; 8]>::try_from(start).is_ok_and(|start| u64::from_le_bytes(start) <= MOST_HEADER);
     start.starts_with(b"PK\x03\x04") || matches!(start, [0x80, 2..=5, ..]) && !is_length()
 }
 
@@ -166,7 +189,10 @@ mod tests {
             assert!(!is_pytorch(&length.to_le_bytes()), "{length}");
         }
         // The magic number of an old `torch.save` file, and an empty dictionary.
-        assert!(is_pytorch(&[0x80, 2, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46]) && is_pytorch(&[0x80, 2, b'}', b'.']));
+        assert!(
+            is_pytorch(&[0x80, 2, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46])
+                && is_pytorch(&[0x80, 2, b'}', b'.'])
+        );
         assert!(is_pytorch(b"PK\x03\x04\0\0\0\0"));
     }
 }

@@ -35,10 +35,17 @@ use crate::{Error, Result};
 /// assert_eq!(tensors["x"].to_vec::<f32>()?, [1.0, 2.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn write(path: impl AsRef<Path>, tensors: &[(String, Literal)], metadata: &BTreeMap<String, String>) -> Result<()> {
-    let types: Vec<_> = tensors.iter().map(|(name, value)| (name.clone(), value.ty().clone())).collect();
+pub fn write(
+    path: impl AsRef<Path>,
+    tensors: &[(String, Literal)],
+    metadata: &BTreeMap<String, String>,
+) -> Result<()> {
+    let types: Vec<_> =
+        tensors.iter().map(|(name, value)| (name.clone(), value.ty().clone())).collect();
     let path = path.as_ref();
-    write_each(path, path, &types, metadata, |group| Ok(group.iter().map(|&i| &tensors[i].1).collect()))
+    write_each(path, path, &types, metadata, |group| {
+        Ok(group.iter().map(|&i| &tensors[i].1).collect())
+    })
 }
 
 /// The size of the values held at once, unless a single one is larger.
@@ -60,8 +67,10 @@ pub(crate) fn write_each<L: Borrow<Literal>>(
     let bytes = |i: usize| types[i].1.size_in_bytes();
     // The checksums precede the values and are not known yet, so space for the longest ones is
     // reserved.
-    let mut sums: BTreeMap<&str, u32> = types.iter().map(|(name, _)| (name.as_str(), u32::MAX)).collect();
-    let room = header_of(types, &order, metadata, &sums).map_err(|e| Error::io("write", named, e))?.len();
+    let mut sums: BTreeMap<&str, u32> =
+        types.iter().map(|(name, _)| (name.as_str(), u32::MAX)).collect();
+    let room =
+        header_of(types, &order, metadata, &sums).map_err(|e| Error::io("write", named, e))?.len();
     let whole = (room + order.iter().map(|&i| bytes(i)).sum::<usize>()) as u64;
     let mut failure = None;
     let written = fulmen_durable::write(path, Some(whole), |file| {
@@ -108,8 +117,9 @@ fn header_of(
     metadata.insert(CHECKSUMS.to_owned(), checksums::write(sums, &metadata));
     let tensors = order.iter().map(|&i| {
         let (name, ty) = &types[i];
-        let dtype = to_format(ty.dtype)
-            .ok_or_else(|| refuse(format!("`{name}` is {ty}, which the format does not support; convert it first")))?;
+        let dtype = to_format(ty.dtype).ok_or_else(|| {
+            refuse(format!("`{name}` is {ty}, which the format does not support; convert it first"))
+        })?;
         Ok((name.clone(), dtype, ty.shape.dims().iter().map(|&size| size as u64).collect()))
     });
     header(&tensors.collect::<io::Result<Vec<_>>>()?, &metadata).map_err(refuse)

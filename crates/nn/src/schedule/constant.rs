@@ -40,7 +40,8 @@ impl Schedule for Constant {
     fn value(&self, step: &Tensor) -> Tensor {
         checked("Constant", not_finite(&[("lr", self.lr), ("factor", self.factor)]), || {
             let number = |value: f64| Tensor::full(DType::F32, step.shape(), value);
-            step.lt(steps(self.total_iters)).select(&number(self.lr * self.factor), &number(self.lr))
+            step.lt(steps(self.total_iters))
+                .select(&number(self.lr * self.factor), &number(self.lr))
         })
     }
 }

@@ -38,8 +38,8 @@ impl CosineAnnealing {
 impl Schedule for CosineAnnealing {
     #[track_caller]
     fn value(&self, step: &Tensor) -> Tensor {
-        let error =
-            zero(&[("t_max", self.t_max)]).or_else(|| not_finite(&[("lr", self.lr), ("eta_min", self.eta_min)]));
+        let error = zero(&[("t_max", self.t_max)])
+            .or_else(|| not_finite(&[("lr", self.lr), ("eta_min", self.eta_min)]));
         checked("CosineAnnealing", error, || {
             let length = steps(self.t_max.min(i32::MAX as u64 / 2));
             let position = step.remainder(2.0 * length);

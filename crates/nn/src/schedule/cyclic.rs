@@ -43,7 +43,13 @@ pub struct Cyclic {
 impl Cyclic {
     /// PyTorch's defaults: 2000 steps up, 2000 down, all cycles with the same height.
     pub fn new(base_lr: f64, max_lr: f64) -> Cyclic {
-        Cyclic { base_lr, max_lr, step_size_up: 2000, step_size_down: None, mode: CyclicMode::Triangular }
+        Cyclic {
+            base_lr,
+            max_lr,
+            step_size_up: 2000,
+            step_size_down: None,
+            mode: CyclicMode::Triangular,
+        }
     }
 
     /// The steps from `base_lr` to `max_lr`.
@@ -70,13 +76,16 @@ impl Schedule for Cyclic {
     fn value(&self, step: &Tensor) -> Tensor {
         let (up, down) = (self.step_size_up, self.step_size_down.unwrap_or(self.step_size_up));
         let gamma = if let CyclicMode::ExpRange(gamma) = self.mode { gamma } else { 1.0 };
-        let error = zero(&[("step_size_up", up), ("step_size_down", down)])
-            .or_else(|| not_finite(&[("base_lr", self.base_lr), ("max_lr", self.max_lr), ("gamma", gamma)]));
+        let error = zero(&[("step_size_up", up), ("step_size_down", down)]).or_else(|| {
+            not_finite(&[("base_lr", self.base_lr), ("max_lr", self.max_lr), ("gamma", gamma)])
+        });
         checked("Cyclic", error, || {
             let (up, cycle) = (steps(up), steps(up.saturating_add(down)));
             let position = step.remainder(cycle);
             let part = |count: &Tensor, total: f64| count.to_dtype(DType::F32) / total;
-            let height = position.le(up).select(&part(&position, up), &part(&(cycle - &position), cycle - up));
+            let height = position
+                .le(up)
+                .select(&part(&position, up), &part(&(cycle - &position), cycle - up));
             let scale = match self.mode {
                 CyclicMode::Triangular => height,
                 CyclicMode::Triangular2 => height * power(0.5, &(step / cycle)),

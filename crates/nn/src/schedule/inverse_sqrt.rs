@@ -38,7 +38,8 @@ impl InverseSqrt {
 impl Schedule for InverseSqrt {
     #[track_caller]
     fn value(&self, step: &Tensor) -> Tensor {
-        let error = zero(&[("warmup_steps", self.warmup_steps)]).or_else(|| not_finite(&[("lr", self.lr)]));
+        let error =
+            zero(&[("warmup_steps", self.warmup_steps)]).or_else(|| not_finite(&[("lr", self.lr)]));
         checked("InverseSqrt", error, || {
             let share = (step + 1.0).to_dtype(DType::F32) / steps(self.warmup_steps);
             share.minimum(1.0 / share.sqrt()) * self.lr

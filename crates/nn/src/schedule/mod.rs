@@ -122,7 +122,10 @@ fn not_finite(numbers: &[(&str, f64)]) -> Option<String> {
 
 /// A message about the first of these counts that is 0.
 fn zero(counts: &[(&str, u64)]) -> Option<String> {
-    counts.iter().find(|(_, count)| *count == 0).map(|(name, _)| format!("{name} must be at least 1"))
+    counts
+        .iter()
+        .find(|(_, count)| *count == 0)
+        .map(|(name, _)| format!("{name} must be at least 1"))
 }
 
 /// A value on half a cosine wave: `from` if `elapsed` is 0, `to` if `elapsed` is `length`.
@@ -131,8 +134,9 @@ fn half_wave(elapsed: &Tensor, length: &Tensor, from: f64, to: f64) -> Tensor {
     cosine(share(length - elapsed), share(elapsed.clone()), from, to)
 }
 
-/// PyTorch's `to + (from − to)/2·(1 + cos(π·elapsed))` by half-angle formulas, where `left` is `1 − elapsed`. As a sum
-/// of two terms it keeps its digits where it is small, which the other form does not in f32.
+/// PyTorch's `to + (from − to)/2·(1 + cos(π·elapsed))` by half-angle formulas, where `left` is
+/// `1 − elapsed`. As a sum of two terms it keeps its digits where it is small, which the other form
+/// does not in f32.
 fn cosine(left: Tensor, elapsed: Tensor, from: f64, to: f64) -> Tensor {
     let share = |part: Tensor| {
         let s = (part * FRAC_PI_2).sin();

@@ -164,7 +164,9 @@ impl Schedule for OneCycle {
     #[track_caller]
     fn value(&self, step: &Tensor) -> Tensor {
         let first = self.max_lr / self.div_factor;
-        NN.record("OneCycle", || self.curve(step, first, self.max_lr, first / self.final_div_factor))
+        NN.record("OneCycle", || {
+            self.curve(step, first, self.max_lr, first / self.final_div_factor)
+        })
     }
 }
 

@@ -39,7 +39,10 @@ impl Schedule for Polynomial {
     fn value(&self, step: &Tensor) -> Tensor {
         let error = zero(&[("total_iters", self.total_iters)])
             .or_else(|| not_finite(&[("lr", self.lr), ("power", self.power)]))
-            .or_else(|| (self.power < 0.0).then(|| format!("power must be at least 0, but it is {}", self.power)));
+            .or_else(|| {
+                (self.power < 0.0)
+                    .then(|| format!("power must be at least 0, but it is {}", self.power))
+            });
         checked("Polynomial", error, || {
             let total = steps(self.total_iters);
             let left = (total - step.minimum(total)).to_dtype(DType::F32) / total;

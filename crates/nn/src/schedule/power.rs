@@ -41,7 +41,10 @@ mod tests {
                 } else if expected > 1e38 {
                     assert_eq!(actual, f64::INFINITY);
                 } else {
-                    assert!((actual / expected - 1.0).abs() < 1.5e-6, "{base}^{k}: {actual:e}, not {expected:e}");
+                    assert!(
+                        (actual / expected - 1.0).abs() < 1.5e-6,
+                        "{base}^{k}: {actual:e}, not {expected:e}"
+                    );
                 }
             }
         }

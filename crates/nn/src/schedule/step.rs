@@ -38,8 +38,8 @@ impl Step {
 impl Schedule for Step {
     #[track_caller]
     fn value(&self, step: &Tensor) -> Tensor {
-        let error =
-            zero(&[("step_size", self.step_size)]).or_else(|| not_finite(&[("lr", self.lr), ("gamma", self.gamma)]));
+        let error = zero(&[("step_size", self.step_size)])
+            .or_else(|| not_finite(&[("lr", self.lr), ("gamma", self.gamma)]));
         checked("Step", error, || power(self.gamma, &(step / steps(self.step_size))) * self.lr)
     }
 }

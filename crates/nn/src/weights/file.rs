@@ -54,8 +54,9 @@ impl Value {
             Value::Saved(checkpoint, name, ty) => {
                 let whole: Vec<u64> = ty.shape.dims().iter().map(|&size| size as u64).collect();
                 let bytes = checkpoint.read(name, &Rectangle::whole(&whole));
-                let bytes =
-                    bytes.map_err(|e| Error::format(Path::new(checkpoint.name()), CHECKPOINT, e.to_string()))?;
+                let bytes = bytes.map_err(|e| {
+                    Error::format(Path::new(checkpoint.name()), CHECKPOINT, e.to_string())
+                })?;
                 Ok(Arc::new(Literal::from_bytes(ty.clone(), &bytes)?))
             }
         }
@@ -75,8 +76,10 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
         return match IN_A_FOLDER.iter().map(|name| path.join(name)).find(|file| file.is_file()) {
             Some(file) => read(&file),
             None => {
-                let message =
-                    format!("it does not contain {}; give the path of the file itself", IN_A_FOLDER.join(", "));
+                let message = format!(
+                    "it does not contain {}; give the path of the file itself",
+                    IN_A_FOLDER.join(", ")
+                );
                 Err(Error::format(path, "folder of weights", message))
             }
         };
@@ -112,7 +115,9 @@ fn of_kind(kind: Kind, path: &Path) -> Result<BTreeMap<String, Value>> {
     match kind {
         Kind::Safetensors => safetensors_values(path),
         Kind::PyTorch => pytorch::read(path),
-        Kind::Index => Err(Error::format(path, "shard of weights", "it is itself an index of weight files")),
+        Kind::Index => {
+            Err(Error::format(path, "shard of weights", "it is itself an index of weight files"))
+        }
     }
 }
 
@@ -131,11 +136,15 @@ impl Kind {
         file.by_ref().take(9).read_to_end(&mut start).map_err(|e| Error::io("read", path, e))?;
         Ok(match start[..] {
             // The length of the header, which is a JSON object.
-            [a, b, c, d, e, f, g, h, b'{'] if u64::from_le_bytes([a, b, c, d, e, f, g, h]) <= length => {
+            [a, b, c, d, e, f, g, h, b'{']
+                if u64::from_le_bytes([a, b, c, d, e, f, g, h]) <= length =>
+            {
                 Kind::Safetensors
             }
             [b'{', ..] => Kind::Index,
-            _ if path.extension().is_some_and(|extension| extension == "safetensors") => Kind::Safetensors,
+            _ if path.extension().is_some_and(|extension| extension == "safetensors") => {
+                Kind::Safetensors
+            }
             _ => Kind::PyTorch,
         })
     }
@@ -143,6 +152,8 @@ impl Kind {
 
 fn safetensors_values(path: &Path) -> Result<BTreeMap<String, Value>> {
     let file = Arc::new(Reader::open(path)?);
-    let value = |(name, ty): (String, TensorType)| (name.clone(), Value::Safetensors(file.clone(), name, ty));
+    let value = |(name, ty): (String, TensorType)| {
+        (name.clone(), Value::Safetensors(file.clone(), name, ty))
+    };
     Ok(file.types()?.into_iter().map(value).collect())
 }

@@ -46,7 +46,9 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
         };
         // An index from elsewhere must not refer to files outside its folder.
         if !matches!(Path::new(file).components().collect::<Vec<_>>()[..], [Component::Normal(_)]) {
-            return Err(refuse(format!("`{name}` refers to `{file}`, which is not a file next to the index")));
+            return Err(refuse(format!(
+                "`{name}` refers to `{file}`, which is not a file next to the index"
+            )));
         }
         file_of.insert(name, file);
     }
@@ -54,14 +56,18 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     for shard in file_of.values().copied().collect::<BTreeSet<_>>() {
         let shard_path = path.with_file_name(shard);
         if !shard_path.is_file() {
-            let message = format!("it names `{shard}`, which is not next to it; was every part downloaded?");
+            let message =
+                format!("it names `{shard}`, which is not next to it; was every part downloaded?");
             return Err(refuse(message));
         }
         let mut shard_values = file::read_shard(&shard_path)?;
-        if let Some((name, _)) =
-            file_of.iter().find(|(name, file)| **file == shard && !shard_values.contains_key(**name))
+        if let Some((name, _)) = file_of
+            .iter()
+            .find(|(name, file)| **file == shard && !shard_values.contains_key(**name))
         {
-            return Err(refuse(format!("it lists `{name}` in `{shard}`, which does not contain it")));
+            return Err(refuse(format!(
+                "it lists `{name}` in `{shard}`, which does not contain it"
+            )));
         }
         shard_values.retain(|name, _| file_of.get(name.as_str()).is_none_or(|file| *file == shard));
         values.append(&mut shard_values);

@@ -47,7 +47,11 @@ pub fn load_weights<M: Module + ?Sized>(
 }
 
 /// [`StateDict::load_into`].
-pub(super) fn load<M: Module + ?Sized>(values: &StateDict, module: &M, strictness: Strictness) -> Result<LoadReport> {
+pub(super) fn load<M: Module + ?Sized>(
+    values: &StateDict,
+    module: &M,
+    strictness: Strictness,
+) -> Result<LoadReport> {
     let mut report = LoadReport::default();
     let mut fitting: Vec<(Variable, String)> = Vec::new();
     let mut known_names = BTreeSet::new();
@@ -71,13 +75,20 @@ pub(super) fn load<M: Module + ?Sized>(values: &StateDict, module: &M, strictnes
             continue;
         }
         if expected != found {
-            report.converted.push(Conversion { name: name.clone(), from: found.dtype, to: expected.dtype });
+            report.converted.push(Conversion {
+                name: name.clone(),
+                from: found.dtype,
+                to: expected.dtype,
+            });
         }
         report.loaded.push(name.clone());
         fitting.push((variable, first.clone()));
     }
-    report.unexpected =
-        values.iter().map(|(name, _)| name.to_owned()).filter(|name| !known_names.contains(name)).collect();
+    report.unexpected = values
+        .iter()
+        .map(|(name, _)| name.to_owned())
+        .filter(|name| !known_names.contains(name))
+        .collect();
     if strictness == Strictness::Strict && !report.is_complete() {
         report.loaded.clear();
         report.converted.clear();
@@ -109,7 +120,10 @@ fn fits(expected: &TensorType, actual: &TensorType) -> bool {
 /// The cell of each parameter and buffer, once, with all its names.
 fn cells<M: Module + ?Sized>(module: &M) -> Vec<(Vec<String>, Variable)> {
     let mut cells: Vec<(Vec<String>, Variable)> = Vec::new();
-    let mut note = |name: &str, variable: &Variable| match cells.iter_mut().find(|(_, known)| known.is(variable)) {
+    let mut note = |name: &str, variable: &Variable| match cells
+        .iter_mut()
+        .find(|(_, known)| known.is(variable))
+    {
         Some((names, _)) => names.push(name.into()),
         None => cells.push((vec![name.into()], variable.clone())),
     };

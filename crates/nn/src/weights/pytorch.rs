@@ -53,7 +53,9 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
 /// Reports damage as such; other errors come from the file system.
 fn failed(path: &Path, error: io::Error) -> Error {
     match error.kind() {
-        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => Error::format(path, FORMAT, error.to_string()),
+        io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof => {
+            Error::format(path, FORMAT, error.to_string())
+        }
         _ => Error::io("read", path, error),
     }
 }

@@ -25,8 +25,8 @@ pub struct LoadReport {
     pub unexpected: Vec<String>,
     /// Names whose types differ; they were not loaded.
     pub mismatched: Vec<Mismatch>,
-    /// One parameter in the model, with different values under two of its names in the file. A lenient load takes the
-    /// first.
+    /// One parameter in the model, with different values under two of its names in the file. A
+    /// lenient load takes the first.
     pub conflicting: Vec<Conflict>,
     /// Loaded from another floating-point type.
     pub converted: Vec<Conversion>,
@@ -77,16 +77,25 @@ impl LoadReport {
 
     /// One line for each kind of mismatch that occurs, each starting on a new line.
     pub(crate) fn describe_mismatches(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (problem, names) in [("missing in the file", &self.missing), ("not part of the model", &self.unexpected)] {
+        for (problem, names) in
+            [("missing in the file", &self.missing), ("not part of the model", &self.unexpected)]
+        {
             if !names.is_empty() {
                 write!(f, "\n  {problem}: {}", names.join(", "))?;
             }
         }
         for mismatch in &self.mismatched {
-            write!(f, "\n  {}: the model has {}, the file {}", mismatch.name, mismatch.expected, mismatch.found)?;
+            write!(
+                f,
+                "\n  {}: the model has {}, the file {}",
+                mismatch.name, mismatch.expected, mismatch.found
+            )?;
         }
         for Conflict { name, other } in &self.conflicting {
-            write!(f, "\n  {name} and {other}: one parameter in the model, two values in the file")?;
+            write!(
+                f,
+                "\n  {name} and {other}: one parameter in the model, two values in the file"
+            )?;
         }
         Ok(())
     }
@@ -96,7 +105,11 @@ impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} values loaded", self.loaded.len())?;
         if !self.converted.is_empty() {
-            let all: Vec<_> = self.converted.iter().map(|c| format!("{} ({} to {})", c.name, c.from, c.to)).collect();
+            let all: Vec<_> = self
+                .converted
+                .iter()
+                .map(|c| format!("{} ({} to {})", c.name, c.from, c.to))
+                .collect();
             write!(f, "\n  converted: {}", all.join(", "))?;
         }
         self.describe_mismatches(f)

@@ -107,7 +107,9 @@ impl<'a> Values<'a> {
         let names: Vec<String> = types.iter().map(|(name, _)| name.clone()).collect();
         let read = move |&i: &usize| {
             let value = values.get(&names[i])?;
-            value.ok_or_else(|| Error::format(values.path(), "file", format!("it has no `{}`", names[i])))
+            value.ok_or_else(|| {
+                Error::format(values.path(), "file", format!("it has no `{}`", names[i]))
+            })
         };
         Values { types, read: Box::new(move |group| group.iter().map(&read).collect()) }
     }
@@ -115,7 +117,8 @@ impl<'a> Values<'a> {
     /// The values of a model.
     fn from_module<M: Module + ?Sized>(module: &M) -> Result<Values<'static>> {
         // Not the cells, so that a parameter without a value reports the line that saves.
-        let parameters = module.parameters().into_iter().map(|(name, parameter)| (name, parameter.get()));
+        let parameters =
+            module.parameters().into_iter().map(|(name, parameter)| (name, parameter.get()));
         let buffers = module.buffers().into_iter().map(|(name, buffer)| (name, buffer.get()));
         let values: Vec<(String, Tensor)> = parameters.chain(buffers).collect();
         for (name, value) in &values {
@@ -125,8 +128,10 @@ impl<'a> Values<'a> {
         let read = move |group: &[usize]| {
             let tensors: Vec<&Tensor> = group.iter().map(|&i| &values[i].1).collect();
             // Values in host memory need no device.
-            let known_values: Option<Vec<Literal>> = tensors.iter().map(|tensor| tensor.literal()).collect();
-            let literals = known_values.map_or_else(|| Runtime::global()?.eval_many(&tensors), Ok)?;
+            let known_values: Option<Vec<Literal>> =
+                tensors.iter().map(|tensor| tensor.literal()).collect();
+            let literals =
+                known_values.map_or_else(|| Runtime::global()?.eval_many(&tensors), Ok)?;
             Ok(literals.into_iter().map(Arc::new).collect())
         };
         Ok(Values { types, read: Box::new(read) })
@@ -144,7 +149,8 @@ impl<'a> Values<'a> {
             Err(e) => return Err(failed(e)),
         };
         if occupied {
-            let message = "the folder is not empty; name a new one, so that files of two models do not mix";
+            let message =
+                "the folder is not empty; name a new one, so that files of two models do not mix";
             return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, message)));
         }
         let mut shards: Vec<(u64, Vec<usize>)> = Vec::new();
@@ -167,12 +173,16 @@ impl<'a> Values<'a> {
         for (i, (_, indices)) in shards.iter().enumerate() {
             let file = format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len());
             let types: Vec<_> = indices.iter().map(|&i| self.types[i].clone()).collect();
-            let read = |group: &[usize]| (self.read)(&group.iter().map(|&i| indices[i]).collect::<Vec<_>>());
+            let read = |group: &[usize]| {
+                (self.read)(&group.iter().map(|&i| indices[i]).collect::<Vec<_>>())
+            };
             write_each(&new.path().join(&file), &folder.join(&file), &types, &metadata(), read)?;
             files.extend(types.into_iter().map(|(name, _)| (name, file.clone())));
         }
         let (file, text) = ("model.safetensors.index.json", index::write(total, &files));
-        let written = fulmen_durable::write(&new.path().join(file), None, |file| file.write_all(text.as_bytes()));
+        let written = fulmen_durable::write(&new.path().join(file), None, |file| {
+            file.write_all(text.as_bytes())
+        });
         written.map_err(|e| failed_in(file, e))?;
         new.keep().map_err(failed)
     }

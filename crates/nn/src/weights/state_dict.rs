@@ -62,7 +62,8 @@ impl StateDict {
     pub fn read(path: impl AsRef<Path>) -> Result<StateDict> {
         let path = path.as_ref();
         let entries = file::read(path)?.into_iter();
-        let entries = entries.map(|(name, value)| (name, Entry { value, transposed: false })).collect();
+        let entries =
+            entries.map(|(name, value)| (name, Entry { value, transposed: false })).collect();
         Ok(StateDict { path: path.into(), entries })
     }
 
@@ -98,7 +99,10 @@ impl StateDict {
     pub fn part(&self, name: &str) -> Result<StateDict> {
         let prefix = format!("{name}.");
         self.some_begin_with(&prefix, Location::caller())?;
-        let renamed = self.entries.iter().filter_map(|(name, entry)| Some((name.strip_prefix(&prefix)?, entry)));
+        let renamed = self
+            .entries
+            .iter()
+            .filter_map(|(name, entry)| Some((name.strip_prefix(&prefix)?, entry)));
         let entries = renamed.map(|(name, entry)| (name.to_owned(), entry.clone())).collect();
         Ok(StateDict { path: self.path.clone(), entries })
     }
@@ -113,7 +117,10 @@ impl StateDict {
         let location = Location::caller();
         self.some_begin_with(from, location)?;
         self.renamed(location, |name| {
-            Some(name.strip_prefix(from).map_or_else(|| name.to_owned(), |rest| format!("{to}{rest}")))
+            Some(
+                name.strip_prefix(from)
+                    .map_or_else(|| name.to_owned(), |rest| format!("{to}{rest}")),
+            )
         })
     }
 
@@ -126,8 +133,9 @@ impl StateDict {
         self.renamed(Location::caller(), f)
     }
 
-    /// Swaps the two axes of the values whose names `is_swapped` selects. For example, GPT-2's `c_attn.weight`,
-    /// `c_proj.weight` and `c_fc.weight` are `[in, out]`, but the weight of a [`Linear`](crate::Linear) is `[out, in]`.
+    /// Swaps the two axes of the values whose names `is_swapped` selects. For example, GPT-2's
+    /// `c_attn.weight`, `c_proj.weight` and `c_fc.weight` are `[in, out]`, but the weight of a
+    /// [`Linear`](crate::Linear) is `[out, in]`.
     ///
     /// # Errors
     /// A selected value does not have two axes; no value is selected.
@@ -138,14 +146,18 @@ impl StateDict {
         let mut picked = 0;
         for (name, entry) in swapped.entries.iter_mut().filter(|(name, _)| is_swapped(name)) {
             if entry.ty().shape.rank() != 2 {
-                let message = format!("transpose: `{name}` is {}, which does not have two axes", entry.ty());
+                let message =
+                    format!("transpose: `{name}` is {}, which does not have two axes", entry.ty());
                 return Err(Error::usage(message, location));
             }
             entry.transposed = !entry.transposed;
             picked += 1;
         }
         if picked == 0 {
-            return Err(Error::usage(format!("transpose: no name was selected{}", self.some_names()), location));
+            return Err(Error::usage(
+                format!("transpose: no name was selected{}", self.some_names()),
+                location,
+            ));
         }
         Ok(swapped)
     }
@@ -161,7 +173,11 @@ impl StateDict {
     /// or has another shape, or if tied weights differ: the error lists everything, and the model
     /// does not change.
     #[track_caller]
-    pub fn load_into<M: Module + ?Sized>(&self, module: &M, strictness: Strictness) -> Result<LoadReport> {
+    pub fn load_into<M: Module + ?Sized>(
+        &self,
+        module: &M,
+        strictness: Strictness,
+    ) -> Result<LoadReport> {
         let _scope = NN.open();
         load::load(self, module, strictness)
     }
@@ -186,7 +202,8 @@ impl StateDict {
         for (name, entry) in &self.entries {
             let Some(new) = f(name) else { continue };
             if let Some(other) = from.insert(new.clone(), name) {
-                let message = format!("rename: `{other}` and `{name}` would both get the name `{new}`");
+                let message =
+                    format!("rename: `{other}` and `{name}` would both get the name `{new}`");
                 return Err(Error::usage(message, location));
             }
             entries.insert(new, entry.clone());
@@ -198,7 +215,11 @@ impl StateDict {
         if self.entries.keys().any(|name| name.starts_with(prefix)) {
             return Ok(());
         }
-        let message = format!("no name in {} begins with `{prefix}`{}", self.path.display(), self.some_names());
+        let message = format!(
+            "no name in {} begins with `{prefix}`{}",
+            self.path.display(),
+            self.some_names()
+        );
         Err(Error::usage(message, location))
     }
 
@@ -207,7 +228,9 @@ impl StateDict {
         let names: Vec<&str> = self.entries.keys().map(String::as_str).take(5).collect();
         match self.entries.len() {
             0 => "; there are no names".into(),
-            n if n > names.len() => format!("; there are {n} names, the first are {}", names.join(", ")),
+            n if n > names.len() => {
+                format!("; there are {n} names, the first are {}", names.join(", "))
+            }
             _ => format!("; the names are {}", names.join(", ")),
         }
     }

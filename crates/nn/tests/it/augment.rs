@@ -1,12 +1,13 @@
-//! What is done to batches on the device: that the values are right, that the key alone decides them, that gradients
-//! flow.
+//! What is done to batches on the device: that the values are right, that the key alone decides
+//! them, that gradients flow.
 
 use fulmen_nn::augment::{
-    CutMix, IMAGENET_MEAN, IMAGENET_STD, MixUp, MixUpOrCutMix, Mixed, RandomErasing, normalize, random_horizontal_flip,
-    random_vertical_flip,
+    CutMix, IMAGENET_MEAN, IMAGENET_STD, MixUp, MixUpOrCutMix, Mixed, RandomErasing, normalize,
+    random_horizontal_flip, random_vertical_flip,
 };
 use fulmen_tensor::{
-    Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, Sharding, Tensor, TensorType, grad, random,
+    Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, Sharding, Tensor,
+    TensorType, grad, random,
 };
 
 const N: usize = 8;
@@ -19,7 +20,10 @@ fn levels(shape: [usize; 4]) -> Vec<u8> {
 }
 
 fn floats(shape: [usize; 4]) -> Tensor {
-    Tensor::from_slice(&levels(shape).iter().map(|&level| f32::from(level) / 64.0).collect::<Vec<_>>(), shape)
+    Tensor::from_slice(
+        &levels(shape).iter().map(|&level| f32::from(level) / 64.0).collect::<Vec<_>>(),
+        shape,
+    )
 }
 
 fn values(tensor: &Tensor) -> Vec<f64> {
@@ -34,7 +38,8 @@ fn for_keys(count: u32, f: impl Fn(&Tensor) -> Vec<Tensor>) -> Vec<Vec<Vec<f64>>
     let run = |seed: u32| {
         let key = runtime.to_device(&Literal::from_slice(&[0, seed], [2]).unwrap()).unwrap();
         let outputs = compiled.call(vec![Argument::Borrow(&key)]).unwrap();
-        let literals = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+        let literals =
+            runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
         literals.iter().map(Literal::to_f64).collect()
     };
     (0..count).map(run).collect()
@@ -62,7 +67,10 @@ fn check_targets(targets: &[f64], lambda: f64, partner: impl Fn(usize) -> usize,
         let (own, other) = (one_hot(row), one_hot(partner(row)));
         for class in 0..CLASSES {
             let expected = lambda * own[class] + (1.0 - lambda) * other[class];
-            assert!(close(targets[row * CLASSES + class], expected), "row {row}: {targets:?}, lambda {lambda}");
+            assert!(
+                close(targets[row * CLASSES + class], expected),
+                "row {row}: {targets:?}, lambda {lambda}"
+            );
         }
     }
 }
@@ -76,12 +84,21 @@ fn normalized_levels_are_torchvisions() {
     for channel in 0..3 {
         for level in 0..256 {
             let expected = (level as f64 / 255.0 - IMAGENET_MEAN[channel]) / IMAGENET_STD[channel];
-            assert!((actual[256 * channel + level] - expected).abs() < 1e-6, "level {level} of channel {channel}");
+            assert!(
+                (actual[256 * channel + level] - expected).abs() < 1e-6,
+                "level {level} of channel {channel}"
+            );
         }
     }
     let faults = [
-        (normalize(&floats([1, 3, 2, 2]), &[0.5], &[0.5]), "normalize: images to normalize must be u8"),
-        (normalize(&images, &[0.5, 0.5], &[0.5]), "normalize: 2 numbers of the mean do not fit the 3 channels"),
+        (
+            normalize(&floats([1, 3, 2, 2]), &[0.5], &[0.5]),
+            "normalize: images to normalize must be u8",
+        ),
+        (
+            normalize(&images, &[0.5, 0.5], &[0.5]),
+            "normalize: 2 numbers of the mean do not fit the 3 channels",
+        ),
         (
             normalize(&images, &[0.5], &[0.0]),
             "normalize: the std of a channel is 0; it must be a finite number above 0",
@@ -99,7 +116,8 @@ fn mixup_blends_each_picture_with_the_one_before_it() {
     let size = 24;
     let images = values(&floats(shape));
     let mixed = for_keys(40, |key| {
-        let mut results = three(MixUp::new(CLASSES).alpha(0.4).apply(key, &floats(shape), &labels()));
+        let mut results =
+            three(MixUp::new(CLASSES).alpha(0.4).apply(key, &floats(shape), &labels()));
         let soft = labels().one_hot(CLASSES).to_dtype(DType::F32);
         results.extend(three(MixUp::new(CLASSES).alpha(0.4).apply(key, &floats(shape), &soft)));
         results
@@ -109,7 +127,10 @@ fn mixup_blends_each_picture_with_the_one_before_it() {
         let lambda = results[2][0];
         for (index, &actual) in results[0].iter().enumerate() {
             let other = images[(index + images.len() - size) % images.len()];
-            assert!(close(actual, lambda * images[index] + (1.0 - lambda) * other), "place {index}");
+            assert!(
+                close(actual, lambda * images[index] + (1.0 - lambda) * other),
+                "place {index}"
+            );
         }
         check_targets(&results[1], lambda, |row| (row + N - 1) % N, N);
         // Labels as probabilities give the same results.
@@ -117,7 +138,10 @@ fn mixup_blends_each_picture_with_the_one_before_it() {
         lambdas.push(lambda);
     }
     assert!(lambdas.iter().all(|lambda| (0.0..=1.0).contains(lambda)));
-    assert!(lambdas.iter().any(|&lambda| lambda < 0.2) && lambdas.iter().any(|&lambda| lambda > 0.8), "{lambdas:?}");
+    assert!(
+        lambdas.iter().any(|&lambda| lambda < 0.2) && lambdas.iter().any(|&lambda| lambda > 0.8),
+        "{lambdas:?}"
+    );
 }
 
 #[test]
@@ -125,26 +149,38 @@ fn cutmix_puts_one_rectangle_into_all_pictures() {
     let shape = [N, 2, 6, 9];
     let (height, width) = (6, 9);
     let levels: Vec<f64> = levels(shape).into_iter().map(f64::from).collect();
-    let images = || Tensor::from_slice(&levels.iter().map(|&level| level as u8).collect::<Vec<_>>(), shape);
+    let images =
+        || Tensor::from_slice(&levels.iter().map(|&level| level as u8).collect::<Vec<_>>(), shape);
     let plane = height * width;
     let mut areas = std::collections::BTreeSet::new();
-    for results in for_keys(60, |key| three(CutMix::new(CLASSES).apply(key, &images(), &labels()))) {
+    for results in for_keys(60, |key| three(CutMix::new(CLASSES).apply(key, &images(), &labels())))
+    {
         let partner = |index: usize| (index + levels.len() - 2 * plane) % levels.len();
         let replaced: Vec<bool> = (0..plane)
             .map(|pixel| {
                 let indices = (0..2 * N).map(|channel| channel * plane + pixel);
-                let (own, other): (Vec<bool>, Vec<bool>) =
-                    indices.map(|p| (results[0][p] == levels[p], results[0][p] == levels[partner(p)])).unzip();
-                assert!(own.iter().all(|own| *own) || other.iter().all(|other| *other), "pixel {pixel}");
+                let (own, other): (Vec<bool>, Vec<bool>) = indices
+                    .map(|p| (results[0][p] == levels[p], results[0][p] == levels[partner(p)]))
+                    .unzip();
+                assert!(
+                    own.iter().all(|own| *own) || other.iter().all(|other| *other),
+                    "pixel {pixel}"
+                );
                 !own.iter().all(|own| *own)
             })
             .collect();
         let area = replaced.iter().filter(|replaced| **replaced).count();
-        if let (Some(first), Some(last)) = (replaced.iter().position(|r| *r), replaced.iter().rposition(|r| *r)) {
+        if let (Some(first), Some(last)) =
+            (replaced.iter().position(|r| *r), replaced.iter().rposition(|r| *r))
+        {
             let size = ((last / width - first / width + 1), (last % width - first % width + 1));
             assert_eq!(area, size.0 * size.1, "a rectangle");
         }
-        assert!(close(results[2][0], 1.0 - area as f64 / plane as f64), "{area} pixels, lambda {}", results[2][0]);
+        assert!(
+            close(results[2][0], 1.0 - area as f64 / plane as f64),
+            "{area} pixels, lambda {}",
+            results[2][0]
+        );
         check_targets(&results[1], results[2][0], |row| (row + N - 1) % N, N);
         areas.insert(area);
     }
@@ -156,12 +192,16 @@ fn one_of_the_two_is_as_likely_as_the_other() {
     let shape = [N, 1, 4, 4];
     let images = values(&floats(shape));
     let mut cuts = 0;
-    let batches = for_keys(60, |key| three(MixUpOrCutMix::new(CLASSES).apply(key, &floats(shape), &labels())));
+    let batches = for_keys(60, |key| {
+        three(MixUpOrCutMix::new(CLASSES).apply(key, &floats(shape), &labels()))
+    });
     for results in &batches {
         let lambda = results[2][0];
         let other = |index: usize| images[(index + images.len() - 16) % images.len()];
-        let blended = (0..images.len()).all(|p| close(results[0][p], lambda * images[p] + (1.0 - lambda) * other(p)));
-        let cut = (0..images.len()).all(|p| close(results[0][p], images[p]) || close(results[0][p], other(p)));
+        let blended = (0..images.len())
+            .all(|p| close(results[0][p], lambda * images[p] + (1.0 - lambda) * other(p)));
+        let cut = (0..images.len())
+            .all(|p| close(results[0][p], images[p]) || close(results[0][p], other(p)));
         assert!(blended || cut);
         cuts += usize::from(cut && !blended);
         check_targets(&results[1], lambda, |row| (row + N - 1) % N, N);
@@ -199,15 +239,22 @@ fn no_real_picture_is_mixed_with_padding() {
     for results in for_keys(10, |key| {
         let mixup = MixUp::new(CLASSES).apply_masked(key, &images(), &labels(), &mask());
         let cutmix = CutMix::new(CLASSES).apply_masked(key, &images(), &labels(), &mask());
-        let bytes =
-            CutMix::new(CLASSES).apply_masked(key, &images().minimum(255.0).to_dtype(DType::U8), &labels(), &mask());
+        let bytes = CutMix::new(CLASSES).apply_masked(
+            key,
+            &images().minimum(255.0).to_dtype(DType::U8),
+            &labels(),
+            &mask(),
+        );
         [three(mixup), three(cutmix), three(bytes)].concat()
     }) {
         for (kind, number) in results.chunks(3).zip(0..) {
             let lambda = kind[2][0];
             check_targets(&kind[1], lambda, partner, real);
             for index in 0..4 * real {
-                let (own, other) = (f64::from(levels[index]), f64::from(levels[4 * partner(index / 4) + index % 4]));
+                let (own, other) = (
+                    f64::from(levels[index]),
+                    f64::from(levels[4 * partner(index / 4) + index % 4]),
+                );
                 let actual = kind[0][index];
                 let right = match number {
                     0 => (actual - (lambda * own + (1.0 - lambda) * other)).abs() < 1e-3,
@@ -223,13 +270,20 @@ fn no_real_picture_is_mixed_with_padding() {
 fn flips_and_erasing_are_done_to_each_picture_by_itself() {
     let shape = [64, 2, 5, 8];
     let images = values(&floats(shape));
-    let plane = |images: &[f64], picture: usize, channel: usize| images[(picture * 2 + channel) * 40..][..40].to_vec();
+    let plane = |images: &[f64], picture: usize, channel: usize| {
+        images[(picture * 2 + channel) * 40..][..40].to_vec()
+    };
     let results = for_keys(3, |key| {
         vec![
             random_horizontal_flip(key, &floats(shape), 0.5),
             random_vertical_flip(key, &floats(shape), 1.0),
             RandomErasing::new().p(0.75).value(-7.0).apply(key, &floats(shape)),
-            RandomErasing::new().p(1.0).scale(0.3, 0.3).ratio(1.0, 1.0).random().apply(key, &floats(shape)),
+            RandomErasing::new()
+                .p(1.0)
+                .scale(0.3, 0.3)
+                .ratio(1.0, 1.0)
+                .random()
+                .apply(key, &floats(shape)),
         ]
     });
     let (mut flipped, mut erased) = (0, 0);
@@ -237,9 +291,12 @@ fn flips_and_erasing_are_done_to_each_picture_by_itself() {
         for picture in 0..64 {
             let all: Vec<bool> = (0..2)
                 .map(|channel| {
-                    let (before, after) = (plane(&images, picture, channel), plane(&result[0], picture, channel));
-                    let mirrored: Vec<f64> =
-                        before.chunks(8).flat_map(|row| row.iter().rev().copied().collect::<Vec<_>>()).collect();
+                    let (before, after) =
+                        (plane(&images, picture, channel), plane(&result[0], picture, channel));
+                    let mirrored: Vec<f64> = before
+                        .chunks(8)
+                        .flat_map(|row| row.iter().rev().copied().collect::<Vec<_>>())
+                        .collect();
                     assert!(after == before || after == mirrored);
                     let upside_down: Vec<f64> = before.chunks(8).rev().flatten().copied().collect();
                     assert_eq!(plane(&result[1], picture, channel), upside_down);
@@ -253,14 +310,17 @@ fn flips_and_erasing_are_done_to_each_picture_by_itself() {
             let erased_pixels: Vec<usize> =
                 (0..40).filter(|&index| plane(&result[2], picture, 0)[index] == -7.0).collect();
             for channel in 0..2 {
-                let (before, after) = (plane(&images, picture, channel), plane(&result[2], picture, channel));
-                assert!(
-                    (0..40)
-                        .all(|index| after[index] == if erased_pixels.contains(&index) { -7.0 } else { before[index] })
-                );
+                let (before, after) =
+                    (plane(&images, picture, channel), plane(&result[2], picture, channel));
+                assert!((0..40).all(|index| after[index]
+                    == if erased_pixels.contains(&index) { -7.0 } else { before[index] }));
             }
             if let (Some(first), Some(last)) = (erased_pixels.first(), erased_pixels.last()) {
-                assert_eq!(erased_pixels.len(), (last / 8 - first / 8 + 1) * (last % 8 - first % 8 + 1), "a rectangle");
+                assert_eq!(
+                    erased_pixels.len(),
+                    (last / 8 - first / 8 + 1) * (last % 8 - first % 8 + 1),
+                    "a rectangle"
+                );
                 erased += 1;
             }
             // 0.3 of 40 pixels is 12, a square with sides of 3.46, rounded to 3.
@@ -278,9 +338,18 @@ fn wrong_calls_are_poisoned_with_the_reason() {
     let (key, images) = (random::key(0), floats([N, 1, 2, 2]));
     let bytes = Tensor::zeros(DType::U8, [N, 1, 2, 2]);
     let faults = [
-        (MixUp::new(3).alpha(0.0).apply(&key, &images, &labels()).images, "MixUp: alpha is 0; it must be above 0"),
-        (MixUp::new(3).p(2.0).apply(&key, &images, &labels()).targets, "MixUp: the probability p is 2"),
-        (MixUp::new(3).apply(&key, &bytes, &labels()).lambda, "MixUp: blended images must be floats, but these are u8"),
+        (
+            MixUp::new(3).alpha(0.0).apply(&key, &images, &labels()).images,
+            "MixUp: alpha is 0; it must be above 0",
+        ),
+        (
+            MixUp::new(3).p(2.0).apply(&key, &images, &labels()).targets,
+            "MixUp: the probability p is 2",
+        ),
+        (
+            MixUp::new(3).apply(&key, &bytes, &labels()).lambda,
+            "MixUp: blended images must be floats, but these are u8",
+        ),
         (
             CutMix::new(4).apply(&key, &images, &images).images,
             "CutMix: the labels must be integers [8] or probabilities [8, 4]",
@@ -290,13 +359,27 @@ fn wrong_calls_are_poisoned_with_the_reason() {
             "CutMix: images must be [batch, channels, height, width]",
         ),
         (
-            MixUpOrCutMix::new(3).apply_masked(&key, &images, &labels(), &Tensor::zeros(DType::F32, [3])).images,
+            MixUpOrCutMix::new(3)
+                .apply_masked(&key, &images, &labels(), &Tensor::zeros(DType::F32, [3]))
+                .images,
             "MixUpOrCutMix: the mask must be [8], but it is f32[3]",
         ),
-        (random_horizontal_flip(&key, &images, -0.1), "random_horizontal_flip: the probability p is -0.1"),
-        (RandomErasing::new().apply(&key, &bytes), "RandomErasing: erased images must be floats, but these are u8"),
-        (RandomErasing::new().scale(0.5, 0.1).apply(&key, &images), "RandomErasing: the scale goes from 0.5 to 0.1"),
-        (RandomErasing::new().ratio(0.0, 0.1).apply(&key, &images), "RandomErasing: the ratio goes from 0 to 0.1"),
+        (
+            random_horizontal_flip(&key, &images, -0.1),
+            "random_horizontal_flip: the probability p is -0.1",
+        ),
+        (
+            RandomErasing::new().apply(&key, &bytes),
+            "RandomErasing: erased images must be floats, but these are u8",
+        ),
+        (
+            RandomErasing::new().scale(0.5, 0.1).apply(&key, &images),
+            "RandomErasing: the scale goes from 0.5 to 0.1",
+        ),
+        (
+            RandomErasing::new().ratio(0.0, 0.1).apply(&key, &images),
+            "RandomErasing: the ratio goes from 0 to 0.1",
+        ),
     ];
     for (tensor, message) in faults {
         let error = tensor.eval().unwrap_err().to_string();
@@ -308,8 +391,8 @@ fn wrong_calls_are_poisoned_with_the_reason() {
 const IMAGES: [usize; 4] = [N, 3, 4, 4];
 const PIXELS: usize = 48;
 
-/// A step of a linear model on normalized, mixed pictures: the loss, the gradient of the weights, the pictures, and
-/// lambda.
+/// A step of a linear model on normalized, mixed pictures: the loss, the gradient of the weights,
+/// the pictures, and lambda.
 fn step(x: &[Tensor]) -> Vec<Tensor> {
     let [key, images, labels, mask, weights] = x else { panic!("five inputs") };
     let images = normalize(images, &IMAGENET_MEAN, &IMAGENET_STD);
@@ -328,9 +411,11 @@ fn weight(pixel: usize, class: usize) -> f32 {
 
 fn run_step(devices: usize) -> Vec<Vec<f64>> {
     let mesh = Mesh::new([("data", devices)]).unwrap();
-    let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(devices)).unwrap().with_mesh(&mesh).unwrap();
+    let runtime =
+        Runtime::open(Accelerator::Cpu, &Devices::from(devices)).unwrap().with_mesh(&mesh).unwrap();
     let rows = Sharding::new([Some("data")]);
-    let weights: Vec<f32> = (0..PIXELS * CLASSES).map(|i| weight(i / CLASSES, i % CLASSES)).collect();
+    let weights: Vec<f32> =
+        (0..PIXELS * CLASSES).map(|i| weight(i / CLASSES, i % CLASSES)).collect();
     let inputs = [
         Literal::from_slice(&[0u32, 21], [2]).unwrap(),
         Literal::from_slice(&levels(IMAGES), IMAGES).unwrap(),
@@ -350,7 +435,8 @@ fn run_step(devices: usize) -> Vec<Vec<f64>> {
     };
     let arrays: Vec<_> = inputs.iter().enumerate().map(to_array).collect();
     let outputs = compiled.call(arrays.iter().map(Argument::Borrow).collect()).unwrap();
-    let literals = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+    let literals =
+        runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
     literals.iter().map(Literal::to_f64).collect()
 }
 
@@ -368,16 +454,22 @@ fn a_step_of_normalized_and_mixed_bytes_has_the_values_of_plain_arithmetic() {
         })
         .collect();
     let partner = |row: usize| (row + real - 1) % real;
-    let (mut loss, mut of_weights, mut of_images) = (0.0, vec![0.0; PIXELS * CLASSES], vec![0.0; N * PIXELS]);
+    let (mut loss, mut of_weights, mut of_images) =
+        (0.0, vec![0.0; PIXELS * CLASSES], vec![0.0; N * PIXELS]);
     for row in 0..real {
         let mixed: Vec<f64> = (0..PIXELS)
-            .map(|p| lambda * normalized[row * PIXELS + p] + (1.0 - lambda) * normalized[partner(row) * PIXELS + p])
+            .map(|p| {
+                lambda * normalized[row * PIXELS + p]
+                    + (1.0 - lambda) * normalized[partner(row) * PIXELS + p]
+            })
             .collect();
-        let logits: Vec<f64> =
-            (0..CLASSES).map(|c| (0..PIXELS).map(|p| mixed[p] * f64::from(weight(p, c))).sum()).collect();
+        let logits: Vec<f64> = (0..CLASSES)
+            .map(|c| (0..PIXELS).map(|p| mixed[p] * f64::from(weight(p, c))).sum())
+            .collect();
         let total: f64 = logits.iter().map(|logit| logit.exp()).sum();
         for class in 0..CLASSES {
-            let target = lambda * one_hot(row)[class] + (1.0 - lambda) * one_hot(partner(row))[class];
+            let target =
+                lambda * one_hot(row)[class] + (1.0 - lambda) * one_hot(partner(row))[class];
             let probability = logits[class].exp() / total;
             loss -= target * probability.ln() / real as f64;
             let error = (probability - target) / real as f64;
@@ -389,9 +481,11 @@ fn a_step_of_normalized_and_mixed_bytes_has_the_values_of_plain_arithmetic() {
             }
         }
     }
-    for (name, ours, expected) in
-        [("weights", &results[0], &of_weights), ("images", &results[1], &of_images), ("loss", &results[2], &vec![loss])]
-    {
+    for (name, ours, expected) in [
+        ("weights", &results[0], &of_weights),
+        ("images", &results[1], &of_images),
+        ("loss", &results[2], &vec![loss]),
+    ] {
         assert_eq!(ours.len(), expected.len());
         for (a, b) in ours.iter().zip(expected) {
             assert!((a - b).abs() < 2e-5 * (1.0 + b.abs()), "{name}: {a} instead of {b}");

@@ -8,8 +8,8 @@ fn ones(shape: &[usize]) -> Tensor {
     Tensor::ones(DType::F32, shape)
 }
 
-/// The share of groups of `size` elements that are dropped; each is dropped or kept as a whole, and kept ones are
-/// `scaled`.
+/// The share of groups of `size` elements that are dropped; each is dropped or kept as a whole, and
+/// kept ones are `scaled`.
 #[track_caller]
 fn dropped(layer: &dyn Forward, shape: &[usize], size: usize, scaled: f64) -> f64 {
     layer.set_random_key(&random::key(3));
@@ -34,7 +34,10 @@ fn whole_channels_and_whole_samples_are_dropped() {
     check(dropped(&Dropout3d::new(0.25), &[1000, 2, 1, 2], 4, 4.0 / 3.0));
     check(dropped(&DropPath::new(0.25), &[1000, 2, 3], 6, 4.0 / 3.0));
     check(dropped(&DropPath::new(0.25).scale_by_keep(false), &[1000, 2, 3], 6, 1.0));
-    assert!(fault(&Dropout1d::new(0.5).forward(&ones(&[4]))).contains("is not [batch, channels, length]"));
+    assert!(
+        fault(&Dropout1d::new(0.5).forward(&ones(&[4])))
+            .contains("is not [batch, channels, length]")
+    );
     assert!(fault(&Dropout2d::new(0.5).forward(&ones(&[4, 4]))).contains("height, width"));
     assert!(fault(&DropPath::new(1.5).forward(&ones(&[4, 4]))).contains("between 0 and 1"));
 }
@@ -44,9 +47,12 @@ fn alpha_dropout_replaces_and_shifts_as_pytorchs() {
     let layer = AlphaDropout::new(0.3);
     layer.set_random_key(&random::key(3));
     let actual = values(&layer.forward(&(ones(&[1000]) * 2.0)));
-    // The two values in the result of torch.nn.functional.alpha_dropout(torch.full((1000,), 2.0), 0.3, True).
-    let (kept, dropped) =
-        (actual.iter().cloned().fold(f64::MIN, f64::max), actual.iter().cloned().fold(f64::MAX, f64::min));
+    // The two values in the result of torch.nn.functional.alpha_dropout(torch.full((1000,), 2.0),
+    // 0.3, True).
+    let (kept, dropped) = (
+        actual.iter().cloned().fold(f64::MIN, f64::max),
+        actual.iter().cloned().fold(f64::MAX, f64::min),
+    );
     assert_close(&[kept, dropped], &[2.1759973, -1.0595483], 1e-6, 0.0, "alpha dropout");
     assert!(actual.iter().all(|&x| x == kept || x == dropped));
 }
@@ -85,8 +91,14 @@ fn random_slopes_lie_between_their_bounds_while_training() {
     ] {
         let text = fault(&wrong.forward(&ones(&[1])));
         wrong.eval();
-        assert_eq!(fault(&wrong.forward(&ones(&[1]))).split(" at ").next(), text.split(" at ").next());
+        assert_eq!(
+            fault(&wrong.forward(&ones(&[1]))).split(" at ").next(),
+            text.split(" at ").next()
+        );
         assert!(text.starts_with("Rrelu: no slope lies between"), "{text}");
     }
-    assert_eq!(values(&Rrelu::new().lower(0.5).upper(0.5).forward(&(ones(&[2]) * -1.0))), [-0.5; 2]);
+    assert_eq!(
+        values(&Rrelu::new().lower(0.5).upper(0.5).forward(&(ones(&[2]) * -1.0))),
+        [-0.5; 2]
+    );
 }

@@ -1,14 +1,15 @@
-//! Generation with a cache of keys and values: token by token, it gives the same results as the whole sequence at once,
-//! with a single program that is compiled once.
+//! Generation with a cache of keys and values: token by token, it gives the same results as the
+//! whole sequence at once, with a single program that is compiled once.
 
 use crate::common::{assert_close, fault, set_simple_values, values};
 use fulmen_nn::attention::{Attention, KeyValueCache, RotaryEmbedding};
 use fulmen_nn::{
-    Embedding, LayerNorm, Linear, Module, MultiheadAttention, RmsNorm, TransformerEncoder, TransformerEncoderLayer,
-    activation,
+    Embedding, LayerNorm, Linear, Module, MultiheadAttention, RmsNorm, TransformerEncoder,
+    TransformerEncoderLayer, activation,
 };
 use fulmen_tensor::{
-    Accelerator, Argument, DType, Devices, Function, Literal, Runtime, Tensor, TensorType, fori_loop, random,
+    Accelerator, Argument, DType, Devices, Function, Literal, Runtime, Tensor, TensorType,
+    fori_loop, random,
 };
 
 const HEADS: usize = 4;
@@ -48,10 +49,15 @@ impl Block {
     }
 
     /// The next tokens with a cache, all tokens without one.
-    fn forward(&self, x: &Tensor, cache: Option<&KeyValueCache>) -> (Tensor, Option<KeyValueCache>) {
+    fn forward(
+        &self,
+        x: &Tensor,
+        cache: Option<&KeyValueCache>,
+    ) -> (Tensor, Option<KeyValueCache>) {
         let rope = RotaryEmbedding::new(WIDTH);
         let h = self.input_layernorm.forward(x);
-        let split = |y: Tensor, heads| y.reshape([x.size(0), x.size(1), heads, WIDTH]).transpose(1, 2);
+        let split =
+            |y: Tensor, heads| y.reshape([x.size(0), x.size(1), heads, WIDTH]).transpose(1, 2);
         let (q, k, v) = (
             split(self.q_proj.forward(&h), HEADS),
             split(self.k_proj.forward(&h), KEY_HEADS),
@@ -64,7 +70,10 @@ impl Block {
                 let positions = cache.next_positions(x.size(1));
                 let cache = cache.append(&rope.forward_at(&k, &positions), &v);
                 let q = rope.forward_at(&q, &positions);
-                (grouped.mask(&cache.mask(x.size(1))).forward(&q, cache.keys(), cache.values()), Some(cache))
+                (
+                    grouped.mask(&cache.mask(x.size(1))).forward(&q, cache.keys(), cache.values()),
+                    Some(cache),
+                )
             }
         };
         let joined = heads.transpose(1, 2).reshape([x.size(0), x.size(1), HEADS * WIDTH]);
@@ -93,7 +102,11 @@ impl Model {
         model
     }
 
-    fn forward(&self, tokens: &Tensor, caches: Option<&[KeyValueCache]>) -> (Tensor, Vec<KeyValueCache>) {
+    fn forward(
+        &self,
+        tokens: &Tensor,
+        caches: Option<&[KeyValueCache]>,
+    ) -> (Tensor, Vec<KeyValueCache>) {
         let mut x = self.embed_tokens.forward(tokens);
         let mut next = Vec::new();
         for (i, layer) in self.layers.iter().enumerate() {
@@ -105,22 +118,33 @@ impl Model {
     }
 
     fn caches(&self) -> Vec<KeyValueCache> {
-        self.layers.iter().map(|_| KeyValueCache::new(DType::F32, BATCH, KEY_HEADS, MAX_LEN, WIDTH)).collect()
+        self.layers
+            .iter()
+            .map(|_| KeyValueCache::new(DType::F32, BATCH, KEY_HEADS, MAX_LEN, WIDTH))
+            .collect()
     }
 
-    /// A program for `count` tokens: takes the tokens and the caches, and returns logits and caches.
+    /// A program for `count` tokens: takes the tokens and the caches, and returns logits and
+    /// caches.
     fn step(&self, count: usize) -> Function {
         let mut types = vec![TensorType::new(DType::I32, [BATCH, count])];
         types.extend(self.caches().iter().flat_map(|cache| cache.types()));
         let function = Function::trace("generate", &types, |inputs| {
             let caches: Vec<KeyValueCache> = inputs[1..]
                 .chunks(3)
-                .map(|three| KeyValueCache::from_tensors([three[0].clone(), three[1].clone(), three[2].clone()]))
+                .map(|three| {
+                    KeyValueCache::from_tensors([
+                        three[0].clone(),
+                        three[1].clone(),
+                        three[2].clone(),
+                    ])
+                })
                 .collect();
             let (logits, caches) = self.forward(&inputs[0], Some(&caches));
             [logits].into_iter().chain(caches.iter().flat_map(|cache| cache.tensors())).collect()
         });
-        (1..types.len()).fold(function, |function, i| function.donate(i, i).unwrap_or_else(|e| panic!("{e}")))
+        (1..types.len())
+            .fold(function, |function, i| function.donate(i, i).unwrap_or_else(|e| panic!("{e}")))
     }
 }
 
@@ -137,21 +161,28 @@ fn token_by_token_is_the_whole_sequence_by_one_program() {
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
     let whole = model.forward(&Tensor::from_slice(&tokens, [BATCH, MAX_LEN]), None).0;
     let whole = values(&whole);
-    let (prompt, token) = (runtime.compile(&model.step(5)).unwrap(), runtime.compile(&model.step(1)).unwrap());
+    let (prompt, token) =
+        (runtime.compile(&model.step(5)).unwrap(), runtime.compile(&model.step(1)).unwrap());
     let empty: Vec<Tensor> = model.caches().iter().flat_map(|cache| cache.tensors()).collect();
     let mut state = runtime.compute(&empty.iter().collect::<Vec<_>>()).unwrap();
     let compiled = runtime.metrics().value("UncachedCompile");
     let mut from = 0;
     while from < MAX_LEN {
         let (program, count) = if from == 0 { (&prompt, 5) } else { (&token, 1) };
-        let next = Literal::from_slice(&columns(&tokens, from, from + count), [BATCH, count]).unwrap();
+        let next =
+            Literal::from_slice(&columns(&tokens, from, from + count), [BATCH, count]).unwrap();
         let next = runtime.to_device(&next).unwrap();
-        let arguments = [Argument::Borrow(&next)].into_iter().chain(state.into_iter().map(Argument::Donate)).collect();
+        let arguments = [Argument::Borrow(&next)]
+            .into_iter()
+            .chain(state.into_iter().map(Argument::Donate))
+            .collect();
         let mut outputs = program.call(arguments).unwrap().arrays;
         state = outputs.split_off(1);
         let logits = runtime.read(&[&outputs[0]]).unwrap().wait().unwrap().remove(0).to_f64();
-        let expected: Vec<f64> =
-            whole.chunks(MAX_LEN * 17).flat_map(|row| row[from * 17..(from + count) * 17].to_vec()).collect();
+        let expected: Vec<f64> = whole
+            .chunks(MAX_LEN * 17)
+            .flat_map(|row| row[from * 17..(from + count) * 17].to_vec())
+            .collect();
         assert_close(&logits, &expected, 1e-4, 1e-5, &format!("logits from {from}"));
         from += count;
     }
@@ -160,8 +191,12 @@ fn token_by_token_is_the_whole_sequence_by_one_program() {
     assert_eq!(compiled, 3, "prompt, token, empty caches");
 
     // One token more than the cache has room for.
-    let next = runtime.to_device(&Literal::from_slice(&[0i32; BATCH], [BATCH, 1]).unwrap()).unwrap();
-    let arguments = [Argument::Borrow(&next)].into_iter().chain(state.into_iter().map(Argument::Donate)).collect();
+    let next =
+        runtime.to_device(&Literal::from_slice(&[0i32; BATCH], [BATCH, 1]).unwrap()).unwrap();
+    let arguments = [Argument::Borrow(&next)]
+        .into_iter()
+        .chain(state.into_iter().map(Argument::Donate))
+        .collect();
     let outputs = token.call(arguments).unwrap().arrays;
     let logits = runtime.read(&[&outputs[0]]).unwrap().wait().unwrap().remove(0).to_f64();
     assert!(logits.iter().all(|logit| logit.is_nan()));
@@ -188,7 +223,12 @@ fn multihead_attention_with_a_cache_is_causal_attention() {
 #[test]
 fn a_transformer_with_caches_is_the_causal_one() {
     for norm_first in [false, true] {
-        let layer = || TransformerEncoderLayer::new(8, 2).dim_feedforward(12).dropout(0.0).norm_first(norm_first);
+        let layer = || {
+            TransformerEncoderLayer::new(8, 2)
+                .dim_feedforward(12)
+                .dropout(0.0)
+                .norm_first(norm_first)
+        };
         let model = TransformerEncoder::new(2, layer).norm(LayerNorm::new([8]));
         set_simple_values(&model);
         let x = random::normal(&random::key(0), DType::F32, [1, 4, 8]);
@@ -217,7 +257,8 @@ fn a_loop_on_the_device_can_carry_the_cache() {
     let cache = KeyValueCache::new(DType::F32, 1, 2, 6, 4);
     let [keys, values_, position] = cache.tensors();
     let after = fori_loop(0, 4, &[&first, &keys, &values_, &position], |_, carry| {
-        let cache = KeyValueCache::from_tensors([carry[1].clone(), carry[2].clone(), carry[3].clone()]);
+        let cache =
+            KeyValueCache::from_tensors([carry[1].clone(), carry[2].clone(), carry[3].clone()]);
         let (y, cache) = layer.forward_cached(&carry[0], &cache);
         [y].into_iter().chain(cache.tensors()).collect()
     });

@@ -3,8 +3,9 @@
 use crate::common::{assert_close, fault, values};
 use fulmen_nn::loss::{CrossEntropyLoss, Reduction, cross_entropy, mse_loss};
 use fulmen_nn::{
-    AdaptiveAvgPool2d, AvgPool2d, BagMode, BatchNorm1d, BatchNorm2d, Conv2d, Dropout, Embedding, EmbeddingBag,
-    InstanceNorm1d, LayerNorm, Linear, MaxPool2d, Module, MultiheadAttention, activation, metrics,
+    AdaptiveAvgPool2d, AvgPool2d, BagMode, BatchNorm1d, BatchNorm2d, Conv2d, Dropout, Embedding,
+    EmbeddingBag, InstanceNorm1d, LayerNorm, Linear, MaxPool2d, Module, MultiheadAttention,
+    activation, metrics,
 };
 use fulmen_tensor::{DType, Tensor, grad, random};
 
@@ -25,35 +26,56 @@ fn inputs_that_do_not_fit_are_poisoned_by_the_layer_with_both_sides() {
     let linear = Linear::new(784, 512);
     initialized(&linear);
     let text = fault(&linear.forward(&zeros(&[32, 100])));
-    assert!(text.starts_with("Linear(784 -> 512): the input f32[32, 100] has 100 features"), "{text}");
+    assert!(
+        text.starts_with("Linear(784 -> 512): the input f32[32, 100] has 100 features"),
+        "{text}"
+    );
     assert!(text.contains("layers.rs"), "{text}");
     assert!(fault(&linear.forward(&zeros(&[]))).contains("is a scalar"));
 
     let conv = Conv2d::new(3, 8, 5);
     initialized(&conv);
     let text = fault(&conv.forward(&zeros(&[2, 1, 28, 28])));
-    assert!(text.starts_with("Conv2d(3 -> 8, kernel 5x5): the input f32[2, 1, 28, 28] has 1 channels"), "{text}");
-    assert!(fault(&conv.forward(&zeros(&[3, 4, 28]))).contains("the height of f32[3, 4, 28] is 4, the window needs 5"));
+    assert!(
+        text.starts_with("Conv2d(3 -> 8, kernel 5x5): the input f32[2, 1, 28, 28] has 1 channels"),
+        "{text}"
+    );
+    assert!(
+        fault(&conv.forward(&zeros(&[3, 4, 28])))
+            .contains("the height of f32[3, 4, 28] is 4, the window needs 5")
+    );
     assert!(fault(&conv.forward(&zeros(&[28]))).contains("is not [batch, 3, height, width]"));
 
-    assert!(fault(&MaxPool2d::new(2).padding(2).forward(&zeros(&[1, 1, 4, 4]))).contains("more than half"));
+    assert!(
+        fault(&MaxPool2d::new(2).padding(2).forward(&zeros(&[1, 1, 4, 4])))
+            .contains("more than half")
+    );
     assert!(fault(&AvgPool2d::new(0).forward(&zeros(&[1, 1, 4, 4]))).contains("at least 1"));
-    assert!(fault(&MaxPool2d::new(5).forward(&zeros(&[1, 1, 4, 4]))).contains("the window needs 5"));
+    assert!(
+        fault(&MaxPool2d::new(5).forward(&zeros(&[1, 1, 4, 4]))).contains("the window needs 5")
+    );
 
     let bn = BatchNorm2d::new(4);
     initialized(&bn);
-    assert!(fault(&bn.forward(&zeros(&[2, 3, 5, 5]))).contains("has 3 channels on its axis 1, not 4"));
+    assert!(
+        fault(&bn.forward(&zeros(&[2, 3, 5, 5]))).contains("has 3 channels on its axis 1, not 4")
+    );
     assert!(fault(&bn.forward(&zeros(&[1, 4, 1, 1]))).contains("at least 2 while training"));
 }
 
 #[test]
 fn settings_without_sense_are_poisoned_and_never_panic() {
     let x = zeros(&[1, 8, 6, 6]);
-    assert!(fault(&Conv2d::new(8, 8, 3).groups(3).forward(&x)).contains("3 groups do not divide 8 and 8"));
+    assert!(
+        fault(&Conv2d::new(8, 8, 3).groups(3).forward(&x))
+            .contains("3 groups do not divide 8 and 8")
+    );
     assert!(fault(&Conv2d::new(8, 8, 3).groups(0).forward(&x)).contains("0 groups"));
     assert!(fault(&Conv2d::new(8, 8, 3).stride(0).forward(&x)).contains("at least 1"));
     assert!(fault(&Conv2d::new(8, 8, 0).forward(&x)).contains("at least 1"));
-    assert!(fault(&Conv2d::new(8, 8, 3).dilation(usize::MAX).forward(&x)).contains("the window needs"));
+    assert!(
+        fault(&Conv2d::new(8, 8, 3).dilation(usize::MAX).forward(&x)).contains("the window needs")
+    );
     for p in [-0.1, 1.5, f64::NAN] {
         assert!(fault(&Dropout::new(p).forward(&x)).contains("between 0 and 1"));
     }
@@ -97,7 +119,13 @@ fn one_image_is_a_batch_of_one_without_its_axis() {
 fn averages_can_leave_padding_out() {
     let x = Tensor::ones(DType::F32, [1, 1, 4, 4]);
     let counted = AvgPool2d::new(3).stride(2).padding(1);
-    assert_close(&values(&counted.forward(&x)), &[4.0, 6.0, 6.0, 9.0].map(|n| n / 9.0), 1e-6, 0.0, "counted");
+    assert_close(
+        &values(&counted.forward(&x)),
+        &[4.0, 6.0, 6.0, 9.0].map(|n| n / 9.0),
+        1e-6,
+        0.0,
+        "counted",
+    );
     let left_out = counted.count_include_pad(false);
     assert_close(&values(&left_out.forward(&x)), &[1.0; 4], 1e-6, 0.0, "left out");
 }
@@ -124,7 +152,8 @@ fn batch_norm_of_half_precision_keeps_f32_statistics() {
     let bn = BatchNorm2d::new(1);
     bn.initialize(0);
     // bf16 cannot represent 300 + 1/64, nor the mean of these numbers.
-    let x = Tensor::from_slice(&[300.0f32, 302.0, 304.0, 300.0], [4, 1, 1, 1]).to_dtype(DType::Bf16);
+    let x =
+        Tensor::from_slice(&[300.0f32, 302.0, 304.0, 300.0], [4, 1, 1, 1]).to_dtype(DType::Bf16);
     let y = bn.forward(&x);
     assert_eq!(y.dtype(), DType::Bf16);
     let mean = &bn.buffers()[0].1;
@@ -188,7 +217,8 @@ fn ignored_samples_count_neither_above_nor_below_the_line() {
 fn classes_may_stand_on_any_axis() {
     let logits = numbers(&[2, 5, 3]);
     let target = Tensor::from_slice(&[0i32, 1, 2, 3, 4, 0], [2, 3]);
-    let on_axis = CrossEntropyLoss::new().class_axis(1).reduction(Reduction::None).forward(&logits, &target);
+    let on_axis =
+        CrossEntropyLoss::new().class_axis(1).reduction(Reduction::None).forward(&logits, &target);
     let last = cross_entropy(&logits.transpose(1, 2), &target, Reduction::None);
     assert_eq!(values(&on_axis), values(&last));
 }
@@ -202,9 +232,13 @@ fn impossible_classes_do_not_spoil_the_loss() {
 
 #[test]
 fn losses_name_the_shapes_that_do_not_fit() {
-    let text = fault(&cross_entropy(&zeros(&[8, 10]), &Tensor::zeros(DType::I32, [7]), Reduction::Mean));
+    let text =
+        fault(&cross_entropy(&zeros(&[8, 10]), &Tensor::zeros(DType::I32, [7]), Reduction::Mean));
     assert!(text.contains("[8] samples in 10 classes") && text.contains("it is i32[7]"), "{text}");
-    assert!(fault(&cross_entropy(&zeros(&[8, 10]), &zeros(&[8]), Reduction::Mean)).contains("integer indices"));
+    assert!(
+        fault(&cross_entropy(&zeros(&[8, 10]), &zeros(&[8]), Reduction::Mean))
+            .contains("integer indices")
+    );
     let text = fault(&mse_loss(&zeros(&[8, 1]), &zeros(&[8]), Reduction::Mean));
     assert!(text.contains("f32[8, 1]") && text.contains("f32[8]"), "{text}");
     assert!(fault(&metrics::correct(&zeros(&[8, 10]), &zeros(&[8]))).contains("integer index"));
@@ -220,15 +254,22 @@ fn accuracy_counts_what_is_right() {
 /// Compares the gradients of a small network with finite differences in f64.
 #[test]
 fn gradients_through_a_network_agree_with_finite_differences() {
-    let weight = |shape: &[usize], i: usize| (numbers(shape) * (0.3 + i as f64 * 0.1)).to_dtype(DType::F64);
+    let weight =
+        |shape: &[usize], i: usize| (numbers(shape) * (0.3 + i as f64 * 0.1)).to_dtype(DType::F64);
     let x = numbers(&[3, 2, 5, 5]).to_dtype(DType::F64);
     let target = Tensor::from_slice(&[0i32, 2, 1], [3]);
     let loss = |p: &[Tensor]| {
-        let convolution = fulmen_tensor::Convolution::new(2).padding([(1, 1), (1, 1)]).stride([2, 2]);
+        let convolution =
+            fulmen_tensor::Convolution::new(2).padding([(1, 1), (1, 1)]).stride([2, 2]);
         let bn = BatchNorm2d::new(4).affine(false);
         let h = bn.forward(&x.convolution(&p[0], &convolution));
         let h = activation::elu(&activation::gelu(&h), 1.0);
-        let h = AvgPool2d::new(3).stride(1).padding(1).count_include_pad(false).forward(&h).flatten(1, -1);
+        let h = AvgPool2d::new(3)
+            .stride(1)
+            .padding(1)
+            .count_include_pad(false)
+            .forward(&h)
+            .flatten(1, -1);
         let logits = activation::softplus(&h.matmul(&p[1]), 2.0, 20.0);
         CrossEntropyLoss::new().label_smoothing(0.1).forward(&logits, &target)
     };
@@ -248,7 +289,13 @@ fn gradients_through_a_network_agree_with_finite_differences() {
                 values(&loss(&p))[0]
             };
             let slope = (moved(1.0) - moved(-1.0)) / 2e-6;
-            assert_close(&[gradient[element]], &[slope], 1e-5, 1e-8, &format!("parameter {i}, element {element}"));
+            assert_close(
+                &[gradient[element]],
+                &[slope],
+                1e-5,
+                1e-8,
+                &format!("parameter {i}, element {element}"),
+            );
         }
     }
 }
@@ -274,15 +321,24 @@ fn normalizations_refuse_what_does_not_fit() {
     let norm = LayerNorm::new([2, 4]);
     norm.initialize(0);
     let text = fault(&norm.forward(&zeros(&[8, 4])));
-    assert!(text.starts_with("LayerNorm([2, 4]): the last axes of the input f32[8, 4] are not [2, 4]"), "{text}");
+    assert!(
+        text.starts_with("LayerNorm([2, 4]): the last axes of the input f32[8, 4] are not [2, 4]"),
+        "{text}"
+    );
     assert!(fault(&norm.forward(&zeros(&[4]))).contains("the last axes"));
-    assert!(fault(&norm.forward(&Tensor::zeros(DType::I32, [2, 4]))).contains("not floating-point"));
+    assert!(
+        fault(&norm.forward(&Tensor::zeros(DType::I32, [2, 4]))).contains("not floating-point")
+    );
     assert!(fault(&LayerNorm::new([]).forward(&zeros(&[4]))).contains("no axis"));
 
     let norm = BatchNorm1d::new(4);
     norm.initialize(0);
     let text = fault(&norm.forward(&zeros(&[2, 4, 5, 5])));
-    assert!(text.starts_with("BatchNorm1d(4): ") && text.contains("is not [batch, 4] or [batch, 4, length]"), "{text}");
+    assert!(
+        text.starts_with("BatchNorm1d(4): ")
+            && text.contains("is not [batch, 4] or [batch, 4, length]"),
+        "{text}"
+    );
     assert!(fault(&norm.forward(&zeros(&[1, 4]))).contains("at least 2 while training"));
     norm.eval();
     assert_eq!(values(&norm.forward(&zeros(&[1, 4]))), [0.0; 4]);
@@ -293,24 +349,46 @@ fn normalizations_refuse_what_does_not_fit() {
             .contains("has 1 value per channel; the variance of a batch needs at least 2")
     );
     norm.eval();
-    assert!(fault(&norm.forward(&zeros(&[1, 4]))).contains("at least 2 without running statistics"));
+    assert!(
+        fault(&norm.forward(&zeros(&[1, 4]))).contains("at least 2 without running statistics")
+    );
 
     let norm = InstanceNorm1d::new(3);
     let text = fault(&norm.forward(&zeros(&[4, 8])));
     assert!(text.contains("the input f32[4, 8] has 4 channels on its axis 0, not 3"), "{text}");
     let text = fault(&norm.forward(&zeros(&[2, 4, 8])));
     assert!(text.contains("the input f32[2, 4, 8] has 4 channels on its axis 1, not 3"), "{text}");
-    assert!(fault(&norm.forward(&zeros(&[3, 1]))).contains("the input f32[3, 1] has 1 value per channel"));
-    assert!(fault(&norm.forward(&zeros(&[3]))).contains("the input f32[3] is not [batch, 3, length] or [3, length]"));
+    assert!(
+        fault(&norm.forward(&zeros(&[3, 1])))
+            .contains("the input f32[3, 1] has 1 value per channel")
+    );
+    assert!(
+        fault(&norm.forward(&zeros(&[3])))
+            .contains("the input f32[3] is not [batch, 3, length] or [3, length]")
+    );
 }
 
 #[test]
 fn adaptive_pooling_refuses_what_does_not_fit() {
-    assert!(fault(&AdaptiveAvgPool2d::new(0).forward(&zeros(&[1, 1, 4, 4]))).contains("at least 1"));
-    assert!(fault(&AdaptiveAvgPool2d::new(1).forward(&zeros(&[4, 4]))).contains("is not [batch, channels"));
-    assert!(fault(&AdaptiveAvgPool2d::new(1).forward(&zeros(&[1, 1, 0, 4]))).contains("is not [batch, channels"));
-    assert!(fault(&AdaptiveAvgPool2d::new(1).forward(&Tensor::zeros(DType::I32, [1, 4, 4]))).contains("floating"));
-    assert_eq!(values(&AdaptiveAvgPool2d::new(1).forward(&Tensor::ones(DType::F32, [2, 3, 4]))), [1.0; 2]);
+    assert!(
+        fault(&AdaptiveAvgPool2d::new(0).forward(&zeros(&[1, 1, 4, 4]))).contains("at least 1")
+    );
+    assert!(
+        fault(&AdaptiveAvgPool2d::new(1).forward(&zeros(&[4, 4])))
+            .contains("is not [batch, channels")
+    );
+    assert!(
+        fault(&AdaptiveAvgPool2d::new(1).forward(&zeros(&[1, 1, 0, 4])))
+            .contains("is not [batch, channels")
+    );
+    assert!(
+        fault(&AdaptiveAvgPool2d::new(1).forward(&Tensor::zeros(DType::I32, [1, 4, 4])))
+            .contains("floating")
+    );
+    assert_eq!(
+        values(&AdaptiveAvgPool2d::new(1).forward(&Tensor::ones(DType::F32, [2, 3, 4]))),
+        [1.0; 2]
+    );
 }
 
 #[test]
@@ -356,10 +434,15 @@ fn an_embedding_refuses_what_are_no_indices() {
     assert!(text.starts_with("Embedding(4 x 2): the input f32[2] must be integers"), "{text}");
     let wrong = Embedding::new(4, 2).padding_idx(4);
     wrong.initialize(0);
-    assert!(fault(&wrong.forward(&Tensor::zeros(DType::I32, [2]))).contains("padding_idx 4 is not a row of the table"));
+    assert!(
+        fault(&wrong.forward(&Tensor::zeros(DType::I32, [2])))
+            .contains("padding_idx 4 is not a row of the table")
+    );
     let empty = Embedding::new(0, 2);
     empty.initialize(0);
-    assert!(fault(&empty.forward(&Tensor::zeros(DType::I32, [2]))).contains("no element along axis 0"));
+    assert!(
+        fault(&empty.forward(&Tensor::zeros(DType::I32, [2]))).contains("no element along axis 0")
+    );
 }
 
 #[test]
@@ -367,10 +450,12 @@ fn the_variance_of_a_batch_far_from_0_is_exact_once_the_running_mean_is_near() {
     let deviations: Vec<f32> = (0..64).map(|i| (i as f32 * 0.7).sin()).collect();
     let mean = deviations.iter().map(|v| f64::from(*v)).sum::<f64>() / 64.0;
     let var = deviations.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / 64.0;
-    let expected: Vec<f64> = deviations.iter().map(|v| (f64::from(*v) - mean) / (var + 1e-5).sqrt()).collect();
+    let expected: Vec<f64> =
+        deviations.iter().map(|v| (f64::from(*v) - mean) / (var + 1e-5).sqrt()).collect();
     let x = Tensor::from_slice(&deviations, [64, 1, 1, 1]) + 4096.0;
-    // At 4096.5, the tolerance covers the rounding of the input to multiples of 2⁻¹¹. At 4000, which is 97 away, the
-    // sum of squares, 600,000, is rounded to multiples of 1/16, which change the variance by 2e-3.
+    // At 4096.5, the tolerance covers the rounding of the input to multiples of 2⁻¹¹. At 4000,
+    // which is 97 away, the sum of squares, 600,000, is rounded to multiples of 1/16, which change
+    // the variance by 2e-3.
     for (near, tolerance) in [(4000.0f32, 2e-3), (4096.5, 6e-4), (f32::NAN, f64::INFINITY)] {
         let bn = BatchNorm2d::new(1).affine(false);
         bn.initialize(0);

@@ -1,12 +1,13 @@
-//! What metrics do at their limits: masks, NaN, targets outside the classes, half precision, and tensors that do not
-//! fit. Their values against scikit-learn are in `reference_metrics.rs`.
+//! What metrics do at their limits: masks, NaN, targets outside the classes, half precision, and
+//! tensors that do not fit. Their values against scikit-learn are in `reference_metrics.rs`.
 
 use std::sync::Arc;
 
 use crate::common::{assert_close, values};
 use fulmen_nn::metrics::{
-    Accuracy, Auroc, Average, AveragePrecision, Bleu, ConfusionMatrix, F1, Mean, MeanAbsoluteError, MeanSquaredError,
-    Metric, MetricState, Normalize, Perplexity, Precision, R2Score, Recall, Sums, Value,
+    Accuracy, Auroc, Average, AveragePrecision, Bleu, ConfusionMatrix, F1, Mean, MeanAbsoluteError,
+    MeanSquaredError, Metric, MetricState, Normalize, Perplexity, Precision, R2Score, Recall, Sums,
+    Value,
 };
 use fulmen_tensor::{DType, Tensor, autocast};
 
@@ -50,7 +51,10 @@ fn what_is_masked_does_not_count_whatever_it_is() {
     assert_eq!(scalar(&R2Score::new().update(&scores, &scores).masked(&mask)), 1.0);
     // Several masks combine, of numbers or booleans, over the first axes or all of them.
     let x = f32s(&[1.0, 2.0, 4.0, 8.0], &[2, 2]);
-    let mean = Mean::new().update(&x).masked(&f32s(&[1.0, 0.0], &[2])).masked(&i32s(&[1, 0, 1, 1]).reshape([2, 2]));
+    let mean = Mean::new()
+        .update(&x)
+        .masked(&f32s(&[1.0, 0.0], &[2]))
+        .masked(&i32s(&[1, 0, 1, 1]).reshape([2, 2]));
     assert_eq!(scalar(&mean), 1.0);
     assert!(scalar(&mean.masked(&i32s(&[0, 1]))).is_nan(), "of nothing");
 }
@@ -63,7 +67,12 @@ fn a_target_that_is_no_class_is_nan_and_scores_of_nan_are_wrong() {
         assert!(scalar(&Accuracy::new(2).update(&logits, &target)).is_nan());
         assert!(scalar(&Auroc::new(2).update(&logits.softmax(-1), &target)).is_nan());
         assert!(scalar(&Perplexity::new().update(&logits, &target)).is_nan());
-        assert!(value(&ConfusionMatrix::new(2).update(&logits, &target)).elements().iter().all(|n| n.is_nan()));
+        assert!(
+            value(&ConfusionMatrix::new(2).update(&logits, &target))
+                .elements()
+                .iter()
+                .all(|n| n.is_nan())
+        );
         let per_class = F1::new(2).average(Average::None).update(&logits, &target);
         assert!(value(&per_class).elements().iter().all(|n| n.is_nan()));
         assert!(scalar(&Recall::binary().update(&f32s(&[0.1, 0.9], &[2]), &target)).is_nan());
@@ -77,9 +86,15 @@ fn a_target_that_is_no_class_is_nan_and_scores_of_nan_are_wrong() {
     }
     // Scores outside 0 to 1 are not accepted as probabilities.
     for scores in [[0.5, 3.0], [0.5, -0.5], [0.5, f32::NAN]] {
-        assert!(scalar(&Auroc::binary().update(&f32s(&scores, &[2]), &i32s(&[0, 1]))).is_nan(), "{scores:?}");
+        assert!(
+            scalar(&Auroc::binary().update(&f32s(&scores, &[2]), &i32s(&[0, 1]))).is_nan(),
+            "{scores:?}"
+        );
     }
-    assert!(scalar(&Auroc::binary().update(&f32s(&[0.5, 0.6], &[2]), &i32s(&[1, 1]))).is_nan(), "no negative");
+    assert!(
+        scalar(&Auroc::binary().update(&f32s(&[0.5, 0.6], &[2]), &i32s(&[1, 1]))).is_nan(),
+        "no negative"
+    );
 }
 
 #[test]
@@ -95,7 +110,8 @@ fn the_first_of_equal_scores_is_the_largest() {
 fn binning_costs_at_most_half_the_pairs_that_share_a_bin() {
     let n = 400;
     let scores: Vec<f32> = (0..n).map(|i| ((i * 7919 % 997) as f32 + 0.5) / 997.0).collect();
-    let yes: Vec<i32> = (0..n).map(|i| ((i * 31 % 17) * 58 > (i * 7919 % 997)) as i32 ^ 1).collect();
+    let yes: Vec<i32> =
+        (0..n).map(|i| ((i * 31 % 17) * 58 > (i * 7919 % 997)) as i32 ^ 1).collect();
     let (mut won, mut pairs) = (0.0, 0.0);
     for i in (0..n).filter(|&i| yes[i] == 1) {
         for j in (0..n).filter(|&j| yes[j] == 0) {
@@ -111,7 +127,8 @@ fn binning_costs_at_most_half_the_pairs_that_share_a_bin() {
     }
     let mut last = f64::INFINITY;
     for thresholds in [10, 100, 1000] {
-        let statistics = Auroc::binary().thresholds(thresholds).update(&f32s(&scores, &[n]), &i32s(&yes));
+        let statistics =
+            Auroc::binary().thresholds(thresholds).update(&f32s(&scores, &[n]), &i32s(&yes));
         let error = (scalar(&statistics) - won / pairs).abs();
         assert!(error <= 0.5 / (thresholds - 1) as f64 && error <= last, "{thresholds}: {error}");
         last = error;
@@ -144,7 +161,8 @@ fn counts_are_exact_in_half_precision_and_under_autocast() {
 
 #[test]
 fn samples_may_be_none_and_may_have_several_axes() {
-    let empty = Accuracy::new(3).update(&Tensor::zeros(DType::F32, [0, 3]), &Tensor::zeros(DType::I32, [0]));
+    let empty = Accuracy::new(3)
+        .update(&Tensor::zeros(DType::F32, [0, 3]), &Tensor::zeros(DType::I32, [0]));
     assert!(scalar(&empty).is_nan());
     let logits = f32s(&[0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0], &[2, 2, 2]);
     let target = i32s(&[1, 0, 1, 1]).reshape([2, 2]);
@@ -157,7 +175,8 @@ fn samples_may_be_none_and_may_have_several_axes() {
 #[test]
 fn sums_of_other_metrics_are_not_added() {
     let (logits, target) = (f32s(&[0.0, 1.0], &[1, 2]), i32s(&[1]));
-    let sums = |metric: F1| metric.update(&logits, &target).eval().unwrap_or_else(|e| panic!("{e}"));
+    let sums =
+        |metric: F1| metric.update(&logits, &target).eval().unwrap_or_else(|e| panic!("{e}"));
     let mut f1 = sums(F1::new(2));
     assert!(f1.merge(&sums(F1::new(2))).is_ok());
     let error = f1.merge(&sums(F1::new(2).average(Average::Micro)));
@@ -171,7 +190,10 @@ fn what_does_not_fit_is_refused_with_shapes_and_line() {
     let (x, y) = (Tensor::zeros(DType::F32, [4, 3]), Tensor::zeros(DType::I32, [4]));
     let check = |state: MetricState, expected: &str| {
         let text = state.fault().map(|fault| fault.to_string()).unwrap_or_default();
-        assert!(text.contains(expected) && text.contains("metrics.rs:"), "{text:?} does not say {expected:?}");
+        assert!(
+            text.contains(expected) && text.contains("metrics.rs:"),
+            "{text:?} does not say {expected:?}"
+        );
         assert!(state.eval().is_err());
     };
     check(
@@ -185,14 +207,23 @@ fn what_does_not_fit_is_refused_with_shapes_and_line() {
     );
     check(Accuracy::new(3).top_k(0).update(&x, &y), "it is 0");
     check(Accuracy::new(3).top_k(2).update(&y, &y), "Accuracy: needs scores");
-    check(Accuracy::new(0).update(&Tensor::zeros(DType::F32, [4, 0]), &y), "Accuracy: needs scores");
-    check(Precision::binary().update(&x, &y), "Precision: needs scores and targets that are 0 or 1, of one shape");
+    check(
+        Accuracy::new(0).update(&Tensor::zeros(DType::F32, [4, 0]), &y),
+        "Accuracy: needs scores",
+    );
+    check(
+        Precision::binary().update(&x, &y),
+        "Precision: needs scores and targets that are 0 or 1, of one shape",
+    );
     check(
         Recall::multilabel(2).update(&x, &x.ne(0.0)),
         "Recall: needs scores and targets that are 0 or 1, of one shape [.., 2]",
     );
     check(ConfusionMatrix::new(2).update(&x, &y), "ConfusionMatrix: needs");
-    check(Auroc::new(3).thresholds(1).update(&x, &y), "Auroc: a curve needs at least 2 thresholds, not 1");
+    check(
+        Auroc::new(3).thresholds(1).update(&x, &y),
+        "Auroc: a curve needs at least 2 thresholds, not 1",
+    );
     check(
         Auroc::new(3).thresholds(usize::MAX).update(&x, &y),
         "Auroc: a curve needs at most 65536 thresholds, not 184",
@@ -205,7 +236,10 @@ fn what_does_not_fit_is_refused_with_shapes_and_line() {
         "MeanSquaredError: needs floating-point predictions and targets of their shape",
     );
     check(MeanAbsoluteError::new().update(&y, &y), "MeanAbsoluteError: needs");
-    check(R2Score::new().update(&x.reshape([2, 2, 3]), &x.reshape([2, 2, 3])), "R2Score: needs predictions [samples]");
+    check(
+        R2Score::new().update(&x.reshape([2, 2, 3]), &x.reshape([2, 2, 3])),
+        "R2Score: needs predictions [samples]",
+    );
     check(Perplexity::new().update(&x, &x), "Perplexity: needs integer token ids");
     check(
         Perplexity::new().ignore_index(0).update(&x, &Tensor::zeros(DType::I32, [3])),
@@ -220,7 +254,9 @@ fn what_does_not_fit_is_refused_with_shapes_and_line() {
 
 #[test]
 fn targets_that_are_all_equal_have_no_spread_that_rounding_made() {
-    let score = |x: &[f32], y: &[f32]| scalar(&R2Score::new().update(&f32s(x, &[x.len()]), &f32s(y, &[y.len()])));
+    let score = |x: &[f32], y: &[f32]| {
+        scalar(&R2Score::new().update(&f32s(x, &[x.len()]), &f32s(y, &[y.len()])))
+    };
     assert_eq!(score(&[0.7, 0.7, 0.8], &[0.7; 3]), 0.0);
     assert_eq!(score(&[0.7; 3], &[0.7; 3]), 1.0);
     assert_eq!(score(&[1.0; 5000], &[1e4 / 3.0; 5000]), 0.0);
@@ -254,7 +290,8 @@ fn sums_that_are_no_sums_of_the_metric_are_nan() {
         metric(Perplexity::new().update(&x, &y)),
     ];
     for metric in metrics {
-        // The right number of tensors with too few, too many or ragged elements, and other numbers of tensors.
+        // The right number of tensors with too few, too many or ragged elements, and other numbers
+        // of tensors.
         let ragged = |n: usize| (0..n).map(|i| vec![1.0; i % 3]).collect::<Vec<_>>();
         for n in 0..8 {
             // A mean needs two tensors, and the coefficient of determination six.
@@ -279,7 +316,9 @@ fn weighted_by_labels_that_are_never_the_target_is_0() {
 #[test]
 fn a_confusion_matrix_is_divided_by_its_rows_columns_or_all() {
     let (predicted, target) = (i32s(&[0, 1, 1, 1]), i32s(&[0, 1, 0, 0]));
-    let matrix = |axis| value(&ConfusionMatrix::new(3).normalize(axis).update(&predicted, &target)).elements();
+    let matrix = |axis| {
+        value(&ConfusionMatrix::new(3).normalize(axis).update(&predicted, &target)).elements()
+    };
     let third = 1.0 / 3.0;
     assert_eq!(matrix(Normalize::Target), [third, 2.0 / 3.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0]);
     assert_eq!(matrix(Normalize::Predicted), [1.0, 2.0 / 3.0, 0.0, 0.0, third, 0.0, 0.0, 0.0, 0.0]);

@@ -1,13 +1,14 @@
-//! Layers and losses under autocast: activations stay narrow, statistics and losses are f32, weights and their
-//! gradients keep their dtype.
+//! Layers and losses under autocast: activations stay narrow, statistics and losses are f32,
+//! weights and their gradients keep their dtype.
 
 #![allow(clippy::unwrap_used)] // a test may panic: that fails the test
 
 use fulmen_nn::activation::{self, GeluKind};
 use fulmen_nn::loss::{Reduction, cross_entropy, mse_loss};
 use fulmen_nn::{
-    AdaptiveAvgPool2d, AvgPool2d, BatchNorm2d, Conv2d, Dropout, Elu, Forward, Gelu, GroupNorm, Hardswish,
-    InstanceNorm2d, LayerNorm, LeakyRelu, Linear, LogSigmoid, MaxPool2d, Mish, Module, Relu, RmsNorm, Silu, Softplus,
+    AdaptiveAvgPool2d, AvgPool2d, BatchNorm2d, Conv2d, Dropout, Elu, Forward, Gelu, GroupNorm,
+    Hardswish, InstanceNorm2d, LayerNorm, LeakyRelu, Linear, LogSigmoid, MaxPool2d, Mish, Module,
+    Relu, RmsNorm, Silu, Softplus,
 };
 use fulmen_tensor::{DType, Tensor, autocast, grad, random};
 
@@ -17,7 +18,8 @@ fn in_bf16<T>(record: impl FnOnce() -> T) -> T {
 
 #[test]
 fn layers_keep_their_result_narrow_and_their_weights_gradients_wide() {
-    let (conv, norm, linear) = (Conv2d::new(3, 4, 3), BatchNorm2d::new(4), Linear::new(4 * 4 * 4, 10));
+    let (conv, norm, linear) =
+        (Conv2d::new(3, 4, 3), BatchNorm2d::new(4), Linear::new(4 * 4 * 4, 10));
     conv.initialize(1);
     norm.initialize(2);
     linear.initialize(3);
@@ -31,7 +33,10 @@ fn layers_keep_their_result_narrow_and_their_weights_gradients_wide() {
         let loss = cross_entropy(&logits, &Tensor::from_slice(&[1i32, 3], [2]), Reduction::Mean);
         (logits, loss)
     });
-    assert_eq!((logits.check().unwrap().dtype(), loss.check().unwrap().dtype()), (DType::Bf16, DType::F32));
+    assert_eq!(
+        (logits.check().unwrap().dtype(), loss.check().unwrap().dtype()),
+        (DType::Bf16, DType::F32)
+    );
     for (name, buffer) in norm.buffers() {
         assert_ne!(buffer.get().check().unwrap().dtype(), DType::Bf16, "{name}");
     }
@@ -46,14 +51,20 @@ fn layers_keep_their_result_narrow_and_their_weights_gradients_wide() {
 #[test]
 fn losses_of_16_bit_numbers_are_f32() {
     // bf16 cannot distinguish 257² from 256².
-    let difference =
-        mse_loss(&Tensor::full(DType::Bf16, [2], 256.0), &Tensor::full(DType::Bf16, [2], -1.0), Reduction::Mean);
+    let difference = mse_loss(
+        &Tensor::full(DType::Bf16, [2], 256.0),
+        &Tensor::full(DType::Bf16, [2], -1.0),
+        Reduction::Mean,
+    );
     assert_eq!(difference.eval().unwrap().to_vec::<f32>().unwrap(), [257.0 * 257.0]);
 }
 
 #[test]
 fn layers_without_weights_keep_the_dtype_of_their_input() {
-    let x = Tensor::from_slice(&(0..32).map(|i| i as f32 / 8.0 - 2.0).collect::<Vec<_>>(), [2, 1, 4, 4]);
+    let x = Tensor::from_slice(
+        &(0..32).map(|i| i as f32 / 8.0 - 2.0).collect::<Vec<_>>(),
+        [2, 1, 4, 4],
+    );
     let dropout = Dropout::new(0.5);
     dropout.set_random_key(&random::key(0));
     let layers: Vec<Box<dyn Forward>> = vec![
@@ -97,8 +108,19 @@ fn an_activation_of_16_bits_is_rounded_once() {
         ("gelu_tanh", activation::gelu_tanh),
         ("silu", activation::silu),
     ] {
-        let narrow = f(&x.to_dtype(DType::Bf16)).to_dtype(DType::F32).eval().unwrap().to_vec::<f32>().unwrap();
-        let whole = f(&x).to_dtype(DType::Bf16).to_dtype(DType::F32).eval().unwrap().to_vec::<f32>().unwrap();
+        let narrow = f(&x.to_dtype(DType::Bf16))
+            .to_dtype(DType::F32)
+            .eval()
+            .unwrap()
+            .to_vec::<f32>()
+            .unwrap();
+        let whole = f(&x)
+            .to_dtype(DType::Bf16)
+            .to_dtype(DType::F32)
+            .eval()
+            .unwrap()
+            .to_vec::<f32>()
+            .unwrap();
         assert_eq!(narrow, whole, "{name}");
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::common::{fault, values};
 use fulmen_nn::{
-    BatchNorm2d, Buffer, Conv2d, Dropout, Init, Linear, Module, Parameter, RandomStream, Relu, Sequential,
-    TrainingMode, Visit, Visitor,
+    BatchNorm2d, Buffer, Conv2d, Dropout, Init, Linear, Module, Parameter, RandomStream, Relu,
+    Sequential, TrainingMode, Visit, Visitor,
 };
 use fulmen_tensor::{DType, Tensor, random};
 
@@ -75,7 +75,10 @@ fn nested_structs_lists_and_options_have_pytorchs_names() {
         ]
     );
     let buffers: Vec<_> = net.buffers().into_iter().map(|(name, _)| name).collect();
-    assert_eq!(buffers, ["layers.1.bn.running_mean", "layers.1.bn.running_var", "layers.1.bn.num_batches_tracked"]);
+    assert_eq!(
+        buffers,
+        ["layers.1.bn.running_mean", "layers.1.bn.running_var", "layers.1.bn.num_batches_tracked"]
+    );
     assert_eq!(net.state().len(), 16);
     // The same through a `dyn` reference.
     let dynamic: &dyn Module = &net;
@@ -110,7 +113,10 @@ fn tuple_structs_count_and_attributes_rename_flatten_and_skip() {
         r#type: scalar(),
     };
     let _ = (&net.unit, &net.skipped, net.tuple.1);
-    assert_eq!(names(&net), ["tuple.0.weight", "tuple.0.bias", "tuple.2", "fc", "weight", "bias", "type"]);
+    assert_eq!(
+        names(&net),
+        ["tuple.0.weight", "tuple.0.bias", "tuple.2", "fc", "weight", "bias", "type"]
+    );
 }
 
 #[test]
@@ -144,7 +150,12 @@ fn generic_structs_ask_only_what_they_show_to_be_a_module() {
         mark: PhantomData<M>,
     }
     let tag = Tag;
-    let net = Residual::<_, Tag, 2> { inner: scalar(), more: [scalar(), scalar()], tag: Some(&tag), mark: PhantomData };
+    let net = Residual::<_, Tag, 2> {
+        inner: scalar(),
+        more: [scalar(), scalar()],
+        tag: Some(&tag),
+        mark: PhantomData,
+    };
     let _ = (net.tag, net.mark);
     assert_eq!(names(&net), ["inner", "more.0", "more.1"]);
 }
@@ -191,7 +202,10 @@ fn a_parameter_without_a_value_says_what_to_do_and_where_it_was_needed() {
     let layer = Linear::new(2, 2);
     let y = layer.forward(&Tensor::zeros(DType::F32, [1, 2]));
     let text = fault(&y);
-    assert!(text.contains("f32[2, 2] has no value yet") && text.contains("initialize(seed)"), "{text}");
+    assert!(
+        text.contains("f32[2, 2] has no value yet") && text.contains("initialize(seed)"),
+        "{text}"
+    );
     assert!(text.contains("modules.rs"), "{text}");
 }
 
@@ -199,7 +213,8 @@ fn a_parameter_without_a_value_says_what_to_do_and_where_it_was_needed() {
 fn initialization_depends_on_the_seed_and_the_name_only() {
     let a = Linear::new(8, 8);
     let b = (0usize, 0usize, Linear::new(8, 8));
-    let c = BTreeMap::from([("weight".to_owned(), Parameter::new([8, 8], Init::uniform(0.0, 1.0)))]);
+    let c =
+        BTreeMap::from([("weight".to_owned(), Parameter::new([8, 8], Init::uniform(0.0, 1.0)))]);
     [&a as &dyn Module, &b, &c].iter().for_each(|m| m.initialize(7));
     let first = values(&a.weight.get());
     assert_ne!(first, values(&b.2.weight.get()), "another name");
@@ -240,7 +255,10 @@ fn a_value_of_another_type_is_refused() {
     let parameter = Parameter::new([2], Init::zeros());
     parameter.set(Tensor::zeros(DType::F32, [3]));
     let text = fault(&parameter.get());
-    assert!(text.contains("f32[2]") && text.contains("f32[3]") && text.contains("modules.rs"), "{text}");
+    assert!(
+        text.contains("f32[2]") && text.contains("f32[3]") && text.contains("modules.rs"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -299,7 +317,10 @@ fn a_layer_of_a_row_stands_at_the_line_that_added_it() {
 
 #[test]
 fn sequential_names_its_layers_by_number() {
-    let model = Sequential::new().add(Linear::new(2, 3)).add(Relu).add(Sequential::new().add(Linear::new(3, 1)));
+    let model = Sequential::new()
+        .add(Linear::new(2, 3))
+        .add(Relu)
+        .add(Sequential::new().add(Linear::new(3, 1)));
     assert_eq!(names(&model), ["0.weight", "0.bias", "2.0.weight", "2.0.bias"]);
     model.initialize(0);
     assert_eq!(model.forward(&Tensor::zeros(DType::F32, [5, 2])).ty().to_string(), "f32[5, 1]");

@@ -4,8 +4,8 @@
 
 use crate::common::{assert_close, fault, values};
 use fulmen_nn::optim::{
-    Adadelta, Adafactor, Adagrad, Adam, AdamW, Lamb, Lars, Lion, NAdam, Optimizer, ParamGroups, RAdam, RmsProp, Sgd,
-    Step,
+    Adadelta, Adafactor, Adagrad, Adam, AdamW, Lamb, Lars, Lion, NAdam, Optimizer, ParamGroups,
+    RAdam, RmsProp, Sgd, Step,
 };
 use fulmen_nn::schedule::{self, Anneal, OneCycle, Schedule};
 use fulmen_tensor::{DType, Runtime, Tensor, TensorType};
@@ -49,7 +49,11 @@ fn first_state(optimizer: &dyn Optimizer, parameter: &Tensor) -> Vec<Tensor> {
 fn state_has_pytorchs_names_and_at_least_f32() {
     let ty = TensorType::new(DType::Bf16, [3]);
     let names = |optimizer: &dyn Optimizer| -> Vec<(&'static str, String)> {
-        optimizer.state("p", &ty).into_iter().map(|(name, value)| (name, value.ty().to_string())).collect()
+        optimizer
+            .state("p", &ty)
+            .into_iter()
+            .map(|(name, value)| (name, value.ty().to_string()))
+            .collect()
     };
     assert_eq!(names(&Sgd::new(0.1)), []);
     assert_eq!(names(&Sgd::new(0.1).momentum(0.0)), []);
@@ -79,7 +83,9 @@ fn parameters_and_state_keep_their_types() {
         }
     }
     let tensors: Vec<&Tensor> = after.iter().map(|(_, new)| new).collect();
-    for (literal, (name, _)) in Runtime::global().unwrap().eval_many(&tensors).unwrap().iter().zip(&after) {
+    for (literal, (name, _)) in
+        Runtime::global().unwrap().eval_many(&tensors).unwrap().iter().zip(&after)
+    {
         let new = literal.to_f64();
         assert!(new[0] < 1.0 && new[1] > 2.0, "{name}: {new:?}");
     }
@@ -87,11 +93,13 @@ fn parameters_and_state_keep_their_types() {
 
 #[test]
 fn the_first_step_of_adam_is_exactly_one_learning_rate_long() {
-    // m/(1 − β₁) = g and v/(1 − β₂) = g² for any betas, so a bias correction that loses digits would be visible.
+    // m/(1 − β₁) = g and v/(1 − β₂) = g² for any betas, so a bias correction that loses digits
+    // would be visible.
     for beta2 in [0.9, 0.999, 0.999_999] {
         let adam = Adam::new(0.01).betas(0.9, beta2).eps(0.0);
         let p = vector(&[0.0, 0.0]);
-        let (new, _) = adam.update(&step(0), "p", &p, &vector(&[3.0, -0.002]), &first_state(&adam, &p));
+        let (new, _) =
+            adam.update(&step(0), "p", &p, &vector(&[3.0, -0.002]), &first_state(&adam, &p));
         assert_close(&values(&new), &[-0.01, 0.01], 1e-6, 0.0, "step");
     }
 }
@@ -103,7 +111,8 @@ fn a_beta_may_be_a_schedule() {
     // A schedule that is not known to be constant uses the other form of the formula.
     let cycle = OneCycle::new(0.1, 10).momentum(0.9, 0.9);
     let schedule = Adam::new(0.1).betas(cycle, 0.99);
-    let (mut a, mut b) = ((p.clone(), first_state(&number, &p)), (p.clone(), first_state(&schedule, &p)));
+    let (mut a, mut b) =
+        ((p.clone(), first_state(&number, &p)), (p.clone(), first_state(&schedule, &p)));
     for i in 0..4 {
         a = number.update(&step(i), "p", &a.0, &g, &a.1);
         b = schedule.update(&step(i), "p", &b.0, &g, &b.1);
@@ -126,17 +135,23 @@ fn a_momentum_may_be_a_schedule() {
 #[test]
 fn settings_without_sense_are_poisoned() {
     let p = vector(&[1.0]);
-    let message =
-        |optimizer: &dyn Optimizer, state: &[Tensor]| fault(&optimizer.update(&step(0), "p", &p, &p, state).0);
+    let message = |optimizer: &dyn Optimizer, state: &[Tensor]| {
+        fault(&optimizer.update(&step(0), "p", &p, &p, state).0)
+    };
     assert!(message(&Sgd::new(0.1).nesterov(true), &[]).contains("nesterov needs a momentum"));
     assert!(message(&Sgd::new(-0.1), &[]).contains("at least 0"));
     assert!(message(&Sgd::new(f64::NAN), &[]).contains("at least 0"));
-    assert!(message(&Sgd::new(0.1).momentum(0.9), &[]).contains("0 state tensors were given, 1 are expected"));
+    assert!(
+        message(&Sgd::new(0.1).momentum(0.9), &[])
+            .contains("0 state tensors were given, 1 are expected")
+    );
     let wrong = Sgd::new(0.1).update(&step(0), "p", &p, &vector(&[1.0, 2.0]), &[]).0;
     assert!(fault(&wrong).contains("the gradient f32[2] does not belong to the parameter f32[1]"));
     assert!(fault(&OneCycle::new(0.1, 0).value(&counter(0))).contains("total_steps"));
     assert!(fault(&OneCycle::new(0.1, 9).pct_start(1.5).value(&counter(0))).contains("pct_start"));
-    assert!(fault(&OneCycle::new(0.1, 9).div_factor(0.0).value(&counter(0))).contains("div_factor"));
+    assert!(
+        fault(&OneCycle::new(0.1, 9).div_factor(0.0).value(&counter(0))).contains("div_factor")
+    );
 }
 
 #[test]
@@ -145,7 +160,10 @@ fn a_cycle_of_any_length_has_numbers_and_ends_at_its_end() {
         for pct in [0.0, 0.3, 0.5, 1.0] {
             for anneal in [Anneal::Cos, Anneal::Linear] {
                 for three_phase in [false, true] {
-                    let cycle = OneCycle::new(0.1, total).pct_start(pct).anneal(anneal).three_phase(three_phase);
+                    let cycle = OneCycle::new(0.1, total)
+                        .pct_start(pct)
+                        .anneal(anneal)
+                        .three_phase(three_phase);
                     for i in 0..total as i32 + 3 {
                         let rate = values(&cycle.value(&counter(i)))[0];
                         assert!(rate > 0.0 && rate <= 0.100_001, "{cycle:?} at {i}: {rate}");
@@ -192,15 +210,26 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
             Box::new(Sgd::new(0.1).momentum(schedule::Step::new(0.1, 0))) as Box<dyn Optimizer>,
             "momentum: Step: step_size",
         ),
-        (Box::new(Adam::new(0.1).betas(schedule::Step::new(0.1, 0), 0.9)), "beta1: Step: step_size must be at least 1"),
-        (Box::new(Sgd::new(two())), "the learning rate must be a scalar, f32[], and its schedule gives f32[2]"),
-        (Box::new(Sgd::new(0.1).momentum(two())), "momentum must be a scalar, f32[], and its schedule gives f32[2]"),
+        (
+            Box::new(Adam::new(0.1).betas(schedule::Step::new(0.1, 0), 0.9)),
+            "beta1: Step: step_size must be at least 1",
+        ),
+        (
+            Box::new(Sgd::new(two())),
+            "the learning rate must be a scalar, f32[], and its schedule gives f32[2]",
+        ),
+        (
+            Box::new(Sgd::new(0.1).momentum(two())),
+            "momentum must be a scalar, f32[], and its schedule gives f32[2]",
+        ),
     ];
     let lines = first..line!();
     for (optimizer, expected) in cases {
-        let state: Vec<Tensor> = optimizer.state("p", p.ty()).into_iter().map(|(_, first)| first).collect();
+        let state: Vec<Tensor> =
+            optimizer.state("p", p.ty()).into_iter().map(|(_, first)| first).collect();
         let wrong = fault(&optimizer.update(&step(0), "p", &p, &p, &state).0);
-        let names_line = lines.clone().any(|line| wrong.contains(&format!("optimizers.rs:{line}:")));
+        let names_line =
+            lines.clone().any(|line| wrong.contains(&format!("optimizers.rs:{line}:")));
         assert!(wrong.contains(expected) && names_line, "{wrong}");
     }
     for (optimizer, expected) in [
@@ -212,10 +241,19 @@ fn settings_without_sense_are_refused_at_the_line_that_gave_them() {
         (Box::new(NAdam::new(0.1).momentum_decay(-1.0)), "momentum_decay"),
         (Box::new(RAdam::new(0.1).betas(0.9, 0.0)), "the second above 0"),
         (Box::new(RmsProp::new(0.1).alpha(2.0)), "alpha must be between 0 and 1, but it is 2"),
-        (Box::new(Adagrad::new(0.1).lr_decay(f64::NAN)), "lr_decay must be at least 0, but it is NaN"),
+        (
+            Box::new(Adagrad::new(0.1).lr_decay(f64::NAN)),
+            "lr_decay must be at least 0, but it is NaN",
+        ),
         (Box::new(Adadelta::new(0.1).rho(-0.1)), "rho must be between 0 and 1, but it is -0.1"),
-        (Box::new(Lion::new(f64::INFINITY)), "the learning rate must be at least 0 and finite, but it is inf"),
-        (Box::new(Adafactor::new(0.1).beta2_decay(f64::NEG_INFINITY)), "beta2_decay must be at most 0 and finite"),
+        (
+            Box::new(Lion::new(f64::INFINITY)),
+            "the learning rate must be at least 0 and finite, but it is inf",
+        ),
+        (
+            Box::new(Adafactor::new(0.1).beta2_decay(f64::NEG_INFINITY)),
+            "beta2_decay must be at most 0 and finite",
+        ),
         (Box::new(Lion::new(-0.1)), "the learning rate must be at least 0, but it is -0.1"),
         (Box::new(Lars::new(0.1).trust_coefficient(-1.0)), "trust_coefficient"),
         (Box::new(Lamb::new(0.1).betas(0.9, 1.0)), "betas"),
@@ -240,7 +278,9 @@ fn a_group_has_its_own_optimizer_decay_and_rate() {
         .unfreeze("*.norm");
     let matrix = Tensor::ones(DType::F32, [1, 2]);
     let vector = Tensor::ones(DType::F32, [2]);
-    let states = |name: &str, p: &Tensor| groups.state(name, p.ty()).into_iter().map(|s| s.0).collect::<Vec<_>>();
+    let states = |name: &str, p: &Tensor| {
+        groups.state(name, p.ty()).into_iter().map(|s| s.0).collect::<Vec<_>>()
+    };
     assert_eq!(states("head.weight", &matrix), ["exp_avg", "exp_avg_sq"]);
     assert_eq!(states("body.weight", &matrix), [""; 0]);
     let trained = |name: &str| groups.trains(name, matrix.ty());
@@ -267,17 +307,32 @@ fn a_group_has_its_own_optimizer_decay_and_rate() {
 #[test]
 fn a_group_without_a_parameter_is_refused_with_the_nearest_names() {
     let ty = TensorType::new(DType::F32, [2]);
-    let names: Vec<(String, TensorType)> =
-        ["encoder.0.weight", "encoder.0.bias", "head.weight"].iter().map(|n| (n.to_string(), ty.clone())).collect();
+    let names: Vec<(String, TensorType)> = ["encoder.0.weight", "encoder.0.bias", "head.weight"]
+        .iter()
+        .map(|n| (n.to_string(), ty.clone()))
+        .collect();
     let groups = || ParamGroups::new(Sgd::new(0.1));
     let message = |groups: ParamGroups| groups.check(&names).unwrap_err().to_string();
     let line = line!() + 1;
     let error = message(groups().freeze("endoder.*"));
-    assert!(error.contains("the pattern `endoder.*` matches no parameter; the nearest are `encoder.0"), "{error}");
+    assert!(
+        error.contains("the pattern `endoder.*` matches no parameter; the nearest are `encoder.0"),
+        "{error}"
+    );
     assert!(error.contains(&format!("optimizers.rs:{line}:")), "{error}");
-    assert!(message(groups().weight_decay("head.*", -0.1)).contains("weight_decay must be finite and at least 0"));
-    assert!(message(groups().lr_factor("head.*", f64::INFINITY)).contains("lr_factor must be finite"));
-    assert!(message(groups().group("head.*", AdamW::new(-1.0))).contains("AdamW: the learning rate must be"));
-    assert!(message(ParamGroups::new(AdamW::new(-1.0))).contains("AdamW: the learning rate must be"));
+    assert!(
+        message(groups().weight_decay("head.*", -0.1))
+            .contains("weight_decay must be finite and at least 0")
+    );
+    assert!(
+        message(groups().lr_factor("head.*", f64::INFINITY)).contains("lr_factor must be finite")
+    );
+    assert!(
+        message(groups().group("head.*", AdamW::new(-1.0)))
+            .contains("AdamW: the learning rate must be")
+    );
+    assert!(
+        message(ParamGroups::new(AdamW::new(-1.0))).contains("AdamW: the learning rate must be")
+    );
     assert!(groups().no_decay_on_biases_and_norms().freeze("*").check(&names).is_ok());
 }

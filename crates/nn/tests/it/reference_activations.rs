@@ -1,11 +1,12 @@
-//! Activations against PyTorch: values and gradients, also far from 0, at corners, and for infinities and NaN.
+//! Activations against PyTorch: values and gradients, also far from 0, at corners, and for
+//! infinities and NaN.
 
 use crate::common::reference::{Expected, cases, count, expect, fill, inputs, number, word};
 use fulmen_nn::activation::GeluKind;
 use fulmen_nn::{
-    Celu, Elu, Forward, Gelu, Glu, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyRelu, LogSigmoid, LogSoftmax,
-    Mish, Module, Prelu, Relu, Relu6, Rrelu, Selu, Sigmoid, Silu, Softmax, Softmin, Softplus, Softshrink, Softsign,
-    Tanh, Tanhshrink, Threshold, activation,
+    Celu, Elu, Forward, Gelu, Glu, Hardshrink, Hardsigmoid, Hardswish, Hardtanh, LeakyRelu,
+    LogSigmoid, LogSoftmax, Mish, Module, Prelu, Relu, Relu6, Rrelu, Selu, Sigmoid, Silu, Softmax,
+    Softmin, Softplus, Softshrink, Softsign, Tanh, Tanhshrink, Threshold, activation,
 };
 use fulmen_tensor::{DType, Tensor};
 use serde_json::Value;
@@ -27,7 +28,9 @@ fn layer(op: &str, attrs: &Value) -> Box<dyn Forward> {
         "elu" => Box::new(Elu::new().alpha(setting("alpha"))),
         "celu" => Box::new(Celu::new().alpha(setting("alpha"))),
         "selu" => Box::new(Selu),
-        "softplus" => Box::new(Softplus::new().beta(setting("beta")).threshold(setting("threshold"))),
+        "softplus" => {
+            Box::new(Softplus::new().beta(setting("beta")).threshold(setting("threshold")))
+        }
         "hardtanh" => Box::new(Hardtanh::new().min_val(setting("low")).max_val(setting("high"))),
         "hardsigmoid" => Box::new(Hardsigmoid),
         "hardswish" => Box::new(Hardswish),
@@ -110,16 +113,26 @@ fn activations_keep_the_dtype_and_pass_poison_on() {
     ];
     for f in functions {
         assert_eq!(f(&x).dtype(), DType::Bf16);
-        assert_eq!(f(&poison).fault().map(|f| f.to_string()), poison.fault().map(|f| f.to_string()));
+        assert_eq!(
+            f(&poison).fault().map(|f| f.to_string()),
+            poison.fault().map(|f| f.to_string())
+        );
     }
-    assert!(crate::common::fault(&activation::glu(&Tensor::zeros(DType::F32, [2, 3]), 1)).contains("size 3"));
-    assert!(crate::common::fault(&activation::glu(&Tensor::zeros(DType::F32, [2, 4]), 2)).contains("axis"));
+    assert!(
+        crate::common::fault(&activation::glu(&Tensor::zeros(DType::F32, [2, 3]), 1))
+            .contains("size 3")
+    );
+    assert!(
+        crate::common::fault(&activation::glu(&Tensor::zeros(DType::F32, [2, 4]), 2))
+            .contains("axis")
+    );
     let x = Tensor::zeros(DType::F32, [2, 4]);
     assert!(crate::common::fault(&activation::hardtanh(&x, 1.0, -1.0)).contains("above the upper"));
     assert!(crate::common::fault(&activation::celu(&x, 0.0)).contains("cannot be 0"));
     let prelu = Prelu::new().num_parameters(3);
     prelu.initialize(0);
     assert!(
-        crate::common::fault(&prelu.forward(&Tensor::zeros(DType::F32, [2, 4]))).contains("has 4 channels, expected 3")
+        crate::common::fault(&prelu.forward(&Tensor::zeros(DType::F32, [2, 4])))
+            .contains("has 4 channels, expected 3")
     );
 }

@@ -1,6 +1,8 @@
 //! Attention against PyTorch: values, and the gradients of inputs and parameters.
 
-use crate::common::reference::{Expected, cases, count, expect, fill, flag, inputs, number, tensor, word};
+use crate::common::reference::{
+    Expected, cases, count, expect, fill, flag, inputs, number, tensor, word,
+};
 use crate::common::{assert_close, fault, values};
 use fulmen_nn::attention::{Attention, scaled_dot_product_attention};
 use fulmen_nn::{Dropout, Module, MultiheadAttention};
@@ -30,13 +32,15 @@ fn attention_is_pytorchs() {
                 expect(&mut expected, &case, &inputs, &[], &y);
             }
             "multihead_attention" => {
-                let mut layer = MultiheadAttention::new(count(&attrs["embed_dim"]), count(&attrs["num_heads"]))
-                    .bias(flag(&attrs["bias"]));
+                let mut layer =
+                    MultiheadAttention::new(count(&attrs["embed_dim"]), count(&attrs["num_heads"]))
+                        .bias(flag(&attrs["bias"]));
                 if !attrs["kdim"].is_null() {
                     layer = layer.kdim_vdim(count(&attrs["kdim"]), count(&attrs["vdim"]));
                 }
                 let parameters = fill(&layer, &case);
-                let (k, v) = (inputs.get(1).unwrap_or(&inputs[0]), inputs.get(2).unwrap_or(&inputs[0]));
+                let (k, v) =
+                    (inputs.get(1).unwrap_or(&inputs[0]), inputs.get(2).unwrap_or(&inputs[0]));
                 let (y, weights) = layer.forward_with_weights(&inputs[0], k, v, &attention(attrs));
                 expect(&mut expected, &case, &inputs, &parameters, &y);
                 expected.tensor(format!("{}: weights", case["name"]), &weights, &case["weights"]);
@@ -86,27 +90,47 @@ fn dropout_acts_on_the_weights_while_training_only() {
 #[test]
 fn what_does_not_fit_is_told_with_both_sides() {
     let zeros = |shape: &[usize]| Tensor::zeros(DType::F32, shape);
-    let text = fault(&scaled_dot_product_attention(&zeros(&[2, 3]), &zeros(&[2, 4]), &zeros(&[2, 4]), false));
+    let text = fault(&scaled_dot_product_attention(
+        &zeros(&[2, 3]),
+        &zeros(&[2, 4]),
+        &zeros(&[2, 4]),
+        false,
+    ));
     assert!(
-        text.contains("f32[2, 3]") && text.contains("f32[2, 4]") && text.contains("reference_attention.rs"),
+        text.contains("f32[2, 3]")
+            && text.contains("f32[2, 4]")
+            && text.contains("reference_attention.rs"),
         "{text}"
     );
-    let text = fault(&scaled_dot_product_attention(&zeros(&[2, 3]), &zeros(&[2, 3]), &zeros(&[4, 3]), false));
+    let text = fault(&scaled_dot_product_attention(
+        &zeros(&[2, 3]),
+        &zeros(&[2, 3]),
+        &zeros(&[4, 3]),
+        false,
+    ));
     assert!(text.contains("numbers of keys and values differ"), "{text}");
-    let text = fault(&scaled_dot_product_attention(&zeros(&[3]), &zeros(&[2, 3]), &zeros(&[2, 3]), false));
+    let text =
+        fault(&scaled_dot_product_attention(&zeros(&[3]), &zeros(&[2, 3]), &zeros(&[2, 3]), false));
     assert!(text.contains("f32[3] is not a floating-point tensor [.., length, width]"), "{text}");
     let x = zeros(&[2, 3]);
     let text = fault(&Attention::new().mask(&zeros(&[3, 3])).forward(&x, &x, &x));
-    assert!(text.contains("the mask f32[3, 3] does not broadcast to the scores f32[2, 2]"), "{text}");
+    assert!(
+        text.contains("the mask f32[3, 3] does not broadcast to the scores f32[2, 2]"),
+        "{text}"
+    );
     let heads = zeros(&[2, 4, 3]);
     for mask in [&[2, 1, 1, 4][..], &[3, 1, 4]] {
         let mask = Tensor::ones(DType::Bool, mask.to_vec());
         let text = fault(&Attention::new().mask(&mask).forward(&heads, &heads, &heads));
-        let expected = format!("the mask {} does not broadcast to the scores f32[2, 4, 4]", mask.ty());
+        let expected =
+            format!("the mask {} does not broadcast to the scores f32[2, 4, 4]", mask.ty());
         assert!(text.contains(&expected) && text.contains("reference_attention.rs"), "{text}");
     }
-    assert!(Attention::new().mask(&zeros(&[2, 1, 4])).forward(&heads, &heads, &heads).fault().is_none());
-    let text = fault(&Attention::new().mask(&Tensor::zeros(DType::I32, [2, 2])).forward(&x, &x, &x));
+    assert!(
+        Attention::new().mask(&zeros(&[2, 1, 4])).forward(&heads, &heads, &heads).fault().is_none()
+    );
+    let text =
+        fault(&Attention::new().mask(&Tensor::zeros(DType::I32, [2, 2])).forward(&x, &x, &x));
     assert!(text.contains("must be boolean or floating-point"), "{text}");
 
     let x = zeros(&[1, 2, 6]);
@@ -121,11 +145,21 @@ fn what_does_not_fit_is_told_with_both_sides() {
     }
     let (q, k) = (zeros(&[1, 6, 2, 4]), zeros(&[1, 4, 2, 4]));
     let text = fault(&Attention::new().enable_gqa(true).forward(&q, &k, &k));
-    assert!(text.contains("f32[1, 6, 2, 4] are not a multiple of those of keys f32[1, 4, 2, 4]"), "{text}");
-    let text = fault(&Attention::new().enable_gqa(true).forward(&zeros(&[2, 4]), &zeros(&[2, 4]), &zeros(&[2, 4])));
+    assert!(
+        text.contains("f32[1, 6, 2, 4] are not a multiple of those of keys f32[1, 4, 2, 4]"),
+        "{text}"
+    );
+    let text = fault(&Attention::new().enable_gqa(true).forward(
+        &zeros(&[2, 4]),
+        &zeros(&[2, 4]),
+        &zeros(&[2, 4]),
+    ));
     assert!(text.contains("(axis -3)"), "{text}");
     let text = fault(&layer(2).forward(&x, &zeros(&[1, 2, 4]), &x, &Attention::new()));
-    assert!(text.starts_with("MultiheadAttention(6, 2 heads): the input f32[1, 2, 4] is not"), "{text}");
+    assert!(
+        text.starts_with("MultiheadAttention(6, 2 heads): the input f32[1, 2, 4] is not"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -145,9 +179,16 @@ fn a_dropout_of_the_call_acts_in_place_of_the_layers() {
 #[test]
 fn keys_and_values_as_wide_as_queries_share_the_joint_weight() {
     let names = |layer: MultiheadAttention| {
-        layer.parameters().into_iter().map(|(name, p)| format!("{name} {}", p.ty())).collect::<Vec<_>>()
+        layer
+            .parameters()
+            .into_iter()
+            .map(|(name, p)| format!("{name} {}", p.ty()))
+            .collect::<Vec<_>>()
     };
-    assert_eq!(names(MultiheadAttention::new(6, 2).kdim_vdim(6, 6)), names(MultiheadAttention::new(6, 2)));
+    assert_eq!(
+        names(MultiheadAttention::new(6, 2).kdim_vdim(6, 6)),
+        names(MultiheadAttention::new(6, 2))
+    );
     let layer = MultiheadAttention::new(6, 2).kdim_vdim(4, 6).kdim_vdim(6, 6);
     assert_eq!(names(layer), names(MultiheadAttention::new(6, 2)));
     assert_eq!(names(MultiheadAttention::new(6, 2).kdim_vdim(4, 6)).len(), 6);

@@ -1,12 +1,13 @@
-//! A convolutional network and a transformer block under autocast against PyTorch: the dtype of each stage, and logits,
-//! loss, gradients and running statistics, as closely as bf16 allows.
+//! A convolutional network and a transformer block under autocast against PyTorch: the dtype of
+//! each stage, and logits, loss, gradients and running statistics, as closely as bf16 allows.
 
 use crate::common::reference::{cases, fill, inputs, tensor, word};
 use fulmen_nn::attention::Attention;
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::{
-    AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Gelu, GroupNorm, InstanceNorm2d, LayerNorm, Linear, MaxPool2d, Module,
-    MultiheadAttention, Prelu, RmsNorm, TransformerEncoderLayer, activation, metrics,
+    AdaptiveAvgPool2d, BatchNorm2d, Conv2d, Gelu, GroupNorm, InstanceNorm2d, LayerNorm, Linear,
+    MaxPool2d, Module, MultiheadAttention, Prelu, RmsNorm, TransformerEncoderLayer, activation,
+    metrics,
 };
 use fulmen_tensor::{DType, Runtime, Tensor, autocast, grad};
 use serde_json::Value;
@@ -45,7 +46,14 @@ impl Model for ConvNet {
         let conv2 = self.conv2.forward(&pool);
         let mean = AdaptiveAvgPool2d::new(1).forward(&conv2.relu());
         let logits = self.fc.forward(&mean.flatten(1, -1));
-        vec![("conv1", conv1), ("bn", bn), ("pool", pool), ("conv2", conv2), ("mean", mean), ("logits", logits)]
+        vec![
+            ("conv1", conv1),
+            ("bn", bn),
+            ("pool", pool),
+            ("conv2", conv2),
+            ("mean", mean),
+            ("logits", logits),
+        ]
     }
 }
 
@@ -75,7 +83,8 @@ impl Block {
 impl Model for Block {
     fn stages(&self, x: &Tensor) -> Stages {
         let norm1 = self.norm1.forward(x);
-        let attention = self.attention.forward(&norm1, &norm1, &norm1, &Attention::new().causal(true));
+        let attention =
+            self.attention.forward(&norm1, &norm1, &norm1, &Attention::new().causal(true));
         let sum = x + &attention;
         let norm2 = self.norm2.forward(&sum);
         let gelu = activation::gelu(&self.linear1.forward(&norm2));
@@ -106,7 +115,8 @@ struct Mixed {
 
 impl Mixed {
     fn new() -> Mixed {
-        let layer = TransformerEncoderLayer::new(8, 2).dim_feedforward(16).dropout(0.0).norm_first(true);
+        let layer =
+            TransformerEncoderLayer::new(8, 2).dim_feedforward(16).dropout(0.0).norm_first(true);
         Mixed {
             conv: Conv2d::new(2, 8, 3),
             group: GroupNorm::new(2, 8),
@@ -163,7 +173,8 @@ fn step(model: &dyn Model, case: &Value, dtype: Option<DType>) -> Step {
         assert_eq!(metrics::correct(logits, &inputs[1]).dtype(), DType::F32);
         (stages, loss)
     });
-    let gradients = parameters.into_iter().map(|(name, p)| (name, grad(&loss, &[&p]).remove(0))).collect();
+    let gradients =
+        parameters.into_iter().map(|(name, p)| (name, grad(&loss, &[&p]).remove(0))).collect();
     Step { stages, loss, gradients }
 }
 
@@ -174,14 +185,16 @@ fn check(model: &dyn Model, case: &Value) {
         assert!(value.fault().is_none(), "{name}: {value:?}");
         assert_eq!(value.dtype().name(), word(&case["dtypes"][name], name), "{name}");
     }
-    let buffers: Vec<(String, Tensor)> = model.buffers().into_iter().map(|(name, b)| (name, b.get())).collect();
+    let buffers: Vec<(String, Tensor)> =
+        model.buffers().into_iter().map(|(name, b)| (name, b.get())).collect();
     let (logits, loss) = (&mixed.stages[mixed.stages.len() - 1].1, &mixed.loss);
     assert_eq!(loss.dtype(), DType::F32);
     let whole = step(model, case, None);
     assert!(whole.stages.iter().all(|(_, value)| value.dtype() == DType::F32));
 
-    // The comparisons: a name, the two values, and the tolerance. bf16 has 8 bits, and two programs that round at
-    // different points differ in some of the last ones: PyTorch's own gradients differ from those in f32 by up to 5 %.
+    // The comparisons: a name, the two values, and the tolerance. bf16 has 8 bits, and two programs
+    // that round at different points differ in some of the last ones: PyTorch's own gradients
+    // differ from those in f32 by up to 5 %.
     let mut near: Vec<(String, Tensor, Tensor, f64)> = vec![
         ("logits".into(), logits.clone(), tensor(&case["logits"]), 0.01),
         ("loss".into(), loss.clone(), tensor(&case["loss"]), 0.02),
@@ -189,21 +202,34 @@ fn check(model: &dyn Model, case: &Value) {
     ];
     for ((name, gradient), (_, exact)) in mixed.gradients.iter().zip(whole.gradients) {
         assert_eq!(gradient.dtype(), DType::F32, "{name}");
-        near.push((name.clone(), gradient.clone(), tensor(&case["parameter_gradients"][name]), 0.08));
+        near.push((
+            name.clone(),
+            gradient.clone(),
+            tensor(&case["parameter_gradients"][name]),
+            0.08,
+        ));
         near.push((format!("{name} against f32"), gradient.clone(), exact, 0.08));
     }
-    for (name, value) in buffers.into_iter().filter(|(name, _)| !name.ends_with("num_batches_tracked")) {
+    for (name, value) in
+        buffers.into_iter().filter(|(name, _)| !name.ends_with("num_batches_tracked"))
+    {
         assert_eq!(value.dtype(), DType::F32, "{name}");
         let expected = tensor(&case["buffers"][&name]);
         near.push((name, value, expected, 0.01));
     }
     // All as one program, because separate ones would take long to compile.
-    let all: Vec<&Tensor> = near.iter().flat_map(|(_, actual, expected, _)| [actual, expected]).collect();
-    let all = Runtime::global().and_then(|runtime| runtime.eval_many(&all)).unwrap_or_else(|e| panic!("{e}"));
+    let all: Vec<&Tensor> =
+        near.iter().flat_map(|(_, actual, expected, _)| [actual, expected]).collect();
+    let all = Runtime::global()
+        .and_then(|runtime| runtime.eval_many(&all))
+        .unwrap_or_else(|e| panic!("{e}"));
     for ((name, .., share), pair) in near.iter().zip(all.chunks(2)) {
         let error = distance(&pair[0].to_f64(), &pair[1].to_f64());
         assert!(error < *share, "{name} is off by {error}");
-        assert!(error > 0.0 || !name.ends_with("against f32"), "{name} is equal: was it computed in bf16?");
+        assert!(
+            error > 0.0 || !name.ends_with("against f32"),
+            "{name} is equal: was it computed in bf16?"
+        );
     }
 }
 

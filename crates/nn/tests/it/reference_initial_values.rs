@@ -23,7 +23,13 @@ fn initial_values_have_pytorchs_spread() {
     for case in cases("initial_values.json") {
         let (attrs, name) = (&case["attrs"], case["name"].to_string());
         if case["op"] == "gain" {
-            assert_close(&[nonlinearity(attrs).gain()], &[number(&case["gain"])], 1e-14, 0.0, &name);
+            assert_close(
+                &[nonlinearity(attrs).gain()],
+                &[number(&case["gain"])],
+                1e-14,
+                0.0,
+                &name,
+            );
             continue;
         }
         if matches!(case["op"].as_str(), Some("dirac" | "eye" | "trunc_normal")) {
@@ -32,20 +38,26 @@ fn initial_values_have_pytorchs_spread() {
         let shape: Vec<usize> = case["shape"].as_array().into_iter().flatten().map(count).collect();
         let fan = if attrs["mode"] == "fan_out" { Fan::Out } else { Fan::In };
         let actual = match case["op"].as_str() {
-            Some("kaiming_uniform") => Init::kaiming_uniform(nonlinearity(attrs), fan).spread(&shape),
+            Some("kaiming_uniform") => {
+                Init::kaiming_uniform(nonlinearity(attrs), fan).spread(&shape)
+            }
             Some("kaiming_normal") => Init::kaiming_normal(nonlinearity(attrs), fan).spread(&shape),
             Some("xavier_uniform") => Init::xavier_uniform(number(&attrs["gain"])).spread(&shape),
             Some("xavier_normal") => Init::xavier_normal(number(&attrs["gain"])).spread(&shape),
             Some("default_weight") => match shape[..] {
                 [out, inputs] => Linear::new(inputs, out).weight.init().spread(&shape),
-                [out, inputs, height, width] => Conv2d::new(inputs, out, (height, width)).weight.init().spread(&shape),
+                [out, inputs, height, width] => {
+                    Conv2d::new(inputs, out, (height, width)).weight.init().spread(&shape)
+                }
                 // No layer of this crate has such a weight yet.
                 _ => continue,
             },
             Some("default_bias") => {
                 let bias = match shape[..] {
                     [out, inputs] => Linear::new(inputs, out).bias,
-                    [out, inputs, height, width] => Conv2d::new(2 * inputs, out, (height, width)).groups(2).bias,
+                    [out, inputs, height, width] => {
+                        Conv2d::new(2 * inputs, out, (height, width)).groups(2).bias
+                    }
                     _ => None,
                 };
                 match bias.map(|bias| bias.init().clone()) {
@@ -55,7 +67,13 @@ fn initial_values_have_pytorchs_spread() {
             }
             other => panic!("no rule {other:?}"),
         };
-        assert_close(&actual.into_iter().collect::<Vec<_>>(), &[number(&case["spread"])], 1e-12, 0.0, &name);
+        assert_close(
+            &actual.into_iter().collect::<Vec<_>>(),
+            &[number(&case["spread"])],
+            1e-12,
+            0.0,
+            &name,
+        );
     }
 }
 
@@ -76,7 +94,10 @@ fn what_is_drawn_has_the_spread_that_was_asked_for() {
         let mean = drawn.iter().sum::<f64>() / n;
         let deviation = (drawn.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n).sqrt();
         let expected = if uniform { spread / 3f64.sqrt() } else { spread };
-        assert!((deviation / expected - 1.0).abs() < 0.02, "{init:?}: {deviation} is not {expected}");
+        assert!(
+            (deviation / expected - 1.0).abs() < 0.02,
+            "{init:?}: {deviation} is not {expected}"
+        );
         assert!(mean.abs() < 4.0 * expected / n.sqrt(), "{init:?}: mean {mean}");
         if uniform {
             assert!(drawn.iter().all(|v| v.abs() <= spread * 1.000_001), "{init:?}");
@@ -98,9 +119,14 @@ fn patterns_and_truncated_normal_numbers_are_pytorchs() {
                 let mut drawn = values(&init.tensor(&key, &TensorType::new(DType::F32, [40_000])));
                 drawn.sort_by(f64::total_cmp);
                 assert!(drawn[0] >= a && drawn[drawn.len() - 1] <= b, "{name}");
-                for (q, expected) in [0.1, 0.3, 0.5, 0.7, 0.9].into_iter().zip(numbers(&case["quantiles"])) {
+                for (q, expected) in
+                    [0.1, 0.3, 0.5, 0.7, 0.9].into_iter().zip(numbers(&case["quantiles"]))
+                {
                     let actual = drawn[(q * drawn.len() as f64) as usize];
-                    assert!((actual - expected).abs() < 0.03 * std, "{name}: {actual} at {q} is not {expected}");
+                    assert!(
+                        (actual - expected).abs() < 0.03 * std,
+                        "{name}: {actual} at {q} is not {expected}"
+                    );
                 }
                 continue;
             }
@@ -113,16 +139,19 @@ fn patterns_and_truncated_normal_numbers_are_pytorchs() {
 
 #[test]
 fn orthogonal_weights_are_orthonormal_and_evenly_distributed() {
-    for shape in [vec![1, 1], vec![3, 5], vec![5, 3], vec![64, 64], vec![300, 200], vec![8, 3, 3, 3]] {
+    for shape in
+        [vec![1, 1], vec![3, 5], vec![5, 3], vec![64, 64], vec![300, 200], vec![8, 3, 3, 3]]
+    {
         let ty = TensorType::new(DType::F32, shape.clone());
         let q = Init::orthogonal(2.0).tensor(&random::key(7), &ty).flatten(1, -1);
         let product = if q.size(0) > q.size(1) { q.t().matmul(&q) } else { q.matmul(&q.t()) };
         let n = product.size(0);
-        let expected: Vec<f64> = (0..n * n).map(|i| if i % (n + 1) == 0 { 4.0 } else { 0.0 }).collect();
+        let expected: Vec<f64> =
+            (0..n * n).map(|i| if i % (n + 1) == 0 { 4.0 } else { 0.0 }).collect();
         assert_close(&values(&product), &expected, 0.0, 1e-5, &format!("{shape:?}"));
     }
-    // For a uniform distribution, E[q₀₀] = 0 and E[q₀₀²] = 1/n, and determinants have both signs. One program draws
-    // all.
+    // For a uniform distribution, E[q₀₀] = 0 and E[q₀₀²] = 1/n, and determinants have both signs.
+    // One program draws all.
     let (draws, runtime) = (400, Runtime::global().unwrap());
     let draw = Function::trace("draw", &[TensorType::new(DType::U32, [2])], |key| {
         vec![Init::orthogonal(1.0).tensor(&key[0], &TensorType::new(DType::F32, [2, 2]))]
@@ -145,7 +174,8 @@ fn sparse_weights_have_their_share_of_zeros_in_each_column() {
     let drawn = values(&init.tensor(&random::key(0), &TensorType::new(DType::F32, [10, 200])));
     let mut zeros = [0; 10];
     for column in 0..200 {
-        let zero_rows: Vec<usize> = (0..10).filter(|row| drawn[row * 200 + column] == 0.0).collect();
+        let zero_rows: Vec<usize> =
+            (0..10).filter(|row| drawn[row * 200 + column] == 0.0).collect();
         assert_eq!(zero_rows.len(), 4, "column {column}");
         zero_rows.into_iter().for_each(|row| zeros[row] += 1);
     }

@@ -6,8 +6,8 @@ use crate::common::reference::{
 use crate::common::values;
 use fulmen_nn::weights::{Strictness, load_weights};
 use fulmen_nn::{
-    AdaptiveAvgPool2d, AvgPool2d, BagMode, BatchNorm2d, Conv2d, Embedding, EmbeddingBag, Forward, LayerNorm, Linear,
-    MaxPool2d, Module, Relu, Sequential, activation,
+    AdaptiveAvgPool2d, AvgPool2d, BagMode, BatchNorm2d, Conv2d, Embedding, EmbeddingBag, Forward,
+    LayerNorm, Linear, MaxPool2d, Module, Relu, Sequential, activation,
 };
 use fulmen_tensor::Tensor;
 
@@ -18,18 +18,25 @@ fn linear_convolution_pooling_and_layer_normalization_are_pytorchs() {
         let attrs = &case["attrs"];
         let layer: Box<dyn Forward> = match word(&case["op"], "op") {
             "linear" => Box::new(
-                Linear::new(count(&attrs["in_features"]), count(&attrs["out_features"])).bias(flag(&attrs["bias"])),
-            ),
-            "conv2d" => Box::new(
-                Conv2d::new(count(&attrs["in_channels"]), count(&attrs["out_channels"]), pair(&attrs["kernel"]))
-                    .stride(pair(&attrs["stride"]))
-                    .padding(pair(&attrs["padding"]))
-                    .dilation(pair(&attrs["dilation"]))
-                    .groups(count(&attrs["groups"]))
+                Linear::new(count(&attrs["in_features"]), count(&attrs["out_features"]))
                     .bias(flag(&attrs["bias"])),
             ),
+            "conv2d" => Box::new(
+                Conv2d::new(
+                    count(&attrs["in_channels"]),
+                    count(&attrs["out_channels"]),
+                    pair(&attrs["kernel"]),
+                )
+                .stride(pair(&attrs["stride"]))
+                .padding(pair(&attrs["padding"]))
+                .dilation(pair(&attrs["dilation"]))
+                .groups(count(&attrs["groups"]))
+                .bias(flag(&attrs["bias"])),
+            ),
             "max_pool2d" => Box::new(
-                MaxPool2d::new(pair(&attrs["window"])).stride(pair(&attrs["stride"])).padding(pair(&attrs["padding"])),
+                MaxPool2d::new(pair(&attrs["window"]))
+                    .stride(pair(&attrs["stride"]))
+                    .padding(pair(&attrs["padding"])),
             ),
             "avg_pool2d" => Box::new(
                 AvgPool2d::new(pair(&attrs["window"]))
@@ -102,7 +109,8 @@ impl Net {
 fn a_state_dict_of_pytorch_loads_by_name_and_gives_its_logits() {
     let case = &cases("net.json")[0];
     let net = Net::new();
-    let report = load_weights(&net, path("net.safetensors"), Strictness::Strict).unwrap_or_else(|e| panic!("{e}"));
+    let report = load_weights(&net, path("net.safetensors"), Strictness::Strict)
+        .unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(report.loaded.len(), case["state"].as_object().map_or(0, |state| state.len()));
     assert!(report.converted.is_empty());
     for (name, variable) in net.state() {
@@ -110,7 +118,8 @@ fn a_state_dict_of_pytorch_loads_by_name_and_gives_its_logits() {
         assert_eq!(variable.ty().dtype.name(), expected["dtype"], "{name}");
         assert_eq!(serde_json::json!(variable.ty().shape.dims()), expected["shape"], "{name}");
     }
-    let trained = net.buffers().iter().all(|(_, buffer)| values(&buffer.get()).iter().all(|&v| v != 0.0));
+    let trained =
+        net.buffers().iter().all(|(_, buffer)| values(&buffer.get()).iter().all(|&v| v != 0.0));
     assert!(trained, "the running statistics are not the initial ones");
     net.eval();
     let mut expected = Expected::within(1e-4, 1e-5);

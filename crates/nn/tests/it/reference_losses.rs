@@ -2,9 +2,10 @@
 
 use crate::common::reference::{Expected, cases, expect, flag, inputs, number, numbers, word};
 use fulmen_nn::loss::{
-    BceLoss, BceWithLogitsLoss, CosineEmbeddingLoss, CrossEntropyLoss, CtcLoss, GanLoss, GaussianNllLoss,
-    HingeEmbeddingLoss, HuberLoss, KlDivLoss, MarginRankingLoss, NllLoss, PoissonNllLoss, Reduction, SigmoidFocalLoss,
-    SmoothL1Loss, TripletMarginLoss, cosine_similarity, l1_loss, mse_loss,
+    BceLoss, BceWithLogitsLoss, CosineEmbeddingLoss, CrossEntropyLoss, CtcLoss, GanLoss,
+    GaussianNllLoss, HingeEmbeddingLoss, HuberLoss, KlDivLoss, MarginRankingLoss, NllLoss,
+    PoissonNllLoss, Reduction, SigmoidFocalLoss, SmoothL1Loss, TripletMarginLoss,
+    cosine_similarity, l1_loss, mse_loss,
 };
 use fulmen_tensor::Tensor;
 use serde_json::Value;
@@ -26,7 +27,8 @@ fn vector(value: &Value) -> Option<Tensor> {
     })
 }
 
-/// Compares all cases of a file with the results of `loss` for their operation, attributes and inputs.
+/// Compares all cases of a file with the results of `loss` for their operation, attributes and
+/// inputs.
 fn check(file: &str, loss: impl Fn(&str, &Value, &[Tensor]) -> Tensor) {
     let mut expected = Expected::within(1e-5, 2e-6);
     for case in cases(file) {
@@ -70,10 +72,14 @@ fn losses_of_numbers_are_pytorchs() {
         let (x, t) = (&inputs[0], &inputs[1]);
         match op {
             "l1_loss" => l1_loss(x, t, reduction(attrs)),
-            "huber_loss" => HuberLoss::new().delta(number(&attrs["delta"])).reduction(reduction(attrs)).forward(x, t),
-            "smooth_l1_loss" => {
-                SmoothL1Loss::new().beta(number(&attrs["beta"])).reduction(reduction(attrs)).forward(x, t)
-            }
+            "huber_loss" => HuberLoss::new()
+                .delta(number(&attrs["delta"]))
+                .reduction(reduction(attrs))
+                .forward(x, t),
+            "smooth_l1_loss" => SmoothL1Loss::new()
+                .beta(number(&attrs["beta"]))
+                .reduction(reduction(attrs))
+                .forward(x, t),
             "bce" => {
                 let loss = BceLoss::new().reduction(reduction(attrs));
                 vector(&attrs["weight"]).iter().fold(loss, BceLoss::weight).forward(x, t)
@@ -81,7 +87,10 @@ fn losses_of_numbers_are_pytorchs() {
             "bce_with_logits" => {
                 let loss = BceWithLogitsLoss::new().reduction(reduction(attrs));
                 let loss = vector(&attrs["weight"]).iter().fold(loss, BceWithLogitsLoss::weight);
-                vector(&attrs["pos_weight"]).iter().fold(loss, BceWithLogitsLoss::pos_weight).forward(x, t)
+                vector(&attrs["pos_weight"])
+                    .iter()
+                    .fold(loss, BceWithLogitsLoss::pos_weight)
+                    .forward(x, t)
             }
             "focal" => SigmoidFocalLoss::new()
                 .alpha(attrs["alpha"].as_f64())
@@ -91,11 +100,13 @@ fn losses_of_numbers_are_pytorchs() {
             "kl_div" => {
                 let loss = KlDivLoss::new().log_target(flag(&attrs["log_target"]));
                 let batchmean = attrs["reduction"] == "batchmean";
-                let loss = if batchmean { loss.batchmean(true) } else { loss.reduction(reduction(attrs)) };
+                let loss =
+                    if batchmean { loss.batchmean(true) } else { loss.reduction(reduction(attrs)) };
                 loss.forward(x, t)
             }
             "gaussian_nll_loss" => {
-                let loss = GaussianNllLoss::new().full(flag(&attrs["full"])).reduction(reduction(attrs));
+                let loss =
+                    GaussianNllLoss::new().full(flag(&attrs["full"])).reduction(reduction(attrs));
                 loss.forward(x, t, &inputs[2])
             }
             "poisson_nll_loss" => PoissonNllLoss::new()
@@ -125,24 +136,35 @@ fn losses_of_vectors_and_gans_are_pytorchs() {
         match op {
             "hinge_embedding_loss" => {
                 let loss = HingeEmbeddingLoss::new().reduction(reduction(attrs));
-                margin.into_iter().fold(loss, HingeEmbeddingLoss::margin).forward(&inputs[0], &inputs[1])
+                margin
+                    .into_iter()
+                    .fold(loss, HingeEmbeddingLoss::margin)
+                    .forward(&inputs[0], &inputs[1])
             }
             "margin_ranking_loss" => {
-                let loss = MarginRankingLoss::new().reduction(reduction(attrs)).margin(number(&attrs["margin"]));
+                let loss = MarginRankingLoss::new()
+                    .reduction(reduction(attrs))
+                    .margin(number(&attrs["margin"]));
                 loss.forward(&inputs[0], &inputs[1], &inputs[2])
             }
             "triplet_margin_loss" => {
-                let mut loss = TripletMarginLoss::new().reduction(reduction(attrs)).swap(attrs["swap"] == true);
+                let mut loss = TripletMarginLoss::new()
+                    .reduction(reduction(attrs))
+                    .swap(attrs["swap"] == true);
                 loss = margin.into_iter().fold(loss, TripletMarginLoss::margin);
                 loss = attrs["p"].as_f64().into_iter().fold(loss, TripletMarginLoss::p);
                 loss = attrs["eps"].as_f64().into_iter().fold(loss, TripletMarginLoss::eps);
                 loss.forward(&inputs[0], &inputs[1], &inputs[2])
             }
             "cosine_embedding_loss" => {
-                let loss = CosineEmbeddingLoss::new().reduction(reduction(attrs)).margin(number(&attrs["margin"]));
+                let loss = CosineEmbeddingLoss::new()
+                    .reduction(reduction(attrs))
+                    .margin(number(&attrs["margin"]));
                 loss.forward(&inputs[0], &inputs[1], &inputs[2])
             }
-            "cosine_similarity" => cosine_similarity(&inputs[0], &inputs[1], number(&attrs["axis"]) as isize, 1e-8),
+            "cosine_similarity" => {
+                cosine_similarity(&inputs[0], &inputs[1], number(&attrs["axis"]) as isize, 1e-8)
+            }
             "discriminator" => game(attrs).discriminator(&inputs[0], &inputs[1], reduction(attrs)),
             "generator" => game(attrs).generator(&inputs[0], reduction(attrs)),
             other => panic!("no loss {other}"),
@@ -154,7 +176,10 @@ fn losses_of_vectors_and_gans_are_pytorchs() {
 fn connectionist_temporal_classification_is_pytorchs() {
     check("ctc.json", |_, attrs, inputs| {
         let blank = number(&attrs["blank"]) as usize;
-        let loss = CtcLoss::new().blank(blank).zero_infinity(flag(&attrs["zero_infinity"])).reduction(reduction(attrs));
+        let loss = CtcLoss::new()
+            .blank(blank)
+            .zero_infinity(flag(&attrs["zero_infinity"]))
+            .reduction(reduction(attrs));
         loss.forward(&inputs[0].log_softmax(-1), &inputs[1], &inputs[2], &inputs[3])
     });
 }

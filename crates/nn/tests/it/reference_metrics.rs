@@ -1,11 +1,12 @@
-//! Metrics against scikit-learn, and BLEU against NLTK and sacrebleu: under a mask, in one batch and in several.
+//! Metrics against scikit-learn, and BLEU against NLTK and sacrebleu: under a mask, in one batch
+//! and in several.
 
 use crate::common::assert_close;
 use crate::common::reference::{cases, count, inputs, number, sizes, tensor, word};
 use fulmen_nn::metrics::{
-    Accuracy, Auroc, Average, AveragePrecision, Bleu, ConfusionMatrix, F1, FrechetDistance, JaccardIndex, Mean,
-    MeanAbsoluteError, MeanSquaredError, MetricState, Normalize, Perplexity, Precision, R2Score, Recall, Sums,
-    TokenBleu, Value,
+    Accuracy, Auroc, Average, AveragePrecision, Bleu, ConfusionMatrix, F1, FrechetDistance,
+    JaccardIndex, Mean, MeanAbsoluteError, MeanSquaredError, MetricState, Normalize, Perplexity,
+    Precision, R2Score, Recall, Sums, TokenBleu, Value,
 };
 use fulmen_tensor::{Runtime, Tensor};
 use serde_json::Value as Json;
@@ -87,7 +88,9 @@ fn eval(all: &[&MetricState]) -> Vec<Sums> {
     for (statistics, tensors) in all.iter().zip(&tensors) {
         assert!(tensors.iter().all(|t| t.fault().is_none()), "{statistics:?}");
     }
-    let values = Runtime::global().and_then(|runtime| runtime.eval_many(&flat)).unwrap_or_else(|e| panic!("{e}"));
+    let values = Runtime::global()
+        .and_then(|runtime| runtime.eval_many(&flat))
+        .unwrap_or_else(|e| panic!("{e}"));
     let mut values = values.iter().map(|value| value.to_f64());
     let sums = all.iter().zip(&tensors).map(|(statistics, tensors)| {
         Sums::new(statistics.metric().clone(), values.by_ref().take(tensors.len()).collect())
@@ -97,7 +100,8 @@ fn eval(all: &[&MetricState]) -> Vec<Sums> {
 
 #[test]
 fn metrics_are_those_of_scikit_learn_in_one_batch_and_in_many() {
-    let cases: Vec<Json> = cases("metrics.json").into_iter().filter(|case| case["op"] != "bleu").collect();
+    let cases: Vec<Json> =
+        cases("metrics.json").into_iter().filter(|case| case["op"] != "bleu").collect();
     assert!(cases.len() > 60, "{}", cases.len());
     let mut all = Vec::new();
     for case in &cases {
@@ -123,11 +127,18 @@ fn metrics_are_those_of_scikit_learn_in_one_batch_and_in_many() {
             merged.merge(&part).unwrap_or_else(|e| panic!("{name}: {e}"));
         }
         // Counts are exact; sums are computed in f32.
-        let summed = ["mean", "mse", "rmse", "mae", "r2", "frechet", "perplexity"].contains(&word(&case["op"], "op"));
+        let summed = ["mean", "mse", "rmse", "mae", "r2", "frechet", "perplexity"]
+            .contains(&word(&case["op"], "op"));
         let (relative, absolute) = if summed { (2e-6, 1e-7) } else { (1e-12, 1e-15) };
         for (value, mode) in [(whole, "whole"), (Some(merged.compute()), "merged")] {
             let value = value.unwrap_or(Value::Vector(Vec::new()));
-            assert_close(&value.elements(), &expected, relative, absolute, &format!("{name}, {mode}"));
+            assert_close(
+                &value.elements(),
+                &expected,
+                relative,
+                absolute,
+                &format!("{name}, {mode}"),
+            );
             assert_eq!(matches!(value, Value::Matrix(_)), case["op"] == "confusion", "{name}");
         }
     }
@@ -135,21 +146,33 @@ fn metrics_are_those_of_scikit_learn_in_one_batch_and_in_many() {
 
 #[test]
 fn bleu_is_nltks_in_one_count_and_in_two() {
-    let cases: Vec<Json> = cases("metrics.json").into_iter().filter(|case| case["op"] == "bleu").collect();
+    let cases: Vec<Json> =
+        cases("metrics.json").into_iter().filter(|case| case["op"] == "bleu").collect();
     assert_eq!(cases.len(), 3);
     for case in cases {
-        let new = || Bleu::new().n_gram(count(&case["attrs"]["n_gram"])).smooth(case["attrs"]["smooth"] == true);
+        let new = || {
+            Bleu::new()
+                .n_gram(count(&case["attrs"]["n_gram"]))
+                .smooth(case["attrs"]["smooth"] == true)
+        };
         let (mut whole, mut first, mut second) = (new(), new(), new());
         let candidates = case["candidates"].as_array().into_iter().flatten().map(sizes);
         let references = case["references"].as_array().into_iter().flatten();
         for (i, (candidate, references)) in candidates.zip(references).enumerate() {
-            let references: Vec<Vec<usize>> = references.as_array().into_iter().flatten().map(sizes).collect();
+            let references: Vec<Vec<usize>> =
+                references.as_array().into_iter().flatten().map(sizes).collect();
             whole.update(&candidate, &references);
             (if i < 3 { &mut first } else { &mut second }).update(&candidate, &references);
         }
         first.merge(&second);
         assert_eq!(whole, first);
-        assert_close(&[whole.compute()], &[number(&case["value"])], 1e-12, 0.0, word(&case["name"], "name"));
+        assert_close(
+            &[whole.compute()],
+            &[number(&case["value"])],
+            1e-12,
+            0.0,
+            word(&case["name"], "name"),
+        );
         assert!(whole.compute() > 0.1);
     }
     assert_eq!(Bleu::new().compute(), 0.0);

@@ -1,11 +1,14 @@
-//! Normalizations and layers of two inputs against PyTorch: values, the gradients of inputs and parameters, and running
-//! statistics.
+//! Normalizations and layers of two inputs against PyTorch: values, the gradients of inputs and
+//! parameters, and running statistics.
 
-use crate::common::reference::{Expected, cases, count, expect, fill, flag, inputs, number, sizes, tensor, word};
+use crate::common::reference::{
+    Expected, cases, count, expect, fill, flag, inputs, number, sizes, tensor, word,
+};
 use crate::common::{assert_close, fault, values};
 use fulmen_nn::{
-    BatchNorm1d, BatchNorm2d, BatchNorm3d, Bilinear, ConditionalBatchNorm2d, Conv2d, Forward, GroupNorm,
-    InstanceNorm1d, InstanceNorm2d, InstanceNorm3d, Linear, LocalResponseNorm, Module, RmsNorm, SpectralNorm, Weighted,
+    BatchNorm1d, BatchNorm2d, BatchNorm3d, Bilinear, ConditionalBatchNorm2d, Conv2d, Forward,
+    GroupNorm, InstanceNorm1d, InstanceNorm2d, InstanceNorm3d, Linear, LocalResponseNorm, Module,
+    RmsNorm, SpectralNorm, Weighted,
 };
 use fulmen_tensor::Tensor;
 use serde_json::Value;
@@ -19,7 +22,11 @@ fn normalizations_without_state_and_bilinear_layers_are_pytorchs() {
             "rms_norm" => {
                 let layer = RmsNorm::new(sizes(&attrs["normalized_shape"]))
                     .elementwise_affine(flag(&attrs["elementwise_affine"]));
-                Box::new(if attrs["eps"].is_null() { layer } else { layer.eps(number(&attrs["eps"])) })
+                Box::new(if attrs["eps"].is_null() {
+                    layer
+                } else {
+                    layer.eps(number(&attrs["eps"]))
+                })
             }
             "group_norm" => Box::new(
                 GroupNorm::new(count(&attrs["groups"]), count(&attrs["channels"]))
@@ -33,10 +40,17 @@ fn normalizations_without_state_and_bilinear_layers_are_pytorchs() {
                 k: number(&attrs["k"]),
             }),
             "bilinear" => {
-                let layer = Bilinear::new(count(&attrs["in1"]), count(&attrs["in2"]), count(&attrs["out"]))
-                    .bias(flag(&attrs["bias"]));
+                let layer =
+                    Bilinear::new(count(&attrs["in1"]), count(&attrs["in2"]), count(&attrs["out"]))
+                        .bias(flag(&attrs["bias"]));
                 let parameters = fill(&layer, &case);
-                expect(&mut expected, &case, &inputs, &parameters, &layer.forward(&inputs[0], &inputs[1]));
+                expect(
+                    &mut expected,
+                    &case,
+                    &inputs,
+                    &parameters,
+                    &layer.forward(&inputs[0], &inputs[1]),
+                );
                 continue;
             }
             other => panic!("no layer {other}"),
@@ -70,9 +84,13 @@ fn layer(op: &str, attrs: &Value) -> Made {
         "instance_norm2d" => layer!(InstanceNorm2d, number(&attrs["momentum"])),
         "instance_norm3d" => layer!(InstanceNorm3d, number(&attrs["momentum"])),
         "conditional_batch_norm2d" => {
-            let layer = ConditionalBatchNorm2d::new(count(&attrs["features"]), count(&attrs["classes"]));
+            let layer =
+                ConditionalBatchNorm2d::new(count(&attrs["features"]), count(&attrs["classes"]));
             let same = layer.clone();
-            (Box::new(layer), Box::new(move |inputs: &[Tensor]| same.forward(&inputs[0], &inputs[1])))
+            (
+                Box::new(layer),
+                Box::new(move |inputs: &[Tensor]| same.forward(&inputs[0], &inputs[1])),
+            )
         }
         "spectral_norm_linear" => spectral(Linear::new(4, 3), attrs),
         "spectral_norm_steps" => spectral(Linear::new(3, 5).bias(false), attrs),
@@ -124,7 +142,12 @@ fn spectral_normalization_divides_by_the_largest_singular_value() {
     layer.initialize(0);
     let names: Vec<String> = layer.state().into_iter().map(|(name, _)| name).collect();
     let weight = "parametrizations.weight";
-    let expected = [format!("{weight}.original"), "bias".into(), format!("{weight}.0._u"), format!("{weight}.0._v")];
+    let expected = [
+        format!("{weight}.original"),
+        "bias".into(),
+        format!("{weight}.0._u"),
+        format!("{weight}.0._v"),
+    ];
     assert_eq!(names, expected);
     // In a nested model, the names of its neighbors do not change.
     let model = (Linear::new(2, 2), vec![layer.clone()], Linear::new(2, 2));
@@ -145,16 +168,31 @@ fn spectral_normalization_divides_by_the_largest_singular_value() {
 #[test]
 fn normalizations_say_what_does_not_fit() {
     let zeros = |shape: &[usize]| Tensor::zeros(fulmen_tensor::DType::F32, shape);
-    assert!(fault(&GroupNorm::new(3, 4).forward(&zeros(&[2, 4]))).contains("3 groups do not divide 4 channels"));
-    assert!(fault(&GroupNorm::new(0, 4).forward(&zeros(&[2, 4]))).contains("0 groups"));
-    assert!(fault(&GroupNorm::new(2, 4).forward(&zeros(&[2, 3]))).contains("has 3 channels on its axis 1, not 4"));
     assert!(
-        fault(&RmsNorm::new([4]).forward(&zeros(&[2, 3]))).contains("the last axes of the input f32[2, 3] are not [4]")
+        fault(&GroupNorm::new(3, 4).forward(&zeros(&[2, 4])))
+            .contains("3 groups do not divide 4 channels")
     );
-    assert!(fault(&InstanceNorm2d::new(4).forward(&zeros(&[2, 4, 1, 1]))).contains("needs at least 2"));
-    assert!(fault(&InstanceNorm1d::new(4).forward(&zeros(&[4]))).contains("[batch, 4, length] or [4, length]"));
+    assert!(fault(&GroupNorm::new(0, 4).forward(&zeros(&[2, 4]))).contains("0 groups"));
+    assert!(
+        fault(&GroupNorm::new(2, 4).forward(&zeros(&[2, 3])))
+            .contains("has 3 channels on its axis 1, not 4")
+    );
+    assert!(
+        fault(&RmsNorm::new([4]).forward(&zeros(&[2, 3])))
+            .contains("the last axes of the input f32[2, 3] are not [4]")
+    );
+    assert!(
+        fault(&InstanceNorm2d::new(4).forward(&zeros(&[2, 4, 1, 1]))).contains("needs at least 2")
+    );
+    assert!(
+        fault(&InstanceNorm1d::new(4).forward(&zeros(&[4])))
+            .contains("[batch, 4, length] or [4, length]")
+    );
     assert!(fault(&LocalResponseNorm::new(0).forward(&zeros(&[1, 4, 2]))).contains("at least 1"));
-    assert!(fault(&Bilinear::new(2, 3, 4).forward(&zeros(&[5, 2]), &zeros(&[6, 3]))).contains("same leading axes"));
+    assert!(
+        fault(&Bilinear::new(2, 3, 4).forward(&zeros(&[5, 2]), &zeros(&[6, 3])))
+            .contains("same leading axes")
+    );
     let bn = ConditionalBatchNorm2d::new(4, 10);
     bn.initialize(0);
     assert!(fault(&bn.forward(&zeros(&[2, 4, 3, 3]), &zeros(&[2]))).contains("the classes f32[2]"));

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::common::reference::{Expected, cases, cycle, number, tensor, word};
 use fulmen_nn::optim::{
-    Adadelta, Adafactor, Adagrad, Adam, AdamW, Lamb, Lars, Lion, NAdam, Optimizer, RAdam, RmsProp, Sgd, Step,
+    Adadelta, Adafactor, Adagrad, Adam, AdamW, Lamb, Lars, Lion, NAdam, Optimizer, RAdam, RmsProp,
+    Sgd, Step,
 };
 use fulmen_tensor::Tensor;
 use serde_json::Value;
@@ -15,7 +16,10 @@ fn optimizer_of_pytorch(case: &Value) -> Box<dyn Optimizer> {
     let one_cycle = attrs["one_cycle"].as_object().map(|_| {
         let attrs = &attrs["one_cycle"];
         let cycle = cycle(attrs);
-        (cycle.clone(), cycle.momentum(number(&attrs["base_momentum"]), number(&attrs["max_momentum"])))
+        (
+            cycle.clone(),
+            cycle.momentum(number(&attrs["base_momentum"]), number(&attrs["max_momentum"])),
+        )
     });
     if case["op"] == "sgd" {
         let sgd = match one_cycle {
@@ -25,7 +29,8 @@ fn optimizer_of_pytorch(case: &Value) -> Box<dyn Optimizer> {
         let sgd = sgd.dampening(number(&attrs["dampening"])).nesterov(attrs["nesterov"] == true);
         return Box::new(sgd.weight_decay(decay));
     }
-    let (beta1, beta2, eps) = (number(&attrs["betas"][0]), number(&attrs["betas"][1]), number(&attrs["eps"]));
+    let (beta1, beta2, eps) =
+        (number(&attrs["betas"][0]), number(&attrs["betas"][1]), number(&attrs["eps"]));
     macro_rules! adam {
         ($kind:ident) => {
             match one_cycle {
@@ -65,28 +70,46 @@ fn optimizer(case: &Value) -> Box<dyn Optimizer> {
             Box::new(radam.decoupled_weight_decay(flag("decoupled_weight_decay")))
         }
         "rmsprop" => {
-            let rmsprop = RmsProp::new(lr).alpha(float("alpha", f64::NAN)).eps(eps).weight_decay(decay);
+            let rmsprop =
+                RmsProp::new(lr).alpha(float("alpha", f64::NAN)).eps(eps).weight_decay(decay);
             Box::new(rmsprop.momentum(float("momentum", f64::NAN)).centered(flag("centered")))
         }
         "adagrad" => {
-            let adagrad = Adagrad::new(lr).eps(eps).weight_decay(decay).lr_decay(float("lr_decay", f64::NAN));
-            Box::new(adagrad.initial_accumulator_value(float("initial_accumulator_value", f64::NAN)))
+            let adagrad =
+                Adagrad::new(lr).eps(eps).weight_decay(decay).lr_decay(float("lr_decay", f64::NAN));
+            Box::new(
+                adagrad.initial_accumulator_value(float("initial_accumulator_value", f64::NAN)),
+            )
         }
-        "adadelta" => Box::new(Adadelta::new(lr).rho(float("rho", f64::NAN)).eps(eps).weight_decay(decay)),
+        "adadelta" => {
+            Box::new(Adadelta::new(lr).rho(float("rho", f64::NAN)).eps(eps).weight_decay(decay))
+        }
         "adafactor" => {
-            let adafactor = Adafactor::new(lr).beta2_decay(float("beta2_decay", f64::NAN)).d(float("d", f64::NAN));
-            Box::new(adafactor.eps(attrs["eps"][0].as_f64(), number(&attrs["eps"][1])).weight_decay(decay))
+            let adafactor = Adafactor::new(lr)
+                .beta2_decay(float("beta2_decay", f64::NAN))
+                .d(float("d", f64::NAN));
+            Box::new(
+                adafactor
+                    .eps(attrs["eps"][0].as_f64(), number(&attrs["eps"][1]))
+                    .weight_decay(decay),
+            )
         }
         "lion" => {
             let lion = Lion::new(lr).betas(float("b1", 0.9), float("b2", 0.99));
             Box::new(lion.weight_decay(float("weight_decay", 1e-3)))
         }
         "lars" => {
-            let lars = Lars::new(lr).weight_decay(decay).nesterov(flag("nesterov")).momentum(float("momentum", 0.9));
-            Box::new(lars.trust_coefficient(float("trust_coefficient", 0.001)).eps(float("eps", 0.0)))
+            let lars = Lars::new(lr)
+                .weight_decay(decay)
+                .nesterov(flag("nesterov"))
+                .momentum(float("momentum", 0.9));
+            Box::new(
+                lars.trust_coefficient(float("trust_coefficient", 0.001)).eps(float("eps", 0.0)),
+            )
         }
         "lamb" => {
-            let lamb = Lamb::new(lr).betas(float("b1", 0.9), float("b2", 0.999)).weight_decay(decay);
+            let lamb =
+                Lamb::new(lr).betas(float("b1", 0.9), float("b2", 0.999)).weight_decay(decay);
             Box::new(lamb.eps(float("eps", 1e-6)))
         }
         _ => optimizer_of_pytorch(case),
@@ -114,7 +137,11 @@ fn check_steps(file: &str) {
         let optimizer = optimizer(&case);
         let mut parameters: BTreeMap<String, (Tensor, Vec<Tensor>)> = BTreeMap::new();
         for (name, value) in case["parameters"].as_object().into_iter().flatten() {
-            let state = optimizer.state(name, tensor(value).ty()).into_iter().map(|(_, value)| value).collect();
+            let state = optimizer
+                .state(name, tensor(value).ty())
+                .into_iter()
+                .map(|(_, value)| value)
+                .collect();
             parameters.insert(name.clone(), (tensor(value), state));
         }
         let steps = case["steps"].as_array().cloned().unwrap_or_default();
@@ -123,12 +150,16 @@ fn check_steps(file: &str) {
             let current = Step::new(&Tensor::scalar(i as i32));
             for (name, (parameter, state)) in &mut parameters {
                 let gradient = tensor(&step["gradients"][name]);
-                (*parameter, *state) = optimizer.update(&current, name, parameter, &gradient, state);
+                (*parameter, *state) =
+                    optimizer.update(&current, name, parameter, &gradient, state);
                 let title = format!("{}, step {i}: {name}", case["name"]);
                 expected.tensor(title, parameter, &step["parameters"][name]);
             }
             let attrs = &case["attrs"];
-            let rate = step["lr"].as_f64().or(attrs["lr"].as_f64()).unwrap_or_else(|| number(&attrs["learning_rate"]));
+            let rate = step["lr"]
+                .as_f64()
+                .or(attrs["lr"].as_f64())
+                .unwrap_or_else(|| number(&attrs["learning_rate"]));
             expected.numbers(
                 format!("{}, step {i}: rate", case["name"]),
                 &optimizer.learning_rate(&current),

@@ -1,4 +1,5 @@
-//! Recurrent layers against PyTorch: outputs, last states, and the gradients of inputs, states and parameters.
+//! Recurrent layers against PyTorch: outputs, last states, and the gradients of inputs, states and
+//! parameters.
 
 use crate::common::reference::{Expected, cases, count, expect, fill, inputs, word};
 use crate::common::{fault, values};
@@ -17,7 +18,10 @@ macro_rules! built {
     ($layer:expr, $attrs:expr) => {{
         let setting = |name: &str, otherwise: bool| $attrs[name].as_bool().unwrap_or(otherwise);
         let layers = if $attrs["num_layers"].is_null() { 1 } else { count(&$attrs["num_layers"]) };
-        let layer = $layer.num_layers(layers).bias(setting("bias", true)).batch_first(setting("batch_first", false));
+        let layer = $layer
+            .num_layers(layers)
+            .bias(setting("bias", true))
+            .batch_first(setting("batch_first", false));
         layer.bidirectional(setting("bidirectional", false))
     }};
 }
@@ -40,7 +44,8 @@ fn run(attrs: &Value, case: &Value, inputs: &[Tensor]) -> (Tensor, Vec<(String, 
             (row(&[&y, &h]), parameters)
         }
         _ => {
-            let projected = if attrs["proj_size"].is_null() { 0 } else { count(&attrs["proj_size"]) };
+            let projected =
+                if attrs["proj_size"].is_null() { 0 } else { count(&attrs["proj_size"]) };
             let layer = built!(Lstm::new(sizes[0], sizes[1]).proj_size(projected), attrs);
             let parameters = fill(&layer, case);
             let (y, (h, c)) = layer.forward(x, inputs.get(1).zip(inputs.get(2)));
@@ -62,7 +67,9 @@ fn recurrent_layers_are_pytorchs() {
 
 #[test]
 fn parameters_are_named_in_pytorchs_order() {
-    let names = |layer: &dyn Module| layer.parameters().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    let names = |layer: &dyn Module| {
+        layer.parameters().into_iter().map(|(name, _)| name).collect::<Vec<_>>()
+    };
     let expected = ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"];
     assert_eq!(names(&Gru::new(2, 3)), expected);
     let layer = Lstm::new(2, 3).proj_size(1).bias(false).bidirectional(true);
@@ -118,7 +125,10 @@ fn under_autocast_products_are_narrow_and_gradients_stay_wide() {
         assert_eq!(narrow.dtype(), DType::F32);
         let (narrow, wide) = (values(narrow), values(wide));
         let size = wide.iter().map(|v| v.abs()).fold(0.0, f64::max);
-        assert!(narrow.iter().zip(&wide).all(|(a, b)| (a - b).abs() < 0.05 * size), "{narrow:?} {wide:?}");
+        assert!(
+            narrow.iter().zip(&wide).all(|(a, b)| (a - b).abs() < 0.05 * size),
+            "{narrow:?} {wide:?}"
+        );
     }
 }
 
@@ -127,8 +137,7 @@ fn what_does_not_fit_is_told_with_what_would() {
     let zeros = |shape: &[usize]| Tensor::zeros(DType::F32, shape);
     let layer = Gru::new(3, 4).bidirectional(true).batch_first(true);
     let (y, h) = layer.forward(&zeros(&[2, 5, 7]), None);
-    let expected =
-        "GRU(3 -> 4): the input is f32[2, 5, 7]; it must be [batch, length, 3], or [length, 3] without a batch";
+    let expected = "GRU(3 -> 4): the input is f32[2, 5, 7]; it must be [batch, length, 3], or [length, 3] without a batch";
     assert!(fault(&y).starts_with(expected), "{}", fault(&y));
     assert!(fault(&h).contains("reference_recurrent.rs"));
     let (y, _) = layer.forward(&zeros(&[2, 5, 3]), Some(&zeros(&[1, 2, 4])));
@@ -140,7 +149,8 @@ fn what_does_not_fit_is_told_with_what_would() {
     let layer = Lstm::new(3, 4).num_layers(0);
     let (y, (h, c)) = layer.forward(&zeros(&[5, 3]), None);
     assert!([y, h, c].iter().all(|t| fault(t).contains("there are 0 layers")));
-    let (y, _) = Rnn::new(3, 4).num_layers(usize::MAX).bidirectional(true).forward(&zeros(&[5, 3]), None);
+    let (y, _) =
+        Rnn::new(3, 4).num_layers(usize::MAX).bidirectional(true).forward(&zeros(&[5, 3]), None);
     assert!(fault(&y).contains("layers; the limit is 4096"), "{}", fault(&y));
 }
 
@@ -158,7 +168,9 @@ fn every_statement_carries_the_users_line() {
     }
     let function = Function::trace("f", &[ty(&[5, 2, 3]), ty(&[2])], |x| {
         let target = Tensor::from_slice(&[1i32, -100], [2]);
-        let classes = CrossEntropyLoss::new().ignore_index(-100).forward(&x[0].narrow(0, 0, 1).squeeze(0), &target);
+        let classes = CrossEntropyLoss::new()
+            .ignore_index(-100)
+            .forward(&x[0].narrow(0, 0, 1).squeeze(0), &target);
         let loss = lstm.forward(&x[0], None).0.sum_all()
             + gru.forward(&x[0], None).0.sum_all()
             + rnn.forward(&x[0], None).0.sum_all()
@@ -169,6 +181,7 @@ fn every_statement_carries_the_users_line() {
     let text = function.stablehlo().unwrap();
     assert!(text.matches(" loc(#loc").count() > 100, "{text}");
     // A location has a file, or a name and a reference to the location that has the file.
-    let lines: Vec<_> = text.lines().filter(|line| line.starts_with("#loc") && line.contains(".rs\":")).collect();
+    let lines: Vec<_> =
+        text.lines().filter(|line| line.starts_with("#loc") && line.contains(".rs\":")).collect();
     assert!(!lines.is_empty() && lines.iter().all(|line| line.contains("nn/tests/")), "{lines:#?}");
 }

@@ -1,9 +1,13 @@
-//! Layers over one, two and three spatial axes against PyTorch: values, and the gradients of inputs and parameters.
+//! Layers over one, two and three spatial axes against PyTorch: values, and the gradients of inputs
+//! and parameters.
 
-use crate::common::reference::{Expected, cases, count, expect, fill, flag, inputs, number, numbers, sizes, word};
+use crate::common::reference::{
+    Expected, cases, count, expect, fill, flag, inputs, number, numbers, sizes, word,
+};
 use fulmen_nn::{
-    AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, CircularPad, ConstantPad, Conv, ConvTranspose, Forward, MaxPool,
-    PixelShuffle, PixelUnshuffle, ReflectionPad, ReplicationPad, Sides, Sizes, Unflatten, Upsample, ZeroPad,
+    AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, CircularPad, ConstantPad, Conv, ConvTranspose,
+    Forward, MaxPool, PixelShuffle, PixelUnshuffle, ReflectionPad, ReplicationPad, Sides, Sizes,
+    Unflatten, Upsample, ZeroPad,
 };
 use fulmen_tensor::{DType, Interpolation, PadMode};
 use serde_json::Value;
@@ -25,12 +29,13 @@ fn mode(value: &Value) -> PadMode {
 }
 
 fn conv<const N: usize>(a: &Value) -> Box<dyn Forward> {
-    let layer = Conv::<N>::new(count(&a["in_channels"]), count(&a["out_channels"]), per_axis(&a["kernel"]))
-        .stride(per_axis(&a["stride"]))
-        .dilation(per_axis(&a["dilation"]))
-        .groups(count(&a["groups"]))
-        .bias(flag(&a["bias"]))
-        .padding_mode(mode(&a["padding_mode"]));
+    let layer =
+        Conv::<N>::new(count(&a["in_channels"]), count(&a["out_channels"]), per_axis(&a["kernel"]))
+            .stride(per_axis(&a["stride"]))
+            .dilation(per_axis(&a["dilation"]))
+            .groups(count(&a["groups"]))
+            .bias(flag(&a["bias"]))
+            .padding_mode(mode(&a["padding_mode"]));
     Box::new(match a["padding"].as_str() {
         Some("same") => layer.padding_same(),
         Some("valid") => layer,
@@ -39,7 +44,11 @@ fn conv<const N: usize>(a: &Value) -> Box<dyn Forward> {
 }
 
 fn conv_transpose<const N: usize>(a: &Value) -> Box<dyn Forward> {
-    let layer = ConvTranspose::<N>::new(count(&a["in_channels"]), count(&a["out_channels"]), per_axis(&a["kernel"]));
+    let layer = ConvTranspose::<N>::new(
+        count(&a["in_channels"]),
+        count(&a["out_channels"]),
+        per_axis(&a["kernel"]),
+    );
     Box::new(
         layer
             .stride(per_axis(&a["stride"]))
@@ -65,13 +74,18 @@ fn avg_pool<const N: usize>(a: &Value) -> Box<dyn Forward> {
         .padding(per_axis(&a["padding"]))
         .ceil_mode(flag(&a["ceil_mode"]))
         .count_include_pad(flag(&a["count_include_pad"]));
-    Box::new(if a["divisor"].is_null() { layer } else { layer.divisor_override(count(&a["divisor"])) })
+    Box::new(if a["divisor"].is_null() {
+        layer
+    } else {
+        layer.divisor_override(count(&a["divisor"]))
+    })
 }
 
 fn pad<const N: usize>(kind: &str, a: &Value) -> Box<dyn Forward> {
     let side = |pair: &Value| (count(&pair[0]) as i64, count(&pair[1]) as i64);
     let sides: Vec<(i64, i64)> = a["sides"].as_array().into_iter().flatten().map(side).collect();
-    let sides = Sides::<N>(sides.try_into().unwrap_or_else(|sides| panic!("{sides:?} are not {N} pairs")));
+    let sides =
+        Sides::<N>(sides.try_into().unwrap_or_else(|sides| panic!("{sides:?} are not {N} pairs")));
     match kind {
         "zero_pad" => Box::new(ZeroPad::new(sides)),
         "constant_pad" => Box::new(ConstantPad::new(sides, number(&a["value"]))),
@@ -124,10 +138,13 @@ fn layers_over_spatial_axes_are_pytorchs() {
     let mut expected = Expected::within(1e-5, 2e-5);
     for case in cases("spatial.json").iter().filter(|case| case["op"] != "where_max_pool") {
         let (a, op) = (&case["attrs"], word(&case["op"], "op"));
-        let (kind, axes) = match op.strip_suffix('d').and_then(|op| op.split_at_checked(op.len() - 1)) {
-            Some((kind, axes)) if axes.parse::<usize>().is_ok() => (kind, axes.parse().unwrap_or(0)),
-            _ => (op, 0),
-        };
+        let (kind, axes) =
+            match op.strip_suffix('d').and_then(|op| op.split_at_checked(op.len() - 1)) {
+                Some((kind, axes)) if axes.parse::<usize>().is_ok() => {
+                    (kind, axes.parse().unwrap_or(0))
+                }
+                _ => (op, 0),
+            };
         let layer: Box<dyn Forward> = match kind {
             "conv" => over!(axes, conv(a)),
             "conv_transpose" => over!(axes, conv_transpose(a)),
@@ -152,7 +169,10 @@ fn the_places_of_maxima_are_pytorchs() {
     let mut expected = Expected::within(0.0, 0.0);
     for case in cases("spatial.json").iter().filter(|case| case["op"] == "where_max_pool") {
         let (a, x) = (&case["attrs"], inputs(case).remove(0));
-        fn max_indices<const N: usize>(a: &Value, x: &fulmen_tensor::Tensor) -> [fulmen_tensor::Tensor; 2] {
+        fn max_indices<const N: usize>(
+            a: &Value,
+            x: &fulmen_tensor::Tensor,
+        ) -> [fulmen_tensor::Tensor; 2] {
             max_pool::<N>(a).forward_with_indices(x)
         }
         let [_, indices] = over!(sizes(&a["window"]).len(), max_indices(a, &x));

@@ -1,12 +1,16 @@
 //! Transformers and encodings of positions against PyTorch and Hugging Face: values and gradients.
 
-use crate::common::reference::{Expected, cases, count, expect, fill, flag, inputs, number, tensor, word};
+use crate::common::reference::{
+    Expected, cases, count, expect, fill, flag, inputs, number, tensor, word,
+};
 use crate::common::{assert_close, fault, set_simple_values, values};
 use fulmen_nn::attention::{
-    Attention, LearnedPositions, RotaryEmbedding, RotaryScaling, SinusoidalPositions, alibi, alibi_at, sinusoidal,
+    Attention, LearnedPositions, RotaryEmbedding, RotaryScaling, SinusoidalPositions, alibi,
+    alibi_at, sinusoidal,
 };
 use fulmen_nn::{
-    Gelu, Module, Prelu, Transformer, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer,
+    Gelu, Module, Prelu, Transformer, TransformerDecoderLayer, TransformerEncoder,
+    TransformerEncoderLayer,
 };
 use fulmen_tensor::{DType, Tensor, random};
 use serde_json::Value;
@@ -43,8 +47,12 @@ fn transformers_are_pytorchs() {
             "transformer" => {
                 let model = Transformer::new(
                     count(&attrs["d_model"]),
-                    (count(&attrs["num_encoder_layers"]), || layer!(TransformerEncoderLayer, attrs)),
-                    (count(&attrs["num_decoder_layers"]), || layer!(TransformerDecoderLayer, attrs)),
+                    (count(&attrs["num_encoder_layers"]), || {
+                        layer!(TransformerEncoderLayer, attrs)
+                    }),
+                    (count(&attrs["num_decoder_layers"]), || {
+                        layer!(TransformerDecoderLayer, attrs)
+                    }),
                 );
                 (fill(&model, &case), model.forward(&inputs[0], &inputs[1], &src, &tgt, &src))
             }
@@ -63,7 +71,8 @@ fn a_transformer_begins_with_xaviers_rule_and_layers_of_their_own() {
         (0, || TransformerDecoderLayer::new(8, 2)),
     );
     model.initialize(0);
-    for (name, parameter) in model.parameters().into_iter().filter(|(_, p)| p.ty().shape.rank() > 1) {
+    for (name, parameter) in model.parameters().into_iter().filter(|(_, p)| p.ty().shape.rank() > 1)
+    {
         let shape = parameter.ty().shape;
         let bound = (6.0 / (shape[0] + shape[1]) as f64).sqrt();
         let largest = values(&parameter.get()).into_iter().fold(0.0f64, |a, b| a.max(b.abs()));
@@ -75,8 +84,9 @@ fn a_transformer_begins_with_xaviers_rule_and_layers_of_their_own() {
 
 #[test]
 fn dropout_acts_in_every_place_while_training_only() {
-    let encoder =
-        TransformerEncoder::new(1, || TransformerEncoderLayer::new(8, 2).dropout(0.5).activation(Prelu::new()));
+    let encoder = TransformerEncoder::new(1, || {
+        TransformerEncoderLayer::new(8, 2).dropout(0.5).activation(Prelu::new())
+    });
     set_simple_values(&encoder);
     assert!(encoder.parameters().iter().any(|(name, _)| name == "layers.0.activation.weight"));
     let x = random::normal(&random::key(0), DType::F32, [2, 3, 8]);
@@ -88,7 +98,11 @@ fn dropout_acts_in_every_place_while_training_only() {
     assert_ne!(values(&run()), training);
     assert_eq!(values(&run()), values(&run()));
     let text = fault(&encoder.forward(&Tensor::zeros(DType::F32, [2, 3, 6]), &Attention::new()));
-    assert!(text.contains("MultiheadAttention(8, 2 heads)") && text.contains("reference_transformer.rs"), "{text}");
+    assert!(
+        text.contains("MultiheadAttention(8, 2 heads)")
+            && text.contains("reference_transformer.rs"),
+        "{text}"
+    );
 }
 
 fn scaling(attrs: &Value) -> RotaryScaling {
@@ -150,9 +164,15 @@ fn encodings_refuse_what_does_not_fit() {
     assert!(fault(&RotaryEmbedding::new(3).forward(&x)).contains("a width of 3"));
     assert!(fault(&RotaryEmbedding::new(6).forward(&x)).contains("with 6 features or more"));
     assert!(fault(&RotaryEmbedding::new(4).forward_at(&x, &x)).contains("are not integers"));
-    assert!(fault(&RotaryEmbedding::new(4).forward_at(&x, &Tensor::arange(DType::I32, 2))).contains("broadcast"));
+    assert!(
+        fault(&RotaryEmbedding::new(4).forward_at(&x, &Tensor::arange(DType::I32, 2)))
+            .contains("broadcast")
+    );
     let deep = Tensor::zeros(DType::I32, [2, 1, 3]);
-    assert!(fault(&RotaryEmbedding::new(4).forward_at(&x, &deep)).contains("i32[2, 1, 3] do not broadcast to [3]"));
+    assert!(
+        fault(&RotaryEmbedding::new(4).forward_at(&x, &deep))
+            .contains("i32[2, 1, 3] do not broadcast to [3]")
+    );
     assert!(fault(&SinusoidalPositions::new(4).forward_at(&x, &deep)).contains("do not broadcast"));
     assert!(fault(&alibi_at(8, &deep, 3)).contains("must be integers [length]"));
     assert!(fault(&alibi(usize::MAX, 3, 3)).contains("heads are supported"));

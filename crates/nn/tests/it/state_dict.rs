@@ -1,5 +1,5 @@
-//! Weights in several files and in PyTorch's formats: loading, renaming, splitting and merging; damaged or malicious
-//! files are rejected.
+//! Weights in several files and in PyTorch's formats: loading, renaming, splitting and merging;
+//! damaged or malicious files are rejected.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -24,13 +24,16 @@ fn a_model_in_shards_comes_back_and_says_how_it_was_split() {
     let saved = model();
     saved.initialize(1);
     save_sharded_weights(&saved, &folder, 1000).unwrap();
-    let mut names: Vec<_> =
-        fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     let shards = names.len() - 1;
     assert_eq!(names[shards], "model.safetensors.index.json");
     assert_eq!(names[0], format!("model-00001-of-{shards:05}.safetensors"));
-    let index: serde_json::Value = serde_json::from_slice(&fs::read(folder.join(&names[shards])).unwrap()).unwrap();
+    let index: serde_json::Value =
+        serde_json::from_slice(&fs::read(folder.join(&names[shards])).unwrap()).unwrap();
     assert_eq!(index["metadata"]["total_size"], 4 * saved.num_parameters());
     assert_eq!(index["weight_map"].as_object().unwrap().len(), 6);
 
@@ -73,14 +76,29 @@ fn an_index_that_lies_is_refused() {
     refused("{}", "it has no table `weight_map`");
     refused(r#"{"weight_map": {"a": 3}}"#, "the file of `a` is 3");
     for outside in ["../x.safetensors", "/etc/passwd", "", ".."] {
-        refused(&format!(r#"{{"weight_map": {{"a": "{outside}"}}}}"#), "which is not a file next to the index");
+        refused(
+            &format!(r#"{{"weight_map": {{"a": "{outside}"}}}}"#),
+            "which is not a file next to the index",
+        );
     }
-    // An index must not list an index: itself, or another one that lists the first, would be a cycle.
-    refused(r#"{"weight_map": {"a": "model.safetensors.index.json"}}"#, "it is itself an index of weight files");
-    fs::write(folder.join("other.json"), r#"{"weight_map": {"a": "model.safetensors.index.json"}}"#).unwrap();
+    // An index must not list an index: itself, or another one that lists the first, would be a
+    // cycle.
+    refused(
+        r#"{"weight_map": {"a": "model.safetensors.index.json"}}"#,
+        "it is itself an index of weight files",
+    );
+    fs::write(
+        folder.join("other.json"),
+        r#"{"weight_map": {"a": "model.safetensors.index.json"}}"#,
+    )
+    .unwrap();
     refused(r#"{"weight_map": {"a": "other.json"}}"#, "it is itself an index of weight files");
-    refused(r#"{"weight_map": {"a": "gone.safetensors"}}"#, "names `gone.safetensors`, which is not next to it");
-    let first = fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+    refused(
+        r#"{"weight_map": {"a": "gone.safetensors"}}"#,
+        "names `gone.safetensors`, which is not next to it",
+    );
+    let first =
+        fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
     let first = first.into_iter().find(|name| name.starts_with("model-00001")).unwrap();
     refused(&format!(r#"{{"weight_map": {{"none": "{first}"}}}}"#), "does not contain it");
 }
@@ -90,7 +108,8 @@ fn what_a_folder_or_a_file_is_not_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let error = StateDict::read(folder.path()).unwrap_err();
     assert!(
-        error.is_format() && error.to_string().contains("it does not contain model.safetensors.index.json"),
+        error.is_format()
+            && error.to_string().contains("it does not contain model.safetensors.index.json"),
         "{error}"
     );
     let error = StateDict::read(folder.path().join("none.pt")).unwrap_err();
@@ -115,7 +134,8 @@ fn names_are_changed_or_the_mistake_is_told() {
     ];
     write(&path, &tensors, &BTreeMap::new()).unwrap();
     let all = StateDict::read(&path).unwrap();
-    let names = |dict: &StateDict| dict.iter().map(|(name, ty)| format!("{name} {ty}")).collect::<Vec<_>>();
+    let names =
+        |dict: &StateDict| dict.iter().map(|(name, ty)| format!("{name} {ty}")).collect::<Vec<_>>();
     let swapped = all.part("model").unwrap().transpose(|name| name.starts_with('a')).unwrap();
     assert_eq!(names(&swapped), ["a.weight f32[3, 2]", "b.weight f32[1]"]);
     let read = swapped.get("a.weight").unwrap().unwrap();
@@ -124,18 +144,30 @@ fn names_are_changed_or_the_mistake_is_told() {
     let twice = swapped.transpose(|name| name == "a.weight").unwrap();
     assert_eq!(twice.get("a.weight").unwrap().unwrap().bytes(), tensors[0].1.bytes());
     assert_eq!(names(&all.rename("model.", "m.").unwrap())[0], "m.a.weight f32[2, 3]");
-    let selected = all.rename_with(|name| name.starts_with("model").then(|| name.to_owned())).unwrap();
+    let selected =
+        all.rename_with(|name| name.starts_with("model").then(|| name.to_owned())).unwrap();
     assert_eq!((selected.len(), all.len(), selected.is_empty()), (2, 3, false));
 
     let line = line!() + 1;
     let error = all.part("state_dict").unwrap_err();
     let text = error.to_string();
     assert!(error.is_usage() && text.contains(&format!("state_dict.rs:{line}:")), "{text}");
-    assert!(text.contains("begins with `state_dict.`; the names are model.a.weight, model.b.weight, steps"), "{text}");
+    assert!(
+        text.contains(
+            "begins with `state_dict.`; the names are model.a.weight, model.b.weight, steps"
+        ),
+        "{text}"
+    );
     let error = all.rename_with(|_| Some("same".into())).unwrap_err().to_string();
-    assert!(error.contains("`model.a.weight` and `model.b.weight` would both get the name `same`"), "{error}");
+    assert!(
+        error.contains("`model.a.weight` and `model.b.weight` would both get the name `same`"),
+        "{error}"
+    );
     let error = all.transpose(|name| name == "steps").unwrap_err().to_string();
-    assert!(error.contains("transpose: `steps` is f32[1], which does not have two axes"), "{error}");
+    assert!(
+        error.contains("transpose: `steps` is f32[1], which does not have two axes"),
+        "{error}"
+    );
     assert!(all.transpose(|_| false).unwrap_err().is_usage());
 }
 
@@ -189,6 +221,7 @@ fn a_renamed_checkpoint_keeps_what_it_does_not_load() {
     let error = dict.load_into(&other, Strictness::Strict).unwrap_err().to_string();
     assert!(error.contains("missing in the file: head.weight, head.bias"), "{error}");
     assert!(error.contains("not part of the model: backbone.bias, backbone.weight"), "{error}");
-    let report = dict.rename("backbone", "head").unwrap().load_into(&other, Strictness::Strict).unwrap();
+    let report =
+        dict.rename("backbone", "head").unwrap().load_into(&other, Strictness::Strict).unwrap();
     assert_eq!(report.loaded, ["head.weight", "head.bias"]);
 }

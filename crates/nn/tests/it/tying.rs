@@ -1,4 +1,5 @@
-//! Parameters that are tied after the model was built, and whole models that change their element type.
+//! Parameters that are tied after the model was built, and whole models that change their element
+//! type.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -68,12 +69,21 @@ fn the_gradient_of_a_tied_weight_is_the_sum_of_both() {
     let (untied, tied) = (Words::new(), Words::new());
     let value = random::normal(&random::key(3), DType::F32, [5, 3]);
     for parameter in [&untied.embed.weight, &untied.head.weight, &tied.embed.weight] {
-        parameter.set(Tensor::from_slice(&values(&value).iter().map(|&v| v as f32).collect::<Vec<_>>(), [5, 3]));
+        parameter.set(Tensor::from_slice(
+            &values(&value).iter().map(|&v| v as f32).collect::<Vec<_>>(),
+            [5, 3],
+        ));
     }
     tied.tie();
     let gradients = grad(&untied.loss(), &[&untied.embed.weight.get(), &untied.head.weight.get()]);
     let gradient = grad(&tied.loss(), &[&tied.embed.weight.get()]);
-    assert_close(&values(&gradient[0]), &values(&(&gradients[0] + &gradients[1])), 1e-5, 1e-6, "gradient");
+    assert_close(
+        &values(&gradient[0]),
+        &values(&(&gradients[0] + &gradients[1])),
+        1e-5,
+        1e-6,
+        "gradient",
+    );
 }
 
 #[test]
@@ -118,7 +128,12 @@ fn what_differs_in_type_cannot_be_tied_and_stays() {
         let error = a.tie(&b).unwrap_err();
         assert!(error.is_usage());
         let text = error.to_string();
-        assert!(text.contains("f32[2, 3]") && text.contains(&ty.to_string()) && text.contains("tying.rs"), "{text}");
+        assert!(
+            text.contains("f32[2, 3]")
+                && text.contains(&ty.to_string())
+                && text.contains("tying.rs"),
+            "{text}"
+        );
         assert!(!a.is(&b));
         assert_eq!(b.ty(), ty);
     }
@@ -139,7 +154,8 @@ fn threads_that_tie_two_parameters_to_each_other_make_one() {
 }
 
 fn file(path: &Path, tensors: &[(&str, f32)]) {
-    let value = |x: f32| Tensor::from_slice(&[x; 15], [5, 3]).eval().unwrap_or_else(|e| panic!("{e}"));
+    let value =
+        |x: f32| Tensor::from_slice(&[x; 15], [5, 3]).eval().unwrap_or_else(|e| panic!("{e}"));
     let tensors: Vec<_> = tensors.iter().map(|&(name, x)| (name.to_owned(), value(x))).collect();
     write(path, &tensors, &BTreeMap::new()).unwrap_or_else(|e| panic!("{e}"));
 }
@@ -175,13 +191,18 @@ fn two_values_for_one_parameter_are_refused_or_told() {
     assert!(error.is_mismatch());
     let text = error.to_string();
     assert!(
-        text.contains("embed.weight and head.weight: one parameter in the model, two values in the file"),
+        text.contains(
+            "embed.weight and head.weight: one parameter in the model, two values in the file"
+        ),
         "{text}"
     );
     assert!(!words.embed.weight.is_set());
 
     let report = load_weights(&words, &path, Strictness::Lenient).unwrap();
-    assert_eq!((&*report.conflicting[0].name, &*report.conflicting[0].other), ("embed.weight", "head.weight"));
+    assert_eq!(
+        (&*report.conflicting[0].name, &*report.conflicting[0].other),
+        ("embed.weight", "head.weight")
+    );
     assert!(report.to_string().contains("embed.weight and head.weight"));
     assert_eq!(values(&words.embed.weight.get()), [1.0; 15]);
     // Parameters that are not tied do not conflict.
@@ -229,9 +250,12 @@ fn a_model_changes_its_element_type_with_its_values() {
     net.reinitialize(1);
     net.to_dtype(DType::F32).unwrap();
     net.reinitialize(1);
-    assert!(net.state().iter().all(
-        |(name, cell)| cell.get().fault().is_none() && *cell.get().ty() == cell.ty() || panic!("{name}: {cell:?}")
-    ));
+    assert!(
+        net.state()
+            .iter()
+            .all(|(name, cell)| cell.get().fault().is_none() && *cell.get().ty() == cell.ty()
+                || panic!("{name}: {cell:?}"))
+    );
     let error = net.to_dtype(DType::U8).unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("cannot become u8"), "{error}");
     assert_eq!(weight.ty().dtype, DType::F32);

@@ -1,4 +1,5 @@
-//! Weight files: values are read back as written, damaged files are rejected, and no file is left half written.
+//! Weight files: values are read back as written, damaged files are rejected, and no file is left
+//! half written.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +24,8 @@ fn net(classes: usize) -> Net {
 
 fn listing(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    let mut names: Vec<String> =
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     names
 }
@@ -41,12 +43,16 @@ fn every_dtype_and_shape_comes_back_as_it_went() {
     for dtype in DType::all().filter(|dtype| *dtype != DType::C128) {
         for shape in [Vec::new(), vec![0], vec![3], vec![2, 1, 3]] {
             let ty = TensorType::new(dtype, shape);
-            let bytes: Vec<u8> =
-                (0..ty.size_in_bytes()).map(|i| if dtype == DType::Bool { i as u8 % 2 } else { i as u8 + 1 }).collect();
+            let bytes: Vec<u8> = (0..ty.size_in_bytes())
+                .map(|i| if dtype == DType::Bool { i as u8 % 2 } else { i as u8 + 1 })
+                .collect();
             tensors.push((format!("{ty}"), Literal::from_bytes(ty, &bytes).unwrap()));
         }
     }
-    let metadata = BTreeMap::from([("a \"b\"\n".to_owned(), "ü{}".to_owned()), ("z".to_owned(), String::new())]);
+    let metadata = BTreeMap::from([
+        ("a \"b\"\n".to_owned(), "ü{}".to_owned()),
+        ("z".to_owned(), String::new()),
+    ]);
     write(&path, &tensors, &metadata).unwrap();
     let (actual, actual_metadata) = read(&path).unwrap();
     assert_eq!(without_checksums(actual_metadata), metadata);
@@ -61,7 +67,8 @@ fn every_dtype_and_shape_comes_back_as_it_went() {
     assert_eq!(listing(folder.path()), ["all.safetensors"]);
 
     let wide = Literal::from_bytes(TensorType::new(DType::C128, [1]), &[0; 16]).unwrap();
-    let error = write(&path, &[("wide".to_owned(), wide)], &BTreeMap::new()).unwrap_err().to_string();
+    let error =
+        write(&path, &[("wide".to_owned(), wide)], &BTreeMap::new()).unwrap_err().to_string();
     assert!(error.contains("`wide` is c128[1], which the format does not support"), "{error}");
     assert_eq!(fs::read(&path).unwrap(), first);
 }
@@ -200,7 +207,11 @@ fn a_strict_load_that_does_not_fit_lists_all_and_changes_nothing() {
     saved.initialize(1);
     save_weights(&saved, &path).unwrap();
 
-    let other = Other { conv: Conv2d::new(1, 4, 3), fc: Linear::new(4, 5), extra: Parameter::new([1], Init::ones()) };
+    let other = Other {
+        conv: Conv2d::new(1, 4, 3),
+        fc: Linear::new(4, 5),
+        extra: Parameter::new([1], Init::ones()),
+    };
     other.initialize(2);
     let before: Vec<_> = other.state().iter().map(|(_, v)| values(&v.get())).collect();
     let error = load_weights(&other, &path, Strictness::Strict).unwrap_err();
@@ -283,7 +294,10 @@ fn a_model_without_values_cannot_be_saved_and_says_which_are_missing() {
     let path = folder.path().join("x.safetensors");
     let error: Error = save_weights(&net(2), &path).unwrap_err();
     let text = error.to_string();
-    assert!(text.contains("`conv.weight` has no value to save") && text.contains("initialize(seed)"), "{text}");
+    assert!(
+        text.contains("`conv.weight` has no value to save") && text.contains("initialize(seed)"),
+        "{text}"
+    );
     assert!(listing(folder.path()).is_empty());
 }
 
@@ -298,8 +312,10 @@ fn each_flipped_bit_is_found_and_named() {
     let data = 8 + u64::from_le_bytes(whole[..8].try_into().unwrap()) as usize;
     // Tensors of one dtype are sorted by name, so the bias comes first.
     assert_eq!(whole.len() - data, 24 + 8);
-    // A flip in the key of the checksums makes it another key, and the file one without checksums. So skip the key.
-    let key = whole.windows(CHECKSUMS.len()).position(|window| window == CHECKSUMS.as_bytes()).unwrap();
+    // A flip in the key of the checksums makes it another key, and the file one without checksums.
+    // So skip the key.
+    let key =
+        whole.windows(CHECKSUMS.len()).position(|window| window == CHECKSUMS.as_bytes()).unwrap();
     for byte in (0..whole.len()).filter(|byte| !(key..key + CHECKSUMS.len()).contains(byte)) {
         for bit in [byte % 8, (byte + 3) % 8] {
             let mut bytes = whole.clone();
@@ -321,7 +337,8 @@ fn each_flipped_bit_is_found_and_named() {
 fn a_file_without_checksums_is_read_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.safetensors");
-    let header = br#"{"__metadata__":{"a":"b"},"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
+    let header =
+        br#"{"__metadata__":{"a":"b"},"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}}"#;
     fs::write(&path, [&(header.len() as u64).to_le_bytes()[..], header, &[1, 2]].concat()).unwrap();
     let (tensors, metadata) = read(&path).unwrap();
     assert_eq!((tensors["x"].bytes(), metadata["a"].as_str()), (&[1u8, 2][..], "b"));
@@ -341,11 +358,17 @@ fn peak() -> u64 {
 fn a_file_of_2_gb_is_converted_within_300_mb() {
     let folder = tempfile::tempdir().unwrap();
     let [from, to] = ["from.safetensors", "to.safetensors"].map(|name| folder.path().join(name));
-    // Written piece by piece, so that the values are never in memory at once: 33 tensors of 64 MB, without checksums.
-    let tensors: Vec<_> =
-        (0..33).map(|i| (format!("layers.{i:02}.weight"), safetensors::Dtype::F32, vec![4000u64, 4000])).collect();
+    // Written piece by piece, so that the values are never in memory at once: 33 tensors of 64 MB,
+    // without checksums.
+    let tensors: Vec<_> = (0..33)
+        .map(|i| (format!("layers.{i:02}.weight"), safetensors::Dtype::F32, vec![4000u64, 4000]))
+        .collect();
     let mut file = std::fs::File::create(&from).unwrap();
-    std::io::Write::write_all(&mut file, &fulmen_checkpoint::header(&tensors, &BTreeMap::new()).unwrap()).unwrap();
+    std::io::Write::write_all(
+        &mut file,
+        &fulmen_checkpoint::header(&tensors, &BTreeMap::new()).unwrap(),
+    )
+    .unwrap();
     let mut value = vec![0u8; 64_000_000];
     for i in 0..33 {
         value[..8].copy_from_slice(&[i; 8]);

@@ -1,4 +1,5 @@
-//! The argument struct of each plugin function that this crate calls. The fields that the plugin fills in come last.
+//! The argument struct of each plugin function that this crate calls. The fields that the plugin
+//! fills in come last.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -12,7 +13,8 @@ macro_rules! functions {
                 $args { $($field: $type,)* }
             }
 
-            // SAFETY: the table below pairs each function with its own arguments, as the header does.
+            // SAFETY: the table below pairs each function with its own arguments, as the header
+            // does.
             unsafe impl Args for $args {
                 const SLOT: Slot = Slot::$function;
             }
@@ -35,7 +37,8 @@ sized_struct! {
 }
 
 /// The plugin calls this when an event is ready. The callback owns the error.
-pub(crate) type PJRT_Event_OnReadyCallback = unsafe extern "C" fn(error: *mut PJRT_Error, user_arg: *mut c_void);
+pub(crate) type PJRT_Event_OnReadyCallback =
+    unsafe extern "C" fn(error: *mut PJRT_Error, user_arg: *mut c_void);
 
 functions! {
     PJRT_Error_GetCode(PJRT_Error_GetCode_Args) { error: *const PJRT_Error, code: c_int }

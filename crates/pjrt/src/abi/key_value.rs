@@ -1,13 +1,19 @@
 //! The calls that a plugin makes to our key-value store. Here the plugin creates the structs.
-#![cfg_attr(not(test), allow(dead_code, reason = "only tests, which act as the plugin, create these"))]
+#![cfg_attr(
+    not(test),
+    allow(dead_code, reason = "only tests, which act as the plugin, create these")
+)]
 
 use std::ffi::{c_char, c_int, c_void};
 
 use super::*;
 
 /// Creates a plugin error from a code and a text, and copies the text.
-pub(crate) type PJRT_CallbackError =
-    unsafe extern "C-unwind" fn(code: PJRT_Error_Code, message: *const c_char, message_size: usize) -> *mut PJRT_Error;
+pub(crate) type PJRT_CallbackError = unsafe extern "C-unwind" fn(
+    code: PJRT_Error_Code,
+    message: *const c_char,
+    message_size: usize,
+) -> *mut PJRT_Error;
 
 /// Frees a value that a callback returned.
 pub(crate) type PJRT_KeyValueGetCallback_ValueDeleter = unsafe extern "C" fn(value: *mut c_char);

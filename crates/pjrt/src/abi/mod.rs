@@ -1,7 +1,9 @@
-//! The C interface of a plugin in Rust, with the header's own names. This module checks and calls nothing.
+//! The C interface of a plugin in Rust, with the header's own names. This module checks and calls
+//! nothing.
 //!
-//! Layouts are those of API version 0.81. Later versions only append fields, and `struct_size` tells the plugin how
-//! many of them we know. The layouts therefore work with every version from 0.81 on.
+//! Layouts are those of API version 0.81. Later versions only append fields, and `struct_size`
+//! tells the plugin how many of them we know. The layouts therefore work with every version from
+//! 0.81 on.
 #![allow(non_camel_case_types, reason = "the names are those of the header, for comparison")]
 
 mod args;
@@ -32,8 +34,8 @@ opaque! {
     PJRT_SerializedTopology PLUGIN_Profiler PLUGIN_Profiler_Error
 }
 
-/// Defines a `#[repr(C)]` struct that starts with `struct_size` and `extension_start`, and a constructor that zeroes
-/// it.
+/// Defines a `#[repr(C)]` struct that starts with `struct_size` and `extension_start`, and a
+/// constructor that zeroes it.
 macro_rules! sized_struct {
     ($(#[$meta:meta])* $name:ident { $($field:ident: $type:ty),* $(,)? }) => {
         $(#[$meta])*
@@ -57,8 +59,8 @@ macro_rules! sized_struct {
 
             /// All zero except `struct_size`.
             pub(crate) fn new() -> Self {
-                // SAFETY: every field is an integer, a bool, a raw pointer, an optional function, or a union or struct
-                // of those. Zero bytes are a valid value of each.
+                // SAFETY: every field is an integer, a bool, a raw pointer, an optional function,
+                // or a union or struct of those. Zero bytes are a valid value of each.
                 let mut value: Self = unsafe { std::mem::zeroed() };
                 value.struct_size = Self::STRUCT_SIZE;
                 value
@@ -85,7 +87,8 @@ pub(crate) struct PJRT_Api_Version {
     pub(crate) minor_version: c_int,
 }
 
-/// The head of the table that `GetPjrtApi` returns. The functions follow it; `struct_size` gives their number.
+/// The head of the table that `GetPjrtApi` returns. The functions follow it; `struct_size` gives
+/// their number.
 #[repr(C)]
 pub(crate) struct PJRT_Api {
     pub(crate) struct_size: usize,
@@ -188,7 +191,8 @@ sized_struct! {
 }
 
 sized_struct! {
-    /// A layout. The header has a union here. The tiled form is its larger member, and the only one that we use.
+    /// A layout. The header has a union here. The tiled form is its larger member, and the only one
+    /// that we use.
     PJRT_Buffer_MemoryLayout { tiled: PJRT_Buffer_MemoryLayout_Tiled, kind: c_int }
 }
 
@@ -210,10 +214,12 @@ sized_struct! {
     }
 }
 
-/// The arguments of one function of the table. The type names the function, so that the two cannot be mixed up.
+/// The arguments of one function of the table. The type names the function, so that the two cannot
+/// be mixed up.
 ///
 /// # Safety
-/// `SLOT` must be the function whose arguments the type lays out, and that function must return a `PJRT_Error *`.
+/// `SLOT` must be the function whose arguments the type lays out, and that function must return a
+/// `PJRT_Error *`.
 pub(crate) unsafe trait Args {
     /// The function that takes these arguments.
     const SLOT: Slot;

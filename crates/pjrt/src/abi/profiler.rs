@@ -1,5 +1,5 @@
-//! The extension of plugins that can profile their devices (`profiler_c_api.h`, `pjrt_c_api_profiler_extension.h`). Its
-//! functions have their own table and error type.
+//! The extension of plugins that can profile their devices (`profiler_c_api.h`,
+//! `pjrt_c_api_profiler_extension.h`). Its functions have their own table and error type.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -23,8 +23,10 @@ pub(crate) type PLUGIN_Profiler_Function<A> =
 pub(crate) struct PLUGIN_Profiler_Api {
     pub(crate) struct_size: usize,
     pub(crate) private: *mut c_void,
-    pub(crate) error_destroy: Option<unsafe extern "C-unwind" fn(args: *mut PLUGIN_Profiler_Error_Destroy_Args)>,
-    pub(crate) error_message: Option<unsafe extern "C-unwind" fn(args: *mut PLUGIN_Profiler_Error_Message_Args)>,
+    pub(crate) error_destroy:
+        Option<unsafe extern "C-unwind" fn(args: *mut PLUGIN_Profiler_Error_Destroy_Args)>,
+    pub(crate) error_message:
+        Option<unsafe extern "C-unwind" fn(args: *mut PLUGIN_Profiler_Error_Message_Args)>,
     pub(crate) error_get_code: *const c_void,
     pub(crate) create: PLUGIN_Profiler_Function<PLUGIN_Profiler_Create_Args>,
     pub(crate) destroy: PLUGIN_Profiler_Function<PLUGIN_Profiler_Profiler_Args>,
@@ -59,8 +61,8 @@ pub(crate) struct PLUGIN_Profiler_Create_Args {
     pub(crate) profiler: *mut PLUGIN_Profiler,
 }
 
-/// The header's `PLUGIN_Profiler_Destroy_Args`, `PLUGIN_Profiler_Start_Args` and `PLUGIN_Profiler_Stop_Args`, which
-/// have the same layout.
+/// The header's `PLUGIN_Profiler_Destroy_Args`, `PLUGIN_Profiler_Start_Args` and
+/// `PLUGIN_Profiler_Stop_Args`, which have the same layout.
 #[repr(C)]
 pub(crate) struct PLUGIN_Profiler_Profiler_Args {
     pub(crate) struct_size: usize,

@@ -1,4 +1,5 @@
-//! The order of the functions in `PJRT_Api`, which is the whole contract with a plugin. This module calls none of them.
+//! The order of the functions in `PJRT_Api`, which is the whole contract with a plugin. This module
+//! calls none of them.
 //!
 //! New API versions only append functions, so a function has the same index in every version.
 
@@ -152,5 +153,6 @@ pub(crate) enum Slot {
 impl Slot {
     /// The number of functions in 0.115.
     #[cfg(test)]
-    pub(crate) const COUNT: usize = Slot::PJRT_TopologyDescription_GetMemorySpaceKindIds as usize + 1;
+    pub(crate) const COUNT: usize =
+        Slot::PJRT_TopologyDescription_GetMemorySpaceKindIds as usize + 1;
 }

@@ -1,4 +1,5 @@
-//! Compares our layouts with the header's own `_STRUCT_SIZE`s, as a C compiler computed them from the header of 0.81.
+//! Compares our layouts with the header's own `_STRUCT_SIZE`s, as a C compiler computed them from
+//! the header of 0.81.
 
 use std::mem::offset_of;
 
@@ -97,9 +98,17 @@ fn the_table_has_the_slots_and_size_of_its_version() {
     const POINTER: usize = size_of::<usize>();
     assert_eq!(offset_of!(PJRT_Api, pjrt_api_version), 16);
     assert_eq!(Slot::COUNT, 138);
-    assert_eq!(size_of::<PJRT_Api>() + Slot::COUNT * POINTER, 1144, "the size that plugins of 0.115 report");
+    assert_eq!(
+        size_of::<PJRT_Api>() + Slot::COUNT * POINTER,
+        1144,
+        "the size that plugins of 0.115 report"
+    );
     let last_of_81 = Slot::PJRT_LoadedExecutable_GetDeviceAssignment as usize;
-    assert_eq!(size_of::<PJRT_Api>() + (last_of_81 + 1) * POINTER, 984, "the size that plugins of 0.81 report");
+    assert_eq!(
+        size_of::<PJRT_Api>() + (last_of_81 + 1) * POINTER,
+        984,
+        "the size that plugins of 0.81 report"
+    );
     // Offsets from a C compiler, for functions in the middle of the header's table.
     let offset = |slot: Slot| size_of::<PJRT_Api>() + slot as usize * POINTER;
     assert_eq!(offset(Slot::PJRT_Error_Destroy), 40);

@@ -1,4 +1,5 @@
-//! The file of an entry: a magic number, the SHA-256 of the rest, a header, and the stored executable.
+//! The file of an entry: a magic number, the SHA-256 of the rest, a header, and the stored
+//! executable.
 
 use std::fs::File;
 use std::io::Read;
@@ -64,7 +65,8 @@ pub(super) fn decode(bytes: &[u8]) -> Result<(Header, &[u8])> {
     }
     let (length, body) = body.split_at_checked(LENGTH).ok_or_else(|| damaged("it is cut off"))?;
     let length = length.iter().rev().fold(0, |length, &byte| length << 8 | usize::from(byte));
-    let (header, executable) = body.split_at_checked(length).ok_or_else(|| damaged("it is cut off"))?;
+    let (header, executable) =
+        body.split_at_checked(length).ok_or_else(|| damaged("it is cut off"))?;
     Ok((Header::decode(header).map_err(|_| damaged("its header cannot be read"))?, executable))
 }
 
@@ -75,7 +77,10 @@ pub(super) fn read_header(path: &Path) -> Result<Header> {
     let size = file.metadata().map_err(unreadable)?.len();
     let mut start = [0; MAGIC.len() + DIGEST + LENGTH];
     file.read_exact(&mut start).map_err(unreadable)?;
-    let length = start[MAGIC.len() + DIGEST..].iter().rev().fold(0, |length, &byte| length << 8 | u64::from(byte));
+    let length = start[MAGIC.len() + DIGEST..]
+        .iter()
+        .rev()
+        .fold(0, |length, &byte| length << 8 | u64::from(byte));
     if !start.starts_with(MAGIC) || length > size {
         return Err(damaged("its header cannot be read"));
     }
@@ -95,7 +100,8 @@ mod tests {
     #[test]
     fn any_flipped_bit_and_any_cut_is_refused() {
         let fact = Fact::default();
-        let header = Header { key: "k".into(), program: "step".into(), compile_ms: 7, facts: vec![fact] };
+        let header =
+            Header { key: "k".into(), program: "step".into(), compile_ms: 7, facts: vec![fact] };
         let bytes = encode(&header, &[1, 2, 3]);
         assert_eq!(decode(&bytes).unwrap(), (header.clone(), &[1, 2, 3][..]));
         let file = tempfile::NamedTempFile::new().unwrap();

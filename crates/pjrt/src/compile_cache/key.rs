@@ -35,8 +35,9 @@ pub(super) struct Fact {
     machine: bool,
 }
 
-/// Identifies a compiled program: the program's text, the compile options with their flags, the plugin's file, the
-/// devices, libtpu's flags in `LIBTPU_INIT_ARGS` and, for a CPU, its features and its number of threads.
+/// Identifies a compiled program: the program's text, the compile options with their flags, the
+/// plugin's file, the devices, libtpu's flags in `LIBTPU_INIT_ARGS` and, for a CPU, its features
+/// and its number of threads.
 #[derive(Clone, Debug)]
 pub struct ProgramKey {
     program: String,
@@ -45,11 +46,12 @@ pub struct ProgramKey {
 }
 
 impl ProgramKey {
-    /// The key of a program for devices, which need not be present. The first key of a process may wait until the
-    /// plugin's file is hashed; see [`CompileCache::prepare`](super::CompileCache::prepare).
+    /// The key of a program for devices, which need not be present. The first key of a process may
+    /// wait until the plugin's file is hashed; see
+    /// [`CompileCache::prepare`](super::CompileCache::prepare).
     ///
-    /// `inputs` are the names and types of the program's inputs, for messages. If `text` has parts that do not affect
-    /// the compiled program, such as locations, strip them first.
+    /// `inputs` are the names and types of the program's inputs, for messages. If `text` has parts
+    /// that do not affect the compiled program, such as locations, strip them first.
     ///
     /// # Errors
     /// The plugin's file cannot be read, or was replaced after it was loaded.
@@ -60,14 +62,19 @@ impl ProgramKey {
         options: &CompileOptions,
         inputs: impl IntoIterator<Item = (String, String)>,
     ) -> Result<Self> {
-        let fact = |name: &str, value: String| Fact { name: name.to_owned(), value, machine: false };
-        let mut facts: Vec<Fact> = inputs.into_iter().map(|(name, ty)| fact(&format!("`{name}`"), ty)).collect();
-        facts.extend(operations(text).into_iter().map(|(name, count)| fact(name, format!("{count} times"))));
+        let fact =
+            |name: &str, value: String| Fact { name: name.to_owned(), value, machine: false };
+        let mut facts: Vec<Fact> =
+            inputs.into_iter().map(|(name, ty)| fact(&format!("`{name}`"), ty)).collect();
+        facts.extend(
+            operations(text).into_iter().map(|(name, count)| fact(name, format!("{count} times"))),
+        );
         facts.push(fact("the compile options", format!("{options:?}")));
         facts.extend(of_machine(topology)?);
         facts.push(fact(TEXT, hash::hex(&hash::of_bytes(text.as_bytes()))));
-        let digest =
-            hash::hex(&hash::of_bytes(&Facts { program: program.to_owned(), facts: facts.clone() }.encode_to_vec()));
+        let digest = hash::hex(&hash::of_bytes(
+            &Facts { program: program.to_owned(), facts: facts.clone() }.encode_to_vec(),
+        ));
         Ok(Self { program: program.to_owned(), facts, digest })
     }
 
@@ -85,15 +92,21 @@ impl ProgramKey {
         &self.facts
     }
 
-    /// The differences from the most similar stored program with the same name. `None` if no stored program is similar.
-    pub(super) fn nearest<H: Borrow<Header>>(&self, stored: impl Iterator<Item = H>) -> Option<Vec<String>> {
+    /// The differences from the most similar stored program with the same name. `None` if no stored
+    /// program is similar.
+    pub(super) fn nearest<H: Borrow<Header>>(
+        &self,
+        stored: impl Iterator<Item = H>,
+    ) -> Option<Vec<String>> {
         let named = stored.filter(|header| header.borrow().program == self.program);
         let near = named.filter(|header| self.is_near(&header.borrow().facts));
-        near.map(|header| differences(&self.facts, &header.borrow().facts)).min_by_key(Vec::len).map(shorten)
+        near.map(|header| differences(&self.facts, &header.borrow().facts))
+            .min_by_key(Vec::len)
+            .map(shorten)
     }
 
-    /// Whether another program is similar enough for a comparison. A program of another project is not, even if it has
-    /// the same name.
+    /// Whether another program is similar enough for a comparison. A program of another project is
+    /// not, even if it has the same name.
     fn is_near(&self, stored: &[Fact]) -> bool {
         let (now, then) = (part(&self.facts, false), part(stored, false));
         self.facts != stored && differences(&now, &then).len() <= now.len() * 2 / 3
@@ -103,7 +116,9 @@ impl ProgramKey {
 /// The facts about the devices, the plugin and this machine that affect the compiled program.
 pub(super) fn of_machine(topology: &Topology) -> Result<Vec<Fact>> {
     let mut facts = Vec::new();
-    let mut fact = |name: &str, value: String| facts.push(Fact { name: name.to_owned(), value, machine: true });
+    let mut fact = |name: &str, value: String| {
+        facts.push(Fact { name: name.to_owned(), value, machine: true })
+    };
     fact("the platform", topology.platform_name().to_owned());
     fact("the devices", devices(topology));
     fact("the plugin", topology.plugin().identity()?.to_owned());
@@ -127,7 +142,9 @@ pub(super) fn part(facts: &[Fact], machine: bool) -> Vec<Fact> {
 
 /// The differences from a stored program, one per line.
 pub(super) fn differences(now: &[Fact], stored: &[Fact]) -> Vec<String> {
-    let find = |facts: &[Fact], name: &str| facts.iter().find(|fact| fact.name == name).map(|fact| fact.value.clone());
+    let find = |facts: &[Fact], name: &str| {
+        facts.iter().find(|fact| fact.name == name).map(|fact| fact.value.clone())
+    };
     let gone = stored.iter().filter(|fact| find(now, &fact.name).is_none());
     let all = now.iter().chain(gone).map(|fact| fact.name.as_str());
     let mut lines = Vec::new();
@@ -138,7 +155,10 @@ pub(super) fn differences(now: &[Fact], stored: &[Fact]) -> Vec<String> {
         }
     }
     if lines.is_empty() && find(stored, TEXT) != find(now, TEXT) {
-        lines.push("the operations are the same, but their constants, axes, shapes or order differ".to_owned());
+        lines.push(
+            "the operations are the same, but their constants, axes, shapes or order differ"
+                .to_owned(),
+        );
     }
     lines
 }
@@ -207,15 +227,29 @@ mod tests {
     fn key(facts: &[(&str, &str)]) -> ProgramKey {
         let facts = facts
             .iter()
-            .map(|(name, value)| Fact { name: (*name).into(), value: (*value).into(), machine: false })
+            .map(|(name, value)| Fact {
+                name: (*name).into(),
+                value: (*value).into(),
+                machine: false,
+            })
             .collect();
         ProgramKey { program: "step".into(), facts, digest: String::new() }
     }
 
     #[test]
     fn differences_name_what_changed_and_come_before_the_text() {
-        let old = key(&[("`batch.image`", "u8[32]"), ("stablehlo.add", "2 times"), ("the CPU", "a"), (TEXT, "1")]);
-        let new = key(&[("`batch.image`", "u8[64]"), ("stablehlo.sine", "1 times"), ("the CPU", "a"), (TEXT, "2")]);
+        let old = key(&[
+            ("`batch.image`", "u8[32]"),
+            ("stablehlo.add", "2 times"),
+            ("the CPU", "a"),
+            (TEXT, "1"),
+        ]);
+        let new = key(&[
+            ("`batch.image`", "u8[64]"),
+            ("stablehlo.sine", "1 times"),
+            ("the CPU", "a"),
+            (TEXT, "2"),
+        ]);
         assert_eq!(
             differences(&new.facts, &old.facts),
             [
@@ -225,14 +259,27 @@ mod tests {
             ]
         );
         assert_eq!(differences(&new.facts, &new.facts), Vec::<String>::new());
-        let other = differences(&key(&[("a", "1"), (TEXT, "2")]).facts, &key(&[("a", "1"), (TEXT, "1")]).facts);
-        assert_eq!(other, ["the operations are the same, but their constants, axes, shapes or order differ"]);
-        let many: Vec<(String, String)> = (0..9).map(|i| (i.to_string(), "x".repeat(100))).collect();
-        let many: Vec<(&str, &str)> = many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let other = differences(
+            &key(&[("a", "1"), (TEXT, "2")]).facts,
+            &key(&[("a", "1"), (TEXT, "1")]).facts,
+        );
+        assert_eq!(
+            other,
+            ["the operations are the same, but their constants, axes, shapes or order differ"]
+        );
+        let many: Vec<(String, String)> =
+            (0..9).map(|i| (i.to_string(), "x".repeat(100))).collect();
+        let many: Vec<(&str, &str)> =
+            many.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let (many, all) = (key(&many), differences(&key(&many).facts, &[]));
         let machine = Fact { name: "the CPU".into(), value: "b".into(), machine: true };
-        let (elsewhere, of_others) = ([&many.facts[..], std::slice::from_ref(&machine)].concat(), [machine]);
-        assert!(many.is_near(&many.facts[..3]) && !many.is_near(&many.facts[..2]) && !many.is_near(&many.facts));
+        let (elsewhere, of_others) =
+            ([&many.facts[..], std::slice::from_ref(&machine)].concat(), [machine]);
+        assert!(
+            many.is_near(&many.facts[..3])
+                && !many.is_near(&many.facts[..2])
+                && !many.is_near(&many.facts)
+        );
         assert!(many.is_near(&elsewhere) && !many.is_near(&of_others));
         let lines = shorten(all);
         assert_eq!((lines.len(), lines[3].as_str()), (4, "and 6 more"));

@@ -18,9 +18,9 @@
 //! # Ok::<(), fulmen_pjrt::Error>(())
 //! ```
 //!
-//! An entry is a file, named by its [`ProgramKey`]. It is written atomically, so several processes may share a folder.
-//! It is verified before the plugin sees it, and removed if it is damaged. If the entries exceed the size limit, the
-//! least recently used ones are removed.
+//! An entry is a file, named by its [`ProgramKey`]. It is written atomically, so several processes
+//! may share a folder. It is verified before the plugin sees it, and removed if it is damaged. If
+//! the entries exceed the size limit, the least recently used ones are removed.
 //!
 //! Entries contain machine code, so only trusted users may have write access to the folder.
 //!
@@ -86,18 +86,18 @@ pub struct CacheEntry {
 }
 
 impl CompileCache {
-    /// A cache in this folder, which is created with the first stored program. `max_bytes` limits the size of its
-    /// files.
+    /// A cache in this folder, which is created with the first stored program. `max_bytes` limits
+    /// the size of its files.
     pub fn new(folder: impl Into<PathBuf>, max_bytes: u64) -> Self {
         Self { folder: folder.into(), max_bytes }
     }
 
-    /// The cache that the environment selects. Its folder is the value of the variable `FULMEN_COMPILE_CACHE` (`off`
-    /// for no cache); by default `$XDG_CACHE_HOME/fulmen/compile` or `~/.cache/fulmen/compile`. It has at most
-    /// `FULMEN_COMPILE_CACHE_MB` megabytes (4096).
+    /// The cache that the environment selects. Its folder is the value of the variable
+    /// `FULMEN_COMPILE_CACHE` (`off` for no cache); by default `$XDG_CACHE_HOME/fulmen/compile` or
+    /// `~/.cache/fulmen/compile`. It has at most `FULMEN_COMPILE_CACHE_MB` megabytes (4096).
     ///
-    /// Tests, doc tests and benchmarks that cargo runs have no cache unless the variable names a folder: a test must
-    /// not depend on programs that were compiled before.
+    /// Tests, doc tests and benchmarks that cargo runs have no cache unless the variable names a
+    /// folder: a test must not depend on programs that were compiled before.
     ///
     /// # Errors
     /// The limit is not a number; there is no folder for caches.
@@ -130,9 +130,13 @@ impl CompileCache {
         };
         let megabytes = match set(LIMIT) {
             None => DEFAULT_LIMIT,
-            Some(text) => text.to_str().and_then(|text| text.trim().parse().ok()).ok_or_else(|| {
-                Error::invalid(format!("{LIMIT} is {text:?}; expected a whole number of megabytes, as in 4096"))
-            })?,
+            Some(text) => {
+                text.to_str().and_then(|text| text.trim().parse().ok()).ok_or_else(|| {
+                    Error::invalid(format!(
+                        "{LIMIT} is {text:?}; expected a whole number of megabytes, as in 4096"
+                    ))
+                })?
+            }
         };
         Ok(Some(Self::new(folder, megabytes.saturating_mul(1_000_000))))
     }
@@ -147,8 +151,8 @@ impl CompileCache {
         &self.folder
     }
 
-    /// Starts a thread that hashes the plugin's file, unless an earlier process has done so: a [`ProgramKey`] needs the
-    /// hash.
+    /// Starts a thread that hashes the plugin's file, unless an earlier process has done so: a
+    /// [`ProgramKey`] needs the hash.
     pub fn prepare(&self, client: &Client) {
         let plugin = client.plugin().clone();
         if plugin.recall_identity(&self.identity_file(&plugin)) {
@@ -162,7 +166,8 @@ impl CompileCache {
     /// The file with the hash of the plugin's file.
     fn identity_file(&self, plugin: &Plugin) -> PathBuf {
         let path = plugin.path().as_os_str().as_encoded_bytes();
-        self.folder.join(format!("plugin-{}", &crate::hash::hex(&crate::hash::of_bytes(path))[..16]))
+        self.folder
+            .join(format!("plugin-{}", &crate::hash::hex(&crate::hash::of_bytes(path))[..16]))
     }
 
     /// Whether an entry with this program name may exist. This is quick: it reads no file.
@@ -174,17 +179,22 @@ impl CompileCache {
     /// Loads the stored program, ready to run; `None` if there is none.
     ///
     /// # Errors
-    /// The entry cannot be read; it is damaged, or the plugin does not load it ([corrupt](Error::is_corrupt)). A
-    /// corrupt entry has been removed.
+    /// The entry cannot be read; it is damaged, or the plugin does not load it
+    /// ([corrupt](Error::is_corrupt)). A corrupt entry has been removed.
     pub fn load(&self, client: &Client, key: &ProgramKey) -> Result<Option<LoadedExecutable>> {
         let path = self.path_of(key);
         let bytes = match fs::read(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            read => read.map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?,
+            read => {
+                read.map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?
+            }
         };
         let loaded = entry::decode(&bytes).and_then(|(header, executable)| {
             if header.key != key.digest() {
-                return Err(Error::new(Kind::Corrupt, "the stored program does not match its file name"));
+                return Err(Error::new(
+                    Kind::Corrupt,
+                    "the stored program does not match its file name",
+                ));
             }
             client.load(executable)
         });
@@ -196,24 +206,34 @@ impl CompileCache {
             }
             Err(error) => {
                 let _ = fs::remove_file(&path);
-                Err(Error::new(Kind::Corrupt, format!("{}: {error}; it has been removed", path.display())))
+                Err(Error::new(
+                    Kind::Corrupt,
+                    format!("{}: {error}; it has been removed", path.display()),
+                ))
             }
         }
     }
 
-    /// Stores a program, and removes others if the total exceeds the limit. A program that exceeds the limit alone is
-    /// not stored.
+    /// Stores a program, and removes others if the total exceeds the limit. A program that exceeds
+    /// the limit alone is not stored.
     ///
     /// # Errors
-    /// The plugin cannot serialize programs ([unsupported](Error::is_unsupported)); the folder cannot be written to;
-    /// the disk is full.
-    pub fn store(&self, key: &ProgramKey, program: &LoadedExecutable, compile_time: Duration) -> Result<()> {
+    /// The plugin cannot serialize programs ([unsupported](Error::is_unsupported)); the folder
+    /// cannot be written to; the disk is full.
+    pub fn store(
+        &self,
+        key: &ProgramKey,
+        program: &LoadedExecutable,
+        compile_time: Duration,
+    ) -> Result<()> {
         let entry = entry::encode(&Header::new(key, compile_time), &program.serialize()?);
         if entry.len() as u64 > self.max_bytes {
             return Ok(());
         }
         let folder = DirBuilder::new().recursive(true).mode(0o700).create(&self.folder);
-        folder.map_err(|error| Error::io(format!("cannot create the folder {}", self.folder.display()), error))?;
+        folder.map_err(|error| {
+            Error::io(format!("cannot create the folder {}", self.folder.display()), error)
+        })?;
         self.write(&self.path_of(key), &entry)?;
         let plugin = program.client().plugin();
         let identity = self.identity_file(plugin);
@@ -229,8 +249,8 @@ impl CompileCache {
             .map_err(|error| Error::io(format!("cannot write {}", path.display()), error))
     }
 
-    /// The differences from the most similar stored program with the same name, one per line; `None` if no stored
-    /// program is similar.
+    /// The differences from the most similar stored program with the same name, one per line;
+    /// `None` if no stored program is similar.
     pub fn nearest(&self, key: &ProgramKey) -> Option<Vec<String>> {
         let start = key::file_start(key.program());
         let files = self.files().ok()?.into_iter().filter(|file| file.starts_with(&start));
@@ -249,7 +269,9 @@ impl CompileCache {
             let Ok(metadata) = path.metadata() else { continue };
             let header = entry::read_header(&path).ok();
             entries.push(CacheEntry {
-                compile_time: header.as_ref().map_or(Duration::ZERO, |header| Duration::from_millis(header.compile_ms)),
+                compile_time: header
+                    .as_ref()
+                    .map_or(Duration::ZERO, |header| Duration::from_millis(header.compile_ms)),
                 program: header.map(|header| header.program),
                 bytes: metadata.len(),
                 used: metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
@@ -260,8 +282,8 @@ impl CompileCache {
         Ok(entries)
     }
 
-    /// Verifies the checksum of each entry, and returns the errors of the damaged ones. They stay in the folder; a
-    /// program that needs one removes it and compiles again.
+    /// Verifies the checksum of each entry, and returns the errors of the damaged ones. They stay
+    /// in the folder; a program that needs one removes it and compiles again.
     ///
     /// # Errors
     /// The folder cannot be read.
@@ -270,12 +292,16 @@ impl CompileCache {
             let path = self.folder.join(file);
             let read = fs::read(&path).map_err(|error| Error::io("cannot read the entry", error));
             let verified = read.and_then(|bytes| envelope::verify(entry::decode(&bytes)?.1));
-            verified.err().filter(|error| !error.is_not_found()).map(|error| error.during(path.display()))
+            verified
+                .err()
+                .filter(|error| !error.is_not_found())
+                .map(|error| error.during(path.display()))
         };
         Ok(self.files()?.into_iter().filter_map(verify).collect())
     }
 
-    /// Removes all entries, and returns their total size in bytes. Running programs are not affected.
+    /// Removes all entries, and returns their total size in bytes. Running programs are not
+    /// affected.
     ///
     /// # Errors
     /// The folder cannot be read, or a file in it cannot be removed.
@@ -284,7 +310,8 @@ impl CompileCache {
         for file in self.files()? {
             bytes += remove(&self.folder.join(file))?;
         }
-        // Also removes the leftovers of killed processes. If this fails, the next process that writes here tries again.
+        // Also removes the leftovers of killed processes. If this fails, the next process that
+        // writes here tries again.
         let _ = fulmen_durable::remove_leftovers(&self.folder);
         Ok(bytes)
     }
@@ -295,7 +322,11 @@ impl CompileCache {
         for file in self.files()? {
             let path = self.folder.join(file);
             if let Ok(metadata) = path.metadata() {
-                files.push((metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH), metadata.len(), path));
+                files.push((
+                    metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+                    metadata.len(),
+                    path,
+                ));
             }
         }
         files.sort();
@@ -316,8 +347,8 @@ impl CompileCache {
     /// The names of the entries' files; none if there is no folder.
     fn files(&self) -> Result<Vec<String>> {
         let list = || -> io::Result<Vec<String>> {
-            let names =
-                fs::read_dir(&self.folder)?.map(|entry| Ok(entry?.file_name().into_string().unwrap_or_default()));
+            let names = fs::read_dir(&self.folder)?
+                .map(|entry| Ok(entry?.file_name().into_string().unwrap_or_default()));
             names.collect()
         };
         match list() {
@@ -326,21 +357,27 @@ impl CompileCache {
                 Ok(names.into_iter().filter(|name| name.ends_with(&ending)).collect())
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(Error::io(format!("cannot read the folder {}", self.folder.display()), error)),
+            Err(error) => {
+                Err(Error::io(format!("cannot read the folder {}", self.folder.display()), error))
+            }
         }
     }
 }
 
 /// Removes a file and returns its size; 0 if another process has already removed it.
 fn remove(path: &Path) -> Result<u64> {
-    let removed = path.metadata().and_then(|metadata| fs::remove_file(path).map(|()| metadata.len()));
+    let removed =
+        path.metadata().and_then(|metadata| fs::remove_file(path).map(|()| metadata.len()));
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
-        removed => removed.map_err(|error| Error::io(format!("cannot remove {}", path.display()), error)),
+        removed => {
+            removed.map_err(|error| Error::io(format!("cannot remove {}", path.display()), error))
+        }
     }
 }
 
-/// Whether cargo built this program as a test or a benchmark, or rustdoc built it from an example in the documentation.
+/// Whether cargo built this program as a test or a benchmark, or rustdoc built it from an example
+/// in the documentation.
 fn is_test(program: &Path) -> bool {
     let folder = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     program
@@ -365,13 +402,22 @@ mod tests {
             })
         };
         assert!(cache_for("off", "").unwrap().is_none());
-        assert_eq!(cache_for("", "").unwrap().unwrap().folder(), Path::new("/home/me/fulmen/compile"));
+        assert_eq!(
+            cache_for("", "").unwrap().unwrap().folder(),
+            Path::new("/home/me/fulmen/compile")
+        );
         let cache = cache_for("/data/programs", "").unwrap().unwrap();
-        assert_eq!((cache.folder(), cache.max_bytes()), (Path::new("/data/programs"), 4_096_000_000));
+        assert_eq!(
+            (cache.folder(), cache.max_bytes()),
+            (Path::new("/data/programs"), 4_096_000_000)
+        );
         assert_eq!(cache_for("here", " 20").unwrap().unwrap().max_bytes(), 20_000_000);
         for wrong in ["20 MB", "-1", "1.5"] {
             let error = cache_for("here", wrong).unwrap_err();
-            assert!(error.is_usage() && error.to_string().contains("FULMEN_COMPILE_CACHE_MB"), "{error}");
+            assert!(
+                error.is_usage() && error.to_string().contains("FULMEN_COMPILE_CACHE_MB"),
+                "{error}"
+            );
         }
     }
 

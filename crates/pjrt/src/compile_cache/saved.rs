@@ -20,7 +20,8 @@ use crate::loaded::LoadedExecutable;
 const MAGIC: &[u8; 8] = b"FULMENS1";
 const DIGEST: usize = 32;
 
-/// Compiled programs in one file. They can be compiled without the devices, and are loaded on a machine that has them.
+/// Compiled programs in one file. They can be compiled without the devices, and are loaded on a
+/// machine that has them.
 ///
 /// ```
 /// # use fulmen_pjrt::{Plugin, locate::{Platform, locate}};
@@ -69,8 +70,14 @@ impl SavedPrograms {
     ///
     /// # Errors
     /// The plugin cannot serialize programs ([unsupported](Error::is_unsupported)).
-    pub fn add(&mut self, key: &ProgramKey, program: &Executable, compile_time: Duration) -> Result<()> {
-        let program = Program { header: Header::new(key, compile_time), executable: program.serialize()? };
+    pub fn add(
+        &mut self,
+        key: &ProgramKey,
+        program: &Executable,
+        compile_time: Duration,
+    ) -> Result<()> {
+        let program =
+            Program { header: Header::new(key, compile_time), executable: program.serialize()? };
         self.programs.all.push(program);
         Ok(())
     }
@@ -89,14 +96,20 @@ impl SavedPrograms {
     /// Reads the programs of a file for a client.
     ///
     /// # Errors
-    /// The file cannot be read. It is damaged or is not a file of programs, or its programs are for other devices,
-    /// another plugin or another CPU than the client's ([corrupt](Error::is_corrupt)).
+    /// The file cannot be read. It is damaged or is not a file of programs, or its programs are for
+    /// other devices, another plugin or another CPU than the client's
+    /// ([corrupt](Error::is_corrupt)).
     pub fn read(path: &Path, client: &Client) -> Result<Self> {
-        let bytes = fs::read(path).map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?;
-        let refuse = |why: String| Err(Error::new(Kind::Corrupt, format!("{}: {why}", path.display())));
+        let bytes = fs::read(path)
+            .map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?;
+        let refuse =
+            |why: String| Err(Error::new(Kind::Corrupt, format!("{}: {why}", path.display())));
         let split = bytes.strip_prefix(MAGIC).and_then(|rest| rest.split_at_checked(DIGEST));
         let Some((digest, body)) = split else {
-            return refuse("not a file of compiled programs, or it is cut off; save the programs again".to_owned());
+            return refuse(
+                "not a file of compiled programs, or it is cut off; save the programs again"
+                    .to_owned(),
+            );
         };
         if hash::of_bytes(body) != digest {
             return refuse(
@@ -104,11 +117,15 @@ impl SavedPrograms {
             );
         }
         let Ok(programs) = Programs::decode(body) else {
-            return refuse("another version of Fulmen wrote it; save the programs again".to_owned());
+            return refuse(
+                "another version of Fulmen wrote it; save the programs again".to_owned(),
+            );
         };
         let machine = key::of_machine(&client.topology()?)?;
-        let differ =
-            programs.all.iter().map(|program| key::differences(&machine, &key::part(&program.header.facts, true)));
+        let differ = programs
+            .all
+            .iter()
+            .map(|program| key::differences(&machine, &key::part(&program.header.facts, true)));
         if let Some(lines) = differ.into_iter().find(|lines| !lines.is_empty()) {
             return refuse(format!(
                 "its programs were compiled for another machine: {}; save them again for this one",
@@ -138,7 +155,8 @@ impl SavedPrograms {
         loaded.map_err(|error| error.during(self.path.display()))
     }
 
-    /// The differences from the most similar program with the same name, one per line; `None` if no program is similar.
+    /// The differences from the most similar program with the same name, one per line; `None` if no
+    /// program is similar.
     pub fn nearest(&self, key: &ProgramKey) -> Option<Vec<String>> {
         key.nearest(self.programs.all.iter().map(|program| &program.header))
     }
@@ -150,11 +168,15 @@ mod tests {
 
     #[test]
     fn any_flipped_bit_and_any_cut_is_refused() {
-        let header = Header { key: "k".into(), program: "step".into(), compile_ms: 7, facts: Vec::new() };
+        let header =
+            Header { key: "k".into(), program: "step".into(), compile_ms: 7, facts: Vec::new() };
         let program = Program { header, executable: vec![1, 2, 3] };
-        let saved = SavedPrograms { programs: Programs { all: vec![program] }, ..SavedPrograms::default() };
+        let saved =
+            SavedPrograms { programs: Programs { all: vec![program] }, ..SavedPrograms::default() };
         let file = tempfile::NamedTempFile::new().unwrap();
-        let plugin = crate::Plugin::load(crate::locate::locate(crate::locate::Platform::Cpu, None).unwrap()).unwrap();
+        let plugin =
+            crate::Plugin::load(crate::locate::locate(crate::locate::Platform::Cpu, None).unwrap())
+                .unwrap();
         let client = plugin.create_client(&[("cpu_device_count", 1.into())]).unwrap();
         saved.write(file.path()).unwrap();
         let bytes = fs::read(file.path()).unwrap();

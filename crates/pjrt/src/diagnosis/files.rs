@@ -1,4 +1,5 @@
-//! The device files, and the kernel's information about devices. Out of scope: which processes have them open.
+//! The device files, and the kernel's information about devices. Out of scope: which processes have
+//! them open.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -21,10 +22,12 @@ pub(super) fn device_files(platform: Platform, roots: &Roots) -> Vec<PathBuf> {
             let mut files = numbered(&roots.dev, "accel");
             let google = google_devices(&roots.sys);
             // A file here is a group of PCI devices of any vendor.
-            let groups = google.iter().filter_map(|device| device.group.as_deref()).collect::<BTreeSet<_>>();
+            let groups =
+                google.iter().filter_map(|device| device.group.as_deref()).collect::<BTreeSet<_>>();
             files.extend(numbered(&roots.dev.join("vfio"), "").into_iter().filter(|path| {
                 let number = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-                // If the kernel does not report the groups, a device of Google's is good enough evidence.
+                // If the kernel does not report the groups, a device of Google's is good enough
+                // evidence.
                 groups.contains(number) || (groups.is_empty() && !google.is_empty())
             }));
             files
@@ -34,7 +37,8 @@ pub(super) fn device_files(platform: Platform, roots: &Roots) -> Vec<PathBuf> {
 
 /// Further remarks: the places without devices, and the kernel's information.
 pub(super) fn notes(platform: Platform, roots: &Roots, device_files: &[DeviceFile]) -> Vec<String> {
-    let none_like = |folder: &Path, name: &str| format!("{}: not found", folder.join(name).display());
+    let none_like =
+        |folder: &Path, name: &str| format!("{}: not found", folder.join(name).display());
     let is_in = |file: &DeviceFile, folder: &Path| file.path.parent() == Some(folder);
     let mut notes = Vec::new();
     match platform {
@@ -45,8 +49,14 @@ pub(super) fn notes(platform: Platform, roots: &Roots, device_files: &[DeviceFil
             }
             let version = roots.proc.join("driver/nvidia/version");
             notes.push(match fs::read_to_string(&version) {
-                Ok(text) => format!("{}: {}", version.display(), text.lines().next().unwrap_or_default().trim()),
-                Err(_) => format!("{}: not found; the NVIDIA driver is not loaded", version.display()),
+                Ok(text) => format!(
+                    "{}: {}",
+                    version.display(),
+                    text.lines().next().unwrap_or_default().trim()
+                ),
+                Err(_) => {
+                    format!("{}: not found; the NVIDIA driver is not loaded", version.display())
+                }
             });
         }
         Platform::Tpu => {
@@ -58,22 +68,33 @@ pub(super) fn notes(platform: Platform, roots: &Roots, device_files: &[DeviceFil
                 let others = numbered(&vfio, "").len();
                 notes.push(match others {
                     0 => none_like(&vfio, "*"),
-                    _ => format!("{}: {others} files, but none for a Google device", vfio.join("*").display()),
+                    _ => format!(
+                        "{}: {others} files, but none for a Google device",
+                        vfio.join("*").display()
+                    ),
                 });
             }
             let folder = roots.sys.join("bus/pci/devices");
-            let names = google_devices(&roots.sys).into_iter().map(|device| device.name).collect::<Vec<_>>();
+            let names = google_devices(&roots.sys)
+                .into_iter()
+                .map(|device| device.name)
+                .collect::<Vec<_>>();
             notes.push(match (fs::read_dir(&folder), &names[..]) {
                 (Err(error), _) => format!("{}: cannot be read ({error})", folder.display()),
-                (Ok(_), []) => format!("{}: no Google accelerator (vendor {GOOGLE})", folder.display()),
-                (Ok(_), names) => format!("{}: Google accelerators at {}", folder.display(), names.join(", ")),
+                (Ok(_), []) => {
+                    format!("{}: no Google accelerator (vendor {GOOGLE})", folder.display())
+                }
+                (Ok(_), names) => {
+                    format!("{}: Google accelerators at {}", folder.display(), names.join(", "))
+                }
             });
         }
     }
     notes
 }
 
-/// Whether this process may read and write the file. The file is not opened, because that could disturb a device.
+/// Whether this process may read and write the file. The file is not opened, because that could
+/// disturb a device.
 pub(super) fn is_allowed(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
     // SAFETY: the path is a C string.

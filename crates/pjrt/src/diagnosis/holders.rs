@@ -1,5 +1,5 @@
-//! Finds the processes that have a device file open or a library mapped, as far as this user may see. It sends no
-//! signals.
+//! Finds the processes that have a device file open or a library mapped, as far as this user may
+//! see. It sends no signals.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -40,7 +40,9 @@ impl fmt::Display for Holders {
         };
         match &self.processes[..] {
             [] => f.write_str("open in no visible process")?,
-            holders => write!(f, "open in {}", holders.iter().map(name).collect::<Vec<_>>().join(", "))?,
+            holders => {
+                write!(f, "open in {}", holders.iter().map(name).collect::<Vec<_>>().join(", "))?
+            }
         }
         match self.unseen {
             0 => Ok(()),
@@ -64,9 +66,9 @@ pub struct FilesInUse {
     pub mapped: Vec<PathBuf>,
 }
 
-/// The processes that have one of `files` open or a file named `library` mapped, ordered by process id. The second
-/// value is the number of processes that could not be inspected. Devices are compared instead of paths, because a
-/// device may have several names.
+/// The processes that have one of `files` open or a file named `library` mapped, ordered by process
+/// id. The second value is the number of processes that could not be inspected. Devices are
+/// compared instead of paths, because a device may have several names.
 ///
 /// ```
 /// use fulmen_pjrt::diagnosis::files_in_use;
@@ -81,20 +83,26 @@ pub fn files_in_use(files: &[PathBuf], library: &str) -> (Vec<FilesInUse>, usize
 
 /// The holders of each file.
 pub(super) fn holders(files: &[PathBuf], proc: &Path) -> Vec<Holders> {
-    let (processes, unseen) = if files.is_empty() { Default::default() } else { in_use(files, None, proc) };
+    let (processes, unseen) =
+        if files.is_empty() { Default::default() } else { in_use(files, None, proc) };
     let holder = |process: &FilesInUse| Holder { pid: process.pid, name: process.name.clone() };
-    let with = |file: &PathBuf| processes.iter().filter(|process| process.open.contains(file)).map(holder).collect();
+    let with = |file: &PathBuf| {
+        processes.iter().filter(|process| process.open.contains(file)).map(holder).collect()
+    };
     files.iter().map(|file| Holders { processes: with(file), unseen }).collect()
 }
 
 fn in_use(files: &[PathBuf], library: Option<&str>, proc: &Path) -> (Vec<FilesInUse>, usize) {
-    let expected =
-        files.iter().map(|file| fs::metadata(file).ok().map(|metadata| identity(&metadata))).collect::<Vec<_>>();
+    let expected = files
+        .iter()
+        .map(|file| fs::metadata(file).ok().map(|metadata| identity(&metadata)))
+        .collect::<Vec<_>>();
     let (mut processes, mut unseen) = (Vec::new(), 0);
     for pid in numbers(proc) {
         let Some(folder) = living_thread(&proc.join(pid.to_string())) else { continue };
-        let inspected = open_files(&folder.join("fd"), files)
-            .and_then(|open| Ok((open, library.map_or(Ok(Vec::new()), |library| mapped_files(&folder, library))?)));
+        let inspected = open_files(&folder.join("fd"), files).and_then(|open| {
+            Ok((open, library.map_or(Ok(Vec::new()), |library| mapped_files(&folder, library))?))
+        });
         let (identities, mapped) = match inspected {
             Ok(inspected) => inspected,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -104,7 +112,8 @@ fn in_use(files: &[PathBuf], library: Option<&str>, proc: &Path) -> (Vec<FilesIn
             // The process has ended.
             Err(_) => continue,
         };
-        let is_open = |expected: &Option<_>| expected.is_some_and(|expected| identities.contains(&expected));
+        let is_open =
+            |expected: &Option<_>| expected.is_some_and(|expected| identities.contains(&expected));
         let open = files.iter().zip(&expected).filter(|(_, expected)| is_open(expected));
         let open = open.map(|(file, _)| file.clone()).collect::<Vec<_>>();
         if !open.is_empty() || !mapped.is_empty() {
@@ -119,13 +128,14 @@ fn in_use(files: &[PathBuf], library: Option<&str>, proc: &Path) -> (Vec<FilesIn
 /// The entries of a folder whose names are numbers, in order.
 fn numbers(folder: &Path) -> Vec<u32> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect::<Vec<u32>>();
+    let mut numbers =
+        entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect::<Vec<u32>>();
     numbers.sort_unstable();
     numbers
 }
 
-/// The folder of the process or, if its first thread has ended, of another thread. `None` if all threads have ended: a
-/// zombie holds nothing.
+/// The folder of the process or, if its first thread has ended, of another thread. `None` if all
+/// threads have ended: a zombie holds nothing.
 fn living_thread(process: &Path) -> Option<PathBuf> {
     let is_zombie = |folder: &Path| {
         let stat = fs::read_to_string(folder.join("stat")).unwrap_or_default();
@@ -135,11 +145,14 @@ fn living_thread(process: &Path) -> Option<PathBuf> {
         return Some(process.to_owned());
     }
     let threads = process.join("task");
-    numbers(&threads).iter().map(|thread| threads.join(thread.to_string())).find(|thread| !is_zombie(thread))
+    numbers(&threads)
+        .iter()
+        .map(|thread| threads.join(thread.to_string()))
+        .find(|thread| !is_zombie(thread))
 }
 
-/// The identities of the open files that have the name of one of `files`. Other files are not queried: a query about a
-/// file on an unreachable network file system could block forever.
+/// The identities of the open files that have the name of one of `files`. Other files are not
+/// queried: a query about a file on an unreachable network file system could block forever.
 fn open_files(fd: &Path, files: &[PathBuf]) -> io::Result<BTreeSet<(u64, u64)>> {
     let mut open = BTreeSet::new();
     for entry in fs::read_dir(fd)?.flatten() {

@@ -1,5 +1,5 @@
-//! Finds the devices of a kind on this machine, and explains why devices are missing. It reads files and variables, and
-//! opens no device.
+//! Finds the devices of a kind on this machine, and explains why devices are missing. It reads
+//! files and variables, and opens no device.
 
 mod files;
 mod holders;
@@ -37,7 +37,8 @@ use crate::locate::Platform;
 pub struct Diagnosis {
     /// The kind of device.
     pub platform: Platform,
-    /// The device files: `/dev/accel0` or `/dev/vfio/0` for a TPU, `/dev/nvidia0` for a GPU. A CPU has none.
+    /// The device files: `/dev/accel0` or `/dev/vfio/0` for a TPU, `/dev/nvidia0` for a GPU. A CPU
+    /// has none.
     pub device_files: Vec<DeviceFile>,
     /// The plugin that Fulmen would use.
     pub plugin: PluginState,
@@ -55,20 +56,22 @@ pub struct DeviceFile {
     pub path: PathBuf,
     /// Whether this process may read and write it.
     pub allowed: bool,
-    /// The processes that have it open. Only one process can have a TPU open at a time. For GPUs this is `None`.
+    /// The processes that have it open. Only one process can have a TPU open at a time. For GPUs
+    /// this is `None`.
     pub holders: Option<Holders>,
 }
 
-/// Examines everything that devices of this kind depend on. It runs `python3` to find packages, and loads the plugin's
-/// file to read its version.
+/// Examines everything that devices of this kind depend on. It runs `python3` to find packages, and
+/// loads the plugin's file to read its version.
 pub fn diagnose(platform: Platform) -> Diagnosis {
     let variable = |name: &str| env::var_os(name);
     Diagnosis::gather(platform, &Roots::default(), &variable, plugin::state_of(platform))
 }
 
-/// Prepends the result of [`diagnose`] to an error from finding a plugin or opening its devices, and keeps the error's
-/// kind. Errors that are not about devices are returned unchanged, as are errors about CPUs. `plugin` is the plugin's
-/// path, unless it is the one that [`locate`](crate::locate::locate) finds.
+/// Prepends the result of [`diagnose`] to an error from finding a plugin or opening its devices,
+/// and keeps the error's kind. Errors that are not about devices are returned unchanged, as are
+/// errors about CPUs. `plugin` is the plugin's path, unless it is the one that
+/// [`locate`](crate::locate::locate) finds.
 ///
 /// ```
 /// use fulmen_pjrt::{Plugin, diagnosis::explain, locate::{Platform, locate}};
@@ -96,7 +99,8 @@ pub fn device_files(platform: Platform) -> Vec<PathBuf> {
     files::device_files(platform, &Roots::default())
 }
 
-/// The device files on a machine whose files are under `root`, and the processes that have them open. A CPU has none.
+/// The device files on a machine whose files are under `root`, and the processes that have them
+/// open. A CPU has none.
 ///
 /// ```
 /// use fulmen_pjrt::diagnosis::device_files_under;
@@ -113,7 +117,11 @@ fn device_files_of(platform: Platform, roots: &Roots) -> Vec<DeviceFile> {
         Platform::Tpu => holders::holders(&paths, &roots.proc).into_iter().map(Some).collect(),
         Platform::Cpu | Platform::Cuda => vec![None; paths.len()],
     };
-    let of_path = |(path, holders): (PathBuf, _)| DeviceFile { allowed: files::is_allowed(&path), path, holders };
+    let of_path = |(path, holders): (PathBuf, _)| DeviceFile {
+        allowed: files::is_allowed(&path),
+        path,
+        holders,
+    };
     paths.into_iter().zip(holders).map(of_path).collect()
 }
 
@@ -165,13 +173,17 @@ impl Diagnosis {
         Self { platform, device_files, plugin, obsolete_variables, notes }
     }
 
-    /// Prepends the diagnosis to an error. If the error repeats a part of the diagnosis, it is left out.
+    /// Prepends the diagnosis to an error. If the error repeats a part of the diagnosis, it is left
+    /// out.
     fn before(&self, error: Error) -> Error {
         let is_repeated = match &self.plugin {
-            PluginState::Missing(why) | PluginState::Unusable { why, .. } => *why == error.to_string(),
+            PluginState::Missing(why) | PluginState::Unusable { why, .. } => {
+                *why == error.to_string()
+            }
             PluginState::Usable { .. } => false,
         };
-        let suffix = if is_repeated { String::new() } else { format!("\n  then: {}", indented(&error)) };
+        let suffix =
+            if is_repeated { String::new() } else { format!("\n  then: {}", indented(&error)) };
         error.with_message(format!("{self}{suffix}"))
     }
 
@@ -187,9 +199,13 @@ impl Diagnosis {
             (_, 0, _) => format!("No {name} devices were found"),
             (_, 1, 0) => format!("One {name} device file was found"),
             (_, count, 0) => format!("{count} {name} device files were found"),
-            (_, 1, _) => format!("One {name} device file was found, and another process has it open"),
+            (_, 1, _) => {
+                format!("One {name} device file was found, and another process has it open")
+            }
             (_, count, in_use) => {
-                format!("{count} {name} device files were found, and other processes have {in_use} of them open")
+                format!(
+                    "{count} {name} device files were found, and other processes have {in_use} of them open"
+                )
             }
         }
     }
@@ -198,7 +214,9 @@ impl Diagnosis {
 impl DeviceFile {
     fn is_held_by_others(&self) -> bool {
         let this = std::process::id();
-        self.holders.as_ref().is_some_and(|holders| holders.processes.iter().any(|holder| holder.pid != this))
+        self.holders
+            .as_ref()
+            .is_some_and(|holders| holders.processes.iter().any(|holder| holder.pid != this))
     }
 }
 

@@ -48,9 +48,13 @@ pub(super) fn state_of(platform: Platform) -> PluginState {
 /// Whether the NVIDIA driver's library exists. The CUDA plugin loads it when it opens the devices.
 pub(super) fn cuda_library() -> String {
     // SAFETY: the name is a C string. The library is the driver's own; loading it starts nothing.
-    let library = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
+    let library =
+        unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
     if library.is_null() {
-        return format!("libcuda.so.1, the NVIDIA driver's library: cannot be loaded ({})", loader_error());
+        return format!(
+            "libcuda.so.1, the NVIDIA driver's library: cannot be loaded ({})",
+            loader_error()
+        );
     }
     // SAFETY: it was opened above, and nothing from it is kept.
     unsafe { libc::dlclose(library) };

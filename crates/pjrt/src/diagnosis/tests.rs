@@ -43,7 +43,8 @@ impl Machine {
         fs::write(folder.join("vendor"), format!("{vendor}\n")).unwrap();
         fs::write(folder.join("class"), format!("{class}\n")).unwrap();
         if let Some(group) = group {
-            symlink(format!("../../../kernel/iommu_groups/{group}"), folder.join("iommu_group")).unwrap();
+            symlink(format!("../../../kernel/iommu_groups/{group}"), folder.join("iommu_group"))
+                .unwrap();
         }
     }
 
@@ -64,7 +65,9 @@ impl Machine {
 
     fn paths(&self, platform: Platform) -> Vec<String> {
         let paths = files::device_files(platform, &self.roots("/proc".as_ref())).into_iter();
-        paths.map(|path| path.strip_prefix(self.folder.path()).unwrap().display().to_string()).collect()
+        paths
+            .map(|path| path.strip_prefix(self.folder.path()).unwrap().display().to_string())
+            .collect()
     }
 }
 
@@ -104,10 +107,22 @@ fn without_a_tpu_the_diagnosis_lists_every_place() {
 fn a_tpu_is_recognized_by_its_driver_or_its_group() {
     let machine = Machine::new();
     // 10 comes after 2; the folder `accel` belongs to other vendors' devices.
-    for name in ["dev/accel10", "dev/accel2", "dev/accel", "dev/accel+1", "dev/vfio/vfio", "dev/vfio/7", "dev/vfio/3"] {
+    for name in [
+        "dev/accel10",
+        "dev/accel2",
+        "dev/accel",
+        "dev/accel+1",
+        "dev/vfio/vfio",
+        "dev/vfio/7",
+        "dev/vfio/3",
+    ] {
         machine.file(name);
     }
-    assert_eq!(machine.paths(Platform::Tpu), ["dev/accel2", "dev/accel10"], "the groups are of other devices");
+    assert_eq!(
+        machine.paths(Platform::Tpu),
+        ["dev/accel2", "dev/accel10"],
+        "the groups are of other devices"
+    );
     let text = machine.diagnose(Platform::Tpu).to_string();
     assert!(text.starts_with("2 TPU device files were found. Looked at:\n"), "{text}");
     assert!(text.contains("/dev/vfio/*: 2 files, but none for a Google device"), "{text}");
@@ -142,12 +157,22 @@ fn the_process_with_an_open_tpu_is_named() {
     assert!(holders.processes.iter().any(|holder| holder.pid == pid), "{holders}");
     assert_eq!(diagnosis.device_files[1].holders.as_ref().unwrap().processes, []);
     let text = diagnosis.to_string();
-    let headline = "2 TPU device files were found, and other processes have 1 of them open. Looked at:\n";
+    let headline =
+        "2 TPU device files were found, and other processes have 1 of them open. Looked at:\n";
     assert!(text.starts_with(headline), "{text}");
-    assert!(text.contains(&format!("{}: found, open in process {pid} (sleep)", busy.display())), "{text}");
-    assert!(text.contains(&format!("{}: found, open in no visible process", free.display())), "{text}");
+    assert!(
+        text.contains(&format!("{}: found, open in process {pid} (sleep)", busy.display())),
+        "{text}"
+    );
+    assert!(
+        text.contains(&format!("{}: found, open in no visible process", free.display())),
+        "{text}"
+    );
     drop(holder);
-    assert_eq!(machine.diagnose(Platform::Tpu).device_files[0].holders.as_ref().unwrap().processes, []);
+    assert_eq!(
+        machine.diagnose(Platform::Tpu).device_files[0].holders.as_ref().unwrap().processes,
+        []
+    );
 }
 
 #[test]
@@ -155,7 +180,10 @@ fn this_process_is_recognized_and_another_file_of_the_same_name_is_ignored() {
     let machine = Machine::new();
     let device = machine.file("dev/accel0");
     let other = File::open(machine.file("elsewhere/accel0")).unwrap();
-    assert_eq!(machine.diagnose(Platform::Tpu).device_files[0].holders.as_ref().unwrap().processes, []);
+    assert_eq!(
+        machine.diagnose(Platform::Tpu).device_files[0].holders.as_ref().unwrap().processes,
+        []
+    );
     drop(other);
     let open = File::open(&device).unwrap();
     let text = machine.diagnose(Platform::Tpu).to_string();
@@ -189,7 +217,8 @@ fn processes_that_cannot_be_inspected_are_counted() {
     // Root may inspect every process.
     if fs::read_dir(&closed).is_err() {
         let holders = holders::holders(&[device], &machine.path("proc"));
-        let expected = "open in no visible process (one process of another user could not be inspected)";
+        let expected =
+            "open in no visible process (one process of another user could not be inspected)";
         assert_eq!(holders[0].to_string(), expected);
     }
     fs::set_permissions(&closed, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -209,7 +238,8 @@ fn obsolete_variables_are_named_with_what_replaced_them() {
         ("CUDA_VISIBLE_DEVICES", ""),
     ];
     let diagnosis = machine.diagnose(Platform::Tpu);
-    let names = diagnosis.obsolete_variables.iter().map(|variable| variable.name).collect::<Vec<_>>();
+    let names =
+        diagnosis.obsolete_variables.iter().map(|variable| variable.name).collect::<Vec<_>>();
     assert_eq!(names, ["XRT_TPU_CONFIG", "TPU_IP_ADDRESS", "XRT_MESH_SERVICE_ADDRESS"]);
     let text = diagnosis.to_string();
     for part in [
@@ -229,22 +259,31 @@ fn a_gpu_has_a_file_and_a_driver() {
     let machine = Machine::new();
     let proc = machine.path("proc");
     let plugin = || PluginState::Missing("no PJRT plugin for cuda was found".to_owned());
-    let text =
-        |machine: &Machine| Diagnosis::gather(Platform::Cuda, &machine.roots(&proc), &|_| None, plugin()).to_string();
+    let text = |machine: &Machine| {
+        Diagnosis::gather(Platform::Cuda, &machine.roots(&proc), &|_| None, plugin()).to_string()
+    };
     let without = text(&machine);
-    for part in
-        ["No CUDA devices were found", "/dev/nvidia*: not found", "the NVIDIA driver is not loaded", "\n  libcuda.so.1"]
-    {
+    for part in [
+        "No CUDA devices were found",
+        "/dev/nvidia*: not found",
+        "the NVIDIA driver is not loaded",
+        "\n  libcuda.so.1",
+    ] {
         assert!(without.contains(part), "{without}");
     }
     for name in ["dev/nvidiactl", "dev/nvidia-uvm", "dev/nvidia0"] {
         machine.file(name);
     }
     machine.file("proc/driver/nvidia/version");
-    fs::write(proc.join("driver/nvidia/version"), "NVRM version: 580.1\nGCC version: 12\n").unwrap();
+    fs::write(proc.join("driver/nvidia/version"), "NVRM version: 580.1\nGCC version: 12\n")
+        .unwrap();
     assert_eq!(machine.paths(Platform::Cuda), ["dev/nvidia0"]);
     let with = text(&machine);
-    for part in ["One CUDA device file was found", "/dev/nvidia0: found\n", "version: NVRM version: 580.1\n"] {
+    for part in [
+        "One CUDA device file was found",
+        "/dev/nvidia0: found\n",
+        "version: NVRM version: 580.1\n",
+    ] {
         assert!(with.contains(part), "{with}");
     }
 }
@@ -260,10 +299,20 @@ fn a_plugin_that_is_too_old_or_damaged_is_reported() {
     )
     .unwrap();
     let old = machine.path("old.so");
-    assert!(Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&old, &source]).status().unwrap().success());
+    assert!(
+        Command::new("cc")
+            .args(["-shared", "-fPIC", "-o"])
+            .args([&old, &source])
+            .status()
+            .unwrap()
+            .success()
+    );
     let state = PluginState::of_file(old.clone());
     assert!(matches!(&state, PluginState::Unusable { path, .. } if *path == old), "{state:?}");
-    assert!(state.to_string().contains("speaks PJRT API 0.54; this program speaks 0.81"), "{state}");
+    assert!(
+        state.to_string().contains("speaks PJRT API 0.54; this program speaks 0.81"),
+        "{state}"
+    );
     let damaged = PluginState::of_file(machine.file("damaged.so"));
     assert!(matches!(damaged, PluginState::Unusable { .. }), "{damaged:?}");
 }
@@ -272,7 +321,10 @@ fn a_plugin_that_is_too_old_or_damaged_is_reported() {
 fn an_error_from_opening_is_explained_once() {
     let machine = Machine::new();
     let diagnosis = machine.diagnose(Platform::Tpu);
-    let failed = Error::new(Kind::Plugin(crate::abi::PJRT_Error_Code::NOT_FOUND), "No jellyfish device found");
+    let failed = Error::new(
+        Kind::Plugin(crate::abi::PJRT_Error_Code::NOT_FOUND),
+        "No jellyfish device found",
+    );
     let error = diagnosis.before(failed);
     assert!(error.is_not_found() && error.is_from_plugin());
     assert_eq!(error.to_string(), format!("{diagnosis}\n  then: No jellyfish device found"));
@@ -288,7 +340,9 @@ fn an_error_from_opening_is_explained_once() {
 
 #[test]
 fn errors_that_are_not_about_devices_stay_unchanged() {
-    for (kind, platform) in [(Kind::InvalidArgument, Platform::Tpu), (Kind::NotFound, Platform::Cpu)] {
+    for (kind, platform) in
+        [(Kind::InvalidArgument, Platform::Tpu), (Kind::NotFound, Platform::Cpu)]
+    {
         assert_eq!(explain(Error::new(kind, "as it was"), platform, None).to_string(), "as it was");
     }
 }

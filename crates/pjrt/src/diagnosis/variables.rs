@@ -1,4 +1,5 @@
-//! Environment variables that affect devices: obsolete ones of earlier runtimes, and those that hide devices.
+//! Environment variables that affect devices: obsolete ones of earlier runtimes, and those that
+//! hide devices.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -55,17 +56,26 @@ const OBSOLETE: &[ObsoleteVariable] = &[
         name: "XRT_LOCAL_WORKER",
         instead: "XRT no longer exists; libtpu's TPU_WORKER_ID is the index of this host",
     },
-    ObsoleteVariable { name: "XRT_DEVICE_MAP", instead: "XRT no longer exists; FULMEN_DEVICES selects the devices" },
+    ObsoleteVariable {
+        name: "XRT_DEVICE_MAP",
+        instead: "XRT no longer exists; FULMEN_DEVICES selects the devices",
+    },
 ];
 
 /// The obsolete variables that are set. Only users of TPUs need to know about them.
-pub(super) fn obsolete(platform: Platform, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<ObsoleteVariable> {
+pub(super) fn obsolete(
+    platform: Platform,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Vec<ObsoleteVariable> {
     let set = |name| variable(name).is_some_and(|value| !value.is_empty());
     OBSOLETE.iter().filter(|known| platform == Platform::Tpu && set(known.name)).cloned().collect()
 }
 
 /// One line for each variable that is set and hides devices from the plugin.
-pub(super) fn hiding(platform: Platform, variable: &dyn Fn(&str) -> Option<OsString>) -> Vec<String> {
+pub(super) fn hiding(
+    platform: Platform,
+    variable: &dyn Fn(&str) -> Option<OsString>,
+) -> Vec<String> {
     let names: &[&str] = match platform {
         Platform::Cpu => &[],
         // An empty value hides all devices.

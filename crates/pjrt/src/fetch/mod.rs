@@ -1,10 +1,11 @@
-//! Downloads plugins once. The CPU plugin is downloaded when it is first used, so that a first run only needs Python's
-//! pip. Plugins for TPUs and GPUs are downloaded on request. This module loads no plugin.
+//! Downloads plugins once. The CPU plugin is downloaded when it is first used, so that a first run
+//! only needs Python's pip. Plugins for TPUs and GPUs are downloaded on request. This module loads
+//! no plugin.
 //!
-//! The version and the SHA-256 of each package are pinned. The file is written to the cache folder atomically: it is
-//! downloaded and unpacked next to its final path, under a lock, and then renamed ([`fulmen_durable`]). A file that is
-//! damaged later is downloaded again when it cannot be loaded, or when it has ended a process (`starting` detects
-//! this).
+//! The version and the SHA-256 of each package are pinned. The file is written to the cache folder
+//! atomically: it is downloaded and unpacked next to its final path, under a lock, and then renamed
+//! ([`fulmen_durable`]). A file that is damaged later is downloaded again when it cannot be loaded,
+//! or when it has ended a process (`starting` detects this).
 
 mod package;
 mod wheel;
@@ -48,9 +49,9 @@ pub(crate) fn cache_folder_by(variable: &dyn Fn(&str) -> Option<OsString>) -> Re
 
 /// The path of the CPU plugin in the cache folder. It is downloaded if it is missing.
 ///
-/// The download runs `pip download`, after one line on standard error with the name and the size. With
-/// `FULMEN_OFFLINE=1` nothing is downloaded, and the error says what to do by hand. If several processes call this at
-/// once, one downloads and the others wait for its file.
+/// The download runs `pip download`, after one line on standard error with the name and the size.
+/// With `FULMEN_OFFLINE=1` nothing is downloaded, and the error says what to do by hand. If several
+/// processes call this at once, one downloads and the others wait for its file.
 pub fn cpu_plugin() -> Result<PathBuf> {
     let Some(package) = CPU else {
         return Err(unpublished(env::consts::OS, env::consts::ARCH));
@@ -70,11 +71,13 @@ fn unpublished(os: &str, arch: &str) -> Error {
     )
 }
 
-/// The path of libtpu in the cache folder. It is downloaded if it is missing: 205 MB, 575 MB unpacked.
+/// The path of libtpu in the cache folder. It is downloaded if it is missing: 205 MB, 575 MB
+/// unpacked.
 ///
-/// libtpu compiles for TPUs on any machine, and runs programs on TPU machines. It is Google's, under the Google Cloud
-/// Platform Terms of Service, so Fulmen cannot include it. This function downloads it from PyPI with pip, by the rules
-/// of [`cpu_plugin`]. [`locate`](locate::locate) finds it afterwards.
+/// libtpu compiles for TPUs on any machine, and runs programs on TPU machines. It is Google's,
+/// under the Google Cloud Platform Terms of Service, so Fulmen cannot include it. This function
+/// downloads it from PyPI with pip, by the rules of [`cpu_plugin`]. [`locate`](locate::locate)
+/// finds it afterwards.
 pub fn libtpu() -> Result<PathBuf> {
     let Some(package) = LIBTPU else {
         return Err(Error::new(
@@ -85,7 +88,8 @@ pub fn libtpu() -> Result<PathBuf> {
     Fetcher::new(package)?.get()
 }
 
-/// The version of libtpu that [`libtpu`](libtpu()) downloads. This version of Fulmen was tested with it.
+/// The version of libtpu that [`libtpu`](libtpu()) downloads. This version of Fulmen was tested
+/// with it.
 ///
 /// ```
 /// assert!(fulmen_pjrt::fetch::libtpu_version().is_none_or(|version| version.starts_with("0.")));
@@ -94,10 +98,12 @@ pub fn libtpu_version() -> Option<&'static str> {
     LIBTPU.map(|package| package.version)
 }
 
-/// The path of XLA's plugin for NVIDIA GPUs with CUDA 12 or 13 in the cache folder. It is downloaded if it is missing.
+/// The path of XLA's plugin for NVIDIA GPUs with CUDA 12 or 13 in the cache folder. It is
+/// downloaded if it is missing.
 ///
-/// The download follows the rules of [`cpu_plugin`]. The plugin loads NVIDIA's libraries (CUDA, cuDNN, NCCL and
-/// others), which are not downloaded. [`locate`](locate::locate) finds the plugin afterwards.
+/// The download follows the rules of [`cpu_plugin`]. The plugin loads NVIDIA's libraries (CUDA,
+/// cuDNN, NCCL and others), which are not downloaded. [`locate`](locate::locate) finds the plugin
+/// afterwards.
 ///
 /// # Errors
 /// The version of CUDA is not 12 or 13; the processor is not x86-64; those of [`cpu_plugin`].
@@ -125,13 +131,14 @@ fn target(cache: &Path, package: &Package<'_>) -> PathBuf {
     cache.join("pjrt").join(format!("{}-{}", package.name, package.version)).join(file)
 }
 
-/// Whether this file, whose path has no links, is a downloaded plugin, so that its SHA-256 is known.
+/// Whether this file, whose path has no links, is a downloaded plugin, so that its SHA-256 is
+/// known.
 pub(crate) fn is_published(plugin: &Path) -> bool {
     fetcher_of(plugin).is_some()
 }
 
-/// Downloads a downloaded plugin again if its file is damaged, and reports this. Returns whether it did. Other files
-/// are left alone.
+/// Downloads a downloaded plugin again if its file is damaged, and reports this. Returns whether it
+/// did. Other files are left alone.
 ///
 /// # Errors
 /// The file is damaged and cannot be downloaded, or is only downloaded on request.
@@ -140,7 +147,8 @@ pub fn mend(plugin: &Path) -> Result<bool> {
 }
 
 fn fetcher_of(plugin: &Path) -> Option<Fetcher<'static>> {
-    let packages = [Platform::Cpu, Platform::Cuda, Platform::Tpu].into_iter().flat_map(package::packages);
+    let packages =
+        [Platform::Cpu, Platform::Cuda, Platform::Tpu].into_iter().flat_map(package::packages);
     packages.filter_map(|package| Fetcher::new(package).ok()).find(|fetcher| {
         let target = fetcher.target();
         // A link instead of the file is a user's own plugin.
@@ -160,7 +168,8 @@ struct Fetcher<'a> {
 impl<'a> Fetcher<'a> {
     /// Uses the environment's settings.
     fn new(package: Package<'a>) -> Result<Self> {
-        let offline = env::var_os(OFFLINE_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0");
+        let offline =
+            env::var_os(OFFLINE_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0");
         let pip = vec![locate::python().into_os_string(), "-m".into(), "pip".into()];
         Ok(Self { cache: cache_folder()?, pip, offline, package })
     }
@@ -182,7 +191,10 @@ impl<'a> Fetcher<'a> {
             let what = self.package.what;
             return Err(Error::new(
                 Kind::Fetch,
-                format!("{what} is missing, and {OFFLINE_VARIABLE} forbids fetching it; {}", self.by_hand()),
+                format!(
+                    "{what} is missing, and {OFFLINE_VARIABLE} forbids fetching it; {}",
+                    self.by_hand()
+                ),
             ));
         }
         self.fetch_unless(|| Ok(target.is_file()))?;
@@ -205,14 +217,19 @@ impl<'a> Fetcher<'a> {
             return Err(refuse(format!("delete the file and fetch it again: {how}")));
         }
         if self.offline {
-            return Err(refuse(format!("{OFFLINE_VARIABLE} forbids fetching it again; {}", self.by_hand())));
+            return Err(refuse(format!(
+                "{OFFLINE_VARIABLE} forbids fetching it again; {}",
+                self.by_hand()
+            )));
         }
         eprintln!("{}", capital(&damaged));
-        self.fetch_unless(|| Ok(hash::of_file(&target)? == member_sha256)).map_err(|error| error.during(damaged))?;
+        self.fetch_unless(|| Ok(hash::of_file(&target)? == member_sha256))
+            .map_err(|error| error.during(damaged))?;
         Ok(true)
     }
 
-    /// Downloads the package, unless `is_present` holds once the lock is taken: another process may have been faster.
+    /// Downloads the package, unless `is_present` holds once the lock is taken: another process may
+    /// have been faster.
     fn fetch_unless(&self, is_present: impl Fn() -> Result<bool>) -> Result<()> {
         let Package { what, name, version, megabytes, note, .. } = self.package;
         let target = self.target();
@@ -220,17 +237,25 @@ impl<'a> Fetcher<'a> {
         let cannot = |what: &str| format!("cannot {what} in the cache folder {}", folder.display());
         fs::create_dir_all(&folder).map_err(|error| {
             Error::io(
-                format!("cannot create the cache folder {} (set XDG_CACHE_HOME to another folder)", folder.display()),
+                format!(
+                    "cannot create the cache folder {} (set XDG_CACHE_HOME to another folder)",
+                    folder.display()
+                ),
                 error,
             )
         })?;
-        let _lock = lock(&folder.join(".lock")).map_err(|error| Error::io(cannot("take a lock"), error))?;
+        let _lock =
+            lock(&folder.join(".lock")).map_err(|error| Error::io(cannot("take a lock"), error))?;
         if is_present()? {
             return Ok(());
         }
         remove_leftovers(&folder);
-        eprintln!("Fetching {what} ({name} {version}, {megabytes} MB, once) into {}{note}", folder.display());
-        let scratch = Scratch::new(&folder).map_err(|error| Error::io(cannot("create a folder"), error))?;
+        eprintln!(
+            "Fetching {what} ({name} {version}, {megabytes} MB, once) into {}{note}",
+            folder.display()
+        );
+        let scratch =
+            Scratch::new(&folder).map_err(|error| Error::io(cannot("create a folder"), error))?;
         self.download(&scratch.0)?;
         let wheel = self.verified_wheel(&scratch.0)?;
         let parent = target.parent().unwrap_or(&folder);
@@ -266,8 +291,10 @@ impl<'a> Fetcher<'a> {
                 ),
             )
         };
-        let (program, arguments) =
-            self.pip.split_first().ok_or_else(|| failed("there is no pip program to run".to_owned()))?;
+        let (program, arguments) = self
+            .pip
+            .split_first()
+            .ok_or_else(|| failed("there is no pip program to run".to_owned()))?;
         let output = Command::new(program)
             .args(arguments)
             .args(["download", "--no-deps", "--no-input", "--disable-pip-version-check", "--quiet"])
@@ -290,26 +317,41 @@ impl<'a> Fetcher<'a> {
                     ));
                 }
                 // The last lines are the most informative.
-                let tail = stderr.lines().rev().take(4).collect::<Vec<_>>().into_iter().rev().collect::<Vec<_>>();
+                let tail = stderr
+                    .lines()
+                    .rev()
+                    .take(4)
+                    .collect::<Vec<_>>()
+                    .into_iter()
+                    .rev()
+                    .collect::<Vec<_>>();
                 Err(failed(format!("pip failed ({}): {}", output.status, tail.join(" / "))))
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(failed(format!(
                 "cannot run pip, because {} does not exist; install Python 3 with pip",
                 Path::new(program).display()
             ))),
-            Err(error) => Err(failed(format!("{} cannot be run: {error}", Path::new(program).display()))),
+            Err(error) => {
+                Err(failed(format!("{} cannot be run: {error}", Path::new(program).display())))
+            }
         }
     }
 
     fn verified_wheel(&self, folder: &Path) -> Result<PathBuf> {
         let Package { name, version, sha256, .. } = self.package;
-        let entries = fs::read_dir(folder).map_err(|error| Error::io("cannot look for the download", error))?;
-        let wheel =
-            entries.flatten().map(|entry| entry.path()).find(|path| path.extension().is_some_and(|e| e == "whl"));
+        let entries = fs::read_dir(folder)
+            .map_err(|error| Error::io("cannot look for the download", error))?;
+        let wheel = entries
+            .flatten()
+            .map(|entry| entry.path())
+            .find(|path| path.extension().is_some_and(|e| e == "whl"));
         let Some(wheel) = wheel else {
             return Err(Error::new(
                 Kind::Fetch,
-                format!("pip reported success but left no wheel of {name} {version}. {}", capital(&self.by_hand())),
+                format!(
+                    "pip reported success but left no wheel of {name} {version}. {}",
+                    capital(&self.by_hand())
+                ),
             ));
         };
         let actual = hash::of_file(&wheel)?;
@@ -349,7 +391,8 @@ fn lock(path: &Path) -> io::Result<File> {
 
 const SCRATCH: &str = ".fetching-";
 
-/// Removes the leftovers of killed processes. The caller must hold the lock: then no such folder is in use.
+/// Removes the leftovers of killed processes. The caller must hold the lock: then no such folder is
+/// in use.
 fn remove_leftovers(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if entry.file_name().to_str().is_some_and(|name| name.starts_with(SCRATCH)) {

@@ -1,4 +1,5 @@
-//! The packages that can be downloaded: names, pinned versions and hashes. Out of scope: the download.
+//! The packages that can be downloaded: names, pinned versions and hashes. Out of scope: the
+//! download.
 
 use crate::locate::Platform;
 
@@ -59,7 +60,8 @@ pub(crate) const CPU: Option<Package<'_>> = Some(Package {
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 pub(crate) const CPU: Option<Package<'_>> = None;
 
-/// A version has a wheel for each Python version. The library inside is the same, and no Python is needed to load it.
+/// A version has a wheel for each Python version. The library inside is the same, and no Python is
+/// needed to load it.
 #[cfg(target_arch = "x86_64")]
 pub(crate) const LIBTPU: Option<Package<'_>> = Some(Package {
     what: "libtpu",
@@ -92,7 +94,8 @@ pub(crate) const LIBTPU: Option<Package<'_>> = Some(Package {
 pub(crate) const LIBTPU: Option<Package<'_>> = None;
 
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-const CUDA_NOTE: &str = ". It loads NVIDIA's libraries (CUDA, cuDNN, NCCL, NVSHMEM), which are not fetched";
+const CUDA_NOTE: &str =
+    ". It loads NVIDIA's libraries (CUDA, cuDNN, NCCL, NVSHMEM), which are not fetched";
 
 /// XLA's plugins for NVIDIA GPUs, the newest CUDA first. Each wheel is for every Python.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]

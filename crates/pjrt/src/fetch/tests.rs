@@ -37,7 +37,8 @@ struct Stage {
 impl Stage {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let mut wheel = zip::ZipWriter::new(File::create(folder.path().join("fake-1.whl")).unwrap());
+        let mut wheel =
+            zip::ZipWriter::new(File::create(folder.path().join("fake-1.whl")).unwrap());
         wheel.start_file(MEMBER, zip::write::SimpleFileOptions::default()).unwrap();
         wheel.write_all(CONTENT).unwrap();
         wheel.finish().unwrap();
@@ -119,19 +120,23 @@ fn pip_and_the_message_select_the_same_wheel() {
     fetcher.package.variable = "TPU_LIBRARY_PATH";
     let error = fetcher.get().unwrap_err().to_string();
     let flags = "--only-binary=:all: --python-version 3.13 --abi cp313 fake==1` on a machine with a network";
-    assert!(error.contains(flags) && error.contains("or set TPU_LIBRARY_PATH to its path"), "{error}");
+    assert!(
+        error.contains(flags) && error.contains("or set TPU_LIBRARY_PATH to its path"),
+        "{error}"
+    );
     let arguments = fs::read_to_string(stage.folder.path().join("log")).unwrap();
     assert!(arguments.starts_with("download --no-deps"), "{arguments}");
-    assert!(
-        arguments.contains("--only-binary=:all: --ignore-requires-python --python-version 3.13 --abi cp313 --dest")
-    );
+    assert!(arguments.contains(
+        "--only-binary=:all: --ignore-requires-python --python-version 3.13 --abi cp313 --dest"
+    ));
 }
 
 /// `python3 -m pip` runs a `pip.py` of the current folder, so the current folder must be our own.
 #[test]
 fn pip_runs_in_the_folder_to_download_to() {
     let stage = Stage::new();
-    let pip = stage.pip("[ \"$(pwd -P)\" = \"$(cd \"$dest\" && pwd -P)\" ] || exit 1; cp \"$wheel\" .");
+    let pip =
+        stage.pip("[ \"$(pwd -P)\" = \"$(cd \"$dest\" && pwd -P)\" ] || exit 1; cp \"$wheel\" .");
     stage.fetcher(pip).get().unwrap();
 }
 
@@ -140,7 +145,8 @@ fn a_file_that_cannot_be_put_in_place_leaves_nothing() {
     let stage = Stage::new();
     // A file name cannot be this long, but that of a zip member can.
     let member = format!("fake/{}.so", "x".repeat(300));
-    let mut wheel = zip::ZipWriter::new(File::create(stage.folder.path().join("fake-1.whl")).unwrap());
+    let mut wheel =
+        zip::ZipWriter::new(File::create(stage.folder.path().join("fake-1.whl")).unwrap());
     wheel.start_file(&member, zip::write::SimpleFileOptions::default()).unwrap();
     wheel.write_all(CONTENT).unwrap();
     wheel.finish().unwrap();
@@ -156,7 +162,10 @@ fn a_file_that_cannot_be_put_in_place_leaves_nothing() {
 fn a_cut_off_download_leaves_nothing() {
     let stage = Stage::new();
     let pip = stage.pip("head -c 60 \"$wheel\" > \"$dest/fake-1.whl\"");
-    stage.fails(pip, &["was cut off, or is not the published file", &stage.sha256, "Nothing was left behind"]);
+    stage.fails(
+        pip,
+        &["was cut off, or is not the published file", &stage.sha256, "Nothing was left behind"],
+    );
 }
 
 #[test]
@@ -169,8 +178,12 @@ fn a_wrong_hash_leaves_nothing() {
 #[test]
 fn a_failing_pip_is_quoted() {
     let stage = Stage::new();
-    let pip = stage.pip("echo half > \"$dest/fake-1.whl\"; echo 'ERROR: no route to host' >&2; exit 1");
-    stage.fails(pip, &["pip failed (exit status: 1): ERROR: no route to host", "pip download --no-deps fake==1"]);
+    let pip =
+        stage.pip("echo half > \"$dest/fake-1.whl\"; echo 'ERROR: no route to host' >&2; exit 1");
+    stage.fails(
+        pip,
+        &["pip failed (exit status: 1): ERROR: no route to host", "pip download --no-deps fake==1"],
+    );
 }
 
 #[test]
@@ -183,9 +196,15 @@ fn a_pip_that_leaves_no_wheel_is_an_error() {
 fn no_pip_and_no_python_say_what_to_install() {
     let stage = Stage::new();
     let pip = stage.pip("echo '/usr/bin/python3: No module named pip' >&2; exit 1");
-    stage.fails(pip, &["Python has no pip; install it (`python3 -m ensurepip`", "set FULMEN_PJRT_PLUGIN"]);
+    stage.fails(
+        pip,
+        &["Python has no pip; install it (`python3 -m ensurepip`", "set FULMEN_PJRT_PLUGIN"],
+    );
     let nothing = vec!["/no/such/python3".into()];
-    stage.fails(nothing, &["cannot run pip, because /no/such/python3 does not exist; install Python 3 with pip"]);
+    stage.fails(
+        nothing,
+        &["cannot run pip, because /no/such/python3 does not exist; install Python 3 with pip"],
+    );
 }
 
 #[test]
@@ -196,7 +215,9 @@ fn offline_runs_nothing_and_says_what_to_do() {
     fetcher.offline = true;
     let error = fetcher.get().unwrap_err();
     let target = stage.cache().join("pjrt/fake-1/plugin.so");
-    for expected in ["FULMEN_OFFLINE forbids", "pip download --no-deps fake==1", target.to_str().unwrap()] {
+    for expected in
+        ["FULMEN_OFFLINE forbids", "pip download --no-deps fake==1", target.to_str().unwrap()]
+    {
         assert!(error.to_string().contains(expected), "{error}");
     }
     assert_eq!(stage.left(), [""; 0]);
@@ -240,17 +261,22 @@ fn a_damaged_file_that_cannot_be_fetched_again_is_an_error_that_says_both() {
     let stage = Stage::new();
     let path = stage.fetcher(stage.pip("cp \"$wheel\" \"$dest\"")).get().unwrap();
     fs::write(&path, b"not really a plugiN").unwrap();
-    let damaged = format!("the fake in the cache folder is damaged: the SHA-256 of {} is", path.display());
+    let damaged =
+        format!("the fake in the cache folder is damaged: the SHA-256 of {} is", path.display());
     let no_network = stage.pip("echo 'ERROR: no route to host' >&2; exit 1");
     let error = stage.fetcher(no_network.clone()).mend().unwrap_err();
     assert!(error.is_fetch());
-    assert!(error.to_string().contains(&damaged) && error.to_string().contains("no route to host"), "{error}");
+    assert!(
+        error.to_string().contains(&damaged) && error.to_string().contains("no route to host"),
+        "{error}"
+    );
 
     let mut offline = stage.fetcher(no_network.clone());
     offline.offline = true;
     let error = offline.mend().unwrap_err();
     assert!(error.is_corrupt());
-    let advice = "FULMEN_OFFLINE forbids fetching it again; run `python3 -m pip download --no-deps fake==1`";
+    let advice =
+        "FULMEN_OFFLINE forbids fetching it again; run `python3 -m pip download --no-deps fake==1`";
     assert!(error.to_string().contains(&damaged) && error.to_string().contains(advice), "{error}");
 
     let mut on_request = stage.fetcher(no_network);
@@ -258,10 +284,16 @@ fn a_damaged_file_that_cannot_be_fetched_again_is_an_error_that_says_both() {
     let error = on_request.mend().unwrap_err();
     assert!(
         error.is_corrupt()
-            && error.to_string().contains("delete the file and fetch it again: `fulmen plugin install fake`"),
+            && error
+                .to_string()
+                .contains("delete the file and fetch it again: `fulmen plugin install fake`"),
         "{error}"
     );
-    assert_eq!(fs::read(path).unwrap(), b"not really a plugiN", "the file stays until there is a better one");
+    assert_eq!(
+        fs::read(path).unwrap(),
+        b"not really a plugiN",
+        "the file stays until there is a better one"
+    );
 }
 
 #[test]
@@ -270,7 +302,9 @@ fn threads_at_once_fetch_once() {
     let pip = stage.pip("echo x >> \"$log\"; sleep 0.2; cp \"$wheel\" \"$dest\"");
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| assert_eq!(fs::read(stage.fetcher(pip.clone()).get().unwrap()).unwrap(), CONTENT));
+            scope.spawn(|| {
+                assert_eq!(fs::read(stage.fetcher(pip.clone()).get().unwrap()).unwrap(), CONTENT)
+            });
         }
     });
     assert_eq!(fs::read(stage.folder.path().join("log")).unwrap(), b"x\n");
@@ -285,7 +319,8 @@ fn processes_at_once_fetch_once() {
         let sha256 = hash::of_file(&folder.join("fake-1.whl")).unwrap();
         let package = package(&sha256);
         let pip = vec!["/bin/sh".into(), folder.join("pip").into()];
-        let path = Fetcher { cache: folder.join("cache"), pip, offline: false, package }.get().unwrap();
+        let path =
+            Fetcher { cache: folder.join("cache"), pip, offline: false, package }.get().unwrap();
         assert_eq!(fs::read(path).unwrap(), CONTENT);
         return;
     }

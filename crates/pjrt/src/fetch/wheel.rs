@@ -1,4 +1,5 @@
-//! Unpacks one file of a wheel, which is a zip file. Out of scope: choosing and verifying the wheel.
+//! Unpacks one file of a wheel, which is a zip file. Out of scope: choosing and verifying the
+//! wheel.
 
 use std::fs::File;
 use std::io::{self, BufReader};
@@ -8,12 +9,16 @@ use crate::error::{Error, Kind, Result};
 
 /// Writes the member to `target` atomically.
 pub(crate) fn unpack(wheel: &Path, member: &str, target: &Path) -> Result<()> {
-    let cannot_read =
-        |why: String| Error::new(Kind::Fetch, format!("cannot read {member} from {}: {why}", wheel.display()));
+    let cannot_read = |why: String| {
+        Error::new(Kind::Fetch, format!("cannot read {member} from {}: {why}", wheel.display()))
+    };
     let file = File::open(wheel).map_err(|error| cannot_read(error.to_string()))?;
-    let mut archive = zip::ZipArchive::new(BufReader::new(file)).map_err(|error| cannot_read(error.to_string()))?;
+    let mut archive = zip::ZipArchive::new(BufReader::new(file))
+        .map_err(|error| cannot_read(error.to_string()))?;
     let mut source = archive.by_name(member).map_err(|error| cannot_read(error.to_string()))?;
     let size = source.size();
     fulmen_durable::write(target, Some(size), |file| io::copy(&mut source, file).map(|_| ()))
-        .map_err(|error| Error::io(format!("cannot write the plugin to {}", target.display()), error))
+        .map_err(|error| {
+            Error::io(format!("cannot write the plugin to {}", target.display()), error)
+        })
 }

@@ -1,4 +1,5 @@
-//! The largest arrays of a compiled program in a device's main memory, with the source lines that they come from.
+//! The largest arrays of a compiled program in a device's main memory, with the source lines that
+//! they come from.
 
 use super::loops::Times;
 use super::module::{Module, Source};
@@ -32,7 +33,8 @@ impl Module {
             }
             for instruction in &computation.instructions {
                 let is_new = match instruction.opcode.as_str() {
-                    "get-tuple-element" | "tuple" | "bitcast" | "while" | "conditional" | "call" | "copy-done" => false,
+                    "get-tuple-element" | "tuple" | "bitcast" | "while" | "conditional"
+                    | "call" | "copy-done" => false,
                     "parameter" => i == self.entry,
                     opcode => !opcode.ends_with("-done"),
                 };

@@ -24,8 +24,8 @@ pub enum CollectiveKind {
 }
 
 impl CollectiveKind {
-    /// The collective with this HLO opcode. The second half of an asynchronous pair (`all-reduce-done`) is not a
-    /// collective.
+    /// The collective with this HLO opcode. The second half of an asynchronous pair
+    /// (`all-reduce-done`) is not a collective.
     pub(super) fn from_opcode(opcode: &str) -> Option<Self> {
         Some(match opcode.strip_suffix("-start").unwrap_or(opcode) {
             "all-reduce" => Self::AllReduce,
@@ -80,8 +80,9 @@ impl Collective {
         self.bytes.saturating_mul(self.times)
     }
 
-    /// The bytes that one device sends in one execution of the program, if devices pass the data around in a ring:
-    /// twice `(n - 1) / n` of the data for an all-reduce, once that for the others, and all data for a permute.
+    /// The bytes that one device sends in one execution of the program, if devices pass the data
+    /// around in a ring: twice `(n - 1) / n` of the data for an all-reduce, once that for the
+    /// others, and all data for a permute.
     pub fn sent_bytes(&self) -> f64 {
         let n = self.group_size.max(1) as f64;
         let share = match self.kind {
@@ -104,9 +105,14 @@ impl Module {
                 continue;
             }
             for instruction in &computation.instructions {
-                let Some(mut kind) = CollectiveKind::from_opcode(&instruction.opcode) else { continue };
-                // libtpu writes a reduce-scatter as an all-reduce in a fusion that keeps a part of the result.
-                if kind == CollectiveKind::AllReduce && computation.name.contains("all-reduce-scatter") {
+                let Some(mut kind) = CollectiveKind::from_opcode(&instruction.opcode) else {
+                    continue;
+                };
+                // libtpu writes a reduce-scatter as an all-reduce in a fusion that keeps a part of
+                // the result.
+                if kind == CollectiveKind::AllReduce
+                    && computation.name.contains("all-reduce-scatter")
+                {
                     kind = CollectiveKind::ReduceScatter;
                 }
                 let group_size = match instruction.group_size {
@@ -116,7 +122,8 @@ impl Module {
                 if kind == CollectiveKind::CollectivePermute && instruction.senders == 0 {
                     continue;
                 }
-                let bytes = payload(kind, instruction, computation.operands(instruction), group_size);
+                let bytes =
+                    payload(kind, instruction, computation.operands(instruction), group_size);
                 let (name, source) = (instruction.name.clone(), instruction.source.clone());
                 collectives.push(Collective { kind, name, bytes, group_size, times: runs, source });
             }
@@ -134,7 +141,9 @@ fn payload<'a>(
     let operands: Vec<&Instruction> = operands.collect();
     let non_null = match kind {
         // The first half of the pair also has numbers among its operands.
-        CollectiveKind::CollectivePermute => operands.first().map_or(0, |operand| operand.shape.bytes()),
+        CollectiveKind::CollectivePermute => {
+            operands.first().map_or(0, |operand| operand.shape.bytes())
+        }
         _ => operands.iter().map(|operand| operand.shape.bytes()).sum(),
     };
     match kind {
@@ -150,8 +159,14 @@ mod tests {
 
     #[test]
     fn the_bytes_of_a_ring() {
-        let collective =
-            |kind, group_size| Collective { kind, name: String::new(), bytes: 800, group_size, times: 3, source: None };
+        let collective = |kind, group_size| Collective {
+            kind,
+            name: String::new(),
+            bytes: 800,
+            group_size,
+            times: 3,
+            source: None,
+        };
         let check = |kind, sent: f64| assert_eq!(collective(kind, 8).sent_bytes(), sent, "{kind}");
         check(CollectiveKind::AllReduce, 2.0 * 7.0 / 8.0 * 2400.0);
         check(CollectiveKind::AllGather, 7.0 / 8.0 * 2400.0);
@@ -165,6 +180,9 @@ mod tests {
     fn the_second_half_is_not_counted() {
         let kind = CollectiveKind::from_opcode;
         assert_eq!(kind("all-gather-start"), Some(CollectiveKind::AllGather));
-        assert_eq!((kind("all-gather-done"), kind("copy-start"), kind("all-reduce-done")), (None, None, None));
+        assert_eq!(
+            (kind("all-gather-done"), kind("copy-start"), kind("all-reduce-done")),
+            (None, None, None)
+        );
     }
 }

@@ -1,5 +1,6 @@
-//! What the compiler's cost analysis lacks: further iterations of loops, whose bodies it counts once, and the bytes
-//! that move between the chip and its main memory. This module only counts operations, operands and results.
+//! What the compiler's cost analysis lacks: further iterations of loops, whose bodies it counts
+//! once, and the bytes that move between the chip and its main memory. This module only counts
+//! operations, operands and results.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +18,14 @@ pub struct Cost {
 }
 
 impl Module {
-    /// The cost of loops beyond the one iteration that the compiler counts. Zero if there are no loops, or if none has
-    /// several iterations. A loop of unknown length counts as one iteration.
+    /// The cost of loops beyond the one iteration that the compiler counts. Zero if there are no
+    /// loops, or if none has several iterations. A loop of unknown length counts as one iteration.
     pub fn cost_of_further_runs(&self) -> Cost {
         let times = Times::new(self);
         let mut total = Cost::default();
-        for (i, computation) in self.computations.iter().enumerate().filter(|(i, _)| times.is_scheduled(*i)) {
+        for (i, computation) in
+            self.computations.iter().enumerate().filter(|(i, _)| times.is_scheduled(*i))
+        {
             let further = times.runs(i).saturating_sub(1) as f64;
             if further > 0.0 {
                 for instruction in &computation.instructions {
@@ -34,28 +37,36 @@ impl Module {
         total
     }
 
-    /// The bytes that one execution moves between a device and its main memory (HBM on a TPU), with padding to tiles.
-    /// It is the minimum that each instruction must read and write there. Arrays that the compiler keeps on the chip
-    /// are excluded. An instruction that reads an array several times counts once.
+    /// The bytes that one execution moves between a device and its main memory (HBM on a TPU), with
+    /// padding to tiles. It is the minimum that each instruction must read and write there. Arrays
+    /// that the compiler keeps on the chip are excluded. An instruction that reads an array several
+    /// times counts once.
     pub fn main_memory_traffic(&self) -> f64 {
         let times = Times::new(self);
         let scheduled = (0..self.computations.len()).filter(|&i| times.is_scheduled(i));
         scheduled.fold(0.0, |total, i| {
             let computation = &self.computations[i];
-            let once = computation.instructions.iter().fold(0.0, |n, i| n + self.moved(computation, i).main);
+            let once = computation
+                .instructions
+                .iter()
+                .fold(0.0, |n, i| n + self.moved(computation, i).main);
             total + times.runs(i) as f64 * once
         })
     }
 
     /// The cost of one execution by line of the user's code: operations, and the bytes of
-    /// [`main_memory_traffic`](Module::main_memory_traffic). A fusion belongs to the line of its result. Instructions
-    /// that the compiler has added or replaced belong to the line that first uses them, if there is one.
+    /// [`main_memory_traffic`](Module::main_memory_traffic). A fusion belongs to the line of its
+    /// result. Instructions that the compiler has added or replaced belong to the line that first
+    /// uses them, if there is one.
     pub fn cost_by_line(&self) -> BTreeMap<Option<Source>, Cost> {
         let times = Times::new(self);
         let mut lines: BTreeMap<Option<Source>, Cost> = BTreeMap::new();
-        for (i, computation) in self.computations.iter().enumerate().filter(|(i, _)| times.is_scheduled(*i)) {
+        for (i, computation) in
+            self.computations.iter().enumerate().filter(|(i, _)| times.is_scheduled(*i))
+        {
             let runs = times.runs(i) as f64;
-            for (instruction, source) in computation.instructions.iter().zip(computation.sources()) {
+            for (instruction, source) in computation.instructions.iter().zip(computation.sources())
+            {
                 let cost = lines.entry(source.cloned()).or_default();
                 cost.flops += runs * self.flops(computation, instruction);
                 cost.bytes += runs * self.moved(computation, instruction).main;
@@ -68,7 +79,9 @@ impl Module {
         if let Some(product) = &instruction.product {
             return product.flops;
         }
-        let elements = |i: &Instruction| i.shape.arrays().iter().map(|array| array.num_elements()).sum::<u64>() as f64;
+        let elements = |i: &Instruction| {
+            i.shape.arrays().iter().map(|array| array.num_elements()).sum::<u64>() as f64
+        };
         match instruction.opcode.as_str() {
             "fusion" => instruction
                 .called
@@ -78,9 +91,12 @@ impl Module {
                     inner.instructions.iter().fold(0.0, |n, i| n + self.flops(inner, i))
                 })
                 .fold(0.0, |a, b| a + b),
-            "reduce" | "reduce-window" => computation.operands(instruction).next().map_or(0.0, elements),
-            "add" | "subtract" | "multiply" | "divide" | "maximum" | "minimum" | "negate" | "abs" | "compare"
-            | "select" | "power" | "clamp" | "and" | "or" | "not" | "xor" | "floor" | "sign" => elements(instruction),
+            "reduce" | "reduce-window" => {
+                computation.operands(instruction).next().map_or(0.0, elements)
+            }
+            "add" | "subtract" | "multiply" | "divide" | "maximum" | "minimum" | "negate"
+            | "abs" | "compare" | "select" | "power" | "clamp" | "and" | "or" | "not" | "xor"
+            | "floor" | "sign" => elements(instruction),
             _ => 0.0,
         }
     }
@@ -88,7 +104,12 @@ impl Module {
     /// The bytes that an instruction reads and writes.
     fn moved(&self, computation: &Computation, instruction: &Instruction) -> Moved {
         let operand = |n: usize| computation.operands(instruction).nth(n);
-        let read = || computation.operands(instruction).map(|operand| Moved::from_shape(&operand.shape)).sum::<Moved>();
+        let read = || {
+            computation
+                .operands(instruction)
+                .map(|operand| Moved::from_shape(&operand.shape))
+                .sum::<Moved>()
+        };
         match instruction.opcode.as_str() {
             "parameter"
             | "constant"
@@ -107,17 +128,21 @@ impl Module {
             opcode if opcode.ends_with("-done") || opcode.ends_with("-update") => Moved::default(),
             // Its first result is the copy; the others are the source and a context.
             "copy-start" => match &instruction.shape {
-                Shape::Tuple(parts) => read() + parts.first().map(Moved::from_shape).unwrap_or_default(),
+                Shape::Tuple(parts) => {
+                    read() + parts.first().map(Moved::from_shape).unwrap_or_default()
+                }
                 shape => read() + Moved::from_shape(shape),
             },
             "dynamic-slice" | "slice" | "gather" => {
-                let source =
-                    operand(0).map(|source| Moved::in_memory_of(&instruction.shape, &source.shape)).unwrap_or_default();
+                let source = operand(0)
+                    .map(|source| Moved::in_memory_of(&instruction.shape, &source.shape))
+                    .unwrap_or_default();
                 source + Moved::from_shape(&instruction.shape)
             }
             "dynamic-update-slice" => match operand(1) {
                 Some(update) => {
-                    Moved::from_shape(&update.shape) + Moved::in_memory_of(&update.shape, &instruction.shape)
+                    Moved::from_shape(&update.shape)
+                        + Moved::in_memory_of(&update.shape, &instruction.shape)
                 }
                 None => Moved::default(),
             },
@@ -126,7 +151,8 @@ impl Module {
                 .first()
                 .map(|&inner| self.moved_by_fusion(&self.computations[inner], &instruction.shape))
                 .unwrap_or_default(),
-            // The first half of an asynchronous collective returns its operands in addition to the result.
+            // The first half of an asynchronous collective returns its operands in addition to the
+            // result.
             opcode if opcode.ends_with("-start") => {
                 let non_null = read();
                 non_null + non_null
@@ -135,11 +161,13 @@ impl Module {
         }
     }
 
-    /// A fusion only reads the slices of a parameter that it uses. Of an array that it updates, it only writes the
-    /// update.
+    /// A fusion only reads the slices of a parameter that it uses. Of an array that it updates, it
+    /// only writes the update.
     fn moved_by_fusion(&self, fused: &Computation, result: &Shape) -> Moved {
         let mut total = Moved::default();
-        for (i, parameter) in fused.instructions.iter().enumerate().filter(|(_, p)| p.opcode == "parameter") {
+        for (i, parameter) in
+            fused.instructions.iter().enumerate().filter(|(_, p)| p.opcode == "parameter")
+        {
             let whole = Moved::from_shape(&parameter.shape);
             let users = fused.instructions.iter().filter(|user| user.operands.contains(&i));
             let read: Moved = users
@@ -162,9 +190,11 @@ impl Module {
         }
         // The shape of the fusion itself has the memory of each result.
         let written = |i: &Instruction, shape: &Shape| match i.opcode.as_str() {
-            "dynamic-update-slice" => {
-                fused.operands(i).nth(1).map(|update| Moved::in_memory_of(&update.shape, shape)).unwrap_or_default()
-            }
+            "dynamic-update-slice" => fused
+                .operands(i)
+                .nth(1)
+                .map(|update| Moved::in_memory_of(&update.shape, shape))
+                .unwrap_or_default(),
             _ => Moved::from_shape(shape),
         };
         let root = fused.root();

@@ -1,5 +1,6 @@
-//! Loops and their trip counts. The compiler records the trip count, or it follows from a counter that starts at a
-//! constant, grows by a constant, and is compared with a constant. This module simulates nothing.
+//! Loops and their trip counts. The compiler records the trip count, or it follows from a counter
+//! that starts at a constant, grows by a constant, and is compared with a constant. This module
+//! simulates nothing.
 
 use std::cell::Cell;
 
@@ -27,7 +28,9 @@ impl Module {
         let mut loops = Vec::new();
         for (i, computation) in self.computations.iter().enumerate() {
             for (j, instruction) in computation.instructions.iter().enumerate() {
-                if let ("while", &[body, _]) = (instruction.opcode.as_str(), &instruction.called[..]) {
+                if let ("while", &[body, _]) =
+                    (instruction.opcode.as_str(), &instruction.called[..])
+                {
                     loops.push(Loop {
                         name: instruction.name.clone(),
                         trip_count: self.trip_count(i, j),
@@ -53,7 +56,8 @@ impl Module {
         let steps = Steps::default();
         // The initial value of a slot of the loop's state, and its increment per iteration.
         let slot = |i: usize| -> Option<(i64, i64)> {
-            let next = self.value(&Frame { computation: body, caller: None }, body_root, Some(i), &steps)?;
+            let next =
+                self.value(&Frame { computation: body, caller: None }, body_root, Some(i), &steps)?;
             let step = (next.slot == Some(i)).then_some(next.plus)?;
             let frame = Frame { computation, caller: None };
             let start = self.value(&frame, *instruction.operands.first()?, Some(i), &steps)?;
@@ -61,7 +65,8 @@ impl Module {
         };
         let side = |value: Value| match value.slot {
             None => Some((value.plus, 0)),
-            Some(i) => slot(i).map(|(start, step)| (start.checked_add(value.plus).unwrap_or(i64::MAX), step)),
+            Some(i) => slot(i)
+                .map(|(start, step)| (start.checked_add(value.plus).unwrap_or(i64::MAX), step)),
         };
         match (side(left)?, side(right)?) {
             ((start, step), (bound, 0)) => count(start, step, bound, &direction),
@@ -96,9 +101,15 @@ impl Module {
         }
     }
 
-    /// The value of an instruction, or of one element of its tuple: a constant, or a slot of the outermost
-    /// computation's state plus a constant.
-    fn value(&self, frame: &Frame<'_>, instruction: usize, element: Option<usize>, steps: &Steps) -> Option<Value> {
+    /// The value of an instruction, or of one element of its tuple: a constant, or a slot of the
+    /// outermost computation's state plus a constant.
+    fn value(
+        &self,
+        frame: &Frame<'_>,
+        instruction: usize,
+        element: Option<usize>,
+        steps: &Steps,
+    ) -> Option<Value> {
         steps.take()?;
         let i = &self.computations[frame.computation].instructions[instruction];
         let operand = |n: usize| i.operands.get(n).copied();
@@ -114,7 +125,9 @@ impl Module {
             },
             "get-tuple-element" if element.is_none() => follow(0, Some(i.index)),
             "tuple" => self.value(frame, operand(element?)?, None, steps),
-            "copy" | "bitcast" | "reshape" | "convert" | "copy-done" | "optimization-barrier" => follow(0, element),
+            "copy" | "bitcast" | "reshape" | "convert" | "copy-done" | "optimization-barrier" => {
+                follow(0, element)
+            }
             "copy-start" => follow(0, None),
             "add" | "subtract" if element.is_none() => {
                 let (left, right) = (follow(0, None)?, follow(1, None)?);
@@ -122,7 +135,9 @@ impl Module {
                     ("add", slot, None) | ("add", None, slot) => {
                         Some(Value { slot, plus: left.plus.checked_add(right.plus)? })
                     }
-                    ("subtract", slot, None) => Some(Value { slot, plus: left.plus.checked_sub(right.plus)? }),
+                    ("subtract", slot, None) => {
+                        Some(Value { slot, plus: left.plus.checked_sub(right.plus)? })
+                    }
                     _ => None,
                 }
             }
@@ -136,7 +151,8 @@ impl Module {
     }
 }
 
-/// The number of instructions that may still be visited. A counter needs only a few; a longer search is not worth it.
+/// The number of instructions that may still be visited. A counter needs only a few; a longer
+/// search is not worth it.
 struct Steps(Cell<u32>);
 
 impl Default for Steps {
@@ -165,18 +181,25 @@ struct Value {
     plus: i64,
 }
 
-/// The trip count of a loop whose counter starts at `start`, grows by `step`, and continues while `direction` holds.
+/// The trip count of a loop whose counter starts at `start`, grows by `step`, and continues while
+/// `direction` holds.
 fn count(start: i64, step: i64, bound: i64, direction: &str) -> Option<u64> {
     let distance = bound.checked_sub(start)?;
     let runs = |distance: i64, step: i64| {
-        if distance <= 0 { 0 } else { u64::try_from(distance).unwrap_or(0).div_ceil(u64::try_from(step).unwrap_or(1)) }
+        if distance <= 0 {
+            0
+        } else {
+            u64::try_from(distance).unwrap_or(0).div_ceil(u64::try_from(step).unwrap_or(1))
+        }
     };
     match (direction, step.signum()) {
         ("LT", 1) => Some(runs(distance, step)),
         ("LE", 1) => Some(runs(distance.checked_add(1)?, step)),
         ("GT", -1) => Some(runs(distance.checked_neg()?, step.checked_neg()?)),
         ("GE", -1) => Some(runs(distance.checked_neg()?.checked_add(1)?, step.checked_neg()?)),
-        ("NE", 1 | -1) if distance % step == 0 && distance / step >= 0 => u64::try_from(distance / step).ok(),
+        ("NE", 1 | -1) if distance % step == 0 && distance / step >= 0 => {
+            u64::try_from(distance / step).ok()
+        }
         _ => None,
     }
 }
@@ -194,13 +217,15 @@ fn mirrored(direction: &str) -> &str {
 /// How often each computation runs in one execution of the program.
 pub(super) struct Times {
     runs: Vec<u64>,
-    /// Whether its instructions run one by one, so that their results are in memory. Those of a fusion do not.
+    /// Whether its instructions run one by one, so that their results are in memory. Those of a
+    /// fusion do not.
     scheduled: Vec<bool>,
 }
 
 impl Times {
-    /// A loop of unknown length counts as one iteration. Each branch of a conditional counts. The computation that a
-    /// reduction or a sort applies to each element is part of that instruction and does not count.
+    /// A loop of unknown length counts as one iteration. Each branch of a conditional counts. The
+    /// computation that a reduction or a sort applies to each element is part of that instruction
+    /// and does not count.
     pub(super) fn new(module: &Module) -> Self {
         let mut runs = vec![0_u64; module.computations.len()];
         let mut scheduled = vec![false; module.computations.len()];
@@ -220,8 +245,8 @@ impl Times {
                 let times = runs[i].saturating_mul(factor);
                 for &called in &instruction.called {
                     runs[called] = runs[called].saturating_add(times);
-                    scheduled[called] |=
-                        scheduled[i] && !matches!(instruction.opcode.as_str(), "fusion" | "custom-call");
+                    scheduled[called] |= scheduled[i]
+                        && !matches!(instruction.opcode.as_str(), "fusion" | "custom-call");
                 }
             }
         }
@@ -258,20 +283,36 @@ mod tests {
         proto::Instruction { literal: Some(literal), ..instruction(id, "constant", &[]) }
     }
 
-    /// The trip count of a loop whose counter starts at 0 and is compared with 7. `next` computes the next value from
-    /// instruction 11.
+    /// The trip count of a loop whose counter starts at 0 and is compared with 7. `next` computes
+    /// the next value from instruction 11.
     fn counted(next: Vec<proto::Instruction>, root: i64) -> Option<u64> {
-        let computation =
-            |id, root_id, instructions| proto::Computation { name: format!("c{id}"), id, root_id, instructions };
-        let state = |id: i64| [instruction(id, "parameter", &[]), instruction(id + 1, "get-tuple-element", &[id])];
+        let computation = |id, root_id, instructions| proto::Computation {
+            name: format!("c{id}"),
+            id,
+            root_id,
+            instructions,
+        };
+        let state = |id: i64| {
+            [instruction(id, "parameter", &[]), instruction(id + 1, "get-tuple-element", &[id])]
+        };
         let mut body = state(10).to_vec();
         body.extend(next);
         body.push(instruction(99, "tuple", &[root]));
-        let compare = proto::Instruction { comparison_direction: "LT".into(), ..instruction(23, "compare", &[21, 22]) };
+        let compare = proto::Instruction {
+            comparison_direction: "LT".into(),
+            ..instruction(23, "compare", &[21, 22])
+        };
         let condition = [state(20).to_vec(), vec![constant(22, 7), compare]].concat();
-        let called = proto::Instruction { called_computation_ids: vec![1, 2], ..instruction(32, "while", &[31]) };
+        let called = proto::Instruction {
+            called_computation_ids: vec![1, 2],
+            ..instruction(32, "while", &[31])
+        };
         let entry = vec![constant(30, 0), instruction(31, "tuple", &[30]), called];
-        let computations = vec![computation(1, 99, body), computation(2, 23, condition), computation(3, 32, entry)];
+        let computations = vec![
+            computation(1, 99, body),
+            computation(2, 23, condition),
+            computation(3, 32, entry),
+        ];
         let module = proto::Module { computations, entry_computation_id: 3, ..Default::default() };
         let loops = Module::read(&module, 1).unwrap().loops();
         assert_eq!(loops.len(), 1);
@@ -280,7 +321,11 @@ mod tests {
 
     #[test]
     fn a_counter_is_followed_through_copies() {
-        let by_two = vec![constant(12, 2), instruction(13, "copy", &[11]), instruction(14, "add", &[12, 13])];
+        let by_two = vec![
+            constant(12, 2),
+            instruction(13, "copy", &[11]),
+            instruction(14, "add", &[12, 13]),
+        ];
         assert_eq!(counted(by_two, 14), Some(4));
         assert_eq!(counted(vec![instruction(12, "negate", &[11])], 12), None);
         assert_eq!(counted(Vec::new(), 11), None, "it does not move");
@@ -288,7 +333,8 @@ mod tests {
 
     #[test]
     fn the_search_for_a_counter_is_limited() {
-        // Each instruction doubles the one before: visiting both operands each time would take 2^60 steps.
+        // Each instruction doubles the one before: visiting both operands each time would take 2^60
+        // steps.
         let doubled = (12..72).map(|id| instruction(id, "add", &[id - 1, id - 1])).collect();
         assert_eq!(counted(doubled, 71), None);
     }
@@ -303,7 +349,10 @@ mod tests {
         assert_eq!(count(0, 3, 12, "NE"), Some(4));
         assert_eq!(count(12, 1, 0, "LT"), Some(0));
         // It never ends, or its step is unknown.
-        assert_eq!((count(0, 5, 12, "NE"), count(0, -1, 12, "LT"), count(0, 0, 12, "LT")), (None, None, None));
+        assert_eq!(
+            (count(0, 5, 12, "NE"), count(0, -1, 12, "LT"), count(0, 0, 12, "LT")),
+            (None, None, None)
+        );
         assert_eq!((count(0, 1, 5, "EQ"), count(i64::MIN, 1, i64::MAX, "LT")), (None, None));
         assert_eq!((mirrored("LT"), mirrored("GE"), mirrored("NE")), ("GT", "LE", "NE"));
     }

@@ -1,5 +1,5 @@
-//! The matrix products of a compiled program: `dot` and `convolution`, including those in fusions. They are described
-//! by rows, inner length and columns, as a matrix unit sees them.
+//! The matrix products of a compiled program: `dot` and `convolution`, including those in fusions.
+//! They are described by rows, inner length and columns, as a matrix unit sees them.
 
 use super::loops::Times;
 use super::module::{Module, Source};
@@ -7,7 +7,8 @@ use super::proto;
 use super::shape::{Array, Shape};
 use crate::element_type::ElementType;
 
-/// The maximum number of window positions that are counted one by one; above it, padding is ignored.
+/// The maximum number of window positions that are counted one by one; above it, padding is
+/// ignored.
 const MOST_POSITIONS: u64 = 1 << 22;
 
 /// A matrix product: `batch` products of `rows × inner` by `inner × columns`.
@@ -17,7 +18,8 @@ pub struct Product {
     pub batch: u64,
     /// The rows of the result. For a convolution: the batch size times the output positions.
     pub rows: u64,
-    /// The length of the sum. For a convolution: the input features times the positions in the window.
+    /// The length of the sum. For a convolution: the input features times the positions in the
+    /// window.
     pub inner: u64,
     /// The columns of the result. For a convolution: the output features.
     pub columns: u64,
@@ -53,14 +55,19 @@ impl Product {
         }
     }
 
-    pub(super) fn read(instruction: &proto::Instruction, non_null: &[&Shape], result: &Shape) -> Option<Self> {
+    pub(super) fn read(
+        instruction: &proto::Instruction,
+        non_null: &[&Shape],
+        result: &Shape,
+    ) -> Option<Self> {
         let (left, right) = (non_null.first()?.as_array()?, non_null.get(1)?.as_array()?);
         let mut product = match instruction.opcode.as_str() {
             "dot" => dot(instruction.dot_dimension_numbers.as_ref()?, left, right)?,
             "convolution" => convolution(instruction, left, right, result.as_array()?)?,
             _ => return None,
         };
-        let precisions = instruction.precision_config.iter().flat_map(|config| &config.operand_precision);
+        let precisions =
+            instruction.precision_config.iter().flat_map(|config| &config.operand_precision);
         product.precision = match precisions.max() {
             Some(2) => Precision::Highest,
             Some(1) => Precision::High,
@@ -87,7 +94,9 @@ fn dot(numbers: &proto::DotDimensionNumbers, left: &Array, right: &Array) -> Opt
     let batch = product_of(left, &numbers.lhs_batch_dimensions)?;
     let inner = product_of(left, &numbers.lhs_contracting_dimensions)?;
     let rest = |array: &Array, used: [&[i64]; 2]| {
-        let is_used = |dim: usize| used.iter().any(|dims| dims.iter().any(|&d| usize::try_from(d) == Ok(dim)));
+        let is_used = |dim: usize| {
+            used.iter().any(|dims| dims.iter().any(|&d| usize::try_from(d) == Ok(dim)))
+        };
         let free = array.ty.dims.iter().enumerate().filter(|(dim, _)| !is_used(*dim));
         free.fold(1_u64, |n, (_, &size)| n.saturating_mul(size as u64))
     };
@@ -95,10 +104,24 @@ fn dot(numbers: &proto::DotDimensionNumbers, left: &Array, right: &Array) -> Opt
     let columns = rest(right, [&numbers.rhs_batch_dimensions, &numbers.rhs_contracting_dimensions]);
     let flops = 2.0 * batch as f64 * rows as f64 * inner as f64 * columns as f64;
     let precision = Precision::Default;
-    Some(Product { batch, rows, inner, columns, features: inner, operands: wider(left, right), precision, flops })
+    Some(Product {
+        batch,
+        rows,
+        inner,
+        columns,
+        features: inner,
+        operands: wider(left, right),
+        precision,
+        flops,
+    })
 }
 
-fn convolution(instruction: &proto::Instruction, left: &Array, right: &Array, result: &Array) -> Option<Product> {
+fn convolution(
+    instruction: &proto::Instruction,
+    left: &Array,
+    right: &Array,
+    result: &Array,
+) -> Option<Product> {
     let numbers = instruction.convolution_dimension_numbers.as_ref()?;
     let features = size(right, numbers.kernel_input_feature_dimension)?;
     let columns = size(right, numbers.kernel_output_feature_dimension)?;
@@ -113,7 +136,8 @@ fn convolution(instruction: &proto::Instruction, left: &Array, right: &Array, re
         let kernel = u64::try_from(dim.size).ok()?;
         let met = positions(dim, input, output, kernel);
         pairs *= met as f64;
-        // libtpu represents the batch of a matrix product as a window of the same length that meets each input once.
+        // libtpu represents the batch of a matrix product as a window of the same length that meets
+        // each input once.
         if met == output && kernel == output && output > 1 && dim.stride != 1 {
             batch = batch.saturating_mul(output);
         } else {
@@ -140,23 +164,27 @@ fn convolution(instruction: &proto::Instruction, left: &Array, right: &Array, re
     })
 }
 
-/// How often the positions of a window meet a real input along one dimension, instead of padding or a hole of a
-/// dilation.
+/// How often the positions of a window meet a real input along one dimension, instead of padding or
+/// a hole of a dilation.
 fn positions(dim: &proto::WindowDimension, input: u64, output: u64, kernel: u64) -> u64 {
     let all = output.saturating_mul(kernel);
     if all > MOST_POSITIONS {
         return all.min(output.saturating_mul(input));
     }
-    let (stride, hole, spread) = (dim.stride.max(1), dim.base_dilation.max(1), dim.window_dilation.max(1));
-    let (Ok(input), Ok(output), Ok(kernel)) = (i64::try_from(input), i64::try_from(output), i64::try_from(kernel))
+    let (stride, hole, spread) =
+        (dim.stride.max(1), dim.base_dilation.max(1), dim.window_dilation.max(1));
+    let (Ok(input), Ok(output), Ok(kernel)) =
+        (i64::try_from(input), i64::try_from(output), i64::try_from(kernel))
     else {
         return all;
     };
     let mut hits = 0;
     for o in 0..output {
         for k in 0..kernel {
-            let position =
-                o.saturating_mul(stride).saturating_add(k.saturating_mul(spread)).saturating_sub(dim.padding_low);
+            let position = o
+                .saturating_mul(stride)
+                .saturating_add(k.saturating_mul(spread))
+                .saturating_sub(dim.padding_low);
             hits += u64::from(position >= 0 && position % hole == 0 && position / hole < input);
         }
     }
@@ -208,7 +236,13 @@ mod tests {
     use super::*;
 
     fn dim(size: i64, stride: i64, padding: i64, base: i64, window: i64) -> proto::WindowDimension {
-        proto::WindowDimension { size, stride, padding_low: padding, base_dilation: base, window_dilation: window }
+        proto::WindowDimension {
+            size,
+            stride,
+            padding_low: padding,
+            base_dilation: base,
+            window_dilation: window,
+        }
     }
 
     #[test]
@@ -224,7 +258,12 @@ mod tests {
     #[test]
     fn a_dot_is_read_by_its_dimensions() {
         let array = |dims: &[i64]| {
-            Shape::read(&proto::Shape { element_type: 11, dimensions: dims.to_vec(), ..Default::default() }).unwrap()
+            Shape::read(&proto::Shape {
+                element_type: 11,
+                dimensions: dims.to_vec(),
+                ..Default::default()
+            })
+            .unwrap()
         };
         let instruction = proto::Instruction {
             opcode: "dot".into(),

@@ -1,4 +1,5 @@
-//! A compiled program as computations of instructions, each with the indices of its operands and its source line.
+//! A compiled program as computations of instructions, each with the indices of its operands and
+//! its source line.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,7 +11,8 @@ use super::proto;
 use super::shape::Shape;
 use crate::error::{Error, Result};
 
-/// A compiled program, instruction by instruction. Created by [`Executable::hlo`](crate::Executable::hlo).
+/// A compiled program, instruction by instruction. Created by
+/// [`Executable::hlo`](crate::Executable::hlo).
 #[derive(Clone, Debug)]
 pub struct Module {
     /// The program's name.
@@ -88,7 +90,9 @@ impl Module {
     /// Decodes a `HloModuleProtoWithConfig` of a program for this number of devices.
     pub(crate) fn decode(bytes: &[u8], num_devices: usize) -> Result<Self> {
         let module = proto::ModuleWithConfig::decode(bytes)
-            .map_err(|error| Error::broken(format!("the plugin's optimized program cannot be read: {error}")))?
+            .map_err(|error| {
+                Error::broken(format!("the plugin's optimized program cannot be read: {error}"))
+            })?
             .hlo_module
             .ok_or_else(|| Error::broken("the plugin's optimized program is empty"))?;
         Self::read(&module, num_devices)
@@ -103,9 +107,12 @@ impl Module {
             computations.push(Computation::read(computation, &places, &sources)?);
             places.insert(computation.id, computations.len() - 1);
         }
-        let entry = *places
-            .get(&module.entry_computation_id)
-            .ok_or_else(|| Error::broken(format!("the compiled program {:?} has no entry computation", module.name)))?;
+        let entry = *places.get(&module.entry_computation_id).ok_or_else(|| {
+            Error::broken(format!(
+                "the compiled program {:?} has no entry computation",
+                module.name
+            ))
+        })?;
         Ok(Self { name: module.name.clone(), computations, entry, num_devices })
     }
 
@@ -121,18 +128,27 @@ impl Module {
 }
 
 impl Computation {
-    /// The line of each instruction. An instruction without a line gets the line of the first instruction that uses it.
+    /// The line of each instruction. An instruction without a line gets the line of the first
+    /// instruction that uses it.
     pub(super) fn sources(&self) -> Vec<Option<&Source>> {
-        let mut sources: Vec<_> = self.instructions.iter().map(|instruction| instruction.source.as_ref()).collect();
+        let mut sources: Vec<_> =
+            self.instructions.iter().map(|instruction| instruction.source.as_ref()).collect();
         let mut users = vec![None; sources.len()];
         for (i, instruction) in self.instructions.iter().enumerate().rev() {
             sources[i] = sources[i].or(users[i]);
-            instruction.operands.iter().for_each(|&operand| users[operand] = sources[i].or(users[operand]));
+            instruction
+                .operands
+                .iter()
+                .for_each(|&operand| users[operand] = sources[i].or(users[operand]));
         }
         sources
     }
 
-    fn read(computation: &proto::Computation, called: &HashMap<i64, usize>, sources: &Sources<'_>) -> Result<Self> {
+    fn read(
+        computation: &proto::Computation,
+        called: &HashMap<i64, usize>,
+        sources: &Sources<'_>,
+    ) -> Result<Self> {
         let name = &computation.name;
         let mut places = HashMap::new();
         let mut instructions: Vec<Instruction> = Vec::with_capacity(computation.instructions.len());
@@ -154,13 +170,14 @@ impl Computation {
                 .map(|id| called.get(id).copied().ok_or_else(|| missing("computation", *id)))
                 .collect::<Result<Vec<usize>>>()?;
             let non_null: Vec<&Shape> = operands.iter().map(|&i| &instructions[i].shape).collect();
-            let read = Instruction::read(instruction, &non_null, operands.clone(), called, sources)?;
+            let read =
+                Instruction::read(instruction, &non_null, operands.clone(), called, sources)?;
             instructions.push(read);
             places.insert(instruction.id, instructions.len() - 1);
         }
-        let root = *places
-            .get(&computation.root_id)
-            .ok_or_else(|| Error::broken(format!("the computation {name} of the compiled program has no result")))?;
+        let root = *places.get(&computation.root_id).ok_or_else(|| {
+            Error::broken(format!("the computation {name} of the compiled program has no result"))
+        })?;
         Ok(Self { name: name.clone(), instructions, root })
     }
 
@@ -170,7 +187,10 @@ impl Computation {
     }
 
     /// The operands of one instruction.
-    pub fn operands<'a>(&'a self, instruction: &'a Instruction) -> impl Iterator<Item = &'a Instruction> {
+    pub fn operands<'a>(
+        &'a self,
+        instruction: &'a Instruction,
+    ) -> impl Iterator<Item = &'a Instruction> {
         instruction.operands.iter().map(|&i| &self.instructions[i])
     }
 }
@@ -204,7 +224,11 @@ impl Instruction {
             known_trip_count: known_trip_count(&instruction.backend_config),
             group_size: group_size(instruction),
             target: instruction.custom_call_target.clone(),
-            senders: instruction.source_target_pairs.iter().filter(|pair| pair.source != pair.target).count(),
+            senders: instruction
+                .source_target_pairs
+                .iter()
+                .filter(|pair| pair.source != pair.target)
+                .count(),
         })
     }
 }
@@ -239,23 +263,29 @@ fn integer(literal: &proto::Literal) -> Option<i64> {
     }
 }
 
-/// The compilers for CPUs and GPUs add `{"known_trip_count":{"n":"12"}}` to a loop; libtpu does not.
+/// The compilers for CPUs and GPUs add `{"known_trip_count":{"n":"12"}}` to a loop; libtpu does
+/// not.
 fn known_trip_count(backend_config: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(backend_config).ok()?;
     let (_, rest) = text.split_once("\"known_trip_count\"")?;
     let (inside, _) = rest.split_once('}')?;
     let (_, number) = inside.split_once("\"n\"")?;
-    let digits: String = number.chars().skip_while(|c| !c.is_ascii_digit()).take_while(char::is_ascii_digit).collect();
+    let digits: String = number
+        .chars()
+        .skip_while(|c| !c.is_ascii_digit())
+        .take_while(char::is_ascii_digit)
+        .collect();
     digits.parse().ok()
 }
 
-/// The number of devices in one group of a collective. `Some(0)` if the program lists no groups, which means all
-/// devices.
+/// The number of devices in one group of a collective. `Some(0)` if the program lists no groups,
+/// which means all devices.
 fn group_size(instruction: &proto::Instruction) -> Option<usize> {
     if !is_collective(&instruction.opcode) {
         return None;
     }
-    let largest = |groups: &[proto::ReplicaGroup]| groups.iter().map(|group| group.replica_ids.len()).max();
+    let largest =
+        |groups: &[proto::ReplicaGroup]| groups.iter().map(|group| group.replica_ids.len()).max();
     let iota = |list: &proto::IotaDeviceList| usize::try_from(list.num_devices_per_group).ok();
     let mesh = |list: &proto::MeshAxesDeviceList| {
         let axes = &list.mesh.as_ref()?.axes;
@@ -268,7 +298,8 @@ fn group_size(instruction: &proto::Instruction) -> Option<usize> {
         })
     };
     let listed = |list: &proto::DeviceList| {
-        largest(&list.replica_groups).or_else(|| list.iota_replica_group_list.as_ref().and_then(iota))
+        largest(&list.replica_groups)
+            .or_else(|| list.iota_replica_group_list.as_ref().and_then(iota))
     };
     let mesh_size = instruction.mesh_axes_device_list.as_ref().and_then(mesh);
     mesh_size
@@ -298,7 +329,12 @@ mod tests {
         };
         let module = |instructions: Vec<proto::Instruction>, root_id, entry| proto::Module {
             name: "m".into(),
-            computations: vec![proto::Computation { name: "c".into(), id: 7, root_id, instructions }],
+            computations: vec![proto::Computation {
+                name: "c".into(),
+                id: 7,
+                root_id,
+                instructions,
+            }],
             entry_computation_id: entry,
             ..Default::default()
         };
@@ -308,7 +344,10 @@ mod tests {
         };
         check(&module(vec![instruction(1, &[2], &[])], 1, 7), "i1 of c names operand 2");
         check(&module(vec![instruction(1, &[], &[7])], 1, 7), "i1 of c names computation 7");
-        check(&module(vec![instruction(1, &[], &[])], 5, 7), "computation c of the compiled program has no result");
+        check(
+            &module(vec![instruction(1, &[], &[])], 5, 7),
+            "computation c of the compiled program has no result",
+        );
         check(&module(vec![instruction(1, &[], &[])], 1, 8), "has no entry computation");
         assert!(Module::decode(b"\xff\xff", 1).is_err() && Module::decode(b"", 1).is_err());
         let good = Module::read(&module(vec![instruction(1, &[], &[])], 1, 7), 1).unwrap();
@@ -322,22 +361,36 @@ mod tests {
             opcode: "negate".into(),
             id,
             operand_ids: operand_ids.to_vec(),
-            metadata: Some(proto::OpMetadata { source_file: "a.rs".into(), source_line: line, ..Default::default() }),
+            metadata: Some(proto::OpMetadata {
+                source_file: "a.rs".into(),
+                source_line: line,
+                ..Default::default()
+            }),
             ..Default::default()
         };
         let mut added = [instruction(1, 0, &[]), instruction(2, 0, &[1]), instruction(5, 0, &[4])];
         added.iter_mut().for_each(|instruction| instruction.metadata = None);
         let [first, second, last] = added;
         // Lines 3 and 4 use the second instruction; nothing uses the last one.
-        let instructions = vec![first, second, instruction(3, 3, &[2]), instruction(4, 4, &[2, 3]), last];
+        let instructions =
+            vec![first, second, instruction(3, 3, &[2]), instruction(4, 4, &[2, 3]), last];
         let module = proto::Module {
-            computations: vec![proto::Computation { name: "c".into(), id: 7, root_id: 5, instructions }],
+            computations: vec![proto::Computation {
+                name: "c".into(),
+                id: 7,
+                root_id: 5,
+                instructions,
+            }],
             entry_computation_id: 7,
             ..Default::default()
         };
         let module = Module::read(&module, 1).unwrap();
-        let lines: Vec<_> =
-            module.entry().sources().into_iter().map(|source| source.map(|source| source.line)).collect();
+        let lines: Vec<_> = module
+            .entry()
+            .sources()
+            .into_iter()
+            .map(|source| source.map(|source| source.line))
+            .collect();
         assert_eq!(lines, [Some(3), Some(3), Some(3), Some(4), None]);
     }
 
@@ -369,21 +422,44 @@ mod tests {
         let iota = proto::IotaDeviceList { num_replica_groups: 2, num_devices_per_group: 4 };
         let axis = |size| proto::MeshAxis { name: String::new(), size };
         let whole = |i| proto::AxisRef { mesh_axis_index: i, sub_axis_info: None };
-        let part = |i, size| proto::AxisRef { mesh_axis_index: i, sub_axis_info: Some(proto::SubAxis { size }) };
+        let part = |i, size| proto::AxisRef {
+            mesh_axis_index: i,
+            sub_axis_info: Some(proto::SubAxis { size }),
+        };
         let mesh = proto::Mesh { axes: vec![axis(4), axis(6)] };
-        let check = |instruction: proto::Instruction, size| assert_eq!(group_size(&instruction), size);
+        let check =
+            |instruction: proto::Instruction, size| assert_eq!(group_size(&instruction), size);
         check(base.clone(), Some(0));
         check(proto::Instruction { opcode: "add".into(), ..base.clone() }, None);
-        check(proto::Instruction { replica_groups: vec![group(3), group(3)], ..base.clone() }, Some(3));
+        check(
+            proto::Instruction { replica_groups: vec![group(3), group(3)], ..base.clone() },
+            Some(3),
+        );
         check(proto::Instruction { iota_device_list: Some(iota.clone()), ..base.clone() }, Some(4));
-        let list = |replica_groups: &[proto::ReplicaGroup], iota: Option<&proto::IotaDeviceList>| proto::DeviceList {
+        let list = |replica_groups: &[proto::ReplicaGroup],
+                    iota: Option<&proto::IotaDeviceList>| proto::DeviceList {
             replica_groups: replica_groups.to_vec(),
             iota_replica_group_list: iota.cloned(),
         };
-        check(proto::Instruction { collective_device_list: Some(list(&[group(2)], None)), ..base.clone() }, Some(2));
-        check(proto::Instruction { collective_device_list: Some(list(&[], Some(&iota))), ..base.clone() }, Some(4));
+        check(
+            proto::Instruction {
+                collective_device_list: Some(list(&[group(2)], None)),
+                ..base.clone()
+            },
+            Some(2),
+        );
+        check(
+            proto::Instruction {
+                collective_device_list: Some(list(&[], Some(&iota))),
+                ..base.clone()
+            },
+            Some(4),
+        );
         let over = |axes: &[proto::AxisRef]| proto::Instruction {
-            mesh_axes_device_list: Some(proto::MeshAxesDeviceList { mesh: Some(mesh.clone()), axes: axes.to_vec() }),
+            mesh_axes_device_list: Some(proto::MeshAxesDeviceList {
+                mesh: Some(mesh.clone()),
+                axes: axes.to_vec(),
+            }),
             ..base.clone()
         };
         check(over(&[whole(1)]), Some(6));

@@ -1,5 +1,5 @@
-//! XLA's messages for a program (`hlo.proto`, `xla_data.proto`), with only the fields that this crate reads. The
-//! public, readable form is [`super::Module`].
+//! XLA's messages for a program (`hlo.proto`, `xla_data.proto`), with only the fields that this
+//! crate reads. The public, readable form is [`super::Module`].
 
 use prost::Message;
 

@@ -22,11 +22,14 @@ pub enum Shape {
 pub struct Array {
     /// The element type and the dimensions.
     pub ty: ArrayType,
-    /// 0 is the main memory (HBM on a TPU). TPU programs keep some arrays in 1, the memory on the chip.
+    /// 0 is the main memory (HBM on a TPU). TPU programs keep some arrays in 1, the memory on the
+    /// chip.
     pub memory_space: i64,
-    /// The dimensions from the fastest to the slowest varying; empty if the program does not specify them.
+    /// The dimensions from the fastest to the slowest varying; empty if the program does not
+    /// specify them.
     minor_to_major: Vec<usize>,
-    /// The tile that the fastest varying dimensions are padded to, slowest first; empty if there is none.
+    /// The tile that the fastest varying dimensions are padded to, slowest first; empty if there is
+    /// none.
     tile: Vec<usize>,
 }
 
@@ -36,7 +39,8 @@ impl Array {
         bytes(self.ty.dims.iter().copied(), self.ty.element_type)
     }
 
-    /// The size in memory in bytes. The fastest varying dimensions are padded to whole tiles, 8 × 128 on a TPU.
+    /// The size in memory in bytes. The fastest varying dimensions are padded to whole tiles, 8 ×
+    /// 128 on a TPU.
     pub fn padded_bytes(&self) -> u64 {
         if self.tile.is_empty() || self.minor_to_major.len() != self.ty.dims.len() {
             return self.bytes();
@@ -64,10 +68,14 @@ fn bytes(dims: impl Iterator<Item = usize>, element_type: ElementType) -> u64 {
 impl Shape {
     pub(super) fn read(shape: &proto::Shape) -> Result<Self> {
         match shape.element_type {
-            proto::TUPLE => Ok(Self::Tuple(shape.tuple_shapes.iter().map(Self::read).collect::<Result<_>>()?)),
+            proto::TUPLE => {
+                Ok(Self::Tuple(shape.tuple_shapes.iter().map(Self::read).collect::<Result<_>>()?))
+            }
             proto::BUFFER => shape.tuple_shapes.first().map_or(Ok(Self::Opaque), Self::read),
             element => {
-                let Ok(element_type) = ElementType::from_primitive(element) else { return Ok(Self::Opaque) };
+                let Ok(element_type) = ElementType::from_primitive(element) else {
+                    return Ok(Self::Opaque);
+                };
                 Ok(Self::Array(Array::read(shape, element_type)?))
             }
         }
@@ -100,7 +108,9 @@ impl Array {
     fn read(shape: &proto::Shape, element_type: ElementType) -> Result<Self> {
         let sizes = |list: &[i64], what: &str| {
             let sizes = list.iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<_>, _>>();
-            sizes.map_err(|_| Error::broken(format!("the compiled program has an array of {what} {list:?}")))
+            sizes.map_err(|_| {
+                Error::broken(format!("the compiled program has an array of {what} {list:?}"))
+            })
         };
         let dims = sizes(&shape.dimensions, "dimensions")?;
         let layout = shape.layout.clone().unwrap_or_default();
@@ -108,7 +118,10 @@ impl Array {
             ty: ArrayType::new(element_type, dims),
             memory_space: layout.memory_space,
             minor_to_major: sizes(&layout.minor_to_major, "layout")?,
-            tile: layout.tiles.first().map_or(Ok(Vec::new()), |tile| sizes(&tile.dimensions, "tile"))?,
+            tile: layout
+                .tiles
+                .first()
+                .map_or(Ok(Vec::new()), |tile| sizes(&tile.dimensions, "tile"))?,
         })
     }
 }
@@ -136,11 +149,18 @@ mod tests {
     fn array(dims: &[i64], minor_to_major: &[i64], tile: &[i64]) -> Array {
         let layout = proto::Layout {
             minor_to_major: minor_to_major.to_vec(),
-            tiles: vec![proto::Tile { dimensions: tile.to_vec() }, proto::Tile { dimensions: vec![2, 1] }],
+            tiles: vec![
+                proto::Tile { dimensions: tile.to_vec() },
+                proto::Tile { dimensions: vec![2, 1] },
+            ],
             ..Default::default()
         };
-        let shape =
-            proto::Shape { element_type: 16, dimensions: dims.to_vec(), layout: Some(layout), ..Default::default() };
+        let shape = proto::Shape {
+            element_type: 16,
+            dimensions: dims.to_vec(),
+            layout: Some(layout),
+            ..Default::default()
+        };
         match Shape::read(&shape).unwrap() {
             Shape::Array(array) => array,
             other => panic!("{other:?}"),
@@ -151,7 +171,11 @@ mod tests {
     fn tiles_pad_the_fastest_dimensions() {
         let check = |dims: &[i64], order: &[i64], tile: &[i64], padded: u64| {
             let array = array(dims, order, tile);
-            assert_eq!((array.bytes(), array.padded_bytes()), (2 * array.num_elements(), 2 * padded), "{dims:?}");
+            assert_eq!(
+                (array.bytes(), array.padded_bytes()),
+                (2 * array.num_elements(), 2 * padded),
+                "{dims:?}"
+            );
         };
         check(&[256, 100], &[1, 0], &[8, 128], 256 * 128);
         check(&[256, 100], &[0, 1], &[8, 128], 256 * 104);
@@ -164,10 +188,16 @@ mod tests {
     fn shapes_without_arrays_have_no_bytes() {
         let token = proto::Shape { element_type: 17, ..Default::default() };
         let inner = proto::Shape { element_type: 11, dimensions: vec![2, 3], ..Default::default() };
-        let buffer =
-            proto::Shape { element_type: proto::BUFFER, tuple_shapes: vec![inner.clone()], ..Default::default() };
-        let tuple =
-            proto::Shape { element_type: proto::TUPLE, tuple_shapes: vec![token, inner, buffer], ..Default::default() };
+        let buffer = proto::Shape {
+            element_type: proto::BUFFER,
+            tuple_shapes: vec![inner.clone()],
+            ..Default::default()
+        };
+        let tuple = proto::Shape {
+            element_type: proto::TUPLE,
+            tuple_shapes: vec![token, inner, buffer],
+            ..Default::default()
+        };
         let shape = Shape::read(&tuple).unwrap();
         assert_eq!(shape.to_string(), "(opaque, f32[2,3], f32[2,3])");
         assert_eq!((shape.bytes(), shape.arrays().len()), (48, 2));

@@ -1,5 +1,6 @@
-//! The key-value store through which the processes of a run find each other while they create clients. This module has
-//! the interface and passes a store to a plugin. The caller provides the store and its network.
+//! The key-value store through which the processes of a run find each other while they create
+//! clients. This module has the interface and passes a store to a plugin. The caller provides the
+//! store and its network.
 
 use std::ffi::{c_char, c_void};
 use std::fmt;
@@ -10,11 +11,11 @@ use crate::abi::*;
 use crate::api::{guarded, list};
 use crate::callback;
 
-/// A store that all processes of a run share. Plugins whose clients span processes, such as CUDA's, use it to exchange
-/// their devices and addresses.
+/// A store that all processes of a run share. Plugins whose clients span processes, such as CUDA's,
+/// use it to exchange their devices and addresses.
 ///
-/// A plugin calls it from its own threads, several at a time, and waits for the result. It calls it while the client is
-/// created, and as long as the client lives.
+/// A plugin calls it from its own threads, several at a time, and waits for the result. It calls it
+/// while the client is created, and as long as the client lives.
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -56,12 +57,14 @@ pub trait KeyValueStore: Send + Sync {
     /// The value of a key, if it is set. Does not wait.
     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, KeyValueError>;
 
-    /// Sets a key. If it is already set, a store may replace the value or return [`KeyValueError::already_exists`].
+    /// Sets a key. If it is already set, a store may replace the value or return
+    /// [`KeyValueError::already_exists`].
     fn put(&self, key: &str, value: &[u8]) -> Result<(), KeyValueError>;
 }
 
-/// Why a store has no result. The plugin includes the message in its own error, so the message should name the missing
-/// process or host. Errors other than those below can be created from a text.
+/// Why a store has no result. The plugin includes the message in its own error, so the message
+/// should name the missing process or host. Errors other than those below can be created from a
+/// text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyValueError {
     code: PJRT_Error_Code,
@@ -130,8 +133,8 @@ impl SharedStore {
     }
 }
 
-/// A call from a plugin. Its fields are read and written through the pointer, because plugins leave unused fields
-/// uninitialized, `struct_size` among them.
+/// A call from a plugin. Its fields are read and written through the pointer, because plugins leave
+/// unused fields uninitialized, `struct_size` among them.
 macro_rules! field {
     ($args:expr, $field:ident) => {
         (&raw mut (*$args).$field)
@@ -141,18 +144,23 @@ macro_rules! field {
 /// # Safety
 /// As the header requires for `PJRT_KeyValueGetCallback`.
 unsafe extern "C" fn get(args: *mut PJRT_KeyValueGetCallback_Args) -> *mut PJRT_Error {
-    // SAFETY: the plugin passes arguments that live until the return: a key, a place for the value, and the pointers
-    // from `SharedStore::set_callbacks`. The value and its deleter are set together.
+    // SAFETY: the plugin passes arguments that live until the return: a key, a place for the value,
+    // and the pointers from `SharedStore::set_callbacks`. The value and its deleter are set
+    // together.
     unsafe {
         let timeout = milliseconds(field!(args, timeout_in_ms).read());
         let key = list(field!(args, key).read().cast::<u8>(), field!(args, key_size).read());
-        let answer = call_store(field!(args, user_arg).read(), key, |store, key| store.get(key, timeout));
+        let answer =
+            call_store(field!(args, user_arg).read(), key, |store, key| store.get(key, timeout));
         let output = ValueOutput {
             start: field!(args, value),
             len: field!(args, value_size),
             deleter: field!(args, value_deleter_callback),
         };
-        finish(answer.and_then(|value| write_value(&value, output)), field!(args, callback_error).read())
+        finish(
+            answer.and_then(|value| write_value(&value, output)),
+            field!(args, callback_error).read(),
+        )
     }
 }
 
@@ -170,7 +178,10 @@ unsafe extern "C" fn try_get(args: *mut PJRT_KeyValueTryGetCallback_Args) -> *mu
             len: field!(args, value_size),
             deleter: field!(args, value_deleter_callback),
         };
-        finish(answer.and_then(|value| write_value(&value, output)), field!(args, callback_error).read())
+        finish(
+            answer.and_then(|value| write_value(&value, output)),
+            field!(args, callback_error).read(),
+        )
     }
 }
 
@@ -181,12 +192,14 @@ unsafe extern "C" fn put(args: *mut PJRT_KeyValuePutCallback_Args) -> *mut PJRT_
     unsafe {
         let key = list(field!(args, key).read().cast::<u8>(), field!(args, key_size).read());
         let value = list(field!(args, value).read().cast::<u8>(), field!(args, value_size).read());
-        let answer = call_store(field!(args, user_arg).read(), key, |store, key| store.put(key, value));
+        let answer =
+            call_store(field!(args, user_arg).read(), key, |store, key| store.put(key, value));
         finish(answer, field!(args, callback_error).read())
     }
 }
 
-/// A negative time means no limit. It becomes 24 days, because a sum with the current time must not overflow.
+/// A negative time means no limit. It becomes 24 days, because a sum with the current time must not
+/// overflow.
 fn milliseconds(timeout: i32) -> Duration {
     Duration::from_millis(u64::try_from(timeout).unwrap_or(i32::MAX as u64))
 }
@@ -208,7 +221,8 @@ unsafe fn call_store<T>(
     };
     // SAFETY: the caller's promise.
     let store = unsafe { &*store.cast::<Arc<dyn KeyValueStore>>() };
-    callback::run(|| request(&**store, key)).unwrap_or_else(|| Err("the key-value store panicked".into()))
+    callback::run(|| request(&**store, key))
+        .unwrap_or_else(|| Err("the key-value store panicked".into()))
 }
 
 /// The places where the plugin expects a value.
@@ -223,7 +237,8 @@ struct ValueOutput {
 /// # Safety
 /// The places must be writable.
 unsafe fn write_value(value: &[u8], output: ValueOutput) -> Result<(), KeyValueError> {
-    // SAFETY: malloc accepts any size. The size is not zero, because malloc may return null for zero.
+    // SAFETY: malloc accepts any size. The size is not zero, because malloc may return null for
+    // zero.
     let copy = unsafe { libc::malloc(value.len().max(1)) }.cast::<u8>();
     if copy.is_null() {
         return Err(KeyValueError {
@@ -231,8 +246,8 @@ unsafe fn write_value(value: &[u8], output: ValueOutput) -> Result<(), KeyValueE
             message: format!("no memory for a value of {} bytes", value.len()),
         });
     }
-    // SAFETY: the new memory is large enough and does not overlap the value. The caller promises that the places are
-    // writable.
+    // SAFETY: the new memory is large enough and does not overlap the value. The caller promises
+    // that the places are writable.
     unsafe {
         std::ptr::copy_nonoverlapping(value.as_ptr(), copy, value.len());
         output.start.write(copy.cast());
@@ -247,11 +262,15 @@ unsafe extern "C" fn delete(value: *mut c_char) {
     unsafe { libc::free(value.cast()) }
 }
 
-/// The result for the plugin: null, or an error that the plugin creates from the code and the text, and then owns.
+/// The result for the plugin: null, or an error that the plugin creates from the code and the text,
+/// and then owns.
 ///
 /// # Safety
 /// `callback_error` must point to the plugin's function that creates errors.
-unsafe fn finish(answer: Result<(), KeyValueError>, callback_error: *const PJRT_CallbackError) -> *mut PJRT_Error {
+unsafe fn finish(
+    answer: Result<(), KeyValueError>,
+    callback_error: *const PJRT_CallbackError,
+) -> *mut PJRT_Error {
     let Err(KeyValueError { code, message }) = answer else { return std::ptr::null_mut() };
     // SAFETY: the caller's promise; the plugin copies the text.
     let make = || unsafe { (*callback_error)(code, message.as_ptr().cast(), message.len()) };

@@ -42,7 +42,11 @@ struct MadeError {
     message: String,
 }
 
-unsafe extern "C-unwind" fn make_error(code: PJRT_Error_Code, message: *const c_char, size: usize) -> *mut PJRT_Error {
+unsafe extern "C-unwind" fn make_error(
+    code: PJRT_Error_Code,
+    message: *const c_char,
+    size: usize,
+) -> *mut PJRT_Error {
     // SAFETY: the caller's text is readable during the call.
     let message = unsafe { crate::api::text(message, size) };
     Box::into_raw(Box::new(MadeError { code, message })).cast()
@@ -75,7 +79,11 @@ impl Caller {
         Err((code, message))
     }
 
-    fn taken(start: *mut c_char, size: usize, deleter: Option<PJRT_KeyValueGetCallback_ValueDeleter>) -> Vec<u8> {
+    fn taken(
+        start: *mut c_char,
+        size: usize,
+        deleter: Option<PJRT_KeyValueGetCallback_ValueDeleter>,
+    ) -> Vec<u8> {
         assert!(!start.is_null());
         // SAFETY: the callback returned this many bytes; the deleter frees them once.
         unsafe {
@@ -89,7 +97,8 @@ impl Caller {
         let mut args = PJRT_KeyValueGetCallback_Args::new();
         // Plugins leave it uninitialized.
         args.struct_size = usize::MAX;
-        (args.key, args.key_size, args.timeout_in_ms) = (key.as_ptr().cast(), key.len(), timeout_in_ms);
+        (args.key, args.key_size, args.timeout_in_ms) =
+            (key.as_ptr().cast(), key.len(), timeout_in_ms);
         (args.callback_error, args.user_arg) = (&MAKE_ERROR, self.args.kv_get_user_arg);
         // SAFETY: the arguments are those that the header requires.
         Self::outcome(unsafe { self.args.kv_get_callback.unwrap()(&mut args) })?;
@@ -115,14 +124,17 @@ impl Caller {
     }
 }
 
-// SAFETY: the callbacks and the store may be used from any thread. The tests use no other field from several threads.
+// SAFETY: the callbacks and the store may be used from any thread. The tests use no other field
+// from several threads.
 unsafe impl Sync for Caller {}
 
 #[test]
 fn values_survive_a_round_trip() {
     let caller = Caller::new(Arc::new(Store::default()));
     let large = (0..100_000).map(|i| i as u8).collect::<Vec<_>>();
-    for (key, value) in [("text", &b"value"[..]), ("empty", b""), ("nul", b"\0a\0"), ("large", &large), ("", b"x")] {
+    for (key, value) in
+        [("text", &b"value"[..]), ("empty", b""), ("nul", b"\0a\0"), ("large", &large), ("", b"x")]
+    {
         caller.put(key.as_bytes(), value).unwrap();
         assert_eq!(caller.get(key.as_bytes(), 10).unwrap(), value);
         assert_eq!(caller.try_get(key.as_bytes()).unwrap(), value);
@@ -134,12 +146,21 @@ fn each_failure_has_its_code_and_message() {
     let caller = Caller::new(Arc::new(Store::default()));
     let error = |code, message: &str| Some((code, message.to_owned()));
     caller.put(b"key", b"1").unwrap();
-    assert_eq!(caller.put(b"key", b"2").err(), error(PJRT_Error_Code::ALREADY_EXISTS, "there before"));
+    assert_eq!(
+        caller.put(b"key", b"2").err(),
+        error(PJRT_Error_Code::ALREADY_EXISTS, "there before")
+    );
     assert_eq!(caller.put(b"odd", b"2").err(), error(PJRT_Error_Code::INTERNAL, "something else"));
     let late = error(PJRT_Error_Code::DEADLINE_EXCEEDED, "process 3 has not come");
     assert_eq!(caller.get(b"missing", 1).err(), late);
-    assert_eq!(caller.try_get(b"missing").err(), error(PJRT_Error_Code::NOT_FOUND, "the key missing is not set"));
-    assert_eq!(caller.try_get(b"unreachable").err(), error(PJRT_Error_Code::UNAVAILABLE, "no route"));
+    assert_eq!(
+        caller.try_get(b"missing").err(),
+        error(PJRT_Error_Code::NOT_FOUND, "the key missing is not set")
+    );
+    assert_eq!(
+        caller.try_get(b"unreachable").err(),
+        error(PJRT_Error_Code::UNAVAILABLE, "no route")
+    );
     let (code, message) = caller.get(b"\xff", 1).unwrap_err();
     assert_eq!(code, PJRT_Error_Code::INVALID_ARGUMENT);
     assert!(message.contains("is not UTF-8"), "{message}");

@@ -13,8 +13,12 @@ fn every_element_type_survives_a_round_trip() {
         let count = 6 * element.host_bytes();
         // Bits that are valid for every type, in as many elements as fit.
         let bytes = (0..count).map(|i| (i % 2) as u8).collect::<Vec<_>>();
-        let buffer = client.buffer_from_host(&bytes, element, &[2, 3], &client.devices()[0]).unwrap();
-        assert_eq!((buffer.element_type(), buffer.dims(), buffer.size_in_bytes()), (element, &[2, 3][..], count));
+        let buffer =
+            client.buffer_from_host(&bytes, element, &[2, 3], &client.devices()[0]).unwrap();
+        assert_eq!(
+            (buffer.element_type(), buffer.dims(), buffer.size_in_bytes()),
+            (element, &[2, 3][..], count)
+        );
         assert_eq!(buffer.read().unwrap().wait().unwrap()[..], bytes[..], "{element}");
     }
 }
@@ -45,7 +49,10 @@ fn a_transposed_result_is_read_row_major() {
     );
     let x = bytes(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     let x = client.buffer_from_host(&x, ElementType::F32, &[2, 3], &client.devices()[0]).unwrap();
-    assert_eq!(get(&run(&program, vec![(&x).into()]).outputs[0][0]), [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
+    assert_eq!(
+        get(&run(&program, vec![(&x).into()]).outputs[0][0]),
+        [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]
+    );
 }
 
 #[test]
@@ -64,7 +71,8 @@ fn bytes_that_do_not_fit_are_refused() {
 
     let host = Arc::new(HostBuffer::zeroed(64).unwrap());
     for (offset, dims) in [(0, vec![17]), (64, vec![1]), (61, vec![1]), (usize::MAX, vec![1])] {
-        let error = client.buffer_from_shared(&host, offset, ElementType::F32, &dims, device).unwrap_err();
+        let error =
+            client.buffer_from_shared(&host, offset, ElementType::F32, &dims, device).unwrap_err();
         says(&error, &["do not fit into a host buffer of 64", &format!("at offset {offset}")]);
     }
 }
@@ -90,7 +98,8 @@ fn a_buffer_is_copied_to_another_device() {
 fn the_bytes_can_be_freed_when_the_call_returns() {
     let client = client(1);
     let mut bytes = vec![1_u8; 1 << 22];
-    let buffer = client.buffer_from_host(&bytes, ElementType::U8, &[1 << 22], &client.devices()[0]).unwrap();
+    let buffer =
+        client.buffer_from_host(&bytes, ElementType::U8, &[1 << 22], &client.devices()[0]).unwrap();
     bytes.fill(2);
     drop(bytes);
     assert!(buffer.read().unwrap().wait().unwrap().iter().all(|&byte| byte == 1));
@@ -116,7 +125,9 @@ fn aligned_host_memory_is_read_in_place_and_lives_as_long_as_the_buffer() {
     let client = client(1);
     let host = shared(256, 5);
     let address = host.as_ptr() as usize;
-    let buffer = client.buffer_from_shared(&host, 64, ElementType::U8, &[128], &client.devices()[0]).unwrap();
+    let buffer = client
+        .buffer_from_shared(&host, 64, ElementType::U8, &[128], &client.devices()[0])
+        .unwrap();
     assert_eq!(buffer.address().unwrap(), address + 64, "it is not copied");
     let weak = Arc::downgrade(&host);
     drop(host);
@@ -130,7 +141,8 @@ fn aligned_host_memory_is_read_in_place_and_lives_as_long_as_the_buffer() {
 fn misaligned_host_memory_works_too() {
     let client = client(1);
     let host = shared(256, 6);
-    let buffer = client.buffer_from_shared(&host, 4, ElementType::U8, &[100], &client.devices()[0]).unwrap();
+    let buffer =
+        client.buffer_from_shared(&host, 4, ElementType::U8, &[100], &client.devices()[0]).unwrap();
     let weak = Arc::downgrade(&host);
     drop(host);
     assert_eq!(buffer.read().unwrap().wait().unwrap()[..], [6; 100]);
@@ -143,7 +155,8 @@ fn shared_memory_cannot_be_written_while_a_device_may_read_it() {
     let client = client(1);
     let mut host = shared(64, 1);
     assert!(Arc::get_mut(&mut host).is_some());
-    let buffer = client.buffer_from_shared(&host, 0, ElementType::U8, &[64], &client.devices()[0]).unwrap();
+    let buffer =
+        client.buffer_from_shared(&host, 0, ElementType::U8, &[64], &client.devices()[0]).unwrap();
     assert!(Arc::get_mut(&mut host).is_none());
     drop(buffer);
     let start = Instant::now();
@@ -158,7 +171,8 @@ fn donated_zero_copy_memory_is_not_written_to() {
     let client = client(1);
     let program = compile(&client, &increment("{tf.aliasing_output = 0 : i32}"));
     let host = shared(16, 0);
-    let x = client.buffer_from_shared(&host, 0, ElementType::F32, &[4], &client.devices()[0]).unwrap();
+    let x =
+        client.buffer_from_shared(&host, 0, ElementType::F32, &[4], &client.devices()[0]).unwrap();
     assert_eq!(get(&run(&program, vec![x.into()]).outputs[0][0]), [1.0; 4]);
     assert_eq!(host[..], [0; 16]);
     let weak = Arc::downgrade(&host);
@@ -188,7 +202,8 @@ fn slow(client: &fulmen_pjrt::Client) -> Buffer {
     let mut identity = vec![0.0; 512 * 512];
     (0..512).for_each(|i| identity[i * 513] = 1.0);
     let x = bytes(&identity);
-    let x = client.buffer_from_host(&x, ElementType::F32, &[512, 512], &client.devices()[0]).unwrap();
+    let x =
+        client.buffer_from_host(&x, ElementType::F32, &[512, 512], &client.devices()[0]).unwrap();
     run(&program, vec![x.into()]).outputs.remove(0).remove(0)
 }
 
@@ -201,14 +216,19 @@ fn starting_a_read_does_not_wait_but_dropping_it_does() {
     let started = start.elapsed();
     let ready_at_once = read.is_ready().unwrap();
     drop(read);
-    assert!(result.ready().unwrap().is_ready().unwrap(), "the drop waited for the copy, and so for the program");
+    assert!(
+        result.ready().unwrap().is_ready().unwrap(),
+        "the drop waited for the copy, and so for the program"
+    );
     assert!(ready_at_once || start.elapsed() > started, "the read had to wait");
 
     // The program, the input and the client may be dropped; the read holds what it needs.
     let read = slow(&client).read().unwrap();
     drop(client);
     let identity = floats(&read.wait().unwrap());
-    assert!(identity.iter().enumerate().all(|(i, &value)| value == f32::from(u8::from(i % 513 == 0))));
+    assert!(
+        identity.iter().enumerate().all(|(i, &value)| value == f32::from(u8::from(i % 513 == 0)))
+    );
 }
 
 #[test]
@@ -222,6 +242,7 @@ fn too_large_an_array_is_out_of_memory() {
          }",
     );
     let x = client.buffer_from_host(&[0; 4], ElementType::F32, &[], &client.devices()[0]).unwrap();
-    let outcome = program.execute(vec![vec![x.into()]]).and_then(|run| run.outputs[0][0].ready()?.wait());
+    let outcome =
+        program.execute(vec![vec![x.into()]]).and_then(|run| run.outputs[0][0].ready()?.wait());
     assert!(outcome.as_ref().unwrap_err().is_out_of_memory(), "{outcome:?}");
 }

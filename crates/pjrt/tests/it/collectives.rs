@@ -17,7 +17,8 @@ fn borrow(inputs: &[Buffer]) -> Vec<Vec<Argument<'_>>> {
     inputs.iter().map(|buffer| vec![Argument::Borrow(buffer)]).collect()
 }
 
-/// Without the limit, the plugin would block after about a hundred, and end the process after 40 seconds.
+/// Without the limit, the plugin would block after about a hundred, and end the process after 40
+/// seconds.
 #[test]
 fn ten_thousand_launches_without_a_wait() {
     let client = client(DEVICES as i64);
@@ -57,7 +58,10 @@ fn threads_and_programs_take_turns() {
                 for _ in 0..200 {
                     program.execute(borrow(&inputs)).unwrap();
                 }
-                assert_eq!(get(&program.execute(borrow(&inputs)).unwrap().outputs[7][0]), [28.0; 4]);
+                assert_eq!(
+                    get(&program.execute(borrow(&inputs)).unwrap().outputs[7][0]),
+                    [28.0; 4]
+                );
             });
         }
     });
@@ -73,7 +77,10 @@ fn arguments_on_swapped_devices_are_refused() {
         &program.execute(borrow(&inputs)).unwrap_err(),
         &["argument 0 of", "must be on", "use Buffer::copy_to_device"],
     );
-    says(&program.execute(borrow(&inputs[..7])).unwrap_err(), &["runs on 8 devices of this host", "given for 7"]);
+    says(
+        &program.execute(borrow(&inputs[..7])).unwrap_err(),
+        &["runs on 8 devices of this host", "given for 7"],
+    );
 }
 
 /// `[5]` is the device with that number, not five devices.
@@ -132,7 +139,14 @@ fn a_split_program_has_the_results_of_the_whole_one() {
     let parts = (0..4)
         .map(|device| {
             let part = bytes(&[device as f32, 1.0, 10.0, 1.0]);
-            client.buffer_from_host(&part, fulmen_pjrt::ElementType::F32, &[2, 2], &client.devices()[device]).unwrap()
+            client
+                .buffer_from_host(
+                    &part,
+                    fulmen_pjrt::ElementType::F32,
+                    &[2, 2],
+                    &client.devices()[device],
+                )
+                .unwrap()
         })
         .collect::<Vec<_>>();
     for outputs in program.execute(borrow(&parts)).unwrap().outputs {
@@ -144,12 +158,15 @@ fn a_split_program_has_the_results_of_the_whole_one() {
 #[test]
 fn donating_on_only_some_devices_is_safe() {
     let client = client(2);
-    let mlir = all_reduce(2).replace("%x: tensor<4xf32>", "%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}");
+    let mlir = all_reduce(2)
+        .replace("%x: tensor<4xf32>", "%x: tensor<4xf32> {tf.aliasing_output = 0 : i32}");
     let program = client.compile(&mlir, &CompileOptions::new().replicas(2)).unwrap();
     assert_eq!(program.signature().donated, [true]);
     let kept = put(&client, &[1.0; 4], 0);
     let given = put(&client, &[2.0; 4], 1);
-    let execution = program.execute(vec![vec![Argument::Borrow(&kept)], vec![Argument::Donate(given)]]).unwrap();
+    let execution = program
+        .execute(vec![vec![Argument::Borrow(&kept)], vec![Argument::Donate(given)]])
+        .unwrap();
     for outputs in &execution.outputs {
         assert_eq!(get(&outputs[0]), [3.0; 4]);
     }

@@ -18,10 +18,19 @@ fn programs_that_would_end_a_process_are_refused() {
         assert!(error.is_usage() && !error.is_from_plugin(), "{error:?}");
     };
     check("", &["the program is empty"]);
-    check(&String::from_utf8_lossy(b"ML\xefR\x0dMLIR"), &["MLIR bytecode", "pass the program as text"]);
+    check(
+        &String::from_utf8_lossy(b"ML\xefR\x0dMLIR"),
+        &["MLIR bytecode", "pass the program as text"],
+    );
     check(&format!("{}\0", increment("")), &["NUL byte"]);
-    check(&increment("").replace("4xf32", "?xf32"), &["line 1: tensor<?xf32> has a dimension of unknown length"]);
-    check(&all_reduce(8), &["line 3: replica_groups name device 7, but the program is compiled for 1 devices"]);
+    check(
+        &increment("").replace("4xf32", "?xf32"),
+        &["line 1: tensor<?xf32> has a dimension of unknown length"],
+    );
+    check(
+        &all_reduce(8),
+        &["line 3: replica_groups name device 7, but the program is compiled for 1 devices"],
+    );
     refused(&client, &all_reduce(8), &new().replicas(2), &["compiled for 2 devices"]);
     let infeed = "func.func @main() -> tensor<4xf32> {
         %token = stablehlo.create_token : !stablehlo.token
@@ -29,7 +38,10 @@ fn programs_that_would_end_a_process_are_refused() {
         return %x#0 : tensor<4xf32>
       }";
     check(infeed, &["line 3: stablehlo.infeed would wait forever"]);
-    check(&increment(&format!("{{a = {}{}}}", "[".repeat(9999), "]".repeat(9999))), &["line 1: brackets are nested"]);
+    check(
+        &increment(&format!("{{a = {}{}}}", "[".repeat(9999), "]".repeat(9999))),
+        &["line 1: brackets are nested"],
+    );
     let permute = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
         %y = \"stablehlo.collective_permute\"(%x) <{
           source_target_pairs = dense<[[0, 7], [7, 0]]> : tensor<2x2xi64>
@@ -62,16 +74,30 @@ fn flags_are_checked_by_the_plugin() {
     let program = increment("");
     let new = CompileOptions::new;
     client.compile(&program, &new().override_flag("--xla_cpu_prefer_vector_width", 512)).unwrap();
-    let error = refused(&client, &program, &new().override_flag("xla_no_such_flag", true), &["xla_no_such_flag"]);
+    let error = refused(
+        &client,
+        &program,
+        &new().override_flag("xla_no_such_flag", true),
+        &["xla_no_such_flag"],
+    );
     assert!(error.is_from_plugin() && error.is_usage(), "{error:?}");
-    refused(&client, &program, &new().override_flag("xla_cpu_prefer_vector_width", "wide"), &["wide"]);
+    refused(
+        &client,
+        &program,
+        &new().override_flag("xla_cpu_prefer_vector_width", "wide"),
+        &["wide"],
+    );
 }
 
 #[test]
 fn a_wrong_program_is_an_error_with_its_position() {
     let client = client(1);
-    let error =
-        refused(&client, "func.func @main() {\n  oops\n}", &CompileOptions::new(), &["compiling for cpu", "2:"]);
+    let error = refused(
+        &client,
+        "func.func @main() {\n  oops\n}",
+        &CompileOptions::new(),
+        &["compiling for cpu", "2:"],
+    );
     assert!(error.is_from_plugin());
     refused(&client, "func.func @other() { return }", &CompileOptions::new(), &["main"]);
 }
@@ -121,14 +147,17 @@ fn the_signature_of_a_split_program_is_that_of_a_part() {
     let program = client.compile(mlir, &CompileOptions::new().partitions(4)).unwrap();
     assert_eq!(signature(&program), "(f32[2,3], f32[3,2]) -> (f32[2,2])");
     assert_eq!((program.num_replicas(), program.num_partitions()), (1, 4));
-    let error = client.compile(mlir, &CompileOptions::new().partitions(4).shardy(false)).unwrap_err();
+    let error =
+        client.compile(mlir, &CompileOptions::new().partitions(4).shardy(false)).unwrap_err();
     assert!(error.is_from_plugin(), "{error:?}");
 }
 
 #[test]
 fn a_program_runs_where_it_was_assigned() {
     let client = client(3);
-    let program = client.compile(&increment(""), &CompileOptions::new().device_assignment([vec![2]])).unwrap();
+    let program = client
+        .compile(&increment(""), &CompileOptions::new().device_assignment([vec![2]]))
+        .unwrap();
     assert_eq!(program.devices(), &client.devices()[2..]);
     let execution = run(&program, vec![(&put(&client, &[1.0; 4], 2)).into()]);
     assert_eq!(execution.outputs[0][0].device(), &client.devices()[2]);
@@ -138,7 +167,10 @@ fn a_program_runs_where_it_was_assigned() {
 #[test]
 fn a_program_can_be_examined() {
     let client = client(1);
-    let program = compile(&client, &format!("module @counter {{ {} }}", increment("{tf.aliasing_output = 0 : i32}")));
+    let program = compile(
+        &client,
+        &format!("module @counter {{ {} }}", increment("{tf.aliasing_output = 0 : i32}")),
+    );
     assert!(program.name().contains("counter"), "{}", program.name());
     assert_eq!(program.fingerprint().unwrap(), program.fingerprint().unwrap());
     let memory = program.memory_analysis().unwrap();

@@ -62,7 +62,10 @@ fn a_stored_program_is_the_one_that_was_compiled() {
     assert!(cache.nearest(&key).is_none(), "there is no other");
 
     let entries = cache.entries().unwrap();
-    assert_eq!((entries.len(), entries[0].program.as_deref(), entries[0].compile_time), (1, Some("step"), TIME));
+    assert_eq!(
+        (entries.len(), entries[0].program.as_deref(), entries[0].compile_time),
+        (1, Some("step"), TIME)
+    );
     assert!(cache.verify().unwrap().is_empty());
     assert_eq!(cache.clear().unwrap(), entries[0].bytes);
     assert!(cache.load(&other, &key).unwrap().is_none());
@@ -189,7 +192,8 @@ fn the_programs_used_least_recently_are_removed_first() {
     let bytes = cache.entries().unwrap()[0].bytes;
     // There is space for three, and a fourth is stored.
     store(&CompileCache::new(folder.path(), 3 * bytes + bytes / 2), &client, "d");
-    let programs: Vec<String> = cache.entries().unwrap().into_iter().filter_map(|entry| entry.program).collect();
+    let programs: Vec<String> =
+        cache.entries().unwrap().into_iter().filter_map(|entry| entry.program).collect();
     assert_eq!(programs, ["d", "a", "c"]);
     // A program that exceeds the limit is not stored, and the others stay.
     store(&CompileCache::new(folder.path(), bytes / 2), &client, "e");
@@ -249,7 +253,10 @@ fn a_writer_that_is_killed_at_any_moment_leaves_only_whole_programs() {
         let mut line = String::new();
         while !line.contains("stored") {
             line.clear();
-            assert!(std::io::BufRead::read_line(&mut output, &mut line).unwrap() > 0, "the child has ended");
+            assert!(
+                std::io::BufRead::read_line(&mut output, &mut line).unwrap() > 0,
+                "the child has ended"
+            );
         }
         std::thread::sleep(Duration::from_micros(700 * round * round));
         child.kill().unwrap();
@@ -257,12 +264,17 @@ fn a_writer_that_is_killed_at_any_moment_leaves_only_whole_programs() {
         let cache = large(folder.path());
         assert!(cache.verify().unwrap().is_empty());
         let client = client(1);
-        let program = cache.load(&client, &key_of(&client, "step", &increment(""))).unwrap().unwrap();
+        let program =
+            cache.load(&client, &key_of(&client, "step", &increment(""))).unwrap().unwrap();
         increments(&client, &program);
     }
     // The next writer removes the leftovers of the others.
     in_child("compile_cache::child", &[(FOLDER, folder.path().to_str().unwrap()), (TASK, "store")]);
-    assert_eq!((files(folder.path(), ".xla").len(), files(folder.path(), "").len()), (1, 2), "a program and a hash");
+    assert_eq!(
+        (files(folder.path(), ".xla").len(), files(folder.path(), "").len()),
+        (1, 2),
+        "a program and a hash"
+    );
 }
 
 #[test]
@@ -285,9 +297,12 @@ fn on_a_full_disk_nothing_is_kept() {
 #[test]
 fn the_hash_of_the_plugin_is_kept_until_its_file_changes() {
     let folder = tempfile::tempdir().unwrap();
-    let task = |task| in_child("compile_cache::child", &[(FOLDER, folder.path().to_str().unwrap()), (TASK, task)]);
+    let task = |task| {
+        in_child("compile_cache::child", &[(FOLDER, folder.path().to_str().unwrap()), (TASK, task)])
+    };
     task("store");
-    let record = files(folder.path(), "").into_iter().find(|path| path.extension().is_none()).unwrap();
+    let record =
+        files(folder.path(), "").into_iter().find(|path| path.extension().is_none()).unwrap();
     let written = fs::read_to_string(&record).unwrap();
     assert!(written.starts_with(plugin().identity().unwrap()));
     assert!(task("load").contains("found: true"));
@@ -295,7 +310,9 @@ fn the_hash_of_the_plugin_is_kept_until_its_file_changes() {
     fs::write(&record, written.replacen(&written[..8], "00000000", 1)).unwrap();
     assert!(task("load").contains("found: false"));
     // A record of another state of the file is not trusted, nor is a truncated one.
-    for outdated in [written.replace("bytes, modified", "bytes, modified 1"), written[..60].to_owned()] {
+    for outdated in
+        [written.replace("bytes, modified", "bytes, modified 1"), written[..60].to_owned()]
+    {
         fs::write(&record, outdated).unwrap();
         assert!(task("load").contains("found: true"));
     }

@@ -95,7 +95,8 @@ fn the_last_reference_to_a_client_can_be_dropped_in_a_callback() {
         let execution = run(&program, vec![(&x).into()]);
         let done = execution.done[0].clone();
         let send = send.clone();
-        // The callback holds the last references, so it closes the client on the client's own thread.
+        // The callback holds the last references, so it closes the client on the client's own
+        // thread.
         let everything = (client, program, x, execution);
         done.on_ready(move |outcome| {
             drop(everything);

@@ -30,7 +30,10 @@ fn arguments_that_do_not_fit_are_refused() {
     check(vec![vec![(&long).into()]], &["must be f32[4], but is f32[5]"]);
 
     let elsewhere = put(&client, &[1.0; 4], 1);
-    check(vec![vec![(&elsewhere).into()]], &["argument 0 of", "must be on", "but is on", "use Buffer::copy_to_device"]);
+    check(
+        vec![vec![(&elsewhere).into()]],
+        &["argument 0 of", "must be on", "but is on", "use Buffer::copy_to_device"],
+    );
     let other = crate::common::client(1);
     let foreign = put(&other, &[1.0; 4], 0);
     check(vec![vec![(&foreign).into()]], &["belongs to another client than the program"]);
@@ -70,7 +73,10 @@ fn a_borrowed_buffer_is_never_donated() {
 fn arguments_that_are_not_reused_can_be_donated() {
     let client = client(1);
     let program = compile(&client, &increment(""));
-    assert_eq!(get(&run(&program, vec![put(&client, &[1.0; 4], 0).into()]).outputs[0][0]), [2.0; 4]);
+    assert_eq!(
+        get(&run(&program, vec![put(&client, &[1.0; 4], 0).into()]).outputs[0][0]),
+        [2.0; 4]
+    );
 }
 
 #[test]

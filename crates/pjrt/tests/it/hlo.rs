@@ -29,17 +29,27 @@ func.func @main(%w: tensor<12x256x256xbf16>, %x: tensor<1024x256xbf16>) -> tenso
 
 fn check_loop(module: &Module, source: bool) {
     let loops = module.loops();
-    assert_eq!(loops.iter().map(|l| (l.trip_count, l.times)).collect::<Vec<_>>(), [(Some(12), 1)], "{loops:?}");
+    assert_eq!(
+        loops.iter().map(|l| (l.trip_count, l.times)).collect::<Vec<_>>(),
+        [(Some(12), 1)],
+        "{loops:?}"
+    );
     let products = module.products();
     let [product] = &products[..] else { panic!("{products:?}") };
     let flops = 2.0 * 1024.0 * 256.0 * 256.0;
     assert_eq!((product.product.flops, product.times), (flops, 12), "{products:?}");
-    assert_eq!((product.product.rows, product.product.inner, product.product.columns), (1024, 256, 256));
+    assert_eq!(
+        (product.product.rows, product.product.inner, product.product.columns),
+        (1024, 256, 256)
+    );
     if source {
-        assert_eq!(product.source.as_ref().map(ToString::to_string).as_deref(), Some("model.rs:31"));
+        assert_eq!(
+            product.source.as_ref().map(ToString::to_string).as_deref(),
+            Some("model.rs:31")
+        );
     }
-    // At least the weights come from the main memory. The compiler chooses whether the state stays on the chip, and
-    // whether each iteration copies it.
+    // At least the weights come from the main memory. The compiler chooses whether the state stays
+    // on the chip, and whether each iteration copies it.
     let (weights, state) = (12.0 * 256.0 * 256.0 * 2.0, 1024.0 * 256.0 * 2.0);
     let traffic = module.main_memory_traffic();
     assert!((weights + 2.0 * state..=2.0 * weights + 50.0 * state).contains(&traffic), "{traffic}");
@@ -47,7 +57,11 @@ fn check_loop(module: &Module, source: bool) {
     assert!((11.0 * flops..11.1 * flops).contains(&further.flops), "{further:?}");
     // Each iteration reads and writes the state, and reads one slice of the weights.
     let once = 2.0 * (2.0 * 1024.0 * 256.0 + 256.0 * 256.0);
-    assert!((0.9 * 11.0 * once..4.0 * 11.0 * once).contains(&further.bytes), "{further:?}, {}", 11.0 * once);
+    assert!(
+        (0.9 * 11.0 * once..4.0 * 11.0 * once).contains(&further.bytes),
+        "{further:?}, {}",
+        11.0 * once
+    );
 }
 
 #[test]
@@ -70,12 +84,15 @@ fn a_tpu_program_has_its_loops_although_libtpu_records_no_trip_counts() {
         let program = plugin.compile(&topology, LOOP, &CompileOptions::new()).unwrap();
         check_loop(&program.hlo().unwrap(), true);
         let flops = program.cost_analysis().unwrap().flops().unwrap();
-        assert!(flops < 2.0 * 2.0 * 1024.0 * 256.0 * 256.0, "the compiler counts a loop's body once: {flops}");
+        assert!(
+            flops < 2.0 * 2.0 * 1024.0 * 256.0 * 256.0,
+            "the compiler counts a loop's body once: {flops}"
+        );
     }
 }
 
-/// The gradient of a sum of `x · w` with respect to `w`: a product over the split batch, and therefore a sum over
-/// devices.
+/// The gradient of a sum of `x · w` with respect to `w`: a product over the split batch, and
+/// therefore a sum over devices.
 const GRADIENT: &str = r#"module @step {
   sdy.mesh @mesh = <["data"=8]>
   func.func @main(%x: tensor<1024x256xf32> {sdy.sharding = #sdy.sharding<@mesh, [{"data"}, {}]>},
@@ -103,7 +120,8 @@ fn the_bytes_of_an_all_reduce_are_those_of_the_gradient() {
     let Some(plugin) = libtpu() else { return };
     for name in ["v5e:2x4", "v3:2x2", "v6e:2x4"] {
         let topology = plugin.topology(name).unwrap();
-        let program = plugin.compile(&topology, GRADIENT, &CompileOptions::new().partitions(8)).unwrap();
+        let program =
+            plugin.compile(&topology, GRADIENT, &CompileOptions::new().partitions(8)).unwrap();
         let module = program.hlo().unwrap();
         check_gradient(&module);
         let products = module.products();
@@ -112,7 +130,10 @@ fn the_bytes_of_an_all_reduce_are_those_of_the_gradient() {
         // Each device has an eighth of the batch.
         assert_eq!(product.flops, 2.0 * 256.0 * 128.0 * 128.0, "{product:?}");
         assert_eq!((product.inner, product.passes()), (128, 1), "{product:?}");
-        assert_eq!((products[0].op_name.as_str(), products[0].source.as_ref().unwrap().line), ("product", 7));
+        assert_eq!(
+            (products[0].op_name.as_str(), products[0].source.as_ref().unwrap().line),
+            ("product", 7)
+        );
     }
 }
 
@@ -146,5 +167,8 @@ fn the_two_cores_of_a_v4_chip_can_be_one_device() {
     let error = plugin.topology_with("v3:2x2", &options).unwrap_err();
     assert!(error.is_not_found(), "{error:?}");
     let twice = [options[0].clone(), options[0].clone()];
-    says(&plugin.topology_with("v4:2x2x1", &twice).unwrap_err(), &["chip_config_name is given twice"]);
+    says(
+        &plugin.topology_with("v4:2x2x1", &twice).unwrap_err(),
+        &["chip_config_name is given twice"],
+    );
 }

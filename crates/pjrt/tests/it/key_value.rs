@@ -1,4 +1,5 @@
-//! Clients with a key-value store: of a plugin in C that uses it, and of the CPU plugin, which does not.
+//! Clients with a key-value store: of a plugin in C that uses it, and of the CPU plugin, which does
+//! not.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,7 +19,8 @@ impl Store {
 
 impl KeyValueStore for Store {
     fn get(&self, key: &str, timeout: Duration) -> Result<Vec<u8>, KeyValueError> {
-        let late = || KeyValueError::timed_out(format!("{key}: process 3 has not come in {timeout:?}"));
+        let late =
+            || KeyValueError::timed_out(format!("{key}: process 3 has not come in {timeout:?}"));
         self.try_get(key)?.ok_or_else(late)
     }
     fn try_get(&self, key: &str) -> Result<Option<Vec<u8>>, KeyValueError> {
@@ -63,7 +65,9 @@ fn a_plugin_reaches_the_store_and_its_options_as_long_as_its_client_lives() {
 fn the_stores_message_is_in_the_error() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(Store::default());
-    let error = c_plugin(&folder).create_client_with(&[("platform_name", "late".into())], store.clone()).unwrap_err();
+    let error = c_plugin(&folder)
+        .create_client_with(&[("platform_name", "late".into())], store.clone())
+        .unwrap_err();
     assert_eq!(error.code(), Some("DEADLINE_EXCEEDED"));
     says(&error, &["opening the devices of", "late: process 3 has not come in 7ms"]);
     assert_eq!(Arc::strong_count(&store), 1, "no client holds it");
@@ -72,7 +76,8 @@ fn the_stores_message_is_in_the_error() {
 #[test]
 fn a_cpu_plugin_ignores_a_store() {
     let store = Arc::new(Store::default());
-    let client = plugin().create_client_with(&[("cpu_device_count", 2.into())], store.clone()).unwrap();
+    let client =
+        plugin().create_client_with(&[("cpu_device_count", 2.into())], store.clone()).unwrap();
     assert_eq!(get(&put(&client, &[1.0, 2.0], 1)), [1.0, 2.0]);
     drop(client);
     assert_eq!(store.keys(), [""; 0]);

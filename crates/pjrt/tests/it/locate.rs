@@ -18,8 +18,9 @@ fn touch(path: &Path) -> String {
 
 /// `in_child` without the user's variables: empty ones count as unset.
 fn in_clean_child(name: &str, variables: &[(&str, &str)]) -> String {
-    let mut all =
-        ["FULMEN_PJRT_PLUGIN", "TPU_LIBRARY_PATH", "FULMEN_OFFLINE", "VIRTUAL_ENV"].map(|name| (name, "")).to_vec();
+    let mut all = ["FULMEN_PJRT_PLUGIN", "TPU_LIBRARY_PATH", "FULMEN_OFFLINE", "VIRTUAL_ENV"]
+        .map(|name| (name, ""))
+        .to_vec();
     all.extend(variables);
     in_child(name, &all)
 }
@@ -46,18 +47,32 @@ fn an_explicit_path_comes_first() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let (given, named) = (touch(&folder.path().join("given.so")), touch(&folder.path().join("named.so")));
-    in_clean_child("locate::an_explicit_path_comes_first", &[("GIVEN", &given), ("FULMEN_PJRT_PLUGIN", &named)]);
+    let (given, named) =
+        (touch(&folder.path().join("given.so")), touch(&folder.path().join("named.so")));
+    in_clean_child(
+        "locate::an_explicit_path_comes_first",
+        &[("GIVEN", &given), ("FULMEN_PJRT_PLUGIN", &named)],
+    );
 }
 
 #[test]
 fn a_variable_with_a_missing_path_is_an_error() {
     if is_child() {
         let error = locate(Platform::Tpu, None).unwrap_err();
-        says(&error, &["/no/such.so", "named by the environment variable TPU_LIBRARY_PATH", "correct the path"]);
+        says(
+            &error,
+            &[
+                "/no/such.so",
+                "named by the environment variable TPU_LIBRARY_PATH",
+                "correct the path",
+            ],
+        );
         return;
     }
-    in_clean_child("locate::a_variable_with_a_missing_path_is_an_error", &[("TPU_LIBRARY_PATH", "/no/such.so")]);
+    in_clean_child(
+        "locate::a_variable_with_a_missing_path_is_an_error",
+        &[("TPU_LIBRARY_PATH", "/no/such.so")],
+    );
 }
 
 #[test]
@@ -76,7 +91,10 @@ fn python_packages_are_found_in_the_active_environment() {
     python(folder.path(), &packages);
     in_clean_child(
         "locate::python_packages_are_found_in_the_active_environment",
-        &[("VIRTUAL_ENV", folder.path().to_str().unwrap()), ("PACKAGES", packages.to_str().unwrap())],
+        &[
+            ("VIRTUAL_ENV", folder.path().to_str().unwrap()),
+            ("PACKAGES", packages.to_str().unwrap()),
+        ],
     );
 }
 
@@ -88,15 +106,23 @@ fn the_cache_folder_comes_last_and_nothing_lists_every_place() {
         let error = locate(Platform::Tpu, None).unwrap_err();
         assert!(error.is_not_found());
         let tpu = variable("VIRTUAL_ENV").join("packages/libtpu/libtpu.so");
-        let (tpu, cache) = (tpu.display().to_string(), cache.join("libtpu.so").display().to_string());
-        let parts = ["no PJRT plugin for tpu was found", "pip install libtpu", "FULMEN_PJRT_PLUGIN (not set)"];
+        let (tpu, cache) =
+            (tpu.display().to_string(), cache.join("libtpu.so").display().to_string());
+        let parts = [
+            "no PJRT plugin for tpu was found",
+            "pip install libtpu",
+            "FULMEN_PJRT_PLUGIN (not set)",
+        ];
         says(&error, &parts);
         says(&error, &["TPU_LIBRARY_PATH (not set)", &tpu, &cache]);
         // An earlier download is found, and nothing is downloaded.
         #[cfg(target_arch = "x86_64")]
         {
             let fetched = variable("XDG_CACHE_HOME").join("fulmen/pjrt/libtpu-0.0.51/libtpu.so");
-            says(&error, &["download it: `fulmen plugin install tpu`", &fetched.display().to_string()]);
+            says(
+                &error,
+                &["download it: `fulmen plugin install tpu`", &fetched.display().to_string()],
+            );
             touch(&fetched);
             assert_eq!(locate(Platform::Tpu, None).unwrap(), fetched);
             assert_eq!(fulmen_pjrt::fetch::libtpu().unwrap(), fetched);
@@ -120,14 +146,27 @@ fn offline_nothing_is_fetched() {
     if is_child() {
         let error = locate(Platform::Cpu, None).unwrap_err();
         assert!(error.is_fetch());
-        says(&error, &["FULMEN_OFFLINE forbids fetching it", "pip download --no-deps", "set FULMEN_PJRT_PLUGIN"]);
+        says(
+            &error,
+            &[
+                "FULMEN_OFFLINE forbids fetching it",
+                "pip download --no-deps",
+                "set FULMEN_PJRT_PLUGIN",
+            ],
+        );
         let cache = variable("XDG_CACHE_HOME").join("fulmen/pjrt/pjrt_c_api_cpu_plugin.so");
-        says(&error, &["Looked at:\n", "FULMEN_PJRT_PLUGIN (not set)", &cache.display().to_string()]);
+        says(
+            &error,
+            &["Looked at:\n", "FULMEN_PJRT_PLUGIN (not set)", &cache.display().to_string()],
+        );
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().to_str().unwrap();
-    in_clean_child("locate::offline_nothing_is_fetched", &[("XDG_CACHE_HOME", cache), ("FULMEN_OFFLINE", "1")]);
+    in_clean_child(
+        "locate::offline_nothing_is_fetched",
+        &[("XDG_CACHE_HOME", cache), ("FULMEN_OFFLINE", "1")],
+    );
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
@@ -138,8 +177,16 @@ fn libtpu_is_fetched_on_request_only() {
         assert!(locate(Platform::Tpu, None).unwrap_err().is_not_found());
         let error = fulmen_pjrt::fetch::libtpu().unwrap_err();
         assert!(error.is_fetch());
-        let download = "pip download --no-deps --only-binary=:all: --python-version 3.13 --implementation cp";
-        says(&error, &["libtpu is missing, and FULMEN_OFFLINE forbids fetching it", download, "set TPU_LIBRARY_PATH"]);
+        let download =
+            "pip download --no-deps --only-binary=:all: --python-version 3.13 --implementation cp";
+        says(
+            &error,
+            &[
+                "libtpu is missing, and FULMEN_OFFLINE forbids fetching it",
+                download,
+                "set TPU_LIBRARY_PATH",
+            ],
+        );
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -155,10 +202,16 @@ fn without_a_home_the_error_says_what_to_set() {
         let error = locate(Platform::Cpu, None).unwrap_err();
         assert!(error.is_not_found());
         let advice = "set one of them, or set FULMEN_PJRT_PLUGIN to a plugin's path";
-        says(&error, &["neither XDG_CACHE_HOME nor HOME is an absolute path", advice, "Looked at:"]);
+        says(
+            &error,
+            &["neither XDG_CACHE_HOME nor HOME is an absolute path", advice, "Looked at:"],
+        );
         return;
     }
-    in_clean_child("locate::without_a_home_the_error_says_what_to_set", &[("XDG_CACHE_HOME", ""), ("HOME", "")]);
+    in_clean_child(
+        "locate::without_a_home_the_error_says_what_to_set",
+        &[("XDG_CACHE_HOME", ""), ("HOME", "")],
+    );
 }
 
 #[test]

@@ -15,7 +15,8 @@ fn the_same_file_is_the_same_plugin() {
     let link = folder.path().join("link.so");
     std::os::unix::fs::symlink(&path, &link).unwrap();
     let plugins = std::thread::scope(|scope| {
-        let loads = [&path, &link, &path].map(|path| scope.spawn(move || Plugin::load(path).unwrap()));
+        let loads =
+            [&path, &link, &path].map(|path| scope.spawn(move || Plugin::load(path).unwrap()));
         loads.map(|load| load.join().unwrap())
     });
     for plugin in &plugins {
@@ -66,7 +67,11 @@ fn a_path_that_is_not_a_plugin_is_refused() {
 
     let folder = folder.path().canonicalize().unwrap();
     let text = folder.join("text.so");
-    fs::write(&text, "this is not a shared object, but it is long enough to have held a header of one").unwrap();
+    fs::write(
+        &text,
+        "this is not a shared object, but it is long enough to have held a header of one",
+    )
+    .unwrap();
     refused(&text, &["is not a PJRT plugin: it is not a shared object"]);
     let empty = folder.join("empty.so");
     fs::write(&empty, "").unwrap();
@@ -121,14 +126,20 @@ fn a_plugin_for_another_architecture_is_refused() {
     let mut bytes = fs::read(shared_object(&folder, "plugin", &plugin_of("0"))).unwrap();
     let here = std::env::consts::ARCH;
     // The class (32 or 64 bits), the byte order and the machine of the ELF header.
-    let others =
-        [("aarch64", 2, 1, [183, 0]), ("x86_64", 2, 1, [62, 0]), ("s390x", 2, 2, [0, 22]), ("arm", 1, 1, [40, 0])];
+    let others = [
+        ("aarch64", 2, 1, [183, 0]),
+        ("x86_64", 2, 1, [62, 0]),
+        ("s390x", 2, 2, [0, 22]),
+        ("arm", 1, 1, [40, 0]),
+    ];
     for (name, class, order, machine) in others.into_iter().filter(|(name, ..)| *name != here) {
         (bytes[4], bytes[5]) = (class, order);
         bytes[18..20].copy_from_slice(&machine);
         let file = folder.join(format!("{name}.so"));
         fs::write(&file, &bytes).unwrap();
-        let why = format!("it is built for {name}, and this program for {here}; give the path of a plugin for {here}");
+        let why = format!(
+            "it is built for {name}, and this program for {here}; give the path of a plugin for {here}"
+        );
         refused(&file, &[&why]);
     }
 }
@@ -141,10 +152,17 @@ fn a_shared_object_that_is_not_a_plugin_is_refused() {
     refused(&library, &["it is a shared object but not a PJRT plugin: it has no GetPjrtApi"]);
     let nothing = shared_object(&folder, "nothing", "void *GetPjrtApi(void) { return 0; }");
     refused(&nothing, &["its GetPjrtApi returned null"]);
-    let small = shared_object(&folder, "small", "long table[9] = {8}; void *GetPjrtApi(void) { return table; }");
+    let small = shared_object(
+        &folder,
+        "small",
+        "long table[9] = {8}; void *GetPjrtApi(void) { return table; }",
+    );
     refused(&small, &["its table of functions has 8 bytes"]);
-    let broken =
-        shared_object(&folder, "broken", "void missing(void); void *GetPjrtApi(void) { missing(); return 0; }");
+    let broken = shared_object(
+        &folder,
+        "broken",
+        "void missing(void); void *GetPjrtApi(void) { missing(); return 0; }",
+    );
     refused(&broken, &["the dynamic loader says", "missing"]);
 }
 
@@ -195,7 +213,10 @@ fn a_plugin_whose_file_was_replaced_has_no_identity() {
     let new = folder.path().join("new.so");
     fs::copy(replaced.path(), &new).unwrap();
     fs::rename(&new, replaced.path()).unwrap();
-    says(&replaced.identity().unwrap_err(), &["was replaced after it was loaded; restart the program"]);
+    says(
+        &replaced.identity().unwrap_err(),
+        &["was replaced after it was loaded; restart the program"],
+    );
     let identity = kept.identity().unwrap().to_owned();
     fs::remove_file(kept.path()).unwrap();
     assert_eq!(kept.identity().unwrap(), identity, "what was found out once stays");
@@ -213,7 +234,10 @@ fn another_version_and_a_missing_function_are_refused() {
         shared_object(&folder, name, &source)
     };
     let old = table("old", 800, 0, 54);
-    refused(&old, &["speaks PJRT API 0.54", "this program speaks 0.81 and later 0.x: use a newer plugin"]);
+    refused(
+        &old,
+        &["speaks PJRT API 0.54", "this program speaks 0.81 and later 0.x: use a newer plugin"],
+    );
     refused(&table("next", 1200, 1, 2), &["speaks PJRT API 1.2"]);
     for (name, size) in [("null", 1144), ("short", 40)] {
         let error = Plugin::load(table(name, size, 0, 115)).unwrap_err();
@@ -226,27 +250,38 @@ fn another_version_and_a_missing_function_are_refused() {
 fn cache_with_plugin(folder: &Path) -> Option<PathBuf> {
     let plugin = locate(Platform::Cpu, None).unwrap();
     let package = plugin.parent().unwrap();
-    let fetched = fulmen_pjrt::fetch::cache_folder().is_ok_and(|cache| package.parent() == Some(&cache.join("pjrt")));
+    let fetched = fulmen_pjrt::fetch::cache_folder()
+        .is_ok_and(|cache| package.parent() == Some(&cache.join("pjrt")));
     if !fetched {
         eprintln!("skipped: this machine does not use the downloaded plugin");
         return None;
     }
-    let copy = folder.join("fulmen/pjrt").join(package.file_name().unwrap()).join(plugin.file_name().unwrap());
+    let copy = folder
+        .join("fulmen/pjrt")
+        .join(package.file_name().unwrap())
+        .join(plugin.file_name().unwrap());
     fs::create_dir_all(copy.parent().unwrap()).unwrap();
     fs::copy(plugin, &copy).unwrap();
     Some(copy)
 }
 
-/// Runs a test again in a process whose plugin comes from this cache folder, and that may not download another.
+/// Runs a test again in a process whose plugin comes from this cache folder, and that may not
+/// download another.
 fn with_cache(name: &str, cache: &Path, variables: &[(&str, &str)]) -> std::process::Output {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", name, "--nocapture"]).envs([("FULMEN_TEST_CHILD", "1"), ("FULMEN_OFFLINE", "1")]);
-    command.env("XDG_CACHE_HOME", cache).env_remove("FULMEN_PJRT_PLUGIN").envs(variables.iter().copied());
+    command
+        .args(["--exact", name, "--nocapture"])
+        .envs([("FULMEN_TEST_CHILD", "1"), ("FULMEN_OFFLINE", "1")]);
+    command
+        .env("XDG_CACHE_HOME", cache)
+        .env_remove("FULMEN_PJRT_PLUGIN")
+        .envs(variables.iter().copied());
     command.output().unwrap()
 }
 
 fn marks(plugin: &Path) -> usize {
-    let names = fs::read_dir(plugin.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name());
+    let names =
+        fs::read_dir(plugin.parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name());
     names.filter(|name| name.to_str().unwrap().starts_with(".starting-")).count()
 }
 
@@ -254,11 +289,16 @@ fn marks(plugin: &Path) -> usize {
 fn damage(plugin: &Path) {
     let mut bytes = fs::read(plugin).unwrap();
     let number = |at: usize, size: usize| {
-        bytes[at..at + size].iter().rev().fold(0_usize, |value, &byte| value << 8 | usize::from(byte))
+        bytes[at..at + size]
+            .iter()
+            .rev()
+            .fold(0_usize, |value, &byte| value << 8 | usize::from(byte))
     };
     // The first program header of type load (1) that is executable (flag 1).
     let (start, each, count) = (number(32, 8), number(54, 2), number(56, 2));
-    let header = (0..count).map(|i| start + i * each).find(|&at| number(at, 4) == 1 && number(at + 4, 4) & 1 == 1);
+    let header = (0..count)
+        .map(|i| start + i * each)
+        .find(|&at| number(at, 4) == 1 && number(at + 4, 4) & 1 == 1);
     let header = header.unwrap();
     let (offset, size) = (number(header + 8, 8), number(header + 32, 8));
     // `hlt` on x86, which only the kernel may execute; elsewhere, an illegal instruction.
@@ -266,7 +306,8 @@ fn damage(plugin: &Path) {
     fs::write(plugin, bytes).unwrap();
 }
 
-/// A damaged file ends the process at its first start, which cannot be prevented. The next start detects it.
+/// A damaged file ends the process at its first start, which cannot be prevented. The next start
+/// detects it.
 #[test]
 fn a_damaged_plugin_is_detected_after_it_ended_a_process() {
     const NAME: &str = "plugin::a_damaged_plugin_is_detected_after_it_ended_a_process";
@@ -286,13 +327,22 @@ fn a_damaged_plugin_is_detected_after_it_ended_a_process() {
     for _ in 0..2 {
         let said = String::from_utf8(with_cache(NAME, folder.path(), &[]).stdout).unwrap();
         let damaged = format!("the SHA-256 of {} is", plugin.canonicalize().unwrap().display());
-        let parts = ["corrupt: true", "is damaged", &damaged, "FULMEN_OFFLINE forbids fetching it again; run `python3"];
+        let parts = [
+            "corrupt: true",
+            "is damaged",
+            &damaged,
+            "FULMEN_OFFLINE forbids fetching it again; run `python3",
+        ];
         assert!(parts.iter().all(|part| said.contains(part)), "{said}");
     }
     fs::copy(whole, &plugin).unwrap();
     let said = String::from_utf8(with_cache(NAME, folder.path(), &[]).stdout).unwrap();
     assert!(said.contains("it was loaded"), "{said}");
-    assert_eq!(marks(&plugin), 0, "what crashed left a mark, which the good start removed, as its own");
+    assert_eq!(
+        marks(&plugin),
+        0,
+        "what crashed left a mark, which the good start removed, as its own"
+    );
 }
 
 /// A file that the dynamic loader rejects is damaged too: one byte of a name that it looks up.
@@ -315,7 +365,8 @@ fn a_damaged_plugin_that_cannot_be_loaded_is_detected_at_once() {
     assert!(child.status.success(), "{child:?}");
 }
 
-/// If a user kills a program that has just started, nothing is reported, and the next start removes the mark.
+/// If a user kills a program that has just started, nothing is reported, and the next start removes
+/// the mark.
 #[test]
 fn a_killed_process_costs_no_more_than_a_verification() {
     const NAME: &str = "plugin::a_killed_process_costs_no_more_than_a_verification";
@@ -344,7 +395,11 @@ fn options_that_would_end_the_process_are_refused() {
         assert!(error.is_usage());
         says(&error, &[expected]);
     };
-    check("cpu_device_count", "eight".into(), "the option cpu_device_count must be an integer, not a string (eight)");
+    check(
+        "cpu_device_count",
+        "eight".into(),
+        "the option cpu_device_count must be an integer, not a string (eight)",
+    );
     check("cpu_device_count", 0.into(), "cpu_device_count must be from 1 to 1024, not 0");
     check("asynchronous", 1.into(), "the option asynchronous must be a bool");
     // Older plugins ignore unknown options.
@@ -359,7 +414,14 @@ fn xla_flags_are_refused() {
         let flags = format!("{:?}", std::env::var("XLA_FLAGS").unwrap());
         let error = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap_err();
         assert!(error.is_usage());
-        says(&error, &[&format!("XLA_FLAGS is set (to {flags})"), "unset it", "CompileOptions::override_flag"]);
+        says(
+            &error,
+            &[
+                &format!("XLA_FLAGS is set (to {flags})"),
+                "unset it",
+                "CompileOptions::override_flag",
+            ],
+        );
         return;
     }
     // An unknown flag, the name of a missing file, and a blank name.
@@ -373,7 +435,11 @@ fn empty_xla_flags_do_no_harm() {
     if is_child() {
         let client = client(1);
         assert_eq!(
-            get(&run(&compile(&client, &increment("")), vec![(&put(&client, &[0.0; 4], 0)).into()]).outputs[0][0]),
+            get(&run(
+                &compile(&client, &increment("")),
+                vec![(&put(&client, &[0.0; 4], 0)).into()]
+            )
+            .outputs[0][0]),
             [1.0; 4]
         );
         return;
@@ -397,7 +463,8 @@ fn ordinary_use_prints_nothing() {
     if is_child() {
         let client = client(2);
         client.compile("nonsense", &Default::default()).unwrap_err();
-        get(&run(&compile(&client, &increment("")), vec![(&put(&client, &[0.0; 4], 0)).into()]).outputs[0][0]);
+        get(&run(&compile(&client, &increment("")), vec![(&put(&client, &[0.0; 4], 0)).into()])
+            .outputs[0][0]);
         return;
     }
     let text = in_child("plugin::ordinary_use_prints_nothing", &[]);
@@ -415,7 +482,10 @@ fn a_client_knows_its_devices() {
     assert_eq!(client.addressable_devices(), client.devices());
     let device = &client.devices()[1];
     assert!(device.is_addressable());
-    assert_eq!((device.kind(), device.process_index(), device.local_hardware_id()), ("cpu", 0, Some(1)));
+    assert_eq!(
+        (device.kind(), device.process_index(), device.local_hardware_id()),
+        ("cpu", 0, Some(1))
+    );
     assert!(!format!("{device:?}").is_empty() && !device.to_string().is_empty());
     let error = device.memory_stats().unwrap_err();
     assert!(error.is_unsupported() && error.is_from_plugin(), "{error:?}");

@@ -1,4 +1,5 @@
-//! Stored executables: loaded without compiling, and rejected if they are damaged or have another origin.
+//! Stored executables: loaded without compiling, and rejected if they are damaged or have another
+//! origin.
 
 use crate::common::*;
 use fulmen_pjrt::CompileOptions;
@@ -22,11 +23,16 @@ fn a_stored_program_runs_again() {
 #[test]
 fn a_stored_program_over_devices_runs_again() {
     let client = client(2);
-    let stored = client.compile(&all_reduce(2), &CompileOptions::new().replicas(2)).unwrap().serialize().unwrap();
+    let stored = client
+        .compile(&all_reduce(2), &CompileOptions::new().replicas(2))
+        .unwrap()
+        .serialize()
+        .unwrap();
     let program = client.load(&stored).unwrap();
     assert_eq!((program.num_replicas(), program.devices().len()), (2, 2));
     let inputs = [put(&client, &[1.0; 4], 0), put(&client, &[2.0; 4], 1)];
-    let execution = program.execute(inputs.into_iter().map(|input| vec![input.into()]).collect()).unwrap();
+    let execution =
+        program.execute(inputs.into_iter().map(|input| vec![input.into()]).collect()).unwrap();
     assert_eq!(get(&execution.outputs[1][0]), [3.0; 4]);
 
     let error = crate::common::client(1).load(&stored).unwrap_err();
@@ -56,7 +62,8 @@ fn damaged_bytes_never_reach_the_plugin() {
     }
 }
 
-/// A copy of the plugin's file with one more byte at its end, which is another file with the same code.
+/// A copy of the plugin's file with one more byte at its end, which is another file with the same
+/// code.
 #[test]
 fn bytes_of_another_plugin_file_are_refused() {
     let stored = compile(&client(1), &increment("")).serialize().unwrap();

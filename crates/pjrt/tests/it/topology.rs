@@ -34,11 +34,19 @@ fn the_cpu_plugin_compiles_for_its_own_topology() {
             assert_eq!(program.memory_analysis().unwrap().argument_bytes, 16);
         }
         // Older plugins have no compiler for topologies.
-        Err(error) => assert!(error.is_not_found() && client.plugin().api_version().minor < 115, "{error:?}"),
+        Err(error) => {
+            assert!(error.is_not_found() && client.plugin().api_version().minor < 115, "{error:?}")
+        }
     }
-    let error = client.plugin().compile(&topology, &increment(""), &CompileOptions::new().replicas(2)).unwrap_err();
+    let error = client
+        .plugin()
+        .compile(&topology, &increment(""), &CompileOptions::new().replicas(2))
+        .unwrap_err();
     says(&error, &["2 replicas times 1 partitions, but the topology has 1 devices"]);
-    says(&client.plugin().compile(&topology, "", &CompileOptions::new()).unwrap_err(), &["the program is empty"]);
+    says(
+        &client.plugin().compile(&topology, "", &CompileOptions::new()).unwrap_err(),
+        &["the program is empty"],
+    );
 }
 
 #[test]
@@ -50,12 +58,17 @@ fn libtpu_compiles_without_a_tpu() {
     topology.fingerprint().unwrap();
     assert!(!topology.serialize().unwrap().is_empty());
 
-    let program = plugin.compile(&topology, &all_reduce(8), &CompileOptions::new().replicas(8)).unwrap();
+    let program =
+        plugin.compile(&topology, &all_reduce(8), &CompileOptions::new().replicas(8)).unwrap();
     assert_eq!(program.signature().to_string(), "(f32[4]) -> (f32[4])");
     assert!(program.cost_analysis().unwrap().bytes_accessed().is_some());
     assert!(program.memory_analysis().unwrap().peak_bytes > 0);
     assert!(!program.serialize().unwrap().is_empty());
-    let donating = plugin.compile(&topology, &increment("{tf.aliasing_output = 0 : i32}"), &CompileOptions::new());
+    let donating = plugin.compile(
+        &topology,
+        &increment("{tf.aliasing_output = 0 : i32}"),
+        &CompileOptions::new(),
+    );
     assert_eq!(donating.unwrap().signature().to_string(), "(f32[4] donated) -> (f32[4])");
 }
 
@@ -65,18 +78,26 @@ fn libtpu_describes_devices_that_are_not_present() {
     let topology = plugin.topology("v5e:2x4").unwrap();
     let last = &topology.devices()[7];
     assert_eq!((last.id(), last.process_index(), last.kind()), (7, 1, "TPU v5 lite"));
-    assert_eq!((last.coordinates(), last.core_on_chip(), last.num_cores()), (Some(vec![1, 3, 0]), Some(0), Some(1)));
+    assert_eq!(
+        (last.coordinates(), last.core_on_chip(), last.num_cores()),
+        (Some(vec![1, 3, 0]), Some(0), Some(1))
+    );
     assert_eq!(last.memory_bytes(), Some(16_909_332_480));
     // In this generation, each core is a device.
     let older = plugin.topology("v3:2x2").unwrap();
-    let cores = older.devices().iter().map(|device| device.core_on_chip().unwrap()).collect::<Vec<_>>();
+    let cores =
+        older.devices().iter().map(|device| device.core_on_chip().unwrap()).collect::<Vec<_>>();
     assert_eq!(cores, [0, 1, 0, 1, 0, 1, 0, 1]);
     let cpu = client(1);
     let device = &cpu.devices()[0];
-    assert_eq!((device.coordinates(), device.core_on_chip(), device.memory_bytes()), (None, None, None));
+    assert_eq!(
+        (device.coordinates(), device.core_on_chip(), device.memory_bytes()),
+        (None, None, None)
+    );
 }
 
-/// The step of a data-parallel program: each device has a part of the batch, and the weights' gradient is summed.
+/// The step of a data-parallel program: each device has a part of the batch, and the weights'
+/// gradient is summed.
 #[test]
 fn libtpu_splits_a_program_by_its_shardings() {
     let Some(plugin) = libtpu() else { return };
@@ -112,7 +133,12 @@ fn libtpu_splits_a_program_by_its_shardings() {
     let half = plugin.compile(&topology, &half, &CompileOptions::new().partitions(4)).unwrap();
     assert!(half.signature().to_string().starts_with("(f32[64,512], "));
     // A mesh whose size differs from the options is an error.
-    assert!(plugin.compile(&topology, mlir, &CompileOptions::new().partitions(4)).unwrap_err().is_from_plugin());
+    assert!(
+        plugin
+            .compile(&topology, mlir, &CompileOptions::new().partitions(4))
+            .unwrap_err()
+            .is_from_plugin()
+    );
 }
 
 #[test]
@@ -124,7 +150,11 @@ fn programs_that_would_end_libtpu_are_refused() {
         assert!(error.is_usage() && !error.is_from_plugin());
         says(&error, &[part]);
     };
-    check(&increment("").replace("4xf32", "?xf32"), CompileOptions::new(), "dimension of unknown length");
+    check(
+        &increment("").replace("4xf32", "?xf32"),
+        CompileOptions::new(),
+        "dimension of unknown length",
+    );
     check(&all_reduce(16), CompileOptions::new().replicas(8), "replica_groups name device 15");
     check(&increment(""), CompileOptions::new().device_assignment([vec![99]]), "names device 99");
     says(&plugin.topology("v9:2x2").unwrap_err(), &["v9:2x2"]);

@@ -1,4 +1,5 @@
-//! Real hosts for tests: a network namespace each, with a process table, a home directory and an `sshd` of its own.
+//! Real hosts for tests: a network namespace each, with a process table, a home directory and an
+//! `sshd` of its own.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -20,7 +21,8 @@ use crate::{Arguments, Result};
 /// Nothing that a test waits for takes so long, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The hosts `host-a`, `host-b` and so on, behind one bridge. They share all files but those of the home directory.
+/// The hosts `host-a`, `host-b` and so on, behind one bridge. They share all files but those of the
+/// home directory.
 pub(crate) struct Hosts {
     folder: TempDir,
     bridge: String,
@@ -107,12 +109,23 @@ impl Hosts {
              exec /usr/sbin/sshd -D -e -f {config} 2>>{path}/sshd.log"
         );
         let mut command = Command::new("ip");
-        command.args(["netns", "exec", &namespace, "unshare", "--pid", "--fork", "--mount", "--mount-proc"]);
+        command.args([
+            "netns",
+            "exec",
+            &namespace,
+            "unshare",
+            "--pid",
+            "--fork",
+            "--mount",
+            "--mount-proc",
+        ]);
         command.args(["--kill-child", "sh", "-c", &script]).stdin(Stdio::null());
         let unshare = command.spawn().unwrap();
         self.hosts.push(Host { namespace, unshare });
         let address: SocketAddr = format!("{address}:22").parse().unwrap();
-        until("sshd listens", || TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok());
+        until("sshd listens", || {
+            TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_ok()
+        });
     }
 
     /// A file or folder that all hosts share.
@@ -131,14 +144,22 @@ impl Hosts {
         shell(&format!("ip -n {} link set eth0 {state}", self.hosts[host].namespace));
     }
 
-    /// The ids, as this machine counts, of the processes of a host: those of `sshd`, or all others. One of `sshd` may wait
-    /// for a client that is gone.
+    /// The ids, as this machine counts, of the processes of a host: those of `sshd`, or all others.
+    /// One of `sshd` may wait for a client that is gone.
     fn processes(&self, host: usize, of_sshd: bool) -> Vec<u32> {
         let unshare = self.hosts[host].unshare.id();
-        let Ok(namespace) = fs::read_link(format!("/proc/{unshare}/ns/pid_for_children")) else { return Vec::new() };
-        let entries = fs::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        let is_there = |pid: &u32| fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|link| link == namespace);
-        let is_sshd = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sshd\n");
+        let Ok(namespace) = fs::read_link(format!("/proc/{unshare}/ns/pid_for_children")) else {
+            return Vec::new();
+        };
+        let entries = fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let is_there = |pid: &u32| {
+            fs::read_link(format!("/proc/{pid}/ns/pid")).is_ok_and(|link| link == namespace)
+        };
+        let is_sshd = |pid: &u32| {
+            fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "sshd\n")
+        };
         entries.filter(is_there).filter(|pid| is_sshd(pid) == of_sshd).collect()
     }
 
@@ -156,13 +177,21 @@ impl Hosts {
     /// The program that a worker runs on a host, as soon as it does.
     pub(crate) fn program(&self, host: usize) -> u32 {
         let find = || {
-            let command = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-            let is_program =
-                |pid: &u32| command(pid).split('\0').nth(1).is_some_and(|word| word.contains("/.fulmen/pods/bin/"));
+            let command =
+                |pid: &u32| fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            let is_program = |pid: &u32| {
+                command(pid)
+                    .split('\0')
+                    .nth(1)
+                    .is_some_and(|word| word.contains("/.fulmen/pods/bin/"))
+            };
             // What it starts is in its group, and looks as it does at first.
             let leads = |pid: &u32| {
                 let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-                let group = stat.rsplit(") ").next().and_then(|fields| fields.split(' ').nth(2)?.parse().ok());
+                let group = stat
+                    .rsplit(") ")
+                    .next()
+                    .and_then(|fields| fields.split(' ').nth(2)?.parse().ok());
                 group == Some(*pid)
             };
             self.processes(host, false).into_iter().filter(is_program).find(leads)
@@ -177,10 +206,13 @@ impl Hosts {
 
     /// Waits until nothing runs on any host but its `sshd`.
     pub(crate) fn are_idle(&self) {
-        until("no process is left", || (0..self.hosts.len()).all(|host| self.processes(host, false).is_empty()));
+        until("no process is left", || {
+            (0..self.hosts.len()).all(|host| self.processes(host, false).is_empty())
+        });
     }
 
-    /// A program that runs what its first argument says, and ends on signals as programs of Fulmen do.
+    /// A program that runs what its first argument says, and ends on signals as programs of Fulmen
+    /// do.
     pub(crate) fn script(&self, padding: usize) -> String {
         let path = self.shared("train.sh");
         let text = r#"#!/bin/bash
@@ -217,8 +249,11 @@ impl Drop for Hosts {
         for (index, host) in self.hosts.iter_mut().enumerate() {
             let _ = host.unshare.kill();
             let _ = host.unshare.wait();
-            // What was never delivered keeps a namespace without a name for minutes, and so its end of the cable.
-            let _ = Command::new("ip").args(["link", "del", &format!("{}v{index}", self.bridge)]).status();
+            // What was never delivered keeps a namespace without a name for minutes, and so its end
+            // of the cable.
+            let _ = Command::new("ip")
+                .args(["link", "del", &format!("{}v{index}", self.bridge)])
+                .status();
             let _ = Command::new("ip").args(["netns", "del", &host.namespace]).status();
         }
         let _ = Command::new("ip").args(["link", "del", &self.bridge]).status();
@@ -296,13 +331,16 @@ impl Pod {
 /// The secret that a process was given, from its environment.
 pub(crate) fn secret_of(pid: u32) -> String {
     let environment = fs::read_to_string(format!("/proc/{pid}/environ")).unwrap();
-    let secret = environment.split('\0').find_map(|variable| variable.strip_prefix("FULMEN_RUN_TOKEN="));
+    let secret =
+        environment.split('\0').find_map(|variable| variable.strip_prefix("FULMEN_RUN_TOKEN="));
     secret.unwrap().to_owned()
 }
 
 /// Whether the arguments of any process of this machine have a text.
 pub(crate) fn is_an_argument(text: &str) -> bool {
-    let entries = fs::read_dir("/proc").unwrap().filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok());
+    let entries = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| fs::read(entry.ok()?.path().join("cmdline")).ok());
     entries.into_iter().any(|line| String::from_utf8_lossy(&line).contains(text))
 }
 

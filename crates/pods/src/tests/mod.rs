@@ -27,7 +27,18 @@ fn a_dry_run_prints_every_command_and_no_secret() {
     fs::write(&program, "abc").unwrap();
     let program = program.display().to_string();
     let run = |hosts: &str| {
-        let arguments = ["run", "--dry-run", "--hosts", hosts, "--env", "KEY=hidden", "--", &program, "fit", "it's"];
+        let arguments = [
+            "run",
+            "--dry-run",
+            "--hosts",
+            hosts,
+            "--env",
+            "KEY=hidden",
+            "--",
+            &program,
+            "fit",
+            "it's",
+        ];
         let mut out = Vec::new();
         let ended = crate::run(parse(&arguments), &mut out, || Ok(std::sync::mpsc::channel().1));
         (ended, String::from_utf8(out).unwrap())
@@ -36,14 +47,26 @@ fn a_dry_run_prints_every_command_and_no_secret() {
     assert_eq!(ended, Ok(0));
     // Two hosts are checked and copied to; three workers are started and followed.
     assert_eq!(text.matches("ssh -oBatchMode=yes").count(), 2 * 2 + 2 * 3, "{text}");
-    assert_eq!(text.matches("# standard input: FULMEN_RUN_TOKEN, FULMEN_COORDINATOR").count(), 3, "{text}");
+    assert_eq!(
+        text.matches("# standard input: FULMEN_RUN_TOKEN, FULMEN_COORDINATOR").count(),
+        3,
+        "{text}"
+    );
     assert!(!text.contains("hidden"), "{text}");
     let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-    let secrets = text.replace(hash, "").split(|c: char| !c.is_ascii_hexdigit()).filter(|word| word.len() > 32).count();
+    let secrets = text
+        .replace(hash, "")
+        .split(|c: char| !c.is_ascii_hexdigit())
+        .filter(|word| word.len() > 32)
+        .count();
     assert_eq!(secrets, 0, "{text}");
 
     let error = run("a,-oProxyCommand=x").0.unwrap_err();
-    assert!(error.is_usage() && error.to_string().contains("`-oProxyCommand=x` is not a valid host name"), "{error}");
+    assert!(
+        error.is_usage()
+            && error.to_string().contains("`-oProxyCommand=x` is not a valid host name"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -69,14 +92,23 @@ fn a_program_is_copied_once_and_started_on_all_hosts_with_merged_output_and_a_se
     let text = run.ends_with(130);
     assert!(!text.contains(&secret), "the output has the secret");
     for worker in 0..3 {
-        assert!(text.contains(&format!("[worker {worker}] process {worker} of 3 at 198.1")), "{text}");
+        assert!(
+            text.contains(&format!("[worker {worker}] process {worker} of 3 at 198.1")),
+            "{text}"
+        );
         assert!(text.contains(&format!("[worker {worker}] saving")), "{text}");
     }
     hosts.are_idle();
 
     let run = hosts.pod(
         "run",
-        &["--env", "SAYS=it's  so", "--", &program, "echo \"$SAYS\"; [ $me = 2 ] && sleep 0.5 && forever; sleep 1"],
+        &[
+            "--env",
+            "SAYS=it's  so",
+            "--",
+            &program,
+            "echo \"$SAYS\"; [ $me = 2 ] && sleep 0.5 && forever; sleep 1",
+        ],
     );
     run.prints("it's  so", 3);
     // One worker continues alone; a process that the program left behind ends with it.
@@ -93,7 +125,9 @@ fn a_program_is_copied_once_and_started_on_all_hosts_with_merged_output_and_a_se
 fn all_end_when_one_fails_and_its_code_is_that_of_the_run() {
     let hosts = Hosts::new(HOMES);
     let program = hosts.script(0);
-    let text = hosts.pod("run", &["--", &program, "[ $me = 1 ] && exit 3; sleep 300 & forever"]).ends_with(3);
+    let text = hosts
+        .pod("run", &["--", &program, "[ $me = 1 ] && exit 3; sleep 300 & forever"])
+        .ends_with(3);
     assert!(text.ends_with("[pod] worker 1 (host-b) exited with code 3\n"), "{text}");
     hosts.are_idle();
 
@@ -101,7 +135,10 @@ fn all_end_when_one_fails_and_its_code_is_that_of_the_run() {
     run.prints("resume never", 3);
     hosts.signal(1, "KILL");
     let text = run.ends_with(137);
-    assert!(text.ends_with("[pod] worker 1 (host-b) was killed by signal 9, exit code 137\n"), "{text}");
+    assert!(
+        text.ends_with("[pod] worker 1 (host-b) was killed by signal 9, exit code 137\n"),
+        "{text}"
+    );
     hosts.are_idle();
     let text = hosts.pod("run", &["--", &program, "echo done"]).ends_with(0);
     assert_eq!(text.matches("] done").count(), 3, "{text}");
@@ -117,19 +154,30 @@ fn a_host_that_is_unreachable_or_a_process_that_is_frozen_is_named() {
     run.prints("resume never", 3);
     hosts.signal(2, "STOP");
     let text = run.ends_with(75);
-    assert!(text.contains("[pod] worker 2 (host-c) is stuck: its process is stopped (SIGSTOP) for 10 s\n"), "{text}");
+    assert!(
+        text.contains(
+            "[pod] worker 2 (host-c) is stuck: its process is stopped (SIGSTOP) for 10 s\n"
+        ),
+        "{text}"
+    );
     hosts.are_idle();
 
     // The coordinator tells the others, which fail before this machine knows.
-    let steps =
-        "i=0; while [ $i -lt $((5 + 2 * me)) ]; do echo $((++i)) >$FULMEN_PROGRESS_FILE; sleep 0.1; done; forever";
+    let steps = "i=0; while [ $i -lt $((5 + 2 * me)) ]; do echo $((++i)) >$FULMEN_PROGRESS_FILE; sleep 0.1; done; forever";
     let run = hosts.pod("run", &[&options[..], &[steps]].concat());
     let text = run.ends_with(75);
-    assert!(text.contains("[pod] worker 0 (host-a) is stuck: it makes no progress for 10 s, at step 5\n"), "{text}");
+    assert!(
+        text.contains(
+            "[pod] worker 0 (host-a) is stuck: it makes no progress for 10 s, at step 5\n"
+        ),
+        "{text}"
+    );
     hosts.are_idle();
 
-    let fails =
-        format!("[ $me = 1 ] && forever; until [ -e {} ]; do sleep 0.1; done; exit 1", hosts.shared("gone").display());
+    let fails = format!(
+        "[ $me = 1 ] && forever; until [ -e {} ]; do sleep 0.1; done; exit 1",
+        hosts.shared("gone").display()
+    );
     let run = hosts.pod("run", &[&options[..], &[fails.as_str()]].concat());
     run.prints("resume never", 3);
     hosts.connect(1, false);
@@ -151,7 +199,8 @@ fn a_connection_that_is_lost_is_made_again_and_no_output_is_lost_or_repeated() {
     hosts.disconnect(0);
     let text = run.ends_with(6);
     assert!(text.contains("[pod] worker 0 (host-a): the connection is lost: "), "{text}");
-    let lines: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("[worker 0] line ")).collect();
+    let lines: Vec<&str> =
+        text.lines().filter_map(|line| line.strip_prefix("[worker 0] line ")).collect();
     assert!(text.contains("[worker 0] end\n"), "{text}");
     assert_eq!(lines, (1..=60).map(|i| i.to_string()).collect::<Vec<_>>(), "{text}");
     hosts.are_idle();
@@ -165,7 +214,8 @@ fn a_host_with_a_full_disk_or_an_older_glibc_is_named_before_anything_starts() {
     let (ended, text) = hosts.pod("run", &["--", &program, "echo started"]).end();
     let error = ended.unwrap_err().to_string();
     assert!(
-        error.starts_with("worker 1 (host-b): ") && error.contains("No space left on device; free space"),
+        error.starts_with("worker 1 (host-b): ")
+            && error.contains("No space left on device; free space"),
         "{error}"
     );
     assert!(!error.contains("host-a") && !text.contains("started"), "{error}\n{text}");
@@ -230,17 +280,23 @@ fn a_detached_run_goes_on_and_is_attached_again_asked_and_stopped() {
     follow.prints("resume never", 3);
     fs::write(&go, "").unwrap();
     let text = follow.ends_with(1);
-    assert!(text.contains("[worker 0] went") && text.contains("worker 1 (host-b) exited with code 1"), "{text}");
+    assert!(
+        text.contains("[worker 0] went") && text.contains("worker 1 (host-b) exited with code 1"),
+        "{text}"
+    );
     let text = hosts.pod("logs", &["-n", "1", "r1"]).ends_with(0);
     assert_eq!(text, "[worker 0] went\n[worker 1] went\n[worker 2] went\n");
     let text = hosts.pod("status", &["r1"]).ends_with(0);
     assert!(text.contains("r1 worker 2 (host-c): ended with code 0, step 7"), "{text}");
 
-    for (run, program_does, grace, code) in
-        [("r2", "forever", "100", "ended with code 75"), ("r3", "trap '' TERM; forever", "1", "ended with code 137")]
-    {
+    for (run, program_does, grace, code) in [
+        ("r2", "forever", "100", "ended with code 75"),
+        ("r3", "trap '' TERM; forever", "1", "ended with code 137"),
+    ] {
         hosts.pod("run", &["--detach", "--run", run, "--", &program, program_does]).ends_with(0);
-        until("they have begun", || hosts.pod("logs", &[run]).ends_with(0).matches("resume never").count() == 3);
+        until("they have begun", || {
+            hosts.pod("logs", &[run]).ends_with(0).matches("resume never").count() == 3
+        });
         hosts.pod("stop", &["--grace", grace, run]).ends_with(0);
         let text = hosts.pod("status", &[run]).ends_with(0);
         assert_eq!(text.matches(code).count(), 3, "{text}");
@@ -249,7 +305,8 @@ fn a_detached_run_goes_on_and_is_attached_again_asked_and_stopped() {
     assert_eq!(ended.unwrap_err().to_string(), "there is no run r4 on host-a, host-b, host-c");
     let text = hosts.pod("exec", &["--", "sh", "-c", "echo it\\'s here; exit 4"]).ends_with(4);
     assert!(
-        text.contains("[worker 2] it's here") && text.contains("[pod] worker 0 (host-a) exited with code 4"),
+        text.contains("[worker 2] it's here")
+            && text.contains("[pod] worker 0 (host-a) exited with code 4"),
         "{text}"
     );
     hosts.are_idle();
@@ -261,10 +318,20 @@ fn exit_code_75_and_a_lost_host_restart_the_run_from_its_checkpoint() {
     let hosts = Hosts::new(HOMES);
     let program = hosts.script(0);
     let saved = hosts.shared("saved");
-    let saves = format!("[ $FULMEN_RESUME ] && cat {0} && exit 0; echo found >{0}; exit 75", saved.display());
+    let saves = format!(
+        "[ $FULMEN_RESUME ] && cat {0} && exit 0; echo found >{0}; exit 75",
+        saved.display()
+    );
     let text = hosts.pod("run", &["--max-restarts", "2", "--", &program, &saves]).ends_with(0);
-    assert!(text.contains("exited with code 75; restart 1 of 2, from the last checkpoint"), "{text}");
-    assert_eq!((text.matches("resume auto").count(), text.matches("found").count()), (3, 3), "{text}");
+    assert!(
+        text.contains("exited with code 75; restart 1 of 2, from the last checkpoint"),
+        "{text}"
+    );
+    assert_eq!(
+        (text.matches("resume auto").count(), text.matches("found").count()),
+        (3, 3),
+        "{text}"
+    );
 
     let text = hosts.pod("run", &["--max-restarts", "1", "--", &program, "exit 75"]).ends_with(75);
     assert!(text.ends_with("exited with code 75; after 1 restarts\n"), "{text}");
@@ -287,11 +354,15 @@ fn each_chip_runs_a_program_of_its_own() {
     let hosts = Hosts::new(HOMES);
     let program = hosts.script(0);
     let says = "sleep 0.$2; echo $2 chip $TPU_VISIBLE_CHIPS alone; [ $2 = 1 ] && exit 5; [ $2 = 4 ] && [ -z \"$FULMEN_RESUME\" ] && exit 75; exit 0";
-    let arguments = ["--each-chip", "--chips", "2", "--max-restarts", "1", "--", &program, says, "{index}"];
+    let arguments =
+        ["--each-chip", "--chips", "2", "--max-restarts", "1", "--", &program, says, "{index}"];
     let text = hosts.pod("run", &arguments).ends_with(5);
     for (worker, chip) in [(0, 0), (1, 1), (2, 0), (3, 1), (4, 0), (5, 1)] {
         assert!(text.contains(&format!("[worker {worker}] {worker} chip {chip} alone")), "{text}");
-        assert!(text.contains(&format!("[worker {worker}] process 0 of 1 at 127.0.0.1:0")), "{text}");
+        assert!(
+            text.contains(&format!("[worker {worker}] process 0 of 1 at 127.0.0.1:0")),
+            "{text}"
+        );
     }
     assert!(
         text.contains("worker 1 (host-a) exited with code 5\n")
@@ -308,9 +379,14 @@ fn processes_find_one_another_at_the_coordinator() {
     let hosts = Hosts::new(["512m"; 3]);
     let program = std::env::current_exe().unwrap().display().to_string();
     let meets = "tests::meets_the_other_processes";
-    let text = hosts.pod("run", &["--", &program, "--ignored", "--nocapture", "--exact", meets]).ends_with(0);
+    let text = hosts
+        .pod("run", &["--", &program, "--ignored", "--nocapture", "--exact", meets])
+        .ends_with(0);
     for worker in 0..3 {
-        assert!(text.contains(&format!("[worker {worker}] process {worker} has met 3 processes\n")), "{text}");
+        assert!(
+            text.contains(&format!("[worker {worker}] process {worker} has met 3 processes\n")),
+            "{text}"
+        );
     }
     hosts.are_idle();
 }
@@ -323,7 +399,9 @@ fn meets_the_other_processes() {
     let run = Coordination::builder(process.clone()).join().unwrap();
     let limit = Duration::from_secs(60);
     run.put(&format!("met/{}", process.index()), "yes").unwrap();
-    let met = (0..process.count()).filter(|index| run.get(&format!("met/{index}"), limit).unwrap() == b"yes").count();
+    let met = (0..process.count())
+        .filter(|index| run.get(&format!("met/{index}"), limit).unwrap() == b"yes")
+        .count();
     println!("\nprocess {} has met {met} processes", process.index());
     run.shutdown(limit).unwrap();
 }

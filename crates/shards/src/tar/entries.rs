@@ -1,8 +1,9 @@
 //! Iterating over the entries of a tar file.
 //!
-//! The `tar` crate parses a header. Iteration is done here, because the crate's `Archive` accepts a tar without an end,
-//! keeps names of any length, and splits extended (pax) records at line breaks, which occur in the attributes that
-//! macOS writes. It does not support checksums of signed bytes and empty numbers: they are rejected.
+//! The `tar` crate parses a header. Iteration is done here, because the crate's `Archive` accepts a
+//! tar without an end, keeps names of any length, and splits extended (pax) records at line breaks,
+//! which occur in the attributes that macOS writes. It does not support checksums of signed bytes
+//! and empty numbers: they are rejected.
 //!
 //! Out of scope: which files belong to a sample (`group`).
 
@@ -47,7 +48,8 @@ impl FilePart<'_> {
 
 impl Read for FilePart<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let limit = self.remaining.end.saturating_sub(self.remaining.start).min(buffer.len() as u64) as usize;
+        let limit = self.remaining.end.saturating_sub(self.remaining.start).min(buffer.len() as u64)
+            as usize;
         let count = self.file.read_at(&mut buffer[..limit], self.remaining.start)?;
         self.remaining.start += count as u64;
         Ok(count)
@@ -65,8 +67,13 @@ pub struct Entry {
     pub size: u64,
 }
 
-/// The files of a tar that is a part of a local file, with offsets in the part. `location` is for messages.
-pub fn tar_entries(location: Location, file: &File, part: Range<u64>) -> impl Iterator<Item = Result<Entry>> {
+/// The files of a tar that is a part of a local file, with offsets in the part. `location` is for
+/// messages.
+pub fn tar_entries(
+    location: Location,
+    file: &File,
+    part: Range<u64>,
+) -> impl Iterator<Item = Result<Entry>> {
     let mut walk = TarEntries::of_part(location, file, part);
     std::iter::from_fn(move || walk.next().transpose())
 }
@@ -95,7 +102,11 @@ struct PaxRecords {
 }
 
 impl<'a> TarEntries<FilePart<'a>> {
-    pub(super) fn of_part(location: Location, file: &'a File, part: Range<u64>) -> TarEntries<FilePart<'a>> {
+    pub(super) fn of_part(
+        location: Location,
+        file: &'a File,
+        part: Range<u64>,
+    ) -> TarEntries<FilePart<'a>> {
         TarEntries::new(location, FilePart { file, remaining: part }, FilePart::skip)
     }
 }
@@ -127,9 +138,11 @@ impl<R: Read> TarEntries<R> {
                 return self.end().map(|()| None);
             };
             let header = Header::from_byte_slice(&block);
-            let size = checked_size(header).map_err(|reason| self.bad_header(start, &block, &reason))?;
+            let size =
+                checked_size(header).map_err(|reason| self.bad_header(start, &block, &reason))?;
             let kind = header.entry_type();
-            let is_file = matches!(kind, EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse);
+            let is_file =
+                matches!(kind, EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse);
             // Folders, links and devices have no content, whatever their size field says.
             let is_empty = matches!(kind.as_byte(), b'1'..=b'6');
             let size = match &extended {
@@ -138,33 +151,46 @@ impl<R: Read> TarEntries<R> {
                 _ => size,
             };
             let padded = size.checked_next_multiple_of(BLOCK as u64);
-            self.next = padded.and_then(|size| self.position.checked_add(size)).ok_or_else(|| {
-                self.error(format!("the header at byte {start} claims {size} bytes, which no file has"))
-            })?;
+            self.next =
+                padded.and_then(|size| self.position.checked_add(size)).ok_or_else(|| {
+                    self.error(format!(
+                        "the header at byte {start} claims {size} bytes, which no file has"
+                    ))
+                })?;
             if kind.is_gnu_longname() {
                 long_name = Some(self.name(size)?);
             } else if kind.is_pax_local_extensions() {
                 let records = self.name(size)?;
-                extended = Some(parse(&records).map_err(|reason| self.error(format!("at byte {start}: {reason}")))?);
+                extended = Some(
+                    parse(&records)
+                        .map_err(|reason| self.error(format!("at byte {start}: {reason}")))?,
+                );
             } else if is_empty {
                 (long_name, extended) = (None, None);
             } else if is_file {
                 let PaxRecords { name, sparse, .. } = extended.unwrap_or_default();
                 // A pax name takes precedence over GNU's, and both over the header's.
-                let long_name = long_name.map(|name| name.strip_suffix(b"\0").unwrap_or(&name).to_vec());
-                let name = readable(&name.or(long_name).unwrap_or_else(|| header.path_bytes().into_owned()));
+                let long_name =
+                    long_name.map(|name| name.strip_suffix(b"\0").unwrap_or(&name).to_vec());
+                let name = readable(
+                    &name.or(long_name).unwrap_or_else(|| header.path_bytes().into_owned()),
+                );
                 self.latest = Some((name.clone(), self.position));
                 if sparse || kind.is_gnu_sparse() {
-                    return Err(self.error("it is a file with holes (GNU tar --sparse); pack it without --sparse"));
+                    return Err(self.error(
+                        "it is a file with holes (GNU tar --sparse); pack it without --sparse",
+                    ));
                 }
                 return Ok(Some(Entry { name, offset: self.position, size }));
             }
         }
     }
 
-    /// The content of the entry that [`next`](TarEntries::next) returned last. Memory grows only with the data.
+    /// The content of the entry that [`next`](TarEntries::next) returned last. Memory grows only
+    /// with the data.
     pub(super) fn content(&mut self, entry: &Entry) -> Result<Vec<u8>> {
-        let mut content = Vec::with_capacity(usize::try_from(entry.size.min(MAX_NAME_BYTES)).unwrap_or(0));
+        let mut content =
+            Vec::with_capacity(usize::try_from(entry.size.min(MAX_NAME_BYTES)).unwrap_or(0));
         let read = self.reader.by_ref().take(entry.size).read_to_end(&mut content);
         read.map_err(|source| self.broken(source))?;
         self.position += content.len() as u64;
@@ -210,7 +236,9 @@ impl<R: Read> TarEntries<R> {
                 self.next = self.position;
                 Ok(Some(block))
             }
-            0 if self.position == 0 => Err(self.location.error("the file is empty; expected a tar")),
+            0 if self.position == 0 => {
+                Err(self.location.error("the file is empty; expected a tar"))
+            }
             0 => Err(self.cut_off("without the zeros that end a tar".to_owned())),
             _ => Err(self.cut_off(format!("within a header, at byte {}", self.position))),
         }
@@ -237,15 +265,19 @@ impl<R: Read> TarEntries<R> {
     /// An error at the latest entry.
     fn error(&self, message: impl std::fmt::Display) -> Error {
         match &self.latest {
-            Some((name, offset)) => self.location.error(format!("entry {name}, at byte {offset}: {message}")),
+            Some((name, offset)) => {
+                self.location.error(format!("entry {name}, at byte {offset}: {message}"))
+            }
             None => self.location.error(message.to_string()),
         }
     }
 
     fn bad_header(&self, start: u64, block: &[u8; BLOCK], reason: &str) -> Error {
         if start > 0 {
-            let predecessor =
-                self.latest.as_ref().map_or(String::new(), |(name, _)| format!(", after the entry {name},"));
+            let predecessor = self
+                .latest
+                .as_ref()
+                .map_or(String::new(), |(name, _)| format!(", after the entry {name},"));
             return self.location.error(format!(
                 "the header at byte {start}{predecessor} is damaged: {reason}; copy or download the file again"
             ));
@@ -277,22 +309,27 @@ fn checked_size(header: &Header) -> Result<u64, String> {
     let block = header.as_bytes();
     let claimed = header.cksum().map_err(|_| "its checksum is not a number")?;
     // The checksum field itself counts as spaces.
-    let sum = block[..148].iter().chain(&block[156..]).fold(8 * 32, |sum, &byte| sum + u32::from(byte));
+    let sum =
+        block[..148].iter().chain(&block[156..]).fold(8 * 32, |sum, &byte| sum + u32::from(byte));
     if sum != claimed {
         return Err(format!("its checksum should be {sum}, but is {claimed}"));
     }
     header.entry_size().map_err(|_| "its size is not a number".to_owned())
 }
 
-/// Parses records `length key=value\n`, where the length is that of the whole record (POSIX.1-2001 pax). If a key is
-/// repeated, the last value counts.
+/// Parses records `length key=value\n`, where the length is that of the whole record (POSIX.1-2001
+/// pax). If a key is repeated, the last value counts.
 fn parse(mut records: &[u8]) -> Result<PaxRecords, String> {
     let mut extended = PaxRecords::default();
     while !records.is_empty() {
         let broken = || "a record of an extended header is not `length key=value`".to_owned();
         let space = records.iter().take(20).position(|&byte| byte == b' ').ok_or_else(broken)?;
-        let length = std::str::from_utf8(&records[..space]).ok().and_then(|digits| digits.parse::<usize>().ok());
-        let length = length.filter(|&length| length > space + 1 && length <= records.len()).ok_or_else(broken)?;
+        let length = std::str::from_utf8(&records[..space])
+            .ok()
+            .and_then(|digits| digits.parse::<usize>().ok());
+        let length = length
+            .filter(|&length| length > space + 1 && length <= records.len())
+            .ok_or_else(broken)?;
         let (record, rest) = records.split_at(length);
         let record = record[space + 1..].strip_suffix(b"\n").ok_or_else(broken)?;
         let equals = record.iter().position(|&byte| byte == b'=').ok_or_else(broken)?;
@@ -302,7 +339,9 @@ fn parse(mut records: &[u8]) -> Result<PaxRecords, String> {
             (b"size", b"") => extended.size = None,
             (b"size", value) => {
                 let size = std::str::from_utf8(value).ok().and_then(|digits| digits.parse().ok());
-                let size = size.ok_or_else(|| format!("the size `{}` is not a number", value.escape_ascii()))?;
+                let size = size.ok_or_else(|| {
+                    format!("the size `{}` is not a number", value.escape_ascii())
+                })?;
                 extended.size = Some(size);
             }
             (key, _) => extended.sparse |= key.starts_with(b"GNU.sparse."),
@@ -332,11 +371,21 @@ mod tests {
         let extended = read("19 path=folder/name\n13 size=1234\n11 mtime=1\n").err().unwrap();
         assert!(extended.contains("length key=value"), "{extended}");
         let extended = read("20 path=folder/name\n13 size=1234\n14 a.b=\n1 c=2\n").unwrap();
-        assert_eq!((extended.name.as_deref(), extended.size), (Some(&b"folder/name"[..]), Some(1234)));
+        assert_eq!(
+            (extended.name.as_deref(), extended.size),
+            (Some(&b"folder/name"[..]), Some(1234))
+        );
         assert!(!extended.sparse && read("22 GNU.sparse.major=1\n").unwrap().sparse);
-        for broken in
-            ["5", "0 a=b\n", "99999999999999999999 a=b\n", "6 a=b\n\n", "2 ", "3 \n", "7 size=\n", "8 size=\n\n"]
-        {
+        for broken in [
+            "5",
+            "0 a=b\n",
+            "99999999999999999999 a=b\n",
+            "6 a=b\n\n",
+            "2 ",
+            "3 \n",
+            "7 size=\n",
+            "8 size=\n\n",
+        ] {
             assert!(read(broken).is_err(), "{broken:?}");
         }
         assert!(read("12 size=-12\n").err().unwrap().contains("`-12`"));

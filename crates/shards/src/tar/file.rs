@@ -14,8 +14,8 @@ const BUFFER: usize = 1 << 20;
 /// A tar ends with two blocks of zeros.
 pub const END: u64 = 1024;
 
-/// The size of a file in a tar: a header and the content in blocks of 512 bytes; if the name does not fit into the
-/// header, another header and the name with its terminating byte.
+/// The size of a file in a tar: a header and the content in blocks of 512 bytes; if the name does
+/// not fit into the header, another header and the name with its terminating byte.
 pub fn size_in_tar(name_bytes: usize, content_bytes: u64) -> u64 {
     let blocks = |bytes: u64| bytes.div_ceil(512).saturating_mul(512).saturating_add(512);
     let name = if name_bytes > 100 { blocks(name_bytes as u64 + 1) } else { 0 };
@@ -56,7 +56,11 @@ impl<W: Write> TarFile<W> {
     }
 
     /// Adds a sample: its files by extension.
-    pub fn add<'a>(&mut self, key: &str, files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Result<()> {
+    pub fn add<'a>(
+        &mut self,
+        key: &str,
+        files: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+    ) -> Result<()> {
         for (extension, content) in files {
             let name = format!("{key}.{extension}");
             let mut header = tar::Header::new_gnu();
@@ -64,7 +68,9 @@ impl<W: Write> TarFile<W> {
             header.set_mode(0o644);
             header.set_mtime(0);
             let written = self.tar.append_data(&mut header, &name, content);
-            written.map_err(|source| Error::io(&self.path, &format!("writing the entry {name}"), source))?;
+            written.map_err(|source| {
+                Error::io(&self.path, &format!("writing the entry {name}"), source)
+            })?;
         }
         self.samples += 1;
         Ok(())

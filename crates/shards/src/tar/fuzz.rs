@@ -21,13 +21,16 @@ fn jump(bytes: &mut &[u8], count: u64) -> io::Result<u64> {
 pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
     let selection = Arc::new(Selection { extensions: Vec::new(), max_sample_bytes: 64 << 20 });
     if bytes.starts_with(&[0x1f, 0x8b]) {
-        let walk = TarEntries::new(location.clone(), gunzip(Cursor::new(bytes.to_vec())), read_over);
+        let walk =
+            TarEntries::new(location.clone(), gunzip(Cursor::new(bytes.to_vec())), read_over);
         let mut groups = Groups::new(location, walk, &selection);
         while let Ok(Some(_)) = groups.next(|walk, entry| walk.content(&entry)) {}
         return;
     }
-    let mut read = Groups::new(location, TarEntries::new(location.clone(), bytes, read_over), &selection);
-    let mut indexed = Groups::new(location, TarEntries::new(location.clone(), bytes, jump), &selection);
+    let mut read =
+        Groups::new(location, TarEntries::new(location.clone(), bytes, read_over), &selection);
+    let mut indexed =
+        Groups::new(location, TarEntries::new(location.clone(), bytes, jump), &selection);
     loop {
         let sample = read.next(|walk, entry| walk.content(&entry));
         let positions = indexed.next(|_, entry| Ok((entry.offset, entry.size)));
@@ -35,12 +38,14 @@ pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
             (Ok(Some(sample)), Ok(Some(positions))) => {
                 assert_eq!(sample.key, positions.key);
                 assert!(sample.files.keys().eq(positions.files.keys()));
-                for (content, (offset, size)) in sample.files.values().zip(positions.files.values()) {
+                for (content, (offset, size)) in sample.files.values().zip(positions.files.values())
+                {
                     assert_eq!(*content, bytes[*offset as usize..][..*size as usize]);
                 }
             }
             (Ok(None), Ok(None)) => return,
-            // The reader in sequence notices a truncated file; the index notices a truncated sample.
+            // The reader in sequence notices a truncated file; the index notices a truncated
+            // sample.
             (Err(_), _) => return,
             (Ok(sample), positions) => {
                 panic!("{:?} and {:?}", sample.map(|s| s.key), positions.map(|p| p.map(|p| p.key)))

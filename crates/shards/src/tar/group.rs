@@ -10,7 +10,8 @@ use super::entries::{Entry, TarEntries};
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 
-/// A sample of a WebDataset shard: files whose names are equal up to the first dot after the last slash.
+/// A sample of a WebDataset shard: files whose names are equal up to the first dot after the last
+/// slash.
 ///
 /// ```
 /// use fulmen_shards::TarSample;
@@ -28,7 +29,8 @@ use fulmen_files::Location;
 pub struct TarSample {
     /// The common part of the names, with folders.
     pub key: String,
-    /// The content of its files by extension. Extensions are in lower case and may contain dots (`seg.png`).
+    /// The content of its files by extension. Extensions are in lower case and may contain dots
+    /// (`seg.png`).
     pub files: BTreeMap<String, Vec<u8>>,
 }
 
@@ -51,19 +53,25 @@ impl TarSample {
     pub fn text(&self, extension: &str) -> Result<&str> {
         let bytes = self.files.get(extension).ok_or_else(|| self.lacks(extension))?;
         let text = std::str::from_utf8(bytes);
-        text.map(str::trim)
-            .map_err(|reason| Error::new(format!("the file .{extension} of `{}` is not text: {reason}", self.key)))
+        text.map(str::trim).map_err(|reason| {
+            Error::new(format!("the file .{extension} of `{}` is not text: {reason}", self.key))
+        })
     }
 
     fn lacks(&self, extension: &str) -> Error {
         let names: Vec<String> = self.files.keys().map(|name| format!("`{name}`")).collect();
-        let has = if names.is_empty() { "nothing (more)".to_owned() } else { format!("only {}", names.join(", ")) };
+        let has = if names.is_empty() {
+            "nothing (more)".to_owned()
+        } else {
+            format!("only {}", names.join(", "))
+        };
         Error::missing(format!("the sample `{}` has no file .{extension}; it has {has}", self.key))
     }
 }
 
-/// The key and the extension of a name. None for files without an extension, hidden files, and files with which the
-/// `webdataset` library describes a shard (`__name__`): they do not belong to a sample.
+/// The key and the extension of a name. None for files without an extension, hidden files, and
+/// files with which the `webdataset` library describes a shard (`__name__`): they do not belong to
+/// a sample.
 pub fn split(name: &str) -> Option<(&str, &str)> {
     let first = name.split('/').next().unwrap_or_default();
     if first.len() >= 4 && first.starts_with("__") && first.ends_with("__") {
@@ -85,7 +93,10 @@ pub(super) struct Selection {
 impl Selection {
     /// Only these extensions, in any case: `.JPG` is `jpg`.
     pub(super) fn new(extensions: &[&str], max_sample_bytes: u64) -> Selection {
-        let extensions = extensions.iter().map(|extension| extension.trim_start_matches('.').to_lowercase()).collect();
+        let extensions = extensions
+            .iter()
+            .map(|extension| extension.trim_start_matches('.').to_lowercase())
+            .collect();
         Selection { extensions, max_sample_bytes }
     }
 
@@ -114,11 +125,22 @@ pub(super) struct Group<T> {
 }
 
 impl<R: Read, T> Groups<R, T> {
-    pub(super) fn new(location: &Location, walk: TarEntries<R>, selection: &Arc<Selection>) -> Groups<R, T> {
-        Groups { location: location.clone(), walk, selection: selection.clone(), begun: None, failed: None }
+    pub(super) fn new(
+        location: &Location,
+        walk: TarEntries<R>,
+        selection: &Arc<Selection>,
+    ) -> Groups<R, T> {
+        Groups {
+            location: location.clone(),
+            walk,
+            selection: selection.clone(),
+            begun: None,
+            failed: None,
+        }
     }
 
-    /// The next sample. `keep` reads what to keep of a file, with the entries positioned at its content.
+    /// The next sample. `keep` reads what to keep of a file, with the entries positioned at its
+    /// content.
     pub(super) fn next(
         &mut self,
         mut keep: impl FnMut(&mut TarEntries<R>, Entry) -> Result<T>,
@@ -158,10 +180,16 @@ impl<R: Read, T> Groups<R, T> {
         keep: &mut impl FnMut(&mut TarEntries<R>, Entry) -> Result<T>,
     ) -> Result<()> {
         let Some(group) = &mut self.begun else { return Ok(()) };
-        let refuse =
-            |why: String| Err(self.location.error(format!("entry {}, at byte {}: {why}", entry.name, entry.offset)));
+        let refuse = |why: String| {
+            Err(self
+                .location
+                .error(format!("entry {}, at byte {}: {why}", entry.name, entry.offset)))
+        };
         if group.files.contains_key(&extension) {
-            return refuse(format!("the sample `{}` has a file with the extension `{extension}` already", group.key));
+            return refuse(format!(
+                "the sample `{}` has a file with the extension `{extension}` already",
+                group.key
+            ));
         }
         if !self.selection.selects(&extension) {
             return Ok(());
@@ -185,8 +213,8 @@ impl<R: Read, T> Groups<R, T> {
 mod tests {
     use super::split;
 
-    /// The result of `webdataset.tariterators` (1.0.2), except for hidden files in folders, which it groups by the
-    /// folder's name.
+    /// The result of `webdataset.tariterators` (1.0.2), except for hidden files in folders, which
+    /// it groups by the folder's name.
     #[test]
     fn names_are_split_at_the_first_dot_after_the_last_slash() {
         assert_eq!(split("a.jpg"), Some(("a", "jpg")));

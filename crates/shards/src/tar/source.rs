@@ -17,8 +17,8 @@ use fulmen_data::{internal::cores, internal::in_parallel};
 use fulmen_files::CachedFile;
 use fulmen_files::Location;
 
-/// Local, uncompressed tar files as samples by index: in any order, from any thread, without reading other samples.
-/// Opening reads all headers once and keeps only the positions.
+/// Local, uncompressed tar files as samples by index: in any order, from any thread, without
+/// reading other samples. Opening reads all headers once and keeps only the positions.
 ///
 /// ```
 /// use fulmen_data::Source;
@@ -73,8 +73,8 @@ impl TarSource {
     /// Opens the shards of a path or a pattern ([`Location::expand`]).
     ///
     /// # Errors
-    /// Shards in a store or compressed with gzip (use [`TarShards`](crate::TarShards)); a shard that is damaged,
-    /// truncated, or has no samples.
+    /// Shards in a store or compressed with gzip (use [`TarShards`](crate::TarShards)); a shard
+    /// that is damaged, truncated, or has no samples.
     pub fn open(shards: impl Into<Location>) -> Result<TarSource> {
         TarSource::open_only(shards, &[])
     }
@@ -84,19 +84,26 @@ impl TarSource {
         TarSource::from_list(shards.into().expand()?, extensions)
     }
 
-    /// Opens these shards; of each sample only the files with these extensions, or all if there are none.
-    pub fn from_list(shards: impl IntoIterator<Item = impl Into<Location>>, extensions: &[&str]) -> Result<TarSource> {
+    /// Opens these shards; of each sample only the files with these extensions, or all if there are
+    /// none.
+    pub fn from_list(
+        shards: impl IntoIterator<Item = impl Into<Location>>,
+        extensions: &[&str],
+    ) -> Result<TarSource> {
         let shards: Vec<Location> = shards.into_iter().map(Into::into).collect();
         let selection = Arc::new(Selection::new(extensions, u64::MAX));
         let samples = in_parallel(&shards, cores(), |shard| index(shard, &selection))?;
         let offsets = Offsets::new(samples.iter().map(Vec::len));
-        let mut source = TarSource { shards: Vec::new(), offsets, extensions: Vec::new(), selection };
+        let mut source =
+            TarSource { shards: Vec::new(), offsets, extensions: Vec::new(), selection };
         let mut extension_indices = HashMap::new();
         for (location, samples) in shards.into_iter().zip(samples) {
             source.add(location, samples, &mut extension_indices)?;
         }
         if source.len() == 0 {
-            return Err(Error::usage("there are no shards to read; expected at least one tar file"));
+            return Err(Error::usage(
+                "there are no shards to read; expected at least one tar file",
+            ));
         }
         Ok(source)
     }
@@ -113,10 +120,11 @@ impl TarSource {
             shard.samples.push(SampleEntry { key, first: shard.files.len(), count: files.len() });
             for (extension, (offset, size)) in files {
                 let next = extension_indices.len() as u32;
-                let extension = *extension_indices.entry(extension).or_insert_with_key(|extension| {
-                    self.extensions.push(extension.clone());
-                    next
-                });
+                let extension =
+                    *extension_indices.entry(extension).or_insert_with_key(|extension| {
+                        self.extensions.push(extension.clone());
+                        next
+                    });
                 shard.files.push(Member { extension, offset, size });
             }
         }
@@ -125,7 +133,9 @@ impl TarSource {
                 [] => "files named `key.extension`".to_owned(),
                 extensions => format!("files with the extensions .{}", extensions.join(", .")),
             };
-            return Err(shard.location.error(format!("there are no samples in this tar: expected {expected}")));
+            return Err(shard
+                .location
+                .error(format!("there are no samples in this tar: expected {expected}")));
         }
         self.shards.push(shard);
         Ok(())
@@ -158,11 +168,12 @@ fn index(location: &Location, selection: &Arc<Selection>) -> Result<Vec<IndexedS
         file.read_exact_at(&mut start, 0).map_err(|source| location.read_error(source))?;
     }
     if start == [0x1f, 0x8b] {
-        return Err(
-            location.error("compressed samples cannot be read by index; decompress it, or read it with TarShards")
-        );
+        return Err(location.error(
+            "compressed samples cannot be read by index; decompress it, or read it with TarShards",
+        ));
     }
-    let mut groups = Groups::new(location, TarEntries::of_part(location.clone(), &file, 0..size), selection);
+    let mut groups =
+        Groups::new(location, TarEntries::of_part(location.clone(), &file, 0..size), selection);
     let mut samples = Vec::new();
     while let Some(group) = groups.next(|_, entry| Ok((entry.offset, entry.size)))? {
         samples.push((group.key.into_boxed_str(), group.files));
@@ -179,7 +190,10 @@ impl Source for TarSource {
 
     fn get(&self, index: usize) -> Result<TarSample> {
         let Some((shard, sample)) = self.find(index) else {
-            return Err(Error::usage(format!("there is no sample {index}; there are {}", self.len())));
+            return Err(Error::usage(format!(
+                "there is no sample {index}; there are {}",
+                self.len()
+            )));
         };
         shard.file.with_file(|file| {
             let members = &shard.files[sample.first..sample.first + sample.count];
@@ -187,7 +201,10 @@ impl Source for TarSource {
                 let extension = &self.extensions[member.extension as usize];
                 let Member { offset, size, .. } = *member;
                 let position = || format!("entry {}.{extension}, at byte {offset}", sample.key);
-                Ok((extension.clone(), read_part(&shard.location, file, offset..offset + size, position)?))
+                Ok((
+                    extension.clone(),
+                    read_part(&shard.location, file, offset..offset + size, position)?,
+                ))
             });
             Ok(TarSample { key: sample.key.to_string(), files: files.collect::<Result<_>>()? })
         })

@@ -14,8 +14,8 @@ use fulmen_files::{Location, open_unpacked};
 /// The default limit on the size of a sample: a small `.gz` can hold a thousand times its size.
 const DEFAULT_LIMIT: u64 = 1 << 30;
 
-/// WebDataset shards, on a local disk or in a store, read in sequence: tar files, plain or compressed with gzip.
-/// Consecutive files with the same name up to the first dot are a sample.
+/// WebDataset shards, on a local disk or in a store, read in sequence: tar files, plain or
+/// compressed with gzip. Consecutive files with the same name up to the first dot are a sample.
 ///
 /// ```
 /// use fulmen_data::Stream;
@@ -37,9 +37,10 @@ const DEFAULT_LIMIT: u64 = 1 << 30;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The index of an item ([`StreamItem::index`](fulmen_data::StreamItem::index)) is the number of its shard in the list,
-/// times 2³², plus its number in the shard: it does not depend on the order in which shards are read. If a shard cannot
-/// be read to its end, an error follows, and then the next shard, so a loader may skip what is bad.
+/// The index of an item ([`StreamItem::index`](fulmen_data::StreamItem::index)) is the number of
+/// its shard in the list, times 2³², plus its number in the shard: it does not depend on the order
+/// in which shards are read. If a shard cannot be read to its end, an error follows, and then the
+/// next shard, so a loader may skip what is bad.
 #[derive(Clone, Debug)]
 pub struct TarShards {
     shards: FileList,
@@ -47,7 +48,8 @@ pub struct TarShards {
 }
 
 impl TarShards {
-    /// The shards of a location or a pattern ([`Location::expand`]), in that order. Each is opened when its turn comes.
+    /// The shards of a location or a pattern ([`Location::expand`]), in that order. Each is opened
+    /// when its turn comes.
     pub fn open(shards: impl Into<Location>) -> Result<TarShards> {
         TarShards::from_list(shards.into().expand()?)
     }
@@ -58,8 +60,8 @@ impl TarShards {
         Ok(TarShards { shards, selection: Arc::new(Selection::new(&[], DEFAULT_LIMIT)) })
     }
 
-    /// Reads the shards in another order in each epoch, decided by the seed and the epoch. The samples of a shard stay
-    /// together; [`Stream::shuffle`] mixes them.
+    /// Reads the shards in another order in each epoch, decided by the seed and the epoch. The
+    /// samples of a shard stay together; [`Stream::shuffle`] mixes them.
     #[must_use]
     pub fn shuffle_shards(mut self, seed: u64) -> TarShards {
         self.shards.seed = Some(seed);
@@ -76,7 +78,8 @@ impl TarShards {
     /// The maximum size of a sample; 1 GiB unless set.
     #[must_use]
     pub fn max_sample_bytes(mut self, bytes: u64) -> TarShards {
-        self.selection = Arc::new(Selection { max_sample_bytes: bytes, ..(*self.selection).clone() });
+        self.selection =
+            Arc::new(Selection { max_sample_bytes: bytes, ..(*self.selection).clone() });
         self
     }
 
@@ -120,8 +123,13 @@ impl Stream for TarShards {
 
 /// The samples of a shard up to the first one that cannot be read.
 fn samples(shard: &Location, selection: &Arc<Selection>) -> Result<FileItems<TarSample>> {
-    let mut groups = Groups::new(shard, TarEntries::new(shard.clone(), open_unpacked(shard)?, read_over), selection);
-    let groups = std::iter::from_fn(move || groups.next(|walk, entry| walk.content(&entry)).transpose());
+    let mut groups = Groups::new(
+        shard,
+        TarEntries::new(shard.clone(), open_unpacked(shard)?, read_over),
+        selection,
+    );
+    let groups =
+        std::iter::from_fn(move || groups.next(|walk, entry| walk.content(&entry)).transpose());
     let mut failed = false;
     let groups = groups.take_while(move |group| !std::mem::replace(&mut failed, group.is_err()));
     Ok(Box::new(groups.zip(0..).map(|(group, number)| {

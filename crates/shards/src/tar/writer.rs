@@ -1,6 +1,7 @@
 //! Writing samples into tar files of limited size.
 //!
-//! Out of scope: one tar file (`file`), reading (`stream`, `source`), and uploading to a store (`Location::upload`).
+//! Out of scope: one tar file (`file`), reading (`stream`, `source`), and uploading to a store
+//! (`Location::upload`).
 
 use std::collections::HashSet;
 use std::fs;
@@ -12,12 +13,12 @@ use fulmen_files as store;
 
 use super::file::{END, TarFile, size_in_tar};
 
-/// Writes shards for the `webdataset` library: `train-000000.tar`, `train-000001.tar` and so on. The files of a sample
-/// are consecutive, with the names `key.extension`.
+/// Writes shards for the `webdataset` library: `train-000000.tar`, `train-000001.tar` and so on.
+/// The files of a sample are consecutive, with the names `key.extension`.
 ///
-/// A shard has a temporary name until it is complete and synced to the disk. If the writer is dropped before
-/// [`finish`](TarShardWriter::finish), the complete shards stay. The same samples give the same bytes: times and users
-/// are not written.
+/// A shard has a temporary name until it is complete and synced to the disk. If the writer is
+/// dropped before [`finish`](TarShardWriter::finish), the complete shards stay. The same samples
+/// give the same bytes: times and users are not written.
 ///
 /// ```
 /// use fulmen_shards::TarShardWriter;
@@ -88,7 +89,8 @@ impl TarShardWriterBuilder {
         self
     }
 
-    /// The number of the first shard; 0 unless set. An interrupted job continues with the first missing one.
+    /// The number of the first shard; 0 unless set. An interrupted job continues with the first
+    /// missing one.
     #[must_use]
     pub fn first_shard(mut self, number: u64) -> TarShardWriterBuilder {
         self.first_shard = number;
@@ -115,7 +117,13 @@ impl TarShardWriterBuilder {
         }
         fs::create_dir_all(&self.folder)
             .map_err(|source| Error::io(&self.folder, "cannot create the folder", source))?;
-        let writer = TarShardWriter { settings: self, open: None, written: Vec::new(), last_key: None, failed: false };
+        let writer = TarShardWriter {
+            settings: self,
+            open: None,
+            written: Vec::new(),
+            last_key: None,
+            failed: false,
+        };
         // Fail now instead of after writing the first shard.
         writer.refuse_existing(&writer.next_path())?;
         Ok(writer)
@@ -135,20 +143,25 @@ impl TarShardWriter {
         }
     }
 
-    /// Writes a sample: its key, and its files as pairs of extension and content. A key may have folders. Its last part
-    /// must not contain a dot, because the extension starts at the first dot.
+    /// Writes a sample: its key, and its files as pairs of extension and content. A key may have
+    /// folders. Its last part must not contain a dot, because the extension starts at the first
+    /// dot.
     ///
     /// # Errors
-    /// A key or an extension that a reader would not find again: empty, with a dot in the key's last part, the key of
-    /// the previous sample, an extension twice. A full disk, or a shard that already exists. After a failed write, this
-    /// shard never gets its name, and nothing more can be written.
+    /// A key or an extension that a reader would not find again: empty, with a dot in the key's
+    /// last part, the key of the previous sample, an extension twice. A full disk, or a shard that
+    /// already exists. After a failed write, this shard never gets its name, and nothing more can
+    /// be written.
     pub fn write(&mut self, key: &str, files: &[(&str, &[u8])]) -> Result<()> {
         self.check(key, files)?;
         self.refuse_after_failure()?;
-        let sizes = files.iter().map(|(extension, content)| (key.len() + 1 + extension.len(), content.len() as u64));
+        let sizes = files
+            .iter()
+            .map(|(extension, content)| (key.len() + 1 + extension.len(), content.len() as u64));
         let bytes: u64 = sizes.map(|(name, content)| size_in_tar(name, content)).sum();
         let full = self.open.as_ref().is_some_and(|shard| {
-            shard.samples() >= self.settings.max_samples || shard.bytes() + bytes + END > self.settings.max_bytes
+            shard.samples() >= self.settings.max_samples
+                || shard.bytes() + bytes + END > self.settings.max_bytes
         });
         if full {
             self.close_shard()?;
@@ -181,19 +194,27 @@ impl TarShardWriter {
     }
 
     fn check(&self, key: &str, files: &[(&str, &[u8])]) -> Result<()> {
-        let refuse = |why: &str| Err(Error::usage(format!("the sample `{key}` cannot go into a tar: {why}")));
+        let refuse = |why: &str| {
+            Err(Error::usage(format!("the sample `{key}` cannot go into a tar: {why}")))
+        };
         let last = key.rsplit('/').next().unwrap_or_default();
         if last.contains('.') {
-            return refuse("its key has a dot after the last slash, where a reader would start the extension");
+            return refuse(
+                "its key has a dot after the last slash, where a reader would start the extension",
+            );
         }
         if key.split('/').any(|part| matches!(part, "" | "." | "..")) || key.contains('\0') {
-            return refuse("between slashes a key has names, not nothing, `.` or `..`, and no zero byte");
+            return refuse(
+                "between slashes a key has names, not nothing, `.` or `..`, and no zero byte",
+            );
         }
         if key.starts_with("__") {
             return refuse("readers skip names that begin with `__`");
         }
         if self.last_key.as_deref() == Some(key) {
-            return refuse("the previous sample has the same key, and a reader would merge the two");
+            return refuse(
+                "the previous sample has the same key, and a reader would merge the two",
+            );
         }
         if files.is_empty() {
             return refuse("it has no files");
@@ -203,7 +224,9 @@ impl TarShardWriter {
             // Readers convert extensions to lower case.
             let extension = extension.to_lowercase();
             if extension.is_empty() || extension.contains(['/', '\0']) {
-                return refuse(&format!("the extension {extension:?} is empty or has a slash or a zero byte"));
+                return refuse(&format!(
+                    "the extension {extension:?} is empty or has a slash or a zero byte"
+                ));
             }
             if !extensions.insert(extension.clone()) {
                 return refuse(&format!("it has two files with the extension `{extension}`"));
@@ -232,7 +255,8 @@ impl TarShardWriter {
         if let Some(shard) = self.open.take() {
             let (path, samples) = (shard.path().to_owned(), shard.samples());
             let keep = if self.settings.overwrite { store::keep } else { store::persist_noclobber };
-            let written = shard.finish().and_then(|(file, bytes)| keep(file, &path).map(|()| bytes));
+            let written =
+                shard.finish().and_then(|(file, bytes)| keep(file, &path).map(|()| bytes));
             self.failed = written.is_err();
             self.written.push(WrittenShard { bytes: written?, path, samples });
         }
@@ -263,8 +287,9 @@ mod tests {
         writer.write("a", &[("x", b"1")]).unwrap();
         // Writing to a file that is open for reading fails, as on a full disk.
         let readable = tempfile::NamedTempFile::new().unwrap();
-        let file =
-            store::temporary_file(&dir.path().join("x")).unwrap().with_file(fs::File::open(readable.path()).unwrap());
+        let file = store::temporary_file(&dir.path().join("x"))
+            .unwrap()
+            .with_file(fs::File::open(readable.path()).unwrap());
         let shard = writer.open.as_mut().unwrap();
         *shard = TarFile::new(file, shard.path().to_owned());
         let refused = writer.write("b", &[("x", &[2; 2 << 20])]).unwrap_err();

@@ -1,4 +1,5 @@
-//! `tf.train.Example`: named lists of bytes, floats or integers (`tensorflow/core/example/{example,feature}.proto`).
+//! `tf.train.Example`: named lists of bytes, floats or integers
+//! (`tensorflow/core/example/{example,feature}.proto`).
 //!
 //! Out of scope: the format of records in a file (`record`).
 
@@ -65,18 +66,23 @@ impl Example {
         self
     }
 
-    /// Parses the message. If a feature is repeated, the last one counts, and unknown fields are skipped, as in
-    /// protocol buffers.
+    /// Parses the message. If a feature is repeated, the last one counts, and unknown fields are
+    /// skipped, as in protocol buffers.
     pub fn parse(bytes: &[u8]) -> Result<Example> {
         let message = proto::Example::decode(bytes);
-        let message = message.map_err(|why| Error::new(format!("not a tf.train.Example: {why}")))?;
+        let message =
+            message.map_err(|why| Error::new(format!("not a tf.train.Example: {why}")))?;
         let features = message.features.unwrap_or_default().feature.into_iter();
         Ok(Example { features: features.map(|(name, feature)| (name, feature.into())).collect() })
     }
 
     /// Serializes the message. The same features give the same bytes: they are sorted by name.
     pub fn encode(&self) -> Vec<u8> {
-        let feature = self.features.iter().map(|(name, feature)| (name.clone(), feature.clone().into())).collect();
+        let feature = self
+            .features
+            .iter()
+            .map(|(name, feature)| (name.clone(), feature.clone().into()))
+            .collect();
         proto::Example { features: Some(proto::Features { feature }) }.encode_to_vec()
     }
 
@@ -88,7 +94,9 @@ impl Example {
     /// Removes and returns the only byte string of a feature, such as an encoded image.
     pub fn take_bytes(&mut self, name: &str) -> Result<Vec<u8>> {
         match self.features.get_mut(name) {
-            Some(Feature::Bytes(values)) if values.len() == 1 => Ok(values.pop().unwrap_or_default()),
+            Some(Feature::Bytes(values)) if values.len() == 1 => {
+                Ok(values.pop().unwrap_or_default())
+            }
             Some(other) => Err(wrong(name, "one string of bytes", other)),
             None => Err(self.lacks(name)),
         }

@@ -29,7 +29,8 @@ pub(crate) fn fuzz(location: &Location, bytes: &[u8]) {
     let mut file = Vec::new();
     for record in &records {
         let length = (record.len() as u64).to_le_bytes();
-        let parts = [&length[..], &masked(&length).to_le_bytes(), record, &masked(record).to_le_bytes()];
+        let parts =
+            [&length[..], &masked(&length).to_le_bytes(), record, &masked(record).to_le_bytes()];
         parts.into_iter().for_each(|part| file.extend_from_slice(part));
     }
     let mut framed = Records::new(location, &file[..], LIMIT);

@@ -10,7 +10,8 @@ use fulmen_data::{Error, Result};
 use fulmen_files::Location;
 use fulmen_files::explain;
 
-/// Eight bytes of length and four of its checksum precede a record; four of the record's checksum follow it.
+/// Eight bytes of length and four of its checksum precede a record; four of the record's checksum
+/// follow it.
 pub(super) const HEADER: usize = 12;
 pub(super) const FOOTER: usize = 4;
 
@@ -20,7 +21,8 @@ pub(super) const DEFAULT_LIMIT: u64 = 1 << 30;
 /// The memory that is allocated for a record before any of it is read.
 const FIRST_PART: u64 = 1 << 20;
 
-/// CRC-32C (Castagnoli), rotated and offset, so that it also works for data that contains checksums.
+/// CRC-32C (Castagnoli), rotated and offset, so that it also works for data that contains
+/// checksums.
 pub(super) fn masked(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -54,8 +56,8 @@ impl<R: Read> Records<R> {
         self.number.saturating_sub(1)
     }
 
-    /// The next record. After a record with a wrong checksum, the next one can be read; after other errors, the
-    /// iteration ends.
+    /// The next record. After a record with a wrong checksum, the next one can be read; after other
+    /// errors, the iteration ends.
     pub(super) fn next(&mut self) -> Result<Option<Vec<u8>>> {
         if self.ended {
             return Ok(None);
@@ -65,12 +67,15 @@ impl<R: Read> Records<R> {
         let mut header = [0; HEADER];
         let count = fill(&mut self.reader, &mut header).map_err(|source| self.broken(source))?;
         match count {
-            0 if self.offset == 0 => return Err(self.location.error("the file is empty; expected a TFRecord file")),
+            0 if self.offset == 0 => {
+                return Err(self.location.error("the file is empty; expected a TFRecord file"));
+            }
             0 => return Ok(None),
             HEADER => {}
             _ => return Err(self.cut_short(format!("{count} of the {HEADER} bytes of its header"))),
         }
-        let length = length(&header).ok_or_else(|| bad_header(&self.location, self.last(), self.offset, &header))?;
+        let length = length(&header)
+            .ok_or_else(|| bad_header(&self.location, self.last(), self.offset, &header))?;
         if length > self.limit {
             return Err(self.error(format!(
                 "it has {length} bytes, over the limit of {}; if that is right, raise the limit with max_record_bytes",
@@ -100,7 +105,9 @@ impl<R: Read> Records<R> {
     }
 
     fn cut_short(&self, part: String) -> Error {
-        self.error(format!("the file ends after {part}; it is truncated: copy or download it again"))
+        self.error(format!(
+            "the file ends after {part}; it is truncated: copy or download it again"
+        ))
     }
 
     fn broken(&self, source: io::Error) -> Error {
@@ -108,12 +115,22 @@ impl<R: Read> Records<R> {
     }
 }
 
-pub(super) fn record_error(location: &Location, number: u64, offset: u64, message: impl std::fmt::Display) -> Error {
+pub(super) fn record_error(
+    location: &Location,
+    number: u64,
+    offset: u64,
+    message: impl std::fmt::Display,
+) -> Error {
     location.error(format!("record {number}, at byte {offset}: {message}"))
 }
 
 /// The error for an invalid header.
-pub(super) fn bad_header(location: &Location, number: u64, offset: u64, header: &[u8; HEADER]) -> Error {
+pub(super) fn bad_header(
+    location: &Location,
+    number: u64,
+    offset: u64,
+    header: &[u8; HEADER],
+) -> Error {
     if offset > 0 {
         return record_error(
             location,
@@ -127,11 +144,19 @@ pub(super) fn bad_header(location: &Location, number: u64, offset: u64, header: 
         [0x78, ..] => " (it looks like zlib's format; only gzip is supported)",
         _ => "",
     };
-    location.error(format!("not a TFRecord file, plain or gzip: the checksum of the first length is wrong{hint}"))
+    location.error(format!(
+        "not a TFRecord file, plain or gzip: the checksum of the first length is wrong{hint}"
+    ))
 }
 
 /// Compares a record with the checksum after it.
-pub(super) fn check(location: &Location, number: u64, offset: u64, record: &[u8], footer: [u8; FOOTER]) -> Result<()> {
+pub(super) fn check(
+    location: &Location,
+    number: u64,
+    offset: u64,
+    record: &[u8],
+    footer: [u8; FOOTER],
+) -> Result<()> {
     if masked(record) == u32::from_le_bytes(footer) {
         Ok(())
     } else {
@@ -139,7 +164,10 @@ pub(super) fn check(location: &Location, number: u64, offset: u64, record: &[u8]
             location,
             number,
             offset,
-            format!("the checksum of its {} bytes is wrong; copy or download the file again", record.len()),
+            format!(
+                "the checksum of its {} bytes is wrong; copy or download the file again",
+                record.len()
+            ),
         ))
     }
 }

@@ -15,8 +15,8 @@ use fulmen_data::{internal::cores, internal::in_parallel};
 use fulmen_files::CachedFile;
 use fulmen_files::Location;
 
-/// Local, uncompressed TFRecord files as records by index. Opening reads all lengths once; the checksum of a record is
-/// verified when the record is read.
+/// Local, uncompressed TFRecord files as records by index. Opening reads all lengths once; the
+/// checksum of a record is verified when the record is read.
 ///
 /// ```
 /// use fulmen_data::Source;
@@ -50,20 +50,26 @@ impl TfRecordSource {
     /// Opens the files of a path or a pattern ([`Location::expand`]).
     ///
     /// # Errors
-    /// Files in a store or compressed with gzip (use [`TfRecords`](crate::TfRecords)); a file that is damaged or
-    /// truncated.
+    /// Files in a store or compressed with gzip (use [`TfRecords`](crate::TfRecords)); a file that
+    /// is damaged or truncated.
     pub fn open(files: impl Into<Location>) -> Result<TfRecordSource> {
         TfRecordSource::from_list(files.into().expand()?)
     }
 
     /// Opens these files.
-    pub fn from_list(files: impl IntoIterator<Item = impl Into<Location>>) -> Result<TfRecordSource> {
+    pub fn from_list(
+        files: impl IntoIterator<Item = impl Into<Location>>,
+    ) -> Result<TfRecordSource> {
         let files: Vec<Location> = files.into_iter().map(Into::into).collect();
         if files.is_empty() {
-            return Err(Error::usage("there are no files to read; expected at least one TFRecord file"));
+            return Err(Error::usage(
+                "there are no files to read; expected at least one TFRecord file",
+            ));
         }
         let numbered: Vec<(usize, Location)> = files.into_iter().enumerate().collect();
-        let files = in_parallel(&numbered, cores(), |(number, location)| IndexedFile::open(*number, location))?;
+        let files = in_parallel(&numbered, cores(), |(number, location)| {
+            IndexedFile::open(*number, location)
+        })?;
         let offsets = Offsets::new(files.iter().map(|file| file.offsets.len() - 1));
         Ok(TfRecordSource { files, offsets })
     }
@@ -81,19 +87,29 @@ impl IndexedFile {
         let mut offset = 0;
         while offset < size {
             let record = offsets.len() as u64 - 1;
-            let cut_short =
-                || record_error(location, record, offset, "the file ends within it; copy or download it again");
+            let cut_short = || {
+                record_error(
+                    location,
+                    record,
+                    offset,
+                    "the file ends within it; copy or download it again",
+                )
+            };
             let mut header = [0; HEADER];
             if size - offset < HEADER as u64 {
                 return Err(cut_short());
             }
-            file.read_exact_at(&mut header, offset).map_err(|source| location.read_error(source))?;
+            file.read_exact_at(&mut header, offset)
+                .map_err(|source| location.read_error(source))?;
             if offset == 0 && header.starts_with(&[0x1f, 0x8b]) && length(&header).is_none() {
                 return Err(location
                     .error("compressed records cannot be read by index; decompress it, or read it with TfRecords"));
             }
-            let length = length(&header).ok_or_else(|| bad_header(location, record, offset, &header))?;
-            let end = length.checked_add((HEADER + FOOTER) as u64).and_then(|length| length.checked_add(offset));
+            let length =
+                length(&header).ok_or_else(|| bad_header(location, record, offset, &header))?;
+            let end = length
+                .checked_add((HEADER + FOOTER) as u64)
+                .and_then(|length| length.checked_add(offset));
             offset = end.filter(|&end| end <= size).ok_or_else(cut_short)?;
             offsets.push(offset);
         }
@@ -110,7 +126,8 @@ impl IndexedFile {
     fn read(&self, number: usize, file: &File) -> Result<Vec<u8>> {
         let offset = self.offsets[number];
         let part = offset + HEADER as u64..self.offsets[number + 1];
-        let mut record = read_part(&self.location, file, part, || format!("record {number}, at byte {offset}"))?;
+        let mut record =
+            read_part(&self.location, file, part, || format!("record {number}, at byte {offset}"))?;
         let size = record.len();
         let mut footer = [0; FOOTER];
         footer.copy_from_slice(&record[size - FOOTER..]);
@@ -133,7 +150,9 @@ impl Source for TfRecordSource {
                 let indexed_file = &self.files[number];
                 indexed_file.file.with_file(|file| indexed_file.read(record, file))
             }
-            None => Err(Error::usage(format!("there is no record {index}; there are {}", self.len()))),
+            None => {
+                Err(Error::usage(format!("there is no record {index}; there are {}", self.len())))
+            }
         }
     }
 

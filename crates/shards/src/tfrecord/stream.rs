@@ -11,8 +11,8 @@ use fulmen_data::internal::fill;
 use fulmen_data::{Fingerprint, Items, Result, Stream};
 use fulmen_files::{Location, gunzip};
 
-/// TFRecord files, on a local disk or in a store, read in sequence; plain or compressed with gzip, which is detected
-/// from their content. Checksums are verified.
+/// TFRecord files, on a local disk or in a store, read in sequence; plain or compressed with gzip,
+/// which is detected from their content. Checksums are verified.
 ///
 /// ```
 /// use fulmen_shards::{Example, Feature, TfRecordWriter, TfRecords};
@@ -31,9 +31,9 @@ use fulmen_files::{Location, gunzip};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The index of an item ([`StreamItem::index`](fulmen_data::StreamItem::index)) is the number of its file in the list,
-/// times 2³², plus its number in the file. A record with a wrong checksum is an error, and the next record follows; if
-/// a file cannot be read further, the next file follows.
+/// The index of an item ([`StreamItem::index`](fulmen_data::StreamItem::index)) is the number of
+/// its file in the list, times 2³², plus its number in the file. A record with a wrong checksum is
+/// an error, and the next record follows; if a file cannot be read further, the next file follows.
 #[derive(Clone, Debug)]
 pub struct TfRecords {
     files: FileList,
@@ -114,8 +114,8 @@ fn records(file: &Location, limit: u64) -> Result<FileItems<Vec<u8>>> {
     })))
 }
 
-/// Opens a file, and decompresses it if necessary. A plain file may start with gzip's two magic bytes, but then they
-/// belong to a length with a valid checksum.
+/// Opens a file, and decompresses it if necessary. A plain file may start with gzip's two magic
+/// bytes, but then they belong to a length with a valid checksum.
 pub(super) fn open_records(location: &Location) -> Result<Box<dyn Read + Send>> {
     let mut reader = location.open()?;
     let mut start = [0; HEADER];

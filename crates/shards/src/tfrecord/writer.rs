@@ -43,18 +43,23 @@ enum Output {
 }
 
 impl TfRecordWriter {
-    /// Creates an uncompressed file. Missing folders are created; an existing file is replaced when the new one is
-    /// complete.
+    /// Creates an uncompressed file. Missing folders are created; an existing file is replaced when
+    /// the new one is complete.
     pub fn create(path: impl AsRef<Path>) -> Result<TfRecordWriter> {
         TfRecordWriter::open(path.as_ref(), Output::Plain)
     }
 
     /// Creates a file compressed with gzip.
     pub fn create_gzip(path: impl AsRef<Path>) -> Result<TfRecordWriter> {
-        TfRecordWriter::open(path.as_ref(), |file| Output::Gzip(Box::new(GzEncoder::new(file, Compression::default()))))
+        TfRecordWriter::open(path.as_ref(), |file| {
+            Output::Gzip(Box::new(GzEncoder::new(file, Compression::default())))
+        })
     }
 
-    fn open(path: &Path, output: impl FnOnce(BufWriter<NewFile>) -> Output) -> Result<TfRecordWriter> {
+    fn open(
+        path: &Path,
+        output: impl FnOnce(BufWriter<NewFile>) -> Output,
+    ) -> Result<TfRecordWriter> {
         let output = output(BufWriter::with_capacity(1 << 20, store::temporary_file(path)?));
         Ok(TfRecordWriter { path: path.to_owned(), output, records: 0, failed: false })
     }
@@ -74,7 +79,8 @@ impl TfRecordWriter {
     pub fn write(&mut self, record: &[u8]) -> Result<()> {
         self.refuse_after_failure()?;
         let length = (record.len() as u64).to_le_bytes();
-        let parts = [&length[..], &masked(&length).to_le_bytes(), record, &masked(record).to_le_bytes()];
+        let parts =
+            [&length[..], &masked(&length).to_le_bytes(), record, &masked(record).to_le_bytes()];
         let output: &mut dyn Write = match &mut self.output {
             Output::Plain(file) => file,
             Output::Gzip(file) => file.as_mut(),
@@ -119,10 +125,14 @@ mod tests {
         writer.write(b"first").unwrap();
         // Writing to a file that is open for reading fails, as on a full disk.
         let readable = tempfile::NamedTempFile::new().unwrap();
-        let file = store::temporary_file(&path).unwrap().with_file(std::fs::File::open(readable.path()).unwrap());
+        let file = store::temporary_file(&path)
+            .unwrap()
+            .with_file(std::fs::File::open(readable.path()).unwrap());
         writer.output = Output::Plain(BufWriter::with_capacity(16, file));
         assert!(writer.write(&[7; 100]).unwrap_err().to_string().contains("writing record 1"));
-        assert!(writer.write(b"second").unwrap_err().to_string().contains("an earlier write failed"));
+        assert!(
+            writer.write(b"second").unwrap_err().to_string().contains("an earlier write failed")
+        );
         assert!(writer.finish().unwrap_err().to_string().contains("an earlier write failed"));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }

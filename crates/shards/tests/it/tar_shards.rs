@@ -12,7 +12,8 @@ use fulmen_shards::{TarShardWriter, TarShards, TarSource};
 #[test]
 fn a_writer_begins_a_shard_where_one_is_full() {
     let dir = tempfile::tempdir().unwrap();
-    let mut writer = TarShardWriter::builder(dir.path()).prefix("t").max_bytes(8192).build().unwrap();
+    let mut writer =
+        TarShardWriter::builder(dir.path()).prefix("t").max_bytes(8192).build().unwrap();
     // 1536 bytes each in the tar, and 1024 for its end: four fit into 8192.
     for i in 0..9 {
         writer.write(&format!("s{i}"), &[("bin", &[i; 600])]).unwrap();
@@ -59,7 +60,11 @@ fn nothing_that_is_there_is_replaced_unasked_and_nothing_half_is_left() {
     writer.write("a", &[("x", b"1")]).unwrap();
     writer.write("b", &[("x", b"2")]).unwrap();
     drop(writer);
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "the complete shard stays, the other goes");
+    assert_eq!(
+        fs::read_dir(dir.path()).unwrap().count(),
+        1,
+        "the complete shard stays, the other goes"
+    );
     let error = builder().build().unwrap_err();
     assert!(error.is_file() && error.to_string().contains("overwrite(true)"), "{error}");
     let mut writer = builder().first_shard(1).build().unwrap();
@@ -69,7 +74,11 @@ fn nothing_that_is_there_is_replaced_unasked_and_nothing_half_is_left() {
     let mut writer = builder().overwrite(true).build().unwrap();
     writer.write("a", &[("x", b"1")]).unwrap();
     writer.finish().unwrap();
-    assert_eq!(fs::read(dir.path().join("shard-000000.tar")).unwrap(), before, "the same bytes each time");
+    assert_eq!(
+        fs::read(dir.path().join("shard-000000.tar")).unwrap(),
+        before,
+        "the same bytes each time"
+    );
 }
 
 #[test]
@@ -106,9 +115,13 @@ fn reference(name: &str) -> PathBuf {
 type Samples = Vec<(String, BTreeMap<String, Vec<u8>>)>;
 
 fn expected(name: &str) -> Samples {
-    let json: serde_json::Value = serde_json::from_slice(&fs::read(reference("expected.json")).unwrap()).unwrap();
-    let unhex =
-        |hex: &str| (0..hex.len() / 2).map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap()).collect();
+    let json: serde_json::Value =
+        serde_json::from_slice(&fs::read(reference("expected.json")).unwrap()).unwrap();
+    let unhex = |hex: &str| {
+        (0..hex.len() / 2)
+            .map(|i| u8::from_str_radix(&hex[2 * i..2 * i + 2], 16).unwrap())
+            .collect()
+    };
     let sample = |sample: &serde_json::Value| {
         let files = sample["files"].as_object().unwrap().iter();
         let files = files.map(|(name, hex)| (name.clone(), unhex(hex.as_str().unwrap()))).collect();
@@ -133,7 +146,8 @@ fn shards_are_read_as_webdataset_reads_them() {
             continue;
         }
         let source = TarSource::open(reference(name)).unwrap();
-        let indexed = (0..source.len()).map(|i| source.get(i).map(|sample| (sample.key, sample.files)));
+        let indexed =
+            (0..source.len()).map(|i| source.get(i).map(|sample| (sample.key, sample.files)));
         assert_eq!(indexed.collect::<Result<Samples, _>>().unwrap(), samples, "{name}");
     }
 }
@@ -151,7 +165,8 @@ fn what_is_written_is_what_tarfile_writes() {
         ("é/ü".to_owned(), [("txt".to_owned(), vec![4])].into()),
     ];
     for (key, files) in &samples {
-        let files: Vec<(&str, &[u8])> = files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
+        let files: Vec<(&str, &[u8])> =
+            files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
         writer.write(key, &files).unwrap();
     }
     let shard = writer.finish().unwrap().remove(0);
@@ -203,7 +218,8 @@ fn a_bad_shard_is_an_error_and_the_next_one_is_read() {
     fs::write(&second, &whole[..whole.len() / 2]).unwrap();
     assert_eq!(shards.describe(), "TarShards(3 from shard-000000.tar)");
     let items: Vec<_> = shards.items(0).unwrap().collect();
-    let bad: Vec<usize> = items.iter().enumerate().filter(|(_, item)| item.is_err()).map(|(i, _)| i).collect();
+    let bad: Vec<usize> =
+        items.iter().enumerate().filter(|(_, item)| item.is_err()).map(|(i, _)| i).collect();
     let error = items[bad[0]].as_ref().unwrap_err().to_string();
     assert_eq!(bad.len(), 1);
     assert!(error.contains("shard-000001.tar") && error.contains("truncated"), "{error}");
@@ -248,7 +264,8 @@ fn a_damaged_tar_is_refused_with_the_place() {
     let file = |size: &[u8]| header(b"a.txt", size, b'0');
     let block = |text: &[u8]| [text, &vec![0; 512 - text.len()]].concat();
     let good = [file(b"4"), block(b"text")].concat();
-    let mut flipped = [good.clone(), header(b"b.txt", b"4", b'0'), block(b"more"), end.clone()].concat();
+    let mut flipped =
+        [good.clone(), header(b"b.txt", b"4", b'0'), block(b"more"), end.clone()].concat();
     flipped[1024 + 10] ^= 1;
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     gzip.write_all(&[good.clone(), end.clone()].concat()).unwrap();
@@ -309,7 +326,10 @@ fn a_damaged_tar_is_refused_with_the_place() {
                  max_sample_bytes"
             ],
         ),
-        ([file(b"9"), end.clone()].concat(), expect!["FILE: not a tar file, plain or gzip: its size is not a number"]),
+        (
+            [file(b"9"), end.clone()].concat(),
+            expect!["FILE: not a tar file, plain or gzip: its size is not a number"],
+        ),
         (
             [header(b"a.txt", b"4", b'S'), block(b"text"), end.clone()].concat(),
             expect![
@@ -328,18 +348,27 @@ fn a_damaged_tar_is_refused_with_the_place() {
             expect!["FILE: at byte 0: a record of an extended header is not `length key=value`"],
         ),
         (
-            [header(b"x", b"14", b'x'), block(b"12 size=-12\n"), good.clone(), end.clone()].concat(),
+            [header(b"x", b"14", b'x'), block(b"12 size=-12\n"), good.clone(), end.clone()]
+                .concat(),
             expect!["FILE: at byte 0: the size `-12` is not a number"],
         ),
         (
-            [header(b"x", b"26", b'x'), block(b"22 GNU.sparse.major=1\n"), good.clone(), end.clone()].concat(),
+            [
+                header(b"x", b"26", b'x'),
+                block(b"22 GNU.sparse.major=1\n"),
+                good.clone(),
+                end.clone(),
+            ]
+            .concat(),
             expect![
                 "FILE: entry a.txt, at byte 1536: it is a file with holes (GNU tar --sparse); pack it without --sparse"
             ],
         ),
         (
             [header(b"x", b"5", b'L'), b"name".to_vec()].concat(),
-            expect!["FILE: the file ends after 4 of the entry's 5 bytes; it is truncated: copy or download it again"],
+            expect![
+                "FILE: the file ends after 4 of the entry's 5 bytes; it is truncated: copy or download it again"
+            ],
         ),
         (
             [header(b"x", b"5", b'L'), block(b"name"), end.clone()].concat(),
@@ -347,7 +376,9 @@ fn a_damaged_tar_is_refused_with_the_place() {
         ),
         (
             [good.clone(), good.clone(), end.clone()].concat(),
-            expect!["FILE: entry a.txt, at byte 1536: the sample `a` has a file with the extension `txt` already"],
+            expect![
+                "FILE: entry a.txt, at byte 1536: the sample `a` has a file with the extension `txt` already"
+            ],
         ),
         (
             [good.clone(), end.clone(), good.clone(), end.clone()].concat(),
@@ -357,7 +388,9 @@ fn a_damaged_tar_is_refused_with_the_place() {
         ),
         (
             gzip[..gzip.len() - 4].to_vec(),
-            expect!["FILE: entry a.txt, at byte 512: the compressed file is truncated; copy or download it again"],
+            expect![
+                "FILE: entry a.txt, at byte 512: the compressed file is truncated; copy or download it again"
+            ],
         ),
         (
             bad_gzip,
@@ -371,7 +404,8 @@ fn a_damaged_tar_is_refused_with_the_place() {
     let path = dir.path().join("bad.tar");
     for (bytes, expect) in cases {
         fs::write(&path, &bytes).unwrap();
-        let error = stream(&TarShards::open(&path).unwrap().max_sample_bytes(1 << 40), 0).unwrap_err();
+        let error =
+            stream(&TarShards::open(&path).unwrap().max_sample_bytes(1 << 40), 0).unwrap_err();
         let tell = |error: &Error| error.to_string().replace(&path.display().to_string(), "FILE");
         assert!(error.is_file(), "{error}");
         expect.assert_eq(&tell(&error));
@@ -397,10 +431,18 @@ fn extended_records_and_binary_sizes_count_more_than_a_header() {
         fs::write(&path, [parts.concat(), vec![0; 1024]].concat()).unwrap();
         stream(&TarShards::open(&path).unwrap(), 0).unwrap()
     };
-    let text = |key: &str| vec![(key.to_owned(), BTreeMap::from([("txt".to_owned(), b"text".to_vec())]))];
-    let records = [header(b"x", b"51", b'x'), block(b"21 path=folder/b.txt\n9 size=4\n11 mtime=1\n")];
-    assert_eq!(read(&[records.concat(), header(b"a.txt", b"0", b'0'), block(b"text")]), text("folder/b"));
-    assert_eq!(read(&[header(b"a.txt", b"\x80\0\0\0\0\0\0\0\0\0\0\x04", b'0'), block(b"text")]), text("a"));
+    let text =
+        |key: &str| vec![(key.to_owned(), BTreeMap::from([("txt".to_owned(), b"text".to_vec())]))];
+    let records =
+        [header(b"x", b"51", b'x'), block(b"21 path=folder/b.txt\n9 size=4\n11 mtime=1\n")];
+    assert_eq!(
+        read(&[records.concat(), header(b"a.txt", b"0", b'0'), block(b"text")]),
+        text("folder/b")
+    );
+    assert_eq!(
+        read(&[header(b"a.txt", b"\x80\0\0\0\0\0\0\0\0\0\0\x04", b'0'), block(b"text")]),
+        text("a")
+    );
     assert_eq!(read(&[header(b"a.txt", b"     000004\0", b'7'), block(b"text")]), text("a"));
     // A folder with a size but no content, and bytes that are irrelevant for names.
     let other = [header(b"folder/", b"100", b'5'), header(b"g", b"4", b'g'), block(b"what")];
@@ -413,8 +455,11 @@ fn shards_go_through_a_loader() {
     let read = |workers| -> Vec<u8> {
         let shuffled = shards.clone().num_samples(12).shuffle(5, 1);
         let data = shuffled
-            .into_dataset(vec![Field::new("n", DType::U8, [1])], |mut sample, row| row.write(0, &sample.take("bin")?));
-        let loader = DataLoader::from_stream(data).batch_size(4).num_workers(workers).build().unwrap();
+            .into_dataset(vec![Field::new("n", DType::U8, [1])], |mut sample, row| {
+                row.write(0, &sample.take("bin")?)
+            });
+        let loader =
+            DataLoader::from_stream(data).batch_size(4).num_workers(workers).build().unwrap();
         loader.epoch(2).flat_map(|batch| batch.unwrap().values::<u8>(0).unwrap().to_vec()).collect()
     };
     let mut once = read(0);

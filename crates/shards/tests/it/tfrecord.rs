@@ -35,8 +35,16 @@ fn what_python_wrote_is_read_plain_and_compressed() {
             let list = |name: &str| example[name].as_array().unwrap().clone();
             Example::new()
                 .with("image", Feature::Bytes(vec![unhex(example["image"].as_str().unwrap())]))
-                .with("floats", Feature::Floats(list("floats").iter().map(|v| v.as_f64().unwrap() as f32).collect()))
-                .with("ints", Feature::Ints(list("ints").iter().map(|v| v.as_i64().unwrap()).collect()))
+                .with(
+                    "floats",
+                    Feature::Floats(
+                        list("floats").iter().map(|v| v.as_f64().unwrap() as f32).collect(),
+                    ),
+                )
+                .with(
+                    "ints",
+                    Feature::Ints(list("ints").iter().map(|v| v.as_i64().unwrap()).collect()),
+                )
         })
         .collect();
     assert_eq!(expected.len(), 4);
@@ -49,7 +57,8 @@ fn what_python_wrote_is_read_plain_and_compressed() {
     let source = TfRecordSource::open(&path).unwrap().examples();
     let read: Vec<Example> = (0..source.len()).map(|index| source.get(index).unwrap()).collect();
     assert_eq!(read, expected);
-    // Written again, the bytes are the same except for the order of the features, which Python does not fix.
+    // Written again, the bytes are the same except for the order of the features, which Python does
+    // not fix.
     for example in &expected {
         assert_eq!(Example::parse(&example.encode()).unwrap(), *example);
     }
@@ -89,7 +98,8 @@ fn features_may_be_missing_empty_or_of_another_kind() {
     let tell = |error: Error| error.to_string();
     expect!["the feature `two` is a list of 2 byte strings, expected one string of bytes"]
         .assert_eq(&tell(odd.take_bytes("two").unwrap_err()));
-    expect!["the feature `none` is not a list, expected one integer"].assert_eq(&tell(odd.int("none").unwrap_err()));
+    expect!["the feature `none` is not a list, expected one integer"]
+        .assert_eq(&tell(odd.int("none").unwrap_err()));
     expect!["the example has no feature `label`; its features: `empty`, `none`, `two`"]
         .assert_eq(&tell(odd.floats("label").unwrap_err()));
     assert_eq!(Example::parse(&odd.encode()).unwrap(), odd);
@@ -148,7 +158,9 @@ fn damaged_files_are_refused_with_the_place() {
         ),
         (
             damaged(second + 3),
-            expect!["FILE: record 1, at byte 79: the checksum of its length is wrong; copy or download the file again"],
+            expect![
+                "FILE: record 1, at byte 79: the checksum of its length is wrong; copy or download the file again"
+            ],
         ),
         (
             damaged(second + 20),
@@ -179,7 +191,9 @@ fn damaged_files_are_refused_with_the_place() {
         ),
         (
             gzip[..gzip.len() / 2].to_vec(),
-            expect!["FILE: record 2, at byte 221: the compressed file is truncated; copy or download it again"],
+            expect![
+                "FILE: record 2, at byte 221: the compressed file is truncated; copy or download it again"
+            ],
         ),
     ];
     for (bytes, expect) in cases {

@@ -5,10 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_array::{ArrayRef, DictionaryArray, Int8Array, Int64Array, NullArray, RecordBatch, StringArray};
+use arrow_array::{
+    ArrayRef, DictionaryArray, Int8Array, Int64Array, NullArray, RecordBatch, StringArray,
+};
 use arrow_ipc::writer::{FileWriter, StreamWriter};
 use expect_test::{Expect, expect};
-use fulmen_data::{DType, DataLoader, Dataset, Error, Field, Fingerprint, HostBatch, OnError, Source, Stream};
+use fulmen_data::{
+    DType, DataLoader, Dataset, Error, Field, Fingerprint, HostBatch, OnError, Source, Stream,
+};
 use fulmen_tables::{ArrowFiles, HfDataset, HfFeature, HfFolder, Parquet, Row, RowStream, Table};
 use parquet::arrow::ArrowWriter;
 use parquet::file::metadata::{FileMetaData, ParquetMetaData, ParquetMetaDataWriter};
@@ -43,10 +47,18 @@ fn compare(row: &Row, expected: &Value) {
             continue;
         }
         match column.as_str() {
-            "f64" | "f32" | "f16" => assert_eq!(row.get::<f64>(column).unwrap(), value.as_f64().unwrap(), "{context}"),
-            "i8" | "i64" | "day" => assert_eq!(row.get::<i64>(column).unwrap(), value.as_i64().unwrap(), "{context}"),
-            "u16" | "u64" => assert_eq!(row.get::<u64>(column).unwrap(), value.as_u64().unwrap(), "{context}"),
-            "flag" => assert_eq!(row.get::<bool>(column).unwrap(), value.as_bool().unwrap(), "{context}"),
+            "f64" | "f32" | "f16" => {
+                assert_eq!(row.get::<f64>(column).unwrap(), value.as_f64().unwrap(), "{context}")
+            }
+            "i8" | "i64" | "day" => {
+                assert_eq!(row.get::<i64>(column).unwrap(), value.as_i64().unwrap(), "{context}")
+            }
+            "u16" | "u64" => {
+                assert_eq!(row.get::<u64>(column).unwrap(), value.as_u64().unwrap(), "{context}")
+            }
+            "flag" => {
+                assert_eq!(row.get::<bool>(column).unwrap(), value.as_bool().unwrap(), "{context}")
+            }
             "text" | "large" | "category" => {
                 assert_eq!(row.str(column).unwrap(), value.as_str().unwrap(), "{context}");
             }
@@ -55,27 +67,42 @@ fn compare(row: &Row, expected: &Value) {
                 assert_eq!(row.get::<Vec<u8>>(column).unwrap(), bytes(value), "{context}");
             }
             "vector" => {
-                let expected: Vec<f64> = value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
+                let expected: Vec<f64> =
+                    value.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
                 assert_eq!(row.get::<Vec<f64>>(column).unwrap(), expected, "{context}");
             }
             "fixed" | "ragged" => {
-                let expected: Vec<i64> = value.as_array().unwrap().iter().map(|x| x.as_i64().unwrap()).collect();
+                let expected: Vec<i64> =
+                    value.as_array().unwrap().iter().map(|x| x.as_i64().unwrap()).collect();
                 assert_eq!(row.get::<Vec<i64>>(column).unwrap(), expected, "{context}");
             }
             "matrix" => {
-                let actual: Value = serde_json::to_value(row.get::<Vec<Vec<i64>>>(column).unwrap()).unwrap();
+                let actual: Value =
+                    serde_json::to_value(row.get::<Vec<Vec<i64>>>(column).unwrap()).unwrap();
                 assert_eq!(&actual, value, "{context}");
             }
             "picture" => {
-                assert_eq!(row.bytes("picture.bytes").unwrap(), bytes(&value["bytes"]), "{context}");
+                assert_eq!(
+                    row.bytes("picture.bytes").unwrap(),
+                    bytes(&value["bytes"]),
+                    "{context}"
+                );
                 assert_eq!(row.media("picture").unwrap(), bytes(&value["bytes"]), "{context}");
-                assert_eq!(row.row("picture").unwrap().str("path").unwrap(), value["path"], "{context}");
+                assert_eq!(
+                    row.row("picture").unwrap().str("path").unwrap(),
+                    value["path"],
+                    "{context}"
+                );
             }
             "boxes" => {
                 let boxes = row.rows(column).unwrap();
                 assert_eq!(boxes.len(), value.as_array().unwrap().len(), "{context}");
                 for (actual, expected) in boxes.iter().zip(value.as_array().unwrap()) {
-                    assert_eq!(actual.get::<f64>("x").unwrap(), expected["x"].as_f64().unwrap(), "{context}");
+                    assert_eq!(
+                        actual.get::<f64>("x").unwrap(),
+                        expected["x"].as_f64().unwrap(),
+                        "{context}"
+                    );
                     assert_eq!(actual.str("kind").unwrap(), expected["kind"], "{context}");
                 }
             }
@@ -95,8 +122,15 @@ fn compare_all(source: &impl Source<Item = Row>, stream: &RowStream, rows: usize
         if index < rows {
             compare(&source.get(index).unwrap(), expected);
             compare(&items[index].item, expected);
-            assert_eq!((items[index].index, &items[index].origin), (index as u64, &source.origin(index)));
-            assert!(source.origin(index).ends_with(&format!(", row {index}")), "{}", source.origin(index));
+            assert_eq!(
+                (items[index].index, &items[index].origin),
+                (index as u64, &source.origin(index))
+            );
+            assert!(
+                source.origin(index).ends_with(&format!(", row {index}")),
+                "{}",
+                source.origin(index)
+            );
             compared += 1;
         }
     }
@@ -153,7 +187,8 @@ fn columns_become_fields_alike_from_all_formats() {
         let order = [299, 3, 64, 0, 100, 99, 7];
         let batch = HostBatch::collate(&dataset, &order).unwrap();
         let expected = expected();
-        let (category, flat) = (batch.field_index("category").unwrap(), batch.field_index("flat").unwrap());
+        let (category, flat) =
+            (batch.field_index("category").unwrap(), batch.field_index("flat").unwrap());
         for (position, index) in order.iter().enumerate() {
             let row = &expected["rows"][index.to_string()];
             let numbers = &batch.values::<f32>(0).unwrap()[2 * position..];
@@ -161,17 +196,33 @@ fn columns_become_fields_alike_from_all_formats() {
             assert_eq!(numbers[1], row["f64"].as_f64().map_or(-1.0, |x| x as f32));
             assert_eq!(i64::from(batch.values::<i16>(1).unwrap()[position]), row["i8"]);
             assert_eq!(batch.values::<u64>(2).unwrap()[position], row["u64"]);
-            assert_eq!(batch.values::<bool>(3).unwrap()[position], row["flag"].as_bool().unwrap_or(false));
+            assert_eq!(
+                batch.values::<bool>(3).unwrap()[position],
+                row["flag"].as_bool().unwrap_or(false)
+            );
             let vector = &batch.values::<f32>(4).unwrap()[4 * position..4 * position + 4];
-            let expected_vector: Vec<f32> =
-                row["vector"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect();
+            let expected_vector: Vec<f32> = row["vector"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|x| x.as_f64().unwrap() as f32)
+                .collect();
             assert_eq!(vector, expected_vector);
             let i = *index as i64;
-            assert_eq!(batch.values::<i64>(5).unwrap()[3 * position..3 * position + 3], [i, i + 1, -i]);
-            assert_eq!(batch.values::<i64>(6).unwrap()[6 * position..6 * position + 6], [i, 1, 2, 3, 4, -i]);
+            assert_eq!(
+                batch.values::<i64>(5).unwrap()[3 * position..3 * position + 3],
+                [i, i + 1, -i]
+            );
+            assert_eq!(
+                batch.values::<i64>(6).unwrap()[6 * position..6 * position + 6],
+                [i, 1, 2, 3, 4, -i]
+            );
             let flat = batch.values::<half::bf16>(flat).unwrap()[6 * position + 4];
             assert_eq!(flat.to_f32(), 4.0);
-            assert_eq!(batch.field_bytes(8).unwrap()[3 * position..3 * position + 3], bytes(&row["raw"])[..]);
+            assert_eq!(
+                batch.field_bytes(8).unwrap()[3 * position..3 * position + 3],
+                bytes(&row["raw"])[..]
+            );
             assert_eq!(
                 label[batch.values::<i32>(category).unwrap()[position] as usize],
                 row["category"].as_str().unwrap()
@@ -189,11 +240,15 @@ fn values_and_columns_of_another_type_are_named_with_their_place() {
     let open = || Parquet::open(reference().join("plain.parquet")).unwrap();
     check(
         open().column("f64", DType::I32).build().unwrap_err(),
-        expect!["plain.parquet: column `f64` has the type float64, expected values that can be read as i32"],
+        expect![
+            "plain.parquet: column `f64` has the type float64, expected values that can be read as i32"
+        ],
     );
     check(
         open().column("text", DType::F32).build().unwrap_err(),
-        expect!["plain.parquet: column `text` has the type string, expected values that can be read as f32"],
+        expect![
+            "plain.parquet: column `text` has the type string, expected values that can be read as f32"
+        ],
     );
     check(
         open().array("matrix", DType::C64, [6]).build().unwrap_err(),
@@ -210,12 +265,18 @@ fn values_and_columns_of_another_type_are_named_with_their_place() {
         ],
     );
     let error = open().column("height", DType::F32).build().unwrap_err();
-    assert!(error.is_field() && error.to_string().contains("no column `height`; its 19 columns are `f64`"), "{error}");
+    assert!(
+        error.is_field()
+            && error.to_string().contains("no column `height`; its 19 columns are `f64`"),
+        "{error}"
+    );
     check(
         open().column("i8", DType::U8).fill(0.5).build().unwrap_err(),
         expect!["field `i8 u8[]` cannot be filled with 0.5"],
     );
-    let read = |dataset: &dyn Dataset, index| HostBatch::collate(dataset, &[index]).map(|_| ()).unwrap_err();
+    let read = |dataset: &dyn Dataset, index| {
+        HostBatch::collate(dataset, &[index]).map(|_| ()).unwrap_err()
+    };
     let missing = open().column("f64", DType::F32).build().unwrap();
     check(
         read(&missing, 3),
@@ -227,17 +288,27 @@ fn values_and_columns_of_another_type_are_named_with_their_place() {
     let ragged = open().array("ragged", DType::I64, [3]).build().unwrap();
     check(
         read(&ragged, 4),
-        expect!["sample 4 (plain.parquet, row 4): column `ragged` holds a list of 4 elements, expected the shape [3]"],
+        expect![
+            "sample 4 (plain.parquet, row 4): column `ragged` holds a list of 4 elements, expected the shape [3]"
+        ],
     );
     let range = open().column("i64", DType::I16).build().unwrap();
     let error = read(&range, 0).to_string();
-    assert!(error.contains("row 0): column `i64` holds the integer") && error.ends_with("fits in i16"), "{error}");
+    assert!(
+        error.contains("row 0): column `i64` holds the integer") && error.ends_with("fits in i16"),
+        "{error}"
+    );
     let classes = open().label_of("category", ["cat", "dog"]).build().unwrap();
     let error = read(&classes, 2).to_string();
-    assert!(error.ends_with("holds the class `eel`, expected one of the 2 classes `cat`, `dog`"), "{error}");
+    assert!(
+        error.ends_with("holds the class `eel`, expected one of the 2 classes `cat`, `dog`"),
+        "{error}"
+    );
     check(
         open().get(7).unwrap().get::<f32>("text").unwrap_err(),
-        expect!["plain.parquet: row 7: column `text` holds the text `row 7 é`, expected a number for f32"],
+        expect![
+            "plain.parquet: row 7: column `text` holds the text `row 7 é`, expected a number for f32"
+        ],
     );
     let error = open().get(0).unwrap().str("picture.size").unwrap_err().to_string();
     assert!(error.contains("plain.parquet, row 0 has no column `picture.size`"), "{error}");
@@ -245,7 +316,8 @@ fn values_and_columns_of_another_type_are_named_with_their_place() {
 
 #[test]
 fn only_the_columns_that_are_used_are_read() {
-    let parquet = Parquet::open(reference().join("plain.parquet")).unwrap().select(["i8", "text"]).unwrap();
+    let parquet =
+        Parquet::open(reference().join("plain.parquet")).unwrap().select(["i8", "text"]).unwrap();
     let row = parquet.get(150).unwrap();
     assert_eq!(row.columns(), ["i8", "text"]);
     assert!(row.get::<f64>("f32").unwrap_err().is_field());
@@ -267,9 +339,11 @@ fn a_large_row_group_is_read_in_parts_by_index_and_in_order() {
     let path = folder.path().join("large.parquet");
     let rows = 150_001;
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows));
-    let texts: ArrayRef = Arc::new(StringArray::from_iter_values((0..rows).map(|row| format!("{}", row % 7))));
+    let texts: ArrayRef =
+        Arc::new(StringArray::from_iter_values((0..rows).map(|row| format!("{}", row % 7))));
     let batch = RecordBatch::try_from_iter([("number", numbers), ("text", texts)]).unwrap();
-    let mut writer = ArrowWriter::try_new(fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
+    let mut writer =
+        ArrowWriter::try_new(fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
     writer.write(&batch).unwrap();
     assert_eq!(writer.close().unwrap().num_row_groups(), 1);
 
@@ -285,7 +359,10 @@ fn a_large_row_group_is_read_in_parts_by_index_and_in_order() {
     let mut count = 0;
     for (index, item) in table.stream().items(0).unwrap().enumerate() {
         let item = item.unwrap();
-        assert_eq!((item.index as usize, item.item.get::<usize>("number").unwrap()), (index, index));
+        assert_eq!(
+            (item.index as usize, item.item.get::<usize>("number").unwrap()),
+            (index, index)
+        );
         count += 1;
     }
     assert_eq!(count, rows);
@@ -295,9 +372,15 @@ fn a_large_row_group_is_read_in_parts_by_index_and_in_order() {
 fn threads_that_share_the_cache_read_the_same_rows() {
     let read = |workers: usize, cache: usize| {
         let table = Parquet::open(reference().join("plain.parquet")).unwrap().cache_bytes(cache);
-        let dataset = table.column("i64", DType::I64).array("fixed", DType::I32, [3]).build().unwrap();
-        let loader =
-            DataLoader::builder(dataset).batch_size(20).shuffle(true).seed(9).num_workers(workers).build().unwrap();
+        let dataset =
+            table.column("i64", DType::I64).array("fixed", DType::I32, [3]).build().unwrap();
+        let loader = DataLoader::builder(dataset)
+            .batch_size(20)
+            .shuffle(true)
+            .seed(9)
+            .num_workers(workers)
+            .build()
+            .unwrap();
         let values = loader.epoch(2).flat_map(|batch| {
             let batch = batch.unwrap();
             let fixed = batch.values::<i32>(1).unwrap().iter().map(|&value| i64::from(value));
@@ -321,7 +404,10 @@ fn files_that_are_cut_short_or_are_something_else_are_refused() {
     let whole = fs::read(reference().join("snappy.parquet")).unwrap();
     for end in [0, 3, 11, 100, whole.len() / 2, whole.len() - 1] {
         let error = open(&whole[..end]);
-        assert!(error.is_file() && error.to_string().contains("copy or download it again"), "{error}");
+        assert!(
+            error.is_file() && error.to_string().contains("copy or download it again"),
+            "{error}"
+        );
     }
     let error = open(b"<html>no parquet here</html>");
     assert!(error.to_string().contains("not a Parquet file"), "{error}");
@@ -371,7 +457,10 @@ fn damage_within_a_file_is_an_error_of_the_rows_it_hits_and_never_a_panic() {
             };
             opened.unwrap_or_else(|error| count(Err(error)));
         }
-        assert!(right > 0 && refused > 0, "{name}: {right} rows were read and {refused} reads refused");
+        assert!(
+            right > 0 && refused > 0,
+            "{name}: {right} rows were read and {refused} reads refused"
+        );
     }
 }
 
@@ -381,14 +470,19 @@ fn checked_values(path: &Path) -> [fulmen_data::Result<Vec<String>>; 2] {
         let row = row?;
         let (float, ragged) = (row.get::<Option<f64>>("f64")?, row.get::<Vec<i64>>("ragged")?);
         let text = row.get::<Option<String>>("text")?;
-        Ok(format!("{float:?} {} {text:?} {} {ragged:?}", row.get::<i64>("i64")?, row.str("category")?))
+        Ok(format!(
+            "{float:?} {} {text:?} {} {ragged:?}",
+            row.get::<i64>("i64")?,
+            row.str("category")?
+        ))
     };
     let parquet = match Parquet::open(path) {
         Ok(parquet) => parquet,
         Err(error) => return [Err(Error::new(error.to_string())), Err(error)],
     };
     let stream = parquet.stream();
-    let streamed = stream.items(0).unwrap().map(|item| values(item.map(|item| item.item))).collect();
+    let streamed =
+        stream.items(0).unwrap().map(|item| values(item.map(|item| item.item))).collect();
     [(0..parquet.len()).map(|row| values(parquet.get(row))).collect(), streamed]
 }
 
@@ -401,7 +495,8 @@ fn no_flipped_bit_in_a_page_with_a_checksum_gives_other_values() {
         fs::write(&path, &whole).unwrap();
         let [expected, streamed] = checked_values(&path).map(Result::unwrap);
         assert_eq!((expected.len(), &expected), (60, &streamed));
-        let metadata = SerializedFileReader::new(fs::File::open(&path).unwrap()).unwrap().metadata().clone();
+        let metadata =
+            SerializedFileReader::new(fs::File::open(&path).unwrap()).unwrap().metadata().clone();
         for (number, group) in metadata.row_groups().iter().enumerate() {
             for chunk in group.columns() {
                 let (start, size) = chunk.byte_range();
@@ -415,12 +510,18 @@ fn no_flipped_bit_in_a_page_with_a_checksum_gives_other_values() {
                     for values in checked_values(&path) {
                         match values {
                             Ok(values) => {
-                                assert!(values == expected, "a flip at byte {offset} changes `{column}` silently")
+                                assert!(
+                                    values == expected,
+                                    "a flip at byte {offset} changes `{column}` silently"
+                                )
                             }
                             Err(error) => {
                                 let message = error.to_string();
                                 let position = format!("row group {number}, column `{column}`: ");
-                                assert!(message.contains("x.parquet: ") && message.contains(&position), "{message}");
+                                assert!(
+                                    message.contains("x.parquet: ") && message.contains(&position),
+                                    "{message}"
+                                );
                                 refused += 1;
                             }
                         }
@@ -433,19 +534,26 @@ fn no_flipped_bit_in_a_page_with_a_checksum_gives_other_values() {
     }
 }
 
-/// 10 blocks of 10 rows, as a Parquet file and as an Arrow file; the second block cannot be decoded.
+/// 10 blocks of 10 rows, as a Parquet file and as an Arrow file; the second block cannot be
+/// decoded.
 fn with_a_bad_block(folder: &Path) -> (PathBuf, PathBuf) {
     let batch = |first: i64| {
         let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(first..first + 10));
-        let texts: ArrayRef =
-            Arc::new(StringArray::from_iter_values((first..first + 10).map(|row| format!("row{row:03}"))));
+        let texts: ArrayRef = Arc::new(StringArray::from_iter_values(
+            (first..first + 10).map(|row| format!("row{row:03}")),
+        ));
         RecordBatch::try_from_iter([("number", numbers), ("text", texts)]).unwrap()
     };
     let (parquet, arrow) = (folder.join("x.parquet"), folder.join("x.arrow"));
     let properties = WriterProperties::builder().set_dictionary_enabled(false).build();
-    let mut rows =
-        ArrowWriter::try_new(fs::File::create(&parquet).unwrap(), batch(0).schema(), Some(properties)).unwrap();
-    let mut batches = FileWriter::try_new(fs::File::create(&arrow).unwrap(), &batch(0).schema()).unwrap();
+    let mut rows = ArrowWriter::try_new(
+        fs::File::create(&parquet).unwrap(),
+        batch(0).schema(),
+        Some(properties),
+    )
+    .unwrap();
+    let mut batches =
+        FileWriter::try_new(fs::File::create(&arrow).unwrap(), &batch(0).schema()).unwrap();
     for first in (0..100).step_by(10) {
         rows.write(&batch(first)).unwrap();
         rows.flush().unwrap();
@@ -468,20 +576,32 @@ fn with_a_bad_block(folder: &Path) -> (PathBuf, PathBuf) {
 fn a_block_that_cannot_be_decoded_loses_its_rows_and_no_others() {
     let folder = tempfile::tempdir().unwrap();
     let (parquet, arrow) = with_a_bad_block(folder.path());
-    for stream in [Parquet::open(parquet).unwrap().stream(), ArrowFiles::open(arrow).unwrap().stream()] {
+    for stream in
+        [Parquet::open(parquet).unwrap().stream(), ArrowFiles::open(arrow).unwrap().stream()]
+    {
         let items: Vec<_> = stream.items(0).unwrap().collect();
         assert_eq!((items.len(), items[10].is_err()), (91, true));
-        let read: Vec<(u64, u64)> =
-            items.into_iter().flatten().map(|item| (item.index, item.item.get("number").unwrap())).collect();
+        let read: Vec<(u64, u64)> = items
+            .into_iter()
+            .flatten()
+            .map(|item| (item.index, item.item.get("number").unwrap()))
+            .collect();
         assert_eq!(read, (0..10).chain(20..100).map(|row| (row, row)).collect::<Vec<_>>());
         assert_eq!(stream.describe(), "RowStream(number, text of 100 rows)");
-        let data = stream.into_dataset(vec![Field::new("number", DType::I64, [])], |row, sample| {
-            sample.write_value(0, row.get::<i64>("number")?)
-        });
-        let loader =
-            DataLoader::from_stream(data).num_samples(90).batch_size(30).on_error(OnError::Skip).build().unwrap();
-        let read: Vec<i64> =
-            loader.epoch(0).flat_map(|batch| batch.unwrap().values::<i64>(0).unwrap().to_vec()).collect();
+        let data = stream
+            .into_dataset(vec![Field::new("number", DType::I64, [])], |row, sample| {
+                sample.write_value(0, row.get::<i64>("number")?)
+            });
+        let loader = DataLoader::from_stream(data)
+            .num_samples(90)
+            .batch_size(30)
+            .on_error(OnError::Skip)
+            .build()
+            .unwrap();
+        let read: Vec<i64> = loader
+            .epoch(0)
+            .flat_map(|batch| batch.unwrap().values::<i64>(0).unwrap().to_vec())
+            .collect();
         assert_eq!(read, (0..10).chain(20..100).collect::<Vec<i64>>());
         assert_eq!(loader.bad_samples().count, 1);
     }
@@ -493,7 +613,8 @@ fn numbers_of_rows_that_cannot_be_are_refused_before_places_are_taken_for_them()
     let path = folder.path().join("x.parquet");
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..12_345));
     let batch = RecordBatch::try_from_iter([("number", numbers)]).unwrap();
-    let mut writer = ArrowWriter::try_new(fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
+    let mut writer =
+        ArrowWriter::try_new(fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
     writer.write(&batch).unwrap();
     let metadata = writer.close().unwrap();
     let whole = fs::read(&path).unwrap();
@@ -501,8 +622,10 @@ fn numbers_of_rows_that_cannot_be_are_refused_before_places_are_taken_for_them()
     let footer = whole.len() - 8 - u32::from_le_bytes(length) as usize;
     let rewritten = |rows: i64| {
         let old = metadata.file_metadata();
-        let file_metadata = FileMetaData::new(old.version(), rows, None, None, old.schema_descr_ptr(), None);
-        let group_metadata = metadata.row_group(0).clone().into_builder().set_num_rows(rows).build().unwrap();
+        let file_metadata =
+            FileMetaData::new(old.version(), rows, None, None, old.schema_descr_ptr(), None);
+        let group_metadata =
+            metadata.row_group(0).clone().into_builder().set_num_rows(rows).build().unwrap();
         let mut bytes = whole[..footer].to_vec();
         let metadata = ParquetMetaData::new(file_metadata, vec![group_metadata]);
         ParquetMetaDataWriter::new(&mut bytes, &metadata).finish().unwrap();
@@ -516,7 +639,8 @@ fn numbers_of_rows_that_cannot_be_are_refused_before_places_are_taken_for_them()
     }
 
     let path = folder.path().join("x.arrow");
-    let mut writer = StreamWriter::try_new(fs::File::create(&path).unwrap(), &batch.schema()).unwrap();
+    let mut writer =
+        StreamWriter::try_new(fs::File::create(&path).unwrap(), &batch.schema()).unwrap();
     writer.write(&batch).unwrap();
     writer.finish().unwrap();
     let mut bytes = fs::read(&path).unwrap();
@@ -524,7 +648,10 @@ fn numbers_of_rows_that_cannot_be_are_refused_before_places_are_taken_for_them()
     bytes[offset..offset + 8].copy_from_slice(&(1i64 << 62).to_le_bytes());
     fs::write(&path, bytes).unwrap();
     let error = ArrowFiles::open(&path).unwrap_err().to_string();
-    assert!(error.contains("damaged") && error.contains("claims to have 4611686018427387904 rows"), "{error}");
+    assert!(
+        error.contains("damaged") && error.contains("claims to have 4611686018427387904 rows"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -532,27 +659,39 @@ fn bytes_are_no_list_of_numbers_and_nulls_of_any_kind_are_missing() {
     let row = Parquet::open(reference().join("plain.parquet")).unwrap().get(0).unwrap();
     assert_eq!(row.get::<Vec<u8>>("raw").unwrap(), row.bytes("raw").unwrap());
     let error = row.get::<Vec<f32>>("raw").unwrap_err().to_string();
-    assert!(error.contains("column `raw` holds 3 bytes, expected a list (bytes are a Vec<u8>)"), "{error}");
+    assert!(
+        error.contains("column `raw` holds 3 bytes, expected a list (bytes are a Vec<u8>)"),
+        "{error}"
+    );
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.arrow");
     let nothing: ArrayRef = Arc::new(NullArray::new(2));
     let values = StringArray::from(vec![None, Some("cat")]);
-    let category: ArrayRef = Arc::new(DictionaryArray::new(Int8Array::from(vec![0, 1]), Arc::new(values)));
+    let category: ArrayRef =
+        Arc::new(DictionaryArray::new(Int8Array::from(vec![0, 1]), Arc::new(values)));
     let batch = RecordBatch::try_from_iter([("nothing", nothing), ("category", category)]).unwrap();
-    let mut writer = FileWriter::try_new(fs::File::create(&path).unwrap(), &batch.schema()).unwrap();
+    let mut writer =
+        FileWriter::try_new(fs::File::create(&path).unwrap(), &batch.schema()).unwrap();
     writer.write(&batch).unwrap();
     writer.finish().unwrap();
     let rows = ArrowFiles::open(&path).unwrap();
     let missing = |row: usize, column| rows.get(row).unwrap().is_missing(column).unwrap();
-    assert_eq!([missing(0, "nothing"), missing(0, "category"), missing(1, "category")], [true, true, false]);
+    assert_eq!(
+        [missing(0, "nothing"), missing(0, "category"), missing(1, "category")],
+        [true, true, false]
+    );
 }
 
 #[test]
 fn several_files_are_one_table_if_their_columns_are_the_same() {
     let folder = tempfile::tempdir().unwrap();
     for (name, to) in [("gzip", "b"), ("snappy", "a"), ("empty", "c")] {
-        fs::copy(reference().join(format!("{name}.parquet")), folder.path().join(format!("{to}.parquet"))).unwrap();
+        fs::copy(
+            reference().join(format!("{name}.parquet")),
+            folder.path().join(format!("{to}.parquet")),
+        )
+        .unwrap();
     }
     let table = Parquet::open(folder.path()).unwrap();
     assert_eq!(table.len(), 120);
@@ -560,10 +699,15 @@ fn several_files_are_one_table_if_their_columns_are_the_same() {
     compare(&table.get(63).unwrap(), &expected()["rows"]["3"]);
     let pattern = Parquet::open(folder.path().join("{b,a}.parquet")).unwrap();
     assert!(pattern.origin(0).ends_with("b.parquet, row 0"));
-    fs::copy(reference().join("hub/data/test-00000-of-00001.parquet"), folder.path().join("d.parquet")).unwrap();
+    fs::copy(
+        reference().join("hub/data/test-00000-of-00001.parquet"),
+        folder.path().join("d.parquet"),
+    )
+    .unwrap();
     let error = Parquet::open(folder.path()).unwrap_err().to_string();
     assert!(
-        error.contains("d.parquet: the file has the column `image` where") && error.contains("has `f64`"),
+        error.contains("d.parquet: the file has the column `image` where")
+            && error.contains("has `f64`"),
         "{error}"
     );
 }
@@ -576,7 +720,10 @@ fn check_animals(dataset: &HfDataset, first: usize) {
         assert_eq!(row.get::<i64>("label").unwrap(), number % 3);
         assert_eq!(row.str("caption").unwrap(), format!("caption {number}"));
         assert!(row.media("image").unwrap().starts_with(b"\x89PNG"));
-        assert_eq!(row.get::<Vec<i64>>("tokens").unwrap(), [number, number + 1, number + 2, number + 3]);
+        assert_eq!(
+            row.get::<Vec<i64>>("tokens").unwrap(),
+            [number, number + 1, number + 2, number + 3]
+        );
     }
 }
 
@@ -596,10 +743,15 @@ fn hugging_face_folders_are_read_as_they_are() {
             train.features().get("tokens"),
             Some(&HfFeature::List(Box::new(HfFeature::Value("int32".to_owned()))))
         );
-        let dataset =
-            train.label("label").array("grid", DType::F32, [2, 3]).array("tokens", DType::I32, [4]).build().unwrap();
+        let dataset = train
+            .label("label")
+            .array("grid", DType::F32, [2, 3])
+            .array("tokens", DType::I32, [4])
+            .build()
+            .unwrap();
         assert_eq!(dataset.classes("label").unwrap(), ["zebra", "ant", "moose"]);
-        let loader = DataLoader::builder(dataset).batch_size(23).shuffle(true).seed(3).build().unwrap();
+        let loader =
+            DataLoader::builder(dataset).batch_size(23).shuffle(true).seed(3).build().unwrap();
         let batch = loader.epoch(0).next().unwrap().unwrap();
         for (row, label) in batch.values::<i32>(0).unwrap().iter().enumerate() {
             let grid = &batch.values::<f32>(1).unwrap()[6 * row..];
@@ -612,7 +764,8 @@ fn hugging_face_folders_are_read_as_they_are() {
     assert_eq!(dataset.len(), 23);
     check_animals(&dataset, 0);
     let selected = HfDataset::open(reference().join("saved_selected")).unwrap();
-    let captions: Vec<String> = (0..3).map(|index| selected.get(index).unwrap().get("caption").unwrap()).collect();
+    let captions: Vec<String> =
+        (0..3).map(|index| selected.get(index).unwrap().get("caption").unwrap()).collect();
     assert_eq!(captions, ["caption 3", "caption 1", "caption 2"]);
 }
 
@@ -641,8 +794,11 @@ fn files_that_belong_to_no_split_are_left_out() {
             fs::copy(from, to).unwrap();
         }
         let opened = HfFolder::open(folder.path()).unwrap();
-        let actual: Vec<(&str, usize)> =
-            opened.splits().into_iter().map(|split| (split, opened.split(split).unwrap().len())).collect();
+        let actual: Vec<(&str, usize)> = opened
+            .splits()
+            .into_iter()
+            .map(|split| (split, opened.split(split).unwrap().len()))
+            .collect();
         assert_eq!(actual, expected, "{files:?}");
     };
     let (of_train, of_test) = (rows(&train), rows(&test));
@@ -658,11 +814,20 @@ fn files_that_belong_to_no_split_are_left_out() {
         &[("train", of_train), ("unsupervised", of_test)],
     );
     check(
-        &[("train/0.parquet", &train), ("val/0.parquet", &test), ("0.parquet", &test), ("test.parquet", &test)],
+        &[
+            ("train/0.parquet", &train),
+            ("val/0.parquet", &test),
+            ("0.parquet", &test),
+            ("test.parquet", &test),
+        ],
         &[("train", of_train), ("validation", of_test)],
     );
     check(
-        &[("my-train.parquet", &train), ("x/eval_0.parquet", &test), ("x/unsupervised.parquet", &test)],
+        &[
+            ("my-train.parquet", &train),
+            ("x/eval_0.parquet", &test),
+            ("x/unsupervised.parquet", &test),
+        ],
         &[("train", of_train), ("test", of_test)],
     );
     check(&[("a.parquet", &test), (".cache/b.parquet", &test)], &[("train", of_test)]);
@@ -676,8 +841,11 @@ fn what_a_card_lists_need_not_be_there_before_it_is_read() {
                 config_name: other\n  data_dir: other\n---\n";
     fs::write(folder.path().join("README.md"), card).unwrap();
     fs::create_dir(folder.path().join("small")).unwrap();
-    fs::copy(reference().join("hub/data/test-00000-of-00001.parquet"), folder.path().join("small/train-0.parquet"))
-        .unwrap();
+    fs::copy(
+        reference().join("hub/data/test-00000-of-00001.parquet"),
+        folder.path().join("small/train-0.parquet"),
+    )
+    .unwrap();
     let open = |config: &str| HfFolder::open(folder.path()).unwrap().config(config).unwrap();
     assert_eq!(open("small").configs(), ["small", "large", "other"]);
     assert_eq!(open("small").splits(), ["train", "test"]);
@@ -685,14 +853,19 @@ fn what_a_card_lists_need_not_be_there_before_it_is_read() {
     assert!(open("small").split("test").unwrap_err().is_not_found());
     assert!(open("large").split("train").unwrap_err().is_not_found());
     let error = open("other").split("train").unwrap_err().to_string();
-    assert!(error.ends_with("there is no split `train`; this configuration has no files here"), "{error}");
+    assert!(
+        error.ends_with("there is no split `train`; this configuration has no files here"),
+        "{error}"
+    );
 }
 
 #[test]
 fn what_is_no_folder_of_a_dataset_says_what_is_missing() {
     check(
         HfDataset::open(reference().join("saved")).unwrap_err(),
-        expect!["saved: the dataset has the splits train, test; say which with `HfDataset::open_split`"],
+        expect![
+            "saved: the dataset has the splits train, test; say which with `HfDataset::open_split`"
+        ],
     );
     check(
         HfDataset::open_split(reference().join("hub"), "validation").unwrap_err(),
@@ -700,11 +873,21 @@ fn what_is_no_folder_of_a_dataset_says_what_is_missing() {
     );
     let folder = tempfile::tempdir().unwrap();
     let error = HfFolder::open(folder.path()).unwrap_err();
-    assert!(error.is_not_found() && error.to_string().contains("not a folder of Hugging Face's `datasets`"), "{error}");
-    fs::write(folder.path().join("state.json"), r#"{"_data_files": [{"filename": "../x.arrow"}]}"#).unwrap();
-    assert!(HfFolder::open(folder.path()).unwrap_err().to_string().contains("is not in the folder"));
-    fs::write(folder.path().join("state.json"), r#"{"_data_files": [{"filename": "gone.arrow"}]}"#).unwrap();
+    assert!(
+        error.is_not_found()
+            && error.to_string().contains("not a folder of Hugging Face's `datasets`"),
+        "{error}"
+    );
+    fs::write(folder.path().join("state.json"), r#"{"_data_files": [{"filename": "../x.arrow"}]}"#)
+        .unwrap();
+    assert!(
+        HfFolder::open(folder.path()).unwrap_err().to_string().contains("is not in the folder")
+    );
+    fs::write(folder.path().join("state.json"), r#"{"_data_files": [{"filename": "gone.arrow"}]}"#)
+        .unwrap();
     assert!(HfDataset::open(folder.path()).unwrap_err().is_not_found());
     fs::write(folder.path().join("state.json"), "{").unwrap();
-    assert!(HfDataset::open(folder.path()).unwrap_err().to_string().contains("state.json: not JSON"));
+    assert!(
+        HfDataset::open(folder.path()).unwrap_err().to_string().contains("state.json: not JSON")
+    );
 }

@@ -7,7 +7,9 @@ use std::path::PathBuf;
 use expect_test::{Expect, expect};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use fulmen_data::{DType, DataLoader, Dataset, Error, Field, HostBatch, OnError, Result, Source, Stream};
+use fulmen_data::{
+    DType, DataLoader, Dataset, Error, Field, HostBatch, OnError, Result, Source, Stream,
+};
 use fulmen_tables::{Csv, CsvOptions, JsonLines, Row, Table, TextFile, TextFolder};
 use tempfile::TempDir;
 
@@ -40,7 +42,9 @@ fn rows(source: impl Iterator<Item = Result<Row>>) -> Vec<(String, Vec<Option<St
     source
         .map(|row| {
             let row = row.unwrap();
-            let values = (0..row.columns().len()).map(|column| row.get::<Option<String>>(column).unwrap()).collect();
+            let values = (0..row.columns().len())
+                .map(|column| row.get::<Option<String>>(column).unwrap())
+                .collect();
             (row.origin().rsplit_once(", ").unwrap().1.to_owned(), values)
         })
         .collect()
@@ -52,7 +56,10 @@ fn read_csv(options: CsvOptions, path: &PathBuf) -> Vec<(String, Vec<Option<Stri
     let by_index = rows((0..table.len()).map(|index| table.get(index)));
     let from_disk = options.clone().keep_below(0).open(path).unwrap();
     assert_eq!(
-        rows((0..from_disk.len()).rev().map(|index| from_disk.get(index))).into_iter().rev().collect::<Vec<_>>(),
+        rows((0..from_disk.len()).rev().map(|index| from_disk.get(index)))
+            .into_iter()
+            .rev()
+            .collect::<Vec<_>>(),
         by_index
     );
     for (index, (line, _)) in by_index.iter().enumerate() {
@@ -61,7 +68,10 @@ fn read_csv(options: CsvOptions, path: &PathBuf) -> Vec<(String, Vec<Option<Stri
     let stream = options.clone().stream(path).unwrap();
     let items: Vec<_> = stream.items(3).unwrap().map(|item| item.unwrap()).collect();
     assert!(
-        items.iter().enumerate().all(|(index, item)| item.index == index as u64 && item.origin == item.item.origin())
+        items
+            .iter()
+            .enumerate()
+            .all(|(index, item)| item.index == index as u64 && item.origin == item.item.origin())
     );
     assert_eq!(rows(items.into_iter().map(|item| Ok(item.item))), by_index);
     let packed = path.with_extension("csv.gz");
@@ -81,7 +91,10 @@ fn csv_reads_alike_by_index_from_the_disk_and_in_order() {
     let files = Files::new();
     let plain = files.write("plain.csv", "a,b\n1,2\n3,\n");
     assert_eq!(read_csv(Csv::options(), &plain), [row(2, &["1", "2"]), row(3, &["3", ""])]);
-    let windows = files.write("windows.csv", b"\xef\xbb\xbfa,b\r\n1,2\r\n\r\n\"x\r\ny\",\"say \"\"hi\"\"\"\r\n5,6");
+    let windows = files.write(
+        "windows.csv",
+        b"\xef\xbb\xbfa,b\r\n1,2\r\n\r\n\"x\r\ny\",\"say \"\"hi\"\"\"\r\n5,6",
+    );
     assert_eq!(
         read_csv(Csv::options(), &windows),
         [row(2, &["1", "2"]), row(4, &["x\r\ny", "say \"hi\""]), row(6, &["5", "6"])]
@@ -98,7 +111,10 @@ fn csv_reads_alike_by_index_from_the_disk_and_in_order() {
     let long = "word\n".repeat(60_000);
     let content = format!("a,b\n\"{long}\",1\n\"{long}\",2\n");
     let large = files.write("large.csv", &content);
-    assert_eq!(read_csv(Csv::options(), &large), [row(2, &[&long, "1"]), row(60_003, &[&long, "2"])]);
+    assert_eq!(
+        read_csv(Csv::options(), &large),
+        [row(2, &[&long, "1"]), row(60_003, &[&long, "2"])]
+    );
 }
 
 /// Several blocks; some rows take one line and some take more.
@@ -129,14 +145,29 @@ fn rows_of_many_blocks_read_alike_by_index_and_in_order_with_their_lines() {
         // 1709 and 3000 share no factor.
         let order: Vec<usize> = (0..3000).map(|step| step * 1709 % 3000).collect();
         for &index in &order {
-            assert!(table.origin(index).ends_with(&format!("x.csv, line {}", lines[index])), "{}", table.origin(index));
+            assert!(
+                table.origin(index).ends_with(&format!("x.csv, line {}", lines[index])),
+                "{}",
+                table.origin(index)
+            );
             assert_eq!(line_and_values(table.get(index).unwrap()), expected[index]);
         }
         let data = table.select(["text", "n"]).unwrap().column("n", DType::I64).build().unwrap();
         let batch = HostBatch::collate(&data, &order).unwrap();
-        assert!(batch.values::<i64>(0).unwrap().iter().zip(&order).all(|(&n, &index)| n == index as i64));
+        assert!(
+            batch
+                .values::<i64>(0)
+                .unwrap()
+                .iter()
+                .zip(&order)
+                .all(|(&n, &index)| n == index as i64)
+        );
     }
-    let streamed = Csv::stream(&path).unwrap().items(0).unwrap().map(|item| line_and_values(item.unwrap().item));
+    let streamed = Csv::stream(&path)
+        .unwrap()
+        .items(0)
+        .unwrap()
+        .map(|item| line_and_values(item.unwrap().item));
     assert_eq!(streamed.collect::<Vec<_>>(), expected);
     let path = files.write("x.jsonl", &json);
     let json = JsonLines::open(&path).unwrap();
@@ -158,7 +189,8 @@ fn a_value_that_is_no_utf8_is_an_error_of_its_row_and_column_alone() {
     let files = Files::new();
     let path = files.write("x.csv", b"a,b\n1,x\n2,\xff\n3,NA\n");
     let csv = Csv::open(&path).unwrap();
-    let streamed: Vec<Row> = Csv::stream(&path).unwrap().items(0).unwrap().map(|item| item.unwrap().item).collect();
+    let streamed: Vec<Row> =
+        Csv::stream(&path).unwrap().items(0).unwrap().map(|item| item.unwrap().item).collect();
     for row in [csv.get(1).unwrap(), streamed[1].clone()] {
         assert_eq!(row.get::<u8>("a").unwrap(), 2);
         files.check(
@@ -166,13 +198,18 @@ fn a_value_that_is_no_utf8_is_an_error_of_its_row_and_column_alone() {
             expect!["x.csv: line 3: column `b` holds bytes that are not UTF-8 (convert the file), expected text"],
         );
     }
-    assert!(!csv.get(1).unwrap().is_missing("b").unwrap() && csv.get(2).unwrap().is_missing(1).unwrap());
+    assert!(
+        !csv.get(1).unwrap().is_missing("b").unwrap() && csv.get(2).unwrap().is_missing(1).unwrap()
+    );
     files.check(
         csv.get(2).unwrap().str(1).unwrap_err(),
         expect!["x.csv: line 4: column `b` has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
     );
     let labels = csv.label("b").fill(-1.0).build().unwrap_err();
-    assert!(labels.to_string().contains("line 3: column `b` holds bytes that are not UTF-8"), "{labels}");
+    assert!(
+        labels.to_string().contains("line 3: column `b` holds bytes that are not UTF-8"),
+        "{labels}"
+    );
 }
 
 #[test]
@@ -181,11 +218,15 @@ fn csv_that_is_not_as_it_should_be_is_named_by_file_and_line() {
     let open = |content: &[u8]| {
         let path = files.write("x.csv", content);
         let index = Csv::open(&path).unwrap_err();
-        let stream = Csv::stream(&path).and_then(|stream| stream.items(0)?.try_for_each(|item| item.map(|_| ())));
+        let stream = Csv::stream(&path)
+            .and_then(|stream| stream.items(0)?.try_for_each(|item| item.map(|_| ())));
         assert_eq!(stream.unwrap_err().to_string(), index.to_string());
         index
     };
-    files.check(open(b""), expect!["x.csv: the file is empty; expected a line with the names of the columns"]);
+    files.check(
+        open(b""),
+        expect!["x.csv: the file is empty; expected a line with the names of the columns"],
+    );
     files.check(
         open(b"\xef\xbb\xbf\n\n"),
         expect!["x.csv: the file is empty; expected a line with the names of the columns"],
@@ -207,7 +248,10 @@ fn csv_that_is_not_as_it_should_be_is_named_by_file_and_line() {
         open(b"5.1,3.5,1\n4.9,3.0,0\n"),
         expect!["x.csv: the first line holds only numbers, expected the names of the columns; if the file has no header, open it with `Csv::options().header(false)`"],
     );
-    files.check(open(b"a,\xff\n1,2\n"), expect!["x.csv: the name of column 1 is not UTF-8; convert the file"]);
+    files.check(
+        open(b"a,\xff\n1,2\n"),
+        expect!["x.csv: the name of column 1 is not UTF-8; convert the file"],
+    );
     let packed = files.write("x.csv.gz", gzip(b"a\n1\n"));
     files.check(
         Csv::open(&packed).unwrap_err(),
@@ -218,14 +262,20 @@ fn csv_that_is_not_as_it_should_be_is_named_by_file_and_line() {
     let whole = gzip("a,b\n1,2\n".repeat(50_000).as_bytes());
     let cut = files.write("cut.csv.gz", &whole[..whole.len() / 2]);
     let error = Csv::stream(&cut).unwrap().items(0).unwrap().find_map(Result::err).unwrap();
-    assert!(error.is_file() && error.to_string().contains("compressed file is truncated"), "{error}");
+    assert!(
+        error.is_file() && error.to_string().contains("compressed file is truncated"),
+        "{error}"
+    );
 }
 
 #[test]
 fn csv_values_of_another_type_or_missing_are_named_by_file_line_and_column() {
     let files = Files::new();
-    let path = files.write("x.csv", "x,n,flag,kind\n1.5,3.0,true,b\nNA,4,0,a\nlong,300,maybe,b\n2,5,1,\n");
-    let read = |dataset: &dyn Dataset, index| HostBatch::collate(dataset, &[index]).map(|_| ()).unwrap_err();
+    let path =
+        files.write("x.csv", "x,n,flag,kind\n1.5,3.0,true,b\nNA,4,0,a\nlong,300,maybe,b\n2,5,1,\n");
+    let read = |dataset: &dyn Dataset, index| {
+        HostBatch::collate(dataset, &[index]).map(|_| ()).unwrap_err()
+    };
     let open = || Csv::open(&path).unwrap();
     let x = open().column("x", DType::F32).build().unwrap();
     files.check(
@@ -234,7 +284,9 @@ fn csv_values_of_another_type_or_missing_are_named_by_file_line_and_column() {
     );
     files.check(
         read(&x, 2),
-        expect!["sample 2 (x.csv, line 4): column `x` holds the text `long`, expected a number for f32"],
+        expect![
+            "sample 2 (x.csv, line 4): column `x` holds the text `long`, expected a number for f32"
+        ],
     );
     let n = open().column("n", DType::U8).build().unwrap();
     files.check(
@@ -245,19 +297,29 @@ fn csv_values_of_another_type_or_missing_are_named_by_file_line_and_column() {
     let flag = open().column("flag", DType::Bool).build().unwrap();
     files.check(
         read(&flag, 2),
-        expect!["sample 2 (x.csv, line 4): column `flag` holds the text `maybe`, expected true or false"],
+        expect![
+            "sample 2 (x.csv, line 4): column `flag` holds the text `maybe`, expected true or false"
+        ],
     );
-    assert_eq!(HostBatch::collate(&flag, &[0, 1, 3]).unwrap().values::<bool>(0).unwrap(), [true, false, true]);
+    assert_eq!(
+        HostBatch::collate(&flag, &[0, 1, 3]).unwrap().values::<bool>(0).unwrap(),
+        [true, false, true]
+    );
     files.check(
         open().label("kind").build().unwrap_err(),
         expect!["x.csv: line 5: column `kind` has a missing value here; fill it with `.fill(..)`, read it as an Option, or leave the row out"],
     );
     let kind = open().label("kind").fill(-1.0).build().unwrap();
-    assert_eq!(HostBatch::collate(&kind, &[0, 1, 2, 3]).unwrap().values::<i32>(0).unwrap(), [1, 0, 1, -1]);
+    assert_eq!(
+        HostBatch::collate(&kind, &[0, 1, 2, 3]).unwrap().values::<i32>(0).unwrap(),
+        [1, 0, 1, -1]
+    );
     assert_eq!(kind.classes("kind").unwrap(), ["a", "b"]);
     files.check(
         open().array("x", DType::F32, [1]).build().unwrap_err(),
-        expect!["x.csv: column `x` has the type text, expected lists whose elements can be read as f32"],
+        expect![
+            "x.csv: column `x` has the type text, expected lists whose elements can be read as f32"
+        ],
     );
     let row = open().get(2).unwrap();
     files.check(
@@ -265,7 +327,9 @@ fn csv_values_of_another_type_or_missing_are_named_by_file_line_and_column() {
         expect!["x.csv: line 4: column `x` holds the text `long`, expected a number for f64"],
     );
     assert_eq!((row.str(3).unwrap(), row.get::<u16>(1).unwrap()), ("b", 300));
-    assert!(row.str("y").unwrap_err().to_string().contains("no column `y`; its 4 columns are `x`, `n`"));
+    assert!(
+        row.str("y").unwrap_err().to_string().contains("no column `y`; its 4 columns are `x`, `n`")
+    );
 }
 
 #[test]
@@ -273,7 +337,10 @@ fn labels_that_are_integers_are_taken_as_they_are() {
     let files = Files::new();
     let path = files.write("x.csv", "y\n10\n2\n0\n");
     let data = Csv::open(&path).unwrap().label("y").build().unwrap();
-    assert_eq!(HostBatch::collate(&data, &[0, 1, 2]).unwrap().values::<i32>(0).unwrap(), [10, 2, 0]);
+    assert_eq!(
+        HostBatch::collate(&data, &[0, 1, 2]).unwrap().values::<i32>(0).unwrap(),
+        [10, 2, 0]
+    );
     assert_eq!(data.classes("y"), None);
     let data = Csv::open(&path).unwrap().label_of("y", ["a", "b", "c"]).build().unwrap();
     assert_eq!(HostBatch::collate(&data, &[1, 2]).unwrap().values::<i32>(0).unwrap(), [2, 0]);
@@ -309,12 +376,14 @@ fn labels_that_are_whole_floats_are_integers_and_numbers_as_names_are_no_indices
 fn a_quote_that_is_not_closed_is_an_error_and_swallows_nothing() {
     let files = Files::new();
     let path = files.write("a.csv", "a,b\n1,2\n3,\"x\n4,5\n6,7\n");
-    let expected =
-        expect!["a.csv: line 3: the record that begins here has a quote that is not closed before the file ends"];
+    let expected = expect![
+        "a.csv: line 3: the record that begins here has a quote that is not closed before the file ends"
+    ];
     files.check(Csv::open(&path).unwrap_err(), expected);
     files.write("b.csv", "a,b\n8,\"9\"");
     let items: Vec<_> = Csv::stream(files.0.path()).unwrap().items(0).unwrap().collect();
-    let read: Vec<Option<i32>> = items.iter().map(|item| item.as_ref().ok()?.item.get("a").ok()).collect();
+    let read: Vec<Option<i32>> =
+        items.iter().map(|item| item.as_ref().ok()?.item.get("a").ok()).collect();
     assert_eq!(read, [Some(1), None, Some(8)]);
     // A line end within quotes, and a last line without one, are valid.
     let whole = files.write("c.csv", "a,b\n1,\"x\ny\"");
@@ -328,9 +397,11 @@ fn a_quote_that_is_not_closed_is_an_error_and_swallows_nothing() {
 
 /// The numbers of a stream's epoch, read in batches of 9 by workers that skip bad records.
 fn skipping<S: Stream>(stream: S, records: usize, number: fn(&S::Item) -> Result<i64>) -> Vec<i64> {
-    let write = move |item, sample: &mut fulmen_data::Sample<'_>| sample.write_value(0, number(&item)?);
+    let write =
+        move |item, sample: &mut fulmen_data::Sample<'_>| sample.write_value(0, number(&item)?);
     let data = stream.into_dataset(vec![Field::new("number", DType::I64, [])], write);
-    let loader = DataLoader::from_stream(data).num_samples(records).batch_size(9).on_error(OnError::Skip);
+    let loader =
+        DataLoader::from_stream(data).num_samples(records).batch_size(9).on_error(OnError::Skip);
     let loader = loader.num_workers(2).build().unwrap();
     let numbers = loader.epoch(0).flat_map(|batch| {
         let batch = batch.unwrap();
@@ -346,7 +417,8 @@ fn skipping<S: Stream>(stream: S, records: usize, number: fn(&S::Item) -> Result
 fn a_bad_line_is_one_bad_sample_and_the_lines_behind_it_are_read() {
     let files = Files::new();
     let write = |name: &str, bad: &[u8], good: fn(i64) -> String| {
-        let lines = (1..=100).flat_map(|line| if line == 5 { bad.to_vec() } else { good(line).into_bytes() });
+        let lines = (1..=100)
+            .flat_map(|line| if line == 5 { bad.to_vec() } else { good(line).into_bytes() });
         files.write(name, lines.collect::<Vec<u8>>())
     };
     let all_but_5: Vec<i64> = (1..=100).filter(|&line| line != 5).collect();
@@ -357,7 +429,9 @@ fn a_bad_line_is_one_bad_sample_and_the_lines_behind_it_are_read() {
     let number = |value: &serde_json::Value| value["n"].as_i64().ok_or(Error::new("no number"));
     assert_eq!(skipping(JsonLines::stream(&json).unwrap(), 100, number), all_but_5);
     // A bad CSV record is detected while reading, so it does not count among the 99.
-    let csv = write("x.csv", b"5,6,7\n", |line| if line == 1 { "n,m\n".to_owned() } else { format!("{line},0\n") });
+    let csv = write("x.csv", b"5,6,7\n", |line| {
+        if line == 1 { "n,m\n".to_owned() } else { format!("{line},0\n") }
+    });
     assert_eq!(skipping(Csv::stream(&csv).unwrap(), 98, |row| row.get("n")), all_but_5[1..]);
     // A shuffle buffer does not lose records either.
     let mut shuffled = skipping(JsonLines::stream(&json).unwrap().shuffle(30, 7), 100, number);
@@ -373,7 +447,10 @@ fn a_bad_line_is_one_bad_sample_and_the_lines_behind_it_are_read() {
         JsonLines::stream(&json).unwrap().describe(),
         Csv::stream(&csv).unwrap().describe(),
     ] {
-        assert!(message.contains("Stream(1 from x."), "the name alone, for the folder may be another one: {message}");
+        assert!(
+            message.contains("Stream(1 from x."),
+            "the name alone, for the folder may be another one: {message}"
+        );
     }
 }
 
@@ -385,7 +462,10 @@ fn a_file_that_is_cut_short_ends_there_and_the_next_one_is_read() {
     files.write("b.txt", "last\n");
     let items: Vec<_> = TextFile::stream(files.0.path()).unwrap().items(0).unwrap().collect();
     let bad: Vec<_> = items.iter().filter_map(|item| item.as_ref().err()).collect();
-    assert!(bad.len() == 1 && bad[0].to_string().contains("compressed file is truncated"), "{bad:?}");
+    assert!(
+        bad.len() == 1 && bad[0].to_string().contains("compressed file is truncated"),
+        "{bad:?}"
+    );
     assert_eq!(items.last().unwrap().as_ref().unwrap().item, "last");
 }
 
@@ -395,11 +475,21 @@ fn tabs_part_the_values_of_tsv_files() {
     files.write("a.csv", "x,y\n1,\"2\t\"\n");
     files.write("b.tsv", "x\ty\n3\t4,5\n");
     let csv = Csv::open(files.0.path()).unwrap();
-    let values = |index| csv.get(index).map(|row| (row.get::<i32>("x").unwrap(), row.get::<String>("y").unwrap()));
+    let values = |index| {
+        csv.get(index).map(|row| (row.get::<i32>("x").unwrap(), row.get::<String>("y").unwrap()))
+    };
     assert_eq!((values(1).unwrap(), values(0).unwrap()), ((3, "4,5".into()), (1, "2\t".into())));
     let dataset = csv.column("x", DType::I32).build().unwrap();
-    assert_eq!(HostBatch::collate(&dataset, &[1, 0, 1]).unwrap().values::<i32>(0).unwrap(), [3, 1, 3]);
-    let rows: Vec<_> = Csv::stream(files.0.path()).unwrap().items(0).unwrap().map(|item| item.unwrap().item).collect();
+    assert_eq!(
+        HostBatch::collate(&dataset, &[1, 0, 1]).unwrap().values::<i32>(0).unwrap(),
+        [3, 1, 3]
+    );
+    let rows: Vec<_> = Csv::stream(files.0.path())
+        .unwrap()
+        .items(0)
+        .unwrap()
+        .map(|item| item.unwrap().item)
+        .collect();
     assert_eq!(rows[1].str("y").unwrap(), "4,5");
     let commas = files.write("c.tsv", "x,y\n1,2\n");
     assert_eq!(Csv::options().delimiter(b',').open(&commas).unwrap().column_names(), ["x", "y"]);
@@ -411,12 +501,22 @@ fn what_tools_leave_in_a_folder_is_not_read() {
     for folder in [".ipynb_checkpoints", "__MACOSX", "part"] {
         fs::create_dir(files.0.path().join(folder)).unwrap();
     }
-    for name in ["a.csv", ".ipynb_checkpoints/a-checkpoint.csv", "__MACOSX/a.csv", "part/._b.csv", "part/b.csv"] {
+    for name in [
+        "a.csv",
+        ".ipynb_checkpoints/a-checkpoint.csv",
+        "__MACOSX/a.csv",
+        "part/._b.csv",
+        "part/b.csv",
+    ] {
         files.write(name, "x\n1\n");
     }
     assert_eq!(Csv::open(files.0.path()).unwrap().len(), 2);
     assert_eq!(Csv::stream(files.0.path()).unwrap().items(0).unwrap().count(), 2);
-    assert_eq!(Csv::open(files.0.path().join(".ipynb_checkpoints")).unwrap().len(), 1, "asked for by name it is");
+    assert_eq!(
+        Csv::open(files.0.path().join(".ipynb_checkpoints")).unwrap().len(),
+        1,
+        "asked for by name it is"
+    );
 }
 
 #[test]
@@ -494,7 +594,10 @@ fn a_folder_of_texts_is_read_document_by_document() {
         texts.get(1).unwrap_err(),
         expect!["c.txt: the text is not UTF-8 from byte 0 on; convert the file, for instance with `iconv -t utf-8`"],
     );
-    assert_eq!(TextFolder::open_with(files.0.path(), &[".md", ".txt"]).unwrap().get(0).unwrap(), "one");
+    assert_eq!(
+        TextFolder::open_with(files.0.path(), &[".md", ".txt"]).unwrap().get(0).unwrap(),
+        "one"
+    );
     let error = TextFolder::open_with(files.0.path(), &[".rst"]).unwrap_err().to_string();
     assert!(error.ends_with("the folder has no file whose name ends in `.rst`"), "{error}");
 }
@@ -506,10 +609,14 @@ fn json_lines_read_alike_by_index_and_in_order() {
     let path = files.write("x.jsonl", content);
     let packed = files.write("x.jsonl.gz", gzip(content.as_bytes()));
     let json = JsonLines::open(&path).unwrap();
-    assert_eq!((json.len(), &json.get(0).unwrap()["b"][0], &json.get(1).unwrap()["a"]), (2, &"x".into(), &2.5.into()));
+    assert_eq!(
+        (json.len(), &json.get(0).unwrap()["b"][0], &json.get(1).unwrap()["a"]),
+        (2, &"x".into(), &2.5.into())
+    );
     assert!(json.origin(1).ends_with("x.jsonl, line 4"));
     for path in [path, packed] {
-        let items: Vec<_> = JsonLines::stream(path).unwrap().items(0).unwrap().map(|item| item.unwrap()).collect();
+        let items: Vec<_> =
+            JsonLines::stream(path).unwrap().items(0).unwrap().map(|item| item.unwrap()).collect();
         assert_eq!(items.len(), 2);
         assert_eq!(items[1].item, json.get(1).unwrap());
         assert!(items[1].origin.ends_with(", line 4"));
@@ -550,7 +657,16 @@ fn a_csv_file_may_have_200_000_columns() {
     assert_eq!(streamed.str("c199999").unwrap(), (199_999 % 7).to_string());
     let dataset = table.columns("x", names.iter().map(String::as_str), DType::U8).build().unwrap();
     let batch = HostBatch::collate(&dataset, &[0]).unwrap();
-    assert!(batch.values::<u8>(0).unwrap().iter().enumerate().all(|(column, &value)| usize::from(value) == column % 7));
+    assert!(
+        batch
+            .values::<u8>(0)
+            .unwrap()
+            .iter()
+            .enumerate()
+            .all(|(column, &value)| usize::from(value) == column % 7)
+    );
     fs::write(&path, format!("{},c7\n", names.join(","))).unwrap();
-    assert!(Csv::open(&path).unwrap_err().to_string().contains("the header names two columns `c7`"));
+    assert!(
+        Csv::open(&path).unwrap_err().to_string().contains("the header names two columns `c7`")
+    );
 }

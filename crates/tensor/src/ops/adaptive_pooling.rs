@@ -1,7 +1,8 @@
 //! Average and max pooling to a given output size.
 //!
-//! Of `m` windows over an axis of size `n`, window `i` covers `⌊i·n/m⌋` to `⌈(i + 1)·n/m⌉`. Windows overlap where `m`
-//! does not divide `n`. A window over several axes is a box, so the axes are reduced one after the other.
+//! Of `m` windows over an axis of size `n`, window `i` covers `⌊i·n/m⌋` to `⌈(i + 1)·n/m⌉`. Windows
+//! overlap where `m` does not divide `n`. A window over several axes is a box, so the axes are
+//! reduced one after the other.
 
 use super::dtype_set::DTypeSet;
 use super::gather::{Dimensions, Gather};
@@ -32,8 +33,12 @@ fn first_axis(x: &Tensor, sizes: &[usize]) -> Result<usize, String> {
     if sizes.iter().any(|size| !(1..=MAX_WINDOWS).contains(size)) {
         return Err(format!("the sizes {sizes:?} must be from 1 to {MAX_WINDOWS}"));
     }
-    match (first..x.rank()).find(|&axis| x.shape()[axis] == 0 || i32::try_from(x.shape()[axis]).is_err()) {
-        Some(axis) => Err(format!("axis {axis} of {} must have from 1 to 2147483647 elements", x.ty())),
+    match (first..x.rank())
+        .find(|&axis| x.shape()[axis] == 0 || i32::try_from(x.shape()[axis]).is_err())
+    {
+        Some(axis) => {
+            Err(format!("axis {axis} of {} must have from 1 to 2147483647 elements", x.ty()))
+        }
         None => Ok(first),
     }
 }
@@ -58,8 +63,9 @@ impl Tensor {
         Some((self.reshape(split), within))
     }
 
-    /// The windows along one axis, padded to one length: `[…, windows, elements, …]`, and the number of valid elements
-    /// in each. Valid elements come first; a shorter window repeats its last element.
+    /// The windows along one axis, padded to one length: `[…, windows, elements, …]`, and the
+    /// number of valid elements in each. Valid elements come first; a shorter window repeats its
+    /// last element.
     fn windows(&self, method: &'static str, axis: usize, size: usize) -> (Tensor, Tensor) {
         let (starts, ends) = edges(self.shape()[axis], size);
         let length = starts.iter().zip(&ends).map(|(start, end)| end - start).max().unwrap_or(1);
@@ -70,8 +76,9 @@ impl Tensor {
         (Tensor::apply(Gather { method, dimensions }, &[self, &indices]), end - start)
     }
 
-    /// The mean of each window along one axis, for floats of at least 32 bits. Each mean reads only its own elements:
-    /// in a product with a matrix of weights, one infinity times 0 would turn every mean into NaN.
+    /// The mean of each window along one axis, for floats of at least 32 bits. Each mean reads only
+    /// its own elements: in a product with a matrix of weights, one infinity times 0 would turn
+    /// every mean into NaN.
     fn window_means(&self, method: &'static str, axis: usize, size: usize) -> Tensor {
         let n = self.shape()[axis];
         // The pattern of windows repeats this many times along the axis.
@@ -100,10 +107,12 @@ impl Tensor {
         sums / lengths.to_dtype(self.dtype()).reshape(shape)
     }
 
-    /// Averages windows over the last `sizes.len()` axes so that the results have the given sizes (PyTorch's
-    /// `adaptive_avg_pool1d`, `adaptive_avg_pool2d` and `adaptive_avg_pool3d`). 16-bit floats are summed as f32.
+    /// Averages windows over the last `sizes.len()` axes so that the results have the given sizes
+    /// (PyTorch's `adaptive_avg_pool1d`, `adaptive_avg_pool2d` and `adaptive_avg_pool3d`). 16-bit
+    /// floats are summed as f32.
     ///
-    /// Poisoned if the elements are not floats, if a size is not from 1 to 2²⁰, or if a pooled axis is empty.
+    /// Poisoned if the elements are not floats, if a size is not from 1 to 2²⁰, or if a pooled axis
+    /// is empty.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -115,7 +124,8 @@ impl Tensor {
     pub fn adaptive_avg_pool(&self, sizes: &[usize]) -> Tensor {
         Tensor::record("adaptive_avg_pool", || {
             self.live()?;
-            let first = DTypeSet::Floats.check(self.dtype()).and_then(|()| first_axis(self, sizes))?;
+            let first =
+                DTypeSet::Floats.check(self.dtype()).and_then(|()| first_axis(self, sizes))?;
             let from = wide(self);
             if let Some((tiles, within)) = from.tiles(first, sizes) {
                 return Ok(tiles.mean(&within).to_dtype(self.dtype()));
@@ -131,11 +141,12 @@ impl Tensor {
         })
     }
 
-    /// Takes the maximum of windows over the last `sizes.len()` axes so that the results have the given sizes
-    /// (PyTorch's `adaptive_max_pool1d`, `adaptive_max_pool2d` and `adaptive_max_pool3d`). Tied elements share the
-    /// gradient.
+    /// Takes the maximum of windows over the last `sizes.len()` axes so that the results have the
+    /// given sizes (PyTorch's `adaptive_max_pool1d`, `adaptive_max_pool2d` and
+    /// `adaptive_max_pool3d`). Tied elements share the gradient.
     ///
-    /// Poisoned for booleans and complex numbers, if a size is not from 1 to 2²⁰, or if a pooled axis is empty.
+    /// Poisoned for booleans and complex numbers, if a size is not from 1 to 2²⁰, or if a pooled
+    /// axis is empty.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -147,7 +158,8 @@ impl Tensor {
     pub fn adaptive_max_pool(&self, sizes: &[usize]) -> Tensor {
         Tensor::record("adaptive_max_pool", || {
             self.live()?;
-            let first = DTypeSet::Numbers.check(self.dtype()).and_then(|()| first_axis(self, sizes))?;
+            let first =
+                DTypeSet::Numbers.check(self.dtype()).and_then(|()| first_axis(self, sizes))?;
             if let Some((tiles, within)) = self.tiles(first, sizes) {
                 return Ok(tiles.max(&within));
             }

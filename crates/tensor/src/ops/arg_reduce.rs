@@ -1,7 +1,8 @@
-//! `argmax` and `argmin`: the indices of the largest and the smallest elements. Indices have no gradient.
+//! `argmax` and `argmin`: the indices of the largest and the smallest elements. Indices have no
+//! gradient.
 //!
-//! Composed of the extreme and the smallest index whose element equals it. XLA compiles this to two reductions, which
-//! read as much memory as one variadic reduction.
+//! Composed of the extreme and the smallest index whose element equals it. XLA compiles this to two
+//! reductions, which read as much memory as one variadic reduction.
 
 use super::reduce::{Reducer, reductions};
 use super::unary::methods;
@@ -9,14 +10,14 @@ use crate::scope::Refusal;
 use crate::{DType, Tensor};
 
 reductions! {
-    /// The index (i32) of the largest element along one axis (PyTorch's `argmax`). Of several, the first index is
-    /// returned; if there is a NaN, the index of the first NaN.
+    /// The index (i32) of the largest element along one axis (PyTorch's `argmax`). Of several, the
+    /// first index is returned; if there is a NaN, the index of the first NaN.
     ///
     /// Poisoned if the axis is empty.
     argmax, argmax_keepdim(axis: isize) -> Tensor, |x, keepdim| x.arg("argmax", axis, keepdim, Reducer::Max);
 
-    /// The index (i32) of the smallest element along one axis (PyTorch's `argmin`). Of several, the first index is
-    /// returned; if there is a NaN, the index of the first NaN.
+    /// The index (i32) of the smallest element along one axis (PyTorch's `argmin`). Of several, the
+    /// first index is returned; if there is a NaN, the index of the first NaN.
     ///
     /// Poisoned if the axis is empty.
     argmin, argmin_keepdim(axis: isize) -> Tensor, |x, keepdim| x.arg("argmin", axis, keepdim, Reducer::Min);
@@ -42,7 +43,13 @@ impl Tensor {
         self.reshape([self.shape().num_elements()])
     }
 
-    fn arg(&self, method: &'static str, axis: isize, keepdim: bool, reducer: Reducer) -> Result<Tensor, Refusal> {
+    fn arg(
+        &self,
+        method: &'static str,
+        axis: isize,
+        keepdim: bool,
+        reducer: Reducer,
+    ) -> Result<Tensor, Refusal> {
         let shape = self.shape();
         let size = shape[shape.axis(axis)?];
         if size == 0 {
@@ -51,7 +58,9 @@ impl Tensor {
         let extreme = self.extreme(method, reducer, &[axis], true)?;
         extreme.live()?;
         if size > i32::MAX as usize {
-            return Err(format!("axis {axis} of {shape} has more elements than an i32 can count").into());
+            return Err(
+                format!("axis {axis} of {shape} has more elements than an i32 can count").into()
+            );
         }
         let index = Tensor::iota(DType::I32, shape, axis);
         let is_extreme = self.eq(extreme).or(self.ne(self));

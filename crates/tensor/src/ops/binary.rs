@@ -1,7 +1,8 @@
-//! Elementwise binary operations with NumPy's broadcasting: arithmetic, and the `binary!` table that other families
-//! use.
+//! Elementwise binary operations with NumPy's broadcasting: arithmetic, and the `binary!` table
+//! that other families use.
 //!
-//! Out of scope: the families in `bitwise`, `compare`, `exponential`, `rounding` and `trigonometric`.
+//! Out of scope: the families in `bitwise`, `compare`, `exponential`, `rounding` and
+//! `trigonometric`.
 
 use super::constant::holds;
 use super::dtype_set::DTypeSet;
@@ -12,8 +13,9 @@ use crate::{AsTensor, Tensor};
 
 /// The right operand of a binary operation: a tensor, or a number that takes the tensor's dtype.
 ///
-/// A number is rounded to a floating-point dtype, and becomes the real part of a complex one. An integer or boolean
-/// dtype must hold the number exactly: `0.5` with i32, or `300` with u8, poisons the result.
+/// A number is rounded to a floating-point dtype, and becomes the real part of a complex one. An
+/// integer or boolean dtype must hold the number exactly: `0.5` with i32, or `300` with u8, poisons
+/// the result.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is neither a tensor nor an `f64`",
     label = "expected a tensor, such as `x` or `&x`, or a number with a decimal point, such as `2.0`"
@@ -35,7 +37,10 @@ impl Operand for f64 {
             let dtype = other.live()?.dtype();
             if !holds(dtype, *self) {
                 let article = if dtype.is_integer() && !dtype.is_unsigned() { "an" } else { "a" };
-                return Err(format!("{self} is not {article} {dtype}; convert the tensor with to_dtype() first").into());
+                return Err(format!(
+                    "{self} is not {article} {dtype}; convert the tensor with to_dtype() first"
+                )
+                .into());
             }
             Ok(Tensor::full(dtype, [], *self))
         })
@@ -49,7 +54,8 @@ pub(super) fn broadcast_both(a: &Tensor, b: &Tensor) -> Result<(Tensor, Tensor),
     Ok((a.to_dtype(dtype).broadcast_to(&shape), b.to_dtype(dtype).broadcast_to(&shape)))
 }
 
-/// Prepares the operands of the binary `method`: autocast, promotion, broadcasting and the dtype check.
+/// Prepares the operands of the binary `method`: autocast, promotion, broadcasting and the dtype
+/// check.
 pub(super) fn operands(
     method: &str,
     dtypes: DTypeSet,
@@ -63,9 +69,10 @@ pub(super) fn operands(
     Ok((a, b))
 }
 
-/// One row for each operation: doc, method, struct, StableHLO name, dtypes, and the derivatives. These are
-/// `|a, b, y, g|` of `y = f(a, b)` with respect to `a` and `b`, where `g` is the cotangent. A derivative is `None` only
-/// where `f` is piecewise constant, so that it is zero, or where `f` takes no floats.
+/// One row for each operation: doc, method, struct, StableHLO name, dtypes, and the derivatives.
+/// These are `|a, b, y, g|` of `y = f(a, b)` with respect to `a` and `b`, where `g` is the
+/// cotangent. A derivative is `None` only where `f` is piecewise constant, so that it is zero, or
+/// where `f` takes no floats.
 macro_rules! binary {
     ($($(#[$doc:meta])* $method:ident, $op:ident, $stablehlo:literal, $dtypes:ident,
         |$a:ident, $b:ident, $y:ident, $g:ident| [$da:expr, $db:expr];)*) => {$(
@@ -117,25 +124,27 @@ binary! {
     /// `a · b`, elementwise; also the operator `*`.
     mul, Multiply, "stablehlo.multiply", NumbersAndComplex, |a, b, y, g| [Some(g * b), Some(g * a)];
 
-    /// `a / b`, elementwise; also the operator `/`. Integer division rounds toward zero; [`Tensor::floor_divide`]
-    /// rounds down. Integer division by zero gives −1.
+    /// `a / b`, elementwise; also the operator `/`. Integer division rounds toward zero;
+    /// [`Tensor::floor_divide`] rounds down. Integer division by zero gives −1.
     div, Divide, "stablehlo.divide", NumbersAndComplex, |a, b, y, g| [Some(g / b), Some(-(g * y / b))];
 
-    /// The remainder of `a / b` rounded toward zero, elementwise (C's `%`, JAX's `lax.rem`, PyTorch's `fmod`). It has
-    /// the sign of `a`. The derivatives are 1 and `−trunc(a/b)`. For the sign of `b`, as in `torch.remainder`, use
-    /// [`Tensor::floor_mod`].
+    /// The remainder of `a / b` rounded toward zero, elementwise (C's `%`, JAX's `lax.rem`,
+    /// PyTorch's `fmod`). It has the sign of `a`. The derivatives are 1 and `−trunc(a/b)`. For the
+    /// sign of `b`, as in `torch.remainder`, use [`Tensor::floor_mod`].
     remainder, Remainder, "stablehlo.remainder", Numbers, |a, b, y, g| [Some(g.clone()), Some(-(g * (a / b).trunc()))];
 
-    /// The larger of the two operands, elementwise; NaN if either is NaN. Tied operands get half of the gradient each.
+    /// The larger of the two operands, elementwise; NaN if either is NaN. Tied operands get half of
+    /// the gradient each.
     maximum, Maximum, "stablehlo.maximum", Numbers, |a, b, y, g| [Some(g * chosen(a, b, y)), Some(g * chosen(b, a, y))];
 
-    /// The smaller of the two operands, elementwise; NaN if either is NaN. Tied operands get half of the gradient each.
+    /// The smaller of the two operands, elementwise; NaN if either is NaN. Tied operands get half
+    /// of the gradient each.
     minimum, Minimum, "stablehlo.minimum", Numbers, |a, b, y, g| [Some(g * chosen(a, b, y)), Some(g * chosen(b, a, y))];
 
     /// `aᵇ`, elementwise. The derivatives are `b·aᵇ⁻¹` and `aᵇ·log(a)`, with `log(0)` taken as 0.
     ///
-    /// Powers of integers are integers: `pow(2.0)` of i32 is i32, like JAX's `x ** 2`, and wraps on overflow. For
-    /// integers with a negative exponent, the result depends on the device.
+    /// Powers of integers are integers: `pow(2.0)` of i32 is i32, like JAX's `x ** 2`, and wraps on
+    /// overflow. For integers with a negative exponent, the result depends on the device.
     pow, Power, "stablehlo.power", NumbersAndComplex, |a, b, y, g| [
         Some(g * b.eq(0.0).select(&a.zeros_like(), &(b * a.pow(b - 1.0)))),
         Some(g * y * a.eq(0.0).select(&a.ones_like(), a).log())
@@ -150,8 +159,9 @@ fn chosen(a: &Tensor, b: &Tensor, y: &Tensor) -> Tensor {
 }
 
 impl Tensor {
-    /// Linear interpolation `start + weight·(end − start)`, elementwise, where `start` is this tensor (PyTorch's
-    /// `lerp`). The three operands broadcast. The result is exact at weights 0 and 1.
+    /// Linear interpolation `start + weight·(end − start)`, elementwise, where `start` is this
+    /// tensor (PyTorch's `lerp`). The three operands broadcast. The result is exact at weights 0
+    /// and 1.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;

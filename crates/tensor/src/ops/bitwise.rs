@@ -1,4 +1,5 @@
-//! Elementwise bitwise operations of integers and logical operations of booleans. They have no gradient.
+//! Elementwise bitwise operations of integers and logical operations of booleans. They have no
+//! gradient.
 
 use super::binary::binary;
 use super::unary::unary;
@@ -24,16 +25,17 @@ binary! {
     /// Bitwise XOR of integers, logical XOR of booleans, elementwise.
     xor, Xor, "stablehlo.xor", IntegersAndBooleans, |a, b, y, g| [None, None];
 
-    /// Shifts `a` left by `b` bits, filling with zeros, elementwise. The result is 0 where `b` is at least the number
-    /// of bits.
+    /// Shifts `a` left by `b` bits, filling with zeros, elementwise. The result is 0 where `b` is
+    /// at least the number of bits.
     shift_left, ShiftLeft, "stablehlo.shift_left", Integers, |a, b, y, g| [None, None];
 
-    /// Shifts `a` right by `b` bits, filling with zeros, elementwise. The result is 0 where `b` is at least the number
-    /// of bits.
+    /// Shifts `a` right by `b` bits, filling with zeros, elementwise. The result is 0 where `b` is
+    /// at least the number of bits.
     shift_right_logical, ShiftRightLogical, "stablehlo.shift_right_logical", Integers, |a, b, y, g| [None, None];
 
-    /// Shifts `a` right by `b` bits, filling with copies of the highest bit, elementwise. For signed integers this is
-    /// `a/2ᵇ` rounded down. Where `b` is at least the number of bits, every bit equals the highest one.
+    /// Shifts `a` right by `b` bits, filling with copies of the highest bit, elementwise. For
+    /// signed integers this is `a/2ᵇ` rounded down. Where `b` is at least the number of bits, every
+    /// bit equals the highest one.
     shift_right_arithmetic, ShiftRightArithmetic, "stablehlo.shift_right_arithmetic", Integers,
         |a, b, y, g| [None, None];
 }

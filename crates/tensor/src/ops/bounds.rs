@@ -1,9 +1,9 @@
-//! Bounds of indices. The dtype is checked while recording. An index out of range is masked in the program, since a
-//! device cannot raise an error for it.
+//! Bounds of indices. The dtype is checked while recording. An index out of range is masked in the
+//! program, since a device cannot raise an error for it.
 //!
-//! One rule holds for all operations that take indices. The indices of an axis are `0..size`; negative indices do not
-//! count from the end. Reading out of range gives NaN, or the extreme of a dtype without NaN. Writing out of range is
-//! dropped.
+//! One rule holds for all operations that take indices. The indices of an axis are `0..size`;
+//! negative indices do not count from the end. Reading out of range gives NaN, or the extreme of a
+//! dtype without NaN. Writing out of range is dropped.
 
 use super::constant::holds;
 use crate::{DType, Shape, Tensor};
@@ -17,19 +17,28 @@ pub(super) enum OutOfBounds {
     PastEnd,
 }
 
-/// Indices within range (or at the end of the axis). They are i32 where that fits the axes, else i64.
+/// Indices within range (or at the end of the axis). They are i32 where that fits the axes, else
+/// i64.
 pub(super) struct ClampedIndices {
     pub(super) indices: Tensor,
-    /// True where the original index was in range. It has the shape of the indices, without the axis of components if
-    /// there is one.
+    /// True where the original index was in range. It has the shape of the indices, without the
+    /// axis of components if there is one.
     pub(super) inside: Tensor,
 }
 
-/// Checks that these are indices of these axes. An empty axis can be written to, since every write is out of range and
-/// dropped, but not read from.
-fn check(shape: &Shape, axes: &[usize], indices: &Tensor, out_of_bounds: OutOfBounds) -> Result<(), String> {
+/// Checks that these are indices of these axes. An empty axis can be written to, since every write
+/// is out of range and dropped, but not read from.
+fn check(
+    shape: &Shape,
+    axes: &[usize],
+    indices: &Tensor,
+    out_of_bounds: OutOfBounds,
+) -> Result<(), String> {
     if !indices.dtype().is_integer() {
-        return Err(format!("the indices must be integers, not {}; convert with to_dtype() first", indices.dtype()));
+        return Err(format!(
+            "the indices must be integers, not {}; convert with to_dtype() first",
+            indices.dtype()
+        ));
     }
     match axes.iter().find(|&&axis| shape[axis] == 0 && out_of_bounds == OutOfBounds::ToZero) {
         Some(axis) => Err(format!("{shape} has no element along axis {axis}")),
@@ -51,7 +60,9 @@ fn safe(size: usize, indices: &Tensor, out_of_bounds: OutOfBounds, dtype: DType)
     }
     let indices = match out_of_bounds {
         OutOfBounds::ToZero => inside.select(indices, &indices.zeros_like()).to_dtype(dtype),
-        OutOfBounds::PastEnd => inside.select(&indices.to_dtype(dtype), &Tensor::full(dtype, [], size as f64)),
+        OutOfBounds::PastEnd => {
+            inside.select(&indices.to_dtype(dtype), &Tensor::full(dtype, [], size as f64))
+        }
     };
     ClampedIndices { indices, inside }
 }
@@ -67,8 +78,13 @@ pub(super) fn along(
     Ok(safe(shape[axis], indices, out_of_bounds, dtype_for(shape, &[axis])))
 }
 
-/// Indices `[…, k]`, each a point in the first `k` axes of `shape`. The caller has checked that `k` is valid and not 0.
-pub(super) fn points(shape: &Shape, indices: &Tensor, out_of_bounds: OutOfBounds) -> Result<ClampedIndices, String> {
+/// Indices `[…, k]`, each a point in the first `k` axes of `shape`. The caller has checked that `k`
+/// is valid and not 0.
+pub(super) fn points(
+    shape: &Shape,
+    indices: &Tensor,
+    out_of_bounds: OutOfBounds,
+) -> Result<ClampedIndices, String> {
     let k = indices.size(-1);
     let axes: Vec<usize> = (0..k).collect();
     check(shape, &axes, indices, out_of_bounds)?;

@@ -20,10 +20,9 @@ impl Operation for BroadcastInDim {
         let (from, to, axes) = (&inputs[0].shape, &self.to, &self.axes);
         let fits = axes.len() == from.rank()
             && axes.windows(2).all(|pair| pair[0] < pair[1])
-            && from
-                .iter()
-                .zip(axes)
-                .all(|(&size, &axis)| to.get(axis).is_some_and(|&target| size == 1 || size == target));
+            && from.iter().zip(axes).all(|(&size, &axis)| {
+                to.get(axis).is_some_and(|&target| size == 1 || size == target)
+            });
         if !fits {
             return Err(format!("{from} cannot be broadcast to {to} along the axes {axes:?}"));
         }
@@ -50,13 +49,18 @@ impl Operation for BroadcastInDim {
         Some(Box::new(BroadcastInDim { to: order.reorder(&self.to).into(), axes }))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        format!("stablehlo.broadcast_in_dim {}, dims = {:?} : {}", cx.operand(0), self.axes, cx.signature())
+        format!(
+            "stablehlo.broadcast_in_dim {}, dims = {:?} : {}",
+            cx.operand(0),
+            self.axes,
+            cx.signature()
+        )
     }
 }
 
 impl Tensor {
-    /// Repeats this tensor to `shape` by NumPy's rule: axes are aligned from the last, and axes of size 1 repeat. The
-    /// gradient is summed over the repeated axes.
+    /// Repeats this tensor to `shape` by NumPy's rule: axes are aligned from the last, and axes of
+    /// size 1 repeat. The gradient is summed over the repeated axes.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -79,7 +83,8 @@ impl Tensor {
         })
     }
 
-    /// Like [`Tensor::broadcast_to`], but −1 keeps the size of an existing axis (PyTorch's `expand`).
+    /// Like [`Tensor::broadcast_to`], but −1 keeps the size of an existing axis (PyTorch's
+    /// `expand`).
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -105,8 +110,8 @@ impl Tensor {
         })
     }
 
-    /// Repeats this tensor to `shape`, where its axis `i` becomes axis `axes[i]` of the result (StableHLO's
-    /// `broadcast_in_dim`). `axes` must be increasing.
+    /// Repeats this tensor to `shape`, where its axis `i` becomes axis `axes[i]` of the result
+    /// (StableHLO's `broadcast_in_dim`). `axes` must be increasing.
     #[track_caller]
     pub fn broadcast_in_dim(&self, shape: impl Into<Shape>, axes: &[usize]) -> Tensor {
         let operation = BroadcastInDim { to: shape.into(), axes: axes.to_vec() };

@@ -22,7 +22,8 @@ impl Operation for Cholesky {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let (l, g) = (cx.output(), cx.cotangent());
-        // The symmetric part of L⁻ᵀ·P·L⁻¹, where P is the lower triangle of Lᵀ·g with its diagonal halved.
+        // The symmetric part of L⁻ᵀ·P·L⁻¹, where P is the lower triangle of Lᵀ·g with its diagonal
+        // halved.
         let product = l.transpose(-1, -2).matmul(&g).tril(0);
         let p = &product - &(&product - product.tril(-1)) * 0.5;
         let transposed = TriangularSolve::lower().transpose();
@@ -46,11 +47,13 @@ pub(super) fn square(a: &Tensor) -> Result<Tensor, Refusal> {
 }
 
 methods! {
-    /// The lower triangular `L` with `L·Lᵀ = A` for each matrix `A` on the last two axes (`torch.linalg.cholesky`,
-    /// `jax.numpy.linalg.cholesky`). Only the symmetric part `(A + Aᵀ)/2` is used. The result is NaN where a matrix is
-    /// not positive definite. 16-bit floats are computed as f32.
+    /// The lower triangular `L` with `L·Lᵀ = A` for each matrix `A` on the last two axes
+    /// (`torch.linalg.cholesky`, `jax.numpy.linalg.cholesky`). Only the symmetric part `(A + Aᵀ)/2`
+    /// is used. The result is NaN where a matrix is not positive definite. 16-bit floats are
+    /// computed as f32.
     ///
-    /// The gradient is symmetric. Poisoned if the last two axes differ in size, and for integers and complex numbers.
+    /// The gradient is symmetric. Poisoned if the last two axes differ in size, and for integers
+    /// and complex numbers.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -65,8 +68,8 @@ methods! {
         Ok(factor.tril(0).to_dtype(x.dtype()))
     };
 
-    /// Solves `L·Lᵀ·X = B` for `X` by two triangular solves (`torch.cholesky_solve`). This tensor is `B`; `factor` is
-    /// the Cholesky factor `L`. The leading axes of both broadcast.
+    /// Solves `L·Lᵀ·X = B` for `X` by two triangular solves (`torch.cholesky_solve`). This tensor
+    /// is `B`; `factor` is the Cholesky factor `L`. The leading axes of both broadcast.
     cholesky_solve(factor: impl AsTensor) -> Tensor, |x| {
         let factor = factor.as_tensor();
         let half = factor.triangular_solve(x, &TriangularSolve::lower());

@@ -36,9 +36,9 @@ impl Operation for Clamp {
 }
 
 impl Tensor {
-    /// `min(max(x, low), high)`, elementwise. The bounds are numbers, or tensors that broadcast with `x`. NaN stays
-    /// NaN. The gradient flows to `x` where it is strictly between the bounds, and to a bound where `x` lies beyond it.
-    /// At a tie neither gets a gradient, as in JAX.
+    /// `min(max(x, low), high)`, elementwise. The bounds are numbers, or tensors that broadcast
+    /// with `x`. NaN stays NaN. The gradient flows to `x` where it is strictly between the bounds,
+    /// and to a bound where `x` lies beyond it. At a tie neither gets a gradient, as in JAX.
     ///
     /// For a single bound, use [`Tensor::maximum`] or [`Tensor::minimum`].
     ///

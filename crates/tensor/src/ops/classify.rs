@@ -1,5 +1,5 @@
-//! Elementwise operations on the representation of floats: finite, infinite or NaN, the sign bit, and the neighboring
-//! number.
+//! Elementwise operations on the representation of floats: finite, infinite or NaN, the sign bit,
+//! and the neighboring number.
 
 use super::dtype_set::DTypeSet;
 use super::exponential::function_name;
@@ -93,7 +93,10 @@ impl Operation for NextAfter {
         one(inputs[0].clone())
     }
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let none = Tensor::poison("nextafter", "has no derivative; detach() its operands if you need none");
+        let none = Tensor::poison(
+            "nextafter",
+            "has no derivative; detach() its operands if you need none",
+        );
         vec![Some(none.clone()), Some(none)]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
@@ -121,12 +124,13 @@ composed! {
         }
     };
 
-    /// `|a|` with the sign of `b`, elementwise. The derivative with respect to `a` is 1 where the signs agree and −1
-    /// where they differ; `a = ±0` counts as positive. The derivative with respect to `b` is 0.
+    /// `|a|` with the sign of `b`, elementwise. The derivative with respect to `a` is 1 where the
+    /// signs agree and −1 where they differ; `a = ±0` counts as positive. The derivative with
+    /// respect to `b` is 0.
     copysign, Floats, |a, b| Tensor::apply(CopySign, &[&a, &b]);
 
-    /// The next number of the dtype after `a` in the direction of `b`, elementwise; `b` where the two are equal. It has
-    /// no derivative: a gradient through it is poisoned.
+    /// The next number of the dtype after `a` in the direction of `b`, elementwise; `b` where the
+    /// two are equal. It has no derivative: a gradient through it is poisoned.
     nextafter, Floats, |a, b| Tensor::apply(NextAfter, &[&a, &b]);
 }
 

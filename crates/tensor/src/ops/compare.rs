@@ -1,4 +1,5 @@
-//! Elementwise comparisons with NumPy's broadcasting. The results are booleans, which have no gradient.
+//! Elementwise comparisons with NumPy's broadcasting. The results are booleans, which have no
+//! gradient.
 
 use super::binary::{Operand, broadcast_both};
 use crate::lower::Lowering;

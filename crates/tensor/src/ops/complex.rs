@@ -1,7 +1,8 @@
 //! Complex numbers: made of two real parts, and split into them.
 //!
-//! Gradients follow JAX: the gradient of a real value with respect to `z = x + iy` is `∂/∂x − i·∂/∂y`. The derivative
-//! of a holomorphic function is then a multiplication without a conjugate.
+//! Gradients follow JAX: the gradient of a real value with respect to `z = x + iy` is
+//! `∂/∂x − i·∂/∂y`. The derivative of a holomorphic function is then a multiplication without a
+//! conjugate.
 
 use super::binary::operands;
 use super::dtype_set::DTypeSet;
@@ -95,8 +96,8 @@ methods! {
     /// The complex conjugate, elementwise. A real tensor is unchanged.
     conj() -> Tensor, |x| Ok(if x.dtype().is_complex() { Tensor::complex(&x.real(), &-x.imag()) } else { x.clone() });
 
-    /// `|x|`, elementwise; real for complex `x`. The derivative is `sign(x)`, or `conj(x)/|x|` for complex `x`, and 0
-    /// at 0.
+    /// `|x|`, elementwise; real for complex `x`. The derivative is `sign(x)`, or `conj(x)/|x|` for
+    /// complex `x`, and 0 at 0.
     abs() -> Tensor, |x| Tensor::try_apply(Abs, &[x]);
 }
 
@@ -121,7 +122,8 @@ impl Tensor {
 }
 
 composed! {
-    /// The angle in `(−π, π]`, elementwise. For real `x` it is π below 0, else 0. The derivative is that of
+    /// The angle in `(−π, π]`, elementwise. For real `x` it is π below 0, else 0. The derivative is
+    /// that of
     /// [`Tensor::atan2`]: NaN at 0.
     angle, FloatsAndComplex, |x| x.imag().atan2(x.real());
 }

@@ -21,7 +21,8 @@ impl Operation for Concatenate {
         for (i, input) in inputs.iter().enumerate() {
             let matches = input.dtype == first.dtype
                 && input.shape.rank() == first.shape.rank()
-                && (0..first.shape.rank()).all(|a| a == self.axis || input.shape[a] == first.shape[a]);
+                && (0..first.shape.rank())
+                    .all(|a| a == self.axis || input.shape[a] == first.shape[a]);
             if !matches {
                 return Err(format!(
                     "tensor {i} is {input} and the first is {first}: all but axis {} must agree",
@@ -71,8 +72,8 @@ fn to_common_dtype(tensors: &[&Tensor]) -> Result<Vec<Tensor>, String> {
 }
 
 impl Tensor {
-    /// Joins tensors along an existing axis (PyTorch's `cat`, NumPy's `concatenate`). Their sizes along all other axes
-    /// must be equal. Different dtypes are promoted by [`DType::promote`].
+    /// Joins tensors along an existing axis (PyTorch's `cat`, NumPy's `concatenate`). Their sizes
+    /// along all other axes must be equal. Different dtypes are promoted by [`DType::promote`].
     ///
     /// Poisoned if the list is empty, if the sizes differ, or if there is no such axis.
     #[track_caller]
@@ -85,8 +86,8 @@ impl Tensor {
         })
     }
 
-    /// Joins tensors of one shape along a new axis, which becomes axis `axis` of the result (PyTorch's and NumPy's
-    /// `stack`).
+    /// Joins tensors of one shape along a new axis, which becomes axis `axis` of the result
+    /// (PyTorch's and NumPy's `stack`).
     ///
     /// Poisoned if the list is empty, if the shapes differ, or if `axis` is out of range.
     #[track_caller]
@@ -96,13 +97,19 @@ impl Tensor {
             let first = first(tensors)?;
             if let Some(t) = tensors.iter().position(|t| t.shape() != first.shape()) {
                 let (other, first) = (tensors[t].ty(), first.ty());
-                return Err(format!("tensor {t} is {other} and the first is {first}: their shapes must agree").into());
+                return Err(format!(
+                    "tensor {t} is {other} and the first is {first}: their shapes must agree"
+                )
+                .into());
             }
             let rank = first.rank() as isize;
             if !(-rank - 1..=rank).contains(&axis) {
-                return Err(format!("{} has no position {axis} for a new axis", first.shape()).into());
+                return Err(
+                    format!("{} has no position {axis} for a new axis", first.shape()).into()
+                );
             }
-            let parts: Vec<Tensor> = to_common_dtype(tensors)?.iter().map(|t| t.unsqueeze(axis)).collect();
+            let parts: Vec<Tensor> =
+                to_common_dtype(tensors)?.iter().map(|t| t.unsqueeze(axis)).collect();
             Ok(Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), axis))
         })
     }

@@ -14,9 +14,10 @@ use crate::scope::{Refusal, Scope};
 use crate::tensor::Kind;
 use crate::{DType, Element, Literal, Shape, Tensor, TensorType};
 
-/// The largest constant, in bytes, that is written into the text of a [`Function`](crate::Function), where the compiler
-/// can fold it. A larger value becomes an argument. `eval` turns every user-supplied value into an argument, whatever
-/// its size: see [`Operation::host_value`].
+/// The largest constant, in bytes, that is written into the text of a
+/// [`Function`](crate::Function), where the compiler can fold it. A larger value becomes an
+/// argument. `eval` turns every user-supplied value into an argument, whatever its size: see
+/// [`Operation::host_value`].
 const MAX_BYTES_IN_TEXT: usize = 1024;
 
 /// The bytes of a constant: of all elements, or of a single one that all elements equal.
@@ -62,7 +63,9 @@ impl Operation for Constant {
         let elements: String = match (self.ty.dtype, self.is_splat()) {
             (dtype, true) => spell(dtype, &self.bytes),
             // MLIR's raw form packs booleans, so they are written out.
-            (DType::Bool, false) => nested(&self.ty.shape, &mut self.bytes.iter().map(|&b| (b != 0).to_string())),
+            (DType::Bool, false) => {
+                nested(&self.ty.shape, &mut self.bytes.iter().map(|&b| (b != 0).to_string()))
+            }
             (_, false) => format!("\"0x{}\"", hex(&self.bytes)),
         };
         format!("stablehlo.constant dense<{elements}> : {ty}")
@@ -92,7 +95,8 @@ fn nested(dims: &[usize], elements: &mut impl Iterator<Item = String>) -> String
     }
 }
 
-/// One element in MLIR's syntax: decimal where that is exact and short, else the bits in hexadecimal.
+/// One element in MLIR's syntax: decimal where that is exact and short, else the bits in
+/// hexadecimal.
 fn spell(dtype: DType, bytes: &[u8]) -> String {
     fn first<T: Element>(bytes: &[u8]) -> Option<T> {
         T::from_bytes(bytes).first().copied()
@@ -124,7 +128,8 @@ fn spell(dtype: DType, bytes: &[u8]) -> String {
     }
 }
 
-/// Encodes `value` as an element of `dtype`. Floats round to nearest; integers truncate and saturate.
+/// Encodes `value` as an element of `dtype`. Floats round to nearest; integers truncate and
+/// saturate.
 fn encode(dtype: DType, value: f64) -> Vec<u8> {
     match dtype {
         DType::F32 => f32::to_bytes(&[value as f32]),
@@ -145,8 +150,8 @@ fn encode(dtype: DType, value: f64) -> Vec<u8> {
     }
 }
 
-/// Whether the integer or boolean `dtype` holds `value` exactly. Floating-point and complex dtypes round, so they hold
-/// every value.
+/// Whether the integer or boolean `dtype` holds `value` exactly. Floating-point and complex dtypes
+/// round, so they hold every value.
 pub(super) fn holds(dtype: DType, value: f64) -> bool {
     if dtype.is_inexact() {
         return true;
@@ -229,8 +234,8 @@ impl Tensor {
         Tensor::from_slice(&[value], [])
     }
 
-    /// A constant whose elements all equal `value`. It is rounded to the nearest float of `dtype`, or truncated to an
-    /// integer (PyTorch's and NumPy's `full`).
+    /// A constant whose elements all equal `value`. It is rounded to the nearest float of `dtype`,
+    /// or truncated to an integer (PyTorch's and NumPy's `full`).
     #[track_caller]
     pub fn full(dtype: DType, shape: impl Into<Shape>, value: f64) -> Tensor {
         Tensor::record("full", || Tensor::filled(dtype, shape, value))

@@ -17,7 +17,10 @@ impl Operation for Convert {
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let from = inputs[0].dtype;
         if from.is_complex() && !self.to.is_complex() {
-            return Err(format!("cannot convert {from} to {}; use real(), imag() or abs()", self.to));
+            return Err(format!(
+                "cannot convert {from} to {}; use real(), imag() or abs()",
+                self.to
+            ));
         }
         one(TensorType::new(self.to, &inputs[0].shape))
     }
@@ -81,7 +84,9 @@ impl Operation for BitcastConvert {
     }
     fn vjp(&self, _: &Vjp<'_>) -> Vec<Option<Tensor>> {
         // Only a bitcast between floating-point dtypes can receive a gradient.
-        vec![self.to.is_float().then(|| Tensor::poison("bitcast", "the bits have no derivative; detach() the operand"))]
+        vec![self.to.is_float().then(|| {
+            Tensor::poison("bitcast", "the bits have no derivative; detach() the operand")
+        })]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.bitcast_convert {} : {}", cx.operand(0), cx.signature())
@@ -89,16 +94,18 @@ impl Operation for BitcastConvert {
 }
 
 impl Tensor {
-    /// Converts the values to `dtype` (PyTorch's `to`, JAX's `astype`). Floats round to nearest; floats become integers
-    /// by rounding toward zero; numbers become booleans as `value != 0`; real numbers become the real part of complex
-    /// ones. If the dtype is already `dtype`, nothing is recorded. The gradient flows between floating-point and
-    /// complex dtypes; through integers it is 0.
+    /// Converts the values to `dtype` (PyTorch's `to`, JAX's `astype`). Floats round to nearest;
+    /// floats become integers by rounding toward zero; numbers become booleans as `value != 0`;
+    /// real numbers become the real part of complex ones. If the dtype is already `dtype`, nothing
+    /// is recorded. The gradient flows between floating-point and complex dtypes; through integers
+    /// it is 0.
     ///
-    /// Poisoned for a conversion from complex to real: use [`Tensor::real`], [`Tensor::imag`] or [`Tensor::abs`].
+    /// Poisoned for a conversion from complex to real: use [`Tensor::real`], [`Tensor::imag`] or
+    /// [`Tensor::abs`].
     #[track_caller]
     pub fn to_dtype(&self, dtype: DType) -> Tensor {
-        // Most operands already have the dtype, so no scope is opened for them. A poisoned tensor stays poisoned,
-        // whatever dtype it reports.
+        // Most operands already have the dtype, so no scope is opened for them. A poisoned tensor
+        // stays poisoned, whatever dtype it reports.
         if self.dtype() == dtype {
             return self.clone();
         }
@@ -119,12 +126,13 @@ impl Tensor {
         })
     }
 
-    /// Reinterprets the bits as `dtype` (JAX's `lax.bitcast_convert_type`). A narrower dtype adds a last axis with the
-    /// parts of each element, lowest bits first. A wider dtype combines the parts on the last axis and removes that
-    /// axis.
+    /// Reinterprets the bits as `dtype` (JAX's `lax.bitcast_convert_type`). A narrower dtype adds a
+    /// last axis with the parts of each element, lowest bits first. A wider dtype combines the
+    /// parts on the last axis and removes that axis.
     ///
-    /// No gradient flows: it is 0 through integers, and poisoned between floating-point dtypes. Poisoned for booleans
-    /// and complex numbers, and if the last axis does not have the number of parts.
+    /// No gradient flows: it is 0 through integers, and poisoned between floating-point dtypes.
+    /// Poisoned for booleans and complex numbers, and if the last axis does not have the number of
+    /// parts.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -145,11 +153,11 @@ impl Tensor {
         })
     }
 
-    /// The tensor whose bits these are. Also says whether all dtypes in between are floating-point, so that it has a
-    /// gradient.
+    /// The tensor whose bits these are. Also says whether all dtypes in between are floating-point,
+    /// so that it has a gradient.
     ///
-    /// XLA merges two bitcasts in a row. If both change the width, the merged operation has a wrong type and the
-    /// compiler fails. So they are merged here.
+    /// XLA merges two bitcasts in a row. If both change the width, the merged operation has a wrong
+    /// type and the compiler fails. So they are merged here.
     fn bits_of(&self) -> Option<(&Tensor, bool)> {
         let mut tensor = self;
         let mut flows = self.dtype().is_float();

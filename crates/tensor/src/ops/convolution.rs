@@ -1,9 +1,9 @@
 //! Convolution over any number of spatial axes, and its derivatives, which are convolutions too.
 //!
-//! Both derivative rules follow from the sum that defines a convolution. The derivative with respect to the input
-//! slides the flipped kernel over the cotangent; the stride and the dilation of the input change places. The derivative
-//! with respect to the kernel slides the cotangent over the input; the stride and the dilation of the kernel change
-//! places.
+//! Both derivative rules follow from the sum that defines a convolution. The derivative with
+//! respect to the input slides the flipped kernel over the cotangent; the stride and the dilation
+//! of the input change places. The derivative with respect to the kernel slides the cotangent over
+//! the input; the stride and the dilation of the kernel change places.
 
 use super::dot::product_operands;
 use crate::lower::Lowering;
@@ -70,8 +70,13 @@ pub(super) fn dilated(size: usize, dilation: usize) -> usize {
 }
 
 impl ConvolutionOp {
-    /// The spatial sizes of the result, or an error message if an extent is larger than a program can address.
-    pub(super) fn spatial_result(&self, lhs: &TensorType, rhs: &TensorType) -> Result<Vec<usize>, String> {
+    /// The spatial sizes of the result, or an error message if an extent is larger than a program
+    /// can address.
+    pub(super) fn spatial_result(
+        &self,
+        lhs: &TensorType,
+        rhs: &TensorType,
+    ) -> Result<Vec<usize>, String> {
         let (input, kernel) = (self.lhs.spatial_sizes(lhs), self.rhs.spatial_sizes(rhs));
         (0..input.len())
             .map(|i| {
@@ -168,7 +173,11 @@ impl ConvolutionOp {
     /// The dilated extents of the input, the kernel and the result along the spatial axes.
     fn extents(&self, lhs: &Tensor, rhs: &Tensor, g: &Tensor) -> (Vec<i64>, Vec<i64>, Vec<i64>) {
         let spread = |axes: &Axes, t: &Tensor, dilation: &[usize]| -> Vec<i64> {
-            axes.spatial_sizes(t.ty()).iter().zip(dilation).map(|(&n, &d)| dilated(n, d) as i64).collect()
+            axes.spatial_sizes(t.ty())
+                .iter()
+                .zip(dilation)
+                .map(|(&n, &d)| dilated(n, d) as i64)
+                .collect()
         };
         (
             spread(&self.lhs, lhs, &self.lhs_dilation),
@@ -201,7 +210,9 @@ impl Operation for ConvolutionOp {
         let (lhs, rhs) = (inputs[0], inputs[1]);
         let spatial = self.stride.len();
         if lhs.dtype != rhs.dtype || lhs.dtype == DType::Bool {
-            return Err(format!("the input and the kernel must have one numeric dtype, but they are {lhs} and {rhs}"));
+            return Err(format!(
+                "the input and the kernel must have one numeric dtype, but they are {lhs} and {rhs}"
+            ));
         }
         if lhs.shape.rank() != spatial + 2 || rhs.shape.rank() != spatial + 2 {
             return Err(format!(
@@ -219,11 +230,21 @@ impl Operation for ConvolutionOp {
             ));
         }
         let (batch, out) = (lhs.shape[self.lhs.first], rhs.shape[self.rhs.first]);
-        if self.feature_groups == 0 || self.feature_groups > LARGEST || out % self.feature_groups != 0 {
-            return Err(format!("{out} output channels cannot be split into {} groups", self.feature_groups));
+        if self.feature_groups == 0
+            || self.feature_groups > LARGEST
+            || out % self.feature_groups != 0
+        {
+            return Err(format!(
+                "{out} output channels cannot be split into {} groups",
+                self.feature_groups
+            ));
         }
-        if self.batch_groups == 0 || batch % self.batch_groups != 0 || out % self.batch_groups != 0 {
-            return Err(format!("a batch of {batch} cannot be split into {} groups", self.batch_groups));
+        if self.batch_groups == 0 || batch % self.batch_groups != 0 || out % self.batch_groups != 0
+        {
+            return Err(format!(
+                "a batch of {batch} cannot be split into {} groups",
+                self.batch_groups
+            ));
         }
         if [&self.stride, &self.lhs_dilation, &self.rhs_dilation].iter().any(|v| v.contains(&0)) {
             return Err("stride and dilation must be at least 1".into());
@@ -251,7 +272,8 @@ impl Operation for ConvolutionOp {
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let precision = cx.precision(cx.result().dtype);
-        let pads: Vec<_> = self.padding.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
+        let pads: Vec<_> =
+            self.padding.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
         format!(
             "stablehlo.convolution({}) dim_numbers = {}x{}->{}, window = {{stride = {:?}, pad = [{}], \
              lhs_dilate = {:?}, rhs_dilate = {:?}}} {{batch_group_count = {} : i64, feature_group_count = {} : i64, \
@@ -280,8 +302,8 @@ enum Padding {
     Same,
 }
 
-/// The options of a convolution; lists have one entry for each spatial axis. [`Convolution::new`] sets stride 1, no
-/// padding, no dilation and one group.
+/// The options of a convolution; lists have one entry for each spatial axis. [`Convolution::new`]
+/// sets stride 1, no padding, no dilation and one group.
 ///
 /// ```
 /// use fulmen_tensor::{Convolution, DType, Tensor};
@@ -302,7 +324,8 @@ pub struct Convolution {
 }
 
 impl Convolution {
-    /// A convolution over `spatial` axes with stride 1, no padding (PyTorch's `valid`), no dilation and one group.
+    /// A convolution over `spatial` axes with stride 1, no padding (PyTorch's `valid`), no dilation
+    /// and one group.
     pub fn new(spatial: usize) -> Convolution {
         Convolution {
             stride: vec![1; spatial],
@@ -325,15 +348,15 @@ impl Convolution {
         self
     }
 
-    /// Pads so that the result has the size of the input (PyTorch's `padding="same"`). If the number of zeros is odd,
-    /// one more follows the input than precedes it. Requires stride 1.
+    /// Pads so that the result has the size of the input (PyTorch's `padding="same"`). If the
+    /// number of zeros is odd, one more follows the input than precedes it. Requires stride 1.
     pub fn same(mut self) -> Convolution {
         self.padding = Padding::Same;
         self
     }
 
-    /// The additional size at the end of the result of [`Tensor::conv_transpose`]. It must be less than the stride or
-    /// the dilation.
+    /// The additional size at the end of the result of [`Tensor::conv_transpose`]. It must be less
+    /// than the stride or the dilation.
     pub fn output_padding(mut self, output_padding: impl Into<Vec<usize>>) -> Convolution {
         self.output_padding = output_padding.into();
         self
@@ -345,21 +368,28 @@ impl Convolution {
         self
     }
 
-    /// The number of groups of channels. Each output channel depends only on the input channels of its group.
+    /// The number of groups of channels. Each output channel depends only on the input channels of
+    /// its group.
     pub fn groups(mut self, groups: usize) -> Convolution {
         self.groups = groups;
         self
     }
 
-    /// The zeros around the input, after a check that all lists have one entry for each spatial axis.
+    /// The zeros around the input, after a check that all lists have one entry for each spatial
+    /// axis.
     fn check(&self, kernel: &Tensor) -> Result<Vec<(i64, i64)>, String> {
         let spatial = self.stride.len();
         let padding_entries = match &self.padding {
             Padding::Numbers(padding) => padding.len(),
             Padding::Same => spatial,
         };
-        if [padding_entries, self.dilation.len(), self.output_padding.len()].iter().any(|&n| n != spatial) {
-            return Err(format!("stride, padding and dilation must have one entry for each spatial axis: {self:?}"));
+        if [padding_entries, self.dilation.len(), self.output_padding.len()]
+            .iter()
+            .any(|&n| n != spatial)
+        {
+            return Err(format!(
+                "stride, padding and dilation must have one entry for each spatial axis: {self:?}"
+            ));
         }
         match &self.padding {
             Padding::Numbers(padding) => Ok(padding.clone()),
@@ -368,7 +398,10 @@ impl Convolution {
             }
             Padding::Same => Ok((0..spatial)
                 .map(|i| {
-                    let window = kernel.shape().get(i + 2).map_or(0, |&size| dilated(size, self.dilation[i]));
+                    let window = kernel
+                        .shape()
+                        .get(i + 2)
+                        .map_or(0, |&size| dilated(size, self.dilation[i]));
                     let total = window.saturating_sub(1).min(LARGEST) as i64;
                     (total / 2, total - total / 2)
                 })
@@ -378,9 +411,10 @@ impl Convolution {
 }
 
 impl Tensor {
-    /// The convolution of an input `[batch, channels, spatial…]` with a kernel `[out, channels / groups, spatial…]`. As
-    /// in PyTorch, this is the cross-correlation. The result is `[batch, out, spatial…]`; each spatial axis has the
-    /// size `(size + padding − dilation·(kernel − 1) − 1) / stride + 1`, rounded down.
+    /// The convolution of an input `[batch, channels, spatial…]` with a kernel
+    /// `[out, channels / groups, spatial…]`. As in PyTorch, this is the cross-correlation. The
+    /// result is `[batch, out, spatial…]`; each spatial axis has the size
+    /// `(size + padding − dilation·(kernel − 1) − 1) / stride + 1`, rounded down.
     ///
     /// Poisoned if the ranks, channels, groups or lists of options do not fit, or for booleans.
     #[track_caller]
@@ -410,9 +444,10 @@ impl Tensor {
     }
 
     /// The transposed convolution of an input `[batch, channels, spatial…]` with a kernel
-    /// `[channels, out / groups, spatial…]` (PyTorch's `conv_transpose1d`, `conv_transpose2d` and `conv_transpose3d`).
-    /// It is the derivative of a convolution with respect to its input. The result is `[batch, out, spatial…]`; each
-    /// spatial axis has the size `(size − 1)·stride − padding + dilation·(kernel − 1) + output_padding + 1`.
+    /// `[channels, out / groups, spatial…]` (PyTorch's `conv_transpose1d`, `conv_transpose2d` and
+    /// `conv_transpose3d`). It is the derivative of a convolution with respect to its input. The
+    /// result is `[batch, out, spatial…]`; each spatial axis has the size
+    /// `(size − 1)·stride − padding + dilation·(kernel − 1) + output_padding + 1`.
     ///
     /// ```
     /// use fulmen_tensor::{Convolution, DType, Tensor};
@@ -435,8 +470,8 @@ impl Tensor {
 }
 
 impl Convolution {
-    /// The equivalent convolution over the dilated input, and whether the kernel's groups move from its first axis to
-    /// the second.
+    /// The equivalent convolution over the dilated input, and whether the kernel's groups move from
+    /// its first axis to the second.
     fn transposed(&self, input: &Tensor, kernel: &Tensor) -> Result<(ConvolutionOp, bool), String> {
         if self.padding == Padding::Same {
             return Err("a transposed convolution does not support same(); use padding()".into());
@@ -463,7 +498,8 @@ impl Convolution {
             ));
         }
         for (i, &(low, high)) in padding.iter().enumerate() {
-            let (extra, stride, dilation) = (self.output_padding[i], self.stride[i], self.dilation[i]);
+            let (extra, stride, dilation) =
+                (self.output_padding[i], self.stride[i], self.dilation[i]);
             if extra > 0 && extra >= stride.max(dilation) {
                 return Err(format!(
                     "output_padding {extra} of spatial axis {i} must be less than the stride {stride} or the dilation \
@@ -476,7 +512,11 @@ impl Convolution {
             for (name, amount) in [("padding", low), ("padding", high)] {
                 within_reach(name, i + 2, amount.into())?;
             }
-            within_reach("the dilated kernel size", i + 2, dilated(kernel.shape()[i + 2], dilation) as i128)?;
+            within_reach(
+                "the dilated kernel size",
+                i + 2,
+                dilated(kernel.shape()[i + 2], dilation) as i128,
+            )?;
             within_reach("output_padding", i + 2, extra as i128)?;
         }
         // None of this overflows: the amounts were checked above.

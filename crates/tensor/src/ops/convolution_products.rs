@@ -1,9 +1,10 @@
 //! Convolutions as products of matrices, for the CPU.
 //!
-//! XLA's CPU compiler runs a convolution as one loop over windows. That is fast for a small kernel over a large map. It
-//! is slow where the window is large, as in the derivative with respect to a kernel, and where the map is small. A
-//! product over copied patches of the input is faster there, at the cost of memory for the patches. Which form is
-//! chosen depends on the sizes alone; see [`Form::choose`].
+//! XLA's CPU compiler runs a convolution as one loop over windows. That is fast for a small kernel
+//! over a large map. It is slow where the window is large, as in the derivative with respect to a
+//! kernel, and where the map is small. A product over copied patches of the input is faster there,
+//! at the cost of memory for the patches. Which form is chosen depends on the sizes alone; see
+//! [`Form::choose`].
 //!
 //! Programs for other devices keep their convolutions.
 
@@ -13,10 +14,12 @@ use crate::axis_order::inverse;
 use crate::region::{Region, parameters};
 use crate::{DType, Shape, Tensor, TensorType};
 
-/// The least number of features on each side for which a product is faster. Below it, a product is too narrow.
+/// The least number of features on each side for which a product is faster. Below it, a product is
+/// too narrow.
 const LEAST_FEATURES: usize = 32;
 
-/// The largest number of positions of a map on which patches are faster than XLA's loop over windows.
+/// The largest number of positions of a map on which patches are faster than XLA's loop over
+/// windows.
 const LARGEST_SMALL_MAP: usize = 64;
 
 /// How a convolution is written.
@@ -24,31 +27,33 @@ const LARGEST_SMALL_MAP: usize = 64;
 enum Form {
     /// A product with the input's patches, copied once for each element of the kernel.
     PatchesByTap,
-    /// A product of the input with each element of the kernel, then a sum of these products, each shifted by its
-    /// element's position.
+    /// A product of the input with each element of the kernel, then a sum of these products, each
+    /// shifted by its element's position.
     SumOfTaps,
     /// A product with the input's patches, copied once for each position of the result.
     PatchesByPosition,
-    /// The same with the kernel's patches. For the derivative with respect to the kernel of a transposed convolution,
-    /// the larger operand is the cotangent, which is the kernel here.
+    /// The same with the kernel's patches. For the derivative with respect to the kernel of a
+    /// transposed convolution, the larger operand is the cotangent, which is the kernel here.
     KernelPatchesByPosition,
-    /// Like `PatchesByPosition`, but with a product for each position along the first spatial axis. For a result of
-    /// 3 × 3 positions, the input is copied three times, not nine.
+    /// Like `PatchesByPosition`, but with a product for each position along the first spatial axis.
+    /// For a result of 3 × 3 positions, the input is copied three times, not nine.
     ProductByRow,
 }
 
 impl Form {
     /// The fastest form for these operands; `None` for XLA's own convolution.
     ///
-    /// Measured with f32 on two cores with AVX-512 (XLA of JAX 0.12), 3 × 3 kernels and 4 or 32 images. The derivative
-    /// with respect to the kernel takes 0.4 to 0.7 of the time of XLA's convolution on all maps from 32 × 32 with 64
-    /// channels to 4 × 4 with 512. The convolution itself takes 0.6 of it on maps of 4 × 4, 0.8 on 8 × 8, and 3 times
-    /// as long on 16 × 16. A derivative with respect to an input of 12 × 12 without padding, whose cotangent of 8 × 8 is
+    /// Measured with f32 on two cores with AVX-512 (XLA of JAX 0.12), 3 × 3 kernels and 4 or 32
+    /// images. The derivative with respect to the kernel takes 0.4 to 0.7 of the time of XLA's
+    /// convolution on all maps from 32 × 32 with 64 channels to 4 × 4 with 512. The convolution
+    /// itself takes 0.6 of it on maps of 4 × 4, 0.8 on 8 × 8, and 3 times as long on 16 × 16. A
+    /// derivative with respect to an input of 12 × 12 without padding, whose cotangent of 8 × 8 is
     /// therefore padded to 16 × 16, takes 0.5.
     fn choose(operation: &ConvolutionOp, lhs: &TensorType, rhs: &TensorType) -> Option<Form> {
         let result = operation.spatial_result(lhs, rhs).ok()?;
         let kernel = operation.rhs.spatial_sizes(rhs);
-        let (positions, taps) = (result.iter().product::<usize>(), kernel.iter().product::<usize>());
+        let (positions, taps) =
+            (result.iter().product::<usize>(), kernel.iter().product::<usize>());
         let (batch, features) = (lhs.shape[operation.lhs.first], lhs.shape[operation.lhs.second]);
         let out = rhs.shape[operation.rhs.first];
         let plain = operation.feature_groups == 1 && operation.batch_groups == 1;
@@ -58,7 +63,8 @@ impl Form {
             return None;
         }
         if !all_one(&operation.lhs_dilation) {
-            let form = positions < taps && all_one(&operation.stride) && all_one(&operation.rhs_dilation);
+            let form =
+                positions < taps && all_one(&operation.stride) && all_one(&operation.rhs_dilation);
             return form.then_some(Form::KernelPatchesByPosition);
         }
         let elements: usize = operation.lhs.spatial_sizes(lhs).iter().product();
@@ -71,17 +77,20 @@ impl Form {
             let split = result.len() > 1
                 && operation.stride[0] == 1
                 && operation.rhs_dilation[0] == 1
-                && [operation.padding[0].0, operation.padding[0].1].iter().all(|&n| (0..result[0] as i64).contains(&n));
+                && [operation.padding[0].0, operation.padding[0].1]
+                    .iter()
+                    .all(|&n| (0..result[0] as i64).contains(&n));
             let form = if split { Form::ProductByRow } else { Form::PatchesByPosition };
             return (batch.min(out) >= LEAST_FEATURES).then_some(form);
         }
-        (positions <= LARGEST_SMALL_MAP && features.min(out) >= LEAST_FEATURES).then_some(Form::PatchesByTap)
+        (positions <= LARGEST_SMALL_MAP && features.min(out) >= LEAST_FEATURES)
+            .then_some(Form::PatchesByTap)
     }
 }
 
 impl ConvolutionOp {
-    /// The convolution in the form that is fastest on the CPU: as a product of matrices, or with its features last, as
-    /// XLA's CPU compiler computes it. `None` if it has that form.
+    /// The convolution in the form that is fastest on the CPU: as a product of matrices, or with
+    /// its features last, as XLA's CPU compiler computes it. `None` if it has that form.
     pub(super) fn for_cpu(&self, lhs: &TensorType, rhs: &TensorType) -> Option<Region> {
         let form = Form::choose(self, lhs, rhs);
         let spatial = self.stride.len();
@@ -97,8 +106,10 @@ impl ConvolutionOp {
             Some(form) => self.product(form, lhs, rhs)?,
             None => {
                 let lhs = lhs.permuted(self.lhs.in_order(self.lhs.first, self.lhs.second));
-                let rhs = rhs.permuted([&self.rhs.spatial[..], &[self.rhs.second, self.rhs.first]].concat());
-                let operation = ConvolutionOp { lhs: last.clone(), rhs: kernel, out: last, ..self.clone() };
+                let rhs = rhs
+                    .permuted([&self.rhs.spatial[..], &[self.rhs.second, self.rhs.first]].concat());
+                let operation =
+                    ConvolutionOp { lhs: last.clone(), rhs: kernel, out: last, ..self.clone() };
                 Tensor::apply(operation, &[&lhs, &rhs])
             }
         };
@@ -112,20 +123,32 @@ impl ConvolutionOp {
         let taps = self.rhs.spatial_sizes(rhs.ty());
         let spatial: Vec<usize> = (1..=taps.len()).collect();
         let last = taps.len() + 1;
-        let features_last = |t: &Tensor, axes: &Axes| t.permuted(axes.in_order(axes.first, axes.second));
+        let features_last =
+            |t: &Tensor, axes: &Axes| t.permuted(axes.in_order(axes.first, axes.second));
         // For a product over the positions: the contracted axes are first.
-        let contracted_first = |t: &Tensor, axes: &Axes| t.permuted(axes.in_order(axes.second, axes.first));
+        let contracted_first =
+            |t: &Tensor, axes: &Axes| t.permuted(axes.in_order(axes.second, axes.first));
         Some(match form {
             Form::PatchesByTap => {
                 let lhs = padded(&features_last(lhs, &self.lhs), &spatial, &self.padding);
-                let windows = windows(&lhs, &spatial, [&taps, &self.rhs_dilation], [&positions, &self.stride]);
+                let windows = windows(
+                    &lhs,
+                    &spatial,
+                    [&taps, &self.rhs_dilation],
+                    [&positions, &self.stride],
+                );
                 let patches = concatenated(&windows, last);
-                // The patches' features are taps × features; so are the kernel's. Its outer features stay outside.
+                // The patches' features are taps × features; so are the kernel's. Its outer
+                // features stay outside.
                 if self.rhs.first < self.rhs.second {
-                    let kernel = rhs.permuted([&[self.rhs.first], &self.rhs.spatial[..], &[self.rhs.second]].concat());
+                    let kernel = rhs.permuted(
+                        [&[self.rhs.first], &self.rhs.spatial[..], &[self.rhs.second]].concat(),
+                    );
                     patches.dot_general(kernel.flatten(1, -1), (&[], &[]), (&[last], &[1]))
                 } else {
-                    let kernel = rhs.permuted([&self.rhs.spatial[..], &[self.rhs.second, self.rhs.first]].concat());
+                    let kernel = rhs.permuted(
+                        [&self.rhs.spatial[..], &[self.rhs.second, self.rhs.first]].concat(),
+                    );
                     patches.dot_general(kernel.flatten(0, -2), (&[], &[]), (&[last], &[0]))
                 }
             }
@@ -148,7 +171,12 @@ impl ConvolutionOp {
             }
             Form::PatchesByPosition => {
                 let lhs = padded(&contracted_first(lhs, &self.lhs), &spatial, &self.padding);
-                let windows = windows(&lhs, &spatial, [&positions, &self.stride], [&taps, &self.rhs_dilation]);
+                let windows = windows(
+                    &lhs,
+                    &spatial,
+                    [&positions, &self.stride],
+                    [&taps, &self.rhs_dilation],
+                );
                 self.product_of_patches(
                     &concatenated(&windows, last),
                     &contracted_first(rhs, &self.rhs),
@@ -157,18 +185,22 @@ impl ConvolutionOp {
                 )
             }
             Form::KernelPatchesByPosition => {
-                // Position `s` of the result multiplies element `q` of the input, which its dilation moves to `q·d`, by
-                // element `q·d − s + low` of the kernel.
+                // Position `s` of the result multiplies element `q` of the input, which its
+                // dilation moves to `q·d`, by element `q·d − s + low` of the kernel.
                 let input = self.lhs.spatial_sizes(lhs.ty());
                 let margins: Vec<_> = (0..taps.len())
                     .map(|i| {
                         let (low, last) = (self.padding[i].0, positions[i] as i64 - 1);
-                        (last - low, low + dilated(input[i], self.lhs_dilation[i]) as i64 - taps[i] as i64)
+                        (
+                            last - low,
+                            low + dilated(input[i], self.lhs_dilation[i]) as i64 - taps[i] as i64,
+                        )
                     })
                     .collect();
                 let kernel = padded(&contracted_first(rhs, &self.rhs), &spatial, &margins);
                 let steps = vec![1; taps.len()];
-                let mut windows = windows(&kernel, &spatial, [&positions, &steps], [&input, &self.lhs_dilation]);
+                let mut windows =
+                    windows(&kernel, &spatial, [&positions, &steps], [&input, &self.lhs_dilation]);
                 // The first position is the last window.
                 windows.reverse();
                 self.product_of_patches(
@@ -189,10 +221,15 @@ impl ConvolutionOp {
                     [&taps[1..], &self.rhs_dilation[1..]],
                 );
                 let patches = concatenated(&windows, last);
-                // Row `r` of the result multiplies row `h` of the input by row `h − r + low` of the kernel.
+                // Row `r` of the result multiplies row `h` of the input by row `h − r + low` of the
+                // kernel.
                 let (low, high) = self.padding[0];
                 let last_row = rows as i64 - 1;
-                let kernel = padded(&contracted_first(rhs, &self.rhs), &[1], &[(last_row - low, last_row - high)]);
+                let kernel = padded(
+                    &contracted_first(rhs, &self.rhs),
+                    &[1],
+                    &[(last_row - low, last_row - high)],
+                );
                 let row = |start: usize| {
                     let kernel = kernel.narrow(1, start, height);
                     self.product_of_patches(&patches, &kernel, &positions[1..], &[]).unsqueeze(1)
@@ -202,8 +239,8 @@ impl ConvolutionOp {
         })
     }
 
-    /// The product `[batch, rhs_positions…, lhs_positions…, out]` over all axes but the last. The last axes have a copy
-    /// of the features for each of these positions.
+    /// The product `[batch, rhs_positions…, lhs_positions…, out]` over all axes but the last. The
+    /// last axes have a copy of the features for each of these positions.
     fn product_of_patches(
         &self,
         lhs: &Tensor,
@@ -212,19 +249,28 @@ impl ConvolutionOp {
         rhs_positions: &[usize],
     ) -> Tensor {
         let contracted: Vec<usize> = (0..lhs.rank() - 1).collect();
-        let product = |lhs: &Tensor, rhs: &Tensor| lhs.dot_general(rhs, (&[], &[]), (&contracted, &contracted));
-        let features =
-            |t: &Tensor, positions: &[usize]| t.shape()[lhs.rank() - 1] / positions.iter().product::<usize>();
+        let product = |lhs: &Tensor, rhs: &Tensor| {
+            lhs.dot_general(rhs, (&[], &[]), (&contracted, &contracted))
+        };
+        let features = |t: &Tensor, positions: &[usize]| {
+            t.shape()[lhs.rank() - 1] / positions.iter().product::<usize>()
+        };
         let (batch, out) = (features(lhs, lhs_positions), features(rhs, rhs_positions));
         let (l, r) = (lhs_positions.len(), rhs_positions.len());
-        // The operand whose features are the outer ones of the convolution's result is first. Then the result is
-        // transposed within blocks that fit into a cache.
+        // The operand whose features are the outer ones of the convolution's result is first. Then
+        // the result is transposed within blocks that fit into a cache.
         if self.out.first < self.out.second {
-            let product = product(lhs, rhs).reshape([lhs_positions, &[batch], rhs_positions, &[out]].concat());
-            product.permuted([l].into_iter().chain(l + 1..l + 1 + r).chain(0..l).chain([l + r + 1]).collect())
+            let product = product(lhs, rhs)
+                .reshape([lhs_positions, &[batch], rhs_positions, &[out]].concat());
+            product.permuted(
+                [l].into_iter().chain(l + 1..l + 1 + r).chain(0..l).chain([l + r + 1]).collect(),
+            )
         } else {
-            let product = product(rhs, lhs).reshape([rhs_positions, &[out], lhs_positions, &[batch]].concat());
-            product.permuted([l + r + 1].into_iter().chain(0..r).chain(r + 1..r + 1 + l).chain([r]).collect())
+            let product = product(rhs, lhs)
+                .reshape([rhs_positions, &[out], lhs_positions, &[batch]].concat());
+            product.permuted(
+                [l + r + 1].into_iter().chain(0..r).chain(r + 1..r + 1 + l).chain([r]).collect(),
+            )
         }
     }
 }
@@ -262,12 +308,14 @@ mod tests {
             [vec![y], gradients].concat()
         });
         let text = lower(&function, &Mesh::data(1), platform)?.text;
-        Ok(["stablehlo.convolution(", "stablehlo.dot_general "].map(|statement| text.matches(statement).count()))
+        Ok(["stablehlo.convolution(", "stablehlo.dot_general "]
+            .map(|statement| text.matches(statement).count()))
     }
 
     #[test]
     fn values_between_convolutions_are_not_transposed() -> crate::Result<()> {
-        let types = [[4, 8, 8, 8], [16, 8, 3, 3], [1, 16, 1, 1], [4, 16, 3, 3]].map(|s| TensorType::new(DType::F32, s));
+        let types = [[4, 8, 8, 8], [16, 8, 3, 3], [1, 16, 1, 1], [4, 16, 3, 3]]
+            .map(|s| TensorType::new(DType::F32, s));
         let function = Function::trace("f", &types, |x| {
             let how = Convolution::new(2).padding([(1, 1); 2]);
             let y = x[0].convolution(&x[1], &how);
@@ -276,7 +324,10 @@ mod tests {
             vec![y.convolution(&x[3], &how)]
         });
         let transposes = |platform| -> crate::Result<usize> {
-            Ok(lower(&function, &Mesh::data(1), platform)?.text.matches("stablehlo.transpose ").count())
+            Ok(lower(&function, &Mesh::data(1), platform)?
+                .text
+                .matches("stablehlo.transpose ")
+                .count())
         };
         // The input, both kernels and the result.
         assert_eq!(transposes(Some(Platform::Cpu))?, 4);
@@ -294,7 +345,10 @@ mod tests {
         assert_eq!(statements(large, &padded, cpu)?, [2, 3]);
         assert_eq!(statements(small, &padded, cpu)?, [0, 5]);
         // The derivative for the input has a dilated input.
-        assert_eq!(statements([[4, 64, 8, 8], [64, 64, 3, 3]], &padded.clone().stride([2; 2]), cpu)?, [1, 2]);
+        assert_eq!(
+            statements([[4, 64, 8, 8], [64, 64, 3, 3]], &padded.clone().stride([2; 2]), cpu)?,
+            [1, 2]
+        );
         // The derivative for an input without padding is more than twice as large as its cotangent.
         assert_eq!(statements([[4, 20, 12, 12], [50, 20, 5, 5]], &bare, cpu)?, [2, 1]);
         // Few features.

@@ -1,9 +1,10 @@
-//! Cumulative reductions: for each element, the sum, product, extreme or log-sum-exp of all elements up to it along an
-//! axis.
+//! Cumulative reductions: for each element, the sum, product, extreme or log-sum-exp of all
+//! elements up to it along an axis.
 //!
-//! Each is one `reduce_window` whose windows reach back to the start of the axis; XLA compiles it to a tree. The
-//! derivative of a sum is a sum in the other direction. The derivatives of the others are scans in log₂(n) steps, each
-//! of which combines every element with the one a power of two before it.
+//! Each is one `reduce_window` whose windows reach back to the start of the axis; XLA compiles it
+//! to a tree. The derivative of a sum is a sum in the other direction. The derivatives of the
+//! others are scans in log₂(n) steps, each of which combines every element with the one a power of
+//! two before it.
 
 use super::dtype_set::DTypeSet;
 use super::reduce::Reducer;
@@ -30,11 +31,15 @@ impl Accumulation {
         }
     }
 
-    /// The statements that compute `%r` from `%a` and `%b`. Their types are explicit, so that they fit into any region.
+    /// The statements that compute `%r` from `%a` and `%b`. Their types are explicit, so that they
+    /// fit into any region.
     fn combine(self, scalar: &str) -> String {
         match self {
-            Accumulation::Reduce(reducer) => format!("%r = {} %a, %b : {scalar}", reducer.stablehlo()),
-            // max + log1p(exp(−|a − b|)); for two equal infinities, whose difference is NaN, the sum.
+            Accumulation::Reduce(reducer) => {
+                format!("%r = {} %a, %b : {scalar}", reducer.stablehlo())
+            }
+            // max + log1p(exp(−|a − b|)); for two equal infinities, whose difference is NaN, the
+            // sum.
             Accumulation::LogAddExp => format!(
                 "%m = stablehlo.maximum %a, %b : {scalar} %d = stablehlo.subtract %a, %b : {scalar} \
                  %u = stablehlo.compare NE, %d, %d : ({scalar}, {scalar}) -> tensor<i1> \
@@ -47,7 +52,8 @@ impl Accumulation {
     }
 }
 
-/// Combines two floating-point tensors by operations with a derivative. `after` follows `before` along the axis.
+/// Combines two floating-point tensors by operations with a derivative. `after` follows `before`
+/// along the axis.
 fn combined(reducer: Reducer, before: &Tensor, after: &Tensor) -> Tensor {
     match reducer {
         Reducer::Prod => before * after,
@@ -73,8 +79,9 @@ struct Cumulative {
 }
 
 impl Cumulative {
-    /// The element `distance` before each element along the axis, in the given direction, and whether it exists.
-    /// Missing elements are zeros. This avoids `pad`, which XLA miscompiles where the axis is sharded: see `lower`.
+    /// The element `distance` before each element along the axis, in the given direction, and
+    /// whether it exists. Missing elements are zeros. This avoids `pad`, which XLA miscompiles
+    /// where the axis is sharded: see `lower`.
     fn before(&self, y: &Tensor, distance: usize, reverse: bool) -> (Tensor, Tensor) {
         let (size, axis) = (y.shape()[self.axis], self.axis as isize);
         let mut fill = y.shape().to_vec();
@@ -88,7 +95,8 @@ impl Cumulative {
         // The size of any axis fits an i64.
         let dtype = if size <= i32::MAX as usize { DType::I32 } else { DType::I64 };
         let index = Tensor::iota(dtype, y.shape(), self.axis as isize);
-        let exists = if reverse { index.lt((size - distance) as f64) } else { index.ge(distance as f64) };
+        let exists =
+            if reverse { index.lt((size - distance) as f64) } else { index.ge(distance as f64) };
         (moved, exists)
     }
 
@@ -103,8 +111,9 @@ impl Cumulative {
         y
     }
 
-    /// The cotangent of `x`, where `y` is its cumulative log-sum-exp: `exp(xⱼ − yⱼ)·sⱼ`. Here `sⱼ` is the sum of
-    /// `gᵢ·exp(yⱼ − yᵢ)` over `i = j` and all later `i`, computed from partial sums. No exponent is above 0.
+    /// The cotangent of `x`, where `y` is its cumulative log-sum-exp: `exp(xⱼ − yⱼ)·sⱼ`. Here `sⱼ`
+    /// is the sum of `gᵢ·exp(yⱼ − yᵢ)` over `i = j` and all later `i`, computed from partial sums.
+    /// No exponent is above 0.
     fn log_sum_exp_vjp(&self, x: &Tensor, y: &Tensor, g: &Tensor) -> Tensor {
         let (mut s, mut distance) = (g.clone(), 1usize);
         while distance < x.shape()[self.axis] {
@@ -123,9 +132,11 @@ impl Cumulative {
     fn windows(&self, operand: &str, start: &str, ty: &TensorType) -> String {
         let (rank, last) = (ty.shape.rank(), ty.shape[self.axis] - 1);
         let (scalar, text) = (TensorType::scalar(ty.dtype).stablehlo(), ty.stablehlo());
-        let (mut window, mut padding) = (vec!["1".to_owned(); rank], vec!["[0, 0]".to_owned(); rank]);
+        let (mut window, mut padding) =
+            (vec!["1".to_owned(); rank], vec!["[0, 0]".to_owned(); rank]);
         window[self.axis] = (last + 1).to_string();
-        padding[self.axis] = if self.reverse { format!("[0, {last}]") } else { format!("[{last}, 0]") };
+        padding[self.axis] =
+            if self.reverse { format!("[0, {last}]") } else { format!("[{last}, 0]") };
         format!(
             "\"stablehlo.reduce_window\"({operand}, {start}) ({{ ^bb0(%a: {scalar}, %b: {scalar}): {} \
              \"stablehlo.return\"(%r) : ({scalar}) -> () }}) {{padding = dense<[{}]> : tensor<{rank}x2xi64>, \
@@ -169,14 +180,16 @@ impl Operation for Cumulative {
             let start = cx.constant(ty.dtype, &self.accumulation.identity(ty.dtype));
             return self.windows(cx.operand(0), &start, &ty);
         }
-        // XLA's partitioner pads a sharded axis once for all windows of one size, with the padding value of the first
-        // of them: next to a cumulative maximum, the cumulative product of a tensor would start with −∞. So this axis
-        // is not sharded here.
-        let axes: Vec<&str> = (0..rank).map(|a| if a == self.axis { "{}" } else { "{?}" }).collect();
+        // XLA's partitioner pads a sharded axis once for all windows of one size, with the padding
+        // value of the first of them: next to a cumulative maximum, the cumulative product of a
+        // tensor would start with −∞. So this axis is not sharded here.
+        let axes: Vec<&str> =
+            (0..rank).map(|a| if a == self.axis { "{}" } else { "{?}" }).collect();
         let whole = format!("<@mesh, [{}]>", axes.join(", "));
         let dims: Vec<_> = ty.shape.iter().map(usize::to_string).collect();
         let direction = if self.reverse { "_reverse" } else { "" };
-        let name = format!("{}_{}_{}_{}{direction}", self.method, dims.join("x"), ty.dtype, self.axis);
+        let name =
+            format!("{}_{}_{}_{}{direction}", self.method, dims.join("x"), ty.dtype, self.axis);
         cx.helper(&name, || {
             let scalar = TensorType::scalar(ty.dtype).stablehlo();
             format!(
@@ -193,11 +206,11 @@ impl Operation for Cumulative {
 }
 
 methods! {
-    /// The cumulative sum along `axis` (PyTorch's and NumPy's `cumsum`). 16-bit floats are summed as f32, integers in
-    /// their own dtype, and booleans as i32, or as i64 if an i32 may overflow.
+    /// The cumulative sum along `axis` (PyTorch's and NumPy's `cumsum`). 16-bit floats are summed
+    /// as f32, integers in their own dtype, and booleans as i32, or as i64 if an i32 may overflow.
     ///
-    /// For a sum from the end to the start, use `x.flip(&[axis]).cumsum(axis).flip(&[axis])`. Poisoned for complex
-    /// numbers, or if there is no such axis.
+    /// For a sum from the end to the start, use `x.flip(&[axis]).cumsum(axis).flip(&[axis])`.
+    /// Poisoned for complex numbers, or if there is no such axis.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -207,18 +220,21 @@ methods! {
     /// ```
     cumsum(axis: isize) -> Tensor, |x| x.countable().cumulate("cumsum", Accumulation::Reduce(Reducer::Sum), axis);
 
-    /// The cumulative product along `axis` (PyTorch's and NumPy's `cumprod`). The gradient is exact where elements are
-    /// 0. 16-bit floats are multiplied as f32, booleans as i32. Poisoned under the same conditions as
+    /// The cumulative product along `axis` (PyTorch's and NumPy's `cumprod`). The gradient is exact
+    /// where elements are
+    /// 0. 16-bit floats are multiplied as f32, booleans as i32. Poisoned under the same conditions
+    ///    as
     /// [`Tensor::cumsum`].
     cumprod(axis: isize) -> Tensor, |x| x.countable().cumulate("cumprod", Accumulation::Reduce(Reducer::Prod), axis);
 
-    /// `log Σ exp(x)` of all elements up to each one along `axis`, without overflow (PyTorch's `logcumsumexp`). 16-bit
-    /// floats are computed as f32. Poisoned if the elements are not floats, or if there is no such axis.
+    /// `log Σ exp(x)` of all elements up to each one along `axis`, without overflow (PyTorch's
+    /// `logcumsumexp`). 16-bit floats are computed as f32. Poisoned if the elements are not floats,
+    /// or if there is no such axis.
     logcumsumexp(axis: isize) -> Tensor, |x| x.cumulate("logcumsumexp", Accumulation::LogAddExp, axis);
 
-    /// The cumulative maximum along `axis` and its index (i32), `(values, indices)` (PyTorch's `cummax`). Of equal
-    /// elements the last one counts. From the first NaN on, all values are NaN, with the index of the latest NaN. The
-    /// gradient flows to the element at the index.
+    /// The cumulative maximum along `axis` and its index (i32), `(values, indices)` (PyTorch's
+    /// `cummax`). Of equal elements the last one counts. From the first NaN on, all values are NaN,
+    /// with the index of the latest NaN. The gradient flows to the element at the index.
     ///
     /// Poisoned under the same conditions as [`Tensor::cumsum`], and for booleans.
     ///
@@ -236,9 +252,18 @@ methods! {
 }
 
 impl Tensor {
-    fn cumulate(&self, method: &'static str, accumulation: Accumulation, axis: isize) -> Result<Tensor, Refusal> {
+    fn cumulate(
+        &self,
+        method: &'static str,
+        accumulation: Accumulation,
+        axis: isize,
+    ) -> Result<Tensor, Refusal> {
         self.live()?;
-        let dtypes = if accumulation == Accumulation::LogAddExp { DTypeSet::Floats } else { DTypeSet::Numbers };
+        let dtypes = if accumulation == Accumulation::LogAddExp {
+            DTypeSet::Floats
+        } else {
+            DTypeSet::Numbers
+        };
         let axis = dtypes.check(self.dtype()).and_then(|()| self.shape().axis(axis))?;
         let dtype = result_of(method, self.dtype());
         // One element is its own sum; zero elements have no window.
@@ -247,7 +272,11 @@ impl Tensor {
         }
         let is_extreme = matches!(accumulation, Accumulation::Reduce(Reducer::Max | Reducer::Min));
         let operand = if is_extreme { self.clone() } else { wide(self) };
-        Ok(Tensor::try_apply(Cumulative { method, accumulation, axis, reverse: false }, &[&operand])?.to_dtype(dtype))
+        Ok(Tensor::try_apply(
+            Cumulative { method, accumulation, axis, reverse: false },
+            &[&operand],
+        )?
+        .to_dtype(dtype))
     }
 
     fn running_extreme(
@@ -258,7 +287,11 @@ impl Tensor {
     ) -> Result<(Tensor, Tensor), Refusal> {
         let extreme = self.cumulate(method, Accumulation::Reduce(reducer), axis)?;
         if self.size(axis) > i32::MAX as usize {
-            return Err(format!("axis {axis} of {} has more elements than an i32 can count", self.shape()).into());
+            return Err(format!(
+                "axis {axis} of {} has more elements than an i32 can count",
+                self.shape()
+            )
+            .into());
         }
         // An element that equals the extreme so far is the latest extreme.
         let position = Tensor::iota(DType::I32, self.shape(), axis);

@@ -1,4 +1,5 @@
-//! Diagonals: extracted, embedded and summed. They are computed by masks, which also work on sharded matrices.
+//! Diagonals: extracted, embedded and summed. They are computed by masks, which also work on
+//! sharded matrices.
 
 use super::reduce::Reducer;
 use super::unary::methods;
@@ -9,7 +10,8 @@ use crate::{DType, Tensor, TensorType};
 fn on_diagonal(rank: usize, rows: usize, columns: usize, offset: i64) -> Tensor {
     // Clamped to just beyond the corners, so that nothing overflows.
     let offset = offset.clamp(-(rows as i64) - 1, columns as i64 + 1) as f64;
-    let dtype = if rows.saturating_add(columns) < i32::MAX as usize { DType::I32 } else { DType::I64 };
+    let dtype =
+        if rows.saturating_add(columns) < i32::MAX as usize { DType::I32 } else { DType::I64 };
     let mut shape = vec![1; rank];
     (shape[rank - 2], shape[rank - 1]) = (rows, columns);
     let row = Tensor::iota(dtype, shape.clone(), -2);
@@ -19,13 +21,18 @@ fn on_diagonal(rank: usize, rows: usize, columns: usize, offset: i64) -> Tensor 
 /// The length of the diagonal `offset` of a matrix.
 fn length(rows: usize, columns: usize, offset: i64) -> usize {
     let skipped = usize::try_from(offset.unsigned_abs()).unwrap_or(usize::MAX);
-    if offset >= 0 { rows.min(columns.saturating_sub(skipped)) } else { rows.saturating_sub(skipped).min(columns) }
+    if offset >= 0 {
+        rows.min(columns.saturating_sub(skipped))
+    } else {
+        rows.saturating_sub(skipped).min(columns)
+    }
 }
 
 methods! {
-    /// The diagonals of the matrices on the axes `row` and `column`. These two axes are removed, and the diagonal
-    /// becomes the last axis (PyTorch's `diagonal`). A positive `offset` selects a diagonal above the main one, a
-    /// negative one below it. A diagonal outside of the matrix is empty.
+    /// The diagonals of the matrices on the axes `row` and `column`. These two axes are removed,
+    /// and the diagonal becomes the last axis (PyTorch's `diagonal`). A positive `offset` selects a
+    /// diagonal above the main one, a negative one below it. A diagonal outside of the matrix is
+    /// empty.
     ///
     /// Poisoned if the two axes are equal, or if one does not exist.
     ///
@@ -38,14 +45,16 @@ methods! {
     /// ```
     diagonal(offset: i64, row: isize, column: isize) -> Tensor, |x| x.diagonals(offset, row, column);
 
-    /// Embeds the last axis as the diagonal `offset` of matrices on two new last axes, with zeros (or `false`)
-    /// elsewhere (PyTorch's `diag_embed`). The matrices are square, of size `n + |offset|`.
+    /// Embeds the last axis as the diagonal `offset` of matrices on two new last axes, with zeros
+    /// (or `false`) elsewhere (PyTorch's `diag_embed`). The matrices are square, of size
+    /// `n + |offset|`.
     ///
     /// Poisoned for a scalar.
     diag_embed(offset: i64) -> Tensor, |x| x.embedded(offset);
 
-    /// For a vector, the matrix with it on its diagonal `offset`, like [`Tensor::diag_embed`]. For a matrix, the vector
-    /// on its diagonal, like [`Tensor::diagonal`] (PyTorch's and NumPy's `diag`). Poisoned for any other rank.
+    /// For a vector, the matrix with it on its diagonal `offset`, like [`Tensor::diag_embed`]. For
+    /// a matrix, the vector on its diagonal, like [`Tensor::diagonal`] (PyTorch's and NumPy's
+    /// `diag`). Poisoned for any other rank.
     diag(offset: i64) -> Tensor, |x| match x.rank() {
         1 => x.embedded(offset),
         2 => x.diagonals(offset, 0, 1),
@@ -63,7 +72,12 @@ methods! {
 
 impl Tensor {
     /// The implementation of [`Tensor::diagonal`], for several methods.
-    pub(super) fn diagonals(&self, offset: i64, row: isize, column: isize) -> Result<Tensor, Refusal> {
+    pub(super) fn diagonals(
+        &self,
+        offset: i64,
+        row: isize,
+        column: isize,
+    ) -> Result<Tensor, Refusal> {
         let shape = self.live()?.shape();
         let (row, column) = (shape.axis(row)?, shape.axis(column)?);
         if row == column {
@@ -80,9 +94,11 @@ impl Tensor {
             shape_without_diagonal.push(0);
             return Ok(Tensor::zeros(self.dtype(), shape_without_diagonal));
         }
-        let kept = on_diagonal(rank, rows, columns, offset).select(&x, &Tensor::zeros(self.dtype(), []));
+        let kept =
+            on_diagonal(rank, rows, columns, offset).select(&x, &Tensor::zeros(self.dtype(), []));
         let reducer = if self.dtype() == DType::Bool { Reducer::Or } else { Reducer::Sum };
-        // Each row that meets the diagonal has one of its elements; all others in the row are zeros.
+        // Each row that meets the diagonal has one of its elements; all others in the row are
+        // zeros.
         let diagonal = kept.reduce("diagonal", reducer, &[-1], false);
         Ok(diagonal.narrow(-1, usize::try_from(-offset).unwrap_or(0), n))
     }
@@ -105,7 +121,8 @@ impl Tensor {
             )
             .into());
         }
-        // Above the main diagonal the elements are in the first rows; below it, in the first columns.
+        // Above the main diagonal the elements are in the first rows; below it, in the first
+        // columns.
         let (mut high, zeros) = (vec![0; self.rank()], vec![0; self.rank()]);
         high[self.rank() - 1] = skipped as i64;
         let padded = self.pad(&zero, &vec![0; self.rank()], &high, &zeros);
@@ -113,8 +130,8 @@ impl Tensor {
         Ok(on_diagonal(shape.len(), n, n, offset).select(&spread.broadcast_to(shape), &zero))
     }
 
-    /// The identity matrix `[rows, columns]`: ones (or `true`) on the main diagonal, zeros elsewhere (PyTorch's and
-    /// NumPy's `eye`).
+    /// The identity matrix `[rows, columns]`: ones (or `true`) on the main diagonal, zeros
+    /// elsewhere (PyTorch's and NumPy's `eye`).
     ///
     /// Poisoned if it has more than 2⁴⁷ bytes.
     #[track_caller]
@@ -124,7 +141,8 @@ impl Tensor {
             if !ty.is_addressable() {
                 return Err(ty.too_large().into());
             }
-            Ok(on_diagonal(2, rows, columns, 0).select(&Tensor::ones(dtype, []), &Tensor::zeros(dtype, [])))
+            Ok(on_diagonal(2, rows, columns, 0)
+                .select(&Tensor::ones(dtype, []), &Tensor::zeros(dtype, [])))
         })
     }
 }

@@ -32,9 +32,9 @@ impl DotGeneral {
         free_axes(rank, &self.rhs_batch, &self.rhs_contracting)
     }
 
-    /// The cotangent of one operand, given the other operand `y`. It contracts the cotangent of the result with the
-    /// free axes of `y`, and then reorders the axes. `rank` is the rank of the result, that is, of the operand whose
-    /// cotangent is computed.
+    /// The cotangent of one operand, given the other operand `y`. It contracts the cotangent of the
+    /// result with the free axes of `y`, and then reorders the axes. `rank` is the rank of the
+    /// result, that is, of the operand whose cotangent is computed.
     fn side_vjp(side: &Side<'_>, g: &Tensor, y: &Tensor, rank: usize) -> Tensor {
         let y_free = free_axes(y.rank(), side.other_batch, side.other_contracting);
         let product = Tensor::apply(
@@ -47,8 +47,8 @@ impl DotGeneral {
             },
             &[g, y],
         );
-        // The axes of the product are the batch axes, this operand's free axes, and the other operand's contracting
-        // axes in ascending order.
+        // The axes of the product are the batch axes, this operand's free axes, and the other
+        // operand's contracting axes in ascending order.
         let mut order: Vec<usize> = side.batch.to_vec();
         order.extend(free_axes(rank, side.batch, side.contracting));
         let mut pairs: Vec<(usize, usize)> =
@@ -80,13 +80,17 @@ impl Operation for DotGeneral {
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let (lhs, rhs) = (inputs[0], inputs[1]);
         if lhs.dtype != rhs.dtype {
-            return Err(format!("the dtypes differ: {lhs} and {rhs}; convert one of them with to_dtype()"));
+            return Err(format!(
+                "the dtypes differ: {lhs} and {rhs}; convert one of them with to_dtype()"
+            ));
         }
         DTypeSet::NumbersAndComplex.check(lhs.dtype)?;
         let check = |side: &str, shape: &Shape, batch: &[usize], contracting: &[usize]| {
             let mut axes: Vec<usize> = batch.iter().chain(contracting).copied().collect();
             axes.sort_unstable();
-            if axes.windows(2).any(|p| p[0] == p[1]) || axes.last().is_some_and(|&a| a >= shape.rank()) {
+            if axes.windows(2).any(|p| p[0] == p[1])
+                || axes.last().is_some_and(|&a| a >= shape.rank())
+            {
                 return Err(format!(
                     "the axes {batch:?} and {contracting:?} are not different axes of the {side} {shape}"
                 ));
@@ -137,10 +141,11 @@ impl Operation for DotGeneral {
             Some(DotGeneral::side_vjp(&right, &g, lhs, rhs.rank())),
         ]
     }
-    /// If both operands contract several leading axes, as in the derivative with respect to a dense layer's weight,
-    /// rewrites the product as a product of matrices `[contracted, free]`. XLA's CPU compiler multiplies such matrices
-    /// in place, but copies an operand of a higher rank to move its contracted axes to the end. That copy takes a sixth
-    /// of the product's time for 4096 × 256.
+    /// If both operands contract several leading axes, as in the derivative with respect to a dense
+    /// layer's weight, rewrites the product as a product of matrices `[contracted, free]`. XLA's
+    /// CPU compiler multiplies such matrices in place, but copies an operand of a higher rank to
+    /// move its contracted axes to the end. That copy takes a sixth of the product's time for 4096
+    /// × 256.
     fn rewritten_for_cpu(&self, inputs: &[&TensorType]) -> Option<Region> {
         let contracted = self.lhs_contracting.len();
         let leading: Vec<usize> = (0..contracted).collect();
@@ -155,10 +160,12 @@ impl Operation for DotGeneral {
             return None;
         }
         let parameters = parameters(self.method, "operand", [inputs[0], inputs[1]]);
-        let [lhs, rhs] = [&parameters[0], &parameters[1]]
-            .map(|operand| operand.flatten(contracted as isize, -1).flatten(0, contracted as isize - 1));
+        let [lhs, rhs] = [&parameters[0], &parameters[1]].map(|operand| {
+            operand.flatten(contracted as isize, -1).flatten(0, contracted as isize - 1)
+        });
         let product = lhs.dot_general(rhs, (&[], &[]), (&[0], &[0]));
-        let shape: Vec<usize> = inputs.iter().flat_map(|operand| &operand.shape[contracted..]).copied().collect();
+        let shape: Vec<usize> =
+            inputs.iter().flat_map(|operand| &operand.shape[contracted..]).copied().collect();
         Some(Region { parameters, results: vec![product.reshape(shape)] })
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
@@ -180,11 +187,13 @@ impl Operation for DotGeneral {
 }
 
 impl Tensor {
-    /// The general product (StableHLO's and JAX's `dot_general`). It sums over pairs of contracting axes and pairs up
-    /// batch axes; all other axes are free. `batch` and `contracting` list the axes of this tensor, then those of
-    /// `rhs`. The axes of the result are the batch axes, the free axes of this tensor, and the free axes of `rhs`.
+    /// The general product (StableHLO's and JAX's `dot_general`). It sums over pairs of contracting
+    /// axes and pairs up batch axes; all other axes are free. `batch` and `contracting` list the
+    /// axes of this tensor, then those of `rhs`. The axes of the result are the batch axes, the
+    /// free axes of this tensor, and the free axes of `rhs`.
     ///
-    /// Poisoned if paired axes differ in number or size, for booleans, or if no common dtype exists.
+    /// Poisoned if paired axes differ in number or size, for booleans, or if no common dtype
+    /// exists.
     #[track_caller]
     pub fn dot_general(
         &self,
@@ -217,9 +226,9 @@ impl Tensor {
         })
     }
 
-    /// The matrix product (PyTorch's and NumPy's `matmul`): `[…, n, k]` by `[…, k, m]` gives `[…, n, m]`, and leading
-    /// axes broadcast. A vector on the left is a row and a vector on the right is a column; their axis of size 1 is
-    /// removed from the result.
+    /// The matrix product (PyTorch's and NumPy's `matmul`): `[…, n, k]` by `[…, k, m]` gives
+    /// `[…, n, m]`, and leading axes broadcast. A vector on the left is a row and a vector on the
+    /// right is a column; their axis of size 1 is removed from the result.
     ///
     /// Poisoned if the sizes do not fit, if either operand is a scalar, or for booleans.
     ///
@@ -267,7 +276,10 @@ impl Tensor {
         let batch = leading(self).broadcast(&leading(rhs))?;
         let lhs = if self.rank() == 1 { self.unsqueeze(0) } else { self.clone() };
         let n = batch.rank();
-        let product = Tensor::apply(matmul((0..n).collect(), n + 1, n), &[&spread(&lhs, &batch), &spread(rhs, &batch)]);
+        let product = Tensor::apply(
+            matmul((0..n).collect(), n + 1, n),
+            &[&spread(&lhs, &batch), &spread(rhs, &batch)],
+        );
         Ok(if self.rank() == 1 { product.squeeze(-2) } else { product })
     }
 }

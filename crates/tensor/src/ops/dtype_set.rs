@@ -31,12 +31,18 @@ impl DTypeSet {
             DTypeSet::SignedNumbers => (signed, "signed numbers"),
             DTypeSet::SignedNumbersAndComplex => (signed || dtype.is_complex(), "signed numbers"),
             DTypeSet::Integers => (dtype.is_integer(), "integers"),
-            DTypeSet::IntegersAndBooleans => (dtype.is_integer() || dtype == DType::Bool, "integers or booleans"),
+            DTypeSet::IntegersAndBooleans => {
+                (dtype.is_integer() || dtype == DType::Bool, "integers or booleans")
+            }
         };
         match (fits, dtype.is_complex()) {
             (true, _) => Ok(()),
-            (false, true) => Err(format!("takes real numbers, not {dtype}; use real(), imag() or abs() first")),
-            (false, false) => Err(format!("takes {expected}, not {dtype}; convert with to_dtype() first")),
+            (false, true) => {
+                Err(format!("takes real numbers, not {dtype}; use real(), imag() or abs() first"))
+            }
+            (false, false) => {
+                Err(format!("takes {expected}, not {dtype}; convert with to_dtype() first"))
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Slices at positions that a program computes: read and updated.
 //!
-//! Their sizes are known while recording. Out of scope: slices at positions that are known while recording
-//! (`slice.rs`).
+//! Their sizes are known while recording. Out of scope: slices at positions that are known while
+//! recording (`slice.rs`).
 
 use super::constant::holds;
 use super::dtype_set::DTypeSet;
@@ -35,7 +35,12 @@ impl Operation for DynamicSlice {
         [Some(placed)].into_iter().chain(no_cotangents(cx.inputs.len() - 1)).collect()
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        format!("stablehlo.dynamic_slice {}, sizes = {:?} : {}", cx.operands(), self.sizes, cx.signature())
+        format!(
+            "stablehlo.dynamic_slice {}, sizes = {:?} : {}",
+            cx.operands(),
+            self.sizes,
+            cx.signature()
+        )
     }
 }
 
@@ -56,10 +61,13 @@ impl Operation for DynamicUpdateSlice {
         let to_operand: Vec<&Tensor> = [&g, &zeros].into_iter().chain(starts).collect();
         let to_update: Vec<&Tensor> = std::iter::once(&g).chain(starts).collect();
         let sizes = update.shape().to_vec();
-        [Some(Tensor::apply(DynamicUpdateSlice, &to_operand)), Some(Tensor::apply(DynamicSlice { sizes }, &to_update))]
-            .into_iter()
-            .chain(no_cotangents(starts.len()))
-            .collect()
+        [
+            Some(Tensor::apply(DynamicUpdateSlice, &to_operand)),
+            Some(Tensor::apply(DynamicSlice { sizes }, &to_update)),
+        ]
+        .into_iter()
+        .chain(no_cotangents(starts.len()))
+        .collect()
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!("stablehlo.dynamic_update_slice {} : {}", cx.operands(), cx.signature())
@@ -81,30 +89,41 @@ fn starts_in(operand: &Tensor, starts: &[Tensor], sizes: &[usize]) -> Result<Vec
         .into());
     }
     if (0..shape.rank()).any(|a| sizes[a] > shape[a]) {
-        return Err(format!("a box of {} is not within {}", Shape::from(sizes), operand.ty()).into());
+        return Err(
+            format!("a box of {} is not within {}", Shape::from(sizes), operand.ty()).into()
+        );
     }
     let narrow = shape.iter().all(|&size| i32::try_from(size).is_ok());
     let dtype = if narrow { DType::I32 } else { DType::I64 };
     let mut scalars = Vec::with_capacity(starts.len());
     for (axis, start) in starts.iter().enumerate() {
         if start.rank() != 0 || DTypeSet::Integers.check(start.dtype()).is_err() {
-            return Err(format!("the start of axis {axis} must be an integer scalar, not {}", start.ty()).into());
+            return Err(format!(
+                "the start of axis {axis} must be an integer scalar, not {}",
+                start.ty()
+            )
+            .into());
         }
         // A wider integer would wrap when it is converted to i32, so it is clamped first.
         let last = (shape[axis] - sizes[axis]) as f64;
         let wraps = start.dtype().size_in_bytes() > 4 || start.dtype() == DType::U32;
-        let start = if wraps && holds(start.dtype(), last) { start.maximum(0.0).minimum(last) } else { start.clone() };
+        let start = if wraps && holds(start.dtype(), last) {
+            start.maximum(0.0).minimum(last)
+        } else {
+            start.clone()
+        };
         scalars.push(start.to_dtype(dtype));
     }
     Ok(scalars)
 }
 
 impl Tensor {
-    /// The slice of the given sizes that begins at `starts`: one integer scalar for each axis, which the program
-    /// computes (JAX's `dynamic_slice`). Starts are clamped so that the slice lies within the tensor.
+    /// The slice of the given sizes that begins at `starts`: one integer scalar for each axis,
+    /// which the program computes (JAX's `dynamic_slice`). Starts are clamped so that the slice
+    /// lies within the tensor.
     ///
-    /// The gradient flows to the elements of the slice. Poisoned if there is not one start and one size for each axis,
-    /// or if a size is too large.
+    /// The gradient flows to the elements of the slice. Poisoned if there is not one start and one
+    /// size for each axis, or if a size is too large.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -123,12 +142,12 @@ impl Tensor {
         })
     }
 
-    /// This tensor with `update` written over the slice that begins at `starts`: one integer scalar for each axis,
-    /// which the program computes (JAX's `dynamic_update_slice`). Starts are clamped so that the slice lies within the
-    /// tensor.
+    /// This tensor with `update` written over the slice that begins at `starts`: one integer scalar
+    /// for each axis, which the program computes (JAX's `dynamic_update_slice`). Starts are clamped
+    /// so that the slice lies within the tensor.
     ///
-    /// Poisoned if `update` has another dtype than this tensor, if it is too large, or if there is not one start for
-    /// each axis.
+    /// Poisoned if `update` has another dtype than this tensor, if it is too large, or if there is
+    /// not one start for each axis.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};

@@ -14,8 +14,8 @@ unary! {
     /// `eˣ − 1`, elementwise, accurate near 0. The derivative is `eˣ`.
     expm1, ExponentialMinusOne, "stablehlo.exponential_minus_one", FloatsAndComplex, |x, y, g| Some(g * (y + 1.0));
 
-    /// The natural logarithm, elementwise; NaN below 0. For complex numbers, the imaginary part is in `(−π, π]`. The
-    /// derivative is `1/x`.
+    /// The natural logarithm, elementwise; NaN below 0. For complex numbers, the imaginary part is
+    /// in `(−π, π]`. The derivative is `1/x`.
     log, Log, "stablehlo.log", FloatsAndComplex, |x, y, g| Some(g / x);
 
     /// `log(1 + x)`, elementwise, accurate near 0. The derivative is `1/(1 + x)`.
@@ -41,13 +41,17 @@ impl Operation for XLogY {
         let (x, y, g) = (cx.input(0), cx.input(1), cx.cotangent());
         let is_zero = x.eq(0.0).and(y.le(0.0));
         let zeros = g.zeros_like();
-        vec![Some(is_zero.select(&zeros, &(&g * y.log()))), Some(is_zero.select(&zeros, &(&g * x / y)))]
+        vec![
+            Some(is_zero.select(&zeros, &(&g * y.log()))),
+            Some(is_zero.select(&zeros, &(&g * x / y))),
+        ]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let ty = cx.result().clone();
         let name = function_name("xlogy", &ty);
         cx.helper(&name, || {
-            let (t, mask) = (ty.stablehlo(), TensorType::new(crate::DType::Bool, &ty.shape).stablehlo());
+            let (t, mask) =
+                (ty.stablehlo(), TensorType::new(crate::DType::Bool, &ty.shape).stablehlo());
             format!(
                 "  func.func private @{name}(%x: {t}, %y: {t}) -> {t} {{\n    \
                  %zero = stablehlo.constant dense<0.0> : {t}\n    \
@@ -80,12 +84,13 @@ composed! {
     /// The base-10 logarithm, elementwise; NaN below 0. The derivative is `1/(x·log(10))`.
     log10, FloatsAndComplex, |x| x.log() / std::f64::consts::LN_10;
 
-    /// `log(x/(1 − x))`, the inverse of [`Tensor::sigmoid`], elementwise; NaN outside `[0, 1]`. The derivative is
-    /// `1/(x(1 − x))`.
+    /// `log(x/(1 − x))`, the inverse of [`Tensor::sigmoid`], elementwise; NaN outside `[0, 1]`. The
+    /// derivative is `1/(x(1 − x))`.
     logit, Floats, |x| x.log() - (-&x).log1p();
 
-    /// `log(eᵃ + eᵇ)`, elementwise, without overflow; the larger operand where either is infinite. The derivatives are
-    /// `sigmoid(a − b)` and `sigmoid(b − a)`. `x.logaddexp(0.0)` is the softplus of `x`.
+    /// `log(eᵃ + eᵇ)`, elementwise, without overflow; the larger operand where either is infinite.
+    /// The derivatives are `sigmoid(a − b)` and `sigmoid(b − a)`. `x.logaddexp(0.0)` is the
+    /// softplus of `x`.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -104,16 +109,17 @@ composed! {
         larger + below.exp2().log1p() / std::f64::consts::LN_2
     };
 
-    /// `x·log(y)`, elementwise; 0 where `x` is 0 and `y` is not NaN. The derivatives are `log(y)` and `x/y`. Both are 0
-    /// where `x` is 0 and `y ≤ 0`.
+    /// `x·log(y)`, elementwise; 0 where `x` is 0 and `y` is not NaN. The derivatives are `log(y)`
+    /// and `x/y`. Both are 0 where `x` is 0 and `y ≤ 0`.
     xlogy, Floats, |x, y| Tensor::apply(XLogY, &[&x, &y]);
 }
 
-/// The larger of both, and the difference `−|a − b|` of the smaller one to it. The difference is 0 for two equal
-/// infinities, where it would be NaN.
+/// The larger of both, and the difference `−|a − b|` of the smaller one to it. The difference is 0
+/// for two equal infinities, where it would be NaN.
 ///
-/// Both results use one comparison, not `maximum` and `abs`. Those share or drop the gradient of a tie, so that second
-/// derivatives would be 0 there. With one comparison, all derivatives are exact.
+/// Both results use one comparison, not `maximum` and `abs`. Those share or drop the gradient of a
+/// tie, so that second derivatives would be 0 there. With one comparison, all derivatives are
+/// exact.
 fn larger_and_below(a: &Tensor, b: &Tensor) -> (Tensor, Tensor) {
     let (a_is_larger, difference) = (a.ge(b), a - b);
     let below = a_is_larger.select(&-&difference, &difference);

@@ -69,7 +69,8 @@ impl Operation for Fft {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let g = cx.cotangent();
-        let transform = |kind, x: &Tensor| Tensor::apply(Fft { kind, lengths: self.lengths.clone() }, &[x]);
+        let transform =
+            |kind, x: &Tensor| Tensor::apply(Fft { kind, lengths: self.lengths.clone() }, &[x]);
         let last = self.lengths.last().copied().unwrap_or(1);
         vec![Some(match self.kind {
             // The matrix of the transform is symmetric, so the transform is its own derivative.
@@ -79,16 +80,18 @@ impl Operation for Fft {
                 let rank = g.rank();
                 let mut high = vec![0; rank];
                 high[rank - 1] = (last - (last / 2 + 1)) as i64;
-                let whole = g.pad(&Tensor::zeros(g.dtype(), []), &vec![0; rank], &high, &vec![0; rank]);
+                let whole =
+                    g.pad(&Tensor::zeros(g.dtype(), []), &vec![0; rank], &high, &vec![0; rank]);
                 transform(Kind::Fft, &whole).real()
             }
-            // All elements count twice, for themselves and their conjugates, except the first, and the last for an even
-            // size.
+            // All elements count twice, for themselves and their conjugates, except the first, and
+            // the last for an even size.
             Kind::Irfft => {
                 let count: f64 = self.lengths.iter().map(|&n| n as f64).product();
                 let half = last / 2 + 1;
-                let weight: Vec<f64> =
-                    (0..half).map(|k| if k == 0 || 2 * k == last { 1.0 / count } else { 2.0 / count }).collect();
+                let weight: Vec<f64> = (0..half)
+                    .map(|k| if k == 0 || 2 * k == last { 1.0 / count } else { 2.0 / count })
+                    .collect();
                 let weight = Tensor::from_slice(&weight, [half]).to_dtype(g.dtype());
                 (transform(Kind::Rfft, &g) * weight).conj()
             }
@@ -96,13 +99,19 @@ impl Operation for Fft {
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let kind = self.kind.method().to_uppercase();
-        format!("stablehlo.fft {}, type = {kind}, length = {:?} : {}", cx.operand(0), self.lengths, cx.signature())
+        format!(
+            "stablehlo.fft {}, type = {kind}, length = {:?} : {}",
+            cx.operand(0),
+            self.lengths,
+            cx.signature()
+        )
     }
 }
 
 methods! {
-    /// The discrete Fourier transform over one to three different `axes`: `Σₙ xₙ exp(−2πi·kn/N)` along each (NumPy's
-    /// `fft.fftn`). A real tensor is first converted to complex numbers. The shape does not change.
+    /// The discrete Fourier transform over one to three different `axes`: `Σₙ xₙ exp(−2πi·kn/N)`
+    /// along each (NumPy's `fft.fftn`). A real tensor is first converted to complex numbers. The
+    /// shape does not change.
     ///
     /// Poisoned if an axis is empty, if there are not one to three axes, or for integers.
     ///
@@ -117,8 +126,9 @@ methods! {
     /// The inverse of [`Tensor::fft`]: `1/N·Σₖ xₖ exp(2πi·kn/N)` along each of the `axes`.
     ifft(axes: &[isize]) -> Tensor, |x| x.transform(Kind::Ifft, axes, None);
 
-    /// [`Tensor::fft`] of a real tensor, without the half that follows by symmetry (NumPy's `fft.rfftn`). If the last
-    /// of `axes` has `n` elements, the result has the first `n/2 + 1`. f64 gives c128, narrower floats give c64.
+    /// [`Tensor::fft`] of a real tensor, without the half that follows by symmetry (NumPy's
+    /// `fft.rfftn`). If the last of `axes` has `n` elements, the result has the first `n/2 + 1`.
+    /// f64 gives c128, narrower floats give c64.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -129,8 +139,9 @@ methods! {
     /// ```
     rfft(axes: &[isize]) -> Tensor, |x| x.transform(Kind::Rfft, axes, None);
 
-    /// The inverse of [`Tensor::rfft`]: a real tensor with `n` elements along the last of `axes` (NumPy's
-    /// `fft.irfftn`). Imaginary parts that the transform of a real tensor cannot have are ignored.
+    /// The inverse of [`Tensor::rfft`]: a real tensor with `n` elements along the last of `axes`
+    /// (NumPy's `fft.irfftn`). Imaginary parts that the transform of a real tensor cannot have are
+    /// ignored.
     ///
     /// Poisoned if that axis does not have `n/2 + 1` elements.
     irfft(axes: &[isize], n: usize) -> Tensor, |x| x.transform(Kind::Irfft, axes, Some(n));
@@ -150,7 +161,8 @@ impl Tensor {
         if kind != Kind::Rfft && !x.dtype().is_complex() {
             x = x.to_dtype(if x.dtype() == DType::F64 { DType::C128 } else { DType::C64 });
         }
-        let transformed = axes.iter().map(|&axis| self.shape().axis(axis)).collect::<Result<Vec<_>, _>>()?;
+        let transformed =
+            axes.iter().map(|&axis| self.shape().axis(axis)).collect::<Result<Vec<_>, _>>()?;
         let mut order: Vec<usize> = (0..self.rank()).filter(|a| !transformed.contains(a)).collect();
         order.extend(&transformed);
         let in_place = order.iter().enumerate().all(|(i, &a)| i == a);

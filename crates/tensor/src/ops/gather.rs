@@ -1,8 +1,8 @@
 //! Reading elements by index: slices along an axis, single elements, points.
 //!
-//! [`Gather`] is StableHLO's `gather` for windows that span whole axes; its derivative is a scatter. It takes indices
-//! within range, which the methods ensure. Out of scope: writing by index (`scatter.rs`), and slices at positions that
-//! a program computes (`dynamic_slice.rs`).
+//! [`Gather`] is StableHLO's `gather` for windows that span whole axes; its derivative is a
+//! scatter. It takes indices within range, which the methods ensure. Out of scope: writing by index
+//! (`scatter.rs`), and slices at positions that a program computes (`dynamic_slice.rs`).
 
 use super::bounds::{self, ClampedIndices, OutOfBounds};
 use super::scatter::{Combine, Scatter};
@@ -13,8 +13,9 @@ use crate::scope::Refusal;
 use crate::tensor::all_live;
 use crate::{AsTensor, DType, Shape, Tensor, TensorType};
 
-/// How the axes of an operand, of indices and of the gathered elements (or the updates) correspond. Each index names an
-/// element along the axes `mapped`, which the result lacks. Along all other axes it covers the whole axis.
+/// How the axes of an operand, of indices and of the gathered elements (or the updates) correspond.
+/// Each index names an element along the axes `mapped`, which the result lacks. Along all other
+/// axes it covers the whole axis.
 #[derive(Clone, Debug)]
 pub(super) struct Dimensions {
     /// The axes of the gathered elements that come from the operand.
@@ -24,7 +25,8 @@ pub(super) struct Dimensions {
     /// The paired batch axes: of the operand here, of the indices in the next field.
     operand_batch: Vec<usize>,
     indices_batch: Vec<usize>,
-    /// The axis of the indices that holds the components of an index, or their rank if an index is a single number.
+    /// The axis of the indices that holds the components of an index, or their rank if an index is
+    /// a single number.
     vector: usize,
 }
 
@@ -32,7 +34,9 @@ impl Dimensions {
     /// Indices of any shape replace `axis`.
     pub(super) fn along(axis: usize, operand_rank: usize, indices_rank: usize) -> Dimensions {
         Dimensions {
-            window: (0..axis).chain(axis + indices_rank..(operand_rank + indices_rank).saturating_sub(1)).collect(),
+            window: (0..axis)
+                .chain(axis + indices_rank..(operand_rank + indices_rank).saturating_sub(1))
+                .collect(),
             mapped: vec![axis],
             operand_batch: Vec::new(),
             indices_batch: Vec::new(),
@@ -70,16 +74,22 @@ impl Dimensions {
         let mut windows = (0..operand.rank()).filter(whole).map(|a| operand[a]);
         let mut batches = (0..indices.rank()).filter(|&a| a != self.vector).map(|a| indices[a]);
         let rank = self.window.len() + indices.rank() - usize::from(self.vector < indices.rank());
-        let size = |axis: usize| if self.window.contains(&axis) { windows.next() } else { batches.next() };
+        let size =
+            |axis: usize| if self.window.contains(&axis) { windows.next() } else { batches.next() };
         (0..rank).map_while(size).collect()
     }
 
     /// The sizes of one window, in MLIR's syntax.
     fn sizes(&self, operand: &Shape) -> String {
         let one = |a: usize| self.mapped.contains(&a) || self.operand_batch.contains(&a);
-        let sizes: Vec<String> = (0..operand.rank()).map(|a| if one(a) { 1 } else { operand[a] }.to_string()).collect();
+        let sizes: Vec<String> =
+            (0..operand.rank()).map(|a| if one(a) { 1 } else { operand[a] }.to_string()).collect();
         // MLIR rejects a colon before an empty list.
-        if sizes.is_empty() { "array<i64>".into() } else { format!("array<i64: {}>", sizes.join(", ")) }
+        if sizes.is_empty() {
+            "array<i64>".into()
+        } else {
+            format!("array<i64: {}>", sizes.join(", "))
+        }
     }
 
     /// The dimension numbers of a scatter, or else of a gather.
@@ -106,7 +116,10 @@ impl Dimensions {
         let batches = if self.operand_batch.is_empty() {
             String::new()
         } else {
-            format!("{operand_batch} = {:?}, {indices_batch} = {:?}, ", self.operand_batch, self.indices_batch)
+            format!(
+                "{operand_batch} = {:?}, {indices_batch} = {:?}, ",
+                self.operand_batch, self.indices_batch
+            )
         };
         format!(
             "#stablehlo.{operation}<{window} = {:?}, {collapsed} = {:?}, {batches}{map} = {:?}, \
@@ -117,7 +130,8 @@ impl Dimensions {
 
     /// Broadcasts one value for each index to the shape of the gathered elements.
     pub(super) fn spread(&self, values: &Tensor, taken: &Shape) -> Tensor {
-        let axes: Vec<usize> = (0..taken.rank()).filter(|axis| !self.window.contains(axis)).collect();
+        let axes: Vec<usize> =
+            (0..taken.rank()).filter(|axis| !self.window.contains(axis)).collect();
         values.broadcast_in_dim(taken, &axes)
     }
 }
@@ -133,14 +147,21 @@ impl Operation for Gather {
         self.method
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
-        one(TensorType::new(inputs[0].dtype, self.dimensions.taken(&inputs[0].shape, &inputs[1].shape)))
+        one(TensorType::new(
+            inputs[0].dtype,
+            self.dimensions.taken(&inputs[0].shape, &inputs[1].shape),
+        ))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let (operand, indices) = (cx.input(0), cx.input(1));
         // A frequent index makes a long sum.
         let g = wide(&cx.cotangent());
         let zeros = Tensor::zeros(g.dtype(), operand.shape());
-        let scatter = Scatter { method: self.method, combine: Combine::Add, dimensions: self.dimensions.clone() };
+        let scatter = Scatter {
+            method: self.method,
+            combine: Combine::Add,
+            dimensions: self.dimensions.clone(),
+        };
         let sum = Tensor::apply(scatter, &[&zeros, indices, &g]);
         vec![Some(sum.to_dtype(operand.dtype())), None]
     }
@@ -159,7 +180,8 @@ impl Operation for Gather {
     }
 }
 
-/// The element for an index out of range: NaN, the smallest signed or largest unsigned integer, or `true`.
+/// The element for an index out of range: NaN, the smallest signed or largest unsigned integer, or
+/// `true`.
 fn nothing(dtype: DType) -> Tensor {
     // Infinities saturate to the extremes of integers.
     let value = match dtype {
@@ -187,21 +209,30 @@ impl Tensor {
     ) -> Result<Tensor, Refusal> {
         let gather = Gather { method, dimensions: dimensions.clone() };
         let gathered = Tensor::try_apply(gather, &[self, &clamped.indices])?;
-        Ok(dimensions.spread(&clamped.inside, gathered.shape()).select(&gathered, &nothing(self.dtype())))
+        Ok(dimensions
+            .spread(&clamped.inside, gathered.shape())
+            .select(&gathered, &nothing(self.dtype())))
     }
 
-    fn taken(&self, method: &'static str, axis: isize, indices: &Tensor) -> Result<Tensor, Refusal> {
+    fn taken(
+        &self,
+        method: &'static str,
+        axis: isize,
+        indices: &Tensor,
+    ) -> Result<Tensor, Refusal> {
         let axis = indexed_axis(self, axis, indices)?;
         let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::ToZero)?;
         self.gathered(method, Dimensions::along(axis, self.rank(), indices.rank()), &clamped)
     }
 
-    /// The elements at `indices` along `axis`, for example rows of an embedding table (JAX's and NumPy's `take`;
-    /// PyTorch's `index_select` for indices of any shape). The axes of `indices` replace `axis`.
+    /// The elements at `indices` along `axis`, for example rows of an embedding table (JAX's and
+    /// NumPy's `take`; PyTorch's `index_select` for indices of any shape). The axes of `indices`
+    /// replace `axis`.
     ///
-    /// An index outside of `0..size` gives NaN, the smallest signed or largest unsigned integer, or `true`, since a
-    /// device cannot raise an error. This matches JAX, except that negative indices do not count from the end. The
-    /// gradient is added up at the elements that were read; the gradient of an index out of range is dropped.
+    /// An index outside of `0..size` gives NaN, the smallest signed or largest unsigned integer, or
+    /// `true`, since a device cannot raise an error. This matches JAX, except that negative indices
+    /// do not count from the end. The gradient is added up at the elements that were read; the
+    /// gradient of an index out of range is dropped.
     ///
     /// Poisoned if the indices are not integers, if the axis does not exist, or if it is empty.
     ///
@@ -219,8 +250,8 @@ impl Tensor {
         Tensor::record("take", || self.taken("take", axis, indices.as_tensor()))
     }
 
-    /// The slices at `indices`, a vector, along `axis` (PyTorch's `index_select`). Like [`Tensor::take`], which accepts
-    /// indices of any shape.
+    /// The slices at `indices`, a vector, along `axis` (PyTorch's `index_select`). Like
+    /// [`Tensor::take`], which accepts indices of any shape.
     ///
     /// Poisoned under the same conditions, and if the rank of `indices` is above 1.
     #[track_caller]
@@ -231,18 +262,22 @@ impl Tensor {
             match indices.rank() {
                 0 => self.taken("index_select", axis, &indices.reshape([1])),
                 1 => self.taken("index_select", axis, indices),
-                _ => Err(format!("the indices {} are not a vector; take() accepts indices of any shape", indices.ty())
-                    .into()),
+                _ => Err(format!(
+                    "the indices {} are not a vector; take() accepts indices of any shape",
+                    indices.ty()
+                )
+                .into()),
             }
         })
     }
 
-    /// One element for each index: `y[i, j, …] = x[i, j, …]`, except that `indices[i, j, …]` replaces the position
-    /// along `axis` (PyTorch's `gather`). `indices` has the rank of this tensor. Along the other axes it must not be
-    /// larger than this tensor. The result has the shape of `indices`.
+    /// One element for each index: `y[i, j, …] = x[i, j, …]`, except that `indices[i, j, …]`
+    /// replaces the position along `axis` (PyTorch's `gather`). `indices` has the rank of this
+    /// tensor. Along the other axes it must not be larger than this tensor. The result has the
+    /// shape of `indices`.
     ///
-    /// An index out of range gives NaN, like [`Tensor::take`]. Gradients of elements that were read several times are
-    /// added up.
+    /// An index out of range gives NaN, like [`Tensor::take`]. Gradients of elements that were read
+    /// several times are added up.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -264,8 +299,8 @@ impl Tensor {
         })
     }
 
-    /// Like [`Tensor::gather`], but axes of size 1 other than `axis` broadcast, of this tensor and of `indices`
-    /// (NumPy's `take_along_axis`, PyTorch's `take_along_dim`).
+    /// Like [`Tensor::gather`], but axes of size 1 other than `axis` broadcast, of this tensor and
+    /// of `indices` (NumPy's `take_along_axis`, PyTorch's `take_along_dim`).
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -281,8 +316,12 @@ impl Tensor {
             let axis = indexed_axis(self, axis, indices)?;
             let (mut shape, mut indices_shape) = (self.shape().to_vec(), indices.shape().to_vec());
             let fits = shape.len() == indices_shape.len()
-                && (0..shape.len())
-                    .all(|a| a == axis || shape[a] == indices_shape[a] || shape[a] == 1 || indices_shape[a] == 1);
+                && (0..shape.len()).all(|a| {
+                    a == axis
+                        || shape[a] == indices_shape[a]
+                        || shape[a] == 1
+                        || indices_shape[a] == 1
+                });
             if !fits {
                 return Err(format!(
                     "the indices {} do not match {}: the ranks must be equal, and along every axis except {axis} the \
@@ -296,20 +335,30 @@ impl Tensor {
                 let size = if shape[a] == 1 { indices_shape[a] } else { shape[a] };
                 (shape[a], indices_shape[a]) = (size, size);
             }
-            self.broadcast_to(shape).elements("take_along_axis", axis, &indices.broadcast_to(indices_shape))
+            self.broadcast_to(shape).elements(
+                "take_along_axis",
+                axis,
+                &indices.broadcast_to(indices_shape),
+            )
         })
     }
 
-    fn elements(&self, method: &'static str, axis: usize, indices: &Tensor) -> Result<Tensor, Refusal> {
+    fn elements(
+        &self,
+        method: &'static str,
+        axis: usize,
+        indices: &Tensor,
+    ) -> Result<Tensor, Refusal> {
         let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::ToZero)?;
         self.gathered(method, Dimensions::elements(axis, self.rank()), &clamped)
     }
 
-    /// The elements at points. `indices` is `[…, k]`; each index names a point in the first `k` axes. The result is
-    /// `[…, rest]`, where `rest` are the remaining axes (TensorFlow's `gather_nd`; NumPy's `x[i, j]` with lists).
+    /// The elements at points. `indices` is `[…, k]`; each index names a point in the first `k`
+    /// axes. The result is `[…, rest]`, where `rest` are the remaining axes (TensorFlow's
+    /// `gather_nd`; NumPy's `x[i, j]` with lists).
     ///
-    /// A point out of range gives NaN, like [`Tensor::take`]. Gradients of elements that were read several times are
-    /// added up.
+    /// A point out of range gives NaN, like [`Tensor::take`]. Gradients of elements that were read
+    /// several times are added up.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -336,12 +385,22 @@ impl Tensor {
 }
 
 /// Checks that `part` has the rank of `whole` and is not larger along any axis except `axis`.
-pub(super) fn fits_into(name: &str, part: &Tensor, whole: &Tensor, axis: usize) -> Result<(), String> {
+pub(super) fn fits_into(
+    name: &str,
+    part: &Tensor,
+    whole: &Tensor,
+    axis: usize,
+) -> Result<(), String> {
     let (small, large) = (part.shape(), whole.shape());
-    if small.rank() == large.rank() && (0..small.rank()).all(|a| a == axis || small[a] <= large[a]) {
+    if small.rank() == large.rank() && (0..small.rank()).all(|a| a == axis || small[a] <= large[a])
+    {
         return Ok(());
     }
-    Err(format!("{name} {} must have the rank of {} and may be larger along axis {axis} only", part.ty(), whole.ty()))
+    Err(format!(
+        "{name} {} must have the rank of {} and may be larger along axis {axis} only",
+        part.ty(),
+        whole.ty()
+    ))
 }
 
 /// Checks that `indices` can be points in `x`.

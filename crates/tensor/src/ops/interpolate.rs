@@ -1,7 +1,8 @@
-//! Resampling of images and other grids to finer or coarser grids (PyTorch's `nn.functional.interpolate`).
+//! Resampling of images and other grids to finer or coarser grids (PyTorch's
+//! `nn.functional.interpolate`).
 //!
-//! Axes are resampled one after the other. Nearest-neighbor resampling is a broadcast or a slice if the step is
-//! regular, else a gather. Weighted sums are in `resample.rs`.
+//! Axes are resampled one after the other. Nearest-neighbor resampling is a broadcast or a slice if
+//! the step is regular, else a gather. Weighted sums are in `resample.rs`.
 
 use super::dtype_set::DTypeSet;
 use super::gather::{Dimensions, Gather};
@@ -16,14 +17,18 @@ pub enum Interpolation {
     Nearest,
     /// The element whose center is nearest, at `⌊(i + ½)·in/out⌋`: PyTorch's `nearest-exact`.
     NearestExact,
-    /// The two nearest elements along each axis, weighted by their distance: linear, bilinear, trilinear.
+    /// The two nearest elements along each axis, weighted by their distance: linear, bilinear,
+    /// trilinear.
     Linear {
-        /// Whether the centers of the first and last elements are aligned, instead of the edges of the grid.
+        /// Whether the centers of the first and last elements are aligned, instead of the edges of
+        /// the grid.
         align_corners: bool,
     },
-    /// The four nearest elements along each axis, weighted by Keys' cubic kernel with a = −¾: bicubic.
+    /// The four nearest elements along each axis, weighted by Keys' cubic kernel with a = −¾:
+    /// bicubic.
     Cubic {
-        /// Whether the centers of the first and last elements are aligned, instead of the edges of the grid.
+        /// Whether the centers of the first and last elements are aligned, instead of the edges of
+        /// the grid.
         align_corners: bool,
     },
     /// The mean of the elements that the new element covers, like [`Tensor::adaptive_avg_pool`].
@@ -45,20 +50,22 @@ impl Grid {
     fn positions(&self, align_corners: bool) -> Vec<f64> {
         let aligned = if self.to > 1 { (self.from - 1) as f64 / (self.to - 1) as f64 } else { 0.0 };
         (0..self.to)
-            .map(|i| if align_corners { i as f64 * aligned } else { (i as f64 + 0.5) * self.step - 0.5 })
+            .map(|i| {
+                if align_corners { i as f64 * aligned } else { (i as f64 + 0.5) * self.step - 0.5 }
+            })
             .collect()
     }
 
-    /// The old element that each new one copies. It is computed in f32, like PyTorch: at an edge between two elements,
-    /// rounding decides.
+    /// The old element that each new one copies. It is computed in f32, like PyTorch: at an edge
+    /// between two elements, rounding decides.
     fn nearest(&self, exact: bool) -> Vec<usize> {
         let shift = if exact { 0.5f32 } else { 0.0 };
         let index = |i: usize| ((i as f32 + shift) * self.step as f32).floor() as usize;
         (0..self.to).map(|i| index(i).min(self.from - 1)).collect()
     }
 
-    /// The taps of a new element. `weights` apply to the old elements from `first` on; positions outside of the grid
-    /// read the element at the edge.
+    /// The taps of a new element. `weights` apply to the old elements from `first` on; positions
+    /// outside of the grid read the element at the edge.
     fn taps(&self, first: i64, weights: &[f64]) -> Taps {
         let mut taps: Taps = Vec::new();
         for (index, &weight) in (first..).zip(weights) {
@@ -91,10 +98,11 @@ fn cubic(position: f64) -> (i64, Vec<f64>) {
 type Kernel = fn(f64) -> (i64, Vec<f64>);
 
 impl Tensor {
-    /// Resamples the last `sizes.len()` axes to the given sizes (PyTorch's `nn.functional.interpolate(size=…)`).
+    /// Resamples the last `sizes.len()` axes to the given sizes (PyTorch's
+    /// `nn.functional.interpolate(size=…)`).
     ///
-    /// Nearest-neighbor modes accept any dtype, the other modes only floating-point numbers. 16-bit floats are summed
-    /// as f32.
+    /// Nearest-neighbor modes accept any dtype, the other modes only floating-point numbers. 16-bit
+    /// floats are summed as f32.
     ///
     /// Poisoned if there are more sizes than axes, or if an old or new size is not from 1 to 2²⁰.
     ///
@@ -111,18 +119,23 @@ impl Tensor {
         Tensor::record("interpolate", || {
             self.live()?;
             let Some(first) = self.rank().checked_sub(sizes.len()) else {
-                return Err(format!("the sizes {sizes:?} name more axes than {} has", self.ty()).into());
+                return Err(
+                    format!("the sizes {sizes:?} name more axes than {} has", self.ty()).into()
+                );
             };
-            let steps: Vec<f64> = (0..sizes.len()).map(|i| self.shape()[first + i] as f64 / sizes[i] as f64).collect();
+            let steps: Vec<f64> = (0..sizes.len())
+                .map(|i| self.shape()[first + i] as f64 / sizes[i] as f64)
+                .collect();
             self.on_grid("interpolate", sizes, &steps, mode)
         })
     }
 
-    /// Resamples the last `scales.len()` axes to `scales[i]` times as many elements, rounded down (PyTorch's
-    /// `nn.functional.interpolate(scale_factor=…)`). The positions of the elements follow from the scales, not from the
-    /// rounded sizes.
+    /// Resamples the last `scales.len()` axes to `scales[i]` times as many elements, rounded down
+    /// (PyTorch's `nn.functional.interpolate(scale_factor=…)`). The positions of the elements
+    /// follow from the scales, not from the rounded sizes.
     ///
-    /// Poisoned under the same conditions as [`Tensor::interpolate`], and if a scale is not a positive number.
+    /// Poisoned under the same conditions as [`Tensor::interpolate`], and if a scale is not a
+    /// positive number.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Interpolation, Tensor};
@@ -134,12 +147,16 @@ impl Tensor {
         Tensor::record("interpolate_by", || {
             self.live()?;
             let Some(first) = self.rank().checked_sub(scales.len()) else {
-                return Err(format!("the scales {scales:?} name more axes than {} has", self.ty()).into());
+                return Err(
+                    format!("the scales {scales:?} name more axes than {} has", self.ty()).into()
+                );
             };
             if scales.iter().any(|scale| !scale.is_finite() || *scale <= 0.0) {
                 return Err(format!("the scales {scales:?} must be positive numbers").into());
             }
-            let size = |(i, scale): (usize, &f64)| (self.shape()[first + i] as f64 * scale).floor() as usize;
+            let size = |(i, scale): (usize, &f64)| {
+                (self.shape()[first + i] as f64 * scale).floor() as usize
+            };
             let sizes: Vec<usize> = scales.iter().enumerate().map(size).collect();
             let steps: Vec<f64> = scales.iter().map(|scale| 1.0 / scale).collect();
             self.on_grid("interpolate_by", &sizes, &steps, mode)
@@ -161,7 +178,9 @@ impl Tensor {
         }
         let old = &self.shape()[first..];
         if old.iter().chain(sizes).any(|size| !(1..=MAX_SIZE).contains(size)) {
-            return Err(format!("the sizes {old:?} and {sizes:?} must be from 1 to {MAX_SIZE}").into());
+            return Err(
+                format!("the sizes {old:?} and {sizes:?} must be from 1 to {MAX_SIZE}").into()
+            );
         }
         if mode == Interpolation::Area {
             return Ok(self.adaptive_avg_pool(sizes));
@@ -180,8 +199,10 @@ impl Tensor {
                 }
             };
             let begins = grid.positions(corners).into_iter().map(kernel);
-            let taps: Vec<Taps> = begins.map(|(first, weights)| grid.taps(first, &weights)).collect();
-            let keeps = grid.from == to && taps.iter().enumerate().all(|(i, taps)| taps == &[(i, 1.0)]);
+            let taps: Vec<Taps> =
+                begins.map(|(first, weights)| grid.taps(first, &weights)).collect();
+            let keeps =
+                grid.from == to && taps.iter().enumerate().all(|(i, taps)| taps == &[(i, 1.0)]);
             if !keeps {
                 result = along_axis(method, &result, axis, &taps);
             }
@@ -192,15 +213,29 @@ impl Tensor {
     /// The elements at these positions, in ascending order, along an axis.
     fn copied(&self, method: &'static str, axis: usize, positions: &[usize]) -> Tensor {
         let (from, to) = (self.shape()[axis], positions.len());
-        if to % from == 0 && positions.iter().enumerate().all(|(i, &position)| position == i / (to / from)) {
-            return if to == from { self.clone() } else { self.repeat_interleave(to / from, axis as isize) };
+        if to % from == 0
+            && positions.iter().enumerate().all(|(i, &position)| position == i / (to / from))
+        {
+            return if to == from {
+                self.clone()
+            } else {
+                self.repeat_interleave(to / from, axis as isize)
+            };
         }
         let step = if to > 1 { positions[1] - positions[0] } else { 1 };
-        if step > 0 && positions.iter().enumerate().all(|(i, &position)| position == positions[0] + i * step) {
+        if step > 0
+            && positions
+                .iter()
+                .enumerate()
+                .all(|(i, &position)| position == positions[0] + i * step)
+        {
             let (start, end) = (positions[0] as isize, (positions[0] + (to - 1) * step) as isize);
             return self.slice_along(axis as isize, start..=end, step);
         }
-        let indices = Tensor::from_slice(&positions.iter().map(|&position| position as i32).collect::<Vec<_>>(), [to]);
+        let indices = Tensor::from_slice(
+            &positions.iter().map(|&position| position as i32).collect::<Vec<_>>(),
+            [to],
+        );
         let dimensions = Dimensions::along(axis, self.rank(), 1);
         Tensor::apply(Gather { method, dimensions }, &[self, &indices])
     }

@@ -27,7 +27,8 @@ impl Operation for Iota {
 }
 
 impl Tensor {
-    /// A tensor whose element at index `i` along `axis` is `i` (JAX's `lax.broadcasted_iota`). Poisoned for `bool`.
+    /// A tensor whose element at index `i` along `axis` is `i` (JAX's `lax.broadcasted_iota`).
+    /// Poisoned for `bool`.
     #[track_caller]
     pub fn iota(dtype: DType, shape: impl Into<Shape>, axis: isize) -> Tensor {
         Tensor::record("iota", || Tensor::counted(TensorType::new(dtype, shape), axis))
@@ -41,8 +42,8 @@ impl Tensor {
             return Err(ty.too_large().into());
         }
         let axis = ty.shape.axis(axis)?;
-        // XLA confuses the dtype of a complex iota with the dtype of its magnitude, and aborts the process. So the iota
-        // is real.
+        // XLA confuses the dtype of a complex iota with the dtype of its magnitude, and aborts the
+        // process. So the iota is real.
         let real = TensorType::new(ty.dtype.real(), &ty.shape);
         Ok(Tensor::try_apply(Iota { ty: real, axis }, &[])?.to_dtype(ty.dtype))
     }
@@ -53,9 +54,9 @@ impl Tensor {
         Tensor::record("arange", || Tensor::counted(TensorType::new(dtype, [n]), 0))
     }
 
-    /// One-hot vectors of the integers on a new last axis of size `classes`: `true` at the index, else `false`
-    /// (PyTorch's `nn.functional.one_hot`). An integer outside of `0..classes` gives a vector of `false`. Poisoned if
-    /// the tensor is not of integers.
+    /// One-hot vectors of the integers on a new last axis of size `classes`: `true` at the index,
+    /// else `false` (PyTorch's `nn.functional.one_hot`). An integer outside of `0..classes` gives a
+    /// vector of `false`. Poisoned if the tensor is not of integers.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -68,12 +69,18 @@ impl Tensor {
         Tensor::record("one_hot", || {
             self.live()?;
             if !self.dtype().is_integer() {
-                return Err(
-                    format!("class indices must be integers, not {}; convert with to_dtype()", self.ty()).into()
-                );
+                return Err(format!(
+                    "class indices must be integers, not {}; convert with to_dtype()",
+                    self.ty()
+                )
+                .into());
             }
             // Narrow integers cannot count many classes: a u8 would wrap at 256.
-            let index = if self.dtype().size_in_bytes() < 4 { self.to_dtype(DType::I32) } else { self.clone() };
+            let index = if self.dtype().size_in_bytes() < 4 {
+                self.to_dtype(DType::I32)
+            } else {
+                self.clone()
+            };
             let mut shape = self.shape().to_vec();
             shape.push(classes);
             let classes = Tensor::counted(TensorType::new(index.dtype(), shape.clone()), -1)?;

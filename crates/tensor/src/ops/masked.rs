@@ -1,16 +1,17 @@
 //! Operations with masks whose shapes are known while recording.
 //!
-//! Out of scope: a selection whose size depends on the mask (PyTorch's `masked_select`, NumPy's `x[mask]`), since the
-//! shapes of a program are fixed. [`Tensor::nonzero_static`] gives a fixed number of positions. For sums and means over
-//! a mask, use [`Tensor::masked_fill`].
+//! Out of scope: a selection whose size depends on the mask (PyTorch's `masked_select`, NumPy's
+//! `x[mask]`), since the shapes of a program are fixed. [`Tensor::nonzero_static`] gives a fixed
+//! number of positions. For sums and means over a mask, use [`Tensor::masked_fill`].
 
 use super::binary::Operand;
 use crate::tensor::all_live;
 use crate::{AsTensor, DType, Tensor};
 
 impl Tensor {
-    /// `value` where `mask` is true, else the elements of this tensor (PyTorch's `masked_fill`). The mask broadcasts.
-    /// The gradient flows to the elements that stay, and to `value` if it is a tensor.
+    /// `value` where `mask` is true, else the elements of this tensor (PyTorch's `masked_fill`).
+    /// The mask broadcasts. The gradient flows to the elements that stay, and to `value` if it is a
+    /// tensor.
     ///
     /// Poisoned if `mask` is not `bool`, or if the shapes do not broadcast.
     ///
@@ -37,8 +38,9 @@ impl Tensor {
         })
     }
 
-    /// The positions (i32) of the first `size` nonzero elements, in row-major order: `[size, rank]`, one row for each
-    /// element (PyTorch's `nonzero_static`). Surplus rows hold `fill`, which is −1 by default in PyTorch.
+    /// The positions (i32) of the first `size` nonzero elements, in row-major order:
+    /// `[size, rank]`, one row for each element (PyTorch's `nonzero_static`). Surplus rows hold
+    /// `fill`, which is −1 by default in PyTorch.
     ///
     /// Poisoned if the tensor has more elements than an i32 can count.
     ///
@@ -64,7 +66,8 @@ impl Tensor {
             // A stable sort puts the positions of true elements first and keeps their order.
             let first = is_nonzero.not().argsort(0, false);
             let kept = first.narrow(0, 0, size.min(count));
-            let positions = kept.pad(&Tensor::scalar(0i32), &[0], &[(size - size.min(count)) as i64], &[0]);
+            let positions =
+                kept.pad(&Tensor::scalar(0i32), &[0], &[(size - size.min(count)) as i64], &[0]);
             let mut columns = Vec::with_capacity(rank);
             let mut rest = positions;
             for &size in self.shape().iter().rev() {

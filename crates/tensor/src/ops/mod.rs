@@ -1,5 +1,5 @@
-//! The operations, one file for each family. A file holds the shape rule, derivative, StableHLO form and public method
-//! of each operation.
+//! The operations, one file for each family. A file holds the shape rule, derivative, StableHLO
+//! form and public method of each operation.
 
 mod adaptive_pooling;
 mod arg_reduce;

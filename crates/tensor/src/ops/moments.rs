@@ -1,4 +1,5 @@
-//! Mean, variance and standard deviation. They are composed of other operations; 16-bit elements are computed as f32.
+//! Mean, variance and standard deviation. They are composed of other operations; 16-bit elements
+//! are computed as f32.
 
 use super::dtype_set::DTypeSet;
 use super::reduce::{Reducer, reductions};
@@ -17,7 +18,12 @@ impl Tensor {
     fn count_along(&self, axes: &[isize]) -> Result<f64, String> {
         DTypeSet::NumbersAndBooleans.check(self.dtype())?;
         // The largest tensor has 2^47 bytes, but an empty one may have long axes.
-        let count = self.shape().axes(axes)?.iter().map(|&a| self.shape()[a]).fold(1, usize::saturating_mul);
+        let count = self
+            .shape()
+            .axes(axes)?
+            .iter()
+            .map(|&a| self.shape()[a])
+            .fold(1, usize::saturating_mul);
         Ok(count as f64)
     }
 
@@ -56,8 +62,9 @@ impl Tensor {
 }
 
 reductions! {
-    /// The arithmetic mean along `axes`, which are removed; NaN if there are no elements. 16-bit floats are summed as
-    /// f32. The mean, variance and standard deviation of integers and booleans are f32, as in JAX.
+    /// The arithmetic mean along `axes`, which are removed; NaN if there are no elements. 16-bit
+    /// floats are summed as f32. The mean, variance and standard deviation of integers and booleans
+    /// are f32, as in JAX.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -73,13 +80,15 @@ reductions! {
         Ok((sum / count).to_dtype(result_of("mean", from.dtype())))
     };
 
-    /// The variance along `axes`, `Σ (x − mean)² / n` of `n` elements (NumPy's and JAX's `var`). PyTorch's `var`
-    /// divides by `n − 1` by default: see [`Tensor::var_corrected`]. 16-bit floats are computed as f32.
+    /// The variance along `axes`, `Σ (x − mean)² / n` of `n` elements (NumPy's and JAX's `var`).
+    /// PyTorch's `var` divides by `n − 1` by default: see [`Tensor::var_corrected`]. 16-bit floats
+    /// are computed as f32.
     var, var_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| x.spread("var", axes, 0.0, keepdim, false);
 
-    /// The variance along `axes`: `Σ (x − mean)² / max(n − correction, 0)` of `n` elements (PyTorch's `correction`,
-    /// NumPy's `ddof`). A correction of 1 gives the unbiased estimate, PyTorch's default. The result is NaN if `n` does
-    /// not exceed the correction. Poisoned if the correction is not finite.
+    /// The variance along `axes`: `Σ (x − mean)² / max(n − correction, 0)` of `n` elements
+    /// (PyTorch's `correction`, NumPy's `ddof`). A correction of 1 gives the unbiased estimate,
+    /// PyTorch's default. The result is NaN if `n` does not exceed the correction. Poisoned if the
+    /// correction is not finite.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -92,12 +101,12 @@ reductions! {
         x.spread("var_corrected", axes, correction, keepdim, false)
     };
 
-    /// The standard deviation along `axes`: the root of [`Tensor::var`] (NumPy's and JAX's `std`). Where it is 0, its
-    /// derivative is 0, as in PyTorch.
+    /// The standard deviation along `axes`: the root of [`Tensor::var`] (NumPy's and JAX's `std`).
+    /// Where it is 0, its derivative is 0, as in PyTorch.
     std, std_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| x.spread("std", axes, 0.0, keepdim, true);
 
-    /// The standard deviation along `axes`: the root of [`Tensor::var_corrected`]. A correction of 1 gives PyTorch's
-    /// `std`. Where it is 0, its derivative is 0.
+    /// The standard deviation along `axes`: the root of [`Tensor::var_corrected`]. A correction of
+    /// 1 gives PyTorch's `std`. Where it is 0, its derivative is 0.
     std_corrected, std_corrected_keepdim(axes: &[isize], correction: f64) -> Tensor, |x, keepdim| {
         x.spread("std_corrected", axes, correction, keepdim, true)
     };

@@ -7,15 +7,17 @@ use crate::autocast::{result_of, wide};
 use crate::scope::Refusal;
 
 reductions! {
-    /// The `p`-norm `(Σ |x|ᵖ)^(1/p)` of the elements along `axes` as one vector (PyTorch's `linalg.vector_norm`).
-    /// `p = 2` is the Euclidean norm, 1 the sum of magnitudes, ∞ the largest magnitude, −∞ the smallest, and 0 the
-    /// number of nonzero elements. All other values of `p`, also negative ones, follow the formula.
+    /// The `p`-norm `(Σ |x|ᵖ)^(1/p)` of the elements along `axes` as one vector (PyTorch's
+    /// `linalg.vector_norm`). `p = 2` is the Euclidean norm, 1 the sum of magnitudes, ∞ the largest
+    /// magnitude, −∞ the smallest, and 0 the number of nonzero elements. All other values of `p`,
+    /// also negative ones, follow the formula.
     ///
-    /// Where the norm is 0, or an element is 0, the derivative is 0. Elements that tie for the largest or smallest
-    /// magnitude share the gradient. 16-bit floats are computed as f32. The norm of no elements is 0.
+    /// Where the norm is 0, or an element is 0, the derivative is 0. Elements that tie for the
+    /// largest or smallest magnitude share the gradient. 16-bit floats are computed as f32. The
+    /// norm of no elements is 0.
     ///
-    /// Poisoned if the elements are not floats, if `p` is NaN, or if the tensor has no such axis. If `p` is infinite or
-    /// negative, it is also poisoned if an axis is empty.
+    /// Poisoned if the elements are not floats, if `p` is NaN, or if the tensor has no such axis.
+    /// If `p` is infinite or negative, it is also poisoned if an axis is empty.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -35,7 +37,10 @@ fn norm(operand: &Tensor, p: f64, axes: &[isize], keepdim: bool) -> Result<Tenso
     }
     if (p.is_infinite() || p < 0.0) && checked_axes.iter().any(|&a| operand.shape()[a] == 0) {
         let ty = operand.ty();
-        return Err(format!("{ty} has no element along the axes {axes:?}: there is no norm with p = {p}").into());
+        return Err(format!(
+            "{ty} has no element along the axes {axes:?}: there is no norm with p = {p}"
+        )
+        .into());
     }
     let x = wide(operand);
     let sum = |x: &Tensor| x.reduce("sum", Reducer::Sum, axes, keepdim);

@@ -1,5 +1,5 @@
-//! Rust's operators on tensors, by value and by reference, with numbers on either side. A number gets the dtype of the
-//! tensor.
+//! Rust's operators on tensors, by value and by reference, with numbers on either side. A number
+//! gets the dtype of the tensor.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 

@@ -18,7 +18,10 @@ impl Operation for OptimizationBarrier {
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let cotangents: Vec<&Tensor> = cx.cotangents.iter().flatten().collect();
         let mut after = Tensor::optimization_barrier(&cotangents).into_iter();
-        cx.cotangents.iter().map(|cotangent| cotangent.as_ref().and_then(|_| after.next())).collect()
+        cx.cotangents
+            .iter()
+            .map(|cotangent| cotangent.as_ref().and_then(|_| after.next()))
+            .collect()
     }
     fn recompute_policy(&self) -> RecomputePolicy {
         RecomputePolicy::Never
@@ -30,9 +33,9 @@ impl Operation for OptimizationBarrier {
 }
 
 impl Tensor {
-    /// Returns the same values behind a barrier (JAX's `lax.optimization_barrier`). The compiler computes all of them
-    /// before it uses any of the results, and does not know that a result equals another value. Gradients pass through
-    /// a barrier of their own.
+    /// Returns the same values behind a barrier (JAX's `lax.optimization_barrier`). The compiler
+    /// computes all of them before it uses any of the results, and does not know that a result
+    /// equals another value. Gradients pass through a barrier of their own.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;

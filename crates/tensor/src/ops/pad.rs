@@ -21,15 +21,21 @@ impl Operation for Pad {
         let (from, value) = (inputs[0], inputs[1]);
         let rank = from.shape.rank();
         if value.shape.rank() != 0 || value.dtype != from.dtype {
-            return Err(format!("the padding value must be a scalar of {}, not {value}", from.dtype));
+            return Err(format!(
+                "the padding value must be a scalar of {}, not {value}",
+                from.dtype
+            ));
         }
         if self.low.len() != rank || self.high.len() != rank || self.interior.len() != rank {
-            return Err(format!("low, high and interior must have one entry for each of the {rank} axes of {from}"));
+            return Err(format!(
+                "low, high and interior must have one entry for each of the {rank} axes of {from}"
+            ));
         }
         let mut shape = Vec::with_capacity(rank);
         for (i, &size) in from.shape.iter().enumerate() {
             // None of this overflows 128 bits.
-            let (low, high, interior) = (self.low[i].into(), self.high[i].into(), self.interior[i] as i128);
+            let (low, high, interior) =
+                (self.low[i].into(), self.high[i].into(), self.interior[i] as i128);
             within_reach("low", i, low)?;
             within_reach("high", i, high)?;
             within_reach("interior", i, interior)?;
@@ -61,7 +67,10 @@ impl Operation for Pad {
     }
     fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
         let (low, high) = (order.reorder(&self.low), order.reorder(&self.high));
-        Some((Box::new(Pad { low, high, interior: order.reorder(&self.interior) }), Some(order.clone())))
+        Some((
+            Box::new(Pad { low, high, interior: order.reorder(&self.interior) }),
+            Some(order.clone()),
+        ))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         format!(
@@ -76,14 +85,24 @@ impl Operation for Pad {
 }
 
 impl Tensor {
-    /// Adds `low[i]` copies of the scalar `value` before, `high[i]` after and `interior[i]` between the elements along
-    /// each axis `i` (JAX's `lax.pad`). Negative `low` and `high` cut elements off.
+    /// Adds `low[i]` copies of the scalar `value` before, `high[i]` after and `interior[i]` between
+    /// the elements along each axis `i` (JAX's `lax.pad`). Negative `low` and `high` cut elements
+    /// off.
     ///
-    /// Poisoned if a list does not have one entry for each axis, if `value` is not a scalar of this dtype, or if a size
-    /// becomes negative.
+    /// Poisoned if a list does not have one entry for each axis, if `value` is not a scalar of this
+    /// dtype, or if a size becomes negative.
     #[track_caller]
-    pub fn pad(&self, value: impl AsTensor, low: &[i64], high: &[i64], interior: &[usize]) -> Tensor {
+    pub fn pad(
+        &self,
+        value: impl AsTensor,
+        low: &[i64],
+        high: &[i64],
+        interior: &[usize],
+    ) -> Tensor {
         let value = value.as_tensor();
-        Tensor::apply(Pad { low: low.into(), high: high.into(), interior: interior.into() }, &[self, value])
+        Tensor::apply(
+            Pad { low: low.into(), high: high.into(), interior: interior.into() },
+            &[self, value],
+        )
     }
 }

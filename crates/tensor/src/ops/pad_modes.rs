@@ -10,11 +10,13 @@ use crate::shape::within_reach;
 pub enum PadMode {
     /// A constant number.
     Constant(f64),
-    /// The elements mirrored at the edge: `c b | a b c | b a`. The padding must be less than the size of the axis.
+    /// The elements mirrored at the edge: `c b | a b c | b a`. The padding must be less than the
+    /// size of the axis.
     Reflect,
     /// The element at the edge: `a a | a b c | c c`.
     Replicate,
-    /// The elements at the other end: `b c | a b c | a b`. The padding must not exceed the size of the axis.
+    /// The elements at the other end: `b c | a b c | a b`. The padding must not exceed the size of
+    /// the axis.
     Circular,
     /// 0, or `false`.
     #[default]
@@ -27,8 +29,12 @@ impl PadMode {
         let (most, size) = (i128::from(most), size as i128);
         let problem = match self {
             _ if most <= 0 => return Ok(()),
-            PadMode::Reflect if most >= size => "reflect padding must be less than the number of elements",
-            PadMode::Circular if most > size => "circular padding must not exceed the number of elements",
+            PadMode::Reflect if most >= size => {
+                "reflect padding must be less than the number of elements"
+            }
+            PadMode::Circular if most > size => {
+                "circular padding must not exceed the number of elements"
+            }
             PadMode::Replicate if size == 0 => "there is no element to repeat",
             _ => return Ok(()),
         };
@@ -37,8 +43,9 @@ impl PadMode {
 }
 
 impl Tensor {
-    /// Pads the last `padding.len()` axes by `padding[i]` elements before and after (PyTorch's `nn.functional.pad`,
-    /// which lists the last axis first). The entries are in the order of the axes. Negative amounts cut elements off.
+    /// Pads the last `padding.len()` axes by `padding[i]` elements before and after (PyTorch's
+    /// `nn.functional.pad`, which lists the last axis first). The entries are in the order of the
+    /// axes. Negative amounts cut elements off.
     ///
     /// Poisoned if an axis has too few elements for the mode.
     ///
@@ -55,7 +62,11 @@ impl Tensor {
         Tensor::record("pad_mode", || {
             self.live()?;
             let Some(first) = self.rank().checked_sub(padding.len()) else {
-                return Err(format!("padding {padding:?} names more axes than {} has", self.shape()).into());
+                return Err(format!(
+                    "padding {padding:?} names more axes than {} has",
+                    self.shape()
+                )
+                .into());
             };
             let mut padded = self.clone();
             for (i, &(low, high)) in padding.iter().enumerate() {
@@ -74,7 +85,12 @@ impl Tensor {
                 }
                 padded = match mode {
                     PadMode::Constant(_) | PadMode::Zeros => padded,
-                    _ => padded.extended(axis as isize, low.max(0) as usize, high.max(0) as usize, mode),
+                    _ => padded.extended(
+                        axis as isize,
+                        low.max(0) as usize,
+                        high.max(0) as usize,
+                        mode,
+                    ),
                 };
             }
             // Elements are cut off last, since the padding may copy them.
@@ -97,8 +113,8 @@ impl Tensor {
         })
     }
 
-    /// Pads one axis by `low` elements before and `high` after. The caller has checked that the axis has enough
-    /// elements.
+    /// Pads one axis by `low` elements before and `high` after. The caller has checked that the
+    /// axis has enough elements.
     fn extended(&self, axis: isize, low: usize, high: usize, mode: PadMode) -> Tensor {
         let size = self.size(axis);
         let before = || match mode {
@@ -113,6 +129,10 @@ impl Tensor {
         };
         let (before, after) = ((low > 0).then(before), (high > 0).then(after));
         let parts: Vec<Tensor> = before.into_iter().chain([self.clone()]).chain(after).collect();
-        if parts.len() == 1 { self.clone() } else { Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), axis) }
+        if parts.len() == 1 {
+            self.clone()
+        } else {
+            Tensor::concatenate(&parts.iter().collect::<Vec<_>>(), axis)
+        }
     }
 }

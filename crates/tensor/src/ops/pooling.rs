@@ -32,17 +32,21 @@ impl Windows {
     pub(super) fn result(&self, from: &TensorType) -> Result<TensorType, String> {
         let mut shape = Vec::with_capacity(self.size.len());
         for (axis, &size) in from.shape.iter().enumerate() {
-            let (window, stride, (low, high)) = (self.size[axis], self.stride[axis], self.padding[axis]);
+            let (window, stride, (low, high)) =
+                (self.size[axis], self.stride[axis], self.padding[axis]);
             let dilation = self.dilation[axis];
             if window == 0 || stride == 0 {
-                return Err(format!("window and stride must be at least 1, axis {axis} has {window} and {stride}"));
+                return Err(format!(
+                    "window and stride must be at least 1, axis {axis} has {window} and {stride}"
+                ));
             }
             if dilation == 0 {
                 return Err(format!("dilation must be at least 1, axis {axis} has 0"));
             }
             let window = extent(window, dilation) as i128;
             let room = size as i128 + i128::from(low) + i128::from(high);
-            let amounts = [("window", window), ("stride", stride as i128), ("the padded size", room)];
+            let amounts =
+                [("window", window), ("stride", stride as i128), ("the padded size", room)];
             for (name, amount) in amounts {
                 within_reach(name, axis, amount)?;
             }
@@ -58,7 +62,8 @@ impl Windows {
 
     /// The attributes in StableHLO's generic form.
     pub(super) fn attributes(&self) -> String {
-        let pads: Vec<_> = self.padding.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
+        let pads: Vec<_> =
+            self.padding.iter().map(|(low, high)| format!("[{low}, {high}]")).collect();
         // `select_and_scatter` has no dilation attribute.
         let dilation = if self.is_dilated() {
             format!(", window_dilations = array<i64: {}>", spell(&self.dilation))
@@ -114,8 +119,9 @@ impl Operation for ReduceWindow {
             let operation = SelectAndScatter { reducer: self.reducer, windows: w.clone() };
             return vec![Some(Tensor::apply(operation, &[x, &g]))];
         }
-        // Each element of the input gets the sum of the cotangents of the windows that contain it. So the cotangent is
-        // dilated by the stride, padded, and summed over windows of the same size with stride 1.
+        // Each element of the input gets the sum of the cotangents of the windows that contain it.
+        // So the cotangent is dilated by the stride, padded, and summed over windows of the same
+        // size with stride 1.
         let (mut low, mut high) = (Vec::new(), Vec::new());
         for axis in 0..x.rank() {
             let window = extent(w.size[axis], w.dilation[axis]) as i64;
@@ -126,7 +132,8 @@ impl Operation for ReduceWindow {
         }
         let interior: Vec<usize> = w.stride.iter().map(|s| s - 1).collect();
         let (stride, padding) = (vec![1; x.rank()], vec![(0, 0); x.rank()]);
-        let windows = Windows { size: w.size.clone(), stride, padding, dilation: w.dilation.clone() };
+        let windows =
+            Windows { size: w.size.clone(), stride, padding, dilation: w.dilation.clone() };
         let operation = ReduceWindow { method: self.method, reducer: Reducer::Sum, windows };
         vec![Some(Tensor::apply(operation, &[&g.pad(&zero, &low, &high, &interior)]))]
     }
@@ -142,8 +149,10 @@ impl Operation for ReduceWindow {
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let dtype = cx.result().dtype;
-        let (scalar, start) =
-            (TensorType::scalar(dtype).stablehlo(), cx.constant(dtype, &self.reducer.identity(dtype)));
+        let (scalar, start) = (
+            TensorType::scalar(dtype).stablehlo(),
+            cx.constant(dtype, &self.reducer.identity(dtype)),
+        );
         format!(
             "\"stablehlo.reduce_window\"({}, {start}) ({{ ^bb0(%a: {scalar}, %b: {scalar}): \
              %r = {} %a, %b : {scalar} \"stablehlo.return\"(%r) : ({scalar}) -> () }}) {{{}}} : ({}, {scalar}) -> {}",
@@ -159,18 +168,22 @@ impl Operation for ReduceWindow {
 impl ReduceWindow {
     /// The cotangent of a maximum or minimum, by windows over a padded operand.
     ///
-    /// If windows with a side of 2 are padded, XLA's CPU compiler does not select the first element of a tie. (JAX pads
-    /// all windows itself for this reason.) Windows with longer sides give the right result, and on a TPU the padded
-    /// operand would take memory.
+    /// If windows with a side of 2 are padded, XLA's CPU compiler does not select the first element
+    /// of a tie. (JAX pads all windows itself for this reason.) Windows with longer sides give the
+    /// right result, and on a TPU the padded operand would take memory.
     fn select_and_scatter_unpadded(&self, x: &Tensor, g: &Tensor) -> Tensor {
         let w = &self.windows;
         let (low, high): (Vec<i64>, Vec<i64>) = w.padding.iter().copied().unzip();
-        let least =
-            Tensor::full(x.dtype(), [], if self.reducer == Reducer::Max { f64::NEG_INFINITY } else { f64::INFINITY });
+        let least = Tensor::full(
+            x.dtype(),
+            [],
+            if self.reducer == Reducer::Max { f64::NEG_INFINITY } else { f64::INFINITY },
+        );
         let zeros = vec![0; x.rank()];
         let windows = Windows { padding: vec![(0, 0); x.rank()], ..w.clone() };
         let padded = x.pad(&least, &low, &high, &zeros);
-        let spread = Tensor::apply(SelectAndScatter { reducer: self.reducer, windows }, &[&padded, g]);
+        let spread =
+            Tensor::apply(SelectAndScatter { reducer: self.reducer, windows }, &[&padded, g]);
         let negated = |v: &[i64]| v.iter().map(|n| -n).collect::<Vec<_>>();
         spread.pad(&Tensor::zeros(x.dtype(), []), &negated(&low), &negated(&high), &zeros)
     }
@@ -217,8 +230,8 @@ impl Pooling {
         self
     }
 
-    /// The number of elements added on both sides, at most half of the window. For a maximum they are never selected;
-    /// for an average they are zeros.
+    /// The number of elements added on both sides, at most half of the window. For a maximum they
+    /// are never selected; for an average they are zeros.
     pub fn padding(mut self, padding: impl Into<Vec<usize>>) -> Pooling {
         self.padding = padding.into();
         self
@@ -230,14 +243,15 @@ impl Pooling {
         self
     }
 
-    /// Whether to add a last window that begins within the input or the padding before it, and ends beyond the padding.
+    /// Whether to add a last window that begins within the input or the padding before it, and ends
+    /// beyond the padding.
     pub fn ceil_mode(mut self, ceil_mode: bool) -> Pooling {
         self.ceil_mode = ceil_mode;
         self
     }
 
-    /// Whether padding counts as elements of an average; it does by default. Positions of a [`Pooling::ceil_mode`]
-    /// window beyond the padding never count.
+    /// Whether padding counts as elements of an average; it does by default. Positions of a
+    /// [`Pooling::ceil_mode`] window beyond the padding never count.
     pub fn count_include_pad(mut self, count: bool) -> Pooling {
         self.count_include_pad = count;
         self
@@ -249,14 +263,21 @@ impl Pooling {
         self
     }
 
-    /// The windows over all axes of a tensor `[batch, channels, spatial…]`, after a check of the options.
+    /// The windows over all axes of a tensor `[batch, channels, spatial…]`, after a check of the
+    /// options.
     fn windows(&self, operand: &Tensor) -> Result<Windows, String> {
         let n = self.window.len();
-        let fits = [self.stride.len(), self.padding.len(), self.dilation.len()].iter().all(|&named| named == n);
+        let fits = [self.stride.len(), self.padding.len(), self.dilation.len()]
+            .iter()
+            .all(|&named| named == n);
         if !fits || operand.rank() != n + 2 {
-            return Err(format!("{} is not a [batch, channels, …] for windows over {n} axes: {self:?}", operand.ty()));
+            return Err(format!(
+                "{} is not a [batch, channels, …] for windows over {n} axes: {self:?}",
+                operand.ty()
+            ));
         }
-        let extents: Vec<usize> = (0..n).map(|i| extent(self.window[i], self.dilation[i])).collect();
+        let extents: Vec<usize> =
+            (0..n).map(|i| extent(self.window[i], self.dilation[i])).collect();
         if let Some(i) = (0..n).find(|&i| self.padding[i] > extents[i] / 2) {
             return Err(format!(
                 "padding {} is more than half of the window {}: some windows would hold only padding",
@@ -264,7 +285,8 @@ impl Pooling {
             ));
         }
         let high = (0..n).map(|i| {
-            let (size, window, stride) = (operand.shape()[i + 2] as i128, extents[i] as i128, self.stride[i] as i128);
+            let (size, window, stride) =
+                (operand.shape()[i + 2] as i128, extents[i] as i128, self.stride[i] as i128);
             let padding = self.padding[i] as i128;
             let room = size + 2 * padding - window;
             if !self.ceil_mode || room < 0 || stride == 0 {
@@ -279,29 +301,46 @@ impl Pooling {
         Ok(Windows {
             size: all(&self.window),
             stride: all(&self.stride),
-            padding: [(0, 0), (0, 0)].into_iter().chain(self.padding.iter().zip(high).map(pad)).collect(),
+            padding: [(0, 0), (0, 0)]
+                .into_iter()
+                .chain(self.padding.iter().zip(high).map(pad))
+                .collect(),
             dilation: all(&self.dilation),
         })
     }
 
-    /// The number of elements of each window that count for an average: `[spatial…]`. `None` if it is the same for all.
-    fn counts(&self, operand: &Tensor, windows: &Windows, result: &Tensor, dtype: DType) -> Option<Tensor> {
+    /// The number of elements of each window that count for an average: `[spatial…]`. `None` if it
+    /// is the same for all.
+    fn counts(
+        &self,
+        operand: &Tensor,
+        windows: &Windows,
+        result: &Tensor,
+        dtype: DType,
+    ) -> Option<Tensor> {
         let n = self.window.len();
         let beyond = (0..n).any(|i| windows.padding[i + 2].1 > self.padding[i] as i64);
-        let varies = if self.count_include_pad { beyond } else { beyond || self.padding.iter().any(|&p| p > 0) };
+        let varies = if self.count_include_pad {
+            beyond
+        } else {
+            beyond || self.padding.iter().any(|&p| p > 0)
+        };
         if !varies || self.divisor.is_some() {
             return None;
         }
         let mut counts = Tensor::ones(dtype, []);
         for i in 0..n {
             let (size, padding) = (operand.shape()[i + 2] as f64, self.padding[i] as f64);
-            let (low, high) = if self.count_include_pad { (-padding, size + padding) } else { (0.0, size) };
+            let (low, high) =
+                if self.count_include_pad { (-padding, size + padding) } else { (0.0, size) };
             let dilation = self.dilation[i] as f64;
-            // Element `t` of a window that begins at `start` is at `start + t·dilation`. `first..end` are the elements
-            // that count.
-            let start = Tensor::arange(DType::I64, result.shape()[i + 2]) * self.stride[i] as f64 - padding;
+            // Element `t` of a window that begins at `start` is at `start + t·dilation`.
+            // `first..end` are the elements that count.
+            let start =
+                Tensor::arange(DType::I64, result.shape()[i + 2]) * self.stride[i] as f64 - padding;
             let first = ((-&start + low).maximum(0.0) + (dilation - 1.0)) / dilation;
-            let end = ((-start + (high + dilation - 1.0)) / dilation).minimum(self.window[i] as f64);
+            let end =
+                ((-start + (high + dilation - 1.0)) / dilation).minimum(self.window[i] as f64);
             let mut shape = vec![1; n];
             shape[i] = result.shape()[i + 2];
             counts = counts * (end - first).to_dtype(dtype).reshape(shape);
@@ -311,15 +350,15 @@ impl Pooling {
 }
 
 methods! {
-    /// The largest element of each window over `[batch, channels, spatial…]` (PyTorch's `max_pool1d`, `max_pool2d` and
-    /// `max_pool3d`). Of tied elements, the first gets the gradient.
+    /// The largest element of each window over `[batch, channels, spatial…]` (PyTorch's
+    /// `max_pool1d`, `max_pool2d` and `max_pool3d`). Of tied elements, the first gets the gradient.
     ///
     /// Poisoned if the options do not fit the tensor, or for booleans and complex numbers.
     max_pool(how: &Pooling) -> Tensor, |x| x.pool("max_pool", Reducer::Max, how);
 
-    /// The largest element of each window over `[batch, channels, spatial…]`, and its position (PyTorch's
-    /// `return_indices`). The position is an i32 that counts the elements of one channel in row-major order. Of tied
-    /// elements, the first is selected.
+    /// The largest element of each window over `[batch, channels, spatial…]`, and its position
+    /// (PyTorch's `return_indices`). The position is an i32 that counts the elements of one channel
+    /// in row-major order. Of tied elements, the first is selected.
     ///
     /// ```
     /// use fulmen_tensor::{Pooling, Tensor};
@@ -335,16 +374,19 @@ methods! {
 }
 
 impl Tensor {
-    /// The mean of each window over `[batch, channels, spatial…]` (PyTorch's `avg_pool1d`, `avg_pool2d` and
-    /// `avg_pool3d`). Padding counts as zeros unless [`Pooling::count_include_pad`] is false. 16-bit floats are summed
-    /// as f32.
+    /// The mean of each window over `[batch, channels, spatial…]` (PyTorch's `avg_pool1d`,
+    /// `avg_pool2d` and `avg_pool3d`). Padding counts as zeros unless
+    /// [`Pooling::count_include_pad`] is false. 16-bit floats are summed as f32.
     ///
-    /// Poisoned if the options do not fit the tensor, or if the dtype cannot hold the number of elements of a window.
+    /// Poisoned if the options do not fit the tensor, or if the dtype cannot hold the number of
+    /// elements of a window.
     #[track_caller]
     pub fn avg_pool(&self, how: &Pooling) -> Tensor {
         Tensor::record("avg_pool", || {
             self.live()?;
-            let count: f64 = how.divisor.map_or_else(|| how.window.iter().map(|&n| n as f64).product(), |n| n as f64);
+            let count: f64 = how
+                .divisor
+                .map_or_else(|| how.window.iter().map(|&n| n as f64).product(), |n| n as f64);
             let dtype = self.dtype();
             if !holds(dtype, count) {
                 return Err(format!(
@@ -366,7 +408,12 @@ impl Tensor {
         })
     }
 
-    fn pool(&self, method: &'static str, reducer: Reducer, how: &Pooling) -> Result<Tensor, Refusal> {
+    fn pool(
+        &self,
+        method: &'static str,
+        reducer: Reducer,
+        how: &Pooling,
+    ) -> Result<Tensor, Refusal> {
         self.live()?;
         let windows = how.windows(self)?;
         Tensor::try_apply(ReduceWindow { method, reducer, windows }, &[self])

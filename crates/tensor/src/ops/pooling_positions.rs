@@ -1,7 +1,8 @@
-//! The position of the largest element of each window, by a `reduce_window` of numbers and their positions.
+//! The position of the largest element of each window, by a `reduce_window` of numbers and their
+//! positions.
 //!
-//! Out of scope: the maximum alone, and its derivative by `select_and_scatter`, for which TPUs have an instruction
-//! (`pooling.rs`).
+//! Out of scope: the maximum alone, and its derivative by `select_and_scatter`, for which TPUs have
+//! an instruction (`pooling.rs`).
 
 use super::dtype_set::DTypeSet;
 use super::gather::{Dimensions, Gather};
@@ -13,8 +14,9 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp};
 use crate::{DType, Tensor, TensorType};
 
-/// Takes numbers and their positions, and returns the largest number of each window with its position. Of tied numbers,
-/// the one with the smallest position is selected. NaN is larger than all other numbers.
+/// Takes numbers and their positions, and returns the largest number of each window with its
+/// position. Of tied numbers, the one with the smallest position is selected. NaN is larger than
+/// all other numbers.
 #[derive(Debug)]
 struct LargestAndWhere {
     method: &'static str,
@@ -38,9 +40,12 @@ impl Operation for LargestAndWhere {
         let dtype = cx.operand_type(0).dtype;
         let least = cx.constant(dtype, &Reducer::Max.identity(dtype));
         let nowhere = cx.constant(DType::I32, &i32::MAX.to_string());
-        let (scalar, place) = (TensorType::scalar(dtype).stablehlo(), TensorType::scalar(DType::I32).stablehlo());
+        let (scalar, place) =
+            (TensorType::scalar(dtype).stablehlo(), TensorType::scalar(DType::I32).stablehlo());
         let compare = |name: &str, direction: &str, a: &str, b: &str, ty: &str| {
-            format!("%{name} = stablehlo.compare {direction}, %{a}, %{b} : ({ty}, {ty}) -> tensor<i1> ")
+            format!(
+                "%{name} = stablehlo.compare {direction}, %{a}, %{b} : ({ty}, {ty}) -> tensor<i1> "
+            )
         };
         let join = |name: &str, operation: &str, a: &str, b: &str| {
             format!("%{name} = stablehlo.{operation} %{a}, %{b} : tensor<i1> ")
@@ -65,7 +70,8 @@ impl Operation for LargestAndWhere {
             choose("k", "i", "j", &place),
         ]
         .concat();
-        let types: Vec<String> = [cx.operand_type(0), cx.operand_type(1)].iter().map(|ty| ty.stablehlo()).collect();
+        let types: Vec<String> =
+            [cx.operand_type(0), cx.operand_type(1)].iter().map(|ty| ty.stablehlo()).collect();
         let result = cx.result();
         let positions = TensorType::new(DType::I32, &result.shape);
         format!(
@@ -81,17 +87,28 @@ impl Operation for LargestAndWhere {
     }
 }
 
-/// The largest element of each window over `[batch, channels, spatial…]`, and its position within its channel.
-pub(super) fn largest_and_where(method: &'static str, x: &Tensor, windows: &Windows) -> [Tensor; 2] {
+/// The largest element of each window over `[batch, channels, spatial…]`, and its position within
+/// its channel.
+pub(super) fn largest_and_where(
+    method: &'static str,
+    x: &Tensor,
+    windows: &Windows,
+) -> [Tensor; 2] {
     Tensor::record(method, || {
         let spatial = &x.shape()[2..];
         let count = spatial.iter().fold(1usize, |n, &size| n.saturating_mul(size));
         if i32::try_from(count).is_err() {
-            return Err(format!("a channel of {} has more elements than an i32 can count", x.ty()).into());
+            return Err(
+                format!("a channel of {} has more elements than an i32 can count", x.ty()).into()
+            );
         }
         let axes: Vec<usize> = (2..x.rank()).collect();
-        let positions = Tensor::arange(DType::I32, count).reshape(spatial).broadcast_in_dim(x.shape(), &axes);
-        Ok(Tensor::apply_many(LargestAndWhere { method, windows: windows.clone() }, &[x, &positions]))
+        let positions =
+            Tensor::arange(DType::I32, count).reshape(spatial).broadcast_in_dim(x.shape(), &axes);
+        Ok(Tensor::apply_many(
+            LargestAndWhere { method, windows: windows.clone() },
+            &[x, &positions],
+        ))
     })
 }
 
@@ -106,7 +123,8 @@ fn flat(x: &Tensor) -> Tensor {
     x.flatten(2, -1)
 }
 
-/// Adds the element of `g` for each window at the position of the largest element of that window in `x`.
+/// Adds the element of `g` for each window at the position of the largest element of that window in
+/// `x`.
 pub(super) fn to_winners(x: &Tensor, positions: &Tensor, g: &Tensor) -> Tensor {
     if g.shape().num_elements() == 0 {
         return x.zeros_like();
@@ -114,7 +132,11 @@ pub(super) fn to_winners(x: &Tensor, positions: &Tensor, g: &Tensor) -> Tensor {
     // An element may be the largest of many windows.
     let g = wide(g);
     let zeros = Tensor::zeros(g.dtype(), flat(x).shape());
-    let scatter = Scatter { method: "max_pool", combine: Combine::Add, dimensions: Dimensions::elements(2, 3) };
+    let scatter = Scatter {
+        method: "max_pool",
+        combine: Combine::Add,
+        dimensions: Dimensions::elements(2, 3),
+    };
     let sum = Tensor::apply(scatter, &[&zeros, &flat(positions), &flat(&g)]);
     sum.reshape(x.shape()).to_dtype(x.dtype())
 }

@@ -10,7 +10,12 @@ use crate::{DType, Tensor};
 pub(super) fn common_dtype(a: &Tensor, b: &Tensor) -> Result<DType, Refusal> {
     all_live([a, b])?;
     a.dtype().promote(b.dtype()).ok_or_else(|| {
-        format!("no integer holds both {} and {}; convert one of them with to_dtype()", a.ty(), b.ty()).into()
+        format!(
+            "no integer holds both {} and {}; convert one of them with to_dtype()",
+            a.ty(),
+            b.ty()
+        )
+        .into()
     })
 }
 
@@ -21,9 +26,12 @@ pub(super) fn common_dtype_of_all(tensors: &[&Tensor]) -> Result<DType, String> 
     sorted.sort_by_key(|t| !t.dtype().is_inexact());
     let mut dtype = sorted.first().map_or(DType::F32, |t| t.dtype());
     for tensor in sorted {
-        dtype = dtype
-            .promote(tensor.dtype())
-            .ok_or_else(|| format!("no integer holds both {dtype} and {}; convert one with to_dtype()", tensor.ty()))?;
+        dtype = dtype.promote(tensor.dtype()).ok_or_else(|| {
+            format!(
+                "no integer holds both {dtype} and {}; convert one with to_dtype()",
+                tensor.ty()
+            )
+        })?;
     }
     Ok(dtype)
 }

@@ -44,7 +44,8 @@ impl Reducer {
             return "(0.0, 0.0)".into();
         }
         let bits = 8 * dtype.size_in_bytes() as u32;
-        let most = if dtype.is_unsigned() { u64::MAX >> (64 - bits) } else { u64::MAX >> (65 - bits) };
+        let most =
+            if dtype.is_unsigned() { u64::MAX >> (64 - bits) } else { u64::MAX >> (65 - bits) };
         match (self, dtype) {
             (Reducer::Or, _) => "false".into(),
             (Reducer::And, _) => "true".into(),
@@ -87,11 +88,15 @@ impl Operation for Reduce {
         let from = inputs[0];
         match self.reducer {
             Reducer::And | Reducer::Or if from.dtype == DType::Bool => {}
-            Reducer::And | Reducer::Or => return Err(format!("takes booleans, not {}", from.dtype)),
+            Reducer::And | Reducer::Or => {
+                return Err(format!("takes booleans, not {}", from.dtype));
+            }
             Reducer::Sum => DTypeSet::NumbersAndComplex.check(from.dtype)?,
             _ => DTypeSet::Numbers.check(from.dtype)?,
         }
-        if matches!(self.reducer, Reducer::Max | Reducer::Min) && self.axes.iter().any(|&a| from.shape[a] == 0) {
+        if matches!(self.reducer, Reducer::Max | Reducer::Min)
+            && self.axes.iter().any(|&a| from.shape[a] == 0)
+        {
             return Err(no_element(from, &self.axes));
         }
         let kept = (0..from.shape.rank()).filter(|a| !self.axes.contains(a));
@@ -175,8 +180,9 @@ fn product_tree(x: &Tensor, axes: &[usize]) -> Tensor {
     tree.reshape(result)
 }
 
-/// Reductions, each as two methods. A row has the doc, the method, the variant that keeps the axes, the parameters, the
-/// result type, and the value. The value is a `Result`, given this tensor and whether the axes stay: `|x, keepdim|`.
+/// Reductions, each as two methods. A row has the doc, the method, the variant that keeps the axes,
+/// the parameters, the result type, and the value. The value is a `Result`, given this tensor and
+/// whether the axes stay: `|x, keepdim|`.
 macro_rules! reductions {
     ($(
         $(#[$doc:meta])*
@@ -212,7 +218,13 @@ methods! {
 
 impl Tensor {
     /// The reduction under the name `method`, which messages and autocast use.
-    pub(super) fn reduce(&self, method: &'static str, reducer: Reducer, axes: &[isize], keepdim: bool) -> Tensor {
+    pub(super) fn reduce(
+        &self,
+        method: &'static str,
+        reducer: Reducer,
+        axes: &[isize],
+        keepdim: bool,
+    ) -> Tensor {
         Tensor::record(method, || {
             let axes = self.live()?.shape().axes(axes)?;
             let dtype = result_of(method, self.dtype());
@@ -221,15 +233,18 @@ impl Tensor {
             }
             let mut kept = self.shape().to_vec();
             axes.iter().for_each(|&a| kept[a] = 1);
-            // A 16-bit sum of ones stops growing at 256 or 2048. An extreme is one of the elements, so it stays narrow.
+            // A 16-bit sum of ones stops growing at 256 or 2048. An extreme is one of the elements,
+            // so it stays narrow.
             let long = matches!(reducer, Reducer::Sum | Reducer::Prod);
             let from = if long { wide(self) } else { self.clone() };
-            let reduced = Tensor::try_apply(Reduce { method, reducer, axes }, &[&from])?.to_dtype(dtype);
+            let reduced =
+                Tensor::try_apply(Reduce { method, reducer, axes }, &[&from])?.to_dtype(dtype);
             Ok(if keepdim { reduced.reshape(kept) } else { reduced })
         })
     }
 
-    /// Converts booleans to integers for counting: i32, or i64 if an i32 may overflow. Other dtypes are unchanged.
+    /// Converts booleans to integers for counting: i32, or i64 if an i32 may overflow. Other dtypes
+    /// are unchanged.
     pub(super) fn countable(&self) -> Tensor {
         if self.dtype() != DType::Bool {
             return self.clone();
@@ -266,16 +281,16 @@ impl Tensor {
 }
 
 reductions! {
-    /// The sum along `axes`, which are removed (PyTorch's and NumPy's `sum`). The sum of no elements is 0. 16-bit
-    /// floats are summed as f32, integers in their own dtype. For booleans it is the number of true elements, an i32,
-    /// or an i64 if an i32 may overflow.
+    /// The sum along `axes`, which are removed (PyTorch's and NumPy's `sum`). The sum of no
+    /// elements is 0. 16-bit floats are summed as f32, integers in their own dtype. For booleans it
+    /// is the number of true elements, an i32, or an i64 if an i32 may overflow.
     ///
     /// Like every reduction, it is poisoned if an axis is named twice or does not exist.
     sum, sum_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| Ok(x.countable().reduce("sum", Reducer::Sum, axes, keepdim));
 
-    /// The product along `axes`, which are removed (PyTorch's and NumPy's `prod`). The product of no elements is 1.
-    /// 16-bit floats are multiplied as f32, booleans as i32. The gradient of an element is the product of all others,
-    /// also where elements are 0.
+    /// The product along `axes`, which are removed (PyTorch's and NumPy's `prod`). The product of
+    /// no elements is 1. 16-bit floats are multiplied as f32, booleans as i32. The gradient of an
+    /// element is the product of all others, also where elements are 0.
     ///
     /// ```
     /// use fulmen_tensor::{Tensor, grad};
@@ -286,28 +301,30 @@ reductions! {
     /// ```
     prod, prod_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| Ok(x.countable().reduce("prod", Reducer::Prod, axes, keepdim));
 
-    /// The largest element along `axes`, which are removed (PyTorch's `amax`); NaN if any element is NaN. `true` is
-    /// larger than `false`. Tied elements share the gradient. Poisoned if an axis is empty, and for complex numbers.
+    /// The largest element along `axes`, which are removed (PyTorch's `amax`); NaN if any element
+    /// is NaN. `true` is larger than `false`. Tied elements share the gradient. Poisoned if an axis
+    /// is empty, and for complex numbers.
     max, max_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| x.extreme("max", Reducer::Max, axes, keepdim);
 
-    /// The smallest element along `axes`, which are removed (PyTorch's `amin`); NaN if any element is NaN. `false` is
-    /// smaller than `true`. Tied elements share the gradient. Poisoned if an axis is empty, and for complex numbers.
+    /// The smallest element along `axes`, which are removed (PyTorch's `amin`); NaN if any element
+    /// is NaN. `false` is smaller than `true`. Tied elements share the gradient. Poisoned if an
+    /// axis is empty, and for complex numbers.
     min, min_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| x.extreme("min", Reducer::Min, axes, keepdim);
 
-    /// Whether any element along `axes` is true, or nonzero (PyTorch's and NumPy's `any`). The result is bool: false
-    /// for no elements.
+    /// Whether any element along `axes` is true, or nonzero (PyTorch's and NumPy's `any`). The
+    /// result is bool: false for no elements.
     any, any_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
         Ok(x.to_dtype(DType::Bool).reduce("any", Reducer::Or, axes, keepdim))
     };
 
-    /// Whether all elements along `axes` are true, or nonzero (PyTorch's and NumPy's `all`). The result is bool: true
-    /// for no elements.
+    /// Whether all elements along `axes` are true, or nonzero (PyTorch's and NumPy's `all`). The
+    /// result is bool: true for no elements.
     all, all_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
         Ok(x.to_dtype(DType::Bool).reduce("all", Reducer::And, axes, keepdim))
     };
 
-    /// The number of elements along `axes` that are true, or nonzero (PyTorch's and NumPy's `count_nonzero`). NaN
-    /// counts as nonzero. The result is i32, or i64 if an i32 may overflow.
+    /// The number of elements along `axes` that are true, or nonzero (PyTorch's and NumPy's
+    /// `count_nonzero`). NaN counts as nonzero. The result is i32, or i64 if an i32 may overflow.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;

@@ -1,12 +1,13 @@
-//! Weighted sums of a few elements along one axis, for interpolation. The elements and weights are known while
-//! recording.
+//! Weighted sums of a few elements along one axis, for interpolation. The elements and weights are
+//! known while recording.
 //!
-//! Each sum reads only its own elements: in a product with a matrix of weights, one infinity times 0 would turn every
-//! sum into NaN. If the pattern of elements repeats along the axis, as for integer multiples of a size, the sums use
-//! strided slices, whose derivatives are paddings. Otherwise the elements are gathered, and the derivative is a product
-//! with the matrix of weights, which a TPU's matrix unit computes. The derivative of a gather would be a scatter, which
-//! a TPU executes one element at a time. The product has f32 precision, since a single bf16 pass would change even
-//! values that interpolation copies.
+//! Each sum reads only its own elements: in a product with a matrix of weights, one infinity times
+//! 0 would turn every sum into NaN. If the pattern of elements repeats along the axis, as for
+//! integer multiples of a size, the sums use strided slices, whose derivatives are paddings.
+//! Otherwise the elements are gathered, and the derivative is a product with the matrix of weights,
+//! which a TPU's matrix unit computes. The derivative of a gather would be a scatter, which a TPU
+//! executes one element at a time. The product has f32 precision, since a single bf16 pass would
+//! change even values that interpolation copies.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +63,8 @@ impl Operation for AlongAxis {
     }
 }
 
-/// The weighted sums along `axis`, with one list of taps for each new element. 16-bit floats are summed as f32.
+/// The weighted sums along `axis`, with one list of taps for each new element. 16-bit floats are
+/// summed as f32.
 pub(super) fn along_axis(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps]) -> Tensor {
     let from = wide(x);
     let sums = match phases(taps, x.shape()[axis]) {
@@ -75,7 +77,8 @@ pub(super) fn along_axis(method: &'static str, x: &Tensor, axis: usize, taps: &[
 /// One tap of every `stride`-th new element, from number `first` on.
 struct Run {
     first: usize,
-    /// The old element that the first new element reads. Each next one reads further by the same step.
+    /// The old element that the first new element reads. Each next one reads further by the same
+    /// step.
     start: usize,
     weights: Vec<f64>,
 }
@@ -84,8 +87,8 @@ pub(super) fn greatest_common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { greatest_common_divisor(b, a % b) }
 }
 
-/// New elements `j`, `j + stride`, … read old elements in equal steps. Returns the runs for each `j` below the stride,
-/// ordered by their offsets. `None` if this takes too many slices.
+/// New elements `j`, `j + stride`, … read old elements in equal steps. Returns the runs for each
+/// `j` below the stride, ordered by their offsets. `None` if this takes too many slices.
 fn phases(taps: &[Taps], from: usize) -> Option<Vec<Vec<Run>>> {
     let count = greatest_common_divisor(from, taps.len());
     let (stride, step) = (taps.len() / count, from / count);
@@ -95,7 +98,8 @@ fn phases(taps: &[Taps], from: usize) -> Option<Vec<Vec<Run>>> {
         for (q, taps) in taps.iter().skip(j).step_by(stride).enumerate() {
             for &(start, weight) in taps {
                 let offset = start as i64 - (q * step) as i64;
-                let run = runs.entry(offset).or_insert(Run { first: q, start, weights: Vec::new() });
+                let run =
+                    runs.entry(offset).or_insert(Run { first: q, start, weights: Vec::new() });
                 if run.first + run.weights.len() != q {
                     return None;
                 }
@@ -133,7 +137,10 @@ fn weighted(part: &Tensor, axis: usize, weights: &[f64]) -> Tensor {
 fn numbers(values: &[f64], dtype: DType) -> Tensor {
     match dtype {
         DType::F64 => Tensor::from_slice(values, [values.len()]),
-        _ => Tensor::from_slice(&values.iter().map(|&v| v as f32).collect::<Vec<_>>(), [values.len()]),
+        _ => Tensor::from_slice(
+            &values.iter().map(|&v| v as f32).collect::<Vec<_>>(),
+            [values.len()],
+        ),
     }
 }
 
@@ -146,7 +153,8 @@ fn sliced(x: &Tensor, axis: usize, to: usize, phases: &[Vec<Run>]) -> Tensor {
     for runs in phases {
         let mut sum: Option<Tensor> = None;
         for run in runs {
-            let (mut start, mut limit, mut stride) = (zeros.clone(), x.shape().to_vec(), vec![1; x.rank()]);
+            let (mut start, mut limit, mut stride) =
+                (zeros.clone(), x.shape().to_vec(), vec![1; x.rank()]);
             start[axis] = run.start;
             limit[axis] = run.start + (run.weights.len() - 1) * step + 1;
             stride[axis] = step;
@@ -155,7 +163,11 @@ fn sliced(x: &Tensor, axis: usize, to: usize, phases: &[Vec<Run>]) -> Tensor {
             low[axis] = run.first as i64;
             high[axis] = (count - run.first - run.weights.len()) as i64;
             let is_whole = run.weights.len() == count;
-            let part = if is_whole { part } else { part.pad(&Tensor::zeros(x.dtype(), []), &low, &high, &zeros) };
+            let part = if is_whole {
+                part
+            } else {
+                part.pad(&Tensor::zeros(x.dtype(), []), &low, &high, &zeros)
+            };
             sum = Some(match sum {
                 Some(sum) => sum + part,
                 None => part,
@@ -173,7 +185,8 @@ fn column(taps: &[Taps], t: usize) -> (Tensor, Vec<f64>) {
     let mut indices = Vec::new();
     let mut weights = Vec::new();
     for taps in taps {
-        let (index, weight) = taps.get(t).copied().unwrap_or((taps.first().map_or(0, |tap| tap.0), 0.0));
+        let (index, weight) =
+            taps.get(t).copied().unwrap_or((taps.first().map_or(0, |tap| tap.0), 0.0));
         indices.push(index as i32);
         weights.push(weight);
     }
@@ -197,7 +210,8 @@ fn gathered(method: &'static str, x: &Tensor, axis: usize, taps: &[Taps]) -> Ten
             let part = weighted(&Tensor::apply(gather, &[&x[0], &indices]), axis, &weights);
             let mut shape = vec![1; part.rank() - axis];
             shape[0] = taps.len();
-            let exists = numbers(&weights, DType::F32).ne(0.0).reshape(shape).broadcast_to(part.shape());
+            let exists =
+                numbers(&weights, DType::F32).ne(0.0).reshape(shape).broadcast_to(part.shape());
             let is_whole = weights.iter().all(|&weight| weight != 0.0);
             sum = &sum + if is_whole { part } else { exists.select(&part, &part.zeros_like()) };
         }

@@ -15,7 +15,8 @@ fn inferred(sizes: &[isize], count: usize) -> Result<Vec<usize>, String> {
     if unknown > 1 || sizes.iter().any(|&size| size < -1) {
         return Err(format!("the sizes {sizes:?} must not be negative, except that one may be -1"));
     }
-    let known: Vec<usize> = sizes.iter().filter(|&&size| size != -1).map(|&size| size as usize).collect();
+    let known: Vec<usize> =
+        sizes.iter().filter(|&&size| size != -1).map(|&size| size as usize).collect();
     let known = product(&known);
     let fits = if unknown == 0 { known == count } else { count.checked_rem(known) == Some(0) };
     if !fits {
@@ -57,8 +58,8 @@ impl Operation for Reshape {
 }
 
 impl Tensor {
-    /// The same elements, in row-major order, in another shape (NumPy's and PyTorch's `reshape`). Poisoned if the
-    /// number of elements differs.
+    /// The same elements, in row-major order, in another shape (NumPy's and PyTorch's `reshape`).
+    /// Poisoned if the number of elements differs.
     #[track_caller]
     pub fn reshape(&self, shape: impl Into<Shape>) -> Tensor {
         Tensor::record("reshape", || {
@@ -70,8 +71,8 @@ impl Tensor {
         })
     }
 
-    /// Like [`Tensor::reshape`], but one size may be −1, which is inferred from the others (PyTorch's `view` and
-    /// `reshape`).
+    /// Like [`Tensor::reshape`], but one size may be −1, which is inferred from the others
+    /// (PyTorch's `view` and `reshape`).
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -82,13 +83,14 @@ impl Tensor {
     pub fn view(&self, sizes: &[isize]) -> Tensor {
         Tensor::record("view", || {
             let shape = self.live()?.shape();
-            let to = inferred(sizes, shape.num_elements()).map_err(|message| format!("{shape}: {message}"))?;
+            let to = inferred(sizes, shape.num_elements())
+                .map_err(|message| format!("{shape}: {message}"))?;
             Ok(self.reshape(to))
         })
     }
 
-    /// Splits one axis into several axes of these sizes (PyTorch's `unflatten`). One size may be −1, which is inferred
-    /// from the others.
+    /// Splits one axis into several axes of these sizes (PyTorch's `unflatten`). One size may be
+    /// −1, which is inferred from the others.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -100,12 +102,14 @@ impl Tensor {
         Tensor::record("unflatten", || {
             let shape = self.live()?.shape();
             let axis = shape.axis(axis)?;
-            let parts = inferred(sizes, shape[axis]).map_err(|message| format!("axis {axis} of {shape}: {message}"))?;
+            let parts = inferred(sizes, shape[axis])
+                .map_err(|message| format!("axis {axis} of {shape}: {message}"))?;
             Ok(self.reshape([&shape[..axis], &parts, &shape[axis + 1..]].concat()))
         })
     }
 
-    /// Merges the axes from `start` to `end`, inclusive, into one (PyTorch's `flatten(start_dim, end_dim)`).
+    /// Merges the axes from `start` to `end`, inclusive, into one (PyTorch's
+    /// `flatten(start_dim, end_dim)`).
     #[track_caller]
     pub fn flatten(&self, start: isize, end: isize) -> Tensor {
         Tensor::record("flatten", || {
@@ -119,7 +123,8 @@ impl Tensor {
         })
     }
 
-    /// Inserts an axis of size 1, which becomes axis `axis` of the result; −1 inserts it last (PyTorch's `unsqueeze`).
+    /// Inserts an axis of size 1, which becomes axis `axis` of the result; −1 inserts it last
+    /// (PyTorch's `unsqueeze`).
     #[track_caller]
     pub fn unsqueeze(&self, axis: isize) -> Tensor {
         Tensor::record("unsqueeze", || {
@@ -127,7 +132,9 @@ impl Tensor {
             let mut shape = self.shape().to_vec();
             let position = if axis < 0 { axis + shape.len() as isize + 1 } else { axis };
             if !(0..=shape.len() as isize).contains(&position) {
-                return Err(format!("{} has no position {axis} for a new axis", self.shape()).into());
+                return Err(
+                    format!("{} has no position {axis} for a new axis", self.shape()).into()
+                );
             }
             shape.insert(position as usize, 1);
             Ok(self.reshape(shape))
@@ -141,7 +148,9 @@ impl Tensor {
             let shape = self.live()?.shape();
             let index = shape.axis(axis)?;
             if shape[index] != 1 {
-                return Err(format!("axis {index} of {shape} has size {}, not 1", shape[index]).into());
+                return Err(
+                    format!("axis {index} of {shape} has size {}, not 1", shape[index]).into()
+                );
             }
             Ok(self.reshape([&shape[..index], &shape[index + 1..]].concat()))
         })

@@ -21,11 +21,17 @@ impl Operation for Reverse {
         vec![Some(Tensor::apply(Reverse { axes: self.axes.clone() }, &[&cx.cotangent()]))]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        format!("stablehlo.reverse {}, dims = {:?} : {}", cx.operand(0), self.axes, cx.result().stablehlo())
+        format!(
+            "stablehlo.reverse {}, dims = {:?} : {}",
+            cx.operand(0),
+            self.axes,
+            cx.result().stablehlo()
+        )
     }
 }
 
 methods! {
-    /// Reverses the order of the elements along each of `axes` (PyTorch's and NumPy's `flip`, StableHLO's `reverse`).
+    /// Reverses the order of the elements along each of `axes` (PyTorch's and NumPy's `flip`,
+    /// StableHLO's `reverse`).
     flip(axes: &[isize]) -> Tensor, |x| Tensor::try_apply(Reverse { axes: x.shape().axes(axes)? }, &[x]);
 }

@@ -3,8 +3,8 @@
 use crate::Tensor;
 
 impl Tensor {
-    /// Shifts the elements by `shifts[i]` positions along `axes[i]`. Elements that leave at one end enter at the other
-    /// (PyTorch's and NumPy's `roll`). An axis may be named more than once.
+    /// Shifts the elements by `shifts[i]` positions along `axes[i]`. Elements that leave at one end
+    /// enter at the other (PyTorch's and NumPy's `roll`). An axis may be named more than once.
     ///
     /// Poisoned if there is not one shift for each axis, or if there is no such axis.
     ///
@@ -19,7 +19,10 @@ impl Tensor {
         Tensor::record("roll", || {
             self.live()?;
             if shifts.len() != axes.len() {
-                return Err(format!("{shifts:?} and {axes:?} differ in length; give one shift for each axis").into());
+                return Err(format!(
+                    "{shifts:?} and {axes:?} differ in length; give one shift for each axis"
+                )
+                .into());
             }
             let mut rolled = self.clone();
             for (&shift, &axis) in shifts.iter().zip(axes) {
@@ -30,7 +33,10 @@ impl Tensor {
                 // A size of an axis fits an isize.
                 let shift = if size == 0 { 0 } else { shift.rem_euclid(size as isize) as usize };
                 if shift != 0 {
-                    let (head, tail) = (rolled.narrow(axis, 0, size - shift), rolled.narrow(axis, size - shift, shift));
+                    let (head, tail) = (
+                        rolled.narrow(axis, 0, size - shift),
+                        rolled.narrow(axis, size - shift, shift),
+                    );
                     rolled = Tensor::concatenate(&[&tail, &head], axis);
                 }
             }

@@ -1,5 +1,5 @@
-//! Elementwise rounding of floats, and division that rounds down. These are piecewise constant, so their derivatives
-//! are 0.
+//! Elementwise rounding of floats, and division that rounds down. These are piecewise constant, so
+//! their derivatives are 0.
 
 use super::unary::{composed, unary};
 use crate::Tensor;
@@ -11,11 +11,12 @@ unary! {
     /// Rounds `x` down to an integer, elementwise. The derivative is 0.
     floor, Floor, "stablehlo.floor", Floats, |x, y, g| None;
 
-    /// Rounds `x` to the nearest integer, ties to even, elementwise (PyTorch's and NumPy's `round`). The derivative is
-    /// 0.
+    /// Rounds `x` to the nearest integer, ties to even, elementwise (PyTorch's and NumPy's
+    /// `round`). The derivative is 0.
     round, RoundNearestEven, "stablehlo.round_nearest_even", Floats, |x, y, g| None;
 
-    /// Rounds `x` to the nearest integer, ties away from 0, elementwise (Rust's and C's `round`). The derivative is 0.
+    /// Rounds `x` to the nearest integer, ties away from 0, elementwise (Rust's and C's `round`).
+    /// The derivative is 0.
     round_half_away, RoundNearestAfz, "stablehlo.round_nearest_afz", Floats, |x, y, g| None;
 }
 
@@ -38,9 +39,9 @@ composed! {
     /// ```
     floor_divide, Numbers, |a, b| floor_divide(&a, &b);
 
-    /// The remainder of `a/b` rounded down: `a − b·floor(a/b)`, elementwise (Python's `%`, `jax.numpy.mod`,
-    /// `torch.remainder`). It has the sign of `b`. The derivatives are 1 and `−floor(a/b)`. For the sign of `a`, use
-    /// [`Tensor::remainder`].
+    /// The remainder of `a/b` rounded down: `a − b·floor(a/b)`, elementwise (Python's `%`,
+    /// `jax.numpy.mod`, `torch.remainder`). It has the sign of `b`. The derivatives are 1 and
+    /// `−floor(a/b)`. For the sign of `a`, use [`Tensor::remainder`].
     floor_mod, Numbers, |a, b| {
         let rest = a.remainder(&b);
         differs_in_sign(&rest, &b).select(&(&rest + &b), &rest)
@@ -59,8 +60,8 @@ fn floor_divide(a: &Tensor, b: &Tensor) -> Tensor {
         let quotient = a / b;
         return below.select(&(&quotient - 1.0), &quotient);
     }
-    // Computed from the remainder, which is exact, since a/b may round up to the next integer. A division by 0 is
-    // unchanged.
+    // Computed from the remainder, which is exact, since a/b may round up to the next integer. A
+    // division by 0 is unchanged.
     let quotient = ((&a - &rest) / &b).round();
     b.eq(0.0).select(&(&a / &b), &below.select(&(&quotient - 1.0), &quotient))
 }

@@ -1,7 +1,8 @@
 //! Writing by index: elements are set, added, multiplied, or combined by minimum or maximum.
 //!
-//! [`Scatter`] is StableHLO's `scatter` for windows that span whole axes. It drops updates out of range. Out of scope:
-//! reading by index (`gather.rs`), and slices at positions that a program computes (`dynamic_slice.rs`).
+//! [`Scatter`] is StableHLO's `scatter` for windows that span whole axes. It drops updates out of
+//! range. Out of scope: reading by index (`gather.rs`), and slices at positions that a program
+//! computes (`dynamic_slice.rs`).
 
 use super::bounds::{self, ClampedIndices, OutOfBounds};
 use super::dtype_set::DTypeSet;
@@ -18,8 +19,8 @@ use crate::{AsTensor, DType, Tensor, TensorType};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Combine {
-    /// The update replaces the element. If several updates have one index, the device selects one of them, which gets
-    /// the gradient.
+    /// The update replaces the element. If several updates have one index, the device selects one
+    /// of them, which gets the gradient.
     Set,
     /// The sum (PyTorch's `sum`). 16-bit floats are summed as f32.
     Add,
@@ -32,7 +33,8 @@ pub enum Combine {
 }
 
 impl Combine {
-    /// The StableHLO statements that combine the element `%a` and the update `%b`, and the name of the result.
+    /// The StableHLO statements that combine the element `%a` and the update `%b`, and the name of
+    /// the result.
     fn body(self, scalar: &str) -> (String, &'static str) {
         let operation = match self {
             Combine::Set => return (String::new(), "%b"),
@@ -58,12 +60,22 @@ pub(super) struct Scatter {
 }
 
 impl Scatter {
-    fn scatter(&self, combine: Combine, operand: &Tensor, indices: &Tensor, updates: &Tensor) -> Tensor {
-        let operation = Scatter { method: self.method, combine, dimensions: self.dimensions.clone() };
+    fn scatter(
+        &self,
+        combine: Combine,
+        operand: &Tensor,
+        indices: &Tensor,
+        updates: &Tensor,
+    ) -> Tensor {
+        let operation =
+            Scatter { method: self.method, combine, dimensions: self.dimensions.clone() };
         Tensor::apply(operation, &[operand, indices, updates])
     }
     fn gather(&self, from: &Tensor, indices: &Tensor) -> Tensor {
-        Tensor::apply(Gather { method: self.method, dimensions: self.dimensions.clone() }, &[from, indices])
+        Tensor::apply(
+            Gather { method: self.method, dimensions: self.dimensions.clone() },
+            &[from, indices],
+        )
     }
 
     /// True for the updates that were written.
@@ -77,13 +89,26 @@ impl Scatter {
     }
 
     /// The derivative of a product with respect to a factor: the product of all other factors.
-    fn product_vjp(&self, operand: &Tensor, indices: &Tensor, updates: &Tensor, g: &Tensor) -> [Tensor; 2] {
+    fn product_vjp(
+        &self,
+        operand: &Tensor,
+        indices: &Tensor,
+        updates: &Tensor,
+        g: &Tensor,
+    ) -> [Tensor; 2] {
         let to_operand = g * self.scatter(Combine::Mul, &operand.ones_like(), indices, updates);
-        // A division by the factor fails where it is 0. So zeros are counted and left out of the product.
+        // A division by the factor fails where it is 0. So zeros are counted and left out of the
+        // product.
         let is_zero = updates.eq(0.0);
-        let zeros = self.scatter(Combine::Add, &operand.zeros_like(), indices, &is_zero.to_dtype(updates.dtype()));
+        let zeros = self.scatter(
+            Combine::Add,
+            &operand.zeros_like(),
+            indices,
+            &is_zero.to_dtype(updates.dtype()),
+        );
         let factors = is_zero.select(&updates.ones_like(), updates);
-        let product = self.gather(&(g * self.scatter(Combine::Mul, operand, indices, &factors)), indices);
+        let product =
+            self.gather(&(g * self.scatter(Combine::Mul, operand, indices, &factors)), indices);
         let others = self.gather(&zeros, indices) - is_zero.to_dtype(updates.dtype());
         let to_updates = others.gt(0.0).select(&product.zeros_like(), &(product / factors));
         [to_operand, to_updates]
@@ -140,27 +165,44 @@ impl Operation for Scatter {
 }
 
 /// Converts both to their common dtype, or to the wider dtype in which `combine` computes.
-fn operands(combine: Combine, operand: &Tensor, updates: &Tensor) -> Result<(DType, Tensor, Tensor), Refusal> {
+fn operands(
+    combine: Combine,
+    operand: &Tensor,
+    updates: &Tensor,
+) -> Result<(DType, Tensor, Tensor), Refusal> {
     let dtype = common_dtype(operand, updates)?;
     if combine != Combine::Set {
         DTypeSet::Numbers.check(dtype)?;
     }
     let (operand, updates) = (operand.to_dtype(dtype), updates.to_dtype(dtype));
-    Ok(if combine.is_wide() { (dtype, wide(&operand), wide(&updates)) } else { (dtype, operand, updates) })
+    Ok(if combine.is_wide() {
+        (dtype, wide(&operand), wide(&updates))
+    } else {
+        (dtype, operand, updates)
+    })
 }
 
 /// Checks that the updates have the shape that a gather with these indices would return.
-fn check_updates(updates: &Tensor, expected: Vec<usize>, place: impl Fn() -> String) -> Result<(), String> {
+fn check_updates(
+    updates: &Tensor,
+    expected: Vec<usize>,
+    place: impl Fn() -> String,
+) -> Result<(), String> {
     if updates.shape().dims() == expected {
         return Ok(());
     }
-    Err(format!("the updates have the shape {}; for {} it must be {expected:?}", updates.shape(), place()))
+    Err(format!(
+        "the updates have the shape {}; for {} it must be {expected:?}",
+        updates.shape(),
+        place()
+    ))
 }
 
 methods! {
-    /// Adds `updates` at `indices` along `axis`; repeated indices accumulate (JAX's `x.at[indices].add`, PyTorch's
-    /// `index_add` for indices of any shape). `updates` must have the shape that [`Tensor::take`] returns. Updates with
-    /// an index outside of `0..size` are dropped.
+    /// Adds `updates` at `indices` along `axis`; repeated indices accumulate (JAX's
+    /// `x.at[indices].add`, PyTorch's `index_add` for indices of any shape). `updates` must have
+    /// the shape that [`Tensor::take`] returns. Updates with an index outside of `0..size` are
+    /// dropped.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -173,9 +215,10 @@ methods! {
         x.write_along("index_add", Combine::Add, axis, indices.as_tensor(), updates.as_tensor())
     };
 
-    /// Replaces the elements at `indices` along `axis` by `updates` (JAX's `x.at[indices].set`, PyTorch's `index_copy`
-    /// for indices of any shape). `updates` must have the shape that [`Tensor::take`] returns. Updates with an index
-    /// outside of `0..size` are dropped. If several updates have one index, one of them is written.
+    /// Replaces the elements at `indices` along `axis` by `updates` (JAX's `x.at[indices].set`,
+    /// PyTorch's `index_copy` for indices of any shape). `updates` must have the shape that
+    /// [`Tensor::take`] returns. Updates with an index outside of `0..size` are dropped. If several
+    /// updates have one index, one of them is written.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -188,18 +231,18 @@ methods! {
         x.write_along("index_copy", Combine::Set, axis, indices.as_tensor(), updates.as_tensor())
     };
 
-    /// Like [`Tensor::index_add`] and [`Tensor::index_copy`], for any [`Combine`] (PyTorch's `index_reduce` with
-    /// `include_self=True`).
+    /// Like [`Tensor::index_add`] and [`Tensor::index_copy`], for any [`Combine`] (PyTorch's
+    /// `index_reduce` with `include_self=True`).
     index_reduce(axis: isize, indices: impl AsTensor, updates: impl AsTensor, combine: Combine) -> Tensor, |x| {
         x.write_along("index_reduce", combine, axis, indices.as_tensor(), updates.as_tensor())
     };
 
-    /// Writes `updates` where [`Tensor::gather`] would read: `y[i, indices[i, j]] = updates[i, j]` for `axis` 1
-    /// (PyTorch's `scatter`). `indices` has the rank of this tensor. Along the other axes it must not be larger than
-    /// this tensor, and along no axis larger than `updates`.
+    /// Writes `updates` where [`Tensor::gather`] would read: `y[i, indices[i, j]] = updates[i, j]`
+    /// for `axis` 1 (PyTorch's `scatter`). `indices` has the rank of this tensor. Along the other
+    /// axes it must not be larger than this tensor, and along no axis larger than `updates`.
     ///
-    /// Updates with an index outside of `0..size` are dropped. If several updates have one index, one of them is
-    /// written and gets the gradient.
+    /// Updates with an index outside of `0..size` are dropped. If several updates have one index,
+    /// one of them is written and gets the gradient.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -212,12 +255,14 @@ methods! {
         x.write_elements("scatter", Combine::Set, axis, indices.as_tensor(), updates.as_tensor())
     };
 
-    /// Like [`Tensor::scatter`], but adds `updates`; repeated indices accumulate (PyTorch's `scatter_add`).
+    /// Like [`Tensor::scatter`], but adds `updates`; repeated indices accumulate (PyTorch's
+    /// `scatter_add`).
     scatter_add(axis: isize, indices: impl AsTensor, updates: impl AsTensor) -> Tensor, |x| {
         x.write_elements("scatter_add", Combine::Add, axis, indices.as_tensor(), updates.as_tensor())
     };
 
-    /// Like [`Tensor::scatter`], for any [`Combine`] (PyTorch's `scatter_reduce` with `include_self=True`).
+    /// Like [`Tensor::scatter`], for any [`Combine`] (PyTorch's `scatter_reduce` with
+    /// `include_self=True`).
     ///
     /// ```
     /// use fulmen_tensor::{Combine, Tensor};
@@ -281,7 +326,10 @@ impl Tensor {
         fits_into("the indices", indices, self, axis)?;
         let (part, updates_shape) = (indices.shape(), updates.shape());
         if updates_shape.rank() != part.rank()
-            || part.iter().zip(updates_shape.iter()).any(|(part, updates_shape)| part > updates_shape)
+            || part
+                .iter()
+                .zip(updates_shape.iter())
+                .any(|(part, updates_shape)| part > updates_shape)
         {
             return Err(format!(
                 "the indices {} have more elements along an axis than the updates, {}",
@@ -293,7 +341,8 @@ impl Tensor {
         let clamped = bounds::along(self.shape(), axis, indices, OutOfBounds::PastEnd)?;
         let (zeros, step) = (vec![0; part.rank()], vec![1; part.rank()]);
         let updates = updates.slice(&zeros, part, &step);
-        // Pad the indices to the size of this tensor along the other axes. The padding is out of range.
+        // Pad the indices to the size of this tensor along the other axes. The padding is out of
+        // range.
         let low = vec![0; part.rank()];
         let high: Vec<i64> = (0..part.rank())
             .map(|a| if a == axis { 0 } else { self.shape()[a].saturating_sub(part[a]) as i64 })
@@ -308,9 +357,9 @@ impl Tensor {
         Ok(to.written(method, combine, dimensions, &padded, &updates)?.to_dtype(dtype))
     }
 
-    /// Writes `updates` at points (JAX's `x.at[i, j]`, TensorFlow's `tensor_scatter_nd_*`). `indices` is `[…, k]`;
-    /// `updates` is `[…, rest]`, the shape that [`Tensor::gather_nd`] returns. Updates at a point out of range are
-    /// dropped.
+    /// Writes `updates` at points (JAX's `x.at[i, j]`, TensorFlow's `tensor_scatter_nd_*`).
+    /// `indices` is `[…, k]`; `updates` is `[…, rest]`, the shape that [`Tensor::gather_nd`]
+    /// returns. Updates at a point out of range are dropped.
     ///
     /// ```
     /// use fulmen_tensor::{Combine, DType, Tensor};
@@ -321,13 +370,20 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn scatter_nd(&self, indices: impl AsTensor, updates: impl AsTensor, combine: Combine) -> Tensor {
+    pub fn scatter_nd(
+        &self,
+        indices: impl AsTensor,
+        updates: impl AsTensor,
+        combine: Combine,
+    ) -> Tensor {
         Tensor::record("scatter_nd", || {
             let (indices, updates) = (indices.as_tensor(), updates.as_tensor());
             let (dtype, to, updates) = operands(combine, self, updates)?;
             check_points(self, indices)?;
             if indices.size(-1) == 0 {
-                return Err(format!("the points {} name no axis of {}", indices.ty(), self.ty()).into());
+                return Err(
+                    format!("the points {} name no axis of {}", indices.ty(), self.ty()).into()
+                );
             }
             let dimensions = Dimensions::points(indices.size(-1), self.rank(), indices.rank());
             let place = || format!("points {} in {}", indices.shape(), self.shape());

@@ -24,13 +24,19 @@ impl Operation for Select {
         RecomputePolicy::IfCheap
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        format!("stablehlo.select {} : {}, {}", cx.operands(), cx.operand_type(0).stablehlo(), cx.result().stablehlo())
+        format!(
+            "stablehlo.select {} : {}, {}",
+            cx.operands(),
+            cx.operand_type(0).stablehlo(),
+            cx.result().stablehlo()
+        )
     }
 }
 
 impl Tensor {
-    /// The elements of `on_true` where this boolean tensor is true, else those of `on_false` (NumPy's and PyTorch's
-    /// `where`). The three tensors broadcast to one shape. The gradient flows to the selected elements.
+    /// The elements of `on_true` where this boolean tensor is true, else those of `on_false`
+    /// (NumPy's and PyTorch's `where`). The three tensors broadcast to one shape. The gradient
+    /// flows to the selected elements.
     ///
     /// Poisoned if this tensor is not `bool`, or if shapes or dtypes do not fit.
     ///
@@ -56,7 +62,10 @@ impl Tensor {
             let (on_true, on_false) = broadcast_both(on_true, on_false)?;
             let shape = self.shape().broadcast(on_true.shape())?;
             let condition = self.broadcast_to(&shape);
-            Tensor::try_apply(Select, &[&condition, &on_true.broadcast_to(&shape), &on_false.broadcast_to(&shape)])
+            Tensor::try_apply(
+                Select,
+                &[&condition, &on_true.broadcast_to(&shape), &on_false.broadcast_to(&shape)],
+            )
         })
     }
 }

@@ -12,7 +12,8 @@ use crate::{DType, Tensor, TensorType};
 /// The most elements of a window that a CPU compares one by one.
 const LARGEST_WINDOW: usize = 16;
 
-/// Adds each element of the second operand at the position of the selected element of its window in the first.
+/// Adds each element of the second operand at the position of the selected element of its window in
+/// the first.
 #[derive(Debug)]
 pub(super) struct SelectAndScatter {
     pub(super) reducer: Reducer,
@@ -36,7 +37,10 @@ impl Operation for SelectAndScatter {
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let dtype = cx.result().dtype;
-        let (scalar, zero) = (TensorType::scalar(dtype).stablehlo(), cx.constant(dtype, &Reducer::Sum.identity(dtype)));
+        let (scalar, zero) = (
+            TensorType::scalar(dtype).stablehlo(),
+            cx.constant(dtype, &Reducer::Sum.identity(dtype)),
+        );
         let wins = if self.reducer == Reducer::Max { "GE" } else { "LE" };
         format!(
             "\"stablehlo.select_and_scatter\"({}, {zero}) ({{ ^bb0(%a: {scalar}, %b: {scalar}): \
@@ -54,15 +58,17 @@ impl Operation for SelectAndScatter {
 }
 
 impl SelectAndScatter {
-    /// The same for adjacent windows without a scatter: each element of the input compares its position with that of
-    /// the selected element of its window.
+    /// The same for adjacent windows without a scatter: each element of the input compares its
+    /// position with that of the selected element of its window.
     ///
-    /// XLA's CPU compiler expands `select_and_scatter` into a `reduce_window` over positions and a scatter of single
-    /// elements. Measured with windows of 2 × 2 over f32[64, 20, 24, 24] on two cores, a selection takes a quarter of
-    /// that time.
+    /// XLA's CPU compiler expands `select_and_scatter` into a `reduce_window` over positions and a
+    /// scatter of single elements. Measured with windows of 2 × 2 over f32[64, 20, 24, 24] on two
+    /// cores, a selection takes a quarter of that time.
     fn as_selection(&self, x: &TensorType, g: &TensorType) -> Option<Region> {
         let Windows { size, stride, padding, dilation } = &self.windows;
-        let adjacent = size == stride && padding.iter().all(|&n| n == (0, 0)) && dilation.iter().all(|&n| n == 1);
+        let adjacent = size == stride
+            && padding.iter().all(|&n| n == (0, 0))
+            && dilation.iter().all(|&n| n == 1);
         let count: usize = size.iter().product();
         if !adjacent || count > LARGEST_WINDOW || g.shape.num_elements() == 0 {
             return None;
@@ -76,7 +82,11 @@ impl SelectAndScatter {
         let mut selected = elements[0].clone();
         let mut position = Tensor::zeros(DType::I32, g.shape());
         for (i, element) in elements.iter().enumerate().skip(1) {
-            let keep = if self.reducer == Reducer::Max { selected.ge(element) } else { selected.le(element) };
+            let keep = if self.reducer == Reducer::Max {
+                selected.ge(element)
+            } else {
+                selected.le(element)
+            };
             position = keep.select(&position, Tensor::full(DType::I32, g.shape(), i as f64));
             selected = keep.select(&selected, element);
         }
@@ -85,15 +95,23 @@ impl SelectAndScatter {
         let outer: Vec<usize> = (0..rank).map(|axis| 2 * axis).collect();
         let mut own = Tensor::zeros(DType::I32, pairs.clone());
         for (axis, &size) in size.iter().enumerate().filter(|&(_, &size)| size > 1) {
-            own = own * size as f64 + Tensor::iota(DType::I32, pairs.clone(), 2 * axis as isize + 1);
+            own =
+                own * size as f64 + Tensor::iota(DType::I32, pairs.clone(), 2 * axis as isize + 1);
         }
         let is_selected = own.eq(position.broadcast_in_dim(pairs.clone(), &outer));
-        let spread = is_selected.select(g.broadcast_in_dim(pairs.clone(), &outer), Tensor::zeros(g.dtype(), pairs));
+        let spread = is_selected
+            .select(g.broadcast_in_dim(pairs.clone(), &outer), Tensor::zeros(g.dtype(), pairs));
         let covered: Vec<usize> = (0..rank).map(|axis| g.shape()[axis] * size[axis]).collect();
         // Elements behind the last window are in none.
-        let rest: Vec<_> = (0..rank).map(|axis| x.shape()[axis] as i64 - covered[axis] as i64).collect();
+        let rest: Vec<_> =
+            (0..rank).map(|axis| x.shape()[axis] as i64 - covered[axis] as i64).collect();
         let zeros = vec![0; rank];
-        let result = spread.reshape(covered).pad(Tensor::zeros(g.dtype(), []), &vec![0; rank], &rest, &zeros);
+        let result = spread.reshape(covered).pad(
+            Tensor::zeros(g.dtype(), []),
+            &vec![0; rank],
+            &rest,
+            &zeros,
+        );
         Some(Region { parameters, results: vec![result] })
     }
 }

@@ -5,11 +5,12 @@ use crate::tensor::all_live;
 use crate::{DType, Tensor, TensorType};
 
 impl Tensor {
-    /// The `⌈(stop − start)/step⌉` numbers `start, start + step, start + 2·step, …` below `stop`, or above `stop` if
-    /// `step` is negative (PyTorch's and NumPy's `arange(start, stop, step)`). To count from 0, use [`Tensor::arange`].
+    /// The `⌈(stop − start)/step⌉` numbers `start, start + step, start + 2·step, …` below `stop`,
+    /// or above `stop` if `step` is negative (PyTorch's and NumPy's `arange(start, stop, step)`).
+    /// To count from 0, use [`Tensor::arange`].
     ///
-    /// Poisoned if `step` is 0, if a bound or `step` is not finite, if `dtype` cannot hold the numbers, or if it is
-    /// `bool`.
+    /// Poisoned if `step` is 0, if a bound or `step` is not finite, if `dtype` cannot hold the
+    /// numbers, or if it is `bool`.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -22,10 +23,15 @@ impl Tensor {
         Tensor::record("arange_step", || {
             let count = ((stop - start) / step).ceil().max(0.0);
             if step == 0.0 || !start.is_finite() || !count.is_finite() || !step.is_finite() {
-                return Err(format!("{start} to {stop} in steps of {step} is not a finite sequence of numbers").into());
+                return Err(format!(
+                    "{start} to {stop} in steps of {step} is not a finite sequence of numbers"
+                )
+                .into());
             }
             if !holds(dtype, start) || (!dtype.is_float() && step != step.trunc()) {
-                return Err(format!("{start} to {stop} in steps of {step} do not fit {dtype}").into());
+                return Err(
+                    format!("{start} to {stop} in steps of {step} do not fit {dtype}").into()
+                );
             }
             let last = start + step * (count - 1.0).max(0.0);
             if !holds(dtype, last) {
@@ -42,12 +48,17 @@ impl Tensor {
             // Unsigned integers count down by subtraction.
             let moved = counted * step.abs();
             let start = Tensor::full(computed, [], start);
-            Ok(if step < 0.0 { (start - moved).to_dtype(dtype) } else { (start + moved).to_dtype(dtype) })
+            Ok(if step < 0.0 {
+                (start - moved).to_dtype(dtype)
+            } else {
+                (start + moved).to_dtype(dtype)
+            })
         })
     }
 
-    /// `n` evenly spaced numbers from `start` to `stop`, inclusive: `start·(1 − t) + stop·t` with `t = i/(n − 1)`
-    /// (PyTorch's and NumPy's `linspace`). If `n` is 1, the number is `start`. 16-bit floats are computed as f32.
+    /// `n` evenly spaced numbers from `start` to `stop`, inclusive: `start·(1 − t) + stop·t` with
+    /// `t = i/(n − 1)` (PyTorch's and NumPy's `linspace`). If `n` is 1, the number is `start`.
+    /// 16-bit floats are computed as f32.
     ///
     /// Poisoned if `dtype` is not a floating-point type.
     ///
@@ -70,12 +81,16 @@ impl Tensor {
             let t = &index / (n - 1) as f64;
             let between = (1.0 - &t) * start + t * stop;
             // Rounding must not change the last number.
-            Ok(index.eq((n - 1) as f64).select(&Tensor::full(computed, [], stop), &between).to_dtype(dtype))
+            Ok(index
+                .eq((n - 1) as f64)
+                .select(&Tensor::full(computed, [], stop), &between)
+                .to_dtype(dtype))
         })
     }
 
-    /// Coordinate grids of vectors with `n₀, n₁, …` elements: one tensor of shape `[n₀, n₁, …]` for each vector. Tensor
-    /// `i` repeats vector `i` along all axes except `i` (NumPy's and PyTorch's `meshgrid` with `indexing="ij"`).
+    /// Coordinate grids of vectors with `n₀, n₁, …` elements: one tensor of shape `[n₀, n₁, …]` for
+    /// each vector. Tensor `i` repeats vector `i` along all axes except `i` (NumPy's and PyTorch's
+    /// `meshgrid` with `indexing="ij"`).
     ///
     /// All results are poisoned if any input is not a vector.
     #[track_caller]
@@ -86,7 +101,11 @@ impl Tensor {
                 return Err(format!("takes vectors, but tensor {i} is {}", vectors[i].ty()).into());
             }
             let shape: Vec<usize> = vectors.iter().map(|t| t.shape()[0]).collect();
-            Ok(vectors.iter().enumerate().map(|(axis, t)| t.broadcast_in_dim(shape.clone(), &[axis])).collect())
+            Ok(vectors
+                .iter()
+                .enumerate()
+                .map(|(axis, t)| t.broadcast_in_dim(shape.clone(), &[axis]))
+                .collect())
         })
     }
 }

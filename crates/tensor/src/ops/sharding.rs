@@ -72,11 +72,12 @@ fn lower(sharding: &Sharding, cx: &Lowering<'_>) -> String {
 }
 
 methods! {
-    /// Constrains the value, and its gradient, to `sharding` (JAX's `with_sharding_constraint`). This changes where the
-    /// shards of a value are, never the value. On one device it does nothing.
+    /// Constrains the value, and its gradient, to `sharding` (JAX's `with_sharding_constraint`).
+    /// This changes where the shards of a value are, never the value. On one device it does
+    /// nothing.
     ///
-    /// Poisoned if the sharding has more axes than the tensor. A sharding that does not fit the mesh is an error when
-    /// the program is compiled for that mesh.
+    /// Poisoned if the sharding has more axes than the tensor. A sharding that does not fit the
+    /// mesh is an error when the program is compiled for that mesh.
     ///
     /// ```
     /// use fulmen_tensor::{Sharding, Tensor};
@@ -86,10 +87,10 @@ methods! {
     /// ```
     with_sharding(sharding: &Sharding) -> Tensor, |x| Tensor::try_apply(ShardingConstraint(sharding.clone()), &[x]);
 
-    /// Gathers shards of `sharding`, so that every device has the whole value; the gradient is sharded in the same way.
-    /// Fully sharded training (FSDP) reads parameters through this. A transpose or a conversion to a narrower dtype
-    /// moves in front of the gather, so that in mixed precision devices send 16-bit numbers. On one device it does
-    /// nothing.
+    /// Gathers shards of `sharding`, so that every device has the whole value; the gradient is
+    /// sharded in the same way. Fully sharded training (FSDP) reads parameters through this. A
+    /// transpose or a conversion to a narrower dtype moves in front of the gather, so that in mixed
+    /// precision devices send 16-bit numbers. On one device it does nothing.
     ///
     /// Faults and errors are the same as for [`Tensor::with_sharding`].
     ///
@@ -107,8 +108,8 @@ methods! {
 }
 
 impl Tensor {
-    /// If this tensor is the result of [`Tensor::all_gather`], returns the operand and its sharding. A loop over
-    /// stacked values uses this to gather one slice at a time.
+    /// If this tensor is the result of [`Tensor::all_gather`], returns the operand and its
+    /// sharding. A loop over stacked values uses this to gather one slice at a time.
     pub fn gathered_from(&self) -> Option<(&Tensor, &Sharding)> {
         let Kind::Operation(operation) = &self.node.kind else { return None };
         Some((self.node.inputs.first()?, operation.gathers()?))

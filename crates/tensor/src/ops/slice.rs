@@ -31,12 +31,16 @@ impl Operation for Slice {
         let from = &inputs[0].shape;
         let rank = from.rank();
         if [&self.start, &self.limit, &self.stride].iter().any(|v| v.len() != rank) {
-            return Err(format!("start, limit and stride must have one entry for each of the {rank} axes of {from}"));
+            return Err(format!(
+                "start, limit and stride must have one entry for each of the {rank} axes of {from}"
+            ));
         }
         for axis in 0..rank {
             let (start, limit, stride) = (self.start[axis], self.limit[axis], self.stride[axis]);
             if start > limit || limit > from[axis] || stride == 0 {
-                return Err(format!("{start}..{limit} in steps of {stride} is not within axis {axis} of {from}"));
+                return Err(format!(
+                    "{start}..{limit} in steps of {stride} is not within axis {axis} of {from}"
+                ));
             }
             within_reach("stride", axis, stride as i128)?;
         }
@@ -64,25 +68,33 @@ impl Operation for Slice {
     }
     fn on_reordered(&self, order: &AxisOrder) -> Option<(Box<dyn Operation>, Option<AxisOrder>)> {
         let (start, limit) = (order.reorder(&self.start), order.reorder(&self.limit));
-        Some((Box::new(Slice { start, limit, stride: order.reorder(&self.stride) }), Some(order.clone())))
+        Some((
+            Box::new(Slice { start, limit, stride: order.reorder(&self.stride) }),
+            Some(order.clone()),
+        ))
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        let ranges: Vec<String> =
-            (0..self.start.len()).map(|i| format!("{}:{}:{}", self.start[i], self.limit[i], self.stride[i])).collect();
+        let ranges: Vec<String> = (0..self.start.len())
+            .map(|i| format!("{}:{}:{}", self.start[i], self.limit[i], self.stride[i]))
+            .collect();
         format!("stablehlo.slice {} [{}] : {}", cx.operand(0), ranges.join(", "), cx.signature())
     }
 }
 
 impl Tensor {
-    /// The elements `start[i], start[i] + stride[i], …` below `limit[i]` along each axis `i` (JAX's `lax.slice`).
-    /// Poisoned if a list does not have one entry for each axis, if a range is out of bounds, or if a stride is 0.
+    /// The elements `start[i], start[i] + stride[i], …` below `limit[i]` along each axis `i` (JAX's
+    /// `lax.slice`). Poisoned if a list does not have one entry for each axis, if a range is out of
+    /// bounds, or if a stride is 0.
     #[track_caller]
     pub fn slice(&self, start: &[usize], limit: &[usize], stride: &[usize]) -> Tensor {
-        Tensor::apply(Slice { start: start.into(), limit: limit.into(), stride: stride.into() }, &[self])
+        Tensor::apply(
+            Slice { start: start.into(), limit: limit.into(), stride: stride.into() },
+            &[self],
+        )
     }
 
-    /// The `length` elements from `start` on along one axis (PyTorch's `narrow`). Poisoned if they are not within the
-    /// axis.
+    /// The `length` elements from `start` on along one axis (PyTorch's `narrow`). Poisoned if they
+    /// are not within the axis.
     #[track_caller]
     pub fn narrow(&self, axis: isize, start: usize, length: usize) -> Tensor {
         Tensor::record("narrow", || {
@@ -103,8 +115,9 @@ impl Tensor {
         })
     }
 
-    /// Every `step`-th element of a range along one axis, like Python's `x[start:end:step]`. Negative bounds count from
-    /// the end of the axis, and bounds beyond it are clamped. Poisoned if `step` is 0.
+    /// Every `step`-th element of a range along one axis, like Python's `x[start:end:step]`.
+    /// Negative bounds count from the end of the axis, and bounds beyond it are clamped. Poisoned
+    /// if `step` is 0.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -134,14 +147,15 @@ impl Tensor {
                 Bound::Included(&i) => after(i),
                 Bound::Excluded(&i) => edge(i),
             };
-            let (mut from, mut limit, mut stride) = (vec![0; self.rank()], self.shape().to_vec(), vec![1; self.rank()]);
+            let (mut from, mut limit, mut stride) =
+                (vec![0; self.rank()], self.shape().to_vec(), vec![1; self.rank()]);
             (from[axis], limit[axis], stride[axis]) = (start, end.max(start), step);
             Ok(self.slice(&from, &limit, &stride))
         })
     }
 
-    /// The slice at one index along `axis`, which is removed (PyTorch's `select(dim, index)`, `x[index]`). A negative
-    /// index counts from the end. Poisoned if there is no such index.
+    /// The slice at one index along `axis`, which is removed (PyTorch's `select(dim, index)`,
+    /// `x[index]`). A negative index counts from the end. Poisoned if there is no such index.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -157,14 +171,19 @@ impl Tensor {
             let size = self.shape()[checked_axis] as isize;
             let position = if index < 0 { index.saturating_add(size) } else { index };
             if !(0..size).contains(&position) {
-                return Err(format!("there is no index {index} along axis {checked_axis} of {}", self.shape()).into());
+                return Err(format!(
+                    "there is no index {index} along axis {checked_axis} of {}",
+                    self.shape()
+                )
+                .into());
             }
             Ok(self.narrow(axis, position as usize, 1).squeeze(axis))
         })
     }
 
-    /// If this tensor is the result of [`Tensor::index`] along the first axis, returns the indexed tensor and the
-    /// index. A loop over rows of one tensor uses this to read that tensor, instead of a stack of its rows.
+    /// If this tensor is the result of [`Tensor::index`] along the first axis, returns the indexed
+    /// tensor and the index. A loop over rows of one tensor uses this to read that tensor, instead
+    /// of a stack of its rows.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -187,8 +206,8 @@ impl Tensor {
     }
 }
 
-/// The windows of a tensor along these axes, the last axis fastest. There are `counts` of them, `count_steps` apart;
-/// each has `sizes` elements, `size_steps` apart.
+/// The windows of a tensor along these axes, the last axis fastest. There are `counts` of them,
+/// `count_steps` apart; each has `sizes` elements, `size_steps` apart.
 pub(super) fn windows(
     t: &Tensor,
     axes: &[usize],
@@ -197,7 +216,8 @@ pub(super) fn windows(
 ) -> Vec<Tensor> {
     (0..counts.iter().product())
         .map(|window: usize| {
-            let (mut start, mut limit, mut stride) = (vec![0; t.rank()], t.shape().to_vec(), vec![1; t.rank()]);
+            let (mut start, mut limit, mut stride) =
+                (vec![0; t.rank()], t.shape().to_vec(), vec![1; t.rank()]);
             let mut rest = window;
             for (i, &axis) in axes.iter().enumerate().rev() {
                 start[axis] = rest % counts[i] * count_steps[i];

@@ -1,5 +1,5 @@
-//! The softmax family, composed of other operations without overflow for large inputs. 16-bit floats are computed as
-//! f32.
+//! The softmax family, composed of other operations without overflow for large inputs. 16-bit
+//! floats are computed as f32.
 
 use super::dtype_set::DTypeSet;
 use super::reduce::{Reducer, reductions};
@@ -18,7 +18,8 @@ enum Infinities {
 }
 
 reductions! {
-    /// `log Σ exp(x)` along `axes`, which are removed (PyTorch's and SciPy's `logsumexp`); −∞ if all elements are −∞.
+    /// `log Σ exp(x)` along `axes`, which are removed (PyTorch's and SciPy's `logsumexp`); −∞ if
+    /// all elements are −∞.
     ///
     /// Poisoned if the elements are not floats, or if an axis is empty.
     logsumexp, logsumexp_keepdim(axes: &[isize]) -> Tensor, |x, keepdim| {
@@ -30,7 +31,8 @@ reductions! {
 }
 
 methods! {
-    /// `x − log Σ exp(x)` along one axis (PyTorch's and JAX's `log_softmax`); NaN if all elements are −∞ or one is ∞.
+    /// `x − log Σ exp(x)` along one axis (PyTorch's and JAX's `log_softmax`); NaN if all elements
+    /// are −∞ or one is ∞.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -44,7 +46,8 @@ methods! {
         Ok((shifted - sum.log()).to_dtype(result_of("log_softmax", x.dtype())))
     };
 
-    /// `exp(x) / Σ exp(x)` along one axis (PyTorch's and JAX's `softmax`); NaN if all elements are −∞ or one is ∞.
+    /// `exp(x) / Σ exp(x)` along one axis (PyTorch's and JAX's `softmax`); NaN if all elements are
+    /// −∞ or one is ∞.
     softmax(axis: isize) -> Tensor, |x| {
         let exp = (wide(x) - x.max_except(&[axis], Infinities::Negative)?).exp();
         Ok((&exp / exp.sum_keepdim(&[axis])).to_dtype(result_of("softmax", x.dtype())))
@@ -52,11 +55,11 @@ methods! {
 }
 
 impl Tensor {
-    /// The largest element along `axes`, which stay with size 1; 0 where it is one of these infinities. It cancels out
-    /// of every result, so no gradient flows through it.
+    /// The largest element along `axes`, which stay with size 1; 0 where it is one of these
+    /// infinities. It cancels out of every result, so no gradient flows through it.
     ///
-    /// Without the replacement by 0, libtpu keeps the scores of attention in f32: a block over 1024 positions then
-    /// moves a quarter more bytes.
+    /// Without the replacement by 0, libtpu keeps the scores of attention in f32: a block over 1024
+    /// positions then moves a quarter more bytes.
     fn max_except(&self, axes: &[isize], zero: Infinities) -> Result<Tensor, Refusal> {
         DTypeSet::Floats.check(self.live()?.dtype())?;
         let shape = self.shape();

@@ -1,8 +1,8 @@
-//! Sorting along an axis, of one tensor or several together, and `argsort`, `kthvalue` and `median`, which are built on
-//! it.
+//! Sorting along an axis, of one tensor or several together, and `argsort`, `kthvalue` and
+//! `median`, which are built on it.
 //!
-//! A sort also returns the original index of each element. Its derivative is a second sort, by these indices, which
-//! moves the cotangents back without a scatter.
+//! A sort also returns the original index of each element. Its derivative is a second sort, by
+//! these indices, which moves the cotangents back without a scatter.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,8 @@ use crate::scope::Refusal;
 use crate::tensor::all_live;
 use crate::{DType, Tensor, TensorType};
 
-/// Sorts tensors of one shape together by the first `keys` of them. The last input holds the indices along the axis.
+/// Sorts tensors of one shape together by the first `keys` of them. The last input holds the
+/// indices along the axis.
 #[derive(Debug)]
 struct Sort {
     method: &'static str,
@@ -31,23 +32,34 @@ impl Operation for Sort {
     }
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         if let Some(i) = inputs.iter().position(|ty| ty.shape != inputs[0].shape) {
-            return Err(format!("tensor {i} is {} and the first is {}: the shapes differ", inputs[i], inputs[0]));
+            return Err(format!(
+                "tensor {i} is {} and the first is {}: the shapes differ",
+                inputs[i], inputs[0]
+            ));
         }
         if self.keys == 0 || self.keys >= inputs.len() {
-            return Err(format!("there are {} tensors, which cannot have {} keys", inputs.len() - 1, self.keys));
+            return Err(format!(
+                "there are {} tensors, which cannot have {} keys",
+                inputs.len() - 1,
+                self.keys
+            ));
         }
         if let Some(ty) = inputs[..self.keys].iter().find(|ty| ty.dtype.is_complex()) {
-            return Err(format!("the complex numbers of {ty} have no order; sort by real(), imag() or abs()"));
+            return Err(format!(
+                "the complex numbers of {ty} have no order; sort by real(), imag() or abs()"
+            ));
         }
         Ok(inputs.iter().map(|&ty| ty.clone()).collect())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let original_index = &cx.outputs[cx.outputs.len() - 1];
-        let with_cotangent: Vec<usize> = (0..cx.inputs.len()).filter(|&i| cx.cotangents[i].is_some()).collect();
+        let with_cotangent: Vec<usize> =
+            (0..cx.inputs.len()).filter(|&i| cx.cotangents[i].is_some()).collect();
         let cotangents: Vec<&Tensor> = cx.cotangents.iter().flatten().collect();
         let tensors = [&[original_index], cotangents.as_slice()].concat();
-        let restored =
-            Tensor::record_many("sort", tensors.len() + 1, || sort_all("sort", &tensors, 1, self.axis, false));
+        let restored = Tensor::record_many("sort", tensors.len() + 1, || {
+            sort_all("sort", &tensors, 1, self.axis, false)
+        });
         let mut gradients = vec![None; cx.inputs.len()];
         for (&i, gradient) in with_cotangent.iter().zip(&restored[1..]) {
             gradients[i] = Some(gradient.clone());
@@ -73,8 +85,8 @@ impl Operation for Sort {
 }
 
 impl Sort {
-    /// The statements that compare the elements `a` and `b` by the first key, then by the next where they are equal,
-    /// and the name of their result: whether `a` comes first.
+    /// The statements that compare the elements `a` and `b` by the first key, then by the next
+    /// where they are equal, and the name of their result: whether `a` comes first.
     fn comparator(&self) -> (String, String) {
         let direction = if self.descending { "GT" } else { "LT" };
         let mut text = String::new();
@@ -82,8 +94,8 @@ impl Sort {
             let scalar = TensorType::scalar(dtype).stablehlo();
             let (mut a, mut b, mut kind) = (format!("%a{i}"), format!("%b{i}"), "");
             if let Some(nan) = nan(dtype) {
-                // The total order distinguishes −0 from 0, and NaNs from each other. So every zero becomes 0, and every
-                // NaN the same NaN.
+                // The total order distinguishes −0 from 0, and NaNs from each other. So every zero
+                // becomes 0, and every NaN the same NaN.
                 let _ = write!(text, "%z{i} = stablehlo.constant dense<0.0> : {scalar} ");
                 let _ = write!(text, "%n{i} = stablehlo.constant dense<{nan}> : {scalar} ");
                 for side in ["a", "b"] {
@@ -99,7 +111,10 @@ impl Sort {
                 (a, b, kind) = (format!("{a}x"), format!("{b}x"), ", TOTALORDER");
             }
             let compared = format!("({scalar}, {scalar}) -> tensor<i1> ");
-            let _ = write!(text, "%first{i} = stablehlo.compare {direction}, {a}, {b}{kind} : {compared}");
+            let _ = write!(
+                text,
+                "%first{i} = stablehlo.compare {direction}, {a}, {b}{kind} : {compared}"
+            );
             let _ = write!(text, "%same{i} = stablehlo.compare EQ, {a}, {b}{kind} : {compared}");
         }
         // From the last key to the first: an earlier key decides unless it is equal.
@@ -128,7 +143,8 @@ pub(super) fn nan(dtype: DType) -> Option<&'static str> {
     }
 }
 
-/// Sorts tensors together. The last result holds the original index (i32) of each element along the axis.
+/// Sorts tensors together. The last result holds the original index (i32) of each element along the
+/// axis.
 fn sort_all(
     method: &'static str,
     tensors: &[&Tensor],
@@ -156,31 +172,39 @@ fn sortable(t: &Tensor, axis: isize) -> Result<usize, String> {
 }
 
 methods! {
-    /// The elements sorted along `axis`, and the index (i32) of each before the sort: `(values, indices)` (PyTorch's
-    /// `sort`). The sort is stable, and ascending unless `descending`. NaN counts as larger than all other elements; −0
-    /// and 0 count as equal. Gradients flow to the original elements.
+    /// The elements sorted along `axis`, and the index (i32) of each before the sort:
+    /// `(values, indices)` (PyTorch's `sort`). The sort is stable, and ascending unless
+    /// `descending`. NaN counts as larger than all other elements; −0 and 0 count as equal.
+    /// Gradients flow to the original elements.
     ///
-    /// Poisoned for complex numbers, if there is no such axis, or if it has more elements than an i32 can count.
+    /// Poisoned for complex numbers, if there is no such axis, or if it has more elements than an
+    /// i32 can count.
     sort(axis: isize, descending: bool) -> (Tensor, Tensor), |x| x.sorted("sort", axis, descending);
 
-    /// The indices (i32) that sort the elements along `axis`: the second result of [`Tensor::sort`] (PyTorch's and
-    /// NumPy's `argsort`).
+    /// The indices (i32) that sort the elements along `axis`: the second result of [`Tensor::sort`]
+    /// (PyTorch's and NumPy's `argsort`).
     argsort(axis: isize, descending: bool) -> Tensor, |x| Ok(x.sorted("argsort", axis, descending)?.1);
 }
 
 impl Tensor {
-    fn sorted(&self, method: &'static str, axis: isize, descending: bool) -> Result<(Tensor, Tensor), Refusal> {
+    fn sorted(
+        &self,
+        method: &'static str,
+        axis: isize,
+        descending: bool,
+    ) -> Result<(Tensor, Tensor), Refusal> {
         let axis = sortable(self.live()?, axis)?;
         let sorted = sort_all(method, &[self], 1, axis, descending)?;
         Ok((sorted[0].clone(), sorted[1].clone()))
     }
 
-    /// Sorts tensors of one shape together along `axis` (JAX's `lax.sort` with `num_keys`). The first `keys` tensors
-    /// are the keys: the second decides where the first is equal, and so on. The others are reordered along with them.
-    /// The order is the same as in [`Tensor::sort`], and gradients flow to the original elements.
+    /// Sorts tensors of one shape together along `axis` (JAX's `lax.sort` with `num_keys`). The
+    /// first `keys` tensors are the keys: the second decides where the first is equal, and so on.
+    /// The others are reordered along with them. The order is the same as in [`Tensor::sort`], and
+    /// gradients flow to the original elements.
     ///
-    /// Returns one tensor for each input. All are poisoned if the shapes differ, if `keys` is not from 1 to the number
-    /// of tensors, if a key is complex, or if there is no such axis.
+    /// Returns one tensor for each input. All are poisoned if the shapes differ, if `keys` is not
+    /// from 1 to the number of tensors, if a key is complex, or if there is no such axis.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -191,20 +215,36 @@ impl Tensor {
     /// # Ok::<(), fulmen_tensor::Error>(())
     /// ```
     #[track_caller]
-    pub fn sort_together(tensors: &[&Tensor], keys: usize, axis: isize, descending: bool) -> Vec<Tensor> {
+    pub fn sort_together(
+        tensors: &[&Tensor],
+        keys: usize,
+        axis: isize,
+        descending: bool,
+    ) -> Vec<Tensor> {
         Tensor::record_many("sort_together", tensors.len(), || {
             all_live(tensors.iter().copied())?;
             let Some(first) = tensors.first() else { return Ok(Vec::new()) };
-            let mut sorted = sort_all("sort_together", tensors, keys, sortable(first, axis)?, descending)?;
+            let mut sorted =
+                sort_all("sort_together", tensors, keys, sortable(first, axis)?, descending)?;
             sorted.truncate(tensors.len());
             Ok(sorted)
         })
     }
 
-    fn kth(&self, method: &'static str, k: usize, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor), Refusal> {
+    fn kth(
+        &self,
+        method: &'static str,
+        k: usize,
+        axis: isize,
+        keepdim: bool,
+    ) -> Result<(Tensor, Tensor), Refusal> {
         let (values, indices) = self.sorted(method, axis, false)?;
         if !(1..=self.size(axis)).contains(&k) {
-            return Err(format!("there is no element number {k} along axis {axis} of {}", self.shape()).into());
+            return Err(format!(
+                "there is no element number {k} along axis {axis} of {}",
+                self.shape()
+            )
+            .into());
         }
         let (value, index) = (values.narrow(axis, k - 1, 1), indices.narrow(axis, k - 1, 1));
         Ok(if keepdim { (value, index) } else { (value.squeeze(axis), index.squeeze(axis)) })
@@ -212,14 +252,16 @@ impl Tensor {
 }
 
 reductions! {
-    /// The `k`-th smallest element along `axis`, which is removed, and its index (i32): `(value, index)` (PyTorch's
-    /// `kthvalue`). `k` counts from 1. NaN counts as larger than all other elements.
+    /// The `k`-th smallest element along `axis`, which is removed, and its index (i32):
+    /// `(value, index)` (PyTorch's `kthvalue`). `k` counts from 1. NaN counts as larger than all
+    /// other elements.
     ///
     /// Poisoned if `k` is not in `1..=n`, where `n` is the size of the axis.
     kthvalue, kthvalue_keepdim(k: usize, axis: isize) -> (Tensor, Tensor), |x, keepdim| x.kth("kthvalue", k, axis, keepdim);
 
-    /// The median along `axis`, which is removed, and its index (i32): `(value, index)`, as in PyTorch. For an even
-    /// number of elements, it is the smaller of the two in the middle. If elements are NaN, it is the first NaN.
+    /// The median along `axis`, which is removed, and its index (i32): `(value, index)`, as in
+    /// PyTorch. For an even number of elements, it is the smaller of the two in the middle. If
+    /// elements are NaN, it is the first NaN.
     ///
     /// Poisoned if the axis is empty.
     median, median_keepdim(axis: isize) -> (Tensor, Tensor), |x, keepdim| median(x, axis, keepdim);
@@ -238,7 +280,8 @@ fn median(x: &Tensor, axis: isize, keepdim: bool) -> Result<(Tensor, Tensor), Re
     let first = nan.argmax_keepdim(axis);
     // A sum reads the first NaN, so that the gradient flows to it.
     let is_first_nan = Tensor::iota(DType::I32, x.shape(), axis).eq(&first);
-    let not_a_number = is_first_nan.select(x, &x.zeros_like()).reduce("median", Reducer::Sum, &[axis], keepdim);
+    let not_a_number =
+        is_first_nan.select(x, &x.zeros_like()).reduce("median", Reducer::Sum, &[axis], keepdim);
     let has_nan = nan.reduce("any", Reducer::Or, &[axis], keepdim);
     let first = first.reshape(has_nan.shape().to_vec());
     Ok((has_nan.select(&not_a_number, &value), has_nan.select(&first, &index)))

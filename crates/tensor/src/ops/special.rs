@@ -13,7 +13,8 @@ unary! {
     erf, Erf, "chlo.erf", Floats,
         |x, y, g| Some(g * (-(x * x)).exp() * std::f64::consts::FRAC_2_SQRT_PI);
 
-    /// `1 − erf(x)`, elementwise, accurate where it is near 0. The derivative is `−2/√π · exp(−x²)`.
+    /// `1 − erf(x)`, elementwise, accurate where it is near 0. The derivative is
+    /// `−2/√π · exp(−x²)`.
     erfc, Erfc, "chlo.erfc", Floats,
         |x, y, g| Some(g * (-(x * x)).exp() * -std::f64::consts::FRAC_2_SQRT_PI);
 
@@ -21,8 +22,8 @@ unary! {
     erf_inv, ErfInv, "chlo.erf_inv", Floats,
         |x, y, g| Some(g * (y * y).exp() * (1.0 / std::f64::consts::FRAC_2_SQRT_PI));
 
-    /// `ψ(x)`, the derivative of `log Γ(x)`, elementwise; NaN at 0 and at negative integers. The derivative is
-    /// `polygamma(1, x)`, which is defined for `x > 0`.
+    /// `ψ(x)`, the derivative of `log Γ(x)`, elementwise; NaN at 0 and at negative integers. The
+    /// derivative is `polygamma(1, x)`, which is defined for `x > 0`.
     digamma, Digamma, "chlo.digamma", Floats, |x, y, g| Some(g * x.polygamma(1));
 }
 
@@ -44,8 +45,8 @@ impl Operation for Lgamma {
         RecomputePolicy::IfCheap
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        // Devices flush subnormal numbers to 0. Near 0, log |Γ(x)| is −log |x|, and a subnormal number is the integer
-        // value of its bits times the smallest subnormal.
+        // Devices flush subnormal numbers to 0. Near 0, log |Γ(x)| is −log |x|, and a subnormal
+        // number is the integer value of its bits times the smallest subnormal.
         let ty = cx.result().clone();
         let integer = bits(ty.dtype);
         let (fraction, least) = match ty.dtype {
@@ -109,13 +110,16 @@ methods! {
 }
 
 impl Tensor {
-    /// The `order`-th derivative of [`Tensor::digamma`], elementwise, for `x > 0`. Order 0 is the digamma function
-    /// itself. The derivative is `polygamma(order + 1, x)`.
+    /// The `order`-th derivative of [`Tensor::digamma`], elementwise, for `x > 0`. Order 0 is the
+    /// digamma function itself. The derivative is `polygamma(order + 1, x)`.
     #[track_caller]
     pub fn polygamma(&self, order: u32) -> Tensor {
         Tensor::record("polygamma", || {
             let x = DTypeSet::Floats.operand("polygamma", self)?;
-            Tensor::try_apply(Polygamma { order }, &[&Tensor::full(x.dtype(), x.shape(), f64::from(order)), &x])
+            Tensor::try_apply(
+                Polygamma { order },
+                &[&Tensor::full(x.dtype(), x.shape(), f64::from(order)), &x],
+            )
         })
     }
 }

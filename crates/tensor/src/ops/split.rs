@@ -8,8 +8,8 @@ use crate::Tensor;
 const MAX_PARTS: usize = 1 << 16;
 
 impl Tensor {
-    /// Splits `axis` into consecutive parts of these sizes (PyTorch's `split` with a list). The sizes must add up to
-    /// the size of the axis.
+    /// Splits `axis` into consecutive parts of these sizes (PyTorch's `split` with a list). The
+    /// sizes must add up to the size of the axis.
     ///
     /// Returns one tensor for each size. All are poisoned if the sizes do not fit.
     ///
@@ -27,7 +27,10 @@ impl Tensor {
             let size = shape[shape.axis(axis)?];
             let total = sizes.iter().fold(0usize, |sum, &size| sum.saturating_add(size));
             if total != size {
-                return Err(format!("the sizes {sizes:?} add up to {total}; axis {axis} of {shape} has {size}").into());
+                return Err(format!(
+                    "the sizes {sizes:?} add up to {total}; axis {axis} of {shape} has {size}"
+                )
+                .into());
             }
             let mut start = 0;
             let part = |&size: &usize| {
@@ -38,9 +41,9 @@ impl Tensor {
         })
     }
 
-    /// Splits `axis` into `chunks` parts of equal size; the last one is smaller if they do not divide the axis
-    /// (PyTorch's `chunk`). As in PyTorch, fewer parts are returned if fewer hold all elements: 6 elements in 4 chunks
-    /// give 3 parts of 2.
+    /// Splits `axis` into `chunks` parts of equal size; the last one is smaller if they do not
+    /// divide the axis (PyTorch's `chunk`). As in PyTorch, fewer parts are returned if fewer hold
+    /// all elements: 6 elements in 4 chunks give 3 parts of 2.
     ///
     /// A single poisoned tensor is returned if `chunks` is not from 1 to 65536.
     ///
@@ -55,7 +58,10 @@ impl Tensor {
         let is_valid = (1..=MAX_PARTS).contains(&chunks);
         Tensor::record_many("chunk", if is_valid { chunks } else { 1 }, || {
             if !is_valid {
-                return Err(format!("the number of chunks must be from 1 to {MAX_PARTS}, not {chunks}").into());
+                return Err(format!(
+                    "the number of chunks must be from 1 to {MAX_PARTS}, not {chunks}"
+                )
+                .into());
             }
             let shape = self.live()?.shape();
             let size = shape[shape.axis(axis)?];
@@ -68,8 +74,8 @@ impl Tensor {
         })
     }
 
-    /// The slices along `axis`, which is removed (PyTorch's `unbind`). A single poisoned tensor is returned if there is
-    /// no such axis, or if it has more than 65536 slices.
+    /// The slices along `axis`, which is removed (PyTorch's `unbind`). A single poisoned tensor is
+    /// returned if there is no such axis, or if it has more than 65536 slices.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -83,7 +89,10 @@ impl Tensor {
             let shape = self.live()?.shape();
             let index = shape.axis(axis)?;
             if shape[index] > MAX_PARTS {
-                return Err(format!("axis {index} of {shape} would give more than {MAX_PARTS} tensors").into());
+                return Err(format!(
+                    "axis {index} of {shape} would give more than {MAX_PARTS} tensors"
+                )
+                .into());
             }
             Ok((0..shape[index]).map(|i| self.narrow(axis, i, 1).squeeze(axis)).collect())
         })

@@ -1,6 +1,6 @@
-//! The Threefry-2×32 block function with 20 rounds (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as
-//! 1, 2, 3", SC 2011): an elementwise keyed hash of two words. Every element of a random tensor is computed from its
-//! own index, on any device.
+//! The Threefry-2×32 block function with 20 rounds (Salmon, Moraes, Dror and Shaw, "Parallel random
+//! numbers: as easy as 1, 2, 3", SC 2011): an elementwise keyed hash of two words. Every element of
+//! a random tensor is computed from its own index, on any device.
 
 use std::fmt::Write as _;
 
@@ -23,7 +23,9 @@ impl Operation for Threefry2x32 {
     fn infer(&self, inputs: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let (key, words) = (inputs[0], &inputs[1..]);
         if *key != TensorType::new(DType::U32, [2]) {
-            return Err(format!("a random key must be u32[2], not {key}; make one with random::key()"));
+            return Err(format!(
+                "a random key must be u32[2], not {key}; make one with random::key()"
+            ));
         }
         if words.iter().any(|w| w.dtype != DType::U32 || w.shape != words[0].shape) {
             return Err(format!("counters must be u32 of one shape, not {words:?}"));
@@ -34,7 +36,8 @@ impl Operation for Threefry2x32 {
         vec![None; 3]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
-        // One private function for each shape: the rounds are a hundred statements, and a model draws many times.
+        // One private function for each shape: the rounds are a hundred statements, and a model
+        // draws many times.
         let ty = cx.result().clone();
         let dims: Vec<_> = ty.shape.iter().map(usize::to_string).collect();
         // The dot keeps the name apart from user-defined functions.
@@ -48,7 +51,8 @@ impl Operation for Threefry2x32 {
 fn helper(name: &str, ty: &TensorType) -> String {
     let t = ty.stablehlo();
     let (key, scalar) = ("tensor<2xui32>", "tensor<ui32>");
-    let mut text = format!("func.func private @{name}(%key: {key}, %a: {t}, %b: {t}) -> ({t}, {t}) {{\n");
+    let mut text =
+        format!("func.func private @{name}(%key: {key}, %a: {t}, %b: {t}) -> ({t}, {t}) {{\n");
     let mut line = |statement: String| {
         let _ = writeln!(text, "    {statement}");
     };

@@ -4,8 +4,8 @@ use super::reshape::product;
 use crate::Tensor;
 
 impl Tensor {
-    /// Repeats the tensor `copies[i]` times along each axis (NumPy's and PyTorch's `tile`). Axes are aligned from the
-    /// last: if the tensor or the list is shorter, it gets leading ones.
+    /// Repeats the tensor `copies[i]` times along each axis (NumPy's and PyTorch's `tile`). Axes
+    /// are aligned from the last: if the tensor or the list is shorter, it gets leading ones.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -21,15 +21,16 @@ impl Tensor {
             let aligned = |sizes: &[usize]| [vec![1; rank - sizes.len()], sizes.to_vec()].concat();
             let (sizes, copies) = (aligned(self.shape()), aligned(copies));
             // Each axis becomes two, [1, size], and the first is broadcast.
-            let pairs =
-                |first: &dyn Fn(usize) -> usize| (0..rank).flat_map(|a| [first(a), sizes[a]]).collect::<Vec<_>>();
+            let pairs = |first: &dyn Fn(usize) -> usize| {
+                (0..rank).flat_map(|a| [first(a), sizes[a]]).collect::<Vec<_>>()
+            };
             let result: Vec<usize> = (0..rank).map(|a| product(&[copies[a], sizes[a]])).collect();
             Ok(self.reshape(pairs(&|_| 1)).broadcast_to(pairs(&|a| copies[a])).reshape(result))
         })
     }
 
-    /// Like [`Tensor::tile`], but `copies` must have at least as many entries as the tensor has axes (PyTorch's
-    /// `repeat`). Additional entries are new leading axes.
+    /// Like [`Tensor::tile`], but `copies` must have at least as many entries as the tensor has
+    /// axes (PyTorch's `repeat`). Additional entries are new leading axes.
     #[track_caller]
     pub fn repeat(&self, copies: &[usize]) -> Tensor {
         Tensor::record("repeat", || {
@@ -40,7 +41,8 @@ impl Tensor {
         })
     }
 
-    /// Repeats each slice along `axis` `copies` times in a row (PyTorch's `repeat_interleave`, NumPy's `repeat`).
+    /// Repeats each slice along `axis` `copies` times in a row (PyTorch's `repeat_interleave`,
+    /// NumPy's `repeat`).
     ///
     /// ```
     /// use fulmen_tensor::Tensor;

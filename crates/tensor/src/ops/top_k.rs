@@ -1,4 +1,5 @@
-//! The largest or smallest elements along an axis, in order: `chlo.top_k` for few elements, a sort for many.
+//! The largest or smallest elements along an axis, in order: `chlo.top_k` for few elements, a sort
+//! for many.
 
 use super::exponential::function_name;
 use super::reduce::Reducer;
@@ -28,15 +29,16 @@ impl Operation for TopK {
         Ok(vec![TensorType::new(inputs[0].dtype, to.clone()), TensorType::new(DType::I32, to)])
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        // A one-hot vector for each of the `k` elements times its cotangent. This needs no scatter, and XLA does not
-        // materialize the vectors.
+        // A one-hot vector for each of the `k` elements times its cotangent. This needs no scatter,
+        // and XLA does not materialize the vectors.
         let (from, indices) = (cx.input(0).shape(), &cx.outputs[1]);
         let mut to = indices.shape().to_vec();
         to.push(from[from.rank() - 1]);
         let position = Tensor::iota(DType::I32, to.clone(), -1);
         let chosen = indices.unsqueeze(-1).broadcast_to(to.clone()).eq(position);
         let g = cx.cotangent();
-        let spread = chosen.select(&g.unsqueeze(-1).broadcast_to(to), &Tensor::zeros(g.dtype(), []));
+        let spread =
+            chosen.select(&g.unsqueeze(-1).broadcast_to(to), &Tensor::zeros(g.dtype(), []));
         vec![Some(spread.reduce("topk", Reducer::Sum, &[-2], false))]
     }
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
@@ -44,10 +46,13 @@ impl Operation for TopK {
         let indices = TensorType::new(DType::I32, &cx.result().shape).stablehlo();
         let (t, k) = (from.stablehlo(), self.k);
         let Some(nan) = nan(from.dtype) else {
-            return format!("chlo.top_k({}, k = {k}) : {t} -> ({values}, {indices})", cx.operand(0));
+            return format!(
+                "chlo.top_k({}, k = {k}) : {t} -> ({values}, {indices})",
+                cx.operand(0)
+            );
         };
-        // `chlo.top_k` uses the total order, where −0 comes before 0 and a negative NaN before all numbers. So every
-        // zero becomes 0, and every NaN the same NaN.
+        // `chlo.top_k` uses the total order, where −0 comes before 0 and a negative NaN before all
+        // numbers. So every zero becomes 0, and every NaN the same NaN.
         let name = function_name(&format!("top_{k}"), &from);
         cx.helper(&name, || {
             let mask = TensorType::new(DType::Bool, &from.shape).stablehlo();
@@ -68,10 +73,11 @@ impl Operation for TopK {
 }
 
 impl Tensor {
-    /// The `k` largest elements along `axis` and their indices (i32), in descending order: `(values, indices)`
-    /// (PyTorch's `topk`). Without `largest`, the smallest elements in ascending order. Equal elements, also −0 and 0,
-    /// are ordered by index. NaN counts as larger than all other elements. A −0 among the values may become 0.
-    /// Gradients flow to the original elements.
+    /// The `k` largest elements along `axis` and their indices (i32), in descending order:
+    /// `(values, indices)` (PyTorch's `topk`). Without `largest`, the smallest elements in
+    /// ascending order. Equal elements, also −0 and 0, are ordered by index. NaN counts as larger
+    /// than all other elements. A −0 among the values may become 0. Gradients flow to the original
+    /// elements.
     ///
     /// Poisoned if the axis has fewer than `k` elements, or if there is no such axis.
     ///

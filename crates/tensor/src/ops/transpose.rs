@@ -22,7 +22,9 @@ impl Operation for Transpose {
         sorted.sort_unstable();
         if !sorted.into_iter().eq(0..from.rank()) {
             let (permutation, rank) = (&self.permutation, from.rank());
-            return Err(format!("{permutation:?} does not name each of the {rank} axes of {from} once"));
+            return Err(format!(
+                "{permutation:?} does not name each of the {rank} axes of {from} once"
+            ));
         }
         let shape: Vec<usize> = self.permutation.iter().map(|&axis| from[axis]).collect();
         one(TensorType::new(inputs[0].dtype, shape))
@@ -41,15 +43,24 @@ impl Operation for Transpose {
     }
 }
 
-/// The right-hand side of a transpose's statement. `permutation` has the axis of the operand that becomes each axis of
-/// the result.
-pub(crate) fn transpose_statement(operand: &str, permutation: &[usize], from: &TensorType, to: &TensorType) -> String {
-    format!("stablehlo.transpose {operand}, dims = {permutation:?} : ({}) -> {}", from.stablehlo(), to.stablehlo())
+/// The right-hand side of a transpose's statement. `permutation` has the axis of the operand that
+/// becomes each axis of the result.
+pub(crate) fn transpose_statement(
+    operand: &str,
+    permutation: &[usize],
+    from: &TensorType,
+    to: &TensorType,
+) -> String {
+    format!(
+        "stablehlo.transpose {operand}, dims = {permutation:?} : ({}) -> {}",
+        from.stablehlo(),
+        to.stablehlo()
+    )
 }
 
 impl Tensor {
-    /// Permutes the axes: axis `i` of the result is axis `axes[i]` of this tensor (PyTorch's `permute`). Poisoned
-    /// unless `axes` names each axis once.
+    /// Permutes the axes: axis `i` of the result is axis `axes[i]` of this tensor (PyTorch's
+    /// `permute`). Poisoned unless `axes` names each axis once.
     #[track_caller]
     pub fn permute(&self, axes: &[isize]) -> Tensor {
         Tensor::record("permute", || {
@@ -69,8 +80,8 @@ impl Tensor {
         })
     }
 
-    /// Moves axis `from[i]` to position `to[i]` of the result. The other axes keep their order (PyTorch's `movedim`,
-    /// NumPy's `moveaxis`).
+    /// Moves axis `from[i]` to position `to[i]` of the result. The other axes keep their order
+    /// (PyTorch's `movedim`, NumPy's `moveaxis`).
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -88,12 +99,17 @@ impl Tensor {
             };
             let (from, to) = (checked(from)?, checked(to)?);
             if from.len() != to.len() {
-                return Err(format!("{from:?} and {to:?} differ in length; give one target for each axis").into());
+                return Err(format!(
+                    "{from:?} and {to:?} differ in length; give one target for each axis"
+                )
+                .into());
             }
             let mut rest = (0..self.rank()).filter(|axis| !from.contains(axis));
-            let permutation = (0..self.rank()).filter_map(|position| match to.iter().position(|&t| t == position) {
-                Some(i) => Some(from[i]),
-                None => rest.next(),
+            let permutation = (0..self.rank()).filter_map(|position| {
+                match to.iter().position(|&t| t == position) {
+                    Some(i) => Some(from[i]),
+                    None => rest.next(),
+                }
             });
             self.try_permuted(permutation.collect())
         })

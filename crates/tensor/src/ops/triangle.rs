@@ -5,8 +5,8 @@ use crate::scope::Refusal;
 use crate::{DType, Tensor, TensorType};
 
 methods! {
-    /// The lower triangle of the matrices on the last two axes: zeros (or `false`) where `column > row + diagonal`
-    /// (PyTorch's and NumPy's `tril`). Poisoned if the rank is below 2.
+    /// The lower triangle of the matrices on the last two axes: zeros (or `false`) where
+    /// `column > row + diagonal` (PyTorch's and NumPy's `tril`). Poisoned if the rank is below 2.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -19,8 +19,8 @@ methods! {
     /// ```
     tril(diagonal: i64) -> Tensor, |x| x.triangle(true, diagonal);
 
-    /// The upper triangle of the matrices on the last two axes: zeros (or `false`) where `column < row + diagonal`
-    /// (PyTorch's and NumPy's `triu`). Poisoned if the rank is below 2.
+    /// The upper triangle of the matrices on the last two axes: zeros (or `false`) where
+    /// `column < row + diagonal` (PyTorch's and NumPy's `triu`). Poisoned if the rank is below 2.
     triu(diagonal: i64) -> Tensor, |x| x.triangle(false, diagonal);
 }
 
@@ -28,11 +28,17 @@ impl Tensor {
     fn triangle(&self, lower: bool, diagonal: i64) -> Result<Tensor, Refusal> {
         self.live()?;
         let [.., rows, columns] = self.shape().dims() else {
-            return Err(format!("{} has fewer than two axes, but rows and columns are needed", self.shape()).into());
+            return Err(format!(
+                "{} has fewer than two axes, but rows and columns are needed",
+                self.shape()
+            )
+            .into());
         };
-        // Clamped to just beyond the corners, where nothing changes any more, so that nothing overflows.
+        // Clamped to just beyond the corners, where nothing changes any more, so that nothing
+        // overflows.
         let diagonal = diagonal.clamp(-(*rows as i64) - 1, *columns as i64 + 1) as f64;
-        let dtype = if rows.saturating_add(*columns) < i32::MAX as usize { DType::I32 } else { DType::I64 };
+        let dtype =
+            if rows.saturating_add(*columns) < i32::MAX as usize { DType::I32 } else { DType::I64 };
         let matrix = TensorType::new(dtype, [*rows, *columns]);
         let limit = Tensor::iota(dtype, &matrix.shape, 0) + diagonal;
         let column = Tensor::iota(dtype, &matrix.shape, 1);

@@ -7,7 +7,8 @@ use crate::lower::Lowering;
 use crate::operation::{Operation, Vjp, one};
 use crate::{AsTensor, Shape, Tensor, TensorType};
 
-/// The options of [`Tensor::triangular_solve`]: which triangle holds the matrix, and its side of the equation.
+/// The options of [`Tensor::triangular_solve`]: which triangle holds the matrix, and its side of
+/// the equation.
 ///
 /// ```
 /// use fulmen_tensor::TriangularSolve;
@@ -64,8 +65,11 @@ impl Operation for TriangularSolve {
         let b = Tensor::apply(self.clone().transpose(), &[a, &g]);
         // The cotangent of the matrix as it appears in the equation.
         let (left, right) = if self.right { (x, &b) } else { (&b, x) };
-        let product =
-            if self.right { left.transpose(-1, -2).matmul(right) } else { left.matmul(&right.transpose(-1, -2)) };
+        let product = if self.right {
+            left.transpose(-1, -2).matmul(right)
+        } else {
+            left.matmul(&right.transpose(-1, -2))
+        };
         let whole = if self.transpose { -product.transpose(-1, -2) } else { -product };
         let diagonal = i64::from(self.unit_diagonal);
         let triangle = if self.lower { whole.tril(-diagonal) } else { whole.triu(diagonal) };
@@ -87,12 +91,14 @@ impl Operation for TriangularSolve {
 
 impl Tensor {
     /// Solves `A·X = B` for `X`, or the variant in `how` (`torch.linalg.solve_triangular`,
-    /// `jax.lax.linalg.triangular_solve`). `A` are the triangular matrices on the last two axes of this tensor, and `B`
-    /// the matrices on the last two axes of `b`. The leading axes of both broadcast. A zero on the diagonal gives
-    /// infinities or NaNs. 16-bit floats are computed as f32.
+    /// `jax.lax.linalg.triangular_solve`). `A` are the triangular matrices on the last two axes of
+    /// this tensor, and `B` the matrices on the last two axes of `b`. The leading axes of both
+    /// broadcast. A zero on the diagonal gives infinities or NaNs. 16-bit floats are computed as
+    /// f32.
     ///
-    /// The gradient is `A⁻ᵀ·g` with respect to `b`, and `−A⁻ᵀ·g·Xᵀ` within the triangle with respect to `A`. Poisoned
-    /// if `A` is not square or does not fit `b`, and for integers and complex numbers.
+    /// The gradient is `A⁻ᵀ·g` with respect to `b`, and `−A⁻ᵀ·g·Xᵀ` within the triangle with
+    /// respect to `A`. Poisoned if `A` is not square or does not fit `b`, and for integers and
+    /// complex numbers.
     ///
     /// ```
     /// use fulmen_tensor::{Tensor, TriangularSolve};
@@ -109,8 +115,13 @@ impl Tensor {
             let dtype = common_dtype(self, b)?;
             let a = square(&self.to_dtype(dtype))?;
             let b = wide(&b.to_dtype(dtype));
-            let (matrix, [.., rows, columns]) = (&a.shape()[a.rank() - 2..], b.shape().dims()) else {
-                return Err(format!("takes matrices on the last two axes of the right side, not {}", b.ty()).into());
+            let (matrix, [.., rows, columns]) = (&a.shape()[a.rank() - 2..], b.shape().dims())
+            else {
+                return Err(format!(
+                    "takes matrices on the last two axes of the right side, not {}",
+                    b.ty()
+                )
+                .into());
             };
             let fits = if how.right { columns } else { rows };
             if matrix[0] != *fits {
@@ -127,7 +138,10 @@ impl Tensor {
             let batch = leading(&a).broadcast(&leading(&b))?;
             let a_shape = [batch.dims(), matrix].concat();
             let b_shape = [batch.dims(), &[*rows, *columns]].concat();
-            let x = Tensor::try_apply(how.clone(), &[&a.broadcast_to(a_shape), &b.broadcast_to(b_shape)])?;
+            let x = Tensor::try_apply(
+                how.clone(),
+                &[&a.broadcast_to(a_shape), &b.broadcast_to(b_shape)],
+            )?;
             Ok(x.to_dtype(dtype))
         })
     }

@@ -1,13 +1,15 @@
-//! Elementwise unary operations: the basic ones, and the tables `unary!`, `methods!` and `composed!` that other
-//! families use.
+//! Elementwise unary operations: the basic ones, and the tables `unary!`, `methods!` and
+//! `composed!` that other families use.
 //!
-//! Out of scope: the families in `exponential`, `trigonometric`, `rounding`, `special`, `bitwise` and `complex`.
+//! Out of scope: the families in `exponential`, `trigonometric`, `rounding`, `special`, `bitwise`
+//! and `complex`.
 
 use super::dtype_set::DTypeSet;
 use crate::{DType, Tensor};
 
-/// One row for each operation: doc, method, struct, StableHLO name, dtypes, and the derivative. It is `|x, y, g|` of
-/// `y = f(x)`, where `g` is the cotangent. It is `None` only where `f` is piecewise constant, so that it is zero.
+/// One row for each operation: doc, method, struct, StableHLO name, dtypes, and the derivative. It
+/// is `|x, y, g|` of `y = f(x)`, where `g` is the cotangent. It is `None` only where `f` is
+/// piecewise constant, so that it is zero.
 macro_rules! unary {
     ($($(#[$doc:meta])* $method:ident, $op:ident, $stablehlo:literal, $dtypes:ident,
         |$x:ident, $y:ident, $g:ident| $vjp:expr;)*) => {$(
@@ -31,7 +33,8 @@ macro_rules! unary {
                 $crate::operation::RecomputePolicy::IfCheap
             }
             fn lower(&self, cx: &mut $crate::lower::Lowering<'_>) -> String {
-                // A CHLO operation is written with both types, a StableHLO operation with a single type.
+                // A CHLO operation is written with both types, a StableHLO operation with a single
+                // type.
                 let types = if $stablehlo.starts_with("chlo") {
                     format!("{0} -> {0}", cx.result().stablehlo())
                 } else {
@@ -54,8 +57,8 @@ macro_rules! unary {
 }
 pub(super) use unary;
 
-/// Methods with a one-expression body. A row has the doc, the name, the parameters, the result type, and the value. The
-/// value is a `Result`, given this tensor as `|x|`, which is not poisoned.
+/// Methods with a one-expression body. A row has the doc, the name, the parameters, the result
+/// type, and the value. The value is a `Result`, given this tensor as `|x|`, which is not poisoned.
 macro_rules! methods {
     ($($(#[$doc:meta])* $method:ident($($arg:ident: $ty:ty),*) -> $result:ty, |$x:ident| $value:expr;)*) => {
         impl $crate::Tensor {$(
@@ -72,8 +75,8 @@ macro_rules! methods {
 }
 pub(super) use methods;
 
-/// Methods composed of others. A row has the doc, the name, the dtypes, and the value, for one operand `|x|`, or for
-/// two operands `|a, b|` after promotion and broadcasting.
+/// Methods composed of others. A row has the doc, the name, the dtypes, and the value, for one
+/// operand `|x|`, or for two operands `|a, b|` after promotion and broadcasting.
 macro_rules! composed {
     () => {};
     ($(#[$doc:meta])* $method:ident, $dtypes:ident, |$x:ident| $value:expr; $($rest:tt)*) => {
@@ -112,7 +115,8 @@ unary! {
 
     /// `y = ∛x`, elementwise, also for negative numbers. The derivative is `1/(3y²)`.
     cbrt, Cbrt, "stablehlo.cbrt", Floats, |x, y, g| {
-        // Uses the reciprocal, whose square is infinite at 0. There `y·y` would be 0 in the second derivative.
+        // Uses the reciprocal, whose square is infinite at 0. There `y·y` would be 0 in the second
+        // derivative.
         let reciprocal = 1.0 / y;
         Some(g * &reciprocal * &reciprocal * (1.0 / 3.0))
     };
@@ -144,9 +148,9 @@ methods! {
 }
 
 impl Tensor {
-    /// Replaces NaN by `nan`, ∞ by `posinf` and −∞ by `neginf`, elementwise (PyTorch's and NumPy's `nan_to_num`).
-    /// `None` stands for the largest or the smallest finite number of the dtype. The derivative is 1 where `x` is
-    /// finite, else 0.
+    /// Replaces NaN by `nan`, ∞ by `posinf` and −∞ by `neginf`, elementwise (PyTorch's and NumPy's
+    /// `nan_to_num`). `None` stands for the largest or the smallest finite number of the dtype. The
+    /// derivative is 1 where `x` is finite, else 0.
     ///
     /// ```
     /// use fulmen_tensor::Tensor;
@@ -167,7 +171,8 @@ impl Tensor {
             let nan = Tensor::full(x.dtype(), [], nan);
             let most = Tensor::full(x.dtype(), [], posinf.unwrap_or(largest));
             let least = Tensor::full(x.dtype(), [], neginf.unwrap_or(-largest));
-            let bounded = x.eq(f64::INFINITY).select(&most, &x.eq(f64::NEG_INFINITY).select(&least, &x));
+            let bounded =
+                x.eq(f64::INFINITY).select(&most, &x.eq(f64::NEG_INFINITY).select(&least, &x));
             Ok(x.is_nan().select(&nan, &bounded))
         })
     }

@@ -5,9 +5,9 @@ use super::{draw, draw_long, split};
 use crate::scope::Refusal;
 use crate::{AsTensor, DType, Operand, Shape, Tensor};
 
-/// Booleans that are true with probability `p` (JAX's `random.bernoulli`). `p` is a number, or a tensor that broadcasts
-/// to `shape`. An element is true if a uniform number in [0, 1) is below `p`. The comparison is in f64 if `p` is an f64
-/// tensor, else in f32.
+/// Booleans that are true with probability `p` (JAX's `random.bernoulli`). `p` is a number, or a
+/// tensor that broadcasts to `shape`. An element is true if a uniform number in [0, 1) is below
+/// `p`. The comparison is in f64 if `p` is an f64 tensor, else in f32.
 ///
 /// Poisoned if a tensor `p` does not broadcast to `shape`.
 ///
@@ -26,18 +26,21 @@ pub fn bernoulli(key: impl AsTensor, p: impl Operand, shape: impl Into<Shape>) -
         let p = p.to_tensor_like(&Tensor::scalar(0.0f32));
         p.live()?;
         if p.shape().broadcast(&shape).as_ref() != Ok(&shape) {
-            return Err(format!("the probabilities, {}, do not broadcast to {shape}", p.ty()).into());
+            return Err(
+                format!("the probabilities, {}, do not broadcast to {shape}", p.ty()).into()
+            );
         }
         let dtype = if p.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
         Ok(unit(key, dtype, shape)?.lt(p.to_dtype(dtype)))
     })
 }
 
-/// Uniform integers in `low..high` (JAX's `random.randint`): random bits modulo `high − low`. They have twice as many
-/// bits as `dtype`, but at least 64. The distribution is nearly uniform if `high − low` is small compared with 2⁶⁴.
+/// Uniform integers in `low..high` (JAX's `random.randint`): random bits modulo `high − low`. They
+/// have twice as many bits as `dtype`, but at least 64. The distribution is nearly uniform if
+/// `high − low` is small compared with 2⁶⁴.
 ///
-/// Poisoned if `dtype` is not an integer type, if `low` is not below `high`, or if `dtype` cannot hold `low` or
-/// `high − 1`.
+/// Poisoned if `dtype` is not an integer type, if `low` is not below `high`, or if `dtype` cannot
+/// hold `low` or `high − 1`.
 ///
 /// ```
 /// use fulmen_tensor::{DType, random};
@@ -46,12 +49,24 @@ pub fn bernoulli(key: impl AsTensor, p: impl Operand, shape: impl Into<Shape>) -
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn randint(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, low: i64, high: i64) -> Tensor {
+pub fn randint(
+    key: impl AsTensor,
+    dtype: DType,
+    shape: impl Into<Shape>,
+    low: i64,
+    high: i64,
+) -> Tensor {
     Tensor::record("randint", || draw_integers(key.as_tensor(), dtype, shape.into(), low, high))
 }
 
 /// The implementation of [`randint`].
-pub(super) fn draw_integers(key: &Tensor, dtype: DType, shape: Shape, low: i64, high: i64) -> Result<Tensor, Refusal> {
+pub(super) fn draw_integers(
+    key: &Tensor,
+    dtype: DType,
+    shape: Shape,
+    low: i64,
+    high: i64,
+) -> Result<Tensor, Refusal> {
     if !dtype.is_integer() {
         return Err(format!("draws integers, not {dtype}").into());
     }
@@ -59,8 +74,11 @@ pub(super) fn draw_integers(key: &Tensor, dtype: DType, shape: Shape, low: i64, 
         return Err(format!("the lower bound {low} must be below the upper, {high}").into());
     }
     let width = 8 * dtype.size_in_bytes() as u32;
-    let (least, above) =
-        if dtype.is_unsigned() { (0, 1i128 << width) } else { (-(1i128 << (width - 1)), 1i128 << (width - 1)) };
+    let (least, above) = if dtype.is_unsigned() {
+        (0, 1i128 << width)
+    } else {
+        (-(1i128 << (width - 1)), 1i128 << (width - 1))
+    };
     if i128::from(low) < least || i128::from(high) > above {
         return Err(format!(
             "the numbers from {low} to {high} are not all in the range of {dtype}, {least} to {}",
@@ -83,7 +101,8 @@ pub(super) fn draw_integers(key: &Tensor, dtype: DType, shape: Shape, low: i64, 
     let offset = if span == 1 << bits {
         lower.clone()
     } else {
-        // 2ⁿ modulo the span: the weight of the upper half of the bits, in n-bit arithmetic as in JAX.
+        // 2ⁿ modulo the span: the weight of the upper half of the bits, in n-bit arithmetic as in
+        // JAX.
         let half = (1u128 << (bits / 2)) % span;
         let weight = ((half * half) & ((1u128 << bits) - 1)) % span;
         let (span, weight) = (constant(unsigned, span as u64), constant(unsigned, weight as u64));
@@ -97,9 +116,9 @@ fn constant(dtype: DType, value: u64) -> Tensor {
     if dtype == DType::U64 { Tensor::scalar(value) } else { Tensor::scalar(value as u32) }
 }
 
-/// Samples an index (i32) along `axis`, which is removed, with the probabilities `softmax(logits)` (JAX's
-/// `random.categorical`). It is the index of the largest element of `logits + gumbel`. For several draws, broadcast the
-/// logits first.
+/// Samples an index (i32) along `axis`, which is removed, with the probabilities `softmax(logits)`
+/// (JAX's `random.categorical`). It is the index of the largest element of `logits + gumbel`. For
+/// several draws, broadcast the logits first.
 ///
 /// 16-bit logits are computed as f32. Poisoned if `logits` are not floats, or if the axis is empty.
 ///

@@ -1,21 +1,23 @@
 //! The gamma and beta distributions.
 //!
-//! Numbers are drawn by rejection, with as many attempts as needed. Attempt `n` of an element uses random numbers that
-//! depend only on the key, `n` and the element's index. So a number depends neither on the attempts of other elements
-//! nor on the number of devices. JAX splits the key for each element instead, so its numbers differ.
+//! Numbers are drawn by rejection, with as many attempts as needed. Attempt `n` of an element uses
+//! random numbers that depend only on the key, `n` and the element's index. So a number depends
+//! neither on the attempts of other elements nor on the number of devices. JAX splits the key for
+//! each element instead, so its numbers differ.
 
 use super::continuous::{drawn_as, normal, unit};
 use super::{check_key, fold_in, fold_in_tensor};
 use crate::scope::Refusal;
 use crate::{AsTensor, DType, Operand, Shape, Tensor, while_loop};
 
-/// A draw by the method of Marsaglia and Tsang ("A simple method for generating gamma variables", ACM TOMS 26, 2000).
+/// A draw by the method of Marsaglia and Tsang ("A simple method for generating gamma variables",
+/// ACM TOMS 26, 2000).
 struct Draw {
     /// `d · v` follows the gamma distribution of `alpha`, or of `alpha + 1` where `alpha < 1`.
     d: Tensor,
     v: Tensor,
-    /// The logarithm of the factor that corrects `alpha + 1` to `alpha`. Where `alpha < 1`, the factor is a uniform
-    /// number to the power `1 / alpha`. Elsewhere this is 0.
+    /// The logarithm of the factor that corrects `alpha + 1` to `alpha`. Where `alpha < 1`, the
+    /// factor is a uniform number to the power `1 / alpha`. Elsewhere this is 0.
     log_boost: Tensor,
 }
 
@@ -37,11 +39,13 @@ fn marsaglia_tsang(key: &Tensor, alpha: &Tensor) -> Result<Draw, Refusal> {
         |carry| {
             let (number, pending, v) = (&carry[0], &carry[1], &carry[2]);
             let x = normal(&fold_in_tensor(&normals, number), dtype, &shape);
-            let u = Tensor::record("gamma", || unit(&fold_in_tensor(&uniforms, number), dtype, shape.clone()));
+            let u = Tensor::record("gamma", || {
+                unit(&fold_in_tensor(&uniforms, number), dtype, shape.clone())
+            });
             let root = &x * &c + 1.0;
             let (squared, candidate) = (&x * &x, &root * &root * &root);
-            // The first condition implies the second, with rare exceptions. The logarithm of a negative root is NaN,
-            // and a comparison with NaN is false.
+            // The first condition implies the second, with rare exceptions. The logarithm of a
+            // negative root is NaN, and a comparison with NaN is false.
             let squeezed = u.lt(&squared * &squared * -0.0331 + 1.0);
             let exact = u.log().lt(&squared * 0.5 + &d * (candidate.log() - &candidate + 1.0));
             let accepted = root.gt(0.0).and(squeezed.or(&exact));
@@ -52,9 +56,14 @@ fn marsaglia_tsang(key: &Tensor, alpha: &Tensor) -> Result<Draw, Refusal> {
     Ok(Draw { d, v: last[2].clone(), log_boost })
 }
 
-/// Checks a parameter of a distribution. Returns it with `dtype` and `shape`, without a gradient and with invalid
-/// elements replaced by 1, and a mask of the valid elements, which are above 0.
-fn parameter(name: &str, value: impl Operand, dtype: DType, shape: &Shape) -> Result<(Tensor, Tensor), Refusal> {
+/// Checks a parameter of a distribution. Returns it with `dtype` and `shape`, without a gradient
+/// and with invalid elements replaced by 1, and a mask of the valid elements, which are above 0.
+fn parameter(
+    name: &str,
+    value: impl Operand,
+    dtype: DType,
+    shape: &Shape,
+) -> Result<(Tensor, Tensor), Refusal> {
     let value = value.to_tensor_like(&Tensor::full(DType::F64, [], 0.0));
     value.live()?;
     if !value.dtype().is_float() {
@@ -63,7 +72,9 @@ fn parameter(name: &str, value: impl Operand, dtype: DType, shape: &Shape) -> Re
     if value.shape().broadcast(shape).as_ref() != Ok(shape) {
         return Err(format!("{name}, {}, does not broadcast to {shape}", value.ty()).into());
     }
-    if let Some(invalid) = value.known::<f64>().and_then(|known| known.into_iter().find(|x| x.is_nan() || *x <= 0.0)) {
+    if let Some(invalid) =
+        value.known::<f64>().and_then(|known| known.into_iter().find(|x| x.is_nan() || *x <= 0.0))
+    {
         return Err(format!("{name} must be above 0, not {invalid}").into());
     }
     let value = value.detach().to_dtype(dtype).broadcast_to(shape);
@@ -71,14 +82,15 @@ fn parameter(name: &str, value: impl Operand, dtype: DType, shape: &Shape) -> Re
     Ok((value.masked_fill(&valid.not(), 1.0), valid))
 }
 
-/// Numbers from the gamma distribution with shape parameter `alpha` and scale 1, so that the mean and the variance are
-/// `alpha` (JAX's `random.gamma`). `alpha` is a number, or a tensor that broadcasts to `shape`. The method is Marsaglia
-/// and Tsang's. The result is NaN where a tensor `alpha` is not above 0. No gradient flows to `alpha`.
+/// Numbers from the gamma distribution with shape parameter `alpha` and scale 1, so that the mean
+/// and the variance are `alpha` (JAX's `random.gamma`). `alpha` is a number, or a tensor that
+/// broadcasts to `shape`. The method is Marsaglia and Tsang's. The result is NaN where a tensor
+/// `alpha` is not above 0. No gradient flows to `alpha`.
 ///
 /// If `alpha` is far below 1, most numbers are too small for `dtype` and underflow to 0.
 ///
-/// Poisoned if `dtype` is not a floating-point type, if `alpha` is a number that is not above 0, or if it does not
-/// broadcast to `shape`.
+/// Poisoned if `dtype` is not a floating-point type, if `alpha` is a number that is not above 0, or
+/// if it does not broadcast to `shape`.
 ///
 /// ```
 /// use fulmen_tensor::{DType, random};
@@ -88,7 +100,12 @@ fn parameter(name: &str, value: impl Operand, dtype: DType, shape: &Shape) -> Re
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn gamma(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, alpha: impl Operand) -> Tensor {
+pub fn gamma(
+    key: impl AsTensor,
+    dtype: DType,
+    shape: impl Into<Shape>,
+    alpha: impl Operand,
+) -> Tensor {
     Tensor::record("gamma", || {
         let (key, shape, wide) = (key.as_tensor(), shape.into(), drawn_as(dtype)?);
         let (alpha, above) = parameter("alpha", alpha, wide, &shape)?;
@@ -104,13 +121,13 @@ fn log_gamma(key: &Tensor, alpha: &Tensor) -> Result<Tensor, Refusal> {
     Ok(draw.d.log() + draw.v.log() + draw.log_boost)
 }
 
-/// Numbers from the beta distribution with parameters `a` and `b`: from 0 to 1, with the mean `a / (a + b)` (JAX's
-/// `random.beta`). `a` and `b` are numbers, or tensors that broadcast to `shape`. A number is `x / (x + y)` of two
-/// gamma draws, computed from logarithms. The result is NaN where a tensor `a` or `b` is not above 0. No gradient flows
-/// to `a` and `b`.
+/// Numbers from the beta distribution with parameters `a` and `b`: from 0 to 1, with the mean
+/// `a / (a + b)` (JAX's `random.beta`). `a` and `b` are numbers, or tensors that broadcast to
+/// `shape`. A number is `x / (x + y)` of two gamma draws, computed from logarithms. The result is
+/// NaN where a tensor `a` or `b` is not above 0. No gradient flows to `a` and `b`.
 ///
-/// Poisoned if `dtype` is not a floating-point type, if `a` or `b` is a number that is not above 0, or if it does not
-/// broadcast to `shape`.
+/// Poisoned if `dtype` is not a floating-point type, if `a` or `b` is a number that is not above 0,
+/// or if it does not broadcast to `shape`.
 ///
 /// ```
 /// use fulmen_tensor::{DType, random};
@@ -119,7 +136,13 @@ fn log_gamma(key: &Tensor, alpha: &Tensor) -> Result<Tensor, Refusal> {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn beta(key: impl AsTensor, dtype: DType, shape: impl Into<Shape>, a: impl Operand, b: impl Operand) -> Tensor {
+pub fn beta(
+    key: impl AsTensor,
+    dtype: DType,
+    shape: impl Into<Shape>,
+    a: impl Operand,
+    b: impl Operand,
+) -> Tensor {
     Tensor::record("beta", || {
         let (key, shape, wide) = (key.as_tensor(), shape.into(), drawn_as(dtype)?);
         check_key(key)?;

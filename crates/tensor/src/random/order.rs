@@ -7,8 +7,8 @@ use crate::scope::Refusal;
 use crate::tensor::all_live;
 use crate::{AsTensor, DType, Shape, Tensor};
 
-/// The numbers `0..n` in random order, as i32 (JAX's `random.permutation`). They are sorted by random bits, several
-/// times if `n` is so large that two numbers may get the same bits.
+/// The numbers `0..n` in random order, as i32 (JAX's `random.permutation`). They are sorted by
+/// random bits, several times if `n` is so large that two numbers may get the same bits.
 ///
 /// Poisoned if `n` is more than an i32 can count.
 ///
@@ -30,7 +30,8 @@ fn permuted(key: &Tensor, n: usize) -> Result<Tensor, Refusal> {
     if n > i32::MAX as usize {
         return Err(format!("{n} numbers are more than an i32 can count").into());
     }
-    // With this number of rounds, by the cube of `n`, two elements are unlikely to get equal bits in every round.
+    // With this number of rounds, by the cube of `n`, two elements are unlikely to get equal bits
+    // in every round.
     let rounds = (3.0 * (n.max(1) as f64).ln() / f64::from(u32::MAX).ln()).ceil() as usize;
     let (mut key, mut order) = (key.clone(), Tensor::arange(DType::I32, n));
     for _ in 0..rounds {
@@ -57,15 +58,15 @@ pub fn shuffle(key: impl AsTensor, x: impl AsTensor, axis: isize) -> Tensor {
     })
 }
 
-/// A random sample (i32) of the numbers `0..n` with this shape (JAX's `random.choice` of an integer). With `replace`, a
-/// number may occur several times; without, at most once. All numbers have the same probability, unless `p` is given: a
-/// vector of `n` floats that the probabilities are proportional to. For a sample of rows, use [`Tensor::take`] with the
-/// result.
+/// A random sample (i32) of the numbers `0..n` with this shape (JAX's `random.choice` of an
+/// integer). With `replace`, a number may occur several times; without, at most once. All numbers
+/// have the same probability, unless `p` is given: a vector of `n` floats that the probabilities
+/// are proportional to. For a sample of rows, use [`Tensor::take`] with the result.
 ///
 /// Without replacement, `p` needs at least as many nonzero elements as the sample has.
 ///
-/// Poisoned if `n` is 0, if the sample without replacement is larger than `n`, if `p` is not a vector of `n` floats, or
-/// if `n` is more than an i32 can count.
+/// Poisoned if `n` is 0, if the sample without replacement is larger than `n`, if `p` is not a
+/// vector of `n` floats, or if `n` is more than an i32 can count.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, random};
@@ -76,7 +77,13 @@ pub fn shuffle(key: impl AsTensor, x: impl AsTensor, axis: isize) -> Tensor {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn choice(key: impl AsTensor, n: usize, shape: impl Into<Shape>, replace: bool, p: Option<&Tensor>) -> Tensor {
+pub fn choice(
+    key: impl AsTensor,
+    n: usize,
+    shape: impl Into<Shape>,
+    replace: bool,
+    p: Option<&Tensor>,
+) -> Tensor {
     Tensor::record("choice", || {
         let key = key.as_tensor();
         let shape = shape.into();
@@ -84,13 +91,24 @@ pub fn choice(key: impl AsTensor, n: usize, shape: impl Into<Shape>, replace: bo
         super::check_key(key)?;
         all_live(p)?;
         match p {
-            _ if n > i32::MAX as usize => return Err(format!("{n} numbers are more than an i32 can count").into()),
-            _ if n == 0 && count > 0 => return Err("there is nothing to choose from: n is 0".into()),
+            _ if n > i32::MAX as usize => {
+                return Err(format!("{n} numbers are more than an i32 can count").into());
+            }
+            _ if n == 0 && count > 0 => {
+                return Err("there is nothing to choose from: n is 0".into());
+            }
             _ if !replace && count > n => {
-                return Err(format!("cannot choose {count} different numbers out of {n} without replacement").into());
+                return Err(format!(
+                    "cannot choose {count} different numbers out of {n} without replacement"
+                )
+                .into());
             }
             Some(p) if p.shape().dims() != [n] || !p.dtype().is_float() => {
-                return Err(format!("the probabilities must be a vector of {n} floats, not {}", p.ty()).into());
+                return Err(format!(
+                    "the probabilities must be a vector of {n} floats, not {}",
+                    p.ty()
+                )
+                .into());
             }
             _ => {}
         }
@@ -104,13 +122,16 @@ pub fn choice(key: impl AsTensor, n: usize, shape: impl Into<Shape>, replace: bo
                 let dtype = if p.dtype().is_half() { DType::F32 } else { p.dtype() };
                 let p = p.to_dtype(dtype);
                 if !replace {
-                    // The order of the largest elements of log(p) + gumbel is that of draws without replacement.
+                    // The order of the largest elements of log(p) + gumbel is that of draws without
+                    // replacement.
                     let noise = draw_gumbel(key, dtype, Shape::from([n]))?;
                     return Ok((noise + p.log()).topk(count, 0, true).1.reshape(shape));
                 }
-                // The index in the cumulative sums of a uniform number between 0, exclusive, and the total.
+                // The index in the cumulative sums of a uniform number between 0, exclusive, and
+                // the total.
                 let sums = p.cumsum(0);
-                let point = sums.narrow(0, n - 1, 1) * (1.0 - unit(key, dtype, Shape::from([count]))?);
+                let point =
+                    sums.narrow(0, n - 1, 1) * (1.0 - unit(key, dtype, Shape::from([count]))?);
                 let is_below = sums.unsqueeze(0).lt(point.unsqueeze(1));
                 is_below.count_nonzero(&[1]).to_dtype(DType::I32).reshape(shape)
             }

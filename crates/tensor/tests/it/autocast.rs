@@ -1,4 +1,5 @@
-//! Mixed precision: the dtype of each computation, the accuracy of long sums, and the scope of the setting.
+//! Mixed precision: the dtype of each computation, the accuracy of long sums, and the scope of the
+//! setting.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -27,7 +28,11 @@ fn products_are_computed_in_the_dtype_and_f64_is_left_alone() {
                 ]
             });
             for result in results {
-                assert_eq!(result.check().unwrap().dtype(), expected, "{dtype} cast to {cast}: {result:?}");
+                assert_eq!(
+                    result.check().unwrap().dtype(),
+                    expected,
+                    "{dtype} cast to {cast}: {result:?}"
+                );
             }
         }
         let integers = autocast(Some(cast), || ones(DType::I32).matmul(&ones(DType::I32)));
@@ -72,13 +77,16 @@ fn the_softmax_family_sums_and_powers_are_computed_in_f32() {
         for (inside, outside) in in_bf16(|| all(&x)).iter().zip(&all(&x)) {
             assert_eq!((inside.dtype(), outside.dtype()), (DType::F32, dtype), "{inside:?}");
         }
-        let others = in_bf16(|| [&x + &x, x.tanh(), x.max(&[0]), x.relu(), x.atan(), x.round(), x.clamp(0.0, 1.0)]);
+        let others = in_bf16(|| {
+            [&x + &x, x.tanh(), x.max(&[0]), x.relu(), x.atan(), x.round(), x.clamp(0.0, 1.0)]
+        });
         assert!(others.iter().all(|y| y.dtype() == dtype));
     }
     let x = Tensor::full(DType::F64, [2, 3], 0.5);
     assert!(in_bf16(|| all(&x)).iter().all(|y| y.dtype() == DType::F64));
     // The exponent must not be rounded to bf16 first.
-    let power = in_bf16(|| Tensor::full(DType::Bf16, [1], 2.0).pow(0.3)).eval().unwrap().to_f64()[0];
+    let power =
+        in_bf16(|| Tensor::full(DType::Bf16, [1], 2.0).pow(0.3)).eval().unwrap().to_f64()[0];
     assert!((power - 2f64.powf(0.3)).abs() < 1e-6, "{power}");
 }
 
@@ -86,7 +94,8 @@ fn the_softmax_family_sums_and_powers_are_computed_in_f32() {
 fn halves(seed: u64, n: usize) -> Vec<bf16> {
     let mut state = seed;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f64 / f64::from(1 << 24)
     };
     (0..n).map(|_| bf16::from_f64(next() - 0.4)).collect()
@@ -96,15 +105,20 @@ fn halves(seed: u64, n: usize) -> Vec<bf16> {
 fn products_and_sums_of_16_bit_floats_accumulate_in_f32() {
     const K: usize = 4096;
     let (a, b) = (halves(1, 8 * K), halves(2, K * 8));
-    let exact = |i: usize, j: usize| (0..K).map(|k| a[i * K + k].to_f64() * b[k * 8 + j].to_f64()).sum::<f64>();
+    let exact = |i: usize, j: usize| {
+        (0..K).map(|k| a[i * K + k].to_f64() * b[k * 8 + j].to_f64()).sum::<f64>()
+    };
     let reference: Vec<f64> = (0..64).map(|n| exact(n / 8, n % 8)).collect();
     let check = |what: &str, actual: &Tensor, reference: &[f64]| {
         let actual = actual.to_dtype(DType::F64).eval().unwrap().to_f64();
         for (actual, reference) in actual.iter().zip(reference) {
-            // Half a unit in the last place of bf16, plus the error of f32. A sum in bf16 would stall far from the
-            // reference.
+            // Half a unit in the last place of bf16, plus the error of f32. A sum in bf16 would
+            // stall far from the reference.
             let tolerance = reference.abs() * 2f64.powi(-8) + 1e-3;
-            assert!((actual - reference).abs() <= tolerance, "{what}: {actual}, in f64 {reference}");
+            assert!(
+                (actual - reference).abs() <= tolerance,
+                "{what}: {actual}, in f64 {reference}"
+            );
         }
     };
     let (x, y) = (Tensor::from_slice(&a, [8, K]), Tensor::from_slice(&b, [K, 8]));
@@ -112,7 +126,11 @@ fn products_and_sums_of_16_bit_floats_accumulate_in_f32() {
     let (wide_x, wide_y) = (x.to_dtype(DType::F32), y.to_dtype(DType::F32));
     check("matmul under autocast", &in_bf16(|| wide_x.matmul(&wide_y)), &reference);
     check("batches", &x.reshape([1, 8, K]).matmul(&y.reshape([1, K, 8])), &reference);
-    check("vectors", &x.slice(&[0, 0], &[1, K], &[1, 1]).reshape([K]).matmul(&y.narrow(1, 0, 1)), &reference[..1]);
+    check(
+        "vectors",
+        &x.slice(&[0, 0], &[1, K], &[1, 1]).reshape([K]).matmul(&y.narrow(1, 0, 1)),
+        &reference[..1],
+    );
     let (image, kernel) = (x.reshape([8, K, 1, 1]), y.t().reshape([8, K, 1, 1]));
     check("convolution", &image.convolution(&kernel, &Convolution::new(2)), &reference);
 
@@ -126,7 +144,11 @@ fn products_and_sums_of_16_bit_floats_accumulate_in_f32() {
     check("logsumexp", &Tensor::zeros(DType::Bf16, [K]).logsumexp(&[0]), &[(K as f64).ln()]);
     // The gradient of a broadcast is a sum too.
     let one = Tensor::ones(DType::Bf16, []);
-    check("gradient of a broadcast", &grad(&one.broadcast_to([K]).sum_all(), &[&one])[0], &[K as f64]);
+    check(
+        "gradient of a broadcast",
+        &grad(&one.broadcast_to([K]).sum_all(), &[&one])[0],
+        &[K as f64],
+    );
 }
 
 #[test]
@@ -145,7 +167,8 @@ fn a_training_steps_products_are_bf16_and_its_gradients_f32() {
     let function = step(false);
     assert!(function.results().iter().all(|g| g.dtype() == DType::F32));
     let text = function.stablehlo().unwrap();
-    let products: Vec<&str> = text.lines().filter(|l| l.contains("stablehlo.dot_general")).collect();
+    let products: Vec<&str> =
+        text.lines().filter(|l| l.contains("stablehlo.dot_general")).collect();
     assert_eq!(products.len(), 5, "{text}");
     for product in products {
         assert!(product.contains("bf16") && !product.contains("xf32>"), "{product}");
@@ -181,7 +204,9 @@ fn calls_nest_and_end_with_a_panic_too() {
         assert_eq!(autocast(Some(DType::F16), product), DType::F16);
         assert_eq!(autocast(None, product), DType::F32);
         assert_eq!(product(), DType::Bf16);
-        let panicked = std::panic::catch_unwind(|| autocast(Some(DType::F16), || panic!("as a user's model may")));
+        let panicked = std::panic::catch_unwind(|| {
+            autocast(Some(DType::F16), || panic!("as a user's model may"))
+        });
         assert!(panicked.is_err());
         assert_eq!(product(), DType::Bf16);
         // Another thread has its own setting.

@@ -1,12 +1,14 @@
-//! The cache of compiled programs across starts. A new client does not know the programs of an earlier client, like a
-//! new process.
+//! The cache of compiled programs across starts. A new client does not know the programs of an
+//! earlier client, like a new process.
 
 use std::fs;
 
 use fulmen_pjrt::Plugin;
 use fulmen_pjrt::compile_cache::{CompileCache, SavedPrograms};
 use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_tensor::{Argument, DType, Devices, Function, Literal, Runtime, Sharding, Tensor, TensorType, grad};
+use fulmen_tensor::{
+    Argument, DType, Devices, Function, Literal, Runtime, Sharding, Tensor, TensorType, grad,
+};
 
 fn start(devices: usize, cache: impl Into<Option<CompileCache>>) -> Runtime {
     let plugin = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap();
@@ -15,11 +17,12 @@ fn start(devices: usize, cache: impl Into<Option<CompileCache>>) -> Runtime {
 }
 
 fn counts(runtime: &Runtime) -> [u64; 3] {
-    ["UncachedCompile", "PersistentCacheHit", "CachedCompile"].map(|name| runtime.metrics().value(name))
+    ["UncachedCompile", "PersistentCacheHit", "CachedCompile"]
+        .map(|name| runtime.metrics().value(name))
 }
 
-/// A training step whose batch is sharded over the devices. It returns the loss and the new weights, which replace the
-/// old ones.
+/// A training step whose batch is sharded over the devices. It returns the loss and the new
+/// weights, which replace the old ones.
 fn step(rows: usize) -> Function {
     let batch = Tensor::placeholder("batch.x", TensorType::new(DType::F32, [rows, 4]));
     let weights = Tensor::placeholder("weights", TensorType::new(DType::F32, [4, 3]));
@@ -46,7 +49,9 @@ fn the_second_start_compiles_nothing_and_gives_the_same_bits() {
     for devices in [1, 8] {
         let folder = tempfile::tempdir().unwrap();
         let cache = CompileCache::new(folder.path(), 1 << 30);
-        let exp = |runtime: &Runtime| runtime.eval(Tensor::from_slice(&[2.0f32], [1]).exp()).unwrap().to_vec::<f32>();
+        let exp = |runtime: &Runtime| {
+            runtime.eval(Tensor::from_slice(&[2.0f32], [1]).exp()).unwrap().to_vec::<f32>()
+        };
         let work = |runtime: &Runtime| (bits(runtime), exp(runtime).unwrap());
         let without = start(devices, None);
         let expected = work(&without);
@@ -76,7 +81,11 @@ fn a_preloaded_program_needs_neither_the_disk_nor_the_compiler() {
     fs::remove_dir_all(folder.path()).unwrap();
     second.compile_announced(preloaded, |_| panic!("the program was preloaded")).unwrap();
     assert_eq!(counts(&second), [0, 1, 0]);
-    second.compile_announced(second.preload(&step).unwrap(), |_| panic!("the program was loaded before")).unwrap();
+    second
+        .compile_announced(second.preload(&step).unwrap(), |_| {
+            panic!("the program was loaded before")
+        })
+        .unwrap();
     assert_eq!(counts(&second), [0, 1, 1]);
     // A program for one device does not run on two.
     let two = start(2, None);
@@ -90,7 +99,9 @@ fn a_compilation_is_announced_with_what_differs() {
     let cache = CompileCache::new(folder.path(), 1 << 30);
     let announced = |rows| {
         let mut difference = None;
-        start(1, cache.clone()).compile_announced(&step(rows), |differs| difference = Some(differs)).unwrap();
+        start(1, cache.clone())
+            .compile_announced(&step(rows), |differs| difference = Some(differs))
+            .unwrap();
         difference
     };
     assert_eq!(announced(8), Some(None));
@@ -139,8 +150,8 @@ fn counts_after_start(cache: &CompileCache) -> [u64; 3] {
     counts(&runtime)
 }
 
-/// A process loads the programs that another process compiled ahead of time and saved to a file. It gets the same bits
-/// without compiling.
+/// A process loads the programs that another process compiled ahead of time and saved to a file. It
+/// gets the same bits without compiling.
 #[test]
 fn programs_that_were_compiled_ahead_of_time_are_taken_from_their_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -157,13 +168,17 @@ fn programs_that_were_compiled_ahead_of_time_are_taken_from_their_file() {
         // A program that is not in the file is compiled, and the difference is announced.
         let mut difference = None;
         second.compile_announced(&step(16), |differs| difference = differs).unwrap();
-        assert_eq!(difference.unwrap().split("; ").next().unwrap(), "`batch.x`: f32[8, 4] then, f32[16, 4] now");
+        assert_eq!(
+            difference.unwrap().split("; ").next().unwrap(),
+            "`batch.x`: f32[8, 4] then, f32[16, 4] now"
+        );
         assert_eq!(counts(&second), [1, 1, 0]);
     }
     // The programs in the file are for eight devices.
     let error = start(1, None).with_saved_programs(&path).err().unwrap().to_string();
     assert!(
-        error.contains("compiled for another machine: the devices: ") && error.contains("save them again"),
+        error.contains("compiled for another machine: the devices: ")
+            && error.contains("save them again"),
         "{error}"
     );
     let whole = fs::read(&path).unwrap();
@@ -173,6 +188,7 @@ fn programs_that_were_compiled_ahead_of_time_are_taken_from_their_file() {
         let error = start(8, None).with_saved_programs(&path).err().unwrap().to_string();
         assert!(error.contains("step.fulmen: ") && error.contains("save"), "{error}");
     }
-    let error = start(8, None).with_saved_programs(&folder.path().join("none")).err().unwrap().to_string();
+    let error =
+        start(8, None).with_saved_programs(&folder.path().join("none")).err().unwrap().to_string();
     assert!(error.contains("none"), "{error}");
 }

@@ -1,16 +1,17 @@
-//! Branches and loops: values, nesting and emitted programs. Derivatives are compared with the same computation without
-//! branches and loops, and with central differences.
+//! Branches and loops: values, nesting and emitted programs. Derivatives are compared with the same
+//! computation without branches and loops, and with central differences.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
 use fulmen_tensor::{
-    DType, Function, Literal, Runtime, Scan, Tensor, TensorType, checkpoint, cond, custom_gradient, fori_loop, grad,
-    map, random, scan, switch, while_loop,
+    DType, Function, Literal, Runtime, Scan, Tensor, TensorType, checkpoint, cond, custom_gradient,
+    fori_loop, grad, map, random, scan, switch, while_loop,
 };
 
 fn f64s(shape: &[usize], seed: usize) -> Tensor {
     let count: usize = shape.iter().product();
-    let value = |i: usize| ((i * 7 + seed * 13 + 1) as f64 * 0.618_033_988_749_895).fract() * 1.6 - 0.8;
+    let value =
+        |i: usize| ((i * 7 + seed * 13 + 1) as f64 * 0.618_033_988_749_895).fract() * 1.6 - 0.8;
     Tensor::from_slice(&(0..count).map(value).collect::<Vec<_>>(), shape)
 }
 
@@ -35,7 +36,8 @@ fn close(name: &str, actual: &[Vec<f64>], expected: &[Vec<f64>], tolerance: f64)
 fn weighted(tensors: &[Tensor]) -> Tensor {
     let mut sum = Tensor::scalar(0.0f64);
     for (i, t) in tensors.iter().filter(|t| t.dtype().is_float()).enumerate() {
-        let weights = (Tensor::arange(DType::F64, t.shape().num_elements()) * 0.37 + 0.5 + i as f64).sin();
+        let weights =
+            (Tensor::arange(DType::F64, t.shape().num_elements()) * 0.37 + 0.5 + i as f64).sin();
         sum = sum + (t.to_dtype(DType::F64) * weights.reshape(t.shape())).sum_all();
     }
     sum
@@ -48,8 +50,11 @@ type Body = fn(&[Tensor]) -> Vec<Tensor>;
 fn same(name: &str, shapes: &[&[usize]], actual: Body, plain: Body) {
     let inputs: Vec<Tensor> = shapes.iter().enumerate().map(|(i, s)| f64s(s, i)).collect();
     let all = |f: Body| {
-        let parameters: Vec<Tensor> =
-            inputs.iter().enumerate().map(|(i, t)| Tensor::placeholder(format!("x{i}"), t.ty().clone())).collect();
+        let parameters: Vec<Tensor> = inputs
+            .iter()
+            .enumerate()
+            .map(|(i, t)| Tensor::placeholder(format!("x{i}"), t.ty().clone()))
+            .collect();
         let results = f(&parameters);
         let wrt: Vec<&Tensor> = parameters.iter().collect();
         let first = grad(&weighted(&results), &wrt);
@@ -61,8 +66,10 @@ fn same(name: &str, shapes: &[&[usize]], actual: Body, plain: Body) {
     let run = |f: Body, inputs: &[Literal]| {
         let compiled = runtime.compile(&all(f)).unwrap_or_else(|e| panic!("{name}: {e}"));
         let arrays: Vec<_> = inputs.iter().map(|l| runtime.to_device(l).unwrap()).collect();
-        let outputs = compiled.call(arrays.iter().map(fulmen_tensor::Argument::Borrow).collect()).unwrap();
-        let literals = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+        let outputs =
+            compiled.call(arrays.iter().map(fulmen_tensor::Argument::Borrow).collect()).unwrap();
+        let literals =
+            runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
         literals.iter().map(Literal::to_f64).collect::<Vec<_>>()
     };
     let literals: Vec<Literal> = inputs.iter().map(|t| t.eval().unwrap()).collect();
@@ -114,7 +121,11 @@ fn a_scan_is_its_steps_one_after_the_other() {
     same(
         "cell, reversed",
         shapes,
-        |x| joined(Scan::new().reverse(true).run(&[&x[0]], &[&x[1]], |h, s| cell(&x[2], &x[3], h, s))),
+        |x| {
+            joined(
+                Scan::new().reverse(true).run(&[&x[0]], &[&x[1]], |h, s| cell(&x[2], &x[3], h, s)),
+            )
+        },
         |x| unrolled(&x[..1], &x[1..2], true, |h, s| cell(&x[2], &x[3], h, s)),
     );
     same(
@@ -153,7 +164,8 @@ fn a_scan_is_its_steps_one_after_the_other() {
 
 #[test]
 fn scans_branches_and_checkpoints_nest() {
-    // A scan in a scan. The inner body uses values of the outer body, and values from outside of both.
+    // A scan in a scan. The inner body uses values of the outer body, and values from outside of
+    // both.
     fn inner(w: &Tensor, row: &Tensor, c: &[Tensor], x: &[Tensor]) -> (Vec<Tensor>, Vec<Tensor>) {
         ((vec![(&c[0] * w + &x[0] * row).sin()]), vec![(&c[0] * row).sum_all()])
     }
@@ -190,7 +202,8 @@ fn scans_branches_and_checkpoints_nest() {
         },
         |x| {
             unrolled(&x[..1], &x[1..2], false, |c, s| {
-                let next = s[0].sum_all().gt(0.0).select(&(&c[0] * &s[0]).cos(), &(&c[0] + &x[2]).sin());
+                let next =
+                    s[0].sum_all().gt(0.0).select(&(&c[0] * &s[0]).cos(), &(&c[0] + &x[2]).sin());
                 (vec![next.clone()], vec![next])
             })
         },
@@ -199,10 +212,20 @@ fn scans_branches_and_checkpoints_nest() {
         "scan in cond",
         &[&[3], &[5, 3]],
         |x| {
-            let body = |c: &[Tensor], s: &[Tensor]| (vec![(&c[0] * &s[0] + &x[0]).cos()], Vec::new());
-            cond(&x[0].sum_all().lt(9.0), &[&x[1]], |o| scan(&[&x[0]], &[&o[0]], body).0, |_| vec![x[0].clone()])
+            let body =
+                |c: &[Tensor], s: &[Tensor]| (vec![(&c[0] * &s[0] + &x[0]).cos()], Vec::new());
+            cond(
+                &x[0].sum_all().lt(9.0),
+                &[&x[1]],
+                |o| scan(&[&x[0]], &[&o[0]], body).0,
+                |_| vec![x[0].clone()],
+            )
         },
-        |x| unrolled(&x[..1], &x[1..2], false, |c, s| (vec![(&c[0] * &s[0] + &x[0]).cos()], Vec::new())),
+        |x| {
+            unrolled(&x[..1], &x[1..2], false, |c, s| {
+                (vec![(&c[0] * &s[0] + &x[0]).cos()], Vec::new())
+            })
+        },
     );
     same(
         "checkpoint in scan",
@@ -213,7 +236,11 @@ fn scans_branches_and_checkpoints_nest() {
                 (next, Vec::new())
             }))
         },
-        |x| unrolled(&x[..1], &x[1..2], false, |c, s| (vec![((&c[0] * &x[2]).sin() * &s[0]).exp()], Vec::new())),
+        |x| {
+            unrolled(&x[..1], &x[1..2], false, |c, s| {
+                (vec![((&c[0] * &x[2]).sin() * &s[0]).exp()], Vec::new())
+            })
+        },
     );
     same(
         "scan in checkpoint in checkpoint",
@@ -221,13 +248,22 @@ fn scans_branches_and_checkpoints_nest() {
         |x| {
             let block = |x: &[Tensor]| {
                 checkpoint(
-                    |y| scan(&[&y[0]], &[&x[1]], |c, s| (vec![(&c[0] * &s[0]).sin() + &x[0]], Vec::new())).0,
+                    |y| {
+                        scan(&[&y[0]], &[&x[1]], |c, s| {
+                            (vec![(&c[0] * &s[0]).sin() + &x[0]], Vec::new())
+                        })
+                        .0
+                    },
                     &[&x[0].exp()],
                 )
             };
             checkpoint(block, &[&x[0], &x[1]])
         },
-        |x| unrolled(&[x[0].exp()], &x[1..2], false, |c, s| (vec![(&c[0] * &s[0]).sin() + &x[0]], Vec::new())),
+        |x| {
+            unrolled(&[x[0].exp()], &x[1..2], false, |c, s| {
+                (vec![(&c[0] * &s[0]).sin() + &x[0]], Vec::new())
+            })
+        },
     );
 }
 
@@ -241,13 +277,20 @@ fn gradients_flow_to_whatever_is_held_outside() {
         let y = (c.unsqueeze(0).matmul(&view).squeeze(0) + (&wide * x).sum(&[0])).sin();
         mask.select(&y, &(y.clone() * &w.sum(&[0])))
     };
-    let plain =
-        |x: &[Tensor]| (0..3).fold(Tensor::zeros(DType::F64, [2]), |c, i| body(&c, &x[0].narrow(0, i, 1).squeeze(0)));
+    let plain = |x: &[Tensor]| {
+        (0..3)
+            .fold(Tensor::zeros(DType::F64, [2]), |c, i| body(&c, &x[0].narrow(0, i, 1).squeeze(0)))
+    };
     let expected = plain(std::slice::from_ref(&x));
     let zero = Tensor::zeros(DType::F64, [2]);
     let scanned = scan(&[&zero], &[&x], |c, x| (vec![body(&c[0], &x[0])], Vec::new())).0.remove(0);
-    let chosen =
-        cond(&Tensor::scalar(true), &[], |_| vec![plain(std::slice::from_ref(&x))], |_| vec![zero.clone()]).remove(0);
+    let chosen = cond(
+        &Tensor::scalar(true),
+        &[],
+        |_| vec![plain(std::slice::from_ref(&x))],
+        |_| vec![zero.clone()],
+    )
+    .remove(0);
     let checkpointed = checkpoint(|x| vec![plain(x)], &[&x]).remove(0);
     let captured = [&w, &view, &wide, &x];
     let gradients = |y: &Tensor| grad(&weighted(std::slice::from_ref(y)), &captured);
@@ -324,7 +367,12 @@ fn loops_run_as_often_as_they_should() {
     let outer = while_loop(
         &[&Tensor::scalar(1.0f64)],
         |c| c[0].lt(10.0),
-        |c| scan(&[&Tensor::scalar(0.0f64)], &[&x], |sum, x| (vec![&sum[0] + x[0].exp() * &c[0]], Vec::new())).0,
+        |c| {
+            scan(&[&Tensor::scalar(0.0f64)], &[&x], |sum, x| {
+                (vec![&sum[0] + x[0].exp() * &c[0]], Vec::new())
+            })
+            .0
+        },
     );
     let factor: f64 = values(&[x])[0].iter().map(|x| x.exp()).sum();
     let mut expected = 1.0;
@@ -357,7 +405,9 @@ fn no_steps_and_no_elements_are_fine() {
     assert!(none.is_empty() && nothing.is_empty());
     let scalar = Tensor::scalar(true);
     assert!(cond(&scalar, &[], |_| Vec::new(), |_| Vec::new()).is_empty());
-    assert!(checkpoint(|_| Vec::new(), &[]).is_empty() && Tensor::optimization_barrier(&[]).is_empty());
+    assert!(
+        checkpoint(|_| Vec::new(), &[]).is_empty() && Tensor::optimization_barrier(&[]).is_empty()
+    );
     let stacked = map(
         |x| vec![x[0].sum_all(), &x[1] * 2.0],
         &[&Tensor::zeros(DType::F32, [0, 3]), &Tensor::zeros(DType::F32, [0])],
@@ -372,14 +422,20 @@ fn a_custom_gradient_replaces_the_derivative() {
     let y = custom_gradient(
         &[&x, &w],
         |x| vec![(&x[0] * &x[1]).sin(), x[0].exp()],
-        |inputs, outputs, cotangents| vec![&cotangents[0] * 10.0 + &cotangents[1] * &outputs[1], &inputs[0] * 100.0],
+        |inputs, outputs, cotangents| {
+            vec![&cotangents[0] * 10.0 + &cotangents[1] * &outputs[1], &inputs[0] * 100.0]
+        },
     );
     let gradients = grad(&(y[0].sum_all() + y[1].sum_all()), &[&x, &w]);
     let expected = [Tensor::full(DType::F64, [3], 10.0) + x.exp(), &x * 100.0];
     close("custom", &values(&gradients), &values(&expected), 1e-12);
     // In the body of a loop, where only one result is used.
     let (sum, _) = scan(&[&Tensor::scalar(0.0f64)], &[&x], |c, x| {
-        let y = custom_gradient(&[&x[0]], |x| vec![x[0].floor(), x[0].clone()], |_, _, c| vec![&c[0] * 3.0 + &c[1]]);
+        let y = custom_gradient(
+            &[&x[0]],
+            |x| vec![x[0].floor(), x[0].clone()],
+            |_, _, c| vec![&c[0] * 3.0 + &c[1]],
+        );
         (vec![&c[0] + &y[0]], Vec::new())
     });
     assert_eq!(values(&grad(&sum[0], &[&x])), [[3.0, 3.0, 3.0]]);
@@ -390,7 +446,12 @@ fn derivatives_agree_with_central_differences() {
     let f = |x: &[Tensor]| {
         let (carry, ys) = scan(&[&x[0]], &[&x[1]], |c, s| {
             let next = checkpoint(|c| vec![(c[0].matmul(&x[2])).tanh() * &s[0]], &[&c[0]]);
-            let next = cond(&s[0].sum_all().gt(0.1), &[&next[0]], |n| vec![n[0].exp()], |n| vec![&n[0] * &x[3]]);
+            let next = cond(
+                &s[0].sum_all().gt(0.1),
+                &[&next[0]],
+                |n| vec![n[0].exp()],
+                |n| vec![&n[0] * &x[3]],
+            );
             (next.clone(), vec![next[0].sum(&[0])])
         });
         weighted(&[carry[0].clone(), ys[0].clone()])
@@ -407,8 +468,10 @@ fn derivatives_agree_with_central_differences() {
             .zip(shapes)
             .map(|(v, s)| runtime.to_device(&Literal::from_slice(v, s).unwrap()).unwrap())
             .collect();
-        let outputs = program.call(arrays.iter().map(fulmen_tensor::Argument::Borrow).collect()).unwrap();
-        let read = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+        let outputs =
+            program.call(arrays.iter().map(fulmen_tensor::Argument::Borrow).collect()).unwrap();
+        let read =
+            runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
         read.iter().map(Literal::to_f64).collect::<Vec<_>>()
     };
     let point = values(&shapes.iter().enumerate().map(|(i, s)| f64s(s, i)).collect::<Vec<_>>());
@@ -435,10 +498,14 @@ fn derivatives_agree_with_central_differences() {
 fn random_numbers_in_a_body_are_those_outside() {
     let key = random::key(7);
     let (_, ys) = scan(&[], &[&Tensor::arange(DType::U32, 3)], |_, i| {
-        (Vec::new(), vec![random::uniform(&random::fold_in_tensor(&key, &i[0]), DType::F32, [4], 0.0, 1.0)])
+        (
+            Vec::new(),
+            vec![random::uniform(&random::fold_in_tensor(&key, &i[0]), DType::F32, [4], 0.0, 1.0)],
+        )
     });
-    let outside: Vec<Tensor> =
-        (0..3u32).map(|i| random::uniform(&random::fold_in(&key, i), DType::F32, [4], 0.0, 1.0)).collect();
+    let outside: Vec<Tensor> = (0..3u32)
+        .map(|i| random::uniform(&random::fold_in(&key, i), DType::F32, [4], 0.0, 1.0))
+        .collect();
     let stacked = Tensor::stack(&outside.iter().collect::<Vec<_>>(), 0);
     assert_eq!(values(&ys), values(&[stacked]));
 }

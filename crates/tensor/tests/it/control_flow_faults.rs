@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
 use fulmen_tensor::{
-    Accelerator, Argument, DType, Devices, Function, Literal, Runtime, Scan, Sharding, Tensor, TensorType, Variable,
-    autocast, checkpoint, cond, custom_gradient, fori_loop, grad, map, random, scan, switch, while_loop,
+    Accelerator, Argument, DType, Devices, Function, Literal, Runtime, Scan, Sharding, Tensor,
+    TensorType, Variable, autocast, checkpoint, cond, custom_gradient, fori_loop, grad, map,
+    random, scan, switch, while_loop,
 };
 
 fn zeros(shape: &[usize]) -> Tensor {
@@ -33,7 +34,12 @@ fn joined((mut carry, ys): (Vec<Tensor>, Vec<Tensor>)) -> Vec<Tensor> {
 fn branches_that_do_not_agree_are_refused() {
     let (yes, x) = (Tensor::scalar(true), zeros(&[2]));
     check(
-        &cond(&yes, &[&x], |x| vec![x[0].clone(), x[0].clone()], |x| vec![x[0].clone(), x[0].sum_all()]),
+        &cond(
+            &yes,
+            &[&x],
+            |x| vec![x[0].clone(), x[0].clone()],
+            |x| vec![x[0].clone(), x[0].sum_all()],
+        ),
         2,
         "cond: result 1 is f32[2] in branch 0 and f32[] in branch 1; all branches must return the same types",
     );
@@ -53,7 +59,11 @@ fn branches_that_do_not_agree_are_refused() {
         1,
         "switch: the index must be an integer scalar, not f32[]",
     );
-    check(&switch(&Tensor::scalar(1), &[&x], &[]), 1, "switch: there are no branches; pass at least one");
+    check(
+        &switch(&Tensor::scalar(1), &[&x], &[]),
+        1,
+        "switch: there are no branches; pass at least one",
+    );
 }
 
 #[test]
@@ -81,7 +91,9 @@ fn a_carry_that_changes_is_refused() {
     );
     // Under autocast a product has a narrow dtype, so a carry that is a product changes its type.
     let w = zeros(&[2, 2]);
-    let fault = autocast(Some(DType::Bf16), || scan(&[&w], &[&xs], |c, _| (vec![c[0].matmul(&w)], Vec::new())));
+    let fault = autocast(Some(DType::Bf16), || {
+        scan(&[&w], &[&xs], |c, _| (vec![c[0].matmul(&w)], Vec::new()))
+    });
     check(
         &fault.0,
         1,
@@ -113,7 +125,11 @@ fn xs_that_do_not_fit_are_refused() {
         "scan: there are no xs; set the number of steps with Scan::new().length(n)",
     );
     check(
-        &joined(Scan::new().length(usize::MAX).run(&[&zeros(&[])], &[], |c, _| (c.to_vec(), Vec::new()))),
+        &joined(
+            Scan::new()
+                .length(usize::MAX)
+                .run(&[&zeros(&[])], &[], |c, _| (c.to_vec(), Vec::new())),
+        ),
         1,
         "scan: 18446744073709551615 steps are more than an i32 can count",
     );
@@ -171,8 +187,9 @@ fn derivatives_that_there_are_none_of_are_refused() {
     });
     assert_eq!(grad(&sum[0], &[&x])[0].eval().unwrap().to_f64(), [8.0]);
     // In the body of a scan, the derivative of the loop is needed.
-    let (sum, _) =
-        scan(&[&x], &[&zeros(&[3])], |c, _| (while_loop(&[&c[0]], |c| c[0].lt(2.0), |c| c.to_vec()), Vec::new()));
+    let (sum, _) = scan(&[&x], &[&zeros(&[3])], |c, _| {
+        (while_loop(&[&c[0]], |c| c[0].lt(2.0), |c| c.to_vec()), Vec::new())
+    });
     assert_eq!(grad(&sum[0], &[&x])[0].fault().unwrap().operation(), "while_loop");
 
     let wrong = |backward: Backward| {
@@ -225,26 +242,46 @@ fn a_variable_that_a_body_sets_holds_nothing_outside() {
         &[&x],
     );
     assert_eq!(mean.get().eval().unwrap().to_f64(), [2.0, 4.0]);
-    let text = Function::new("both", Vec::new(), vec![y[0].clone(), mean.get()]).stablehlo().unwrap();
+    let text =
+        Function::new("both", Vec::new(), vec![y[0].clone(), mean.get()]).stablehlo().unwrap();
     assert_eq!(text.matches("stablehlo.multiply").count(), 1, "{text}");
 }
 
 #[test]
 fn eight_devices_give_what_one_gives() {
-    let split = |axis: usize| Sharding::new((0..=axis).map(|a| (a == axis).then_some("data")).collect::<Vec<_>>());
+    let split = |axis: usize| {
+        Sharding::new((0..=axis).map(|a| (a == axis).then_some("data")).collect::<Vec<_>>())
+    };
     let shapes: [&[usize]; 4] = [&[8, 16], &[5, 8, 16], &[16, 16], &[16]];
     let types: Vec<TensorType> = shapes.iter().map(|s| TensorType::new(DType::F32, *s)).collect();
     let step = |x: &[Tensor]| {
         let key = random::key(3);
         let numbers = Tensor::arange(DType::U32, 5);
         let (carry, ys) = scan(&[&x[0]], &[&x[1], &numbers], |c, s| {
-            let noise = random::uniform(&random::fold_in_tensor(&key, &s[1]), DType::F32, [8, 16], 0.5, 1.5);
-            let next = checkpoint(|c| vec![(c[0].matmul(&x[2]) + &s[0]).tanh() * &noise], &[&c[0]]).remove(0);
+            let noise = random::uniform(
+                &random::fold_in_tensor(&key, &s[1]),
+                DType::F32,
+                [8, 16],
+                0.5,
+                1.5,
+            );
+            let next = checkpoint(|c| vec![(c[0].matmul(&x[2]) + &s[0]).tanh() * &noise], &[&c[0]])
+                .remove(0);
             let next = next.with_sharding(&Sharding::new([Some("data")]));
-            let next = cond(&s[0].sum_all().gt(0.0), &[&next], |n| vec![&n[0] * &x[3]], |n| vec![n[0].sin()]).remove(0);
+            let next = cond(
+                &s[0].sum_all().gt(0.0),
+                &[&next],
+                |n| vec![&n[0] * &x[3]],
+                |n| vec![n[0].sin()],
+            )
+            .remove(0);
             (vec![next.clone()], vec![next.mean(&[0])])
         });
-        let doubled = while_loop(&[&carry[0].detach()], |c| c[0].max(&[0, 1]).lt(3.0), |c| vec![&c[0] * 2.0 + 0.1]);
+        let doubled = while_loop(
+            &[&carry[0].detach()],
+            |c| c[0].max(&[0, 1]).lt(3.0),
+            |c| vec![&c[0] * 2.0 + 0.1],
+        );
         let loss = (&carry[0] * &carry[0]).sum_all() + ys[0].sum_all();
         let mut results = grad(&loss, &x.iter().collect::<Vec<_>>());
         results.extend([loss, doubled[0].clone(), ys[0].clone()]);
@@ -262,12 +299,15 @@ fn eight_devices_give_what_one_gives() {
             .map(|(n, (shape, sharding))| {
                 let count: usize = shape.iter().product();
                 let value = |i: usize| ((i * 7 + n * 13) as f32 * 0.618_034).fract() - 0.45;
-                let literal = Literal::from_slice(&(0..count).map(value).collect::<Vec<_>>(), *shape).unwrap();
+                let literal =
+                    Literal::from_slice(&(0..count).map(value).collect::<Vec<_>>(), *shape)
+                        .unwrap();
                 runtime.to_devices(&literal, sharding).unwrap()
             })
             .collect();
         let outputs = compiled.call(arrays.iter().map(Argument::Borrow).collect()).unwrap();
-        let literals = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+        let literals =
+            runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
         literals.iter().map(Literal::to_f64).collect::<Vec<_>>()
     };
     for (i, (one, eight)) in run(1).iter().zip(run(8)).enumerate() {
@@ -276,7 +316,10 @@ fn eight_devices_give_what_one_gives() {
     }
     // A sharding within a body names an axis that the mesh lacks.
     let function = Function::trace("flow", &types[1..2], |x| {
-        scan(&[], &[&x[0]], |_, x| (Vec::new(), vec![x[0].with_sharding(&Sharding::new([Some("model")]))])).1
+        scan(&[], &[&x[0]], |_, x| {
+            (Vec::new(), vec![x[0].with_sharding(&Sharding::new([Some("model")]))])
+        })
+        .1
     });
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(8)).unwrap();
     let error = runtime.compile(&function).err().unwrap().to_string();

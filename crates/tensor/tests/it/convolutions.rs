@@ -1,5 +1,5 @@
-//! Wide convolutions in f32, which a CPU computes as products of matrices, against the same in f64, which XLA computes as
-//! convolutions. Those are checked against JAX; see `operations`.
+//! Wide convolutions in f32, which a CPU computes as products of matrices, against the same in f64,
+//! which XLA computes as convolutions. Those are checked against JAX; see `operations`.
 
 use fulmen_tensor::{Convolution, DType, Function, Literal, Runtime, Tensor, TensorType, grad};
 
@@ -24,14 +24,19 @@ fn compute(case: &Case, dtype: DType) -> Vec<Vec<f64>> {
         Tensor::from_slice(&numbers, ty.shape.clone()).to_dtype(DType::F32).to_dtype(dtype)
     };
     let (x, w) = (value(&shape(case.input), 1), value(&shape(case.kernel), 2));
-    let y = if case.transposed { x.conv_transpose(&w, &case.how) } else { x.convolution(&w, &case.how) };
+    let y = if case.transposed {
+        x.conv_transpose(&w, &case.how)
+    } else {
+        x.convolution(&w, &case.how)
+    };
     let loss = (&y * value(y.ty(), 3)).sum_all();
     let mut results = vec![y];
     results.extend(grad(&loss, &[&x, &w]));
     let function = Function::new("convolutions", Vec::new(), results);
     let runtime = Runtime::global().unwrap();
     let outputs = runtime.compile(&function).unwrap().call(Vec::new()).unwrap();
-    let literals = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+    let literals =
+        runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
     literals.iter().map(Literal::to_f64).collect()
 }
 
@@ -57,7 +62,12 @@ fn wide_convolutions_equal_those_in_f64() {
             kernel: &[33, 32, 3, 2],
             how: two().padding([(0, 2), (1, 0)]).stride([2, 2]),
         },
-        Case { transposed: false, input: &[2, 32, 9, 10], kernel: &[32, 32, 2, 3], how: two().dilation([2, 1]) },
+        Case {
+            transposed: false,
+            input: &[2, 32, 9, 10],
+            kernel: &[32, 32, 2, 3],
+            how: two().dilation([2, 1]),
+        },
         Case {
             transposed: false,
             input: &[2, 32, 9, 10],
@@ -79,7 +89,12 @@ fn wide_convolutions_equal_those_in_f64() {
         },
         Case { transposed: false, input: &[2, 3, 4, 4], kernel: &[64, 3, 4, 4], how: two() },
         Case { transposed: false, input: &[2, 48, 8, 8], kernel: &[32, 48, 1, 1], how: two() },
-        Case { transposed: false, input: &[2, 48, 9, 8], kernel: &[32, 48, 1, 1], how: two().stride([2, 2]) },
+        Case {
+            transposed: false,
+            input: &[2, 48, 9, 8],
+            kernel: &[32, 48, 1, 1],
+            how: two().stride([2, 2]),
+        },
         Case { transposed: false, input: &[2, 32, 4, 4], kernel: &[32, 32, 4, 4], how: two() },
         Case {
             transposed: false,
@@ -95,7 +110,12 @@ fn wide_convolutions_equal_those_in_f64() {
         },
     ];
     let transposed = [
-        Case { transposed: true, input: &[2, 40, 4, 5], kernel: &[40, 32, 4, 4], how: two().stride([2; 2]) },
+        Case {
+            transposed: true,
+            input: &[2, 40, 4, 5],
+            kernel: &[40, 32, 4, 4],
+            how: two().stride([2; 2]),
+        },
         Case {
             transposed: true,
             input: &[2, 33, 8, 8],
@@ -106,13 +126,21 @@ fn wide_convolutions_equal_those_in_f64() {
     ];
     for case in cases.iter().chain(&transposed) {
         let (actual, expected) = (compute(case, DType::F32), compute(case, DType::F64));
-        for (name, (actual, expected)) in ["result", "input", "kernel"].iter().zip(actual.iter().zip(&expected)) {
+        for (name, (actual, expected)) in
+            ["result", "input", "kernel"].iter().zip(actual.iter().zip(&expected))
+        {
             assert_eq!(actual.len(), expected.len());
             let scale = expected.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
-            let error = actual.iter().zip(expected).fold(0.0, |m: f64, (a, e)| m.max((a - e).abs()));
+            let error =
+                actual.iter().zip(expected).fold(0.0, |m: f64, (a, e)| m.max((a - e).abs()));
             assert!(scale > 1.0, "{name}: {:?}", case.input);
             let bound = 2e-6 * scale;
-            assert!(error < bound, "{name} of {:?} by {:?}: {error}, more than {bound}", case.input, case.kernel);
+            assert!(
+                error < bound,
+                "{name} of {:?} by {:?}: {error}, more than {bound}",
+                case.input,
+                case.kernel
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A deep model with its derivatives, compiled for a TPU. As a scan, its program has one layer, and with checkpoints it
-//! needs a fraction of the memory. Nothing runs.
+//! A deep model with its derivatives, compiled for a TPU. As a scan, its program has one layer, and
+//! with checkpoints it needs a fraction of the memory. Nothing runs.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -18,7 +18,11 @@ fn layer(x: &Tensor, w: &[Tensor]) -> Tensor {
     let norm = |x: &Tensor| (x - x.mean_keepdim(&[-1])) * (x.var_keepdim(&[-1]) + 1e-5).rsqrt();
     let heads = norm(x).matmul(qkv).reshape([BATCH, TIME, 3, HEADS, WIDTH / HEADS]);
     let [q, k, v] = [0, 1, 2].map(|i| heads.narrow(2, i, 1).squeeze(2).permute(&[0, 2, 1, 3]));
-    let mixed = (q.matmul(&k.t()) * 0.1).softmax(-1).matmul(&v).permute(&[0, 2, 1, 3]).reshape([BATCH, TIME, WIDTH]);
+    let mixed = (q.matmul(&k.t()) * 0.1)
+        .softmax(-1)
+        .matmul(&v)
+        .permute(&[0, 2, 1, 3])
+        .reshape([BATCH, TIME, WIDTH]);
     let x = x + mixed.matmul(out);
     let hidden = norm(&x).matmul(up);
     &x + (&hidden * hidden.sigmoid()).matmul(down)
@@ -33,13 +37,18 @@ fn step(scanned: bool, checkpointed: bool) -> Function {
         let run = |x: &Tensor, w: &[Tensor]| {
             let mut inputs = vec![x];
             inputs.extend(w);
-            if checkpointed { checkpoint(|i| vec![layer(&i[0], &i[1..])], &inputs).remove(0) } else { layer(x, w) }
+            if checkpointed {
+                checkpoint(|i| vec![layer(&i[0], &i[1..])], &inputs).remove(0)
+            } else {
+                layer(x, w)
+            }
         };
         let weights: Vec<&Tensor> = p[1..].iter().collect();
         let last = if scanned {
             scan(&[&p[0]], &weights, |x, w| (vec![run(&x[0], w)], Vec::new())).0.remove(0)
         } else {
-            let slices = |i: usize| weights.iter().map(|w| w.narrow(0, i, 1).squeeze(0)).collect::<Vec<_>>();
+            let slices =
+                |i: usize| weights.iter().map(|w| w.narrow(0, i, 1).squeeze(0)).collect::<Vec<_>>();
             (0..LAYERS).fold(p[0].clone(), |x, i| run(&x, &slices(i)))
         };
         let loss = (&last * &last).to_dtype(DType::F32).mean_all();

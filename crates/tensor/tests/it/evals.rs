@@ -1,12 +1,13 @@
-//! `eval` in a loop: the number of compilations, the notes about them, and errors where a tensor has no value.
+//! `eval` in a loop: the number of compilations, the notes about them, and errors where a tensor
+//! has no value.
 
 use std::cell::Cell;
 use std::sync::{Arc, Mutex};
 
 use fulmen_pjrt::{CompileOptions, Effort};
 use fulmen_tensor::{
-    Accelerator, DType, Devices, Function, Literal, Runtime, Tensor, TensorType, cond, fori_loop, random, recording,
-    scan, set_note_handler, while_loop,
+    Accelerator, DType, Devices, Function, Literal, Runtime, Tensor, TensorType, cond, fori_loop,
+    random, recording, scan, set_note_handler, while_loop,
 };
 
 /// A runtime with its own metrics.
@@ -21,9 +22,13 @@ fn keep_notes() {
     set_note_handler(|note| NOTES.lock().unwrap().push(note.to_owned()));
 }
 
-/// Evaluates `record` of 20 different values, compares the results with `expected`, and returns the number of
-/// compilations.
-fn compilations(runtime: &Runtime, record: impl Fn(i32) -> Tensor, expected: impl Fn(i32) -> Vec<f64>) -> u64 {
+/// Evaluates `record` of 20 different values, compares the results with `expected`, and returns the
+/// number of compilations.
+fn compilations(
+    runtime: &Runtime,
+    record: impl Fn(i32) -> Tensor,
+    expected: impl Fn(i32) -> Vec<f64>,
+) -> u64 {
     let before = runtime.metrics().value("UncachedCompile");
     for i in 0..20 {
         assert_eq!(runtime.eval(&record(i)).unwrap().to_f64(), expected(i), "value {i}");
@@ -56,8 +61,11 @@ fn a_new_scalar_or_key_is_no_new_program() {
     let scaled = |i: i32| Tensor::ones(DType::F32, [3]) * Tensor::scalar(i as f32);
     assert_eq!(compilations(&runtime, scaled, |i| vec![f64::from(i); 3]), 1);
     let before = runtime.metrics().value("UncachedCompile");
-    let drawn: Vec<Vec<f64>> =
-        (0..5).map(|i| runtime.eval(&random::normal(&random::key(i), DType::F32, [2, 3])).unwrap().to_f64()).collect();
+    let drawn: Vec<Vec<f64>> = (0..5)
+        .map(|i| {
+            runtime.eval(&random::normal(&random::key(i), DType::F32, [2, 3])).unwrap().to_f64()
+        })
+        .collect();
     assert_eq!(runtime.metrics().value("UncachedCompile") - before, 1);
     assert!(drawn.iter().skip(1).all(|other| *other != drawn[0]), "{drawn:?}");
 }
@@ -71,7 +79,10 @@ fn new_numbers_in_the_body_of_a_loop_or_a_branch_are_no_new_program() {
             &runtime,
             |i| {
                 let before = table(i);
-                fori_loop(0, 3, &[&Tensor::zeros(DType::I32, [3])], |_, c| vec![&c[0] + &before + table(i)]).remove(0)
+                fori_loop(0, 3, &[&Tensor::zeros(DType::I32, [3])], |_, c| {
+                    vec![&c[0] + &before + table(i)]
+                })
+                .remove(0)
             },
             |i| vec![6.0 * f64::from(i), 60.0, 120.0],
         );
@@ -111,9 +122,16 @@ fn new_numbers_in_the_body_of_a_loop_or_a_branch_are_no_new_program() {
             |i| {
                 let x = table(i);
                 let large = x.max(&[0]).gt(Tensor::scalar(i + 15));
-                cond(&large, &[&x], |x| vec![&x[0] + table(i)], |x| vec![&x[0] - table(1)]).remove(0)
+                cond(&large, &[&x], |x| vec![&x[0] + table(i)], |x| vec![&x[0] - table(1)])
+                    .remove(0)
             },
-            |i| if i < 5 { vec![2.0 * f64::from(i), 20.0, 40.0] } else { vec![f64::from(i) - 1.0, 0.0, 0.0] },
+            |i| {
+                if i < 5 {
+                    vec![2.0 * f64::from(i), 20.0, 40.0]
+                } else {
+                    vec![f64::from(i) - 1.0, 0.0, 0.0]
+                }
+            },
         );
         assert_eq!(count, 1, "cond, {devices} devices");
     }
@@ -128,7 +146,8 @@ fn a_loop_that_uses_the_programs_inputs_compiles_for_a_tpu() {
         cond(&positive, &[x], |x| vec![&x[0] * literal()], |x| vec![&x[0] + literal()]).remove(0)
     };
     let last = fori_loop(0, 3, &[&literal()], |_, c| vec![inner(&c[0])]).remove(0);
-    let text = Function::new("f", Vec::new(), vec![last]).constants_as_inputs().stablehlo().unwrap();
+    let text =
+        Function::new("f", Vec::new(), vec![last]).constants_as_inputs().stablehlo().unwrap();
     assert!(text.contains("%arg2: tensor<2xf32>") && !text.contains("dense<\"0x"), "{text}");
     let topology = plugin.topology("v5e:1x1").unwrap();
     plugin.compile(&topology, &text, &CompileOptions::new().optimization(Effort::O1)).unwrap();
@@ -137,16 +156,25 @@ fn a_loop_that_uses_the_programs_inputs_compiles_for_a_tpu() {
 #[test]
 fn what_is_a_value_already_needs_no_program() {
     let runtime = open(2);
-    let array =
-        Arc::new(runtime.compute(&[&(Tensor::ones(DType::F32, [3]) * Tensor::scalar(2.0f32))]).unwrap().remove(0));
-    let before = runtime.metrics().value("UncachedCompile") + runtime.metrics().value("CachedCompile");
-    let (literal, large) = (Tensor::from_slice(&[1, 2], [2]), Tensor::from_slice(&[7u8; 2000], [2000]));
+    let array = Arc::new(
+        runtime
+            .compute(&[&(Tensor::ones(DType::F32, [3]) * Tensor::scalar(2.0f32))])
+            .unwrap()
+            .remove(0),
+    );
+    let before =
+        runtime.metrics().value("UncachedCompile") + runtime.metrics().value("CachedCompile");
+    let (literal, large) =
+        (Tensor::from_slice(&[1, 2], [2]), Tensor::from_slice(&[7u8; 2000], [2000]));
     let device = Tensor::from_array(array);
     let values = runtime.eval_many(&[&literal, &device, &large]).unwrap();
     assert_eq!(values[0].to_vec::<i32>().unwrap(), [1, 2]);
     assert_eq!(values[1].to_vec::<f32>().unwrap(), [2.0; 3]);
     assert_eq!(values[2].to_vec::<u8>().unwrap(), [7; 2000]);
-    assert_eq!(runtime.metrics().value("UncachedCompile") + runtime.metrics().value("CachedCompile"), before);
+    assert_eq!(
+        runtime.metrics().value("UncachedCompile") + runtime.metrics().value("CachedCompile"),
+        before
+    );
     // Results keep their order among expressions.
     let values = runtime.eval_many(&[&device, &(&literal + 1.0), &literal, &device.exp()]).unwrap();
     let shapes: Vec<String> = values.iter().map(|value| value.ty().to_string()).collect();
@@ -166,16 +194,27 @@ fn a_line_that_compiles_its_fifth_program_is_told_of_once() {
     };
     // Four programs cause no note, however often they run.
     run(line!(), 40, &|i| {
-        drop(runtime.eval(&Tensor::from_slice(&vec![1.5f32; 1 + i % 4], [1 + i % 4]).neg()).unwrap())
+        drop(
+            runtime.eval(&Tensor::from_slice(&vec![1.5f32; 1 + i % 4], [1 + i % 4]).neg()).unwrap(),
+        )
     });
-    run(line!(), 7, &|i| drop(runtime.eval(&Tensor::from_slice(&vec![2.5f32; 9 - i], [9 - i]).cos()).unwrap()));
+    run(line!(), 7, &|i| {
+        drop(runtime.eval(&Tensor::from_slice(&vec![2.5f32; 9 - i], [9 - i]).cos()).unwrap())
+    });
     run(line!(), 7, &|i| drop(runtime.eval(&(&x * (0.25 * i as f64))).unwrap()));
-    run(line!(), 7, &|i| drop(runtime.eval(&Tensor::arange(DType::F32, 9).sin().narrow(0, i, 2)).unwrap()));
+    run(line!(), 7, &|i| {
+        drop(runtime.eval(&Tensor::arange(DType::F32, 9).sin().narrow(0, i, 2)).unwrap())
+    });
     run(line!(), 7, &|i| drop(runtime.eval(&(0..=i).fold(x.cos(), |x, _| x.exp())).unwrap()));
     let notes = NOTES.lock().unwrap();
     let notes_of_lines: Vec<Vec<&String>> = lines
         .iter()
-        .map(|line| notes.iter().filter(|note| note.contains(&format!("one line, {}:{line}. ", file!()))).collect())
+        .map(|line| {
+            notes
+                .iter()
+                .filter(|note| note.contains(&format!("one line, {}:{line}. ", file!())))
+                .collect()
+        })
         .collect();
     assert!(notes_of_lines[0].is_empty(), "{:?}", notes_of_lines[0]);
     let expected = [
@@ -187,7 +226,8 @@ fn a_line_that_compiles_its_fifth_program_is_told_of_once() {
     for (notes_of_lines, expected) in notes_of_lines[1..].iter().zip(expected) {
         assert_eq!(notes_of_lines.len(), 1, "{notes_of_lines:?}");
         assert!(
-            notes_of_lines[0].starts_with("`eval` has compiled 5 programs") && notes_of_lines[0].contains(expected),
+            notes_of_lines[0].starts_with("`eval` has compiled 5 programs")
+                && notes_of_lines[0].contains(expected),
             "{}",
             notes_of_lines[0]
         );
@@ -197,12 +237,19 @@ fn a_line_that_compiles_its_fifth_program_is_told_of_once() {
 #[test]
 fn a_value_of_a_step_that_is_recorded_names_the_line_that_asked() {
     let x = Tensor::placeholder("batch.x", TensorType::new(DType::F32, [2]));
-    let error = recording("training_step", "log it", || (x.exp().eval().unwrap_err().to_string(), line!()));
+    let error =
+        recording("training_step", "log it", || (x.exp().eval().unwrap_err().to_string(), line!()));
     let expected = "eval: the tensor has no value yet: it depends on `batch.x`, an input of training_step, which is being \
                     recorded and runs later; log it\n  at ";
-    assert!(error.0.starts_with(expected) && error.0.contains(&format!("evals.rs:{}:", error.1)), "{}", error.0);
+    assert!(
+        error.0.starts_with(expected) && error.0.contains(&format!("evals.rs:{}:", error.1)),
+        "{}",
+        error.0
+    );
     // A tensor that does not depend on the step has a value within it.
-    recording("training_step", "log it", || assert_eq!(Tensor::ones(DType::F32, []).eval().unwrap().to_f64(), [1.0]));
+    recording("training_step", "log it", || {
+        assert_eq!(Tensor::ones(DType::F32, []).eval().unwrap().to_f64(), [1.0])
+    });
 }
 
 #[test]
@@ -232,13 +279,15 @@ fn a_jitted_function_is_compiled_once_for_each_combination_of_types() {
     assert!(error.contains("`norm` was first called with a different number of inputs"), "{error}");
     assert_eq!(traced.get(), 3);
     // Only the first new shape causes a note.
-    let notes: Vec<String> = NOTES.lock().unwrap().iter().filter(|note| note.contains("`norm`")).cloned().collect();
+    let notes: Vec<String> =
+        NOTES.lock().unwrap().iter().filter(|note| note.contains("`norm`")).cloned().collect();
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].contains("input 0 was f32[2], then f32[3]"), "{notes:?}");
 
     let mut wrong = runtime.jit("wrong", |x| vec![x[0].matmul(&x[1])]);
     let error = wrong.call(&[&literal(&[1.0, 2.0]), &two]).unwrap_err();
     assert!(error.location().is_some_and(|line| line.file().ends_with("evals.rs")), "{error}");
-    let mut asks = runtime.jit("asks", |x| vec![Tensor::scalar(x[0].eval().map_or(1.0f32, |_| 0.0))]);
+    let mut asks =
+        runtime.jit("asks", |x| vec![Tensor::scalar(x[0].eval().map_or(1.0f32, |_| 0.0))]);
     assert_eq!(asks.call(&[&two]).unwrap()[0].to_vec::<f32>().unwrap(), [1.0]);
 }

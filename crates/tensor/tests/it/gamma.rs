@@ -1,7 +1,9 @@
-//! The gamma and beta distributions: quantiles and moments of the draws, which depend only on the key.
+//! The gamma and beta distributions: quantiles and moments of the draws, which depend only on the
+//! key.
 
 use fulmen_tensor::{
-    Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, Sharding, Tensor, TensorType, grad, random,
+    Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, Sharding, Tensor,
+    TensorType, grad, random,
 };
 
 const COUNT: usize = 20_000;
@@ -29,10 +31,16 @@ fn check(name: &str, drawn: &Tensor, quantiles: [f64; 5], mean: f64, variance: f
     for (part, quantile) in PARTS.into_iter().zip(quantiles) {
         let below = drawn.iter().filter(|&&x| x < quantile).count() as f64 / count;
         // Four standard deviations.
-        assert!((below - part).abs() < 4.0 * (part * (1.0 - part) / count).sqrt(), "{name}: {below} below {quantile}");
+        assert!(
+            (below - part).abs() < 4.0 * (part * (1.0 - part) / count).sqrt(),
+            "{name}: {below} below {quantile}"
+        );
     }
     let actual_mean = drawn.iter().sum::<f64>() / count;
-    assert!((actual_mean - mean).abs() < 4.0 * (variance / count).sqrt(), "{name}: the mean is {actual_mean}");
+    assert!(
+        (actual_mean - mean).abs() < 4.0 * (variance / count).sqrt(),
+        "{name}: the mean is {actual_mean}"
+    );
     let actual_variance = drawn.iter().map(|x| (x - actual_mean).powi(2)).sum::<f64>() / count;
     assert!(
         (actual_variance / variance - 1.0).abs() < 0.15,
@@ -58,16 +66,26 @@ fn draws_have_the_quantiles_of_their_distribution() {
 #[test]
 fn a_parameter_may_be_a_tensor_and_be_wrong_in_places() {
     let alpha = Tensor::from_slice(&[0.5f32, 0.0, 900.0, -1.0, f32::NAN], [5]);
-    let drawn = random::gamma(&random::key(3), DType::F32, [400, 5], &alpha).eval().unwrap().to_vec::<f32>().unwrap();
+    let drawn = random::gamma(&random::key(3), DType::F32, [400, 5], &alpha)
+        .eval()
+        .unwrap()
+        .to_vec::<f32>()
+        .unwrap();
     for row in drawn.chunks(5) {
         assert!(row[0] >= 0.0 && (700.0..1100.0).contains(&row[2]), "{row:?}");
         assert!([row[1], row[3], row[4]].iter().all(|x| x.is_nan()), "{row:?}");
     }
-    // A parameter as a tensor gives the same numbers as a number, apart from constant folding. 16-bit numbers are drawn
-    // as f32 and rounded.
+    // A parameter as a tensor gives the same numbers as a number, apart from constant folding.
+    // 16-bit numbers are drawn as f32 and rounded.
     let key = random::key(5);
     let one = random::beta(&key, DType::F32, [6], 0.2, 3.0);
-    let same = random::beta(&key, DType::F32, [6], Tensor::scalar(0.2f32), Tensor::full(DType::F32, [6], 3.0));
+    let same = random::beta(
+        &key,
+        DType::F32,
+        [6],
+        Tensor::scalar(0.2f32),
+        Tensor::full(DType::F32, [6], 3.0),
+    );
     let values = |t: &Tensor| t.eval().unwrap().to_f64();
     for (one, same) in values(&one).into_iter().zip(values(&same)) {
         assert!((one - same).abs() <= 1e-6 * one, "{one} {same}");
@@ -82,7 +100,10 @@ fn draws_do_not_depend_on_the_devices_or_on_when_the_key_is_known() {
     let rows = Sharding::new([Some("data")]);
     let draw = |devices: usize, sharding: &Sharding| {
         let mesh = Mesh::new([("data", devices)]).unwrap();
-        let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(devices)).unwrap().with_mesh(&mesh).unwrap();
+        let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(devices))
+            .unwrap()
+            .with_mesh(&mesh)
+            .unwrap();
         let key = TensorType::new(DType::U32, [2]);
         let function = Function::trace("draw", &[key], |x| {
             let many = random::gamma(&x[0], DType::F32, [64, 3], 0.7).with_sharding(sharding);
@@ -91,12 +112,17 @@ fn draws_do_not_depend_on_the_devices_or_on_when_the_key_is_known() {
         let compiled = runtime.compile(&function).unwrap();
         let key = runtime.to_device(&Literal::from_slice(&[0u32, 7], [2]).unwrap()).unwrap();
         let outputs = compiled.call(vec![Argument::Borrow(&key)]).unwrap();
-        let literals = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+        let literals =
+            runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
         literals.iter().map(|l| l.to_vec::<f32>().unwrap()).collect::<Vec<_>>()
     };
     let one = draw(1, &Sharding::replicated());
     assert_eq!(draw(8, &rows), one);
-    let known = random::gamma(&random::key(7), DType::F32, [64, 3], 0.7).eval().unwrap().to_vec::<f32>().unwrap();
+    let known = random::gamma(&random::key(7), DType::F32, [64, 3], 0.7)
+        .eval()
+        .unwrap()
+        .to_vec::<f32>()
+        .unwrap();
     for (a, b) in known.iter().zip(&one[0]) {
         assert!((a - b).abs() <= 1e-5 * a.abs(), "{a} and {b}");
     }

@@ -1,4 +1,5 @@
-//! Reading and adding by index: dtypes of indices and elements, indices out of range, and long sums.
+//! Reading and adding by index: dtypes of indices and elements, indices out of range, and long
+//! sums.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -11,11 +12,18 @@ fn indices_may_have_any_integer_dtype() {
     for dtype in DType::all().filter(|d| d.is_integer()) {
         let indices = Tensor::from_slice(&[0i32, 127, 5], [3]).to_dtype(dtype);
         assert_eq!(table.take(0, &indices).eval().unwrap().to_f64(), [0.0, 127.0, 5.0], "{dtype}");
-        let outside = if dtype.is_unsigned() { indices.zeros_like().not() } else { indices.zeros_like() - 1.0 };
+        let outside = if dtype.is_unsigned() {
+            indices.zeros_like().not()
+        } else {
+            indices.zeros_like() - 1.0
+        };
         // The largest u8, 255, is a valid index of the table.
         let values = table.take(0, &outside).eval().unwrap().to_f64();
         let expected = if dtype == DType::U8 { 255.0 } else { f64::NAN };
-        assert!(values.iter().all(|v| *v == expected || (v.is_nan() && expected.is_nan())), "{dtype}: {values:?}");
+        assert!(
+            values.iter().all(|v| *v == expected || (v.is_nan() && expected.is_nan())),
+            "{dtype}: {values:?}"
+        );
     }
 }
 
@@ -38,13 +46,17 @@ fn an_index_outside_gives_what_no_element_is_and_adds_nothing() {
         };
         let values = numbers(&table.take(0, &outside));
         assert_eq!(values[0], 1.0, "{dtype}");
-        assert!(values[1..].iter().all(|v| *v == invalid || (v.is_nan() && invalid.is_nan())), "{dtype}: {values:?}");
+        assert!(
+            values[1..].iter().all(|v| *v == invalid || (v.is_nan() && invalid.is_nan())),
+            "{dtype}: {values:?}"
+        );
         if dtype != DType::Bool && !dtype.is_complex() {
             let added = numbers(&table.index_add(0, &outside, &Tensor::ones(dtype, [5])));
             assert_eq!(added, [0.0, 2.0, 0.0], "{dtype}");
         }
     }
-    // The loss is NaN, so that the mistake is visible. The gradients of the other rows are not affected.
+    // The loss is NaN, so that the mistake is visible. The gradients of the other rows are not
+    // affected.
     let table = Tensor::from_slice(&[1.0f32, 2.0, 3.0], [3]);
     let loss = table.take(0, &outside).sum_all();
     assert!(loss.eval().unwrap().to_f64()[0].is_nan());

@@ -1,9 +1,11 @@
-//! The source line of a node: the line of the user's call into the library, or the user's own line within a closure.
+//! The source line of a node: the line of the user's call into the library, or the user's own line
+//! within a closure.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fulmen_tensor::{
-    DType, Function, Library, Scope, Tensor, checkpoint, cond, custom_gradient, fori_loop, grad, map, scan, while_loop,
+    DType, Function, Library, Scope, Tensor, checkpoint, cond, custom_gradient, fori_loop, grad,
+    map, scan, while_loop,
 };
 
 use crate::shape_rules::calls::CALLS;
@@ -77,7 +79,10 @@ fn bodies_carry_their_own_lines() {
     let _scope = Scope::open();
     let bad = [
         scan(&[&x], &[], |c, _| (vec![wrong(&c[0])], Vec::new())).0,
-        fulmen_tensor::Scan::new().length(2).run(&[&x], &[], |c, _| (vec![wrong(&c[0])], Vec::new())).0,
+        fulmen_tensor::Scan::new()
+            .length(2)
+            .run(&[&x], &[], |c, _| (vec![wrong(&c[0])], Vec::new()))
+            .0,
         map(|x| vec![wrong(&x[0])], &[&x.unsqueeze(0)]),
         fori_loop(0, 3, &[&x], |_, c| vec![wrong(&c[0])]),
         fori_loop(0, Tensor::scalar(3i32), &[&x], |_, c| vec![wrong(&c[0])]),
@@ -113,13 +118,16 @@ fn a_panic_ends_the_scopes_it_leaves() {
 fn every_call_and_its_derivative_carry_the_callers_file() {
     for (name, call) in CALLS.iter().copied().flatten() {
         for seed in 0..8u8 {
-            let bytes: Vec<u8> =
-                (0..48u8).map(|i| i.wrapping_mul(37).wrapping_add(seed.wrapping_mul(101)) % 97).collect();
+            let bytes: Vec<u8> = (0..48u8)
+                .map(|i| i.wrapping_mul(37).wrapping_add(seed.wrapping_mul(101)) % 97)
+                .collect();
             let mut choices = Choices(&bytes);
-            let x: Vec<Tensor> = choices.types().into_iter().map(|ty| Tensor::placeholder("x", ty)).collect();
+            let x: Vec<Tensor> =
+                choices.types().into_iter().map(|ty| Tensor::placeholder("x", ty)).collect();
             let mut results = call(&mut choices, &x);
             let wrt: Vec<&Tensor> = x.iter().filter(|x| x.dtype().is_float()).collect();
-            for y in results.clone().iter().filter(|y| y.fault().is_none() && y.dtype().is_float()) {
+            for y in results.clone().iter().filter(|y| y.fault().is_none() && y.dtype().is_float())
+            {
                 results.extend(grad(y.to_dtype(DType::F32).sum_all(), &wrt));
             }
             for fault in results.iter().filter_map(Tensor::fault) {

@@ -1,4 +1,5 @@
-//! The integration tests of the crate, in one binary, since linking dominates the build time of a test.
+//! The integration tests of the crate, in one binary, since linking dominates the build time of a
+//! test.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod autocast;

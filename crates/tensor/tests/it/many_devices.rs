@@ -1,11 +1,11 @@
-//! Operations with operands sharded over eight CPU devices give the same results and gradients as on one device. Random
-//! bits and counts along an axis are equal bit by bit.
+//! Operations with operands sharded over eight CPU devices give the same results and gradients as
+//! on one device. Random bits and counts along an axis are equal bit by bit.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
 use fulmen_tensor::{
-    Accelerator, Argument, Convolution, DType, Devices, Function, Literal, Pooling, Runtime, Sharding, Tensor,
-    TensorType, grad, random,
+    Accelerator, Argument, Convolution, DType, Devices, Function, Literal, Pooling, Runtime,
+    Sharding, Tensor, TensorType, grad, random,
 };
 
 fn cpu(devices: usize) -> Runtime {
@@ -33,12 +33,16 @@ const OPERATIONS: &[Row] = &[
     ("prod and norm", &[&[16, 8]], |x| x[0].prod(&[0]) + x[0].norm(2.0, &[0]) * x[0].std(&[0])),
     ("cumsum", &[&[16, 8]], |x| x[0].cumsum(0) * x[0].cumsum(1)),
     // Cumulative reductions with windows of one size, but different initial values.
-    ("cumprod and cummax", &[&[16, 8]], |x| x[0].cumprod(0) + x[0].cummax(0).0 * x[0].logcumsumexp(1)),
+    ("cumprod and cummax", &[&[16, 8]], |x| {
+        x[0].cumprod(0) + x[0].cummax(0).0 * x[0].logcumsumexp(1)
+    }),
     ("cummin", &[&[16, 8]], |x| x[0].cummin(0).0 + x[0].cummin(0).1),
     ("sort", &[&[16, 8]], |x| x[0].sort(0, false).0 * x[0].sort(1, true).0),
     ("topk", &[&[16, 16]], |x| x[0].topk(8, 0, true).0.matmul(&x[0].topk(8, 1, false).0)),
     ("einsum", &[&[8, 16, 3], &[3, 16, 8]], |x| Tensor::einsum("aib,bic->ca", &[&x[0], &x[1]])),
-    ("diagonal", &[&[16, 16]], |x| x[0].diagonal(0, 0, 1).diag_embed(0) + x[0].diagonal(-8, 0, 1).diag(8)),
+    ("diagonal", &[&[16, 16]], |x| {
+        x[0].diagonal(0, 0, 1).diag_embed(0) + x[0].diagonal(-8, 0, 1).diag(8)
+    }),
     ("sum over the split axis", &[&[16, 8]], |x| x[0].sum(&[0])),
     ("mean and var", &[&[16, 8]], |x| x[0].mean_keepdim(&[0]) * x[0].var_keepdim(&[1])),
     ("max", &[&[16, 8]], |x| x[0].max(&[0]) * x[0].max_keepdim(&[1])),
@@ -54,7 +58,9 @@ const OPERATIONS: &[Row] = &[
     ("reshape", &[&[16, 8]], |x| x[0].reshape([8, 4, 4])),
     ("permute", &[&[8, 16, 3]], |x| x[0].permute(&[2, 1, 0])),
     ("broadcast", &[&[1, 8], &[16, 1]], |x| &x[0] * &x[1]),
-    ("iota", &[&[16, 8]], |x| &x[0] * Tensor::iota(DType::F32, [16, 8], 0) + Tensor::iota(DType::F32, [16, 8], 1)),
+    ("iota", &[&[16, 8]], |x| {
+        &x[0] * Tensor::iota(DType::F32, [16, 8], 0) + Tensor::iota(DType::F32, [16, 8], 1)
+    }),
     ("one_hot", &[&[16, 8]], |x| x[0].argmax(1).one_hot(8).select(&x[0], &(&x[0] * 0.5))),
     ("tril", &[&[16, 8]], |x| x[0].tril(1) - x[0].triu(-2)),
     ("take", &[&[16, 8]], |x| x[0].take(0, &rows())),
@@ -77,7 +83,9 @@ const OPERATIONS: &[Row] = &[
     ("grouped convolution", &[&[8, 16, 6, 6], &[16, 1, 3, 3]], |x| {
         x[0].convolution(&x[1], &Convolution::new(2).groups(16))
     }),
-    ("max_pool", &[&[8, 8, 6, 6]], |x| x[0].max_pool(&Pooling::new([3, 3]).stride([2, 2]).padding([1, 1]))),
+    ("max_pool", &[&[8, 8, 6, 6]], |x| {
+        x[0].max_pool(&Pooling::new([3, 3]).stride([2, 2]).padding([1, 1]))
+    }),
     ("avg_pool", &[&[8, 8, 6, 6]], |x| x[0].avg_pool(&Pooling::new([2, 2]))),
     ("dropout", &[&[16, 8]], |x| {
         let kept = random::bernoulli(&random::fold_in(&random::key(5), 3), 0.5, x[0].shape());
@@ -91,7 +99,8 @@ fn numbers(shape: &[usize], seed: usize) -> Literal {
     Literal::from_slice(&(0..count).map(value).collect::<Vec<_>>(), shape).unwrap()
 }
 
-/// The results of all operations and their gradients. Operands and results are sharded along `axis` where 8 divides it.
+/// The results of all operations and their gradients. Operands and results are sharded along `axis`
+/// where 8 divides it.
 fn run(devices: usize, axis: usize) -> Vec<(String, Vec<f64>)> {
     let runtime = cpu(devices);
     let fits = |shape: &[usize]| shape.get(axis).is_some_and(|size| size % 8 == 0);
@@ -109,7 +118,9 @@ fn run(devices: usize, axis: usize) -> Vec<(String, Vec<f64>)> {
             names.push((*name).to_owned());
             results.push(y.clone());
             if y.dtype().is_float() {
-                let weights = (Tensor::arange(DType::F32, y.shape().num_elements()) * 0.37).cos().reshape(y.shape());
+                let weights = (Tensor::arange(DType::F32, y.shape().num_elements()) * 0.37)
+                    .cos()
+                    .reshape(y.shape());
                 let known = y.is_finite().select(&y, &y.zeros_like());
                 let gradients = grad(&(known * weights).sum_all(), &x.iter().collect::<Vec<_>>());
                 names.extend((0..x.len()).map(|i| format!("gradient {i} of {name}")));
@@ -139,10 +150,15 @@ fn operations_on_eight_devices_give_what_they_give_on_one() {
     assert!(one.iter().all(|(_, values)| values.iter().any(|v| *v != 0.0)));
     for axis in 0..2 {
         for ((name, expected), (_, found)) in one.iter().zip(run(8, axis)) {
-            let largest = expected.iter().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs()));
+            let largest =
+                expected.iter().filter(|v| v.is_finite()).fold(0.0f64, |m, v| m.max(v.abs()));
             for (i, (a, b)) in expected.iter().zip(&found).enumerate() {
-                let same = (a.is_nan() && b.is_nan()) || (a - b).abs() <= 1e-5 * a.abs() + 1e-6 * largest;
-                assert!(same, "{name}, split along axis {axis}: element {i} is {b}, on one device {a}");
+                let same =
+                    (a.is_nan() && b.is_nan()) || (a - b).abs() <= 1e-5 * a.abs() + 1e-6 * largest;
+                assert!(
+                    same,
+                    "{name}, split along axis {axis}: element {i} is {b}, on one device {a}"
+                );
             }
         }
     }
@@ -163,19 +179,22 @@ fn random_numbers_are_the_same_bit_for_bit_however_they_are_split() {
                 on(random::normal(&layer, DType::F32, [16, 24])).bitcast(DType::U32),
                 on(random::bernoulli(&layer, 0.3, [16, 24])).to_dtype(DType::U32),
                 on(random::randint(&layer, DType::U32, [16, 24], 10, 1000)),
-                on(random::truncated_normal(&layer, DType::F32, [16, 24], -1.0, 2.0)).bitcast(DType::U32),
+                on(random::truncated_normal(&layer, DType::F32, [16, 24], -1.0, 2.0))
+                    .bitcast(DType::U32),
                 on(random::exponential(&layer, DType::F32, [16, 24])).bitcast(DType::U32),
                 on(random::gumbel(&layer, DType::F32, [16, 24])).bitcast(DType::U32),
                 on(random::permutation(&layer, 384).reshape([16, 24])).to_dtype(DType::U32),
                 on(random::choice(&layer, 500, [16, 24], true, None)).to_dtype(DType::U32),
-                on(random::categorical(&layer, &Tensor::zeros(DType::F32, [16, 24, 8]), -1)).to_dtype(DType::U32),
+                on(random::categorical(&layer, &Tensor::zeros(DType::F32, [16, 24, 8]), -1))
+                    .to_dtype(DType::U32),
                 on(Tensor::iota(DType::U32, [16, 24], 1) + Tensor::iota(DType::U32, [16, 24], 0)),
             ]
         });
         let compiled = runtime.compile(&function).unwrap();
         let key = runtime.to_device(&Literal::from_slice(&[7u32, 11], [2]).unwrap()).unwrap();
         let outputs = compiled.call(vec![Argument::Borrow(&key)]).unwrap();
-        let values = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+        let values =
+            runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
         values.iter().map(|v| v.to_vec::<u32>().unwrap()).collect::<Vec<_>>()
     };
     let one = draws(1, 0);

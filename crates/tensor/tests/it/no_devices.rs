@@ -1,5 +1,5 @@
-//! Errors for missing devices, which say where the runtime looked. Each case runs in a process of its own, with its own
-//! environment variables.
+//! Errors for missing devices, which say where the runtime looked. Each case runs in a process of
+//! its own, with its own environment variables.
 
 use std::process::Command;
 
@@ -43,7 +43,10 @@ fn without_a_plugin_all_that_was_looked_at_is_told() {
     if is_child(Accelerator::Tpu) || !device_files(Platform::Tpu).is_empty() {
         return;
     }
-    let variables = [("TPU_LIBRARY_PATH", "/no/such/libtpu.so"), ("XRT_TPU_CONFIG", "tpu_worker;0;10.0.0.2:8470")];
+    let variables = [
+        ("TPU_LIBRARY_PATH", "/no/such/libtpu.so"),
+        ("XRT_TPU_CONFIG", "tpu_worker;0;10.0.0.2:8470"),
+    ];
     let text = output("no_devices::without_a_plugin_all_that_was_looked_at_is_told", &variables);
     has_parts(
         &text,
@@ -64,7 +67,10 @@ fn with_a_plugin_but_no_tpu_its_own_words_come_last() {
     }
     let Some(plugin) = crate::libtpu::libtpu() else { return };
     let path = plugin.path().to_str().unwrap();
-    let text = output("no_devices::with_a_plugin_but_no_tpu_its_own_words_come_last", &[("TPU_LIBRARY_PATH", path)]);
+    let text = output(
+        "no_devices::with_a_plugin_but_no_tpu_its_own_words_come_last",
+        &[("TPU_LIBRARY_PATH", path)],
+    );
     has_parts(
         &text,
         &[

@@ -3,14 +3,20 @@
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
 use fulmen_pjrt::CompileOptions;
-use fulmen_tensor::{Convolution, DType, Function, MatmulPrecision, Runtime, Tensor, TensorType, grad};
+use fulmen_tensor::{
+    Convolution, DType, Function, MatmulPrecision, Runtime, Tensor, TensorType, grad,
+};
 
-const ALL: [MatmulPrecision; 3] = [MatmulPrecision::Default, MatmulPrecision::High, MatmulPrecision::Highest];
+const ALL: [MatmulPrecision; 3] =
+    [MatmulPrecision::Default, MatmulPrecision::High, MatmulPrecision::Highest];
 
 /// A matrix product, a convolution and their derivatives: three statements for each.
 fn products(dtype: DType) -> Function {
-    let types =
-        [TensorType::new(dtype, [1, 2, 4, 4]), TensorType::new(dtype, [3, 2, 3, 3]), TensorType::new(dtype, [2, 5])];
+    let types = [
+        TensorType::new(dtype, [1, 2, 4, 4]),
+        TensorType::new(dtype, [3, 2, 3, 3]),
+        TensorType::new(dtype, [2, 5]),
+    ];
     Function::trace("products", &types, |x| {
         let y = x[0].convolution(&x[1], &Convolution::new(2)).matmul(&x[2]);
         let loss = (&y * &y).sum_all();
@@ -38,9 +44,17 @@ fn every_product_of_f32_and_its_derivatives_ask_for_it_and_no_other_does() {
             assert_eq!(function.precision(), precision);
             let expected = if dtype == DType::F32 { name } else { "DEFAULT" };
             let text = function.stablehlo().unwrap();
-            assert_eq!(text.matches(&format!("precision = [{expected}, {expected}]")).count(), 3, "{text}");
+            assert_eq!(
+                text.matches(&format!("precision = [{expected}, {expected}]")).count(),
+                3,
+                "{text}"
+            );
             assert_eq!(text.matches("precision = [").count(), 3);
-            assert_eq!(text.matches(&format!("#stablehlo<precision {expected}>")).count(), 6, "{text}");
+            assert_eq!(
+                text.matches(&format!("#stablehlo<precision {expected}>")).count(),
+                6,
+                "{text}"
+            );
             assert_eq!(text.matches("#stablehlo<precision").count(), 6);
         }
     }
@@ -53,13 +67,19 @@ fn a_cpu_computes_f32_products_in_f32_at_every_precision() {
     let third = Tensor::full(DType::F32, [1, 64], 1.0 / 3.0);
     let rounded = third.to_dtype(DType::Bf16).to_dtype(DType::F32);
     for precision in ALL {
-        let function =
-            Function::new("f", Vec::new(), vec![(&third - &rounded).matmul(&third.t()) + third.matmul(&third.t())]);
+        let function = Function::new(
+            "f",
+            Vec::new(),
+            vec![(&third - &rounded).matmul(&third.t()) + third.matmul(&third.t())],
+        );
         let compiled = runtime.compile(&function.matmul_precision(precision)).unwrap();
         let outputs = compiled.call(Vec::new()).unwrap();
-        let value = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap()[0].to_f64()[0];
+        let value =
+            runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap()[0]
+                .to_f64()[0];
         let third = f64::from(1.0f32 / 3.0);
-        let expected = 64.0 * third * (2.0 * third - f64::from(half::bf16::from_f64(1.0 / 3.0).to_f32()));
+        let expected =
+            64.0 * third * (2.0 * third - f64::from(half::bf16::from_f64(1.0 / 3.0).to_f32()));
         assert!((value - expected).abs() < 1e-5, "{precision}: {value}, not {expected}");
     }
 }
@@ -71,8 +91,11 @@ fn a_tpu_takes_more_passes() {
     let mut code = Vec::new();
     for precision in ALL {
         let types = [TensorType::new(DType::F32, [1024, 1024])];
-        let function = Function::trace("f", &types, |x| vec![x[0].matmul(&x[0])]).matmul_precision(precision);
-        let program = plugin.compile(&topology, &function.stablehlo().unwrap(), &CompileOptions::new()).unwrap();
+        let function =
+            Function::trace("f", &types, |x| vec![x[0].matmul(&x[0])]).matmul_precision(precision);
+        let program = plugin
+            .compile(&topology, &function.stablehlo().unwrap(), &CompileOptions::new())
+            .unwrap();
         let products = program.hlo().unwrap().products();
         let passes: Vec<_> = products.iter().map(|p| p.product.passes() as usize).collect();
         assert_eq!(passes, [precision.tpu_passes()], "{precision}");

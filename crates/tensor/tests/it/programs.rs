@@ -1,4 +1,5 @@
-//! Emitted programs: StableHLO text, common subexpressions, dead code, donation, and the cache of executables.
+//! Emitted programs: StableHLO text, common subexpressions, dead code, donation, and the cache of
+//! executables.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -6,7 +7,8 @@ use std::collections::HashMap;
 
 use expect_test::{Expect, expect};
 use fulmen_tensor::{
-    Accelerator, Argument, DType, Devices, Function, Literal, Pooling, Runtime, Tensor, TensorType, call, grad,
+    Accelerator, Argument, DType, Devices, Function, Literal, Pooling, Runtime, Tensor, TensorType,
+    call, grad,
 };
 
 fn f32s<const N: usize>(shape: [usize; N]) -> TensorType {
@@ -24,15 +26,19 @@ pub(crate) fn unlocated(text: &str) -> String {
     lines.map(|line| line.split(" loc(").next().unwrap().to_owned() + "\n").collect()
 }
 
-/// The statements of a program that carry a location, each with the operation and the source line that its aliases
-/// resolve to.
+/// The statements of a program that carry a location, each with the operation and the source line
+/// that its aliases resolve to.
 fn located(text: &str) -> Vec<(&str, &str, &str)> {
     let aliases: HashMap<&str, &str> =
         text.lines().filter_map(|l| l.strip_prefix('#')?.split_once(" = loc(")).collect();
     let statements = text.lines().filter_map(|line| line.strip_suffix(')')?.split_once(" loc(#"));
     let located = statements.map(|(statement, alias)| {
         let (operation, line) = aliases[alias].split_once("(#").unwrap();
-        (statement, operation.trim_matches('"'), aliases[line.trim_end_matches(')')].trim_end_matches(')'))
+        (
+            statement,
+            operation.trim_matches('"'),
+            aliases[line.trim_end_matches(')')].trim_end_matches(')'),
+        )
     });
     located.collect()
 }
@@ -73,11 +79,14 @@ fn a_linear_layer_with_its_gradients_is_one_program() {
 #[test]
 fn statements_carry_the_line_that_recorded_them() {
     let line = line!() + 1;
-    let function = Function::trace("f", &[f32s([2])], |x| vec![grad(&x[0].tanh().sum_all(), &[&x[0]]).remove(0)]);
+    let function = Function::trace("f", &[f32s([2])], |x| {
+        vec![grad(&x[0].tanh().sum_all(), &[&x[0]]).remove(0)]
+    });
     let text = function.stablehlo().unwrap();
     let location = format!("tests/it/programs.rs\":{line}:");
     for (spelled, operation) in [("stablehlo.tanh", "tanh"), ("stablehlo.multiply", "mul")] {
-        let statement = located(&text).into_iter().find(|(statement, ..)| statement.contains(spelled)).unwrap();
+        let statement =
+            located(&text).into_iter().find(|(statement, ..)| statement.contains(spelled)).unwrap();
         assert!(statement.1 == operation && statement.2.contains(&location), "{statement:?}");
     }
     // Each location is defined once.
@@ -146,7 +155,8 @@ fn a_call_computes_and_differentiates_as_what_it_calls() {
     let step = |called: bool| {
         // One input is computed from the other; no gradient may flow twice.
         let inputs = [&x, &(&x * &y)];
-        let outputs = if called { call("outer", &inputs, body) } else { body(&inputs.map(Tensor::clone)) };
+        let outputs =
+            if called { call("outer", &inputs, body) } else { body(&inputs.map(Tensor::clone)) };
         let loss = (&outputs[0] * &outputs[0]).sum_all() * &outputs[1];
         let mut results = grad(&loss, &[&x, &y, &rate]);
         let second = (&results[0] * &results[1]).sum_all();
@@ -155,12 +165,19 @@ fn a_call_computes_and_differentiates_as_what_it_calls() {
         Function::new("step", vec![x.clone(), y.clone(), rate.clone()], results)
     };
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
-    let arrays = [(vec![0.3f32, -1.2, 0.7], vec![3]), (vec![1.1, 0.4, -0.6], vec![3]), (vec![0.1], Vec::new())]
-        .map(|(values, shape)| runtime.to_device(&Literal::from_slice(&values, &shape[..]).unwrap()).unwrap());
+    let arrays = [
+        (vec![0.3f32, -1.2, 0.7], vec![3]),
+        (vec![1.1, 0.4, -0.6], vec![3]),
+        (vec![0.1], Vec::new()),
+    ]
+    .map(|(values, shape)| {
+        runtime.to_device(&Literal::from_slice(&values, &shape[..]).unwrap()).unwrap()
+    });
     let values = |called| {
         let step = runtime.compile(&step(called)).unwrap();
         let outputs = step.call(arrays.iter().map(Argument::Borrow).collect()).unwrap();
-        let values = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+        let values =
+            runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
         values.iter().flat_map(|literal| literal.to_f64()).collect::<Vec<_>>()
     };
     let (called, plain) = (values(true), values(false));
@@ -185,9 +202,13 @@ fn a_call_of_what_is_impossible_is_poisoned_at_its_line() {
 
 #[test]
 fn a_program_that_runs_once_has_its_values_as_arguments_in_calls_too() {
-    let shifted =
-        |by: f32| call("shift", &[&Tensor::ones(DType::F32, [2])], |x| vec![&x[0] + Tensor::scalar(by)]).remove(0);
-    let text = |by| Function::new("f", Vec::new(), vec![shifted(by)]).constants_as_inputs().stablehlo().unwrap();
+    let shifted = |by: f32| {
+        call("shift", &[&Tensor::ones(DType::F32, [2])], |x| vec![&x[0] + Tensor::scalar(by)])
+            .remove(0)
+    };
+    let text = |by| {
+        Function::new("f", Vec::new(), vec![shifted(by)]).constants_as_inputs().stablehlo().unwrap()
+    };
     assert_eq!(text(1.0), text(2.0));
     assert_eq!(shifted(2.5).eval().unwrap().to_f64(), [3.5, 3.5]);
 }
@@ -195,11 +216,15 @@ fn a_program_that_runs_once_has_its_values_as_arguments_in_calls_too() {
 #[test]
 fn every_statement_of_composed_operations_carries_the_users_line() {
     let function = Function::trace("f", &[f32s([2, 3, 4]), f32s([4, 5]), f32s([2, 4, 5])], |x| {
-        let products = x[0].matmul(&x[2]) + Tensor::placeholder("y", f32s([])).zeros_like() + x[0].matmul(&x[1]) * 2.0;
+        let products = x[0].matmul(&x[2])
+            + Tensor::placeholder("y", f32s([])).zeros_like()
+            + x[0].matmul(&x[1]) * 2.0;
         let stacked = Tensor::ones(DType::F32, [4]).matmul(&x[2]).narrow(0, 0, 1);
         let chosen = products.gt(0.5).select(&Tensor::scalar(1.0f32), &(1.0 - &products));
-        let largest = chosen.argmax(-1).to_dtype(DType::F32) + chosen.argmin_keepdim(0).to_dtype(DType::F32).sum_all();
-        let drawn = fulmen_tensor::random::normal(&fulmen_tensor::random::key(1), DType::Bf16, [3, 5]);
+        let largest = chosen.argmax(-1).to_dtype(DType::F32)
+            + chosen.argmin_keepdim(0).to_dtype(DType::F32).sum_all();
+        let drawn =
+            fulmen_tensor::random::normal(&fulmen_tensor::random::key(1), DType::Bf16, [3, 5]);
         let loss = chosen.softmax(-1).sum_all()
             + chosen.logsumexp(&[0]).mean_all()
             + chosen.log_softmax(1).max(&[0, 1, 2])
@@ -218,7 +243,9 @@ fn every_statement_of_composed_operations_carries_the_users_line() {
         assert!(statement.2.contains("tests/it/programs.rs\":"), "{statement:?}");
     }
     let unused = Tensor::scalar(1.0f32);
-    assert!(grad(&Tensor::scalar(2.0f32), &[&unused])[0].location().file().ends_with("programs.rs"));
+    assert!(
+        grad(&Tensor::scalar(2.0f32), &[&unused])[0].location().file().ends_with("programs.rs")
+    );
     assert!(function.parameters()[0].location().file().ends_with("programs.rs"));
 }
 
@@ -242,7 +269,11 @@ fn a_mean_of_16_bit_floats_counts_further_than_they_do() {
         let d = grad(&(x.mean_keepdim(&[0]) * 1024.0).sum_all(), &[&x]).remove(0);
         assert_eq!(d.dtype(), dtype);
         let pooled = Tensor::ones(dtype, [1, 1, 1, 100_000]).avg_pool(&Pooling::new([1, 100_000]));
-        assert_eq!((pooled.dtype(), pooled.eval().unwrap().to_f64()), (dtype, vec![1.0]), "{dtype}");
+        assert_eq!(
+            (pooled.dtype(), pooled.eval().unwrap().to_f64()),
+            (dtype, vec![1.0]),
+            "{dtype}"
+        );
     }
 }
 
@@ -250,7 +281,8 @@ fn a_mean_of_16_bit_floats_counts_further_than_they_do() {
 fn a_nan_flows_through_the_gradient_of_an_extreme() {
     let x = Tensor::from_slice(&[f32::NAN, 1.0, 2.0], [3]);
     for extreme in [x.max(&[0]), x.min(&[0])] {
-        let gradient = grad(&(&extreme * &extreme).sum_all(), &[&x]).remove(0).eval().unwrap().to_f64();
+        let gradient =
+            grad(&(&extreme * &extreme).sum_all(), &[&x]).remove(0).eval().unwrap().to_f64();
         assert!(gradient[0].is_nan(), "{gradient:?}");
         let gradient = grad(&extreme, &[&x]).remove(0).eval().unwrap().to_f64();
         assert_eq!(gradient, [1.0, 0.0, 0.0]);
@@ -263,12 +295,21 @@ fn bits_of_bits_are_those_of_the_first() {
     let long = x.bitcast(DType::U64);
     for bits in [long.bitcast(DType::F16), long.detach().bitcast(DType::F16)] {
         assert_eq!(bits.ty().to_string(), "f16[2, 4]");
-        let words =
-            bits.bitcast(DType::U16).bitcast(DType::F16).bitcast(DType::U16).eval().unwrap().to_vec::<u16>().unwrap();
+        let words = bits
+            .bitcast(DType::U16)
+            .bitcast(DType::F16)
+            .bitcast(DType::U16)
+            .eval()
+            .unwrap()
+            .to_vec::<u16>()
+            .unwrap();
         assert_eq!(words, [0, 0x3f80, 0, 0x4000, 0, 0x4040, 0, 0x4080]);
     }
     let wide = x.bitcast(DType::U16).bitcast(DType::U32).bitcast(DType::U64);
-    assert_eq!(wide.eval().unwrap().to_vec::<u64>().unwrap(), [0x4000_0000_3f80_0000, 0x4080_0000_4040_0000]);
+    assert_eq!(
+        wide.eval().unwrap().to_vec::<u64>().unwrap(),
+        [0x4000_0000_3f80_0000, 0x4080_0000_4040_0000]
+    );
 
     // Through integers the gradient is 0, not poisoned.
     let y = (x.bitcast(DType::U32).bitcast(DType::F32) * &x).sum_all();
@@ -280,12 +321,22 @@ fn two_threads_that_compile_one_program_get_the_same_values() {
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
     let values: Vec<_> = std::thread::scope(|scope| {
         let runs: Vec<_> = (0..4)
-            .map(|_| scope.spawn(|| runtime.eval(&Tensor::from_slice(&[2.0f32, 5.0], [2]).pow(3.0)).unwrap().to_f64()))
+            .map(|_| {
+                scope.spawn(|| {
+                    runtime
+                        .eval(&Tensor::from_slice(&[2.0f32, 5.0], [2]).pow(3.0))
+                        .unwrap()
+                        .to_f64()
+                })
+            })
             .collect();
         runs.into_iter().map(|run| run.join().unwrap()).collect()
     });
     assert_eq!(values, vec![vec![8.0, 125.0]; 4]);
-    assert_eq!(runtime.metrics().value("UncachedCompile") + runtime.metrics().value("CachedCompile"), 4);
+    assert_eq!(
+        runtime.metrics().value("UncachedCompile") + runtime.metrics().value("CachedCompile"),
+        4
+    );
 }
 
 #[test]
@@ -304,7 +355,8 @@ fn substitution_replaces_a_tensor_wherever_it_is_used_and_nothing_else() {
     let wrong = expression.substitute(&[(&x, &Tensor::scalar(1.0f32))]);
     let fault = wrong.fault().unwrap().to_string();
     assert!(
-        fault.contains("f32[] cannot replace f32[2]") && fault.contains(&format!("programs.rs:{line}:")),
+        fault.contains("f32[] cannot replace f32[2]")
+            && fault.contains(&format!("programs.rs:{line}:")),
         "{fault}"
     );
 }
@@ -336,7 +388,8 @@ fn the_same_program_is_compiled_once_wherever_it_was_written() {
     let square = |name: &str| Function::trace(name, &[f32s([7])], |x| vec![&x[0] * &x[0]]);
     let cube = Function::trace("f", &[f32s([7])], |x| vec![&x[0] * &x[0] * &x[0]]);
     assert!(!runtime.compile(&square("f")).unwrap().was_cached());
-    let again = runtime.compile(&Function::trace("f", &[f32s([7])], |x| vec![&x[0] * &x[0]])).unwrap();
+    let again =
+        runtime.compile(&Function::trace("f", &[f32s([7])], |x| vec![&x[0] * &x[0]])).unwrap();
     assert!(again.was_cached());
     runtime.compile(&cube).unwrap();
     assert_eq!(runtime.metrics().value("UncachedCompile"), 2);
@@ -346,7 +399,9 @@ fn the_same_program_is_compiled_once_wherever_it_was_written() {
 #[test]
 fn a_donated_argument_is_consumed_and_a_borrowed_one_survives() {
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
-    let function = Function::trace("step", &[f32s([3]), f32s([3])], |x| vec![&x[0] + &x[1]]).donate(0, 0).unwrap();
+    let function = Function::trace("step", &[f32s([3]), f32s([3])], |x| vec![&x[0] + &x[1]])
+        .donate(0, 0)
+        .unwrap();
     let step = runtime.compile(&function).unwrap();
     assert_eq!(step.donated(), [true, false]);
     let ones = Literal::from_slice(&[1.0f32; 3], [3]).unwrap();
@@ -365,7 +420,8 @@ fn a_donated_argument_is_consumed_and_a_borrowed_one_survives() {
 #[test]
 fn arguments_that_do_not_fit_are_refused_before_the_call() {
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
-    let function = runtime.compile(&Function::trace("f", &[f32s([3])], |x| vec![&x[0] + 1.0])).unwrap();
+    let function =
+        runtime.compile(&Function::trace("f", &[f32s([3])], |x| vec![&x[0] + 1.0])).unwrap();
     let message = function.call(Vec::new()).err().unwrap().to_string();
     assert_eq!(message, "`f` takes 1 arguments, but got 0");
     let wrong = runtime.to_device(&Literal::from_slice(&[1i32; 3], [3]).unwrap()).unwrap();
@@ -380,7 +436,11 @@ fn values_of_every_dtype_go_to_the_device_and_back() {
         let tensor = Tensor::from_slice(&values, [2, 2]).to_dtype(dtype);
         let literal = tensor.eval().unwrap();
         assert_eq!(literal.ty(), &TensorType::new(dtype, [2, 2]));
-        let parts = if dtype.is_complex() { vec![0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0] } else { values.to_vec() };
+        let parts = if dtype.is_complex() {
+            vec![0.0, 0.0, 1.0, 0.0, 1.0, 0.0, 0.0, 0.0]
+        } else {
+            values.to_vec()
+        };
         assert_eq!(literal.to_f64(), parts, "{dtype}");
         assert_eq!(literal.to_tensor().eval().unwrap().bytes(), literal.bytes(), "{dtype}");
     }
@@ -389,7 +449,8 @@ fn values_of_every_dtype_go_to_the_device_and_back() {
 #[test]
 fn large_values_are_arguments_and_small_ones_constants() {
     let values: Vec<f32> = (0..1000).map(|i| i as f32).collect();
-    let sum = Tensor::from_slice(&values, [1000]).sum_all() + Tensor::from_slice(&values[..3], [3]).sum_all();
+    let sum = Tensor::from_slice(&values, [1000]).sum_all()
+        + Tensor::from_slice(&values[..3], [3]).sum_all();
     let text = Function::new("f", Vec::new(), vec![sum.clone()]).stablehlo().unwrap();
     assert!(text.contains("%arg0: tensor<1000xf32>") && text.contains("dense<\"0x"), "{text}");
     assert_eq!(sum.eval().unwrap().to_vec::<f32>().unwrap(), [499_500.0 + 3.0]);
@@ -399,8 +460,14 @@ fn large_values_are_arguments_and_small_ones_constants() {
 fn one_hot_counts_further_than_its_dtype() {
     let labels = Tensor::from_slice(&[1u8, 255], [2]);
     let positions = labels.one_hot(300).to_dtype(DType::F32).sum(&[0]);
-    let ones: Vec<usize> =
-        positions.eval().unwrap().to_f64().iter().enumerate().filter_map(|(i, &v)| (v == 1.0).then_some(i)).collect();
+    let ones: Vec<usize> = positions
+        .eval()
+        .unwrap()
+        .to_f64()
+        .iter()
+        .enumerate()
+        .filter_map(|(i, &v)| (v == 1.0).then_some(i))
+        .collect();
     assert_eq!(ones, [1, 255]);
 }
 

@@ -19,14 +19,15 @@ fn meetings(a: &Tensor, b: &Tensor) -> Vec<Tensor> {
     ]
 }
 
-/// `jax.numpy.promote_types` of JAX 0.12.0.1 with `jax_enable_x64`. Lines and columns list the dtypes in the same
-/// order. `reference/promotion.py` writes the file.
+/// `jax.numpy.promote_types` of JAX 0.12.0.1 with `jax_enable_x64`. Lines and columns list the
+/// dtypes in the same order. `reference/promotion.py` writes the file.
 const JAX: &str = include_str!("../reference/promotion.txt");
 
 #[test]
 fn every_pair_meets_where_jax_has_it_meet_but_for_the_surprising_f64() {
     let dtype = |name: &str| DType::all().find(|d| d.name() == name).unwrap();
-    let rows: Vec<Vec<DType>> = JAX.lines().map(|line| line.split(' ').map(dtype).collect()).collect();
+    let rows: Vec<Vec<DType>> =
+        JAX.lines().map(|line| line.split(' ').map(dtype).collect()).collect();
     let names: Vec<DType> = rows.iter().map(|row| row[0]).collect();
     assert_eq!(names, DType::all().collect::<Vec<_>>());
     for (&a, row) in names.iter().zip(&rows) {
@@ -35,7 +36,8 @@ fn every_pair_meets_where_jax_has_it_meet_but_for_the_surprising_f64() {
             assert_eq!(a.promote(b), (!surprise).then_some(jax), "{a} and {b}");
             assert_eq!(
                 surprise,
-                [a, b].contains(&DType::U64) && [a, b].iter().any(|d| d.is_integer() && !d.is_unsigned())
+                [a, b].contains(&DType::U64)
+                    && [a, b].iter().any(|d| d.is_integer() && !d.is_unsigned())
             );
         }
     }

@@ -1,7 +1,8 @@
 //! Programs on several CPU devices: the sharding of values, and the same results as on one device.
 
 use fulmen_tensor::{
-    Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, Sharding, Tensor, TensorType, grad, random,
+    Accelerator, Argument, DType, Devices, Function, Literal, Mesh, Runtime, Sharding, Tensor,
+    TensorType, grad, random,
 };
 
 fn cpu(devices: impl Into<Devices>) -> Runtime {
@@ -14,7 +15,8 @@ fn f32s<const N: usize>(dims: [usize; N]) -> TensorType {
 
 fn numbers<const N: usize>(dims: [usize; N]) -> Literal {
     let count = dims.iter().product::<usize>();
-    Literal::from_slice(&(0..count).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<_>>(), dims).unwrap()
+    Literal::from_slice(&(0..count).map(|i| (i as f32 * 0.37).sin()).collect::<Vec<_>>(), dims)
+        .unwrap()
 }
 
 fn rows() -> Sharding {
@@ -49,7 +51,10 @@ fn what_is_gathered_has_a_sharded_gradient() {
         let whole = w[0].all_gather(&rows());
         let half = whole.t().to_dtype(DType::Bf16);
         let (parts, sharding) = half.gathered_from().unwrap();
-        assert_eq!((parts.ty().to_string(), sharding.to_string()), ("bf16[3, 16]".into(), "[-, data]".into()));
+        assert_eq!(
+            (parts.ty().to_string(), sharding.to_string()),
+            ("bf16[3, 16]".into(), "[-, data]".into())
+        );
         let loss = half.to_dtype(DType::F32).sum_all() + (&whole * &whole).sum_all();
         vec![grad(&loss, &[&w[0]]).remove(0), whole]
     })
@@ -98,8 +103,11 @@ fn gradients_of_a_split_batch_are_those_of_the_whole() {
         let w = runtime.to_device(&numbers([6, 3])).unwrap();
         let x = runtime.to_devices(&numbers([8, 6]), &rows()).unwrap();
         let y = runtime.to_devices(&numbers([8, 3]), &rows()).unwrap();
-        let outputs = compiled.call(vec![Argument::Borrow(&w), Argument::Borrow(&x), Argument::Borrow(&y)]).unwrap();
-        let literals = runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
+        let outputs = compiled
+            .call(vec![Argument::Borrow(&w), Argument::Borrow(&x), Argument::Borrow(&y)])
+            .unwrap();
+        let literals =
+            runtime.read(&outputs.arrays.iter().collect::<Vec<_>>()).unwrap().wait().unwrap();
         literals.iter().flat_map(|l| l.to_vec::<f32>().unwrap()).collect::<Vec<_>>()
     };
     let one = run(&cpu(1));
@@ -113,7 +121,8 @@ fn gradients_of_a_split_batch_are_those_of_the_whole() {
 #[test]
 fn random_numbers_do_not_depend_on_the_devices() {
     let draw = |runtime: &Runtime, sharding: Sharding| {
-        let bits = random::uniform(&random::key(7), DType::F32, [16, 8], 0.0, 1.0).with_sharding(&sharding);
+        let bits = random::uniform(&random::key(7), DType::F32, [16, 8], 0.0, 1.0)
+            .with_sharding(&sharding);
         runtime.eval(&(bits * 1.0)).unwrap().to_vec::<f32>().unwrap()
     };
     let one = draw(&cpu(1), Sharding::replicated());
@@ -126,7 +135,8 @@ fn a_value_of_other_devices_is_brought_over() {
     let (one, eight) = (cpu(1), cpu(8));
     let array = eight.to_devices(&numbers([8]), &rows()).unwrap();
     let tensor = Tensor::from_array(array.into()) + 1.0;
-    let expected: Vec<f32> = numbers([8]).to_vec::<f32>().unwrap().iter().map(|v| v + 1.0).collect();
+    let expected: Vec<f32> =
+        numbers([8]).to_vec::<f32>().unwrap().iter().map(|v| v + 1.0).collect();
     assert_eq!(one.eval(&tensor).unwrap().to_vec::<f32>().unwrap(), expected);
     assert_eq!(eight.eval(&tensor).unwrap().to_vec::<f32>().unwrap(), expected);
 }
@@ -134,7 +144,8 @@ fn a_value_of_other_devices_is_brought_over() {
 #[test]
 fn arguments_of_another_sharding_are_refused() {
     let runtime = cpu(2);
-    let function = Function::trace("f", &[f32s([4])], |x| vec![x[0].sum_all()]).shard_parameter(0, rows());
+    let function =
+        Function::trace("f", &[f32s([4])], |x| vec![x[0].sum_all()]).shard_parameter(0, rows());
     let function = runtime.compile(&function).unwrap();
     let whole = runtime.to_device(&numbers([4])).unwrap();
     let message = function.call(vec![Argument::Borrow(&whole)]).err().unwrap().to_string();
@@ -149,7 +160,10 @@ fn a_sharding_that_the_mesh_does_not_fit_is_an_error_with_the_users_line() {
     let line = line!() + 1;
     let x = Tensor::zeros(DType::F32, [4, 4]).with_sharding(&Sharding::new([None, Some("model")]));
     let error = cpu(2).eval(&(&x + 1.0)).unwrap_err().to_string();
-    assert!(error.contains("the mesh is data=2") && error.contains(&format!("sharding.rs:{line}:")), "{error}");
+    assert!(
+        error.contains("the mesh is data=2") && error.contains(&format!("sharding.rs:{line}:")),
+        "{error}"
+    );
     // On one device a sharding has no effect.
     assert_eq!(cpu(1).eval(&x).unwrap().to_vec::<f32>().unwrap(), [0.0; 16]);
     let error = cpu(2).with_mesh(&Mesh::new([("data", 3)]).unwrap()).err().unwrap().to_string();
@@ -169,7 +183,11 @@ fn ten_thousand_steps_on_eight_devices_need_no_wait_in_user_code() {
     let batch = runtime.to_devices(&ones, &rows()).unwrap();
     let mut state = runtime.to_device(&Literal::from_slice(&[0.0f32; 8], [8]).unwrap()).unwrap();
     for _ in 0..10_000 {
-        state = step.call(vec![Argument::Donate(state), Argument::Borrow(&batch)]).unwrap().arrays.remove(0);
+        state = step
+            .call(vec![Argument::Donate(state), Argument::Borrow(&batch)])
+            .unwrap()
+            .arrays
+            .remove(0);
     }
     let values = runtime.read(&[&state]).unwrap().wait().unwrap();
     assert_eq!(values[0].to_vec::<f32>().unwrap(), [10_000.0; 8]);

@@ -1,10 +1,13 @@
-//! A transformer block with its derivatives: attention with a causal mask, layer norm, and an MLP with GELU. It is
-//! compared in f64 with differences, under autocast with f32, and compiled for a TPU.
+//! A transformer block with its derivatives: attention with a causal mask, layer norm, and an MLP
+//! with GELU. It is compared in f64 with differences, under autocast with f32, and compiled for a
+//! TPU.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
 use fulmen_pjrt::CompileOptions;
-use fulmen_tensor::{DType, Function, Literal, Runtime, Tensor, TensorType, autocast, grad, random};
+use fulmen_tensor::{
+    DType, Function, Literal, Runtime, Tensor, TensorType, autocast, grad, random,
+};
 
 struct Sizes {
     batch: usize,
@@ -74,7 +77,8 @@ impl Sizes {
         let [q, k, v] = [0, 1, 2].map(|i| heads.narrow(2, i, 1).squeeze(2).permute(&[0, 2, 1, 3]));
         let scores = q.matmul(&k.t()) * (h as f64 / d as f64).sqrt();
         let past = Tensor::ones(DType::Bool, [t, t]).tril(0);
-        let attention = past.select(&scores, &Tensor::full(scores.dtype(), [], f64::NEG_INFINITY)).softmax(-1);
+        let attention =
+            past.select(&scores, &Tensor::full(scores.dtype(), [], f64::NEG_INFINITY)).softmax(-1);
         let mixed = attention.matmul(&v).permute(&[0, 2, 1, 3]).reshape([b, t, d]);
         let x = &x + linear(&mixed, out, out_bias);
         let wide = linear(&norm(&x, scale_2, shift_2), up, up_bias);
@@ -95,13 +99,15 @@ impl Sizes {
         })
     }
 
-    /// The values of the parameters, drawn and computed on the host, so that every dtype gets the same.
+    /// The values of the parameters, drawn and computed on the host, so that every dtype gets the
+    /// same.
     fn values(&self) -> Vec<Tensor> {
         let draw = |i: usize, ty: &TensorType| {
             let key = random::fold_in(&random::key(3), i as u32);
             match ty.dtype {
                 DType::I32 => {
-                    random::uniform(&key, DType::F32, &ty.shape, 0.0, self.vocabulary as f64).to_dtype(DType::I32)
+                    random::uniform(&key, DType::F32, &ty.shape, 0.0, self.vocabulary as f64)
+                        .to_dtype(DType::I32)
                 }
                 dtype => (random::normal(&key, DType::F32, &ty.shape) * 0.4).to_dtype(dtype),
             }
@@ -112,10 +118,12 @@ impl Sizes {
 
 /// The values of a function's results at these parameters.
 fn call(f: impl Fn(&[Tensor]) -> Vec<Tensor>, parameters: &[Tensor]) -> Vec<Vec<f64>> {
-    let values: Vec<Literal> = Runtime::global().unwrap().eval_many(&parameters.iter().collect::<Vec<_>>()).unwrap();
+    let values: Vec<Literal> =
+        Runtime::global().unwrap().eval_many(&parameters.iter().collect::<Vec<_>>()).unwrap();
     let leaves: Vec<Tensor> = values.iter().map(Literal::to_tensor).collect();
     let results = f(&leaves);
-    let results = Runtime::global().unwrap().eval_many(&results.iter().collect::<Vec<_>>()).unwrap();
+    let results =
+        Runtime::global().unwrap().eval_many(&results.iter().collect::<Vec<_>>()).unwrap();
     results.iter().map(Literal::to_f64).collect()
 }
 
@@ -128,13 +136,18 @@ fn loss_and_gradients(sizes: &Sizes, x: &[Tensor], cast: Option<DType>) -> Vec<T
 
 #[test]
 fn the_gradient_in_f64_is_that_of_differences() {
-    let values: Vec<Tensor> =
-        SMALL.values().into_iter().map(|t| if t.dtype().is_float() { t.to_dtype(DType::F64) } else { t }).collect();
+    let values: Vec<Tensor> = SMALL
+        .values()
+        .into_iter()
+        .map(|t| if t.dtype().is_float() { t.to_dtype(DType::F64) } else { t })
+        .collect();
     // One direction through all weights: an error of any gradient shows along it.
     let along = |x: &[Tensor], h: f64| {
         let mut moved = x.to_vec();
         for t in &mut moved[2..] {
-            let direction = (Tensor::arange(DType::F64, t.shape().num_elements()) * 0.7 + 0.3).sin().reshape(t.shape());
+            let direction = (Tensor::arange(DType::F64, t.shape().num_elements()) * 0.7 + 0.3)
+                .sin()
+                .reshape(t.shape());
             *t = &*t + direction * h;
         }
         moved
@@ -143,8 +156,10 @@ fn the_gradient_in_f64_is_that_of_differences() {
     let slopes = call(
         |x| {
             let mut slope = Tensor::scalar(0.0f64);
-            for ((gradient, moved), x) in
-                loss_and_gradients(&SMALL, x, None)[1..].iter().zip(&along(x, 1.0)[2..]).zip(&x[2..])
+            for ((gradient, moved), x) in loss_and_gradients(&SMALL, x, None)[1..]
+                .iter()
+                .zip(&along(x, 1.0)[2..])
+                .zip(&x[2..])
             {
                 slope = slope + (gradient * (moved - x)).sum_all();
             }
@@ -153,7 +168,10 @@ fn the_gradient_in_f64_is_that_of_differences() {
         &values,
     );
     let (gradient, difference) = (slopes[0][0], slopes[1][0]);
-    assert!(difference.abs() > 0.1 && (gradient - difference).abs() < 1e-7, "{gradient}, by differences {difference}");
+    assert!(
+        difference.abs() > 0.1 && (gradient - difference).abs() < 1e-7,
+        "{gradient}, by differences {difference}"
+    );
 }
 
 #[test]
@@ -177,10 +195,14 @@ fn a_block_under_autocast_compiles_for_a_tpu_and_multiplies_in_bf16() {
     let sizes = Sizes { batch: 4, time: 128, width: 256, heads: 2, vocabulary: 512 };
     let step = sizes.step(DType::F32, Some(DType::Bf16));
     let text = step.stablehlo().unwrap();
-    let products: Vec<&str> = text.lines().filter(|l| l.contains("stablehlo.dot_general")).collect();
+    let products: Vec<&str> =
+        text.lines().filter(|l| l.contains("stablehlo.dot_general")).collect();
     // Seven forward products (qkv, scores, mix, out, up, down, logits), each with two derivatives.
     assert_eq!(products.len(), 21);
-    assert!(products.iter().all(|p| p.split(" : ").last().unwrap().matches("bf16>").count() == 3), "{products:?}");
+    assert!(
+        products.iter().all(|p| p.split(" : ").last().unwrap().matches("bf16>").count() == 3),
+        "{products:?}"
+    );
 
     let topology = plugin.topology("v5e:1x1").unwrap();
     let program = plugin.compile(&topology, &text, &CompileOptions::new()).unwrap();

@@ -5,13 +5,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fulmen_cache::CacheExt;
 use fulmen_data::{
-    Buckets, DataLoader, Dataset, Fingerprint, HostBatch, Items, Result, Sample, SampleRng, Source, Stream, StreamItem,
+    Buckets, DataLoader, Dataset, Fingerprint, HostBatch, Items, Result, Sample, SampleRng, Source,
+    Stream, StreamItem,
 };
 use fulmen_tables::{JsonLines, TextFile};
 use fulmen_text::{
-    ByteLevelBpe, CausalLabels, Encoding, IGNORE_INDEX, IndexedDocuments, LongDocuments, MaskedLanguageModel,
-    PackedDocuments, PackedStream, Side, TextInput, TokenArray, TokenBlocks, TokenCollator, TokenFile, TokenFileWriter,
-    TokenStore, Tokenizer, Truncation, choose_boundaries, token_lengths,
+    ByteLevelBpe, CausalLabels, Encoding, IGNORE_INDEX, IndexedDocuments, LongDocuments,
+    MaskedLanguageModel, PackedDocuments, PackedStream, Side, TextInput, TokenArray, TokenBlocks,
+    TokenCollator, TokenFile, TokenFileWriter, TokenStore, Tokenizer, Truncation,
+    choose_boundaries, token_lengths,
 };
 use serde_json::Value;
 
@@ -62,7 +64,9 @@ impl<T: Clone + Send + Sync + 'static> Stream for Memory<T> {
         Some(self.0.len())
     }
     fn items(&self, _epoch: u64) -> Result<Items<T>> {
-        let item = |(i, item)| Ok(StreamItem { index: i as u64, origin: format!("memory, item {i}"), item });
+        let item = |(i, item)| {
+            Ok(StreamItem { index: i as u64, origin: format!("memory, item {i}"), item })
+        };
         Ok(Box::new(self.0.clone().into_iter().enumerate().map(item)))
     }
     fn fingerprint(&self, fingerprint: &mut Fingerprint) -> Result<()> {
@@ -80,14 +84,20 @@ fn tokens_are_those_of_the_python_library() {
     for name in ["bpe", "wordpiece", "unigram", "split"] {
         let expected = &reference[name];
         let tokenizer = tokenizer(name);
-        let (worded, plain) = (tokenizer.clone().words(true), tokenizer.clone().special_tokens(false));
+        let (worded, plain) =
+            (tokenizer.clone().words(true), tokenizer.clone().special_tokens(false));
         assert_eq!(tokenizer.vocab_size() as u64, expected["vocab_size"].as_u64().unwrap());
         let check = |encoding: Encoding, fast: Encoding, expected: &Value, case: &Value| {
             let ids: Vec<u32> = list(&expected["ids"]);
             assert_eq!(encoding.ids, ids, "{case}");
             assert_eq!(encoding.words, list::<Option<u32>>(&expected["words"]), "{case}");
-            let or_zeros = |values: Vec<u32>| if values.is_empty() { vec![0; ids.len()] } else { values };
-            assert_eq!(or_zeros(encoding.type_ids.clone()), list::<u32>(&expected["type_ids"]), "{case}");
+            let or_zeros =
+                |values: Vec<u32>| if values.is_empty() { vec![0; ids.len()] } else { values };
+            assert_eq!(
+                or_zeros(encoding.type_ids.clone()),
+                list::<u32>(&expected["type_ids"]),
+                "{case}"
+            );
             let special = encoding.special.iter().map(|&special| u32::from(special)).collect();
             assert_eq!(or_zeros(special), list::<u32>(&expected["special"]), "{case}");
             assert_eq!(Encoding { words: Vec::new(), ..encoding }, fast, "{case}");
@@ -95,7 +105,10 @@ fn tokens_are_those_of_the_python_library() {
         for case in array(&expected["texts"]) {
             let text = case["text"].as_str().unwrap();
             let fast = tokenizer.encode(text).unwrap();
-            assert_eq!(tokenizer.decode(&fast.ids, true).unwrap(), case["decoded"].as_str().unwrap());
+            assert_eq!(
+                tokenizer.decode(&fast.ids, true).unwrap(),
+                case["decoded"].as_str().unwrap()
+            );
             check(worded.encode(text).unwrap(), fast, &case["encoding"], &case["text"]);
             assert_eq!(plain.encode(text).unwrap().ids, list::<u32>(&case["plain"]));
         }
@@ -111,7 +124,8 @@ fn tokens_are_those_of_the_python_library() {
 fn a_tokenizer_trained_here_is_the_python_librarys() {
     let (reference, python) = (reference(), tokenizer("bpe"));
     // The first 16 are the ones that Python trained on.
-    let corpus: Vec<String> = list::<String>(&reference["packing"]["texts"]).into_iter().take(16).collect();
+    let corpus: Vec<String> =
+        list::<String>(&reference["packing"]["texts"]).into_iter().take(16).collect();
     let bpe = ByteLevelBpe::new(420).special_tokens(["<|endoftext|>"]);
     let folder = tempfile::tempdir().unwrap();
     bpe.train(&corpus)
@@ -125,20 +139,30 @@ fn a_tokenizer_trained_here_is_the_python_librarys() {
     let tokens = |tokenizer: &Tokenizer| (0..420).map(|id| tokenizer.token(id)).collect::<Vec<_>>();
     assert_eq!(tokens(&loaded), tokens(&python));
     for case in array(&reference["bpe"]["texts"]) {
-        assert_eq!(loaded.encode(case["text"].as_str().unwrap()).unwrap().ids, list::<u32>(&case["plain"]), "{case}");
+        assert_eq!(
+            loaded.encode(case["text"].as_str().unwrap()).unwrap().ids,
+            list::<u32>(&case["plain"]),
+            "{case}"
+        );
     }
 }
 
 #[test]
 fn a_trained_tokenizer_adds_what_its_template_says_and_spells_numbers() {
     let texts = ["12345 67 12345", "12345 12345"];
-    let bpe = ByteLevelBpe::new(300).special_tokens(["<pad>", "<s>", "</s>"]).template("<s> $A </s>");
-    let [joined, single] = [false, true].map(|single| bpe.clone().single_digits(single).train(texts).unwrap());
+    let bpe =
+        ByteLevelBpe::new(300).special_tokens(["<pad>", "<s>", "</s>"]).template("<s> $A </s>");
+    let [joined, single] =
+        [false, true].map(|single| bpe.clone().single_digits(single).train(texts).unwrap());
     let ids = joined.encode("12345").unwrap().ids;
     assert_eq!((ids.len(), ids[0], ids[2]), (3, 1, 2));
     assert_eq!(single.encode("12345").unwrap().ids.len(), 7);
     assert_eq!(single.decode(&single.encode("6 7⚡").unwrap().ids, true).unwrap(), "6 7⚡");
-    let message = ByteLevelBpe::new(258).special_tokens(["a", "b", "c"]).train(texts).unwrap_err().to_string();
+    let message = ByteLevelBpe::new(258)
+        .special_tokens(["a", "b", "c"])
+        .train(texts)
+        .unwrap_err()
+        .to_string();
     assert!(message.contains("use at least 259"), "{message}");
     let message = bpe.template("$A <end>").train(texts).unwrap_err().to_string();
     assert!(message.contains("<end>"), "{message}");
@@ -160,7 +184,9 @@ fn pairs_are_cut_as_the_python_library_cuts_them() {
             let cut = cut.truncation_side(side).unwrap();
             let pair: Vec<String> = list(&case["pair"]);
             match (cut.encode_pair(&pair[0], &pair[1]), &case["ids"]) {
-                (Ok(encoding), expected) => assert_eq!(encoding.ids, list::<u32>(expected), "{case}"),
+                (Ok(encoding), expected) => {
+                    assert_eq!(encoding.ids, list::<u32>(expected), "{case}")
+                }
                 (Err(error), Value::Null) => {
                     refused += 1;
                     assert!(error.to_string().contains("cannot encode the text"), "{error}");
@@ -173,7 +199,10 @@ fn pairs_are_cut_as_the_python_library_cuts_them() {
 }
 
 /// One field of all samples, one row each.
-fn rows<T: fulmen_data::Element + bytemuck::CheckedBitPattern>(data: &dyn Dataset, name: &str) -> Vec<Vec<T>> {
+fn rows<T: fulmen_data::Element + bytemuck::CheckedBitPattern>(
+    data: &dyn Dataset,
+    name: &str,
+) -> Vec<Vec<T>> {
     let batch = HostBatch::collate(data, &(0..data.len()).collect::<Vec<_>>()).unwrap();
     let field = batch.field_index(name).unwrap();
     let length = batch.fields()[field].shape[0];
@@ -187,22 +216,34 @@ fn as_bool(rows: Vec<Vec<i32>>) -> Vec<Vec<bool>> {
 #[test]
 fn samples_are_padded_and_cut_as_transformers_does_it() {
     let reference = reference();
-    let texts: Vec<String> =
-        array(&reference["wordpiece"]["texts"]).iter().map(|case| case["text"].as_str().unwrap().to_owned()).collect();
+    let texts: Vec<String> = array(&reference["wordpiece"]["texts"])
+        .iter()
+        .map(|case| case["text"].as_str().unwrap().to_owned())
+        .collect();
     let pairs: Vec<(String, String)> = array(&reference["wordpiece"]["pairs"])
         .iter()
         .map(|case| serde_json::from_value(case["pair"].clone()).unwrap())
         .collect();
     let side = |value: &Value| if value == "left" { Side::Left } else { Side::Right };
     for case in array(&reference["samples"]) {
-        let tokenizer =
-            tokenizer("wordpiece").max_length(16).unwrap().truncation_side(side(&case["truncation"])).unwrap();
-        let samples =
-            TokenCollator::new(16, tokenizer.pad_id().unwrap()).padding(side(&case["padding"])).token_type_ids(true);
+        let tokenizer = tokenizer("wordpiece")
+            .max_length(16)
+            .unwrap()
+            .truncation_side(side(&case["truncation"]))
+            .unwrap();
+        let samples = TokenCollator::new(16, tokenizer.pad_id().unwrap())
+            .padding(side(&case["padding"]))
+            .token_type_ids(true);
         let check = |data: &dyn Dataset, expected: &Value| {
             assert_eq!(rows::<i32>(data, "input_ids"), list::<Vec<i32>>(&expected["input_ids"]));
-            assert_eq!(rows::<i32>(data, "token_type_ids"), list::<Vec<i32>>(&expected["token_type_ids"]));
-            assert_eq!(rows::<bool>(data, "attention_mask"), as_bool(list(&expected["attention_mask"])));
+            assert_eq!(
+                rows::<i32>(data, "token_type_ids"),
+                list::<Vec<i32>>(&expected["token_type_ids"])
+            );
+            assert_eq!(
+                rows::<bool>(data, "attention_mask"),
+                as_bool(list(&expected["attention_mask"]))
+            );
         };
         let single = samples.clone().dataset(tokenizer.tokenize(Memory(texts.clone()))).unwrap();
         check(&single, &case["single"]);
@@ -223,7 +264,9 @@ fn causal_labels_are_those_of_transformers() {
     assert_eq!(rows::<bool>(&data, "attention_mask"), as_bool(list(&case["attention_mask"])));
     // Shifted by one, as the model would do it.
     let data = samples.causal(CausalLabels::Shifted).dataset(texts).unwrap();
-    let moved = list::<Vec<i32>>(&case["labels"]).into_iter().map(|row| [&row[1..], &[IGNORE_INDEX]].concat());
+    let moved = list::<Vec<i32>>(&case["labels"])
+        .into_iter()
+        .map(|row| [&row[1..], &[IGNORE_INDEX]].concat());
     assert_eq!(rows::<i32>(&data, "labels"), moved.collect::<Vec<_>>());
 }
 
@@ -246,20 +289,29 @@ fn joined_documents_are_cut_into_the_blocks_of_the_reference() {
     let case = &reference()["packing"];
     let length = case["length"].as_u64().unwrap() as usize;
     let blocks = TokenBlocks::new(packed_array(case), length).unwrap();
-    let data = TokenCollator::new(length, 0).causal(CausalLabels::Shifted).dataset(blocks.clone()).unwrap();
-    let (ids, mut shifted) = (list::<Vec<i32>>(&case["blocks"]), list::<Vec<i32>>(&case["shifted"]));
+    let data = TokenCollator::new(length, 0)
+        .causal(CausalLabels::Shifted)
+        .dataset(blocks.clone())
+        .unwrap();
+    let (ids, mut shifted) =
+        (list::<Vec<i32>>(&case["blocks"]), list::<Vec<i32>>(&case["shifted"]));
     assert_eq!(rows::<i32>(&data, "input_ids"), ids);
     shifted.last_mut().unwrap().resize(length, IGNORE_INDEX);
     assert_eq!(rows::<i32>(&data, "labels"), shifted);
-    let same = TokenCollator::new(length, 0).causal(CausalLabels::Same).dataset(blocks.clone()).unwrap();
+    let same =
+        TokenCollator::new(length, 0).causal(CausalLabels::Same).dataset(blocks.clone()).unwrap();
     assert_eq!(rows::<i32>(&same, "labels"), ids);
 
     // Exactly the same from a stream, with and without the remainder.
     let (documents, end) = documents(case);
     for keep in [false, true] {
-        let stream = PackedStream::new(documents.clone(), length).unwrap().separator(end).keep_remainder(keep);
+        let stream = PackedStream::new(documents.clone(), length)
+            .unwrap()
+            .separator(end)
+            .keep_remainder(keep);
         let blocks = blocks.clone().keep_remainder(keep);
-        let by_index: Vec<Encoding> = (0..blocks.len()).map(|index| blocks.get(index).unwrap()).collect();
+        let by_index: Vec<Encoding> =
+            (0..blocks.len()).map(|index| blocks.get(index).unwrap()).collect();
         assert_eq!(self::blocks(&stream), by_index);
         assert_eq!(by_index.len(), ids.len() + usize::from(keep));
     }
@@ -274,26 +326,47 @@ fn no_label_reaches_into_the_next_document() {
     // The first block ends with a document, the second within one.
     let ids = [vec![11, 12, 13, 0], vec![21, 22, 0, 31], vec![32, 33, 34, 35]];
     let shifted = |documents| {
-        TokenCollator::new(4, 0).documents(documents).causal(CausalLabels::Shifted).dataset(blocks.clone()).unwrap()
+        TokenCollator::new(4, 0)
+            .documents(documents)
+            .causal(CausalLabels::Shifted)
+            .dataset(blocks.clone())
+            .unwrap()
     };
     assert_eq!(rows::<i32>(&shifted(true), "input_ids"), ids);
     let labels = [vec![12, 13, 0, -100], vec![22, 0, -100, 32], vec![33, 34, 35, 0]];
     assert_eq!(rows::<i32>(&shifted(true), "labels"), labels);
-    assert_eq!(rows::<i32>(&shifted(true), "segment_ids"), [vec![1; 4], vec![1, 1, 1, 2], vec![1; 4]]);
-    assert_eq!(rows::<i32>(&shifted(false), "labels"), [vec![12, 13, 0, 21], vec![22, 0, 31, 32], vec![33, 34, 35, 0]]);
-    let same = TokenCollator::new(4, 0).documents(true).causal(CausalLabels::Same).dataset(blocks.clone()).unwrap();
-    assert_eq!(rows::<i32>(&same, "labels"), [vec![11, 12, 13, 0], vec![21, 22, 0, -100], vec![32, 33, 34, 35]]);
+    assert_eq!(
+        rows::<i32>(&shifted(true), "segment_ids"),
+        [vec![1; 4], vec![1, 1, 1, 2], vec![1; 4]]
+    );
+    assert_eq!(
+        rows::<i32>(&shifted(false), "labels"),
+        [vec![12, 13, 0, 21], vec![22, 0, 31, 32], vec![33, 34, 35, 0]]
+    );
+    let same = TokenCollator::new(4, 0)
+        .documents(true)
+        .causal(CausalLabels::Same)
+        .dataset(blocks.clone())
+        .unwrap();
+    assert_eq!(
+        rows::<i32>(&same, "labels"),
+        [vec![11, 12, 13, 0], vec![21, 22, 0, -100], vec![32, 33, 34, 35]]
+    );
 
     // The same from a stream, with longer texts cut.
     let stream = PackedStream::new(Memory(documents), 4).unwrap().separator(0);
     let by_index: Vec<Encoding> = (0..3).map(|index| blocks.get(index).unwrap()).collect();
     assert_eq!(self::blocks(&stream), by_index);
     assert_eq!((&by_index[0].starts, by_index[0].next), (&vec![4], Some(21)));
-    let mut whole = Encoding { starts: vec![4], ..Encoding::from_ids(vec![11, 12, 13, 0, 21, 22, 0]) };
+    let mut whole =
+        Encoding { starts: vec![4], ..Encoding::from_ids(vec![11, 12, 13, 0, 21, 22, 0]) };
     whole.truncate(4, Side::Right);
     assert_eq!(whole, by_index[0]);
-    let one =
-        TokenCollator::new(4, 0).documents(true).causal(CausalLabels::Shifted).dataset(Memory(vec![whole])).unwrap();
+    let one = TokenCollator::new(4, 0)
+        .documents(true)
+        .causal(CausalLabels::Shifted)
+        .dataset(Memory(vec![whole]))
+        .unwrap();
     assert_eq!(rows::<i32>(&one, "labels"), [[12, 13, 0, -100]]);
     // No document may start after the tokens if the next token is unknown.
     let wrong = Encoding { starts: vec![2], ..Encoding::from_ids(vec![1, 2]) };
@@ -310,23 +383,26 @@ fn documents_side_by_side_are_those_of_the_reference() {
     let end = documents(case).1;
     let samples = TokenCollator::new(length, end).documents(true).causal(CausalLabels::Shifted);
     let data = samples.clone().dataset(fit.clone()).unwrap();
-    let expected =
-        |name: &str| -> Vec<Vec<i32>> { array(&case["first_fit"]).iter().map(|row| list(&row[name])).collect() };
+    let expected = |name: &str| -> Vec<Vec<i32>> {
+        array(&case["first_fit"]).iter().map(|row| list(&row[name])).collect()
+    };
     for name in ["input_ids", "segment_ids", "position_ids", "labels"] {
         assert_eq!(rows::<i32>(&data, name), expected(name), "{name}");
     }
     let mask = as_bool(expected("attention_mask"));
     assert_eq!(rows::<bool>(&data, "attention_mask"), mask);
-    let padding = mask.iter().flatten().filter(|&&token| !token).count() as f64 / (mask.len() * length) as f64;
+    let padding = mask.iter().flatten().filter(|&&token| !token).count() as f64
+        / (mask.len() * length) as f64;
     assert!((fit.padding_share() - padding).abs() < 1e-12);
 
     let decreasing = fit.clone().decreasing(true);
-    let ids: Vec<Vec<u32>> = (0..decreasing.len()).map(|index| decreasing.get(index).unwrap().ids).collect();
+    let ids: Vec<Vec<u32>> =
+        (0..decreasing.len()).map(|index| decreasing.get(index).unwrap().ids).collect();
     assert_eq!(ids, list::<Vec<u32>>(&case["decreasing"]));
     assert!(decreasing.padding_share() <= fit.padding_share());
 
-    // With as many open blocks as there are, a stream packs the same; full blocks come out earlier, so contents are
-    // compared.
+    // With as many open blocks as there are, a stream packs the same; full blocks come out earlier,
+    // so contents are compared.
     let stream = PackedStream::first_fit(documents(case).0, length, 1000).unwrap().separator(end);
     let (mut streamed, mut by_index) =
         (blocks(&stream), (0..fit.len()).map(|i| fit.get(i).unwrap()).collect::<Vec<_>>());
@@ -355,14 +431,18 @@ fn first_fit_loses_and_doubles_no_token() {
         }
         let fit = PackedDocuments::new(tokens, length).unwrap().decreasing(round % 2 == 0);
         let by_index: Vec<Encoding> = (0..fit.len()).map(|index| fit.get(index).unwrap()).collect();
-        for blocks in [by_index, blocks(&PackedStream::first_fit(Memory(documents.clone()), length, open).unwrap())] {
+        for blocks in [
+            by_index,
+            blocks(&PackedStream::first_fit(Memory(documents.clone()), length, open).unwrap()),
+        ] {
             assert!(blocks.iter().all(|block| (1..=length).contains(&block.len())));
             let mut all: Vec<u32> = blocks.into_iter().flat_map(|block| block.ids).collect();
             all.sort_unstable();
             assert_eq!(all, (0..next).collect::<Vec<_>>());
         }
         let truncated = PackedStream::first_fit(Memory(documents.clone()), length, open).unwrap();
-        let expected_tokens: usize = documents.iter().map(|document| document.len().min(length)).sum();
+        let expected_tokens: usize =
+            documents.iter().map(|document| document.len().min(length)).sum();
         let actual = blocks(&truncated.long_documents(LongDocuments::Truncate));
         assert_eq!(actual.iter().map(Encoding::len).sum::<usize>(), expected_tokens);
     }
@@ -418,14 +498,20 @@ fn masking_has_the_shares_that_transformers_has() {
 #[test]
 fn words_are_hidden_whole_or_not_at_all() {
     let tokenizer = tokenizer("wordpiece").words(true);
-    let text = "Lightning conductors measured thunderstorms, farmers counted hailstones. ".repeat(20);
+    let text =
+        "Lightning conductors measured thunderstorms, farmers counted hailstones. ".repeat(20);
     let encoding = tokenizer.encode(&text).unwrap();
-    let mask = MaskedLanguageModel::for_tokenizer(&tokenizer).unwrap().whole_words(true).probability(0.4);
+    let mask =
+        MaskedLanguageModel::for_tokenizer(&tokenizer).unwrap().whole_words(true).probability(0.4);
     let (mut words, mut hidden) = (0, 0);
     for index in 0..50 {
         let labels = mask.apply(&mut encoding.clone(), &mut SampleRng::new(3, 0, index)).unwrap();
-        let tokens: Vec<(Option<u32>, bool)> =
-            encoding.words.iter().zip(&labels).map(|(word, label)| (*word, *label != IGNORE_INDEX)).collect();
+        let tokens: Vec<(Option<u32>, bool)> = encoding
+            .words
+            .iter()
+            .zip(&labels)
+            .map(|(word, label)| (*word, *label != IGNORE_INDEX))
+            .collect();
         assert!(tokens.iter().all(|(word, chosen)| word.is_some() || !chosen));
         for word in tokens.chunk_by(|a, b| a.0 == b.0).filter(|word| word[0].0.is_some()) {
             assert!(word.iter().all(|(_, chosen)| *chosen == word[0].1));
@@ -436,7 +522,8 @@ fn words_are_hidden_whole_or_not_at_all() {
     }
     assert!(words > 1000);
     assert!(deviations(hidden, words, 0.4).abs() < 4.0, "{hidden} of {words}");
-    let error = mask.apply(&mut Encoding::from_ids(vec![9]), &mut SampleRng::new(0, 0, 0)).unwrap_err();
+    let error =
+        mask.apply(&mut Encoding::from_ids(vec![9]), &mut SampleRng::new(0, 0, 0)).unwrap_err();
     assert!(error.to_string().contains("Tokenizer::words"), "{error}");
 }
 
@@ -448,10 +535,18 @@ fn masks_are_new_in_each_epoch_and_the_same_for_any_number_of_workers() {
     let samples = TokenCollator::new(24, tokenizer.pad_id().unwrap()).masked(mask);
     let read = |workers| -> Vec<Vec<i32>> {
         let data = samples.clone().dataset(tokenizer.tokenize(Memory(texts.clone()))).unwrap();
-        let loader =
-            DataLoader::builder(data).batch_size(7).shuffle(true).seed(3).num_workers(workers).build().unwrap();
+        let loader = DataLoader::builder(data)
+            .batch_size(7)
+            .shuffle(true)
+            .seed(3)
+            .num_workers(workers)
+            .build()
+            .unwrap();
         let batches: Vec<HostBatch> = loader.epochs(0..2, 0).map(Result::unwrap).collect();
-        batches.iter().map(|batch| [batch.values::<i32>(0).unwrap(), batch.values(2).unwrap()].concat()).collect()
+        batches
+            .iter()
+            .map(|batch| [batch.values::<i32>(0).unwrap(), batch.values(2).unwrap()].concat())
+            .collect()
     };
     let expected = read(0);
     for workers in [1, 2, 7] {
@@ -466,7 +561,9 @@ fn masks_are_new_in_each_epoch_and_the_same_for_any_number_of_workers() {
     assert_ne!(hidden(&expected[..5]), hidden(&expected[5..]));
     // Padding is never a label.
     let data = samples.dataset(tokenizer.tokenize(Memory(texts.clone()))).unwrap();
-    for (labels, mask) in rows::<i32>(&data, "labels").iter().zip(rows::<bool>(&data, "attention_mask")) {
+    for (labels, mask) in
+        rows::<i32>(&data, "labels").iter().zip(rows::<bool>(&data, "attention_mask"))
+    {
         assert!(labels.iter().zip(mask).all(|(label, token)| token || *label == IGNORE_INDEX));
     }
 }
@@ -479,8 +576,9 @@ fn lines_become_batches_through_a_token_file() {
     let end = tokenizer.special_id("<|endoftext|>").unwrap();
     let documents = tokenizer.tokenize(Memory(text));
     let write = |name: &str, threads| {
-        let mut writer =
-            TokenFileWriter::create(folder.path().join(name), tokenizer.vocab_size()).unwrap().separator(end);
+        let mut writer = TokenFileWriter::create(folder.path().join(name), tokenizer.vocab_size())
+            .unwrap()
+            .separator(end);
         let mut last_count = 0;
         writer.extend(&documents, threads, |count| last_count = count).unwrap();
         assert_eq!(last_count, 31);
@@ -489,16 +587,26 @@ fn lines_become_batches_through_a_token_file() {
     let file = write("tokens", 1);
     file.verify().unwrap();
     // The same bytes for any number of threads.
-    assert_eq!(std::fs::read(write("again", 7).path()).unwrap(), std::fs::read(file.path()).unwrap());
+    assert_eq!(
+        std::fs::read(write("again", 7).path()).unwrap(),
+        std::fs::read(file.path()).unwrap()
+    );
 
     let array = packed_array(&reference()["packing"]);
     assert_eq!(file.document_ends(), array.document_ends());
     let samples = TokenCollator::new(24, end).documents(true).causal(CausalLabels::Shifted);
     let read = |workers| -> Vec<Vec<u8>> {
         let data = samples.clone().dataset(TokenBlocks::new(file.clone(), 24).unwrap()).unwrap();
-        let loader =
-            DataLoader::builder(data).batch_size(4).shuffle(true).seed(1).num_workers(workers).build().unwrap();
-        let fields = |batch: HostBatch| (0..5).flat_map(|field| batch.field_bytes(field).unwrap().to_vec()).collect();
+        let loader = DataLoader::builder(data)
+            .batch_size(4)
+            .shuffle(true)
+            .seed(1)
+            .num_workers(workers)
+            .build()
+            .unwrap();
+        let fields = |batch: HostBatch| {
+            (0..5).flat_map(|field| batch.field_bytes(field).unwrap().to_vec()).collect()
+        };
         loader.epochs(0..2, 0).map(|batch| fields(batch.unwrap())).collect()
     };
     let expected = read(0);
@@ -506,8 +614,11 @@ fn lines_become_batches_through_a_token_file() {
         assert_eq!(read(workers), expected, "{workers} workers");
     }
     let read_whole = TokenBlocks::new(TokenArray::open(file.path()).unwrap(), 24).unwrap();
-    let indexed = TokenBlocks::new(IndexedDocuments::new(documents.clone(), Some(end), 2).unwrap(), 24).unwrap();
-    let (from_file, in_memory) = (TokenBlocks::new(file, 24).unwrap(), TokenBlocks::new(array, 24).unwrap());
+    let indexed =
+        TokenBlocks::new(IndexedDocuments::new(documents.clone(), Some(end), 2).unwrap(), 24)
+            .unwrap();
+    let (from_file, in_memory) =
+        (TokenBlocks::new(file, 24).unwrap(), TokenBlocks::new(array, 24).unwrap());
     for index in 0..from_file.len() {
         let expected = in_memory.get(index).unwrap();
         assert_eq!(from_file.get(index).unwrap(), expected);
@@ -516,8 +627,13 @@ fn lines_become_batches_through_a_token_file() {
     }
     let mut before = 0;
     let lengths = token_lengths(&documents, 1).unwrap();
-    let document = lengths.iter().take_while(|&&length| (before += length + 1, before <= 3 * 24).1).count();
-    assert!(from_file.origin(3).ends_with(&format!("tokens, document {document}, block 3")), "{}", from_file.origin(3));
+    let document =
+        lengths.iter().take_while(|&&length| (before += length + 1, before <= 3 * 24).1).count();
+    assert!(
+        from_file.origin(3).ends_with(&format!("tokens, document {document}, block 3")),
+        "{}",
+        from_file.origin(3)
+    );
 }
 
 #[test]
@@ -534,7 +650,12 @@ fn a_stream_of_lines_gives_the_same_batches_for_any_number_of_workers_and_after_
             PackedStream::new(documents, 24).unwrap()
         };
         let data = samples.clone().dataset(packed.separator(end).threads(threads)).unwrap();
-        DataLoader::from_stream(data).num_samples(24).batch_size(4).num_workers(workers).build().unwrap()
+        DataLoader::from_stream(data)
+            .num_samples(24)
+            .batch_size(4)
+            .num_workers(workers)
+            .build()
+            .unwrap()
     };
     let fields = |batch: Result<HostBatch>| -> Vec<u8> {
         let batch = batch.unwrap();
@@ -546,14 +667,25 @@ fn a_stream_of_lines_gives_the_same_batches_for_any_number_of_workers_and_after_
         assert_ne!(expected[..6], expected[6..]);
         for (workers, threads) in [(1, 0), (2, 0), (7, 0), (0, 2), (2, 3)] {
             let loader = loader(first_fit, workers, threads);
-            assert_eq!(loader.epochs(0..2, 0).map(fields).collect::<Vec<_>>(), expected, "{workers} {threads}");
-            assert_eq!(loader.epochs(0..2, 4).map(fields).collect::<Vec<_>>(), expected[4..], "{workers} {threads}");
+            assert_eq!(
+                loader.epochs(0..2, 0).map(fields).collect::<Vec<_>>(),
+                expected,
+                "{workers} {threads}"
+            );
+            assert_eq!(
+                loader.epochs(0..2, 4).map(fields).collect::<Vec<_>>(),
+                expected[4..],
+                "{workers} {threads}"
+            );
         }
     }
     // The token file of a stream equals that of the same documents by index.
     let folder = tempfile::tempdir().unwrap();
-    let write =
-        |name: &str| TokenFileWriter::create(folder.path().join(name), tokenizer.vocab_size()).unwrap().separator(end);
+    let write = |name: &str| {
+        TokenFileWriter::create(folder.path().join(name), tokenizer.vocab_size())
+            .unwrap()
+            .separator(end)
+    };
     let (mut by_index, mut by_stream) = (write("index"), write("stream"));
     let documents = tokenizer.tokenize(Memory(lines.clone()));
     by_index.extend(&documents, 2, |_| ()).unwrap();
@@ -578,7 +710,8 @@ fn chosen_lengths_are_the_shapes_of_the_batches() {
         let loader = DataLoader::builder(data).batch_size(4).shuffle(true).seed(2).buckets(buckets);
         let loader = loader.num_workers(workers).build().unwrap();
         let content = |batch: HostBatch| {
-            let (ids, mask, labels) = (batch.values(0).unwrap(), batch.values(1).unwrap(), batch.values(2).unwrap());
+            let (ids, mask, labels) =
+                (batch.values(0).unwrap(), batch.values(1).unwrap(), batch.values(2).unwrap());
             (batch.bucket(), batch.valid(), ids.to_vec(), mask.to_vec(), labels.to_vec())
         };
         loader.epoch(0).map(|batch| content(batch.unwrap())).collect()
@@ -598,7 +731,8 @@ fn chosen_lengths_are_the_shapes_of_the_batches() {
             actual.push(ids[row][..count].iter().map(|&id| id as u32).collect::<Vec<_>>());
         }
     }
-    let mut expected: Vec<Vec<u32>> = (0..lengths.len()).map(|i| Source::get(&tokens, i).unwrap().ids).collect();
+    let mut expected: Vec<Vec<u32>> =
+        (0..lengths.len()).map(|i| Source::get(&tokens, i).unwrap().ids).collect();
     actual.sort();
     expected.sort();
     assert_eq!(actual, expected);
@@ -619,7 +753,10 @@ fn large_vocabularies_take_four_bytes() {
         writer.push([0, last, 1]).unwrap();
         assert!(writer.push([last + 1]).unwrap_err().to_string().contains("not in the vocabulary"));
         let file = writer.finish().unwrap();
-        assert_eq!(file.path().metadata().unwrap().len(), 1024 + (3 * width as u64).next_multiple_of(8) + 8);
+        assert_eq!(
+            file.path().metadata().unwrap().len(),
+            1024 + (3 * width as u64).next_multiple_of(8) + 8
+        );
         let mut tokens = [0; 3];
         file.read(0, &mut tokens).unwrap();
         assert_eq!(tokens, [0, last, 1]);
@@ -697,28 +834,51 @@ fn what_does_not_fit_says_what_to_do() {
         assert!(parts.iter().all(|part| message.contains(part)), "{message}");
     };
     check(Tokenizer::from_file("absent/tokenizer.json").unwrap_err(), &["absent/tokenizer.json"]);
-    check(Tokenizer::from_file(path("text.json")).unwrap_err(), &["text.json", "not a tokenizer.json"]);
+    check(
+        Tokenizer::from_file(path("text.json")).unwrap_err(),
+        &["text.json", "not a tokenizer.json"],
+    );
     check(Tokenizer::from_bytes(b"\xff").unwrap_err(), &["not a tokenizer.json"]);
-    let mut random: Value = serde_json::from_slice(&std::fs::read(path("text_bpe.json")).unwrap()).unwrap();
+    let mut random: Value =
+        serde_json::from_slice(&std::fs::read(path("text_bpe.json")).unwrap()).unwrap();
     random["model"]["dropout"] = Value::from(0.1);
-    check(Tokenizer::from_bytes(random.to_string().as_bytes()).unwrap_err(), &["dropout of 0.1", "null"]);
+    check(
+        Tokenizer::from_bytes(random.to_string().as_bytes()).unwrap_err(),
+        &["dropout of 0.1", "null"],
+    );
     check(
         wordpiece.clone().max_length(3).unwrap_err(),
         &["text_wordpiece.json", "3 special tokens", "choose at least 4"],
     );
-    check(wordpiece.special_id("<pad>").unwrap_err(), &["\"<pad>\"", "[PAD], [UNK], [CLS], [SEP], [MASK]"]);
-    check(MaskedLanguageModel::for_tokenizer(&tokenizer("bpe")).unwrap_err(), &["[MASK]", "text_bpe.json"]);
+    check(
+        wordpiece.special_id("<pad>").unwrap_err(),
+        &["\"<pad>\"", "[PAD], [UNK], [CLS], [SEP], [MASK]"],
+    );
+    check(
+        MaskedLanguageModel::for_tokenizer(&tokenizer("bpe")).unwrap_err(),
+        &["[MASK]", "text_bpe.json"],
+    );
 
     let texts = wordpiece.tokenize(Memory(vec!["one", "two, and three, and four"]));
     let data = TokenCollator::new(6, 0).dataset(texts.clone()).unwrap();
-    check(HostBatch::collate(&data, &[0, 1]).unwrap_err(), &["sample 1", "more than the 6", "Tokenizer::max_length"]);
+    check(
+        HostBatch::collate(&data, &[0, 1]).unwrap_err(),
+        &["sample 1", "more than the 6", "Tokenizer::max_length"],
+    );
     let cut = TokenCollator::new(6, 0).truncation(Side::Right).dataset(texts.clone()).unwrap();
     assert_eq!(rows::<bool>(&cut, "attention_mask")[1], [true; 6]);
     check(TokenCollator::new(0, 0).dataset(texts.clone()).unwrap_err(), &["samples of 0 tokens"]);
     let mask = MaskedLanguageModel::new(4, 300, []).replacements(0.8, 0.3);
-    check(TokenCollator::new(6, 0).masked(mask).dataset(texts.clone()).unwrap_err(), &["0.8", "0.3", "at most 1"]);
-    check(TokenBlocks::new(TokenArray::new(9).unwrap(), 4).unwrap_err(), &["only 0 tokens", "block of 4"]);
-    let write = |encoding, sample: &mut Sample<'_>| TokenCollator::new(6, 0).write(encoding, sample, 0);
+    check(
+        TokenCollator::new(6, 0).masked(mask).dataset(texts.clone()).unwrap_err(),
+        &["0.8", "0.3", "at most 1"],
+    );
+    check(
+        TokenBlocks::new(TokenArray::new(9).unwrap(), 4).unwrap_err(),
+        &["only 0 tokens", "block of 4"],
+    );
+    let write =
+        |encoding, sample: &mut Sample<'_>| TokenCollator::new(6, 0).write(encoding, sample, 0);
     let data = Source::into_dataset(texts, Vec::new(), write);
     check(HostBatch::collate(&data, &[0]).unwrap_err(), &["field 0", "there is none"]);
 }
@@ -743,11 +903,18 @@ fn a_document_that_cannot_be_read_is_missing_from_the_blocks() {
         }
     }
     for threads in [0, 1, 3] {
-        for stream in [PackedStream::new(Broken, 4).unwrap(), PackedStream::first_fit(Broken, 4, 2).unwrap()] {
+        for stream in
+            [PackedStream::new(Broken, 4).unwrap(), PackedStream::first_fit(Broken, 4, 2).unwrap()]
+        {
             let items: Vec<_> = stream.threads(threads).items(0).unwrap().collect();
-            let errors: Vec<String> = items.iter().filter_map(|item| Some(item.as_ref().err()?.to_string())).collect();
-            assert!(matches!(&errors[..], [one] if one.contains("document 3 is gone")), "{errors:?}");
-            let tokens: Vec<u32> = items.into_iter().flatten().flat_map(|block| block.item.ids).collect();
+            let errors: Vec<String> =
+                items.iter().filter_map(|item| Some(item.as_ref().err()?.to_string())).collect();
+            assert!(
+                matches!(&errors[..], [one] if one.contains("document 3 is gone")),
+                "{errors:?}"
+            );
+            let tokens: Vec<u32> =
+                items.into_iter().flatten().flat_map(|block| block.item.ids).collect();
             for document in [0, 1, 2, 4, 5, 6, 7, 8] {
                 assert_eq!(tokens.iter().filter(|&&token| token == document).count(), 5);
             }
@@ -784,13 +951,18 @@ fn lengths_and_fingerprints() {
     let bpe = tokenizer("bpe");
     let texts = Memory(list::<String>(&reference()["packing"]["texts"]));
     let tokens = bpe.tokenize(texts.clone());
-    let lengths: Vec<usize> = (0..31).map(|index| Source::get(&tokens, index).unwrap().len()).collect();
+    let lengths: Vec<usize> =
+        (0..31).map(|index| Source::get(&tokens, index).unwrap().len()).collect();
     for threads in [0, 1, 2, 7] {
         assert_eq!(token_lengths(&tokens, threads).unwrap(), lengths);
     }
     let fingerprint = |tokenizer: &Tokenizer, samples: TokenCollator| {
         let mut fingerprint = Fingerprint::new();
-        samples.dataset(tokenizer.tokenize(texts.clone())).unwrap().fingerprint(&mut fingerprint).unwrap();
+        samples
+            .dataset(tokenizer.tokenize(texts.clone()))
+            .unwrap()
+            .fingerprint(&mut fingerprint)
+            .unwrap();
         fingerprint.to_string()
     };
     let first = fingerprint(&bpe, TokenCollator::new(64, 0));
@@ -826,6 +998,9 @@ fn texts_of_a_type_of_the_users_need_a_version_in_a_cache() {
     let error = data().cache(path("cache")).open().unwrap_err();
     assert!(error.is_usage() && error.to_string().contains("Review"), "{error}");
     data().cache(path("cache")).version("1").open().unwrap();
-    let lines = samples.clone().dataset(tokenizer.tokenize(TextFile::open(path("x.txt")).unwrap())).unwrap();
+    let lines = samples
+        .clone()
+        .dataset(tokenizer.tokenize(TextFile::open(path("x.txt")).unwrap()))
+        .unwrap();
     lines.cache(path("cache")).open().unwrap();
 }

@@ -74,7 +74,12 @@ impl Tui {
     /// Makes a screen with this title.
     pub(crate) fn new(title: &str) -> Result<Tui, Failure> {
         let (sender, events) = mpsc::channel();
-        Ok(Tui { title: title.to_owned(), screen: ScreenSender(sender), events, requests: Arc::default() })
+        Ok(Tui {
+            title: title.to_owned(),
+            screen: ScreenSender(sender),
+            events,
+            requests: Arc::default(),
+        })
     }
 
     /// Adds the callback that sends the Trainer's events to the screen.
@@ -83,20 +88,28 @@ impl Tui {
     }
 
     /// Opens the screen, in process 0 only, if there is a terminal.
-    pub(crate) fn start(self, trainer: &Trainer, loader: Option<&DataLoader>) -> Option<OpenScreen> {
+    pub(crate) fn start(
+        self,
+        trainer: &Trainer,
+        loader: Option<&DataLoader>,
+    ) -> Option<OpenScreen> {
         if trainer.process_index() > 0 {
             return None;
         }
         let devices: Vec<Device> = trainer.runtime().local_devices().cloned().collect();
         let loader = loader.cloned();
-        let read_resources = move || read_resources(loader.as_ref().map(DataLoader::report).as_ref(), &devices);
+        let read_resources =
+            move || read_resources(loader.as_ref().map(DataLoader::report).as_ref(), &devices);
         self.show(read_resources).unwrap_or_else(|error| {
             say(&format!("warning: no full screen: {error}"));
             None
         })
     }
 
-    fn show(self, read_resources: impl Fn() -> Resources + Send + 'static) -> io::Result<Option<OpenScreen>> {
+    fn show(
+        self,
+        read_resources: impl Fn() -> Resources + Send + 'static,
+    ) -> io::Result<Option<OpenScreen>> {
         let Tui { title, screen, events, requests } = self;
         let on_line = move |line: String| screen.send(move |screen| screen.line(line));
         let Some(terminal) = Terminal::take(on_line)?.map(Arc::new) else { return Ok(None) };
@@ -162,7 +175,9 @@ fn run(
 fn press(key: KeyEvent, screen: &mut Screen, requests: &Requests) -> bool {
     match key.code {
         // In raw mode, the terminal sends no signal for Ctrl-C.
-        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => Signal::Interrupt.raise(),
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+            Signal::Interrupt.raise()
+        }
         KeyCode::Char('s') if screen.is_fitting() => {
             requests.save.store(true, Ordering::Relaxed);
             screen.notice("saving after this step");
@@ -181,17 +196,27 @@ fn press(key: KeyEvent, screen: &mut Screen, requests: &Requests) -> bool {
 
 /// The current queues and memory.
 fn read_resources(report: Option<&LoaderReport>, devices: &[Device]) -> Resources {
-    let queue = |name, depth: &fulmen_data::QueueDepth| Queue { name, ready: depth.mean, capacity: depth.capacity };
+    let queue = |name, depth: &fulmen_data::QueueDepth| Queue {
+        name,
+        ready: depth.mean,
+        capacity: depth.capacity,
+    };
     let queues = report.iter().flat_map(|report| {
-        let device = report.transfer.as_ref().map(|transfer| queue("device queue", &transfer.queue));
+        let device =
+            report.transfer.as_ref().map(|transfer| queue("device queue", &transfer.queue));
         [Some(queue("host queue", &report.host_queue)), device].into_iter().flatten()
     });
     let memory = devices.iter().filter_map(|device| {
         let stats = device.memory_stats().ok()?;
         let limit = stats.bytes_limit.and_then(|bytes| u64::try_from(bytes).ok());
-        Some(Memory { name: format!("device {}", device.id()), used: stats.bytes_in_use.try_into().ok()?, limit })
+        Some(Memory {
+            name: format!("device {}", device.id()),
+            used: stats.bytes_in_use.try_into().ok()?,
+            limit,
+        })
     });
-    let host = resident_memory().map(|used| Memory { name: "this process".into(), used, limit: None });
+    let host =
+        resident_memory().map(|used| Memory { name: "this process".into(), used, limit: None });
     Resources {
         waiting: report.filter(|report| report.steps > 0).map(LoaderReport::waiting_share),
         queues: queues.filter(|queue| queue.capacity > 0).collect(),

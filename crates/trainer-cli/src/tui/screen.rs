@@ -145,7 +145,10 @@ impl Curve {
     /// `val_loss`.
     fn shared_name(&self) -> &str {
         let name = self.name.strip_suffix("_epoch").unwrap_or(&self.name);
-        ["train_", "val_", "test_"].iter().find_map(|prefix| name.strip_prefix(*prefix)).unwrap_or(name)
+        ["train_", "val_", "test_"]
+            .iter()
+            .find_map(|prefix| name.strip_prefix(*prefix))
+            .unwrap_or(name)
     }
 }
 
@@ -176,8 +179,15 @@ impl Screen {
 
     pub(super) fn fit(&mut self, start: &FitStart) {
         let devices = start.devices.len();
-        let folder = start.run_dir.as_ref().map(|folder| format!(", {}", folder.display())).unwrap_or_default();
-        self.about = format!("{devices} × {}, {}, batch {}{folder}", start.platform, start.precision, start.batch_size);
+        let folder = start
+            .run_dir
+            .as_ref()
+            .map(|folder| format!(", {}", folder.display()))
+            .unwrap_or_default();
+        self.about = format!(
+            "{devices} × {}, {}, batch {}{folder}",
+            start.platform, start.precision, start.batch_size
+        );
         (self.fitting, self.global_step) = (true, start.global_step);
         (self.max_epochs, self.total_steps) = (start.plan.max_epochs, start.plan.total_steps);
         self.rate = Rate { batch_size: start.batch_size, ..Rate::default() };
@@ -196,7 +206,8 @@ impl Screen {
             u64::MAX => format!("Epoch {}", progress.epoch + 1),
             max => format!("Epoch {}/{max}", progress.epoch + 1),
         };
-        (self.batch, self.batches, self.global_step) = (progress.batch, progress.batches, progress.global_step);
+        (self.batch, self.batches, self.global_step) =
+            (progress.batch, progress.batches, progress.global_step);
         self.rate.step(batches, progress.global_step, now);
     }
 
@@ -210,7 +221,13 @@ impl Screen {
             let known = self.curves.iter().position(|curve| curve.name == *name);
             let index = known.unwrap_or_else(|| {
                 let name = name.clone();
-                self.curves.push(Curve { name, points: Vec::new(), every: 1, count: 0, last: f64::NAN });
+                self.curves.push(Curve {
+                    name,
+                    points: Vec::new(),
+                    every: 1,
+                    count: 0,
+                    last: f64::NAN,
+                });
                 self.curves.len() - 1
             });
             self.curves[index].push(step, *value);
@@ -286,13 +303,18 @@ impl Screen {
             Constraint::Length(1),
         ];
         let [title, progress, middle, log, notice, keys] = Layout::vertical(rows).areas(area);
-        frame.render_widget(Line::from(vec![self.title.as_str().bold(), format!("  {}", self.about).dim()]), title);
+        frame.render_widget(
+            Line::from(vec![self.title.as_str().bold(), format!("  {}", self.about).dim()]),
+            title,
+        );
         frame.render_widget(self.progress(area.width), progress);
         let resources = self.resource_lines();
         let high = resources.len() as u16 + 2;
         let (curves, rate, data) = if wide {
-            let [curves, side] = Layout::horizontal([Constraint::Fill(1), Constraint::Length(40)]).areas(middle);
-            let [rate, data] = Layout::vertical([Constraint::Min(4), Constraint::Length(high)]).areas(side);
+            let [curves, side] =
+                Layout::horizontal([Constraint::Fill(1), Constraint::Length(40)]).areas(middle);
+            let [rate, data] =
+                Layout::vertical([Constraint::Min(4), Constraint::Length(high)]).areas(side);
             (curves, rate, data)
         } else {
             let rows = [Constraint::Min(6), Constraint::Length(4), Constraint::Length(high)];
@@ -314,11 +336,14 @@ impl Screen {
 
     /// The last lines of the log that fit in a frame of this size. Long lines wrap.
     fn log_lines(&self, frame: Size) -> Vec<Line<'_>> {
-        let [width, height] = [frame.width, frame.height].map(|cells| usize::from(cells.saturating_sub(2)));
+        let [width, height] =
+            [frame.width, frame.height].map(|cells| usize::from(cells.saturating_sub(2)));
         let mut lines: Vec<Line<'_>> = Vec::new();
         for line in self.log.iter().rev().take(height) {
             let chars: Vec<char> = line.chars().collect();
-            let pieces = chars.chunks(width.max(1)).map(|piece| Line::from(piece.iter().collect::<String>()));
+            let pieces = chars
+                .chunks(width.max(1))
+                .map(|piece| Line::from(piece.iter().collect::<String>()));
             lines.extend(pieces.rev());
             if line.is_empty() {
                 lines.push(Line::default());
@@ -333,7 +358,9 @@ impl Screen {
         let mut parts = vec![self.activity.as_str().bold(), "  ".into()];
         // An endless epoch has no length to show.
         if (1..u64::from(u32::MAX)).contains(&self.batches) {
-            parts.push(bar(self.batch as f64 / self.batches as f64, usize::from(width / 6).min(20)).cyan());
+            parts.push(
+                bar(self.batch as f64 / self.batches as f64, usize::from(width / 6).min(20)).cyan(),
+            );
             parts.push(format!("  {}/{}", self.batch, self.batches).into());
         } else if self.batch > 0 {
             parts.push(format!("batch {}", self.batch).into());
@@ -346,10 +373,19 @@ impl Screen {
     }
 
     fn time_left(&self) -> Option<String> {
-        let steps = self.total_steps.checked_sub(self.global_step).filter(|_| self.total_steps < u64::MAX)?;
-        let seconds = steps as f64 / self.rate.smooth.map(|[_, steps]| steps).filter(|steps| *steps > 0.0)?;
-        let (hours, minutes, seconds) = ((seconds / 3600.0) as u64, (seconds / 60.0) as u64 % 60, seconds as u64 % 60);
-        Some(if hours > 0 { format!("{hours} h {minutes:02} min") } else { format!("{minutes} min {seconds:02} s") })
+        let steps = self
+            .total_steps
+            .checked_sub(self.global_step)
+            .filter(|_| self.total_steps < u64::MAX)?;
+        let seconds =
+            steps as f64 / self.rate.smooth.map(|[_, steps]| steps).filter(|steps| *steps > 0.0)?;
+        let (hours, minutes, seconds) =
+            ((seconds / 3600.0) as u64, (seconds / 60.0) as u64 % 60, seconds as u64 % 60);
+        Some(if hours > 0 {
+            format!("{hours} h {minutes:02} min")
+        } else {
+            format!("{minutes} min {seconds:02} s")
+        })
     }
 
     fn draw_curves(&self, frame: &mut Frame<'_>, area: Rect) {
@@ -357,9 +393,12 @@ impl Screen {
         let Some(name) = charts.get(self.shown(&charts)) else {
             return frame.render_widget(panel("Curves"), area);
         };
-        let shown: Vec<&Curve> = self.curves.iter().filter(|curve| curve.shared_name() == *name).collect();
-        let last: Vec<(String, f64)> = shown.iter().map(|curve| (curve.name.clone(), curve.last)).collect();
-        let title = format!("{name}, {} of {}: {}", self.shown(&charts) + 1, charts.len(), spell(&last));
+        let shown: Vec<&Curve> =
+            self.curves.iter().filter(|curve| curve.shared_name() == *name).collect();
+        let last: Vec<(String, f64)> =
+            shown.iter().map(|curve| (curve.name.clone(), curve.last)).collect();
+        let title =
+            format!("{name}, {} of {}: {}", self.shown(&charts) + 1, charts.len(), spell(&last));
         let curves: Vec<(&str, &[(f64, f64)])> =
             shown.iter().map(|curve| (curve.name.as_str(), curve.points.as_slice())).collect();
         chart(frame, area, &title, &curves);
@@ -389,12 +428,18 @@ impl Screen {
             let part = bar(queue.ready / queue.capacity as f64, 8);
             line(queue.name, Some(part), format!("{:.1} of {}", queue.ready, queue.capacity))
         });
-        let waiting =
-            waiting.iter().map(|share| line("input wait", Some(bar(*share, 8).cyan()), percent(Some(100.0 * share))));
+        let waiting = waiting.iter().map(|share| {
+            line("input wait", Some(bar(*share, 8).cyan()), percent(Some(100.0 * share)))
+        });
         let memory = memory.iter().map(|memory| match memory.limit {
             Some(limit) if limit > 0 => {
-                let [used, limit] = [memory.used, limit].map(|bytes| bytes as f64 / f64::from(1 << 30));
-                line(&memory.name, Some(bar(used / limit, 8).cyan()), format!("{used:.1} of {limit:.1} GiB"))
+                let [used, limit] =
+                    [memory.used, limit].map(|bytes| bytes as f64 / f64::from(1 << 30));
+                line(
+                    &memory.name,
+                    Some(bar(used / limit, 8).cyan()),
+                    format!("{used:.1} of {limit:.1} GiB"),
+                )
             }
             _ => line(&memory.name, None, bytes(memory.used)),
         });
@@ -408,13 +453,16 @@ mod tests {
 
     #[test]
     fn a_long_curve_keeps_points_from_all_of_it() {
-        let mut curve = Curve { name: "loss".into(), points: Vec::new(), every: 1, count: 0, last: f64::NAN };
+        let mut curve =
+            Curve { name: "loss".into(), points: Vec::new(), every: 1, count: 0, last: f64::NAN };
         for step in 1..=100_000u32 {
             curve.push(step.into(), step.into());
             assert!(curve.points.len() < MAX_POINTS);
         }
         let steps: Vec<f64> = curve.points.iter().map(|point| point.0).collect();
-        assert!(steps.len() > MAX_POINTS / 3 && steps[0] == 1.0 && steps[steps.len() - 1] > 99_000.0);
+        assert!(
+            steps.len() > MAX_POINTS / 3 && steps[0] == 1.0 && steps[steps.len() - 1] > 99_000.0
+        );
         let distances: Vec<f64> = steps.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(distances.iter().all(|distance| *distance == distances[0]), "{distances:?}");
         // A later value at the same step replaces the earlier one. Values that are not finite are
@@ -433,7 +481,8 @@ mod tests {
     fn a_rate_counts_samples_and_steps_but_not_pauses() {
         let mut rate = Rate { batch_size: 128, ..Rate::default() };
         let mut now = Instant::now();
-        // Two batches a step, twenty batches a second, with a validation of a minute after the 200th.
+        // Two batches a step, twenty batches a second, with a validation of a minute after the
+        // 200th.
         for batch in 1..=400u64 {
             now += Duration::from_millis(50);
             if batch == 201 {
@@ -449,7 +498,15 @@ mod tests {
     #[test]
     fn values_of_the_same_thing_share_a_chart() {
         let mut screen = Screen::new(String::new());
-        let names = ["train_loss", "lr", "val_loss", "train_loss_epoch", "accuracy_epoch", "val_accuracy", "test_loss"];
+        let names = [
+            "train_loss",
+            "lr",
+            "val_loss",
+            "train_loss_epoch",
+            "accuracy_epoch",
+            "val_accuracy",
+            "test_loss",
+        ];
         screen.values(1, &names.map(|name| (name.to_owned(), 1.0)));
         assert_eq!(screen.charts(), ["loss", "lr", "accuracy"]);
     }

@@ -10,8 +10,8 @@ use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
 use fulmen_trainer::{
-    Actions, Batch, Callback, FitStart, LogPoint, Options, Plan, Progress, StepContext, Strategy, TrainerBuilder,
-    TrainingModule,
+    Actions, Batch, Callback, FitStart, LogPoint, Options, Plan, Progress, StepContext, Strategy,
+    TrainerBuilder, TrainingModule,
 };
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -35,15 +35,23 @@ fn training() -> Screen {
         screen.line(line.to_owned());
     }
     for step in 1..=500u64 {
-        let progress =
-            Progress { epoch: (step - 1) / 200, batch: (step - 1) % 200 + 1, batches: 200, global_step: step };
+        let progress = Progress {
+            epoch: (step - 1) / 200,
+            batch: (step - 1) % 200 + 1,
+            batches: 200,
+            global_step: step,
+        };
         let seconds = 0.1 * step as f64 + 0.6 * (step as f64 / 30.0).sin();
         screen.step(progress, step, start + Duration::from_secs_f64(seconds));
         if step.is_multiple_of(10) {
             let loss = 2.0 / (1.0 + step as f64 / 60.0);
             screen.values(
                 step,
-                &[("train_loss".into(), loss), ("train_accuracy".into(), 1.0 - loss / 2.2), ("lr".into(), 3e-4)],
+                &[
+                    ("train_loss".into(), loss),
+                    ("train_accuracy".into(), 1.0 - loss / 2.2),
+                    ("lr".into(), 3e-4),
+                ],
             );
         }
         if step.is_multiple_of(200) {
@@ -103,7 +111,8 @@ fn drawn(screen: &Screen, width: u16, height: u16) -> Terminal<TestBackend> {
 fn the_screen_is_the_books_picture() {
     let wide = drawn(&training(), 120, 30);
     expect_file!["wide.txt"].assert_eq(&wide.backend().to_string());
-    expect_file!["../../../../docs/src/tui.svg"].assert_eq(&fulmen_tui::svg(wide.backend().buffer()));
+    expect_file!["../../../../docs/src/tui.svg"]
+        .assert_eq(&fulmen_tui::svg(wide.backend().buffer()));
     expect_file!["narrow.txt"].assert_eq(&drawn(&training(), 60, 40).backend().to_string());
 }
 
@@ -132,7 +141,8 @@ fn a_small_terminal_shows_the_most_important_values() {
         }
     }
     let text = drawn(&screen, 40, 30).backend().to_string();
-    for part in ["step 500", "loss, 1 of 3", "samples/s", "6.4 of 8", "11.0 of 16.0 GiB", "^C end"] {
+    for part in ["step 500", "loss, 1 of 3", "samples/s", "6.4 of 8", "11.0 of 16.0 GiB", "^C end"]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
     for (width, height) in [(1, 1), (5, 2), (20, 6), (300, 3), (3, 80)] {
@@ -159,7 +169,10 @@ fn keys_change_the_chart_and_ask_the_trainer() {
     }
     assert!(after(KeyCode::Char('s')).1.contains("saving after this step"));
     assert!(after(KeyCode::Char('x')).1.contains("stopping after this step"));
-    assert_eq!([KeyCode::Char('q'), KeyCode::Esc, KeyCode::Char('z')].map(|code| after(code).0), [true, true, false]);
+    assert_eq!(
+        [KeyCode::Char('q'), KeyCode::Esc, KeyCode::Char('z')].map(|code| after(code).0),
+        [true, true, false]
+    );
     assert!(requests.save.into_inner() && requests.stop.into_inner());
     // There is nothing left to save or to stop.
     let requests = Requests::default();
@@ -175,7 +188,10 @@ fn nan_is_shown_and_a_long_log_shows_its_end() {
     screen.values(2, &[("loss".into(), f64::NAN)]);
     (0..1000).for_each(|number| screen.line(format!("line {number}")));
     let text = drawn(&screen, 100, 30).backend().to_string();
-    assert!(text.contains("loss=NaN") && text.contains("line 999") && !text.contains("line 900"), "{text}");
+    assert!(
+        text.contains("loss=NaN") && text.contains("line 999") && !text.contains("line 900"),
+        "{text}"
+    );
 }
 
 #[derive(Module)]
@@ -226,8 +242,12 @@ impl Program for Endless {
     }
     fn fit_data(&self, _: &Options) -> Result<FitData> {
         // An epoch of a million batches.
-        let x = TensorDataset::builder().array("x", [8_000_000, 1], vec![1.0f32; 8_000_000]).build()?;
-        Ok(FitData { train: DataLoader::builder(x).batch_size(8).build()?, validation: None.into() })
+        let x =
+            TensorDataset::builder().array("x", [8_000_000, 1], vec![1.0f32; 8_000_000]).build()?;
+        Ok(FitData {
+            train: DataLoader::builder(x).batch_size(8).build()?,
+            validation: None.into(),
+        })
     }
     fn trainer(&self, builder: TrainerBuilder) -> TrainerBuilder {
         println!("written before the screen");
@@ -242,7 +262,9 @@ const ARGUMENTS: &str = "FULMEN_TEST_TUI";
 #[ignore = "the program of the tests with tmux, which start it"]
 fn program() {
     let Ok(arguments) = std::env::var(ARGUMENTS) else { return };
-    let _ = crate::main_from::<Endless>(["endless", "fit", "--tui"].into_iter().chain(arguments.split_whitespace()));
+    let _ = crate::main_from::<Endless>(
+        ["endless", "fit", "--tui"].into_iter().chain(arguments.split_whitespace()),
+    );
 }
 
 #[test]
@@ -253,9 +275,13 @@ fn without_a_terminal_nothing_changes() {
     program.args(["--exact", "tui::tests::program", "--ignored", "--nocapture"]);
     program.env(ARGUMENTS, format!("--accelerator cpu --max-steps 3 --default-root-dir {root}"));
     let output = program.output().unwrap();
-    let [stdout, stderr] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+    let [stdout, stderr] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
     assert!(output.status.success() && stderr.contains("Training 2 parameters"), "{stderr}");
-    assert!(stdout.contains("written before the screen") && stdout.contains("metrics: "), "{stdout}");
+    assert!(
+        stdout.contains("written before the screen") && stdout.contains("metrics: "),
+        "{stdout}"
+    );
     assert!(!stderr.contains('\x1b') && !stdout.contains('\x1b'), "{stderr}{stdout}");
 }
 
@@ -268,8 +294,10 @@ struct Tmux {
 impl Tmux {
     /// Starts the program. The script records the terminal's mode before and after it.
     fn new(name: &str, size: (u16, u16), environment: &str, arguments: &str) -> Tmux {
-        let tmux =
-            Tmux { folder: tempfile::tempdir().unwrap(), server: format!("fulmen-{}-{name}", std::process::id()) };
+        let tmux = Tmux {
+            folder: tempfile::tempdir().unwrap(),
+            server: format!("fulmen-{}-{name}", std::process::id()),
+        };
         let (folder, program) = (tmux.folder.path().display(), std::env::current_exe().unwrap());
         let script = format!(
             "cd {folder}\ntrap : INT\nstty -a > before\n{environment} {ARGUMENTS}='--accelerator cpu --max-epochs 1000 \
@@ -287,7 +315,11 @@ impl Tmux {
     fn call(&self, arguments: &[&str]) -> String {
         let output = Command::new("tmux").args(["-u", "-L", &self.server]).args(arguments).output();
         let output = output.expect("tmux is needed: apt-get install tmux");
-        assert!(output.status.success(), "tmux {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "tmux {arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
@@ -322,7 +354,11 @@ impl Tmux {
     fn ended(&self) -> String {
         let text = self.wait_until("the end", |_| self.folder.path().join("end").exists());
         assert_eq!(self.read("after"), self.read("before"), "{text}");
-        assert_eq!(self.call(&["display-message", "-p", "#{alternate_on} #{cursor_flag}"]).trim(), "0 1", "{text}");
+        assert_eq!(
+            self.call(&["display-message", "-p", "#{alternate_on} #{cursor_flag}"]).trim(),
+            "0 1",
+            "{text}"
+        );
         // Capture again: there may be output since the last capture.
         self.call(&["capture-pane", "-p", "-J", "-S", "-200"])
     }
@@ -342,14 +378,19 @@ fn in_a_terminal_the_screen_follows_its_size_and_its_keys() {
     let text = tmux.wait("loss, 1 of 2: train_loss=");
     assert!(text.contains("2 parameters; 8 bytes"), "{text}");
     let colored = tmux.call(&["capture-pane", "-p", "-e"]);
-    assert!(!["\x1b[36m", "\x1b[33m", "\x1b[38;5;6m"].iter().any(|color| colored.contains(color)), "{colored:?}");
+    assert!(
+        !["\x1b[36m", "\x1b[33m", "\x1b[38;5;6m"].iter().any(|color| colored.contains(color)),
+        "{colored:?}"
+    );
     // Frames are stacked, up to the last column. tmux reports a new size late; after the wait for
     // the frames, the program knows it.
     for (width, height, rows_of_frames) in [(50, 30, 4), (120, 40, 2)] {
         tmux.call(&["resize-window", "-x", &width.to_string(), "-y", &height.to_string()]);
         tmux.wait_until("the screen in its new size", |_| {
             let text = tmux.call(&["capture-pane", "-p"]);
-            let is_frame = |line: &&str| line.starts_with('┌') && line.ends_with('┐') && line.chars().count() == width;
+            let is_frame = |line: &&str| {
+                line.starts_with('┌') && line.ends_with('┐') && line.chars().count() == width
+            };
             text.contains("samples/s") && text.lines().filter(is_frame).count() == rows_of_frames
         });
     }
@@ -364,11 +405,19 @@ fn in_a_terminal_the_screen_follows_its_size_and_its_keys() {
     tmux.wait_until("the checkpoint", |_| saved(&tmux.folder.path().join("runs")));
     // The screen closes, and the plain output continues.
     tmux.press("q");
-    let text = tmux.wait_until("the bar", |text| text.contains("Training 2 parameters") && text.contains("eta"));
-    assert!(text.contains("written before the screen") && !text.contains("Data and memory"), "{text}");
+    let text = tmux.wait_until("the bar", |text| {
+        text.contains("Training 2 parameters") && text.contains("eta")
+    });
+    assert!(
+        text.contains("written before the screen") && !text.contains("Data and memory"),
+        "{text}"
+    );
     tmux.press("C-c");
     let text = tmux.ended();
-    assert!(text.contains("Stopped: interrupted by Ctrl-C") && text.contains("to resume"), "{text}");
+    assert!(
+        text.contains("Stopped: interrupted by Ctrl-C") && text.contains("to resume"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -387,7 +436,10 @@ fn the_terminal_is_restored_after_each_kind_of_end() {
             tmux.press(key);
         }
         let text = tmux.ended();
-        assert!(text.contains(expected) && text.contains("written before the screen"), "{name}: {text}");
+        assert!(
+            text.contains(expected) && text.contains("written before the screen"),
+            "{name}: {text}"
+        );
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use fulmen_trainer::{
-    Actions, Callback, CheckpointFile, CheckpointRole, Error, EvaluationProgress, FitStart, FitSummary, LogPoint,
-    Predicted, Progress, Sink,
+    Actions, Callback, CheckpointFile, CheckpointRole, Error, EvaluationProgress, FitStart,
+    FitSummary, LogPoint, Predicted, Progress, Sink,
 };
 
 use super::{Requests, ScreenSender};
@@ -74,8 +74,12 @@ impl Callback for Watcher {
         }
         if self.requests.save.swap(false, Ordering::Relaxed) {
             match &self.folder {
-                Some(folder) => actions.save_checkpoint(folder.join("saved-step={step}"), CheckpointRole::Extra),
-                None => self.screen.send(|screen| screen.notice("this run has no folder for checkpoints")),
+                Some(folder) => {
+                    actions.save_checkpoint(folder.join("saved-step={step}"), CheckpointRole::Extra)
+                }
+                None => self
+                    .screen
+                    .send(|screen| screen.notice("this run has no folder for checkpoints")),
             }
         }
         if self.requests.stop.swap(false, Ordering::Relaxed) {

@@ -5,21 +5,24 @@ use crate::console::note;
 use crate::hooks::{FitStart, Progress};
 use crate::{StepPart, TrainDuration};
 
-/// Freezes the parameters that match a pattern at first, and trains them from an epoch or step on. In a pattern, `*`
-/// matches any text, including dots, and `?` matches one character. The pattern must match the whole dotted name.
+/// Freezes the parameters that match a pattern at first, and trains them from an epoch or step on.
+/// In a pattern, `*` matches any text, including dots, and `?` matches one character. The pattern
+/// must match the whole dotted name.
 ///
-/// Each phase has its own program. All are compiled before the first step, except those of phases that a resumed run
-/// has finished. The program of a phase neither computes gradients for frozen parameters nor writes them. Schedules,
-/// counters, moments and the order of the data continue across the change. The optimizer's state of frozen parameters
-/// is on the device from the beginning, as zeros, so it needs its memory in all phases. Bias corrections count the
-/// steps since the parameter was unfrozen, as in PyTorch.
+/// Each phase has its own program. All are compiled before the first step, except those of phases
+/// that a resumed run has finished. The program of a phase neither computes gradients for frozen
+/// parameters nor writes them. Schedules, counters, moments and the order of the data continue
+/// across the change. The optimizer's state of frozen parameters is on the device from the
+/// beginning, as zeros, so it needs its memory in all phases. Bias corrections count the steps
+/// since the parameter was unfrozen, as in PyTorch.
 ///
-/// Unfrozen parameters begin with a tenth of the optimizer's learning rate. This ratio doubles after each epoch until
-/// it is 1. Lightning applies the ratio to the learning rate at the time of unfreezing; Fulmen applies it to the rate
-/// that the schedule gives now.
+/// Unfrozen parameters begin with a tenth of the optimizer's learning rate. This ratio doubles
+/// after each epoch until it is 1. Lightning applies the ratio to the learning rate at the time of
+/// unfreezing; Fulmen applies it to the rate that the schedule gives now.
 ///
-/// Use several of these callbacks to unfreeze a model bit by bit. If two match a parameter, the later one applies.
-/// Parameters that the optimizer or [`set_requires_grad`](fulmen_nn::Parameter::set_requires_grad) freezes stay frozen.
+/// Use several of these callbacks to unfreeze a model bit by bit. If two match a parameter, the
+/// later one applies. Parameters that the optimizer or
+/// [`set_requires_grad`](fulmen_nn::Parameter::set_requires_grad) freezes stay frozen.
 ///
 /// A line on standard error announces each phase: `Epoch 6: training backbone.* too`.
 ///
@@ -74,8 +77,8 @@ impl BackboneFinetuning {
         self
     }
 
-    /// Sets whether batch norm is trained from the beginning; true by default. If it isn't, its parameters are frozen
-    /// too. It then computes with its running statistics, which don't change.
+    /// Sets whether batch norm is trained from the beginning; true by default. If it isn't, its
+    /// parameters are frozen too. It then computes with its running statistics, which don't change.
     pub fn train_bn(mut self, train: bool) -> BackboneFinetuning {
         self.train_bn = train;
         self
@@ -86,7 +89,9 @@ impl BackboneFinetuning {
         let Progress { epoch, global_step, .. } = *progress;
         let (begun, when) = match self.unfreeze_at {
             TrainDuration::Epochs(first) => (epoch >= first, format!("Epoch {}", epoch + 1)),
-            TrainDuration::Steps(first) => (global_step >= first, format!("Step {}", global_step + 1)),
+            TrainDuration::Steps(first) => {
+                (global_step >= first, format!("Step {}", global_step + 1))
+            }
             _ => return None,
         };
         let is_new = begun && !std::mem::replace(&mut self.announced, true);
@@ -113,7 +118,8 @@ impl Callback for BackboneFinetuning {
     }
 
     fn step_part(&self) -> Option<StepPart> {
-        let BackboneFinetuning { pattern, unfreeze_at: at, initial_ratio, multiplier, .. } = self.clone();
+        let BackboneFinetuning { pattern, unfreeze_at: at, initial_ratio, multiplier, .. } =
+            self.clone();
         let (should_align, train_bn) = (self.should_align, self.train_bn);
         Some(StepPart::Unfreeze { pattern, at, initial_ratio, multiplier, should_align, train_bn })
     }

@@ -1,13 +1,16 @@
 //! [`Callback`]: code that runs at certain points of a training run. It gets values that have arrived on the host, and
 //! never a device buffer. It cannot make the device wait or cause a compilation.
 //!
-//! The arguments of its methods are in `hooks/mod.rs`, its actions in `hooks/actions.rs`, and its caller in `calls.rs`.
+//! The arguments of its methods are in `hooks/mod.rs`, its actions in `hooks/actions.rs`, and its
+//! caller in `calls.rs`.
 
 use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use crate::hooks::{CheckpointFile, EvaluationProgress, FitStart, ProgramOutput, Progress, hook_table};
+use crate::hooks::{
+    CheckpointFile, EvaluationProgress, FitStart, ProgramOutput, Progress, hook_table,
+};
 use crate::{Actions, Error, FitSummary, LogPoint, Predicted, StepPart, TrainStart};
 
 macro_rules! callback_methods {
@@ -21,37 +24,41 @@ macro_rules! callback_methods {
 
 /// Code that runs at certain points of a training run.
 ///
-/// All methods except `name` have a default that does nothing. They are listed in the order in which they are called.
-/// Callbacks are called in the order in which they were added; the module's own hook is called last.
+/// All methods except `name` have a default that does nothing. They are listed in the order in
+/// which they are called. Callbacks are called in the order in which they were added; the module's
+/// own hook is called last.
 pub trait Callback: Send {
     /// The name of the callback's state in checkpoints, which messages use too.
     fn name(&self) -> &'static str;
 
-    /// Checks the callback's settings. If they are invalid, it returns what is wrong, and building the Trainer fails.
+    /// Checks the callback's settings. If they are invalid, it returns what is wrong, and building
+    /// the Trainer fails.
     fn config_error(&self) -> Option<String> {
         None
     }
 
-    /// Whether it calls [`Actions::set_learning_rate_factor`]. If so, the compiled step takes the factor from the host.
+    /// Whether it calls [`Actions::set_learning_rate_factor`]. If so, the compiled step takes the
+    /// factor from the host.
     fn changes_learning_rate(&self) -> bool {
         false
     }
 
-    /// The part of the compiled step that this callback needs, if any. A Trainer has at most one callback for each kind
-    /// of part, except [`StepPart::Unfreeze`].
+    /// The part of the compiled step that this callback needs, if any. A Trainer has at most one
+    /// callback for each kind of part, except [`StepPart::Unfreeze`].
     fn step_part(&self) -> Option<StepPart> {
         None
     }
 
-    /// Restores what [`Callback::state`] returned before. Called when a fit resumes, after [`Callback::on_fit_start`].
+    /// Restores what [`Callback::state`] returned before. Called when a fit resumes, after
+    /// [`Callback::on_fit_start`].
     fn load_state(&mut self, state: &Json) {
         let _ = state;
     }
 
-    /// Before a program is compiled, which may take minutes. It is not called for a program that was compiled before.
-    /// `program` is its name, such as `training step`. The programs of a fit are compiled after
-    /// [`on_fit_start`](Callback::on_fit_start) and before the first step. Those of a validation, test or prediction
-    /// are compiled before the first batch.
+    /// Before a program is compiled, which may take minutes. It is not called for a program that
+    /// was compiled before. `program` is its name, such as `training step`. The programs of a fit
+    /// are compiled after [`on_fit_start`](Callback::on_fit_start) and before the first step. Those
+    /// of a validation, test or prediction are compiled before the first batch.
     fn on_compile_start(&mut self, program: &str) {
         let _ = program;
     }
@@ -68,8 +75,8 @@ pub trait Callback: Send {
 
     hook_table!(callback_methods);
 
-    /// The callback's own values for a log point, by name. Loggers and all callbacks get them after the values of the
-    /// step. Called before [`on_log`](Callback::on_log).
+    /// The callback's own values for a log point, by name. Loggers and all callbacks get them after
+    /// the values of the step. Called before [`on_log`](Callback::on_log).
     fn log_values(&mut self, point: &LogPoint) -> Vec<(String, f64)> {
         let _ = point;
         Vec::new()

@@ -1,4 +1,5 @@
-//! [`Hooks`] calls the hooks of a run: first the callbacks' hooks, in the order of the callbacks, then the module's.
+//! [`Hooks`] calls the hooks of a run: first the callbacks' hooks, in the order of the callbacks,
+//! then the module's.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,7 +7,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::callbacks::callback::Callback;
-use crate::hooks::{CheckpointFile, EvaluationProgress, FitStart, ProgramOutput, Progress, hook_table};
+use crate::hooks::{
+    CheckpointFile, EvaluationProgress, FitStart, ProgramOutput, Progress, hook_table,
+};
 use crate::{Actions, Error, FitSummary, LogPoint, TrainingModule};
 
 /// The callbacks of a Trainer. Clones share them.

@@ -17,8 +17,9 @@ use crate::{LogPoint, TrainStart};
 /// | `memory/host/resident_bytes` | bytes that this process uses (Linux) |
 /// | `memory/host/available_bytes` | bytes that are left for programs (Linux) |
 ///
-/// Values of devices are logged if the plugin reports them, for each device of this process. CPU plugins report none; a
-/// note on standard error says so once. With several processes the values are those of process 0.
+/// Values of devices are logged if the plugin reports them, for each device of this process. CPU
+/// plugins report none; a note on standard error says so once. With several processes the values
+/// are those of process 0.
 ///
 /// ```
 /// use fulmen_trainer::{Trainer, callbacks::DeviceStatsMonitor};
@@ -61,11 +62,18 @@ impl Callback for DeviceStatsMonitor {
                 ("bytes_limit", stats.bytes_limit),
             ];
             let name = |name| format!("memory/device{}/{name}", device.id());
-            values.extend(bytes.into_iter().filter_map(|(kind, bytes)| Some((name(kind), bytes? as f64))));
+            values.extend(
+                bytes.into_iter().filter_map(|(kind, bytes)| Some((name(kind), bytes? as f64))),
+            );
         }
-        let host = [("resident_bytes", host_memory::resident()), ("available_bytes", host_memory::available())];
-        values
-            .extend(host.into_iter().filter_map(|(kind, bytes)| Some((format!("memory/host/{kind}"), bytes? as f64))));
+        let host = [
+            ("resident_bytes", host_memory::resident()),
+            ("available_bytes", host_memory::available()),
+        ];
+        values.extend(
+            host.into_iter()
+                .filter_map(|(kind, bytes)| Some((format!("memory/host/{kind}"), bytes? as f64))),
+        );
         values
     }
 }

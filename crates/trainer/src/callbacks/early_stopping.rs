@@ -10,8 +10,8 @@ use crate::console::note;
 use crate::hooks::FitStart;
 use crate::{Actions, LogPoint};
 
-/// Ends the fit when a metric has not improved for some validations. This is Lightning's `EarlyStopping`, with its
-/// rules and defaults.
+/// Ends the fit when a metric has not improved for some validations. This is Lightning's
+/// `EarlyStopping`, with its rules and defaults.
 ///
 /// ```
 /// use fulmen_trainer::callbacks::{EarlyStopping, Mode};
@@ -60,8 +60,8 @@ impl EarlyStopping {
         }
     }
 
-    /// Sets how many values in a row without improvement end training; 3 by default. Each epoch has one value, or each
-    /// validation if validations are more frequent.
+    /// Sets how many values in a row without improvement end training; 3 by default. Each epoch has
+    /// one value, or each validation if validations are more frequent.
     pub fn patience(mut self, values: u64) -> EarlyStopping {
         self.patience = values;
         self
@@ -73,14 +73,16 @@ impl EarlyStopping {
         self
     }
 
-    /// Sets whether a missing metric is an error (the default) or only a warning. The metric must be present at the end
-    /// of an epoch that was validated. In a fit that never validates, it must be present at the end of each epoch.
+    /// Sets whether a missing metric is an error (the default) or only a warning. The metric must
+    /// be present at the end of an epoch that was validated. In a fit that never validates, it must
+    /// be present at the end of each epoch.
     pub fn strict(mut self, strict: bool) -> EarlyStopping {
         self.strict = strict;
         self
     }
 
-    /// Sets whether a NaN or infinite value ends training; true by default. If it doesn't, NaN is never an improvement.
+    /// Sets whether a NaN or infinite value ends training; true by default. If it doesn't, NaN is
+    /// never an improvement.
     pub fn check_finite(mut self, check: bool) -> EarlyStopping {
         self.check_finite = check;
         self
@@ -102,14 +104,24 @@ impl EarlyStopping {
     fn stop_reason(&mut self, value: f64) -> Option<String> {
         let (mode, name) = (self.mode, &self.metric);
         if self.check_finite && !value.is_finite() {
-            let best = self.best.map_or(String::new(), |best| format!("; its best value was {}", number(best)));
+            let best = self
+                .best
+                .map_or(String::new(), |best| format!("; its best value was {}", number(best)));
             return Some(format!("{name} is {value}, which is not finite{best}"));
         }
-        if let Some(threshold) = self.stopping_threshold.filter(|&t| mode.is_better(value, Some(t), 0.0)) {
-            return Some(format!("{name} has reached the stopping_threshold: {value} is better than {threshold}"));
+        if let Some(threshold) =
+            self.stopping_threshold.filter(|&t| mode.is_better(value, Some(t), 0.0))
+        {
+            return Some(format!(
+                "{name} has reached the stopping_threshold: {value} is better than {threshold}"
+            ));
         }
-        if let Some(threshold) = self.divergence_threshold.filter(|&t| mode.is_better(t, Some(value), 0.0)) {
-            return Some(format!("{name} has passed the divergence_threshold: {value} is worse than {threshold}"));
+        if let Some(threshold) =
+            self.divergence_threshold.filter(|&t| mode.is_better(t, Some(value), 0.0))
+        {
+            return Some(format!(
+                "{name} has passed the divergence_threshold: {value} is worse than {threshold}"
+            ));
         }
         if mode.is_better(value, self.best, self.min_delta) {
             (self.best, self.waited) = (Some(value), 0);
@@ -117,7 +129,9 @@ impl EarlyStopping {
         }
         self.waited += 1;
         (self.waited >= self.patience).then(|| {
-            let best = self.best.map_or(String::new(), |best| format!("; its best value is {}", number(best)));
+            let best = self
+                .best
+                .map_or(String::new(), |best| format!("; its best value is {}", number(best)));
             format!("{name} has not improved {} times in a row{best}", self.waited)
         })
     }
@@ -133,11 +147,18 @@ impl Callback for EarlyStopping {
             return Some("patience must be at least 1, but it is 0".into());
         }
         if !self.min_delta.is_finite() || self.min_delta < 0.0 {
-            return Some(format!("min_delta must be finite and at least 0, but it is {}", self.min_delta));
+            return Some(format!(
+                "min_delta must be finite and at least 0, but it is {}",
+                self.min_delta
+            ));
         }
-        let thresholds =
-            [("stopping_threshold", self.stopping_threshold), ("divergence_threshold", self.divergence_threshold)];
-        if let Some((name, _)) = thresholds.iter().find(|(_, threshold)| threshold.is_some_and(f64::is_nan)) {
+        let thresholds = [
+            ("stopping_threshold", self.stopping_threshold),
+            ("divergence_threshold", self.divergence_threshold),
+        ];
+        if let Some((name, _)) =
+            thresholds.iter().find(|(_, threshold)| threshold.is_some_and(f64::is_nan))
+        {
             return Some(format!("{name} is NaN, which no value can reach; give a number"));
         }
         if let (Some(stop), Some(diverge)) = (self.stopping_threshold, self.divergence_threshold)
@@ -177,7 +198,9 @@ impl Callback for EarlyStopping {
                 let complete = !self.validates || self.validation_step == Some(point.global_step);
                 if complete && !std::mem::replace(&mut self.known, true) {
                     if self.strict {
-                        actions.fail(format!("EarlyStopping {missing}. With strict(false) it only warns"));
+                        actions.fail(format!(
+                            "EarlyStopping {missing}. With strict(false) it only warns"
+                        ));
                     } else {
                         note(&format!("warning: EarlyStopping {missing}"));
                     }
@@ -209,7 +232,10 @@ mod tests {
     /// The number of values after which training ends, and the reason.
     fn ends(mut stopping: EarlyStopping, values: &[f64]) -> Option<(usize, String)> {
         assert_eq!(stopping.config_error(), None);
-        values.iter().enumerate().find_map(|(i, &value)| Some((i + 1, stopping.stop_reason(value)?)))
+        values
+            .iter()
+            .enumerate()
+            .find_map(|(i, &value)| Some((i + 1, stopping.stop_reason(value)?)))
     }
 
     fn loss() -> EarlyStopping {
@@ -241,21 +267,27 @@ mod tests {
     fn a_value_that_is_not_finite_ends_training_or_is_no_improvement() {
         let values = [1.0, f64::NAN, f64::INFINITY, 0.5];
         let (count, reason) = ends(loss(), &values).unwrap();
-        assert_eq!((count, &*reason), (2, "loss is NaN, which is not finite; its best value was 1.0000"));
+        assert_eq!(
+            (count, &*reason),
+            (2, "loss is NaN, which is not finite; its best value was 1.0000")
+        );
         assert_eq!(ends(loss().check_finite(false), &values), None);
         assert_eq!(ends(loss().check_finite(false).patience(2), &values).unwrap().0, 3);
     }
 
     #[test]
     fn thresholds_end_training_at_once() {
-        let reason =
-            |stopping, values: &[f64]| ends(stopping, values).map(|(count, reason)| format!("{count}: {reason}"));
+        let reason = |stopping, values: &[f64]| {
+            ends(stopping, values).map(|(count, reason)| format!("{count}: {reason}"))
+        };
         let reached = reason(loss().stopping_threshold(0.1), &[1.0, 0.1, 0.05]).unwrap();
         assert_eq!(reached, "3: loss has reached the stopping_threshold: 0.05 is better than 0.1");
         let passed = reason(loss().divergence_threshold(10.0), &[1.0, 10.0, 11.0]).unwrap();
         assert_eq!(passed, "3: loss has passed the divergence_threshold: 11 is worse than 10");
         assert!(reason(accuracy().stopping_threshold(0.9), &[0.95]).unwrap().starts_with("1: "));
-        assert!(reason(accuracy().divergence_threshold(0.2), &[0.3, 0.1]).unwrap().starts_with("2: "));
+        assert!(
+            reason(accuracy().divergence_threshold(0.2), &[0.3, 0.1]).unwrap().starts_with("2: ")
+        );
     }
 
     #[test]
@@ -271,6 +303,9 @@ mod tests {
             loss().stopping_threshold(2.0).divergence_threshold(1.0),
             "stopping_threshold is 2 and divergence_threshold 1",
         );
-        assert_eq!(accuracy().stopping_threshold(0.9).divergence_threshold(0.1).config_error(), None);
+        assert_eq!(
+            accuracy().stopping_threshold(0.9).divergence_threshold(0.1).config_error(),
+            None
+        );
     }
 }

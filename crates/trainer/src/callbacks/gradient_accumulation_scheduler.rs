@@ -3,13 +3,14 @@
 use crate::StepPart;
 use crate::callbacks::callback::Callback;
 
-/// Changes the number of batches over which gradients are accumulated, at given epochs. Each pair holds an epoch,
-/// counted from 0, and the number of batches per optimizer step from that epoch on. Before the first of these epochs,
-/// the optimizer steps after each batch.
+/// Changes the number of batches over which gradients are accumulated, at given epochs. Each pair
+/// holds an epoch, counted from 0, and the number of batches per optimizer step from that epoch on.
+/// Before the first of these epochs, the optimizer steps after each batch.
 ///
-/// The compiled step computes the number from the epoch, on the device; it isn't compiled again. The gradient sums are
-/// in the training state from the beginning. [`Plan::total_steps`](crate::Plan::total_steps), schedules and checkpoints
-/// take the changes into account. This callback replaces the option `accumulate_grad_batches`.
+/// The compiled step computes the number from the epoch, on the device; it isn't compiled again.
+/// The gradient sums are in the training state from the beginning.
+/// [`Plan::total_steps`](crate::Plan::total_steps), schedules and checkpoints take the changes into
+/// account. This callback replaces the option `accumulate_grad_batches`.
 ///
 /// ```
 /// use fulmen_trainer::{Trainer, callbacks::GradientAccumulationScheduler};
@@ -37,10 +38,15 @@ impl Callback for GradientAccumulationScheduler {
 
     fn config_error(&self) -> Option<String> {
         if self.scheduling.is_empty() {
-            return Some("its list is empty; give pairs of an epoch and a number of batches, such as (4, 2)".into());
+            return Some(
+                "its list is empty; give pairs of an epoch and a number of batches, such as (4, 2)"
+                    .into(),
+            );
         }
         if let Some((epoch, _)) = self.scheduling.iter().find(|(_, batches)| *batches == 0) {
-            return Some(format!("from epoch {epoch} on, a step must take at least 1 batch, not 0"));
+            return Some(format!(
+                "from epoch {epoch} on, a step must take at least 1 batch, not 0"
+            ));
         }
         let duplicate = self.scheduling.windows(2).find(|pair| pair[0].0 == pair[1].0)?;
         Some(format!("epoch {} is listed twice; give one number of batches for it", duplicate[0].0))

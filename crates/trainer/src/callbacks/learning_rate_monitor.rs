@@ -3,11 +3,11 @@
 use crate::StepPart;
 use crate::callbacks::callback::Callback;
 
-/// Logs the learning rate of each parameter group as `lr/GROUP`, and its momentum as `momentum/GROUP`. For Adam and its
-/// relatives the momentum is the first beta. The name of a group is its pattern in
-/// [`ParamGroups`](fulmen_nn::optim::ParamGroups). Parameters that match no pattern are logged as `lr` and `momentum`;
-/// `lr`
-/// is logged without this callback too. The values are those of the latest step and belong to the log point.
+/// Logs the learning rate of each parameter group as `lr/GROUP`, and its momentum as
+/// `momentum/GROUP`. For Adam and its relatives the momentum is the first beta. The name of a group
+/// is its pattern in [`ParamGroups`](fulmen_nn::optim::ParamGroups). Parameters that match no
+/// pattern are logged as `lr` and `momentum`; `lr` is logged without this callback too. The values
+/// are those of the latest step and belong to the log point.
 ///
 /// ```
 /// use fulmen_trainer::{Trainer, callbacks::LearningRateMonitor};

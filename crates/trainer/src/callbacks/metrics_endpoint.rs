@@ -1,6 +1,7 @@
 //! [`MetricsEndpoint`]: serves the counters and logged values of a run to Prometheus (option `metrics_port`).
 //!
-//! A thread answers one request at a time, from values that are already on the host. Training never waits for it.
+//! A thread answers one request at a time, from values that are already on the host. Training never
+//! waits for it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -52,12 +53,16 @@ impl MetricsEndpoint {
     /// # Errors
     /// The port is in use, or this machine doesn't have the address.
     pub(crate) fn open(address: SocketAddr, metrics: &Arc<Metrics>) -> Result<MetricsEndpoint> {
-        let failed = |e: io::Error| Error::option(format!("metrics_port: cannot listen at {address}: {e}"));
+        let failed =
+            |e: io::Error| Error::option(format!("metrics_port: cannot listen at {address}: {e}"));
         let listener = TcpListener::bind(address).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let (latest, stop) = (Arc::<Mutex<Latest>>::default(), Arc::new(AtomicBool::new(false)));
         let mut registry = Registry::with_prefix("fulmen");
-        registry.register_collector(Box::new(Source { metrics: metrics.clone(), latest: latest.clone() }));
+        registry.register_collector(Box::new(Source {
+            metrics: metrics.clone(),
+            latest: latest.clone(),
+        }));
         let stopped = stop.clone();
         let serve = move || {
             for connection in listener.incoming() {
@@ -72,7 +77,10 @@ impl MetricsEndpoint {
                 }
             }
         };
-        let thread = std::thread::Builder::new().name("fulmen-metrics".into()).spawn(serve).map_err(failed)?;
+        let thread = std::thread::Builder::new()
+            .name("fulmen-metrics".into())
+            .spawn(serve)
+            .map_err(failed)?;
         note(&format!("metrics: http://{address}/metrics"));
         Ok(MetricsEndpoint { address, latest, stop, thread: Some(thread) })
     }
@@ -89,7 +97,9 @@ impl Drop for MetricsEndpoint {
                 SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
             });
         }
-        if let (Ok(_), Some(thread)) = (TcpStream::connect_timeout(&address, TIMEOUT), self.thread.take()) {
+        if let (Ok(_), Some(thread)) =
+            (TcpStream::connect_timeout(&address, TIMEOUT), self.thread.take())
+        {
             let _ = thread.join();
         }
     }
@@ -101,7 +111,8 @@ impl Callback for MetricsEndpoint {
     }
 
     fn on_fit_start(&mut self, start: &FitStart) {
-        *self.latest.lock() = Latest { epoch: start.epoch, global_step: start.global_step, ..Latest::default() };
+        *self.latest.lock() =
+            Latest { epoch: start.epoch, global_step: start.global_step, ..Latest::default() };
     }
 
     fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
@@ -145,12 +156,15 @@ fn answer(mut connection: TcpStream, registry: &Registry) -> io::Result<()> {
             text::encode(&mut body, registry).map_err(io::Error::other)?;
             ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", body)
         }
-        (b"GET" | b"HEAD", _) => ("404 Not Found", plain, "the metrics are at /metrics\n".to_owned()),
+        (b"GET" | b"HEAD", _) => {
+            ("404 Not Found", plain, "the metrics are at /metrics\n".to_owned())
+        }
         _ => ("405 Method Not Allowed", plain, "give GET\n".to_owned()),
     };
     let length = body.len();
-    let head =
-        format!("HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
+    );
     connection.write_all(head.as_bytes())?;
     if method == b"HEAD" { Ok(()) } else { connection.write_all(body.as_bytes()) }
 }
@@ -170,21 +184,37 @@ impl Collector for Source {
                 Unit::Nanoseconds => (Suffix::Seconds, 1e-9),
                 Unit::Bytes => (Suffix::Bytes, 1.0),
             };
-            let (name, help) = (snake_case(metric.name), format!("The sum of all samples of {}", metric.name));
+            let (name, help) =
+                (snake_case(metric.name), format!("The sum of all samples of {}", metric.name));
             let sum = ConstCounter::new(metric.sum * scale);
-            sum.encode(encoder.encode_descriptor(&name, &help, Some(&suffix), MetricType::Counter)?)?;
-            let (name, help) = (format!("{name}_samples"), format!("The number of samples of {}", metric.name));
+            sum.encode(encoder.encode_descriptor(
+                &name,
+                &help,
+                Some(&suffix),
+                MetricType::Counter,
+            )?)?;
+            let (name, help) =
+                (format!("{name}_samples"), format!("The number of samples of {}", metric.name));
             let count = ConstCounter::new(metric.count);
             count.encode(encoder.encode_descriptor(&name, &help, None, MetricType::Counter)?)?;
         }
         for (name, value) in snapshot.counters {
             let value = ConstCounter::new(value);
-            value.encode(encoder.encode_descriptor(&snake_case(name), name, None, MetricType::Counter)?)?;
+            value.encode(encoder.encode_descriptor(
+                &snake_case(name),
+                name,
+                None,
+                MetricType::Counter,
+            )?)?;
         }
         let latest = self.latest.lock();
         for (name, help, value) in [
             ("epoch", "The running epoch, counted from 0", latest.epoch),
-            ("global_step", "The number of optimizer steps that were enqueued on the device", latest.global_step),
+            (
+                "global_step",
+                "The number of optimizer steps that were enqueued on the device",
+                latest.global_step,
+            ),
         ] {
             let value = ConstGauge::new(value);
             value.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
@@ -193,7 +223,8 @@ impl Collector for Source {
             let help = "The latest logged value of each name";
             let mut family = encoder.encode_descriptor("logged", help, None, MetricType::Gauge)?;
             for (name, value) in &latest.values {
-                ConstGauge::new(*value).encode(family.encode_family(&[("name", name.as_str())])?)?;
+                ConstGauge::new(*value)
+                    .encode(family.encode_family(&[("name", name.as_str())])?)?;
             }
         }
         Ok(())
@@ -238,7 +269,10 @@ mod tests {
         let point = LogPoint { metrics: values, ..LogPoint::default() };
         endpoint.on_log(&point, &mut Actions::outside());
         let answer = send(&endpoint, "GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert!(answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text;"), "{answer}");
+        assert!(
+            answer.starts_with("HTTP/1.1 200 OK\r\nContent-Type: application/openmetrics-text;"),
+            "{answer}"
+        );
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("Content-Length: {}", body.len())), "{answer}");
         for line in [
@@ -259,7 +293,8 @@ mod tests {
 
     #[test]
     fn other_requests_are_rejected_and_the_endpoint_goes_on() {
-        let endpoint = MetricsEndpoint::open("127.0.0.1:0".parse().unwrap(), &Arc::default()).unwrap();
+        let endpoint =
+            MetricsEndpoint::open("127.0.0.1:0".parse().unwrap(), &Arc::default()).unwrap();
         assert!(send(&endpoint, "GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
         assert!(send(&endpoint, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
         // A client that sends nothing and disconnects.
@@ -274,7 +309,10 @@ mod tests {
         let endpoint = MetricsEndpoint::open("127.0.0.1:0".parse().unwrap(), &metrics).unwrap();
         let address = endpoint.address;
         let error = MetricsEndpoint::open(address, &metrics).err().unwrap().to_string();
-        assert!(error.starts_with(&format!("metrics_port: cannot listen at {address}: ")), "{error}");
+        assert!(
+            error.starts_with(&format!("metrics_port: cannot listen at {address}: ")),
+            "{error}"
+        );
         drop(endpoint);
         assert_eq!(Arc::strong_count(&metrics), 1, "its thread has ended");
     }

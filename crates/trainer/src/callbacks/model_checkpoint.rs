@@ -17,8 +17,9 @@ use crate::{Actions, CheckpointRole, Error, LogPoint};
 /// The default of [`ModelCheckpoint::train_time_interval`].
 const INTERVAL: Duration = Duration::from_secs(30 * 60);
 
-/// Saves the training state to the folder `checkpoints/last` of the run: after each epoch, after each validation, and
-/// every half hour within a long epoch. With a metric it keeps the best states too.
+/// Saves the training state to the folder `checkpoints/last` of the run: after each epoch, after
+/// each validation, and every half hour within a long epoch. With a metric it keeps the best states
+/// too.
 ///
 /// ```
 /// use std::time::Duration;
@@ -90,18 +91,20 @@ impl ModelCheckpoint {
         self
     }
 
-    /// Sets how many of the best states are kept; 1 by default. If more than one is kept, their names come from
-    /// [`filename`](ModelCheckpoint::filename). States that are no longer among the best are removed.
+    /// Sets how many of the best states are kept; 1 by default. If more than one is kept, their
+    /// names come from [`filename`](ModelCheckpoint::filename). States that are no longer among the
+    /// best are removed.
     pub fn save_top_k(mut self, k: u64) -> ModelCheckpoint {
         self.top_k = k;
         self
     }
 
-    /// Sets the names of the best states and of those that [`keep_all`](ModelCheckpoint::keep_all) keeps.
+    /// Sets the names of the best states and of those that [`keep_all`](ModelCheckpoint::keep_all)
+    /// keeps.
     ///
-    /// In the pattern, `{NAME}` becomes `NAME=VALUE`, for `epoch`, `step` and each metric that is logged then.
-    /// `{NAME:.2f}` has two digits after the decimal point, and `{NAME:03d}` three before it. The default is
-    /// `{epoch}-{step}`, and `best` for a single best state.
+    /// In the pattern, `{NAME}` becomes `NAME=VALUE`, for `epoch`, `step` and each metric that is
+    /// logged then. `{NAME:.2f}` has two digits after the decimal point, and `{NAME:03d}` three
+    /// before it. The default is `{epoch}-{step}`, and `best` for a single best state.
     pub fn filename(mut self, pattern: impl Into<String>) -> ModelCheckpoint {
         self.filename = Some(pattern.into());
         self
@@ -119,28 +122,30 @@ impl ModelCheckpoint {
         self
     }
 
-    /// Saves at the end of every `epochs`-th epoch; of each epoch by default. The monitored metric is still compared at
-    /// the end of each epoch.
+    /// Saves at the end of every `epochs`-th epoch; of each epoch by default. The monitored metric
+    /// is still compared at the end of each epoch.
     pub fn every_n_epochs(mut self, epochs: u64) -> ModelCheckpoint {
         self.every_n_epochs = epochs;
         self
     }
 
-    /// Sets the longest time between two saves; half an hour by default. `Duration::MAX` turns this limit off.
+    /// Sets the longest time between two saves; half an hour by default. `Duration::MAX` turns this
+    /// limit off.
     pub fn train_time_interval(mut self, interval: Duration) -> ModelCheckpoint {
         self.interval = interval;
         self
     }
 
-    /// Saves only the weights for the best states and for those that [`keep_all`](ModelCheckpoint::keep_all) keeps.
-    /// `last` still has the whole state, so that the run can be resumed.
+    /// Saves only the weights for the best states and for those that
+    /// [`keep_all`](ModelCheckpoint::keep_all) keeps. `last` still has the whole state, so that the
+    /// run can be resumed.
     pub fn save_weights_only(mut self, weights_only: bool) -> ModelCheckpoint {
         self.weights_only = weights_only;
         self
     }
 
-    /// Also saves the state as `exception` when the fit fails. It doesn't save after a NaN or infinity, or with several
-    /// processes.
+    /// Also saves the state as `exception` when the fit fails. It doesn't save after a NaN or
+    /// infinity, or with several processes.
     pub fn save_on_exception(mut self, save: bool) -> ModelCheckpoint {
         self.on_exception = save;
         self
@@ -168,7 +173,9 @@ impl ModelCheckpoint {
     fn save_numbered(&mut self, point: Option<&LogPoint>, actions: &mut Actions) {
         if self.keep_all {
             // The Trainer fills in the numbers when it saves.
-            let name = self.pattern().fill(|name| point.filter(|_| !is_counter(name)).map(|point| metric(point, name)));
+            let name = self
+                .pattern()
+                .fill(|name| point.filter(|_| !is_counter(name)).map(|point| metric(point, name)));
             self.save(&self.folder.join(name), CheckpointRole::Extra, actions);
         }
         self.save_last(actions);
@@ -190,8 +197,10 @@ impl ModelCheckpoint {
         actions.set_score(value);
         while self.best.len() as u64 > self.top_k {
             // Files that an earlier run wrote are kept.
-            if let Some((_, worst)) =
-                self.best.pop().filter(|(_, worst)| *worst != path && worst.starts_with(&self.folder))
+            if let Some((_, worst)) = self
+                .best
+                .pop()
+                .filter(|(_, worst)| *worst != path && worst.starts_with(&self.folder))
             {
                 actions.remove_checkpoint(worst);
             }
@@ -232,22 +241,30 @@ impl Callback for ModelCheckpoint {
     }
 
     fn config_error(&self) -> Option<String> {
-        let has_metric = || self.filename.is_some() && self.pattern().names().any(|name| !is_counter(name));
+        let has_metric =
+            || self.filename.is_some() && self.pattern().names().any(|name| !is_counter(name));
         let saves_others = self.monitor.is_some() || self.keep_all;
         if let Some(pattern) = &self.filename {
             let reserved = ["last", "best", "exception"].contains(&pattern.as_str());
-            let error = reserved.then(|| "the Trainer reserves this name; choose another".to_owned());
+            let error =
+                reserved.then(|| "the Trainer reserves this name; choose another".to_owned());
             if let Some(error) = error.or_else(|| FileName::parse(pattern).err()) {
                 return Some(format!("filename `{pattern}`: {error}"));
             }
         }
         let checks = [
-            (self.top_k == 0, "save_top_k is 0, so no best state is kept; leave out monitor, or keep at least 1"),
+            (
+                self.top_k == 0,
+                "save_top_k is 0, so no best state is kept; leave out monitor, or keep at least 1",
+            ),
             (
                 self.top_k > 1 && self.monitor.is_none(),
                 "save_top_k keeps the best states, but no metric says which are best; give monitor",
             ),
-            (self.top_k > 1 && self.keep_all, "save_top_k removes states that keep_all keeps; give one of the two"),
+            (
+                self.top_k > 1 && self.keep_all,
+                "save_top_k removes states that keep_all keeps; give one of the two",
+            ),
             (
                 self.keep_all && self.every_n_steps.is_some() && has_metric(),
                 "filename has a metric, but a state that every_n_train_steps saves has none; remove it from filename",
@@ -277,10 +294,15 @@ impl Callback for ModelCheckpoint {
 
     fn load_state(&mut self, state: &Value) {
         let list = state["best"].as_array().into_iter().flatten();
-        let known = list.filter_map(|best| Some((f64::from_bits(best[0].as_u64()?), PathBuf::from(best[1].as_str()?))));
+        let known = list.filter_map(|best| {
+            Some((f64::from_bits(best[0].as_u64()?), PathBuf::from(best[1].as_str()?)))
+        });
         // Checkpoints that were removed since are left out.
-        self.best =
-            known.filter(|(_, path)| !Checkpoint::open_folder(path).is_err_and(|error| error.is_not_found())).collect();
+        self.best = known
+            .filter(|(_, path)| {
+                !Checkpoint::open_folder(path).is_err_and(|error| error.is_not_found())
+            })
+            .collect();
     }
 
     fn on_train_batch_end(&mut self, progress: &Progress, actions: &mut Actions) {
@@ -288,7 +310,9 @@ impl Callback for ModelCheckpoint {
             return;
         }
         let step = progress.global_step;
-        if step != self.saved_step && self.every_n_steps.is_some_and(|steps| step.is_multiple_of(steps)) {
+        if step != self.saved_step
+            && self.every_n_steps.is_some_and(|steps| step.is_multiple_of(steps))
+        {
             self.saved_step = step;
             self.save_numbered(None, actions);
         } else if self.saved_time.is_some_and(|time| time.elapsed() >= self.interval) {
@@ -313,7 +337,8 @@ impl Callback for ModelCheckpoint {
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        if let Some((metric, _)) = self.monitor.as_ref().filter(|_| self.compared_step != Some(point.global_step))
+        if let Some((metric, _)) =
+            self.monitor.as_ref().filter(|_| self.compared_step != Some(point.global_step))
             && let Some(value) = monitored(point, metric, "ModelCheckpoint", &mut self.warned)
         {
             self.compare(value, point, actions);

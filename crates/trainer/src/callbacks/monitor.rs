@@ -13,8 +13,8 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Whether `value` is better than `best` by more than `margin`. NaN is never better; any number is better than
-    /// none.
+    /// Whether `value` is better than `best` by more than `margin`. NaN is never better; any number
+    /// is better than none.
     pub(super) fn is_better(self, value: f64, best: Option<f64>, margin: f64) -> bool {
         match (self, best) {
             _ if value.is_nan() => false,
@@ -25,8 +25,8 @@ impl Mode {
     }
 }
 
-/// The value of a monitored metric at the end of an epoch: under its name, or under a training metric's name for the
-/// whole epoch.
+/// The value of a monitored metric at the end of an epoch: under its name, or under a training
+/// metric's name for the whole epoch.
 ///
 /// # Errors
 /// A message that lists the metrics of this point.
@@ -37,12 +37,20 @@ pub(super) fn find(point: &LogPoint, metric: &str) -> Result<f64, String> {
     };
     point.get(metric).or_else(|| point.get(&over_epoch)).ok_or_else(|| {
         let names: Vec<_> = point.columns().into_iter().map(|m| m.0).collect();
-        format!("monitors `{metric}`, which this epoch did not log; it logged: {}", names.join(", "))
+        format!(
+            "monitors `{metric}`, which this epoch did not log; it logged: {}",
+            names.join(", ")
+        )
     })
 }
 
 /// Like [`find`], but warns once if the metric is missing.
-pub(super) fn monitored(point: &LogPoint, metric: &str, callback: &str, warned: &mut bool) -> Option<f64> {
+pub(super) fn monitored(
+    point: &LogPoint,
+    metric: &str,
+    callback: &str,
+    warned: &mut bool,
+) -> Option<f64> {
     let missing = match find(point, metric) {
         Ok(value) => return Some(value),
         Err(missing) => missing,

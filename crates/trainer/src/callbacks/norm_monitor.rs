@@ -3,12 +3,13 @@
 use crate::callbacks::callback::Callback;
 use crate::step_config::step_part::{NormGroup, StepPart};
 
-/// Logs Euclidean norms at each log point: of the gradients before clipping (`grad_norm`), of the parameters after the
-/// step (`param_norm`), and of the change of the parameters in the step (`update_norm`).
+/// Logs Euclidean norms at each log point: of the gradients before clipping (`grad_norm`), of the
+/// parameters after the step (`param_norm`), and of the change of the parameters in the step
+/// (`update_norm`).
 ///
-/// Each norm is logged for all trained parameters together. With several groups, each group has its own value, such as
-/// `grad_norm/GROUP`. Steps between log points don't compute norms. For an optimizer that doesn't step at each step,
-/// the values are those of its latest step.
+/// Each norm is logged for all trained parameters together. With several groups, each group has its
+/// own value, such as `grad_norm/GROUP`. Steps between log points don't compute norms. For an
+/// optimizer that doesn't step at each step, the values are those of its latest step.
 ///
 /// ```
 /// use fulmen_trainer::Trainer;
@@ -25,7 +26,12 @@ pub struct NormMonitor {
 
 impl Default for NormMonitor {
     fn default() -> NormMonitor {
-        NormMonitor { gradients: true, parameters: true, updates: true, group_by: NormGroup::default() }
+        NormMonitor {
+            gradients: true,
+            parameters: true,
+            updates: true,
+            group_by: NormGroup::default(),
+        }
     }
 }
 
@@ -67,7 +73,9 @@ impl Callback for NormMonitor {
 
     fn config_error(&self) -> Option<String> {
         let logs = self.gradients || self.parameters || self.updates;
-        (!logs).then(|| "gradients, parameters and updates are all off, so it logs nothing; turn one on".into())
+        (!logs).then(|| {
+            "gradients, parameters and updates are all off, so it logs nothing; turn one on".into()
+        })
     }
 
     fn step_part(&self) -> Option<StepPart> {

@@ -38,7 +38,8 @@ pub struct Happening<'a> {
     pub point: Option<&'a LogPoint>,
 }
 
-/// Selects the occurrences of an event for which a closure is called: [`every`], [`once`] or [`when`].
+/// Selects the occurrences of an event for which a closure is called: [`every`], [`once`] or
+/// [`when`].
 pub struct Filter(Kind);
 
 enum Kind {
@@ -78,7 +79,11 @@ pub fn when(predicate: impl FnMut(&Happening<'_>) -> bool + Send + 'static) -> F
 ///     .build()?;
 /// # Ok::<(), fulmen_trainer::Error>(())
 /// ```
-pub fn on(event: Event, filter: Filter, call: impl FnMut(&Happening<'_>, &mut Actions) + Send + 'static) -> On {
+pub fn on(
+    event: Event,
+    filter: Filter,
+    call: impl FnMut(&Happening<'_>, &mut Actions) + Send + 'static,
+) -> On {
     On { event, filter, call: Box::new(call), changes_learning_rate: false, count: 0, epoch: 0 }
 }
 
@@ -103,7 +108,14 @@ impl On {
     }
 
     /// Counts the event if it is this callback's, and calls the closure if the filter selects it.
-    fn handle(&mut self, event: Event, epoch: u64, global_step: u64, point: Option<&LogPoint>, actions: &mut Actions) {
+    fn handle(
+        &mut self,
+        event: Event,
+        epoch: u64,
+        global_step: u64,
+        point: Option<&LogPoint>,
+        actions: &mut Actions,
+    ) {
         self.epoch = epoch;
         if event != self.event {
             return;

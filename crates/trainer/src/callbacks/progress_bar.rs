@@ -21,11 +21,12 @@ use crate::{Actions, Error, FitSummary, LogPoint, Plan, Predicted, Sink, TrainSt
 /// Time between two step lines in the log of the run.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Shows the progress of training. Its numbers come from log points that have arrived; it reads nothing from the
-/// device.
+/// Shows the progress of training. Its numbers come from log points that have arrived; it reads
+/// nothing from the device.
 ///
-/// It shows samples and tokens per second, FLOP/s on each device, their share of the device's peak (MFU), and the time
-/// left. They appear on the bar, at the end of each epoch, and from time to time in the run's `run.log`.
+/// It shows samples and tokens per second, FLOP/s on each device, their share of the device's peak
+/// (MFU), and the time left. They appear on the bar, at the end of each epoch, and from time to
+/// time in the run's `run.log`.
 pub struct ProgressBar {
     bar: Option<Bar>,
     /// The progress of the running epoch, if any.
@@ -125,7 +126,8 @@ impl ProgressBar {
         let is_new = self.bar.is_none();
         let bar = self.bar.get_or_insert_with(|| {
             let bar = Bar::hidden();
-            // `wide_msg` cuts the message at the end of the line: a bar of two lines cannot be drawn over.
+            // `wide_msg` cuts the message at the end of the line: a bar of two lines cannot be
+            // drawn over.
             let style = "{prefix} {bar:20} {pos}/{len} {per_sec} eta {eta} {wide_msg}";
             if let Ok(style) = ProgressStyle::with_template(style) {
                 bar.set_style(style);
@@ -142,7 +144,8 @@ impl ProgressBar {
         bar.set_position(batch);
         bar.set_message(self.message.clone());
         if is_new {
-            // Earlier batches say nothing about the speed: a validation or a full screen may have come in between.
+            // Earlier batches say nothing about the speed: a validation or a full screen may have
+            // come in between.
             bar.reset_eta();
             bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
             bar.tick();
@@ -152,16 +155,20 @@ impl ProgressBar {
     fn show_evaluation(&mut self, action: &str, progress: &EvaluationProgress) {
         match &self.bar {
             Some(bar) if progress.batch > 0 => bar.set_position(progress.batch),
-            _ => {
-                self.show(format!("{action} {}", progress.dataset).trim_end().into(), progress.batch, progress.batches)
-            }
+            _ => self.show(
+                format!("{action} {}", progress.dataset).trim_end().into(),
+                progress.batch,
+                progress.batches,
+            ),
         }
     }
 
     /// Shows training again, if an epoch runs.
     fn end_evaluation(&mut self) {
         match self.training {
-            Some(Progress { epoch, batch, batches, .. }) => self.show(self.epoch_title(epoch), batch, batches),
+            Some(Progress { epoch, batch, batches, .. }) => {
+                self.show(self.epoch_title(epoch), batch, batches)
+            }
             None => self.clear(),
         }
     }
@@ -180,7 +187,11 @@ fn is_terminal() -> bool {
 
 /// Formats metrics as one line.
 pub fn spell(metrics: &[(String, f64)]) -> String {
-    metrics.iter().map(|(name, value)| format!("{name}={}", number(*value))).collect::<Vec<_>>().join(" ")
+    metrics
+        .iter()
+        .map(|(name, value)| format!("{name}={}", number(*value)))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// Formats the rates as one line.
@@ -218,11 +229,14 @@ impl Callback for ProgressBar {
             [0] => format!("1 device, batch {}", start.batch_size),
             [id] => format!("1 device, number {id}, batch {}", start.batch_size),
             ids => {
-                let (count, per_device, batch) = (ids.len(), start.per_device_batch_size, start.batch_size);
+                let (count, per_device, batch) =
+                    (ids.len(), start.per_device_batch_size, start.batch_size);
                 let is_first = (0..count as i32).eq(ids.iter().copied());
                 let numbers = if is_first { String::new() } else { format!(", numbers {ids:?}") };
                 let (mesh, strategy) = (&start.mesh, start.strategy);
-                format!("{count} devices{numbers}, mesh {mesh}, {strategy}, batch {batch} = {per_device} a device")
+                format!(
+                    "{count} devices{numbers}, mesh {mesh}, {strategy}, batch {batch} = {per_device} a device"
+                )
             }
         };
         if start.processes > 1 {
@@ -231,12 +245,17 @@ impl Callback for ProgressBar {
         if start.learning_rate_factor != 1.0 {
             devices.push_str(&format!(", learning rate × {}", start.learning_rate_factor));
         }
-        let counted = |count: u64, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+        let counted =
+            |count: u64, noun: &str| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
         let Plan { steps_per_epoch, max_epochs, total_steps } = start.plan;
         let length = match max_epochs {
             NO_LIMIT => "epochs until max_time".to_owned(),
-            _ if total_steps < steps_per_epoch.saturating_mul(max_epochs) => counted(total_steps, "step"),
-            _ => format!("{} of {}", counted(max_epochs, "epoch"), counted(steps_per_epoch, "step")),
+            _ if total_steps < steps_per_epoch.saturating_mul(max_epochs) => {
+                counted(total_steps, "step")
+            }
+            _ => {
+                format!("{} of {}", counted(max_epochs, "epoch"), counted(steps_per_epoch, "step"))
+            }
         };
         self.line(&format!(
             "Training {} parameters in {}, matmul precision {}, on {} ({devices}): {length}, {}",
@@ -244,14 +263,19 @@ impl Callback for ProgressBar {
             start.precision,
             start.matmul_precision,
             start.platform,
-            start.run_dir.as_ref().map_or("no files".to_owned(), |folder| format!("files in {}", folder.display()))
+            start
+                .run_dir
+                .as_ref()
+                .map_or("no files".to_owned(), |folder| format!("files in {}", folder.display()))
         ));
         match start.epoch {
             0 => {}
-            epoch if epoch < start.plan.max_epochs => self.line(&format!("Resuming after epoch {epoch}")),
-            epoch => {
-                self.line(&format!("Resuming after epoch {epoch}: there is nothing left to train; raise max_epochs"))
+            epoch if epoch < start.plan.max_epochs => {
+                self.line(&format!("Resuming after epoch {epoch}"))
             }
+            epoch => self.line(&format!(
+                "Resuming after epoch {epoch}: there is nothing left to train; raise max_epochs"
+            )),
         }
     }
 
@@ -293,10 +317,16 @@ impl Callback for ProgressBar {
         self.message = metrics_line(point);
         if let Some(rates) = self.throughput.rates(point) {
             self.rates = Some(rates);
-            self.message = format!("{} | {}", self.message, self.speed(point.global_step).unwrap_or_default());
+            self.message =
+                format!("{} | {}", self.message, self.speed(point.global_step).unwrap_or_default());
             if self.logged.is_none_or(|time| time.elapsed() > LOG_INTERVAL) {
                 self.logged = Some(Instant::now());
-                log_line(&format!("{}, step {}: {}", self.epoch_title(point.epoch), point.global_step, self.message));
+                log_line(&format!(
+                    "{}, step {}: {}",
+                    self.epoch_title(point.epoch),
+                    point.global_step,
+                    self.message
+                ));
             }
         }
         if let Some(bar) = &self.bar {
@@ -315,7 +345,8 @@ impl Callback for ProgressBar {
 
     fn on_validation_end(&mut self, point: &LogPoint, actions: &mut Actions) {
         self.end_evaluation();
-        // At the end of an epoch one line shows both. For a validation outside a fit, the program reports the result.
+        // At the end of an epoch one line shows both. For a validation outside a fit, the program
+        // reports the result.
         let within_epoch = self.training.is_some_and(|training| training.batch < training.batches);
         if actions.is_fitting() && within_epoch {
             self.line(&format!(
@@ -356,15 +387,22 @@ impl Callback for ProgressBar {
         self.training = None;
         self.clear();
         let seconds = Duration::as_secs_f64(&self.epoch_start.elapsed());
-        let speed = self.speed(point.global_step).map_or_else(String::new, |speed| format!(", {speed}"));
-        self.line(&format!("{}: {} ({seconds:.1} s{speed})", self.epoch_title(point.epoch), metrics_line(point)));
+        let speed =
+            self.speed(point.global_step).map_or_else(String::new, |speed| format!(", {speed}"));
+        self.line(&format!(
+            "{}: {} ({seconds:.1} s{speed})",
+            self.epoch_title(point.epoch),
+            metrics_line(point)
+        ));
     }
 
     fn on_fit_end(&mut self, summary: &FitSummary) {
         self.training = None;
         self.clear();
         // A limit ended the last epoch early: print its line.
-        if let Some(point) = summary.last_epoch.as_ref().filter(|point| point.epoch >= summary.epochs) {
+        if let Some(point) =
+            summary.last_epoch.as_ref().filter(|point| point.epoch >= summary.epochs)
+        {
             let (epoch, step) = (self.epoch_title(point.epoch), point.global_step);
             self.line(&format!("{epoch}, ended at step {step}: {}", metrics_line(point)));
         }
@@ -401,7 +439,10 @@ mod tests {
             "64.0 samples/s, 65536 tokens/s, 12.34 TFLOP/s a device, MFU 6.3 %, 2.2 min left"
         );
         (rates.tokens_per_second, rates.flops_per_device, rates.mfu) = (None, None, None);
-        assert_eq!(step_line(&rates, Some(Duration::from_millis(2100))), "64.0 samples/s, 3 s left");
+        assert_eq!(
+            step_line(&rates, Some(Duration::from_millis(2100))),
+            "64.0 samples/s, 3 s left"
+        );
         assert_eq!(step_line(&rates, None), "64.0 samples/s");
     }
 }

@@ -18,11 +18,12 @@ pub enum ThresholdMode {
     Abs,
 }
 
-/// Multiplies the learning rate by a factor when a metric has not improved for some epochs. This is PyTorch's
-/// `ReduceLROnPlateau`, with its rules and defaults.
+/// Multiplies the learning rate by a factor when a metric has not improved for some epochs. This is
+/// PyTorch's `ReduceLROnPlateau`, with its rules and defaults.
 ///
-/// The factor is an input of the compiled step, so nothing is compiled again. It multiplies the rate of the optimizer's
-/// schedule in all parameter groups, and combines with the factors of other callbacks. `min_lr` limits the logged rate.
+/// The factor is an input of the compiled step, so nothing is compiled again. It multiplies the
+/// rate of the optimizer's schedule in all parameter groups, and combines with the factors of other
+/// callbacks. `min_lr` limits the logged rate.
 ///
 /// ```
 /// use fulmen_trainer::callbacks::{Mode, ReduceLROnPlateau};
@@ -46,8 +47,8 @@ pub struct ReduceLROnPlateau {
 }
 
 impl ReduceLROnPlateau {
-    /// Watches a metric. After more than 10 epochs without an improvement by a ten-thousandth, it divides the learning
-    /// rate by ten.
+    /// Watches a metric. After more than 10 epochs without an improvement by a ten-thousandth, it
+    /// divides the learning rate by ten.
     pub fn new(metric: impl Into<String>, mode: Mode) -> ReduceLROnPlateau {
         ReduceLROnPlateau {
             metric: metric.into(),
@@ -78,7 +79,8 @@ impl ReduceLROnPlateau {
         self
     }
 
-    /// Sets by how much a value must be better to count as an improvement; by default 1e-4 of the best value.
+    /// Sets by how much a value must be better to count as an improvement; by default 1e-4 of the
+    /// best value.
     pub fn threshold(mut self, threshold: f64, mode: ThresholdMode) -> ReduceLROnPlateau {
         (self.threshold, self.threshold_mode) = (threshold, mode);
         self
@@ -96,7 +98,8 @@ impl ReduceLROnPlateau {
         self
     }
 
-    /// Sets the smallest change of the rate: a reduction by `eps` or less is not made. 1e-8 by default.
+    /// Sets the smallest change of the rate: a reduction by `eps` or less is not made. 1e-8 by
+    /// default.
     pub fn eps(mut self, eps: f64) -> ReduceLROnPlateau {
         self.eps = eps;
         self
@@ -112,7 +115,8 @@ impl ReduceLROnPlateau {
         }
     }
 
-    /// Takes the metric's next value. Returns the factor for the current `rate` if the rate must change.
+    /// Takes the metric's next value. Returns the factor for the current `rate` if the rate must
+    /// change.
     fn reduction(&mut self, value: f64, rate: f64) -> Option<f64> {
         if self.is_better(value) {
             (self.best, self.bad_epochs) = (Some(value), 0);
@@ -143,7 +147,10 @@ impl Callback for ReduceLROnPlateau {
 
     fn config_error(&self) -> Option<String> {
         if !(0.0..1.0).contains(&self.factor) {
-            return Some(format!("the factor must be at least 0 and below 1, but it is {}", self.factor));
+            return Some(format!(
+                "the factor must be at least 0 and below 1, but it is {}",
+                self.factor
+            ));
         }
         let numbers = [("threshold", self.threshold), ("min_lr", self.min_lr), ("eps", self.eps)];
         let (name, value) = numbers.iter().find(|(_, value)| value.is_nan() || *value < 0.0)?;
@@ -159,7 +166,10 @@ impl Callback for ReduceLROnPlateau {
     }
 
     fn on_train_epoch_end(&mut self, point: &LogPoint, actions: &mut Actions) {
-        let Some(value) = monitored(point, &self.metric, "ReduceLROnPlateau", &mut self.warned) else { return };
+        let Some(value) = monitored(point, &self.metric, "ReduceLROnPlateau", &mut self.warned)
+        else {
+            return;
+        };
         if let Some(factor) = self.reduction(value, actions.next_learning_rate()) {
             actions.set_learning_rate_factor(actions.learning_rate_factor() * factor);
         }
@@ -196,7 +206,11 @@ mod tests {
                 list.iter().map(|n| n.as_f64().unwrap()).collect::<Vec<f64>>()
             });
             let mode = if attrs["mode"] == "max" { Mode::Max } else { Mode::Min };
-            let threshold_mode = if attrs["threshold_mode"] == "abs" { ThresholdMode::Abs } else { ThresholdMode::Rel };
+            let threshold_mode = if attrs["threshold_mode"] == "abs" {
+                ThresholdMode::Abs
+            } else {
+                ThresholdMode::Rel
+            };
             let mut plateau = ReduceLROnPlateau::new("m", mode)
                 .factor(attrs["factor"].as_f64().unwrap_or(0.1))
                 .patience(attrs["patience"].as_u64().unwrap_or(10))
@@ -205,7 +219,8 @@ mod tests {
                 .min_lr(attrs["min_lr"].as_f64().unwrap_or(0.0))
                 .eps(attrs["eps"].as_f64().unwrap_or(1e-8));
             assert_eq!(plateau.config_error(), None);
-            let (mut rate, mut scale, metrics, expected) = (0.1f32, 1.0, numbers("metrics"), numbers("lr"));
+            let (mut rate, mut scale, metrics, expected) =
+                (0.1f32, 1.0, numbers("metrics"), numbers("lr"));
             assert!(expected.iter().any(|&lr| lr < 0.1), "{case}");
             for (epoch, (&metric, &expected)) in metrics.iter().zip(&expected).enumerate() {
                 if let Some(factor) = plateau.reduction(metric, f64::from(rate)) {
@@ -213,7 +228,11 @@ mod tests {
                     rate = 0.1f32 * scale as f32;
                 }
                 let deviation = (f64::from(rate) / expected - 1.0).abs();
-                assert!(deviation < 1e-6, "{} epoch {epoch}: {rate} is not {expected}", case["name"]);
+                assert!(
+                    deviation < 1e-6,
+                    "{} epoch {epoch}: {rate} is not {expected}",
+                    case["name"]
+                );
             }
         }
     }

@@ -9,22 +9,25 @@ use crate::console::note;
 use crate::hooks::FitStart;
 use crate::{Actions, LogPoint, StepPart};
 
-/// Skips a step whose loss is not finite, or is too many standard deviations above the mean of the steps before it.
-/// With [`gradients`](SpikeGuard::gradients) it checks the norm of the gradients too. This costs a pass over the
-/// gradients in each step, and catches gradients that are not finite although the loss is.
+/// Skips a step whose loss is not finite, or is too many standard deviations above the mean of the
+/// steps before it. With [`gradients`](SpikeGuard::gradients) it checks the norm of the gradients
+/// too. This costs a pass over the gradients in each step, and catches gradients that are not
+/// finite although the loss is.
 ///
-/// A skipped step changes neither the parameters nor the optimizer's state, and schedules don't count it. Running
-/// statistics of layers are still updated.
+/// A skipped step changes neither the parameters nor the optimizer's state, and schedules don't
+/// count it. Running statistics of layers are still updated.
 ///
-/// The device decides within the step, from the latest `window` values in the training state. This needs no transfer
-/// and no further compilation, and a resumed run decides as the earlier run would have. A spike enters the window as
-/// the largest value that would have passed. One spike therefore doesn't hide the next, and a loss that stays larger is
-/// accepted after some steps. The standard deviation is taken to be at least a thousandth of the mean. With
-/// `accumulate_grad_batches`, a step is a group of batches. With several optimizers, the step of each is checked
-/// separately. Gradients that overflow in f16 are handled by the loss scale and not counted here.
+/// The device decides within the step, from the latest `window` values in the training state. This
+/// needs no transfer and no further compilation, and a resumed run decides as the earlier run would
+/// have. A spike enters the window as the largest value that would have passed. One spike therefore
+/// doesn't hide the next, and a loss that stays larger is accepted after some steps. The standard
+/// deviation is taken to be at least a thousandth of the mean. With `accumulate_grad_batches`, a
+/// step is a group of batches. With several optimizers, the step of each is checked separately.
+/// Gradients that overflow in f16 are handled by the loss scale and not counted here.
 ///
-/// Each log point has the number of steps that the run skipped as `skipped_steps`, and the number of the latest skipped
-/// step as `last_skipped_step`, counted from 1 (0 for none). A line on standard error names that step.
+/// Each log point has the number of steps that the run skipped as `skipped_steps`, and the number
+/// of the latest skipped step as `last_skipped_step`, counted from 1 (0 for none). A line on
+/// standard error names that step.
 ///
 /// ```
 /// use fulmen_trainer::{Trainer, callbacks::SpikeGuard};
@@ -42,7 +45,13 @@ pub struct SpikeGuard {
 
 impl Default for SpikeGuard {
     fn default() -> SpikeGuard {
-        SpikeGuard { deviations: 6.0, window: 128, warmup: None, gradients: false, reported: BTreeMap::new() }
+        SpikeGuard {
+            deviations: 6.0,
+            window: 128,
+            warmup: None,
+            gradients: false,
+            reported: BTreeMap::new(),
+        }
     }
 }
 
@@ -52,7 +61,8 @@ impl SpikeGuard {
         SpikeGuard::default()
     }
 
-    /// Sets the number of standard deviations above the mean from which a step is skipped; 6 by default.
+    /// Sets the number of standard deviations above the mean from which a step is skipped; 6 by
+    /// default.
     pub fn deviations(mut self, deviations: f64) -> SpikeGuard {
         self.deviations = deviations;
         self
@@ -64,8 +74,8 @@ impl SpikeGuard {
         self
     }
 
-    /// Sets the number of steps before the first that can be skipped; half a window by default. A step that is not
-    /// finite is always skipped.
+    /// Sets the number of steps before the first that can be skipped; half a window by default. A
+    /// step that is not finite is always skipped.
     pub fn warmup(mut self, steps: u64) -> SpikeGuard {
         self.warmup = Some(steps);
         self
@@ -89,14 +99,23 @@ impl Callback for SpikeGuard {
 
     fn config_error(&self) -> Option<String> {
         if !(self.deviations.is_finite() && self.deviations > 0.0) {
-            return Some(format!("deviations must be finite and above 0, but it is {}", self.deviations));
+            return Some(format!(
+                "deviations must be finite and above 0, but it is {}",
+                self.deviations
+            ));
         }
         if !(2..=MAX_WINDOW).contains(&self.window) {
-            return Some(format!("window must be from 2 to {MAX_WINDOW} steps, but it is {}", self.window));
+            return Some(format!(
+                "window must be from 2 to {MAX_WINDOW} steps, but it is {}",
+                self.window
+            ));
         }
         let warmup = self.warmup_steps();
         if !(2..=i32::MAX as u64).contains(&warmup) {
-            return Some(format!("warmup must be from 2 to {} steps, but it is {warmup}", i32::MAX));
+            return Some(format!(
+                "warmup must be from 2 to {} steps, but it is {warmup}",
+                i32::MAX
+            ));
         }
         None
     }
@@ -117,7 +136,8 @@ impl Callback for SpikeGuard {
             let Some(last) = point.get(&format!("last_skipped_step{suffix}")) else { continue };
             let reported = self.reported.entry(suffix.to_owned()).or_insert(0.0);
             if skipped > reported {
-                let optimizer = suffix.strip_prefix('-').map_or(String::new(), |name| format!(" of `{name}`"));
+                let optimizer =
+                    suffix.strip_prefix('-').map_or(String::new(), |name| format!(" of `{name}`"));
                 note(&format!(
                     "warning: SpikeGuard skipped step {last}{optimizer}: its loss or gradients were too large or not finite; \
                      {} skipped since the last log point, {skipped} of the run's {} steps",
@@ -135,7 +155,9 @@ impl Callback for SpikeGuard {
 
     fn load_state(&mut self, state: &Value) {
         let reported = state["told"].as_object().into_iter().flatten();
-        self.reported = reported.filter_map(|(name, skipped)| Some((name.clone(), skipped.as_f64()?))).collect();
+        self.reported = reported
+            .filter_map(|(name, skipped)| Some((name.clone(), skipped.as_f64()?)))
+            .collect();
     }
 }
 

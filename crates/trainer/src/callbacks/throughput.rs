@@ -1,5 +1,6 @@
 //! [`Throughput`]: measures how fast training goes between two log points, and how much of the devices' peak it uses.
-//! [`ThroughputMonitor`](super::ThroughputMonitor) and the progress bar use it. It reads nothing from the device.
+//! [`ThroughputMonitor`](super::ThroughputMonitor) and the progress bar use it. It reads nothing
+//! from the device.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -20,7 +21,8 @@ pub(super) struct Throughput {
     tokens: Option<u64>,
     /// Optimizer steps of the whole training.
     total_steps: u64,
-    /// Floating-point operations of a batch on each device, from each position of the training on. Empty if not known.
+    /// Floating-point operations of a batch on each device, from each position of the training on.
+    /// Empty if not known.
     pub(super) flops: Vec<(Position, f64)>,
     pub(super) peak: Option<f64>,
     /// Batches that were enqueued on the device.
@@ -61,7 +63,8 @@ pub(super) struct Rates {
 impl Throughput {
     /// Resets all counters.
     pub(super) fn on_fit_start(&mut self, start: &FitStart) {
-        let (batch_size, tokens, total_steps) = (start.batch_size, start.tokens_per_batch, start.plan.total_steps);
+        let (batch_size, tokens, total_steps) =
+            (start.batch_size, start.tokens_per_batch, start.plan.total_steps);
         *self = Throughput { batch_size, tokens, total_steps, ..Throughput::default() };
     }
 
@@ -84,7 +87,13 @@ impl Throughput {
         let global_step = progress.global_step;
         if self.steps.back().is_none_or(|last| last.global_step < global_step) {
             let (batches, operations, paused) = (self.batches, self.operations, self.paused);
-            self.steps.push_back(StepMark { global_step, batches, operations, time: Instant::now(), paused });
+            self.steps.push_back(StepMark {
+                global_step,
+                batches,
+                operations,
+                time: Instant::now(),
+                paused,
+            });
         }
         if self.steps.len() > MAX_MARKS {
             self.steps.pop_front();
@@ -113,11 +122,14 @@ impl Throughput {
         let time = step.time.duration_since(first.time).saturating_sub(step.paused - first.paused);
         let steps = step.global_step - first.global_step;
         let step_s = time.as_secs_f64() / steps as f64;
-        Some(Rates { step_s, ..self.measured(step.batches - first.batches, step.operations - first.operations, time) })
+        Some(Rates {
+            step_s,
+            ..self.measured(step.batches - first.batches, step.operations - first.operations, time)
+        })
     }
 
-    /// The time that the remaining steps take at this rate, without validation. `None` at the end, and if only a time
-    /// limit ends the training.
+    /// The time that the remaining steps take at this rate, without validation. `None` at the end,
+    /// and if only a time limit ends the training.
     pub(super) fn time_left(&self, rates: &Rates, global_step: u64) -> Option<Duration> {
         let steps = self.total_steps.saturating_sub(global_step);
         let is_known = steps > 0 && self.total_steps != NO_LIMIT;
@@ -146,13 +158,25 @@ mod tests {
     #[test]
     fn rates_are_counts_by_time() {
         let flops = vec![((0, 0), 2e12)];
-        let meter = Throughput { batch_size: 32, tokens: Some(64), flops, peak: Some(1e14), ..Throughput::default() };
+        let meter = Throughput {
+            batch_size: 32,
+            tokens: Some(64),
+            flops,
+            peak: Some(1e14),
+            ..Throughput::default()
+        };
         let measured = |meter: &Throughput| meter.measured(50, 1e14, Duration::from_secs(10));
         let rates = measured(&meter);
         assert_eq!((rates.batches_per_second, rates.samples_per_second), (5.0, 160.0));
-        assert_eq!((rates.tokens_per_second, rates.flops_per_device, rates.mfu), (Some(320.0), Some(1e13), Some(0.1)));
+        assert_eq!(
+            (rates.tokens_per_second, rates.flops_per_device, rates.mfu),
+            (Some(320.0), Some(1e13), Some(0.1))
+        );
         let unknown = measured(&Throughput { peak: None, tokens: None, ..meter });
-        assert_eq!((unknown.mfu, unknown.tokens_per_second, unknown.flops_per_device), (None, None, Some(1e13)));
+        assert_eq!(
+            (unknown.mfu, unknown.tokens_per_second, unknown.flops_per_device),
+            (None, None, Some(1e13))
+        );
     }
 
     #[test]
@@ -163,17 +187,30 @@ mod tests {
         for step in 1..=4u64 {
             let paused = Duration::from_secs(if step > 2 { 10 } else { 0 });
             let time = start + Duration::from_secs(2 * step) + paused;
-            meter.steps.push_back(StepMark { global_step: step, batches: 2 * step, operations: 0.0, time, paused });
+            meter.steps.push_back(StepMark {
+                global_step: step,
+                batches: 2 * step,
+                operations: 0.0,
+                time,
+                paused,
+            });
         }
         let mut rates = |global_step| {
             let rates = meter.rates(&LogPoint { global_step, ..LogPoint::default() })?;
-            Some((rates.batches_per_second, meter.time_left(&rates, global_step).map_or(0, |left| left.as_secs())))
+            Some((
+                rates.batches_per_second,
+                meter.time_left(&rates, global_step).map_or(0, |left| left.as_secs()),
+            ))
         };
         // Each step takes two seconds.
         let measured = [rates(1), rates(2), rates(4), rates(5)];
         assert_eq!(measured, [None, Some((1.0, 16)), Some((1.0, 12)), None]);
         let rates = Rates { step_s: 2.0, ..meter.measured(1, 0.0, Duration::from_secs(1)) };
         assert_eq!(meter.time_left(&rates, 10), None, "the end");
-        assert_eq!(Throughput { total_steps: NO_LIMIT, ..meter }.time_left(&rates, 4), None, "only time ends it");
+        assert_eq!(
+            Throughput { total_steps: NO_LIMIT, ..meter }.time_left(&rates, 4),
+            None,
+            "only time ends it"
+        );
     }
 }

@@ -16,9 +16,10 @@ use crate::{Actions, LogPoint, TrainStart};
 /// | `throughput/tflops_per_device` | 10¹² floating-point operations per second on each device |
 /// | `throughput/mfu` | model FLOPs utilization: the share of the device's peak in bf16, from 0 to 1 |
 ///
-/// The compiler counts the operations ([`TrainStart::flops`]), for each phase if parameters are frozen at first. The
-/// peak is the one that the vendor publishes. A CPU has none, so there is no `mfu`; a note on standard error says so
-/// once. Validation and the time between two epochs are left out. The callback reads nothing from the device.
+/// The compiler counts the operations ([`TrainStart::flops`]), for each phase if parameters are
+/// frozen at first. The peak is the one that the vendor publishes. A CPU has none, so there is no
+/// `mfu`; a note on standard error says so once. Validation and the time between two epochs are
+/// left out. The callback reads nothing from the device.
 ///
 /// ```
 /// use fulmen_trainer::{Trainer, callbacks::ThroughputMonitor};
@@ -49,7 +50,9 @@ impl Callback for ThroughputMonitor {
     fn on_train_start(&mut self, start: &TrainStart<'_>) {
         self.throughput.on_train_start(start);
         let reason = match (self.throughput.flops.is_empty(), self.throughput.peak) {
-            (true, _) => "the batches have several shapes, or the compiler reports no cost of the step",
+            (true, _) => {
+                "the batches have several shapes, or the compiler reports no cost of the step"
+            }
             (_, None) => "the peak of this kind of device is not known",
             _ => return,
         };
@@ -83,6 +86,9 @@ impl Callback for ThroughputMonitor {
             ("tflops_per_device", rates.flops_per_device.map(|flops| flops / 1e12)),
             ("mfu", rates.mfu),
         ];
-        values.into_iter().filter_map(|(name, value)| Some((format!("throughput/{name}"), value?))).collect()
+        values
+            .into_iter()
+            .filter_map(|(name, value)| Some((format!("throughput/{name}"), value?)))
+            .collect()
     }
 }

@@ -20,8 +20,9 @@ pub enum TimerInterval {
     Epoch,
 }
 
-/// Measures how long a fit trains and validates, including the time before a resume, and ends it after a time limit.
-/// This is Lightning's `Timer`. Clones share the time. If you only need the limit, use the option `max_time`.
+/// Measures how long a fit trains and validates, including the time before a resume, and ends it
+/// after a time limit. This is Lightning's `Timer`. Clones share the time. If you only need the
+/// limit, use the option `max_time`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -95,7 +96,8 @@ impl Callback for Timer {
     }
 
     fn config_error(&self) -> Option<String> {
-        (self.duration == Some(Duration::ZERO)).then(|| "duration must be more than 0 seconds".into())
+        (self.duration == Some(Duration::ZERO))
+            .then(|| "duration must be more than 0 seconds".into())
     }
 
     fn on_fit_start(&mut self, _: &FitStart) {
@@ -126,6 +128,7 @@ impl Callback for Timer {
 
     fn load_state(&mut self, state: &Value) {
         let seconds = state["seconds"].as_u64().map(f64::from_bits);
-        self.clock.lock().before = seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or_default();
+        self.clock.lock().before =
+            seconds.and_then(|s| Duration::try_from_secs_f64(s).ok()).unwrap_or_default();
     }
 }

@@ -15,17 +15,23 @@ pub struct TrainStart<'a> {
 }
 
 impl<'a> TrainStart<'a> {
-    pub(crate) fn new(steps: &'a [CompiledStep], phases: &Phases, runtime: &'a Runtime) -> TrainStart<'a> {
+    pub(crate) fn new(
+        steps: &'a [CompiledStep],
+        phases: &Phases,
+        runtime: &'a Runtime,
+    ) -> TrainStart<'a> {
         let begins = phases.last(steps.len()).iter().copied();
-        let phases = begins.zip(steps).map(|(begin, step)| (begin, step, StepCost::of(step))).collect();
+        let phases =
+            begins.zip(steps).map(|(begin, step)| (begin, step, StepCost::of(step))).collect();
         TrainStart { phases, runtime }
     }
 
     /// Returns the floating-point operations of a step on one batch, on each device.
     ///
-    /// The compiler counts them; each loop counts as often as it runs. Compilers for CPUs don't count. In that case the
-    /// value has only matrix products and convolutions. It is `None` if batches have several shapes. While parameters
-    /// are frozen, a step has fewer operations; this is the value for the step that the fit begins with.
+    /// The compiler counts them; each loop counts as often as it runs. Compilers for CPUs don't
+    /// count. In that case the value has only matrix products and convolutions. It is `None` if
+    /// batches have several shapes. While parameters are frozen, a step has fewer operations; this
+    /// is the value for the step that the fit begins with.
     pub fn flops(&self) -> Option<f64> {
         self.cost()?.flops
     }
@@ -40,14 +46,14 @@ impl<'a> TrainStart<'a> {
         self.phases.first().map(|(.., cost)| cost)
     }
 
-    /// Returns each device's peak in bf16, in floating-point operations per second, as its vendor publishes it. `None`
-    /// if the peak is not known, as for a CPU.
+    /// Returns each device's peak in bf16, in floating-point operations per second, as its vendor
+    /// publishes it. `None` if the peak is not known, as for a CPU.
     pub fn peak_flops(&self) -> Option<f64> {
         Generation::of_kind(self.runtime.devices().first()?.kind()).map(Generation::device_flops)
     }
 
-    /// The bytes that the step needs on each device in addition to its arguments, as the compiler reports them. With
-    /// steps for several shapes, the largest value.
+    /// The bytes that the step needs on each device in addition to its arguments, as the compiler
+    /// reports them. With steps for several shapes, the largest value.
     pub(crate) fn temporary_bytes(&self) -> Option<u64> {
         let programs = self.phases.iter().flat_map(|(_, step, _)| step.programs());
         let bytes = programs.filter_map(|program| program.executable().memory_analysis().ok());

@@ -1,4 +1,5 @@
-//! Where checkpoints are stored: in the folder of the run, or in `checkpoint_dir` and `checkpoint_local`.
+//! Where checkpoints are stored: in the folder of the run, or in `checkpoint_dir` and
+//! `checkpoint_local`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -57,10 +58,15 @@ pub(crate) fn folder(options: &Options, run_dir: &Path) -> PathBuf {
 
 /// The folder in which checkpoints are searched, for messages.
 pub(crate) fn root(options: &Options) -> &Path {
-    if options.checkpoint_dir.as_os_str().is_empty() { &options.default_root_dir } else { &options.checkpoint_dir }
+    if options.checkpoint_dir.as_os_str().is_empty() {
+        &options.default_root_dir
+    } else {
+        &options.checkpoint_dir
+    }
 }
 
-/// The folders that may have checkpoints. Each element has the folders of one run; the newest run comes first.
+/// The folders that may have checkpoints. Each element has the folders of one run; the newest run
+/// comes first.
 pub(crate) fn all(options: &Options) -> Result<Vec<Vec<PathBuf>>> {
     let (dir, local_dir) = (&options.checkpoint_dir, &options.checkpoint_local);
     if dir.as_os_str().is_empty() {
@@ -69,25 +75,45 @@ pub(crate) fn all(options: &Options) -> Result<Vec<Vec<PathBuf>>> {
             .map(|(_, run)| vec![run.join("checkpoints")])
             .collect());
     }
-    Ok(vec![[local_dir, dir].into_iter().filter(|folder| !folder.as_os_str().is_empty()).cloned().collect()])
+    Ok(vec![
+        [local_dir, dir]
+            .into_iter()
+            .filter(|folder| !folder.as_os_str().is_empty())
+            .cloned()
+            .collect(),
+    ])
 }
 
-/// Checks before the first step that checkpoints can be written, and removes unfinished files of killed runs. `resumed`
-/// is whether the run resumes from a checkpoint. While the returned file exists, other programs know that this run is
-/// alive.
-pub(crate) fn check(options: &Options, open: &OpenStore, run_dir: &Path, resumed: bool) -> Result<Option<NewFile>> {
+/// Checks before the first step that checkpoints can be written, and removes unfinished files of
+/// killed runs. `resumed` is whether the run resumes from a checkpoint. While the returned file
+/// exists, other programs know that this run is alive.
+pub(crate) fn check(
+    options: &Options,
+    open: &OpenStore,
+    run_dir: &Path,
+    resumed: bool,
+) -> Result<Option<NewFile>> {
     let dir = folder(options, run_dir);
     if options.checkpoint_dir.as_os_str().is_empty() {
         return check_writable(&dir).map(Some);
     }
     let store: Arc<dyn Store> = open(&dir);
-    if !resumed && list(&store).map_err(Error::checkpoint_file)?.iter().any(|listed| listed.checkpoint.is_ok()) {
+    if !resumed
+        && list(&store)
+            .map_err(Error::checkpoint_file)?
+            .iter()
+            .any(|listed| listed.checkpoint.is_ok())
+    {
         return Err(Error::option(format!(
             "checkpoint_dir: there are checkpoints in {}; resume from them (resume auto), or choose another folder",
             dir.display()
         )));
     }
-    let local_dir = if options.checkpoint_local.as_os_str().is_empty() { &dir } else { &options.checkpoint_local };
+    let local_dir = if options.checkpoint_local.as_os_str().is_empty() {
+        &dir
+    } else {
+        &options.checkpoint_local
+    };
     let alive = if is_address(local_dir) { None } else { Some(check_writable(local_dir)?) };
     remove_unfinished(&store).map_err(Error::checkpoint_file)?;
     Ok(alive)

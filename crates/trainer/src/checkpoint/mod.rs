@@ -1,7 +1,8 @@
-//! Checkpoints: folders of `fulmen-checkpoint` with the whole training state and the position of the training.
+//! Checkpoints: folders of `fulmen-checkpoint` with the whole training state and the position of
+//! the training.
 //!
-//! The module's tensors keep their names (`conv1.weight`). The names of optimizer state and counters begin with
-//! `optimizer/` and `trainer/`.
+//! The module's tensors keep their names (`conv1.weight`). The names of optimizer state and
+//! counters begin with `optimizer/` and `trainer/`.
 
 pub(crate) mod locations;
 pub(crate) mod newest;
@@ -35,9 +36,13 @@ pub(crate) fn local(folder: &Path) -> Arc<dyn Store> {
 }
 
 /// Splits the path of a checkpoint into its store and its name there.
-pub(crate) fn place(open: impl Fn(&Path) -> Arc<dyn Store>, path: &Path) -> Result<(Arc<dyn Store>, String)> {
+pub(crate) fn place(
+    open: impl Fn(&Path) -> Arc<dyn Store>,
+    path: &Path,
+) -> Result<(Arc<dyn Store>, String)> {
     let name = path.file_name().and_then(|name| name.to_str());
-    let name = name.ok_or_else(|| Error::checkpoint(path, "its name is not that of a folder, in UTF-8"))?;
+    let name =
+        name.ok_or_else(|| Error::checkpoint(path, "its name is not that of a folder, in UTF-8"))?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     Ok((open(parent.unwrap_or(Path::new("."))), name.to_owned()))
 }
@@ -67,8 +72,8 @@ pub(crate) struct Position {
     pub(crate) data: String,
     /// The sums that the current epoch logged up to its last log point.
     pub(crate) epoch_sums: Sums,
-    /// The names of the values in the tensor [`LOGS`](crate::state::names::LOGS), which were logged after that log
-    /// point.
+    /// The names of the values in the tensor [`LOGS`](crate::state::names::LOGS), which were logged
+    /// after that log point.
     pub(crate) log_names: Vec<String>,
     /// The validation sets that are due.
     pub(crate) validation: Vec<String>,
@@ -83,8 +88,8 @@ pub(crate) struct Position {
 }
 
 impl Position {
-    /// The path of the best checkpoint so far, from the metadata of the checkpoint at `path`. If their folder was
-    /// moved, the best one is in the same folder as `path`.
+    /// The path of the best checkpoint so far, from the metadata of the checkpoint at `path`. If
+    /// their folder was moved, the best one is in the same folder as `path`.
     pub(crate) fn best(&self, path: &Path) -> Option<PathBuf> {
         let best = self.best_checkpoint.as_ref()?;
         let sibling = path.with_file_name(best.file_name()?);
@@ -148,7 +153,10 @@ pub(crate) fn open(path: &Path) -> Result<(Checkpoint, Position)> {
 
 /// Reads the whole checkpoint to verify it.
 pub(crate) fn verified(path: &Path) -> Result<()> {
-    verify(&open(path)?.0).into_iter().next().map_or(Ok(()), |error| Err(Error::checkpoint_file(error)))
+    verify(&open(path)?.0)
+        .into_iter()
+        .next()
+        .map_or(Ok(()), |error| Err(Error::checkpoint_file(error)))
 }
 
 /// Reads the configuration of the run that wrote a checkpoint. It is empty for a weight file.
@@ -168,11 +176,13 @@ pub fn load_hyperparameters<T: DeserializeOwned>(path: impl AsRef<Path>) -> Resu
         let message = "it has no hyperparameters; the run that wrote it did not call TrainerBuilder::hyperparameters";
         return Err(Error::checkpoint(path, message));
     }
-    serde_json::from_value(Value::Object(hyperparameters))
-        .map_err(|e| Error::checkpoint(path, format!("its hyperparameters don't have the requested type: {e}")))
+    serde_json::from_value(Value::Object(hyperparameters)).map_err(|e| {
+        Error::checkpoint(path, format!("its hyperparameters don't have the requested type: {e}"))
+    })
 }
 
-/// The name of this program. It distinguishes its checkpoints from those of other programs under the same root folder.
+/// The name of this program. It distinguishes its checkpoints from those of other programs under
+/// the same root folder.
 fn program() -> String {
     let path = std::env::args_os().next().map(PathBuf::from).unwrap_or_default();
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
@@ -180,13 +190,20 @@ fn program() -> String {
 
 fn position(run: &Run) -> Result<Position, String> {
     let document = &run.training;
-    let field = |name, expected| Field { name, expected, value: document.get(name).unwrap_or(&Value::Null) };
+    let field = |name, expected| Field {
+        name,
+        expected,
+        value: document.get(name).unwrap_or(&Value::Null),
+    };
     let number = |name| field(name, "a whole number").required(Value::as_u64);
-    let float = |name| field(name, "the bits of a number").optional(|v| v.as_u64().map(f64::from_bits));
+    let float =
+        |name| field(name, "the bits of a number").optional(|v| v.as_u64().map(f64::from_bits));
     let text = |value: &Value| value.as_str().map(str::to_owned);
     let lr_factor = float("learning_rate_factor")?;
     if let Some(factor) = lr_factor.filter(|factor| !factor.is_finite()) {
-        return Err(format!("its metadata `learning_rate_factor` is {factor}, expected a finite number"));
+        return Err(format!(
+            "its metadata `learning_rate_factor` is {factor}, expected a finite number"
+        ));
     }
     let accumulate = number("accumulate_grad_batches")?;
     if accumulate == 0 {
@@ -194,7 +211,8 @@ fn position(run: &Run) -> Result<Position, String> {
     }
     let sums = field("epoch_sums", "a list of names, each with lists of numbers");
     let names = field("log_names", "a list of texts");
-    let arguments = field("arguments", "an object").optional(|v| v.as_object().cloned())?.unwrap_or_default();
+    let arguments =
+        field("arguments", "an object").optional(|v| v.as_object().cloned())?.unwrap_or_default();
     let callbacks = field("callbacks", "an object with the state of each callback");
     Ok(Position {
         program: field("program", "a text").required(text)?,
@@ -208,8 +226,12 @@ fn position(run: &Run) -> Result<Position, String> {
         seconds: float("seconds")?.filter(|seconds| *seconds >= 0.0),
         data: field("data", "a text").required(text)?,
         log_names: names.optional(|v| list(v, text))?.unwrap_or_default(),
-        validation: field("validation_due", "a list of texts").optional(|v| list(v, text))?.unwrap_or_default(),
-        weights_only: field("weights_only", "true or false").optional(Value::as_bool)?.unwrap_or_default(),
+        validation: field("validation_due", "a list of texts")
+            .optional(|v| list(v, text))?
+            .unwrap_or_default(),
+        weights_only: field("weights_only", "true or false")
+            .optional(Value::as_bool)?
+            .unwrap_or_default(),
         best_checkpoint: field("best_checkpoint", "a path").optional(text)?.map(PathBuf::from),
         epoch_sums: Sums {
             bad_step: field("epoch_bad_step", "a whole number").optional(Value::as_u64)?,
@@ -218,8 +240,14 @@ fn position(run: &Run) -> Result<Position, String> {
             monitored: Vec::new(),
             sums: sums.optional(|v| list(v, row))?.unwrap_or_default(),
         },
-        callbacks: callbacks.optional(|v| Some(v.as_object()?.clone().into_iter().collect()))?.unwrap_or_default(),
-        run_config: RunConfig { hyperparameters: run.hyperparameters.clone(), arguments, config: None },
+        callbacks: callbacks
+            .optional(|v| Some(v.as_object()?.clone().into_iter().collect()))?
+            .unwrap_or_default(),
+        run_config: RunConfig {
+            hyperparameters: run.hyperparameters.clone(),
+            arguments,
+            config: None,
+        },
     })
 }
 
@@ -256,8 +284,8 @@ fn row(row: &Value) -> Option<(String, Vec<Vec<f64>>)> {
     Some((row[0].as_str()?.to_owned(), list(&row[1], |sum| list(sum, element))?))
 }
 
-/// Checks that checkpoints can be written to a folder, and creates the folder if needed. While the returned file
-/// exists, other programs know that this run is alive, and don't remove its files.
+/// Checks that checkpoints can be written to a folder, and creates the folder if needed. While the
+/// returned file exists, other programs know that this run is alive, and don't remove its files.
 pub(crate) fn check_writable(folder: &Path) -> Result<NewFile> {
     let written = std::fs::create_dir_all(folder).and_then(|()| {
         // This file never gets its final name.
@@ -276,11 +304,14 @@ pub(crate) fn check_writable(folder: &Path) -> Result<NewFile> {
     })
 }
 
-/// Creates a new folder `version_N` under `root`, where N follows the largest number there. It also removes unfinished
-/// files of killed runs.
+/// Creates a new folder `version_N` under `root`, where N follows the largest number there. It also
+/// removes unfinished files of killed runs.
 pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
     let failed = |e: std::io::Error| {
-        Error::checkpoint(root, format!("cannot create a folder for this run ({e}); choose another default_root_dir"))
+        Error::checkpoint(
+            root,
+            format!("cannot create a folder for this run ({e}); choose another default_root_dir"),
+        )
     };
     std::fs::create_dir_all(root).map_err(failed)?;
     let before = runs(root)?;
@@ -297,12 +328,17 @@ pub(crate) fn new_version_folder(root: &Path) -> Result<PathBuf> {
     Err(Error::checkpoint(root, "there is no free number for a version folder"))
 }
 
-/// Removes unfinished files of a killed run. Files that cannot be removed, such as those of another user, only use disk
-/// space.
+/// Removes unfinished files of a killed run. Files that cannot be removed, such as those of another
+/// user, only use disk space.
 fn clean(run: &Path) {
     let checkpoints = run.join("checkpoints");
-    let entries = || std::fs::read_dir(&checkpoints).into_iter().flatten().flatten().map(|entry| entry.path());
-    for folder in [run.to_owned(), checkpoints.clone()].into_iter().chain(entries().filter(|path| path.is_dir())) {
+    let entries = || {
+        std::fs::read_dir(&checkpoints).into_iter().flatten().flatten().map(|entry| entry.path())
+    };
+    for folder in [run.to_owned(), checkpoints.clone()]
+        .into_iter()
+        .chain(entries().filter(|path| path.is_dir()))
+    {
         let _ = fulmen_durable::remove_leftovers(&folder);
     }
     // A run that is alive has a temporary file there.
@@ -316,11 +352,15 @@ pub(crate) fn runs(root: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let entries = match std::fs::read_dir(root) {
         Ok(entries) => entries,
         Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(Error::checkpoint(root, format!("cannot read the folder of runs ({e})"))),
+        Err(e) => {
+            return Err(Error::checkpoint(root, format!("cannot read the folder of runs ({e})")));
+        }
     };
     let number = |path: &Path| path.file_name()?.to_str()?.strip_prefix("version_")?.parse().ok();
-    let mut runs: Vec<(u64, PathBuf)> =
-        entries.flatten().filter_map(|entry| Some((number(&entry.path())?, entry.path()))).collect();
+    let mut runs: Vec<(u64, PathBuf)> = entries
+        .flatten()
+        .filter_map(|entry| Some((number(&entry.path())?, entry.path())))
+        .collect();
     runs.sort_unstable_by(|a, b| b.cmp(a));
     Ok(runs)
 }

@@ -1,5 +1,5 @@
-//! Finds the checkpoint of `resume: auto` and of `ckpt_path: last` or `best`: the newest complete one of this program's
-//! runs under the root folder.
+//! Finds the checkpoint of `resume: auto` and of `ckpt_path: last` or `best`: the newest complete
+//! one of this program's runs under the root folder.
 
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
@@ -44,8 +44,8 @@ impl Named<'_> {
         }
     }
 
-    /// Reads the checkpoint. Returns `None` if there is none. If one cannot be read, it warns and tries the one before
-    /// it.
+    /// Reads the checkpoint. Returns `None` if there is none. If one cannot be read, it warns and
+    /// tries the one before it.
     pub(crate) fn read<T>(
         self,
         options: &Options,
@@ -65,24 +65,27 @@ impl Named<'_> {
         Ok(None)
     }
 
-    /// The checkpoints of a run of this program, in the order in which to try them. The list is empty if the run was
-    /// killed before its first checkpoint.
+    /// The checkpoints of a run of this program, in the order in which to try them. The list is
+    /// empty if the run was killed before its first checkpoint.
     fn checkpoints(self, folders: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let mut checkpoints = Vec::new();
         for folder in folders {
             let store = open_store(folder).map_err(Error::checkpoint_file)?;
-            for ListedCheckpoint { name, checkpoint } in list(&store).map_err(Error::checkpoint_file)? {
+            for ListedCheckpoint { name, checkpoint } in
+                list(&store).map_err(Error::checkpoint_file)?
+            {
                 let path = folder.join(name);
                 let position = match checkpoint {
-                    Ok(checkpoint) => {
-                        checkpoint::position(&checkpoint.manifest().run).map_err(|e| Error::unreadable(&path, e))
-                    }
+                    Ok(checkpoint) => checkpoint::position(&checkpoint.manifest().run)
+                        .map_err(|e| Error::unreadable(&path, e)),
                     // The checkpoint was not finished.
                     Err(error) if error.is_not_found() => continue,
                     Err(error) => Err(Error::checkpoint_file(error)),
                 };
                 match position {
-                    Ok(position) if position.program == checkpoint::program() => checkpoints.push((position, path)),
+                    Ok(position) if position.program == checkpoint::program() => {
+                        checkpoints.push((position, path))
+                    }
                     Ok(_) => {}
                     Err(error) => warn_skipped(&error),
                 }
@@ -90,21 +93,31 @@ impl Named<'_> {
         }
         let is_last = |path: &Path| path.file_name().is_some_and(|name| name == "last");
         checkpoints.sort_by_key(|(position, path)| {
-            Reverse((position.epoch, position.batch, position.global_step, is_last(path), path.clone()))
+            Reverse((
+                position.epoch,
+                position.batch,
+                position.global_step,
+                is_last(path),
+                path.clone(),
+            ))
         });
         if self == Named::Best {
-            return Ok(checkpoints.iter().filter_map(|(position, path)| position.best(path)).collect());
+            return Ok(checkpoints
+                .iter()
+                .filter_map(|(position, path)| position.best(path))
+                .collect());
         }
         let resumable = checkpoints.into_iter().filter(|(position, _)| !position.weights_only);
         Ok(resumable.map(|(_, path)| path).collect())
     }
 }
 
-/// Reads the program's arguments from the checkpoint that the options `ckpt_path` and `resume` name.
+/// Reads the program's arguments from the checkpoint that the options `ckpt_path` and `resume`
+/// name.
 ///
 /// Returns the path of the checkpoint and the arguments, as
-/// [`TrainerBuilder::program_arguments`](crate::TrainerBuilder::program_arguments) saved them. Returns `None` if the
-/// options name no checkpoint, or no run has one.
+/// [`TrainerBuilder::program_arguments`](crate::TrainerBuilder::program_arguments) saved them.
+/// Returns `None` if the options name no checkpoint, or no run has one.
 ///
 /// # Errors
 /// The options contradict each other, or a file cannot be read.

@@ -48,49 +48,67 @@ impl Value {
     }
 }
 
-/// Reads the parts of a state entry that the devices of this process hold, from the values with its names. A part that
-/// several devices hold is read once.
-pub(crate) fn restore(values: &[Value], from: &Checkpoint, entry: &Entry, runtime: &Runtime) -> Result<Restored> {
+/// Reads the parts of a state entry that the devices of this process hold, from the values with its
+/// names. A part that several devices hold is read once.
+pub(crate) fn restore(
+    values: &[Value],
+    from: &Checkpoint,
+    entry: &Entry,
+    runtime: &Runtime,
+) -> Result<Restored> {
     let stored = values.iter().map(|value| match value {
         Value::Stored(name, ty) => Some((name, ty)),
         Value::New(_) => None,
     });
     let Some(stored) = stored.collect::<Option<Vec<_>>>() else {
-        let rows = values.iter().map(|value| value.read(from, &entry.row_type())).collect::<Result<Vec<_>>>()?;
+        let rows = values
+            .iter()
+            .map(|value| value.read(from, &entry.row_type()))
+            .collect::<Result<Vec<_>>>()?;
         return Ok(Restored::Whole(entry.stack_literals(rows)?));
     };
     let mut parts = BTreeMap::new();
     for block in runtime.blocks(&entry.ty, &entry.sharding)? {
         if let Slot::Vacant(part) = parts.entry(block.start.clone()) {
             let row_block = entry.row_block(&block);
-            let rows = stored.iter().map(|(name, stored)| read_block(from, name, stored, &entry.ty, &row_block));
+            let rows = stored
+                .iter()
+                .map(|(name, stored)| read_block(from, name, stored, &entry.ty, &row_block));
             part.insert(entry.stack_literals(rows.collect::<Result<_>>()?)?);
         }
     }
     Ok(Restored::Parts(parts))
 }
 
-fn read_block(from: &Checkpoint, name: &str, stored: &TensorType, ty: &TensorType, block: &Block) -> Result<Literal> {
+fn read_block(
+    from: &Checkpoint,
+    name: &str,
+    stored: &TensorType,
+    ty: &TensorType,
+    block: &Block,
+) -> Result<Literal> {
     let bytes = from.read(name, &Rectangle::new(wide(&block.start), wide(&block.size)));
     let bytes = bytes.map_err(Error::checkpoint_file)?;
-    Ok(Literal::from_bytes(TensorType::new(stored.dtype, &block.size[..]), &bytes)?.to_dtype(ty.dtype)?)
+    Ok(Literal::from_bytes(TensorType::new(stored.dtype, &block.size[..]), &bytes)?
+        .to_dtype(ty.dtype)?)
 }
 
 /// The tensors of a checkpoint.
 pub(crate) fn values(checkpoint: &Checkpoint) -> Result<BTreeMap<String, Value>> {
     let value = |(name, entry)| {
-        let ty = type_of(entry).map_err(|e| Error::checkpoint(checkpoint.name().as_ref(), format!("`{name}` {e}")))?;
+        let ty = type_of(entry)
+            .map_err(|e| Error::checkpoint(checkpoint.name().as_ref(), format!("`{name}` {e}")))?;
         Ok((String::clone(name), Value::Stored(name.clone(), ty)))
     };
     checkpoint.manifest().tensors.iter().map(value).collect()
 }
 
-/// Removes the value of each name from the tensors of a checkpoint. A float of another width is rounded when it is
-/// read.
+/// Removes the value of each name from the tensors of a checkpoint. A float of another width is
+/// rounded when it is read.
 ///
 /// # Errors
-/// Lists all names that are missing or have another type. So the caller knows that all values fit before it changes
-/// anything.
+/// Lists all names that are missing or have another type. So the caller knows that all values fit
+/// before it changes anything.
 pub(crate) fn match_tensors<'a>(
     names: impl IntoIterator<Item = (&'a str, &'a TensorType)>,
     tensors: &mut BTreeMap<String, Value>,
@@ -98,7 +116,8 @@ pub(crate) fn match_tensors<'a>(
     let (mut matched, mut problems) = (Vec::new(), Vec::new());
     for (name, ty) in names {
         let fits = |stored: &TensorType| {
-            stored == ty || stored.shape == ty.shape && stored.dtype.is_float() && ty.dtype.is_float()
+            stored == ty
+                || stored.shape == ty.shape && stored.dtype.is_float() && ty.dtype.is_float()
         };
         match tensors.remove(name) {
             Some(value) if fits(value.ty()) => matched.push(value),

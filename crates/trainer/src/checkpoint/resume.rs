@@ -37,8 +37,9 @@ pub(crate) struct ResumePoint {
 }
 
 impl ResumePoint {
-    /// Begins with the checkpoint that the options name, if any. `begin` takes its state; its result is returned. Of
-    /// several checkpoints, this uses the newest one that all processes can read.
+    /// Begins with the checkpoint that the options name, if any. `begin` takes its state; its
+    /// result is returned. Of several checkpoints, this uses the newest one that all processes can
+    /// read.
     pub(crate) fn find<T>(
         options: &Options,
         process_group: Option<&Arc<ProcessGroup>>,
@@ -58,12 +59,12 @@ impl ResumePoint {
                     return Ok(begun);
                 }
                 let unreadable = begun.as_ref().is_err_and(Error::is_unreadable);
-                match process_group
-                    .map_or(Ok(unreadable), |process_group| process_group.any("unreadable checkpoint", unreadable))
-                {
-                    Ok(true) => {
-                        Err(begun.err().unwrap_or_else(|| Error::checkpoint(path, "another process cannot read it")))
-                    }
+                match process_group.map_or(Ok(unreadable), |process_group| {
+                    process_group.any("unreadable checkpoint", unreadable)
+                }) {
+                    Ok(true) => Err(begun.err().unwrap_or_else(|| {
+                        Error::checkpoint(path, "another process cannot read it")
+                    })),
                     Ok(false) => Ok(begun),
                     Err(error) => Ok(Err(error)),
                 }
@@ -83,7 +84,13 @@ impl ResumePoint {
                     ));
                 }
                 let position = Position { seed: options.seed, ..Position::default() };
-                try_begin(Ok(ResumePoint { position, checkpoint: None, best: None, values: None, logs: None }))
+                try_begin(Ok(ResumePoint {
+                    position,
+                    checkpoint: None,
+                    best: None,
+                    values: None,
+                    logs: None,
+                }))
             }
         }
     }
@@ -100,8 +107,9 @@ impl ResumePoint {
         })
     }
 
-    /// Reads the state from the checkpoint, if there is one: the parts that the devices of this process need. The state
-    /// must fit the layout, the batches of this loader, and the logged values.
+    /// Reads the state from the checkpoint, if there is one: the parts that the devices of this
+    /// process need. The state must fit the layout, the batches of this loader, and the logged
+    /// values.
     pub(crate) fn take_state(
         &mut self,
         train: &DataLoader,
@@ -127,7 +135,8 @@ impl ResumePoint {
         let mut tensors = values(checkpoint)?;
         // Counters are small, so they are read at once.
         let number = |tensors: &BTreeMap<String, Value>, name: &str| -> Result<Option<f64>> {
-            let read = tensors.get(name).map(|value| value.read(checkpoint, value.ty())).transpose()?;
+            let read =
+                tensors.get(name).map(|value| value.read(checkpoint, value.ty())).transpose()?;
             Ok(read.and_then(|number| number.to_f64().first().copied()))
         };
         check_position(&self.position, train).map_err(|e| Error::checkpoint(path, e))?;
@@ -136,7 +145,8 @@ impl ResumePoint {
         logs.check(&self.position.epoch_sums).map_err(failed)?;
         self.best = find_best(&self.position, path).map_err(failed)?;
         check_group(&self.position, config).map_err(|e| Error::checkpoint(path, e))?;
-        let same = |saved: &Value| self.position.log_names == logs.keys() && *saved.ty() == logs.ty();
+        let same =
+            |saved: &Value| self.position.log_names == logs.keys() && *saved.ty() == logs.ty();
         let saved = tensors.remove(LOGS).filter(same);
         self.logs = saved.map(|logs| logs.read(checkpoint, logs.ty())).transpose()?;
         migrate(&mut tensors, layout, &self.position, config)?;
@@ -146,11 +156,13 @@ impl ResumePoint {
         self.position.lr_factor = factor.map(|factor| self.position.lr_factor.unwrap_or(factor));
         let types: Vec<TensorType> = layout.entries().iter().map(Entry::row_type).collect();
         let named = layout.entries().iter().zip(&types);
-        let named = named.flat_map(|(entry, ty)| entry.names().iter().map(move |name| (name.as_str(), ty)));
+        let named =
+            named.flat_map(|(entry, ty)| entry.names().iter().map(move |name| (name.as_str(), ty)));
         let matched = match_tensors(named, &mut tensors).map_err(|e| Error::checkpoint(path, e))?;
         if let Some(name) = tensors.keys().next() {
-            let message =
-                format!("it has `{name}`, which this module and optimizer lack; resume with those of that run");
+            let message = format!(
+                "it has `{name}`, which this module and optimizer lack; resume with those of that run"
+            );
             return Err(Error::checkpoint(path, message));
         }
         let mut left = &matched[..];
@@ -172,12 +184,16 @@ impl ResumePoint {
     pub(crate) fn fingerprint(&self) -> Option<String> {
         self.checkpoint.as_ref().map(|(_, checkpoint)| {
             let Position { epoch, batch, global_step, seed, .. } = self.position;
-            format!("epoch {epoch}, batch {batch}, step {global_step}, seed {seed}, manifest {}", checkpoint.sha256())
+            format!(
+                "epoch {epoch}, batch {batch}, step {global_step}, seed {seed}, manifest {}",
+                checkpoint.sha256()
+            )
         })
     }
 }
 
-/// The path of the best checkpoint, from the metadata of the one at `path`. It must be of the same run.
+/// The path of the best checkpoint, from the metadata of the one at `path`. It must be of the same
+/// run.
 fn find_best(position: &Position, path: &Path) -> Result<Option<PathBuf>, String> {
     let Some(best) = position.best(path) else { return Ok(None) };
     let message = |reason: String| {
@@ -189,12 +205,15 @@ fn find_best(position: &Position, path: &Path) -> Result<Option<PathBuf>, String
     };
     match checkpoint::open(&best).map(|(_, position)| position.seed) {
         Ok(seed) if seed == position.seed => Ok(Some(best)),
-        Ok(seed) => Err(message(format!("its seed is {seed}, and that of this run is {}", position.seed))),
+        Ok(seed) => {
+            Err(message(format!("its seed is {seed}, and that of this run is {}", position.seed)))
+        }
         Err(error) => Err(message(error.to_string())),
     }
 }
 
-/// Checks the counts in the metadata against the loader, the limits of the run, and the counters in the state.
+/// Checks the counts in the metadata against the loader, the limits of the run, and the counters in
+/// the state.
 fn check_counts(
     position: &Position,
     train: &DataLoader,
@@ -203,13 +222,17 @@ fn check_counts(
 ) -> Result<(), String> {
     let (epoch, batch, batches) = (position.epoch, position.batch, train.len() as u64);
     if batch > batches {
-        return Err(format!("its metadata `batch` is {batch}, but an epoch of this loader has {batches} batches"));
+        return Err(format!(
+            "its metadata `batch` is {batch}, but an epoch of this loader has {batches} batches"
+        ));
     }
     // A 32-bit counter stops at its largest number, so that value says nothing.
-    let [steps, updates] =
-        counts.map(|count| count.filter(|count| (0.0..f64::from(i32::MAX)).contains(count)).map(|count| count as u64));
+    let [steps, updates] = counts.map(|count| {
+        count.filter(|count| (0.0..f64::from(i32::MAX)).contains(count)).map(|count| count as u64)
+    });
     let (steps, updates) = (steps.unwrap_or(u64::MAX), updates.unwrap_or(0));
-    for (name, count) in [("epoch", epoch), ("batch", batch), ("global_step", position.global_step)] {
+    for (name, count) in [("epoch", epoch), ("batch", batch), ("global_step", position.global_step)]
+    {
         if count > steps {
             return Err(format!(
                 "its metadata `{name}` is {count}, but its tensor `{STEP}` counts only {steps} batches"
@@ -270,8 +293,8 @@ fn check_group(position: &Position, config: &StepConfig) -> Result<()> {
     Ok(())
 }
 
-/// Migrates the Trainer's own entries from the state of a run with other options. Entries that are not needed are
-/// removed, and missing ones start from zero, except the number of steps.
+/// Migrates the Trainer's own entries from the state of a run with other options. Entries that are
+/// not needed are removed, and missing ones start from zero, except the number of steps.
 fn migrate(
     tensors: &mut BTreeMap<String, Value>,
     layout: &StateLayout,
@@ -280,11 +303,15 @@ fn migrate(
 ) -> Result<()> {
     // A checkpoint has averages under the module's names.
     let saved_rule = position.averaging.as_ref();
-    let rule_changed =
-        config.averaging.as_ref().is_some_and(|rule| saved_rule.is_some_and(|saved| *saved != rule.words()));
+    let rule_changed = config
+        .averaging
+        .as_ref()
+        .is_some_and(|rule| saved_rule.is_some_and(|saved| *saved != rule.words()));
     let mut averages = BTreeMap::new();
-    for name in
-        tensors.keys().filter_map(|name| Some(name.strip_prefix(names::CURRENT)?.to_owned())).collect::<Vec<_>>()
+    for name in tensors
+        .keys()
+        .filter_map(|name| Some(name.strip_prefix(names::CURRENT)?.to_owned()))
+        .collect::<Vec<_>>()
     {
         let Some(current) = tensors.remove(&format!("{}{name}", names::CURRENT)) else { continue };
         averages.extend(tensors.insert(name.clone(), current).map(|average| (name, average)));
@@ -298,10 +325,16 @@ fn migrate(
         for (source, average) in layout[*source].names().iter().zip(layout[*average].names()) {
             // If the run had no averages, they begin with its weights.
             let weights = tensors.get(source).and_then(Value::to_stored);
-            tensors.extend(averages.remove(source).or(weights).map(|value| (average.clone(), value)));
+            tensors
+                .extend(averages.remove(source).or(weights).map(|value| (average.clone(), value)));
         }
     }
-    let named = || layout.entries().iter().flat_map(|entry| entry.names().iter().map(move |name| (name, entry)));
+    let named = || {
+        layout
+            .entries()
+            .iter()
+            .flat_map(|entry| entry.names().iter().map(move |name| (name, entry)))
+    };
     let known: BTreeSet<&String> = named().map(|(name, _)| name).collect();
     tensors.retain(|name, _| !name.starts_with(OWN) || known.contains(name));
     for (name, entry) in named().filter(|(name, _)| name.starts_with(OWN) && *name != STEP) {
@@ -312,7 +345,9 @@ fn migrate(
         let value = match name.as_str() {
             names::GROUPS => count(position.global_step)?,
             // The earlier run did not freeze them.
-            name if name.starts_with(UPDATES) || name.starts_with(names::UNFROZEN) => count(position.global_step)?,
+            name if name.starts_with(UPDATES) || name.starts_with(names::UNFROZEN) => {
+                count(position.global_step)?
+            }
             names::BATCH => count(position.batch)?,
             names::EPOCHS => count(position.epoch)?,
             _ => entry.first()?,

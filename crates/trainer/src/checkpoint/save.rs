@@ -21,7 +21,8 @@ use crate::state::names::is_training_state;
 use crate::state::{EntryId, State};
 use crate::{Error, Result};
 
-/// The niceness of the thread that writes. Next to a thread of the usual niceness, it gets a seventieth of a core.
+/// The niceness of the thread that writes. Next to a thread of the usual niceness, it gets a
+/// seventieth of a core.
 const NICENESS: i32 = 19;
 
 /// The parts of a state tensor that this process saves.
@@ -33,7 +34,8 @@ pub(crate) struct StateTensor {
 
 enum Values {
     Host(Vec<(Block, Bytes)>),
-    /// A copy on the devices, which only this save uses. It is read from the device when it is written.
+    /// A copy on the devices, which only this save uses. It is read from the device when it is
+    /// written.
     Device(DeviceArray),
 }
 
@@ -59,9 +61,12 @@ impl StateTensor {
         let ty = literal.ty().clone();
         let block = Block { start: vec![0; ty.shape.rank()], size: ty.shape.dims().to_vec() };
         let bytes = HostBuffer::copy_of(literal.bytes());
-        let bytes = bytes.map_err(|e| Error::usage(format!("not enough memory for a checkpoint: {e}")))?;
-        let is_own = process_group.is_none_or(|process_group| process_group.process().is_coordinator());
-        let values = Values::Host(if is_own { vec![(block, Bytes::new(bytes))] } else { Vec::new() });
+        let bytes =
+            bytes.map_err(|e| Error::usage(format!("not enough memory for a checkpoint: {e}")))?;
+        let is_own =
+            process_group.is_none_or(|process_group| process_group.process().is_coordinator());
+        let values =
+            Values::Host(if is_own { vec![(block, Bytes::new(bytes))] } else { Vec::new() });
         Ok(StateTensor { name: name.to_owned(), ty, values })
     }
 
@@ -70,11 +75,12 @@ impl StateTensor {
     }
 }
 
-/// The program that copies values of the state on the devices, and the ids of these values in the order of the state.
+/// The program that copies values of the state on the devices, and the ids of these values in the
+/// order of the state.
 pub(crate) type CopyProgram = (Compiled, Vec<EntryId>);
 
-/// Takes the state as it is now. The values that `copy` copies stay on the devices. Of the others, the parts that this
-/// process saves go to the host.
+/// Takes the state as it is now. The values that `copy` copies stay on the devices. Of the others,
+/// the parts that this process saves go to the host.
 pub(crate) fn take(
     state: &State,
     copy: Option<&CopyProgram>,
@@ -91,23 +97,32 @@ pub(crate) fn take(
     };
     let (mut tensors, mut copied) = (Vec::new(), [].iter().peekable());
     if let Some((program, ids)) = copy {
-        let arrays = ids.iter().map(|&id| Ok(Argument::Borrow(state.array(id)?))).collect::<Result<_>>()?;
+        let arrays =
+            ids.iter().map(|&id| Ok(Argument::Borrow(state.array(id)?))).collect::<Result<_>>()?;
         let mut copies = program.call(arrays)?.arrays.into_iter().map(Values::Device);
-        tensors.extend(ids.iter().flat_map(|&id| saved(id, copies.by_ref().take(names[id.index()].len()).collect())));
+        tensors
+            .extend(ids.iter().flat_map(|&id| {
+                saved(id, copies.by_ref().take(names[id.index()].len()).collect())
+            }));
         copied = ids.iter().peekable();
     }
     let rest: Vec<EntryId> = layout.ids().filter(|id| copied.next_if_eq(&id).is_none()).collect();
     let arrays = rest.iter().map(|&id| state.array(id)).collect::<Result<Vec<_>>>()?;
-    let own = DeviceArray::own_parts(&arrays, process_group.map(|process_group| process_group.process().index()));
+    let own = DeviceArray::own_parts(
+        &arrays,
+        process_group.map(|process_group| process_group.process().index()),
+    );
     let buffers: Vec<&Buffer> = own.iter().flatten().map(|(_, buffer)| *buffer).collect();
     let mut bytes = runtime.read_parts(&buffers)?.into_iter().map(Bytes::new);
     for (id, parts) in rest.into_iter().zip(own) {
-        let parts: Vec<(Block, Bytes)> = parts.into_iter().map(|(block, _)| block).zip(bytes.by_ref()).collect();
+        let parts: Vec<(Block, Bytes)> =
+            parts.into_iter().map(|(block, _)| block).zip(bytes.by_ref()).collect();
         // A part of a joined value has all rows, one after the other.
         let row = |row: usize| {
             let row_of_part = |(block, bytes): &(Block, Bytes)| {
                 let block = layout[id].row_block(block);
-                let size = block.size.iter().product::<usize>() * layout[id].ty.dtype.size_in_bytes();
+                let size =
+                    block.size.iter().product::<usize>() * layout[id].ty.dtype.size_in_bytes();
                 (block, Bytes { buffer: bytes.buffer.clone(), start: bytes.start + row * size })
             };
             Values::Host(parts.iter().map(row_of_part).collect())
@@ -147,8 +162,14 @@ pub(crate) struct Saving(JoinHandle<Outcome>);
 impl Saving {
     /// Waits until the job ends.
     pub(crate) fn wait(self) -> Outcome {
-        let panicked = || Error::usage("the thread that wrote a checkpoint panicked; the checkpoint was not saved");
-        self.0.join().unwrap_or_else(|_| Outcome { failure: Some(panicked()), ..Outcome::default() })
+        let panicked = || {
+            Error::usage(
+                "the thread that wrote a checkpoint panicked; the checkpoint was not saved",
+            )
+        };
+        self.0
+            .join()
+            .unwrap_or_else(|_| Outcome { failure: Some(panicked()), ..Outcome::default() })
     }
 }
 
@@ -156,23 +177,30 @@ impl Job {
     /// Runs the job on its own thread, which yields to the threads that train.
     pub(crate) fn start(self) -> Result<Saving> {
         let run = move || {
-            // On Linux this sets the niceness of this thread only. If it fails, the thread competes with training.
+            // On Linux this sets the niceness of this thread only. If it fails, the thread competes
+            // with training.
             let _ = rustix::process::setpriority_process(None, NICENESS);
             self.run()
         };
         let thread = thread::Builder::new().name("fulmen-checkpoint".into()).spawn(run);
-        Ok(Saving(thread.map_err(|e| Error::usage(format!("cannot start the thread that writes a checkpoint: {e}")))?))
+        Ok(Saving(thread.map_err(|e| {
+            Error::usage(format!("cannot start the thread that writes a checkpoint: {e}"))
+        })?))
     }
 
-    /// Runs the job on this thread. An earlier checkpoint of the same name stays until the new one is complete.
+    /// Runs the job on this thread. An earlier checkpoint of the same name stays until the new one
+    /// is complete.
     pub(crate) fn run(mut self) -> Outcome {
         let _write = span("write checkpoint");
         let mut last_complete = self.outcome.last.clone();
         for (save, run) in std::mem::take(&mut self.saves) {
             if let Err(error) = self.save(&save, run) {
                 let is_checkpoint = error.is_checkpoint();
-                self.outcome.failure =
-                    Some(if is_checkpoint { error.with_last_checkpoint(last_complete.as_deref()) } else { error });
+                self.outcome.failure = Some(if is_checkpoint {
+                    error.with_last_checkpoint(last_complete.as_deref())
+                } else {
+                    error
+                });
                 return self.outcome;
             }
             if !save.weights_only {
@@ -186,9 +214,14 @@ impl Job {
         }
         // The best and the last one stay, even if a callback wants to remove them.
         let kept = [&self.outcome.last, &self.outcome.best];
-        let unused = self.removals.iter().filter(|path| !kept.iter().any(|kept| kept.as_ref() == Some(*path)));
+        let unused = self
+            .removals
+            .iter()
+            .filter(|path| !kept.iter().any(|kept| kept.as_ref() == Some(*path)));
         for path in unused.filter(|_| {
-            self.process_group.as_ref().is_none_or(|process_group| process_group.process().is_coordinator())
+            self.process_group
+                .as_ref()
+                .is_none_or(|process_group| process_group.process().is_coordinator())
         }) {
             let removed = place(&*self.open, path)
                 .and_then(|(store, name)| remove(&store, &name).map_err(Error::checkpoint_file));
@@ -199,20 +232,25 @@ impl Job {
         self.outcome
     }
 
-    /// Writes the shard of this process. When all processes have written theirs, process 0 writes the manifest.
+    /// Writes the shard of this process. When all processes have written theirs, process 0 writes
+    /// the manifest.
     fn save(&self, save: &Save, run: Run) -> Result<()> {
         let (store, name) = place(&*self.open, &save.path)?;
         let writer = CheckpointWriter::new(store, &name).map_err(Error::checkpoint_file)?;
         let shard = self.write_shard(&writer, save.weights_only);
         let commit = |shards| writer.commit(run, shards).map(drop).map_err(Error::checkpoint_file);
-        let Some(process_group) = &self.process_group else { return commit(shard?.into_iter().collect()) };
+        let Some(process_group) = &self.process_group else {
+            return commit(shard?.into_iter().collect());
+        };
         let message = match &shard {
             Ok(shard) => serde_json::to_string(shard).map_err(|e| e.to_string()),
             Err(error) => Err(error.to_string()),
         };
         let mut committed = Ok(());
         let answer = process_group.gather("checkpoint", message, |shards| {
-            let read = |text: &String| serde_json::from_str::<Option<WrittenShard>>(text).map_err(|e| e.to_string());
+            let read = |text: &String| {
+                serde_json::from_str::<Option<WrittenShard>>(text).map_err(|e| e.to_string())
+            };
             let shards: Vec<_> = shards.iter().map(read).collect::<Result<_, _>>()?;
             committed = commit(shards.into_iter().flatten().collect());
             committed.as_ref().map(|()| "saved".to_owned()).map_err(Error::to_string)
@@ -221,25 +259,35 @@ impl Job {
         answer.map(drop).map_err(|e| Error::checkpoint(&save.path, e))
     }
 
-    /// Writes the shard of this process. A process without a part of the state has no shard, unless it is the only one.
-    fn write_shard(&self, writer: &CheckpointWriter, weights_only: bool) -> Result<Option<WrittenShard>> {
+    /// Writes the shard of this process. A process without a part of the state has no shard, unless
+    /// it is the only one.
+    fn write_shard(
+        &self,
+        writer: &CheckpointWriter,
+        weights_only: bool,
+    ) -> Result<Option<WrittenShard>> {
         enum Source<'a> {
             Host(&'a Bytes),
             Device(&'a Buffer),
         }
-        let process = self.process_group.as_ref().map(|process_group| process_group.process().index());
+        let process =
+            self.process_group.as_ref().map(|process_group| process_group.process().index());
         let (mut parts, mut sources) = (Vec::new(), BTreeMap::new());
-        let written = || self.tensors.iter().filter(|saved| !weights_only || !is_training_state(&saved.name));
+        let written =
+            || self.tensors.iter().filter(|saved| !weights_only || !is_training_state(&saved.name));
         let copies: Vec<&DeviceArray> = written().filter_map(StateTensor::copy).collect();
         let mut own_copies = DeviceArray::own_parts(&copies, process).into_iter();
         for StateTensor { name, ty, values } in written() {
             let Some(dtype) = to_format(ty.dtype) else {
-                return Err(Error::usage(format!("`{name}` is {ty}, but checkpoints don't support this element type")));
+                return Err(Error::usage(format!(
+                    "`{name}` is {ty}, but checkpoints don't support this element type"
+                )));
             };
             let blocks: Vec<(Block, Source<'_>)> = match values {
-                Values::Host(parts) => {
-                    parts.iter().map(|(block, bytes)| (block.clone(), Source::Host(bytes))).collect()
-                }
+                Values::Host(parts) => parts
+                    .iter()
+                    .map(|(block, bytes)| (block.clone(), Source::Host(bytes)))
+                    .collect(),
                 Values::Device(_) => {
                     let own = own_copies.next().unwrap_or_default();
                     own.into_iter().map(|(block, part)| (block, Source::Device(part))).collect()
@@ -247,7 +295,10 @@ impl Job {
             };
             for (Block { start, size }, source) in blocks {
                 let rectangle = Rectangle::new(wide(&start), wide(&size));
-                sources.insert((name.as_str(), rectangle.offset.clone()), (source, TensorType::new(ty.dtype, size)));
+                sources.insert(
+                    (name.as_str(), rectangle.offset.clone()),
+                    (source, TensorType::new(ty.dtype, size)),
+                );
                 parts.push(Part::slice(name, dtype, wide(ty.shape.dims()), rectangle));
             }
         }
@@ -257,7 +308,10 @@ impl Job {
         let file = format!("shard_{}.safetensors", process.unwrap_or_default());
         let mut shard = writer.shard(&file, parts).map_err(Error::checkpoint_file)?;
         while let Some(part) = shard.next_part() {
-            let Some((source, ty)) = sources.get(&(part.name(), part.rectangle().offset.clone())) else { break };
+            let Some((source, ty)) = sources.get(&(part.name(), part.rectangle().offset.clone()))
+            else {
+                break;
+            };
             let device_parts;
             let (bytes, start) = match source {
                 Source::Host(bytes) => (&*bytes.buffer, bytes.start),
@@ -279,7 +333,11 @@ impl Job {
         if ty.dtype.is_float() && names.contains(name) {
             let literal = Literal::from_bytes(ty.clone(), bytes)?;
             if literal.to_f64().iter().any(|value| !value.is_finite()) {
-                return Err(Error::not_finite(*step, &format!("`{name}`"), self.outcome.last.as_deref()));
+                return Err(Error::not_finite(
+                    *step,
+                    &format!("`{name}`"),
+                    self.outcome.last.as_deref(),
+                ));
             }
         }
         Ok(())

@@ -26,8 +26,8 @@ pub enum Weights {
 }
 
 impl Weights {
-    /// Returns the weights that the option `ckpt_path` names; without it, the weights that the module has. It prints
-    /// the choice on standard error.
+    /// Returns the weights that the option `ckpt_path` names; without it, the weights that the
+    /// module has. It prints the choice on standard error.
     ///
     /// ```
     /// use fulmen_trainer::{Trainer, Weights};
@@ -59,11 +59,13 @@ impl Weights {
     }
 }
 
-/// Loads the values of a checkpoint or a weight file into a module. The file must have all of them; otherwise nothing
-/// changes.
+/// Loads the values of a checkpoint or a weight file into a module. The file must have all of them;
+/// otherwise nothing changes.
 pub(crate) fn load_values(module: &dyn Module, path: &Path) -> Result<()> {
     let weights = StateDict::read(path)
-        .and_then(|tensors| tensors.rename_with(|name| (!is_training_state(name)).then(|| name.to_owned())))
+        .and_then(|tensors| {
+            tensors.rename_with(|name| (!is_training_state(name)).then(|| name.to_owned()))
+        })
         .and_then(|weights| weights.load_into(module, Strictness::Strict));
     weights.map(drop).map_err(|e| Error::checkpoint(path, e))
 }

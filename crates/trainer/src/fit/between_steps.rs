@@ -1,4 +1,5 @@
-//! The work between two steps: all processes run the actions of callbacks after the same step, and the run may end.
+//! The work between two steps: all processes run the actions of callbacks after the same step, and
+//! the run may end.
 
 use std::time::Duration;
 
@@ -22,25 +23,30 @@ impl Fit<'_> {
     pub(super) fn end_step(&mut self) -> Result<Option<Signal>> {
         self.actions.check()?;
         self.stop_after_max_time();
-        let process = self.step.executor.process_group().map_or(0, |process_group| process_group.process().index());
+        let process = self
+            .step
+            .executor
+            .process_group()
+            .map_or(0, |process_group| process_group.process().index());
         if self.actions.requests.counts_in(process) {
             self.step.executor.request_actions();
         }
         self.step.executor.interrupted()
     }
 
-    /// Runs the actions that callbacks requested. All processes call this after the same step and do the same. Returns
-    /// whether checkpoints were saved, which takes time.
+    /// Runs the actions that callbacks requested. All processes call this after the same step and
+    /// do the same. Returns whether checkpoints were saved, which takes time.
     pub(super) fn run_actions(&mut self) -> Result<bool> {
         self.actions.check()?;
         let mut requests = self.actions.take();
         if let Some(process_group) = self.step.executor.process_group() {
-            // A callback may stop because of something that only its process knows, such as the time. All must stop
-            // then.
+            // A callback may stop because of something that only its process knows, such as the
+            // time. All must stop then.
             let stop = requests.stop.take();
             let is_stopping = process_group.any("stop", stop.is_some())?;
             requests = process_group.broadcast("actions", || Ok(requests))?;
-            requests.stop = stop.or(is_stopping.then(|| "a callback of another process asked for it".into()));
+            requests.stop =
+                stop.or(is_stopping.then(|| "a callback of another process asked for it".into()));
         }
         if requests == Requests::default() {
             return Ok(false);
@@ -54,7 +60,8 @@ impl Fit<'_> {
             self.run_program(program)?;
         }
         if validate {
-            self.step.position.validation = self.validation.iter().map(|set| set.evaluation.dataset.clone()).collect();
+            self.step.position.validation =
+                self.validation.iter().map(|set| set.evaluation.dataset.clone()).collect();
         }
         self.save(&saves, removals)?;
         Ok(!saves.is_empty())
@@ -63,11 +70,14 @@ impl Fit<'_> {
     /// Sets the factor of the learning rate in the state, for all later steps.
     fn set_learning_rate_factor(&mut self, factor: f64) -> Result<()> {
         let Some(entry) = self.step.state.layout().counters.lr_factor else {
-            let message = "a callback set the learning rate factor; its changes_learning_rate() must be true";
+            let message =
+                "a callback set the learning rate factor; its changes_learning_rate() must be true";
             return Err(Error::usage(message));
         };
         let literal = Literal::from_slice(&[factor as f32], [])?;
-        self.step.state.put(entry, self.session.runtime.to_devices(&literal, &Sharding::replicated())?);
+        self.step
+            .state
+            .put(entry, self.session.runtime.to_devices(&literal, &Sharding::replicated())?);
         self.step.position.lr_factor = Some(factor);
         self.actions.set_factor(factor);
         Ok(())
@@ -76,7 +86,8 @@ impl Fit<'_> {
     /// Enqueues a program of the module on the device and starts to read its outputs.
     fn run_program(&mut self, name: &str) -> Result<()> {
         let Some(program) = self.programs.iter().find(|program| program.name == name) else {
-            let known: Vec<_> = self.programs.iter().map(|program| format!("`{}`", program.name)).collect();
+            let known: Vec<_> =
+                self.programs.iter().map(|program| format!("`{}`", program.name)).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             return Err(Error::usage(format!(
                 "a callback requested the program `{name}`, which the module's programs() does not declare; it declares: {known}"
@@ -86,11 +97,13 @@ impl Fit<'_> {
             let weights = weights.iter().map(|array| Argument::Borrow(array)).collect();
             Ok(program.compiled.call(weights)?.arrays)
         })?;
-        let reading = self.reading(ReadKind::Program { name: program.name, outputs: program.outputs.clone() });
+        let reading = self
+            .reading(ReadKind::Program { name: program.name, outputs: program.outputs.clone() });
         self.step.executor.read(reading, arrays)
     }
 
-    /// Whether the run ends after the latest step. The inner reason is `None` if the end was planned.
+    /// Whether the run ends after the latest step. The inner reason is `None` if the end was
+    /// planned.
     pub(super) fn end_reason(&mut self) -> Option<Option<String>> {
         if self.step.position.global_step >= self.step.limits.steps {
             return Some(None);
@@ -105,14 +118,20 @@ impl Fit<'_> {
 
     /// Requests the end of the run after `max_time`.
     pub(super) fn stop_after_max_time(&mut self) {
-        if let Some(time) = self.step.limits.time.filter(|time| self.stop_reason.is_none() && self.trained() >= *time) {
+        if let Some(time) = self
+            .step
+            .limits
+            .time
+            .filter(|time| self.stop_reason.is_none() && self.trained() >= *time)
+        {
             self.actions.stop(format!("max_time has elapsed ({})", TrainDuration::Time(time)));
         }
     }
 
     /// How long the run has trained, including the time before a resume.
     pub(super) fn trained(&self) -> Duration {
-        let before = Duration::try_from_secs_f64(self.step.position.seconds.unwrap_or(0.0)).unwrap_or(Duration::MAX);
+        let before = Duration::try_from_secs_f64(self.step.position.seconds.unwrap_or(0.0))
+            .unwrap_or(Duration::MAX);
         before.saturating_add(self.training_since.elapsed())
     }
 }

@@ -1,4 +1,5 @@
-//! `goodput.json` in the run's folder: where the time went, in this run and in the runs that it continues.
+//! `goodput.json` in the run's folder: where the time went, in this run and in the runs that it
+//! continues.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -44,7 +45,12 @@ pub(super) struct GoodputFile {
 
 impl GoodputFile {
     /// The file of a run in this folder that begins at a step, from a checkpoint if there is one.
-    pub(super) fn new(run_dir: Option<&Path>, first_step: u64, checkpoint: Option<&Path>, options: &Options) -> Self {
+    pub(super) fn new(
+        run_dir: Option<&Path>,
+        first_step: u64,
+        checkpoint: Option<&Path>,
+        options: &Options,
+    ) -> Self {
         let before = checkpoint.and_then(|checkpoint| earlier_runs(run_dir, checkpoint, options));
         let mut before = before.unwrap_or_default().runs;
         mark_lost(&mut before, first_step);
@@ -53,28 +59,33 @@ impl GoodputFile {
     }
 }
 
-/// The file of the run that wrote a checkpoint. With a separate checkpoint folder, that is the newest run with a file.
+/// The file of the run that wrote a checkpoint. With a separate checkpoint folder, that is the
+/// newest run with a file.
 fn earlier_runs(run_dir: Option<&Path>, checkpoint: &Path, options: &Options) -> Option<Runs> {
     let read = |folder: &Path| serde_json::from_slice(&std::fs::read(folder.join(NAME)).ok()?).ok();
     if options.checkpoint_dir.as_os_str().is_empty() {
         return read(checkpoint.parent()?.parent()?);
     }
-    let earlier = runs(&options.default_root_dir).ok()?.into_iter().filter(|(_, folder)| Some(&**folder) != run_dir);
+    let earlier = runs(&options.default_root_dir)
+        .ok()?
+        .into_iter()
+        .filter(|(_, folder)| Some(&**folder) != run_dir);
     earlier.into_iter().find_map(|(_, folder)| read(&folder))
 }
 
 /// Counts the steps after this one as lost.
 fn mark_lost(runs: &mut [Run], step: u64) {
     for run in runs.iter_mut().rev().take_while(|run| run.last_step > step) {
-        let (steps, lost) = (run.last_step - run.first_step, run.last_step - step.max(run.first_step));
+        let (steps, lost) =
+            (run.last_step - run.first_step, run.last_step - step.max(run.first_step));
         run.seconds.lose(lost as f64 / steps.max(1) as f64);
         run.last_step = step.max(run.first_step);
     }
 }
 
 impl Fit<'_> {
-    /// Returns where the time went, including the earlier runs. The loggers' thread writes it to the file: every ten
-    /// seconds, and always if `force`.
+    /// Returns where the time went, including the earlier runs. The loggers' thread writes it to
+    /// the file: every ten seconds, and always if `force`.
     pub(super) fn write_goodput(&mut self, force: bool) -> Goodput {
         let GoodputFile { path, before, started, first_step, written } = &mut self.goodput;
         let seconds = self.session.clock.spent();
@@ -83,12 +94,21 @@ impl Fit<'_> {
         if let (Some(path), true) = (path, force || written.elapsed() > INTERVAL) {
             *written = Instant::now();
             let last_step = self.step.position.global_step;
-            let run = Run { started: *started, ended: unix_seconds(), first_step: *first_step, last_step, seconds };
-            let (path, runs) = (path.clone(), Runs { runs: before.iter().cloned().chain([run]).collect() });
+            let run = Run {
+                started: *started,
+                ended: unix_seconds(),
+                first_step: *first_step,
+                last_step,
+                seconds,
+            };
+            let (path, runs) =
+                (path.clone(), Runs { runs: before.iter().cloned().chain([run]).collect() });
             self.session.loggers.run("goodput", move || {
                 // If this fails, a later run doesn't include this one.
                 let text = serde_json::to_vec(&runs).unwrap_or_default();
-                let _ = fulmen_durable::write_unsynced(&path, Some(text.len() as u64), |file| file.write_all(&text));
+                let _ = fulmen_durable::write_unsynced(&path, Some(text.len() as u64), |file| {
+                    file.write_all(&text)
+                });
             });
         }
         total
@@ -109,7 +129,10 @@ mod tests {
         mark_lost(&mut runs, 150);
         let lost: Vec<f64> = runs.iter().map(|run| run.seconds.lost).collect();
         assert_eq!(lost, [0.0, 6.0, 12.0]);
-        assert_eq!((runs[1].seconds.steps, runs[1].seconds.data, runs[1].last_step), (5.0, 1.0, 150));
+        assert_eq!(
+            (runs[1].seconds.steps, runs[1].seconds.data, runs[1].last_step),
+            (5.0, 1.0, 150)
+        );
         assert!(runs.iter().all(|run| run.seconds.total() == 15.0));
     }
 }

@@ -1,4 +1,5 @@
-//! Reads log points and outputs of programs from the device, and passes them to loggers and callbacks.
+//! Reads log points and outputs of programs from the device, and passes them to loggers and
+//! callbacks.
 
 use fulmen_tensor::Literal;
 use fulmen_tensor::trace::span;
@@ -13,7 +14,11 @@ use crate::{Predicted, Result};
 impl Fit<'_> {
     /// A read after the latest step.
     pub(super) fn reading(&self, kind: ReadKind) -> Reading {
-        Reading { epoch: self.step.position.epoch, global_step: self.step.position.global_step, kind }
+        Reading {
+            epoch: self.step.position.epoch,
+            global_step: self.step.position.global_step,
+            kind,
+        }
     }
 
     /// Starts to read the values that were logged since the last log point.
@@ -24,10 +29,11 @@ impl Fit<'_> {
         self.step.executor.read(reading, arrays)
     }
 
-    /// Passes on the values of the oldest read, and waits for them if they have not arrived. Returns false if there is
-    /// none.
+    /// Passes on the values of the oldest read, and waits for them if they have not arrived.
+    /// Returns false if there is none.
     pub(super) fn finish_read(&mut self) -> Result<bool> {
-        let Some((Reading { epoch, global_step, kind }, values)) = self.step.executor.arrived()? else {
+        let Some((Reading { epoch, global_step, kind }, values)) = self.step.executor.arrived()?
+        else {
             return Ok(false);
         };
         let _log_point = span("log point");
@@ -35,8 +41,10 @@ impl Fit<'_> {
             ReadKind::Log { factor } => {
                 let sums = self.add_to_epoch(&values)?;
                 self.actions.set_read(sums.learning_rate(), factor);
-                let (logs, media) = (self.step.program().logs(), values.get(1..).unwrap_or_default());
-                let mut point = training_point(logs, &sums, media, LogRange::Steps, (epoch, global_step))?;
+                let (logs, media) =
+                    (self.step.program().logs(), values.get(1..).unwrap_or_default());
+                let mut point =
+                    training_point(logs, &sums, media, LogRange::Steps, (epoch, global_step))?;
                 self.hooks.callbacks.each(|callback| {
                     let values = callback.log_values(&point);
                     point.metrics.extend(values);
@@ -60,7 +68,8 @@ impl Fit<'_> {
         Ok(())
     }
 
-    /// Adds the logged sums of some steps to those of the epoch, and checks that the loss was finite.
+    /// Adds the logged sums of some steps to those of the epoch, and checks that the loss was
+    /// finite.
     pub(super) fn add_to_epoch(&mut self, literals: &[Literal]) -> Result<Sums> {
         let Some(literal) = literals.first() else { return Ok(Sums::default()) };
         let sums = self.step.program().logs().read(literal)?;
@@ -69,7 +78,8 @@ impl Fit<'_> {
         Ok(sums)
     }
 
-    /// Checks that the loss was finite. The error names the last checkpoint, including one that is still being written.
+    /// Checks that the loss was finite. The error names the last checkpoint, including one that is
+    /// still being written.
     pub(super) fn check_finite(&mut self, sums: &Sums) -> Result<()> {
         if self.step.reads.check_finite(sums, None).is_err() {
             self.finish_saving()?;

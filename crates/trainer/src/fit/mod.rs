@@ -47,7 +47,8 @@ struct Fit<'a> {
     validation: Vec<Validation>,
     /// The programs that callbacks can request.
     programs: Vec<Program>,
-    /// The program that converts averages to the module's dtypes, and the entries that have averages.
+    /// The program that converts averages to the module's dtypes, and the entries that have
+    /// averages.
     averages: Option<Averages>,
     /// When the first step began.
     training_since: Instant,
@@ -172,10 +173,11 @@ impl Fit<'_> {
         self.times.steps_per_second() * (samples as f64 / train.len().max(1) as f64)
     }
 
-    /// The remaining batches, as one stream over all epochs of the loader: the first batches of an epoch are read while
-    /// the previous epoch ends. With `overfit_batches`, only the first epoch.
+    /// The remaining batches, as one stream over all epochs of the loader: the first batches of an
+    /// epoch are read while the previous epoch ends. With `overfit_batches`, only the first epoch.
     fn batches(&self) -> DeviceBatches {
-        let epochs = if self.overfits() { 0..1 } else { self.step.position.epoch..self.next_reload() };
+        let epochs =
+            if self.overfits() { 0..1 } else { self.step.position.epoch..self.next_reload() };
         let runtime = &self.session.runtime;
         let batches = self.step.train.epochs(epochs, self.step.position.batch as usize);
         batches.prefetch_to(runtime, &Strategy::batch(runtime.mesh()))
@@ -203,7 +205,9 @@ impl Fit<'_> {
             let _step = numbered("step", self.step.position.global_step + 1);
             let wait_start = Instant::now();
             let wait = span("wait for batch");
-            let batch = stream.next().ok_or_else(|| Error::data("the loader ended in the middle of an epoch"))??;
+            let batch = stream
+                .next()
+                .ok_or_else(|| Error::data("the loader ended in the middle of an epoch"))??;
             drop(wait);
             if self.step.executor.is_idle() {
                 self.session.clock.was(TimeBucket::Data, wait_start);
@@ -215,7 +219,8 @@ impl Fit<'_> {
             self.hooks.on_train_batch_start(&self.step.progress());
             let busy = self.step.launch(&batch)?;
             if self.summary.time_to_first_step.is_zero() {
-                // Waiting once measures the time to the first step, including compilation and first transfers.
+                // Waiting once measures the time to the first step, including compilation and first
+                // transfers.
                 self.step.executor.finish_first()?;
                 self.summary.time_to_first_step = self.started.elapsed();
                 self.show_first_batch(stream);
@@ -227,8 +232,8 @@ impl Fit<'_> {
             let progress = self.step.progress();
             self.step.position.validation = self.due(&progress);
             self.hooks.on_train_batch_end(&progress, &mut self.actions);
-            let is_log_point =
-                self.step.stepped() && self.step.position.global_step.is_multiple_of(self.options().log_every_n_steps);
+            let is_log_point = self.step.stepped()
+                && self.step.position.global_step.is_multiple_of(self.options().log_every_n_steps);
             if is_log_point && !self.options().barebones {
                 self.start_log_point()?;
             }
@@ -260,7 +265,8 @@ impl Fit<'_> {
         Ok(End::Epoch)
     }
 
-    /// Waits for the device and counts the time as step time. The end of an epoch waits in any case.
+    /// Waits for the device and counts the time as step time. The end of an epoch waits in any
+    /// case.
     fn drain_steps(&mut self, last: Option<Instant>) -> Result<()> {
         self.step.executor.drain()?;
         if let Some(last) = last {
@@ -269,8 +275,9 @@ impl Fit<'_> {
         Ok(())
     }
 
-    /// Validates, reads all remaining values from the device in one transfer, and calls the hooks for the epoch's end.
-    /// If a signal ends the validation, the epoch has not ended, and a resumed fit validates again.
+    /// Validates, reads all remaining values from the device in one transfer, and calls the hooks
+    /// for the epoch's end. If a signal ends the validation, the epoch has not ended, and a resumed
+    /// fit validates again.
     fn end_epoch(&mut self) -> Result<Option<Signal>> {
         self.step.bad.report();
         let due = self.due_at_epoch_end();
@@ -283,8 +290,10 @@ impl Fit<'_> {
         let pending = if last.is_empty() { None } else { Some(self.session.runtime.read(&last)?) };
         self.finish_reads()?;
         let process_group = self.step.executor.process_group();
-        let literals =
-            pending.map(|values| process_group::arrive(process_group, values)).transpose()?.unwrap_or_default();
+        let literals = pending
+            .map(|values| process_group::arrive(process_group, values))
+            .transpose()?
+            .unwrap_or_default();
         let (training, evaluated) = literals.split_at(usize::from(trained.is_some()));
         self.add_to_epoch(training)?;
         let sums = std::mem::take(&mut self.step.position.epoch_sums);
@@ -310,8 +319,8 @@ impl Fit<'_> {
         Ok(None)
     }
 
-    /// Ends the run within an epoch. It logs the epoch's values so far, and saves the state as Ctrl-C does, so that a
-    /// longer run can continue there.
+    /// Ends the run within an epoch. It logs the epoch's values so far, and saves the state as
+    /// Ctrl-C does, so that a longer run can continue there.
     fn end_within_epoch(&mut self, reason: Option<String>) -> Result<()> {
         self.summary.stopped = reason;
         let logs = self.open_logs()?;

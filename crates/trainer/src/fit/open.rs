@@ -1,5 +1,5 @@
-//! Opens a fit: resumes and traces it, compares it with the other processes, creates its folder, and compiles it. All
-//! checks run before anything changes.
+//! Opens a fit: resumes and traces it, compares it with the other processes, creates its folder,
+//! and compiles it. All checks run before anything changes.
 
 use std::path::Path;
 use std::time::Instant;
@@ -71,14 +71,21 @@ fn open<'a>(
     let interrupt = fulmen_signals::Guard::new(session.choices.options.grace);
     (session.record.best_checkpoint, session.record.last_checkpoint) = (None, None);
     let config = session.config()?;
-    let (start, prepared) = ResumePoint::find(&config.options, session.process_group.as_ref(), |start| {
-        let reloaded = reloading::reloaded(module, &config, start.position.epoch)?;
-        let prepared = trace_fit(module, &config, start.position.seed, reloaded.as_ref().unwrap_or(train), validation)?;
-        reloading::check(module, &config, &prepared.train, prepared.limits.epochs)?;
-        let TracedFit { train, layout, program, limits, .. } = &prepared;
-        start.take_state(train, layout, program.logs(), limits, &config, &session.runtime)?;
-        Ok(prepared)
-    })?;
+    let (start, prepared) =
+        ResumePoint::find(&config.options, session.process_group.as_ref(), |start| {
+            let reloaded = reloading::reloaded(module, &config, start.position.epoch)?;
+            let prepared = trace_fit(
+                module,
+                &config,
+                start.position.seed,
+                reloaded.as_ref().unwrap_or(train),
+                validation,
+            )?;
+            reloading::check(module, &config, &prepared.train, prepared.limits.epochs)?;
+            let TracedFit { train, layout, program, limits, .. } = &prepared;
+            start.take_state(train, layout, program.logs(), limits, &config, &session.runtime)?;
+            Ok(prepared)
+        })?;
     check_consistent(session, "fit", module, &prepared, &start)?;
     let alive = open_run(session, &prepared.train, start.checkpoint().is_some())?;
     let opened = Opened { session, hooks: hooks.clone(), interrupt, started, alive };
@@ -124,7 +131,8 @@ impl<'a> Fit<'a> {
         let fit_start = fit_start(session, module, config, &prepared, &start);
         call_start_hooks(&hooks, &fit_start, &start);
         let averages = prepared.averages();
-        let (sets, declared) = (std::mem::take(&mut prepared.validation), std::mem::take(&mut prepared.declared));
+        let (sets, declared) =
+            (std::mem::take(&mut prepared.validation), std::mem::take(&mut prepared.declared));
         let (checkpoint, best) = (start.checkpoint().map(Path::to_owned), start.best.take());
         let run_dir = session.record.run_dir.as_deref().filter(|_| session.writes());
         let (first_step, options) = (start.position.global_step, &config.options);
@@ -134,16 +142,20 @@ impl<'a> Fit<'a> {
         let mut validation = Vec::new();
         for set in sets {
             let stage = Stage::Validation;
-            let evaluation = Evaluation::compile(session, (stage, set.name), set.loader, set.program)?;
+            let evaluation =
+                Evaluation::compile(session, (stage, set.name), set.loader, set.program)?;
             validation.push(Validation { cadence: set.cadence, evaluation });
         }
         let mut programs = Vec::new();
         for program in declared {
-            let compiled = session.compile_one(&format!("program `{}`", program.name), &program.function)?;
+            let compiled =
+                session.compile_one(&format!("program `{}`", program.name), &program.function)?;
             programs.push(Program { name: program.name, compiled, outputs: program.outputs });
         }
         let averages = match averages {
-            Some((function, entries)) => Some((session.compile_one("averaged weights", &function)?, entries)),
+            Some((function, entries)) => {
+                Some((session.compile_one("averaged weights", &function)?, entries))
+            }
             None => None,
         };
         let summary = FitSummary {
@@ -151,7 +163,10 @@ impl<'a> Fit<'a> {
             best_checkpoint: best,
             state_bytes: step.state.bytes(),
             train_compilations: step.compilations(),
-            eval_compilations: validation.iter().map(|set| set.evaluation.step.compilations()).sum(),
+            eval_compilations: validation
+                .iter()
+                .map(|set| set.evaluation.step.compilations())
+                .sum(),
             ..FitSummary::default()
         };
         let start = TrainStart::new(&step.steps, &step.state.layout().phases, &session.runtime);
@@ -211,7 +226,11 @@ fn fit_start(
     let TracedFit { plan, train, program, validation, .. } = prepared;
     FitStart {
         run_dir: session.record.run_dir.clone(),
-        checkpoint_dir: session.record.run_dir.as_ref().map(|run| locations::folder(&session.choices.options, run)),
+        checkpoint_dir: session
+            .record
+            .run_dir
+            .as_ref()
+            .map(|run| locations::folder(&session.choices.options, run)),
         plan: *plan,
         epoch: start.position.epoch,
         global_step: start.position.global_step,
@@ -224,7 +243,9 @@ fn fit_start(
         strategy: config.options.strategy,
         batch_size: train.batch_size(),
         per_device_batch_size: train.per_device_batch_size(),
-        tokens_per_batch: tokens_of_a_sample(train).ok().map(|tokens| tokens * train.batch_size() as u64),
+        tokens_per_batch: tokens_of_a_sample(train)
+            .ok()
+            .map(|tokens| tokens * train.batch_size() as u64),
         precision: config.options.precision.to_string(),
         matmul_precision: config.options.matmul_precision.to_string(),
         num_parameters: module.num_parameters(),

@@ -1,5 +1,5 @@
-//! Reloads the training loader within a fit (`reload_dataloaders_every_n_epochs`). The module creates the loader. Its
-//! batches must have the shapes that the step was compiled for.
+//! Reloads the training loader within a fit (`reload_dataloaders_every_n_epochs`). The module
+//! creates the loader. Its batches must have the shapes that the step was compiled for.
 
 use fulmen_data::DataLoader;
 
@@ -9,7 +9,11 @@ use crate::step_config::StepConfig;
 use crate::{Error, Result, TrainingModule};
 
 /// The loader of an epoch, unless it is the loader that was passed to the fit.
-pub(super) fn reloaded(module: &dyn TrainingModule, config: &StepConfig, epoch: u64) -> Result<Option<DataLoader>> {
+pub(super) fn reloaded(
+    module: &dyn TrainingModule,
+    config: &StepConfig,
+    epoch: u64,
+) -> Result<Option<DataLoader>> {
     let every = config.options.reload_dataloaders_every_n_epochs;
     if every == 0 || epoch < every {
         return Ok(None);
@@ -24,7 +28,12 @@ pub(super) fn reloaded(module: &dyn TrainingModule, config: &StepConfig, epoch: 
 }
 
 /// Checks before a fit that the first reloaded loader fits the step.
-pub(super) fn check(module: &dyn TrainingModule, config: &StepConfig, train: &DataLoader, epochs: u64) -> Result<()> {
+pub(super) fn check(
+    module: &dyn TrainingModule,
+    config: &StepConfig,
+    train: &DataLoader,
+    epochs: u64,
+) -> Result<()> {
     let first = config.options.reload_dataloaders_every_n_epochs;
     match reloaded(module, config, first)?.filter(|_| first < epochs) {
         Some(loader) => check_same(train, &config.training_loader(&loader)?, first),
@@ -32,12 +41,17 @@ pub(super) fn check(module: &dyn TrainingModule, config: &StepConfig, train: &Da
     }
 }
 
-/// Checks that a loader has the same batches as the one before. The program and the schedule depend on their shapes and
-/// number.
+/// Checks that a loader has the same batches as the one before. The program and the schedule depend
+/// on their shapes and number.
 fn check_same(before: &DataLoader, loader: &DataLoader, epoch: u64) -> Result<()> {
     let batches = |loader: &DataLoader| {
         let padded = if loader.pads() { ", the last one padded" } else { "" };
-        format!("{} batches of {}, {:?}{padded}", loader.len(), loader.batch_size(), loader.shapes())
+        format!(
+            "{} batches of {}, {:?}{padded}",
+            loader.len(),
+            loader.batch_size(),
+            loader.shapes()
+        )
     };
     if batches(before) == batches(loader) {
         return Ok(());
@@ -63,7 +77,8 @@ impl Fit<'_> {
 
     /// Reloads the loader if the next epoch begins with a new one. Returns whether it did.
     pub(super) fn reload(&mut self) -> Result<bool> {
-        let (every, epoch) = (self.options().reload_dataloaders_every_n_epochs, self.step.position.epoch);
+        let (every, epoch) =
+            (self.options().reload_dataloaders_every_n_epochs, self.step.position.epoch);
         let ended = epoch >= self.step.limits.epochs || self.summary.stopped.is_some();
         if every == 0 || !epoch.is_multiple_of(every) || ended {
             return Ok(false);

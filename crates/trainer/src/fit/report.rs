@@ -1,5 +1,6 @@
-//! Writes the report of a fit to the folder of its run: `summary.json`, `report.html` and an image of the first batch.
-//! The loggers' thread creates and writes them. `fulmen-report` has the content of the page.
+//! Writes the report of a fit to the folder of its run: `summary.json`, `report.html` and an image
+//! of the first batch. The loggers' thread creates and writes them. `fulmen-report` has the content
+//! of the page.
 
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -110,16 +111,17 @@ impl Fit<'_> {
         let measured = self.measure(&loader);
         let loader = loader.bottleneck();
         let state_bytes = self.summary.state_bytes.iter().map(|&bytes| bytes as u64);
-        let memory = self.session.runtime.local_devices().zip(state_bytes).map(|(device, state)| {
-            let stats = device.memory_stats().ok();
-            DeviceMemory {
-                device: device.to_string(),
-                state,
-                temporaries: self.reports.temporaries,
-                peak: stats.as_ref().and_then(|stats| Some(stats.peak_bytes_in_use? as u64)),
-                limit: stats.as_ref().and_then(|stats| Some(stats.bytes_limit? as u64)),
-            }
-        });
+        let memory =
+            self.session.runtime.local_devices().zip(state_bytes).map(|(device, state)| {
+                let stats = device.memory_stats().ok();
+                DeviceMemory {
+                    device: device.to_string(),
+                    state,
+                    temporaries: self.reports.temporaries,
+                    peak: stats.as_ref().and_then(|stats| Some(stats.peak_bytes_in_use? as u64)),
+                    limit: stats.as_ref().and_then(|stats| Some(stats.bytes_limit? as u64)),
+                }
+            });
         let summary = Summary {
             state,
             reason,
@@ -153,13 +155,17 @@ impl Fit<'_> {
 
     /// Writes an image of the first batch, if the batch has images.
     pub(super) fn show_first_batch(&self, batches: &mut DeviceBatches) {
-        let (Some(run_dir), true) = (self.session.record.run_dir.clone(), self.session.writes()) else { return };
+        let (Some(run_dir), true) = (self.session.record.run_dir.clone(), self.session.writes())
+        else {
+            return;
+        };
         let Some(batch) = batches.first_on_host() else { return };
         let writer = Arc::clone(&self.reports.writer);
         self.session.loggers.run("first batch", move || {
             let Some(picture) = picture(&batch) else { return };
             drop(batch);
-            let (folder, picture) = (run_dir.join("media").join("first_batch"), Media::Image(picture));
+            let (folder, picture) =
+                (run_dir.join("media").join("first_batch"), Media::Image(picture));
             let written = std::fs::create_dir_all(&folder).and_then(|()| {
                 let (ending, bytes) = picture.to_file()?;
                 replace(&folder.join("0").with_extension(ending), &bytes)
@@ -173,7 +179,12 @@ impl Fit<'_> {
 pub(super) fn report_failure(session: &Session, error: &Error) {
     let (Some(run_dir), true) = (session.record.run_dir.clone(), session.writes()) else { return };
     let compilations = session.record.compilations.clone();
-    let summary = Summary { state: State::Failed, reason: Some(error.to_string()), compilations, ..Summary::default() };
+    let summary = Summary {
+        state: State::Failed,
+        reason: Some(error.to_string()),
+        compilations,
+        ..Summary::default()
+    };
     session.loggers.run("report", move || Writer::default().write(&run_dir, &summary));
 }
 
@@ -192,7 +203,10 @@ impl Writer {
             }
             None => self.run.insert(Run::open(run_dir)?),
         };
-        replace(&run_dir.join("report.html"), fulmen_report::report(std::slice::from_ref(run)).as_bytes())
+        replace(
+            &run_dir.join("report.html"),
+            fulmen_report::report(std::slice::from_ref(run)).as_bytes(),
+        )
     }
 
     /// Warns about the first failure. A failure never ends the training.
@@ -205,20 +219,23 @@ impl Writer {
     }
 }
 
-/// Replaces a file without waiting for the disk. The file is written again soon, so it need not survive a power
-/// failure.
+/// Replaces a file without waiting for the disk. The file is written again soon, so it need not
+/// survive a power failure.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let written = fulmen_durable::write_unsynced(path, Some(bytes.len() as u64), |file| file.write_all(bytes));
+    let written = fulmen_durable::write_unsynced(path, Some(bytes.len() as u64), |file| {
+        file.write_all(bytes)
+    });
     written.map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))
 }
 
-/// An image of the first samples, from the first field that has the shape of images. Each sample is at most [`SIDE`]
-/// pixels wide and high; larger samples are reduced to every n-th pixel. Floats are scaled to the range of their
-/// channel.
+/// An image of the first samples, from the first field that has the shape of images. Each sample is
+/// at most [`SIDE`] pixels wide and high; larger samples are reduced to every n-th pixel. Floats
+/// are scaled to the range of their channel.
 fn picture(batch: &HostBatch) -> Option<Picture> {
     let is_color = |channels: usize| matches!(channels, 1 | 3 | 4);
     let fields = batch.fields().iter().enumerate();
-    // `size` has channels, height and width, and `strides` the distance of two neighbors along each of them.
+    // `size` has channels, height and width, and `strides` the distance of two neighbors along each
+    // of them.
     let (field, dtype, size, strides) = fields.into_iter().find_map(|(i, field)| {
         let (size, strides) = match field.shape[..] {
             [c, h, w] if is_color(c) && h > 3 && w > 3 => ([c, h, w], [h * w, w, 1]),
@@ -251,14 +268,17 @@ fn picture(batch: &HostBatch) -> Option<Picture> {
     let indices = |c: usize| {
         (0..rows)
             .flat_map(move |n| (0..high).flat_map(move |y| (0..wide).map(move |x| (n, y, x))))
-            .map(move |(n, y, x)| (((n * channels + c) * high + y) * wide + x, source_index(n, c, y, x)))
+            .map(move |(n, y, x)| {
+                (((n * channels + c) * high + y) * wide + x, source_index(n, c, y, x))
+            })
     };
     for c in 0..channels {
         let finite = || indices(c).map(|(_, from)| values(from)).filter(|value| value.is_finite());
         let (low, high) = match dtype {
             DType::U8 => (0.0, 255.0),
-            _ => finite()
-                .fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value))),
+            _ => finite().fold((f32::INFINITY, f32::NEG_INFINITY), |(low, high), value| {
+                (low.min(value), high.max(value))
+            }),
         };
         let range = if high > low { high - low } else { 1.0 };
         for (to, from) in indices(c) {
@@ -283,8 +303,9 @@ mod tests {
             picture(&loader.epoch(0).next().unwrap().unwrap())
         };
         // The same two images, with channels last and with channels first.
-        let last: Vec<f32> =
-            (0..2 * 4 * 5 * 3).map(|i| (i / 3 % 20) as f32 * if i % 3 == 0 { 1.0 } else { -2.0 }).collect();
+        let last: Vec<f32> = (0..2 * 4 * 5 * 3)
+            .map(|i| (i / 3 % 20) as f32 * if i % 3 == 0 { 1.0 } else { -2.0 })
+            .collect();
         let value = |n: usize, c: usize, pixel: usize| last[(n * 20 + pixel) * 3 + c];
         let channels_first: Vec<f32> = (0..2)
             .flat_map(|n| (0..3).flat_map(move |c| (0..20).map(move |pixel| (n, c, pixel))))
@@ -294,7 +315,10 @@ mod tests {
         assert_eq!(picture.shape, [2, 3, 4, 5]);
         assert_eq!(first([2, 3, 4, 5], channels_first), Some(picture.clone()));
         // The first channel rises from 0 to 19, the others fall from 0 to -38.
-        assert_eq!((picture.pixels[0], picture.pixels[19], picture.pixels[20], picture.pixels[39]), (0, 255, 255, 0));
+        assert_eq!(
+            (picture.pixels[0], picture.pixels[19], picture.pixels[20], picture.pixels[39]),
+            (0, 255, 255, 0)
+        );
         assert_eq!(picture.pixels[1], (255.0 / 19.0) as u8);
         let large = first([2, 1, 100, 49], vec![0.5; 2 * 4900]).unwrap();
         assert_eq!(large.shape, [2, 1, 34, 17]);

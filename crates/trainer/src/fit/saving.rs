@@ -30,14 +30,16 @@ impl Fit<'_> {
         self.save_last(logs)
     }
 
-    /// Handles a failure: waits for the checkpoint that is being written, then saves what callbacks request, if the
-    /// state is still complete.
+    /// Handles a failure: waits for the checkpoint that is being written, then saves what callbacks
+    /// request, if the state is still complete.
     pub(super) fn save_after_exception(&mut self) {
         let saves = self.actions.take().saves;
         let mut saved = self.finish_saving();
         // A complete checkpoint needs all processes, and the others have ended.
         if self.step.executor.process_group().is_none() {
-            saved = saved.and_then(|()| self.save(&saves, Vec::new())).and_then(|()| self.finish_saving());
+            saved = saved
+                .and_then(|()| self.save(&saves, Vec::new()))
+                .and_then(|()| self.finish_saving());
         }
         if let Err(error) = saved.and_then(|()| self.finish_copies()) {
             note(&format!("warning: cannot save the state after the failure: {error}"));
@@ -62,8 +64,8 @@ impl Fit<'_> {
         (self.session.open_store)(checkpoint_dir).finish(*grace).map_err(Error::checkpoint_file)
     }
 
-    /// Reads the values logged since the last log point, for a checkpoint within an epoch. It finishes all earlier log
-    /// points first.
+    /// Reads the values logged since the last log point, for a checkpoint within an epoch. It
+    /// finishes all earlier log points first.
     pub(super) fn open_logs(&mut self) -> Result<Vec<(String, Literal)>> {
         self.finish_reads()?;
         let mut logs = Vec::new();
@@ -83,15 +85,16 @@ impl Fit<'_> {
         match self.session.record.run_dir.as_ref().filter(|_| self.options().enable_checkpointing) {
             Some(folder) => {
                 let path = locations::folder(self.options(), folder).join("last");
-                let save = Save { path, role: CheckpointRole::Last, weights_only: false, score: None };
+                let save =
+                    Save { path, role: CheckpointRole::Last, weights_only: false, score: None };
                 self.save_with(&[save], Vec::new(), logs)
             }
             None => Ok(()),
         }
     }
 
-    /// Saves the training state in the background, from one read of the device, and then removes these checkpoints. All
-    /// processes save alike.
+    /// Saves the training state in the background, from one read of the device, and then removes
+    /// these checkpoints. All processes save alike.
     pub(super) fn save(&mut self, saves: &[Save], removals: Vec<PathBuf>) -> Result<()> {
         if saves.is_empty() && removals.is_empty() {
             return Ok(());
@@ -100,7 +103,12 @@ impl Fit<'_> {
         self.save_with(saves, removals, logs)
     }
 
-    fn save_with(&mut self, saves: &[Save], removals: Vec<PathBuf>, logs: Vec<(String, Literal)>) -> Result<()> {
+    fn save_with(
+        &mut self,
+        saves: &[Save],
+        removals: Vec<PathBuf>,
+        logs: Vec<(String, Literal)>,
+    ) -> Result<()> {
         let _checkpoint = span("checkpoint");
         let before = self.session.clock.enter(TimeBucket::Checkpoint);
         self.start_saving(saves, removals, logs)?;
@@ -109,15 +117,24 @@ impl Fit<'_> {
         Ok(())
     }
 
-    fn start_saving(&mut self, saves: &[Save], removals: Vec<PathBuf>, logs: Vec<(String, Literal)>) -> Result<()> {
+    fn start_saving(
+        &mut self,
+        saves: &[Save],
+        removals: Vec<PathBuf>,
+        logs: Vec<(String, Literal)>,
+    ) -> Result<()> {
         self.finish_saving()?;
-        let saves: Vec<Save> =
-            saves.iter().map(|save| Save { path: self.fill_path(&save.path), ..save.clone() }).collect();
+        let saves: Vec<Save> = saves
+            .iter()
+            .map(|save| Save { path: self.fill_path(&save.path), ..save.clone() })
+            .collect();
         let mut tensors = Vec::new();
         if !saves.is_empty() {
             tensors = self.step.take_state(self.copy.as_ref())?;
             let process_group = self.step.executor.process_group();
-            let logs = logs.iter().map(|(name, literal)| StateTensor::replicated(name, literal, process_group));
+            let logs = logs
+                .iter()
+                .map(|(name, literal)| StateTensor::replicated(name, literal, process_group));
             tensors.extend(logs.collect::<Result<Vec<_>>>()?);
         }
         if let Some(best) = saves.iter().find(|save| save.role == CheckpointRole::Best) {
@@ -126,7 +143,12 @@ impl Fit<'_> {
         let Position { epoch, global_step, .. } = self.step.position;
         for Save { path, weights_only, .. } in &saves {
             let (path, weights_only) = (path.clone(), *weights_only);
-            self.hooks.on_save_checkpoint(&CheckpointFile { path, epoch, global_step, weights_only });
+            self.hooks.on_save_checkpoint(&CheckpointFile {
+                path,
+                epoch,
+                global_step,
+                weights_only,
+            });
         }
         let states = &mut self.step.position.callbacks;
         states.clear();
@@ -135,48 +157,67 @@ impl Fit<'_> {
         });
         let seconds = self.step.limits.time.map(|_| self.trained().as_secs_f64());
         let saves = saves.into_iter().map(|save| {
-            let position = Position { seconds, weights_only: save.weights_only, ..self.step.position.clone() };
+            let position =
+                Position { seconds, weights_only: save.weights_only, ..self.step.position.clone() };
             let run = checkpoint::run(&position, self.options(), self.session.runtime.mesh());
             (save.clone(), Run { score: save.score, ..run })
         });
-        let (last, best) = (self.summary.last_checkpoint.clone(), self.summary.best_checkpoint.clone());
+        let (last, best) =
+            (self.summary.last_checkpoint.clone(), self.summary.best_checkpoint.clone());
         let saves = saves.collect();
         let open = self.session.open_store.clone();
-        let job = self.step.job(open, tensors, saves, removals, Outcome { last, best, failure: None });
+        let job =
+            self.step.job(open, tensors, saves, removals, Outcome { last, best, failure: None });
         self.saving = Some(job.start()?);
         Ok(())
     }
 
-    /// Replaces `{epoch}` and `{step}` in the file name of a path with the numbers of the saved state.
+    /// Replaces `{epoch}` and `{step}` in the file name of a path with the numbers of the saved
+    /// state.
     fn fill_path(&self, path: &Path) -> PathBuf {
-        let Some(name) = path.file_name().and_then(|name| name.to_str()) else { return path.to_owned() };
+        let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+            return path.to_owned();
+        };
         let Position { epoch, batch, global_step, .. } = self.step.position;
         // At the end of an epoch, the position is already in the next one.
         let epoch = if batch == 0 { epoch.saturating_sub(1) } else { epoch };
-        path.with_file_name(name.replace("{epoch}", &epoch.to_string()).replace("{step}", &global_step.to_string()))
+        path.with_file_name(
+            name.replace("{epoch}", &epoch.to_string()).replace("{step}", &global_step.to_string()),
+        )
     }
 }
 
-/// The program that copies the state on the devices. Training continues while the copy goes to the host. It copies as
-/// much as fits in memory next to the step; training waits for the rest. There is none if the devices have no memory of
-/// their own.
-pub(super) fn copy_program(session: &mut Session, step: &TrainStep<'_>) -> Result<Option<CopyProgram>> {
+/// The program that copies the state on the devices. Training continues while the copy goes to the
+/// host. It copies as much as fits in memory next to the step; training waits for the rest. There
+/// is none if the devices have no memory of their own.
+pub(super) fn copy_program(
+    session: &mut Session,
+    step: &TrainStep<'_>,
+) -> Result<Option<CopyProgram>> {
     if !session.choices.options.saves() {
         return Ok(None);
     }
     let (layout, mesh) = (step.state.layout(), session.runtime.mesh());
-    let limit = session.runtime.local_devices().filter_map(|device| device.memory_stats().ok()?.bytes_limit).min();
+    let limit = session
+        .runtime
+        .local_devices()
+        .filter_map(|device| device.memory_stats().ok()?.bytes_limit)
+        .min();
     let programs = step.steps.iter().flat_map(|step| step.programs());
-    let step_bytes =
-        programs.filter_map(|program| Some(program.executable().memory_analysis().ok()?.total_bytes())).max();
-    let room = limit.map_or(0, |limit| limit.saturating_sub(step_bytes.unwrap_or_default()).try_into().unwrap_or(0));
+    let step_bytes = programs
+        .filter_map(|program| Some(program.executable().memory_analysis().ok()?.total_bytes()))
+        .max();
+    let room = limit.map_or(0, |limit| {
+        limit.saturating_sub(step_bytes.unwrap_or_default()).try_into().unwrap_or(0)
+    });
     // All processes run the same copy program, so use the least room.
     let room = session
         .process_group
         .as_ref()
         .map_or(Ok(room), |process_group| process_group.least("room for a copy", room))?;
     let copied = layout.fitting(room, mesh);
-    let [whole, part] = [layout.ids().collect(), copied.clone()].map(|ids: Vec<_>| layout.device_bytes(ids, mesh));
+    let [whole, part] =
+        [layout.ids().collect(), copied.clone()].map(|ids: Vec<_>| layout.device_bytes(ids, mesh));
     if limit.is_some() && part < whole {
         note(&format!(
             "note: in addition to the step, each device has memory for a copy of {:.1} of the {:.1} MB of training state; \

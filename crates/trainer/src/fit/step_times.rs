@@ -21,8 +21,8 @@ impl StepTimes {
     /// The most times from which the median is computed.
     const MAX_LATEST: usize = 1 << 16;
 
-    /// Counts a step. `time` is the time since the previous step was enqueued. It is the time of a step only if the
-    /// device was `busy`; otherwise the host only filled its queue.
+    /// Counts a step. `time` is the time since the previous step was enqueued. It is the time of a
+    /// step only if the device was `busy`; otherwise the host only filled its queue.
     pub(super) fn push(&mut self, global_step: u64, time: Duration, busy: bool) {
         self.count += 1;
         self.total += time;
@@ -50,13 +50,21 @@ impl StepTimes {
     }
 
     pub(super) fn wait_share(&self) -> f64 {
-        if self.total.is_zero() { 0.0 } else { (self.waits.as_secs_f64() / self.total.as_secs_f64()).min(1.0) }
+        if self.total.is_zero() {
+            0.0
+        } else {
+            (self.waits.as_secs_f64() / self.total.as_secs_f64()).min(1.0)
+        }
     }
 
     pub(super) fn median(&self) -> Duration {
         let mut sorted: Vec<Duration> = self.latest.iter().copied().collect();
         sorted.sort_unstable();
-        let mean = || self.total.checked_div(u32::try_from(self.count).unwrap_or(u32::MAX)).unwrap_or_default();
+        let mean = || {
+            self.total
+                .checked_div(u32::try_from(self.count).unwrap_or(u32::MAX))
+                .unwrap_or_default()
+        };
         sorted.get(sorted.len() / 2).copied().unwrap_or_else(mean)
     }
 

@@ -24,8 +24,8 @@ impl Fit<'_> {
         due.map(|set| set.evaluation.dataset.clone()).collect()
     }
 
-    /// The names of the sets that are due at the end of the epoch. They are computed again, since checkpoints of
-    /// earlier versions don't have them.
+    /// The names of the sets that are due at the end of the epoch. They are computed again, since
+    /// checkpoints of earlier versions don't have them.
     pub(super) fn due_at_epoch_end(&self) -> Vec<String> {
         let mut due = self.due(&self.step.progress());
         for name in &self.step.position.validation {
@@ -41,8 +41,8 @@ impl Fit<'_> {
         self.validation.iter().filter(|set| names.contains(&set.evaluation.dataset))
     }
 
-    /// Runs the validations that are due after a step within an epoch. A checkpoint that is saved before they end lists
-    /// them as due.
+    /// Runs the validations that are due after a step within an epoch. A checkpoint that is saved
+    /// before they end lists them as due.
     pub(super) fn validate_within_epoch(&mut self) -> Result<Option<Signal>> {
         let due = self.step.position.validation.clone();
         if self.sets(&due).next().is_none() {
@@ -75,18 +75,25 @@ impl Fit<'_> {
         self.session.clock.enter(TimeBucket::Validation);
         for set in &self.validation {
             // If a signal ends this, it is reported again after the first step.
-            let (runtime, process_group) = (&self.session.runtime, self.step.executor.process_group());
+            let (runtime, process_group) =
+                (&self.session.runtime, self.step.executor.process_group());
             let batches = BatchLimit::Count(batches);
             self.step.with_weights(self.averages.as_ref(), |weights| {
-                set.evaluation.run(runtime, process_group, weights, batches, |_| self.step.executor.interrupted())
+                set.evaluation.run(runtime, process_group, weights, batches, |_| {
+                    self.step.executor.interrupted()
+                })
             })?;
         }
         self.hooks.on_sanity_check_end();
         Ok(())
     }
 
-    /// Runs the validation steps of these sets. Their logged values stay on the device. A signal ends the validation.
-    pub(super) fn validate(&mut self, names: &[String]) -> Result<Result<Vec<DeviceArray>, Signal>> {
+    /// Runs the validation steps of these sets. Their logged values stay on the device. A signal
+    /// ends the validation.
+    pub(super) fn validate(
+        &mut self,
+        names: &[String],
+    ) -> Result<Result<Vec<DeviceArray>, Signal>> {
         let before = self.session.clock.enter(TimeBucket::Validation);
         let validated = self.run_validation(names);
         self.session.clock.enter(before);
@@ -100,7 +107,14 @@ impl Fit<'_> {
         for set in self.sets(names) {
             let validated = self.step.with_weights(self.averages.as_ref(), |weights| {
                 let interrupted = || self.step.executor.interrupted();
-                set.evaluation.run_all(runtime, process_group, &self.hooks, self.reached(), weights, interrupted)
+                set.evaluation.run_all(
+                    runtime,
+                    process_group,
+                    &self.hooks,
+                    self.reached(),
+                    weights,
+                    interrupted,
+                )
             })?;
             match validated {
                 Evaluated::Logged(logged) => arrays.extend(logged),
@@ -115,7 +129,11 @@ impl Fit<'_> {
     }
 
     /// The log point of these sets, from the values that were read.
-    pub(super) fn validation_point(&self, names: &[String], values: &[Literal]) -> Result<LogPoint> {
+    pub(super) fn validation_point(
+        &self,
+        names: &[String],
+        values: &[Literal],
+    ) -> Result<LogPoint> {
         point(self.sets(names).map(|set| &set.evaluation), values, self.reached())
     }
 }

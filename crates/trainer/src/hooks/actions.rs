@@ -1,6 +1,7 @@
 //! [`Actions`]: the requests of callbacks to the Trainer, and how processes exchange them.
 //!
-//! `fit/between_steps.rs` carries them out. `callbacks/model_checkpoint.rs` decides which checkpoints to save.
+//! `fit/between_steps.rs` carries them out. `callbacks/model_checkpoint.rs` decides which
+//! checkpoints to save.
 
 use std::path::{Path, PathBuf};
 
@@ -19,8 +20,11 @@ pub enum CheckpointRole {
     Extra,
 }
 
-const ROLES: [(CheckpointRole, &str); 3] =
-    [(CheckpointRole::Last, "last"), (CheckpointRole::Best, "best"), (CheckpointRole::Extra, "extra")];
+const ROLES: [(CheckpointRole, &str); 3] = [
+    (CheckpointRole::Last, "last"),
+    (CheckpointRole::Best, "best"),
+    (CheckpointRole::Extra, "extra"),
+];
 
 /// A checkpoint to write.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,9 +38,9 @@ pub(crate) struct Save {
 
 /// The requests of a callback to the Trainer.
 ///
-/// The Trainer carries them out before the next step, after all callbacks have run. With several processes, all carry
-/// them out after the same step, which may be a few steps later. They follow the requests of process 0, and they stop
-/// if a callback of any process asks to stop.
+/// The Trainer carries them out before the next step, after all callbacks have run. With several
+/// processes, all carry them out after the same step, which may be a few steps later. They follow
+/// the requests of process 0, and they stop if a callback of any process asks to stop.
 #[derive(Debug)]
 pub struct Actions {
     pub(crate) requests: Requests,
@@ -63,7 +67,13 @@ impl Actions {
     /// Starts with the learning-rate factor of the first step.
     pub(crate) fn new(factor: f64) -> Actions {
         let learning_rate = f64::NAN;
-        Actions { requests: Requests::default(), learning_rate, factors: [factor; 3], fitting: true, failure: None }
+        Actions {
+            requests: Requests::default(),
+            learning_rate,
+            factors: [factor; 3],
+            fitting: true,
+            failure: None,
+        }
     }
 
     /// For hooks outside of a fit, which ignore all requests.
@@ -96,15 +106,16 @@ impl Actions {
         self.factors[2] = factor;
     }
 
-    /// Saves the training state as a checkpoint in this folder, while training continues. In the path, `{epoch}` and
-    /// `{step}` become the numbers of the saved epoch and step. Several checkpoints requested together share one read
-    /// of the device. If a save fails, the fit ends with that error at the next save or at its end.
+    /// Saves the training state as a checkpoint in this folder, while training continues. In the
+    /// path, `{epoch}` and `{step}` become the numbers of the saved epoch and step. Several
+    /// checkpoints requested together share one read of the device. If a save fails, the fit ends
+    /// with that error at the next save or at its end.
     pub fn save_checkpoint(&mut self, path: impl AsRef<Path>, role: CheckpointRole) {
         self.save(path.as_ref(), role, false);
     }
 
-    /// Saves the module's weights to this path, like [`save_checkpoint`](Actions::save_checkpoint). Training cannot be
-    /// resumed from weights alone.
+    /// Saves the module's weights to this path, like [`save_checkpoint`](Actions::save_checkpoint).
+    /// Training cannot be resumed from weights alone.
     pub fn save_weights(&mut self, path: impl AsRef<Path>, role: CheckpointRole) {
         self.save(path.as_ref(), role, true);
     }
@@ -125,15 +136,15 @@ impl Actions {
         self.requests.removals.push(path.as_ref().into());
     }
 
-    /// Validates on all validation sets before the next step. Ignored in a fit without validation, and in
-    /// [`on_validation_end`](crate::Callback::on_validation_end).
+    /// Validates on all validation sets before the next step. Ignored in a fit without validation,
+    /// and in [`on_validation_end`](crate::Callback::on_validation_end).
     pub fn validate(&mut self) {
         self.requests.validate = true;
     }
 
-    /// Runs a [program](crate::TrainingModule::programs) of the module with the current weights. Its output arrives in
-    /// [`on_program_end`](crate::Callback::on_program_end), some steps later. If the module has no such program, the
-    /// fit ends with an error.
+    /// Runs a [program](crate::TrainingModule::programs) of the module with the current weights.
+    /// Its output arrives in [`on_program_end`](crate::Callback::on_program_end), some steps later.
+    /// If the module has no such program, the fit ends with an error.
     pub fn run_program(&mut self, name: impl Into<String>) {
         let name = name.into();
         if !self.requests.programs.contains(&name) {
@@ -141,14 +152,14 @@ impl Actions {
         }
     }
 
-    /// The learning rate that was logged last: the last step's rate at a log point or at the end of an epoch. NaN
-    /// before the first log point.
+    /// The learning rate that was logged last: the last step's rate at a log point or at the end of
+    /// an epoch. NaN before the first log point.
     pub fn learning_rate(&self) -> f64 {
         self.learning_rate
     }
 
-    /// The factor on the learning rate of the next steps: 1 until a callback changes it. A callback sees the changes of
-    /// the callbacks before it.
+    /// The factor on the learning rate of the next steps: 1 until a callback changes it. A callback
+    /// sees the changes of the callbacks before it.
     pub fn learning_rate_factor(&self) -> f64 {
         self.requests.learning_rate_factor.unwrap_or(self.factors[2])
     }
@@ -156,17 +167,23 @@ impl Actions {
     /// The learning rate that was logged last, with the factor of the next steps.
     pub(crate) fn next_learning_rate(&self) -> f64 {
         let before = self.factors[0];
-        if before == 0.0 { self.learning_rate } else { self.learning_rate * (self.learning_rate_factor() / before) }
+        if before == 0.0 {
+            self.learning_rate
+        } else {
+            self.learning_rate * (self.learning_rate_factor() / before)
+        }
     }
 
-    /// Sets the factor on the learning rate of the next steps. If several callbacks change the rate, multiply
-    /// [`Actions::learning_rate_factor`] by yours. The step takes the factor as an input, so nothing is compiled again.
-    /// Only for callbacks that [declare it](crate::Callback::changes_learning_rate).
+    /// Sets the factor on the learning rate of the next steps. If several callbacks change the
+    /// rate, multiply [`Actions::learning_rate_factor`] by yours. The step takes the factor as an
+    /// input, so nothing is compiled again. Only for callbacks that [declare
+    /// it](crate::Callback::changes_learning_rate).
     pub fn set_learning_rate_factor(&mut self, factor: f64) {
         self.requests.learning_rate_factor = Some(factor);
     }
 
-    /// Ends the fit now, or as soon as `min_epochs` and `min_steps` allow it. The Trainer shows the reason.
+    /// Ends the fit now, or as soon as `min_epochs` and `min_steps` allow it. The Trainer shows the
+    /// reason.
     pub fn stop(&mut self, reason: impl Into<String>) {
         self.requests.stop.get_or_insert(reason.into());
     }
@@ -188,7 +205,8 @@ impl Actions {
 }
 
 impl Requests {
-    /// Whether there are requests that count from this process: any from process 0, a stop from the others.
+    /// Whether there are requests that count from this process: any from process 0, a stop from the
+    /// others.
     pub(crate) fn counts_in(&self, process: usize) -> bool {
         if process == 0 { *self != Requests::default() } else { self.stop.is_some() }
     }
@@ -199,7 +217,12 @@ impl process_group::Shared for Requests {
     fn to_text(&self) -> Option<String> {
         let role = |save: &Save| ROLES.iter().find(|role| role.0 == save.role).map(|role| role.1);
         let saves = self.saves.iter().map(|save| {
-            Some(json!([save.path.to_str()?, role(save)?, save.weights_only, save.score.map(f64::to_bits)]))
+            Some(json!([
+                save.path.to_str()?,
+                role(save)?,
+                save.weights_only,
+                save.score.map(f64::to_bits)
+            ]))
         });
         let removals: Option<Vec<&str>> = self.removals.iter().map(|path| path.to_str()).collect();
         let document = json!({
@@ -227,7 +250,10 @@ impl process_group::Shared for Requests {
         let list = |name: &str| document[name].as_array();
         Some(Requests {
             saves: list("saves")?.iter().map(save).collect::<Option<_>>()?,
-            removals: list("removals")?.iter().map(|path| Some(text(path)?.into())).collect::<Option<_>>()?,
+            removals: list("removals")?
+                .iter()
+                .map(|path| Some(text(path)?.into()))
+                .collect::<Option<_>>()?,
             stop: None,
             validate: document["validate"].as_bool()?,
             programs: list("programs")?.iter().map(text).collect::<Option<_>>()?,

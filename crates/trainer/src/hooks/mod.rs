@@ -10,7 +10,8 @@ use crate::{Plan, Predicted, Strategy};
 /// The facts that are known when a fit starts.
 #[derive(Clone, Debug)]
 pub struct FitStart {
-    /// The folder of this run, also with checkpoints off. `None` with `fast_dev_run` and `barebones`.
+    /// The folder of this run, also with checkpoints off. `None` with `fast_dev_run` and
+    /// `barebones`.
     pub run_dir: Option<PathBuf>,
     /// The folder of the run's checkpoints.
     pub checkpoint_dir: Option<PathBuf>,
@@ -20,7 +21,8 @@ pub struct FitStart {
     pub epoch: u64,
     /// Finished optimizer steps. More than 0 if training resumes.
     pub global_step: u64,
-    /// Whether training can resume from a checkpoint within an epoch. It cannot if the loader is not ordered.
+    /// Whether training can resume from a checkpoint within an epoch. It cannot if the loader is
+    /// not ordered.
     pub resumes_within_epoch: bool,
     /// The platform's name: `cpu`, `cuda`, `tpu`.
     pub platform: String,
@@ -28,7 +30,8 @@ pub struct FitStart {
     pub devices: Vec<i32>,
     /// The number of processes.
     pub processes: usize,
-    /// The factor on the optimizer's learning rate that scales it with the number of devices. 1 unless scaling is on.
+    /// The factor on the optimizer's learning rate that scales it with the number of devices. 1
+    /// unless scaling is on.
     pub learning_rate_factor: f64,
     /// The devices as a grid, such as `data=8`.
     pub mesh: String,
@@ -38,7 +41,8 @@ pub struct FitStart {
     pub batch_size: usize,
     /// Rows of a step's batch on each device.
     pub per_device_batch_size: usize,
-    /// Elements of a batch's field `input_ids`, on all devices together. `None` without such a field, or with buckets.
+    /// Elements of a batch's field `input_ids`, on all devices together. `None` without such a
+    /// field, or with buckets.
     pub tokens_per_batch: Option<u64>,
     /// The element types of the model's parameters and computations.
     pub precision: String,
@@ -110,22 +114,23 @@ pub struct ProgramOutput {
 macro_rules! hook_table {
     ($hooks:ident) => {
         $hooks! {
-            /// Before the first step. A Trainer can fit more than once: reset the state of an earlier fit here.
+            /// Before the first step. A Trainer can fit more than once: reset the state of an
+            /// earlier fit here.
             on_fit_start(start: &FitStart);
 
-            /// When a fit resumes, after [`on_fit_start`](Self::on_fit_start). A callback's saved state is loaded
-            /// before.
+            /// When a fit resumes, after [`on_fit_start`](Self::on_fit_start). A callback's saved
+            /// state is loaded before.
             on_load_checkpoint(checkpoint: &CheckpointFile);
 
-            /// Before the validation batches that `num_sanity_val_steps` runs before the first step. No validation hook
-            /// is called for them.
+            /// Before the validation batches that `num_sanity_val_steps` runs before the first
+            /// step. No validation hook is called for them.
             on_sanity_check_start();
 
             /// After the sanity check.
             on_sanity_check_end();
 
-            /// Before an epoch's first batch, and before the first one after a resume within an epoch. A learning rate
-            /// set here applies to the first step.
+            /// Before an epoch's first batch, and before the first one after a resume within an
+            /// epoch. A learning rate set here applies to the first step.
             on_train_epoch_start(progress: &Progress, actions: &mut Actions);
 
             /// Before a batch is queued on the device. `progress` does not count it yet.
@@ -137,7 +142,8 @@ macro_rules! hook_table {
             /// When the values of a log point arrive, some steps later.
             on_log(point: &LogPoint, actions: &mut Actions);
 
-            /// When the output of a program arrives that [`run_program`](Actions::run_program) requested.
+            /// When the output of a program arrives that [`run_program`](Actions::run_program)
+            /// requested.
             on_program_end(output: &ProgramOutput, actions: &mut Actions);
 
             /// Before the first batch of each validation set.
@@ -147,16 +153,17 @@ macro_rules! hook_table {
             on_validation_batch_end(progress: &EvaluationProgress);
 
             /// After a validation, with the values of all its sets. At the end of an epoch,
-            /// [`on_train_epoch_end`](Self::on_train_epoch_end) follows, and its values include these. In
-            /// [`Trainer::validate`](crate::Trainer::validate), requests made here are ignored, and
-            /// [`is_fitting`](Actions::is_fitting) returns false.
+            /// [`on_train_epoch_end`](Self::on_train_epoch_end) follows, and its values include
+            /// these. In [`Trainer::validate`](crate::Trainer::validate), requests made here are
+            /// ignored, and [`is_fitting`](Actions::is_fitting) returns false.
             on_validation_end(point: &LogPoint, actions: &mut Actions);
 
-            /// After an epoch and its validation, with the means over the epoch and the values of the validation.
+            /// After an epoch and its validation, with the means over the epoch and the values of
+            /// the validation.
             on_train_epoch_end(point: &LogPoint, actions: &mut Actions);
 
-            /// Before a checkpoint is written, also if the write fails later. With several processes, all of them call
-            /// it.
+            /// Before a checkpoint is written, also if the write fails later. With several
+            /// processes, all of them call it.
             on_save_checkpoint(checkpoint: &CheckpointFile);
 
             /// Before the first batch of a test.
@@ -168,8 +175,9 @@ macro_rules! hook_table {
             /// After a test.
             on_test_end(point: &LogPoint);
 
-            /// When a fit, a validation, a test or a prediction fails. A fit that has begun still saves the checkpoints
-            /// requested here. With several processes it does not, because the others have ended.
+            /// When a fit, a validation, a test or a prediction fails. A fit that has begun still
+            /// saves the checkpoints requested here. With several processes it does not, because
+            /// the others have ended.
             on_exception(error: &Error, actions: &mut Actions);
 
             /// After the last epoch.

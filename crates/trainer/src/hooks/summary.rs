@@ -14,15 +14,15 @@ pub struct FitSummary {
     pub epochs: u64,
     /// Finished optimizer steps, including those before a resume.
     pub global_step: u64,
-    /// The values of the last epoch: means over the epoch, and its validation. If a limit ended the run within an
-    /// epoch, they cover the part of the epoch that ran.
+    /// The values of the last epoch: means over the epoch, and its validation. If a limit ended the
+    /// run within an epoch, they cover the part of the epoch that ran.
     pub last_epoch: Option<LogPoint>,
     /// The mean training loss of the last epoch.
     pub train_loss: Option<f64>,
     /// Why training ended before its last epoch or step, if it did.
     pub stopped: Option<String>,
-    /// Whether a signal (Ctrl-C, SIGTERM or SIGHUP) ended training. The last checkpoint may then be within an epoch;
-    /// resuming continues there.
+    /// Whether a signal (Ctrl-C, SIGTERM or SIGHUP) ended training. The last checkpoint may then be
+    /// within an epoch; resuming continues there.
     pub interrupted: bool,
     /// The signal, if any.
     pub signal: Option<Signal>,
@@ -34,7 +34,8 @@ pub struct FitSummary {
     pub train_compilations: u64,
     /// How often the validation step was compiled.
     pub eval_compilations: u64,
-    /// Bytes of the training state on each device of this process: parameters, statistics and the optimizer's state.
+    /// Bytes of the training state on each device of this process: parameters, statistics and the
+    /// optimizer's state.
     pub state_bytes: Vec<usize>,
     /// The time from the call of `fit` to the end of its first step.
     pub time_to_first_step: Duration,
@@ -42,14 +43,15 @@ pub struct FitSummary {
     pub step_time_p50: Duration,
     /// Samples trained per second, without the first step and validation.
     pub samples_per_second: f64,
-    /// The share of the steps' time, from 0 to 1, in which the device waited for a batch, without the first step. It is
-    /// an upper bound: a wait counts from when the loop asked for the batch, if the device had finished all steps when
-    /// the batch came.
+    /// The share of the steps' time, from 0 to 1, in which the device waited for a batch, without
+    /// the first step. It is an upper bound: a wait counts from when the loop asked for the batch,
+    /// if the device had finished all steps when the batch came.
     pub data_wait_share: f64,
     /// Where the wall time went, including the earlier runs that this one resumes.
     pub goodput: Goodput,
-    /// Where the time of the training loader went in this fit, by its stages and queues. The loader restarts its own
-    /// report with each fit. [`bottleneck`](fulmen_data::LoaderReport::bottleneck) names the slow stage.
+    /// Where the time of the training loader went in this fit, by its stages and queues. The loader
+    /// restarts its own report with each fit. [`bottleneck`](fulmen_data::LoaderReport::bottleneck)
+    /// names the slow stage.
     pub loader: Option<LoaderReport>,
     /// How many training samples could not be read in this fit and were skipped or replaced
     /// ([`OnError`](fulmen_data::OnError)).

@@ -1,5 +1,5 @@
-//! Logged values and their options. `mod.rs` sums them on the device; `media.rs` handles pictures, texts and
-//! histograms.
+//! Logged values and their options. `mod.rs` sums them on the device; `media.rs` handles pictures,
+//! texts and histograms.
 
 use std::panic::Location;
 
@@ -16,13 +16,15 @@ pub enum ReduceFx {
     /// The mean over the real samples.
     #[default]
     Mean,
-    /// The sum: over the real samples if there is one value per sample, over the steps if it is a scalar.
+    /// The sum: over the real samples if there is one value per sample, over the steps if it is a
+    /// scalar.
     Sum,
     /// The smallest value.
     Min,
     /// The largest value.
     Max,
-    /// The value of the latest step. If there is one value per sample, it is their mean in that step.
+    /// The value of the latest step. If there is one value per sample, it is their mean in that
+    /// step.
     Last,
 }
 
@@ -63,7 +65,9 @@ impl LoggedValue {
     /// Returns the first mistake in the value, as an error.
     pub(crate) fn check(&self) -> Result<()> {
         match self {
-            LoggedValue::Value(value) | LoggedValue::Media(value, _) => Ok(value.check().map(|_| ())?),
+            LoggedValue::Value(value) | LoggedValue::Media(value, _) => {
+                Ok(value.check().map(|_| ())?)
+            }
             LoggedValue::Metric(statistics) => match statistics.fault() {
                 Some(fault) => Err(fulmen_tensor::Error::from(fault.clone()).into()),
                 None => Ok(()),
@@ -73,7 +77,11 @@ impl LoggedValue {
 }
 
 impl Logged {
-    pub(crate) fn new(name: impl Into<String>, value: LoggedValue, location: &'static Location<'static>) -> Logged {
+    pub(crate) fn new(
+        name: impl Into<String>,
+        value: LoggedValue,
+        location: &'static Location<'static>,
+    ) -> Logged {
         let (reduce_fx, on_step, on_epoch, branch) = (None, None, None, None);
         let (name, prog_bar, logger) = (name.into(), true, true);
         Logged { name, value, location, prog_bar, logger, reduce_fx, on_step, on_epoch, branch }
@@ -98,7 +106,8 @@ impl Logged {
         self.on_epoch.unwrap_or(true)
     }
 
-    /// Checks that the options make sense for this kind of value in a step of this stage. `None` is a training step.
+    /// Checks that the options make sense for this kind of value in a step of this stage. `None` is
+    /// a training step.
     pub(crate) fn check_choices(&self, stage: Option<Stage>) -> Result<(), String> {
         if matches!(self.value, LoggedValue::Metric(_)) && self.reduce_fx.is_some() {
             return Err("reduce_fx: a metric has its own reduction; leave reduce_fx out".into());
@@ -118,8 +127,8 @@ impl Logged {
     }
 }
 
-/// Options of the value that was just logged, under Lightning's names. By default, every value is shown everywhere, as
-/// a mean.
+/// Options of the value that was just logged, under Lightning's names. By default, every value is
+/// shown everywhere, as a mean.
 ///
 /// ```
 /// use fulmen_nn::Linear;
@@ -142,7 +151,8 @@ impl LogOptions<'_> {
         self
     }
 
-    /// How values are reduced; [`ReduceFx::Mean`] by default. Not for metrics, which have their own reduction.
+    /// How values are reduced; [`ReduceFx::Mean`] by default. Not for metrics, which have their own
+    /// reduction.
     pub fn reduce_fx(self, reduce_fx: ReduceFx) -> Self {
         self.set(|logged| logged.reduce_fx = Some(reduce_fx))
     }

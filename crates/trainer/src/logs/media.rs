@@ -1,4 +1,5 @@
-//! Pictures, texts and histograms: how a step computes them at log points, and how the host reads them.
+//! Pictures, texts and histograms: how a step computes them at log points, and how the host reads
+//! them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,8 +29,8 @@ impl fmt::Debug for MediaKind {
     }
 }
 
-/// The words before a histogram's counts: low, high, sum and sum of squares as float bits, and the count of non-finite
-/// values.
+/// The words before a histogram's counts: low, high, sum and sum of squares as float bits, and the
+/// count of non-finite values.
 const HEAD: usize = 5;
 /// A limit, since `histogram` compares every element with every bin.
 const MAX_BINS: usize = 4096;
@@ -52,7 +53,9 @@ impl MediaKind {
                 }
             }
             MediaKind::Text(_) if ty.dtype.is_integer() && matches!(dims.len(), 1 | 2) => Ok(()),
-            MediaKind::Text(_) => Err(format!("token ids are [T] or [N, T] of an integer type; the value is {ty}")),
+            MediaKind::Text(_) => {
+                Err(format!("token ids are [T] or [N, T] of an integer type; the value is {ty}"))
+            }
             MediaKind::Histogram(bins) if !(1..=MAX_BINS).contains(bins) => {
                 Err(format!("a histogram has 1 to {MAX_BINS} bins, not {bins}"))
             }
@@ -60,7 +63,8 @@ impl MediaKind {
                 Err(format!("a histogram needs at least one real number; the value is {ty}"))
             }
             MediaKind::Histogram(_) => {
-                let depends_on_batch = batch.inputs().any(|field| !field.is(batch.mask()) && value.depends_on(field));
+                let depends_on_batch =
+                    batch.inputs().any(|field| !field.is(batch.mask()) && value.depends_on(field));
                 let masked = dims.first() == Some(&batch.size()) || value.depends_on(batch.mask());
                 if batch.is_padded() && depends_on_batch && !masked {
                     return Err(format!(
@@ -122,7 +126,8 @@ impl MediaKind {
     }
 }
 
-/// A histogram as one i32 vector. It compares every element with every bin, which is fast on every device.
+/// A histogram as one i32 vector. It compares every element with every bin, which is fast on every
+/// device.
 fn histogram(value: &Tensor, batch: &Batch, bins: usize) -> Tensor {
     let x = value.to_dtype(DType::F32);
     let finite = x.is_finite();
@@ -140,8 +145,12 @@ fn histogram(value: &Tensor, batch: &Batch, bins: usize) -> Tensor {
     let largest = counted.select(&x, &(&zeros - f64::INFINITY)).max(&axes);
     let half = smallest.eq(&largest).to_dtype(DType::F32) * 0.5;
     let (low, high) = (smallest - &half, largest + &half);
-    let part = (((&x - &low) * (bins as f64 / (&high - &low))).floor()).clamp(0.0, (bins - 1) as f64);
-    let part = counted.select(&part, &(&zeros - 1.0)).to_dtype(DType::I32).reshape([value.shape().num_elements(), 1]);
+    let part =
+        (((&x - &low) * (bins as f64 / (&high - &low))).floor()).clamp(0.0, (bins - 1) as f64);
+    let part = counted
+        .select(&part, &(&zeros - 1.0))
+        .to_dtype(DType::I32)
+        .reshape([value.shape().num_elements(), 1]);
     let counts = part.eq(Tensor::iota(DType::I32, [1, bins], 1)).to_dtype(DType::I32).sum(&[0]);
     let numbers = counted.select(&x, &zeros);
     let bits = |number: &Tensor| number.bitcast(DType::I32).broadcast_to([1]);

@@ -1,8 +1,9 @@
-//! Logged values on the device: sums in one small vector that passes through every step and is read as one tensor.
+//! Logged values on the device: sums in one small vector that passes through every step and is read
+//! as one tensor.
 //!
-//! The vector has dtype `i32`. Counters are exact: 64 bits, in two words. Floats are stored as bits. Each sum has its
-//! rounding error next to it, so the sums of a long epoch stay exact. Each metric in `fulmen_nn::metrics` defines its
-//! own sums and computes its value from them.
+//! The vector has dtype `i32`. Counters are exact: 64 bits, in two words. Floats are stored as
+//! bits. Each sum has its rounding error next to it, so the sums of a long epoch stay exact. Each
+//! metric in `fulmen_nn::metrics` defines its own sums and computes its value from them.
 
 pub(crate) mod logged;
 pub(crate) mod media;
@@ -29,8 +30,8 @@ pub(crate) struct LogLayout {
     optimizers: Vec<String>,
     /// The names of the monitored numbers of the latest step, and whether each is a counter.
     monitored: Vec<(String, bool)>,
-    /// Traces where NaN and infinity come from, if asked for. The vector ends with the levels of the first step that is
-    /// not finite.
+    /// Traces where NaN and infinity come from, if asked for. The vector ends with the levels of
+    /// the first step that is not finite.
     anomalies: Option<Arc<Anomalies>>,
     /// The media that the step returns at log points, next to the vector.
     media: Vec<(String, MediaKind)>,
@@ -40,7 +41,8 @@ pub(crate) struct LogLayout {
 #[derive(Clone, Debug)]
 struct Entry {
     name: String,
-    /// The name with its reduction or the metric's settings. Sums with different keys cannot be added.
+    /// The name with its reduction or the metric's settings. Sums with different keys cannot be
+    /// added.
     key: String,
     rule: Rule,
     sums: Vec<Sum>,
@@ -62,7 +64,9 @@ impl Rule {
     fn join(&self, earlier: f64, later: f64) -> f64 {
         match self {
             Rule::Reduce(ReduceFx::Last) => later,
-            Rule::Reduce(ReduceFx::Min | ReduceFx::Max) if earlier.is_nan() || later.is_nan() => f64::NAN,
+            Rule::Reduce(ReduceFx::Min | ReduceFx::Max) if earlier.is_nan() || later.is_nan() => {
+                f64::NAN
+            }
             Rule::Reduce(ReduceFx::Min) => earlier.min(later),
             Rule::Reduce(ReduceFx::Max) => earlier.max(later),
             Rule::Reduce(ReduceFx::Mean | ReduceFx::Sum) | Rule::Metric(_) => earlier + later,
@@ -96,10 +100,10 @@ pub(crate) enum LogRange<'a> {
     Pass(&'a str),
 }
 
-// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none). Then come, for each
-// optimizer, its latest learning rate and gradient norm, and the latest values that callbacks monitor, or NONE. Then
-// come the float sums, their rounding errors, the low and the high words of counters, other floats, or NONE, and the
-// levels that trace NaN.
+// The vector starts with the number (from 1) of the first step whose loss was not finite (0: none).
+// Then come, for each optimizer, its latest learning rate and gradient norm, and the latest values
+// that callbacks monitor, or NONE. Then come the float sums, their rounding errors, the low and the
+// high words of counters, other floats, or NONE, and the levels that trace NaN.
 
 /// Stands for a missing number. As a float, it is a NaN that no computation returns.
 const NONE: i32 = -1;
@@ -109,7 +113,8 @@ pub(crate) const LEARNING_RATE: &str = "lr";
 /// The name of the logged gradient norm, if asked for.
 pub(crate) const GRAD_NORM: &str = "grad_norm";
 
-/// The name of a value of one optimizer: `VALUE-OPTIMIZER`, or `VALUE` if the optimizer has no name.
+/// The name of a value of one optimizer: `VALUE-OPTIMIZER`, or `VALUE` if the optimizer has no
+/// name.
 pub(crate) fn of_optimizer(value: &str, optimizer: &str) -> String {
     if optimizer.is_empty() { value.to_owned() } else { format!("{value}-{optimizer}") }
 }
@@ -140,8 +145,8 @@ pub(crate) struct OptimizerFacts {
     pub(crate) monitored: Vec<Monitored>,
     /// Whether the optimizer steps in this step, a boolean scalar, if it skips some.
     pub(crate) steps_now: Option<Tensor>,
-    /// Whether the values of a group of batches exist in this step, a boolean scalar: at the end of a group, or at the
-    /// log point of a step. `None` if they exist in each step.
+    /// Whether the values of a group of batches exist in this step, a boolean scalar: at the end of
+    /// a group, or at the log point of a step. `None` if they exist in each step.
     pub(crate) has_group_values: Option<Tensor>,
 }
 
@@ -150,7 +155,8 @@ pub(crate) struct Monitored {
     pub(crate) name: String,
     /// A scalar: a float, or an i32 counter.
     pub(crate) value: Tensor,
-    /// Whether the number belongs to a group of batches or to the step of a log point, and exists only where one ends.
+    /// Whether the number belongs to a group of batches or to the step of a log point, and exists
+    /// only where one ends.
     pub(crate) of_group: bool,
     /// The name of the callback.
     pub(crate) asked_by: &'static str,
@@ -172,7 +178,8 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    /// The learning rate of the latest step. With several optimizers, the learning rate of the first one.
+    /// The learning rate of the latest step. With several optimizers, the learning rate of the
+    /// first one.
     pub(crate) fn learning_rate(&self) -> f64 {
         self.optimizers.first().and_then(|[rate, _]| *rate).unwrap_or_default()
     }
@@ -182,17 +189,21 @@ impl LogLayout {
     /// The layout of the values logged by a step of this stage. `None` is a training step.
     ///
     /// # Errors
-    /// A poisoned value, a name used twice, options that make no sense, a shape that cannot be logged, or a scalar or
-    /// metric that ignores padding.
+    /// A poisoned value, a name used twice, options that make no sense, a shape that cannot be
+    /// logged, or a scalar or metric that ignores padding.
     pub(crate) fn new(logged: &[Logged], batch: &Batch, stage: Option<Stage>) -> Result<LogLayout> {
         let mut layout = LogLayout::default();
         for (i, entry) in logged.iter().enumerate() {
             entry.value.check()?;
             if logged[..i].iter().any(|earlier| earlier.name == entry.name) {
-                return Err(refused(entry, "this name was logged before in the same step; choose another"));
+                return Err(refused(
+                    entry,
+                    "this name was logged before in the same step; choose another",
+                ));
             }
             if ["epoch", "step"].contains(&entry.name.as_str()) {
-                let message = "this name belongs to a value that the Trainer logs itself; choose another";
+                let message =
+                    "this name belongs to a value that the Trainer logs itself; choose another";
                 return Err(refused(entry, message));
             }
             entry.check_choices(stage).map_err(|problem| refused(entry, problem))?;
@@ -203,9 +214,10 @@ impl LogLayout {
                     layout.media.push((name, kind.clone()));
                     continue;
                 }
-                LoggedValue::Metric(statistics) => {
-                    (format!("{name} {:?}", statistics.metric()), Rule::Metric(statistics.metric().clone()))
-                }
+                LoggedValue::Metric(statistics) => (
+                    format!("{name} {:?}", statistics.metric()),
+                    Rule::Metric(statistics.metric().clone()),
+                ),
                 LoggedValue::Value(_) if fx == ReduceFx::Mean => (name.clone(), Rule::Reduce(fx)),
                 LoggedValue::Value(_) => (format!("{name} {fx:?}"), Rule::Reduce(fx)),
             };
@@ -218,7 +230,8 @@ impl LogLayout {
                 _ if sum.dtype().is_float() => Kind::Float,
                 _ => Kind::Counter,
             };
-            let sums = sums.iter().map(|sum| Sum { kind: kind(sum), len: sum.shape().iter().product() });
+            let sums =
+                sums.iter().map(|sum| Sum { kind: kind(sum), len: sum.shape().iter().product() });
             let sums: Vec<Sum> = sums.collect();
             for sum in &sums {
                 *match sum.kind {
@@ -235,8 +248,8 @@ impl LogLayout {
         Ok(layout)
     }
 
-    /// Like [`LogLayout::new`], for a training step with these optimizers and the values that the Trainer logs for
-    /// them. `grad_norm` says whether the gradient norm is logged too.
+    /// Like [`LogLayout::new`], for a training step with these optimizers and the values that the
+    /// Trainer logs for them. `grad_norm` says whether the gradient norm is logged too.
     ///
     /// # Errors
     /// A name that the user logs too.
@@ -249,18 +262,22 @@ impl LogLayout {
         let (optimizers, facts) = optimizers;
         let layout = LogLayout { optimizers, ..LogLayout::new(logged, batch, None)? };
         let some = [Some(0.0), grad_norm.then_some(0.0)];
-        let reserved =
-            layout.of_optimizers(&Sums { optimizers: vec![some; layout.optimizers.len()], ..Sums::default() });
+        let reserved = layout.of_optimizers(&Sums {
+            optimizers: vec![some; layout.optimizers.len()],
+            ..Sums::default()
+        });
         let message = "this name belongs to a value that the Trainer logs itself";
         let reserved = reserved.iter().map(|(name, _)| (name.as_str(), message.to_owned()));
         let monitored = || facts.iter().flat_map(|facts| &facts.monitored);
-        let requested = monitored().map(|m| (m.name.as_str(), format!("{} logs a value of this name", m.asked_by)));
+        let requested = monitored()
+            .map(|m| (m.name.as_str(), format!("{} logs a value of this name", m.asked_by)));
         for (name, why) in reserved.chain(requested) {
             if let Some(entry) = logged.iter().find(|entry| entry.name == name) {
                 return Err(refused(entry, format!("{why}; choose another")));
             }
         }
-        let monitored = monitored().map(|m| (m.name.clone(), !m.value.dtype().is_float())).collect();
+        let monitored =
+            monitored().map(|m| (m.name.clone(), !m.value.dtype().is_float())).collect();
         Ok(LogLayout { monitored, ..layout })
     }
 
@@ -282,7 +299,11 @@ impl LogLayout {
 
     /// The names of all logged values.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.entries.iter().map(|entry| &entry.name).chain(self.media.iter().map(|media| &media.0)).map(String::as_str)
+        self.entries
+            .iter()
+            .map(|entry| &entry.name)
+            .chain(self.media.iter().map(|media| &media.0))
+            .map(String::as_str)
     }
 
     /// Checks that a step logs the same values in two cases that differ in `varying`.
@@ -331,7 +352,8 @@ impl LogLayout {
         Ok(Literal::from_slice(&words, [self.len()])?)
     }
 
-    /// The vector after a step: `so_far` plus the values that the step logged. An evaluation has no facts.
+    /// The vector after a step: `so_far` plus the values that the step logged. An evaluation has no
+    /// facts.
     pub(crate) fn accumulate(
         &self,
         so_far: &Tensor,
@@ -340,26 +362,36 @@ impl LogLayout {
         facts: Option<&StepFacts<'_>>,
     ) -> Tensor {
         let words = |start: usize, length: usize| so_far.narrow(0, start, length);
-        let bits = |value: &Tensor| value.to_dtype(DType::F32).bitcast(DType::I32).broadcast_to([1]);
+        let bits =
+            |value: &Tensor| value.to_dtype(DType::F32).bitcast(DType::I32).broadcast_to([1]);
         let mut parts: Vec<Tensor> = (0..self.head()).map(|i| words(i, 1)).collect();
         let mut first = parts[0].ne(&parts[0]);
         if let Some(StepFacts { losses, step, optimizers }) = facts {
             let anomalies = self.anomalies.as_ref().map(|anomalies| anomalies.found().clone());
             let infinite = losses.iter().map(|loss| loss.is_finite().not()).chain(anomalies);
-            first = infinite.reduce(|all, one| all.or(one)).map_or(first, |bad| parts[0].eq(0.0).and(bad));
+            first = infinite
+                .reduce(|all, one| all.or(one))
+                .map_or(first, |bad| parts[0].eq(0.0).and(bad));
             parts[0] = first.select(&(*step + 1.0), &parts[0]);
             let mut monitored_index = 1 + 2 * self.optimizers.len();
-            for (i, OptimizerFacts { learning_rate, grad_norm, monitored, steps_now, has_group_values }) in
-                optimizers.iter().enumerate()
+            for (
+                i,
+                OptimizerFacts { learning_rate, grad_norm, monitored, steps_now, has_group_values },
+            ) in optimizers.iter().enumerate()
             {
                 let mut put = |index: usize, value: &Tensor, of_group: bool| {
-                    let new = if value.dtype().is_float() { bits(value) } else { value.broadcast_to([1]) };
+                    let new = if value.dtype().is_float() {
+                        bits(value)
+                    } else {
+                        value.broadcast_to([1])
+                    };
                     let when = steps_now
                         .iter()
                         .chain(has_group_values.iter().filter(|_| of_group))
                         .cloned()
                         .reduce(|all, one| all.and(one));
-                    parts[index] = when.map_or(new.clone(), |when| when.select(&new, &parts[index]));
+                    parts[index] =
+                        when.map_or(new.clone(), |when| when.select(&new, &parts[index]));
                 };
                 put(1 + 2 * i, learning_rate, false);
                 if let Some(norm) = grad_norm {
@@ -380,12 +412,15 @@ impl LogLayout {
             values.extend(sums.map(|(sum, value)| (sum, value, &entry.rule, taken)));
         }
         let joined = |kind: Kind| {
-            let of_kind = values.iter().filter(|(sum, ..)| sum.kind == kind).map(|(_, value, ..)| value);
-            let flat: Vec<Tensor> = of_kind.map(|sum| sum.reshape([sum.shape().iter().product::<usize>()])).collect();
+            let of_kind =
+                values.iter().filter(|(sum, ..)| sum.kind == kind).map(|(_, value, ..)| value);
+            let flat: Vec<Tensor> =
+                of_kind.map(|sum| sum.reshape([sum.shape().iter().product::<usize>()])).collect();
             Tensor::concatenate(&flat.iter().collect::<Vec<_>>(), 0)
         };
         if self.floats > 0 {
-            let float = |i: usize| words(self.head() + i * self.floats, self.floats).bitcast(DType::F32);
+            let float =
+                |i: usize| words(self.head() + i * self.floats, self.floats).bitcast(DType::F32);
             let (sum, lost, x) = (float(0), float(1), joined(Kind::Float));
             // Knuth's two-sum: the rounding error of a sum is a float again.
             let total = &sum + &x;
@@ -396,7 +431,8 @@ impl LogLayout {
         }
         if self.counters > 0 {
             let start = self.head() + 2 * self.floats;
-            let (low, high) = (words(start, self.counters), words(start + self.counters, self.counters));
+            let (low, high) =
+                (words(start, self.counters), words(start + self.counters, self.counters));
             let low = low.bitcast(DType::U32);
             let total = &low + joined(Kind::Counter).bitcast(DType::U32);
             let carry = total.lt(&low).to_dtype(DType::I32);
@@ -441,7 +477,11 @@ impl LogLayout {
     pub(crate) fn read(&self, literal: &Literal) -> Result<Sums> {
         let words = literal.to_vec::<i32>()?;
         if words.len() != self.len() {
-            return Err(Error::usage(format!("the logged values are {}, expected {}", literal.ty(), self.ty())));
+            return Err(Error::usage(format!(
+                "the logged values are {}, expected {}",
+                literal.ty(),
+                self.ty()
+            )));
         }
         let float = |i: usize| f64::from(f32::from_bits(words[i] as u32));
         let (mut float_index, mut counter_index) = (self.head(), self.head() + 2 * self.floats);
@@ -457,9 +497,10 @@ impl LogLayout {
             *next += sum.len;
             let number = |i: usize| match sum.kind {
                 Kind::Float => Some(float(i) + float(i + self.floats)),
-                Kind::Counter => {
-                    Some(f64::from(words[i + self.counters] as u32) * 2f64.powi(32) + f64::from(words[i] as u32))
-                }
+                Kind::Counter => Some(
+                    f64::from(words[i + self.counters] as u32) * 2f64.powi(32)
+                        + f64::from(words[i] as u32),
+                ),
                 Kind::Latest => (words[i] != NONE).then(|| float(i)),
             };
             (start..start + sum.len).map(number).collect()
@@ -467,26 +508,49 @@ impl LogLayout {
         let mut sums = Vec::new();
         for entry in &self.entries {
             let elements: Vec<Option<Vec<f64>>> = entry.sums.iter().map(&mut take).collect();
-            sums.extend(elements.into_iter().collect::<Option<_>>().map(|elements| (entry.key.clone(), elements)));
+            sums.extend(
+                elements
+                    .into_iter()
+                    .collect::<Option<_>>()
+                    .map(|elements| (entry.key.clone(), elements)),
+            );
         }
         let bad_step = u64::try_from(words[0]).ok().filter(|&step| step > 0);
         let latest = |i: usize| (words[i] != NONE).then(|| float(i));
-        let optimizers: Vec<_> = (0..self.optimizers.len()).map(|i| [latest(1 + 2 * i), latest(2 + 2 * i)]).collect();
-        let monitored = self.monitored.iter().zip(1 + 2 * optimizers.len()..).map(|((_, is_counter), i)| {
-            if *is_counter { (words[i] != NONE).then(|| f64::from(words[i])) } else { latest(i) }
-        });
+        let optimizers: Vec<_> =
+            (0..self.optimizers.len()).map(|i| [latest(1 + 2 * i), latest(2 + 2 * i)]).collect();
+        let monitored =
+            self.monitored.iter().zip(1 + 2 * optimizers.len()..).map(|((_, is_counter), i)| {
+                if *is_counter {
+                    (words[i] != NONE).then(|| f64::from(words[i]))
+                } else {
+                    latest(i)
+                }
+            });
         let monitored = monitored.collect();
         let levels = &words[words.len() - self.levels()..];
-        let anomaly =
-            self.anomalies.as_ref().and_then(|anomalies| anomalies.origin(levels)).filter(|_| bad_step.is_some());
+        let anomaly = self
+            .anomalies
+            .as_ref()
+            .and_then(|anomalies| anomalies.origin(levels))
+            .filter(|_| bad_step.is_some());
         Ok(Sums { bad_step, anomaly, optimizers, monitored, sums })
     }
 
     /// The names of all losses, for messages. `loss` is the name of the step's own loss.
     pub(crate) fn losses(&self, loss: &str) -> String {
-        let others = self.optimizers.iter().filter(|name| !name.is_empty()).map(|name| of_optimizer("loss", name));
+        let others = self
+            .optimizers
+            .iter()
+            .filter(|name| !name.is_empty())
+            .map(|name| of_optimizer("loss", name));
         let others = others.filter(|other| self.names().any(|name| name == other && name != loss));
-        [loss.to_owned()].into_iter().chain(others).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ")
+        [loss.to_owned()]
+            .into_iter()
+            .chain(others)
+            .map(|name| format!("`{name}`"))
+            .collect::<Vec<_>>()
+            .join(" or ")
     }
 
     /// The names and values that the Trainer logs for each optimizer.
@@ -505,7 +569,9 @@ impl LogLayout {
     pub(crate) fn add(&self, sums: &mut Sums, later: &Sums) {
         sums.bad_step = sums.bad_step.or(later.bad_step);
         sums.optimizers.resize(later.optimizers.len().max(sums.optimizers.len()), [None; 2]);
-        for (total, later) in sums.optimizers.iter_mut().flatten().zip(later.optimizers.iter().flatten()) {
+        for (total, later) in
+            sums.optimizers.iter_mut().flatten().zip(later.optimizers.iter().flatten())
+        {
             *total = later.or(*total);
         }
         for (key, later) in &later.sums {
@@ -521,8 +587,14 @@ impl LogLayout {
         }
     }
 
-    /// Computes the values from the sums, at this epoch and step. A name without samples gets no value.
-    pub(crate) fn point(&self, sums: &Sums, range: LogRange<'_>, (epoch, global_step): (u64, u64)) -> LogPoint {
+    /// Computes the values from the sums, at this epoch and step. A name without samples gets no
+    /// value.
+    pub(crate) fn point(
+        &self,
+        sums: &Sums,
+        range: LogRange<'_>,
+        (epoch, global_step): (u64, u64),
+    ) -> LogPoint {
         let mut point = LogPoint { epoch, global_step, ..LogPoint::default() };
         for entry in &self.entries {
             let (logged, suffix) = match range {
@@ -530,11 +602,16 @@ impl LogLayout {
                 LogRange::Epoch => (entry.on_epoch, "_epoch"),
                 LogRange::Pass(suffix) => (true, suffix),
             };
-            let Some((_, sums)) = sums.sums.iter().find(|(key, _)| logged && *key == entry.key) else { continue };
+            let Some((_, sums)) = sums.sums.iter().find(|(key, _)| logged && *key == entry.key)
+            else {
+                continue;
+            };
             let name = format!("{}{suffix}", entry.name);
             let value = match (&entry.rule, &sums[..]) {
                 (Rule::Metric(metric), sums) => metric.compute(sums),
-                (Rule::Reduce(ReduceFx::Mean), [sum, count]) if count.first().is_some_and(|&count| count > 0.0) => {
+                (Rule::Reduce(ReduceFx::Mean), [sum, count])
+                    if count.first().is_some_and(|&count| count > 0.0) =>
+                {
                     Value::Scalar(sum.iter().sum::<f64>() / count.iter().sum::<f64>())
                 }
                 (Rule::Reduce(ReduceFx::Mean), _) => continue,
@@ -549,12 +626,19 @@ impl LogLayout {
         point
     }
 
-    /// The values of a pass over a loader, from its part of `read`: the vector, then the media of its first batch.
-    /// `suffix` is appended to the names.
-    pub(crate) fn pass(&self, read: &mut &[Literal], suffix: &str, position: (u64, u64)) -> Result<LogPoint> {
+    /// The values of a pass over a loader, from its part of `read`: the vector, then the media of
+    /// its first batch. `suffix` is appended to the names.
+    pub(crate) fn pass(
+        &self,
+        read: &mut &[Literal],
+        suffix: &str,
+        position: (u64, u64),
+    ) -> Result<LogPoint> {
         let (pass, others) = read.split_at_checked(1 + self.media.len()).unwrap_or_default();
         *read = others;
-        let (sums, media) = pass.split_first().ok_or_else(|| Error::data("the device returned no logged values"))?;
+        let (sums, media) = pass
+            .split_first()
+            .ok_or_else(|| Error::data("the device returned no logged values"))?;
         let mut media = self.media(media)?;
         media.iter_mut().for_each(|(name, _)| name.push_str(suffix));
         Ok(LogPoint { media, ..self.point(&self.read(sums)?, LogRange::Pass(suffix), position) })
@@ -562,13 +646,21 @@ impl LogLayout {
 
     /// Converts the media that a step returned next to the vector.
     pub(crate) fn media(&self, read: &[Literal]) -> Result<Vec<(String, Media)>> {
-        self.media.iter().zip(read).map(|((name, kind), literal)| Ok((name.clone(), kind.read(literal)?))).collect()
+        self.media
+            .iter()
+            .zip(read)
+            .map(|((name, kind), literal)| Ok((name.clone(), kind.read(literal)?)))
+            .collect()
     }
 }
 
-/// The media that a step returns to the host. `at` says whether the step is a log point; other steps compute nothing
-/// for them. `None` means always.
-pub(crate) fn media_outputs(logged: &[Logged], batch: &Batch, at: Option<&Tensor>) -> Result<Vec<(String, Tensor)>> {
+/// The media that a step returns to the host. `at` says whether the step is a log point; other
+/// steps compute nothing for them. `None` means always.
+pub(crate) fn media_outputs(
+    logged: &[Logged],
+    batch: &Batch,
+    at: Option<&Tensor>,
+) -> Result<Vec<(String, Tensor)>> {
     let media: Vec<(&Logged, &Tensor, &MediaKind)> = logged
         .iter()
         .filter_map(|entry| match &entry.value {
@@ -579,9 +671,12 @@ pub(crate) fn media_outputs(logged: &[Logged], batch: &Batch, at: Option<&Tensor
     if media.is_empty() {
         return Ok(Vec::new());
     }
-    let record = || media.iter().map(|(_, value, kind)| kind.record(value, batch)).collect::<Vec<_>>();
+    let record =
+        || media.iter().map(|(_, value, kind)| kind.record(value, batch)).collect::<Vec<_>>();
     let tensors = match at {
-        Some(at) => cond(at, &[], |_| record(), |_| record().iter().map(Tensor::zeros_like).collect()),
+        Some(at) => {
+            cond(at, &[], |_| record(), |_| record().iter().map(Tensor::zeros_like).collect())
+        }
         None => record(),
     };
     let outputs = media.iter().zip(tensors).map(|((entry, ..), tensor)| {
@@ -591,7 +686,8 @@ pub(crate) fn media_outputs(logged: &[Logged], batch: &Batch, at: Option<&Tensor
     outputs.collect()
 }
 
-/// Checks that a value has a shape that can be logged, and that it can leave padding out. The error says what to do.
+/// Checks that a value has a shape that can be logged, and that it can leave padding out. The error
+/// says what to do.
 fn check_value(entry: &Logged, batch: &Batch) -> Result<(), String> {
     match &entry.value {
         LoggedValue::Media(value, kind) => return kind.check(value, batch),
@@ -599,7 +695,10 @@ fn check_value(entry: &Logged, batch: &Batch) -> Result<(), String> {
             let ty = value.ty();
             let per_sample = ty.shape.dims() == [batch.size()];
             if ty.dtype.is_complex() || ty.shape.rank() != 0 && !per_sample {
-                return Err(format!("the value is {ty}; log a scalar or one value per sample, [{}]", batch.size()));
+                return Err(format!(
+                    "the value is {ty}; log a scalar or one value per sample, [{}]",
+                    batch.size()
+                ));
             }
             if !per_sample && batch.is_padded() && !value.depends_on(batch.mask()) {
                 return Err("the last batch is padded, and this scalar does not depend on the batch's mask, so \
@@ -609,7 +708,9 @@ fn check_value(entry: &Logged, batch: &Batch) -> Result<(), String> {
         }
         LoggedValue::Metric(statistics) => {
             let samples = statistics.samples();
-            if batch.is_padded() && samples.first() != Some(&batch.size()) && !statistics.mask_depends_on(batch.mask())
+            if batch.is_padded()
+                && samples.first() != Some(&batch.size())
+                && !statistics.mask_depends_on(batch.mask())
             {
                 return Err(format!(
                     "the last batch is padded, and the metric's samples {samples:?} are not its {} rows, so padding would \
@@ -642,7 +743,8 @@ pub(crate) fn sums(entry: &Logged, batch: &Batch) -> Vec<Tensor> {
                 ReduceFx::Sum => vec![batch.sum_and_count(&value).0],
                 ReduceFx::Last => vec![batch.mean(&value)],
                 fx => {
-                    let neutral = if fx == ReduceFx::Min { f64::INFINITY } else { f64::NEG_INFINITY };
+                    let neutral =
+                        if fx == ReduceFx::Min { f64::INFINITY } else { f64::NEG_INFINITY };
                     let real = batch.mask().gt(0.0).select(&value, &(value.zeros_like() + neutral));
                     vec![if fx == ReduceFx::Min { real.min(&[0]) } else { real.max(&[0]) }]
                 }

@@ -8,7 +8,9 @@ use fulmen_nn::Module;
 use fulmen_nn::optim::Optimizer;
 use fulmen_tensor::Tensor;
 
-use crate::hooks::{CheckpointFile, EvaluationProgress, FitStart, ProgramOutput, Progress, hook_table};
+use crate::hooks::{
+    CheckpointFile, EvaluationProgress, FitStart, ProgramOutput, Progress, hook_table,
+};
 use crate::{Actions, Batch, Error, FitSummary, LogPoint, Plan, Predictions, Result, StepContext};
 
 macro_rules! module_methods {
@@ -22,35 +24,37 @@ macro_rules! module_methods {
 
 /// A model together with how it is trained: Lightning's `LightningModule`.
 ///
-/// Each step is called **once**, with symbolic tensors, and records the program to compile. A step therefore never sees
-/// a number. To show a value, [log](StepContext::log) it.
+/// Each step is called **once**, with symbolic tensors, and records the program to compile. A step
+/// therefore never sees a number. To show a value, [log](StepContext::log) it.
 pub trait TrainingModule: Module {
-    /// Records the loss of one batch, a floating-point scalar. With several optimizers, pass each loss to
-    /// [`StepContext::minimize`]; the returned value is then only logged.
+    /// Records the loss of one batch, a floating-point scalar. With several optimizers, pass each
+    /// loss to [`StepContext::minimize`]; the returned value is then only logged.
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor;
 
-    /// Records what to log for one validation batch. The default logs nothing, and validation is skipped.
+    /// Records what to log for one validation batch. The default logs nothing, and validation is
+    /// skipped.
     fn validation_step(&self, batch: &Batch, cx: &mut StepContext) {
         let _ = (batch, cx);
     }
 
-    /// Records what to log for one test batch. The default logs nothing, and [`Trainer::test`](crate::Trainer::test)
-    /// returns an error.
+    /// Records what to log for one test batch. The default logs nothing, and
+    /// [`Trainer::test`](crate::Trainer::test) returns an error.
     fn test_step(&self, batch: &Batch, cx: &mut StepContext) {
         let _ = (batch, cx);
     }
 
-    /// Records the predictions for one batch: a tensor, or several named ones, each with one row per sample. The
-    /// default returns none, and [`Trainer::predict`](crate::Trainer::predict) returns an error.
+    /// Records the predictions for one batch: a tensor, or several named ones, each with one row
+    /// per sample. The default returns none, and [`Trainer::predict`](crate::Trainer::predict)
+    /// returns an error.
     fn predict_step(&self, batch: &Batch) -> Predictions {
         let _ = batch;
         Predictions::default()
     }
 
     /// Makes the training loader for `epoch` (from 0) and the epochs after it. With the option
-    /// `reload_dataloaders_every_n_epochs`, it is called at that interval. The first epochs use the loader passed to
-    /// the fit. The new loader needs the same number of batches and the same shapes. The default returns `None`, which
-    /// is an error with that option.
+    /// `reload_dataloaders_every_n_epochs`, it is called at that interval. The first epochs use the
+    /// loader passed to the fit. The new loader needs the same number of batches and the same
+    /// shapes. The default returns `None`, which is an error with that option.
     ///
     /// # Errors
     /// Any error ends the fit.
@@ -59,9 +63,9 @@ pub trait TrainingModule: Module {
         Ok(None)
     }
 
-    /// Called before each fit, validation, test, prediction and preflight, once the devices are known and before
-    /// anything is recorded. It must be safe to call again. Use it to tie the weights of layers that were made
-    /// separately.
+    /// Called before each fit, validation, test, prediction and preflight, once the devices are
+    /// known and before anything is recorded. It must be safe to call again. Use it to tie the
+    /// weights of layers that were made separately.
     ///
     /// ```ignore
     /// fn on_after_setup(&self) -> Result<()> {
@@ -77,12 +81,14 @@ pub trait TrainingModule: Module {
         Ok(())
     }
 
-    /// Makes the optimizer, given the length of the training. For several, return [`Optimizers`](crate::Optimizers).
+    /// Makes the optimizer, given the length of the training. For several, return
+    /// [`Optimizers`](crate::Optimizers).
     fn configure_optimizers(&self, plan: &Plan) -> Box<dyn Optimizer>;
 
-    /// Records named programs that callbacks can [run](Actions::run_program) during a fit, such as samples of a
-    /// generator or predictions for a few fixed inputs. They are compiled before the first step. They run in evaluation
-    /// mode with the current weights, or their average if weights are averaged. The default has none.
+    /// Records named programs that callbacks can [run](Actions::run_program) during a fit, such as
+    /// samples of a generator or predictions for a few fixed inputs. They are compiled before the
+    /// first step. They run in evaluation mode with the current weights, or their average if
+    /// weights are averaged. The default has none.
     ///
     /// ```ignore
     /// fn programs(&self) -> Vec<(&'static str, Predictions)> {

@@ -25,19 +25,22 @@ pub struct StepContext {
 }
 
 impl StepContext {
-    /// Updates the parameters of one of several [`Optimizers`](crate::Optimizers) by the gradient of a loss, a
-    /// floating-point scalar: Lightning's manual optimization. Code recorded afterwards sees the new parameters. The
-    /// parameters of other optimizers get no gradient from this loss.
+    /// Updates the parameters of one of several [`Optimizers`](crate::Optimizers) by the gradient
+    /// of a loss, a floating-point scalar: Lightning's manual optimization. Code recorded
+    /// afterwards sees the new parameters. The parameters of other optimizers get no gradient from
+    /// this loss.
     ///
-    /// Call it once for each optimizer in `training_step`. The value that `training_step` returns is then only logged:
-    /// as `train_loss`, unless it is one of these losses.
+    /// Call it once for each optimizer in `training_step`. The value that `training_step` returns
+    /// is then only logged: as `train_loss`, unless it is one of these losses.
     ///
-    /// Everything recorded within `loss` belongs to this optimizer. With [`every`](crate::Optimizers::every), it
-    /// becomes a branch of the program, and the steps that the optimizer skips do not compute it. Put computations that
-    /// only this branch needs into the closure.
+    /// Everything recorded within `loss` belongs to this optimizer. With
+    /// [`every`](crate::Optimizers::every), it becomes a branch of the program, and the steps that
+    /// the optimizer skips do not compute it. Put computations that only this branch needs into the
+    /// closure.
     ///
-    /// The loss is logged as `loss-NAME`. This value and the values that `loss` logs are means over the steps of this
-    /// optimizer. Returns the loss of this step, or of the optimizer's latest step. No gradient flows through it.
+    /// The loss is logged as `loss-NAME`. This value and the values that `loss` logs are means over
+    /// the steps of this optimizer. Returns the loss of this step, or of the optimizer's latest
+    /// step. No gradient flows through it.
     ///
     /// ```
     /// use fulmen_nn::{Linear, loss::{Reduction, mse_loss}};
@@ -56,16 +59,24 @@ impl StepContext {
     /// ```
     ///
     /// # Errors
-    /// A mistake ends the fit before it begins, with this line: an unknown optimizer, a single optimizer without a
-    /// name, one that was minimized before, a call outside of `training_step` or within another, a loss that is not a
-    /// scalar or depends on none of the optimizer's parameters. The returned tensor is then poisoned.
+    /// A mistake ends the fit before it begins, with this line: an unknown optimizer, a single
+    /// optimizer without a name, one that was minimized before, a call outside of `training_step`
+    /// or within another, a loss that is not a scalar or depends on none of the optimizer's
+    /// parameters. The returned tensor is then poisoned.
     #[track_caller]
-    pub fn minimize(&mut self, optimizer: &str, loss: impl FnOnce(&mut StepContext) -> Tensor) -> Tensor {
+    pub fn minimize(
+        &mut self,
+        optimizer: &str,
+        loss: impl FnOnce(&mut StepContext) -> Tensor,
+    ) -> Tensor {
         let line = Location::caller();
         let result = match (self.recorder.take(), &self.minimizing) {
             (Some(mut recorder), _) => {
                 let result = recorder.minimize(optimizer, line, &mut self.logged, || {
-                    let mut cx = StepContext { minimizing: Some(optimizer.into()), ..StepContext::default() };
+                    let mut cx = StepContext {
+                        minimizing: Some(optimizer.into()),
+                        ..StepContext::default()
+                    };
                     let loss = loss(&mut cx);
                     Ok((loss, cx.into_logged()?))
                 });
@@ -76,7 +87,9 @@ impl StepContext {
                 Some(other) => format!(
                     "minimize(\"{optimizer}\"): it is called within minimize(\"{other}\"); call it before or after\n  at {line}"
                 ),
-                None => format!("minimize(\"{optimizer}\"): only training_step can minimize\n  at {line}"),
+                None => format!(
+                    "minimize(\"{optimizer}\"): only training_step can minimize\n  at {line}"
+                ),
             })),
         };
         match result {
@@ -89,8 +102,8 @@ impl StepContext {
         }
     }
 
-    /// The name of the [set](crate::EvaluationSet) for which this `validation_step` or `test_step` is recorded:
-    /// Lightning's `dataloader_idx`. Empty in training, and if the loader has no name.
+    /// The name of the [set](crate::EvaluationSet) for which this `validation_step` or `test_step`
+    /// is recorded: Lightning's `dataloader_idx`. Empty in training, and if the loader has no name.
     ///
     /// ```
     /// use fulmen_nn::{Linear, loss::{Reduction, cross_entropy}};
@@ -118,8 +131,11 @@ impl StepContext {
     }
 
     pub(crate) fn take_recorder(&mut self) -> Result<Recorder> {
-        let missing =
-            || Error::usage("training_step replaced its StepContext; leave the one that it was given in place");
+        let missing = || {
+            Error::usage(
+                "training_step replaced its StepContext; leave the one that it was given in place",
+            )
+        };
         self.recorder.take().map(|recorder| *recorder).ok_or_else(missing)
     }
 
@@ -142,14 +158,16 @@ impl StepContext {
         LogOptions(&mut self.logged[first..])
     }
 
-    /// Logs a value under a name. The compiled step outputs the value and sums it on the device. The progress bar,
-    /// loggers and callbacks receive it. Training logs it over the steps since the last log point as `NAME`, and over
-    /// the epoch as `NAME_epoch`. Validation and tests log it over all samples as `NAME`. The returned [`LogOptions`]
-    /// choose where it is shown, and whether it is a mean, a sum, a minimum, a maximum or the latest value.
+    /// Logs a value under a name. The compiled step outputs the value and sums it on the device.
+    /// The progress bar, loggers and callbacks receive it. Training logs it over the steps since
+    /// the last log point as `NAME`, and over the epoch as `NAME_epoch`. Validation and tests log
+    /// it over all samples as `NAME`. The returned [`LogOptions`] choose where it is shown, and
+    /// whether it is a mean, a sum, a minimum, a maximum or the latest value.
     ///
-    /// A tensor with one value per sample, `[batch]`, is averaged over the real samples, without padding. A scalar
-    /// counts as the mean of the batch, weighted by its number of real samples. If batches are padded, compute the
-    /// scalar with the mask (see [`Batch::mean`](crate::Batch::mean)); the Trainer checks that.
+    /// A tensor with one value per sample, `[batch]`, is averaged over the real samples, without
+    /// padding. A scalar counts as the mean of the batch, weighted by its number of real samples.
+    /// If batches are padded, compute the scalar with the mask (see
+    /// [`Batch::mean`](crate::Batch::mean)); the Trainer checks that.
     #[track_caller]
     pub fn log(&mut self, name: impl Into<String>, value: impl AsTensor) -> LogOptions<'_> {
         let value = LoggedValue::Value(value.as_tensor().clone());
@@ -178,13 +196,14 @@ impl StepContext {
         LogOptions(&mut self.logged[first..])
     }
 
-    /// Logs a metric under a name, from what its `update` computed for this batch. The compiled step sums the metric's
-    /// statistics on the device. The value is computed when they are read: in training at log points and for the epoch,
-    /// in validation for all samples. The value is exact, not a mean over batches.
+    /// Logs a metric under a name, from what its `update` computed for this batch. The compiled
+    /// step sums the metric's statistics on the device. The value is computed when they are read:
+    /// in training at log points and for the epoch, in validation for all samples. The value is
+    /// exact, not a mean over batches.
     ///
-    /// If the metric's samples are rows of the batch, `[batch, …]`, padding is left out. For other samples,
-    /// [mask](MetricState::masked) the metric with a mask computed from [`Batch::mask`](crate::Batch::mask); the
-    /// Trainer checks that.
+    /// If the metric's samples are rows of the batch, `[batch, …]`, padding is left out. For other
+    /// samples, [mask](MetricState::masked) the metric with a mask computed from
+    /// [`Batch::mask`](crate::Batch::mask); the Trainer checks that.
     ///
     /// ```
     /// use fulmen_nn::{Linear, metrics::F1};
@@ -196,14 +215,18 @@ impl StepContext {
     /// }
     /// ```
     #[track_caller]
-    pub fn log_metric(&mut self, name: impl Into<String>, statistics: MetricState) -> LogOptions<'_> {
+    pub fn log_metric(
+        &mut self,
+        name: impl Into<String>,
+        statistics: MetricState,
+    ) -> LogOptions<'_> {
         self.push(name, LoggedValue::Metric(statistics), Location::caller())
     }
 
-    /// Logs a picture, `[C, H, W]`, or several, `[N, C, H, W]`, with 1, 3 or 4 channels. Values are u8, or
-    /// floating-point numbers clamped to 0 to 1. Loggers and callbacks get the pictures of the step at each log point.
-    /// In validation and tests, they get the pictures of the first batch. The other steps compute and transfer nothing
-    /// for it.
+    /// Logs a picture, `[C, H, W]`, or several, `[N, C, H, W]`, with 1, 3 or 4 channels. Values are
+    /// u8, or floating-point numbers clamped to 0 to 1. Loggers and callbacks get the pictures of
+    /// the step at each log point. In validation and tests, they get the pictures of the first
+    /// batch. The other steps compute and transfer nothing for it.
     ///
     /// ```
     /// use fulmen_trainer::{Batch, StepContext};
@@ -218,9 +241,10 @@ impl StepContext {
         self.push(name, value, Location::caller());
     }
 
-    /// Logs a histogram of a tensor's elements: `bins` bins of equal width from the smallest to the largest value
-    /// (NumPy's `histogram`). NaN and infinite values are counted separately. If the batch axis comes first, padding is
-    /// left out. It is computed at the same steps as [`StepContext::log_image`].
+    /// Logs a histogram of a tensor's elements: `bins` bins of equal width from the smallest to the
+    /// largest value (NumPy's `histogram`). NaN and infinite values are counted separately. If the
+    /// batch axis comes first, padding is left out. It is computed at the same steps as
+    /// [`StepContext::log_image`].
     ///
     /// ```
     /// use fulmen_nn::Linear;
@@ -236,8 +260,8 @@ impl StepContext {
         self.push(name, value, Location::caller());
     }
 
-    /// Logs texts from token ids, `[T]` or `[N, T]` of an integer type. On the host, `decode` turns each row into a
-    /// text. It is computed at the same steps as [`StepContext::log_image`].
+    /// Logs texts from token ids, `[T]` or `[N, T]` of an integer type. On the host, `decode` turns
+    /// each row into a text. It is computed at the same steps as [`StepContext::log_image`].
     ///
     /// ```
     /// use fulmen_trainer::{Batch, StepContext};

@@ -6,8 +6,9 @@ use fulmen_tensor::Tensor;
 
 use crate::{Batch, Plan, StepContext, TrainingModule};
 
-/// A model whose training step and optimizer are closures: a [`TrainingModule`] for [`Trainer::train_step`] and
-/// [`Trainer::fit`]. The model can be any module, including one from a library.
+/// A model whose training step and optimizer are closures: a [`TrainingModule`] for
+/// [`Trainer::train_step`] and [`Trainer::fit`]. The model can be any module, including one from a
+/// library.
 ///
 /// ```
 /// use fulmen_nn::{Linear, loss, optim};
@@ -41,15 +42,22 @@ type MakeOptimizer<'a> = Box<dyn Fn(&Plan) -> Box<dyn Optimizer> + 'a>;
 type Evaluate<'a, M> = Option<Box<dyn Fn(&M, &Batch, &mut StepContext) + 'a>>;
 
 impl<'a, M: Module> TrainingFn<'a, M> {
-    /// Makes one from a model, the closure for [`TrainingModule::training_step`], and the closure that makes the
-    /// optimizer.
+    /// Makes one from a model, the closure for [`TrainingModule::training_step`], and the closure
+    /// that makes the optimizer.
     pub fn new<O: Optimizer + 'static>(
         model: &'a M,
         training_step: impl Fn(&M, &Batch, &mut StepContext) -> Tensor + 'a,
         optimizer: impl Fn(&Plan) -> O + 'a,
     ) -> TrainingFn<'a, M> {
-        let optimizer = Box::new(move |plan: &Plan| Box::new(optimizer(plan)) as Box<dyn Optimizer>);
-        TrainingFn { model, training: Box::new(training_step), optimizer, validation: None, test: None }
+        let optimizer =
+            Box::new(move |plan: &Plan| Box::new(optimizer(plan)) as Box<dyn Optimizer>);
+        TrainingFn {
+            model,
+            training: Box::new(training_step),
+            optimizer,
+            validation: None,
+            test: None,
+        }
     }
 
     /// Sets the closure for [`TrainingModule::validation_step`].

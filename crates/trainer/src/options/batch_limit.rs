@@ -7,7 +7,8 @@ use fulmen_data::DataLoader;
 
 use crate::{Error, Result};
 
-/// A limit on the batches of an epoch: a number, or a fraction of the epoch. In text, a fraction has a decimal point.
+/// A limit on the batches of an epoch: a number, or a fraction of the epoch. In text, a fraction
+/// has a decimal point.
 ///
 /// ```
 /// use fulmen_trainer::BatchLimit;
@@ -37,7 +38,9 @@ impl BatchLimit {
     /// What is expected, if the fraction is out of range.
     pub(crate) fn config_error(&self) -> Option<&'static str> {
         let is_invalid = matches!(self, BatchLimit::Share(share) if !(0.0..=1.0).contains(share));
-        is_invalid.then_some("a fraction must be between 0.0 and 1.0; a number of batches has no decimal point")
+        is_invalid.then_some(
+            "a fraction must be between 0.0 and 1.0; a number of batches has no decimal point",
+        )
     }
 
     /// Like [`config_error`](BatchLimit::config_error), for an option that must be more than 0.
@@ -78,11 +81,14 @@ impl BatchLimit {
 impl FromStr for BatchLimit {
     type Err = Error;
     fn from_str(text: &str) -> Result<BatchLimit> {
-        let number = ["batches", "steps", "ba"].iter().find_map(|unit| text.trim().strip_suffix(unit));
+        let number =
+            ["batches", "steps", "ba"].iter().find_map(|unit| text.trim().strip_suffix(unit));
         let number = number.unwrap_or(text).trim();
         let count = number.parse().map(BatchLimit::Count).ok();
         count.or_else(|| number.parse().map(BatchLimit::Share).ok()).ok_or_else(|| {
-            Error::usage(format!("`{text}` is neither a number of batches (10) nor a fraction of an epoch (0.1)"))
+            Error::usage(format!(
+                "`{text}` is neither a number of batches (10) nor a fraction of an epoch (0.1)"
+            ))
         })
     }
 }
@@ -109,7 +115,8 @@ impl From<u64> for BatchLimit {
 impl TryFrom<i32> for BatchLimit {
     type Error = Error;
     fn try_from(count: i32) -> Result<BatchLimit> {
-        let count = u64::try_from(count).map_err(|_| Error::usage(format!("{count} is less than 0 batches")))?;
+        let count = u64::try_from(count)
+            .map_err(|_| Error::usage(format!("{count} is less than 0 batches")))?;
         Ok(BatchLimit::Count(count))
     }
 }
@@ -124,8 +131,8 @@ impl fmt::Display for BatchLimit {
     }
 }
 
-/// Whether a run only tries everything once, and on how many batches of each loader. `true` is one batch; `false` or 0
-/// is a normal run.
+/// Whether a run only tries everything once, and on how many batches of each loader. `true` is one
+/// batch; `false` or 0 is a normal run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FastDevRun(u64);
 
@@ -145,7 +152,8 @@ impl From<bool> for FastDevRun {
 impl TryFrom<i32> for FastDevRun {
     type Error = Error;
     fn try_from(batches: i32) -> Result<FastDevRun> {
-        let batches = u64::try_from(batches).map_err(|_| Error::usage(format!("{batches} is less than 0 batches")))?;
+        let batches = u64::try_from(batches)
+            .map_err(|_| Error::usage(format!("{batches} is less than 0 batches")))?;
         Ok(FastDevRun(batches))
     }
 }
@@ -154,8 +162,9 @@ impl FromStr for FastDevRun {
     type Err = Error;
     fn from_str(text: &str) -> Result<FastDevRun> {
         let on = text.to_lowercase().parse::<bool>().map(FastDevRun::from).ok();
-        on.or_else(|| text.parse().map(FastDevRun).ok())
-            .ok_or_else(|| Error::usage(format!("`{text}` is neither true, false nor a number of batches")))
+        on.or_else(|| text.parse().map(FastDevRun).ok()).ok_or_else(|| {
+            Error::usage(format!("`{text}` is neither true, false nor a number of batches"))
+        })
     }
 }
 

@@ -11,8 +11,8 @@ use crate::options::named::named;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum GradientClipAlgorithm {
-    /// Scales all gradients so that their Euclidean norm is at most `c`: `g·min(1, c/(‖g‖ + 10⁻⁶))`, as PyTorch's
-    /// `clip_grad_norm_`.
+    /// Scales all gradients so that their Euclidean norm is at most `c`:
+    /// `g·min(1, c/(‖g‖ + 10⁻⁶))`, as PyTorch's `clip_grad_norm_`.
     #[default]
     Norm,
     /// Clamps each element between `−c` and `c`, as PyTorch's `clip_grad_value_`.

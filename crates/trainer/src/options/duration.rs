@@ -34,10 +34,11 @@ pub enum TrainDuration {
     Steps(u64),
     /// Samples of the training data, over all devices: `1e6sa`, `1e6samples`.
     Samples(u64),
-    /// Tokens of the training data, over all devices: `1e9tok`. The tokens of a sample are the elements of its field
-    /// `input_ids`, including padding.
+    /// Tokens of the training data, over all devices: `1e9tok`. The tokens of a sample are the
+    /// elements of its field `input_ids`, including padding.
     Tokens(u64),
-    /// Time to train and validate: `2h30m`, `90s`, `00:12:00:00` (days, hours, minutes and seconds).
+    /// Time to train and validate: `2h30m`, `90s`, `00:12:00:00` (days, hours, minutes and
+    /// seconds).
     Time(Duration),
 }
 
@@ -56,7 +57,9 @@ fn seconds(unit: &str) -> Option<f64> {
 /// Splits a text into a number, its unit, and the rest.
 fn split_quantity(text: &str) -> Option<(f64, String, &str)> {
     let bytes = text.as_bytes();
-    let digits = |from: usize| from + bytes[from..].iter().take_while(|b| b.is_ascii_digit() || **b == b'.').count();
+    let digits = |from: usize| {
+        from + bytes[from..].iter().take_while(|b| b.is_ascii_digit() || **b == b'.').count()
+    };
     let mut end = digits(0);
     // `1e9tok` has an exponent, but `1ep` doesn't.
     if matches!(bytes.get(end), Some(b'e' | b'E')) {
@@ -71,25 +74,31 @@ fn split_quantity(text: &str) -> Option<(f64, String, &str)> {
     Some((number, rest[..unit].to_lowercase(), rest[unit..].trim_start()))
 }
 
-/// Reads a time: numbers with units (`2h30m`), or days, hours, minutes and seconds between colons (`00:02:30:00`).
+/// Reads a time: numbers with units (`2h30m`), or days, hours, minutes and seconds between colons
+/// (`00:02:30:00`).
 ///
 /// # Errors
 /// A message that says what is wrong.
 pub(crate) fn parse_time(text: &str) -> Result<Duration, String> {
     let mut sum = 0.0;
     if text.contains(':') {
-        let parts: Option<Vec<f64>> = text.split(':').map(|part| part.parse::<u32>().ok().map(f64::from)).collect();
+        let parts: Option<Vec<f64>> =
+            text.split(':').map(|part| part.parse::<u32>().ok().map(f64::from)).collect();
         let Some([days, hours, minutes, seconds]) = parts.as_deref() else {
-            return Err("a time with colons is days, hours, minutes and seconds, such as 00:12:30:00".to_owned());
+            return Err(
+                "a time with colons is days, hours, minutes and seconds, such as 00:12:30:00"
+                    .to_owned(),
+            );
         };
         sum = ((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + seconds;
     } else {
         let mut rest = text.trim();
         loop {
-            let (number, unit, next) =
-                split_quantity(rest).ok_or_else(|| format!("`{rest}` does not begin with a number"))?;
-            sum +=
-                number * seconds(&unit).ok_or_else(|| format!("`{unit}` is not a unit of time (d, h, m, s or ms)"))?;
+            let (number, unit, next) = split_quantity(rest)
+                .ok_or_else(|| format!("`{rest}` does not begin with a number"))?;
+            sum += number
+                * seconds(&unit)
+                    .ok_or_else(|| format!("`{unit}` is not a unit of time (d, h, m, s or ms)"))?;
             if next.is_empty() {
                 break;
             }
@@ -198,7 +207,18 @@ mod tests {
 
     #[test]
     fn a_duration_is_parsed_from_its_own_text() {
-        for text in ["none", "10ep", "500ba", "1000000samples", "1000tok", "2h30m", "90h", "0.5s", "1h1m1s", "30s"] {
+        for text in [
+            "none",
+            "10ep",
+            "500ba",
+            "1000000samples",
+            "1000tok",
+            "2h30m",
+            "90h",
+            "0.5s",
+            "1h1m1s",
+            "30s",
+        ] {
             let duration: TrainDuration = text.parse().unwrap();
             assert_eq!(duration.to_string(), text);
             assert_eq!(duration.to_string().parse::<TrainDuration>().unwrap(), duration);
@@ -228,7 +248,8 @@ mod tests {
         ] {
             let message = text.parse::<TrainDuration>().unwrap_err().to_string();
             assert!(
-                message.contains(expected) && message.contains(&format!("`{text}` is not a duration")),
+                message.contains(expected)
+                    && message.contains(&format!("`{text}` is not a duration")),
                 "{message}"
             );
         }

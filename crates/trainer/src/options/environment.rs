@@ -1,5 +1,5 @@
-//! Checks the names of environment variables `FULMEN_...`. A name that no part of Fulmen reads is misspelled, or meant
-//! for another program.
+//! Checks the names of environment variables `FULMEN_...`. A name that no part of Fulmen reads is
+//! misspelled, or meant for another program.
 //!
 //! The code that reads a variable checks its value.
 
@@ -31,15 +31,19 @@ const OTHERS: [&str; 13] = [
 ];
 
 /// Prefixes, after `FULMEN_`, of the variables of this project's tests and benchmarks.
-const PRIVATE: [&str; 6] = ["TEST_", "FETCH_TEST_", "BENCH_", "FUZZ_", "PRETRAINED", "REQUIRE_LIBTPU"];
+const PRIVATE: [&str; 6] =
+    ["TEST_", "FETCH_TEST_", "BENCH_", "FUZZ_", "PRETRAINED", "REQUIRE_LIBTPU"];
 
-/// Rejects variables whose names are close to a known name. Notes once which other variables nothing reads.
+/// Rejects variables whose names are close to a known name. Notes once which other variables
+/// nothing reads.
 pub(crate) fn check() -> Result<()> {
     static NOTED: Once = Once::new();
     let unread = unread(std::env::vars_os())?;
     if !unread.is_empty() {
         let names = unread.join(", ");
-        NOTED.call_once(|| note(&format!("note: these environment variables have no effect on Fulmen: {names}")));
+        NOTED.call_once(|| {
+            note(&format!("note: these environment variables have no effect on Fulmen: {names}"))
+        });
     }
     Ok(())
 }
@@ -61,7 +65,9 @@ fn unread(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<S
             continue;
         }
         if let Some(replacement) = replacement_for(bare) {
-            return Err(Error::option(format!("there is no environment variable {name}: {replacement}")));
+            return Err(Error::option(format!(
+                "there is no environment variable {name}: {replacement}"
+            )));
         }
         // Compare without the prefix: a longer name allows more differences.
         let others = known().filter_map(|known| known.strip_prefix(PREFIX));
@@ -105,9 +111,16 @@ mod tests {
             );
         }
         let message = with(&["TPU_CORES"], "8").unwrap_err().to_string();
-        assert!(message.contains("FULMEN_TPU_CORES: give accelerator tpu") && message.contains("from 0"), "{message}");
+        assert!(
+            message.contains("FULMEN_TPU_CORES: give accelerator tpu")
+                && message.contains("from 0"),
+            "{message}"
+        );
         assert!(with(&["MAX_EPOCH"], "").unwrap().is_empty(), "an empty variable counts as unset");
-        assert_eq!(with(&["SOMETHING_ELSE", "SEED", "TEST_CHILD"], "3").unwrap(), [format!("{PREFIX}SOMETHING_ELSE")]);
+        assert_eq!(
+            with(&["SOMETHING_ELSE", "SEED", "TEST_CHILD"], "3").unwrap(),
+            [format!("{PREFIX}SOMETHING_ELSE")]
+        );
         let other = ("PATH_TO_FULMEN_MAX_EPOCH".into(), "x".into());
         assert!(unread(std::iter::once(other)).unwrap().is_empty());
     }
@@ -122,7 +135,8 @@ mod tests {
                 let text = std::fs::read_to_string(&path).unwrap();
                 let literals = text.split('"').filter(|literal| {
                     literal.strip_prefix(PREFIX).is_some_and(|rest| {
-                        !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
+                        !rest.is_empty()
+                            && rest.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_')
                     })
                 });
                 names.extend(literals.map(str::to_owned));

@@ -2,8 +2,8 @@
 
 use crate::options::named::named;
 
-/// Whether the learning rate grows with the number of devices. Use this if the batch of each device stays the same, so
-/// that the global batch grows with the number of devices. Off by default.
+/// Whether the learning rate grows with the number of devices. Use this if the batch of each device
+/// stays the same, so that the global batch grows with the number of devices. Off by default.
 ///
 /// ```
 /// use fulmen_trainer::LearningRateScaling;
@@ -18,12 +18,16 @@ pub enum LearningRateScaling {
     /// The learning rate times the number of devices that share a batch (Goyal et al. 2017,
     /// <https://arxiv.org/abs/1706.02677>).
     Linear,
-    /// The learning rate times the square root of that number (Krizhevsky 2014, <https://arxiv.org/abs/1404.5997>).
+    /// The learning rate times the square root of that number (Krizhevsky 2014,
+    /// <https://arxiv.org/abs/1404.5997>).
     Sqrt,
 }
 
-const NAMES: [(&str, LearningRateScaling); 3] =
-    [("none", LearningRateScaling::None), ("linear", LearningRateScaling::Linear), ("sqrt", LearningRateScaling::Sqrt)];
+const NAMES: [(&str, LearningRateScaling); 3] = [
+    ("none", LearningRateScaling::None),
+    ("linear", LearningRateScaling::Linear),
+    ("sqrt", LearningRateScaling::Sqrt),
+];
 
 impl LearningRateScaling {
     /// Returns the factor of the learning rate if this number of devices share a batch.

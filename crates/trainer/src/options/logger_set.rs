@@ -36,7 +36,10 @@ impl FromStr for LoggerSet {
         let mut names = Vec::new();
         for name in text.trim().trim_matches(['[', ']']).split(',').map(str::trim) {
             let known = NAMES.iter().find(|known| **known == name).ok_or_else(|| {
-                Error::usage(format!("`{name}` is not a logger; there are: {}; or give auto or none", NAMES.join(", ")))
+                Error::usage(format!(
+                    "`{name}` is not a logger; there are: {}; or give auto or none",
+                    NAMES.join(", ")
+                ))
             })?;
             if !names.contains(known) {
                 names.push(*known);
@@ -77,10 +80,15 @@ mod tests {
 
     #[test]
     fn a_list_is_parsed_and_an_unknown_name_is_an_error() {
-        for (text, shown) in [("auto", "auto"), ("none", "none"), ("[jsonl, csv]", "jsonl,csv"), ("csv,csv", "csv")] {
+        for (text, shown) in
+            [("auto", "auto"), ("none", "none"), ("[jsonl, csv]", "jsonl,csv"), ("csv,csv", "csv")]
+        {
             assert_eq!(text.parse::<LoggerSet>().unwrap().to_string(), shown);
         }
         let error = "csv,wandb".parse::<LoggerSet>().unwrap_err().to_string();
-        assert_eq!(error, "`wandb` is not a logger; there are: csv, jsonl, tensorboard, mlflow; or give auto or none");
+        assert_eq!(
+            error,
+            "`wandb` is not a logger; there are: csv, jsonl, tensorboard, mlflow; or give auto or none"
+        );
     }
 }

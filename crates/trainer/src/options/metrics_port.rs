@@ -8,8 +8,9 @@ use crate::{Error, Result};
 
 /// The port that serves a run's metrics to Prometheus, at `/metrics`. There is none by default.
 ///
-/// Only this machine can reach a bare port; an address with a port can be reached by other machines too. Port 0 selects
-/// a free port. All clients that reach it can read the names and values that a run logs.
+/// Only this machine can reach a bare port; an address with a port can be reached by other machines
+/// too. Port 0 selects a free port. All clients that reach it can read the names and values that a
+/// run logs.
 ///
 /// ```
 /// use fulmen_trainer::MetricsPort;
@@ -76,9 +77,14 @@ mod tests {
 
     #[test]
     fn a_port_without_an_address_is_local() {
-        for (text, shown) in [("0", "0"), ("9090", "9090"), ("127.0.0.1:9090", "9090"), ("[::]:9", "[::]:9")] {
+        for (text, shown) in
+            [("0", "0"), ("9090", "9090"), ("127.0.0.1:9090", "9090"), ("[::]:9", "[::]:9")]
+        {
             let port: MetricsPort = text.parse().unwrap();
-            assert_eq!((port.to_string(), port.to_string().parse::<MetricsPort>().unwrap()), (shown.to_owned(), port));
+            assert_eq!(
+                (port.to_string(), port.to_string().parse::<MetricsPort>().unwrap()),
+                (shown.to_owned(), port)
+            );
         }
         for invalid in ["65536", "-1", "localhost", "0.0.0.0", "1:2:3"] {
             let message = invalid.parse::<MetricsPort>().unwrap_err().to_string();

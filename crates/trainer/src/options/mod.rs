@@ -1,5 +1,5 @@
-//! The Trainer's options: one table defines the builder's methods, the command line, the environment variables, the
-//! defaults, the checks and the help texts.
+//! The Trainer's options: one table defines the builder's methods, the command line, the
+//! environment variables, the defaults, the checks and the help texts.
 
 pub(crate) mod batch_limit;
 pub(crate) mod clip_algorithm;
@@ -29,8 +29,8 @@ use fulmen_tensor::{Accelerator, Devices, MatmulPrecision};
 use crate::options::typed::{setting, typed};
 use crate::plan::NO_LIMIT;
 use crate::{
-    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, MetricsPort, Precision,
-    Profiler, Result, Resume, Strategy, TrainDuration,
+    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet,
+    MetricsPort, Precision, Profiler, Result, Resume, Strategy, TrainDuration,
 };
 
 /// One row of the table of options, for documents and reports.
@@ -48,16 +48,18 @@ pub struct OptionRow {
 
 macro_rules! options {
     ($($(#[doc = $doc:literal])* $(#[arg($($arg:tt)*)])? $name:ident: $ty:ident = $default:expr, $env:literal, $check:expr;)*) => {
-        /// The resolved options of a [`Trainer`](crate::Trainer): each has its value or its default.
+        /// The resolved options of a [`Trainer`](crate::Trainer): each has its value or its
+        /// default.
         #[derive(Clone, Debug, PartialEq)]
         pub struct Options {
             $($(#[doc = $doc])* pub $name: $ty,)*
         }
 
-        /// The options that were set explicitly, in code or on the command line; the others are `None`.
+        /// The options that were set explicitly, in code or on the command line; the others are
+        /// `None`.
         ///
-        /// It is a `clap` argument group: `#[command(flatten)]` it into a program's own arguments and pass it to
-        /// [`TrainerBuilder::args`](crate::TrainerBuilder::args).
+        /// It is a `clap` argument group: `#[command(flatten)]` it into a program's own arguments
+        /// and pass it to [`TrainerBuilder::args`](crate::TrainerBuilder::args).
         #[derive(Clone, Debug, Default, PartialEq, clap::Args)]
         #[command(next_help_heading = "Trainer", about = None, long_about = None)]
         pub struct TrainerArgs {
@@ -78,8 +80,8 @@ macro_rules! options {
             }
 
             /// Takes options that were not set explicitly from the environment. Pass the result to
-            /// [`TrainerBuilder::args`](crate::TrainerBuilder::args); its options then override those that the program
-            /// set.
+            /// [`TrainerBuilder::args`](crate::TrainerBuilder::args); its options then override
+            /// those that the program set.
             ///
             /// ```
             /// use fulmen_trainer::{Trainer, TrainerArgs};
@@ -102,7 +104,8 @@ macro_rules! options {
                 Ok(self)
             }
 
-            /// Resolves and checks each option. An explicit value comes first, then the environment, then the default.
+            /// Resolves and checks each option. An explicit value comes first, then the
+            /// environment, then the default.
             pub(crate) fn resolve(self, env: impl Fn(&str) -> Option<OsString>) -> Result<Options> {
                 let explicit = self.or_env(env)?;
                 let options = Options { $($name: explicit.$name.clone().unwrap_or_else(|| $default),)* };
@@ -130,8 +133,8 @@ macro_rules! options {
                 },)*]
             }
 
-            /// The options as a file for `--config`. Each line says where the value comes from, unless it is the
-            /// default.
+            /// The options as a file for `--config`. Each line says where the value comes from,
+            /// unless it is the default.
             pub(crate) fn to_toml(&self, explicit: &[&str]) -> String {
                 let values = self.values().into_iter().map(|(name, value)| {
                     let source = if explicit.contains(&name) { Some("the program") } else { source_env(name) };
@@ -140,7 +143,8 @@ macro_rules! options {
                 values.fold("[trainer]\n".to_owned(), |text, value| text + &value)
             }
 
-            /// The names of all options, with their values in the form of the command line. Unset options have `None`.
+            /// The names of all options, with their values in the form of the command line. Unset
+            /// options have `None`.
             pub fn values(&self) -> Vec<(&'static str, Option<String>)> {
                 let mut values = vec![$((stringify!($name), <$ty>::argument(&self.$name)),)*];
                 // No limit has no text; it follows from the other options.
@@ -246,7 +250,8 @@ texts!(
 impl Text for Duration {
     fn parse_env(text: &OsStr) -> Result<Duration, String> {
         let text = text.to_str().ok_or("it is not UTF-8")?;
-        duration::parse_time(text).map_err(|error| format!("{error}; expected a time, such as 25s or 1m30s"))
+        duration::parse_time(text)
+            .map_err(|error| format!("{error}; expected a time, such as 25s or 1m30s"))
     }
     fn show(value: &Duration) -> String {
         duration::show_time(*value)
@@ -285,41 +290,46 @@ fn limit(value: &f64) -> Option<&'static str> {
     (!value.is_finite() || *value < 0.0).then_some("it must be finite and at least 0")
 }
 
-/// Passes the table of all options to a macro. Each row is an option: its description, `name: Type = default`, the
-/// environment variable, and a check that returns what is wrong with a value.
+/// Passes the table of all options to a macro. Each row is an option: its description,
+/// `name: Type = default`, the environment variable, and a check that returns what is wrong with a
+/// value.
 macro_rules! option_table {
     ($rows:ident) => {
         $rows! {
             /// The kind of device to train on: auto, cpu, cuda or tpu.
             accelerator: Accelerator = Accelerator::Auto, "FULMEN_ACCELERATOR", |_| None;
 
-            /// How many devices to train on (8), or which ones (`[5]` or `0,2`), or auto: all TPUs or GPUs of this
-            /// machine, or one CPU device. With several processes, it selects the devices of each process.
+            /// How many devices to train on (8), or which ones (`[5]` or `0,2`), or auto: all TPUs
+            /// or GPUs of this machine, or one CPU device. With several processes, it selects the
+            /// devices of each process.
             devices: Devices = Devices::auto(), "FULMEN_DEVICES", |_| None;
 
-            /// How training uses several devices: ddp (each has all parameters), fsdp (parameters and optimizer state
-            /// are sharded too), or debug (ddp, and a fit ends with the metrics report).
+            /// How training uses several devices: ddp (each has all parameters), fsdp (parameters
+            /// and optimizer state are sharded too), or debug (ddp, and a fit ends with the metrics
+            /// report).
             strategy: Strategy = Strategy::Ddp, "FULMEN_STRATEGY", |_| None;
 
-            /// The element types of a model: 32-true, bf16-mixed (products in bf16), bf16-true or 16-mixed; a bare 16
-            /// means bf16-mixed.
+            /// The element types of a model: 32-true, bf16-mixed (products in bf16), bf16-true or
+            /// 16-mixed; a bare 16 means bf16-mixed.
             precision: Precision = Precision::F32, "FULMEN_PRECISION", Precision::config_error;
 
-            /// The precision of f32 products: default (on a TPU, one pass in bf16), high or highest.
+            /// The precision of f32 products: default (on a TPU, one pass in bf16), high or
+            /// highest.
             matmul_precision: MatmulPrecision = MatmulPrecision::Default, "FULMEN_MATMUL_PRECISION", |_| None;
 
-            /// Whether the learning rate is multiplied by the number of devices (linear), by its square root (sqrt) or
-            /// not at all (none).
+            /// Whether the learning rate is multiplied by the number of devices (linear), by its
+            /// square root (sqrt) or not at all (none).
             learning_rate_scaling: LearningRateScaling = LearningRateScaling::None, "FULMEN_LEARNING_RATE_SCALING", |_| None;
 
-            /// Batches per optimizer step, which uses the gradient of all their samples; the last step of an epoch may
-            /// have fewer.
+            /// Batches per optimizer step, which uses the gradient of all their samples; the last
+            /// step of an epoch may have fewer.
             accumulate_grad_batches: u64 = 1, "FULMEN_ACCUMULATE_GRAD_BATCHES", positive;
 
             /// The value or norm to which gradients are clipped; 0 for no clipping.
             gradient_clip_val: f64 = 0.0, "FULMEN_GRADIENT_CLIP_VAL", limit;
 
-            /// How gradients are clipped: norm (the Euclidean norm of all together) or value (each element).
+            /// How gradients are clipped: norm (the Euclidean norm of all together) or value (each
+            /// element).
             gradient_clip_algorithm: GradientClipAlgorithm = GradientClipAlgorithm::Norm, "FULMEN_GRADIENT_CLIP_ALGORITHM", |_| None;
 
             /// Whether to log the Euclidean norm of all gradients, before clipping, as `grad_norm`.
@@ -332,12 +342,12 @@ macro_rules! option_table {
             /// Optimizer steps to train for; 0 for no limit.
             max_steps: u64 = 0, "FULMEN_MAX_STEPS", |_| None;
 
-            /// Time to train and validate for, such as 2h30m or 00:12:00:00 (days, hours, minutes, seconds), including
-            /// the time before a resume; none for no limit.
+            /// Time to train and validate for, such as 2h30m or 00:12:00:00 (days, hours, minutes,
+            /// seconds), including the time before a resume; none for no limit.
             max_time: TrainDuration = TrainDuration::Unlimited, "FULMEN_MAX_TIME", TrainDuration::refusal_of_time;
 
-            /// How long to train, in any unit: 10ep (epochs), 500ba (steps), 1e6sa (samples), 1e9tok (tokens) or 2h30m;
-            /// none for no limit.
+            /// How long to train, in any unit: 10ep (epochs), 500ba (steps), 1e6sa (samples),
+            /// 1e9tok (tokens) or 2h30m; none for no limit.
             max_duration: TrainDuration = TrainDuration::Unlimited, "FULMEN_MAX_DURATION", TrainDuration::config_error;
 
             /// Epochs to train before a callback or max_time can end training.
@@ -358,23 +368,25 @@ macro_rules! option_table {
             /// Batches to predict for, as a number or a fraction.
             limit_predict_batches: BatchLimit = BatchLimit::ALL, "FULMEN_LIMIT_PREDICT_BATCHES", BatchLimit::config_error_of_some;
 
-            /// Train on the same few batches of the first epoch in every epoch, and validate on as many: a number or a
-            /// fraction; 0 for off.
+            /// Train on the same few batches of the first epoch in every epoch, and validate on as
+            /// many: a number or a fraction; 0 for off.
             overfit_batches: BatchLimit = BatchLimit::Count(0), "FULMEN_OVERFIT_BATCHES", BatchLimit::config_error;
 
-            /// Try everything once: one epoch of one batch (or of this many) for training and validation, and as many
-            /// for testing and predicting, without checkpoints and loggers.
+            /// Try everything once: one epoch of one batch (or of this many) for training and
+            /// validation, and as many for testing and predicting, without checkpoints and loggers.
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             fast_dev_run: FastDevRun = FastDevRun::default(), "FULMEN_FAST_DEV_RUN", |_| None;
 
-            /// When a fit validates: after each such fraction of an epoch (0.25), or number of optimizer steps of the
-            /// run (500).
+            /// When a fit validates: after each such fraction of an epoch (0.25), or number of
+            /// optimizer steps of the run (500).
             val_check_interval: BatchLimit = BatchLimit::ALL, "FULMEN_VAL_CHECK_INTERVAL", BatchLimit::config_error_of_some;
 
-            /// Validation batches to run before the first step, so that their errors are found early; 0 for none.
+            /// Validation batches to run before the first step, so that their errors are found
+            /// early; 0 for none.
             num_sanity_val_steps: u64 = 0, "FULMEN_NUM_SANITY_VAL_STEPS", |_| None;
 
-            /// Only train, to measure the speed: no log points within an epoch, loggers, checkpoints or progress bar.
+            /// Only train, to measure the speed: no log points within an epoch, loggers,
+            /// checkpoints or progress bar.
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             barebones: bool = false, "FULMEN_BAREBONES", |_| None;
 
@@ -384,7 +396,8 @@ macro_rules! option_table {
             /// Epochs between two validations.
             check_val_every_n_epoch: u64 = 1, "FULMEN_CHECK_VAL_EVERY_N_EPOCH", positive;
 
-            /// Epochs after which the module's `train_dataloader` creates a new training loader; 0 for never.
+            /// Epochs after which the module's `train_dataloader` creates a new training loader; 0
+            /// for never.
             reload_dataloaders_every_n_epochs: u64 = 0, "FULMEN_RELOAD_DATALOADERS_EVERY_N_EPOCHS", |_| None;
 
             /// The seed of initial weights and of random layers.
@@ -393,36 +406,38 @@ macro_rules! option_table {
             /// Where runs are written, each in its own folder `version_N`.
             default_root_dir: PathBuf = PathBuf::from("runs"), "FULMEN_DEFAULT_ROOT_DIR", |_| None;
 
-            /// Where checkpoints are written instead of the run's folder: a folder, gs://bucket/path or
-            /// s3://bucket/path. Only one run at a time can use it; none for the run's folder.
+            /// Where checkpoints are written instead of the run's folder: a folder,
+            /// gs://bucket/path or s3://bucket/path. Only one run at a time can use it; none for
+            /// the run's folder.
             checkpoint_dir: PathBuf = PathBuf::new(), "FULMEN_CHECKPOINT_DIR", |_| None;
 
-            /// A folder in memory, such as /dev/shm/run, to which checkpoints are written first. A thread then copies
-            /// each to checkpoint_dir. All processes must see it.
+            /// A folder in memory, such as /dev/shm/run, to which checkpoints are written first. A
+            /// thread then copies each to checkpoint_dir. All processes must see it.
             checkpoint_local: PathBuf = PathBuf::new(), "FULMEN_CHECKPOINT_LOCAL", |_| None;
 
-            /// A checkpoint to resume from; `last` or `best` for the newest run's under default_root_dir; empty to
-            /// start from scratch.
+            /// A checkpoint to resume from; `last` or `best` for the newest run's under
+            /// default_root_dir; empty to start from scratch.
             ckpt_path: PathBuf = PathBuf::new(), "FULMEN_CKPT_PATH", |_| None;
 
-            /// Whether a fit resumes from the newest complete checkpoint of this program under default_root_dir, if
-            /// there is one (auto), or starts from scratch unless ckpt_path names one (never).
+            /// Whether a fit resumes from the newest complete checkpoint of this program under
+            /// default_root_dir, if there is one (auto), or starts from scratch unless ckpt_path
+            /// names one (never).
             resume: Resume = Resume::Never, "FULMEN_RESUME", |_| None;
 
-            /// A file of compiled programs, written by `preflight --save`; programs that it lacks are compiled. Empty
-            /// for none.
+            /// A file of compiled programs, written by `preflight --save`; programs that it lacks
+            /// are compiled. Empty for none.
             aot: PathBuf = PathBuf::new(), "FULMEN_AOT", |_| None;
 
-            /// How long a fit may take to save and end after SIGTERM or SIGHUP, such as `25s` or `1m30s`; then the
-            /// program ends.
+            /// How long a fit may take to save and end after SIGTERM or SIGHUP, such as `25s` or
+            /// `1m30s`; then the program ends.
             grace: Duration = Duration::from_secs(25), "FULMEN_GRACE", |_| None;
 
             /// Whether to stop with an error when the training loss is NaN or infinite.
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             detect_nan: bool = false, "FULMEN_DETECT_NAN", |_| None;
 
-            /// Whether to watch every value of the training step, and to stop with the operation and line that made the
-            /// first NaN or infinity; slow, and needs more memory.
+            /// Whether to watch every value of the training step, and to stop with the operation
+            /// and line that made the first NaN or infinity; slow, and needs more memory.
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             detect_anomaly: bool = false, "FULMEN_DETECT_ANOMALY", |_| None;
 
@@ -430,7 +445,8 @@ macro_rules! option_table {
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             enable_checkpointing: bool = true, "FULMEN_ENABLE_CHECKPOINTING", |_| None;
 
-            /// Whether to begin with a table of the module's parts, and one of the cost of each line of the step.
+            /// Whether to begin with a table of the module's parts, and one of the cost of each
+            /// line of the step.
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             enable_model_summary: bool = true, "FULMEN_ENABLE_MODEL_SUMMARY", |_| None;
 
@@ -438,21 +454,23 @@ macro_rules! option_table {
             #[arg(num_args = 0..=1, default_missing_value = "true")]
             enable_progress_bar: bool = true, "FULMEN_ENABLE_PROGRESS_BAR", |_| None;
 
-            /// The loggers of the run: some of csv, jsonl, tensorboard and mlflow, or none; auto for the first three,
-            /// or for the program's own if it adds any.
+            /// The loggers of the run: some of csv, jsonl, tensorboard and mlflow, or none; auto
+            /// for the first three, or for the program's own if it adds any.
             #[arg(alias = "logger")]
             loggers: LoggerSet = LoggerSet::Auto, "FULMEN_LOGGERS", |_| None;
 
-            /// Where to serve the run's metrics to Prometheus: a port (9090), which only this machine can reach, or an
-            /// address with a port (0.0.0.0:9090) for other machines too; 0 for a free port, none for off.
+            /// Where to serve the run's metrics to Prometheus: a port (9090), which only this
+            /// machine can reach, or an address with a port (0.0.0.0:9090) for other machines too;
+            /// 0 for a free port, none for off.
             metrics_port: MetricsPort = MetricsPort::default(), "FULMEN_METRICS_PORT", |_| None;
 
-            /// The trace that a fit records: none, host (the activity of the process's threads, as trace.json in the
-            /// run's folder) or xla (also the plugin's trace of its devices in ten of the first steps).
+            /// The trace that a fit records: none, host (the activity of the process's threads, as
+            /// trace.json in the run's folder) or xla (also the plugin's trace of its devices in
+            /// ten of the first steps).
             profiler: Profiler = Profiler::None, "FULMEN_PROFILER", |_| None;
 
-            /// A folder to which each program of a run is written: its StableHLO, the optimized HLO, memory and cost;
-            /// none for off.
+            /// A folder to which each program of a run is written: its StableHLO, the optimized
+            /// HLO, memory and cost; none for off.
             dump_dir: PathBuf = PathBuf::new(), "FULMEN_DUMP_DIR", |_| None;
         }
     };
@@ -475,7 +493,9 @@ mod tests {
         let args = TrainerArgs { max_epochs: Some(5), ..TrainerArgs::default() };
         let options = resolve(args, &env).unwrap();
         assert_eq!((options.max_epochs, options.seed, options.log_every_n_steps), (5, 7, 50));
-        let switched = resolve(TrainerArgs::default(), &[("FULMEN_DETECT_NAN", "1"), ("FULMEN_SEED", "")]).unwrap();
+        let switched =
+            resolve(TrainerArgs::default(), &[("FULMEN_DETECT_NAN", "1"), ("FULMEN_SEED", "")])
+                .unwrap();
         assert_eq!((switched.detect_nan, switched.seed), (true, 0));
     }
 
@@ -490,7 +510,10 @@ mod tests {
             ("0s", 0, "0s"),
         ] {
             let time = parse(text).unwrap();
-            assert_eq!((time, Duration::show(&time)), (Duration::from_secs(seconds), shown.to_owned()));
+            assert_eq!(
+                (time, Duration::show(&time)),
+                (Duration::from_secs(seconds), shown.to_owned())
+            );
         }
         assert_eq!(parse("1s500ms"), Ok(Duration::from_millis(1500)));
         for invalid in ["", "25", "s", "-1", "5x", "1h30", "1e99d"] {
@@ -503,9 +526,15 @@ mod tests {
         let args = TrainerArgs { max_epochs: Some(0), ..TrainerArgs::default() };
         let message = resolve(args, &[]).unwrap_err().to_string();
         assert_eq!(message, "max_epochs: 0 is not possible, it must be at least 1");
-        let message = resolve(TrainerArgs::default(), &[("FULMEN_SEED", "x")]).unwrap_err().to_string();
-        assert!(message.starts_with("seed: the environment variable FULMEN_SEED is `x`"), "{message}");
-        let message = resolve(TrainerArgs::default(), &[("FULMEN_ACCELERATOR", "tpux")]).unwrap_err().to_string();
+        let message =
+            resolve(TrainerArgs::default(), &[("FULMEN_SEED", "x")]).unwrap_err().to_string();
+        assert!(
+            message.starts_with("seed: the environment variable FULMEN_SEED is `x`"),
+            "{message}"
+        );
+        let message = resolve(TrainerArgs::default(), &[("FULMEN_ACCELERATOR", "tpux")])
+            .unwrap_err()
+            .to_string();
         assert!(message.contains("auto, cpu, cuda, tpu"), "{message}");
     }
 }

@@ -1,25 +1,31 @@
-//! Parses and formats the enums of options, whose values have names on the command line and in files.
+//! Parses and formats the enums of options, whose values have names on the command line and in
+//! files.
 
-/// Parses and formats the values of an enum by the names in its `NAMES`. Each row has a name and a value.
+/// Parses and formats the values of an enum by the names in its `NAMES`. Each row has a name and a
+/// value.
 macro_rules! named {
     ($ty:ident, $noun:literal) => {
         impl std::str::FromStr for $ty {
             type Err = crate::Error;
             fn from_str(name: &str) -> crate::Result<$ty> {
-                NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
-                    if let Some(replacement) = crate::options::old_names::instead(name) {
-                        return crate::Error::usage(format!(
-                            concat!("`{}` is not a ", $noun, ": {}"),
-                            name, replacement
-                        ));
-                    }
-                    let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
-                    crate::Error::usage(format!(
-                        concat!("`{}` is not a ", $noun, "; there are: {}"),
-                        name,
-                        known.join(", ")
-                    ))
-                })
+                NAMES
+                    .iter()
+                    .find(|(known, _)| known.eq_ignore_ascii_case(name))
+                    .map(|row| row.1)
+                    .ok_or_else(|| {
+                        if let Some(replacement) = crate::options::old_names::instead(name) {
+                            return crate::Error::usage(format!(
+                                concat!("`{}` is not a ", $noun, ": {}"),
+                                name, replacement
+                            ));
+                        }
+                        let known: Vec<_> = NAMES.iter().map(|row| row.0).collect();
+                        crate::Error::usage(format!(
+                            concat!("`{}` is not a ", $noun, "; there are: {}"),
+                            name,
+                            known.join(", ")
+                        ))
+                    })
             }
         }
 
@@ -32,7 +38,9 @@ macro_rules! named {
 
         impl std::fmt::Display for $ty {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(NAMES.iter().find(|row| row.1 == *self).map_or(stringify!($ty), |row| row.0))
+                f.write_str(
+                    NAMES.iter().find(|row| row.1 == *self).map_or(stringify!($ty), |row| row.0),
+                )
             }
         }
     };

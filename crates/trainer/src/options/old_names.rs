@@ -1,4 +1,5 @@
-//! Options and values that PyTorch Lightning has or had and Fulmen doesn't, with their replacements.
+//! Options and values that PyTorch Lightning has or had and Fulmen doesn't, with their
+//! replacements.
 
 /// What to give instead of an option or value of Lightning with this name.
 pub fn instead(name: &str) -> Option<&'static str> {
@@ -7,7 +8,9 @@ pub fn instead(name: &str) -> Option<&'static str> {
             "give accelerator tpu, and devices: how many (8), or which (`[4]`). tpu_cores counted cores from 1, but devices \
              are counted from 0"
         }
-        "gpus" | "num-gpus" => "give accelerator cuda, and devices: how many (8), or which (`[0]`), counted from 0",
+        "gpus" | "num-gpus" => {
+            "give accelerator cuda, and devices: how many (8), or which (`[0]`), counted from 0"
+        }
         "num-nodes" => {
             "each host runs the program, and FULMEN_COORDINATOR, FULMEN_PROCESS_ID and FULMEN_NUM_PROCESSES join them"
         }

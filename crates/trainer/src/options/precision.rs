@@ -9,8 +9,9 @@ use crate::{Error, Result};
 
 /// The element types of a model and its computations. The names are Lightning's.
 ///
-/// In mixed precision, parameters, optimizer state, batch statistics, softmax and losses are f32. Matrix products and
-/// convolutions have 16-bit operands and sum in f32 (see [`fulmen_tensor::autocast`]).
+/// In mixed precision, parameters, optimizer state, batch statistics, softmax and losses are f32.
+/// Matrix products and convolutions have 16-bit operands and sum in f32 (see
+/// [`fulmen_tensor::autocast`]).
 ///
 /// ```
 /// use fulmen_trainer::Precision;
@@ -21,19 +22,20 @@ use crate::{Error, Result};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Precision {
-    /// Everything in f32: `32-true`, `32`. [`MatmulPrecision`](fulmen_tensor::MatmulPrecision) sets how a TPU computes
-    /// products of f32.
+    /// Everything in f32: `32-true`, `32`. [`MatmulPrecision`](fulmen_tensor::MatmulPrecision) sets
+    /// how a TPU computes products of f32.
     #[default]
     F32,
     /// Products in bf16: `bf16-mixed`, `bf16`.
     Bf16Mixed,
-    /// Everything in bf16, including parameters and buffers: `bf16-true`. The module is converted and stays converted.
-    /// The optimizer computes in f32.
+    /// Everything in bf16, including parameters and buffers: `bf16-true`. The module is converted
+    /// and stays converted. The optimizer computes in f32.
     Bf16,
-    /// Products in f16, with a loss scale that grows and shrinks: `16-mixed`, for GPUs. TPUs have no f16 units.
+    /// Products in f16, with a loss scale that grows and shrinks: `16-mixed`, for GPUs. TPUs have
+    /// no f16 units.
     F16Mixed,
-    /// A number of bits: 32 means f32, and 16 means bf16-mixed, because bf16 is the 16-bit type of XLA devices. Other
-    /// numbers are invalid.
+    /// A number of bits: 32 means f32, and 16 means bf16-mixed, because bf16 is the 16-bit type of
+    /// XLA devices. Other numbers are invalid.
     Bits(i32),
 }
 
@@ -61,7 +63,8 @@ impl Precision {
         }
     }
 
-    /// The element type to which parameters and the floating-point fields of a batch are converted, if any.
+    /// The element type to which parameters and the floating-point fields of a batch are converted,
+    /// if any.
     pub(crate) fn cast_dtype(self) -> Option<DType> {
         (self == Precision::Bf16).then_some(DType::Bf16)
     }
@@ -108,10 +111,17 @@ impl FromStr for Precision {
         if let Ok(bits) = name.parse() {
             return Ok(Precision::Bits(bits));
         }
-        NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|row| row.1).ok_or_else(|| {
-            let known: Vec<_> = NAMES[..4].iter().map(|row| row.0).collect();
-            Error::usage(format!("`{name}` is not a precision; there are: {}, 16 and 32", known.join(", ")))
-        })
+        NAMES
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name))
+            .map(|row| row.1)
+            .ok_or_else(|| {
+                let known: Vec<_> = NAMES[..4].iter().map(|row| row.0).collect();
+                Error::usage(format!(
+                    "`{name}` is not a precision; there are: {}, 16 and 32",
+                    known.join(", ")
+                ))
+            })
     }
 }
 

@@ -20,6 +20,7 @@ pub enum Profiler {
     Xla,
 }
 
-const NAMES: [(&str, Profiler); 3] = [("none", Profiler::None), ("host", Profiler::Host), ("xla", Profiler::Xla)];
+const NAMES: [(&str, Profiler); 3] =
+    [("none", Profiler::None), ("host", Profiler::Host), ("xla", Profiler::Xla)];
 
 named!(Profiler, "profiler");

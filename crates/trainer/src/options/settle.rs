@@ -4,7 +4,8 @@ use crate::plan::NO_LIMIT;
 use crate::{BatchLimit, Error, Options, Profiler, Result, TrainDuration, TrainerArgs};
 
 impl Options {
-    /// Resolves options that affect each other. `explicit` has the options that were set explicitly.
+    /// Resolves options that affect each other. `explicit` has the options that were set
+    /// explicitly.
     ///
     /// # Errors
     /// Options contradict each other. The message names them.
@@ -26,13 +27,16 @@ impl Options {
                     )));
                 }
             }
-            (self.enable_checkpointing, self.enable_progress_bar, self.enable_model_summary) = (false, false, false);
+            (self.enable_checkpointing, self.enable_progress_bar, self.enable_model_summary) =
+                (false, false, false);
         }
         if self.fast_dev_run.batches() > 0 {
             return Ok(self.for_fast_dev_run());
         }
         self.overfit(explicit)?;
-        if let (BatchLimit::Count(steps), 2..) = (self.val_check_interval, self.check_val_every_n_epoch) {
+        if let (BatchLimit::Count(steps), 2..) =
+            (self.val_check_interval, self.check_val_every_n_epoch)
+        {
             return Err(Error::option(format!(
                 "val_check_interval: {steps} counts the steps of the run, and check_val_every_n_epoch its epochs; give only \
                  one of the two, or a fraction of an epoch (0.25)"
@@ -109,7 +113,9 @@ impl Options {
         }
         let duration = self.max_duration;
         let conflict = |other: &str, value: String| {
-            Err(Error::option(format!("max_duration: it is {duration}, and {other} is {value}; give one of the two")))
+            Err(Error::option(format!(
+                "max_duration: it is {duration}, and {other} is {value}; give one of the two"
+            )))
         };
         match duration {
             TrainDuration::Epochs(epochs) => {
@@ -134,7 +140,12 @@ impl Options {
         }
         for (min_name, min, max_name, max) in [
             ("min_epochs", self.min_epochs, "max_epochs", self.max_epochs),
-            ("min_steps", self.min_steps, "max_steps", if self.max_steps == 0 { NO_LIMIT } else { self.max_steps }),
+            (
+                "min_steps",
+                self.min_steps,
+                "max_steps",
+                if self.max_steps == 0 { NO_LIMIT } else { self.max_steps },
+            ),
         ] {
             if min > max {
                 return Err(Error::option(format!(

@@ -1,6 +1,7 @@
 //! [`Strategy`]: how training uses several devices, as a sharding for each tensor of the step.
 //!
-//! Fulmen writes no collectives. Shardings are annotations on one program, and XLA inserts the collectives.
+//! Fulmen writes no collectives. Shardings are annotations on one program, and XLA inserts the
+//! collectives.
 
 use fulmen_data::Replicas;
 use fulmen_tensor::{Mesh, Sharding, TensorType};
@@ -22,11 +23,11 @@ pub enum Strategy {
     /// Distributed data parallel: each device has all parameters and its part of the batch.
     #[default]
     Ddp,
-    /// Fully sharded data parallel: parameters, gradients and optimizer state are split over the devices too. They are
-    /// gathered when they are used.
+    /// Fully sharded data parallel: parameters, gradients and optimizer state are split over the
+    /// devices too. They are gathered when they are used.
     Fsdp,
-    /// Like [`Ddp`](Strategy::Ddp), but a fit ends with [`Trainer::metrics_report`](crate::Trainer::metrics_report) on
-    /// standard error.
+    /// Like [`Ddp`](Strategy::Ddp), but a fit ends with
+    /// [`Trainer::metrics_report`](crate::Trainer::metrics_report) on standard error.
     Debug,
 }
 
@@ -44,7 +45,8 @@ const NAMES: [(&str, Strategy); 9] = [
 ];
 
 impl Strategy {
-    /// The sharding of a batch: its rows are split over `data`, and over `fsdp` if the mesh has that axis.
+    /// The sharding of a batch: its rows are split over `data`, and over `fsdp` if the mesh has
+    /// that axis.
     pub(crate) fn batch(mesh: &Mesh) -> Sharding {
         let axes = mesh.axes().iter().map(|axis| axis.0.as_str());
         Sharding::over([axes.filter(|axis| BATCH_AXES.contains(axis)).collect()])
@@ -57,11 +59,13 @@ impl Strategy {
         Replicas { devices, ..Replicas::default() }
     }
 
-    /// The sharding of a trained tensor between its uses. FSDP splits it along its largest axis that the number of
-    /// devices divides, over the mesh axis `fsdp`, or `data` if there is none. Other strategies replicate it.
+    /// The sharding of a trained tensor between its uses. FSDP splits it along its largest axis
+    /// that the number of devices divides, over the mesh axis `fsdp`, or `data` if there is none.
+    /// Other strategies replicate it.
     pub(crate) fn parameter(self, ty: &TensorType, mesh: &Mesh) -> Sharding {
         let axis = if mesh.size("fsdp").is_some() { "fsdp" } else { "data" };
-        let Some(parts) = mesh.size(axis).filter(|&parts| self == Strategy::Fsdp && parts > 1) else {
+        let Some(parts) = mesh.size(axis).filter(|&parts| self == Strategy::Fsdp && parts > 1)
+        else {
             return Sharding::replicated();
         };
         let dims = ty.shape.dims();
@@ -85,20 +89,28 @@ mod tests {
     #[test]
     fn fsdp_splits_the_largest_axis_that_the_devices_divide() {
         let mesh = Mesh::new([("data", 8)]).unwrap();
-        let sharding = |dims: &[usize]| Strategy::Fsdp.parameter(&TensorType::new(DType::F32, dims), &mesh).to_string();
+        let sharding = |dims: &[usize]| {
+            Strategy::Fsdp.parameter(&TensorType::new(DType::F32, dims), &mesh).to_string()
+        };
         assert_eq!(sharding(&[512, 784]), "[-, data]");
         assert_eq!(sharding(&[16, 16]), "[data]");
         assert_eq!(sharding(&[10, 256]), "[-, data]");
         assert_eq!(sharding(&[10]), "[]");
         assert_eq!(sharding(&[]), "[]");
         let hybrid = Mesh::new([("data", 2), ("fsdp", 4)]).unwrap();
-        assert_eq!(Strategy::Fsdp.parameter(&TensorType::new(DType::F32, [6, 4]), &hybrid).to_string(), "[-, fsdp]");
+        assert_eq!(
+            Strategy::Fsdp.parameter(&TensorType::new(DType::F32, [6, 4]), &hybrid).to_string(),
+            "[-, fsdp]"
+        );
         assert_eq!(Strategy::batch(&hybrid).to_string(), "[data+fsdp]");
         let reversed = Mesh::new([("fsdp", 4), ("model", 2), ("data", 2)]).unwrap();
         assert_eq!(Strategy::batch(&reversed).to_string(), "[fsdp+data]");
         assert_eq!(Strategy::replicas(&reversed).devices, 8);
         assert!(Strategy::Ddp.parameter(&TensorType::new(DType::F32, [8]), &mesh).is_replicated());
-        assert_eq!(("xla".parse().unwrap(), "XLA_FSDP".parse().unwrap()), (Strategy::Ddp, Strategy::Fsdp));
+        assert_eq!(
+            ("xla".parse().unwrap(), "XLA_FSDP".parse().unwrap()),
+            (Strategy::Ddp, Strategy::Fsdp)
+        );
         assert_eq!("auto".parse::<Strategy>().unwrap().to_string(), "ddp");
         for debug in ["xla_debug", "tpu_spawn_debug"] {
             assert_eq!(debug.parse::<Strategy>().unwrap().to_string(), "debug");

@@ -3,10 +3,11 @@
 use serde_json::Value as Json;
 use toml_edit::Value;
 
-/// The JSON value of a text on the command line: a number or a Boolean if it formats to the same text, otherwise the
-/// text.
+/// The JSON value of a text on the command line: a number or a Boolean if it formats to the same
+/// text, otherwise the text.
 pub fn typed(text: &str) -> Json {
-    let (whole, float) = (text.parse::<i64>().ok(), text.parse::<f64>().ok().filter(|_| text.contains('.')));
+    let (whole, float) =
+        (text.parse::<i64>().ok(), text.parse::<f64>().ok().filter(|_| text.contains('.')));
     match (text, whole, float) {
         ("true" | "false", ..) => Json::Bool(text == "true"),
         (_, Some(number), _) if number.to_string() == text => number.into(),
@@ -19,16 +20,19 @@ pub fn typed(text: &str) -> Json {
 fn toml(value: &Json) -> String {
     match value {
         Json::String(text) => Value::from(text).to_string(),
-        Json::Array(values) => format!("[{}]", values.iter().map(toml).collect::<Vec<_>>().join(", ")),
+        Json::Array(values) => {
+            format!("[{}]", values.iter().map(toml).collect::<Vec<_>>().join(", "))
+        }
         // Without an exponent, as on the command line.
         Json::Number(number) if number.is_f64() => number.as_f64().unwrap_or_default().to_string(),
         value => value.to_string(),
     }
 }
 
-/// Formats a line of a configuration file: a name, its value if it has one, and the source of the value unless it is
-/// the default.
+/// Formats a line of a configuration file: a name, its value if it has one, and the source of the
+/// value unless it is the default.
 pub fn setting(name: &str, value: Option<&Json>, source: Option<&str>) -> String {
-    let value = value.map_or_else(|| format!("# {name} ="), |value| format!("{name} = {}", toml(value)));
+    let value =
+        value.map_or_else(|| format!("# {name} ="), |value| format!("{name} = {}", toml(value)));
     value + &source.map(|source| format!("  # {source}")).unwrap_or_default() + "\n"
 }

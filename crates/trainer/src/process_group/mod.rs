@@ -22,11 +22,12 @@ pub(crate) use runtime::check_alone;
 use crate::console::{print_line, silence};
 use crate::{Error, Options, Result, Signal};
 
-/// How long a fit may continue after another process has ended. A collective that waits for that process never ends.
+/// How long a fit may continue after another process has ended. A collective that waits for that
+/// process never ends.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// How long the processes wait for each other once all have joined: without limit, while their heartbeats arrive. One
-/// of them may write a checkpoint for an hour.
+/// How long the processes wait for each other once all have joined: without limit, while their
+/// heartbeats arrive. One of them may write a checkpoint for an hour.
 const WHILE_ALIVE: Duration = Duration::MAX;
 
 /// The processes that train together with this one.
@@ -48,11 +49,15 @@ pub(crate) struct ProcessGroup {
 static JOINED: Mutex<Weak<ProcessGroup>> = Mutex::new(Weak::new());
 
 impl ProcessGroup {
-    /// Joins the other processes that the environment names; `None` if it names none. Trainers that exist at the same
-    /// time share the group.
+    /// Joins the other processes that the environment names; `None` if it names none. Trainers that
+    /// exist at the same time share the group.
     ///
-    /// libtpu's variables are used only for a TPU: the hosts of a pod may each train on their own CPU.
-    pub(crate) fn from_env(options: &Options, runtime: Option<&Runtime>) -> Result<Option<Arc<ProcessGroup>>> {
+    /// libtpu's variables are used only for a TPU: the hosts of a pod may each train on their own
+    /// CPU.
+    pub(crate) fn from_env(
+        options: &Options,
+        runtime: Option<&Runtime>,
+    ) -> Result<Option<Arc<ProcessGroup>>> {
         static WATCHED: Once = Once::new();
         let env = |name: &str| std::env::var_os(name);
         WATCHED.call_once(|| {
@@ -89,7 +94,10 @@ impl ProcessGroup {
         Ok(Some(process_group))
     }
 
-    fn new(coordination: Coordination, spans: fn(&Process, &Runtime) -> Result<()>) -> ProcessGroup {
+    fn new(
+        coordination: Coordination,
+        spans: fn(&Process, &Runtime) -> Result<()>,
+    ) -> ProcessGroup {
         ProcessGroup {
             coordination,
             spans,
@@ -109,8 +117,8 @@ impl ProcessGroup {
         runtime::open(&self.coordination, accelerator, devices)
     }
 
-    /// Checks that the runtime's programs span the processes. Call it after the processes agreed on the platform, so
-    /// that the result is the same in all of them.
+    /// Checks that the runtime's programs span the processes. Call it after the processes agreed on
+    /// the platform, so that the result is the same in all of them.
     pub(crate) fn check_runtime(&self, runtime: &Runtime) -> Result<()> {
         let spans = (self.spans)(self.process(), runtime);
         self.fails_everywhere.store(spans.is_err(), Ordering::Relaxed);
@@ -123,26 +131,36 @@ impl ProcessGroup {
     }
 
     /// Shares a value of process 0 with all processes. Process 0 calls `make`; the others wait.
-    pub(crate) fn broadcast<T: Shared>(&self, name: &str, make: impl FnOnce() -> Result<T>) -> Result<T> {
+    pub(crate) fn broadcast<T: Shared>(
+        &self,
+        name: &str,
+        make: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         let key = format!("trainer/{name}/{}", self.turns.fetch_add(1, Ordering::Relaxed));
         if self.process().is_coordinator() {
             let value = make()?;
             let text = value.to_text();
             let text = text.ok_or_else(|| {
-                Error::usage(format!("{name}: a path is not valid UTF-8, but processes share paths as UTF-8"))
+                Error::usage(format!(
+                    "{name}: a path is not valid UTF-8, but processes share paths as UTF-8"
+                ))
             })?;
             self.coordination.put(&key, text)?;
             return Ok(value);
         }
         let text = String::from_utf8(self.coordination.get(&key, WHILE_ALIVE)?).ok();
         let value = text.and_then(|text| T::from_text(&text));
-        let message = || format!("{name}: the value of process 0 is not valid; run the same build in all processes");
+        let message = || {
+            format!(
+                "{name}: the value of process 0 is not valid; run the same build in all processes"
+            )
+        };
         value.ok_or_else(|| Error::usage(message()))
     }
 
-    /// Gathers a text or a failure of each process in process 0, which computes a result from the texts. All processes
-    /// get this result. If one process fails, all get its failure. It may run in parallel to the loop, but only one at
-    /// a time.
+    /// Gathers a text or a failure of each process in process 0, which computes a result from the
+    /// texts. All processes get this result. If one process fails, all get its failure. It may run
+    /// in parallel to the loop, but only one at a time.
     pub(crate) fn gather(
         &self,
         name: &str,
@@ -152,12 +170,17 @@ impl ProcessGroup {
         let key = format!("trainer/{name}/{}", self.gathers.fetch_add(1, Ordering::Relaxed));
         let index = self.process().index();
         let put = |key: &str, result: &Result<String, String>| {
-            let (mark, text) = result.as_ref().map_or_else(|failure| ("-", failure), |text| ("+", text));
+            let (mark, text) =
+                result.as_ref().map_or_else(|failure| ("-", failure), |text| ("+", text));
             self.coordination.put(key, format!("{mark}{text}"))
         };
         let get = |key: &str| -> Result<Result<String, String>> {
-            let text = String::from_utf8_lossy(&self.coordination.get(key, WHILE_ALIVE)?).into_owned();
-            Ok(text.strip_prefix('+').map(str::to_owned).ok_or_else(|| text.chars().skip(1).collect()))
+            let text =
+                String::from_utf8_lossy(&self.coordination.get(key, WHILE_ALIVE)?).into_owned();
+            Ok(text
+                .strip_prefix('+')
+                .map(str::to_owned)
+                .ok_or_else(|| text.chars().skip(1).collect()))
         };
         if index > 0 {
             put(&format!("{key}/{index}"), &text)?;
@@ -165,7 +188,10 @@ impl ProcessGroup {
         }
         let mut texts = vec![text];
         for process in 1..self.process().count() {
-            texts.push(get(&format!("{key}/{process}"))?.map_err(|failure| format!("process {process}: {failure}")));
+            texts.push(
+                get(&format!("{key}/{process}"))?
+                    .map_err(|failure| format!("process {process}: {failure}")),
+            );
         }
         let result = texts.into_iter().collect::<Result<_, _>>().and_then(make);
         put(&key, &result)?;
@@ -177,7 +203,8 @@ impl ProcessGroup {
         Ok(self.coordination.barrier(&format!("trainer/{name}"), WHILE_ALIVE)?)
     }
 
-    /// Whether `value` is true in any process. All processes call this at the same point and get the same result.
+    /// Whether `value` is true in any process. All processes call this at the same point and get
+    /// the same result.
     pub(crate) fn any(&self, name: &str, value: bool) -> Result<bool> {
         let key = format!("trainer/{name}/{}", self.turns.fetch_add(1, Ordering::Relaxed));
         if value {
@@ -191,16 +218,21 @@ impl ProcessGroup {
     /// The smallest of the numbers of all processes. All processes call this at the same point.
     pub(crate) fn least(&self, name: &str, own: u64) -> Result<u64> {
         let number = |text: &str| {
-            text.parse::<u64>().map_err(|_| format!("`{text}` is not a number; run the same build in all processes"))
+            text.parse::<u64>().map_err(|_| {
+                format!("`{text}` is not a number; run the same build in all processes")
+            })
         };
         let least = self.gather(name, Ok(own.to_string()), |texts| {
             let numbers = texts.iter().map(|text| number(text)).collect::<Result<Vec<_>, _>>()?;
             Ok(numbers.into_iter().fold(own, u64::min).to_string())
         })?;
-        least.and_then(|text| number(&text)).map_err(|failure| Error::usage(format!("{name}: {failure}")))
+        least
+            .and_then(|text| number(&text))
+            .map_err(|failure| Error::usage(format!("{name}: {failure}")))
     }
 
-    /// Creates a halt, by which all processes stop after the same step. All processes call this at the same point.
+    /// Creates a halt, by which all processes stop after the same step. All processes call this at
+    /// the same point.
     pub(crate) fn halt(&self) -> Halt {
         self.coordination.halt(&format!("trainer/{}", self.turns.fetch_add(1, Ordering::Relaxed)))
     }
@@ -219,7 +251,8 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Reports to the other processes that this one failed, unless all of them fail in the same way.
+    /// Reports to the other processes that this one failed, unless all of them fail in the same
+    /// way.
     pub(crate) fn fail(&self, error: &Error) {
         if self.fails_everywhere.load(Ordering::Relaxed) {
             return;
@@ -228,8 +261,9 @@ impl ProcessGroup {
         self.coordination.fail(&error.to_string());
     }
 
-    /// Guards work in which the devices may wait for other processes inside the plugin, where no error reaches them. If
-    /// another process ends and the guard still exists some time later, this process ends.
+    /// Guards work in which the devices may wait for other processes inside the plugin, where no
+    /// error reaches them. If another process ends and the guard still exists some time later, this
+    /// process ends.
     pub(crate) fn guard(&self) -> Guard {
         self.guard_for(GRACE)
     }
@@ -240,7 +274,9 @@ impl ProcessGroup {
         self.coordination.on_failure(move |error| {
             std::thread::sleep(grace);
             if !is_over.load(Ordering::SeqCst) {
-                print_line(&format!("error: {error}\nThe devices still wait for it, so this process ends itself."));
+                print_line(&format!(
+                    "error: {error}\nThe devices still wait for it, so this process ends itself."
+                ));
                 fulmen_signals::exit(1);
             }
         });
@@ -265,8 +301,8 @@ impl Shared for PathBuf {
     }
 }
 
-/// Checks that all processes are about to run the same with these options, before any of them waits for another on a
-/// device.
+/// Checks that all processes are about to run the same with these options, before any of them waits
+/// for another on a device.
 pub(crate) fn check_consistent(
     process_group: Option<&Arc<ProcessGroup>>,
     options: &Options,
@@ -281,8 +317,12 @@ pub(crate) fn check_consistent(
     process_group.check_runtime(runtime)
 }
 
-/// Waits for values on their way to the host. Fails if another process ends, since their computation may need it.
-pub(crate) fn arrive(process_group: Option<&Arc<ProcessGroup>>, values: PendingLiterals) -> Result<Vec<Literal>> {
+/// Waits for values on their way to the host. Fails if another process ends, since their
+/// computation may need it.
+pub(crate) fn arrive(
+    process_group: Option<&Arc<ProcessGroup>>,
+    values: PendingLiterals,
+) -> Result<Vec<Literal>> {
     if let Some(process_group) = process_group {
         process_group.wait_until(|| values.is_ready())?;
     }
@@ -299,8 +339,8 @@ impl Drop for Guard {
     }
 }
 
-/// Runs after the last Trainer of a process was dropped. It waits until the others get here too, so that none takes
-/// this end for a failure or loses its coordinator.
+/// Runs after the last Trainer of a process was dropped. It waits until the others get here too, so
+/// that none takes this end for a failure or loses its coordinator.
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
         runtime::leave();

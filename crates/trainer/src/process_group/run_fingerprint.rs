@@ -10,8 +10,8 @@ use crate::{Options, Result};
 /// Facts about a run, by name.
 pub(crate) type RunFingerprint = BTreeMap<String, String>;
 
-/// Options that don't affect the programs, such as folders and output, so processes may differ in them. Devices are
-/// compared by the mesh, and checkpoints and files of programs by their content.
+/// Options that don't affect the programs, such as folders and output, so processes may differ in
+/// them. Devices are compared by the mesh, and checkpoints and files of programs by their content.
 const PROCESS_OPTIONS: [&str; 11] = [
     "accelerator",
     "aot",
@@ -33,16 +33,21 @@ pub(crate) fn run_fingerprint(options: &Options, runtime: &Runtime) -> Result<Ru
     let mut facts = RunFingerprint::from([
         ("fulmen".into(), env!("CARGO_PKG_VERSION").into()),
         ("platform".into(), client.platform_name().into()),
-        ("plugin".into(), format!("{} (PJRT {}.{})", client.platform_version(), plugin.major, plugin.minor)),
+        (
+            "plugin".into(),
+            format!("{} (PJRT {}.{})", client.platform_version(), plugin.major, plugin.minor),
+        ),
         ("mesh".into(), runtime.mesh().to_string()),
         ("compiled programs".into(), runtime.saved_programs_digest().unwrap_or("none").into()),
     ]);
     let options = options.values().into_iter().filter(|(name, _)| !PROCESS_OPTIONS.contains(name));
-    facts.extend(options.map(|(name, value)| (format!("option {name}"), value.unwrap_or_default())));
+    facts
+        .extend(options.map(|(name, value)| (format!("option {name}"), value.unwrap_or_default())));
     Ok(facts)
 }
 
-/// Adds a program, with a function for each shape of its batches, and the description of the loader.
+/// Adds a program, with a function for each shape of its batches, and the description of the
+/// loader.
 pub(crate) fn add_program(
     facts: &mut RunFingerprint,
     name: &str,

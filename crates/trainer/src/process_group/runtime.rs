@@ -14,23 +14,33 @@ use parking_lot::Mutex;
 
 use crate::{Error, Result};
 
-/// Opens the devices. A CUDA client gets the index of its process and a key-value store to find the others. libtpu
-/// reads its own environment variables, and a CPU client has no peers.
-pub(super) fn open(coordination: &Coordination, accelerator: Accelerator, devices: &Devices) -> Result<Runtime> {
+/// Opens the devices. A CUDA client gets the index of its process and a key-value store to find the
+/// others. libtpu reads its own environment variables, and a CPU client has no peers.
+pub(super) fn open(
+    coordination: &Coordination,
+    accelerator: Accelerator,
+    devices: &Devices,
+) -> Result<Runtime> {
     if accelerator.candidates().first() != Some(&Platform::Cuda) {
         return Ok(Runtime::open(accelerator, devices)?);
     }
-    let failed = |action: &str, e, path| Error::usage(format!("{action}: {}", explain(e, Platform::Cuda, path)));
-    let path = locate(Platform::Cuda, None).map_err(|e| failed("looking for the CUDA plugin", e, None))?;
+    let failed = |action: &str, e, path| {
+        Error::usage(format!("{action}: {}", explain(e, Platform::Cuda, path)))
+    };
+    let path =
+        locate(Platform::Cuda, None).map_err(|e| failed("looking for the CUDA plugin", e, None))?;
     let mut clients = CLIENTS.lock();
     if let Some((client, slot)) = clients.get(&path) {
         slot.set(Some(coordination.clone()));
         return Ok(Runtime::new(client.clone(), devices)?);
     }
-    let plugin = Plugin::load(&path).map_err(|e| failed("loading the CUDA plugin", e, Some(&path)))?;
+    let plugin =
+        Plugin::load(&path).map_err(|e| failed("loading the CUDA plugin", e, Some(&path)))?;
     let process = coordination.process();
-    let options =
-        [("node_id", NamedValue::Int(process.index() as i64)), ("num_nodes", NamedValue::Int(process.count() as i64))];
+    let options = [
+        ("node_id", NamedValue::Int(process.index() as i64)),
+        ("num_nodes", NamedValue::Int(process.count() as i64)),
+    ];
     let slot = Slot::default();
     slot.set(Some(coordination.clone()));
     let store = Arc::new(Store(slot.clone()));
@@ -41,8 +51,8 @@ pub(super) fn open(coordination: &Coordination, accelerator: Accelerator, device
     Ok(Runtime::new(client, devices)?)
 }
 
-/// The clients of this process, by plugin, with the run in which each finds the others. There is only one per plugin:
-/// the first client takes the memory of the devices.
+/// The clients of this process, by plugin, with the run in which each finds the others. There is
+/// only one per plugin: the first client takes the memory of the devices.
 static CLIENTS: Mutex<BTreeMap<PathBuf, (Client, Slot)>> = Mutex::new(BTreeMap::new());
 
 /// Removes the run from all clients when it is over. The next run has its own coordination.
@@ -94,7 +104,8 @@ fn key_value_error(error: fulmen_coordination::Error) -> KeyValueError {
     }
 }
 
-/// Checks that the runtime's programs span the processes, and that the plugin counts them as the coordination does.
+/// Checks that the runtime's programs span the processes, and that the plugin counts them as the
+/// coordination does.
 pub(super) fn check(process: &Process, runtime: &Runtime) -> Result<()> {
     let client = runtime.client();
     let count = process.count();
@@ -122,8 +133,8 @@ pub(super) fn check(process: &Process, runtime: &Runtime) -> Result<()> {
     Ok(())
 }
 
-/// Checks that a process without others has only devices of its own host. The devices of a slice of several hosts wait
-/// for all hosts.
+/// Checks that a process without others has only devices of its own host. The devices of a slice of
+/// several hosts wait for all hosts.
 pub(crate) fn check_alone(runtime: &Runtime) -> Result<()> {
     check_one_host(runtime.client().platform_name(), spanned(runtime))
 }
@@ -141,7 +152,12 @@ fn check_one_host(platform: &str, hosts: usize) -> Result<()> {
 
 /// The number of processes whose devices the plugin sees.
 fn spanned(runtime: &Runtime) -> usize {
-    let processes = runtime.client().devices().iter().map(|device| device.process_index()).collect::<BTreeSet<i32>>();
+    let processes = runtime
+        .client()
+        .devices()
+        .iter()
+        .map(|device| device.process_index())
+        .collect::<BTreeSet<i32>>();
     processes.len()
 }
 
@@ -154,7 +170,10 @@ mod tests {
     fn devices_of_other_hosts_are_an_error_in_a_single_process() {
         check_one_host("tpu", 1).unwrap();
         let error = check_one_host("tpu", 4).unwrap_err();
-        assert!(error.is_usage() && error.to_string().contains("`tpu` sees the devices of 4 hosts"), "{error}");
+        assert!(
+            error.is_usage() && error.to_string().contains("`tpu` sees the devices of 4 hosts"),
+            "{error}"
+        );
         check_alone(&Runtime::open(Accelerator::Cpu, &2.into()).unwrap()).unwrap();
     }
 

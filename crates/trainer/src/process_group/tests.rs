@@ -1,5 +1,5 @@
-//! Tests of a Trainer with several processes, where threads replace the processes. The test of a hanging process starts
-//! a real one.
+//! Tests of a Trainer with several processes, where threads replace the processes. The test of a
+//! hanging process starts a real one.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,8 +18,8 @@ use crate::hooks::Progress;
 use crate::run::predict::PredictedBatches;
 use crate::tuner::{BatchSizeFinder, LearningRateFinder};
 use crate::{
-    Actions, Batch, CheckpointRole, LogPoint, Plan, PredictionWriter, Predictions, Signal, StepContext, Trainer,
-    TrainingModule, Weights,
+    Actions, Batch, CheckpointRole, LogPoint, Plan, PredictionWriter, Predictions, Signal,
+    StepContext, Trainer, TrainingModule, Weights,
 };
 
 /// The variable with the coordinator's address, for a process of this test program.
@@ -31,14 +31,20 @@ const LONG: Duration = Duration::from_secs(600);
 /// Enough for three threads to join.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-fn join(process: Process, timeout: Duration, on_listening: impl FnOnce(&str) + Send + 'static) -> ProcessGroup {
+fn join(
+    process: Process,
+    timeout: Duration,
+    on_listening: impl FnOnce(&str) + Send + 'static,
+) -> ProcessGroup {
     let timeouts = Timeouts { join: timeout, heartbeat: LONG };
     let joining = Coordination::builder(process).timeouts(timeouts).on_listening(on_listening);
     ProcessGroup::new(joining.join().unwrap(), |_, _| Ok(()))
 }
 
 /// Runs the same in three processes, each a thread. Returns their results.
-fn in_three<T: Send + 'static>(play: impl Fn(&Arc<ProcessGroup>) -> T + Clone + Send + 'static) -> Vec<T> {
+fn in_three<T: Send + 'static>(
+    play: impl Fn(&Arc<ProcessGroup>) -> T + Clone + Send + 'static,
+) -> Vec<T> {
     in_three_within(LONG, play)
 }
 
@@ -51,12 +57,16 @@ fn in_three_within<T: Send + 'static>(
     let first = play.clone();
     let zero = thread::spawn(move || {
         let process = Process::new(0, 3, "127.0.0.1:0").unwrap();
-        first(&Arc::new(join(process, timeout, move |address| sender.send(address.to_owned()).unwrap())))
+        first(&Arc::new(join(process, timeout, move |address| {
+            sender.send(address.to_owned()).unwrap()
+        })))
     });
     let address = receiver.recv().unwrap();
     let others = [1, 2].map(|index| {
         let (play, address) = (play.clone(), address.clone());
-        thread::spawn(move || play(&Arc::new(join(Process::new(index, 3, address).unwrap(), timeout, |_| {}))))
+        thread::spawn(move || {
+            play(&Arc::new(join(Process::new(index, 3, address).unwrap(), timeout, |_| {})))
+        })
     });
     [zero].into_iter().chain(others).map(|thread| thread.join().unwrap()).collect()
 }
@@ -64,7 +74,9 @@ fn in_three_within<T: Send + 'static>(
 #[test]
 fn all_processes_get_the_value_of_the_first() {
     let paths = in_three(|process_group| {
-        let make = |n: usize| Ok(PathBuf::from(format!("version_{}_{n}", process_group.process().index())));
+        let make = |n: usize| {
+            Ok(PathBuf::from(format!("version_{}_{n}", process_group.process().index())))
+        };
         (
             process_group.broadcast("run_dir", || make(1)).unwrap(),
             process_group.broadcast("run_dir", || make(2)).unwrap(),
@@ -77,7 +89,9 @@ fn all_processes_get_the_value_of_the_first() {
 fn any_is_the_same_in_all_processes() {
     let answers = in_three(|process_group| {
         let index = process_group.process().index();
-        (0..5).map(|step| process_group.any("interrupt", index == 1 && step == 3).unwrap()).collect::<Vec<_>>()
+        (0..5)
+            .map(|step| process_group.any("interrupt", index == 1 && step == 3).unwrap())
+            .collect::<Vec<_>>()
     });
     assert_eq!(answers, vec![[false, false, false, true, false]; 3]);
 }
@@ -86,7 +100,9 @@ fn any_is_the_same_in_all_processes() {
 fn all_processes_get_the_smallest_number() {
     let least = in_three(|process_group| {
         let index = process_group.process().index() as u64;
-        [7, 0, u64::MAX].map(|largest| process_group.least("room", u64::saturating_sub(largest, index)).unwrap())
+        [7, 0, u64::MAX].map(|largest| {
+            process_group.least("room", u64::saturating_sub(largest, index)).unwrap()
+        })
     });
     assert_eq!(least, vec![[5, 0, u64::MAX - 2]; 3]);
 }
@@ -126,13 +142,19 @@ fn a_failure_ends_the_wait_for_a_device() {
         assert!(error.is_coordination());
         error.to_string()
     });
-    assert!(ends[..2].iter().all(|end| end.contains("process 2 (") && end.ends_with("the disk is full")), "{ends:?}");
+    assert!(
+        ends[..2]
+            .iter()
+            .all(|end| end.contains("process 2 (") && end.ends_with("the disk is full")),
+        "{ends:?}"
+    );
 }
 
 #[test]
 fn a_process_that_hangs_in_a_device_ends_when_another_is_gone() {
     if let Some(address) = std::env::var_os(JOIN) {
-        let process_group = join(Process::new(1, 2, address.to_str().unwrap()).unwrap(), LONG, |_| {});
+        let process_group =
+            join(Process::new(1, 2, address.to_str().unwrap()).unwrap(), LONG, |_| {});
         let _fit = process_group.guard_for(Duration::from_millis(10));
         thread::sleep(LONG);
         return;
@@ -216,12 +238,21 @@ impl Callback for StopAfter {
     }
 }
 
-/// The Trainer of one of several processes. Each process has its own device and computes everything.
-fn trainer(process_group: &Arc<ProcessGroup>, folder: &Path, callback: Option<StopAfter>) -> Trainer {
+/// The Trainer of one of several processes. Each process has its own device and computes
+/// everything.
+fn trainer(
+    process_group: &Arc<ProcessGroup>,
+    folder: &Path,
+    callback: Option<StopAfter>,
+) -> Trainer {
     trainer_with(process_group, folder, callback.unwrap_or(StopAfter(u64::MAX, None)))
 }
 
-fn trainer_with(process_group: &Arc<ProcessGroup>, folder: &Path, callback: impl Callback + 'static) -> Trainer {
+fn trainer_with(
+    process_group: &Arc<ProcessGroup>,
+    folder: &Path,
+    callback: impl Callback + 'static,
+) -> Trainer {
     let builder = Trainer::builder()
         .accelerator(Accelerator::Cpu)
         .devices(1)
@@ -247,8 +278,15 @@ fn all_stop_together_and_the_first_process_writes() {
         // All processes can read it.
         trainer.session.load(&line, Weights::Last).unwrap();
         let stopped = summary.stopped.unwrap();
-        assert!(if index == 1 { stopped == "enough" } else { stopped.contains("another process") }, "{stopped}");
-        (summary.epochs, trainer.run_dir().unwrap().to_owned(), trainer.last_checkpoint().unwrap().to_owned())
+        assert!(
+            if index == 1 { stopped == "enough" } else { stopped.contains("another process") },
+            "{stopped}"
+        );
+        (
+            summary.epochs,
+            trainer.run_dir().unwrap().to_owned(),
+            trainer.last_checkpoint().unwrap().to_owned(),
+        )
     });
     let run = folder.path().join("version_0");
     assert_eq!(ends, vec![(2, run.clone(), run.join("checkpoints/last")); 3]);
@@ -259,10 +297,15 @@ fn all_stop_together_and_the_first_process_writes() {
     assert_eq!(rows.lines().count(), 1 + 6 + 2, "{rows}");
 }
 
-/// A Trainer that unfreezes the weight of a [`Line`] after the first epoch. One process stops after the second.
+/// A Trainer that unfreezes the weight of a [`Line`] after the first epoch. One process stops after
+/// the second.
 fn unfreezing(process_group: &Arc<ProcessGroup>, folder: &Path, pattern: &str) -> Trainer {
     let stops = process_group.process().index() == 1;
-    let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).max_epochs(50).default_root_dir(folder);
+    let builder = Trainer::builder()
+        .accelerator(Accelerator::Cpu)
+        .devices(1)
+        .max_epochs(50)
+        .default_root_dir(folder);
     let builder = builder.callback(StopAfter(if stops { 2 } else { u64::MAX }, None));
     let builder = builder.callback(BackboneFinetuning::new(pattern, "1ep".parse().unwrap()));
     let choices = builder.choices(builder.options().unwrap()).unwrap();
@@ -276,12 +319,20 @@ fn a_phase_begins_in_all_processes_after_the_same_step() {
     let ends = in_three(move |process_group| {
         let loader = DataLoader::builder(points(40)).batch_size(4).build().unwrap();
         let line = Line(Linear::new(1, 1));
-        let summary = unfreezing(process_group, &root, "0.weight").fit(&line, &loader, None).unwrap();
-        let values = || [&line.0.weight].into_iter().chain(&line.0.bias).map(|p| p.get().eval().unwrap().to_f64());
+        let summary =
+            unfreezing(process_group, &root, "0.weight").fit(&line, &loader, None).unwrap();
+        let values = || {
+            [&line.0.weight]
+                .into_iter()
+                .chain(&line.0.bias)
+                .map(|p| p.get().eval().unwrap().to_f64())
+        };
         (summary.global_step, values().collect::<Vec<_>>())
     });
     assert_eq!(ends, vec![ends[0].clone(); 3]);
-    let saved = fulmen_nn::weights::StateDict::read(folder.path().join("version_0/checkpoints/last")).unwrap();
+    let saved =
+        fulmen_nn::weights::StateDict::read(folder.path().join("version_0/checkpoints/last"))
+            .unwrap();
     let counts = |name: &str| saved.get(name).unwrap().unwrap().to_f64()[0];
     assert_eq!((ends[0].0, counts("trainer/unfrozen_updates/0.weight")), (20, 10.0));
 }
@@ -293,7 +344,8 @@ fn a_process_that_unfreezes_something_else_is_named() {
     let ends = in_three(move |process_group| {
         let pattern = if process_group.process().index() == 2 { "0.bias" } else { "0.weight" };
         let loader = DataLoader::builder(points(40)).batch_size(4).build().unwrap();
-        let fit = unfreezing(process_group, &root, pattern).fit(&Line(Linear::new(1, 1)), &loader, None);
+        let fit =
+            unfreezing(process_group, &root, pattern).fit(&Line(Linear::new(1, 1)), &loader, None);
         fit.unwrap_err().to_string()
     });
     for end in ends {
@@ -312,7 +364,8 @@ impl Callback for Terminate {
     }
     fn on_train_batch_end(&mut self, progress: &Progress, _: &mut Actions) {
         if self.slowest && progress.global_step == 25 {
-            let status = Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status();
+            let status =
+                Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status();
             assert!(status.unwrap().success());
         }
         // No process may run far ahead: the slowest takes all steps that another has taken.
@@ -324,19 +377,29 @@ impl Callback for Terminate {
 fn a_signal_ends_all_after_the_same_step() {
     const ALONE: &str = "FULMEN_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
-        // The shell that runs the tests may ignore signals, such as SIGINT in a background job. The child must not.
+        // The shell that runs the tests may ignore signals, such as SIGINT in a background job. The
+        // child must not.
         let mut child = Command::new("env");
-        child.arg("--default-signal=INT,TERM,HUP").arg(std::env::current_exe().unwrap()).env(ALONE, "1");
-        child.args(["--exact", "process_group::tests::a_signal_ends_all_after_the_same_step", "--nocapture"]);
+        child
+            .arg("--default-signal=INT,TERM,HUP")
+            .arg(std::env::current_exe().unwrap())
+            .env(ALONE, "1");
+        child.args([
+            "--exact",
+            "process_group::tests::a_signal_ends_all_after_the_same_step",
+            "--nocapture",
+        ]);
         let output = child.output().unwrap();
-        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && text.contains("1 passed"), "{text}");
         return;
     }
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
     let ends = in_three(move |process_group| {
-        let mut builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).default_root_dir(&root);
+        let mut builder =
+            Trainer::builder().accelerator(Accelerator::Cpu).devices(1).default_root_dir(&root);
         // No log point and no end of an epoch come soon.
         builder = builder.max_epochs(1).log_every_n_steps(1_000_000).grace(LONG);
         builder = builder.callback(Terminate { slowest: process_group.process().index() == 1 });
@@ -352,12 +415,15 @@ fn a_signal_ends_all_after_the_same_step() {
     });
     assert_eq!(ends, [ends[0]; 3]);
     let (signal, step, saved) = ends[0];
-    assert!(signal == Some(Signal::Terminate) && (25..1_000_000).contains(&step) && saved, "{ends:?}");
+    assert!(
+        signal == Some(Signal::Terminate) && (25..1_000_000).contains(&step) && saved,
+        "{ends:?}"
+    );
 }
 
-/// Requests actions in some processes. Twice, process 0 requests a checkpoint, a validation and another learning rate;
-/// then
-/// two processes request the end. It records the steps of the validations.
+/// Requests actions in some processes. Twice, process 0 requests a checkpoint, a validation and
+/// another learning rate; then two processes request the end. It records the steps of the
+/// validations.
 struct RequestActions {
     process: usize,
     file: PathBuf,
@@ -406,12 +472,19 @@ fn actions_within_an_epoch_run_in_all_processes_after_the_same_step() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().to_owned();
     let ends = in_three(move |process_group| {
-        let mut builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).default_root_dir(&root);
+        let mut builder =
+            Trainer::builder().accelerator(Accelerator::Cpu).devices(1).default_root_dir(&root);
         // No log point and no end of an epoch come soon.
         builder = builder.max_epochs(1).log_every_n_steps(1_000_000).enable_progress_bar(false);
         let (sender, receiver) = channel();
         let (process, file) = (process_group.process().index(), root.join("{step}"));
-        builder = builder.callback(RequestActions { process, file, requests: 0, validated: Vec::new(), sender });
+        builder = builder.callback(RequestActions {
+            process,
+            file,
+            requests: 0,
+            validated: Vec::new(),
+            sender,
+        });
         let choices = builder.choices(builder.options().unwrap()).unwrap();
         let mut trainer = builder.build_with(choices, Some(process_group.clone())).unwrap();
         let (train, val) = (points(1_000_000), points(8));
@@ -424,12 +497,21 @@ fn actions_within_an_epoch_run_in_all_processes_after_the_same_step() {
     let (step, validated, _) = ends[0].clone();
     assert_eq!(ends, vec![ends[0].clone(); 3]);
     let [first, second] = validated[..] else { panic!("{ends:?}") };
-    assert!(first >= 7 && second >= first + 7 && (second + 7..1_000_000).contains(&step), "{ends:?}");
+    assert!(
+        first >= 7 && second >= first + 7 && (second + 7..1_000_000).contains(&step),
+        "{ends:?}"
+    );
     let saved = |step: u64| folder.path().join(format!("{step}"));
     assert!(saved(first).is_dir() && saved(second).is_dir());
     // The rate was 0 from the first checkpoint on, in all processes.
-    let weight =
-        |path: PathBuf| fulmen_nn::weights::StateDict::read(path).unwrap().get("0.weight").unwrap().unwrap().to_f64();
+    let weight = |path: PathBuf| {
+        fulmen_nn::weights::StateDict::read(path)
+            .unwrap()
+            .get("0.weight")
+            .unwrap()
+            .unwrap()
+            .to_f64()
+    };
     assert_eq!(weight(saved(first)), ends[1].2);
 }
 
@@ -444,9 +526,15 @@ fn a_fit_that_fails_in_one_process_ends_in_all() {
         let error = trainer.fit(&Line(Linear::new(1, 1)), &loader, None).unwrap_err();
         (error.is_coordination(), error.is_data(), error.to_string())
     });
-    assert!(matches!(&ends[2], (false, true, message) if message.contains("full of holes")), "{ends:?}");
+    assert!(
+        matches!(&ends[2], (false, true, message) if message.contains("full of holes")),
+        "{ends:?}"
+    );
     for end in &ends[..2] {
-        assert!(end.0 && end.2.contains("process 2 (") && end.2.contains("full of holes"), "{end:?}");
+        assert!(
+            end.0 && end.2.contains("process 2 (") && end.2.contains("full of holes"),
+            "{end:?}"
+        );
     }
 }
 
@@ -478,7 +566,10 @@ fn predicted(process_group: &Arc<ProcessGroup>, root: &Path, broken: bool) -> Pr
 }
 
 /// The size of the first batch, and the error at the end after the run has failed.
-fn first_and_end(process_group: &Arc<ProcessGroup>, mut batches: PredictedBatches) -> (usize, Error) {
+fn first_and_end(
+    process_group: &Arc<ProcessGroup>,
+    mut batches: PredictedBatches,
+) -> (usize, Error) {
     let first = batches.next().unwrap().unwrap().num_samples();
     process_group.meet("all have begun").unwrap();
     while process_group.health().is_ok() {
@@ -517,7 +608,10 @@ fn a_prediction_that_fails_in_one_process_ends_in_all() {
     });
     assert!(ends[2].0 && ends[2].1.contains("full of holes"), "{ends:?}");
     for end in &ends[..2] {
-        assert!(end.0 && end.1.contains("process 2 (") && end.1.contains("full of holes"), "{ends:?}");
+        assert!(
+            end.0 && end.1.contains("process 2 (") && end.1.contains("full of holes"),
+            "{ends:?}"
+        );
     }
 }
 
@@ -535,7 +629,10 @@ fn a_process_that_stops_reading_ends_the_others() {
         first_and_end(process_group, batches).1.to_string()
     });
     for end in [&ends[0], &ends[2]] {
-        assert!(end.contains("process 1 (") && end.contains("read only 1 of its 20 batches"), "{ends:?}");
+        assert!(
+            end.contains("process 1 (") && end.contains("read only 1 of its 20 batches"),
+            "{ends:?}"
+        );
     }
 }
 
@@ -550,14 +647,19 @@ fn the_clock_and_the_memory_of_one_process_count_in_all() {
         let finder = BatchSizeFinder::new().init_val(4).memory_limit(if odd { 1 } else { 1 << 40 });
         let mut tuned = trainer(process_group, &root, None);
         let refused = tuned.scale_batch_size(&line, loader, &finder).unwrap_err().to_string();
-        let rates =
-            tuned.lr_find(&line, &loader(4).unwrap(), &LearningRateFinder::new().num_training_steps(15)).unwrap();
+        let rates = tuned
+            .lr_find(&line, &loader(4).unwrap(), &LearningRateFinder::new().num_training_steps(15))
+            .unwrap();
         let mut timer = Timer::new();
         if odd {
             timer = timer.duration(Duration::from_nanos(1));
         }
-        let summary = trainer_with(process_group, &root, timer).fit(&line, &loader(4).unwrap(), None).unwrap();
-        let writer = PredictionWriter::new(root.join(format!("{}.csv", process_group.process().index()))).unwrap();
+        let summary = trainer_with(process_group, &root, timer)
+            .fit(&line, &loader(4).unwrap(), None)
+            .unwrap();
+        let writer =
+            PredictionWriter::new(root.join(format!("{}.csv", process_group.process().index())))
+                .unwrap();
         let written = writer.write(predicted(process_group, &root, false)).unwrap();
         (refused, rates.losses().len(), summary.global_step, written)
     });
@@ -575,7 +677,11 @@ fn a_callback_that_fails_in_one_process_ends_all() {
     let ends = in_three(move |process_group| {
         let metric = if process_group.process().index() == 1 { "train_lost" } else { "train_loss" };
         let loader = DataLoader::builder(points(40)).batch_size(4).build().unwrap();
-        let mut trainer = trainer_with(process_group, &root, EarlyStopping::new(metric, Mode::Min).patience(1000));
+        let mut trainer = trainer_with(
+            process_group,
+            &root,
+            EarlyStopping::new(metric, Mode::Min).patience(1000),
+        );
         trainer.fit(&Line(Linear::new(1, 1)), &loader, None).unwrap_err().to_string()
     });
     assert!(ends[1].starts_with("EarlyStopping monitors `train_lost`"), "{ends:?}");

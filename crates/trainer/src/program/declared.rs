@@ -1,4 +1,5 @@
-//! The programs that a module declares for callbacks. Each takes the module's values and doesn't change them.
+//! The programs that a module declares for callbacks. Each takes the module's values and doesn't
+//! change them.
 
 use fulmen_tensor::{Function, autocast, random, recording};
 
@@ -25,15 +26,20 @@ pub(crate) fn declared(
     module.eval();
     module.set_random_key(&random::key(seed));
     let advice = "to see the tensor, return it as a result of the program";
-    let programs =
-        recording("programs", advice, || autocast(config.options.precision.autocast(), || module.programs()));
+    let programs = recording("programs", advice, || {
+        autocast(config.options.precision.autocast(), || module.programs())
+    });
     let state = cells.placeholders();
     drop(cells);
     let mut declared: Vec<DeclaredProgram> = Vec::new();
     for (name, outputs) in programs {
-        let failed = |problem: &str| Err(Error::usage(format!("the program `{name}` of the module {problem}")));
+        let failed = |problem: &str| {
+            Err(Error::usage(format!("the program `{name}` of the module {problem}")))
+        };
         if name.is_empty() || declared.iter().any(|earlier| earlier.name == name) {
-            return failed("has an empty name or that of another program; give each a different name");
+            return failed(
+                "has an empty name or that of another program; give each a different name",
+            );
         }
         if outputs.0.is_empty() {
             return failed("computes nothing; return at least one tensor");
@@ -45,8 +51,8 @@ pub(crate) fn declared(
         for result in &results {
             result.check()?;
         }
-        let mut function =
-            Function::new("program", state.clone(), results).matmul_precision(config.options.matmul_precision);
+        let mut function = Function::new("program", state.clone(), results)
+            .matmul_precision(config.options.matmul_precision);
         for (i, entry) in entries.iter().enumerate() {
             function = function.shard_parameter(i, entry.sharding.clone());
         }

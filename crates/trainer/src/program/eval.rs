@@ -1,4 +1,5 @@
-//! A validation, test or prediction step as a program. It takes the module's values and doesn't change them.
+//! A validation, test or prediction step as a program. It takes the module's values and doesn't
+//! change them.
 
 use fulmen_data::{DataLoader, OnError};
 use fulmen_tensor::{Tensor, autocast, random, recording};
@@ -89,9 +90,23 @@ fn record(
     // Validation and test share a name: if both compute the same, they are the same program.
     let name = if stage == Stage::Prediction { "predict_step" } else { "eval_step" };
     // Replicated, so that each process can read them.
-    let outputs = if stage == Stage::Prediction { predictions.0 } else { logs::media_outputs(&logged, batch, None)? };
+    let outputs = if stage == Stage::Prediction {
+        predictions.0
+    } else {
+        logs::media_outputs(&logged, batch, None)?
+    };
     StepProgram::new(
-        RecordedStep { name, entries, state, changes: Vec::new(), logs, sums, key: None, batch, outputs },
+        RecordedStep {
+            name,
+            entries,
+            state,
+            changes: Vec::new(),
+            logs,
+            sums,
+            key: None,
+            batch,
+            outputs,
+        },
         config,
     )
 }

@@ -8,8 +8,9 @@ use crate::hooks::Progress;
 use crate::stage::Stage;
 use crate::{BatchLimit, Error, Options, Plan, Result};
 
-/// A loader to validate or test on, with a unique name. The name is appended to the names of its logged values, as in
-/// `val_loss/NAME`. The step gets it from [`StepContext::dataset`](crate::StepContext::dataset).
+/// A loader to validate or test on, with a unique name. The name is appended to the names of its
+/// logged values, as in `val_loss/NAME`. The step gets it from
+/// [`StepContext::dataset`](crate::StepContext::dataset).
 ///
 /// ```
 /// # fn f(trainer: &mut fulmen_trainer::Trainer, module: &impl fulmen_trainer::TrainingModule,
@@ -37,12 +38,21 @@ pub struct EvaluationSet {
 impl EvaluationSet {
     /// Creates a set from a loader. The options set when a fit validates on it.
     pub fn new(name: impl Into<String>, loader: &DataLoader) -> EvaluationSet {
-        EvaluationSet { name: name.into(), loader: loader.clone(), interval: None, every_n_epochs: None, error: None }
+        EvaluationSet {
+            name: name.into(),
+            loader: loader.clone(),
+            interval: None,
+            every_n_epochs: None,
+            error: None,
+        }
     }
 
-    /// Sets when a fit validates on this set: after each such fraction of an epoch (0.25), or number of optimizer steps
-    /// of the run (500). It replaces the option of this name.
-    pub fn val_check_interval(mut self, interval: impl TryInto<BatchLimit, Error: fmt::Display>) -> EvaluationSet {
+    /// Sets when a fit validates on this set: after each such fraction of an epoch (0.25), or
+    /// number of optimizer steps of the run (500). It replaces the option of this name.
+    pub fn val_check_interval(
+        mut self,
+        interval: impl TryInto<BatchLimit, Error: fmt::Display>,
+    ) -> EvaluationSet {
         match interval.try_into() {
             Ok(interval) => self.interval = Some(interval),
             Err(error) => self.error = Some(format!("val_check_interval: {error}")),
@@ -50,7 +60,8 @@ impl EvaluationSet {
         self
     }
 
-    /// Sets the number of epochs between two validations on this set. It replaces the option of this name.
+    /// Sets the number of epochs between two validations on this set. It replaces the option of
+    /// this name.
     pub fn check_val_every_n_epoch(mut self, epochs: u64) -> EvaluationSet {
         self.every_n_epochs = Some(epochs);
         self
@@ -68,7 +79,12 @@ impl EvaluationSet {
     ///
     /// # Errors
     /// A setting is invalid for this run.
-    pub(crate) fn cadence(&self, options: &Options, train: &DataLoader, plan: &Plan) -> Result<Cadence> {
+    pub(crate) fn cadence(
+        &self,
+        options: &Options,
+        train: &DataLoader,
+        plan: &Plan,
+    ) -> Result<Cadence> {
         let interval = self.interval.unwrap_or(options.val_check_interval);
         let every_n_epochs = self.every_n_epochs.unwrap_or(match self.interval {
             // The option's number of epochs doesn't apply to the set's own number of steps.
@@ -76,9 +92,11 @@ impl EvaluationSet {
             _ => options.check_val_every_n_epoch,
         });
         let error = self.error.clone().or_else(|| {
-            let error =
-                interval.config_error_of_some().map(|expected| format!("val_check_interval: {interval} {expected}"));
-            error.or((every_n_epochs == 0).then(|| "check_val_every_n_epoch: it must be at least 1".into()))
+            let error = interval
+                .config_error_of_some()
+                .map(|expected| format!("val_check_interval: {interval} {expected}"));
+            error.or((every_n_epochs == 0)
+                .then(|| "check_val_every_n_epoch: it must be at least 1".into()))
         });
         let error = error.or_else(|| match interval {
             BatchLimit::Count(steps) if self.every_n_epochs.is_some() && self.interval.is_some() => Some(format!(
@@ -97,14 +115,16 @@ impl EvaluationSet {
         });
         match error {
             Some(error) if self.name.is_empty() => Err(Error::option(error)),
-            Some(error) => Err(Error::option(format!("the validation set `{}`: {error}", self.name))),
+            Some(error) => {
+                Err(Error::option(format!("the validation set `{}`: {error}", self.name)))
+            }
             None => Ok(Cadence { interval, every_n_epochs }),
         }
     }
 }
 
-/// The loaders to validate or test on: none (`None`, only for a fit), one (`&loader` or `Some(&loader)`), or several
-/// with names.
+/// The loaders to validate or test on: none (`None`, only for a fit), one (`&loader` or
+/// `Some(&loader)`), or several with names.
 #[derive(Clone, Debug, Default)]
 pub struct EvaluationSets(pub(crate) Vec<EvaluationSet>);
 
@@ -143,10 +163,15 @@ impl EvaluationSets {
         let noun = stage.noun();
         for (i, set) in self.0.iter().enumerate() {
             if set.name.is_empty() && self.0.len() > 1 {
-                return Err(Error::usage(format!("there are several {noun} sets; give each a name that is not empty")));
+                return Err(Error::usage(format!(
+                    "there are several {noun} sets; give each a name that is not empty"
+                )));
             }
             if self.0[..i].iter().any(|earlier| earlier.name == set.name) {
-                return Err(Error::usage(format!("two {noun} sets have the name `{}`; rename one of them", set.name)));
+                return Err(Error::usage(format!(
+                    "two {noun} sets have the name `{}`; rename one of them",
+                    set.name
+                )));
             }
         }
         Ok(())
@@ -161,15 +186,18 @@ pub(crate) struct Cadence {
 }
 
 impl Cadence {
-    /// Whether the set is due after the latest batch. `stepped` is whether the optimizer stepped after that batch.
+    /// Whether the set is due after the latest batch. `stepped` is whether the optimizer stepped
+    /// after that batch.
     pub(crate) fn is_due(&self, progress: &Progress, stepped: bool) -> bool {
         let Progress { epoch, batch, batches, global_step } = *progress;
         match self.interval {
             BatchLimit::Count(steps) => stepped && global_step.is_multiple_of(steps),
             BatchLimit::Share(share) => {
-                // The n-th validation comes after the batch in which n shares of the epoch are complete.
+                // The n-th validation comes after the batch in which n shares of the epoch are
+                // complete.
                 let shares = |batch: u64| (batch as f64 / (share * batches as f64) + 1e-9).floor();
-                (epoch + 1).is_multiple_of(self.every_n_epochs) && shares(batch) > shares(batch.saturating_sub(1))
+                (epoch + 1).is_multiple_of(self.every_n_epochs)
+                    && shares(batch) > shares(batch.saturating_sub(1))
             }
         }
     }

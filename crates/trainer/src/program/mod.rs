@@ -1,6 +1,6 @@
-//! Records a module's steps as programs: the user's training step (`forward.rs`) with gradients, optimizers and logs
-//! (`train.rs`), steps that don't train (`eval.rs`), and all programs of a fit (`trace_fit.rs`). Only `step_program.rs`
-//! knows the inputs and results of a program.
+//! Records a module's steps as programs: the user's training step (`forward.rs`) with gradients,
+//! optimizers and logs (`train.rs`), steps that don't train (`eval.rs`), and all programs of a fit
+//! (`trace_fit.rs`). Only `step_program.rs` knows the inputs and results of a program.
 
 mod declared;
 mod eval;
@@ -22,7 +22,8 @@ const RECORDING: [&str; 4] = ["logs/", "program/", "recorder/", "rules/"];
 
 /// Whether a file of this crate records a step, so that its lines are not the user's.
 pub(crate) fn is_internal(file: &str) -> bool {
-    let relative = file!().strip_suffix("program/mod.rs").and_then(|sources| file.strip_prefix(sources));
+    let relative =
+        file!().strip_suffix("program/mod.rs").and_then(|sources| file.strip_prefix(sources));
     relative.is_some_and(|file| RECORDING.iter().any(|folder| file.starts_with(folder)))
 }
 
@@ -104,13 +105,18 @@ mod tests {
         let config = Choices::from(options).on(mesh, replicas);
         let phases = Phases::new(&net, &optimizers, &config, (&plan, 2)).unwrap();
         let layout = Arc::new(StateLayout::new(&net, &optimizers, &config, phases, &[]));
-        let train = train(&net, &optimizers, &Batch::placeholders(&loader, None), 2, &layout, &config, 0).unwrap();
-        let eval = eval(&net, (Stage::Validation, ""), &loader, &of_module(&net, &config), &config, 0).unwrap();
+        let train =
+            train(&net, &optimizers, &Batch::placeholders(&loader, None), 2, &layout, &config, 0)
+                .unwrap();
+        let eval =
+            eval(&net, (Stage::Validation, ""), &loader, &of_module(&net, &config), &config, 0)
+                .unwrap();
 
         let topology = plugin.topology("v5e:2x2").unwrap();
         for function in train.largest().functions().iter().chain(eval.functions()) {
             let text = function.stablehlo_for(&config.mesh).unwrap();
-            let compiled = plugin.compile(&topology, &text, &CompileOptions::new().partitions(4)).unwrap();
+            let compiled =
+                plugin.compile(&topology, &text, &CompileOptions::new().partitions(4)).unwrap();
             let signature = compiled.signature();
             assert_eq!(signature.parameters.len(), function.parameters().len());
             assert!(signature.donated.iter().any(|&donated| donated), "the state is donated");

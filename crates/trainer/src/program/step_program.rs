@@ -1,7 +1,7 @@
 //! [`StepProgram`]: a step as a program. Only this file knows its inputs and results and their order.
 //!
-//! Inputs: the entries of the state, the sums of logged values, the random key, the batch. Results: the entries that
-//! the step changes, the sums, and the outputs.
+//! Inputs: the entries of the state, the sums of logged values, the random key, the batch. Results:
+//! the entries that the step changes, the sums, and the outputs.
 
 use fulmen_data::{DataLoader, DeviceBatch, Field};
 use fulmen_tensor::{Argument, Compiled, DeviceArray, Done, Function, Runtime, Tensor};
@@ -50,18 +50,23 @@ struct Signature {
 }
 
 impl StepProgram {
-    /// Records a step on a batch of each shape. The recordings may differ only in shapes. `step` is the module's
-    /// method, for errors.
+    /// Records a step on a batch of each shape. The recordings may differ only in shapes. `step` is
+    /// the module's method, for errors.
     pub(super) fn of_shapes(
         batches: &[Batch],
         step: &str,
         mut record: impl FnMut(&Batch) -> Result<StepProgram>,
     ) -> Result<StepProgram> {
-        let (first, others) = batches.split_first().ok_or_else(|| Error::data("the loader has no batch shapes"))?;
+        let (first, others) =
+            batches.split_first().ok_or_else(|| Error::data("the loader has no batch shapes"))?;
         let mut program = record(first)?;
         for batch in others {
             let other = record(batch)?;
-            program.signature.logs.check_same(&other.signature.logs, step, "length of the batch")?;
+            program.signature.logs.check_same(
+                &other.signature.logs,
+                step,
+                "length of the batch",
+            )?;
             if program.signature.changes != other.signature.changes {
                 return Err(Error::usage(format!(
                     "{step} changes different values of the module for batches of different lengths; it must change the \
@@ -80,9 +85,15 @@ impl StepProgram {
         let [sums_before, sums_after] = sums.map(|sums| (!logs.is_empty()).then_some(sums));
         let sums = sums_before.is_some().then_some((state.len(), changes.len()));
         let first_of_batch = state.len() + usize::from(sums.is_some()) + usize::from(key.is_some());
-        let inputs = state.into_iter().chain(sums_before).chain(key).chain(batch.inputs().cloned()).collect();
+        let inputs = state
+            .into_iter()
+            .chain(sums_before)
+            .chain(key)
+            .chain(batch.inputs().cloned())
+            .collect();
         let results = after.into_iter().chain(sums_after).chain(given).collect();
-        let mut function = Function::new(name, inputs, results).matmul_precision(config.options.matmul_precision);
+        let mut function =
+            Function::new(name, inputs, results).matmul_precision(config.options.matmul_precision);
         for (i, entry) in entries.iter().enumerate() {
             function = function.shard_parameter(i, entry.sharding.clone());
         }
@@ -109,7 +120,8 @@ impl StepProgram {
         &self.signature.logs
     }
 
-    /// Compiles the step for each shape of the loader's batches. `compile` gets the title of each program.
+    /// Compiles the step for each shape of the loader's batches. `compile` gets the title of each
+    /// program.
     pub(crate) fn compile<'f>(
         &'f self,
         step: &str,
@@ -117,17 +129,25 @@ impl StepProgram {
         mut compile: impl FnMut(&str, &'f Function) -> fulmen_tensor::Result<Compiled>,
     ) -> Result<CompiledStep> {
         let each = titles(step, loader).into_iter().zip(&self.functions);
-        let shapes = each.map(|(title, function)| compile(&title, function)).collect::<Result<_, _>>()?;
+        let shapes =
+            each.map(|(title, function)| compile(&title, function)).collect::<Result<_, _>>()?;
         Ok(CompiledStep { shapes, signature: self.signature.clone() })
     }
 }
 
-/// The titles of a step's programs, one for each of the loader's shapes. They name the fields whose shape differs.
+/// The titles of a step's programs, one for each of the loader's shapes. They name the fields whose
+/// shape differs.
 fn titles(step: &str, loader: &DataLoader) -> Vec<String> {
     let shapes = loader.shapes();
-    let differs = |field: &&Field| shapes.iter().flatten().any(|f| f.name == field.name && f.shape != field.shape);
+    let differs = |field: &&Field| {
+        shapes.iter().flatten().any(|f| f.name == field.name && f.shape != field.shape)
+    };
     let title = |fields: &Vec<Field>| {
-        let parts = fields.iter().filter(differs).map(|f| format!("{} {:?}", f.name, f.shape)).collect::<Vec<_>>();
+        let parts = fields
+            .iter()
+            .filter(differs)
+            .map(|f| format!("{} {:?}", f.name, f.shape))
+            .collect::<Vec<_>>();
         if parts.is_empty() { step.to_owned() } else { format!("{step} for {}", parts.join(", ")) }
     };
     shapes.iter().map(title).collect()
@@ -165,8 +185,8 @@ impl CompiledStep {
         &self.signature.outputs
     }
 
-    /// Enqueues one step on the device. Updates the state and the sums of logged values; `None` sums start from zero.
-    /// Returns the other results of the step.
+    /// Enqueues one step on the device. Updates the state and the sums of logged values; `None`
+    /// sums start from zero. Returns the other results of the step.
     pub(crate) fn call(
         &self,
         runtime: &Runtime,
@@ -177,7 +197,10 @@ impl CompiledStep {
     ) -> Result<(Vec<DeviceArray>, Done)> {
         let Signature { entries, changes, logs, .. } = &self.signature;
         let compiled = self.shapes.get(batch.bucket).ok_or_else(|| {
-            Error::data(format!("the loader returned a batch of bucket {}, which it did not declare", batch.bucket))
+            Error::data(format!(
+                "the loader returned a batch of bucket {}, which it did not declare",
+                batch.bucket
+            ))
         })?;
         if sums.is_none() && !logs.is_empty() {
             *sums = Some(runtime.to_device(&logs.start()?)?);

@@ -1,5 +1,5 @@
-//! Traces a fit without a device: the loaders for its devices, the layout of the training state, and the recorded
-//! steps.
+//! Traces a fit without a device: the loaders for its devices, the layout of the training state,
+//! and the recorded steps.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,8 +35,8 @@ pub(crate) struct TracedFit {
 }
 
 impl TracedFit {
-    /// The program that converts averages of weights for validation and declared programs, and the ids of these
-    /// entries. `None` if nothing uses them, or no conversion is needed.
+    /// The program that converts averages of weights for validation and declared programs, and the
+    /// ids of these entries. `None` if nothing uses them, or no conversion is needed.
     pub(crate) fn averages(&self) -> Option<(Function, Vec<EntryId>)> {
         let uses_weights = !self.validation.is_empty() || !self.declared.is_empty();
         self.layout.to_validate_with().filter(|_| uses_weights)
@@ -74,7 +74,14 @@ pub(crate) fn trace_fit(
     for set in validation.0.iter().filter(|_| !config.options.limit_val_batches.is_zero()) {
         let loader = config.evaluation_loader(set.loader(), Stage::Validation)?;
         let cadence = set.cadence(&config.options, &train, &plan)?;
-        let eval = program::eval(module, (Stage::Validation, set.name()), &loader, layout.module(), config, seed)?;
+        let eval = program::eval(
+            module,
+            (Stage::Validation, set.name()),
+            &loader,
+            layout.module(),
+            config,
+            seed,
+        )?;
         check_names(&program, &eval)?;
         if !eval.logs().is_empty() {
             sets.push(Validation { name: set.name().to_owned(), cadence, loader, program: eval });
@@ -84,8 +91,8 @@ pub(crate) fn trace_fit(
     Ok(TracedFit { plan, limits, train, layout, program, validation: sets, declared })
 }
 
-/// Records the training step on a batch of each shape, for an epoch of `batches` batches, and returns the layout of its
-/// state.
+/// Records the training step on a batch of each shape, for an epoch of `batches` batches, and
+/// returns the layout of its state.
 pub(crate) fn training_step(
     module: &dyn TrainingModule,
     config: &StepConfig,
@@ -96,10 +103,16 @@ pub(crate) fn training_step(
     set_up(module, config)?;
     let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(plan)));
     let parameters = module.parameters();
-    let frozen: Vec<_> = parameters.iter().filter(|(_, p)| !p.requires_grad()).map(|(name, _)| name.clone()).collect();
+    let frozen: Vec<_> = parameters
+        .iter()
+        .filter(|(_, p)| !p.requires_grad())
+        .map(|(name, _)| name.clone())
+        .collect();
     let parameters: Vec<_> = parameters.into_iter().map(|(name, p)| (name, p.ty())).collect();
     optimizers.check_for(&parameters, &frozen)?;
-    if !optimizers.is_single() && config.parts.iter().any(|part| matches!(part, StepPart::Sweep { .. })) {
+    if !optimizers.is_single()
+        && config.parts.iter().any(|part| matches!(part, StepPart::Sweep { .. }))
+    {
         return Err(Error::usage(format!(
             "lr_find: the module has the optimizers {}, but lr_find tries only one learning rate; return one optimizer",
             optimizers.names()
@@ -107,9 +120,12 @@ pub(crate) fn training_step(
     }
     check_shardings(module, config)?;
     let phases = Phases::new(module, &optimizers, config, (plan, batches))?;
-    let layout =
-        |scanned: &[Vec<Variable>]| Arc::new(StateLayout::new(module, &optimizers, config, phases.clone(), scanned));
-    let record = |layout: &Arc<StateLayout>| program::train(module, &optimizers, shapes, batches, layout, config, seed);
+    let layout = |scanned: &[Vec<Variable>]| {
+        Arc::new(StateLayout::new(module, &optimizers, config, phases.clone(), scanned))
+    };
+    let record = |layout: &Arc<StateLayout>| {
+        program::train(module, &optimizers, shapes, batches, layout, config, seed)
+    };
     let single = layout(&[]);
     check_entries(single.entries())?;
     let (program, scanned) = scanned(|| record(&single));
@@ -123,15 +139,16 @@ pub(crate) fn training_step(
     Ok((joined, program))
 }
 
-/// Prepares a module for training, testing and predicting: calls the user's hook, and converts the module to the
-/// element type of the precision. A second call changes nothing.
+/// Prepares a module for training, testing and predicting: calls the user's hook, and converts the
+/// module to the element type of the precision. A second call changes nothing.
 pub(crate) fn set_up(module: &dyn TrainingModule, config: &StepConfig) -> Result<()> {
     after_setup(module)?;
     if let Some(dtype) = config.options.precision.cast_dtype() {
         return Ok(module.to_dtype(dtype)?);
     }
     let narrow = |(name, parameter): (String, Parameter)| {
-        matches!(parameter.ty().dtype, DType::Bf16 | DType::F16).then(|| format!("`{name}` ({})", parameter.ty()))
+        matches!(parameter.ty().dtype, DType::Bf16 | DType::F16)
+            .then(|| format!("`{name}` ({})", parameter.ty()))
     };
     let narrow: Vec<_> = module.parameters().into_iter().filter_map(narrow).collect();
     if let Some(first) = narrow.first() {
@@ -174,9 +191,13 @@ fn after_setup(module: &dyn TrainingModule) -> Result<()> {
 /// Checks that the user's shardings fit the mesh. On one device they have no effect.
 pub(crate) fn check_shardings(module: &dyn TrainingModule, config: &StepConfig) -> Result<()> {
     for (name, parameter) in module.parameters() {
-        let Some(sharding) = parameter.sharding().filter(|_| config.mesh.num_devices() > 1) else { continue };
+        let Some(sharding) = parameter.sharding().filter(|_| config.mesh.num_devices() > 1) else {
+            continue;
+        };
         if let Err(error) = sharding.shard_shape(&config.mesh, &parameter.ty().shape) {
-            let location = parameter.sharding_location().map_or(String::new(), |location| format!("\n  at {location}"));
+            let location = parameter
+                .sharding_location()
+                .map_or(String::new(), |location| format!("\n  at {location}"));
             return Err(Error::usage(format!("the parameter `{name}`: {error}{location}")));
         }
     }
@@ -195,8 +216,8 @@ fn check_entries(entries: &[Entry]) -> Result<()> {
     }
 }
 
-/// Checks that names of validation values differ from those of the training means, since both belong to the epoch's log
-/// point.
+/// Checks that names of validation values differ from those of the training means, since both
+/// belong to the epoch's log point.
 fn check_names(train: &TrainProgram, validation: &StepProgram) -> Result<()> {
     let clash = |name: &&str| train.logs().names().any(|n| **name == format!("{n}_epoch"));
     match validation.logs().names().find(clash) {

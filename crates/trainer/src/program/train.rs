@@ -32,7 +32,8 @@ impl TrainProgram {
     }
 }
 
-/// Records the training step of each phase on a batch of each shape. An epoch has `batches` batches over all shapes.
+/// Records the training step of each phase on a batch of each shape. An epoch has `batches` batches
+/// over all shapes.
 pub(crate) fn train(
     module: &dyn TrainingModule,
     optimizers: &Arc<Optimizers>,
@@ -51,7 +52,8 @@ pub(crate) fn train(
     let mut steps: Vec<StepProgram> = Vec::new();
     for phase in 0..layout.phases.count() {
         let step = StepProgram::of_shapes(shapes, "training_step", |batch| {
-            let (step, name) = record(module, optimizers, (batch, batches), layout, config, (seed, phase))?;
+            let (step, name) =
+                record(module, optimizers, (batch, batches), layout, config, (seed, phase))?;
             loss.get_or_insert(name);
             Ok(step)
         })?;
@@ -96,8 +98,10 @@ fn record(
 
     let losses: Vec<&Tensor> =
         [&forward.loss].into_iter().chain(optimizer_steps.iter().map(|step| &step.loss)).collect();
-    let watched = || losses.iter().copied().chain(values.changes().map(|id| values.after(id))).cloned();
-    let anomalies = config.options.detect_anomaly.then(|| Anomalies::watch(&watched().collect::<Vec<_>>()));
+    let watched =
+        || losses.iter().copied().chain(values.changes().map(|id| values.after(id))).cloned();
+    let anomalies =
+        config.options.detect_anomaly.then(|| Anomalies::watch(&watched().collect::<Vec<_>>()));
     let logs = logs.with_anomalies(anomalies);
     let so_far = Tensor::placeholder(names::LOGS, logs.ty());
     let facts = StepFacts {
@@ -126,7 +130,9 @@ fn record(
 fn average(recorded: &mut Recorded, config: &StepConfig) {
     let Recorded { values, epoch, updated, .. } = recorded;
     let layout = values.layout.clone();
-    let (Some(averaging), Some(count)) = (&config.averaging, layout.counters.averaged) else { return };
+    let (Some(averaging), Some(count)) = (&config.averaging, layout.counters.averaged) else {
+        return;
+    };
     let updates = values.after(layout.counters.updates);
     let averaging = averaging.step(updates, values.before(count), updated.as_ref(), epoch.as_ref());
     for Average { of: source, average } in &layout.averages {

@@ -1,5 +1,5 @@
-//! Computes the gradients for the optimizer from the loss: unscaled, summed over the devices, accumulated over batches,
-//! and clipped.
+//! Computes the gradients for the optimizer from the loss: unscaled, summed over the devices,
+//! accumulated over batches, and clipped.
 
 use fulmen_nn::optim::GradScaler;
 use fulmen_tensor::{DType, Tensor, grad};
@@ -50,8 +50,9 @@ pub(super) struct Gradients<'a> {
 }
 
 impl Gradients<'_> {
-    /// The mean and clipped gradient for the optimizer. It is recorded in the branch that uses it: a gradient that
-    /// enters a branch needs memory, but its sum is in memory already. `norm` is [`Gradients::norm_to_clip`].
+    /// The mean and clipped gradient for the optimizer. It is recorded in the branch that uses it:
+    /// a gradient that enters a branch needs memory, but its sum is in memory already. `norm` is
+    /// [`Gradients::norm_to_clip`].
     pub(super) fn final_gradient(&self, sum: &Tensor, norm: Option<&Tensor>) -> Tensor {
         let mean = match &self.samples {
             Some(samples) => sum / samples.to_dtype(sum.dtype()),
@@ -60,8 +61,8 @@ impl Gradients<'_> {
         clip::clip(self.clip, &mean, norm)
     }
 
-    /// The norm, if clipping needs it. It is recorded in the branch that uses it too: steps within a group don't need
-    /// it.
+    /// The norm, if clipping needs it. It is recorded in the branch that uses it too: steps within
+    /// a group don't need it.
     pub(super) fn norm_to_clip(&self) -> Option<Tensor> {
         let norm = || self.norm_of(self.params.iter().map(|gradient| &gradient.sum));
         clip::needs_norm(self.clip).then(|| self.norm.clone().unwrap_or_else(norm))
@@ -82,8 +83,8 @@ fn norm<'a>(sums: impl IntoIterator<Item = &'a Tensor>, samples: Option<&Tensor>
     }
 }
 
-/// Differentiates the loss of an optimizer with respect to its parameters, except the frozen ones. `group` is set if
-/// the optimizer steps once per group of batches.
+/// Differentiates the loss of an optimizer with respect to its parameters, except the frozen ones.
+/// `group` is set if the optimizer steps once per group of batches.
 pub(super) fn gradients<'a>(
     optimizer: &OptimizerSlots,
     loss: &Tensor,
@@ -117,19 +118,25 @@ pub(super) fn gradients<'a>(
         }
     }
     let mut loss = loss.to_dtype(DType::F32);
-    if let Some((group, sum)) = group.zip(optimizer.spikes.as_ref().and_then(|slots| slots.loss_sum)) {
+    if let Some((group, sum)) =
+        group.zip(optimizer.spikes.as_ref().and_then(|slots| slots.loss_sum))
+    {
         let total = group.add(values.before(sum), &loss);
         loss = &total / group.samples();
         values.set(sum, group.group_complete().select(&total.zeros_like(), &total));
     }
-    let (group_complete, samples) = (group.map(|group| group.group_complete().clone()), group.map(Group::samples));
-    let finite = scale.as_ref().map(|scale| scale.all_finite(with_gradient.iter().map(|gradient| &gradient.sum)));
+    let (group_complete, samples) =
+        (group.map(|group| group.group_complete().clone()), group.map(Group::samples));
+    let finite = scale
+        .as_ref()
+        .map(|scale| scale.all_finite(with_gradient.iter().map(|gradient| &gradient.sum)));
     if let (Some(ids), Some(scale), Some(finite)) = (optimizer.loss_scale, &scale, &finite) {
         values.set_all(ids, scale.update(finite, group_complete.as_ref()));
     }
-    let needs_norm =
-        config.options.log_grad_norm || optimizer.spikes.as_ref().is_some_and(SpikeSlots::judges_gradients);
-    let norm = needs_norm.then(|| norm(with_gradient.iter().map(|gradient| &gradient.sum), samples.as_ref()));
+    let needs_norm = config.options.log_grad_norm
+        || optimizer.spikes.as_ref().is_some_and(SpikeSlots::judges_gradients);
+    let norm = needs_norm
+        .then(|| norm(with_gradient.iter().map(|gradient| &gradient.sum), samples.as_ref()));
     let mut updates = match (&group_complete, finite) {
         (Some(group_complete), Some(finite)) => Some(group_complete.and(finite)),
         (group_complete, finite) => group_complete.clone().or(finite),
@@ -144,8 +151,10 @@ pub(super) fn gradients<'a>(
     if let Some(guard) = guard {
         // The host counts groups of batches too.
         let counters = &values.layout.counters;
-        let number = values.before(counters.group.map_or(counters.step, |[_, groups]| groups)) + 1.0;
-        let (passes, latest) = guard.skip(values, [Some(&loss), norm.as_ref()], updates.as_ref(), &number);
+        let number =
+            values.before(counters.group.map_or(counters.step, |[_, groups]| groups)) + 1.0;
+        let (passes, latest) =
+            guard.skip(values, [Some(&loss), norm.as_ref()], updates.as_ref(), &number);
         (updates, skipped) = (Some(passes), latest);
     }
     let (params, clip) = (with_gradient, config.clip());

@@ -8,9 +8,13 @@ use crate::{Batch, Error, Result};
 /// Checks that a loss can be minimized. `source` is the function that computed it, for errors.
 pub(crate) fn check_loss(loss: &Tensor, source: &str, batch: &Batch) -> Result<()> {
     loss.check()?;
-    let error = |problem: String| Error::usage(format!("{source}: {problem}\n  at {}", loss.location()));
+    let error =
+        |problem: String| Error::usage(format!("{source}: {problem}\n  at {}", loss.location()));
     if loss.rank() != 0 || !loss.dtype().is_float() {
-        return Err(error(format!("the loss must be a floating-point scalar, but it is {}; take its mean", loss.ty())));
+        return Err(error(format!(
+            "the loss must be a floating-point scalar, but it is {}; take its mean",
+            loss.ty()
+        )));
     }
     if batch.is_padded() && !loss.depends_on(batch.mask()) {
         return Err(error(
@@ -22,10 +26,14 @@ pub(crate) fn check_loss(loss: &Tensor, source: &str, batch: &Batch) -> Result<(
     Ok(())
 }
 
-/// Logs a loss under this name, unless the user logs it under another. Returns the name of the logged loss.
+/// Logs a loss under this name, unless the user logs it under another. Returns the name of the
+/// logged loss.
 pub(crate) fn log_loss(logged: &mut Vec<Logged>, name: &str, loss: &Tensor) -> Result<String> {
     if let Some(entry) = logged.iter().find(|l| l.name == name).filter(|l| !l.is(loss)) {
-        return Err(refused(entry, "a loss that is logged automatically has this name; choose another"));
+        return Err(refused(
+            entry,
+            "a loss that is logged automatically has this name; choose another",
+        ));
     }
     if let Some(entry) = logged.iter().find(|l| l.is(loss)) {
         return Ok(entry.name.clone());

@@ -1,6 +1,6 @@
 //! [`Recorder`]: holds the training state while a step is recorded, and runs the optimizers. A single optimizer runs
-//! after the
-//! user's step; several run within it, when it calls [`StepContext::minimize`](crate::StepContext::minimize).
+//! after the user's step; several run within it, when it calls
+//! [`StepContext::minimize`](crate::StepContext::minimize).
 
 mod gradients;
 mod loss;
@@ -53,7 +53,8 @@ pub(crate) struct Recorder {
 /// The step of an optimizer.
 pub(crate) struct OptimizerStep {
     pub(crate) loss: Tensor,
-    /// The name of the logged loss. It is empty for a single optimizer; `program/forward.rs` has the name then.
+    /// The name of the logged loss. It is empty for a single optimizer; `program/forward.rs` has
+    /// the name then.
     loss_name: String,
     pub(crate) facts: OptimizerFacts,
     /// Whether it changed parameters, a Boolean scalar. `None` if each step does.
@@ -80,7 +81,8 @@ impl fmt::Debug for Recorder {
 }
 
 impl Recorder {
-    /// Puts placeholders into the module's variables for the step of a phase. An epoch has `batches` batches.
+    /// Puts placeholders into the module's variables for the step of a phase. An epoch has
+    /// `batches` batches.
     pub(crate) fn new(
         module: &dyn Module,
         optimizers: &Arc<Optimizers>,
@@ -92,11 +94,9 @@ impl Recorder {
         let cells = Placeholders::new(module, layout.module());
         let values = Values::new(layout, cells.placeholders());
         let epoch = layout.counters.epoch.map(|ids| Epoch::new(values.all_of(ids), batches));
-        let group = layout
-            .counters
-            .group
-            .zip(epoch.as_ref())
-            .map(|([samples, _], epoch)| Group::new(epoch, values.before(samples), batch, &config.accumulation()));
+        let group = layout.counters.group.zip(epoch.as_ref()).map(|([samples, _], epoch)| {
+            Group::new(epoch, values.before(samples), batch, &config.accumulation())
+        });
         let (optimizers, config, batch) = (optimizers.clone(), config.clone(), batch.clone());
         let optimizer_steps = optimizers.members().iter().map(|_| None).collect();
         Recorder { optimizers, config, batch, cells, values, epoch, group, phase, optimizer_steps }
@@ -114,7 +114,9 @@ impl Recorder {
     /// The current parameters of an optimizer.
     pub(crate) fn param_values(&self, optimizer: usize) -> Vec<ParamValues> {
         let params = self.values.layout.optimizers[optimizer].params.iter();
-        params.map(|p| (self.values.after(p.param).clone(), vec![self.cells.value(p.param).clone()])).collect()
+        params
+            .map(|p| (self.values.after(p.param).clone(), vec![self.cells.value(p.param).clone()]))
+            .collect()
     }
 
     /// Collects the values that the model itself wrote to its variables.
@@ -139,21 +141,30 @@ impl Recorder {
             own = own.scaled_by(self.values.before(factor));
         }
         let epoch = counters.epoch.map(|[_, epochs]| self.values.before(epochs));
-        let unfreezings = phases.unfreezings().iter().zip(&slots.unfrozen).zip(epoch.into_iter().cycle());
-        let unfrozen = unfreezings.map(|((u, &steps), epoch)| u.step(&own, self.values.before(steps), epoch)).collect();
+        let unfreezings =
+            phases.unfreezings().iter().zip(&slots.unfrozen).zip(epoch.into_iter().cycle());
+        let unfrozen = unfreezings
+            .map(|((u, &steps), epoch)| u.step(&own, self.values.before(steps), epoch))
+            .collect();
         Steps { own, unfrozen }
     }
 
-    /// Whether an optimizer steps in this step of the training, a Boolean scalar. `None` if it always does.
+    /// Whether an optimizer steps in this step of the training, a Boolean scalar. `None` if it
+    /// always does.
     fn steps_now(&self, optimizer: usize) -> Option<Tensor> {
         let every = self.optimizers.cadence(optimizer);
         let steps = self.values.before(self.values.layout.counters.updates);
         (every > 1).then(|| steps.remainder(counted(every)).eq(0.0))
     }
 
-    /// Records an optimizer's step, by the gradient of a loss with respect to the parameters from which it was
-    /// computed.
-    fn optimize(&mut self, optimizer: usize, loss: &Tensor, param_values: Vec<ParamValues>) -> Result<OptimizerStep> {
+    /// Records an optimizer's step, by the gradient of a loss with respect to the parameters from
+    /// which it was computed.
+    fn optimize(
+        &mut self,
+        optimizer: usize,
+        loss: &Tensor,
+        param_values: Vec<ParamValues>,
+    ) -> Result<OptimizerStep> {
         let (layout, optimizers) = (self.values.layout.clone(), self.optimizers.clone());
         let (slots, member) = (&layout.optimizers[optimizer], &optimizers.members()[optimizer]);
         let params = slots.params.iter().zip(param_values);
@@ -185,7 +196,8 @@ impl Recorder {
             is_log_point.as_ref(),
         )?;
         update(&*member.optimizer, &steps, &mut self.values, &gradients)?;
-        let trained = (0..slots.unfrozen.len()).filter(|&number| !layout.phases.is_frozen(number, self.phase));
+        let trained = (0..slots.unfrozen.len())
+            .filter(|&number| !layout.phases.is_frozen(number, self.phase));
         for count in trained.map(|number| slots.unfrozen[number]).chain([slots.updates]) {
             // The optimizer doesn't count a step that changed nothing.
             let before = self.values.before(count);
@@ -196,7 +208,13 @@ impl Recorder {
             self.values.set(count, counted);
         }
         let skipped = std::mem::take(&mut gradients.skipped);
-        monitored.extend(monitors::learning_rates(&*member.optimizer, &steps, &self.values, &gradients, &self.config));
+        monitored.extend(monitors::learning_rates(
+            &*member.optimizer,
+            &steps,
+            &self.values,
+            &gradients,
+            &self.config,
+        ));
         monitored.extend(skipped);
         // The norm shows an overflow, so steps that overflowed have it too.
         let grad_norm = gradients.norm.clone().filter(|_| self.config.logs_grad_norm());
@@ -210,11 +228,16 @@ impl Recorder {
             steps_now: None,
             has_group_values: is_log_point.or(gradients.group_complete.clone()),
         };
-        Ok(OptimizerStep { loss: loss.clone(), loss_name: String::new(), facts, updated: gradients.updates.clone() })
+        Ok(OptimizerStep {
+            loss: loss.clone(),
+            loss_name: String::new(),
+            facts,
+            updated: gradients.updates.clone(),
+        })
     }
 
-    /// Implements [`StepContext::minimize`](crate::StepContext::minimize). `loss` records the loss and returns it with
-    /// its logged values.
+    /// Implements [`StepContext::minimize`](crate::StepContext::minimize). `loss` records the loss
+    /// and returns it with its logged values.
     pub(crate) fn minimize(
         &mut self,
         name: &str,
@@ -222,7 +245,9 @@ impl Recorder {
         logged: &mut Vec<Logged>,
         loss: impl FnOnce() -> Result<(Tensor, Vec<Logged>)>,
     ) -> Result<Tensor> {
-        let failed = |message: String| Err(Error::usage(format!("minimize(\"{name}\"): {message}\n  at {location}")));
+        let failed = |message: String| {
+            Err(Error::usage(format!("minimize(\"{name}\"): {message}\n  at {location}")))
+        };
         if self.optimizers.is_single() {
             return failed(
                 "configure_optimizers returns one optimizer without a name, which minimizes the loss that training_step \
@@ -231,16 +256,22 @@ impl Recorder {
             );
         }
         let Some(optimizer) = self.optimizers.position(name) else {
-            return failed(format!("there is no optimizer of this name; there are {}", self.optimizers.names()));
+            return failed(format!(
+                "there is no optimizer of this name; there are {}",
+                self.optimizers.names()
+            ));
         };
         if self.optimizer_steps[optimizer].is_some() {
-            return failed("it was already called in this step; minimize the sum of the losses".into());
+            return failed(
+                "it was already called in this step; minimize the sum of the losses".into(),
+            );
         }
         let (step, mut logged_by_step) = match self.steps_now(optimizer) {
             Some(steps_now) => self.record_step_in_branch(optimizer, steps_now, loss)?,
             None => {
                 self.collect();
-                let (step, logged) = self.record_step(optimizer, self.param_values(optimizer), loss)?;
+                let (step, logged) =
+                    self.record_step(optimizer, self.param_values(optimizer), loss)?;
                 for slots in &self.values.layout.optimizers[optimizer].params {
                     self.cells.show(slots.param, self.values.after(slots.param));
                 }
@@ -277,7 +308,8 @@ impl Recorder {
         Ok((step, logged))
     }
 
-    /// Like [`Recorder::record_step`], but in a branch, so that steps that the optimizer skips compute nothing of it.
+    /// Like [`Recorder::record_step`], but in a branch, so that steps that the optimizer skips
+    /// compute nothing of it.
     fn record_step_in_branch(
         &mut self,
         optimizer: usize,
@@ -290,12 +322,15 @@ impl Recorder {
         let mut param_values = self.param_values(optimizer);
         let mut outside = Vec::new();
         let latest_loss = layout.optimizers[optimizer].loss;
-        // The results of a skipped step: the values that stay unchanged, and the types of the results that are zero.
+        // The results of a skipped step: the values that stay unchanged, and the types of the
+        // results that are zero.
         let skipped: RefCell<(Vec<Tensor>, Vec<TensorType>)> = RefCell::default();
         let mut outcome = Err(Error::usage("minimize: the branch was not recorded"));
         let taken = |_: &[Tensor]| {
             outside = self.cells.gather_again(&before);
-            for ((_, used), (_, gathered)) in param_values.iter_mut().zip(self.param_values(optimizer)) {
+            for ((_, used), (_, gathered)) in
+                param_values.iter_mut().zip(self.param_values(optimizer))
+            {
                 used.extend(gathered);
                 used.dedup_by(|next, previous| next.is(previous));
             }
@@ -319,10 +354,14 @@ impl Recorder {
                     let nothing: Vec<Tensor> =
                         step.facts.grad_norm.iter().chain(monitored).cloned().chain(sums).collect();
                     let kept = changed.iter().map(|id| before[id.index()].clone());
-                    let kept = kept.chain(latest_loss.map(|id| self.values.before(id).clone())).collect();
-                    *skipped.borrow_mut() = (kept, nothing.iter().map(|t| t.ty().clone()).collect());
+                    let kept =
+                        kept.chain(latest_loss.map(|id| self.values.before(id).clone())).collect();
+                    *skipped.borrow_mut() =
+                        (kept, nothing.iter().map(|t| t.ty().clone()).collect());
                     let new = changed.iter().map(|&id| self.values.after(id).clone());
-                    new.chain(latest_loss.map(|_| step.loss.to_dtype(DType::F32))).chain(nothing).collect()
+                    new.chain(latest_loss.map(|_| step.loss.to_dtype(DType::F32)))
+                        .chain(nothing)
+                        .collect()
                 }
             };
             outcome = recorded;
@@ -330,7 +369,9 @@ impl Recorder {
         };
         let results = cond(&steps_now, &[], taken, |_| {
             let (kept, nothing) = skipped.take();
-            kept.into_iter().chain(nothing.iter().map(|ty| Tensor::zeros(ty.dtype, &ty.shape))).collect()
+            kept.into_iter()
+                .chain(nothing.iter().map(|ty| Tensor::zeros(ty.dtype, &ty.shape)))
+                .collect()
         });
         let (mut step, mut logged, changed) = outcome?;
         self.cells.show_again(outside);
@@ -351,17 +392,26 @@ impl Recorder {
         }
         for entry in &mut logged {
             let count = logs::sums(entry, &self.batch).len();
-            entry.branch = Some(Branch { taken: steps_now.clone(), sums: results.by_ref().take(count).collect() });
+            entry.branch = Some(Branch {
+                taken: steps_now.clone(),
+                sums: results.by_ref().take(count).collect(),
+            });
         }
-        step.facts.learning_rate =
-            self.optimizers.members()[optimizer].optimizer.learning_rate(&self.steps(optimizer).own);
+        step.facts.learning_rate = self.optimizers.members()[optimizer]
+            .optimizer
+            .learning_rate(&self.steps(optimizer).own);
         step.facts.steps_now = Some(steps_now);
         Ok((step, logged))
     }
 
-    /// Ends the step. A single optimizer steps now; several must have stepped already. `param_values` are the
-    /// parameters of the single optimizer, as they were before the user's step.
-    pub(crate) fn finish(mut self, loss: &Tensor, param_values: Vec<ParamValues>) -> Result<Recorded> {
+    /// Ends the step. A single optimizer steps now; several must have stepped already.
+    /// `param_values` are the parameters of the single optimizer, as they were before the user's
+    /// step.
+    pub(crate) fn finish(
+        mut self,
+        loss: &Tensor,
+        param_values: Vec<ParamValues>,
+    ) -> Result<Recorded> {
         self.collect();
         if self.optimizers.is_single() {
             self.optimizer_steps[0] = Some(self.optimize(0, loss, param_values)?);
@@ -384,7 +434,8 @@ impl Recorder {
         if !optimizers.is_single() {
             let steps = values.before(counters.updates);
             let next = steps + 1.0;
-            let counted = updated.as_ref().map_or(next.clone(), |updated| updated.select(&next, steps));
+            let counted =
+                updated.as_ref().map_or(next.clone(), |updated| updated.select(&next, steps));
             values.set(counters.updates, counted);
         }
         if let (Some(ids), Some(group)) = (counters.group, &group) {
@@ -420,13 +471,19 @@ mod tests {
             let y = self.a.forward(batch.get("x"));
             let loss = cx.minimize("a", |_| (&y * &y).mean_all());
             if self.minimizes_b {
-                cx.minimize("b", |_| self.b.forward(self.a.forward(batch.get("x"))).tanh().mean_all());
+                cx.minimize("b", |_| {
+                    self.b.forward(self.a.forward(batch.get("x"))).tanh().mean_all()
+                });
             }
             loss
         }
         fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
             let a = Optimizers::new().add("a", ["a.*"], Sgd::new(0.1));
-            Box::new(if self.minimizes_b { a.add("b", ["b.*"], Sgd::new(0.1)).every("b", 2) } else { a })
+            Box::new(if self.minimizes_b {
+                a.add("b", ["b.*"], Sgd::new(0.1)).every("b", 2)
+            } else {
+                a
+            })
         }
     }
 
@@ -436,8 +493,10 @@ mod tests {
         let operations = |minimizes_b: bool, operation: &str| {
             let module = Two { a: Linear::new(4, 4), b: Linear::new(4, 4), minimizes_b };
             module.b.parameters().iter().for_each(|(_, p)| p.set_requires_grad(minimizes_b));
-            let data = TensorDataset::builder().array("x", [8, 4], vec![0.5f32; 32]).build().unwrap();
-            let batch = Batch::of_size(&DataLoader::builder(data).batch_size(8).build().unwrap(), 8, None);
+            let data =
+                TensorDataset::builder().array("x", [8, 4], vec![0.5f32; 32]).build().unwrap();
+            let batch =
+                Batch::of_size(&DataLoader::builder(data).batch_size(8).build().unwrap(), 8, None);
             let mesh = Mesh::new([("data", 1)]).unwrap();
             let replicas = Strategy::replicas(&mesh);
             let config = Choices::from(Trainer::builder().options().unwrap()).on(mesh, replicas);

@@ -1,5 +1,5 @@
-//! The values of the latest step that callbacks and options log: learning rates by parameter group, and norms of
-//! gradients, parameters and updates.
+//! The values of the latest step that callbacks and options log: learning rates by parameter group,
+//! and norms of gradients, parameters and updates.
 
 use std::cell::Cell;
 
@@ -47,7 +47,11 @@ impl<'a> Member<'a> {
     /// The rows of a joined parameter, each as a member.
     fn rows(self, values: &Values) -> impl Iterator<Item = Member<'a>> + use<'a> {
         let entry = self.entry(values);
-        let rows = if entry.is_joined() { (0..entry.names().len()).map(Some).collect() } else { vec![None] };
+        let rows = if entry.is_joined() {
+            (0..entry.names().len()).map(Some).collect()
+        } else {
+            vec![None]
+        };
         rows.into_iter().map(move |row| Member { row, ..self })
     }
 
@@ -61,10 +65,14 @@ impl<'a> Member<'a> {
     }
 }
 
-/// The parameters of an optimizer, in order. They are the same in all phases, so that all phases log the same names.
+/// The parameters of an optimizer, in order. They are the same in all phases, so that all phases
+/// log the same names.
 fn members<'a>(gradients: &'a Gradients<'a>) -> Vec<Member<'a>> {
-    let trained =
-        gradients.params.iter().map(|gradient| Member { param: &gradient.param, gradient: Some(gradient), row: None });
+    let trained = gradients.params.iter().map(|gradient| Member {
+        param: &gradient.param,
+        gradient: Some(gradient),
+        row: None,
+    });
     let frozen = gradients.frozen.iter().map(|param| Member { param, gradient: None, row: None });
     let mut members: Vec<Member<'_>> = trained.chain(frozen).collect();
     members.sort_by_key(|member| member.param.slots.param.index());
@@ -72,7 +80,12 @@ fn members<'a>(gradients: &'a Gradients<'a>) -> Vec<Member<'a>> {
 }
 
 /// The group of a parameter and its rate. Parameters that are unfrozen later are separate groups.
-fn group(optimizer: &dyn Optimizer, steps: &Steps, values: &Values, member: &Member<'_>) -> GroupStep {
+fn group(
+    optimizer: &dyn Optimizer,
+    steps: &Steps,
+    values: &Values,
+    member: &Member<'_>,
+) -> GroupStep {
     let slots = member.param.slots;
     let ty = member.entry(values).row_type();
     let mut group = optimizer.group_step(steps.of(slots), member.name(values), &ty);
@@ -104,9 +117,10 @@ pub(super) fn learning_rates(
     monitored
 }
 
-/// The norms of gradients, parameters and updates, as values to log. Called before the optimizer's step is recorded. If
-/// `is_log_point` is set, a branch computes the step at log points only to take its norms. The actual step may
-/// overwrite the parameters only after that. So the other steps need no second copy of the parameters.
+/// The norms of gradients, parameters and updates, as values to log. Called before the optimizer's
+/// step is recorded. If `is_log_point` is set, a branch computes the step at log points only to
+/// take its norms. The actual step may overwrite the parameters only after that. So the other steps
+/// need no second copy of the parameters.
 pub(super) fn norms(
     optimizer: &dyn Optimizer,
     steps: &Steps,
@@ -130,18 +144,29 @@ pub(super) fn norms(
         });
         let named = groups.iter().map(|(name, members)| (name.as_str(), members));
         let mut norms = Vec::new();
-        for (group, members) in std::iter::once(("", &members)).chain(named.filter(|_| groups.len() > 1)) {
+        for (group, members) in
+            std::iter::once(("", &members)).chain(named.filter(|_| groups.len() > 1))
+        {
             let mut push = |kind: &str, norm: Tensor| {
-                names.push(if group.is_empty() { kind.to_owned() } else { format!("{kind}/{group}") });
+                names.push(if group.is_empty() {
+                    kind.to_owned()
+                } else {
+                    format!("{kind}/{group}")
+                });
                 norms.push(norm);
             };
-            let new =
-                |member: &Member<'_>| member.select(&after[member.param.slots.param.index()]).to_dtype(DType::F32);
-            let change = |member: &Member<'_>| new(member) - member.select(&member.param.value).to_dtype(DType::F32);
-            let trained: Vec<_> = members.iter().filter(|member| member.gradient.is_some()).copied().collect();
+            let new = |member: &Member<'_>| {
+                member.select(&after[member.param.slots.param.index()]).to_dtype(DType::F32)
+            };
+            let change = |member: &Member<'_>| {
+                new(member) - member.select(&member.param.value).to_dtype(DType::F32)
+            };
+            let trained: Vec<_> =
+                members.iter().filter(|member| member.gradient.is_some()).copied().collect();
             // The norm of all gradients may exist already.
             if *log_gradients && !(group.is_empty() && gradients.norm.is_some()) {
-                let sums = trained.iter().filter_map(|member| Some(member.select(&member.gradient?.sum)));
+                let sums =
+                    trained.iter().filter_map(|member| Some(member.select(&member.gradient?.sum)));
                 push(GRAD_NORM, gradients.norm_of(&sums.collect::<Vec<_>>()));
             }
             if *parameters {
@@ -166,7 +191,9 @@ pub(super) fn norms(
                 count.set(norms.len());
                 norms
             };
-            let norms = cond(is_log_point, &[], taken, |_| vec![Tensor::full(DType::F32, [], 0.0); count.get()]);
+            let norms = cond(is_log_point, &[], taken, |_| {
+                vec![Tensor::full(DType::F32, [], 0.0); count.get()]
+            });
             failed?;
             if !norms.is_empty() {
                 wait_for(&norms, values, gradients);
@@ -174,16 +201,23 @@ pub(super) fn norms(
             norms
         }
     };
-    let monitored = |(name, value)| Monitored { name, value, of_group: true, asked_by: "NormMonitor" };
+    let monitored =
+        |(name, value)| Monitored { name, value, of_group: true, asked_by: "NormMonitor" };
     Ok(names.into_iter().zip(norms).map(monitored).collect())
 }
 
-/// Makes the optimizer's step read the entries that it changes only after these values are computed.
+/// Makes the optimizer's step read the entries that it changes only after these values are
+/// computed.
 fn wait_for(first: &[Tensor], values: &mut Values, gradients: &mut Gradients<'_>) {
     let slots = |gradient: &Gradient<'_>| gradient.param.slots.slots.clone();
     let state = gradients.params.iter().flat_map(slots).map(|slot| values.after(slot));
-    let inputs: Vec<&Tensor> =
-        gradients.params.iter().map(|gradient| &gradient.param.value).chain(state).chain(first).collect();
+    let inputs: Vec<&Tensor> = gradients
+        .params
+        .iter()
+        .map(|gradient| &gradient.param.value)
+        .chain(state)
+        .chain(first)
+        .collect();
     let mut later = Tensor::optimization_barrier(&inputs).into_iter();
     for (gradient, value) in gradients.params.iter_mut().zip(&mut later) {
         gradient.param.value = value;
@@ -193,8 +227,8 @@ fn wait_for(first: &[Tensor], values: &mut Values, gradients: &mut Gradients<'_>
     }
 }
 
-/// Adds the rate of each group, `lr/GROUP`, and its momentum. The rate of parameters without a group is logged as `lr`
-/// anyway.
+/// Adds the rate of each group, `lr/GROUP`, and its momentum. The rate of parameters without a
+/// group is logged as `lr` anyway.
 fn rates(
     members: &[Member<'_>],
     group: impl Fn(&Member<'_>) -> GroupStep,
@@ -206,7 +240,12 @@ fn rates(
         let suffix = if name.is_empty() { String::new() } else { format!("/{name}") };
         let mut push = |kind: &str, value: Tensor| {
             let name = format!("{kind}{suffix}");
-            monitored.push(Monitored { name, value, of_group: false, asked_by: "LearningRateMonitor" });
+            monitored.push(Monitored {
+                name,
+                value,
+                of_group: false,
+                asked_by: "LearningRateMonitor",
+            });
         };
         if !suffix.is_empty() {
             push(LEARNING_RATE, group.learning_rate);
@@ -217,8 +256,12 @@ fn rates(
     }
 }
 
-/// Groups the parameters by the names of their groups, in the order in which the groups first appear.
-fn groups<'a>(members: &[Member<'a>], name: impl Fn(&Member<'a>) -> String) -> Vec<(String, Vec<Member<'a>>)> {
+/// Groups the parameters by the names of their groups, in the order in which the groups first
+/// appear.
+fn groups<'a>(
+    members: &[Member<'a>],
+    name: impl Fn(&Member<'a>) -> String,
+) -> Vec<(String, Vec<Member<'a>>)> {
     let mut groups: Vec<(String, Vec<Member<'_>>)> = Vec::new();
     for member in members {
         let name = name(member);

@@ -5,7 +5,8 @@ use fulmen_tensor::{Tensor, Variable};
 
 use crate::state::{Entry, EntryId, Origin};
 
-/// Placeholders in a module's variables. When dropped, even by a panic in a user's step, it restores the values.
+/// Placeholders in a module's variables. When dropped, even by a panic in a user's step, it
+/// restores the values.
 pub(crate) struct Placeholders {
     cells: Vec<Cell>,
     /// The module's modes before tracing.
@@ -35,7 +36,11 @@ impl Cell {
     }
 
     fn show_as(&mut self, value: Tensor, used: Vec<Tensor>) {
-        self.entry.variables().iter().zip(&used).for_each(|(variable, used)| variable.set(used.clone()));
+        self.entry
+            .variables()
+            .iter()
+            .zip(&used)
+            .for_each(|(variable, used)| variable.set(used.clone()));
         (self.value, self.used) = (value, used);
     }
 
@@ -56,12 +61,17 @@ impl Placeholders {
     }
 
     /// Puts these placeholders, one for each entry that has a variable, into the variables.
-    pub(crate) fn with(module: &dyn Module, entries: &[Entry], placeholders: &[Tensor]) -> Placeholders {
+    pub(crate) fn with(
+        module: &dyn Module,
+        entries: &[Entry],
+        placeholders: &[Tensor],
+    ) -> Placeholders {
         let mut cells = Vec::new();
         let with_variables = entries.iter().filter(|entry| !entry.variables().is_empty());
         for (entry, placeholder) in with_variables.zip(placeholders) {
             let before = entry.variables().iter().map(Variable::get).collect();
-            let (entry, placeholder, value) = (entry.clone(), placeholder.clone(), placeholder.clone());
+            let (entry, placeholder, value) =
+                (entry.clone(), placeholder.clone(), placeholder.clone());
             let mut cell = Cell { entry, before, placeholder, value, used: Vec::new() };
             cell.show(&cell.placeholder.clone());
             cells.push(cell);
@@ -86,10 +96,11 @@ impl Placeholders {
         self.cells[id.index()].show(&value.detach());
     }
 
-    /// Gathers the sharded ones of these values again: in a branch, so that only a step that takes the branch gathers.
-    /// Returns the previous values.
+    /// Gathers the sharded ones of these values again: in a branch, so that only a step that takes
+    /// the branch gathers. Returns the previous values.
     pub(super) fn gather_again(&mut self, values: &[Tensor]) -> Vec<Shown> {
-        let before = self.cells.iter().map(|cell| (cell.value.clone(), cell.used.clone())).collect();
+        let before =
+            self.cells.iter().map(|cell| (cell.value.clone(), cell.used.clone())).collect();
         let split = self.cells.iter_mut().zip(values).filter(|(cell, _)| cell.is_gathered());
         split.for_each(|(cell, value)| cell.show(&value.detach()));
         before
@@ -97,11 +108,14 @@ impl Placeholders {
 
     /// Restores the previous values.
     pub(super) fn show_again(&mut self, before: Vec<Shown>) {
-        self.cells.iter_mut().zip(before).for_each(|(cell, (value, used))| cell.show_as(value, used));
+        self.cells
+            .iter_mut()
+            .zip(before)
+            .for_each(|(cell, (value, used))| cell.show_as(value, used));
     }
 
-    /// For each entry, the value that the model itself wrote to its variables since the last call of `show` or
-    /// `collect`.
+    /// For each entry, the value that the model itself wrote to its variables since the last call
+    /// of `show` or `collect`.
     pub(crate) fn collect(&mut self) -> Vec<Option<Tensor>> {
         let changed = |cell: &mut Cell| {
             let now: Vec<Tensor> = cell.entry.variables().iter().map(Variable::get).collect();
@@ -117,7 +131,11 @@ impl Placeholders {
 impl Drop for Placeholders {
     fn drop(&mut self) {
         for cell in &self.cells {
-            cell.entry.variables().iter().zip(&cell.before).for_each(|(variable, before)| variable.set(before.clone()));
+            cell.entry
+                .variables()
+                .iter()
+                .zip(&cell.before)
+                .for_each(|(variable, before)| variable.set(before.clone()));
         }
         for (mode, training) in &self.modes {
             mode.set_training(*training);

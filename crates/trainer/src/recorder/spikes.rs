@@ -1,5 +1,6 @@
-//! Skips steps whose loss or gradient norm is far above its values in the steps before. The training state has the
-//! values of the latest steps, so the device can decide, and a resumed run decides in the same way.
+//! Skips steps whose loss or gradient norm is far above its values in the steps before. The
+//! training state has the values of the latest steps, so the device can decide, and a resumed run
+//! decides in the same way.
 
 use fulmen_tensor::{DType, Tensor};
 
@@ -7,7 +8,8 @@ use super::values::Values;
 use crate::logs::Monitored;
 use crate::state::{EntryId, SpikeSlots};
 
-/// The smallest deviation, as a share of the mean. Without it, rounding would be a spike of a constant loss.
+/// The smallest deviation, as a share of the mean. Without it, rounding would be a spike of a
+/// constant loss.
 const MIN_DEVIATION: f64 = 1e-3;
 
 /// Compares steps with the latest ones.
@@ -22,9 +24,9 @@ impl<'a> Spikes<'a> {
         Spikes { slots, warmup, deviations }
     }
 
-    /// Decides whether step `number` is skipped, from its loss and gradient norm, f32 scalars. There are as many of
-    /// them as windows. `updates` is whether the optimizer would step otherwise. Returns whether it steps now, and the
-    /// values to log.
+    /// Decides whether step `number` is skipped, from its loss and gradient norm, f32 scalars.
+    /// There are as many of them as windows. `updates` is whether the optimizer would step
+    /// otherwise. Returns whether it steps now, and the values to log.
     pub(super) fn skip(
         &self,
         values: &mut Values,
@@ -43,34 +45,42 @@ impl<'a> Spikes<'a> {
         let [count, skipped, last] = values.all_of(self.slots.counts);
         let compared = count.ge(self.warmup.max(2) as f64);
         let none = Tensor::scalar(false);
-        let over =
-            windows.iter().fold(none.clone(), |any, (_, window, x)| any.or(x.gt(&self.threshold(window, &count))));
+        let over = windows.iter().fold(none.clone(), |any, (_, window, x)| {
+            any.or(x.gt(&self.threshold(window, &count)))
+        });
         let finite = windows.iter().fold(none, |any, (_, _, x)| any.or(x.is_finite().not())).not();
         let spike = compared.and(over).or(finite.not());
-        let within = |condition: Tensor| updates.map_or(condition.clone(), |updates| updates.and(&condition));
+        let within = |condition: Tensor| {
+            updates.map_or(condition.clone(), |updates| updates.and(&condition))
+        };
         let skips = within(spike.clone());
 
-        // A spike enters the window as the largest value that would have passed. So one spike doesn't hide the next,
-        // and a loss that stays larger is not skipped forever.
+        // A spike enters the window as the largest value that would have passed. So one spike
+        // doesn't hide the next, and a loss that stays larger is not skipped forever.
         let enters = within(finite);
         for (id, window, value) in &windows {
             let value = compared.select(&value.minimum(&self.threshold(window, &count)), value);
-            let position = Tensor::arange(DType::I32, window.size(0)).eq(&count.remainder(window.size(0) as f64));
+            let position = Tensor::arange(DType::I32, window.size(0))
+                .eq(&count.remainder(window.size(0) as f64));
             values.set(*id, position.and(&enters).select(&value, window));
         }
         let skipped = skips.select(&(&skipped + 1.0), &skipped);
         let last = skips.select(number, &last);
-        let latest = [("skipped_steps", &skipped), ("last_skipped_step", &last)].map(|(name, value)| Monitored {
-            name: name.into(),
-            value: value.clone(),
-            of_group: false,
-            asked_by: "SpikeGuard",
-        });
+        let latest =
+            [("skipped_steps", &skipped), ("last_skipped_step", &last)].map(|(name, value)| {
+                Monitored {
+                    name: name.into(),
+                    value: value.clone(),
+                    of_group: false,
+                    asked_by: "SpikeGuard",
+                }
+            });
         values.set_all(self.slots.counts, [enters.select(&(&count + 1.0), &count), skipped, last]);
         (within(spike.not()), latest.into())
     }
 
-    /// The largest value that is not a spike: the mean of a window with `count` values, plus some deviations.
+    /// The largest value that is not a spike: the mean of a window with `count` values, plus some
+    /// deviations.
     fn threshold(&self, window: &Tensor, count: &Tensor) -> Tensor {
         let length = window.size(0);
         let is_set = Tensor::arange(DType::I32, length).lt(count);

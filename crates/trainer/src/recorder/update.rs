@@ -23,13 +23,13 @@ impl Steps {
     }
 }
 
-/// Changes the parameters that have a gradient. A step that is not one for the optimizer changes none of them: a batch
-/// within a group, an overflow, a spike.
+/// Changes the parameters that have a gradient. A step that is not one for the optimizer changes
+/// none of them: a batch within a group, an overflow, a spike.
 ///
-/// Most steps are within a group. A branch lets them compute nothing for the optimizer or for clipping (averages of
-/// weights are computed separately). On one TPU, the branch keeps one more copy of the parameters than a selection;
-/// under FSDP it keeps none. Overflows and spikes are too rare for a branch. XLA's CPU compiler runs a branch on one
-/// thread.
+/// Most steps are within a group. A branch lets them compute nothing for the optimizer or for
+/// clipping (averages of weights are computed separately). On one TPU, the branch keeps one more
+/// copy of the parameters than a selection; under FSDP it keeps none. Overflows and spikes are too
+/// rare for a branch. XLA's CPU compiler runs a branch on one thread.
 pub(super) fn update(
     optimizer: &dyn Optimizer,
     steps: &Steps,
@@ -41,7 +41,9 @@ pub(super) fn update(
         values.set(id, after[id.index()].clone());
     }
     for gradient in &gradients.params {
-        if let (Some(group_complete), Some(sum)) = (&gradients.group_complete, gradient.param.slots.grad_sum) {
+        if let (Some(group_complete), Some(sum)) =
+            (&gradients.group_complete, gradient.param.slots.grad_sum)
+        {
             values.set(sum, group_complete.select(&gradient.sum.zeros_like(), &gradient.sum));
         }
     }
@@ -66,7 +68,9 @@ pub(super) fn after(
         })
     };
     let new = match &gradients.updates {
-        Some(updates) if gradients.group_complete.is_some() => cond(updates, &[], |_| step(), |_| before.clone()),
+        Some(updates) if gradients.group_complete.is_some() => {
+            cond(updates, &[], |_| step(), |_| before.clone())
+        }
         _ => step(),
     };
     outcome?;
@@ -103,8 +107,10 @@ fn changed_values(
         // Parameters of one type share a function.
         let after = call("update", &inputs, |inputs| {
             let ready = gradients.final_gradient(&inputs[0], norm.as_ref());
-            let (parameter, state) = optimizer.update(step, &entry.names()[0], &inputs[1], &ready, &inputs[2..]);
-            // The gradient of a group of batches may be wider than its parameter, and so may the result.
+            let (parameter, state) =
+                optimizer.update(step, &entry.names()[0], &inputs[1], &ready, &inputs[2..]);
+            // The gradient of a group of batches may be wider than its parameter, and so may the
+            // result.
             let rounds = parameter.dtype().is_float() && entry.ty.dtype.is_float();
             let parameter = if rounds { parameter.to_dtype(entry.ty.dtype) } else { parameter };
             let new = [parameter].into_iter().chain(state).collect();
@@ -129,8 +135,9 @@ fn changed_values(
     Ok(changed)
 }
 
-/// The new value of a parameter and of its optimizer state where the step updates, else the old ones. The parameter is
-/// computed from the state that was selected: XLA would compute the state a second time otherwise, from a copy.
+/// The new value of a parameter and of its optimizer state where the step updates, else the old
+/// ones. The parameter is computed from the state that was selected: XLA would compute the state a
+/// second time otherwise, from a copy.
 fn keep_unless(updates: &Tensor, before: &[Tensor], new: Vec<Tensor>) -> Vec<Tensor> {
     // The caller refuses values of other types.
     if new.len() != before.len() || new.iter().zip(before).any(|(new, old)| new.ty() != old.ty()) {

@@ -56,8 +56,9 @@ impl Values {
         &self.after
     }
 
-    /// The number of steps that the host has counted before this one; with accumulation, of groups of batches.
-    /// `leaves_out` is whether a single optimizer may not count some steps: those that overflow or are skipped.
+    /// The number of steps that the host has counted before this one; with accumulation, of groups
+    /// of batches. `leaves_out` is whether a single optimizer may not count some steps: those that
+    /// overflow or are skipped.
     pub(crate) fn finished_steps(&self, leaves_out: bool) -> &Tensor {
         let counters = &self.layout.counters;
         self.before(match counters.group {
@@ -68,7 +69,12 @@ impl Values {
     }
 
     /// Whether the host reads the logged values after this step.
-    pub(crate) fn is_log_point(&self, leaves_out: bool, group: Option<&Group>, config: &StepConfig) -> Tensor {
+    pub(crate) fn is_log_point(
+        &self,
+        leaves_out: bool,
+        group: Option<&Group>,
+        config: &StepConfig,
+    ) -> Tensor {
         let next = self.finished_steps(leaves_out) + 1.0;
         let is_due = next.remainder(counted(config.options.log_every_n_steps)).eq(0.0);
         group.map_or(is_due.clone(), |group| group.group_complete().and(&is_due))
@@ -100,13 +106,14 @@ impl Values {
         Ok(())
     }
 
-    /// Checks that no padding gets into running statistics: values that depend on the batch must depend on the mask
-    /// too.
+    /// Checks that no padding gets into running statistics: values that depend on the batch must
+    /// depend on the mask too.
     pub(crate) fn check_statistics(&self, batch: &Batch) -> Result<()> {
         let layout = &self.layout;
         for id in layout.ids().take(layout.module().len()).filter(|&id| !layout.is_trained(id)) {
             let value = self.after(id);
-            let from_batch = batch.inputs().any(|field| !field.is(batch.mask()) && value.depends_on(field));
+            let from_batch =
+                batch.inputs().any(|field| !field.is(batch.mask()) && value.depends_on(field));
             if from_batch && !value.depends_on(batch.mask()) {
                 return Err(Error::usage(format!(
                     "the last batch is padded, but the statistics `{}` would include the padding; let the training loader \

@@ -1,23 +1,26 @@
-//! Gradient accumulation: the optimizer steps once per group of batches, with the gradient over all their samples. The
-//! sums of gradients are part of the training state. Each batch runs the same program, and a run can end within a
-//! group.
+//! Gradient accumulation: the optimizer steps once per group of batches, with the gradient over all
+//! their samples. The sums of gradients are part of the training state. Each batch runs the same
+//! program, and a run can end within a group.
 //!
-//! A group ends after `accumulate_grad_batches` batches and at the end of an epoch, as in Lightning. Each batch is
-//! weighted by its real samples, so that a group equals one large batch, also the short group at the end of an epoch.
-//! Lightning divides a short group by the full number of batches. The size of a group may change with the epoch: the
-//! program computes it from the epoch's number, so nothing is compiled again.
+//! A group ends after `accumulate_grad_batches` batches and at the end of an epoch, as in
+//! Lightning. Each batch is weighted by its real samples, so that a group equals one large batch,
+//! also the short group at the end of an epoch. Lightning divides a short group by the full number
+//! of batches. The size of a group may change with the epoch: the program computes it from the
+//! epoch's number, so nothing is compiled again.
 
 use fulmen_tensor::{DType, Tensor};
 
 use crate::Batch;
 use crate::rules::epoch::{Epoch, counted};
 
-/// The dtype of sums and averages over many steps: at least f32, because smaller types would lose small terms.
+/// The dtype of sums and averages over many steps: at least f32, because smaller types would lose
+/// small terms.
 pub(crate) fn dtype(value: DType) -> DType {
     if value == DType::F64 { DType::F64 } else { DType::F32 }
 }
 
-/// The number of batches per optimizer step, as pairs of a first epoch and a number. The epochs rise from 0.
+/// The number of batches per optimizer step, as pairs of a first epoch and a number. The epochs
+/// rise from 0.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Accumulation(Vec<(u64, u64)>);
 
@@ -30,7 +33,12 @@ impl Accumulation {
     /// A schedule by rising epochs; 1 before the first of them.
     pub(crate) fn scheduled(scheduling: &[(u64, u64)]) -> Accumulation {
         let first = scheduling.first().filter(|(epoch, _)| *epoch > 0).map(|_| (0, 1));
-        Accumulation(first.into_iter().chain(scheduling.iter().map(|&(epoch, every)| (epoch, every.max(1)))).collect())
+        Accumulation(
+            first
+                .into_iter()
+                .chain(scheduling.iter().map(|&(epoch, every)| (epoch, every.max(1))))
+                .collect(),
+        )
     }
 
     /// The number of batches per optimizer step in this epoch.
@@ -51,10 +59,9 @@ impl Accumulation {
     /// The optimizer steps in the first `epochs` epochs, of `batches` batches each.
     pub(crate) fn steps(&self, epochs: u64, batches: u64) -> u64 {
         let ends = self.0.iter().skip(1).map(|(from, _)| *from).chain([u64::MAX]);
-        let each =
-            self.0.iter().zip(ends).map(|(&(from, every), end)| {
-                end.min(epochs).saturating_sub(from).saturating_mul(batches.div_ceil(every))
-            });
+        let each = self.0.iter().zip(ends).map(|(&(from, every), end)| {
+            end.min(epochs).saturating_sub(from).saturating_mul(batches.div_ceil(every))
+        });
         each.fold(0, u64::saturating_add)
     }
 
@@ -90,9 +97,14 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// The group that this batch belongs to. It ends after the accumulated number of batches, and at the end of the
-    /// epoch. `samples` is the number of samples in the sums of gradients.
-    pub(crate) fn new(epoch: &Epoch, samples: &Tensor, data: &Batch, accumulation: &Accumulation) -> Group {
+    /// The group that this batch belongs to. It ends after the accumulated number of batches, and
+    /// at the end of the epoch. `samples` is the number of samples in the sums of gradients.
+    pub(crate) fn new(
+        epoch: &Epoch,
+        samples: &Tensor,
+        data: &Batch,
+        accumulation: &Accumulation,
+    ) -> Group {
         let count = data.mask().sum_all();
         let rest = match &accumulation.0[..] {
             [(_, every)] => epoch.done().remainder(counted(*every)),
@@ -133,13 +145,23 @@ mod tests {
     #[test]
     fn steps_and_positions_match_a_loop() {
         for scheduling in [&[][..], &[(0, 3)], &[(2, 4)], &[(0, 2), (1, 5), (4, 1)]] {
-            let accumulation =
-                if scheduling.is_empty() { Accumulation::constant(1) } else { Accumulation::scheduled(scheduling) };
+            let accumulation = if scheduling.is_empty() {
+                Accumulation::constant(1)
+            } else {
+                Accumulation::scheduled(scheduling)
+            };
             for batches in [1, 4, 7] {
                 let mut steps = 0;
                 for epoch in 0..8 {
-                    assert_eq!(accumulation.steps(epoch, batches), steps, "{scheduling:?} {batches} {epoch}");
-                    let every = scheduling.iter().rfind(|(from, _)| *from <= epoch).map_or(1, |(_, every)| *every);
+                    assert_eq!(
+                        accumulation.steps(epoch, batches),
+                        steps,
+                        "{scheduling:?} {batches} {epoch}"
+                    );
+                    let every = scheduling
+                        .iter()
+                        .rfind(|(from, _)| *from <= epoch)
+                        .map_or(1, |(_, every)| *every);
                     for batch in 0..batches {
                         if batch % every == 0 {
                             assert_eq!(

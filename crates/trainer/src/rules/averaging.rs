@@ -8,13 +8,14 @@ use fulmen_tensor::{DType, Tensor, TensorType};
 use crate::rules::epoch::{Epoch, counted};
 use crate::{Error, Result};
 
-/// How the weights of many steps are averaged: exponentially (EMA), or evenly, as in stochastic weight averaging (SWA;
-/// Izmailov et al. 2018, <https://arxiv.org/abs/1803.05407>).
+/// How the weights of many steps are averaged: exponentially (EMA), or evenly, as in stochastic
+/// weight averaging (SWA; Izmailov et al. 2018, <https://arxiv.org/abs/1803.05407>).
 ///
-/// The average covers the trained parameters and floating-point buffers such as running statistics, unless
-/// [`WeightAveraging::use_buffers`] is off. A fit validates with the average, the module holds it after the fit, and a
-/// checkpoint stores it under the module's names. The checkpoint stores the weights for further training under
-/// `trainer/current/`. Before the first averaged step, the average equals the weights.
+/// The average covers the trained parameters and floating-point buffers such as running statistics,
+/// unless [`WeightAveraging::use_buffers`] is off. A fit validates with the average, the module
+/// holds it after the fit, and a checkpoint stores it under the module's names. The checkpoint
+/// stores the weights for further training under `trainer/current/`. Before the first averaged
+/// step, the average equals the weights.
 ///
 /// ```
 /// use fulmen_trainer::{Trainer, WeightAveraging};
@@ -57,7 +58,8 @@ impl WeightAveraging {
         }
     }
 
-    /// The even average of the weights at the end of each epoch, from `start_epoch` on, counted from 0.
+    /// The even average of the weights at the end of each epoch, from `start_epoch` on, counted
+    /// from 0.
     #[track_caller]
     pub fn swa(start_epoch: u64) -> WeightAveraging {
         WeightAveraging {
@@ -69,8 +71,8 @@ impl WeightAveraging {
         }
     }
 
-    /// Starts with a smaller decay: `min(decay, (1 + n)/(10 + n))` after `n` averaged steps. Has no effect on an even
-    /// average.
+    /// Starts with a smaller decay: `min(decay, (1 + n)/(10 + n))` after `n` averaged steps. Has no
+    /// effect on an even average.
     pub fn warmup(mut self, on: bool) -> WeightAveraging {
         if let Rule::Exponential { warmup, .. } = &mut self.rule {
             *warmup = on;
@@ -90,22 +92,23 @@ impl WeightAveraging {
         self
     }
 
-    /// Averages after every `n` optimizer steps, counted from [`WeightAveraging::start_step`]. With a start of 4 and
-    /// `n` = 2, it averages after steps 6, 8, … (counted from 1). With a start in epochs, it counts all steps of the
-    /// training.
+    /// Averages after every `n` optimizer steps, counted from [`WeightAveraging::start_step`]. With
+    /// a start of 4 and `n` = 2, it averages after steps 6, 8, … (counted from 1). With a start in
+    /// epochs, it counts all steps of the training.
     pub fn every_n_steps(mut self, steps: u64) -> WeightAveraging {
         self.every = Time::Steps(steps);
         self
     }
 
-    /// Averages at the end of every `n` epochs, counted from [`WeightAveraging::start_epoch`]. With a start of 4 and
-    /// `n` = 2, it averages at the end of epochs 5, 7, … (counted from 0).
+    /// Averages at the end of every `n` epochs, counted from [`WeightAveraging::start_epoch`]. With
+    /// a start of 4 and `n` = 2, it averages at the end of epochs 5, 7, … (counted from 0).
     pub fn every_n_epochs(mut self, epochs: u64) -> WeightAveraging {
         self.every = Time::Epochs(epochs);
         self
     }
 
-    /// Whether buffers are averaged too; on by default. Otherwise the average keeps the buffers of the latest step.
+    /// Whether buffers are averaged too; on by default. Otherwise the average keeps the buffers of
+    /// the latest step.
     pub fn use_buffers(mut self, use_buffers: bool) -> WeightAveraging {
         self.use_buffers = use_buffers;
         self
@@ -113,7 +116,9 @@ impl WeightAveraging {
 
     /// Rejects invalid settings.
     pub(crate) fn check(&self) -> Result<()> {
-        let wrong = |message: String| Err(Error::usage(format!("WeightAveraging: {message}\n  at {}", self.line)));
+        let wrong = |message: String| {
+            Err(Error::usage(format!("WeightAveraging: {message}\n  at {}", self.line)))
+        };
         if matches!(self.every, Time::Steps(0) | Time::Epochs(0)) {
             return wrong("the interval must be at least 1 step or epoch, not 0".into());
         }
@@ -140,8 +145,9 @@ impl WeightAveraging {
         format!("{:?} from {:?} every {:?}", self.rule, self.start, self.every)
     }
 
-    /// How to average in a step after which the optimizer has made `updates` updates. `done` says whether it made one
-    /// in this step. The end of an epoch counts also if its last step overflowed.
+    /// How to average in a step after which the optimizer has made `updates` updates. `done` says
+    /// whether it made one in this step. The end of an epoch counts also if its last step
+    /// overflowed.
     pub(crate) fn step(
         &self,
         updates: &Tensor,
@@ -169,10 +175,17 @@ impl WeightAveraging {
         let n = count.to_dtype(DType::F32);
         let share = match self.rule {
             Rule::Exponential { decay, warmup: false } => Tensor::full(DType::F32, [], 1.0 - decay),
-            Rule::Exponential { decay, warmup: true } => 1.0 - ((&n + 1.0) / (&n + 10.0)).minimum(decay),
+            Rule::Exponential { decay, warmup: true } => {
+                1.0 - ((&n + 1.0) / (&n + 10.0)).minimum(decay)
+            }
             Rule::Even => 1.0 / (n + 1.0),
         };
-        Averaging { next: applies.select(&(count + 1.0), count), started: count.gt(0.0), applies, share }
+        Averaging {
+            next: applies.select(&(count + 1.0), count),
+            started: count.gt(0.0),
+            applies,
+            share,
+        }
     }
 }
 

@@ -11,7 +11,8 @@ pub(crate) fn needs_norm(clip: Clip) -> bool {
     matches!(clip, Some((GradientClipAlgorithm::Norm, _)))
 }
 
-/// The Euclidean norm of all gradients together, an f32 scalar. For sharded gradients, the sum runs over the devices.
+/// The Euclidean norm of all gradients together, an f32 scalar. For sharded gradients, the sum runs
+/// over the devices.
 pub(crate) fn norm<'a>(gradients: impl Iterator<Item = &'a Tensor>) -> Tensor {
     let squares = gradients.map(|gradient| {
         let wide = gradient.to_dtype(DType::F32);

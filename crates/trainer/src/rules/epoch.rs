@@ -1,6 +1,6 @@
 //! [`Epoch`]: the epoch counters of a step on the device, two tensors of the training state. They exist only if
-//! something depends on the end of an epoch: groups of batches or averages of weights. `checkpoint` holds the host's
-//! count.
+//! something depends on the end of an epoch: groups of batches or averages of weights. `checkpoint`
+//! holds the host's count.
 
 use fulmen_tensor::Tensor;
 
@@ -19,7 +19,8 @@ pub(crate) struct Epoch {
 }
 
 impl Epoch {
-    /// From the index of the batch and the number of finished epochs. An epoch has `batches` batches.
+    /// From the index of the batch and the number of finished epochs. An epoch has `batches`
+    /// batches.
     pub(crate) fn new([batch, epochs]: [Tensor; 2], batches: u64) -> Epoch {
         let done = batch + 1.0;
         Epoch { epochs, ends: done.ge(counted(batches)), done }

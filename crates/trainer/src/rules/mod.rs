@@ -1,5 +1,5 @@
-//! The rules of a step besides the user's code and the optimizer, one per file: gradient accumulation, clipping, weight
-//! averaging, and the epoch counters that they share.
+//! The rules of a step besides the user's code and the optimizer, one per file: gradient
+//! accumulation, clipping, weight averaging, and the epoch counters that they share.
 
 pub(crate) mod accumulate;
 pub(crate) mod averaging;

@@ -1,9 +1,9 @@
-//! Advice: where a training wastes time and what to do about it, one line each. [`hints`] looks at the recorded program
-//! before the first step; [`measured`] looks at the measurements of a fit. Their lines appear on standard error, in the
-//! report of the run and in `Trainer::metrics_report`.
+//! Advice: where a training wastes time and what to do about it, one line each. [`hints`] looks at
+//! the recorded program before the first step; [`measured`] looks at the measurements of a fit.
+//! Their lines appear on standard error, in the report of the run and in `Trainer::metrics_report`.
 //!
-//! The rules for programs are in `fulmen_preflight::warnings`. On a CPU only padding costs time: it has neither tiles
-//! nor bf16 units.
+//! The rules for programs are in `fulmen_preflight::warnings`. On a CPU only padding costs time: it
+//! has neither tiles nor bf16 units.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,7 +18,8 @@ use crate::{Goodput, Precision, Result};
 
 /// Padding is reported from this share of a batch's positions on.
 const MIN_PADDING: f64 = 0.25;
-/// Matrix products are reported if matrix units do useful work for less than this share of the time.
+/// Matrix products are reported if matrix units do useful work for less than this share of the
+/// time.
 const LOW_MATRIX_USE: f64 = 0.5;
 /// Rows that a TPU computes at once.
 const TILE_ROWS: u64 = 8;
@@ -26,7 +27,8 @@ const TILE_ROWS: u64 = 8;
 const INPUT_BOUND: (f64, Duration) = (0.03, Duration::from_secs(1));
 /// Compiling is reported above this share of a run and this many seconds.
 const COMPILING: (f64, f64) = (0.2, 10.0);
-/// A line of code is reported if it reads from the device at least this often, and at least every second step.
+/// A line of code is reported if it reads from the device at least this often, and at least every
+/// second step.
 const MIN_READS: u64 = 20;
 
 /// The advice before the first step of a fit on this runtime.
@@ -37,8 +39,11 @@ pub(crate) fn hints(
     steps: &[Function],
 ) -> Result<Vec<String>> {
     let mut hints: Vec<String> = padding(train).into_iter().collect();
-    if let (true, Some(step)) = (runtime.client().platform_name() == Platform::Tpu.name(), steps.first()) {
-        let kind = runtime.devices().first().map_or(String::new(), |device| device.kind().to_owned());
+    if let (true, Some(step)) =
+        (runtime.client().platform_name() == Platform::Tpu.name(), steps.first())
+    {
+        let kind =
+            runtime.devices().first().map_or(String::new(), |device| device.kind().to_owned());
         hints.extend(tpu_hints(&kind, config, train.per_device_batch_size(), &step.recorded()?));
     }
     Ok(hints)
@@ -114,7 +119,8 @@ fn padding(train: &DataLoader) -> Option<String> {
     })
 }
 
-/// The advice for a TPU of this kind (`TPU v5 lite`), for a step with `rows` rows of the batch on each device.
+/// The advice for a TPU of this kind (`TPU v5 lite`), for a step with `rows` rows of the batch on
+/// each device.
 fn tpu_hints(kind: &str, config: &StepConfig, rows: usize, recorded: &[RecordedOp]) -> Vec<String> {
     let mut hints = Vec::new();
     let mut products = warnings::recorded_products(recorded, config.replicas.devices);
@@ -170,23 +176,33 @@ mod tests {
     fn advice_has_numbers_and_says_what_to_do() {
         let none: [&str; 0] = [];
         let (mut loader, no_reads) = (LoaderReport::default(), HostReads::new());
-        (loader.steps, loader.waiting, loader.busy) = (10, Duration::from_secs(1), Duration::from_secs(2));
+        (loader.steps, loader.waiting, loader.busy) =
+            (10, Duration::from_secs(1), Duration::from_secs(2));
         let good_run = good_run(&loader, &no_reads);
         let reads = HostReads::from([(("src/main.rs", 7), 60), (("src/main.rs", 9), 10)]);
         assert_eq!(losses(&Measured { reads_before: &reads, ..good_run }, &reads), none);
         let advice = losses(&good_run, &reads);
         let [read] = &advice[..] else { panic!("{advice:?}") };
-        assert!(read.starts_with("src/main.rs:7 read a value from the device 60 times in 100 steps"), "{read}");
+        assert!(
+            read.starts_with("src/main.rs:7 read a value from the device 60 times in 100 steps"),
+            "{read}"
+        );
         assert_eq!(losses(&Measured { steps: 1000, ..good_run }, &reads), none, "now and then");
 
         let goodput = Goodput { compile: 40.0, steps: 60.0, ..Goodput::default() };
         let advice = losses(&Measured { goodput, compilations: 3, ..good_run }, &no_reads);
         let [compile] = &advice[..] else { panic!("{advice:?}") };
-        assert!(compile.starts_with("compiling 3 programs took 40 s, 40 % of the run"), "{compile}");
+        assert!(
+            compile.starts_with("compiling 3 programs took 40 s, 40 % of the run"),
+            "{compile}"
+        );
         let goodput = Goodput { compile: 4.0, steps: 6.0, ..Goodput::default() };
         assert_eq!(losses(&Measured { goodput, ..good_run }, &no_reads), none, "a short run");
 
-        let advice = losses(&Measured { input_wait: (0.33, Duration::from_secs(30)), ..good_run }, &no_reads);
+        let advice = losses(
+            &Measured { input_wait: (0.33, Duration::from_secs(30)), ..good_run },
+            &no_reads,
+        );
         let [input] = &advice[..] else { panic!("{advice:?}") };
         assert!(input.starts_with("input-bound: 33 % of step time waits"), "{input}");
     }
@@ -214,7 +230,8 @@ mod tests {
     ) -> Vec<String> {
         let batch = rows * devices;
         let x = vec![0.5f32; batch * shape.iter().product::<usize>()];
-        let data = TensorDataset::builder().array("x", [&[batch], shape].concat(), x).build().unwrap();
+        let data =
+            TensorDataset::builder().array("x", [&[batch], shape].concat(), x).build().unwrap();
         let loader = DataLoader::builder(data).batch_size(batch).build().unwrap();
         let options = Trainer::builder().precision(precision).options().unwrap();
         let mesh = Mesh::new([("data", devices)]).unwrap();
@@ -237,10 +254,15 @@ mod tests {
             "the batch has 4 rows per device, but a TPU computes 8 at a time; a batch size of 16 takes the same time"
         );
         assert!(
-            widths.starts_with("1 × a product of 8×16 by 16×24 fills at most 2 % of the 128×128 matrix unit"),
+            widths.starts_with(
+                "1 × a product of 8×16 by 16×24 fills at most 2 % of the 128×128 matrix unit"
+            ),
             "{widths}"
         );
-        assert!(precision.contains("bf16-mixed") && precision.contains("advice.rs:"), "{precision}");
+        assert!(
+            precision.contains("bf16-mixed") && precision.contains("advice.rs:"),
+            "{precision}"
+        );
         assert!(hints.iter().all(|hint| !hint.contains('\n')), "{hints:?}");
     }
 
@@ -272,9 +294,12 @@ mod tests {
         let loader = loader([8; 4]);
         let trainer = Trainer::builder().accelerator("cpu").build().unwrap();
         let mesh = trainer.runtime().mesh().clone();
-        let config = Choices::from(trainer.options().clone()).on(mesh.clone(), Strategy::replicas(&mesh));
+        let config =
+            Choices::from(trainer.options().clone()).on(mesh.clone(), Strategy::replicas(&mesh));
         let prepared = trace_fit(&linear(8, 8), &config, 0, &loader, &None.into()).unwrap();
-        let hints = hints(trainer.runtime(), &config, &loader, prepared.program.largest().functions()).unwrap();
+        let hints =
+            hints(trainer.runtime(), &config, &loader, prepared.program.largest().functions())
+                .unwrap();
         assert!(hints.is_empty(), "{hints:?}");
     }
 }

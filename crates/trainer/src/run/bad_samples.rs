@@ -5,9 +5,9 @@ use fulmen_data::{BadSamples, DataLoader};
 
 use crate::console::print_line;
 
-/// Counts the samples that a loader could not read since this was created. The loader's own count may begin earlier,
-/// and covers all loaders that were made from it. When this is dropped, it reports the rest, so that all bad samples
-/// are reported even if an error ends the run.
+/// Counts the samples that a loader could not read since this was created. The loader's own count
+/// may begin earlier, and covers all loaders that were made from it. When this is dropped, it
+/// reports the rest, so that all bad samples are reported even if an error ends the run.
 pub(crate) struct BadCount {
     loader: DataLoader,
     /// The use of the samples, such as `training`.
@@ -26,8 +26,8 @@ impl BadCount {
         self.loader.bad_samples().count - self.before.count
     }
 
-    /// Lists them on standard error, if there are more than in the last report. Each process reports its own, since
-    /// processes read different samples.
+    /// Lists them on standard error, if there are more than in the last report. Each process
+    /// reports its own, since processes read different samples.
     pub(crate) fn report(&mut self) {
         if self.count() == self.reported {
             return;
@@ -36,7 +36,10 @@ impl BadCount {
         bad.count -= self.before.count;
         self.reported = bad.count;
         // The list only grows. It begins with the samples known before, which may be bad again.
-        bad.first.iter_mut().zip(&self.before.first).for_each(|(now, before)| now.count -= before.count);
+        bad.first
+            .iter_mut()
+            .zip(&self.before.first)
+            .for_each(|(now, before)| now.count -= before.count);
         bad.first.retain(|bad| bad.count > 0);
         print_line(&format!("warning: {} data: {bad}", self.purpose));
     }

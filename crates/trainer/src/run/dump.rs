@@ -1,4 +1,5 @@
-//! `dump_dir`: writes each program of a run to files: its StableHLO, the compiler's result, and its memory and cost.
+//! `dump_dir`: writes each program of a run to files: its StableHLO, the compiler's result, and its
+//! memory and cost.
 
 use std::error::Error;
 use std::io::Write as _;
@@ -20,8 +21,9 @@ pub(super) fn dump(
     let executable = compiled.executable();
     let name = format!("{number:02}_{}", file_name(title));
     let cost = executable.hlo()?.cost_by_line();
-    let (flops, bytes) =
-        cost.values().fold((0.0, 0.0), |(flops, bytes), line| (flops + line.flops, bytes + line.bytes));
+    let (flops, bytes) = cost
+        .values()
+        .fold((0.0, 0.0), |(flops, bytes), line| (flops + line.flops, bytes + line.bytes));
     let about = json!({
         "program": title,
         "module": executable.name(),
@@ -43,7 +45,9 @@ pub(super) fn dump(
         ("json", format!("{about:#}\n").into_bytes()),
     ] {
         let path = folder.join(format!("{name}.{extension}"));
-        fulmen_durable::write_unsynced(&path, Some(content.len() as u64), |file| file.write_all(&content))?;
+        fulmen_durable::write_unsynced(&path, Some(content.len() as u64), |file| {
+            file.write_all(&content)
+        })?;
     }
     Ok(())
 }

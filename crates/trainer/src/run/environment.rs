@@ -17,7 +17,8 @@ const SECRET: [&str; 5] = ["TOKEN", "SECRET", "PASSWORD", "CREDENTIAL", "API_KEY
 /// The environment of a run, as this process has it.
 pub(crate) fn environment(runtime: &Runtime, processes: usize) -> Json {
     let (client, devices) = (runtime.client(), runtime.devices());
-    let text = |path: io::Result<PathBuf>| path.map(|path| path.to_string_lossy().into_owned()).ok();
+    let text =
+        |path: io::Result<PathBuf>| path.map(|path| path.to_string_lossy().into_owned()).ok();
     let directory = std::env::current_dir();
     let version = client.plugin().api_version();
     json!({
@@ -54,8 +55,8 @@ pub(crate) fn write(path: &Path, mut environment: Json, runtime: &Runtime) -> io
     fulmen_durable::write(path, Some(text.len() as u64), |file| file.write_all(text.as_bytes()))
 }
 
-/// The hash of the plugin's file. It is cached: a process may load a plugin more than once, and the file has hundreds
-/// of megabytes.
+/// The hash of the plugin's file. It is cached: a process may load a plugin more than once, and the
+/// file has hundreds of megabytes.
 fn plugin_sha256(runtime: &Runtime) -> Option<String> {
     static HASHES: Mutex<BTreeMap<PathBuf, String>> = Mutex::new(BTreeMap::new());
     let plugin = runtime.client().plugin();
@@ -75,7 +76,8 @@ fn command(args: impl Iterator<Item = String>) -> Vec<String> {
         if std::mem::take(&mut hide_next) {
             return "***".to_owned();
         }
-        let (name, value) = arg.split_once('=').map_or((&*arg, None), |(name, value)| (name, Some(value)));
+        let (name, value) =
+            arg.split_once('=').map_or((&*arg, None), |(name, value)| (name, Some(value)));
         match value {
             Some(_) if is_secret(name) => format!("{name}=***"),
             Some(value) => format!("{name}={}", without_user(value)),
@@ -89,7 +91,9 @@ fn command(args: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 fn variables(all: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
-    let kept = all.filter(|(name, _)| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && !is_secret(name));
+    let kept = all.filter(|(name, _)| {
+        PREFIXES.iter().any(|prefix| name.starts_with(prefix)) && !is_secret(name)
+    });
     kept.map(|(name, value)| (name, without_user(&value))).collect()
 }
 
@@ -112,9 +116,14 @@ fn without_user(text: &str) -> String {
 /// The commit that is checked out in the repository of a folder.
 fn git_commit(folder: &Path) -> Option<String> {
     let git = folder.ancestors().map(|folder| folder.join(".git")).find(|git| git.exists())?;
-    let read = |path: PathBuf| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    let read =
+        |path: PathBuf| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
     // In a worktree, `.git` is a file with the path of the folder.
-    let git = if git.is_dir() { git } else { git.parent()?.join(read(git.clone())?.strip_prefix("gitdir: ")?) };
+    let git = if git.is_dir() {
+        git
+    } else {
+        git.parent()?.join(read(git.clone())?.strip_prefix("gitdir: ")?)
+    };
     let head = read(git.join("HEAD"))?;
     let Some(name) = head.strip_prefix("ref: ") else { return Some(head) };
     let common = read(git.join("commondir")).map_or(git.clone(), |common| git.join(common));
@@ -133,16 +142,39 @@ mod tests {
 
     #[test]
     fn no_secret_is_written() {
-        let args =
-            ["train", "--api-key", "k", "--hub-token=t", "--server=http://me:pw@host/x", "s3://b/a@b", "--seed", "3"];
-        let expected =
-            ["train", "--api-key", "***", "--hub-token=***", "--server=http://***@host/x", "s3://b/a@b", "--seed", "3"];
+        let args = [
+            "train",
+            "--api-key",
+            "k",
+            "--hub-token=t",
+            "--server=http://me:pw@host/x",
+            "s3://b/a@b",
+            "--seed",
+            "3",
+        ];
+        let expected = [
+            "train",
+            "--api-key",
+            "***",
+            "--hub-token=***",
+            "--server=http://***@host/x",
+            "s3://b/a@b",
+            "--seed",
+            "3",
+        ];
         assert_eq!(command(args.into_iter().map(str::to_owned)), expected);
-        let set = [("FULMEN_RUN_TOKEN", "t"), ("FULMEN_SEED", "3"), ("HOME", "/root"), ("XLA_FLAGS", "--x")];
-        let kept = variables(set.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
+        let set = [
+            ("FULMEN_RUN_TOKEN", "t"),
+            ("FULMEN_SEED", "3"),
+            ("HOME", "/root"),
+            ("XLA_FLAGS", "--x"),
+        ];
+        let kept =
+            variables(set.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
         assert_eq!(
             kept.into_iter().collect::<Vec<_>>(),
-            [("FULMEN_SEED", "3"), ("XLA_FLAGS", "--x")].map(|(name, value)| (name.to_owned(), value.to_owned()))
+            [("FULMEN_SEED", "3"), ("XLA_FLAGS", "--x")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
         );
     }
 
@@ -150,9 +182,15 @@ mod tests {
     fn the_commit_is_the_one_that_git_reports() {
         let folder = tempfile::tempdir().unwrap();
         let git = |folder: &Path, args: &[&str]| {
-            let config = ["-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"];
-            let output = Command::new("git").current_dir(folder).args(config).args(args).output().unwrap();
-            assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+            let config =
+                ["-c", "user.name=x", "-c", "user.email=x@x", "-c", "commit.gpgsign=false"];
+            let output =
+                Command::new("git").current_dir(folder).args(config).args(args).output().unwrap();
+            assert!(
+                output.status.success(),
+                "{args:?}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
             String::from_utf8(output.stdout).unwrap().trim().to_owned()
         };
         let main = folder.path().join("main");

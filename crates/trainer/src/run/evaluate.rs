@@ -17,7 +17,10 @@ use crate::run::executor::Executor;
 use crate::run::session::Session;
 use crate::stage::Stage;
 use crate::state::{self, Fixed};
-use crate::{Actions, BatchLimit, Error, EvaluationSets, LogPoint, Result, Signal, Strategy, TrainingModule, Weights};
+use crate::{
+    Actions, BatchLimit, Error, EvaluationSets, LogPoint, Result, Signal, Strategy, TrainingModule,
+    Weights,
+};
 
 /// A compiled step that doesn't train, with its loader.
 pub(crate) struct Evaluation {
@@ -29,7 +32,8 @@ pub(crate) struct Evaluation {
 }
 
 impl Evaluation {
-    /// Compiles the steps for these sets and loads the weights. Returns the steps and the weights on the device.
+    /// Compiles the steps for these sets and loads the weights. Returns the steps and the weights
+    /// on the device.
     pub(crate) fn open(
         session: &mut Session,
         module: &dyn TrainingModule,
@@ -38,7 +42,10 @@ impl Evaluation {
         weights: Weights,
     ) -> Result<(Vec<Evaluation>, Vec<DeviceArray>)> {
         if sets.is_empty() {
-            return Err(Error::usage(format!("there is no loader to {} on; give at least one", stage.verb())));
+            return Err(Error::usage(format!(
+                "there is no loader to {} on; give at least one",
+                stage.verb()
+            )));
         }
         sets.check(stage)?;
         session.load(module, weights)?;
@@ -49,7 +56,8 @@ impl Evaluation {
         let mut recorded = Vec::new();
         for set in &sets.0 {
             let loader = config.evaluation_loader(set.loader(), stage)?;
-            let program = program::eval(module, (stage, set.name()), &loader, &entries, &config, seed)?;
+            let program =
+                program::eval(module, (stage, set.name()), &loader, &entries, &config, seed)?;
             if program.logs().is_empty() && stage != Stage::Prediction {
                 return Err(Error::nothing_logged(stage.step()));
             }
@@ -57,10 +65,20 @@ impl Evaluation {
         }
         session.check_consistent(stage.verb(), |facts| {
             for (dataset, loader, program) in &recorded {
-                let title = if dataset.is_empty() { stage.verb().into() } else { stage.title(dataset) };
-                process_group::add_program(facts, &title, program.functions(), loader, &session.runtime)?;
+                let title =
+                    if dataset.is_empty() { stage.verb().into() } else { stage.title(dataset) };
+                process_group::add_program(
+                    facts,
+                    &title,
+                    program.functions(),
+                    loader,
+                    &session.runtime,
+                )?;
             }
-            facts.insert("weights".into(), state::to_compute(&entries).fingerprint(session.runtime.mesh())?);
+            facts.insert(
+                "weights".into(),
+                state::to_compute(&entries).fingerprint(session.runtime.mesh())?,
+            );
             Ok(())
         })?;
         if session.record.run_dir.is_none() && stage != Stage::Prediction {
@@ -69,7 +87,8 @@ impl Evaluation {
         let values = state::compute(&session.runtime, &entries)?;
         let mut evaluations = Vec::new();
         for (dataset, loader, program) in recorded {
-            let evaluation = Evaluation::compile(session, (stage, dataset.to_owned()), loader, program)?;
+            let evaluation =
+                Evaluation::compile(session, (stage, dataset.to_owned()), loader, program)?;
             session.record.eval_compilations += evaluation.step.compilations();
             evaluations.push(evaluation);
         }
@@ -83,7 +102,12 @@ impl Evaluation {
         loader: DataLoader,
         program: StepProgram,
     ) -> Result<Evaluation> {
-        let step = session.compile(&format!("{} step", stage.title(&dataset)), &loader, &program, Vec::new())?;
+        let step = session.compile(
+            &format!("{} step", stage.title(&dataset)),
+            &loader,
+            &program,
+            Vec::new(),
+        )?;
         Ok(Evaluation { stage, dataset, step, loader })
     }
 
@@ -93,8 +117,8 @@ impl Evaluation {
         EvaluationProgress { dataset, batch: 0, batches, epoch, global_step }
     }
 
-    /// Runs [`Evaluation::run`] over all batches, and calls the hooks of callbacks and module. `reached` is the epoch
-    /// and the step of the training.
+    /// Runs [`Evaluation::run`] over all batches, and calls the hooks of callbacks and module.
+    /// `reached` is the epoch and the step of the training.
     pub(crate) fn run_all<A: Borrow<DeviceArray>>(
         &self,
         runtime: &Runtime,
@@ -113,9 +137,9 @@ impl Evaluation {
         })
     }
 
-    /// Runs the step over all batches, or the first ones. It calls `after_batch` with the number of batches so far, and
-    /// ends if that returns a signal. The sums of logged values stay on the device, so that the caller can read them
-    /// with others.
+    /// Runs the step over all batches, or the first ones. It calls `after_batch` with the number of
+    /// batches so far, and ends if that returns a signal. The sums of logged values stay on the
+    /// device, so that the caller can read them with others.
     pub(crate) fn run<A: Borrow<DeviceArray>>(
         &self,
         runtime: &Runtime,
@@ -133,7 +157,8 @@ impl Evaluation {
         let loaded = loader.prefetch_to(runtime, &Strategy::batch(runtime.mesh()), 0, 0);
         for (batch, number) in loaded.zip(1..) {
             let _step = numbered("evaluation step", number);
-            let (_, outputs) = executor.step(&self.step, &mut Fixed(values), &mut sums, None, &batch?)?;
+            let (_, outputs) =
+                executor.step(&self.step, &mut Fixed(values), &mut sums, None, &batch?)?;
             media.get_or_insert(outputs);
             if let Some(signal) = after_batch(number)? {
                 return Ok(Evaluated::Interrupted(signal));
@@ -146,7 +171,8 @@ impl Evaluation {
 }
 
 impl Stage {
-    /// Calls the hooks of callbacks and module for the start of a pass over a loader, or for one more batch.
+    /// Calls the hooks of callbacks and module for the start of a pass over a loader, or for one
+    /// more batch.
     pub(crate) fn call_hooks(self, hooks: &Hooks<'_>, progress: &EvaluationProgress) {
         match (self, progress.batch) {
             (Stage::Validation, 0) => hooks.on_validation_start(progress),
@@ -166,7 +192,8 @@ pub(crate) enum Evaluated {
     Interrupted(Signal),
 }
 
-/// Builds a log point from the values that were read. The name of each set is appended to the names of its values.
+/// Builds a log point from the values that were read. The name of each set is appended to the names
+/// of its values.
 pub(crate) fn point<'a>(
     evaluations: impl IntoIterator<Item = &'a Evaluation>,
     mut read: &[Literal],
@@ -180,7 +207,8 @@ pub(crate) fn point<'a>(
     Ok(point)
 }
 
-/// Validates or tests a module. Returns the values that its step logs, over all samples of each set.
+/// Validates or tests a module. Returns the values that its step logs, over all samples of each
+/// set.
 pub(crate) fn evaluate(
     session: &mut Session,
     module: &dyn TrainingModule,
@@ -193,12 +221,22 @@ pub(crate) fn evaluate(
         (session.process_group.as_ref(), session.callbacks.with(module), session.record.reached);
     let mut logged = Vec::new();
     for evaluation in &evaluations {
-        match evaluation.run_all(&session.runtime, process_group, &hooks, reached, &values, || Ok(None))? {
+        match evaluation.run_all(
+            &session.runtime,
+            process_group,
+            &hooks,
+            reached,
+            &values,
+            || Ok(None),
+        )? {
             Evaluated::Logged(arrays) => logged.extend(arrays),
             Evaluated::Interrupted(signal) => return Err(Error::interrupted("evaluating", signal)),
         }
     }
-    let literals = process_group::arrive(process_group, session.runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
+    let literals = process_group::arrive(
+        process_group,
+        session.runtime.read(&logged.iter().collect::<Vec<_>>())?,
+    )?;
     let point = point(&evaluations, &literals, reached)?;
     session.log(&point);
     match stage {

@@ -1,6 +1,6 @@
 //! [`Executor`]: enqueues compiled steps on the device, a few ahead, and returns the values that are read back. All
-//! loops
-//! use it. While it waits, it watches the other processes and the signals, so that neither can block it forever.
+//! loops use it. While it waits, it watches the other processes and the signals, so that neither
+//! can block it forever.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -18,7 +18,8 @@ use crate::run::progress_file::step_finished;
 use crate::state::StepState;
 use crate::{Error, Result, Signal};
 
-/// The most steps that are enqueued on the device at once. Two keep it busy; the third covers a delay of the host.
+/// The most steps that are enqueued on the device at once. Two keep it busy; the third covers a
+/// delay of the host.
 const MAX_IN_FLIGHT: usize = 3;
 
 /// Runs steps. Each read has a `T`, which describes its values.
@@ -59,7 +60,8 @@ impl<T> Executor<T> {
     ) -> Executor<T> {
         let (in_flight, reads) = (VecDeque::new(), VecDeque::new());
         let interrupt = interrupt.map(|guard| {
-            let halt = process_group.map(|process_group| Arc::new(Mutex::new(process_group.halt())));
+            let halt =
+                process_group.map(|process_group| Arc::new(Mutex::new(process_group.halt())));
             if let Some(halt) = halt.clone() {
                 guard.listen(move |signal| halt.lock().request(&signal.to_string()));
             }
@@ -81,8 +83,8 @@ impl<T> Executor<T> {
         self.process_group.as_ref()
     }
 
-    /// Enqueues a step on the device with [`CompiledStep::call`] as soon as there is room. Returns whether it had to
-    /// wait for room, and the outputs.
+    /// Enqueues a step on the device with [`CompiledStep::call`] as soon as there is room. Returns
+    /// whether it had to wait for room, and the outputs.
     pub(crate) fn step(
         &mut self,
         step: &CompiledStep,
@@ -159,8 +161,8 @@ impl<T> Executor<T> {
         self.reads.clear();
     }
 
-    /// Asks all processes to run their actions between the same two steps. [`agreed`](Executor::agreed) returns true
-    /// when they are there.
+    /// Asks all processes to run their actions between the same two steps.
+    /// [`agreed`](Executor::agreed) returns true when they are there.
     pub(crate) fn request_actions(&self) {
         match &self.interrupt {
             Some((_, Some(halt))) if !self.requested.replace(true) => halt.lock().request(ACTIONS),
@@ -169,14 +171,14 @@ impl<T> Executor<T> {
         }
     }
 
-    /// Whether all processes are between the same two steps because one of them asked for actions. True once per
-    /// request.
+    /// Whether all processes are between the same two steps because one of them asked for actions.
+    /// True once per request.
     pub(crate) fn agreed(&self) -> bool {
         self.agreed.take()
     }
 
-    /// The signal that any of the processes got and that must end the loop. All processes call this after the same
-    /// steps, so that they end together.
+    /// The signal that any of the processes got and that must end the loop. All processes call this
+    /// after the same steps, so that they end together.
     pub(crate) fn interrupted(&self) -> Result<Option<Signal>> {
         match &self.interrupt {
             None => Ok(None),
@@ -190,7 +192,10 @@ impl<T> Executor<T> {
                     Some(ACTIONS) => {
                         *halt = process_group.halt();
                         // A signal may have come too late for the previous halt.
-                        guard.requested().iter().for_each(|signal| halt.request(&signal.to_string()));
+                        guard
+                            .requested()
+                            .iter()
+                            .for_each(|signal| halt.request(&signal.to_string()));
                         self.requested.set(false);
                         self.agreed.set(true);
                         Ok(None)

@@ -1,6 +1,7 @@
-//! Runs compiled steps, for all loops: devices, other processes, callbacks and loggers (`session.rs`), steps in flight
-//! (`executor.rs`), the step count for a supervisor (`progress_file.rs`), passes that don't train (`evaluate.rs`),
-//! predictions (`predict.rs`), and traces (`profiler.rs`).
+//! Runs compiled steps, for all loops: devices, other processes, callbacks and loggers
+//! (`session.rs`), steps in flight (`executor.rs`), the step count for a supervisor
+//! (`progress_file.rs`), passes that don't train (`evaluate.rs`), predictions (`predict.rs`), and
+//! traces (`profiler.rs`).
 
 pub(crate) mod advice;
 pub(crate) mod bad_samples;

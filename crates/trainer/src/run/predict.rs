@@ -26,16 +26,20 @@ fn first_rows(literal: Literal, rows: usize) -> Result<Literal> {
     }
     dims[0] = rows;
     let bytes = literal.bytes();
-    Ok(Literal::from_bytes(TensorType::new(ty.dtype, dims), &bytes[..bytes.len() / num_rows * rows])?)
+    Ok(Literal::from_bytes(
+        TensorType::new(ty.dtype, dims),
+        &bytes[..bytes.len() / num_rows * rows],
+    )?)
 }
 
-/// An iterator over predictions, one batch at a time, in the order of the loader. [`Trainer::predict`] returns it.
+/// An iterator over predictions, one batch at a time, in the order of the loader.
+/// [`Trainer::predict`] returns it.
 ///
-/// The device computes the next batches while the caller uses one. An error ends the iteration. Ctrl-C, SIGTERM and
-/// SIGHUP are such errors; the program continues after them.
+/// The device computes the next batches while the caller uses one. An error ends the iteration.
+/// Ctrl-C, SIGTERM and SIGHUP are such errors; the program continues after them.
 ///
-/// With several processes, each process must read all of its batches, since their devices wait for each other. A
-/// process that stops earlier ends the run for all.
+/// With several processes, each process must read all of its batches, since their devices wait for
+/// each other. A process that stops earlier ends the run for all.
 ///
 /// [`Trainer::predict`]: crate::Trainer::predict
 pub struct PredictedBatches {
@@ -55,7 +59,8 @@ pub struct PredictedBatches {
     progress: EvaluationProgress,
     /// Whether no more batches are launched.
     ended: bool,
-    /// The error that ended launching. It is returned after the predictions that were launched before it.
+    /// The error that ended launching. It is returned after the predictions that were launched
+    /// before it.
     failed: Option<Error>,
 }
 
@@ -69,8 +74,13 @@ pub(crate) fn predict(
     loader: &DataLoader,
     weights: Weights,
 ) -> Result<PredictedBatches> {
-    let (mut evaluations, weights) =
-        Evaluation::open(session, module, &EvaluationSets::from(loader), Stage::Prediction, weights)?;
+    let (mut evaluations, weights) = Evaluation::open(
+        session,
+        module,
+        &EvaluationSets::from(loader),
+        Stage::Prediction,
+        weights,
+    )?;
     let evaluation = evaluations.remove(0);
     let progress = evaluation.progress(session.record.reached);
     let Evaluation { step, loader, .. } = evaluation;
@@ -132,7 +142,9 @@ impl PredictedBatches {
 
     /// Whether this process writes the predictions.
     pub(crate) fn is_coordinator(&self) -> bool {
-        self.executor.process_group().is_none_or(|process_group| process_group.process().is_coordinator())
+        self.executor
+            .process_group()
+            .is_none_or(|process_group| process_group.process().is_coordinator())
     }
 
     /// Enqueues the next batch on the device. Returns false if there is none.
@@ -143,7 +155,8 @@ impl PredictedBatches {
         let Some(batch) = self.batches.next().transpose()? else {
             return Ok(false);
         };
-        let (_, arrays) = self.executor.step(&self.step, &mut Fixed(&self.weights), &mut None, None, &batch)?;
+        let (_, arrays) =
+            self.executor.step(&self.step, &mut Fixed(&self.weights), &mut None, None, &batch)?;
         // The batch's own count covers only this process.
         let valid = self.samples_left.min(self.batch_size);
         self.executor.read(valid, arrays)?;
@@ -152,10 +165,12 @@ impl PredictedBatches {
         Ok(true)
     }
 
-    /// Reports the error to the other processes, which would wait for this one. An interruption reaches all of them at
-    /// the same batch, so it needs no report.
+    /// Reports the error to the other processes, which would wait for this one. An interruption
+    /// reaches all of them at the same batch, so it needs no report.
     fn report(&self, error: &Error) {
-        if let Some(process_group) = self.executor.process_group().filter(|_| !error.is_interrupted()) {
+        if let Some(process_group) =
+            self.executor.process_group().filter(|_| !error.is_interrupted())
+        {
             process_group.fail(error);
         }
     }
@@ -171,15 +186,20 @@ impl PredictedBatches {
             }
         }
         let arrived = match self.executor.arrived() {
-            // The other processes know about this failure. Waiting for them only returns the same error.
+            // The other processes know about this failure. Waiting for them only returns the same
+            // error.
             Err(_) if self.failed.is_some() => None,
             arrived => arrived?,
         };
         let Some((valid, literals)) = arrived else {
             return self.failed.take().map_or(Ok(None), Err);
         };
-        let rows = literals.into_iter().map(|literal| first_rows(literal, valid)).collect::<Result<Vec<_>>>()?;
-        let predicted = Predicted { values: self.step.outputs().iter().cloned().zip(rows).collect() };
+        let rows = literals
+            .into_iter()
+            .map(|literal| first_rows(literal, valid))
+            .collect::<Result<Vec<_>>>()?;
+        let predicted =
+            Predicted { values: self.step.outputs().iter().cloned().zip(rows).collect() };
         self.progress.batch += 1;
         self.callbacks.each(|callback| callback.on_predict_batch_end(&self.progress, &predicted));
         if self.progress.batch == self.progress.batches {

@@ -16,10 +16,10 @@ use crate::{Error, Predicted, PredictedBatches, Result};
 
 /// Writes predictions to a file, which gets its name only when it is complete.
 ///
-/// - A `.csv` file has a line for each sample and a column for each number: `NAME`, or `NAME_0`, `NAME_1`, … if there
-///   are
-///   several. Its lines are written as the predictions arrive.
-/// - A `.safetensors` file has the values unchanged, under their names. They are kept in memory until the end.
+/// - A `.csv` file has a line for each sample and a column for each number: `NAME`, or `NAME_0`,
+///   `NAME_1`, … if there are several. Its lines are written as the predictions arrive.
+/// - A `.safetensors` file has the values unchanged, under their names. They are kept in memory
+///   until the end.
 ///
 /// ```no_run
 /// use fulmen_trainer::{PredictionWriter, Weights};
@@ -53,8 +53,9 @@ impl PredictionWriter {
         PredictionWriter::open(path.as_ref(), None)
     }
 
-    /// Creates a writer that also supports a custom format, such as text or images. If the name ends in `extension`,
-    /// `write` is called with each batch, in order, and appends its predictions to the file.
+    /// Creates a writer that also supports a custom format, such as text or images. If the name
+    /// ends in `extension`, `write` is called with each batch, in order, and appends its
+    /// predictions to the file.
     ///
     /// ```
     /// use fulmen_trainer::{Predicted, PredictionWriter};
@@ -79,7 +80,8 @@ impl PredictionWriter {
 
     fn open(path: &Path, custom: Option<(&str, Box<WriteBatch>)>) -> Result<PredictionWriter> {
         let failed = |message: &str| Err(Error::usage(format!("{}: {message}", path.display())));
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let folder =
+            path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         if !folder.is_dir() {
             return failed(&format!("there is no folder {}", folder.display()));
         }
@@ -89,13 +91,15 @@ impl PredictionWriter {
             (Some("csv"), _) => Format::Csv,
             (Some("safetensors"), _) => Format::Safetensors,
             (_, None) => return failed("the name must end in .csv or .safetensors"),
-            (_, Some((name, _))) => return failed(&format!("the name must end in .{name}, .csv or .safetensors")),
+            (_, Some((name, _))) => {
+                return failed(&format!("the name must end in .{name}, .csv or .safetensors"));
+            }
         };
         Ok(PredictionWriter { path: path.into(), format })
     }
 
-    /// Reads all predictions and writes them. Returns the number of samples. With several processes, all must call it;
-    /// process 0 writes.
+    /// Reads all predictions and writes them. Returns the number of samples. With several
+    /// processes, all must call it; process 0 writes.
     ///
     /// # Errors
     /// Those of the predictions, and a file that cannot be written.
@@ -110,7 +114,8 @@ impl PredictionWriter {
             safetensors::write(&self.path, &predicted.into_values(), &metadata)?;
             return Ok(samples);
         }
-        let failed = |e| Error::predictions(&self.path, fulmen_durable::explain(e, &self.path, None));
+        let failed =
+            |e| Error::predictions(&self.path, fulmen_durable::explain(e, &self.path, None));
         // If it is dropped before `keep`, it is removed.
         let file = NewFile::create(&self.path).map_err(failed)?;
         let samples = match &self.format {
@@ -144,7 +149,11 @@ fn write_custom(
     Ok(samples)
 }
 
-fn write_csv(file: &File, batches: PredictedBatches, failed: &dyn Fn(io::Error) -> Error) -> Result<usize> {
+fn write_csv(
+    file: &File,
+    batches: PredictedBatches,
+    failed: &dyn Fn(io::Error) -> Error,
+) -> Result<usize> {
     let mut writer = csv::Writer::from_writer(BufWriter::new(file));
     let mut samples = 0;
     for batch in batches {
@@ -168,7 +177,8 @@ fn write_csv(file: &File, batches: PredictedBatches, failed: &dyn Fn(io::Error) 
     Ok(samples)
 }
 
-/// The column names, one for each number of a row: `name`, or `name_0`, `name_1`, … if there are several.
+/// The column names, one for each number of a row: `name`, or `name_0`, `name_1`, … if there are
+/// several.
 fn header(batch: &Predicted) -> Vec<String> {
     let mut names = Vec::new();
     for (name, literal) in batch.values() {
@@ -190,7 +200,9 @@ fn texts(literal: &Literal) -> Result<Vec<String>> {
         DType::F32 => spell::<f32>(literal),
         DType::F64 => spell::<f64>(literal),
         // Exact: f32 holds all values of both types.
-        DType::F16 | DType::Bf16 => Ok(literal.to_f64().iter().map(|&x| (x as f32).to_string()).collect()),
+        DType::F16 | DType::Bf16 => {
+            Ok(literal.to_f64().iter().map(|&x| (x as f32).to_string()).collect())
+        }
         DType::I8 => spell::<i8>(literal),
         DType::I16 => spell::<i16>(literal),
         DType::I32 => spell::<i32>(literal),

@@ -2,8 +2,8 @@
 //! profile`
 //! requests while it runs.
 //!
-//! A request is a file in the run's folder, and so is the answer. A separate thread looks for requests. The loop knows
-//! nothing about them, and a run that is between steps answers too.
+//! A request is a file in the run's folder, and so is the answer. A separate thread looks for
+//! requests. The loop knows nothing about them, and a run that is between steps answers too.
 //!
 //! The recording itself is in `fulmen_tensor::trace` and `fulmen_pjrt::Profile`.
 
@@ -36,7 +36,8 @@ const POLL: Duration = Duration::from_millis(500);
 const TICK: Duration = Duration::from_millis(5);
 /// The longest time that a request can ask for, in seconds.
 const MAX_SECONDS: f64 = 3600.0;
-/// The number of steps in the profile of the option `xla`, and of the steps before it. The first steps are not typical.
+/// The number of steps in the profile of the option `xla`, and of the steps before it. The first
+/// steps are not typical.
 const XLA_STEPS: u64 = 10;
 const FIRST_STEPS: u64 = 3;
 
@@ -56,17 +57,23 @@ impl Request {
         let request: Request = serde_json::from_str(text).map_err(|e| e.to_string())?;
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
         if request.id.is_empty() || !request.id.chars().all(is_plain) {
-            return Err(format!("`{}` is not a valid name of a folder; give letters, digits, - and _", request.id));
+            return Err(format!(
+                "`{}` is not a valid name of a folder; give letters, digits, - and _",
+                request.id
+            ));
         }
         if !(0.0..=MAX_SECONDS).contains(&request.seconds) {
-            return Err(format!("{} is not a valid time; give seconds from 0 to {MAX_SECONDS}", request.seconds));
+            return Err(format!(
+                "{} is not a valid time; give seconds from 0 to {MAX_SECONDS}",
+                request.seconds
+            ));
         }
         Ok(request)
     }
 }
 
-/// The thread that writes the traces of a run. When this is dropped, the thread writes the trace of the whole run and
-/// ends.
+/// The thread that writes the traces of a run. When this is dropped, the thread writes the trace of
+/// the whole run and ends.
 pub(super) struct RunProfiler {
     ended: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -85,8 +92,11 @@ impl RunProfiler {
             steps_before: finished_steps(),
             ended,
         };
-        let thread = thread::Builder::new().name("fulmen-profiler".into()).spawn(move || profiler.run());
-        let thread = thread.inspect_err(|e| note(&format!("warning: cannot start the thread for traces: {e}"))).ok();
+        let thread =
+            thread::Builder::new().name("fulmen-profiler".into()).spawn(move || profiler.run());
+        let thread = thread
+            .inspect_err(|e| note(&format!("warning: cannot start the thread for traces: {e}")))
+            .ok();
         RunProfiler { ended: Some(sender), thread }
     }
 }
@@ -116,10 +126,14 @@ struct ProfilerThread {
 impl ProfilerThread {
     fn run(mut self) {
         while !self.ends_within(if self.planned.is_some() { POLL / 10 } else { POLL }) {
-            if let Some(planned) = self.planned.take_if(|_| finished_steps() >= self.steps_before + FIRST_STEPS) {
+            if let Some(planned) =
+                self.planned.take_if(|_| finished_steps() >= self.steps_before + FIRST_STEPS)
+            {
                 let answer = self.answer(&planned);
                 if let Some(error) = answer["plugin_error"].as_str() {
-                    note(&format!("note: profiler: xla records only the threads of this process: {error}"));
+                    note(&format!(
+                        "note: profiler: xla records only the threads of this process: {error}"
+                    ));
                 }
             }
             if let Some(request) = self.take_request() {
@@ -127,7 +141,9 @@ impl ProfilerThread {
             }
         }
         if self.planned.is_some() {
-            note(&format!("note: profiler: the run ended before step {FIRST_STEPS}, where xla starts to record"));
+            note(&format!(
+                "note: profiler: the run ended before step {FIRST_STEPS}, where xla starts to record"
+            ));
         }
         if let Some(recording) = self.run_recording.take() {
             let trace = recording.trace();
@@ -135,9 +151,15 @@ impl ProfilerThread {
             let path = self.run_dir.join("trace.json");
             match trace_file::write(&path, &trace) {
                 Ok(()) => {
-                    note(&format!("The trace of the run is {}; open it in ui.perfetto.dev", path.display()));
+                    note(&format!(
+                        "The trace of the run is {}; open it in ui.perfetto.dev",
+                        path.display()
+                    ));
                     if trace.lost > 0 {
-                        note(&format!("note: the trace lacks its first {} spans; it keeps the latest", trace.lost));
+                        note(&format!(
+                            "note: the trace lacks its first {} spans; it keeps the latest",
+                            trace.lost
+                        ));
                     }
                 }
                 Err(error) => note(&format!("warning: cannot write {}: {error}", path.display())),
@@ -156,14 +178,18 @@ impl ProfilerThread {
         let text = fulmen_durable::read_text(&path).ok()?;
         // Otherwise it would be answered again and again.
         fs::remove_file(&path).ok()?;
-        let warn = |error: &String| note(&format!("warning: {}: not a valid request: {error}", path.display()));
+        let warn = |error: &String| {
+            note(&format!("warning: {}: not a valid request: {error}", path.display()))
+        };
         Request::read(&text).inspect_err(warn).ok()
     }
 
     /// Records a profile. The answer is its last file.
     fn answer(&self, request: &Request) -> Json {
         let folder = self.run_dir.join(PROFILES).join(&request.id);
-        let answer = self.profile(&folder, request).unwrap_or_else(|error| json!({ "error": error.to_string() }));
+        let answer = self
+            .profile(&folder, request)
+            .unwrap_or_else(|error| json!({ "error": error.to_string() }));
         let written = fulmen_durable::write_unsynced(&folder.join(ANSWER), None, |file| {
             io::Write::write_all(file, format!("{answer:#}\n").as_bytes())
         });
@@ -191,9 +217,11 @@ impl ProfilerThread {
         trace_file::write(&folder.join(&files[0]), &trace)?;
         if let Ok(bytes) = &plugin_profile {
             let name = format!("{}.xplane.pb", host_name().unwrap_or_else(|| "host".into()));
-            fulmen_durable::write_unsynced(&folder.join(&name), Some(bytes.len() as u64), |file| {
-                io::Write::write_all(file, bytes)
-            })?;
+            fulmen_durable::write_unsynced(
+                &folder.join(&name),
+                Some(bytes.len() as u64),
+                |file| io::Write::write_all(file, bytes),
+            )?;
             files.push(name);
         }
         Ok(json!({
@@ -212,8 +240,12 @@ mod tests {
 
     #[test]
     fn a_request_has_a_folder_name_and_a_time() {
-        let request = Request::read(r#"{ "id": "1700-a_b", "steps": 20, "seconds": 2.5 }"#).unwrap();
-        assert_eq!((request.id.as_str(), request.steps, request.seconds), ("1700-a_b", Some(20), 2.5));
+        let request =
+            Request::read(r#"{ "id": "1700-a_b", "steps": 20, "seconds": 2.5 }"#).unwrap();
+        assert_eq!(
+            (request.id.as_str(), request.steps, request.seconds),
+            ("1700-a_b", Some(20), 2.5)
+        );
         assert_eq!(Request::read(r#"{ "id": "a", "seconds": 0 }"#).unwrap().steps, None);
         for (text, expected) in [
             (r#"{ "id": "../a", "seconds": 1 }"#, "not a valid name of a folder"),

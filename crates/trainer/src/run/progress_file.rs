@@ -1,5 +1,5 @@
-//! Counts the steps that this process has finished: for its profiles, and in the file `FULMEN_PROGRESS_FILE` for a
-//! supervisor (`fulmen pod run`).
+//! Counts the steps that this process has finished: for its profiles, and in the file
+//! `FULMEN_PROGRESS_FILE` for a supervisor (`fulmen pod run`).
 
 use std::ffi::OsString;
 use std::sync::Once;
@@ -15,7 +15,10 @@ pub(crate) fn step_finished() {
     static WRITER: Once = Once::new();
     STEPS.fetch_add(1, Ordering::Relaxed);
     WRITER.call_once(|| {
-        std::env::var_os("FULMEN_PROGRESS_FILE").filter(|path| !path.is_empty()).into_iter().for_each(start_writer);
+        std::env::var_os("FULMEN_PROGRESS_FILE")
+            .filter(|path| !path.is_empty())
+            .into_iter()
+            .for_each(start_writer);
     });
 }
 
@@ -24,7 +27,8 @@ pub(crate) fn finished_steps() -> u64 {
     STEPS.load(Ordering::Relaxed)
 }
 
-/// Starts a thread that writes the number to a file about once a second, as long as the process lives.
+/// Starts a thread that writes the number to a file about once a second, as long as the process
+/// lives.
 fn start_writer(path: OsString) {
     let write = move || {
         let mut written = 0;
@@ -56,7 +60,10 @@ mod tests {
         };
         let wait_for_more_than = |steps: u64| {
             step_finished();
-            std::iter::repeat_with(read).map(|steps| steps.unwrap_or(0)).find(|read| *read > steps).unwrap()
+            std::iter::repeat_with(read)
+                .map(|steps| steps.unwrap_or(0))
+                .find(|read| *read > steps)
+                .unwrap()
         };
         let first = wait_for_more_than(0);
         assert!(wait_for_more_than(first) > first);

@@ -24,7 +24,9 @@ use crate::run::dump::dump;
 use crate::run::environment;
 use crate::run::profiler::RunProfiler;
 use crate::step_config::{Choices, StepConfig};
-use crate::{Actions, Error, LogPoint, Result, Sink, Strategy, TrainingModule, Weights, checkpoint};
+use crate::{
+    Actions, Error, LogPoint, Result, Sink, Strategy, TrainingModule, Weights, checkpoint,
+};
 
 pub(crate) struct Session {
     pub(crate) choices: Choices,
@@ -91,11 +93,14 @@ impl Session {
 
     /// Whether this process writes the files that only one process writes.
     pub(crate) fn writes(&self) -> bool {
-        self.process_group.as_ref().is_none_or(|process_group| process_group.process().is_coordinator())
+        self.process_group
+            .as_ref()
+            .is_none_or(|process_group| process_group.process().is_coordinator())
     }
 
-    /// Creates a new folder for a run, starts the loggers in it, and writes the run's environment and configuration
-    /// there. With several processes, process 0 creates it for all. A run that writes no files has no folder.
+    /// Creates a new folder for a run, starts the loggers in it, and writes the run's environment
+    /// and configuration there. With several processes, process 0 creates it for all. A run that
+    /// writes no files has no folder.
     pub(crate) fn start_run(&mut self) -> Result<Option<PathBuf>> {
         if self.choices.options.leaves_nothing() {
             return Ok(None);
@@ -105,7 +110,9 @@ impl Session {
             Some(process_group) => process_group.broadcast("run_dir", create)?,
             None => create()?,
         };
-        self.loggers.start(&folder, self.run_config.for_loggers()).map_err(|e| Error::logger(&folder, e))?;
+        self.loggers
+            .start(&folder, self.run_config.for_loggers())
+            .map_err(|e| Error::logger(&folder, e))?;
         self.record.logging = true;
         self.record.compilations.clear();
         if self.writes() {
@@ -119,17 +126,21 @@ impl Session {
                 }
             });
             let config = self.run_config.config.as_deref().unwrap_or_default();
-            let written = fulmen_durable::write(&folder.join("config.toml"), Some(config.len() as u64), |file| {
-                file.write_all(config.as_bytes())
-            });
+            let written = fulmen_durable::write(
+                &folder.join("config.toml"),
+                Some(config.len() as u64),
+                |file| file.write_all(config.as_bytes()),
+            );
             written.map_err(|e| Error::logger(&folder, e))?;
-            self.record.profiler = Some(RunProfiler::start(&folder, self.choices.options.profiler, &self.runtime));
+            self.record.profiler =
+                Some(RunProfiler::start(&folder, self.choices.options.profiler, &self.runtime));
         }
         self.record.run_dir = Some(folder.clone());
         Ok(Some(folder))
     }
 
-    /// Compiles a step for each shape of batches. `preloaded` has its preloaded functions in their order.
+    /// Compiles a step for each shape of batches. `preloaded` has its preloaded functions in their
+    /// order.
     pub(crate) fn compile<'f>(
         &mut self,
         step: &str,
@@ -163,7 +174,9 @@ impl Session {
         if announced {
             let time = compiled.as_ref().ok().and_then(Compiled::compile_time);
             self.callbacks.each(|callback| callback.on_compile_end(program, time));
-            self.record.compilations.push((program.to_owned(), time.map(|time| time.as_secs_f64())));
+            self.record
+                .compilations
+                .push((program.to_owned(), time.map(|time| time.as_secs_f64())));
         }
         if let Ok(compiled) = &compiled {
             self.dump(program, function, compiled);
@@ -181,12 +194,19 @@ impl Session {
         self.record.dumped += 1;
         let dumped = dump(folder, self.record.dumped, program, function, compiled, &self.runtime);
         if let Err(error) = dumped {
-            note(&format!("warning: dump_dir: cannot write `{program}` to {}: {error}", folder.display()));
+            note(&format!(
+                "warning: dump_dir: cannot write `{program}` to {}: {error}",
+                folder.display()
+            ));
         }
     }
 
-    /// Runs work that needs the other processes, if there are any. If it fails in one process, the others are notified.
-    pub(crate) fn with_process_group<T>(&mut self, work: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
+    /// Runs work that needs the other processes, if there are any. If it fails in one process, the
+    /// others are notified.
+    pub(crate) fn with_process_group<T>(
+        &mut self,
+        work: impl FnOnce(&mut Session) -> Result<T>,
+    ) -> Result<T> {
         let process_group = self.process_group.clone();
         let _guard = process_group.as_ref().map(|process_group| process_group.guard());
         let result = work(self);
@@ -196,8 +216,8 @@ impl Session {
         result
     }
 
-    /// Like [`Session::with_process_group`]. If the work fails, it also calls `on_exception` of the callbacks and the
-    /// module.
+    /// Like [`Session::with_process_group`]. If the work fails, it also calls `on_exception` of the
+    /// callbacks and the module.
     pub(crate) fn telling<T>(
         &mut self,
         module: &dyn TrainingModule,
@@ -205,13 +225,15 @@ impl Session {
     ) -> Result<T> {
         self.with_process_group(|session| {
             let hooks = session.callbacks.with(module);
-            let result = work(session).inspect_err(|error| hooks.on_exception(error, &mut Actions::outside()));
+            let result = work(session)
+                .inspect_err(|error| hooks.on_exception(error, &mut Actions::outside()));
             session.finish_logging(Status::Finished, result.as_ref().err());
             result
         })
     }
 
-    /// Checks that all processes are about to run the same, before any of them waits for another on a device.
+    /// Checks that all processes are about to run the same, before any of them waits for another on
+    /// a device.
     pub(crate) fn check_consistent(
         &self,
         action: &str,
@@ -229,7 +251,9 @@ impl Session {
     /// Loads the chosen weights into a module.
     pub(crate) fn load(&self, module: &dyn TrainingModule, weights: Weights) -> Result<()> {
         set_up(module, &self.config()?)?;
-        let missing = |kind: &str| Error::usage(format!("there is no {kind} checkpoint: the last fit saved none"));
+        let missing = |kind: &str| {
+            Error::usage(format!("there is no {kind} checkpoint: the last fit saved none"))
+        };
         let file = match weights {
             Weights::Current => return Ok(()),
             Weights::Best => self.record.best_checkpoint.clone().ok_or_else(|| missing("best"))?,
@@ -246,7 +270,8 @@ impl Session {
         self.loggers.log(point.shown_by(Sink::Logger).into_owned());
     }
 
-    /// Waits until all logged and recorded values are written. Called last in a fit, a validation or a test.
+    /// Waits until all logged and recorded values are written. Called last in a fit, a validation
+    /// or a test.
     pub(crate) fn finish_logging(&mut self, status: Status, error: Option<&Error>) {
         error.iter().for_each(|error| log_line(&format!("error: {error}")));
         self.record.profiler = None;

@@ -1,4 +1,5 @@
-//! Writes a trace in Chrome's trace event format, which Perfetto (ui.perfetto.dev) and `chrome://tracing` open.
+//! Writes a trace in Chrome's trace event format, which Perfetto (ui.perfetto.dev) and
+//! `chrome://tracing` open.
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -40,8 +40,8 @@ pub(crate) struct Entry {
 /// Where the value before the first step comes from.
 #[derive(Clone)]
 pub(crate) enum Origin {
-    /// A parameter or buffer of the module, or one per row. If `gathered`, it is gathered before each use; otherwise it
-    /// is used in its sharded form.
+    /// A parameter or buffer of the module, or one per row. If `gathered`, it is gathered before
+    /// each use; otherwise it is used in its sharded form.
     Module { variables: Vec<Variable>, gathered: bool },
     /// The average of a module's value, which starts as that value.
     Average(Vec<Variable>),
@@ -52,11 +52,17 @@ pub(crate) enum Origin {
 impl Entry {
     /// A tensor of the optimizer or the Trainer.
     fn own(name: String, first: Tensor, sharding: Sharding) -> Entry {
-        Entry { name, rows: Vec::new(), ty: first.ty().clone(), origin: Origin::Own(first), sharding }
+        Entry {
+            name,
+            rows: Vec::new(),
+            ty: first.ty().clone(),
+            origin: Origin::Own(first),
+            sharding,
+        }
     }
 
-    /// The first value of a tensor of the optimizer or the Trainer: a number, or zeros. For a joined tensor, the value
-    /// of each row.
+    /// The first value of a tensor of the optimizer or the Trainer: a number, or zeros. For a
+    /// joined tensor, the value of each row.
     pub(crate) fn first(&self) -> Result<Literal> {
         let literal = if let Origin::Own(first) = &self.origin { first.literal() } else { None };
         let ty = self.row_type();
@@ -73,7 +79,9 @@ impl Entry {
     fn values(&self) -> Vec<Tensor> {
         match &self.origin {
             Origin::Module { variables, .. } => variables.iter().map(Variable::get).collect(),
-            Origin::Average(variables) => variables.iter().map(|own| own.get().to_dtype(self.ty.dtype)).collect(),
+            Origin::Average(variables) => {
+                variables.iter().map(|own| own.get().to_dtype(self.ty.dtype)).collect()
+            }
             Origin::Own(first) => vec![first.clone(); self.names().len()],
         }
     }
@@ -93,8 +101,8 @@ impl Entry {
     }
 }
 
-/// The tensors of a training state, in the order in which a step takes them: the module's, the optimizers', then the
-/// Trainer's.
+/// The tensors of a training state, in the order in which a step takes them: the module's, the
+/// optimizers', then the Trainer's.
 pub(crate) struct StateLayout {
     entries: Vec<Entry>,
     /// The number of entries of the module.
@@ -144,7 +152,8 @@ impl ParamSlots {
 pub(crate) struct SpikeSlots {
     /// Their losses and, if gradients are checked too, their gradient norms.
     pub(crate) windows: Vec<EntryId>,
-    /// The number of steps in the windows, the number of skipped steps, and the number of the last skipped step.
+    /// The number of steps in the windows, the number of skipped steps, and the number of the last
+    /// skipped step.
     pub(crate) counts: [EntryId; 3],
     /// The sum of the losses over the samples of a group of batches.
     pub(crate) loss_sum: Option<EntryId>,
@@ -167,11 +176,13 @@ pub(crate) struct Average {
 pub(crate) struct Counters {
     /// Finished batches.
     pub(crate) step: EntryId,
-    /// The batch within its epoch and the number of finished epochs, if something depends on the end of an epoch.
+    /// The batch within its epoch and the number of finished epochs, if something depends on the
+    /// end of an epoch.
     pub(crate) epoch: Option<[EntryId; 2]>,
     /// The steps of the optimizer. With several optimizers, the steps of the training.
     pub(crate) updates: EntryId,
-    /// With gradient accumulation, the samples in the sums of gradients and the number of finished groups.
+    /// With gradient accumulation, the samples in the sums of gradients and the number of finished
+    /// groups.
     pub(crate) group: Option<[EntryId; 2]>,
     /// The host's factor on the learning rates, if a callback changes them.
     pub(crate) lr_factor: Option<EntryId>,
@@ -201,7 +212,8 @@ impl StateLayout {
         let groups = rows::groups(&parameters, &module_entries, scanned, optimizers, &phases);
         let mut entries = Entries(rows::join(module_entries, &groups));
         let module_len = entries.0.len();
-        let mut params: Vec<Vec<ParamSlots>> = optimizers.members().iter().map(|_| Vec::new()).collect();
+        let mut params: Vec<Vec<ParamSlots>> =
+            optimizers.members().iter().map(|_| Vec::new()).collect();
         for (i, group) in groups.iter().enumerate() {
             let (name, parameter) = &parameters[group[0]];
             let Some(optimizer) = optimizers.training(name, parameter) else { continue };
@@ -210,8 +222,8 @@ impl StateLayout {
                 let (param, dtype) = (&entries.0[i], first.dtype());
                 let name = |parameter: &str| names::slot(slot, parameter);
                 // Elementwise state is sharded like the parameter.
-                let is_elementwise =
-                    *first.shape() == ty.shape && (param.is_joined() || parameter.sharding().is_some());
+                let is_elementwise = *first.shape() == ty.shape
+                    && (param.is_joined() || parameter.sharding().is_some());
                 let entry = if is_elementwise {
                     param.alike(name, dtype, Origin::Own(first))
                 } else {
@@ -222,7 +234,12 @@ impl StateLayout {
             };
             let slots = optimizers.state(name, &ty).into_iter().map(slot).collect();
             let unfreezing = phases.unfreezing_of(name);
-            params[optimizer].push(ParamSlots { param: EntryId(i), slots, grad_sum: None, unfreezing });
+            params[optimizer].push(ParamSlots {
+                param: EntryId(i),
+                slots,
+                grad_sum: None,
+                unfreezing,
+            });
         }
         for slots in params.iter_mut().flatten().filter(|_| accumulates) {
             let param = &entries.0[slots.param.0];
@@ -240,15 +257,21 @@ impl StateLayout {
             }
         }
         let zero = || Tensor::zeros(DType::I32, []);
-        // Counted also if every step is an optimizer step: a run may resume from one with different settings.
+        // Counted also if every step is an optimizer step: a run may resume from one with different
+        // settings.
         let updates = entries.scalar(names::UPDATES, zero());
         let members = optimizers.members().iter().zip(params).enumerate();
         let optimizers = members.map(|(i, (member, params))| {
-            let mut own = |name: &str, first| entries.scalar(&names::of_optimizer(name, &member.name), first);
+            let mut own =
+                |name: &str, first| entries.scalar(&names::of_optimizer(name, &member.name), first);
             OptimizerSlots {
                 params,
                 updates: if optimizers.is_single() { updates } else { own(names::UPDATES, zero()) },
-                unfrozen: phases.unfreezings().iter().map(|u| own(&names::unfrozen(&u.pattern), zero())).collect(),
+                unfrozen: phases
+                    .unfreezings()
+                    .iter()
+                    .map(|u| own(&names::unfrozen(&u.pattern), zero()))
+                    .collect(),
                 loss_scale: config.options.precision.scales_loss().then(|| {
                     let [scale, good_steps] = names::LOSS_SCALE;
                     [own(scale, Tensor::scalar(GradScaler::INIT_SCALE)), own(good_steps, zero())]
@@ -260,20 +283,27 @@ impl StateLayout {
                         .map(|name| own(name, Tensor::zeros(DType::F32, [steps])))
                         .collect(),
                     counts: names::SPIKE_COUNTS.map(|name| own(name, zero())),
-                    loss_sum: accumulates.then(|| own(names::SPIKE_LOSS_SUM, Tensor::zeros(DType::F32, []))),
+                    loss_sum: accumulates
+                        .then(|| own(names::SPIKE_LOSS_SUM, Tensor::zeros(DType::F32, []))),
                 }),
             }
         });
         let optimizers = optimizers.collect();
         let group = accumulates.then(|| {
-            [entries.scalar(names::SAMPLES, Tensor::zeros(DType::F32, [])), entries.scalar(names::GROUPS, zero())]
+            [
+                entries.scalar(names::SAMPLES, Tensor::zeros(DType::F32, [])),
+                entries.scalar(names::GROUPS, zero()),
+            ]
         });
         let counts_epochs = accumulates
             || !phases.unfreezings().is_empty()
             || config.averaging.as_ref().is_some_and(WeightAveraging::counts_epochs);
-        let epoch = counts_epochs.then(|| [names::BATCH, names::EPOCHS].map(|name| entries.scalar(name, zero())));
+        let epoch = counts_epochs
+            .then(|| [names::BATCH, names::EPOCHS].map(|name| entries.scalar(name, zero())));
         let averaged = config.averaging.is_some().then(|| entries.scalar(names::AVERAGED, zero()));
-        let lr_factor = config.scales_learning_rate.then(|| entries.scalar(names::LR_FACTOR, Tensor::scalar(1.0f32)));
+        let lr_factor = config
+            .scales_learning_rate
+            .then(|| entries.scalar(names::LR_FACTOR, Tensor::scalar(1.0f32)));
         let step = entries.scalar(names::STEP, zero());
         StateLayout {
             entries: entries.0,
@@ -300,8 +330,11 @@ impl StateLayout {
 
     /// The bytes of some entries on each device.
     pub(crate) fn device_bytes(&self, ids: impl IntoIterator<Item = EntryId>, mesh: &Mesh) -> u64 {
-        let shard = |entry: &Entry| entry.sharding.shard_shape(mesh, &entry.ty.shape).map(|shape| shape.num_elements());
-        let bytes = |entry: &Entry| shard(entry).unwrap_or_default() * entry.ty.dtype.size_in_bytes();
+        let shard = |entry: &Entry| {
+            entry.sharding.shard_shape(mesh, &entry.ty.shape).map(|shape| shape.num_elements())
+        };
+        let bytes =
+            |entry: &Entry| shard(entry).unwrap_or_default() * entry.ty.dtype.size_in_bytes();
         ids.into_iter().map(|id| bytes(&self[id]) as u64).sum()
     }
 
@@ -317,10 +350,14 @@ impl StateLayout {
 
     /// Whether an optimizer changes it.
     pub(crate) fn is_trained(&self, id: EntryId) -> bool {
-        self.optimizers.iter().flat_map(|optimizer| &optimizer.params).any(|slots| slots.param == id)
+        self.optimizers
+            .iter()
+            .flat_map(|optimizer| &optimizer.params)
+            .any(|slots| slots.param == id)
     }
 
-    /// For each entry of the module, the entry to validate with and to save: its average, or itself.
+    /// For each entry of the module, the entry to validate with and to save: its average, or
+    /// itself.
     pub(crate) fn served(&self) -> Vec<EntryId> {
         let mut served: Vec<EntryId> = self.ids().take(self.module_len).collect();
         for Average { of, average } in &self.averages {
@@ -329,13 +366,15 @@ impl StateLayout {
         served
     }
 
-    /// The names of each entry in a file. Averages have the module's names there. A joined entry has the names of its
-    /// rows.
+    /// The names of each entry in a file. Averages have the module's names there. A joined entry
+    /// has the names of its rows.
     pub(crate) fn names_in_file(&self) -> Vec<Vec<String>> {
-        let mut all: Vec<Vec<String>> = self.entries.iter().map(|entry| entry.names().to_vec()).collect();
+        let mut all: Vec<Vec<String>> =
+            self.entries.iter().map(|entry| entry.names().to_vec()).collect();
         for Average { of, average } in &self.averages {
             all[average.0] = self[*of].names().to_vec();
-            all[of.0] = self[*of].names().iter().map(|name| format!("{}{name}", names::CURRENT)).collect();
+            all[of.0] =
+                self[*of].names().iter().map(|name| format!("{}{name}", names::CURRENT)).collect();
         }
         all
     }
@@ -361,14 +400,21 @@ impl Entries {
 }
 
 /// The average of a module's value, if it has one.
-fn average(entry: &Entry, averaging: &WeightAveraging, trained: bool, is_buffer: bool) -> Option<Entry> {
+fn average(
+    entry: &Entry,
+    averaging: &WeightAveraging,
+    trained: bool,
+    is_buffer: bool,
+) -> Option<Entry> {
     let Origin::Module { variables, .. } = &entry.origin else { return None };
-    let (name, dtype) = (|name: &str| format!("{AVERAGE}{name}"), accumulate::dtype(entry.ty.dtype));
+    let (name, dtype) =
+        (|name: &str| format!("{AVERAGE}{name}"), accumulate::dtype(entry.ty.dtype));
     let has = averaging.has(&entry.ty, trained, is_buffer);
     has.then(|| entry.alike(name, dtype, Origin::Average(variables.clone())))
 }
 
-/// A parameter's sharding, from the user or the strategy, and whether it is gathered before each use.
+/// A parameter's sharding, from the user or the strategy, and whether it is gathered before each
+/// use.
 fn sharding_of(parameter: &fulmen_nn::Parameter, config: &StepConfig) -> (Sharding, bool) {
     match parameter.sharding() {
         // The model also computes with a user's own sharding (tensor parallelism).
@@ -393,6 +439,7 @@ pub(crate) fn of_module(module: &dyn Module, config: &StepConfig) -> Vec<Entry> 
     let parameters = module.parameters().into_iter();
     let parameters = parameters.map(|(name, p)| entry(name, p.variable(), sharding_of(&p, config)));
     let buffers = module.buffers().into_iter();
-    let buffers = buffers.map(|(name, b)| entry(name, b.variable().clone(), (Sharding::replicated(), false)));
+    let buffers =
+        buffers.map(|(name, b)| entry(name, b.variable().clone(), (Sharding::replicated(), false)));
     parameters.chain(buffers).collect()
 }

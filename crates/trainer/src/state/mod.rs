@@ -1,7 +1,7 @@
 //! The training state: every tensor that a step changes, in device memory.
 //!
-//! During a fit, the state owns the values; each step takes and returns them. Before and after, the module's variables
-//! hold them. `layout.rs` lists the tensors, and `names.rs` names them.
+//! During a fit, the state owns the values; each step takes and returns them. Before and after, the
+//! module's variables hold them. `layout.rs` lists the tensors, and `names.rs` names them.
 
 mod layout;
 pub(crate) mod names;
@@ -22,7 +22,11 @@ use crate::step_config::StepConfig;
 use crate::{Error, ModelSummary, Result};
 
 /// The parts of a module, with the sharding of the parameters over the configured devices.
-pub(crate) fn model_summary(module: &dyn Module, config: &StepConfig, max_depth: usize) -> ModelSummary {
+pub(crate) fn model_summary(
+    module: &dyn Module,
+    config: &StepConfig,
+    max_depth: usize,
+) -> ModelSummary {
     let several = config.mesh.num_devices() > 1;
     let entries: BTreeMap<_, _> = if several {
         of_module(module, config).into_iter().map(|entry| (entry.name, entry.sharding)).collect()
@@ -35,7 +39,8 @@ pub(crate) fn model_summary(module: &dyn Module, config: &StepConfig, max_depth:
 /// A program that computes the current values of entries, each with its sharding.
 pub(crate) fn to_compute<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Function {
     let entries: Vec<&Entry> = entries.into_iter().collect();
-    let mut function = Function::new("eval", Vec::new(), entries.iter().map(|entry| entry.value()).collect());
+    let mut function =
+        Function::new("eval", Vec::new(), entries.iter().map(|entry| entry.value()).collect());
     for (i, entry) in entries.iter().enumerate() {
         function = function.shard_result(i, entry.sharding.clone());
     }
@@ -48,8 +53,12 @@ pub(crate) fn to_initialize(entries: &[Entry]) -> Function {
     to_compute(entries.iter().filter(|entry| entry.literal().is_none()))
 }
 
-/// Computes the values of entries. A value on the host is copied to the devices, each of which gets its shard.
-pub(crate) fn compute(runtime: &Runtime, entries: &[Entry]) -> fulmen_tensor::Result<Vec<DeviceArray>> {
+/// Computes the values of entries. A value on the host is copied to the devices, each of which gets
+/// its shard.
+pub(crate) fn compute(
+    runtime: &Runtime,
+    entries: &[Entry],
+) -> fulmen_tensor::Result<Vec<DeviceArray>> {
     compute_with(runtime, entries, |function| runtime.compile(function))
 }
 
@@ -74,7 +83,11 @@ fn compute_with(
 /// The values that a step takes and returns.
 pub(crate) trait StepState {
     /// Adds an argument for each entry. Entries that the step changes are donated.
-    fn arguments<'a>(&'a mut self, changes: &[EntryId], arguments: &mut Vec<Argument<'a>>) -> Result<()>;
+    fn arguments<'a>(
+        &'a mut self,
+        changes: &[EntryId],
+        arguments: &mut Vec<Argument<'a>>,
+    ) -> Result<()>;
     /// Stores a value that the step returned.
     fn put(&mut self, id: EntryId, array: DeviceArray);
 }
@@ -99,8 +112,9 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Moves the values to the devices: those of a checkpoint, one per entry, or else the current values of the
-    /// entries, which one program computes. The module's variables have no value while the state lives.
+    /// Moves the values to the devices: those of a checkpoint, one per entry, or else the current
+    /// values of the entries, which one program computes. The module's variables have no value
+    /// while the state lives.
     pub(crate) fn new(
         layout: Arc<StateLayout>,
         checkpoint: Option<Vec<Restored>>,
@@ -110,7 +124,9 @@ impl State {
         let arrays = match checkpoint {
             Some(values) => {
                 let pairs = values.into_iter().zip(layout.entries());
-                pairs.map(|(value, entry)| value.to_devices(entry, runtime)).collect::<Result<Vec<_>>>()?
+                pairs
+                    .map(|(value, entry)| value.to_devices(entry, runtime))
+                    .collect::<Result<Vec<_>>>()?
             }
             None => {
                 let computed = compute_with(runtime, layout.entries(), compile);
@@ -123,12 +139,17 @@ impl State {
                 "the module is being trained; it has values again when fit returns, or when the TrainStep is dropped",
             ));
         }
-        Ok(State { layout, arrays: arrays.into_iter().map(Some).collect(), runtime: runtime.clone() })
+        Ok(State {
+            layout,
+            arrays: arrays.into_iter().map(Some).collect(),
+            runtime: runtime.clone(),
+        })
     }
 
     /// Replaces all values with those of a checkpoint, one per entry.
     pub(crate) fn replace(&mut self, values: Vec<Restored>, runtime: &Runtime) -> Result<()> {
-        for ((array, entry), value) in self.arrays.iter_mut().zip(self.layout.entries()).zip(values) {
+        for ((array, entry), value) in self.arrays.iter_mut().zip(self.layout.entries()).zip(values)
+        {
             // Drop the old value first: there may be no room for both.
             *array = None;
             *array = Some(value.to_devices(entry, runtime)?);
@@ -141,7 +162,10 @@ impl State {
         let mut bytes = Vec::new();
         for array in self.arrays.iter().flatten() {
             bytes.resize(array.shards().len(), 0);
-            bytes.iter_mut().zip(array.shards()).for_each(|(sum, shard)| *sum += shard.size_in_bytes());
+            bytes
+                .iter_mut()
+                .zip(array.shards())
+                .for_each(|(sum, shard)| *sum += shard.size_in_bytes());
         }
         bytes
     }
@@ -154,9 +178,13 @@ impl State {
         self.arrays[id.index()].as_ref().ok_or_else(|| lost(&self.layout[id].name))
     }
 
-    /// The values to validate a module with, in the order of its variables: averages where they exist. `converted`
-    /// holds the averages whose dtype differs from the module's, as converted by [`StateLayout::to_validate_with`].
-    pub(crate) fn validated<'a>(&'a self, converted: &'a [DeviceArray]) -> Result<Vec<&'a DeviceArray>> {
+    /// The values to validate a module with, in the order of its variables: averages where they
+    /// exist. `converted` holds the averages whose dtype differs from the module's, as converted by
+    /// [`StateLayout::to_validate_with`].
+    pub(crate) fn validated<'a>(
+        &'a self,
+        converted: &'a [DeviceArray],
+    ) -> Result<Vec<&'a DeviceArray>> {
         let mut converted = converted.iter();
         let value = |(entry, id): (&Entry, EntryId)| {
             if self.layout[id].ty == entry.ty {
@@ -170,14 +198,19 @@ impl State {
 }
 
 impl StateLayout {
-    /// The program that converts averages to the module's dtypes, with the converted entries. `None` if all dtypes
-    /// match.
+    /// The program that converts averages to the module's dtypes, with the converted entries.
+    /// `None` if all dtypes match.
     pub(crate) fn to_validate_with(&self) -> Option<(Function, Vec<EntryId>)> {
         let served = self.module().iter().zip(self.served());
-        let misfits: Vec<(&Entry, EntryId)> = served.filter(|(entry, id)| self[*id].ty != entry.ty).collect();
+        let misfits: Vec<(&Entry, EntryId)> =
+            served.filter(|(entry, id)| self[*id].ty != entry.ty).collect();
         let ids: Vec<EntryId> = misfits.iter().map(|&(_, id)| id).collect();
         let inputs = self.placeholders(&ids);
-        let results = inputs.iter().zip(&misfits).map(|(input, (entry, _))| input.to_dtype(entry.ty.dtype)).collect();
+        let results = inputs
+            .iter()
+            .zip(&misfits)
+            .map(|(input, (entry, _))| input.to_dtype(entry.ty.dtype))
+            .collect();
         let mut function = Function::new("averages", inputs, results);
         for (i, (entry, id)) in misfits.iter().enumerate() {
             function = function.shard_parameter(i, self[*id].sharding.clone());
@@ -203,7 +236,9 @@ impl StateLayout {
     }
 
     fn placeholders(&self, ids: &[EntryId]) -> Vec<Tensor> {
-        ids.iter().map(|&id| Tensor::placeholder(self[id].name.clone(), self[id].ty.clone())).collect()
+        ids.iter()
+            .map(|&id| Tensor::placeholder(self[id].name.clone(), self[id].ty.clone()))
+            .collect()
     }
 }
 
@@ -229,7 +264,11 @@ impl Restored {
 }
 
 impl StepState for State {
-    fn arguments<'a>(&'a mut self, changes: &[EntryId], arguments: &mut Vec<Argument<'a>>) -> Result<()> {
+    fn arguments<'a>(
+        &'a mut self,
+        changes: &[EntryId],
+        arguments: &mut Vec<Argument<'a>>,
+    ) -> Result<()> {
         let State { layout, arrays, .. } = self;
         let mut changes = changes.iter().peekable();
         for (id, array) in layout.ids().zip(arrays) {
@@ -252,7 +291,11 @@ impl Drop for State {
         for (entry, served) in self.layout.module().iter().zip(self.layout.served()) {
             let values = match self.arrays[served.index()].take() {
                 Some(array) => split(&self.layout[served], array, &self.runtime),
-                None => entry.names().iter().map(|name| Tensor::poison("fit", lost(name).to_string())).collect(),
+                None => entry
+                    .names()
+                    .iter()
+                    .map(|name| Tensor::poison("fit", lost(name).to_string()))
+                    .collect(),
             };
             for (variable, value) in entry.variables().iter().zip(values) {
                 variable.set(value.to_dtype(entry.ty.dtype));
@@ -261,8 +304,8 @@ impl Drop for State {
     }
 }
 
-/// The named values in an entry. The rows of a joined entry are copied on the devices. If that fails, each row is
-/// copied when it is used.
+/// The named values in an entry. The rows of a joined entry are copied on the devices. If that
+/// fails, each row is copied when it is used.
 fn split(entry: &Entry, array: DeviceArray, runtime: &Runtime) -> Vec<Tensor> {
     let whole = Tensor::placeholder(entry.name.clone(), entry.ty.clone());
     let rows = entry.is_joined().then(|| {
@@ -271,7 +314,9 @@ fn split(entry: &Entry, array: DeviceArray, runtime: &Runtime) -> Vec<Tensor> {
         for row in 0..entry.names().len() {
             function = function.shard_result(row, entry.row_sharding());
         }
-        Ok::<_, fulmen_tensor::Error>(runtime.compile(&function)?.call(vec![Argument::Borrow(&array)])?.arrays)
+        Ok::<_, fulmen_tensor::Error>(
+            runtime.compile(&function)?.call(vec![Argument::Borrow(&array)])?.arrays,
+        )
     });
     match rows {
         Some(Ok(rows)) => rows.into_iter().map(|row| Tensor::from_array(Arc::new(row))).collect(),

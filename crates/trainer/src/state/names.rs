@@ -1,5 +1,5 @@
-//! The names of the tensors of a training state: in programs, messages and checkpoints. A module's tensors have their
-//! own names; all others are under `optimizer/` and `trainer/`.
+//! The names of the tensors of a training state: in programs, messages and checkpoints. A module's
+//! tensors have their own names; all others are under `optimizer/` and `trainer/`.
 
 use fulmen_checkpoint::OPTIMIZER;
 pub(crate) use fulmen_checkpoint::{TRAINER as OWN, is_training_state};
@@ -28,8 +28,10 @@ pub(crate) const EPOCHS: &str = "trainer/epochs";
 pub(crate) const AVERAGED: &str = "trainer/averaged";
 /// The losses and gradient norms of recent steps, to detect spikes: f32.
 pub(crate) const SPIKE_WINDOWS: [&str; 2] = ["trainer/spikes/losses", "trainer/spikes/grad_norms"];
-/// The number of steps in the windows, the number of skipped steps, and the number of the last skipped step: i32.
-pub(crate) const SPIKE_COUNTS: [&str; 3] = ["trainer/spikes/seen", "trainer/spikes/skipped", "trainer/spikes/last"];
+/// The number of steps in the windows, the number of skipped steps, and the number of the last
+/// skipped step: i32.
+pub(crate) const SPIKE_COUNTS: [&str; 3] =
+    ["trainer/spikes/seen", "trainer/spikes/skipped", "trainer/spikes/last"];
 /// The sum of the losses over the samples of a group of batches: f32.
 pub(crate) const SPIKE_LOSS_SUM: &str = "trainer/spikes/loss_sum";
 /// The sums logged since the last log point. Only in a checkpoint within an epoch.
@@ -58,7 +60,8 @@ pub(super) fn joined(rows: &[String]) -> String {
     parts.first().into_iter().flatten().enumerate().map(part).collect::<Vec<_>>().join(".")
 }
 
-/// A value of one of several optimizers: `trainer/updates/generator`. A single optimizer has no name.
+/// A value of one of several optimizers: `trainer/updates/generator`. A single optimizer has no
+/// name.
 pub(super) fn of_optimizer(name: &str, optimizer: &str) -> String {
     if optimizer.is_empty() { name.to_owned() } else { format!("{name}/{optimizer}") }
 }

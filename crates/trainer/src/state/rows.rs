@@ -1,6 +1,7 @@
-//! Joined parameters. If equal layers run as a scan, the state stores their parameters as the rows of one tensor,
-//! `[layers, …]`, and likewise the optimizer's state for them. A step takes the joined tensor, and the optimizer
-//! updates it as one. For users, each row keeps its name: in checkpoints, in messages and in the module.
+//! Joined parameters. If equal layers run as a scan, the state stores their parameters as the rows
+//! of one tensor, `[layers, …]`, and likewise the optimizer's state for them. A step takes the
+//! joined tensor, and the optimizer updates it as one. For users, each row keeps its name: in
+//! checkpoints, in messages and in the module.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::slice;
@@ -13,9 +14,9 @@ use crate::Result;
 use crate::step_config::optimizers::Optimizers;
 use crate::step_config::phases::Phases;
 
-/// For each tensor of the state, the indices of the parameters that are its rows. `scanned` lists the variables that
-/// scans stack. They are joined if they have the same type and sharding, and if training treats them alike and element
-/// by element.
+/// For each tensor of the state, the indices of the parameters that are its rows. `scanned` lists
+/// the variables that scans stack. They are joined if they have the same type and sharding, and if
+/// training treats them alike and element by element.
 pub(super) fn groups(
     parameters: &[(String, Parameter)],
     entries: &[Entry],
@@ -35,22 +36,27 @@ pub(super) fn groups(
         let stacks = optimizer.is_none_or(|optimizer| {
             let optimizer = &optimizers.members()[optimizer].optimizer;
             let state = optimizer.state(names[0], &ty);
-            optimizer.updates_stacked(&names, &ty) && state.iter().all(|(_, first)| *first.shape() == ty.shape)
+            optimizer.updates_stacked(&names, &ty)
+                && state.iter().all(|(_, first)| *first.shape() == ty.shape)
         });
         stacks && rows.iter().all(|row| kind(row) == kind(&rows[0]))
     };
-    let all_variables: Vec<Variable> = parameters.iter().map(|(_, parameter)| parameter.variable()).collect();
+    let all_variables: Vec<Variable> =
+        parameters.iter().map(|(_, parameter)| parameter.variable()).collect();
     let (mut joined, mut taken) = (BTreeMap::new(), BTreeSet::new());
     for variables in scanned.iter().filter(|variables| variables.len() > 1) {
         let index = |variable: &Variable| all_variables.iter().position(|other| other.is(variable));
-        let Some(rows) = variables.iter().map(index).collect::<Option<Vec<usize>>>() else { continue };
+        let Some(rows) = variables.iter().map(index).collect::<Option<Vec<usize>>>() else {
+            continue;
+        };
         let distinct: BTreeSet<usize> = rows.iter().copied().collect();
         if distinct.len() == rows.len() && distinct.is_disjoint(&taken) && can_join(&rows) {
             taken.extend(distinct);
             joined.insert(rows[0], rows);
         }
     }
-    let group = |index| joined.remove(&index).or_else(|| (!taken.contains(&index)).then(|| vec![index]));
+    let group =
+        |index| joined.remove(&index).or_else(|| (!taken.contains(&index)).then(|| vec![index]));
     (0..parameters.len()).filter_map(group).collect()
 }
 
@@ -131,7 +137,12 @@ impl Entry {
     }
 
     /// An entry with the same elements, for example an optimizer's state. `name` maps the names.
-    pub(super) fn alike(&self, name: impl Fn(&str) -> String, dtype: DType, origin: Origin) -> Entry {
+    pub(super) fn alike(
+        &self,
+        name: impl Fn(&str) -> String,
+        dtype: DType,
+        origin: Origin,
+    ) -> Entry {
         Entry {
             name: name(&self.name),
             rows: self.rows.iter().map(|row| name(row)).collect(),
@@ -161,8 +172,9 @@ mod tests {
             parameter.set_requires_grad(!frozen.contains(&name.as_str()));
         }
         let x = Tensor::ones(DType::F32, [2, 16]);
-        let (_, scanned) =
-            scanned(|| scan_layers(&layers, &x, |layer, x| Tensor::concatenate(&[&layer.forward(x); 2], 1)));
+        let (_, scanned) = scanned(|| {
+            scan_layers(&layers, &x, |layer, x| Tensor::concatenate(&[&layer.forward(x); 2], 1))
+        });
         let mesh = Mesh::new([("data", 8)]).unwrap();
         let replicas = Strategy::replicas(&mesh);
         let options = Trainer::builder().strategy(Strategy::Fsdp).options().unwrap();
@@ -188,8 +200,17 @@ mod tests {
         assert_eq!(joined(AdamW::new(0.1), &[]), all);
         assert_eq!(joined(AdamW::new(0.1), &["0.bias", "1.bias", "2.bias"]), all[..4]);
         assert_eq!(joined(AdamW::new(0.1), &["1.bias"]), [all[0], all[2], all[3]]);
-        assert_eq!(joined(ParamGroups::new(AdamW::new(0.1)).no_decay_on_biases_and_norms(), &[]), all);
-        assert_eq!(joined(ParamGroups::new(AdamW::new(0.1)).lr_factor("1.weight", 2.0), &[]).len(), 3);
-        assert!(joined(Lamb::new(0.1), &[]).is_empty(), "the length of each layer's weights counts");
+        assert_eq!(
+            joined(ParamGroups::new(AdamW::new(0.1)).no_decay_on_biases_and_norms(), &[]),
+            all
+        );
+        assert_eq!(
+            joined(ParamGroups::new(AdamW::new(0.1)).lr_factor("1.weight", 2.0), &[]).len(),
+            3
+        );
+        assert!(
+            joined(Lamb::new(0.1), &[]).is_empty(),
+            "the length of each layer's weights counts"
+        );
     }
 }

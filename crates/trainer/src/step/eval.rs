@@ -35,11 +35,12 @@ pub struct EvalStep {
 }
 
 impl TrainStep<'_> {
-    /// Compiles the module's `validation_step`, to run it with the weights of this training step at any time; see
-    /// [`EvalStep`].
+    /// Compiles the module's `validation_step`, to run it with the weights of this training step at
+    /// any time; see [`EvalStep`].
     ///
     /// # Errors
-    /// A mistake in the step, with its line; a step that logs nothing; a loader whose batches the devices cannot share.
+    /// A mistake in the step, with its line; a step that logs nothing; a loader whose batches the
+    /// devices cannot share.
     pub fn eval_step(&self, loader: &DataLoader) -> Result<EvalStep> {
         let result = EvalStep::new(self, loader);
         self.shared(result)
@@ -51,25 +52,35 @@ impl EvalStep {
         let (stage, runtime) = (Stage::Validation, &step.runtime);
         let loader = step.config.evaluation_loader(loader, stage)?;
         let entries = step.state.layout().module();
-        let program = program::eval(step.module, (stage, ""), &loader, entries, &step.config, step.position.seed)?;
+        let program = program::eval(
+            step.module,
+            (stage, ""),
+            &loader,
+            entries,
+            &step.config,
+            step.position.seed,
+        )?;
         if program.logs().is_empty() {
             return Err(Error::nothing_logged(stage.step()));
         }
         step.check_consistent("eval_step", |facts| {
             process_group::add_program(facts, "eval_step", program.functions(), &loader, runtime)
         })?;
-        let compiled = program.compile("validation step", &loader, |_, function| runtime.compile(function))?;
+        let compiled =
+            program.compile("validation step", &loader, |_, function| runtime.compile(function))?;
         let averages = step.state.layout().to_validate_with();
-        let averages = averages.map(|(f, entries)| runtime.compile(&f).map(|it| (it, entries))).transpose()?;
+        let averages =
+            averages.map(|(f, entries)| runtime.compile(&f).map(|it| (it, entries))).transpose()?;
         let evaluation = Evaluation { stage, dataset: String::new(), step: compiled, loader };
         Ok(EvalStep { evaluation, averages, step_identity: step.identity.clone() })
     }
 
-    /// Runs the step over all batches of its loader and waits for the logged values. It uses the current weights of the
-    /// training step, or their averages if the Trainer averages weights.
+    /// Runs the step over all batches of its loader and waits for the logged values. It uses the
+    /// current weights of the training step, or their averages if the Trainer averages weights.
     ///
     /// # Errors
-    /// A training step other than the one that made this; a sample that cannot be read; an error of the device.
+    /// A training step other than the one that made this; a sample that cannot be read; an error of
+    /// the device.
     pub fn run(&self, step: &TrainStep<'_>) -> Result<LogPoint> {
         if !Arc::ptr_eq(&self.step_identity, &step.identity) {
             return Err(Error::of_another_step("eval step", "eval_step"));
@@ -79,18 +90,24 @@ impl EvalStep {
     }
 
     fn evaluate(&self, step: &TrainStep<'_>) -> Result<LogPoint> {
-        let (evaluation, runtime, process_group) = (&self.evaluation, &step.runtime, step.executor.process_group());
-        let pass =
-            |weights: &[&DeviceArray]| evaluation.run(runtime, process_group, weights, BatchLimit::ALL, |_| Ok(None));
+        let (evaluation, runtime, process_group) =
+            (&self.evaluation, &step.runtime, step.executor.process_group());
+        let pass = |weights: &[&DeviceArray]| {
+            evaluation.run(runtime, process_group, weights, BatchLimit::ALL, |_| Ok(None))
+        };
         let Evaluated::Logged(logged) = step.with_weights(self.averages.as_ref(), pass)? else {
             return Err(Error::data("the evaluation ended before its last batch"));
         };
-        let literals = process_group::arrive(process_group, runtime.read(&logged.iter().collect::<Vec<_>>())?)?;
+        let literals = process_group::arrive(
+            process_group,
+            runtime.read(&logged.iter().collect::<Vec<_>>())?,
+        )?;
         let Progress { epoch, global_step, .. } = step.progress();
         point([evaluation], &literals, (epoch, global_step))
     }
 
-    /// How many times the step was compiled: once for each shape of batches, or never if the programs were cached.
+    /// How many times the step was compiled: once for each shape of batches, or never if the
+    /// programs were cached.
     pub fn compilations(&self) -> u64 {
         self.evaluation.step.compilations()
     }

@@ -10,12 +10,12 @@ use crate::recorder::placeholders::Placeholders;
 use crate::state::Entry;
 use crate::{Error, Result};
 
-/// A function of your own inputs and the weights in training, to be called often: the actions of a policy in
-/// reinforcement learning, or samples of a generator. [`TrainStep::function`] makes it.
+/// A function of your own inputs and the weights in training, to be called often: the actions of a
+/// policy in reinforcement learning, or samples of a generator. [`TrainStep::function`] makes it.
 ///
-/// It is compiled at the first call, and again for inputs with other shapes or dtypes; other values reuse the program.
-/// A note reports the first recompilation. The closure runs only while it is recorded, so everything that changes must
-/// be an input. For random numbers, pass a key.
+/// It is compiled at the first call, and again for inputs with other shapes or dtypes; other values
+/// reuse the program. A note reports the first recompilation. The closure runs only while it is
+/// recorded, so everything that changes must be an input. For random numbers, pass a key.
 ///
 /// ```no_run
 /// # use fulmen_nn::Linear;
@@ -37,10 +37,15 @@ pub struct StepFunction<'m> {
 }
 
 impl<'m> TrainStep<'m> {
-    /// Makes a function of your own inputs and the current weights, to be called often: actions of a policy, samples of
-    /// a generator. It is recorded at its first call, in evaluation mode and with the step's precision. Messages show
-    /// `name`. See [`StepFunction`]. For a function without weights, use [`Runtime::jit`](fulmen_tensor::Runtime::jit).
-    pub fn function(&self, name: &str, f: impl Fn(&[Tensor]) -> Vec<Tensor> + 'm) -> StepFunction<'m> {
+    /// Makes a function of your own inputs and the current weights, to be called often: actions of
+    /// a policy, samples of a generator. It is recorded at its first call, in evaluation mode and
+    /// with the step's precision. Messages show `name`. See [`StepFunction`]. For a function
+    /// without weights, use [`Runtime::jit`](fulmen_tensor::Runtime::jit).
+    pub fn function(
+        &self,
+        name: &str,
+        f: impl Fn(&[Tensor]) -> Vec<Tensor> + 'm,
+    ) -> StepFunction<'m> {
         let (module, seed) = (self.module, self.position.seed);
         let entries: Vec<Entry> = self.state.layout().module().to_vec();
         let precision = self.config.options.precision.autocast();
@@ -57,11 +62,12 @@ impl<'m> TrainStep<'m> {
 }
 
 impl StepFunction<'_> {
-    /// Calls the function with these inputs and the current weights of the training step, and waits for the results.
+    /// Calls the function with these inputs and the current weights of the training step, and waits
+    /// for the results.
     ///
     /// # Errors
-    /// A training step other than the one that made this; a mistake in the function, with its line; a different number
-    /// of inputs than in the first call; an error of the device.
+    /// A training step other than the one that made this; a mistake in the function, with its line;
+    /// a different number of inputs than in the first call; an error of the device.
     pub fn call(&mut self, step: &TrainStep<'_>, inputs: &[&Literal]) -> Result<Vec<Literal>> {
         if !Arc::ptr_eq(&self.step_identity, &step.identity) {
             return Err(Error::of_another_step(&format!("function `{}`", self.name), "function"));
@@ -71,12 +77,18 @@ impl StepFunction<'_> {
     }
 
     fn compute(&mut self, step: &TrainStep<'_>, inputs: &[&Literal]) -> Result<Vec<Literal>> {
-        let inputs = inputs.iter().map(|input| step.runtime.to_device(input)).collect::<Result<Vec<_>, _>>()?;
+        let inputs = inputs
+            .iter()
+            .map(|input| step.runtime.to_device(input))
+            .collect::<Result<Vec<_>, _>>()?;
         let weights = step.state.layout().ids().take(step.state.layout().module().len());
         let weights = weights.map(|id| step.state.array(id)).collect::<Result<Vec<_>>>()?;
         let arrays: Vec<&DeviceArray> = inputs.iter().chain(weights).collect();
         let outputs = self.jit.run(&arrays)?.arrays;
-        process_group::arrive(step.executor.process_group(), step.runtime.read(&outputs.iter().collect::<Vec<_>>())?)
+        process_group::arrive(
+            step.executor.process_group(),
+            step.runtime.read(&outputs.iter().collect::<Vec<_>>())?,
+        )
     }
 
     /// The number of programs compiled: one for each combination of input types.

@@ -36,21 +36,30 @@ impl StepLogs {
         self.values.as_ref().is_none_or(PendingLiterals::is_ready)
     }
 
-    /// Waits for the values over the steps since the last read. Each has the name that it was logged under. The loss is
-    /// `train_loss`, unless `training_step` logs it itself. Without a step since the last read, there are no values.
+    /// Waits for the values over the steps since the last read. Each has the name that it was
+    /// logged under. The loss is `train_loss`, unless `training_step` logs it itself. Without a
+    /// step since the last read, there are no values.
     ///
     /// # Errors
     /// An error of the device; with `detect_nan` or `detect_anomaly`, a loss that was not finite.
     pub fn wait(self) -> Result<LogPoint> {
-        let StepLogs { values, layout, position: (epoch, global_step), process_group, shared, _arrays } = self;
+        let StepLogs {
+            values,
+            layout,
+            position: (epoch, global_step),
+            process_group,
+            shared,
+            _arrays,
+        } = self;
         let Some(values) = values else {
             return Ok(LogPoint { epoch, global_step, ..LogPoint::default() });
         };
         let start = Instant::now();
         let literals = process_group::arrive(process_group.as_ref(), values)?;
         shared.waited.fetch_add(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        let (sums, media) =
-            literals.split_first().ok_or_else(|| Error::data("the device returned no logged values"))?;
+        let (sums, media) = literals
+            .split_first()
+            .ok_or_else(|| Error::data("the device returned no logged values"))?;
         let sums = layout.read(sums)?;
         shared.check_finite(&sums, None)?;
         training_point(&layout, &sums, media, LogRange::Pass(""), (epoch, global_step))
@@ -94,7 +103,13 @@ struct Shared {
 
 impl Reads {
     pub(super) fn new(loss: String, losses: String, detect_nan: bool) -> Reads {
-        let shared = Shared { loss, losses, detect_nan, warned: AtomicBool::new(false), waited: AtomicU64::new(0) };
+        let shared = Shared {
+            loss,
+            losses,
+            detect_nan,
+            warned: AtomicBool::new(false),
+            waited: AtomicU64::new(0),
+        };
         Reads { shared: Arc::new(shared), steps: 0, in_a_row: 0, since: Instant::now() }
     }
 
@@ -129,7 +144,8 @@ impl Reads {
             [] => None,
             arrays => Some(runtime.read(&arrays.iter().collect::<Vec<_>>())?),
         };
-        let (layout, process_group, shared) = (layout.clone(), process_group.cloned(), Arc::clone(&self.shared));
+        let (layout, process_group, shared) =
+            (layout.clone(), process_group.cloned(), Arc::clone(&self.shared));
         Ok(StepLogs { values, _arrays: arrays, layout, position, process_group, shared })
     }
 
@@ -198,9 +214,17 @@ mod tests {
         };
         // Occasional reads, and loops that read twice, cause no warning.
         assert!(warnings(2, 100).is_empty());
-        assert!(warnings(1, WARN_AFTER - 1).is_empty() && warnings(0, 5).is_empty() && warnings(2, 1).is_empty());
+        assert!(
+            warnings(1, WARN_AFTER - 1).is_empty()
+                && warnings(0, 5).is_empty()
+                && warnings(2, 1).is_empty()
+        );
         let lines = warnings(1, 100);
         assert_eq!(lines.len(), 1, "{lines:?}");
-        assert!(lines[0].contains("after each of the last 20 steps: 3.000 ms of the "), "{}", lines[0]);
+        assert!(
+            lines[0].contains("after each of the last 20 steps: 3.000 ms of the "),
+            "{}",
+            lines[0]
+        );
     }
 }

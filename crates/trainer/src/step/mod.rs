@@ -1,6 +1,6 @@
-//! Steps for a user's own loop. [`TrainStep`] holds the training state and runs the compiled step. [`EvalStep`]
-//! validates with its weights, [`StepFunction`] computes with them, and [`StepLogs`] holds the logged values. The
-//! Trainer's own loop, `fit`, also runs on a [`TrainStep`].
+//! Steps for a user's own loop. [`TrainStep`] holds the training state and runs the compiled step.
+//! [`EvalStep`] validates with its weights, [`StepFunction`] computes with them, and [`StepLogs`]
+//! holds the logged values. The Trainer's own loop, `fit`, also runs on a [`TrainStep`].
 
 mod eval;
 mod function;

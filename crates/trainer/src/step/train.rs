@@ -30,14 +30,18 @@ use crate::stage::Stage;
 use crate::state::{self, EntryId, State, model_summary, names};
 use crate::step_config::StepConfig;
 use crate::step_config::limits::Limits;
-use crate::{Error, EvaluationSets, Plan, Profiler, Progress, Result, Strategy, TrainDuration, TrainingModule};
+use crate::{
+    Error, EvaluationSets, Plan, Profiler, Progress, Result, Strategy, TrainDuration,
+    TrainingModule,
+};
 
-/// A compiled training step with its state on the devices, for your own loop. [`Trainer::train_step`] makes it.
+/// A compiled training step with its state on the devices, for your own loop.
+/// [`Trainer::train_step`] makes it.
 ///
-/// [`run`](TrainStep::run) trains on one batch. One program computes forward, backward, clipping, optimizer, schedule,
-/// batch statistics, random keys and the sums of logged values, as in [`Trainer::fit`]. The host runs a few steps ahead
-/// of the device and waits only when you read a value. The step holds the module's values while it lives; when dropped,
-/// it gives them back.
+/// [`run`](TrainStep::run) trains on one batch. One program computes forward, backward, clipping,
+/// optimizer, schedule, batch statistics, random keys and the sums of logged values, as in
+/// [`Trainer::fit`]. The host runs a few steps ahead of the device and waits only when you read a
+/// value. The step holds the module's values while it lives; when dropped, it gives them back.
 ///
 /// ```
 /// # use fulmen_data::{DataLoader, TensorDataset};
@@ -74,8 +78,8 @@ use crate::{Error, EvaluationSets, Plan, Profiler, Progress, Result, Strategy, T
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// With several processes, each makes the same step and runs it on its part of the same batches. All of them must take
-/// part in reading, validating, saving and loading.
+/// With several processes, each makes the same step and runs it on its part of the same batches.
+/// All of them must take part in reading, validating, saving and loading.
 ///
 /// [`Trainer::train_step`]: crate::Trainer::train_step
 /// [`Trainer::fit`]: crate::Trainer::fit
@@ -115,12 +119,26 @@ impl<'m> TrainStep<'m> {
     ) -> Result<TrainStep<'m>> {
         check_options(session)?;
         let config = session.config()?;
-        let (start, traced) = ResumePoint::find(&config.options, session.process_group.as_ref(), |start| {
-            let traced = trace_fit(module, &config, start.position.seed, loader, &EvaluationSets::from(None))?;
-            let TracedFit { train, layout, program, limits, .. } = &traced;
-            start.take_state(train, layout, program.logs(), limits, &config, &session.runtime)?;
-            Ok(traced)
-        })?;
+        let (start, traced) =
+            ResumePoint::find(&config.options, session.process_group.as_ref(), |start| {
+                let traced = trace_fit(
+                    module,
+                    &config,
+                    start.position.seed,
+                    loader,
+                    &EvaluationSets::from(None),
+                )?;
+                let TracedFit { train, layout, program, limits, .. } = &traced;
+                start.take_state(
+                    train,
+                    layout,
+                    program.logs(),
+                    limits,
+                    &config,
+                    &session.runtime,
+                )?;
+                Ok(traced)
+            })?;
         check_consistent(session, "train_step", module, &traced, &start)?;
         let mut step = TrainStep::new(session, module, &config, traced, start, None)?;
         step.guard = session.process_group.as_ref().map(|process_group| process_group.guard());
@@ -146,11 +164,15 @@ impl<'m> TrainStep<'m> {
         let (state, mut preloaded) = thread::scope(|scope| {
             let steps = program.steps.get(first).into_iter().flat_map(StepProgram::functions);
             let runtime = &runtime;
-            let preload = |step| thread::Builder::new().spawn_scoped(scope, move || runtime.preload(step)).ok();
+            let preload = |step| {
+                thread::Builder::new().spawn_scoped(scope, move || runtime.preload(step)).ok()
+            };
             let threads: Vec<_> = steps.map_while(preload).collect();
-            let state = State::new(layout, values, runtime, |f| session.compile_one("starting values", f))?;
+            let state =
+                State::new(layout, values, runtime, |f| session.compile_one("starting values", f))?;
             // Compiling the step reports any error.
-            let preloaded: Vec<_> = threads.into_iter().map_while(|thread| thread.join().ok()?.ok()).collect();
+            let preloaded: Vec<_> =
+                threads.into_iter().map_while(|thread| thread.join().ok()?.ok()).collect();
             Ok::<_, Error>((state, preloaded))
         })?;
         if session.choices.options.enable_model_summary {
@@ -170,7 +192,12 @@ impl<'m> TrainStep<'m> {
         let phases = &state.layout().phases;
         let mut steps = Vec::new();
         for (phase, step) in program.steps.iter().enumerate().skip(first) {
-            steps.push(session.compile(&phases.title(phase), &train, step, mem::take(&mut preloaded))?);
+            steps.push(session.compile(
+                &phases.title(phase),
+                &train,
+                step,
+                mem::take(&mut preloaded),
+            )?);
         }
         let position = Position {
             data: train.description(),
@@ -199,8 +226,8 @@ impl<'m> TrainStep<'m> {
         })
     }
 
-    /// The remaining batches on the devices, some of them prefetched: one stream over all epochs, up to `max_epochs` or
-    /// `max_steps`. Each batch has its epoch and its index in it.
+    /// The remaining batches on the devices, some of them prefetched: one stream over all epochs,
+    /// up to `max_epochs` or `max_steps`. Each batch has its epoch and its index in it.
     pub fn batches(&self) -> impl Iterator<Item = Result<DeviceBatch>> + use<> {
         let Position { epoch, batch, .. } = self.position;
         let batches = self.train.epochs(epoch..self.limits.epochs, batch as usize);
@@ -211,8 +238,9 @@ impl<'m> TrainStep<'m> {
         batches.take(usize::try_from(left).unwrap_or(usize::MAX)).map(|batch| Ok(batch?))
     }
 
-    /// Makes a batch of values that no loader reads, for example from a game. It takes values `[batch, …]` for each
-    /// field of the loader. All rows count as real samples. With several processes, each passes the whole batch.
+    /// Makes a batch of values that no loader reads, for example from a game. It takes values
+    /// `[batch, …]` for each field of the loader. All rows count as real samples. With several
+    /// processes, each passes the whole batch.
     ///
     /// # Errors
     /// A field that is missing, unknown or of a different type than the loader's.
@@ -220,44 +248,69 @@ impl<'m> TrainStep<'m> {
     pub fn batch(&self, fields: &[(&str, &Literal)]) -> Result<DeviceBatch> {
         let line = Location::caller();
         let refused = |why: String| Error::usage(format!("batch: {why}\n  at {line}"));
-        let value_of = |name: &str| fields.iter().find(|field| field.0 == name).map(|field| field.1);
+        let value_of =
+            |name: &str| fields.iter().find(|field| field.0 == name).map(|field| field.1);
         let rows = self.train.batch_size();
-        let ty = |field: &fulmen_data::Field| TensorType::new(field.dtype, [&[rows], &field.shape[..]].concat());
+        let ty = |field: &fulmen_data::Field| {
+            TensorType::new(field.dtype, [&[rows], &field.shape[..]].concat())
+        };
         let shapes = self.train.shapes();
-        if let Some((name, _)) = fields.iter().find(|(name, _)| shapes[0].iter().all(|field| field.name != *name)) {
+        if let Some((name, _)) =
+            fields.iter().find(|(name, _)| shapes[0].iter().all(|field| field.name != *name))
+        {
             let known: Vec<_> = shapes[0].iter().map(|field| format!("`{}`", field.name)).collect();
-            return Err(refused(format!("there is no field `{name}`; the loader has: {}", known.join(", "))));
+            return Err(refused(format!(
+                "there is no field `{name}`; the loader has: {}",
+                known.join(", ")
+            )));
         }
         let fits = |shape: &Vec<fulmen_data::Field>| {
-            shape.iter().all(|field| value_of(&field.name).is_some_and(|value| *value.ty() == ty(field)))
+            shape
+                .iter()
+                .all(|field| value_of(&field.name).is_some_and(|value| *value.ty() == ty(field)))
         };
         let Some(bucket) = shapes.iter().position(fits) else {
             // Report the mismatch with the last shape, which is the largest.
-            let problem = shapes.iter().rev().flatten().find_map(|field| match value_of(&field.name) {
-                None => Some(format!("the field `{}` ({}) is missing", field.name, ty(field))),
-                Some(value) if *value.ty() != ty(field) => {
-                    Some(format!("the field `{}` is {}, expected {}", field.name, value.ty(), ty(field)))
-                }
-                Some(_) => None,
-            });
-            return Err(refused(problem.unwrap_or_else(|| "its fields match different shapes of the loader".into())));
+            let problem =
+                shapes.iter().rev().flatten().find_map(|field| match value_of(&field.name) {
+                    None => Some(format!("the field `{}` ({}) is missing", field.name, ty(field))),
+                    Some(value) if *value.ty() != ty(field) => Some(format!(
+                        "the field `{}` is {}, expected {}",
+                        field.name,
+                        value.ty(),
+                        ty(field)
+                    )),
+                    Some(_) => None,
+                });
+            return Err(refused(
+                problem.unwrap_or_else(|| "its fields match different shapes of the loader".into()),
+            ));
         };
         let sharding = Strategy::batch(self.runtime.mesh());
         let mask = Literal::from_slice(&vec![1.0f32; rows], [rows])?;
         let values = shapes[bucket].iter().filter_map(|field| value_of(&field.name)).chain([&mask]);
-        let arrays = values.map(|value| self.runtime.to_devices(value, &sharding)).collect::<Result<_, _>>()?;
+        let arrays = values
+            .map(|value| self.runtime.to_devices(value, &sharding))
+            .collect::<Result<_, _>>()?;
         let Progress { epoch, batch, .. } = self.progress();
-        Ok(DeviceBatch { arrays, valid: self.train.local_batch_size(), epoch, index: batch as usize, bucket })
+        Ok(DeviceBatch {
+            arrays,
+            valid: self.train.local_batch_size(),
+            epoch,
+            index: batch as usize,
+            bucket,
+        })
     }
 
-    /// Trains on a batch and returns the progress of training. It returns as soon as the work is queued.
-    /// [`logs`](TrainStep::logs) reads the step's values.
+    /// Trains on a batch and returns the progress of training. It returns as soon as the work is
+    /// queued. [`logs`](TrainStep::logs) reads the step's values.
     ///
     /// Epochs are counted by the number of batches run, from any source.
     ///
     /// # Errors
-    /// A batch with other shapes than the loader's; an error of the device in this step or an earlier one. After an
-    /// error of the device the state is lost; continue with [`load`](TrainStep::load).
+    /// A batch with other shapes than the loader's; an error of the device in this step or an
+    /// earlier one. After an error of the device the state is lost; continue with
+    /// [`load`](TrainStep::load).
     #[track_caller]
     pub fn run(&mut self, batch: &DeviceBatch) -> Result<Progress> {
         let checked = self.check(batch, Location::caller());
@@ -275,8 +328,13 @@ impl<'m> TrainStep<'m> {
             self.position.epoch_sums = Default::default();
         }
         let phase = self.phase();
-        let (busy, media) =
-            self.executor.step(&self.steps[phase], &mut self.state, &mut self.sums, Some(&self.key), batch)?;
+        let (busy, media) = self.executor.step(
+            &self.steps[phase],
+            &mut self.state,
+            &mut self.sums,
+            Some(&self.key),
+            batch,
+        )?;
         self.media = media;
         self.position.batch += 1;
         self.position.accumulate = self.config.accumulation().every(self.position.epoch);
@@ -298,7 +356,8 @@ impl<'m> TrainStep<'m> {
     /// Whether the optimizer stepped after the latest batch.
     pub(crate) fn stepped(&self) -> bool {
         let batch = self.position.batch;
-        batch.is_multiple_of(self.config.accumulation().every(self.position.epoch)) || batch >= self.train.len() as u64
+        batch.is_multiple_of(self.config.accumulation().every(self.position.epoch))
+            || batch >= self.train.len() as u64
     }
 
     /// Checks that the step was recorded for batches like this one.
@@ -307,7 +366,9 @@ impl<'m> TrainStep<'m> {
         let fields = self.train.shapes().get(batch.bucket).map_or(&[][..], |fields| &fields[..]);
         let matches = |(field, array): (&fulmen_data::Field, &DeviceArray)| {
             let dims = array.ty().shape.dims();
-            array.dtype() == field.dtype && dims.first() == Some(&rows) && dims[1..] == field.shape[..]
+            array.dtype() == field.dtype
+                && dims.first() == Some(&rows)
+                && dims[1..] == field.shape[..]
         };
         if batch.arrays.len() == fields.len() + 1 && fields.iter().zip(&batch.arrays).all(matches) {
             return Ok(());
@@ -316,7 +377,11 @@ impl<'m> TrainStep<'m> {
         let expected: Vec<String> = fields
             .iter()
             .map(|field| {
-                format!("{} {}", field.name, TensorType::new(field.dtype, [&[rows], &field.shape[..]].concat()))
+                format!(
+                    "{} {}",
+                    field.name,
+                    TensorType::new(field.dtype, [&[rows], &field.shape[..]].concat())
+                )
             })
             .collect();
         Err(Error::usage(format!(
@@ -333,31 +398,36 @@ impl<'m> TrainStep<'m> {
         Progress { epoch, batch, batches: self.train.len() as u64, global_step }
     }
 
-    /// How long the training will be according to the options. The optimizer's schedule uses the same plan.
+    /// How long the training will be according to the options. The optimizer's schedule uses the
+    /// same plan.
     pub fn plan(&self) -> Plan {
         self.plan
     }
 
-    /// How many times the step was compiled: once for each shape of batches, or never if the programs were cached.
+    /// How many times the step was compiled: once for each shape of batches, or never if the
+    /// programs were cached.
     pub fn compilations(&self) -> u64 {
         self.steps.iter().map(CompiledStep::compilations).sum()
     }
 
-    /// Starts to read the values logged since the last call, without waiting. Numbers are means over the steps since
-    /// then. Pictures, texts and histograms are those of the latest step, if `log_every_n_steps` divides its number.
+    /// Starts to read the values logged since the last call, without waiting. Numbers are means
+    /// over the steps since then. Pictures, texts and histograms are those of the latest step, if
+    /// `log_every_n_steps` divides its number.
     ///
-    /// [`StepLogs::wait`] waits for the device. If a loop waits after every step, one line on standard error reports
-    /// the cost. To avoid the wait, keep the [`StepLogs`] for a few steps.
+    /// [`StepLogs::wait`] waits for the device. If a loop waits after every step, one line on
+    /// standard error reports the cost. To avoid the wait, keep the [`StepLogs`] for a few steps.
     ///
     /// # Errors
     /// An error of the device.
     pub fn logs(&mut self) -> Result<StepLogs> {
         let Progress { epoch, global_step, .. } = self.progress();
-        let log_point = self.stepped() && global_step.is_multiple_of(self.config.options.log_every_n_steps);
+        let log_point =
+            self.stepped() && global_step.is_multiple_of(self.config.options.log_every_n_steps);
         let media = std::mem::take(&mut self.media).into_iter().filter(|_| log_point);
         let arrays: Vec<_> = self.sums.take().into_iter().chain(media).collect();
         let (process_group, logs) = (self.executor.process_group(), self.steps[0].logs());
-        let result = self.reads.start(&self.runtime, process_group, arrays, logs, (epoch, global_step));
+        let result =
+            self.reads.start(&self.runtime, process_group, arrays, logs, (epoch, global_step));
         self.shared(result)
     }
 
@@ -370,12 +440,14 @@ impl<'m> TrainStep<'m> {
         self.shared(result)
     }
 
-    /// Writes the training state as a checkpoint, a folder in the Trainer's format, and waits until it is complete.
-    /// [`Trainer::fit`] (option `ckpt_path`) and a step with the same module and optimizer ([`load`](TrainStep::load))
-    /// can continue from it. An earlier checkpoint at that path stays intact until the new one is complete.
+    /// Writes the training state as a checkpoint, a folder in the Trainer's format, and waits until
+    /// it is complete. [`Trainer::fit`] (option `ckpt_path`) and a step with the same module and
+    /// optimizer ([`load`](TrainStep::load)) can continue from it. An earlier checkpoint at that
+    /// path stays intact until the new one is complete.
     ///
     /// # Errors
-    /// An error of the device; a folder that cannot be written; with `detect_nan`, a state that is not finite.
+    /// An error of the device; a folder that cannot be written; with `detect_nan`, a state that is
+    /// not finite.
     ///
     /// [`Trainer::fit`]: crate::Trainer::fit
     pub fn save(&mut self, path: impl AsRef<Path>) -> Result<()> {
@@ -388,17 +460,33 @@ impl<'m> TrainStep<'m> {
         if let Some(sums) = &self.sums {
             let pending = self.runtime.read(&[sums])?;
             for literal in process_group::arrive(self.executor.process_group(), pending)? {
-                tensors.push(StateTensor::replicated(names::LOGS, &literal, self.executor.process_group())?);
+                tensors.push(StateTensor::replicated(
+                    names::LOGS,
+                    &literal,
+                    self.executor.process_group(),
+                )?);
             }
             self.position.log_names = self.program().logs().keys();
         }
         let run = checkpoint::run(&self.position, &self.config.options, self.runtime.mesh());
-        let save = Save { path: path.to_owned(), role: CheckpointRole::Extra, weights_only: false, score: None };
-        let job = self.job(Arc::new(checkpoint::local), tensors, vec![(save, run)], Vec::new(), Outcome::default());
+        let save = Save {
+            path: path.to_owned(),
+            role: CheckpointRole::Extra,
+            weights_only: false,
+            score: None,
+        };
+        let job = self.job(
+            Arc::new(checkpoint::local),
+            tensors,
+            vec![(save, run)],
+            Vec::new(),
+            Outcome::default(),
+        );
         job.run().failure.map_or(Ok(()), Err)
     }
 
-    /// Takes the current state for a checkpoint. Without a program that copies all of it, waits for the queued steps.
+    /// Takes the current state for a checkpoint. Without a program that copies all of it, waits for
+    /// the queued steps.
     pub(crate) fn take_state(&mut self, copy: Option<&CopyProgram>) -> Result<Vec<StateTensor>> {
         if copy.is_none_or(|(_, copied)| copied.len() < self.state.layout().entries().len()) {
             self.executor.drain()?;
@@ -416,17 +504,21 @@ impl<'m> TrainStep<'m> {
         outcome: Outcome,
     ) -> Job {
         let names = self.state.layout().names_in_file();
-        // Values that no step changes may be infinite, such as a mask. So may sums of gradients within a group of
-        // batches, if the loss scale is still too large: such a group changes nothing.
+        // Values that no step changes may be infinite, such as a mask. So may sums of gradients
+        // within a group of batches, if the loss scale is still too large: such a group changes
+        // nothing.
         let changed = self.program().changes().iter().filter(|_| self.config.options.detect_nan);
-        let changed = changed.flat_map(|id| names[id.index()].clone()).filter(|name| !names::is_grad_sum(name));
+        let changed = changed
+            .flat_map(|id| names[id.index()].clone())
+            .filter(|name| !names::is_grad_sum(name));
         let finite = (self.position.global_step, changed.collect());
-        let (runtime, process_group) = (self.runtime.clone(), self.executor.process_group().cloned());
+        let (runtime, process_group) =
+            (self.runtime.clone(), self.executor.process_group().cloned());
         Job { tensors, saves, removals, open, runtime, process_group, finite, outcome }
     }
 
-    /// Loads the training state of a checkpoint that this step, or a fit with the same module and optimizer, has
-    /// written. Training continues from there, bit for bit.
+    /// Loads the training state of a checkpoint that this step, or a fit with the same module and
+    /// optimizer, has written. Training continues from there, bit for bit.
     ///
     /// # Errors
     /// A checkpoint that cannot be read or does not match the step; nothing is changed then.
@@ -451,7 +543,8 @@ impl<'m> TrainStep<'m> {
         self.sums = logs.map(|logs| self.runtime.to_device(&logs)).transpose()?;
         self.media.clear();
         let run_config = std::mem::take(&mut self.position.run_config);
-        let (data, accumulate) = (self.train.description(), self.config.accumulation().every(position.epoch));
+        let (data, accumulate) =
+            (self.train.description(), self.config.accumulation().every(position.epoch));
         self.position = Position { run_config, data, accumulate, ..position };
         Ok(())
     }
@@ -462,7 +555,13 @@ impl<'m> TrainStep<'m> {
         what: &str,
         facts: impl FnOnce(&mut RunFingerprint) -> Result<()>,
     ) -> Result<()> {
-        process_group::check_consistent(self.executor.process_group(), &self.config.options, &self.runtime, what, facts)
+        process_group::check_consistent(
+            self.executor.process_group(),
+            &self.config.options,
+            &self.runtime,
+            what,
+            facts,
+        )
     }
 
     /// Calls `doing` with the current weights, or with their averages if there are any.
@@ -483,7 +582,9 @@ impl<'m> TrainStep<'m> {
 
     /// Reports an error to the other processes, which would otherwise wait for this one.
     pub(super) fn shared<T>(&self, result: Result<T>) -> Result<T> {
-        if let (Some(_), Some(process_group), Err(error)) = (&self.guard, self.executor.process_group(), &result) {
+        if let (Some(_), Some(process_group), Err(error)) =
+            (&self.guard, self.executor.process_group(), &result)
+        {
             process_group.fail(error);
         }
         result
@@ -501,7 +602,8 @@ pub(crate) fn check_consistent(
     let (runtime, seed) = (&session.runtime, start.position.seed);
     session.check_consistent(what, |facts| {
         for (phase, step) in traced.program.steps.iter().enumerate() {
-            let name = if phase == 0 { "training".into() } else { traced.layout.phases.title(phase) };
+            let name =
+                if phase == 0 { "training".into() } else { traced.layout.phases.title(phase) };
             process_group::add_program(facts, &name, step.functions(), &traced.train, runtime)?;
         }
         for set in &traced.validation {
@@ -514,7 +616,10 @@ pub(crate) fn check_consistent(
             )?;
         }
         for program in &traced.declared {
-            facts.insert(format!("program `{}`", program.name), program.function.fingerprint(runtime.mesh())?);
+            facts.insert(
+                format!("program `{}`", program.name),
+                program.function.fingerprint(runtime.mesh())?,
+            );
         }
         match start.fingerprint() {
             Some(fingerprint) => {
@@ -522,7 +627,8 @@ pub(crate) fn check_consistent(
             }
             None => {
                 module.initialize(seed);
-                let initial = state::to_compute(traced.layout.entries()).fingerprint(runtime.mesh())?;
+                let initial =
+                    state::to_compute(traced.layout.entries()).fingerprint(runtime.mesh())?;
                 facts.insert("initial values".into(), initial);
             }
         }

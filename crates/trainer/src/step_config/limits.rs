@@ -31,7 +31,9 @@ impl EpochSize {
         let mut tokens = 0;
         if let TrainDuration::Tokens(_) = duration {
             tokens = tokens_of_a_sample(loader).map_err(|why| {
-                Error::option(format!("max_duration: it is {duration}, but {why}; give samples (1e6sa)"))
+                Error::option(format!(
+                    "max_duration: it is {duration}, but {why}; give samples (1e6sa)"
+                ))
             })?;
         }
         Ok(EpochSize { batches: loader.len() as u64, samples, batch_size, tokens })
@@ -88,7 +90,9 @@ impl Limits {
         let steps_per_epoch = accumulation.steps_of(0, batches).min(total_steps);
         let limited = self.epochs < NO_LIMIT || self.steps < NO_LIMIT;
         let max_epochs = match accumulation.position(total_steps, batches) {
-            (whole, rest) if limited && total_steps > 0 => self.epochs.min(whole + u64::from(rest > 0)),
+            (whole, rest) if limited && total_steps > 0 => {
+                self.epochs.min(whole + u64::from(rest > 0))
+            }
             _ => self.epochs,
         };
         let total_steps = if limited { total_steps } else { NO_LIMIT };

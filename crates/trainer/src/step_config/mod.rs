@@ -56,14 +56,17 @@ pub(crate) struct StepConfig {
 impl StepConfig {
     /// How gradients are clipped.
     pub(crate) fn clip(&self) -> Clip {
-        let (algorithm, value) = (self.options.gradient_clip_algorithm, self.options.gradient_clip_val);
+        let (algorithm, value) =
+            (self.options.gradient_clip_algorithm, self.options.gradient_clip_val);
         (value > 0.0).then_some((algorithm, value))
     }
 
     /// With a spike guard, the number of values kept per step, and the number of steps kept.
     pub(crate) fn spike_windows(&self) -> Option<(usize, usize)> {
         self.parts.iter().find_map(|part| match *part {
-            StepPart::SpikeGuard { window, gradients, .. } => Some((1 + usize::from(gradients), window)),
+            StepPart::SpikeGuard { window, gradients, .. } => {
+                Some((1 + usize::from(gradients), window))
+            }
             _ => None,
         })
     }
@@ -85,16 +88,25 @@ impl StepConfig {
 
     /// The loader with its batches shared by the devices of the mesh. `which` names it in errors.
     fn distribute(&self, loader: &DataLoader, which: &str) -> Result<DataLoader> {
-        loader.distributed(self.replicas).map_err(|e| Error::usage(format!("the {which} loader: {e}")))
+        loader
+            .distributed(self.replicas)
+            .map_err(|e| Error::usage(format!("the {which} loader: {e}")))
     }
 
-    /// The training loader for the devices of the mesh, limited to the configured number of batches.
+    /// The training loader for the devices of the mesh, limited to the configured number of
+    /// batches.
     pub(crate) fn training_loader(&self, loader: &DataLoader) -> Result<DataLoader> {
-        self.options.limit_train_batches.apply(self.distribute(loader, "training")?, "limit_train_batches")
+        self.options
+            .limit_train_batches
+            .apply(self.distribute(loader, "training")?, "limit_train_batches")
     }
 
     /// Like [`training_loader`](StepConfig::training_loader), for steps that do not train.
-    pub(crate) fn evaluation_loader(&self, loader: &DataLoader, stage: Stage) -> Result<DataLoader> {
+    pub(crate) fn evaluation_loader(
+        &self,
+        loader: &DataLoader,
+        stage: Stage,
+    ) -> Result<DataLoader> {
         let (option, limit) = match stage {
             Stage::Validation => ("limit_val_batches", self.options.limit_val_batches),
             Stage::Test => ("limit_test_batches", self.options.limit_test_batches),
@@ -103,7 +115,9 @@ impl StepConfig {
         let loader = limit.apply(self.distribute(loader, stage.noun())?, option)?;
         if loader.is_endless() {
             let noun = stage.noun();
-            return Err(Error::option(format!("{option}: the {noun} loader is endless; give a number of batches")));
+            return Err(Error::option(format!(
+                "{option}: the {noun} loader is endless; give a number of batches"
+            )));
         }
         Ok(loader)
     }

@@ -12,12 +12,12 @@ use fulmen_tensor::{DType, Tensor, TensorType};
 use crate::{Error, Result};
 
 /// Several optimizers for one module, as in a GAN. Each has a name, with which
-/// [`StepContext::minimize`](crate::StepContext::minimize) selects it, and the parameters that match one of its
-/// patterns.
+/// [`StepContext::minimize`](crate::StepContext::minimize) selects it, and the parameters that
+/// match one of its patterns.
 ///
-/// In a pattern, `*` matches any text, including dots, and `?` matches one character. A pattern must match the whole
-/// dotted name. Each parameter belongs to one optimizer. A parameter without an optimizer must be frozen with
-/// [`set_requires_grad`](fulmen_nn::Parameter::set_requires_grad).
+/// In a pattern, `*` matches any text, including dots, and `?` matches one character. A pattern
+/// must match the whole dotted name. Each parameter belongs to one optimizer. A parameter without
+/// an optimizer must be frozen with [`set_requires_grad`](fulmen_nn::Parameter::set_requires_grad).
 ///
 /// ```
 /// use fulmen_nn::optim::{Adam, Optimizer};
@@ -58,9 +58,17 @@ impl Member {
 impl Optimizers {
     /// Starts with no optimizer.
     #[track_caller]
-    #[allow(clippy::new_without_default, reason = "an empty one is refused, and its line is in the message")]
+    #[allow(
+        clippy::new_without_default,
+        reason = "an empty one is refused, and its line is in the message"
+    )]
     pub fn new() -> Optimizers {
-        Optimizers { members: Vec::new(), cadences: Vec::new(), line: Location::caller(), is_single: false }
+        Optimizers {
+            members: Vec::new(),
+            cadences: Vec::new(),
+            line: Location::caller(),
+            is_single: false,
+        }
     }
 
     /// Adds an optimizer with this name, for the parameters that match one of the patterns.
@@ -73,15 +81,21 @@ impl Optimizers {
     ) -> Optimizers {
         let patterns = patterns.into_iter().map(Into::into).collect();
         let optimizer = Box::new(optimizer);
-        self.members.push(Member { name: name.into(), patterns, optimizer, at: Location::caller() });
+        self.members.push(Member {
+            name: name.into(),
+            patterns,
+            optimizer,
+            at: Location::caller(),
+        });
         self
     }
 
-    /// The optimizer with this name steps in the first step of the training and in every `steps`-th after it. It skips
-    /// the other steps: they compute neither its loss nor its gradients.
+    /// The optimizer with this name steps in the first step of the training and in every `steps`-th
+    /// after it. It skips the other steps: they compute neither its loss nor its gradients.
     ///
-    /// The interval counts the steps that [`Plan`](crate::Plan) counts: with `accumulate_grad_batches`, groups of
-    /// batches. A schedule counts only the steps that its optimizer makes.
+    /// The interval counts the steps that [`Plan`](crate::Plan) counts: with
+    /// `accumulate_grad_batches`, groups of batches. A schedule counts only the steps that its
+    /// optimizer makes.
     #[track_caller]
     pub fn every(mut self, name: impl Into<String>, steps: u64) -> Optimizers {
         self.cadences.push((name.into(), steps, Location::caller()));
@@ -93,11 +107,17 @@ impl Optimizers {
         if let Some(several) = (&mut *optimizer as &mut dyn Any).downcast_mut::<Optimizers>() {
             return std::mem::replace(several, Optimizers::new());
         }
-        let member = Member { name: String::new(), patterns: vec!["*".into()], optimizer, at: Location::caller() };
+        let member = Member {
+            name: String::new(),
+            patterns: vec!["*".into()],
+            optimizer,
+            at: Location::caller(),
+        };
         Optimizers { members: vec![member], is_single: true, ..Optimizers::new() }
     }
 
-    /// Whether there is only one optimizer, without a name, which minimizes the loss that `training_step` returns.
+    /// Whether there is only one optimizer, without a name, which minimizes the loss that
+    /// `training_step` returns.
     pub(crate) fn is_single(&self) -> bool {
         self.is_single
     }
@@ -124,17 +144,26 @@ impl Optimizers {
     /// The number of training steps per step of this optimizer.
     pub(crate) fn cadence(&self, member: usize) -> u64 {
         let name = &self.members[member].name;
-        self.cadences.iter().rev().find(|(other, ..)| other == name).map_or(1, |(_, steps, _)| *steps)
+        self.cadences
+            .iter()
+            .rev()
+            .find(|(other, ..)| other == name)
+            .map_or(1, |(_, steps, _)| *steps)
     }
 
     /// The names, for messages.
     pub(crate) fn names(&self) -> String {
-        let names: Vec<String> = self.members.iter().map(|member| format!("`{}`", member.name)).collect();
+        let names: Vec<String> =
+            self.members.iter().map(|member| format!("`{}`", member.name)).collect();
         names.join(", ")
     }
 
     /// Checks the optimizers against the module's parameters, some of which are frozen.
-    pub(crate) fn check_for(&self, parameters: &[(String, TensorType)], frozen: &[String]) -> Result<()> {
+    pub(crate) fn check_for(
+        &self,
+        parameters: &[(String, TensorType)],
+        frozen: &[String],
+    ) -> Result<()> {
         if let ([single], true) = (&self.members[..], self.is_single) {
             return Ok(single.optimizer.check(parameters)?);
         }
@@ -146,22 +175,31 @@ impl Optimizers {
             if name.is_empty() || name.contains('/') {
                 return Err(wrong(
                     member.at,
-                    format!("`{name}` is not a valid name: a name must not be empty or contain `/`"),
+                    format!(
+                        "`{name}` is not a valid name: a name must not be empty or contain `/`"
+                    ),
                 ));
             }
             if self.position(name) != Some(i) {
-                return Err(wrong(member.at, format!("there are two with the name `{name}`; rename one")));
+                return Err(wrong(
+                    member.at,
+                    format!("there are two with the name `{name}`; rename one"),
+                ));
             }
             let names = parameters.iter().map(|(name, _)| name.as_str());
-            if let Some(message) = member.patterns.iter().find_map(|pattern| check_pattern(pattern, names.clone())) {
+            if let Some(message) =
+                member.patterns.iter().find_map(|pattern| check_pattern(pattern, names.clone()))
+            {
                 return Err(wrong(member.at, format!("`{name}`: {message}")));
             }
-            let own: Vec<_> = parameters.iter().filter(|(parameter, _)| member.has(parameter)).cloned().collect();
+            let own: Vec<_> =
+                parameters.iter().filter(|(parameter, _)| member.has(parameter)).cloned().collect();
             for (parameter, _) in &own {
                 if let Some(other) = self.of(parameter).filter(|&other| other != i) {
                     let other = &self.members[other].name;
-                    let message =
-                        format!("`{parameter}` belongs to `{other}` and to `{name}`; it can have one optimizer");
+                    let message = format!(
+                        "`{parameter}` belongs to `{other}` and to `{name}`; it can have one optimizer"
+                    );
                     return Err(wrong(member.at, message));
                 }
             }
@@ -179,10 +217,16 @@ impl Optimizers {
         }
         for (name, steps, line) in &self.cadences {
             if self.position(name).is_none() {
-                return Err(wrong(line, format!("every: there is no optimizer `{name}`; there are {}", self.names())));
+                return Err(wrong(
+                    line,
+                    format!("every: there is no optimizer `{name}`; there are {}", self.names()),
+                ));
             }
             if *steps == 0 {
-                return Err(wrong(line, format!("every: the interval of `{name}` must be at least 1 step, not 0")));
+                return Err(wrong(
+                    line,
+                    format!("every: the interval of `{name}` must be at least 1 step, not 0"),
+                ));
             }
         }
         Ok(())

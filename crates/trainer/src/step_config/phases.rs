@@ -59,7 +59,15 @@ impl Phases {
             .collect();
         let mut unfreezings: Vec<Unfreezing> = Vec::new();
         for part in &config.parts {
-            let StepPart::Unfreeze { pattern, at, initial_ratio, multiplier, should_align, train_bn } = part else {
+            let StepPart::Unfreeze {
+                pattern,
+                at,
+                initial_ratio,
+                multiplier,
+                should_align,
+                train_bn,
+            } = part
+            else {
                 continue;
             };
             let begins = match *at {
@@ -78,14 +86,20 @@ impl Phases {
                 return wrong(why);
             }
             let own = |name: &&str| {
-                matches_pattern(pattern, name) && !(*train_bn && batch_norms.iter().any(|bn| is_in(name, bn)))
+                matches_pattern(pattern, name)
+                    && !(*train_bn && batch_norms.iter().any(|bn| is_in(name, bn)))
             };
             let own: Vec<String> = names.iter().copied().filter(own).map(str::to_owned).collect();
             // If two patterns match a parameter, the later one applies.
-            unfreezings.iter_mut().for_each(|earlier| earlier.parameters.retain(|name| !own.contains(name)));
+            unfreezings
+                .iter_mut()
+                .for_each(|earlier| earlier.parameters.retain(|name| !own.contains(name)));
             let in_own = |bn: &&str| own.iter().any(|name| is_in(name, bn));
-            let own_batch_norms: Vec<String> = batch_norms.iter().copied().filter(in_own).map(str::to_owned).collect();
-            unfreezings.iter_mut().for_each(|earlier| earlier.batch_norms.retain(|bn| !own_batch_norms.contains(bn)));
+            let own_batch_norms: Vec<String> =
+                batch_norms.iter().copied().filter(in_own).map(str::to_owned).collect();
+            unfreezings
+                .iter_mut()
+                .for_each(|earlier| earlier.batch_norms.retain(|bn| !own_batch_norms.contains(bn)));
             unfreezings.push(Unfreezing {
                 pattern: pattern.clone(),
                 begins,
@@ -99,24 +113,33 @@ impl Phases {
         // Phases after the end of the run never begin.
         let end = accumulation.position(plan.total_steps, batches);
         let non_empty = unfreezings.iter().filter(|unfreezing| !unfreezing.parameters.is_empty());
-        let mut begins: Vec<Position> =
-            non_empty.map(|unfreezing| unfreezing.begins).filter(|position| *position < end).collect();
+        let mut begins: Vec<Position> = non_empty
+            .map(|unfreezing| unfreezing.begins)
+            .filter(|position| *position < end)
+            .collect();
         begins.push((0, 0));
         begins.sort_unstable();
         begins.dedup();
         let phases = Phases { unfreezings, begins };
         for (i, member) in optimizers.members().iter().enumerate() {
             let own = parameters.iter().filter(|(name, parameter)| {
-                parameter.requires_grad() && optimizers.of(name) == Some(i) && optimizers.trains(name, &parameter.ty())
+                parameter.requires_grad()
+                    && optimizers.of(name) == Some(i)
+                    && optimizers.trains(name, &parameter.ty())
             });
             let own: Vec<&str> = own.map(|(name, _)| name.as_str()).collect();
             // The first phase trains the fewest parameters.
-            let frozen =
-                |name: &&str| phases.unfreezing_of(name).is_some_and(|unfreezing| phases.is_frozen(unfreezing, 0));
+            let frozen = |name: &&str| {
+                phases.unfreezing_of(name).is_some_and(|unfreezing| phases.is_frozen(unfreezing, 0))
+            };
             if !own.is_empty() && own.iter().all(frozen) {
-                let owner =
-                    if member.name.is_empty() { String::new() } else { format!(" of the optimizer `{}`", member.name) };
-                let patterns: Vec<_> = phases.unfreezings.iter().map(|u| format!("`{}`", u.pattern)).collect();
+                let owner = if member.name.is_empty() {
+                    String::new()
+                } else {
+                    format!(" of the optimizer `{}`", member.name)
+                };
+                let patterns: Vec<_> =
+                    phases.unfreezings.iter().map(|u| format!("`{}`", u.pattern)).collect();
                 return wrong(format!(
                     "all parameters{owner} are frozen at first by {}; leave some to train, such as a head",
                     patterns.join(", ")
@@ -146,7 +169,9 @@ impl Phases {
         match self.begins[phase] {
             (0, 0) => "training step".into(),
             (epoch, 0) => format!("training step from epoch {} on", epoch + 1),
-            (epoch, batch) => format!("training step from epoch {}, batch {} on", epoch + 1, batch + 1),
+            (epoch, batch) => {
+                format!("training step from epoch {}, batch {} on", epoch + 1, batch + 1)
+            }
         }
     }
 
@@ -156,7 +181,9 @@ impl Phases {
 
     /// The index of the unfreezing that a parameter waits for.
     pub(crate) fn unfreezing_of(&self, parameter: &str) -> Option<usize> {
-        self.unfreezings.iter().position(|unfreezing| unfreezing.parameters.iter().any(|name| name == parameter))
+        self.unfreezings
+            .iter()
+            .position(|unfreezing| unfreezing.parameters.iter().any(|name| name == parameter))
     }
 
     /// Whether the parameters of an unfreezing are still frozen in a phase.
@@ -166,9 +193,12 @@ impl Phases {
 
     /// Lets the batch norm layers that are frozen in a phase use their running statistics.
     pub(crate) fn rest_batch_norms(&self, phase: usize, module: &dyn Module) {
-        let frozen = (0..self.unfreezings.len()).filter(|&unfreezing| self.is_frozen(unfreezing, phase));
-        let layers: Vec<&str> =
-            frozen.flat_map(|unfreezing| &self.unfreezings[unfreezing].batch_norms).map(String::as_str).collect();
+        let frozen =
+            (0..self.unfreezings.len()).filter(|&unfreezing| self.is_frozen(unfreezing, phase));
+        let layers: Vec<&str> = frozen
+            .flat_map(|unfreezing| &self.unfreezings[unfreezing].batch_norms)
+            .map(String::as_str)
+            .collect();
         if !layers.is_empty() {
             module.visit(&mut Visit::new(&mut Resting(layers)));
         }
@@ -176,11 +206,13 @@ impl Phases {
 }
 
 impl Unfreezing {
-    /// The step of one of its parameters. `made` counts their earlier steps, and `epoch` is the number of the epoch.
+    /// The step of one of its parameters. `made` counts their earlier steps, and `epoch` is the
+    /// number of the epoch.
     pub(crate) fn step(&self, step: &Step, made: &Tensor, epoch: &Tensor) -> Step {
         let step = step.of_parameter(made);
         if self.multiplier == 1.0 {
-            let ratio = if self.should_align { self.initial_ratio.min(1.0) } else { self.initial_ratio };
+            let ratio =
+                if self.should_align { self.initial_ratio.min(1.0) } else { self.initial_ratio };
             return step.scaled(ratio);
         }
         let epochs = (epoch - counted(self.begins.0)).to_dtype(DType::F32);
@@ -191,7 +223,8 @@ impl Unfreezing {
 
 /// Whether a name belongs to a layer or to something inside it.
 fn is_in(name: &str, layer: &str) -> bool {
-    layer.is_empty() || name.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    layer.is_empty()
+        || name.strip_prefix(layer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 /// Puts layers in evaluation mode.
@@ -239,20 +272,27 @@ mod tests {
     fn nothing_is_computed_or_written_for_frozen_parameters() {
         let module = Two { body: Linear::new(4, 4), head: Linear::new(4, 2) };
         let data = TensorDataset::builder().array("x", [8, 4], vec![0.5f32; 32]).build().unwrap();
-        let batch = Batch::of_size(&DataLoader::builder(data).batch_size(8).build().unwrap(), 8, None);
+        let batch =
+            Batch::of_size(&DataLoader::builder(data).batch_size(8).build().unwrap(), 8, None);
         let mesh = Mesh::new([("data", 1)]).unwrap();
         let replicas = Strategy::replicas(&mesh);
         let mut choices = Choices::from(Trainer::builder().options().unwrap());
-        choices.parts.extend(BackboneFinetuning::new("body.*", TrainDuration::Steps(3)).step_part());
+        choices
+            .parts
+            .extend(BackboneFinetuning::new("body.*", TrainDuration::Steps(3)).step_part());
         let config = choices.on(mesh, replicas);
         let plan = Plan { steps_per_epoch: 2, max_epochs: 3, total_steps: 6 };
         let optimizers = Arc::new(Optimizers::from_module(module.configure_optimizers(&plan)));
         let phases = Phases::new(&module, &optimizers, &config, (&plan, 2)).unwrap();
         assert_eq!(phases.begins, [(0, 0), (1, 1)]);
-        assert_eq!([phases.at(0, 2), phases.at(1, 0), phases.at(1, 1), phases.at(2, 0)], [0, 0, 1, 1]);
+        assert_eq!(
+            [phases.at(0, 2), phases.at(1, 0), phases.at(1, 1), phases.at(2, 0)],
+            [0, 0, 1, 1]
+        );
         assert_eq!(phases.title(1), "training step from epoch 2, batch 2 on");
         let layout = Arc::new(StateLayout::new(&module, &optimizers, &config, phases, &[]));
-        let program = program::train(&module, &optimizers, &[batch], 2, &layout, &config, 0).unwrap();
+        let program =
+            program::train(&module, &optimizers, &[batch], 2, &layout, &config, 0).unwrap();
         let counts = |count: fn(&fulmen_tensor::Function) -> usize| {
             program.steps.iter().map(|step| count(&step.functions()[0])).collect::<Vec<_>>()
         };

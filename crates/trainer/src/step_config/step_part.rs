@@ -2,9 +2,9 @@
 
 use crate::TrainDuration;
 
-/// An addition to the compiled step that a callback asks for ([`Callback::step_part`](crate::Callback::step_part)). It
-/// is recorded with the step, so nothing is compiled for it later. Its logged values arrive with the others of a log
-/// point.
+/// An addition to the compiled step that a callback asks for
+/// ([`Callback::step_part`](crate::Callback::step_part)). It is recorded with the step, so nothing
+/// is compiled for it later. Its logged values arrive with the others of a log point.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepPart {
     /// Log the learning rate of each parameter group, and its momentum.
@@ -34,7 +34,8 @@ pub enum StepPart {
         /// The number of standard deviations above the mean that make an outlier.
         deviations: f64,
     },
-    /// Instead of the optimizer's learning rate, use rates that rise from `min` to `max` over `steps` steps.
+    /// Instead of the optimizer's learning rate, use rates that rise from `min` to `max` over
+    /// `steps` steps.
     Sweep {
         /// The rate of the first step.
         min: f64,
@@ -50,8 +51,8 @@ pub enum StepPart {
         /// Rising epochs, each with a number of batches; 1 before the first of them.
         scheduling: Vec<(u64, u64)>,
     },
-    /// Freeze parameters at first. Each unfreezing begins a phase with its own program. A Trainer may have several of
-    /// these parts. If two match a parameter, the later one applies.
+    /// Freeze parameters at first. Each unfreezing begins a phase with its own program. A Trainer
+    /// may have several of these parts. If two match a parameter, the later one applies.
     Unfreeze {
         /// The parameters whose dotted names match.
         pattern: String,
@@ -71,14 +72,16 @@ pub enum StepPart {
 impl StepPart {
     /// Whether both are of the same kind, and a step can have only one of that kind.
     pub(crate) fn is_like(&self, other: &StepPart) -> bool {
-        !matches!(self, StepPart::Unfreeze { .. }) && std::mem::discriminant(self) == std::mem::discriminant(other)
+        !matches!(self, StepPart::Unfreeze { .. })
+            && std::mem::discriminant(self) == std::mem::discriminant(other)
     }
 }
 
 /// The parameters that share a norm in [`NormMonitor`](crate::callbacks::NormMonitor).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NormGroup {
-    /// Those of an optimizer's parameter group, named by its pattern, or `default` for those without a pattern.
+    /// Those of an optimizer's parameter group, named by its pattern, or `default` for those
+    /// without a pattern.
     #[default]
     ParamGroup,
     /// Those of a layer: `encoder.0` has `encoder.0.weight` and `encoder.0.bias`.
@@ -91,8 +94,12 @@ impl NormGroup {
     /// The name of a parameter's group.
     pub(crate) fn name(self, parameter: &str, param_group: impl FnOnce() -> String) -> String {
         match self {
-            NormGroup::ParamGroup => Some(param_group()).filter(|name| !name.is_empty()).unwrap_or("default".into()),
-            NormGroup::Layer => parameter.rsplit_once('.').map_or(parameter, |(layer, _)| layer).to_owned(),
+            NormGroup::ParamGroup => {
+                Some(param_group()).filter(|name| !name.is_empty()).unwrap_or("default".into())
+            }
+            NormGroup::Layer => {
+                parameter.rsplit_once('.').map_or(parameter, |(layer, _)| layer).to_owned()
+            }
             NormGroup::Parameter => parameter.to_owned(),
         }
     }

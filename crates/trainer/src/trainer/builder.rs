@@ -28,8 +28,9 @@ use crate::run::session::{Record, Session};
 use crate::step_config::Choices;
 use crate::step_config::step_part::StepPart;
 use crate::{
-    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet, MetricsPort, Options,
-    Precision, Profiler, Result, Resume, Strategy, TrainDuration, Trainer, WeightAveraging,
+    BatchLimit, Error, FastDevRun, GradientClipAlgorithm, LearningRateScaling, LoggerSet,
+    MetricsPort, Options, Precision, Profiler, Result, Resume, Strategy, TrainDuration, Trainer,
+    WeightAveraging,
 };
 
 /// Builds a [`Trainer`]. There is one method for each row of [`Options::table`].
@@ -53,14 +54,16 @@ impl TrainerBuilder {
         self
     }
 
-    /// Adds a callback. Callbacks run in the order in which they were added. The Trainer adds a [`ModelCheckpoint`]
-    /// itself, unless you add one or turn checkpoints off, and likewise a [`ProgressBar`].
+    /// Adds a callback. Callbacks run in the order in which they were added. The Trainer adds a
+    /// [`ModelCheckpoint`] itself, unless you add one or turn checkpoints off, and likewise a
+    /// [`ProgressBar`].
     pub fn callback(mut self, callback: impl Callback + 'static) -> Self {
         self.callbacks.push(Box::new(callback));
         self
     }
 
-    /// Adds a logger. This turns off the default loggers, unless [`loggers`](TrainerBuilder::loggers) names them.
+    /// Adds a logger. This turns off the default loggers, unless
+    /// [`loggers`](TrainerBuilder::loggers) names them.
     pub fn logger(mut self, logger: impl Logger + 'static) -> Self {
         self.loggers.push(Box::new(logger));
         self
@@ -78,9 +81,10 @@ impl TrainerBuilder {
         self
     }
 
-    /// Records the run's hyperparameters, a struct or a map with names: Lightning's `save_hyperparameters`. Every
-    /// checkpoint stores them, and [`load_hyperparameters`](crate::load_hyperparameters) reads them back. The loggers
-    /// get them too. A program built on `fulmen-trainer-cli` records its arguments without this call.
+    /// Records the run's hyperparameters, a struct or a map with names: Lightning's
+    /// `save_hyperparameters`. Every checkpoint stores them, and
+    /// [`load_hyperparameters`](crate::load_hyperparameters) reads them back. The loggers get them
+    /// too. A program built on `fulmen-trainer-cli` records its arguments without this call.
     ///
     /// ```
     /// use fulmen_trainer::Trainer;
@@ -96,8 +100,8 @@ impl TrainerBuilder {
     /// # Ok::<(), fulmen_trainer::Error>(())
     /// ```
     ///
-    /// If the value has no names, for example because it is a number, [`build`](TrainerBuilder::build) returns an
-    /// error.
+    /// If the value has no names, for example because it is a number,
+    /// [`build`](TrainerBuilder::build) returns an error.
     #[track_caller]
     pub fn hyperparameters(mut self, hyperparameters: impl Serialize) -> Self {
         let why = match serde_json::to_value(hyperparameters) {
@@ -112,16 +116,21 @@ impl TrainerBuilder {
         self
     }
 
-    /// Records the arguments of a program's command line, by flag. Every checkpoint stores them, and
-    /// [`load_arguments`](crate::load_arguments) reads them back. The loggers get them too. `config` is the text of
-    /// `config.toml` in the run's folder; by default, that is the Trainer's options. `fulmen-trainer-cli` calls this.
+    /// Records the arguments of a program's command line, by flag. Every checkpoint stores them,
+    /// and [`load_arguments`](crate::load_arguments) reads them back. The loggers get them too.
+    /// `config` is the text of `config.toml` in the run's folder; by default, that is the Trainer's
+    /// options. `fulmen-trainer-cli` calls this.
     ///
     /// ```
     /// use fulmen_trainer::Trainer;
     /// let arguments = [("hidden".to_owned(), 64.into())].into_iter().collect();
     /// let builder = Trainer::builder().program_arguments(arguments, Some("hidden = 64\n".into()));
     /// ```
-    pub fn program_arguments(mut self, arguments: Map<String, Json>, config: Option<String>) -> Self {
+    pub fn program_arguments(
+        mut self,
+        arguments: Map<String, Json>,
+        config: Option<String>,
+    ) -> Self {
         (self.run_config.arguments, self.run_config.config) = (arguments, config);
         self
     }
@@ -140,9 +149,14 @@ impl TrainerBuilder {
         for callback in &self.callbacks {
             let Some(part) = callback.step_part() else { continue };
             if parts.iter().any(|other| other.is_like(&part)) {
-                return Err(Error::usage(format!("{}: there are two of them; keep one", callback.name())));
+                return Err(Error::usage(format!(
+                    "{}: there are two of them; keep one",
+                    callback.name()
+                )));
             }
-            if let (StepPart::Accumulation { .. }, every @ 2..) = (&part, options.accumulate_grad_batches) {
+            if let (StepPart::Accumulation { .. }, every @ 2..) =
+                (&part, options.accumulate_grad_batches)
+            {
                 return Err(Error::option(format!(
                     "accumulate_grad_batches: it is {every}, and there is a {}; give one of the two",
                     callback.name()
@@ -150,7 +164,8 @@ impl TrainerBuilder {
             }
             parts.push(part);
         }
-        let scales_learning_rate = self.callbacks.iter().any(|callback| callback.changes_learning_rate());
+        let scales_learning_rate =
+            self.callbacks.iter().any(|callback| callback.changes_learning_rate());
         Ok(Choices { options, averaging: self.averaging.clone(), scales_learning_rate, parts })
     }
 
@@ -171,21 +186,21 @@ impl TrainerBuilder {
         self.trainer_args.clone().resolve(|name| std::env::var_os(name))
     }
 
-    /// Arranges the devices as a grid with these named axes, instead of the single axis `data`. A batch is split over
-    /// `data` and `fsdp`. [`Strategy::Fsdp`](crate::Strategy) splits parameters over `fsdp`, or over `data` if there is
-    /// no such axis. Other axes are for your own shardings.
+    /// Arranges the devices as a grid with these named axes, instead of the single axis `data`. A
+    /// batch is split over `data` and `fsdp`. [`Strategy::Fsdp`](crate::Strategy) splits parameters
+    /// over `fsdp`, or over `data` if there is no such axis. Other axes are for your own shardings.
     pub fn mesh(mut self, mesh: Mesh) -> Self {
         self.mesh = Some(mesh);
         self
     }
 
-    /// Resolves the options, joins the other processes if the environment names any, and opens the devices. The
-    /// environment names them with `FULMEN_COORDINATOR`, `FULMEN_PROCESS_ID` and `FULMEN_NUM_PROCESSES`. On TPUs,
-    /// libtpu's own variables and the metadata server do too.
+    /// Resolves the options, joins the other processes if the environment names any, and opens the
+    /// devices. The environment names them with `FULMEN_COORDINATOR`, `FULMEN_PROCESS_ID` and
+    /// `FULMEN_NUM_PROCESSES`. On TPUs, libtpu's own variables and the metadata server do too.
     ///
     /// # Errors
-    /// An invalid option; no plugin or device for the accelerator; a mesh with a different number of devices; a process
-    /// that did not join in time, which the error names.
+    /// An invalid option; no plugin or device for the accelerator; a mesh with a different number
+    /// of devices; a process that did not join in time, which the error names.
     pub fn build(self) -> Result<Trainer> {
         let choices = self.choices(self.options()?)?;
         let process_group = ProcessGroup::from_env(&choices.options, self.runtime.as_ref())?;
@@ -196,12 +211,18 @@ impl TrainerBuilder {
         built
     }
 
-    pub(crate) fn build_with(self, choices: Choices, process_group: Option<Arc<ProcessGroup>>) -> Result<Trainer> {
+    pub(crate) fn build_with(
+        self,
+        choices: Choices,
+        process_group: Option<Arc<ProcessGroup>>,
+    ) -> Result<Trainer> {
         let mut clock = Clock::new();
         let options = &choices.options;
         let runtime = match (self.runtime, &process_group) {
             (Some(runtime), _) => runtime,
-            (None, Some(process_group)) => process_group.open(options.accelerator, &options.devices)?,
+            (None, Some(process_group)) => {
+                process_group.open(options.accelerator, &options.devices)?
+            }
             (None, None) => Runtime::open(options.accelerator, &options.devices)?,
         };
         if process_group.is_none() {
@@ -218,7 +239,8 @@ impl TrainerBuilder {
             runtime.with_saved_programs(&options.aot).map_err(|e| Error::doing("aot", e))?
         };
         let mut callbacks = self.callbacks;
-        let has = |callbacks: &[Box<dyn Callback>], name| callbacks.iter().any(|c| c.name() == name);
+        let has =
+            |callbacks: &[Box<dyn Callback>], name| callbacks.iter().any(|c| c.name() == name);
         if options.enable_progress_bar && !has(&callbacks, "ProgressBar") {
             callbacks.push(Box::new(ProgressBar::new()));
         }
@@ -236,7 +258,10 @@ impl TrainerBuilder {
         if options.leaves_nothing() {
             loggers.clear();
         }
-        if process_group.as_ref().is_some_and(|process_group| !process_group.process().is_coordinator()) {
+        if process_group
+            .as_ref()
+            .is_some_and(|process_group| !process_group.process().is_coordinator())
+        {
             // Process 0 does all logging and reporting.
             loggers.clear();
             callbacks.retain(|c| c.name() != "ProgressBar");
@@ -244,7 +269,9 @@ impl TrainerBuilder {
         let loggers = Session::loggers(loggers)?;
         let open_store = locations::opener(&choices.options)?;
         let mut run_config = self.run_config;
-        run_config.config = run_config.config.or_else(|| Some(choices.options.to_toml(&self.trainer_args.explicit())));
+        run_config.config = run_config
+            .config
+            .or_else(|| Some(choices.options.to_toml(&self.trainer_args.explicit())));
         clock.pause();
         Ok(Trainer::new(Session {
             choices,
@@ -263,7 +290,10 @@ impl TrainerBuilder {
 /// The server for this process's metrics, if `metrics_port` asks for one.
 #[cfg(feature = "prometheus")]
 fn metrics_endpoint(port: MetricsPort, runtime: &Runtime) -> Result<Option<Box<dyn Callback>>> {
-    let open = |address| MetricsEndpoint::open(address, runtime.metrics()).map(|it| Box::new(it) as Box<dyn Callback>);
+    let open = |address| {
+        MetricsEndpoint::open(address, runtime.metrics())
+            .map(|it| Box::new(it) as Box<dyn Callback>)
+    };
     port.address().map(open).transpose()
 }
 
@@ -273,7 +303,8 @@ fn metrics_endpoint(port: MetricsPort, _: &Runtime) -> Result<Option<Box<dyn Cal
     match port.address() {
         None => Ok(None),
         Some(_) => Err(Error::option(
-            "metrics_port: needs a build with the feature `prometheus` of the crate fulmen".to_owned(),
+            "metrics_port: needs a build with the feature `prometheus` of the crate fulmen"
+                .to_owned(),
         )),
     }
 }
@@ -296,7 +327,9 @@ fn select_loggers(set: &LoggerSet, added: Vec<Box<dyn Logger>>) -> Result<Vec<Bo
                 Box::new(logger.map_err(|e| Error::option(format!("loggers: mlflow: {e}")))?)
             }
             name => {
-                let why = format!("loggers: {name} needs a build with the feature `{name}` of the crate fulmen");
+                let why = format!(
+                    "loggers: {name} needs a build with the feature `{name}` of the crate fulmen"
+                );
                 return Err(Error::option(why));
             }
         })
@@ -304,9 +337,9 @@ fn select_loggers(set: &LoggerSet, added: Vec<Box<dyn Logger>>) -> Result<Vec<Bo
     built_in.chain(added.into_iter().map(Ok)).collect()
 }
 
-/// The builder's method for an option. Numbers and switches take their own type, so that a literal needs no suffix.
-/// Other options take anything that converts into their type, such as the name used on the command line. If a name is
-/// unknown, [`TrainerBuilder::options`] reports it.
+/// The builder's method for an option. Numbers and switches take their own type, so that a literal
+/// needs no suffix. Other options take anything that converts into their type, such as the name
+/// used on the command line. If a name is unknown, [`TrainerBuilder::options`] reports it.
 macro_rules! setter {
     (@plain $(#[$doc:meta])* $name:ident: $ty:ident) => {
         $(#[$doc])*
@@ -348,7 +381,8 @@ option_table!(setters);
 /// With `accelerator = auto` on a machine with a TPU, training on the CPU is probably a mistake.
 fn warn_if_a_tpu_is_idle(options: &Options, runtime: &Runtime) {
     let on_cpu = runtime.client().platform_name() == Platform::Cpu.name();
-    if options.accelerator == Accelerator::Auto && on_cpu && !device_files(Platform::Tpu).is_empty() {
+    if options.accelerator == Accelerator::Auto && on_cpu && !device_files(Platform::Tpu).is_empty()
+    {
         note(&format!(
             "warning: training runs on the CPU, although this machine has a TPU. {}",
             diagnose(Platform::Tpu)

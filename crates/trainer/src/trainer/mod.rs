@@ -16,7 +16,8 @@ use crate::run::session::Session;
 use crate::stage::Stage;
 use crate::step::TrainStep;
 use crate::{
-    EvaluationSets, FitSummary, LogPoint, Options, Precision, Result, Strategy, TrainerBuilder, TrainingModule, Weights,
+    EvaluationSets, FitSummary, LogPoint, Options, Precision, Result, Strategy, TrainerBuilder,
+    TrainingModule, Weights,
 };
 
 /// Trains, validates and tests a [`TrainingModule`].
@@ -69,7 +70,10 @@ impl Trainer {
 
     /// The index of this process, from 0. Process 0 writes logs and checkpoints.
     pub fn process_index(&self) -> usize {
-        self.session.process_group.as_ref().map_or(0, |process_group| process_group.process().index())
+        self.session
+            .process_group
+            .as_ref()
+            .map_or(0, |process_group| process_group.process().index())
     }
 
     /// The number of processes that train together.
@@ -87,8 +91,8 @@ impl Trainer {
         self.session.record.run_dir.as_deref()
     }
 
-    /// How many times loggers received values: one for each log point of training, for each epoch, and for each
-    /// validation or test outside of training.
+    /// How many times loggers received values: one for each log point of training, for each epoch,
+    /// and for each validation or test outside of training.
     pub fn log_points(&self) -> u64 {
         self.session.record.log_points
     }
@@ -98,15 +102,15 @@ impl Trainer {
         self.session.record.eval_compilations
     }
 
-    /// How many times values were read from the device since this Trainer was built. Values read together, such as
-    /// those of a checkpoint, count as one transfer.
+    /// How many times values were read from the device since this Trainer was built. Values read
+    /// together, such as those of a checkpoint, count as one transfer.
     pub fn device_to_host_transfers(&self) -> u64 {
         self.session.runtime.metrics().value("TransferFromDeviceTime") - self.transfers_before
     }
 
-    /// What the runtime did, in the format of PyTorch/XLA's `metrics_report`. The report continues with the training
-    /// loader's stages and queues in the latest fit (see [`LoaderReport`](fulmen_data::LoaderReport)) and with advice
-    /// to make that fit faster.
+    /// What the runtime did, in the format of PyTorch/XLA's `metrics_report`. The report continues
+    /// with the training loader's stages and queues in the latest fit (see
+    /// [`LoaderReport`](fulmen_data::LoaderReport)) and with advice to make that fit faster.
     pub fn metrics_report(&self) -> String {
         let mut text = self.session.runtime.metrics().report();
         if let Some(loader) = &self.session.record.loader {
@@ -116,8 +120,8 @@ impl Trainer {
         text
     }
 
-    /// [`metrics_report`](Trainer::metrics_report) as JSON: `metrics` and `counters` by name, with times in seconds;
-    /// `data_loader`, a text; `advice`, a list.
+    /// [`metrics_report`](Trainer::metrics_report) as JSON: `metrics` and `counters` by name, with
+    /// times in seconds; `data_loader`, a text; `advice`, a list.
     ///
     /// ```
     /// # use fulmen_trainer::Trainer;
@@ -127,8 +131,10 @@ impl Trainer {
     /// ```
     pub fn metrics_json(&self) -> serde_json::Value {
         let MetricsSnapshot { metrics, counters } = self.session.runtime.metrics().snapshot();
-        let metrics: Map<_, _> = metrics.iter().map(|metric| (metric.name.to_owned(), metric_json(metric))).collect();
-        let counters: Map<_, _> = counters.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
+        let metrics: Map<_, _> =
+            metrics.iter().map(|metric| (metric.name.to_owned(), metric_json(metric))).collect();
+        let counters: Map<_, _> =
+            counters.iter().map(|(name, value)| ((*name).to_owned(), json!(value))).collect();
         json!({
             "metrics": metrics,
             "counters": counters,
@@ -141,15 +147,15 @@ impl Trainer {
         self.session.record.hints.iter().chain(&self.session.record.measured)
     }
 
-    /// Trains the module on `train`. If the module's `validation_step` logs something, it also validates on
-    /// `validation`: `None`, `&loader`, or several named [sets](crate::EvaluationSet).
+    /// Trains the module on `train`. If the module's `validation_step` logs something, it also
+    /// validates on `validation`: `None`, `&loader`, or several named [sets](crate::EvaluationSet).
     ///
-    /// A module without values is initialized with the Trainer's seed. It gets the trained values back when training
-    /// ends, also when it ends with an error.
+    /// A module without values is initialized with the Trainer's seed. It gets the trained values
+    /// back when training ends, also when it ends with an error.
     ///
     /// # Errors
-    /// A mistake in a step, with your line; a sample that cannot be read; a loss that is not finite (with
-    /// `detect_nan`); a checkpoint that cannot be read or written; any error of the device.
+    /// A mistake in a step, with your line; a sample that cannot be read; a loss that is not finite
+    /// (with `detect_nan`); a checkpoint that cannot be read or written; any error of the device.
     pub fn fit<M: TrainingModule>(
         &mut self,
         module: &M,
@@ -167,14 +173,19 @@ impl Trainer {
         result
     }
 
-    /// Compiles a module's training step and puts its state on the devices, for a loop of your own instead of
-    /// [`fit`](Trainer::fit); see [`TrainStep`]. It uses the options that say how a step is recorded and how long
-    /// training is. It starts from `ckpt_path` or `resume` if one is given. The loader declares the shapes of the
-    /// batches, also if you pass batches that it does not read ([`TrainStep::batch`]).
+    /// Compiles a module's training step and puts its state on the devices, for a loop of your own
+    /// instead of [`fit`](Trainer::fit); see [`TrainStep`]. It uses the options that say how a step
+    /// is recorded and how long training is. It starts from `ckpt_path` or `resume` if one is
+    /// given. The loader declares the shapes of the batches, also if you pass batches that it does
+    /// not read ([`TrainStep::batch`]).
     ///
     /// # Errors
     /// As [`Trainer::fit`] before its first step; an option or a callback that only a fit supports.
-    pub fn train_step<'m, M: TrainingModule>(&mut self, module: &'m M, loader: &DataLoader) -> Result<TrainStep<'m>> {
+    pub fn train_step<'m, M: TrainingModule>(
+        &mut self,
+        module: &'m M,
+        loader: &DataLoader,
+    ) -> Result<TrainStep<'m>> {
         self.session.with_process_group(|session| TrainStep::open(session, module, loader))
     }
 
@@ -183,7 +194,11 @@ impl Trainer {
     ///
     /// # Errors
     /// As [`Trainer::fit`]; a `validation_step` that logs nothing.
-    pub fn validate<M: TrainingModule>(&mut self, module: &M, sets: impl Into<EvaluationSets>) -> Result<LogPoint> {
+    pub fn validate<M: TrainingModule>(
+        &mut self,
+        module: &M,
+        sets: impl Into<EvaluationSets>,
+    ) -> Result<LogPoint> {
         self.validate_with(module, sets, Weights::Current)
     }
 
@@ -197,11 +212,13 @@ impl Trainer {
         sets: impl Into<EvaluationSets>,
         weights: Weights,
     ) -> Result<LogPoint> {
-        self.session.telling(module, |session| evaluate(session, module, &sets.into(), Stage::Validation, weights))
+        self.session.telling(module, |session| {
+            evaluate(session, module, &sets.into(), Stage::Validation, weights)
+        })
     }
 
-    /// Runs `test_step` over a loader, or over each of several [sets](crate::EvaluationSet). Returns the means of the
-    /// logged values. The module keeps the tested weights.
+    /// Runs `test_step` over a loader, or over each of several [sets](crate::EvaluationSet).
+    /// Returns the means of the logged values. The module keeps the tested weights.
     ///
     /// # Errors
     /// As [`Trainer::fit`]; a `test_step` that logs nothing; weights that do not exist.
@@ -211,16 +228,18 @@ impl Trainer {
         sets: impl Into<EvaluationSets>,
         weights: Weights,
     ) -> Result<LogPoint> {
-        self.session.telling(module, |session| evaluate(session, module, &sets.into(), Stage::Test, weights))
+        self.session.telling(module, |session| {
+            evaluate(session, module, &sets.into(), Stage::Test, weights)
+        })
     }
 
-    /// Runs `predict_step` over a loader. Returns the predictions batch by batch, in the loader's order and without
-    /// padding. The module keeps the weights used.
+    /// Runs `predict_step` over a loader. Returns the predictions batch by batch, in the loader's
+    /// order and without padding. The module keeps the weights used.
     ///
     /// # Errors
-    /// As [`Trainer::test`]; a module that predicts nothing, or tensors without one row per sample; a loader that skips
-    /// or substitutes samples, because predictions could not be matched to samples. An error in a later batch is
-    /// returned in place of that batch.
+    /// As [`Trainer::test`]; a module that predicts nothing, or tensors without one row per sample;
+    /// a loader that skips or substitutes samples, because predictions could not be matched to
+    /// samples. An error in a later batch is returned in place of that batch.
     pub fn predict<M: TrainingModule>(
         &mut self,
         module: &M,
@@ -237,8 +256,11 @@ fn metric_json(metric: &MetricSnapshot) -> serde_json::Value {
         Unit::Nanoseconds => ("seconds", 1e-9),
         Unit::Bytes => ("bytes", 1.0),
     };
-    let percentiles: Map<_, _> =
-        metric.percentiles.iter().map(|(percent, value)| (percent.to_string(), json!(value * scale))).collect();
+    let percentiles: Map<_, _> = metric
+        .percentiles
+        .iter()
+        .map(|(percent, value)| (percent.to_string(), json!(value * scale)))
+        .collect();
     json!({
         "unit": unit,
         "total_samples": metric.count,

@@ -16,13 +16,13 @@ pub enum BatchSizeMode {
     /// Double the size until one does not fit.
     #[default]
     Power,
-    /// Double the size until one does not fit; then bisect between the largest that fits and the smallest that does
-    /// not.
+    /// Double the size until one does not fit; then bisect between the largest that fits and the
+    /// smallest that does not.
     Binsearch,
 }
 
-/// Finds the largest batch size that fits in device memory: Lightning's `scale_batch_size`, with its arguments and
-/// defaults.
+/// Finds the largest batch size that fits in device memory: Lightning's `scale_batch_size`, with
+/// its arguments and defaults.
 ///
 /// ```no_run
 /// use fulmen_data::DataLoader;
@@ -47,7 +47,13 @@ pub struct BatchSizeFinder {
 impl Default for BatchSizeFinder {
     fn default() -> BatchSizeFinder {
         let mode = BatchSizeMode::Power;
-        BatchSizeFinder { mode, steps_per_trial: 3, init_val: 2, max_trials: 25, memory_limit: None }
+        BatchSizeFinder {
+            mode,
+            steps_per_trial: 3,
+            init_val: 2,
+            max_trials: 25,
+            memory_limit: None,
+        }
     }
 }
 
@@ -69,7 +75,8 @@ impl BatchSizeFinder {
         self
     }
 
-    /// The first batch size, over all devices. It is rounded up to a multiple of the number of devices.
+    /// The first batch size, over all devices. It is rounded up to a multiple of the number of
+    /// devices.
     pub fn init_val(mut self, batch_size: usize) -> BatchSizeFinder {
         self.init_val = batch_size;
         self
@@ -81,8 +88,8 @@ impl BatchSizeFinder {
         self
     }
 
-    /// The number of bytes that a step may use on each device. By default, all of the device's memory. On a CPU, that
-    /// is the memory available when a size is tried, shared by its devices.
+    /// The number of bytes that a step may use on each device. By default, all of the device's
+    /// memory. On a CPU, that is the memory available when a size is tried, shared by its devices.
     pub fn memory_limit(mut self, bytes: u64) -> BatchSizeFinder {
         self.memory_limit = Some(bytes);
         self
@@ -96,13 +103,15 @@ impl BatchSizeFinder {
             ("memory_limit", self.memory_limit.unwrap_or(1)),
         ];
         match numbers.iter().find(|number| number.1 == 0) {
-            Some((name, _)) => Err(Error::usage(format!("BatchSizeFinder: {name} must be at least 1, but it is 0"))),
+            Some((name, _)) => Err(Error::usage(format!(
+                "BatchSizeFinder: {name} must be at least 1, but it is 0"
+            ))),
             None => Ok(()),
         }
     }
 
-    /// The size to try after `tried`. `fits` is the largest size that fits, and `fails` the smallest that does not.
-    /// Sizes are multiples of `unit`.
+    /// The size to try after `tried`. `fits` is the largest size that fits, and `fails` the
+    /// smallest that does not. Sizes are multiples of `unit`.
     fn next(&self, tried: usize, fits: usize, fails: Option<usize>, unit: usize) -> Option<usize> {
         match fails {
             None => tried.checked_mul(2),
@@ -163,17 +172,17 @@ fn available(runtime: &Runtime) -> Option<u64> {
 }
 
 impl Trainer {
-    /// Finds the largest batch size that fits in device memory. For each size, the Trainer compiles the training step,
-    /// and runs some steps if the compiler reports that it fits. `loader` makes the training loader for a batch size.
-    /// The search also ends when one batch covers the epoch. Afterwards, the module has its old values. Nothing is
-    /// logged, validated or saved.
+    /// Finds the largest batch size that fits in device memory. For each size, the Trainer compiles
+    /// the training step, and runs some steps if the compiler reports that it fits. `loader` makes
+    /// the training loader for a batch size. The search also ends when one batch covers the epoch.
+    /// Afterwards, the module has its old values. Nothing is logged, validated or saved.
     ///
-    /// With several processes, all agree on a size from the compilers' reports. If a step then runs out of memory in
-    /// one of them, the search fails in all of them.
+    /// With several processes, all agree on a size from the compilers' reports. If a step then runs
+    /// out of memory in one of them, the search fails in all of them.
     ///
-    /// Returns an error if an argument of the finder is invalid, if no size fits, if `loader` returns a loader with
-    /// another batch size than the requested one, or if a signal ends the search. The errors of [`Trainer::fit`] apply
-    /// too.
+    /// Returns an error if an argument of the finder is invalid, if no size fits, if `loader`
+    /// returns a loader with another batch size than the requested one, or if a signal ends the
+    /// search. The errors of [`Trainer::fit`] apply too.
     pub fn scale_batch_size<M: TrainingModule>(
         &mut self,
         module: &M,
@@ -198,12 +207,17 @@ impl Trainer {
                 Verdict::Fits => fits = size,
                 Verdict::RefusedByCompiler | Verdict::OutOfMemory => fails = Some(size),
             }
-            next = if fits == size && loader.len() == 1 { None } else { finder.next(size, fits, fails, unit) };
+            next = if fits == size && loader.len() == 1 {
+                None
+            } else {
+                finder.next(size, fits, fails, unit)
+            };
             trials.push(trial);
         }
         match fits {
             0 => {
-                let tried: Vec<String> = trials.iter().map(|trial| trial.batch_size.to_string()).collect();
+                let tried: Vec<String> =
+                    trials.iter().map(|trial| trial.batch_size.to_string()).collect();
                 Err(Error::usage(format!(
                     "scale_batch_size: no batch size fits in device memory; tried {}. Use a smaller model, more \
                      devices (strategy fsdp) or bf16-mixed precision",
@@ -238,7 +252,8 @@ impl Trainer {
         if let Some(process_group) = &session.process_group {
             refused = process_group.any("scale_batch_size", refused)?;
         }
-        let trial = |verdict| Trial { batch_size: loader.batch_size(), needed_bytes: needs, verdict };
+        let trial =
+            |verdict| Trial { batch_size: loader.batch_size(), needed_bytes: needs, verdict };
         if refused {
             return Ok(trial(Verdict::RefusedByCompiler));
         }

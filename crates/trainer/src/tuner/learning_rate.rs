@@ -14,7 +14,8 @@ use crate::{Actions, Error, LogPoint, Result, Trainer, TrainingModule};
 /// The decay of the running mean of losses per step.
 const BETA: f64 = 0.98;
 
-/// Trains for some steps with a rising learning rate: Lightning's `lr_find`, with its arguments and defaults.
+/// Trains for some steps with a rising learning rate: Lightning's `lr_find`, with its arguments and
+/// defaults.
 ///
 /// ```no_run
 /// use fulmen_trainer::tuner::LearningRateFinder;
@@ -76,7 +77,8 @@ impl LearningRateFinder {
         self
     }
 
-    /// Ends the curve where the loss exceeds its smallest value by this factor (4 by default). `None` disables it.
+    /// Ends the curve where the loss exceeds its smallest value by this factor (4 by default).
+    /// `None` disables it.
     pub fn early_stop_threshold(mut self, threshold: Option<f64>) -> LearningRateFinder {
         self.early_stop_threshold = threshold;
         self
@@ -88,7 +90,10 @@ impl LearningRateFinder {
             return wrong(format!("min_lr must be finite and above 0, but it is {}", self.min_lr));
         }
         if !(self.max_lr.is_finite() && self.max_lr > self.min_lr) {
-            return wrong(format!("max_lr must be finite and above min_lr, {}; it is {}", self.min_lr, self.max_lr));
+            return wrong(format!(
+                "max_lr must be finite and above min_lr, {}; it is {}",
+                self.min_lr, self.max_lr
+            ));
         }
         if !(2..=i32::MAX as u64).contains(&self.num_training_steps) {
             return wrong(format!(
@@ -113,7 +118,9 @@ impl LearningRateFinder {
             mean = BETA * mean + (1.0 - BETA) * loss;
             // Correct the bias towards the initial 0, as Adam does.
             let smooth = mean / (1.0 - BETA.powf(i as f64 + 1.0));
-            let diverged = self.early_stop_threshold.is_some_and(|threshold| i > 0 && smooth > threshold * best);
+            let diverged = self
+                .early_stop_threshold
+                .is_some_and(|threshold| i > 0 && smooth > threshold * best);
             if !smooth.is_finite() || diverged {
                 break;
             }
@@ -144,18 +151,19 @@ impl LearningRateCurve {
         &self.losses
     }
 
-    /// The learning rate where the loss falls fastest, ignoring the first ten steps and the last one. `None` if fewer
-    /// than two steps remain.
+    /// The learning rate where the loss falls fastest, ignoring the first ten steps and the last
+    /// one. `None` if fewer than two steps remain.
     pub fn suggestion(&self) -> Option<f64> {
         self.suggestion_without(10, 1)
     }
 
-    /// Like [`suggestion`](LearningRateCurve::suggestion), ignoring other numbers of steps at the beginning and at the
-    /// end.
+    /// Like [`suggestion`](LearningRateCurve::suggestion), ignoring other numbers of steps at the
+    /// beginning and at the end.
     pub fn suggestion_without(&self, skip_begin: usize, skip_end: usize) -> Option<f64> {
         let losses = self.losses.get(skip_begin..self.losses.len().checked_sub(skip_end)?)?;
         let last = losses.len().checked_sub(1).filter(|&last| last > 0)?;
-        // Central differences over steps, one-sided at the ends. Steps are even in the rate or in its logarithm.
+        // Central differences over steps, one-sided at the ends. Steps are even in the rate or in
+        // its logarithm.
         let slope = |i: usize| {
             let (before, after) = (i.saturating_sub(1), (i + 1).min(last));
             (losses[after] - losses[before]) / (after - before) as f64
@@ -192,12 +200,14 @@ impl Callback for Losses {
 }
 
 impl Trainer {
-    /// Trains for some steps with a rising learning rate, to find where the loss falls and where it rises. Afterwards
-    /// the module has its old values. Nothing is logged, validated or saved. The rates replace the optimizer's
-    /// schedule. The Trainer's factor and the factors of parameter groups still apply.
+    /// Trains for some steps with a rising learning rate, to find where the loss falls and where it
+    /// rises. Afterwards the module has its old values. Nothing is logged, validated or saved. The
+    /// rates replace the optimizer's schedule. The Trainer's factor and the factors of parameter
+    /// groups still apply.
     ///
     /// # Errors
-    /// An invalid argument of the finder, which the error names; those of [`Trainer::fit`]; a signal.
+    /// An invalid argument of the finder, which the error names; those of [`Trainer::fit`]; a
+    /// signal.
     pub fn lr_find<M: TrainingModule>(
         &mut self,
         module: &M,
@@ -205,11 +215,15 @@ impl Trainer {
         finder: &LearningRateFinder,
     ) -> Result<LearningRateCurve> {
         finder.check()?;
-        let LearningRateFinder { min_lr: min, max_lr: max, num_training_steps: steps, mode, .. } = *finder;
+        let LearningRateFinder {
+            min_lr: min, max_lr: max, num_training_steps: steps, mode, ..
+        } = *finder;
         let part = StepPart::Sweep { min, max, steps, mode };
         let mut choices = short(&self.session.choices, steps);
         (choices.averaging, choices.scales_learning_rate) = (None, false);
-        choices.parts.retain(|part| matches!(part, StepPart::Accumulation { .. } | StepPart::Unfreeze { .. }));
+        choices.parts.retain(|part| {
+            matches!(part, StepPart::Accumulation { .. } | StepPart::Unfreeze { .. })
+        });
         choices.parts.push(part.clone());
         let recorded = Arc::new(Mutex::new(Vec::new()));
         let losses = Losses { loss: String::new(), part, losses: recorded.clone() };
@@ -230,9 +244,15 @@ mod tests {
 
     #[test]
     fn the_curve_matches_numpy() {
-        let document: Value = serde_json::from_str(include_str!("../../tests/reference/callbacks.json")).unwrap();
+        let document: Value =
+            serde_json::from_str(include_str!("../../tests/reference/callbacks.json")).unwrap();
         let numbers = |name: &str| -> Vec<f64> {
-            document["curve"][name].as_array().unwrap().iter().map(|n| n.as_f64().unwrap()).collect()
+            document["curve"][name]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|n| n.as_f64().unwrap())
+                .collect()
         };
         let finder = LearningRateFinder::new().min_lr(1e-6);
         let (curve, expected) = (finder.curve(&numbers("losses")), numbers("smooth"));
@@ -240,7 +260,8 @@ mod tests {
         for (actual, expected) in curve.losses().iter().zip(&expected) {
             assert!((actual / expected - 1.0).abs() < 1e-12, "{actual} is not {expected}");
         }
-        let (actual, expected) = (curve.suggestion().unwrap(), document["curve"]["rate"].as_f64().unwrap());
+        let (actual, expected) =
+            (curve.suggestion().unwrap(), document["curve"]["rate"].as_f64().unwrap());
         assert!((actual / expected - 1.0).abs() < 1e-9, "{actual} is not {expected}");
     }
 
@@ -248,7 +269,10 @@ mod tests {
     fn the_curve_ends_where_the_loss_diverges() {
         let finder = LearningRateFinder::new();
         let steps = |losses: &[f64]| finder.curve(losses).losses().len();
-        assert_eq!((steps(&[1.0, 1.0, 1e6, 1.0]), steps(&[1.0, f64::NAN, 1.0]), steps(&[])), (2, 1, 0));
+        assert_eq!(
+            (steps(&[1.0, 1.0, 1e6, 1.0]), steps(&[1.0, f64::NAN, 1.0]), steps(&[])),
+            (2, 1, 0)
+        );
         let finder = LearningRateFinder::new().early_stop_threshold(None);
         assert_eq!(finder.curve(&[1.0, 1.0, 1e6, 1.0]).losses().len(), 4);
         assert_eq!(finder.curve(&[1.0; 12]).suggestion(), None, "one step is left");

@@ -1,5 +1,5 @@
-//! Finds a learning rate or a batch size before training, with short fits that leave nothing behind: Lightning's
-//! `Tuner`.
+//! Finds a learning rate or a batch size before training, with short fits that leave nothing
+//! behind: Lightning's `Tuner`.
 
 mod batch_size;
 mod learning_rate;
@@ -48,7 +48,8 @@ fn short(choices: &Choices, steps: u64) -> Choices {
     Choices { options, ..choices.clone() }
 }
 
-/// Runs such a fit on the Trainer's devices. Afterwards the module has its old values, also after an error.
+/// Runs such a fit on the Trainer's devices. Afterwards the module has its old values, also after
+/// an error.
 fn attempt(
     trainer: &Trainer,
     module: &dyn TrainingModule,
@@ -57,11 +58,22 @@ fn attempt(
     callbacks: Vec<Box<dyn Callback>>,
 ) -> Result<FitSummary> {
     let Session { runtime, process_group, open_store, .. } = &trainer.session;
-    let (runtime, process_group, open_store) = (runtime.clone(), process_group.clone(), open_store.clone());
-    let (callbacks, run_config, record) = (callbacks.into(), RunConfig::default(), Record::default());
+    let (runtime, process_group, open_store) =
+        (runtime.clone(), process_group.clone(), open_store.clone());
+    let (callbacks, run_config, record) =
+        (callbacks.into(), RunConfig::default(), Record::default());
     let (loggers, clock) = (Session::loggers(Vec::new())?, Clock::new());
-    let mut session =
-        Session { choices, runtime, process_group, callbacks, loggers, clock, run_config, open_store, record };
+    let mut session = Session {
+        choices,
+        runtime,
+        process_group,
+        callbacks,
+        loggers,
+        clock,
+        run_config,
+        open_store,
+        record,
+    };
     // Set the types of the module's values before saving copies of them.
     set_up(module, &session.config()?)?;
     let values: Vec<_> = module.state().into_iter().map(|(_, cell)| (cell.get(), cell)).collect();

@@ -1,5 +1,5 @@
-//! `detect_anomaly` names the operation and the line that caused the first NaN or infinity: forward, backward
-//! or in the optimizer. It ignores values that are never used.
+//! `detect_anomaly` names the operation and the line that caused the first NaN or infinity:
+//! forward, backward or in the optimizer. It ignores values that are never used.
 
 use crate::common::trainer;
 use fulmen_data::{DataLoader, TensorDataset};
@@ -48,7 +48,8 @@ fn fit(loss: Loss, learning_rate: f64, devices: usize) -> fulmen_trainer::Result
 
 #[test]
 fn the_first_operation_is_named_with_its_line() {
-    // Forward: -infinity, which another operation turns into NaN. The line of the first comes first.
+    // Forward: -infinity, which another operation turns into NaN. The line of the first comes
+    // first.
     let (forward, line) = ((|x, w| (x.log() * 0.0 * w).mean(&[0, 1])) as Loss, line!());
     // Backward: the loss is finite, but the derivative of the root is not.
     let backward: Loss = |x, w| (x * w).sqrt().mean(&[0, 1]);
@@ -64,7 +65,8 @@ fn the_first_operation_is_named_with_its_line() {
             let text = error.to_string();
             assert_eq!(error.not_finite_step(), Some(step), "{text}");
             assert!(
-                text.starts_with(&format!("detect_anomaly: in step {step} ")) && text.contains(operation),
+                text.starts_with(&format!("detect_anomaly: in step {step} "))
+                    && text.contains(operation),
                 "{text}"
             );
             assert!(line == 0 || text.contains(&format!("anomalies.rs:{line}:")), "{text}");
@@ -81,7 +83,8 @@ fn an_unused_infinity_is_not_reported() {
         let scores = Tensor::concatenate(&[&(x * w), &(x.zeros_like() - f64::INFINITY)], 1);
         scores.softmax(1).square().mean(&[0, 1])
     };
-    let selected: Loss = |x, w| x.gt(0.0).select(&x.log(), &x.zeros_like()).mean(&[0, 1]) + (w * w).mean(&[0, 1]);
+    let selected: Loss =
+        |x, w| x.gt(0.0).select(&x.log(), &x.zeros_like()).mean(&[0, 1]) + (w * w).mean(&[0, 1]);
     for loss in [masked, selected] {
         assert!(fit(loss, 0.1, 1).unwrap().is_finite());
     }

@@ -1,20 +1,22 @@
-//! The values that callbacks see, their order, and the results of their requests: in a fit, a validation, a test and a
-//! prediction.
+//! The values that callbacks see, their order, and the results of their requests: in a fit, a
+//! validation, a test and a prediction.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use crate::common::{CLASSES, DROP_LAST, FEATURES, Net, Record, isolated, samples, train_loader, trainer, val_loader};
+use crate::common::{
+    CLASSES, DROP_LAST, FEATURES, Net, Record, isolated, samples, train_loader, trainer, val_loader,
+};
 use fulmen_data::DataLoader;
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Tensor};
 use fulmen_trainer::callbacks::{Event, On, ProgressBar, every, on, once, when};
 use fulmen_trainer::{
-    Actions, Batch, Callback, CheckpointFile, CheckpointRole, Error, EvaluationProgress, EvaluationSet, FitStart,
-    FitSummary, LogPoint, Plan, Predicted, Predictions, ProgramOutput, Progress, StepContext, Trainer, TrainerBuilder,
-    TrainingModule, Weights,
+    Actions, Batch, Callback, CheckpointFile, CheckpointRole, Error, EvaluationProgress,
+    EvaluationSet, FitStart, FitSummary, LogPoint, Plan, Predicted, Predictions, ProgramOutput,
+    Progress, StepContext, Trainer, TrainerBuilder, TrainingModule, Weights,
 };
 
 /// Records the name of each called hook.
@@ -111,12 +113,24 @@ fn hooks_run_in_their_order_in_every_loop() {
     let order = Order::default();
     let builder = || trainer(folder.path()).callback(order.clone()).callback(ProgressBar::new());
     let (net, train, val) = (Net::new(), train_loader(16, DROP_LAST), val_loader(12));
-    let mut trainer = builder().max_epochs(1).num_sanity_val_steps(1).val_check_interval(0.5).build().unwrap();
+    let mut trainer =
+        builder().max_epochs(1).num_sanity_val_steps(1).val_check_interval(0.5).build().unwrap();
     let summary = trainer.fit(&net, &train, Some(&val)).unwrap();
-    let validation =
-        ["validation start of 2", "validation batch 1", "validation batch 2", "validation end, fitting true"];
+    let validation = [
+        "validation start of 2",
+        "validation batch 1",
+        "validation batch 2",
+        "validation end, fitting true",
+    ];
     let expected = [
-        &["fit start", "sanity start", "sanity end", "epoch 0 start", "batch start 0", "batch end 1"][..],
+        &[
+            "fit start",
+            "sanity start",
+            "sanity end",
+            "epoch 0 start",
+            "batch start 0",
+            "batch end 1",
+        ][..],
         &validation,
         &["save last", "batch start 1", "batch end 2"],
         &validation,
@@ -125,14 +139,20 @@ fn hooks_run_in_their_order_in_every_loop() {
     assert_eq!(order.take(), expected.concat());
 
     trainer.validate(&net, &val).unwrap();
-    let alone = ["validation start of 2", "validation batch 1", "validation batch 2", "validation end, fitting false"];
+    let alone = [
+        "validation start of 2",
+        "validation batch 1",
+        "validation batch 2",
+        "validation end, fitting false",
+    ];
     assert_eq!(order.take(), alone);
     trainer.test(&net, &val, Weights::Last).unwrap();
     assert_eq!(order.take(), ["test start of 2", "test batch 1", "test batch 2", "test end"]);
     trainer.test(&net, &val, Weights::Best).unwrap_err();
     assert_eq!(order.take(), ["exception true"]);
 
-    let mut resumed = builder().max_epochs(2).ckpt_path(summary.last_checkpoint.unwrap()).build().unwrap();
+    let mut resumed =
+        builder().max_epochs(2).ckpt_path(summary.last_checkpoint.unwrap()).build().unwrap();
     resumed.fit(&net, &train, Some(&val)).unwrap();
     let calls = order.take();
     assert_eq!(calls[..4], ["fit start", "state 7", "load step 2", "epoch 1 start"]);
@@ -140,7 +160,10 @@ fn hooks_run_in_their_order_in_every_loop() {
     let line = Line::default();
     let predicting = DataLoader::builder(samples(12)).batch_size(8).build().unwrap();
     resumed.predict(&line, &predicting, Weights::Current).unwrap().concat().unwrap();
-    assert_eq!(order.take(), ["predict start of 2", "predict batch 1: 8", "predict batch 2: 4", "predict end"]);
+    assert_eq!(
+        order.take(),
+        ["predict start of 2", "predict batch 1: 8", "predict batch 2: 4", "predict end"]
+    );
 }
 
 /// A linear layer with its own hooks and two programs.
@@ -174,7 +197,10 @@ impl TrainingModule for Line {
         let ones = Tensor::ones(DType::F32, [2, FEATURES]);
         vec![
             ("of ones", self.fc.forward(&ones).into()),
-            ("weights", [("w", self.fc.weight.get()), ("twice", self.fc.weight.get() * 2.0)].into()),
+            (
+                "weights",
+                [("w", self.fc.weight.get()), ("twice", self.fc.weight.get() * 2.0)].into(),
+            ),
         ]
     }
     fn on_fit_start(&self, start: &FitStart) {
@@ -197,10 +223,14 @@ impl TrainingModule for Line {
 fn a_module_has_the_hooks_too() {
     let folder = tempfile::tempdir().unwrap();
     let line = Line::default();
-    let mut trainer = trainer(folder.path()).log_every_n_steps(1).val_check_interval(2).build().unwrap();
+    let mut trainer =
+        trainer(folder.path()).log_every_n_steps(1).val_check_interval(2).build().unwrap();
     let summary = trainer.fit(&line, &train_loader(80, DROP_LAST), Some(&val_loader(8))).unwrap();
     assert_eq!(summary.global_step, 2);
-    assert_eq!(line.order.take(), ["fit start on cpu", "log 1", "log 2", "the module has seen enough"]);
+    assert_eq!(
+        line.order.take(),
+        ["fit start on cpu", "log 1", "log 2", "the module has seen enough"]
+    );
 }
 
 /// The outputs of the requested programs.
@@ -229,8 +259,12 @@ fn a_program_runs_with_the_weights_of_the_moment_and_is_compiled_before_the_firs
         let compilations = Arc::new(AtomicU64::new(0));
         let mut trainer = builder
             .callback(outputs.clone())
-            .callback(on(Event::TrainBatchEnd, every(2), |_, actions| actions.run_program("weights")))
-            .callback(on(Event::TrainEpochEnd, every(1), |_, actions| actions.run_program("of ones")))
+            .callback(on(Event::TrainBatchEnd, every(2), |_, actions| {
+                actions.run_program("weights")
+            }))
+            .callback(on(Event::TrainEpochEnd, every(1), |_, actions| {
+                actions.run_program("of ones")
+            }))
             .callback(Compilations(compilations.clone(), false))
             .build()
             .unwrap();
@@ -238,15 +272,21 @@ fn a_program_runs_with_the_weights_of_the_moment_and_is_compiled_before_the_firs
         let before = trainer.device_to_host_transfers();
         let summary = trainer.fit(&line, &train_loader(40, DROP_LAST), None).unwrap();
         assert_eq!(summary.global_step, 5);
-        // Two programs during training, one at the end of the epoch; the epoch's values; the checkpoint.
+        // Two programs during training, one at the end of the epoch; the epoch's values; the
+        // checkpoint.
         assert_eq!(trainer.device_to_host_transfers() - before, 3 + 1 + 1);
         let outputs = outputs.0.lock().unwrap();
         let names: Vec<_> = outputs.iter().map(|(name, step, _)| (name.as_str(), *step)).collect();
         assert_eq!(names, [("weights", 2), ("weights", 4), ("of ones", 5)]);
         assert_ne!(outputs[0].2, outputs[1].2);
         // Computed directly with the final weights.
-        let by_hand = line.fc.forward(&Tensor::ones(DType::F32, [2, FEATURES])).eval().unwrap().to_f64();
-        assert!(outputs[2].2.iter().zip(&by_hand).all(|(a, b)| (a - b).abs() < 1e-6), "{:?} {by_hand:?}", outputs[2]);
+        let by_hand =
+            line.fc.forward(&Tensor::ones(DType::F32, [2, FEATURES])).eval().unwrap().to_f64();
+        assert!(
+            outputs[2].2.iter().zip(&by_hand).all(|(a, b)| (a - b).abs() < 1e-6),
+            "{:?} {by_hand:?}",
+            outputs[2]
+        );
     }
 }
 
@@ -281,22 +321,37 @@ fn actions_are_done_after_any_step() {
             })
             .changing_learning_rate(),
         )
-        .callback(on(Event::TrainBatchEnd, when(|now| now.global_step == 7), |_, actions| actions.validate()))
+        .callback(on(Event::TrainBatchEnd, when(|now| now.global_step == 7), |_, actions| {
+            actions.validate()
+        }))
         .callback(on(Event::Log, when(|now| now.global_step == 8), move |_, actions| {
             actions.save_checkpoint(&path, CheckpointRole::Extra);
         }))
-        .callback(on(Event::TrainBatchEnd, when(|now| now.global_step == 23), |_, actions| actions.stop("enough")))
+        .callback(on(Event::TrainBatchEnd, when(|now| now.global_step == 23), |_, actions| {
+            actions.stop("enough")
+        }))
         .build()
         .unwrap();
-    let summary = trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), Some(&val_loader(16))).unwrap();
-    assert_eq!((summary.global_step, summary.epochs, summary.stopped.as_deref()), (23, 2, Some("enough")));
-    let rates: Vec<f64> = record.logs.lock().unwrap().iter().map(|point| point.get("lr").unwrap()).collect();
+    let summary =
+        trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), Some(&val_loader(16))).unwrap();
+    assert_eq!(
+        (summary.global_step, summary.epochs, summary.stopped.as_deref()),
+        (23, 2, Some("enough"))
+    );
+    let rates: Vec<f64> =
+        record.logs.lock().unwrap().iter().map(|point| point.get("lr").unwrap()).collect();
     assert!(rates[..3].iter().all(|lr| (lr - 0.05).abs() < 1e-8), "{rates:?}");
     assert!(rates[3..].iter().all(|lr| (lr - 0.025).abs() < 1e-8), "{rates:?}");
-    let validated: Vec<u64> = record.validations.lock().unwrap().iter().map(|point| point.global_step).collect();
+    let validated: Vec<u64> =
+        record.validations.lock().unwrap().iter().map(|point| point.global_step).collect();
     assert_eq!(validated, [7, 10, 20]);
-    let saved: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
-    let saved = saved.iter().filter_map(|name| name.to_str()).find(|name| name.starts_with("at-0-")).unwrap();
+    let saved: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    let saved = saved
+        .iter()
+        .filter_map(|name| name.to_str())
+        .find(|name| name.starts_with("at-0-"))
+        .unwrap();
     // The values of a log point arrive some steps later.
     let step: u64 = saved.strip_prefix("at-0-").unwrap().parse().unwrap();
     assert!((8..=10).contains(&step), "{saved}");
@@ -309,11 +364,21 @@ fn invalid_requests_of_callbacks_are_errors() {
         let mut trainer = trainer(folder.path()).max_epochs(1).callback(callback).build().unwrap();
         trainer.fit(&Line::default(), &train_loader(16, DROP_LAST), None).unwrap_err().to_string()
     };
-    let unknown = fails(on(Event::TrainBatchEnd, once(), |_, actions| actions.run_program("samples")));
-    assert!(unknown.contains("the program `samples`") && unknown.contains("`of ones`, `weights`"), "{unknown}");
-    let factor = fails(on(Event::TrainBatchEnd, once(), |_, actions| actions.set_learning_rate_factor(0.1)));
+    let unknown =
+        fails(on(Event::TrainBatchEnd, once(), |_, actions| actions.run_program("samples")));
+    assert!(
+        unknown.contains("the program `samples`") && unknown.contains("`of ones`, `weights`"),
+        "{unknown}"
+    );
+    let factor =
+        fails(on(Event::TrainBatchEnd, once(), |_, actions| actions.set_learning_rate_factor(0.1)));
     assert!(factor.contains("changes_learning_rate() must be true"), "{factor}");
-    let never = Trainer::builder().callback(on(Event::Log, every(0), |_, _| {})).build().err().unwrap().to_string();
+    let never = Trainer::builder()
+        .callback(on(Event::Log, every(0), |_, _| {}))
+        .build()
+        .err()
+        .unwrap()
+        .to_string();
     assert_eq!(never, "On: every(0) never calls the closure; use at least every(1)");
 }
 
@@ -329,10 +394,16 @@ fn a_filter_counts_over_a_resume() {
             .callback(on(Event::TrainBatchEnd, every(3), move |now, _| {
                 third.lock().unwrap().push((3, now.global_step))
             }))
-            .callback(on(Event::TrainBatchEnd, once(), move |now, _| first.lock().unwrap().push((1, now.global_step))))
+            .callback(on(Event::TrainBatchEnd, once(), move |now, _| {
+                first.lock().unwrap().push((1, now.global_step))
+            }))
             .build()
             .unwrap();
-        trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), None).unwrap().last_checkpoint.unwrap()
+        trainer
+            .fit(&Net::new(), &train_loader(40, DROP_LAST), None)
+            .unwrap()
+            .last_checkpoint
+            .unwrap()
     };
     let checkpoint = run(1, Path::new(""));
     run(2, &checkpoint);
@@ -369,7 +440,8 @@ fn a_test_of_several_sets_gives_each_the_values_of_a_test_of_it_alone() {
         let alone = trainer.test(&net, loader, Weights::Current).unwrap();
         assert_eq!((alone.get("test_acc"), alone.get("length")), (point.get(name), Some(0.0)));
     }
-    let twice = trainer.validate(&net, vec![EvaluationSet::new("a", &short); 2]).unwrap_err().to_string();
+    let twice =
+        trainer.validate(&net, vec![EvaluationSet::new("a", &short); 2]).unwrap_err().to_string();
     assert!(twice.contains("two validation sets have the name `a`"), "{twice}");
     let none = trainer.test(&net, None, Weights::Current).unwrap_err().to_string();
     assert!(none.contains("there is no loader to test on"), "{none}");
@@ -379,7 +451,8 @@ fn a_test_of_several_sets_gives_each_the_values_of_a_test_of_it_alone() {
 fn several_validation_sets_have_names_and_cadences() {
     let folder = tempfile::tempdir().unwrap();
     let record = Record::default();
-    let builder = || trainer(folder.path()).runtime(isolated()).max_epochs(4).log_every_n_steps(1000);
+    let builder =
+        || trainer(folder.path()).runtime(isolated()).max_epochs(4).log_every_n_steps(1000);
     let (net, train) = (Net::new(), train_loader(40, DROP_LAST));
     let (small, large) = (val_loader(16), val_loader(24));
     let mut trainer = builder().callback(record.clone()).build().unwrap();
@@ -389,7 +462,11 @@ fn several_validation_sets_have_names_and_cadences() {
         EvaluationSet::new("often", &small).val_check_interval(7),
     ];
     let summary = trainer.fit(&net, &train, sets).unwrap();
-    assert_eq!((summary.train_compilations, summary.eval_compilations), (1, 1), "they are the same program");
+    assert_eq!(
+        (summary.train_compilations, summary.eval_compilations),
+        (1, 1),
+        "they are the same program"
+    );
     let names: Vec<Vec<String>> = {
         let epochs = record.epochs.lock().unwrap();
         let names_of = |point: &LogPoint| {
@@ -409,7 +486,11 @@ fn several_validation_sets_have_names_and_cadences() {
     );
     let often: Vec<u64> = {
         let validations = record.validations.lock().unwrap();
-        validations.iter().filter(|p| p.get("val_loss/often").is_some()).map(|p| p.global_step).collect()
+        validations
+            .iter()
+            .filter(|p| p.get("val_loss/often").is_some())
+            .map(|p| p.global_step)
+            .collect()
     };
     assert_eq!(often, [7, 14]);
     let last = summary.last_epoch.unwrap();
@@ -417,8 +498,8 @@ fn several_validation_sets_have_names_and_cadences() {
         let alone = trainer.validate(&net, loader).unwrap().get("val_loss").unwrap();
         assert_eq!(last.get(name), Some(alone), "{name}");
     }
-    // The sums of all sets are one transfer. There are four epochs with a checkpoint each, and two validations within
-    // an epoch, each with a checkpoint that also holds training sums.
+    // The sums of all sets are one transfer. There are four epochs with a checkpoint each, and two
+    // validations within an epoch, each with a checkpoint that also holds training sums.
     assert_eq!(trainer.device_to_host_transfers() - 2, 4 * 2 + 2 * 3);
 
     let refused = |sets: Vec<EvaluationSet>| {
@@ -429,9 +510,17 @@ fn several_validation_sets_have_names_and_cadences() {
     assert!(refused(vec![set("a"), set("a")]).contains("two validation sets have the name `a`"));
     assert!(refused(vec![set("a"), set("")]).contains("give each a name"));
     let never = refused(vec![set("a").val_check_interval(1000)]);
-    assert!(never.contains("the validation set `a`: val_check_interval: 1000 steps are more than the 20"), "{never}");
+    assert!(
+        never.contains(
+            "the validation set `a`: val_check_interval: 1000 steps are more than the 20"
+        ),
+        "{never}"
+    );
     let both = refused(vec![set("a").val_check_interval(5).check_val_every_n_epoch(2)]);
-    assert!(both.contains("the validation set `a`") && both.contains("give only one of the two"), "{both}");
+    assert!(
+        both.contains("the validation set `a`") && both.contains("give only one of the two"),
+        "{both}"
+    );
     assert!(refused(vec![set("a").val_check_interval("often")]).contains("`often` is neither"));
     assert!(refused(vec![set("a").check_val_every_n_epoch(0)]).contains("must be at least 1"));
 }
@@ -439,13 +528,18 @@ fn several_validation_sets_have_names_and_cadences() {
 #[test]
 fn callbacks_and_loggers_cost_no_transfer() {
     let transfers = |builder: TrainerBuilder| {
-        let mut trainer = builder.max_epochs(2).log_every_n_steps(5).enable_checkpointing(false).build().unwrap();
+        let mut trainer =
+            builder.max_epochs(2).log_every_n_steps(5).enable_checkpointing(false).build().unwrap();
         trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), Some(&val_loader(16))).unwrap();
         (trainer.device_to_host_transfers(), trainer.log_points())
     };
     let folder = tempfile::tempdir().unwrap();
     let with_all = trainer(folder.path()).callback(Order::default()).callback(Record::default());
-    let with_all = with_all.callback(ProgressBar::new()).callback(on(Event::TrainBatchEnd, every(1), |_, _| {}));
+    let with_all = with_all.callback(ProgressBar::new()).callback(on(
+        Event::TrainBatchEnd,
+        every(1),
+        |_, _| {},
+    ));
     assert_eq!(transfers(with_all), (4 + 2, 4 + 2), "log points and epochs");
     assert_eq!(transfers(trainer(folder.path())), (4 + 2, 4 + 2));
 }

@@ -16,7 +16,8 @@ use fulmen_trainer::{FitSummary, Result, Resume};
 /// Trains with checkpoints in `to`, after `local`, under this folder.
 fn run(folder: &Path, to: &Path, epochs: u64, resume: Resume) -> (Record, Result<FitSummary>) {
     let record = Record::default();
-    let builder = trainer(&folder.join("runs")).max_epochs(epochs).log_every_n_steps(1).resume(resume);
+    let builder =
+        trainer(&folder.join("runs")).max_epochs(epochs).log_every_n_steps(1).resume(resume);
     let builder = builder.checkpoint_dir(to).checkpoint_local(folder.join("local"));
     // The state of the first epoch is the best.
     let best = ModelCheckpoint::new().monitor("train_loss", Mode::Max);
@@ -44,9 +45,15 @@ fn resumes_from(place: impl Fn(&Path) -> PathBuf) {
     let (resumed, summary) = run(parts.path(), &to, 3, Resume::Auto);
     assert_eq!(summary.unwrap().epochs, 3);
     assert_eq!(resumed.bits("train_loss"), expected.bits("train_loss")[10..]);
-    let values = |to: &Path| ["last", "best"].map(|name| tensors(to.join(name))["fc1.weight"].bytes().to_vec());
+    let values = |to: &Path| {
+        ["last", "best"].map(|name| tensors(to.join(name))["fc1.weight"].bytes().to_vec())
+    };
     assert_eq!(values(&to), values(&to_whole));
-    assert_eq!(tensors(to.join("best"))["trainer/step"].to_f64(), [5.0], "the resumed run knows the best one");
+    assert_eq!(
+        tensors(to.join("best"))["trainer/step"].to_f64(),
+        [5.0],
+        "the resumed run knows the best one"
+    );
 }
 
 #[test]
@@ -66,13 +73,25 @@ fn a_run_resumes_from_a_bucket() {
 #[cfg(feature = "cloud")]
 #[test]
 fn a_run_resumes_from_a_bucket_of_a_real_server() {
-    let Some(server) = moto::Server::for_test("a_run_resumes_from_a_bucket_of_a_real_server") else { return };
+    let Some(server) = moto::Server::for_test("a_run_resumes_from_a_bucket_of_a_real_server")
+    else {
+        return;
+    };
     server.make_bucket("models").unwrap();
     let mut command = crate::common::itself();
-    command.args(["--exact", "checkpoint_locations::a_run_resumes_from_a_bucket", "--ignored", "--nocapture"]);
-    command.env("AWS_ENDPOINT_URL", server.url()).env("AWS_SKIP_SIGNATURE", "true").env_remove("AWS_PROFILE");
+    command.args([
+        "--exact",
+        "checkpoint_locations::a_run_resumes_from_a_bucket",
+        "--ignored",
+        "--nocapture",
+    ]);
+    command
+        .env("AWS_ENDPOINT_URL", server.url())
+        .env("AWS_SKIP_SIGNATURE", "true")
+        .env_remove("AWS_PROFILE");
     let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
 }
 

@@ -9,11 +9,15 @@ use fulmen_data::{DataLoader, Dataset, Field, Sample, TensorDataset};
 use fulmen_nn::Module;
 use fulmen_nn::weights::{Strictness, load_weights};
 use fulmen_trainer::callbacks::{EarlyStopping, Event, Mode, ModelCheckpoint, every, on, when};
-use fulmen_trainer::{Callback, CheckpointFile, CheckpointRole, FitSummary, Trainer, TrainerBuilder, Weights};
+use fulmen_trainer::{
+    Callback, CheckpointFile, CheckpointRole, FitSummary, Trainer, TrainerBuilder, Weights,
+};
 
 fn files(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -42,7 +46,8 @@ impl Saves {
 fn fit(builder: TrainerBuilder, checkpoint: ModelCheckpoint) -> (Trainer, FitSummary, Saves) {
     let saves = Saves::default();
     let mut trainer = builder.callback(checkpoint).callback(saves.clone()).build().unwrap();
-    let summary = trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), Some(&val_loader(16))).unwrap();
+    let summary =
+        trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), Some(&val_loader(16))).unwrap();
     (trainer, summary, saves)
 }
 
@@ -55,11 +60,15 @@ fn a_state_is_saved_at_intervals_of_steps_epochs_or_minutes() {
     assert_eq!(saved(ModelCheckpoint::new().every_n_train_steps(15)), [10, 15, 20, 30, 30, 40]);
     assert_eq!(saved(ModelCheckpoint::new().every_n_epochs(2)), [20, 40]);
     let interval = Duration::from_nanos(1);
-    let every_step: Vec<u64> = (1..=40).flat_map(|step| vec![step; 1 + usize::from(step % 10 == 0)]).collect();
+    let every_step: Vec<u64> =
+        (1..=40).flat_map(|step| vec![step; 1 + usize::from(step % 10 == 0)]).collect();
     assert_eq!(saved(ModelCheckpoint::new().train_time_interval(interval)), every_step);
     // An optimizer step counts once, for any number of batches.
     let accumulating = builder().accumulate_grad_batches(4).max_epochs(2);
-    assert_eq!(fit(accumulating, ModelCheckpoint::new().every_n_train_steps(2)).2.last(), [2, 3, 4, 6, 6]);
+    assert_eq!(
+        fit(accumulating, ModelCheckpoint::new().every_n_train_steps(2)).2.last(),
+        [2, 3, 4, 6, 6]
+    );
 }
 
 #[test]
@@ -67,7 +76,11 @@ fn a_run_resumes_from_any_of_its_states() {
     let folder = tempfile::tempdir().unwrap();
     let run = |from: &Path| {
         let record = Record::default();
-        let builder = trainer(folder.path()).max_epochs(2).log_every_n_steps(3).val_check_interval(4).ckpt_path(from);
+        let builder = trainer(folder.path())
+            .max_epochs(2)
+            .log_every_n_steps(3)
+            .val_check_interval(4)
+            .ckpt_path(from);
         let checkpoint = ModelCheckpoint::new().every_n_train_steps(1).keep_all(true);
         let summary = fit(builder.callback(record.clone()), checkpoint).1;
         (record.bits("train_loss"), record.validations.lock().unwrap().clone(), summary.last_epoch)
@@ -75,11 +88,19 @@ fn a_run_resumes_from_any_of_its_states() {
     let whole = run(Path::new(""));
     for step in [2, 3, 4, 8, 9, 10, 13, 16, 20] {
         let epoch = (step - 1) / 10;
-        let rest = run(&folder.path().join(format!("version_0/checkpoints/epoch={epoch}-step={step}")));
-        assert_eq!(rest.0, whole.0.iter().filter(|log| log.0 > step).copied().collect::<Vec<_>>(), "step {step}");
-        // A validation that was due when the state was saved still runs, except for the state at the end of its epoch.
-        let remaining =
-            whole.1.iter().filter(|point| point.global_step >= step && !(step == 20 && point.global_step == 20));
+        let rest =
+            run(&folder.path().join(format!("version_0/checkpoints/epoch={epoch}-step={step}")));
+        assert_eq!(
+            rest.0,
+            whole.0.iter().filter(|log| log.0 > step).copied().collect::<Vec<_>>(),
+            "step {step}"
+        );
+        // A validation that was due when the state was saved still runs, except for the state at
+        // the end of its epoch.
+        let remaining = whole
+            .1
+            .iter()
+            .filter(|point| point.global_step >= step && !(step == 20 && point.global_step == 20));
         assert_eq!(rest.1, remaining.cloned().collect::<Vec<_>>(), "step {step}");
         assert!(step == 20 || rest.2 == whole.2, "step {step}");
     }
@@ -95,9 +116,13 @@ fn an_epoch_that_ends_after_a_resume_counts_for_early_stopping() {
             .max_epochs(5)
             .ckpt_path(from)
             .callback(EarlyStopping::new("train_loss", Mode::Min).patience(1).min_delta(10.0))
-            .callback(on(Event::TrainBatchEnd, when(|now| now.global_step == 20), move |_, actions| {
-                actions.save_checkpoint(&path, CheckpointRole::Extra);
-            }))
+            .callback(on(
+                Event::TrainBatchEnd,
+                when(|now| now.global_step == 20),
+                move |_, actions| {
+                    actions.save_checkpoint(&path, CheckpointRole::Extra);
+                },
+            ))
             .build()
             .unwrap();
         trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), None).unwrap().global_step
@@ -113,8 +138,13 @@ fn the_best_states_are_kept_and_the_others_removed() {
     let checkpoint = checkpoint.filename("{epoch:02d}-{val_loss:.5f}").save_weights_only(true);
     let builder = trainer(folder.path()).max_epochs(8).callback(record.clone());
     let (mut trainer, summary, _) = fit(builder, checkpoint);
-    let mut losses: Vec<(f64, u64)> =
-        record.epochs.lock().unwrap().iter().map(|point| (point.get("val_loss").unwrap(), point.epoch)).collect();
+    let mut losses: Vec<(f64, u64)> = record
+        .epochs
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|point| (point.get("val_loss").unwrap(), point.epoch))
+        .collect();
     losses.sort_by(|a, b| a.0.total_cmp(&b.0));
     let name = |(loss, epoch): &(f64, u64)| format!("epoch={epoch:02}-val_loss={loss:.5}");
     let mut expected: Vec<String> = losses[..3].iter().map(name).chain(["last".into()]).collect();
@@ -129,7 +159,12 @@ fn the_best_states_are_kept_and_the_others_removed() {
     let report = load_weights(&loaded, &best, Strictness::Strict).unwrap();
     assert_eq!(report.loaded.len(), loaded.state().len());
     let report = load_weights(&loaded, checkpoints.join("last"), Strictness::Lenient).unwrap();
-    assert!(report.unexpected.iter().all(|name| name.starts_with("optimizer/") || name.starts_with("trainer/")));
+    assert!(
+        report
+            .unexpected
+            .iter()
+            .all(|name| name.starts_with("optimizer/") || name.starts_with("trainer/"))
+    );
     assert_eq!(
         loaded.state()[0].1.get().eval().unwrap().to_f64(),
         tensors(checkpoints.join("last"))["fc1.weight"].to_f64()
@@ -138,11 +173,15 @@ fn the_best_states_are_kept_and_the_others_removed() {
     // Weights alone are enough for a test, but not for resuming.
     let tested = trainer.test(&Net::new(), &val_loader(16), Weights::Best).unwrap();
     assert!(tested.get("test_acc").unwrap() > 0.5);
-    let bytes = |checkpoint: &Path| std::fs::metadata(crate::common::shard(checkpoint)).unwrap().len();
+    let bytes =
+        |checkpoint: &Path| std::fs::metadata(crate::common::shard(checkpoint)).unwrap().len();
     assert!(bytes(&best) < bytes(&checkpoints.join("last")));
     let resume = |from: &str| {
-        let mut trainer = crate::common::trainer(folder.path()).max_epochs(9).ckpt_path(from).build().unwrap();
-        trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), None).map(|summary| summary.global_step)
+        let mut trainer =
+            crate::common::trainer(folder.path()).max_epochs(9).ckpt_path(from).build().unwrap();
+        trainer
+            .fit(&Net::new(), &train_loader(80, DROP_LAST), None)
+            .map(|summary| summary.global_step)
     };
     assert_eq!(resume("last").unwrap(), 90);
     std::fs::remove_dir_all(folder.path().join("version_1")).unwrap();
@@ -187,13 +226,18 @@ impl Dataset for Broken {
 #[test]
 fn a_fit_that_fails_can_save_its_state() {
     let folder = tempfile::tempdir().unwrap();
-    let loader = |hole: usize| DataLoader::builder(Broken(samples(80), hole)).batch_size(8).build().unwrap();
+    let loader =
+        |hole: usize| DataLoader::builder(Broken(samples(80), hole)).batch_size(8).build().unwrap();
     let run = |hole: usize, from: &str, checkpoint: ModelCheckpoint| {
         let record = Record::default();
         let builder = trainer(folder.path()).max_epochs(1).log_every_n_steps(1).ckpt_path(from);
         let mut trainer = builder.callback(checkpoint).callback(record.clone()).build().unwrap();
         let result = trainer.fit(&Net::new(), &loader(hole), None);
-        (record.bits("train_loss"), result.map_err(|error| error.is_data()), trainer.run_dir().unwrap().to_owned())
+        (
+            record.bits("train_loss"),
+            result.map_err(|error| error.is_data()),
+            trainer.run_dir().unwrap().to_owned(),
+        )
     };
     let whole = run(1000, "", ModelCheckpoint::new()).0;
     let (_, failed, run_dir) = run(45, "", ModelCheckpoint::new());
@@ -210,10 +254,21 @@ fn a_fit_that_fails_can_save_its_state() {
 fn a_state_that_cannot_be_resumed_does_not_replace_one_that_can() {
     let folder = tempfile::tempdir().unwrap();
     let saves = Saves::default();
-    let loader = DataLoader::builder(samples(80)).batch_size(8).num_workers(2).ordered(false).build().unwrap();
-    let checkpoint = ModelCheckpoint::new().every_n_train_steps(3).train_time_interval(Duration::from_nanos(1));
+    let loader = DataLoader::builder(samples(80))
+        .batch_size(8)
+        .num_workers(2)
+        .ordered(false)
+        .build()
+        .unwrap();
+    let checkpoint =
+        ModelCheckpoint::new().every_n_train_steps(3).train_time_interval(Duration::from_nanos(1));
     let builder = trainer(folder.path()).max_epochs(2).val_check_interval(0.5).callback(checkpoint);
-    builder.callback(saves.clone()).build().unwrap().fit(&Net::new(), &loader, Some(&val_loader(8))).unwrap();
+    builder
+        .callback(saves.clone())
+        .build()
+        .unwrap()
+        .fit(&Net::new(), &loader, Some(&val_loader(8)))
+        .unwrap();
     assert_eq!(saves.last(), [10, 20]);
 }
 
@@ -246,12 +301,24 @@ fn contradictory_settings_are_rejected_by_name() {
             "filename has a metric, but a state that every_n_train_steps saves has none",
         ),
         (ModelCheckpoint::new().filename("{epoch}"), "filename has no effect on the last state"),
-        (ModelCheckpoint::new().keep_all(true).filename("a/b"), "filename `a/b`: a file name cannot contain"),
-        (ModelCheckpoint::new().keep_all(true).filename("best"), "filename `best`: the Trainer reserves this name"),
-        (ModelCheckpoint::new().save_weights_only(true), "save_weights_only has no effect on the last state"),
+        (
+            ModelCheckpoint::new().keep_all(true).filename("a/b"),
+            "filename `a/b`: a file name cannot contain",
+        ),
+        (
+            ModelCheckpoint::new().keep_all(true).filename("best"),
+            "filename `best`: the Trainer reserves this name",
+        ),
+        (
+            ModelCheckpoint::new().save_weights_only(true),
+            "save_weights_only has no effect on the last state",
+        ),
         (ModelCheckpoint::new().every_n_train_steps(0), "every_n_train_steps must be at least 1"),
         (ModelCheckpoint::new().every_n_epochs(0), "every_n_epochs must be at least 1"),
-        (ModelCheckpoint::new().train_time_interval(Duration::ZERO), "train_time_interval must be more"),
+        (
+            ModelCheckpoint::new().train_time_interval(Duration::ZERO),
+            "train_time_interval must be more",
+        ),
     ] {
         let error = Trainer::builder().callback(checkpoint).build().err().unwrap().to_string();
         assert!(error.starts_with("ModelCheckpoint: ") && error.contains(why), "{error}");

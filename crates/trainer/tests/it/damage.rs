@@ -48,7 +48,8 @@ fn a_flipped_bit_in_a_checkpoint_is_rejected_with_the_name_of_its_tensor() {
         let mut bytes = whole.to_owned();
         bytes[byte] ^= 1 << bit;
         std::fs::write(file, bytes).unwrap();
-        let what = format!("bit {bit} of byte {byte} of {}, the data begins at {data}", whole.len());
+        let what =
+            format!("bit {bit} of byte {byte} of {}, the data begins at {data}", whole.len());
         let message = refusal(folder.path(), &path);
         std::fs::write(file, whole).unwrap();
         message.unwrap_or_else(|_| panic!("{what}: the damaged checkpoint was accepted"))
@@ -59,7 +60,10 @@ fn a_flipped_bit_in_a_checkpoint_is_rejected_with_the_name_of_its_tensor() {
         let (start, end) = (offset(0), offset(1));
         for (byte, bit) in [(start, 0), ((start + end) / 2, 3), (end - 1, 7)] {
             let message = flipped(&file, &whole, byte, bit);
-            assert!(message.contains(&format!("`{name}`")) && message.contains("use another one"), "{name}: {message}");
+            assert!(
+                message.contains(&format!("`{name}`")) && message.contains("use another one"),
+                "{name}: {message}"
+            );
         }
         tensors += 1;
     }
@@ -101,12 +105,18 @@ fn forge(from: &Path, to: &Path, change: impl FnOnce(&mut Value)) {
     std::fs::create_dir(to).unwrap();
     let shard = shard(from);
     std::fs::copy(&shard, to.join(shard.file_name().unwrap())).unwrap();
-    let frame: Value = serde_json::from_slice(&std::fs::read(from.join("manifest.json")).unwrap()).unwrap();
+    let frame: Value =
+        serde_json::from_slice(&std::fs::read(from.join("manifest.json")).unwrap()).unwrap();
     let mut manifest = frame["manifest"].clone();
     change(&mut manifest);
     let manifest = manifest.to_string();
-    let sha256: String = Sha256::digest(&manifest).iter().map(|byte| format!("{byte:02x}")).collect();
-    std::fs::write(to.join("manifest.json"), format!("{{\"sha256\":\"{sha256}\",\"manifest\":{manifest}}}")).unwrap();
+    let sha256: String =
+        Sha256::digest(&manifest).iter().map(|byte| format!("{byte:02x}")).collect();
+    std::fs::write(
+        to.join("manifest.json"),
+        format!("{{\"sha256\":\"{sha256}\",\"manifest\":{manifest}}}"),
+    )
+    .unwrap();
 }
 
 #[test]
@@ -198,7 +208,10 @@ fn a_best_checkpoint_of_another_run_is_rejected() {
     let path = from.with_file_name("forged");
     forge(&from, &path, |manifest| manifest["run"]["training"]["best_checkpoint"] = json!(other));
     let message = refusal(folder.path(), &path).unwrap();
-    assert!(message.contains("`best_checkpoint`") && message.contains(other.to_str().unwrap()), "{message}");
+    assert!(
+        message.contains("`best_checkpoint`") && message.contains(other.to_str().unwrap()),
+        "{message}"
+    );
 }
 
 #[test]

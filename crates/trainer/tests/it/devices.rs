@@ -1,4 +1,5 @@
-//! The same training on 1, 2, 4 and 8 devices, data parallel and fully sharded, and on one selected device.
+//! The same training on 1, 2, 4 and 8 devices, data parallel and fully sharded, and on one selected
+//! device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -13,7 +14,8 @@ use fulmen_nn::optim::{AdamW, Optimizer, Sgd};
 use fulmen_nn::{BatchNorm2d, Conv2d, LayerNorm, Linear, Module, MultiheadAttention, scan_layers};
 use fulmen_tensor::{Accelerator, Devices, Mesh, Sharding, Tensor, checkpoint};
 use fulmen_trainer::{
-    Actions, Batch, Callback, LogPoint, Plan, StepContext, Strategy, Trainer, TrainingModule, Weights,
+    Actions, Batch, Callback, LogPoint, Plan, StepContext, Strategy, Trainer, TrainingModule,
+    Weights,
 };
 
 const STEPS: usize = 20;
@@ -101,7 +103,8 @@ fn mlp() -> Mlp {
 
 fn conv_net() -> ConvNet {
     ConvNet {
-        // No biases: before batch norm their gradient is only rounding error, which AdamW would turn into steps.
+        // No biases: before batch norm their gradient is only rounding error, which AdamW would
+        // turn into steps.
         conv1: Conv2d::new(2, 8, 3).padding(1).bias(false),
         bn1: BatchNorm2d::new(8),
         conv2: Conv2d::new(8, 16, 3).padding(1).stride(2).bias(false),
@@ -112,10 +115,14 @@ fn conv_net() -> ConvNet {
 
 fn loader() -> DataLoader {
     let count = STEPS * BATCH;
-    let pixels = (0..count * 128).map(|i| ((i * 7919 % 1013) as f32 / 506.5) - 1.0).collect::<Vec<_>>();
+    let pixels =
+        (0..count * 128).map(|i| ((i * 7919 % 1013) as f32 / 506.5) - 1.0).collect::<Vec<_>>();
     let labels = (0..count).map(|i| (i * 31 % 8) as i32).collect::<Vec<_>>();
-    let data =
-        TensorDataset::builder().array("x", [count, 2, 8, 8], pixels).array("y", [count], labels).build().unwrap();
+    let data = TensorDataset::builder()
+        .array("x", [count, 2, 8, 8], pixels)
+        .array("y", [count], labels)
+        .build()
+        .unwrap();
     DataLoader::builder(data).batch_size(BATCH).shuffle(true).drop_last(true).build().unwrap()
 }
 
@@ -132,7 +139,10 @@ impl Callback for Losses {
     }
 }
 
-fn trainer(devices: impl Into<Devices>, strategy: Strategy) -> (Trainer, Losses, tempfile::TempDir) {
+fn trainer(
+    devices: impl Into<Devices>,
+    strategy: Strategy,
+) -> (Trainer, Losses, tempfile::TempDir) {
     let (losses, folder) = (Losses::default(), tempfile::tempdir().unwrap());
     let trainer = Trainer::builder()
         .accelerator(Accelerator::Cpu)
@@ -150,7 +160,11 @@ fn trainer(devices: impl Into<Devices>, strategy: Strategy) -> (Trainer, Losses,
 }
 
 /// The losses of all steps, and the final parameters and statistics.
-fn train<M: TrainingModule>(module: &M, devices: usize, strategy: Strategy) -> (Vec<f64>, Vec<Vec<f64>>) {
+fn train<M: TrainingModule>(
+    module: &M,
+    devices: usize,
+    strategy: Strategy,
+) -> (Vec<f64>, Vec<Vec<f64>>) {
     let (mut trainer, losses, _folder) = trainer(devices, strategy);
     trainer.fit(module, &loader(), None).unwrap();
     let losses = losses.0.lock().unwrap().clone();
@@ -161,11 +175,14 @@ fn train<M: TrainingModule>(module: &M, devices: usize, strategy: Strategy) -> (
 
 fn agrees_on_all_devices<M: TrainingModule>(make: impl Fn() -> M) {
     let strategies = [Strategy::Ddp, Strategy::Fsdp];
-    let on = [2, 4, 8].into_iter().flat_map(|devices| strategies.map(|strategy| (make(), devices, strategy)));
+    let on = [2, 4, 8]
+        .into_iter()
+        .flat_map(|devices| strategies.map(|strategy| (make(), devices, strategy)));
     train_alike(&make(), on);
 }
 
-/// Checks that modules on several devices get the same losses and values as one trained on one device.
+/// Checks that modules on several devices get the same losses and values as one trained on one
+/// device.
 fn train_alike<M: TrainingModule>(one: &M, others: impl IntoIterator<Item = (M, usize, Strategy)>) {
     let (losses, values) = train(one, 1, Strategy::Ddp);
     assert_eq!(losses.len(), STEPS);
@@ -173,13 +190,19 @@ fn train_alike<M: TrainingModule>(one: &M, others: impl IntoIterator<Item = (M, 
     for (other, devices, strategy) in others {
         let (other_losses, other_values) = train(&other, devices, strategy);
         for (step, (a, b)) in losses.iter().zip(&other_losses).enumerate() {
-            assert!((a - b).abs() <= 1e-5 * a.abs(), "{strategy} on {devices}, step {step}: {a} and {b}");
+            assert!(
+                (a - b).abs() <= 1e-5 * a.abs(),
+                "{strategy} on {devices}, step {step}: {a} and {b}"
+            );
         }
         for (i, (a, b)) in values.iter().zip(&other_values).enumerate() {
             // Relative to the tensor: elements near zero have only its absolute accuracy.
             let scale = a.iter().fold(0.0f64, |m, v| m.max(v.abs()));
             let far = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-            assert!(far <= 1e-5 * scale.max(1e-3), "{strategy} on {devices}, tensor {i}: off by {far} of {scale}");
+            assert!(
+                far <= 1e-5 * scale.max(1e-3),
+                "{strategy} on {devices}, tensor {i}: off by {far} of {scale}"
+            );
         }
     }
 }
@@ -210,8 +233,9 @@ struct Deep {
 impl TrainingModule for Deep {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
         let x = self.embed.forward(&batch.get("x").flatten(1, -1));
-        let layer =
-            |layer: &Linear, x: &Tensor| checkpoint(|x| vec![&x[0] + layer.forward(&x[0]).tanh()], &[x]).remove(0);
+        let layer = |layer: &Linear, x: &Tensor| {
+            checkpoint(|x| vec![&x[0] + layer.forward(&x[0]).tanh()], &[x]).remove(0)
+        };
         let x = if self.scan {
             scan_layers(&self.layers, &x, layer)
         } else {
@@ -272,7 +296,11 @@ fn missing_devices_are_rejected_with_a_list_of_the_existing_ones() {
         let trainer = Trainer::builder().accelerator(Accelerator::Cpu).devices(devices).build();
         trainer.err().unwrap().to_string()
     };
-    assert!(build(Devices::from(0)).contains("at least one device is needed"), "{}", build(Devices::from(0)));
+    assert!(
+        build(Devices::from(0)).contains("at least one device is needed"),
+        "{}",
+        build(Devices::from(0))
+    );
     assert!(build(Devices::from([1, 1])).contains("the index 1 is given twice"));
     assert!(build(Devices::from([-1])).contains("no device with the index -1"));
     assert!(build(Devices::from(Vec::<i32>::new())).contains("the list is empty"));
@@ -296,7 +324,10 @@ fn fsdp_keeps_an_eighth_of_the_state_on_each_device() {
         let parameters = share(split[&(device as i32)], whole[&(device as i32)]);
         assert!((parameters - 1.0).abs() <= 0.05, "parameters on device {device}: {parameters}");
         let state = share(split_state[device], whole_state[device]);
-        assert!((state - 1.0).abs() <= 0.05, "parameters and optimizer on device {device}: {state}");
+        assert!(
+            (state - 1.0).abs() <= 0.05,
+            "parameters and optimizer on device {device}: {state}"
+        );
     }
 }
 
@@ -374,7 +405,10 @@ fn tied_weights_are_one_on_every_device_in_the_optimizer_and_in_the_checkpoint()
         trainer.fit(&module, &loader(), None).unwrap();
         assert_eq!(module.encoder.weight.is(&module.decoder.weight), tie);
         let tensors = crate::common::tensors(trainer.last_checkpoint().unwrap());
-        assert!(tensors.contains_key("encoder.weight") && tensors.contains_key("optimizer/exp_avg/encoder.weight"));
+        assert!(
+            tensors.contains_key("encoder.weight")
+                && tensors.contains_key("optimizer/exp_avg/encoder.weight")
+        );
         assert_eq!(tensors.contains_key("decoder.weight"), !tie);
         assert_eq!(tensors.contains_key("optimizer/exp_avg/decoder.weight"), !tie);
         assert_eq!(module.num_parameters(), 128 * 128 * if tie { 1 } else { 2 } + 256);
@@ -395,7 +429,8 @@ fn a_tied_model_is_tested_from_its_checkpoint_by_another_trainer() {
             .build()
             .unwrap()
     };
-    let tied = || Tied { encoder: Linear::new(128, 128), decoder: Linear::new(128, 128), tie: true };
+    let tied =
+        || Tied { encoder: Linear::new(128, 128), decoder: Linear::new(128, 128), tie: true };
     let mut trainer = build(Strategy::Ddp);
     let trained = tied();
     trainer.fit(&trained, &loader(), None).unwrap();
@@ -406,7 +441,8 @@ fn a_tied_model_is_tested_from_its_checkpoint_by_another_trainer() {
     let error = other.test(&fresh, &loader(), Weights::File(file)).unwrap_err().to_string();
     assert!(error.contains("logs nothing"), "{error}");
     assert!(fresh.encoder.weight.is(&fresh.decoder.weight));
-    let values = [&trained, &fresh].map(|m| trainer.runtime().eval(&m.encoder.weight.get()).unwrap().to_f64());
+    let values = [&trained, &fresh]
+        .map(|m| trainer.runtime().eval(&m.encoder.weight.get()).unwrap().to_f64());
     assert_eq!(values[0], values[1]);
 }
 
@@ -415,8 +451,12 @@ fn a_checkpoint_of_eight_devices_resumes_on_any_number_with_another_strategy() {
     let folder = tempfile::tempdir().unwrap();
     let fit = |devices: usize, strategy, from: &Path, epochs: u64| {
         let builder = || {
-            let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(devices).strategy(strategy);
-            let builder = builder.max_epochs(epochs).log_every_n_steps(1).enable_progress_bar(false);
+            let builder = Trainer::builder()
+                .accelerator(Accelerator::Cpu)
+                .devices(devices)
+                .strategy(strategy);
+            let builder =
+                builder.max_epochs(epochs).log_every_n_steps(1).enable_progress_bar(false);
             builder.default_root_dir(folder.path()).ckpt_path(from)
         };
         let (module, train, losses) = (mlp(), loader(), Losses::default());
@@ -426,7 +466,9 @@ fn a_checkpoint_of_eight_devices_resumes_on_any_number_with_another_strategy() {
         let begun: BTreeMap<String, Vec<u8>> = module
             .state()
             .into_iter()
-            .map(|(name, value)| (name, trainer.runtime().eval(&value.get()).unwrap().bytes().to_vec()))
+            .map(|(name, value)| {
+                (name, trainer.runtime().eval(&value.get()).unwrap().bytes().to_vec())
+            })
             .collect();
         let summary = trainer.fit(&module, &train, None).unwrap();
         (begun, losses.0.lock().unwrap().clone(), summary.last_checkpoint.unwrap())
@@ -434,10 +476,16 @@ fn a_checkpoint_of_eight_devices_resumes_on_any_number_with_another_strategy() {
     let check = |from: &Path, devices: usize, strategy, expected: &[f64]| {
         let (begun, losses, saved) = fit(devices, strategy, from, 2);
         let tensors = crate::common::tensors(from);
-        assert!(begun.iter().all(|(name, bytes)| tensors[name].bytes() == bytes), "{devices} {strategy}");
+        assert!(
+            begun.iter().all(|(name, bytes)| tensors[name].bytes() == bytes),
+            "{devices} {strategy}"
+        );
         assert_eq!(losses.len(), STEPS);
         for (step, (loss, expected)) in losses.iter().zip(expected).enumerate() {
-            assert!((loss - expected).abs() <= 1e-6, "{devices} {strategy}, step {step}: {loss} and {expected}");
+            assert!(
+                (loss - expected).abs() <= 1e-6,
+                "{devices} {strategy}, step {step}: {loss} and {expected}"
+            );
         }
         saved
     };
@@ -445,9 +493,13 @@ fn a_checkpoint_of_eight_devices_resumes_on_any_number_with_another_strategy() {
     let (_, expected, _) = fit(8, Strategy::Fsdp, &first, 2);
     let parts = |path: &Path, name: &str| {
         let store = Arc::new(LocalStore::new(path.parent().unwrap()));
-        let checkpoint = Checkpoint::open(store, path.file_name().unwrap().to_str().unwrap()).unwrap();
+        let checkpoint =
+            Checkpoint::open(store, path.file_name().unwrap().to_str().unwrap()).unwrap();
         let manifest = checkpoint.manifest();
-        assert_eq!((manifest.run.mesh[0].1, manifest.run.options["strategy"].as_str()), (8, Some("fsdp")));
+        assert_eq!(
+            (manifest.run.mesh[0].1, manifest.run.options["strategy"].as_str()),
+            (8, Some("fsdp"))
+        );
         manifest.tensors[name].parts.len()
     };
     assert_eq!(parts(&first, "fc1.weight"), 8);
@@ -469,7 +521,10 @@ fn a_sharding_that_does_not_fit_the_mesh_names_the_parameter_and_the_line() {
     let line = line!() + 1;
     module.fc2.weight.with_sharding(Sharding::new([Some("model")]));
     let error = trainer.fit(&module, &loader(), None).unwrap_err().to_string();
-    assert!(error.starts_with("the parameter `fc2.weight`: ") && error.contains("the mesh is data=4"), "{error}");
+    assert!(
+        error.starts_with("the parameter `fc2.weight`: ") && error.contains("the mesh is data=4"),
+        "{error}"
+    );
     assert!(error.contains(&format!("devices.rs:{line}:")), "{error}");
     assert!(!folder.path().join("runs").exists(), "nothing was begun");
 }

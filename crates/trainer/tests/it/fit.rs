@@ -1,4 +1,5 @@
-//! What a fit does: how often it compiles and reads the device, what it logs, and which files it leaves.
+//! What a fit does: how often it compiles and reads the device, what it logs, and which files it
+//! leaves.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -9,7 +10,9 @@ use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_tensor::{DType, Literal, Tensor};
 use fulmen_trainer::callbacks::{EarlyStopping, Mode, ModelCheckpoint, ProgressBar};
-use fulmen_trainer::{Actions, Batch, Callback, Plan, Progress, StepContext, Trainer, TrainingModule, Weights};
+use fulmen_trainer::{
+    Actions, Batch, Callback, Plan, Progress, StepContext, Trainer, TrainingModule, Weights,
+};
 
 #[test]
 fn one_compilation_a_step_and_no_read_but_at_log_points() {
@@ -24,7 +27,8 @@ fn one_compilation_a_step_and_no_read_but_at_log_points() {
         .callback(ModelCheckpoint::new().monitor("val_loss", Mode::Min).keep_all(true))
         .build()
         .unwrap();
-    // 85 samples: ten batches of 8 and a partial one, which is dropped. The validation batch is padded.
+    // 85 samples: ten batches of 8 and a partial one, which is dropped. The validation batch is
+    // padded.
     let (train, val) = (train_loader(85, DROP_LAST), val_loader(21));
     let module = Net::new();
     let summary = trainer.fit(&module, &train, Some(&val)).unwrap();
@@ -72,15 +76,22 @@ fn each_compiled_program_has_a_line_with_its_seconds_unless_quiet() {
     }
     for quiet in ["0", "1"] {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["fit::each_compiled_program_has_a_line_with_its_seconds_unless_quiet", "--exact"])
+            .args([
+                "fit::each_compiled_program_has_a_line_with_its_seconds_unless_quiet",
+                "--exact",
+            ])
             .env("FULMEN_TEST_QUIET", quiet)
             .output()
             .unwrap();
         let stderr = String::from_utf8_lossy(&child.stderr);
         assert!(child.status.success(), "{stderr}");
-        let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with("Compiled ")).collect();
-        let programs =
-            if quiet == "0" { &["starting values", "training step", "validation step", "test step"][..] } else { &[] };
+        let lines: Vec<&str> =
+            stderr.lines().filter(|line| line.starts_with("Compiled ")).collect();
+        let programs = if quiet == "0" {
+            &["starting values", "training step", "validation step", "test step"][..]
+        } else {
+            &[]
+        };
         assert_eq!(lines.len(), programs.len(), "each once, although used twice\n{stderr}");
         for (line, program) in lines.iter().zip(programs) {
             let seconds = line.strip_prefix(&format!("Compiled the {program} in ")).unwrap();
@@ -121,7 +132,11 @@ struct Linear {
 
 impl TrainingModule for Linear {
     fn training_step(&self, batch: &Batch, _: &mut StepContext) -> Tensor {
-        batch.mean(&cross_entropy(&self.fc.forward(&batch.get("x")), &batch.get("y"), Reduction::None))
+        batch.mean(&cross_entropy(
+            &self.fc.forward(&batch.get("x")),
+            &batch.get("y"),
+            Reduction::None,
+        ))
     }
     fn configure_optimizers(&self, _: &Plan) -> Box<dyn Optimizer> {
         Box::new(Sgd::new(self.learning_rate).momentum(0.9))
@@ -131,11 +146,18 @@ impl TrainingModule for Linear {
 #[test]
 fn a_padded_training_batch_counts_its_real_samples_only() {
     let folder = tempfile::tempdir().unwrap();
-    let module =
-        Linear { fc: fulmen_nn::Linear::new(crate::common::FEATURES, crate::common::CLASSES), learning_rate: 0.0 };
+    let module = Linear {
+        fc: fulmen_nn::Linear::new(crate::common::FEATURES, crate::common::CLASSES),
+        learning_rate: 0.0,
+    };
     let loss_in = |batch_size: usize| {
         let loader = DataLoader::builder(samples(20)).batch_size(batch_size).build().unwrap();
-        let summary = trainer(folder.path()).max_epochs(1).build().unwrap().fit(&module, &loader, None).unwrap();
+        let summary = trainer(folder.path())
+            .max_epochs(1)
+            .build()
+            .unwrap()
+            .fit(&module, &loader, None)
+            .unwrap();
         summary.train_loss.unwrap()
     };
     let (whole, padded) = (loss_in(20), loss_in(8));
@@ -160,7 +182,8 @@ fn padding_cannot_make_a_gradient_nan() {
         }
     }
     let folder = tempfile::tempdir().unwrap();
-    let module = Normalized { fc: fulmen_nn::Linear::new(crate::common::FEATURES, crate::common::CLASSES) };
+    let module =
+        Normalized { fc: fulmen_nn::Linear::new(crate::common::FEATURES, crate::common::CLASSES) };
     let loader = DataLoader::builder(samples(20)).batch_size(8).build().unwrap();
     trainer(folder.path()).max_epochs(2).build().unwrap().fit(&module, &loader, None).unwrap();
     let weights = module.fc.weight.get().eval().unwrap().to_f64();
@@ -220,11 +243,13 @@ fn the_first_steps_are_those_of_sgd_written_by_hand() {
     for _ in 0..3 {
         let (mut gw, mut gb) = (vec![0.0; w.len()], vec![0.0; b.len()]);
         for (row, &label) in x.chunks(f).zip(y) {
-            let logits: Vec<f64> =
-                (0..c).map(|k| b[k] + (0..f).map(|i| w[k * f + i] * f64::from(row[i])).sum::<f64>()).collect();
+            let logits: Vec<f64> = (0..c)
+                .map(|k| b[k] + (0..f).map(|i| w[k * f + i] * f64::from(row[i])).sum::<f64>())
+                .collect();
             let total: f64 = logits.iter().map(|l| l.exp()).sum();
             for k in 0..c {
-                let g = (logits[k].exp() / total - f64::from(u8::from(k as i32 == label))) / n as f64;
+                let g =
+                    (logits[k].exp() / total - f64::from(u8::from(k as i32 == label))) / n as f64;
                 gb[k] += g;
                 (0..f).for_each(|i| gw[k * f + i] += g * f64::from(row[i]));
             }
@@ -249,8 +274,12 @@ fn the_first_steps_are_those_of_sgd_written_by_hand() {
 fn the_csv_has_a_row_for_each_log_point() {
     let folder = tempfile::tempdir().unwrap();
     let record = Record::default();
-    let mut trainer =
-        trainer(folder.path()).max_epochs(2).log_every_n_steps(3).callback(record.clone()).build().unwrap();
+    let mut trainer = trainer(folder.path())
+        .max_epochs(2)
+        .log_every_n_steps(3)
+        .callback(record.clone())
+        .build()
+        .unwrap();
     trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), Some(&val_loader(16))).unwrap();
     let text = std::fs::read_to_string(trainer.run_dir().unwrap().join("metrics.csv")).unwrap();
     let mut lines = text.lines();
@@ -275,12 +304,19 @@ fn frozen_parameters_stay_and_the_module_has_its_values_back() {
     let before = frozen.get().eval().unwrap();
     let moving = module.parameters().into_iter().find(|p| p.0 == "fc2.weight").unwrap().1;
     let started = moving.get().eval().unwrap();
-    trainer(folder.path()).max_epochs(1).build().unwrap().fit(&module, &train_loader(40, DROP_LAST), None).unwrap();
+    trainer(folder.path())
+        .max_epochs(1)
+        .build()
+        .unwrap()
+        .fit(&module, &train_loader(40, DROP_LAST), None)
+        .unwrap();
     let bytes = |literal: &Literal| literal.bytes().to_vec();
     assert_eq!(bytes(&frozen.get().eval().unwrap()), bytes(&before));
     assert_ne!(bytes(&moving.get().eval().unwrap()), bytes(&started));
     module.eval();
-    assert!(module.forward(&Tensor::zeros(DType::F32, [1, crate::common::FEATURES])).eval().is_ok());
+    assert!(
+        module.forward(&Tensor::zeros(DType::F32, [1, crate::common::FEATURES])).eval().is_ok()
+    );
 }
 
 #[test]
@@ -293,7 +329,9 @@ fn each_fit_has_a_folder_and_a_start_of_its_own() {
         .unwrap();
     let (train, val) = (train_loader(40, DROP_LAST), val_loader(16));
     let first = trainer.fit(&Net::new(), &train, Some(&val)).unwrap();
-    let read = |path: Option<std::path::PathBuf>| std::fs::read(crate::common::shard(&path.unwrap())).unwrap();
+    let read = |path: Option<std::path::PathBuf>| {
+        std::fs::read(crate::common::shard(&path.unwrap())).unwrap()
+    };
     let saved = read(first.last_checkpoint.clone());
     let mut other = Net::new();
     other.learning_rate = 0.0;
@@ -337,7 +375,10 @@ fn early_stopping_ends_the_fit_and_says_why() {
     let summary = trainer.fit(&module, &train_loader(40, DROP_LAST), None).unwrap();
     assert_eq!(summary.epochs, 3);
     let reason = summary.stopped.unwrap();
-    assert!(reason.starts_with("train_loss_epoch has not improved 2 times in a row; its best"), "{reason}");
+    assert!(
+        reason.starts_with("train_loss_epoch has not improved 2 times in a row; its best"),
+        "{reason}"
+    );
 }
 
 #[test]
@@ -348,15 +389,29 @@ fn the_metrics_report_has_the_grammar_of_pytorch_xla() {
     trainer.fit(&module, &train_loader(40, DROP_LAST), None).unwrap();
     let report = trainer.metrics_report();
     for name in ["CompileTime", "ExecuteTime", "TransferFromDeviceTime", "InboundData"] {
-        let start = report.find(&format!("Metric: {name}\n  TotalSamples: ")).unwrap_or_else(|| panic!("{report}"));
-        assert!(report[start..].contains("Accumulator: ") && report[start..].contains("Percentiles: 1%="), "{report}");
+        let start = report
+            .find(&format!("Metric: {name}\n  TotalSamples: "))
+            .unwrap_or_else(|| panic!("{report}"));
+        assert!(
+            report[start..].contains("Accumulator: ")
+                && report[start..].contains("Percentiles: 1%="),
+            "{report}"
+        );
     }
     assert!(report.contains("Counter: UncachedCompile\n  Value: 2\n"), "{report}");
     let value = |name| trainer.runtime().metrics().value(name);
     assert_eq!(value("CreateCompileHandles"), 2);
     let (created, destroyed) = (value("CreateDataHandles"), value("DestroyDataHandles"));
-    assert!(created > destroyed && destroyed > 0, "the module's values are still there: {created}, {destroyed}");
-    for part in ["Data loader: 5 batches, 40 samples, filled by ", "\nread  ", "on the device: ", "\n4 steps: "] {
+    assert!(
+        created > destroyed && destroyed > 0,
+        "the module's values are still there: {created}, {destroyed}"
+    );
+    for part in [
+        "Data loader: 5 batches, 40 samples, filled by ",
+        "\nread  ",
+        "on the device: ",
+        "\n4 steps: ",
+    ] {
         assert!(report.contains(part), "{part}: {report}");
     }
     let json = trainer.metrics_json();
@@ -384,12 +439,17 @@ impl Callback for Reads {
 #[test]
 fn reads_in_each_step_are_reported_with_their_line() {
     let folder = tempfile::tempdir().unwrap();
-    let builder = trainer(folder.path()).strategy("xla_debug").enable_checkpointing(false).callback(Reads);
+    let builder =
+        trainer(folder.path()).strategy("xla_debug").enable_checkpointing(false).callback(Reads);
     let mut trainer = builder.max_epochs(6).build().unwrap();
     trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), None).unwrap();
     let summary = std::fs::read(trainer.run_dir().unwrap().join("summary.json")).unwrap();
     let summary: serde_json::Value = serde_json::from_slice(&summary).unwrap();
-    let texts = [trainer.metrics_report(), trainer.metrics_json()["advice"].to_string(), summary["advice"].to_string()];
+    let texts = [
+        trainer.metrics_report(),
+        trainer.metrics_json()["advice"].to_string(),
+        summary["advice"].to_string(),
+    ];
     for text in texts {
         let read = "read a value from the device 30 times in 30 steps";
         assert!(text.contains("tests/it/fit.rs:") && text.contains(read), "{text}");
@@ -400,7 +460,8 @@ fn reads_in_each_step_are_reported_with_their_line() {
 fn a_metrics_port_is_opened_or_rejected_when_the_trainer_is_built() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    let error = Trainer::builder().accelerator("cpu").metrics_port(port).build().err().unwrap().to_string();
+    let error =
+        Trainer::builder().accelerator("cpu").metrics_port(port).build().err().unwrap().to_string();
     let expected = if cfg!(feature = "prometheus") {
         format!("metrics_port: cannot listen at 127.0.0.1:{port}")
     } else {

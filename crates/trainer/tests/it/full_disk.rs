@@ -1,7 +1,7 @@
 //! A full disk while a checkpoint is saved: an error, and the earlier checkpoint survives.
 //!
-//! The test runs itself again with a full disk: on a small tmpfs in its own mount namespace if the system allows it,
-//! otherwise under a limit on file sizes.
+//! The test runs itself again with a full disk: on a small tmpfs in its own mount namespace if the
+//! system allows it, otherwise under a limit on file sizes.
 
 #![allow(clippy::unwrap_used)] // a test helper may panic: that fails the test
 
@@ -56,7 +56,8 @@ fn the_old_checkpoint_survives_a_full_disk() {
     };
     let (dir, from) = (small.display(), checkpoint.display());
     // Room for the old checkpoint and one page; a second checkpoint does not fit.
-    let namespaced = Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|s| s.success());
+    let namespaced =
+        Command::new("unshare").args(["-rm", "true"]).status().is_ok_and(|s| s.success());
     let output = if namespaced {
         let room = bytes.next_multiple_of(4096) + 4096;
         assert!(bytes > 4096, "the checkpoint is too small for this test");
@@ -66,9 +67,12 @@ fn the_old_checkpoint_survives_a_full_disk() {
         ))
     } else {
         let blocks = shard / 512 / 2;
-        run(format!("cp -r \"{from}\" \"{dir}/last\" && trap '' XFSZ && ulimit -f {blocks} && exec \"$@\""))
+        run(format!(
+            "cp -r \"{from}\" \"{dir}/last\" && trap '' XFSZ && ulimit -f {blocks} && exec \"$@\""
+        ))
     };
-    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
     assert!(text.contains("1 passed"), "{text}");
 }
@@ -89,13 +93,18 @@ fn on_a_full_disk() {
     let needs = format!("needs {:.1} kB", before.len() as f64 / 1e3);
     assert!(message.contains(&needs), "{message}");
     assert!(
-        message.contains("too large") || message.contains("4.1 kB free") && message.contains("missing"),
+        message.contains("too large")
+            || message.contains("4.1 kB free") && message.contains("missing"),
         "{message}"
     );
     let whole = format!("last whole checkpoint is {}", elsewhere.display());
     assert!(message.contains(&whole) && message.contains("ckpt_path"), "{message}");
     assert!(!message.contains(".part"), "a temporary name: {message}");
-    assert_eq!(std::fs::read(crate::common::shard(&checkpoint)).unwrap(), before, "the old checkpoint is whole");
+    assert_eq!(
+        std::fs::read(crate::common::shard(&checkpoint)).unwrap(),
+        before,
+        "the old checkpoint is whole"
+    );
     crate::common::tensors(&checkpoint);
     assert_eq!(std::fs::read_dir(&checkpoint).unwrap().count(), 2, "no temporary file is left");
 }

@@ -12,10 +12,12 @@ use fulmen_nn::schedule::{Exponential, OneCycle};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Tensor, TensorType};
 use fulmen_trainer::{
-    Batch, FitSummary, GradientClipAlgorithm, Plan, Precision, StepContext, Strategy, TrainerBuilder, TrainingModule,
+    Batch, FitSummary, GradientClipAlgorithm, Plan, Precision, StepContext, Strategy,
+    TrainerBuilder, TrainingModule,
 };
 
-/// Two layers without batch statistics, so that the result does not depend on how samples are batched.
+/// Two layers without batch statistics, so that the result does not depend on how samples are
+/// batched.
 #[derive(Module)]
 struct Mlp {
     body: Linear,
@@ -42,7 +44,14 @@ impl Optimizer for SignSgd {
     fn state(&self, _: &str, _: &TensorType) -> Vec<(&'static str, Tensor)> {
         Vec::new()
     }
-    fn update(&self, step: &Step, _: &str, p: &Tensor, g: &Tensor, _: &[Tensor]) -> (Tensor, Vec<Tensor>) {
+    fn update(
+        &self,
+        step: &Step,
+        _: &str,
+        p: &Tensor,
+        g: &Tensor,
+        _: &[Tensor],
+    ) -> (Tensor, Vec<Tensor>) {
         (p - self.learning_rate(step).to_dtype(p.dtype()) * g.sign(), Vec::new())
     }
     fn learning_rate(&self, step: &Step) -> Tensor {
@@ -79,7 +88,13 @@ impl TrainingModule for Mlp {
 }
 
 fn loader(n: usize, batch: usize, drop_last: bool) -> DataLoader {
-    DataLoader::builder(samples(n)).batch_size(batch).shuffle(true).seed(5).drop_last(drop_last).build().unwrap()
+    DataLoader::builder(samples(n))
+        .batch_size(batch)
+        .shuffle(true)
+        .seed(5)
+        .drop_last(drop_last)
+        .build()
+        .unwrap()
 }
 
 fn fit(
@@ -106,15 +121,18 @@ fn a_group_of_batches_equals_one_large_batch() {
     let folder = tempfile::tempdir().unwrap();
     // 44 samples: two groups of 16 and one of 12, whose last batch is half padding.
     let whole = fit(folder.path(), How::AdamW, &loader(44, 16, PAD_LAST), |b| b);
-    let groups = fit(folder.path(), How::AdamW, &loader(44, 8, PAD_LAST), |b| b.accumulate_grad_batches(2));
+    let groups =
+        fit(folder.path(), How::AdamW, &loader(44, 8, PAD_LAST), |b| b.accumulate_grad_batches(2));
     assert_eq!((whole.1.global_step, groups.1.global_step), (9, 9));
     assert_close(&groups.0, &whole.0, 1e-5);
     assert!((whole.1.train_loss.unwrap() - groups.1.train_loss.unwrap()).abs() < 1e-5);
     // Five batches in groups of three: the last two batches of an epoch form a group.
-    let thirds = fit(folder.path(), How::AdamW, &loader(40, 8, DROP_LAST), |b| b.accumulate_grad_batches(3));
+    let thirds =
+        fit(folder.path(), How::AdamW, &loader(40, 8, DROP_LAST), |b| b.accumulate_grad_batches(3));
     assert_eq!(thirds.1.global_step, 6);
     // One group per epoch, with clipping of the accumulated gradient.
-    let whole = fit(folder.path(), How::Sgd, &loader(40, 40, DROP_LAST), |b| b.gradient_clip_val(0.05));
+    let whole =
+        fit(folder.path(), How::Sgd, &loader(40, 40, DROP_LAST), |b| b.gradient_clip_val(0.05));
     let one = fit(folder.path(), How::Sgd, &loader(40, 8, DROP_LAST), |b| {
         b.accumulate_grad_batches(100).gradient_clip_val(0.05)
     });
@@ -125,8 +143,9 @@ fn a_group_of_batches_equals_one_large_batch() {
 #[test]
 fn a_group_of_any_length_is_one_program() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, summary) =
-        fit(folder.path(), How::AdamW, &loader(40, 8, DROP_LAST), |b| b.runtime(isolated()).accumulate_grad_batches(2));
+    let (_, summary) = fit(folder.path(), How::AdamW, &loader(40, 8, DROP_LAST), |b| {
+        b.runtime(isolated()).accumulate_grad_batches(2)
+    });
     assert_eq!(summary.train_compilations, 1);
 }
 
@@ -148,8 +167,13 @@ fn a_run_with_groups_resumes_without_them_at_the_same_rate() {
     let steps: Vec<u64> = logs.iter().map(|point| point.global_step).collect();
     assert_eq!(steps, [3, 4, 5, 6, 7]);
     for point in logs.iter() {
-        let (rate, expected) = (point.get("lr").unwrap(), 0.1 * 0.5f64.powi(point.global_step as i32 - 1));
-        assert!((rate / expected - 1.0).abs() < 1e-6, "step {}: {rate} is not {expected}", point.global_step);
+        let (rate, expected) =
+            (point.get("lr").unwrap(), 0.1 * 0.5f64.powi(point.global_step as i32 - 1));
+        assert!(
+            (rate / expected - 1.0).abs() < 1e-6,
+            "step {}: {rate} is not {expected}",
+            point.global_step
+        );
     }
 }
 
@@ -157,14 +181,17 @@ fn a_run_with_groups_resumes_without_them_at_the_same_rate() {
 fn a_wider_gradient_does_not_change_a_parameters_type() {
     let folder = tempfile::tempdir().unwrap();
     let module = Mlp::new(How::Sign);
-    let builder = trainer(folder.path()).max_epochs(1).precision(Precision::Bf16).accumulate_grad_batches(2);
+    let builder =
+        trainer(folder.path()).max_epochs(1).precision(Precision::Bf16).accumulate_grad_batches(2);
     let summary = builder.build().unwrap().fit(&module, &loader(16, 8, DROP_LAST), None).unwrap();
     assert_eq!(summary.global_step, 1);
     let other = Mlp::new(How::Sign);
     other.initialize(0);
     for ((name, after), (_, first)) in module.parameters().iter().zip(other.parameters()) {
         assert_eq!(after.ty().dtype, DType::Bf16, "{name}");
-        for (after, first) in after.get().eval().unwrap().to_f64().iter().zip(first.get().eval().unwrap().to_f64()) {
+        for (after, first) in
+            after.get().eval().unwrap().to_f64().iter().zip(first.get().eval().unwrap().to_f64())
+        {
             assert!(((after - first).abs() - 0.25).abs() < 0.01, "{name}: {first} became {after}");
         }
     }
@@ -196,10 +223,12 @@ fn gradients_are_clipped_together_or_each() {
     assert_close(&short, &plain.iter().map(|g| g * 0.1 / norm).collect::<Vec<_>>(), 1e-6);
     let (long, _) = moved(&|b| b.gradient_clip_val(100.0));
     assert_close(&long, &plain, 1e-6);
-    let (each, _) = moved(&|b| b.gradient_clip_val(0.01).gradient_clip_algorithm(GradientClipAlgorithm::Value));
+    let (each, _) =
+        moved(&|b| b.gradient_clip_val(0.01).gradient_clip_algorithm(GradientClipAlgorithm::Value));
     assert_close(&each, &plain.iter().map(|g| g.clamp(-0.01, 0.01)).collect::<Vec<_>>(), 1e-6);
     assert!(plain.iter().any(|g| g.abs() > 0.011), "some gradient is clipped");
-    // Gradients of a scaled loss are clipped without the scale, and so are those of groups of batches.
+    // Gradients of a scaled loss are clipped without the scale, and so are those of groups of
+    // batches.
     let (scaled, norm16) = moved(&|b| b.precision(Precision::F16Mixed).gradient_clip_val(0.1));
     assert!((norm16 / norm - 1.0).abs() < 0.01, "{norm16} {norm}");
     assert_close(&scaled, &short, 2e-3);
@@ -211,10 +240,15 @@ fn eight_devices_clip_and_accumulate_as_one() {
     let run = |devices: u64, strategy: Strategy| {
         let record = Record::default();
         let (weights, _) = fit(folder.path(), How::AdamW, &loader(48, 8, DROP_LAST), |b| {
-            let b = b.devices(devices as usize).strategy(strategy).accumulate_grad_batches(4).gradient_clip_val(0.2);
+            let b = b
+                .devices(devices as usize)
+                .strategy(strategy)
+                .accumulate_grad_batches(4)
+                .gradient_clip_val(0.2);
             b.log_every_n_steps(1).log_grad_norm(true).callback(record.clone())
         });
-        let norms: Vec<f64> = record.logs.lock().unwrap().iter().map(|p| p.get("grad_norm").unwrap()).collect();
+        let norms: Vec<f64> =
+            record.logs.lock().unwrap().iter().map(|p| p.get("grad_norm").unwrap()).collect();
         (weights, norms)
     };
     let one = run(1, Strategy::Ddp);
@@ -231,7 +265,8 @@ fn a_frozen_parameter_has_no_state_and_stays() {
     let folder = tempfile::tempdir().unwrap();
     let module = Mlp::new(How::Frozen);
     module.initialize(0);
-    let before: Vec<Vec<f64>> = module.parameters().iter().map(|(_, p)| p.get().eval().unwrap().to_f64()).collect();
+    let before: Vec<Vec<f64>> =
+        module.parameters().iter().map(|(_, p)| p.get().eval().unwrap().to_f64()).collect();
     let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
     let summary = trainer.fit(&module, &loader(16, 8, DROP_LAST), None).unwrap();
     for ((name, parameter), before) in module.parameters().iter().zip(before) {
@@ -239,7 +274,8 @@ fn a_frozen_parameter_has_no_state_and_stays() {
         assert_eq!(same, name.starts_with("body."), "{name}");
     }
     let tensors = crate::common::tensors(summary.last_checkpoint.unwrap());
-    let state: Vec<&String> = tensors.keys().filter(|name| name.starts_with("optimizer/")).collect();
+    let state: Vec<&String> =
+        tensors.keys().filter(|name| name.starts_with("optimizer/")).collect();
     assert_eq!(state.len(), 4, "{state:?}");
     assert!(state.iter().all(|name| name.contains("/head.")), "{state:?}");
 }
@@ -248,18 +284,37 @@ fn a_frozen_parameter_has_no_state_and_stays() {
 fn invalid_settings_are_reported_before_training() {
     let folder = tempfile::tempdir().unwrap();
     let data = loader(16, 8, DROP_LAST);
-    let error = trainer(folder.path()).build().unwrap().fit(&Mlp::new(How::Misspelt), &data, None).unwrap_err();
+    let error = trainer(folder.path())
+        .build()
+        .unwrap()
+        .fit(&Mlp::new(How::Misspelt), &data, None)
+        .unwrap_err();
     let message = error.to_string();
-    assert!(message.contains("the pattern `boby.*` matches no parameter; the nearest are `body."), "{message}");
+    assert!(
+        message.contains("the pattern `boby.*` matches no parameter; the nearest are `body."),
+        "{message}"
+    );
     assert!(message.contains("gradients.rs:"), "{message}");
     for (builder, expected) in [
-        (trainer(folder.path()).gradient_clip_val(-1.0), "gradient_clip_val: -1 is not possible, it must be finite"),
-        (trainer(folder.path()).gradient_clip_val(f64::NAN), "gradient_clip_val: NaN is not possible"),
-        (trainer(folder.path()).accumulate_grad_batches(0), "accumulate_grad_batches: 0 is not possible"),
+        (
+            trainer(folder.path()).gradient_clip_val(-1.0),
+            "gradient_clip_val: -1 is not possible, it must be finite",
+        ),
+        (
+            trainer(folder.path()).gradient_clip_val(f64::NAN),
+            "gradient_clip_val: NaN is not possible",
+        ),
+        (
+            trainer(folder.path()).accumulate_grad_batches(0),
+            "accumulate_grad_batches: 0 is not possible",
+        ),
     ] {
         let Err(error) = builder.build() else { panic!("the build succeeded") };
         assert!(error.to_string().contains(expected), "{error}");
     }
     let error = "most".parse::<GradientClipAlgorithm>().unwrap_err().to_string();
-    assert!(error.contains("`most` is not a gradient clip algorithm; there are: norm, value"), "{error}");
+    assert!(
+        error.contains("`most` is not a gradient clip algorithm; there are: norm, value"),
+        "{error}"
+    );
 }

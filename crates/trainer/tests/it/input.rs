@@ -1,4 +1,5 @@
-//! What the Trainer reports about its data: the time that the device waited, and samples that could not be read.
+//! What the Trainer reports about its data: the time that the device waited, and samples that could
+//! not be read.
 
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
@@ -89,7 +90,10 @@ fn a_fit_whose_data_is_slow_is_input_bound() {
     assert!(summary.data_wait_share > 0.3, "{}", summary.data_wait_share);
     assert!(trainer.runtime().metrics().value("InputWait") > 0, "{}", trainer.metrics_report());
     let verdict = summary.loader.unwrap().bottleneck();
-    assert!(verdict.starts_with("input-bound: ") && verdict.contains("write is the slow stage"), "{verdict}");
+    assert!(
+        verdict.starts_with("input-bound: ") && verdict.contains("write is the slow stage"),
+        "{verdict}"
+    );
 }
 
 #[test]
@@ -133,7 +137,11 @@ fn bad_samples_are_told_of_training_validation_and_test() {
         trainer.test(&module, &test, Weights::Current).unwrap();
         trainer.test(&module, &test, Weights::Current).unwrap();
         let torn = Arc::new(Mutex::new(Vec::new()));
-        let loader = DataLoader::builder(Torn(torn.clone())).batch_size(4).on_error(OnError::Skip).build().unwrap();
+        let loader = DataLoader::builder(Torn(torn.clone()))
+            .batch_size(4)
+            .on_error(OnError::Skip)
+            .build()
+            .unwrap();
         for sample in [21, 22, 22] {
             *torn.lock().unwrap() = vec![sample];
             trainer.test(&module, &loader, Weights::Current).unwrap();
@@ -151,13 +159,21 @@ fn bad_samples_are_told_of_training_validation_and_test() {
     let stderr = String::from_utf8_lossy(&child.stderr);
     assert!(child.status.success(), "{stderr}");
     for (what, sample, times) in [("training", 11, 1), ("validation", 12, 3), ("test", 13, 2)] {
-        let line = format!("warning: {what} data: 1 sample could not be read\n  sample {sample}: it is not there");
+        let line = format!(
+            "warning: {what} data: 1 sample could not be read\n  sample {sample}: it is not there"
+        );
         assert_eq!(stderr.matches(&line).count(), times, "{line}\n{stderr}");
     }
-    assert!(stderr.contains("warning: training data: a sample could not be read 3 times\n  sample 11"), "{stderr}");
-    // A loader that was used before reports only the samples of this pass, also if an error ends it.
+    assert!(
+        stderr.contains("warning: training data: a sample could not be read 3 times\n  sample 11"),
+        "{stderr}"
+    );
+    // A loader that was used before reports only the samples of this pass, also if an error ends
+    // it.
     for (sample, times) in [(21, 1), (22, 2)] {
-        let line = format!("warning: test data: 1 sample could not be read\n  sample {sample}: it is torn");
+        let line = format!(
+            "warning: test data: 1 sample could not be read\n  sample {sample}: it is torn"
+        );
         assert_eq!(stderr.matches(&line).count(), times, "{line}\n{stderr}");
     }
     assert!(stderr.contains("warning: training data: samples could not be read "), "{stderr}");
@@ -234,7 +250,11 @@ fn samples_of_different_lengths_train_with_a_program_for_each_bucket() {
     let lengths: Vec<usize> = (0..40).map(|i| 1 + i * 5 % 8).collect();
     let loader = |buckets: bool| {
         let builder = DataLoader::builder(Lists(lengths.clone())).batch_size(4);
-        let builder = if buckets { builder.buckets(Buckets::new(&lengths, &[2, 4, 8]).unwrap()) } else { builder };
+        let builder = if buckets {
+            builder.buckets(Buckets::new(&lengths, &[2, 4, 8]).unwrap())
+        } else {
+            builder
+        };
         builder.build().unwrap()
     };
     let dir = tempfile::tempdir().unwrap();
@@ -244,16 +264,22 @@ fn samples_of_different_lengths_train_with_a_program_for_each_bucket() {
     let module = Sum { linear: Linear::new(1, 1) };
     let summary = trainer.fit(&module, &loader(true), Some(&loader(true))).unwrap();
     assert_eq!(summary.train_compilations, 3);
-    let programs: Vec<String> = compiled.0.lock().unwrap().iter().map(|(program, _)| program.clone()).collect();
+    let programs: Vec<String> =
+        compiled.0.lock().unwrap().iter().map(|(program, _)| program.clone()).collect();
     let steps = [2, 4, 8].map(|length| format!("step for x [{length}]"));
-    let expected = ["training", "validation"].map(|which| steps.clone().map(|step| format!("{which} {step}"))).concat();
+    let expected = ["training", "validation"]
+        .map(|which| steps.clone().map(|step| format!("{which} {step}")))
+        .concat();
     assert_eq!(programs[0], "starting values");
     assert_eq!(programs[1..], expected);
-    assert!(compiled.0.lock().unwrap().iter().all(|(_, time)| time.is_some_and(|time| !time.is_zero())));
+    assert!(
+        compiled.0.lock().unwrap().iter().all(|(_, time)| time.is_some_and(|time| !time.is_zero()))
+    );
     assert_eq!(summary.global_step, 2 * loader(true).len() as u64);
 
     // The amount of padding changes nothing.
-    let mean = |f: &dyn Fn(usize) -> usize| lengths.iter().map(|&l| f(l) as f64).sum::<f64>() / 40.0;
+    let mean =
+        |f: &dyn Fn(usize) -> usize| lengths.iter().map(|&l| f(l) as f64).sum::<f64>() / 40.0;
     let epoch = summary.last_epoch.unwrap();
     for name in ["sum_epoch", "val_sum"] {
         assert!((epoch.get(name).unwrap() - mean(&|length| length)).abs() < 1e-6, "{name}");

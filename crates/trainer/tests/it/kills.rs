@@ -1,5 +1,6 @@
-//! Runs that are ended from outside: by signals before anything can be saved, by two signals, by a signal in a
-//! validation, and by SIGKILL during a write; and runs that resume from the newest complete checkpoint.
+//! Runs that are ended from outside: by signals before anything can be saved, by two signals, by a
+//! signal in a validation, and by SIGKILL during a write; and runs that resume from the newest
+//! complete checkpoint.
 
 use std::io::BufRead as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -8,16 +9,26 @@ use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::common::{DROP_LAST, LONG, Net, Record, itself, terminate, train_loader, trainer, val_loader};
+use crate::common::{
+    DROP_LAST, LONG, Net, Record, itself, terminate, train_loader, trainer, val_loader,
+};
 use fulmen_data::{DataLoader, Dataset, Field, Sample, TensorDataset};
 use fulmen_trainer::callbacks::{Mode, ModelCheckpoint};
-use fulmen_trainer::{Actions, Callback, CheckpointRole, FitStart, LogPoint, Progress, Signal, TrainerBuilder};
+use fulmen_trainer::{
+    Actions, Callback, CheckpointRole, FitStart, LogPoint, Progress, Signal, TrainerBuilder,
+};
 
 const FOLDER: &str = "FULMEN_TEST_KILLS";
 
 /// Sends a signal to this process.
 fn send(signal: &str) {
-    assert!(Command::new("kill").args([signal, &std::process::id().to_string()]).status().unwrap().success());
+    assert!(
+        Command::new("kill")
+            .args([signal, &std::process::id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
 }
 
 /// Sends a signal to this process before the first step, and waits for the end.
@@ -39,7 +50,9 @@ impl Callback for SignalAtStart {
 /// Runs a test of this file in its own process.
 fn child(test: &str, folder: &Path) -> Output {
     let mut command = itself();
-    command.args(["--exact", &format!("kills::{test}"), "--ignored", "--nocapture"]).env(FOLDER, folder);
+    command
+        .args(["--exact", &format!("kills::{test}"), "--ignored", "--nocapture"])
+        .env(FOLDER, folder);
     command.output().unwrap()
 }
 
@@ -52,14 +65,16 @@ fn fit(folder: &Path, signal: Option<&'static str>) {
 }
 
 fn files(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
 
-/// The files that are not hidden. A run that ends immediately leaves the hidden file that showed other processes that
-/// it was alive.
+/// The files that are not hidden. A run that ends immediately leaves the hidden file that showed
+/// other processes that it was alive.
 fn shown(folder: &Path) -> Vec<String> {
     files(folder).into_iter().filter(|name| !name.starts_with('.')).collect()
 }
@@ -97,7 +112,8 @@ fn a_signal_before_the_first_step_ends_the_program_at_once() {
     ] {
         let folder = tempfile::tempdir().unwrap();
         let output = child(test, folder.path());
-        let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned()
+            + &String::from_utf8_lossy(&output.stderr);
         assert!(!text.contains("ran"), "{text}");
         assert_eq!(output.status.code(), Some(code), "{text}");
         assert!(text.contains("there is nothing to save"), "{text}");
@@ -128,7 +144,8 @@ fn what_a_killed_run_left_is_removed_when_the_next_begins() {
     let whole = std::fs::read(crate::common::shard(&checkpoints.join("last"))).unwrap();
     assert_eq!(child("killed_while_it_writes", &checkpoints).status.signal(), Some(9));
     assert_eq!(files(&checkpoints.join("last")).len(), 3, "{:?}", files(&checkpoints.join("last")));
-    // Killed before the manifest was written: an extra shard of `last`, and a checkpoint that was never complete.
+    // Killed before the manifest was written: an extra shard of `last`, and a checkpoint that was
+    // never complete.
     for left in ["last/shard_0-1.safetensors", "step=7/shard_0.safetensors"] {
         std::fs::create_dir_all(checkpoints.join(left).parent().unwrap()).unwrap();
         std::fs::write(checkpoints.join(left), [0; 100]).unwrap();
@@ -166,7 +183,13 @@ impl Callback for StaysIn {
 /// 20 steps in two epochs, with validation.
 fn fit_with(builder: TrainerBuilder, validation: &DataLoader) -> fulmen_trainer::FitSummary {
     let train = train_loader(80, DROP_LAST);
-    builder.max_epochs(2).log_every_n_steps(1).build().unwrap().fit(&Net::new(), &train, Some(validation)).unwrap()
+    builder
+        .max_epochs(2)
+        .log_every_n_steps(1)
+        .build()
+        .unwrap()
+        .fit(&Net::new(), &train, Some(validation))
+        .unwrap()
 }
 
 #[test]
@@ -188,11 +211,21 @@ fn a_second_signal_and_the_end_of_the_grace_end_the_program_at_once() {
         let mut command = itself();
         command.args(["--exact", "kills::signalled_within_a_step", "--ignored", "--nocapture"]);
         let (output, input) = std::io::pipe().unwrap();
-        command.env(FOLDER, folder.path()).env("FULMEN_GRACE", grace).stdout(input.try_clone().unwrap()).stderr(input);
+        command
+            .env(FOLDER, folder.path())
+            .env("FULMEN_GRACE", grace)
+            .stdout(input.try_clone().unwrap())
+            .stderr(input);
         let mut child = command.spawn().unwrap();
         drop(command);
         let send = |signal: &str| {
-            assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+            assert!(
+                Command::new("kill")
+                    .args([signal, &child.id().to_string()])
+                    .status()
+                    .unwrap()
+                    .success()
+            );
         };
         let mut lines = Vec::new();
         for line in std::io::BufReader::new(output).lines().map(Result::unwrap) {
@@ -210,7 +243,10 @@ fn a_second_signal_and_the_end_of_the_grace_end_the_program_at_once() {
         let code_of_child = child.wait().unwrap().code();
         assert_eq!(code_of_child, Some(code), "{second:?}: {lines:#?}");
         assert!(lines.iter().any(|line| line.contains(says)), "{second:?}: {lines:#?}");
-        assert!(shown(&folder.path().join("version_0/checkpoints")).is_empty(), "{second:?}: {lines:#?}");
+        assert!(
+            shown(&folder.path().join("version_0/checkpoints")).is_empty(),
+            "{second:?}: {lines:#?}"
+        );
     }
 }
 
@@ -246,15 +282,23 @@ fn a_validation_that_a_signal_ends_comes_again_when_the_fit_goes_on() {
     let before = Record::default();
     let signalling = Signalling(crate::common::samples(400), std::sync::Once::new());
     let signalling = DataLoader::builder(signalling).batch_size(8).num_workers(1).build().unwrap();
-    let summary = fit_with(trainer(folder.path()).grace(LONG).callback(before.clone()), &signalling);
-    assert_eq!((summary.signal, summary.global_step, summary.epochs), (Some(Signal::Terminate), 10, 0));
+    let summary =
+        fit_with(trainer(folder.path()).grace(LONG).callback(before.clone()), &signalling);
+    assert_eq!(
+        (summary.signal, summary.global_step, summary.epochs),
+        (Some(Signal::Terminate), 10, 0)
+    );
     assert_eq!(summary.stopped.as_deref(), Some("interrupted by SIGTERM"));
     assert!(before.epochs.lock().unwrap().is_empty(), "the epoch has not ended");
 
     let after = Record::default();
-    let summary = fit_with(trainer(folder.path()).callback(after.clone()).resume("auto"), &val_loader(400));
+    let summary =
+        fit_with(trainer(folder.path()).callback(after.clone()).resume("auto"), &val_loader(400));
     assert_eq!((summary.signal, summary.global_step), (None, 20));
-    assert_eq!([before.bits("train_loss"), after.bits("train_loss")].concat(), whole.bits("train_loss"));
+    assert_eq!(
+        [before.bits("train_loss"), after.bits("train_loss")].concat(),
+        whole.bits("train_loss")
+    );
     assert_eq!(*after.epochs.lock().unwrap(), *whole.epochs.lock().unwrap());
 }
 
@@ -266,7 +310,8 @@ fn a_validation_within_an_epoch_that_a_signal_ends_comes_again_too() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let builder = |record: &Record| trainer(folder.path()).val_check_interval(4).callback(record.clone());
+    let builder =
+        |record: &Record| trainer(folder.path()).val_check_interval(4).callback(record.clone());
     let whole = Record::default();
     fit_with(builder(&whole), &val_loader(400));
 
@@ -307,10 +352,13 @@ const STAYS_IN: &str = "FULMEN_TEST_STAYS_IN";
 fn trains_until_it_is_killed() {
     let Some(folder) = std::env::var_os(FOLDER).map(PathBuf::from) else { return };
     let stays_in = std::env::var(STAYS_IN).unwrap().parse().unwrap();
-    let checkpoint = ModelCheckpoint::new().every_n_train_steps(50).monitor("val_loss", Mode::Min).save_top_k(2);
-    let builder = trainer(&folder).resume("auto").max_epochs(3).log_every_n_steps(7).val_check_interval(0.3);
+    let checkpoint =
+        ModelCheckpoint::new().every_n_train_steps(50).monitor("val_loss", Mode::Min).save_top_k(2);
+    let builder =
+        trainer(&folder).resume("auto").max_epochs(3).log_every_n_steps(7).val_check_interval(0.3);
     let mut trainer = builder.callback(checkpoint).callback(Saying(stays_in)).build().unwrap();
-    let summary = trainer.fit(&Net::new(), &train_loader(4800, DROP_LAST), Some(&val_loader(160))).unwrap();
+    let summary =
+        trainer.fit(&Net::new(), &train_loader(4800, DROP_LAST), Some(&val_loader(160))).unwrap();
     println!("ended with {:?}", summary.last_epoch.unwrap());
 }
 
@@ -325,8 +373,11 @@ fn a_run_that_is_killed_twenty_times_ends_as_one_that_is_not() {
     let (folder, undisturbed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let start = |folder: &Path, stays_in: u64| {
         let mut command = itself();
-        command.args(["--exact", "kills::trains_until_it_is_killed", "--ignored", "--nocapture"]).env(FOLDER, folder);
-        let mut child = command.env(STAYS_IN, stays_in.to_string()).stdout(Stdio::piped()).spawn().unwrap();
+        command
+            .args(["--exact", "kills::trains_until_it_is_killed", "--ignored", "--nocapture"])
+            .env(FOLDER, folder);
+        let mut child =
+            command.env(STAYS_IN, stays_in.to_string()).stdout(Stdio::piped()).spawn().unwrap();
         let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
         (child, lines.map_while(Result::ok))
     };
@@ -344,9 +395,12 @@ fn a_run_that_is_killed_twenty_times_ends_as_one_that_is_not() {
         let (mut child, mut lines) = start(folder.path(), stays_in);
         let mut steps = lines.by_ref().filter_map(|line| step_of(&line));
         let first = steps.next().unwrap();
-        // The kill may have come while the newest checkpoint was being written. The one 50 steps earlier is complete,
-        // because a save waits for the previous one.
-        assert!((reached.saturating_sub(99)..=reached + 1).contains(&first), "kill {kill}: {first} after {reached}");
+        // The kill may have come while the newest checkpoint was being written. The one 50 steps
+        // earlier is complete, because a save waits for the previous one.
+        assert!(
+            (reached.saturating_sub(99)..=reached + 1).contains(&first),
+            "kill {kill}: {first} after {reached}"
+        );
         let target = first + draw(stays_in - first);
         reached = steps.find(|&step| step >= target).unwrap_or(first);
         sleep(Duration::from_micros(draw(20_000)));
@@ -359,10 +413,13 @@ fn a_run_that_is_killed_twenty_times_ends_as_one_that_is_not() {
         let (mut child, lines) = start(folder, u64::MAX);
         let end = lines.filter(|line| line.contains("ended with")).last().unwrap();
         assert!(child.wait().unwrap().success());
-        let newest = (0..).map_while(|n| Some(folder.join(format!("version_{n}"))).filter(|run| run.exists())).last();
+        let newest = (0..)
+            .map_while(|n| Some(folder.join(format!("version_{n}"))).filter(|run| run.exists()))
+            .last();
         let last = newest.unwrap().join("checkpoints/last");
         let tensors = crate::common::tensors(&last);
-        let tensors: Vec<_> = tensors.into_iter().map(|(name, value)| (name, value.bytes().to_vec())).collect();
+        let tensors: Vec<_> =
+            tensors.into_iter().map(|(name, value)| (name, value.bytes().to_vec())).collect();
         (end, tensors)
     };
     let (killed, whole) = (end(folder.path()), end(undisturbed.path()));
@@ -387,7 +444,12 @@ fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
     let folder = tempfile::tempdir().unwrap();
     let resume = |epochs: u64, builder: TrainerBuilder| {
         let record = Record::default();
-        let mut trainer = builder.max_epochs(epochs).log_every_n_steps(1).callback(record.clone()).build().unwrap();
+        let mut trainer = builder
+            .max_epochs(epochs)
+            .log_every_n_steps(1)
+            .callback(record.clone())
+            .build()
+            .unwrap();
         let fit = trainer.fit(&Net::new(), &train_loader(80, DROP_LAST), None);
         fit.map(|_| record.bits("train_loss").first().map(|bits| bits.0))
     };
@@ -402,7 +464,8 @@ fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
     assert_eq!(resume(3, trainer(folder.path()).ckpt_path("last")).unwrap(), Some(21));
     assert_eq!(files(folder.path()).last().unwrap(), "version_3");
 
-    // Damaged checkpoints are skipped, in the header or in a tensor, down to the earlier run and its older checkpoints.
+    // Damaged checkpoints are skipped, in the header or in a tensor, down to the earlier run and
+    // its older checkpoints.
     let damage = |run: &str, position: f64| {
         let path = crate::common::shard(&folder.path().join(run).join("checkpoints/last"));
         let mut bytes = std::fs::read(&path).unwrap();
@@ -413,13 +476,20 @@ fn a_run_goes_on_with_the_newest_whole_checkpoint_and_without_one_begins() {
     damage("version_3", 1.0);
     damage("version_0", 0.9);
     std::fs::remove_dir_all(folder.path().join("version_1")).unwrap();
-    std::fs::remove_file(crate::common::shard(&folder.path().join("version_0/checkpoints/kept=1"))).unwrap();
+    std::fs::remove_file(crate::common::shard(&folder.path().join("version_0/checkpoints/kept=1")))
+        .unwrap();
     std::fs::create_dir(folder.path().join("version_2/checkpoints/half")).unwrap();
-    std::fs::write(folder.path().join("version_2/checkpoints/half/manifest.json"), b"half").unwrap();
+    std::fs::write(folder.path().join("version_2/checkpoints/half/manifest.json"), b"half")
+        .unwrap();
     assert_eq!(resume(3, auto()).unwrap(), Some(11), "after the first epoch, which was kept");
 
     // The best of the newest run: here no run has one.
     assert_eq!(resume(1, trainer(folder.path()).ckpt_path("best")).unwrap(), Some(1));
     let error = resume(3, auto().ckpt_path("best")).unwrap_err().to_string();
-    assert!(error.contains("resume: auto means the newest checkpoint, but ckpt_path: best is another one"), "{error}");
+    assert!(
+        error.contains(
+            "resume: auto means the newest checkpoint, but ckpt_path: best is another one"
+        ),
+        "{error}"
+    );
 }

@@ -1,10 +1,11 @@
-//! Metrics in a fit: they are exact over the samples of an epoch, without padding, on any number of devices. Also their
-//! values in callbacks and loggers.
+//! Metrics in a fit: they are exact over the samples of an epoch, without padding, on any number of
+//! devices. Also their values in callbacks and loggers.
 
 use crate::common::{DROP_LAST, PAD_LAST, Record, isolated, trainer};
 use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::metrics::{
-    Accuracy, Auroc, Average, ConfusionMatrix, F1, Mean, MeanSquaredError, Metric, MetricState, Perplexity, Value,
+    Accuracy, Auroc, Average, ConfusionMatrix, F1, Mean, MeanSquaredError, Metric, MetricState,
+    Perplexity, Value,
 };
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
@@ -28,23 +29,37 @@ fn probe() -> Probe {
 fn log(stage: &str, batch: &Batch, cx: &mut StepContext) {
     let (scores, y) = (batch.get("scores"), batch.get("y"));
     cx.log_metric(format!("{stage}_acc"), Accuracy::new(CLASSES).update(&scores, &y));
-    cx.log_metric(format!("{stage}_f1"), F1::new(CLASSES).average(Average::Macro).update(&scores, &y));
-    cx.log_metric(format!("{stage}_f1s"), F1::new(CLASSES).average(Average::None).update(&scores, &y));
+    cx.log_metric(
+        format!("{stage}_f1"),
+        F1::new(CLASSES).average(Average::Macro).update(&scores, &y),
+    );
+    cx.log_metric(
+        format!("{stage}_f1s"),
+        F1::new(CLASSES).average(Average::None).update(&scores, &y),
+    );
     cx.log_metric(format!("{stage}_confusion"), ConfusionMatrix::new(CLASSES).update(&scores, &y));
     cx.log_metric(
         format!("{stage}_auroc"),
         Auroc::binary().update(&scores.narrow(1, 0, 1).reshape([batch.size()]), &y.eq(0.0)),
     );
-    cx.log_metric(format!("{stage}_mse"), MeanSquaredError::new().update(&scores, &scores.zeros_like()));
-    let logits = scores.reshape([batch.size(), 1, CLASSES]).broadcast_to([batch.size(), TOKENS, CLASSES]);
+    cx.log_metric(
+        format!("{stage}_mse"),
+        MeanSquaredError::new().update(&scores, &scores.zeros_like()),
+    );
+    let logits =
+        scores.reshape([batch.size(), 1, CLASSES]).broadcast_to([batch.size(), TOKENS, CLASSES]);
     let tokens = y.reshape([batch.size(), 1]).broadcast_to([batch.size(), TOKENS]);
     // In class 0, the second token is masked.
     let real = Tensor::iota(DType::I32, [batch.size(), TOKENS], 1).eq(0.0).or(tokens.ne(0.0));
-    cx.log_metric(format!("{stage}_perplexity"), Perplexity::new().update(&logits, &tokens).masked(&real));
+    cx.log_metric(
+        format!("{stage}_perplexity"),
+        Perplexity::new().update(&logits, &tokens).masked(&real),
+    );
     // As rows of all tokens, which are not rows of the batch and so need the mask.
     let mask = batch.mask().reshape([batch.size(), 1]).broadcast_to([batch.size(), TOKENS]);
     let rows = [batch.size() * TOKENS];
-    let flat = Accuracy::new(CLASSES).update(&logits.reshape([rows[0], CLASSES]), &tokens.reshape(rows));
+    let flat =
+        Accuracy::new(CLASSES).update(&logits.reshape([rows[0], CLASSES]), &tokens.reshape(rows));
     cx.log_metric(format!("{stage}_token_acc"), flat.masked(&mask.reshape(rows)));
 }
 
@@ -66,17 +81,25 @@ impl TrainingModule for Probe {
 
 /// Scores on the thresholds of a curve, and classes that they often predict.
 fn samples(len: usize) -> (Vec<f32>, Vec<i32>) {
-    let scores: Vec<f32> = (0..len * CLASSES).map(|i| ((i * 83 % 197) as f64 / 199.0) as f32).collect();
+    let scores: Vec<f32> =
+        (0..len * CLASSES).map(|i| ((i * 83 % 197) as f64 / 199.0) as f32).collect();
     let largest = |row: &[f32]| (0..CLASSES).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap();
     let classes = scores.chunks(CLASSES).enumerate();
-    let classes = classes.map(|(i, row)| if i % 3 == 0 { i % 2 } else { largest(row) } as i32).collect();
+    let classes =
+        classes.map(|(i, row)| if i % 3 == 0 { i % 2 } else { largest(row) } as i32).collect();
     (scores, classes)
 }
 
 fn loader(len: usize, shuffle: bool) -> DataLoader {
     let (scores, classes) = samples(len);
-    let data = TensorDataset::builder().array("scores", [len, CLASSES], scores).array("y", [len], classes);
-    DataLoader::builder(data.build().unwrap()).batch_size(16).shuffle(shuffle).num_workers(1).build().unwrap()
+    let data =
+        TensorDataset::builder().array("scores", [len, CLASSES], scores).array("y", [len], classes);
+    DataLoader::builder(data.build().unwrap())
+        .batch_size(16)
+        .shuffle(shuffle)
+        .num_workers(1)
+        .build()
+        .unwrap()
 }
 
 /// The metrics over all samples at once, computed directly.
@@ -92,7 +115,8 @@ fn by_hand(stage: &str, len: usize) -> (Vec<(String, f64)>, Vec<Vec<f64>>) {
     }
     let hits: f64 = (0..CLASSES).map(|k| confusion[k][k]).sum();
     let f1 = |k: usize| {
-        let (row, column): (f64, f64) = (confusion[k].iter().sum(), confusion.iter().map(|row| row[k]).sum());
+        let (row, column): (f64, f64) =
+            (confusion[k].iter().sum(), confusion.iter().map(|row| row[k]).sum());
         2.0 * confusion[k][k] / (row + column)
     };
     let macro_f1 = (0..CLASSES).map(f1).sum::<f64>() / CLASSES as f64;
@@ -110,7 +134,8 @@ fn by_hand(stage: &str, len: usize) -> (Vec<(String, f64)>, Vec<Vec<f64>>) {
             };
         }
     }
-    let mse = scores.iter().map(|&s| f64::from(s) * f64::from(s)).sum::<f64>() / scores.len() as f64;
+    let mse =
+        scores.iter().map(|&s| f64::from(s) * f64::from(s)).sum::<f64>() / scores.len() as f64;
     let (mut nll, mut tokens) = (0.0, 0.0);
     for (row, &y) in scores.chunks(CLASSES).zip(&classes) {
         let sum: f64 = row.iter().map(|&s| f64::from(s).exp()).sum();
@@ -134,12 +159,18 @@ fn by_hand(stage: &str, len: usize) -> (Vec<(String, f64)>, Vec<Vec<f64>>) {
 
 fn assert_metrics(point: &LogPoint, expected: &[(String, f64)], suffix: &str, what: &str) {
     for (name, value) in expected {
-        let (base, element) =
-            name.split_once('/').map_or((name.as_str(), String::new()), |(b, e)| (b, format!("/{e}")));
-        let actual = point.get(&format!("{base}{suffix}{element}")).unwrap_or_else(|| panic!("{name}: {point:?}"));
+        let (base, element) = name
+            .split_once('/')
+            .map_or((name.as_str(), String::new()), |(b, e)| (b, format!("/{e}")));
+        let actual = point
+            .get(&format!("{base}{suffix}{element}"))
+            .unwrap_or_else(|| panic!("{name}: {point:?}"));
         let summed = name.ends_with("mse") || name.ends_with("perplexity");
         let tolerance = if summed { 2e-6 } else { 1e-12 };
-        assert!((actual - value).abs() <= tolerance * value.abs(), "{what}: {name} is {actual}, not {value}");
+        assert!(
+            (actual - value).abs() <= tolerance * value.abs(),
+            "{what}: {name} is {actual}, not {value}"
+        );
     }
 }
 
@@ -152,20 +183,32 @@ fn metrics_are_exact_over_the_samples_on_any_number_of_devices() {
         for devices in [1, 2, 8] {
             let what = format!("{len} samples on {devices} devices");
             let (folder, record) = (tempfile::tempdir().unwrap(), Record::default());
-            let builder = trainer(folder.path()).devices(devices).max_epochs(2).log_every_n_steps(2);
-            let mut trainer = builder.enable_checkpointing(false).callback(record.clone()).build().unwrap();
+            let builder =
+                trainer(folder.path()).devices(devices).max_epochs(2).log_every_n_steps(2);
+            let mut trainer =
+                builder.enable_checkpointing(false).callback(record.clone()).build().unwrap();
             assert_eq!(loader(len, false).pads(), len != 64);
             trainer.fit(&probe(), &loader(len, true), Some(&loader(len, false))).unwrap();
             for point in record.epochs.lock().unwrap().iter() {
                 assert_metrics(point, &expected, "", &what);
                 assert_metrics(point, &over_epoch, "_epoch", &what);
-                assert_eq!(point.array("val_confusion"), Some(&Value::Matrix(confusion.clone())), "{what}");
-                assert_eq!(point.array("train_confusion_epoch"), Some(&Value::Matrix(confusion.clone())), "{what}");
+                assert_eq!(
+                    point.array("val_confusion"),
+                    Some(&Value::Matrix(confusion.clone())),
+                    "{what}"
+                );
+                assert_eq!(
+                    point.array("train_confusion_epoch"),
+                    Some(&Value::Matrix(confusion.clone())),
+                    "{what}"
+                );
             }
             let logs = record.logs.lock().unwrap();
             assert_eq!(logs.len(), 2 * 4 / 2);
             for point in logs.iter() {
-                let Some(Value::Matrix(rows)) = point.array("train_confusion") else { panic!("{what}: {point:?}") };
+                let Some(Value::Matrix(rows)) = point.array("train_confusion") else {
+                    panic!("{what}: {point:?}")
+                };
                 let samples: f64 = rows.iter().flatten().sum();
                 // 50 samples are three batches of 16 and one of 2.
                 assert!(samples == 32.0 || len == 50 && samples == 18.0, "{what}: {samples}");
@@ -175,8 +218,12 @@ fn metrics_are_exact_over_the_samples_on_any_number_of_devices() {
             for (name, value) in &first.metrics {
                 // Counts are equal; sums of floats are computed in a different order.
                 let actual = point.get(name).unwrap();
-                let tolerance = if name.ends_with("mse") || name.ends_with("perplexity") { 1e-6 } else { 0.0 };
-                assert!((actual - value).abs() <= tolerance, "{what}: {name} is {actual}, not {value}");
+                let tolerance =
+                    if name.ends_with("mse") || name.ends_with("perplexity") { 1e-6 } else { 0.0 };
+                assert!(
+                    (actual - value).abs() <= tolerance,
+                    "{what}: {name} is {actual}, not {value}"
+                );
             }
             assert_eq!(first.arrays, point.arrays, "{what}");
         }
@@ -189,7 +236,8 @@ fn metrics_compile_nothing_more_and_read_nothing_more() {
     let builder = trainer(folder.path()).runtime(isolated()).max_epochs(3).log_every_n_steps(2);
     let builder = builder.callback(record.clone());
     // Monitored by an element of a metric, and by a value that training logged over the epoch.
-    let builder = builder.callback(ModelCheckpoint::new().monitor("val_f1s/1", Mode::Max).keep_all(true));
+    let builder =
+        builder.callback(ModelCheckpoint::new().monitor("val_f1s/1", Mode::Max).keep_all(true));
     let builder = builder.callback(EarlyStopping::new("train_f1s/2", Mode::Max).patience(1));
     let mut trainer = builder.build().unwrap();
     let summary = trainer.fit(&probe(), &loader(50, true), Some(&loader(50, false))).unwrap();
@@ -208,7 +256,8 @@ fn metrics_compile_nothing_more_and_read_nothing_more() {
     assert!(!header.contains("confusion"), "{header}");
     let expected = record.epochs.lock().unwrap()[1].get("val_f1s/1").unwrap();
     let column = header.split(',').position(|name| name == "val_f1s/1").unwrap();
-    let written: f64 = table.lines().last().unwrap().split(',').nth(column).unwrap().parse().unwrap();
+    let written: f64 =
+        table.lines().last().unwrap().split(',').nth(column).unwrap().parse().unwrap();
     assert_eq!(written, expected);
 }
 
@@ -235,7 +284,11 @@ impl TrainingModule for Logs {
     }
 }
 
-fn validated(values: Vec<f32>, drop_last: bool, log: fn(&Batch, &mut StepContext)) -> fulmen_trainer::Result<LogPoint> {
+fn validated(
+    values: Vec<f32>,
+    drop_last: bool,
+    log: fn(&Batch, &mut StepContext),
+) -> fulmen_trainer::Result<LogPoint> {
     let folder = tempfile::tempdir().unwrap();
     let data = TensorDataset::builder().array("x", [values.len()], values).build().unwrap();
     let loader = DataLoader::builder(data).batch_size(2).drop_last(drop_last).build().unwrap();
@@ -285,7 +338,9 @@ fn a_metric_that_would_count_padding_is_rejected_with_its_line() {
     };
     let error = validated(vec![1.0; 5], PAD_LAST, log).unwrap_err().to_string();
     assert!(
-        error.contains("log `pairs`: the last batch is padded, and the metric's samples [4] are not its 2 rows"),
+        error.contains(
+            "log `pairs`: the last batch is padded, and the metric's samples [4] are not its 2 rows"
+        ),
         "{error}"
     );
     assert!(error.contains("metrics.rs:"), "{error}");
@@ -308,5 +363,8 @@ fn a_metric_of_unsuitable_tensors_is_rejected_with_its_line() {
         cx.log("x", &batch.mean(&Tensor::scalar(1.0f32)));
     });
     let text = error.unwrap_err().to_string();
-    assert!(text.contains("mean: needs at least one value per sample, [2, ..], got f32[]"), "{text}");
+    assert!(
+        text.contains("mean: needs at least one value per sample, [2, ..], got f32[]"),
+        "{text}"
+    );
 }

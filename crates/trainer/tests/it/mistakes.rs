@@ -4,7 +4,9 @@
 
 use std::sync::Mutex;
 
-use crate::common::{CLASSES, DROP_LAST, FEATURES, Net, PAD_LAST, samples, train_loader, trainer, val_loader};
+use crate::common::{
+    CLASSES, DROP_LAST, FEATURES, Net, PAD_LAST, samples, train_loader, trainer, val_loader,
+};
 use fulmen_data::{DataLoader, Dataset, Field, Sample, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Optimizer, Sgd};
@@ -90,7 +92,8 @@ fn out_of_memory_in_a_worker_is_recognized_in_the_error_of_the_fit() {
         }
     }
     let folder = tempfile::tempdir().unwrap();
-    let loader = DataLoader::builder(Huge(samples(16))).batch_size(8).num_workers(1).build().unwrap();
+    let loader =
+        DataLoader::builder(Huge(samples(16))).batch_size(8).num_workers(1).build().unwrap();
     let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
     let error = trainer.fit(&Net::new(), &loader, None).unwrap_err();
     assert!(error.is_out_of_memory() && error.is_data() && !error.is_usage(), "{error}");
@@ -112,8 +115,14 @@ fn reading_a_value_in_a_step_is_rejected_at_the_users_line() {
     let errors = ERRORS.lock().unwrap();
     assert!(!errors.is_empty());
     for ((error, line), input) in errors.iter().zip(["batch.x", "fc.weight"].into_iter().cycle()) {
-        assert!(error.contains(&format!("depends on `{input}`, an input of training_step")), "{error}");
-        assert!(error.contains("cx.log(") && error.contains(&format!("mistakes.rs:{line}:")), "{error}");
+        assert!(
+            error.contains(&format!("depends on `{input}`, an input of training_step")),
+            "{error}"
+        );
+        assert!(
+            error.contains("cx.log(") && error.contains(&format!("mistakes.rs:{line}:")),
+            "{error}"
+        );
         assert!(!error.contains("batch.rs"), "{error}");
     }
 }
@@ -121,10 +130,17 @@ fn reading_a_value_in_a_step_is_rejected_at_the_users_line() {
 #[test]
 fn the_loss_must_be_a_scalar_that_depends_on_the_mask() {
     let message = fit(DROP_LAST, |m, batch, _| m.fc.forward(&batch.get("x")));
-    check(&message, "training_step: the loss must be a floating-point scalar, but it is f32[8, 3]; take its mean");
-    let message =
-        fit(PAD_LAST, |m, batch, _| cross_entropy(&m.fc.forward(&batch.get("x")), &batch.get("y"), Reduction::Mean));
-    check(&message, "training_step: the last batch is padded, but the loss does not depend on the batch's mask");
+    check(
+        &message,
+        "training_step: the loss must be a floating-point scalar, but it is f32[8, 3]; take its mean",
+    );
+    let message = fit(PAD_LAST, |m, batch, _| {
+        cross_entropy(&m.fc.forward(&batch.get("x")), &batch.get("y"), Reduction::Mean)
+    });
+    check(
+        &message,
+        "training_step: the last batch is padded, but the loss does not depend on the batch's mask",
+    );
 }
 
 #[test]
@@ -141,25 +157,33 @@ fn logged_values_need_their_own_names_and_a_value_per_sample() {
         cx.log("logits", &logits);
         logits.mean_all()
     });
-    check(&message, "log `logits`: the value is f32[8, 3]; log a scalar or one value per sample, [8]");
+    check(
+        &message,
+        "log `logits`: the value is f32[8, 3]; log a scalar or one value per sample, [8]",
+    );
     let message = fit(PAD_LAST, |m, batch, cx| {
         let logits = m.fc.forward(&batch.get("x"));
         cx.log("mean", &logits.mean_all());
         batch.mean(&logits.mean(&[1]))
     });
-    check(&message, "log `mean`: the last batch is padded, and this scalar does not depend on the batch's mask");
+    check(
+        &message,
+        "log `mean`: the last batch is padded, and this scalar does not depend on the batch's mask",
+    );
 }
 
 #[test]
 fn a_nan_loss_stops_at_its_step_and_the_last_good_checkpoint_stays() {
-    // The 13th sample in reading order is NaN. Batches are not shuffled, so it is in the second batch of an epoch.
+    // The 13th sample in reading order is NaN. Batches are not shuffled, so it is in the second
+    // batch of an epoch.
     let folder = tempfile::tempdir().unwrap();
     let loader = |poison: bool| {
         let mut x = vec![0.5f32; 24 * FEATURES];
         if poison {
             x[13 * FEATURES] = f32::NAN;
         }
-        let data = TensorDataset::builder().array("x", [24, FEATURES], x).array("y", [24], vec![1i32; 24]);
+        let data =
+            TensorDataset::builder().array("x", [24, FEATURES], x).array("y", [24], vec![1i32; 24]);
         DataLoader::builder(data.build().unwrap()).batch_size(8).build().unwrap()
     };
     let module = Net::new();
@@ -172,7 +196,10 @@ fn a_nan_loss_stops_at_its_step_and_the_last_good_checkpoint_stays() {
     let error = strict.fit(&module, &loader(true), None).unwrap_err();
     assert_eq!(error.not_finite_step(), Some(2), "{error}");
     let message = error.to_string();
-    assert!(message.starts_with("the training loss `train_loss` became NaN or infinite at step 2;"), "{message}");
+    assert!(
+        message.starts_with("the training loss `train_loss` became NaN or infinite at step 2;"),
+        "{message}"
+    );
     assert_eq!(std::fs::read(saved.join("manifest.json")).unwrap(), before);
     assert!(!strict.run_dir().unwrap().join("checkpoints/last").exists(), "nothing bad was saved");
 
@@ -190,7 +217,10 @@ fn an_unwritable_checkpoint_folder_is_rejected_before_training() {
     let error = trainer.fit(&Net::new(), &train_loader(20, DROP_LAST), None).unwrap_err();
     assert!(error.is_checkpoint());
     let message = error.to_string();
-    assert!(message.contains("a file") && message.contains("choose another default_root_dir"), "{message}");
+    assert!(
+        message.contains("a file") && message.contains("choose another default_root_dir"),
+        "{message}"
+    );
     assert_eq!(std::fs::read(&file).unwrap(), b"in the way");
 }
 
@@ -208,7 +238,9 @@ fn a_checkpoint_that_does_not_fit_lists_what_differs() {
         .unwrap();
     let other = custom(|m, batch, _| m.fc.forward(&batch.get("x")).mean_all());
     other.initialize(5);
-    let bits = || other.parameters().iter().map(|(_, p)| p.get().eval().unwrap().to_f64()).collect::<Vec<_>>();
+    let bits = || {
+        other.parameters().iter().map(|(_, p)| p.get().eval().unwrap().to_f64()).collect::<Vec<_>>()
+    };
     let before = bits();
     let mut resumed = trainer(folder.path()).ckpt_path(saved.as_path()).build().unwrap();
     let error = resumed.fit(&other, &train, None).unwrap_err();
@@ -219,13 +251,17 @@ fn a_checkpoint_that_does_not_fit_lists_what_differs() {
     // The module that could not be trained keeps all of its values.
     assert_eq!(bits(), before);
     let error = resumed.test(&other, &val_loader(8), Weights::File(saved)).unwrap_err();
-    assert!(error.is_checkpoint() && error.to_string().contains("missing in the file: fc.weight"), "{error}");
+    assert!(
+        error.is_checkpoint() && error.to_string().contains("missing in the file: fc.weight"),
+        "{error}"
+    );
     assert_eq!(bits(), before);
 }
 
 #[test]
 fn diverged_weights_are_never_saved_as_a_checkpoint() {
-    // One batch per epoch, and a step that leaps to infinity although the loss before it was finite.
+    // One batch per epoch, and a step that leaps to infinity although the loss before it was
+    // finite.
     let folder = tempfile::tempdir().unwrap();
     let mut module = Net::new();
     module.learning_rate = f64::from(f32::MAX);
@@ -243,7 +279,8 @@ fn diverged_weights_are_never_saved_as_a_checkpoint() {
 fn padding_does_not_affect_batch_statistics() {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).build().unwrap();
-    let error = trainer.fit(&Net::new(), &train_loader(20, PAD_LAST), None).unwrap_err().to_string();
+    let error =
+        trainer.fit(&Net::new(), &train_loader(20, PAD_LAST), None).unwrap_err().to_string();
     let expected = "the last batch is padded, but the statistics `bn.running_mean` would include the padding; let the \
                     training loader drop the last batch";
     assert!(error.starts_with(expected) && error.contains("common/mod.rs:"), "{error}");
@@ -256,7 +293,10 @@ fn names_that_the_trainer_uses_itself_are_rejected() {
         cx.log("lr", &loss);
         loss
     });
-    check(&message, "log `lr`: this name belongs to a value that the Trainer logs itself; choose another");
+    check(
+        &message,
+        "log `lr`: this name belongs to a value that the Trainer logs itself; choose another",
+    );
 }
 
 #[test]
@@ -266,14 +306,19 @@ fn a_panic_in_a_callback_leaves_the_module_its_values() {
         fn name(&self) -> &'static str {
             "Panics"
         }
-        fn on_train_epoch_end(&mut self, _: &fulmen_trainer::LogPoint, _: &mut fulmen_trainer::Actions) {
+        fn on_train_epoch_end(
+            &mut self,
+            _: &fulmen_trainer::LogPoint,
+            _: &mut fulmen_trainer::Actions,
+        ) {
             panic!("on purpose");
         }
     }
     let folder = tempfile::tempdir().unwrap();
     let module = Net::new();
     let mut trainer = trainer(folder.path()).callback(Panics).build().unwrap();
-    let fit = std::panic::AssertUnwindSafe(|| trainer.fit(&module, &train_loader(20, DROP_LAST), None));
+    let fit =
+        std::panic::AssertUnwindSafe(|| trainer.fit(&module, &train_loader(20, DROP_LAST), None));
     assert!(std::panic::catch_unwind(fit).is_err());
     assert!(module.parameters().iter().all(|(_, p)| p.get().eval().is_ok()));
 }
@@ -329,5 +374,8 @@ fn two_tensors_with_one_name_are_rejected() {
     let module = Twice { a: Linear::new(FEATURES, CLASSES), b: Linear::new(FEATURES, CLASSES) };
     let mut trainer = trainer(folder.path()).build().unwrap();
     let message = trainer.fit(&module, &train_loader(20, DROP_LAST), None).unwrap_err().to_string();
-    assert!(message.starts_with("two tensors of the model have the name `weight`; rename one of them"), "{message}");
+    assert!(
+        message.starts_with("two tensors of the model have the name `weight`; rename one of them"),
+        "{message}"
+    );
 }

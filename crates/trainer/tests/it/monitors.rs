@@ -1,5 +1,5 @@
-//! Monitors of a step: rates by group, and norms of gradients, parameters and updates, against values computed
-//! directly.
+//! Monitors of a step: rates by group, and norms of gradients, parameters and updates, against
+//! values computed directly.
 
 use std::path::Path;
 
@@ -10,8 +10,12 @@ use fulmen_nn::optim::{AdamW, Optimizer, ParamGroups, Sgd};
 use fulmen_nn::schedule::Exponential;
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
-use fulmen_trainer::callbacks::{DeviceStatsMonitor, LearningRateMonitor, NormGroup, NormMonitor, ThroughputMonitor};
-use fulmen_trainer::{Batch, LogPoint, Plan, StepContext, Strategy, TrainerBuilder, TrainingModule};
+use fulmen_trainer::callbacks::{
+    DeviceStatsMonitor, LearningRateMonitor, NormGroup, NormMonitor, ThroughputMonitor,
+};
+use fulmen_trainer::{
+    Batch, LogPoint, Plan, StepContext, Strategy, TrainerBuilder, TrainingModule,
+};
 
 #[derive(Module)]
 struct Mlp {
@@ -49,7 +53,8 @@ type Trained = (Vec<(String, Vec<f64>)>, Vec<(String, Vec<f64>)>, Vec<LogPoint>)
 
 fn fit(folder: &Path, module: &Mlp, set: impl Fn(TrainerBuilder) -> TrainerBuilder) -> Trained {
     let weights = || {
-        let value = |(name, p): (String, fulmen_nn::Parameter)| (name, p.get().eval().unwrap().to_f64());
+        let value =
+            |(name, p): (String, fulmen_nn::Parameter)| (name, p.get().eval().unwrap().to_f64());
         module.parameters().into_iter().map(value).collect()
     };
     module.initialize(0);
@@ -68,7 +73,9 @@ fn assert_is(point: &LogPoint, name: &str, expected: f64) {
 #[test]
 fn rates_and_momenta_are_logged_by_group() {
     let folder = tempfile::tempdir().unwrap();
-    let (_, _, logs) = fit(folder.path(), &mlp(true), |b| b.callback(LearningRateMonitor::new().log_momentum(true)));
+    let (_, _, logs) = fit(folder.path(), &mlp(true), |b| {
+        b.callback(LearningRateMonitor::new().log_momentum(true))
+    });
     assert_eq!(logs.len(), 4);
     for (i, point) in logs.iter().enumerate() {
         let half = 0.5f64.powi(i as i32);
@@ -85,8 +92,14 @@ fn rates_and_momenta_are_logged_by_group() {
         assert_eq!(point.metrics.len(), 7, "{point}");
     }
     // Without groups there is nothing to add to `lr`. Plain gradient descent has no momentum.
-    let (_, _, logs) = fit(folder.path(), &mlp(false), |b| b.callback(LearningRateMonitor::new().log_momentum(true)));
-    assert!(logs.iter().all(|point| point.metrics.len() == 2 && point.get("lr") == Some(1.0)), "{}", logs[0]);
+    let (_, _, logs) = fit(folder.path(), &mlp(false), |b| {
+        b.callback(LearningRateMonitor::new().log_momentum(true))
+    });
+    assert!(
+        logs.iter().all(|point| point.metrics.len() == 2 && point.get("lr") == Some(1.0)),
+        "{}",
+        logs[0]
+    );
 }
 
 fn norm<'a>(values: impl IntoIterator<Item = &'a f64>) -> f64 {
@@ -104,7 +117,8 @@ fn norms_match_the_weights_and_their_changes() {
     ] {
         // One step of gradient descent with a rate of 1: the change is the gradient.
         let (before, after, logs) = fit(folder.path(), &mlp(false), |b| {
-            let b = b.max_steps(1).accumulate_grad_batches(every).devices(devices).strategy(strategy);
+            let b =
+                b.max_steps(1).accumulate_grad_batches(every).devices(devices).strategy(strategy);
             b.callback(NormMonitor::new().group_by(by)).log_grad_norm(true)
         });
         let [point] = &logs[..] else { panic!("{what}: {logs:?}") };
@@ -140,13 +154,22 @@ fn norms_follow_the_groups_of_the_optimizer() {
     let monitor = || NormMonitor::new().gradients(false);
     let (_, after, logs) = fit(folder.path(), &mlp(true), |b| b.callback(monitor()));
     let weights_of = |prefix: &str| {
-        after.iter().filter(|(name, _)| name.starts_with(prefix)).flat_map(|(_, w)| w.clone()).collect::<Vec<_>>()
+        after
+            .iter()
+            .filter(|(name, _)| name.starts_with(prefix))
+            .flat_map(|(_, w)| w.clone())
+            .collect::<Vec<_>>()
     };
     let point = logs.last().unwrap();
-    for (group, prefix) in [("", ""), ("/head.*", "head"), ("/body.weight", "body.weight"), ("/default", "body.bias")] {
+    for (group, prefix) in
+        [("", ""), ("/head.*", "head"), ("/body.weight", "body.weight"), ("/default", "body.bias")]
+    {
         assert_is(point, &format!("param_norm{group}"), norm(&weights_of(prefix)));
     }
-    assert!(point.get("grad_norm").is_none() && point.get("update_norm/head.*").is_some(), "{point}");
+    assert!(
+        point.get("grad_norm").is_none() && point.get("update_norm/head.*").is_some(),
+        "{point}"
+    );
 }
 
 #[test]
@@ -154,7 +177,8 @@ fn monitors_compile_and_read_nothing_more() {
     let folder = tempfile::tempdir().unwrap();
     let builder = trainer(folder.path()).runtime(isolated()).max_epochs(3).log_every_n_steps(2);
     let builder = builder.enable_checkpointing(false).callback(NormMonitor::new());
-    let mut trainer = builder.callback(LearningRateMonitor::new().log_momentum(true)).build().unwrap();
+    let mut trainer =
+        builder.callback(LearningRateMonitor::new().log_momentum(true)).build().unwrap();
     let summary = trainer.fit(&mlp(true), &loader(), None).unwrap();
     assert_eq!(summary.train_compilations, 1);
     assert!(trainer.device_to_host_transfers() <= trainer.log_points());
@@ -164,7 +188,10 @@ fn monitors_compile_and_read_nothing_more() {
         .err()
         .unwrap()
         .to_string();
-    assert!(error.starts_with("NormMonitor: gradients, parameters and updates are all off"), "{error}");
+    assert!(
+        error.starts_with("NormMonitor: gradients, parameters and updates are all off"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -173,9 +200,11 @@ fn throughput_is_logged_with_the_operations_of_the_step() {
     let record = Record::default();
     for (devices, every) in [(1, 1), (4, 1), (1, 2)] {
         record.logs.lock().unwrap().clear();
-        let builder = trainer(folder.path()).devices(devices).max_epochs(6).log_every_n_steps(2 / every);
+        let builder =
+            trainer(folder.path()).devices(devices).max_epochs(6).log_every_n_steps(2 / every);
         let builder = builder.accumulate_grad_batches(every).callback(ThroughputMonitor::new());
-        let mut trainer = builder.callback(record.clone()).enable_checkpointing(false).build().unwrap();
+        let mut trainer =
+            builder.callback(record.clone()).enable_checkpointing(false).build().unwrap();
         trainer.fit(&mlp(false), &loader(), None).unwrap();
         assert!(trainer.device_to_host_transfers() <= trainer.log_points());
         // The forward pass, and the gradients of the weights and of the second layer's input.
@@ -184,7 +213,8 @@ fn throughput_is_logged_with_the_operations_of_the_step() {
         let logs = record.logs.lock().unwrap();
         assert_eq!(logs.len(), 12);
         for point in &logs[1..] {
-            let rate = point.get("throughput/batches_per_second").unwrap_or_else(|| panic!("{point}"));
+            let rate =
+                point.get("throughput/batches_per_second").unwrap_or_else(|| panic!("{point}"));
             assert!(rate > 0.0 && rate.is_finite());
             assert_is(point, "throughput/samples_per_second", 16.0 * rate);
             assert_is(point, "throughput/tflops_per_device", flops * rate / 1e12);

@@ -1,5 +1,5 @@
-//! Several optimizers in one program, on a GAN: against PyTorch and against two separate programs. Also their cadence,
-//! and their clipping, groups of batches, averages, precision and checkpoints.
+//! Several optimizers in one program, on a GAN: against PyTorch and against two separate programs.
+//! Also their cadence, and their clipping, groups of batches, averages, precision and checkpoints.
 
 use std::path::Path;
 
@@ -9,10 +9,12 @@ use fulmen_nn::loss::{Reduction, binary_cross_entropy_with_logits};
 use fulmen_nn::optim::{Adam, Optimizer, ParamGroups, Sgd, Step};
 use fulmen_nn::schedule::Exponential;
 use fulmen_nn::{BatchNorm1d, Linear, Module};
-use fulmen_tensor::{Argument, DType, DeviceArray, Function, Literal, Sharding, Tensor, TensorType, grad};
+use fulmen_tensor::{
+    Argument, DType, DeviceArray, Function, Literal, Sharding, Tensor, TensorType, grad,
+};
 use fulmen_trainer::{
-    Batch, FitSummary, Optimizers, Plan, Precision, StepContext, Strategy, TrainerBuilder, TrainingModule,
-    WeightAveraging,
+    Batch, FitSummary, Optimizers, Plan, Precision, StepContext, Strategy, TrainerBuilder,
+    TrainingModule, WeightAveraging,
 };
 use serde_json::Value;
 
@@ -47,7 +49,8 @@ impl Discriminator {
     fn loss(&self, images: &Tensor, real: bool) -> Tensor {
         let logits = self.out.forward(leaky_relu(&self.hidden.forward(images), 0.2));
         let target = if real { logits.ones_like() } else { logits.zeros_like() };
-        binary_cross_entropy_with_logits(&logits, &target, Reduction::None).reshape([images.size(0)])
+        binary_cross_entropy_with_logits(&logits, &target, Reduction::None)
+            .reshape([images.size(0)])
     }
 }
 
@@ -63,14 +66,22 @@ impl Gan {
     /// Makes a GAN with the weights of `reference/gan.py`.
     fn new(configure: fn() -> Box<dyn Optimizer>) -> Gan {
         let gan = Gan {
-            generator: Generator { hidden: Linear::new(NOISE, HIDDEN), out: Linear::new(HIDDEN, PIXELS) },
-            discriminator: Discriminator { hidden: Linear::new(PIXELS, HIDDEN), out: Linear::new(HIDDEN, 1) },
+            generator: Generator {
+                hidden: Linear::new(NOISE, HIDDEN),
+                out: Linear::new(HIDDEN, PIXELS),
+            },
+            discriminator: Discriminator {
+                hidden: Linear::new(PIXELS, HIDDEN),
+                out: Linear::new(HIDDEN, 1),
+            },
             configure,
         };
         for (i, (_, parameter)) in gan.parameters().into_iter().enumerate() {
             let shape = parameter.ty().shape;
-            let values: Vec<f32> =
-                numbers(i as u64 * 1_000_003, shape.num_elements()).iter().map(|x| x / 8.0).collect();
+            let values: Vec<f32> = numbers(i as u64 * 1_000_003, shape.num_elements())
+                .iter()
+                .map(|x| x / 8.0)
+                .collect();
             parameter.set(Tensor::from_slice(&values, shape.dims()));
         }
         gan
@@ -79,7 +90,8 @@ impl Gan {
     fn losses(&self, image: &Tensor, noise: &Tensor) -> [Tensor; 2] {
         let real = image.to_dtype(DType::F32) / 127.5 - 1.0;
         let fake = self.generator.forward(noise);
-        let discriminator_loss = self.discriminator.loss(&real, true) + self.discriminator.loss(&fake.detach(), false);
+        let discriminator_loss =
+            self.discriminator.loss(&real, true) + self.discriminator.loss(&fake.detach(), false);
         [discriminator_loss, self.discriminator.loss(&fake, true)]
     }
 
@@ -115,13 +127,16 @@ fn two_to_one() -> Box<dyn Optimizer> {
 
 /// Numbers from -1 to 1, exact in f32.
 fn numbers(start: u64, count: usize) -> Vec<f32> {
-    let number = |k: u64| ((k.wrapping_mul(2_654_435_761) % (1 << 32) / 256) as f64 / 8_388_608.0 - 1.0) as f32;
+    let number = |k: u64| {
+        ((k.wrapping_mul(2_654_435_761) % (1 << 32) / 256) as f64 / 8_388_608.0 - 1.0) as f32
+    };
     (start..start + count as u64).map(number).collect()
 }
 
 /// The first digits, with noise for each.
 fn data(samples: usize) -> TensorDataset {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/mnist/data/train-images-idx3-ubyte.gz");
+    let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../examples/mnist/data/train-images-idx3-ubyte.gz");
     let images = IdxFile::open(file).unwrap().bytes()[..samples * PIXELS].to_vec();
     let data = TensorDataset::builder().array("image", [samples, PIXELS], images);
     data.array("noise", [samples, NOISE], numbers(9_000_000_000, samples * NOISE)).build().unwrap()
@@ -159,7 +174,9 @@ fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
 /// The losses of PyTorch's loop.
 fn reference() -> [Vec<f64>; 2] {
     let json: Value = serde_json::from_str(include_str!("../reference/gan.json")).unwrap();
-    let losses = |name: &str| json[name].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
+    let losses = |name: &str| {
+        json[name].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect()
+    };
     [losses("discriminator"), losses("generator")]
 }
 
@@ -168,15 +185,22 @@ fn the_losses_of_a_gan_match_pytorch_and_two_separate_programs() {
     let folder = tempfile::tempdir().unwrap();
     let [discriminator, generator] = reference();
     let data = loader(STEPS, BATCH);
-    let (summary, record) = fit(folder.path(), &Gan::new(two_to_one), &data, |b| b.runtime(isolated()));
+    let (summary, record) =
+        fit(folder.path(), &Gan::new(two_to_one), &data, |b| b.runtime(isolated()));
     assert_eq!((summary.global_step, summary.train_compilations), (STEPS as u64, 1));
     assert_close(&logged(&record, "loss-discriminator"), &discriminator, 1e-4);
     assert_close(&logged(&record, "loss-generator"), &generator, 1e-4);
-    // The step returns the loss of the discriminator, so it is logged only under the optimizer's name.
-    assert!(logged(&record, "train_loss").is_empty() && summary.train_loss.unwrap() < discriminator[0]);
+    // The step returns the loss of the discriminator, so it is logged only under the optimizer's
+    // name.
+    assert!(
+        logged(&record, "train_loss").is_empty() && summary.train_loss.unwrap() < discriminator[0]
+    );
     let steps: Vec<u64> = {
         let logs = record.logs.lock().unwrap();
-        logs.iter().filter(|point| point.get("loss-generator").is_some()).map(|point| point.global_step).collect()
+        logs.iter()
+            .filter(|point| point.get("loss-generator").is_some())
+            .map(|point| point.global_step)
+            .collect()
     };
     assert_eq!(steps, (1..=STEPS as u64).step_by(2).collect::<Vec<_>>());
     let [own_discriminator, own_generator] = two_programs(&data, 1, Strategy::Ddp);
@@ -200,8 +224,9 @@ fn eight_devices_train_a_gan_like_pytorch_and_two_separate_programs() {
     }
 }
 
-/// The losses of a loop over two programs, one for each network. Batches are split over the devices. With FSDP, so are
-/// the weights and the optimizer's state, along their largest axis that the devices divide.
+/// The losses of a loop over two programs, one for each network. Batches are split over the
+/// devices. With FSDP, so are the weights and the optimizer's state, along their largest axis that
+/// the devices divide.
 fn two_programs(data: &DataLoader, devices: usize, strategy: Strategy) -> [Vec<f64>; 2] {
     let trainer = trainer(Path::new("")).devices(devices).build().unwrap();
     let (runtime, gan) = (trainer.runtime(), Gan::new(two_to_one));
@@ -209,13 +234,21 @@ fn two_programs(data: &DataLoader, devices: usize, strategy: Strategy) -> [Vec<f
     let split = Sharding::new([Some("data")]);
     let sharding = |ty: &TensorType| {
         let dims = ty.shape.dims();
-        let splits = |axis: &usize| strategy == Strategy::Fsdp && dims[*axis].is_multiple_of(devices);
+        let splits =
+            |axis: &usize| strategy == Strategy::Fsdp && dims[*axis].is_multiple_of(devices);
         let largest = (0..dims.len()).rev().filter(splits).max_by_key(|&axis| dims[axis]);
-        largest.map_or(Sharding::replicated(), |axis| Sharding::new((0..=axis).map(|i| (i == axis).then_some("data"))))
+        largest.map_or(Sharding::replicated(), |axis| {
+            Sharding::new((0..=axis).map(|i| (i == axis).then_some("data")))
+        })
     };
-    let to_device = |tensor: &Tensor| runtime.to_devices(&tensor.eval().unwrap(), &sharding(tensor.ty())).unwrap();
-    let mut weights: Vec<DeviceArray> = parameters.iter().map(|(_, p)| to_device(&p.get())).collect();
-    let slots = |i: usize| adam().state(&parameters[i].0, &parameters[i].1.ty()).into_iter().map(|(_, first)| first);
+    let to_device = |tensor: &Tensor| {
+        runtime.to_devices(&tensor.eval().unwrap(), &sharding(tensor.ty())).unwrap()
+    };
+    let mut weights: Vec<DeviceArray> =
+        parameters.iter().map(|(_, p)| to_device(&p.get())).collect();
+    let slots = |i: usize| {
+        adam().state(&parameters[i].0, &parameters[i].1.ty()).into_iter().map(|(_, first)| first)
+    };
     let mut states: Vec<Vec<DeviceArray>> =
         (0..parameters.len()).map(|i| slots(i).map(|first| to_device(&first)).collect()).collect();
 
@@ -225,9 +258,11 @@ fn two_programs(data: &DataLoader, devices: usize, strategy: Strategy) -> [Vec<f
         let own = owned[which].clone();
         let input = |ty: &TensorType| Tensor::placeholder("input", ty.clone());
         let inputs: Vec<Tensor> = parameters.iter().map(|(_, p)| input(&p.ty())).collect();
-        let whole: Vec<Tensor> = inputs.iter().map(|input| input.with_sharding(&Sharding::replicated())).collect();
+        let whole: Vec<Tensor> =
+            inputs.iter().map(|input| input.with_sharding(&Sharding::replicated())).collect();
         parameters.iter().zip(&whole).for_each(|((_, p), whole)| p.set(whole.clone()));
-        let slots: Vec<Vec<Tensor>> = own.clone().map(|i| slots(i).map(|first| input(first.ty())).collect()).collect();
+        let slots: Vec<Vec<Tensor>> =
+            own.clone().map(|i| slots(i).map(|first| input(first.ty())).collect()).collect();
         let updates = input(&TensorType::scalar(DType::I32));
         let image = input(&TensorType::new(DType::U8, [BATCH, PIXELS]));
         let noise = input(&TensorType::new(DType::F32, [BATCH, NOISE]));
@@ -237,7 +272,8 @@ fn two_programs(data: &DataLoader, devices: usize, strategy: Strategy) -> [Vec<f
         for ((i, gradient), slots) in own.zip(grad(&loss, &wrt)).zip(&slots) {
             let step = Step::new(&updates);
             let gradient = gradient.with_sharding(&sharding(gradient.ty()));
-            let (weight, slots) = adam().update(&step, &parameters[i].0, &inputs[i], &gradient, slots);
+            let (weight, slots) =
+                adam().update(&step, &parameters[i].0, &inputs[i], &gradient, slots);
             results.extend([weight].into_iter().chain(slots));
         }
         let state: Vec<Tensor> = inputs.into_iter().chain(slots.into_iter().flatten()).collect();
@@ -247,7 +283,8 @@ fn two_programs(data: &DataLoader, devices: usize, strategy: Strategy) -> [Vec<f
             split.clone(),
         ]);
         let input_shardings: Vec<Sharding> = input_shardings.collect();
-        let result_shardings: Vec<Sharding> = results.iter().map(|result| sharding(result.ty())).collect();
+        let result_shardings: Vec<Sharding> =
+            results.iter().map(|result| sharding(result.ty())).collect();
         let inputs = state.into_iter().chain([updates, image, noise]).collect();
         let function = input_shardings
             .into_iter()
@@ -270,11 +307,16 @@ fn two_programs(data: &DataLoader, devices: usize, strategy: Strategy) -> [Vec<f
         for which in [0, 1].into_iter().filter(|which| *which == 0 || step % 2 == 0) {
             let count = Literal::from_slice(&[updates[which]], []).unwrap();
             let others = [(&count, &Sharding::replicated()), (&image, &split), (&noise, &split)];
-            let others = others.map(|(literal, sharding)| runtime.to_devices(literal, sharding).unwrap());
+            let others =
+                others.map(|(literal, sharding)| runtime.to_devices(literal, sharding).unwrap());
             let own = owned[which].clone();
-            let arguments = weights.iter().chain(states[own.clone()].iter().flatten()).chain(&others);
-            let mut results =
-                programs[which].call(arguments.map(Argument::Borrow).collect()).unwrap().arrays.into_iter();
+            let arguments =
+                weights.iter().chain(states[own.clone()].iter().flatten()).chain(&others);
+            let mut results = programs[which]
+                .call(arguments.map(Argument::Borrow).collect())
+                .unwrap()
+                .arrays
+                .into_iter();
             let loss = results.next().unwrap();
             losses[which].push(runtime.read(&[&loss]).unwrap().wait().unwrap()[0].to_f64()[0]);
             updates[which] += 1;
@@ -300,15 +342,19 @@ fn the_gradients_of_each_optimizer_are_clipped_by_their_own_norm() {
         let (gan, before) = (Gan::new(configure), Gan::new(configure).parameters());
         let (_, record) = fit(folder.path(), &gan, &loader(1, 32), |b| set(b.log_grad_norm(true)));
         let norms = ["generator", "discriminator"].map(|name| {
-            let parameters =
-                gan.parameters().into_iter().zip(&before).filter(|((parameter, _), _)| parameter.starts_with(name));
+            let parameters = gan
+                .parameters()
+                .into_iter()
+                .zip(&before)
+                .filter(|((parameter, _), _)| parameter.starts_with(name));
             let squares = parameters.map(|((_, after), (_, before))| {
                 let moved = after.get() - before.get();
                 (&moved * &moved).sum_all().eval().unwrap().to_f64()[0]
             });
             squares.sum::<f64>().sqrt()
         });
-        let logged = ["grad_norm-generator", "grad_norm-discriminator"].map(|name| logged(&record, name)[0]);
+        let logged =
+            ["grad_norm-generator", "grad_norm-discriminator"].map(|name| logged(&record, name)[0]);
         (norms, logged)
     };
     let (plain, norms) = moved(&|b| b);
@@ -325,11 +371,14 @@ fn a_run_resumes_bit_for_bit_between_the_steps_of_an_optimizer() {
     let folder = tempfile::tempdir().unwrap();
     let data = loader(6, 16);
     let (whole, resumed) = (Gan::new(two_to_one), Gan::new(two_to_one));
-    let set = |b: TrainerBuilder| b.weight_averaging(WeightAveraging::ema(0.9)).precision(Precision::Bf16Mixed);
+    let set = |b: TrainerBuilder| {
+        b.weight_averaging(WeightAveraging::ema(0.9)).precision(Precision::Bf16Mixed)
+    };
     let (_, record) = fit(folder.path(), &whole, &data, set);
     let (first, _) = fit(folder.path(), &resumed, &data, |b| set(b).max_steps(3));
     let checkpoint = first.last_checkpoint.unwrap();
-    let (_, rest) = fit(folder.path(), &Gan::new(two_to_one), &data, |b| set(b).ckpt_path(&checkpoint));
+    let (_, rest) =
+        fit(folder.path(), &Gan::new(two_to_one), &data, |b| set(b).ckpt_path(&checkpoint));
     for name in ["loss-discriminator", "lr-discriminator"] {
         assert_eq!(rest.bits(name), record.bits(name)[3..], "{name}");
     }
@@ -337,12 +386,18 @@ fn a_run_resumes_bit_for_bit_between_the_steps_of_an_optimizer() {
         assert_eq!(logged(&rest, name), logged(&record, name)[2..], "{name}");
     }
     let tensors = crate::common::tensors(checkpoint);
-    for (name, count) in
-        [("trainer/updates", 3.0), ("trainer/updates/discriminator", 3.0), ("trainer/updates/generator", 2.0)]
-    {
+    for (name, count) in [
+        ("trainer/updates", 3.0),
+        ("trainer/updates/discriminator", 3.0),
+        ("trainer/updates/generator", 2.0),
+    ] {
         assert_eq!(tensors[name].to_f64(), [count], "{name}");
     }
-    assert!(tensors.contains_key("optimizer/exp_avg/generator.hidden.weight"), "{:?}", tensors.keys());
+    assert!(
+        tensors.contains_key("optimizer/exp_avg/generator.hidden.weight"),
+        "{:?}",
+        tensors.keys()
+    );
 }
 
 #[test]
@@ -376,8 +431,17 @@ struct Two {
 }
 
 impl Two {
-    fn new(configure: fn() -> Box<dyn Optimizer>, step: fn(&Two, &Batch, &mut StepContext) -> Tensor) -> Two {
-        Two { a: Linear::new(NOISE, 4), b: Linear::new(4, 4), norm: BatchNorm1d::new(4), step, configure }
+    fn new(
+        configure: fn() -> Box<dyn Optimizer>,
+        step: fn(&Two, &Batch, &mut StepContext) -> Tensor,
+    ) -> Two {
+        Two {
+            a: Linear::new(NOISE, 4),
+            b: Linear::new(4, 4),
+            norm: BatchNorm1d::new(4),
+            step,
+            configure,
+        }
     }
 
     fn losses(&self, batch: &Batch) -> Tensor {
@@ -405,7 +469,10 @@ fn a_and_b() -> Optimizers {
 }
 
 fn noise(samples: usize, batch: usize, drop_last: bool) -> DataLoader {
-    let data = TensorDataset::builder().array("noise", [samples, NOISE], numbers(5, samples * NOISE)).build().unwrap();
+    let data = TensorDataset::builder()
+        .array("noise", [samples, NOISE], numbers(5, samples * NOISE))
+        .build()
+        .unwrap();
     DataLoader::builder(data).batch_size(batch).drop_last(drop_last).build().unwrap()
 }
 
@@ -430,7 +497,8 @@ fn each_optimizer_has_groups_of_batches_a_cadence_and_a_schedule() {
     };
     let run = |samples: usize, batch: usize, set: &dyn Fn(TrainerBuilder) -> TrainerBuilder| {
         let (two, record) = (Two::new(configure, step), Record::default());
-        let builder = trainer(folder.path()).max_epochs(1).log_every_n_steps(1).callback(record.clone());
+        let builder =
+            trainer(folder.path()).max_epochs(1).log_every_n_steps(1).callback(record.clone());
         let data = noise(samples, batch, PAD_LAST);
         let summary = set(builder).build().unwrap().fit(&two, &data, None).unwrap();
         assert_eq!(summary.global_step, 4);
@@ -438,12 +506,18 @@ fn each_optimizer_has_groups_of_batches_a_cadence_and_a_schedule() {
         // A skipped step logs nothing.
         assert_close(&logged(&record, "lr-b"), &[0.2, 0.1], 1e-6);
         assert_eq!(logged(&record, "b_mean").len(), 2);
-        let weights = two.parameters().iter().flat_map(|(_, p)| p.get().eval().unwrap().to_f64()).collect::<Vec<_>>();
+        let weights = two
+            .parameters()
+            .iter()
+            .flat_map(|(_, p)| p.get().eval().unwrap().to_f64())
+            .collect::<Vec<_>>();
         (weights, logged(&record, "loss-b"))
     };
     let whole = run(120, 32, &|b| b);
     for devices in [1, 8] {
-        let groups = |b: TrainerBuilder| b.accumulate_grad_batches(2).devices(devices).strategy(Strategy::Fsdp);
+        let groups = |b: TrainerBuilder| {
+            b.accumulate_grad_batches(2).devices(devices).strategy(Strategy::Fsdp)
+        };
         let (weights, losses) = run(120, 16, &groups);
         assert_close(&weights, &whole.0, 1e-5);
         assert_close(&losses, &whole.1, 1e-5);
@@ -462,12 +536,14 @@ fn statistics_move_only_where_their_branch_runs() {
                 (&y * &y * &y).mean_all()
             })
         });
-        let mut trainer = trainer(folder.path()).max_steps(steps).enable_checkpointing(false).build().unwrap();
+        let mut trainer =
+            trainer(folder.path()).max_steps(steps).enable_checkpointing(false).build().unwrap();
         trainer.fit(&two, &noise(32, 8, DROP_LAST), None).unwrap();
         let values = |names: &[&str]| {
             let parameters = two.parameters().into_iter().map(|(name, p)| (name, p.get()));
             let all = parameters.chain(two.buffers().into_iter().map(|(name, b)| (name, b.get())));
-            let selected = all.filter(|(name, _)| names.iter().any(|start| name.starts_with(start)));
+            let selected =
+                all.filter(|(name, _)| names.iter().any(|start| name.starts_with(start)));
             selected.flat_map(|(_, value)| value.eval().unwrap().to_f64()).collect::<Vec<f64>>()
         };
         (values(&["a.", "norm."]), values(&["b."]))
@@ -483,10 +559,14 @@ fn a_gradient_that_overflows_skips_the_step_of_its_own_optimizer_only() {
     let folder = tempfile::tempdir().unwrap();
     let configure = || -> Box<dyn Optimizer> { Box::new(a_and_b()) };
     let two = Two::new(configure, |m, batch, cx| {
-        cx.minimize("a", |_| (m.losses(batch) + m.norm.forward(m.a.forward(batch.get("noise"))).mean(&[1])).mean_all());
+        cx.minimize("a", |_| {
+            (m.losses(batch) + m.norm.forward(m.a.forward(batch.get("noise"))).mean(&[1]))
+                .mean_all()
+        });
         cx.minimize("b", |_| m.losses(batch).mean_all() * 1e34)
     });
-    let mut trainer = trainer(folder.path()).max_epochs(1).precision(Precision::F16Mixed).build().unwrap();
+    let mut trainer =
+        trainer(folder.path()).max_epochs(1).precision(Precision::F16Mixed).build().unwrap();
     let summary = trainer.fit(&two, &noise(32, 8, DROP_LAST), None).unwrap();
     let tensors = crate::common::tensors(summary.last_checkpoint.unwrap());
     for (name, value) in [
@@ -505,22 +585,38 @@ fn a_single_named_optimizer_equals_one_without_a_name() {
     let weights = |two: Two| {
         let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
         let summary = trainer.fit(&two, &noise(20, 8, PAD_LAST), None).unwrap();
-        let weights = two.parameters().iter().flat_map(|(_, p)| p.get().eval().unwrap().to_f64()).collect::<Vec<_>>();
+        let weights = two
+            .parameters()
+            .iter()
+            .flat_map(|(_, p)| p.get().eval().unwrap().to_f64())
+            .collect::<Vec<_>>();
         (weights, summary.train_loss)
     };
-    let plain = weights(Two::new(|| Box::new(Sgd::new(0.1).momentum(0.9)), |m, batch, _| batch.mean(m.losses(batch))));
-    let named = || -> Box<dyn Optimizer> { Box::new(Optimizers::new().add("all", ["*"], Sgd::new(0.1).momentum(0.9))) };
-    let step = |m: &Two, batch: &Batch, cx: &mut StepContext| cx.minimize("all", |_| batch.mean(m.losses(batch)));
+    let plain = weights(Two::new(
+        || Box::new(Sgd::new(0.1).momentum(0.9)),
+        |m, batch, _| batch.mean(m.losses(batch)),
+    ));
+    let named = || -> Box<dyn Optimizer> {
+        Box::new(Optimizers::new().add("all", ["*"], Sgd::new(0.1).momentum(0.9)))
+    };
+    let step = |m: &Two, batch: &Batch, cx: &mut StepContext| {
+        cx.minimize("all", |_| batch.mean(m.losses(batch)))
+    };
     assert_eq!(weights(Two::new(named, step)), plain);
 }
 
 /// Checks the error of a rejected fit, which names a line of this file.
 #[track_caller]
-fn check(configure: fn() -> Box<dyn Optimizer>, step: fn(&Two, &Batch, &mut StepContext) -> Tensor, expected: &str) {
+fn check(
+    configure: fn() -> Box<dyn Optimizer>,
+    step: fn(&Two, &Batch, &mut StepContext) -> Tensor,
+    expected: &str,
+) {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).max_epochs(1).build().unwrap();
     let two = Two::new(configure, step);
-    let error = trainer.fit(&two, &noise(20, 8, PAD_LAST), Some(&noise(6, 3, PAD_LAST))).unwrap_err();
+    let error =
+        trainer.fit(&two, &noise(20, 8, PAD_LAST), Some(&noise(6, 3, PAD_LAST))).unwrap_err();
     let message = error.to_string();
     assert!(message.starts_with(expected) && error.is_usage(), "{message}");
     assert!(message.contains("optimizers.rs:"), "{message}");
@@ -537,9 +633,18 @@ fn invalid_optimizers_are_reported_before_training() {
             (|| Box::new(Optimizers::new())) as fn() -> Box<dyn Optimizer>,
             "Optimizers: there are no optimizers; add one with add()",
         ),
-        (|| Box::new(a_and_b().add("", ["c.*"], Sgd::new(0.1))), "Optimizers: `` is not a valid name"),
-        (|| Box::new(a_and_b().add("a/b", ["b.*"], Sgd::new(0.1))), "Optimizers: `a/b` is not a valid name"),
-        (|| Box::new(a_and_b().add("a", ["b.*"], Sgd::new(0.1))), "Optimizers: there are two with the name `a`"),
+        (
+            || Box::new(a_and_b().add("", ["c.*"], Sgd::new(0.1))),
+            "Optimizers: `` is not a valid name",
+        ),
+        (
+            || Box::new(a_and_b().add("a/b", ["b.*"], Sgd::new(0.1))),
+            "Optimizers: `a/b` is not a valid name",
+        ),
+        (
+            || Box::new(a_and_b().add("a", ["b.*"], Sgd::new(0.1))),
+            "Optimizers: there are two with the name `a`",
+        ),
         (
             || Box::new(a_and_b().add("c", ["d.*"], Sgd::new(0.1))),
             "Optimizers: `c`: the pattern `d.*` matches no parameter; the nearest are ",
@@ -552,8 +657,14 @@ fn invalid_optimizers_are_reported_before_training() {
             || Box::new(Optimizers::new().add("a", ["a.*", "norm.*"], Sgd::new(0.1))),
             "Optimizers: the parameter `b.weight` belongs to none of `a`; add a pattern that matches it, or freeze it",
         ),
-        (|| Box::new(a_and_b().every("c", 2)), "Optimizers: every: there is no optimizer `c`; there are `a`, `b`"),
-        (|| Box::new(a_and_b().every("a", 0)), "Optimizers: every: the interval of `a` must be at least 1 step, not 0"),
+        (
+            || Box::new(a_and_b().every("c", 2)),
+            "Optimizers: every: there is no optimizer `c`; there are `a`, `b`",
+        ),
+        (
+            || Box::new(a_and_b().every("a", 0)),
+            "Optimizers: every: the interval of `a` must be at least 1 step, not 0",
+        ),
         (
             || Box::new(Optimizers::new().add("a", ["*"], ParamGroups::new(Sgd::new(-1.0)))),
             "Sgd: the learning rate must be at least 0",
@@ -575,7 +686,11 @@ fn invalid_optimizers_are_reported_before_training() {
     }
     let two: fn() -> Box<dyn Optimizer> = || Box::new(a_and_b());
     let skips: fn() -> Box<dyn Optimizer> = || Box::new(a_and_b().every("b", 2));
-    check(two, |m, batch, _| batch.mean(m.losses(batch)), "training_step: the optimizer `a` minimizes nothing; call");
+    check(
+        two,
+        |m, batch, _| batch.mean(m.losses(batch)),
+        "training_step: the optimizer `a` minimizes nothing; call",
+    );
     for configure in [two, skips] {
         check(
             configure,
@@ -605,7 +720,11 @@ fn invalid_optimizers_are_reported_before_training() {
             |m, batch, cx| cx.minimize("b", |_| batch.mean(m.a.forward(batch.get("noise")))),
             "minimize(\"b\"): the loss depends on none of its parameters",
         );
-        check(configure, |m, batch, cx| cx.minimize("b", |_| m.b.forward(batch.get("noise")).mean_all()), "Linear");
+        check(
+            configure,
+            |m, batch, cx| cx.minimize("b", |_| m.b.forward(batch.get("noise")).mean_all()),
+            "Linear",
+        );
         check(
             configure,
             |m, batch, cx| {

@@ -1,5 +1,5 @@
-//! Fits that change during training: parameters that are unfrozen, and gradient accumulation over a changing number of
-//! batches.
+//! Fits that change during training: parameters that are unfrozen, and gradient accumulation over a
+//! changing number of batches.
 
 use std::path::Path;
 
@@ -8,12 +8,12 @@ use fulmen_nn::optim::{Adam, Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{Devices, Tensor};
 use fulmen_trainer::callbacks::{
-    BackboneFinetuning, GradientAccumulationScheduler, LearningRateMonitor, ModelCheckpoint, NormGroup, NormMonitor,
-    ThroughputMonitor,
+    BackboneFinetuning, GradientAccumulationScheduler, LearningRateMonitor, ModelCheckpoint,
+    NormGroup, NormMonitor, ThroughputMonitor,
 };
 use fulmen_trainer::{
-    Batch, FitSummary, Optimizers, Plan, StepContext, Strategy, TrainDuration, TrainerBuilder, TrainingModule,
-    WeightAveraging,
+    Batch, FitSummary, Optimizers, Plan, StepContext, Strategy, TrainDuration, TrainerBuilder,
+    TrainingModule, WeightAveraging,
 };
 use serde_json::Value;
 
@@ -45,10 +45,16 @@ fn numbers(start: u64, count: usize) -> Vec<f32> {
 }
 
 fn three_with(optimizer: Kind) -> Three {
-    let three = Three { first: Linear::new(6, 5), second: Linear::new(5, 4), head: Linear::new(4, 2), optimizer };
+    let three = Three {
+        first: Linear::new(6, 5),
+        second: Linear::new(5, 4),
+        head: Linear::new(4, 2),
+        optimizer,
+    };
     for (i, (_, parameter)) in three.parameters().into_iter().enumerate() {
         let shape = parameter.ty().shape;
-        let values: Vec<f32> = numbers(i as u64 * 1_000_003, shape.num_elements()).iter().map(|x| x / 2.0).collect();
+        let values: Vec<f32> =
+            numbers(i as u64 * 1_000_003, shape.num_elements()).iter().map(|x| x / 2.0).collect();
         parameter.set(Tensor::from_slice(&values, shape.dims()));
     }
     three
@@ -61,7 +67,8 @@ fn three() -> Three {
 impl TrainingModule for Three {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
         let hidden = self.second.forward(self.first.forward(&batch.get("x")).tanh()).tanh();
-        let loss = |hidden: &Tensor| (self.head.forward(hidden) - batch.get("y")).pow(2.0).mean_all();
+        let loss =
+            |hidden: &Tensor| (self.head.forward(hidden) - batch.get("y")).pow(2.0).mean_all();
         if self.optimizer == Kind::Several {
             cx.minimize("body", |_| loss(&hidden));
             return cx.minimize("head", |_| loss(&hidden.detach()));
@@ -73,9 +80,11 @@ impl TrainingModule for Three {
         match self.optimizer {
             Kind::Adam => Box::new(Adam::new(0.05)),
             Kind::Sgd => Box::new(Sgd::new(0.1)),
-            Kind::Several => {
-                Box::new(Optimizers::new().add("body", body, Adam::new(0.05)).add("head", ["head.*"], Sgd::new(0.1)))
-            }
+            Kind::Several => Box::new(Optimizers::new().add("body", body, Adam::new(0.05)).add(
+                "head",
+                ["head.*"],
+                Sgd::new(0.1),
+            )),
         }
     }
 }
@@ -127,7 +136,10 @@ fn logged(record: &Record, name: &str) -> Vec<f64> {
 fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
     assert_eq!(actual.len(), expected.len());
     for (i, (actual, expected)) in actual.iter().zip(expected).enumerate() {
-        assert!((actual - expected).abs() <= tolerance * expected.abs().max(1e-2), "{i}: {actual} is not {expected}");
+        assert!(
+            (actual - expected).abs() <= tolerance * expected.abs().max(1e-2),
+            "{i}: {actual} is not {expected}"
+        );
     }
 }
 
@@ -135,7 +147,8 @@ fn assert_close(actual: &[f64], expected: &[f64], tolerance: f64) {
 fn the_losses_of_a_finetuning_match_pytorch() {
     let folder = tempfile::tempdir().unwrap();
     let json: Value = serde_json::from_str(include_str!("../reference/finetuning.json")).unwrap();
-    let expected: Vec<f64> = json["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
+    let expected: Vec<f64> =
+        json["losses"].as_array().unwrap().iter().map(|loss| loss.as_f64().unwrap()).collect();
     let monitors = |b: TrainerBuilder| {
         let norms = NormMonitor::new().group_by(NormGroup::Layer);
         let b = in_turn(b.runtime(isolated())).callback(LearningRateMonitor::new()).callback(norms);
@@ -146,19 +159,29 @@ fn the_losses_of_a_finetuning_match_pytorch() {
     assert_eq!((summary.global_step, summary.train_compilations), (21, 3));
     // The rates and norms of frozen parameters are 0.
     let ratios = [0.0, 0.0, 0.1, 0.2, 0.4, 0.8, 1.0].map(|ratio| ratio * 0.05);
-    let epoch_rates: Vec<f64> = logged(&record, "lr/first.*").into_iter().step_by(BATCHES).collect();
+    let epoch_rates: Vec<f64> =
+        logged(&record, "lr/first.*").into_iter().step_by(BATCHES).collect();
     assert_close(&epoch_rates, &ratios, 1e-5);
     let norms = logged(&record, "grad_norm/first");
-    assert!(norms[..6].iter().all(|&norm| norm == 0.0) && norms[6..].iter().all(|&norm| norm > 0.0), "{norms:?}");
-    // Matrix products of the forward pass, of the gradients of weights, and of the gradients of the inputs of higher
-    // layers.
+    assert!(
+        norms[..6].iter().all(|&norm| norm == 0.0) && norms[6..].iter().all(|&norm| norm > 0.0),
+        "{norms:?}"
+    );
+    // Matrix products of the forward pass, of the gradients of weights, and of the gradients of the
+    // inputs of higher layers.
     let [first, second, head] = [6 * 5, 5 * 4, 4 * 2].map(|weights| (2 * BATCH * weights) as f64);
     let forward = first + second + head;
-    let phases = [forward + head, forward + 2.0 * head + second, forward + 2.0 * (head + second) + first];
+    let phases =
+        [forward + head, forward + 2.0 * head + second, forward + 2.0 * (head + second) + first];
     let expected: Vec<f64> = (1..21).map(|step| phases[(step / BATCHES).min(2)]).collect();
-    let [tflops, rates] = ["tflops_per_device", "batches_per_second"].map(|name| format!("throughput/{name}"));
+    let [tflops, rates] =
+        ["tflops_per_device", "batches_per_second"].map(|name| format!("throughput/{name}"));
     let pairs = logged(&record, &tflops).into_iter().zip(logged(&record, &rates));
-    assert_close(&pairs.map(|(tflops, rate)| tflops * 1e12 / rate).collect::<Vec<_>>(), &expected, 1e-6);
+    assert_close(
+        &pairs.map(|(tflops, rate)| tflops * 1e12 / rate).collect::<Vec<_>>(),
+        &expected,
+        1e-6,
+    );
 }
 
 #[test]
@@ -182,7 +205,8 @@ fn frozen_parameters_stay_bit_for_bit_and_train_afterwards() {
 #[test]
 fn a_run_resumes_in_any_phase_bit_for_bit() {
     let folder = tempfile::tempdir().unwrap();
-    // One phase begins within an epoch and one with an epoch. There are groups of several lengths, and averages.
+    // One phase begins within an epoch and one with an epoch. There are groups of several lengths,
+    // and averages.
     let run = |from: &Path| {
         let record = Record::default();
         let builder = trainer(folder.path())
@@ -205,10 +229,18 @@ fn a_run_resumes_in_any_phase_bit_for_bit() {
     assert_eq!((whole.2.global_step, whole.2.train_compilations), (13, 3));
     for (step, programs) in [(3, 3), (4, 2), (5, 2), (6, 2), (8, 1), (9, 1), (11, 1), (12, 1)] {
         let epoch = [5, 8, 11, 12, 13].iter().position(|&end| step <= end).unwrap();
-        let rest = run(&folder.path().join(format!("version_0/checkpoints/epoch={epoch}-step={step}")));
-        assert_eq!(rest.0, whole.0.iter().filter(|log| log.0 > step).copied().collect::<Vec<_>>(), "step {step}");
+        let rest =
+            run(&folder.path().join(format!("version_0/checkpoints/epoch={epoch}-step={step}")));
+        assert_eq!(
+            rest.0,
+            whole.0.iter().filter(|log| log.0 > step).copied().collect::<Vec<_>>(),
+            "step {step}"
+        );
         assert_eq!(rest.1, whole.1, "step {step}");
-        assert_eq!(rest.2.train_compilations, programs, "finished phases need no program: step {step}");
+        assert_eq!(
+            rest.2.train_compilations, programs,
+            "finished phases need no program: step {step}"
+        );
     }
 }
 
@@ -217,7 +249,8 @@ fn phases_train_the_same_on_eight_devices() {
     let folder = tempfile::tempdir().unwrap();
     let run = |devices: usize, strategy: Strategy| {
         let record = Record::default();
-        let builder = trainer(folder.path()).max_epochs(4).log_every_n_steps(1).callback(record.clone());
+        let builder =
+            trainer(folder.path()).max_epochs(4).log_every_n_steps(1).callback(record.clone());
         let builder = in_turn(builder.devices(Devices::from(devices as i32)).strategy(strategy));
         builder.build().unwrap().fit(&three(), &data(8, BATCHES), None).unwrap();
         logged(&record, "train_loss")
@@ -253,22 +286,38 @@ fn batch_norm_of_a_frozen_backbone_trains_or_is_frozen() {
     let after = |train_bn: bool, epochs: u64| {
         let net = Net::new();
         net.initialize(0);
-        let state =
-            || net.state().iter().map(|(n, v)| (n.clone(), v.get().eval().unwrap().to_f64())).collect::<Vec<_>>();
+        let state = || {
+            net.state()
+                .iter()
+                .map(|(n, v)| (n.clone(), v.get().eval().unwrap().to_f64()))
+                .collect::<Vec<_>>()
+        };
         let before = state();
         let frozen = |pattern: &str| BackboneFinetuning::new(pattern, ep(1)).train_bn(train_bn);
-        let builder = trainer(folder.path()).max_epochs(epochs).callback(frozen("fc1.*")).callback(frozen("bn.*"));
+        let builder = trainer(folder.path())
+            .max_epochs(epochs)
+            .callback(frozen("fc1.*"))
+            .callback(frozen("bn.*"));
         builder.build().unwrap().fit(&net, &train_loader(40, DROP_LAST), None).unwrap();
         let changed = state().into_iter().zip(before).filter(|(new, old)| new.1 != old.1);
-        changed.map(|(new, _)| new.0).filter(|name| name != "bn.num_batches_tracked").collect::<Vec<_>>()
+        changed
+            .map(|(new, _)| new.0)
+            .filter(|name| name != "bn.num_batches_tracked")
+            .collect::<Vec<_>>()
     };
     let head_names = ["fc2.weight", "fc2.bias"];
     assert_eq!(after(false, 1), head_names);
     let with_bn = after(true, 1);
-    assert!(with_bn.contains(&"bn.weight".into()) && with_bn.contains(&"bn.running_mean".into()), "{with_bn:?}");
+    assert!(
+        with_bn.contains(&"bn.weight".into()) && with_bn.contains(&"bn.running_mean".into()),
+        "{with_bn:?}"
+    );
     assert!(!with_bn.contains(&"fc1.weight".into()), "{with_bn:?}");
     let all = after(false, 2);
-    assert!(all.contains(&"bn.weight".into()) && all.contains(&"bn.running_mean".into()), "{all:?}");
+    assert!(
+        all.contains(&"bn.weight".into()) && all.contains(&"bn.running_mean".into()),
+        "{all:?}"
+    );
     assert!(all.contains(&"fc1.weight".into()), "{all:?}");
 }
 
@@ -287,15 +336,21 @@ fn groups_of_batches_grow_by_epochs() {
     }
     let module = sgd();
     let scheduler = || GradientAccumulationScheduler::new([(4, 3), (2, 2)]);
-    let (summary, record) = fit(folder.path(), &module, 5, |b| b.runtime(isolated()).callback(scheduler()));
+    let (summary, record) =
+        fit(folder.path(), &module, 5, |b| b.runtime(isolated()).callback(scheduler()));
     assert_eq!((summary.global_step, summary.train_compilations), (3 + 3 + 2 + 2 + 1, 1));
     assert_eq!(logged(&record, "train_loss").len(), 11);
     assert_close(&module.values(""), &by_hand.values(""), 1e-5);
     // Limits in steps and in samples know the steps of each epoch.
     let (summary, _) = fit(folder.path(), &sgd(), 5, |b| b.callback(scheduler()).max_steps(7));
-    assert_eq!((summary.global_step, summary.epochs), (7, 2), "after the first group of the third epoch");
+    assert_eq!(
+        (summary.global_step, summary.epochs),
+        (7, 2),
+        "after the first group of the third epoch"
+    );
     let samples = TrainDuration::Samples((3 * BATCHES * BATCH) as u64);
-    let (summary, _) = fit(folder.path(), &sgd(), 5, |b| b.callback(scheduler()).max_duration(samples));
+    let (summary, _) =
+        fit(folder.path(), &sgd(), 5, |b| b.callback(scheduler()).max_duration(samples));
     assert_eq!(summary.global_step, 8);
 }
 
@@ -304,17 +359,29 @@ fn invalid_settings_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |set: &dyn Fn(TrainerBuilder) -> TrainerBuilder, module: &Three| {
         let trainer = set(trainer(folder.path()).max_epochs(2)).build();
-        trainer.and_then(|mut trainer| trainer.fit(module, &data(BATCH, BATCHES), None)).unwrap_err().to_string()
+        trainer
+            .and_then(|mut trainer| trainer.fit(module, &data(BATCH, BATCHES), None))
+            .unwrap_err()
+            .to_string()
     };
     for (callback, why) in [
-        (BackboneFinetuning::new("fist.*", ep(1)), "`fist.*` matches no parameter; the nearest are `first."),
+        (
+            BackboneFinetuning::new("fist.*", ep(1)),
+            "`fist.*` matches no parameter; the nearest are `first.",
+        ),
         (BackboneFinetuning::new("*", ep(1)), "all parameters are frozen at first by `*`"),
         (
             BackboneFinetuning::new("first.*", "2h".parse().unwrap()),
             "after epochs (2ep) or steps (500ba), not after 2h",
         ),
-        (BackboneFinetuning::new("first.*", ep(1)).initial_ratio(-1.0), "initial_ratio must be finite and above 0"),
-        (BackboneFinetuning::new("first.*", ep(1)).multiplier(f64::NAN), "multiplier must be finite and above 0"),
+        (
+            BackboneFinetuning::new("first.*", ep(1)).initial_ratio(-1.0),
+            "initial_ratio must be finite and above 0",
+        ),
+        (
+            BackboneFinetuning::new("first.*", ep(1)).multiplier(f64::NAN),
+            "multiplier must be finite and above 0",
+        ),
     ] {
         let message = refused(&|b| b.callback(callback.clone()), &three());
         assert!(message.contains("BackboneFinetuning: ") && message.contains(why), "{message}");
@@ -327,12 +394,23 @@ fn invalid_settings_are_rejected() {
         (vec![(1, 0)], "at least 1 batch"),
         (vec![(1, 2), (1, 3)], "epoch 1 is listed twice"),
     ] {
-        let message = refused(&|b| b.callback(GradientAccumulationScheduler::new(scheduling.clone())), &three());
-        assert!(message.contains("GradientAccumulationScheduler: ") && message.contains(why), "{message}");
+        let message = refused(
+            &|b| b.callback(GradientAccumulationScheduler::new(scheduling.clone())),
+            &three(),
+        );
+        assert!(
+            message.contains("GradientAccumulationScheduler: ") && message.contains(why),
+            "{message}"
+        );
     }
-    let both = |b: TrainerBuilder| b.accumulate_grad_batches(2).callback(GradientAccumulationScheduler::new([(1, 4)]));
+    let both = |b: TrainerBuilder| {
+        b.accumulate_grad_batches(2).callback(GradientAccumulationScheduler::new([(1, 4)]))
+    };
     let message = refused(&both, &three());
-    assert!(message.contains("accumulate_grad_batches: it is 2, and there is a Gradient"), "{message}");
+    assert!(
+        message.contains("accumulate_grad_batches: it is 2, and there is a Gradient"),
+        "{message}"
+    );
     let mut trainer = in_turn(trainer(folder.path())).build().unwrap();
     let message = trainer.train_step(&three(), &data(BATCH, BATCHES)).err().unwrap().to_string();
     assert!(message.contains("the callback BackboneFinetuning, which only fit"), "{message}");

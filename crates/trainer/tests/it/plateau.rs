@@ -10,7 +10,8 @@ use fulmen_nn::{Linear, Module};
 use fulmen_tensor::Tensor;
 use fulmen_trainer::callbacks::{Mode, ReduceLROnPlateau};
 use fulmen_trainer::{
-    Actions, Batch, Callback, FitSummary, LogPoint, Plan, StepContext, TrainerBuilder, TrainingModule,
+    Actions, Batch, Callback, FitSummary, LogPoint, Plan, StepContext, TrainerBuilder,
+    TrainingModule,
 };
 
 /// A module whose validation metric never changes.
@@ -29,12 +30,17 @@ impl TrainingModule for Flat {
     }
 }
 
-fn fit(folder: &Path, epochs: u64, set: impl Fn(TrainerBuilder) -> TrainerBuilder) -> (Record, FitSummary) {
+fn fit(
+    folder: &Path,
+    epochs: u64,
+    set: impl Fn(TrainerBuilder) -> TrainerBuilder,
+) -> (Record, FitSummary) {
     let record = Record::default();
     let builder = trainer(folder).max_epochs(epochs).log_every_n_steps(5).callback(record.clone());
     let mut trainer = set(builder).build().unwrap();
     let module = Flat(Linear::new(FEATURES, 1));
-    let summary = trainer.fit(&module, &train_loader(40, DROP_LAST), Some(&val_loader(16))).unwrap();
+    let summary =
+        trainer.fit(&module, &train_loader(40, DROP_LAST), Some(&val_loader(16))).unwrap();
     (record, summary)
 }
 
@@ -88,15 +94,19 @@ fn two_callbacks_multiply_their_factors_of_the_rate() {
 #[test]
 fn invalid_settings_are_reported() {
     let folder = tempfile::tempdir().unwrap();
-    let refused = |callback: ReduceLROnPlateau| match trainer(folder.path()).callback(callback).build() {
-        Ok(_) => panic!("the build succeeded"),
-        Err(error) => error.to_string(),
-    };
+    let refused =
+        |callback: ReduceLROnPlateau| match trainer(folder.path()).callback(callback).build() {
+            Ok(_) => panic!("the build succeeded"),
+            Err(error) => error.to_string(),
+        };
     assert_eq!(
         refused(plateau().factor(1.0)),
         "ReduceLROnPlateau: the factor must be at least 0 and below 1, but it is 1"
     );
-    assert_eq!(refused(plateau().min_lr(-1.0)), "ReduceLROnPlateau: min_lr must be at least 0, but it is -1");
+    assert_eq!(
+        refused(plateau().min_lr(-1.0)),
+        "ReduceLROnPlateau: min_lr must be at least 0, but it is -1"
+    );
 
     struct Silent;
     impl Callback for Silent {

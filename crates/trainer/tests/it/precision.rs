@@ -1,4 +1,5 @@
-//! Mixed and full 16-bit precision: the dtypes of values, that the model learns, and the meaning of a bare 16.
+//! Mixed and full 16-bit precision: the dtypes of values, that the model learns, and the meaning of
+//! a bare 16.
 
 use std::sync::{Arc, Mutex};
 
@@ -8,7 +9,8 @@ use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{BatchNorm2d, Conv2d, Linear, Module};
 use fulmen_tensor::{Accelerator, DType, Tensor};
 use fulmen_trainer::{
-    Batch, LearningRateScaling, Plan, Precision, StepContext, Trainer, TrainingModule, WeightAveraging,
+    Batch, LearningRateScaling, Plan, Precision, StepContext, Trainer, TrainingModule,
+    WeightAveraging,
 };
 
 #[derive(Module)]
@@ -59,8 +61,11 @@ fn loader() -> DataLoader {
         })
         .collect::<Vec<_>>();
     let labels = (0..count).map(|i| bright(i) as i32).collect::<Vec<_>>();
-    let data =
-        TensorDataset::builder().array("x", [count, 1, 8, 8], pixels).array("y", [count], labels).build().unwrap();
+    let data = TensorDataset::builder()
+        .array("x", [count, 1, 8, 8], pixels)
+        .array("y", [count], labels)
+        .build()
+        .unwrap();
     DataLoader::builder(data).batch_size(32).shuffle(true).drop_last(true).build().unwrap()
 }
 
@@ -99,7 +104,10 @@ fn each_precision_has_its_dtypes_and_learns() {
         let module = net();
         let summary = trainer.fit(&module, &loader(), None).unwrap();
         assert_eq!(*module.dtypes.lock().unwrap(), dtypes, "{precision}");
-        assert!(module.state().iter().all(|(_, v)| !v.ty().dtype.is_float() || v.ty().dtype == kept), "{precision}");
+        assert!(
+            module.state().iter().all(|(_, v)| !v.ty().dtype.is_float() || v.ty().dtype == kept),
+            "{precision}"
+        );
         let loss = summary.train_loss.unwrap();
         let expected = *f32_loss.get_or_insert(loss);
         assert!(loss < 0.35, "{precision} does not learn: {loss}");
@@ -110,16 +118,23 @@ fn each_precision_has_its_dtypes_and_learns() {
 #[test]
 fn an_overflow_in_f16_changes_no_parameter_and_lowers_the_scale() {
     let folder = tempfile::tempdir().unwrap();
-    let builder = Trainer::builder().accelerator(Accelerator::Cpu).precision(Precision::F16Mixed).max_epochs(1);
+    let builder = Trainer::builder()
+        .accelerator(Accelerator::Cpu)
+        .precision(Precision::F16Mixed)
+        .max_epochs(1);
     let builder = builder.enable_progress_bar(false).default_root_dir(folder.path());
-    let builder = builder.log_grad_norm(true).log_every_n_steps(8).weight_averaging(WeightAveraging::swa(0));
+    let builder =
+        builder.log_grad_norm(true).log_every_n_steps(8).weight_averaging(WeightAveraging::swa(0));
     let mut trainer = builder.build().unwrap();
     let module = Net { loss_factor: 1e6, ..net() };
     module.initialize(0);
     let before = trainer.runtime().eval(&module.fc.weight.get()).unwrap().to_vec::<f32>().unwrap();
     trainer.fit(&module, &loader(), None).unwrap();
     let after = trainer.runtime().eval(&module.fc.weight.get()).unwrap().to_vec::<f32>().unwrap();
-    assert_eq!(before, after, "eight steps down from 65536 do not reach a scale that fits a loss of a million");
+    assert_eq!(
+        before, after,
+        "eight steps down from 65536 do not reach a scale that fits a loss of a million"
+    );
     let file = trainer.last_checkpoint().unwrap();
     let tensors = crate::common::tensors(file);
     assert_eq!(tensors["trainer/loss_scale"].to_f64(), [65536.0 / 256.0]);
@@ -135,7 +150,10 @@ fn an_invalid_number_of_bits_is_rejected() {
     assert_eq!(error, "precision: 8 is not possible, the number of bits must be 16 or 32");
     for wide in ["64", "64-true"] {
         let error = Trainer::builder().precision(wide).options().unwrap_err().to_string();
-        assert_eq!(error, "precision: 64 is not possible, a TPU has no 64-bit floats; give 32-true");
+        assert_eq!(
+            error,
+            "precision: 64 is not possible, a TPU has no 64-bit floats; give 32-true"
+        );
     }
 }
 
@@ -190,5 +208,8 @@ fn a_run_is_resumed_in_another_precision() {
     let third = fit(Precision::Bf16, 3, Some(&second));
     let last = fit(Precision::F32, 4, Some(&third));
     let tensors = crate::common::tensors(&last);
-    assert!(!tensors.contains_key("trainer/loss_scale") && tensors["fc.weight"].ty().dtype == DType::F32);
+    assert!(
+        !tensors.contains_key("trainer/loss_scale")
+            && tensors["fc.weight"].ty().dtype == DType::F32
+    );
 }

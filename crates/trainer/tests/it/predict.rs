@@ -7,7 +7,9 @@ use fulmen_data::{DataLoader, Dataset, Field, OnError, Sample};
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Tensor};
-use fulmen_trainer::{Batch, Plan, PredictionWriter, Predictions, StepContext, Strategy, TrainingModule, Weights};
+use fulmen_trainer::{
+    Batch, Plan, PredictionWriter, Predictions, StepContext, Strategy, TrainingModule, Weights,
+};
 
 type Step = fn(&Net, &Batch) -> Predictions;
 
@@ -60,7 +62,11 @@ fn each_sample_has_a_row_in_order_and_padding_has_none() {
             .collect::<Result<_, _>>()
             .unwrap();
         assert_eq!((batches.len(), batches.iter().sum::<usize>()), (n.div_ceil(batch_size), n));
-        let all = trainer.predict(&net, &data(n, batch_size), Weights::Current).unwrap().concat().unwrap();
+        let all = trainer
+            .predict(&net, &data(n, batch_size), Weights::Current)
+            .unwrap()
+            .concat()
+            .unwrap();
         assert_eq!(trainer.eval_compilations(), 1, "the same program again");
         assert_eq!((trainer.log_points(), trainer.run_dir()), (0, None), "nothing is logged");
 
@@ -68,7 +74,8 @@ fn each_sample_has_a_row_in_order_and_padding_has_none() {
         let (weight, bias) = (net.linear.weight.get(), net.linear.bias.as_ref().unwrap().get());
         let weight: Vec<f32> = weight.eval().unwrap().to_vec().unwrap();
         let bias: Vec<f32> = bias.eval().unwrap().to_vec().unwrap();
-        let whole = fulmen_data::HostBatch::collate(&samples(n), &(0..n).collect::<Vec<_>>()).unwrap();
+        let whole =
+            fulmen_data::HostBatch::collate(&samples(n), &(0..n).collect::<Vec<_>>()).unwrap();
         let x = whole.values::<f32>(0).unwrap();
         let row = |i: usize, o: usize| {
             let products = (0..FEATURES).map(|k| x[i * FEATURES + k] * weight[o * FEATURES + k]);
@@ -79,11 +86,19 @@ fn each_sample_has_a_row_in_order_and_padding_has_none() {
         assert_eq!((all.num_samples(), y.len(), class.len()), (n, 2 * n, n));
         for i in 0..n {
             for o in 0..2 {
-                assert!((y[2 * i + o] - row(i, o)).abs() < 1e-5, "sample {i}: {} {}", y[2 * i + o], row(i, o));
+                assert!(
+                    (y[2 * i + o] - row(i, o)).abs() < 1e-5,
+                    "sample {i}: {} {}",
+                    y[2 * i + o],
+                    row(i, o)
+                );
             }
             assert_eq!(class[i], i32::from(y[2 * i + 1] > y[2 * i]));
         }
-        assert_eq!(all.get("label").unwrap().to_vec::<i32>().unwrap(), whole.values::<i32>(1).unwrap());
+        assert_eq!(
+            all.get("label").unwrap().to_vec::<i32>().unwrap(),
+            whole.values::<i32>(1).unwrap()
+        );
         let names: Vec<&str> = all.values().iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names, ["y", "class", "label"]);
     }
@@ -106,7 +121,10 @@ fn several_devices_predict_the_same() {
     assert_eq!(one.1.len(), 21);
     for strategy in [Strategy::Ddp, Strategy::Fsdp] {
         let (y, class) = predict(4, strategy, 8).unwrap();
-        assert!(y.len() == one.0.len() && y.iter().zip(&one.0).all(|(a, b)| (a - b).abs() < 1e-5), "{y:?} {one:?}");
+        assert!(
+            y.len() == one.0.len() && y.iter().zip(&one.0).all(|(a, b)| (a - b).abs() < 1e-5),
+            "{y:?} {one:?}"
+        );
         assert_eq!(class, one.1);
     }
     let uneven = predict(4, Strategy::Ddp, 6).unwrap_err();
@@ -126,9 +144,17 @@ fn the_weights_of_a_checkpoint_are_loaded() {
     let trained = predict(&mut trainer, &net, Weights::Current);
     let other = Net::new(net.step);
     let file = Weights::File(trainer.last_checkpoint().unwrap().to_owned());
-    assert_ne!(predict(&mut builder(runs.path()).seed(9).build().unwrap(), &other, Weights::Current), trained);
+    assert_ne!(
+        predict(&mut builder(runs.path()).seed(9).build().unwrap(), &other, Weights::Current),
+        trained
+    );
     assert_eq!(predict(&mut builder(runs.path()).build().unwrap(), &other, file), trained);
-    let missing = builder(runs.path()).build().unwrap().predict(&other, &data(8, 4), Weights::Best).err().unwrap();
+    let missing = builder(runs.path())
+        .build()
+        .unwrap()
+        .predict(&other, &data(8, 4), Weights::Best)
+        .err()
+        .unwrap();
     assert!(missing.is_usage(), "{missing}");
 }
 
@@ -143,11 +169,16 @@ fn invalid_predictions_are_rejected() {
         error
     };
     assert!(refused(|_, _| Predictions::default(), "implement predict_step()").is_usage());
-    let scalar =
-        refused(|_, batch| batch.mean(batch.mask()).into(), "it must have a row for each sample of the batch, [4, …]");
+    let scalar = refused(
+        |_, batch| batch.mean(batch.mask()).into(),
+        "it must have a row for each sample of the batch, [4, …]",
+    );
     assert!(scalar.to_string().contains("predict.rs:"), "{scalar}");
     refused(|_, _| Tensor::zeros(DType::F32, [5, 4]).into(), "`prediction` is f32[5, 4]");
-    refused(|_, batch| [("a", batch.get("x")), ("a", batch.get("y"))].into(), "`a` is empty or names two tensors");
+    refused(
+        |_, batch| [("a", batch.get("x")), ("a", batch.get("y"))].into(),
+        "`a` is empty or names two tensors",
+    );
     refused(|_, batch| batch.get("z").into(), "there is no field `z`");
 }
 
@@ -179,7 +210,10 @@ fn a_sample_that_cannot_be_read_ends_the_predictions() {
     let batches: Vec<_> = trainer.predict(&net, &loader, Weights::Current).unwrap().collect();
     let failed = batches.last().unwrap().as_ref().unwrap_err();
     assert!(failed.is_data() && failed.to_string().contains("a scratch"), "{failed}");
-    assert!(batches.len() == 3 && batches[..2].iter().all(Result::is_ok), "the earlier batches arrive");
+    assert!(
+        batches.len() == 3 && batches[..2].iter().all(Result::is_ok),
+        "the earlier batches arrive"
+    );
 }
 
 #[test]
@@ -190,7 +224,10 @@ fn a_loader_that_skips_or_replaces_samples_is_rejected() {
     for on_error in [OnError::Skip, OnError::Replace] {
         let loader = DataLoader::builder(Broken).batch_size(2).on_error(on_error).build().unwrap();
         let error = trainer.predict(&net, &loader, Weights::Current).err().unwrap();
-        assert!(error.is_usage() && error.to_string().contains("cannot be matched to samples"), "{error}");
+        assert!(
+            error.is_usage() && error.to_string().contains("cannot be matched to samples"),
+            "{error}"
+        );
     }
 }
 
@@ -237,6 +274,10 @@ fn predictions_are_written_whole_or_not_at_all() {
     assert!(!path("q.csv").exists());
 
     let refused = |name: &str| PredictionWriter::new(path(name)).unwrap_err().to_string();
-    assert!(refused("p.txt").ends_with("p.txt: the name must end in .csv or .safetensors"), "{}", refused("p.txt"));
+    assert!(
+        refused("p.txt").ends_with("p.txt: the name must end in .csv or .safetensors"),
+        "{}",
+        refused("p.txt")
+    );
     assert!(refused("no/p.csv").contains("there is no folder"), "{}", refused("no/p.csv"));
 }

@@ -1,5 +1,5 @@
-//! Eight real processes that each build a Trainer. They agree before the first step. If one would run something
-//! different, all end with an error that names it. The CPU plugins go no further.
+//! Eight real processes that each build a Trainer. They agree before the first step. If one would
+//! run something different, all end with an error that names it. The CPU plugins go no further.
 
 #[path = "../../../coordination/tests/it/common/mod.rs"]
 mod troupe;
@@ -15,7 +15,8 @@ use troupe::{PART, Troupe, say};
 
 const COUNT: usize = 8;
 
-/// The process that the other tests start. `LEARNING_RATE`, `SAMPLES`, `BIAS` and `EPOCHS` make it differ.
+/// The process that the other tests start. `LEARNING_RATE`, `SAMPLES`, `BIAS` and `EPOCHS` make it
+/// differ.
 #[test]
 #[ignore = "a part in the other tests"]
 fn member() {
@@ -25,7 +26,10 @@ fn member() {
         Ok(()) => say("ended well"),
         Err(error) => {
             let processes = error.processes();
-            assert_eq!(error.is_coordination(), error.get_ref().is_some_and(|e| e.is::<Coordination>()));
+            assert_eq!(
+                error.is_coordination(),
+                error.get_ref().is_some_and(|e| e.is::<Coordination>())
+            );
             let kind = match &error {
                 e if e.is_coordination() => "coordination",
                 e if e.is_usage() => "usage",
@@ -38,8 +42,13 @@ fn member() {
 
 fn train(folder: &Path, part: &str) -> Result<()> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<f64>().unwrap());
-    let mut trainer = crate::common::trainer(folder).max_epochs(number("EPOCHS").unwrap_or(2.0) as u64).build()?;
-    assert_eq!(trainer.num_processes(), COUNT.min(std::env::var("FULMEN_NUM_PROCESSES").unwrap().parse().unwrap()));
+    let mut trainer = crate::common::trainer(folder)
+        .max_epochs(number("EPOCHS").unwrap_or(2.0) as u64)
+        .build()?;
+    assert_eq!(
+        trainer.num_processes(),
+        COUNT.min(std::env::var("FULMEN_NUM_PROCESSES").unwrap().parse().unwrap())
+    );
     let mut net = crate::common::Net::new();
     net.learning_rate = number("LEARNING_RATE").unwrap_or(net.learning_rate);
     if let Some(bias) = number("BIAS") {
@@ -48,7 +57,9 @@ fn train(folder: &Path, part: &str) -> Result<()> {
         let (name, parameter) = net.parameters().pop().unwrap();
         assert_eq!(name, "fc2.bias");
         parameter.set(
-            Literal::from_slice(&[bias as f32; crate::common::CLASSES], [crate::common::CLASSES]).unwrap().to_tensor(),
+            Literal::from_slice(&[bias as f32; crate::common::CLASSES], [crate::common::CLASSES])
+                .unwrap()
+                .to_tensor(),
         );
     }
     let loader = crate::common::train_loader(number("SAMPLES").unwrap_or(64.0) as usize, PAD_LAST);
@@ -82,7 +93,8 @@ fn train(folder: &Path, part: &str) -> Result<()> {
 fn start(folder: &Path, count: usize, part: &str, different: &[(usize, &str, &str)]) -> Troupe {
     let mut troupe = Troupe::new("processes::member", count);
     for index in 0..count {
-        let mut variables = vec![("FOLDER", folder.to_str().unwrap()), ("FULMEN_HEARTBEAT_TIMEOUT", "8")];
+        let mut variables =
+            vec![("FOLDER", folder.to_str().unwrap()), ("FULMEN_HEARTBEAT_TIMEOUT", "8")];
         variables.extend(different.iter().filter(|d| d.0 == index).map(|d| (d.1, d.2)));
         troupe.start(index, part, &variables);
     }
@@ -94,14 +106,21 @@ fn endings(count: usize, part: &str, different: &[(usize, &str, &str)]) -> Vec<S
     let folder = tempfile::tempdir().unwrap();
     let mut troupe = start(folder.path(), count, part, different);
     let endings = troupe.endings(0..count);
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing began, so there is no run folder");
+    assert_eq!(
+        std::fs::read_dir(folder.path()).unwrap().count(),
+        0,
+        "nothing began, so there is no run folder"
+    );
     endings
 }
 
 #[test]
 fn eight_equal_processes_agree_and_learn_what_a_cpu_cannot_do() {
     for ending in endings(COUNT, "tries twice", &[]) {
-        assert!(ending.starts_with("usage [] 8 processes have joined and agree on what to run"), "{ending}");
+        assert!(
+            ending.starts_with("usage [] 8 processes have joined and agree on what to run"),
+            "{ending}"
+        );
         assert!(ending.contains("CPU plugins have no collectives across processes"), "{ending}");
     }
 }
@@ -109,7 +128,10 @@ fn eight_equal_processes_agree_and_learn_what_a_cpu_cannot_do() {
 #[test]
 fn a_process_with_another_learning_rate_ends_all_and_is_named() {
     for ending in endings(COUNT, "trains", &[(3, "LEARNING_RATE", "0.06")]) {
-        assert!(ending.starts_with("coordination [3] the processes do not agree on `fit`"), "{ending}");
+        assert!(
+            ending.starts_with("coordination [3] the processes do not agree on `fit`"),
+            "{ending}"
+        );
         assert!(ending.contains("`training program`: process 3 ("), "{ending}");
         assert!(!ending.contains("`validation program`") && !ending.contains("data`"), "{ending}");
     }
@@ -118,20 +140,33 @@ fn a_process_with_another_learning_rate_ends_all_and_is_named() {
 #[test]
 fn processes_agree_on_a_users_own_loop_too() {
     for ending in endings(3, "loops", &[]) {
-        assert!(ending.starts_with("usage [] 3 processes have joined and agree on what to run"), "{ending}");
+        assert!(
+            ending.starts_with("usage [] 3 processes have joined and agree on what to run"),
+            "{ending}"
+        );
     }
     for ending in endings(3, "loops", &[(1, "LEARNING_RATE", "0.06")]) {
-        assert!(ending.starts_with("coordination [1] the processes do not agree on `train_step`"), "{ending}");
+        assert!(
+            ending.starts_with("coordination [1] the processes do not agree on `train_step`"),
+            "{ending}"
+        );
     }
 }
 
 #[test]
 fn different_data_options_and_weights_are_distinguished() {
-    for ending in endings(4, "trains", &[(1, "SAMPLES", "72"), (2, "EPOCHS", "3"), (3, "BIAS", "0.5")]) {
+    for ending in
+        endings(4, "trains", &[(1, "SAMPLES", "72"), (2, "EPOCHS", "3"), (3, "BIAS", "0.5")])
+    {
         assert!(ending.starts_with("coordination [1, 2, 3] "), "{ending}");
-        assert!(ending.contains("`training data`: process 1 (") && ending.contains("has 72 of 72 samples"), "{ending}");
         assert!(
-            ending.contains("`option max_epochs`: process 2 (") && ending.contains("has 3, the other 3"),
+            ending.contains("`training data`: process 1 (")
+                && ending.contains("has 72 of 72 samples"),
+            "{ending}"
+        );
+        assert!(
+            ending.contains("`option max_epochs`: process 2 (")
+                && ending.contains("has 3, the other 3"),
             "{ending}"
         );
         assert!(ending.contains("`initial values`: process 3 ("), "{ending}");
@@ -169,6 +204,9 @@ fn a_process_that_ends_without_training_is_reported_in_all() {
     assert_eq!(endings[1], "well");
     for ending in [&endings[0], &endings[2]] {
         assert!(ending.starts_with("coordination [1] process 1 ("), "{ending}");
-        assert!(ending.contains("has reached the end of the program and will not arrive at `fit`"), "{ending}");
+        assert!(
+            ending.contains("has reached the end of the program and will not arrive at `fit`"),
+            "{ending}"
+        );
     }
 }

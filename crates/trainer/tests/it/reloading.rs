@@ -1,5 +1,5 @@
-//! `reload_dataloaders_every_n_epochs`: the module makes a new training loader, also after a resume. A loader that does
-//! not match is rejected before the first step.
+//! `reload_dataloaders_every_n_epochs`: the module makes a new training loader, also after a
+//! resume. A loader that does not match is rejected before the first step.
 
 use crate::common::{Record, trainer};
 use fulmen_data::{DataLoader, TensorDataset};
@@ -10,7 +10,10 @@ use fulmen_trainer::{Batch, Plan, Result, StepContext, TrainingModule};
 
 /// Samples that all have this value.
 fn loader(value: u64, samples: usize) -> DataLoader {
-    let data = TensorDataset::builder().array("x", [samples, 1], vec![value as f32; samples]).build().unwrap();
+    let data = TensorDataset::builder()
+        .array("x", [samples, 1], vec![value as f32; samples])
+        .build()
+        .unwrap();
     DataLoader::builder(data).batch_size(4).build().unwrap()
 }
 
@@ -43,7 +46,10 @@ fn net(reload: fn(u64) -> Option<DataLoader>) -> Net {
 fn every_second_epoch_has_its_own_loader() {
     let folder = tempfile::tempdir().unwrap();
     let run = |record: &Record| {
-        trainer(folder.path()).max_epochs(5).reload_dataloaders_every_n_epochs(2).callback(record.clone())
+        trainer(folder.path())
+            .max_epochs(5)
+            .reload_dataloaders_every_n_epochs(2)
+            .callback(record.clone())
     };
     let net = || net(|epoch| Some(loader(epoch, 12)));
     let means = |record: &Record| {
@@ -56,7 +62,12 @@ fn every_second_epoch_has_its_own_loader() {
     assert!(summary.train_compilations <= 1);
 
     // Ended within the fourth epoch, and resumed from there.
-    let ended = run(&Record::default()).max_steps(10).build().unwrap().fit(&net(), &loader(0, 12), None).unwrap();
+    let ended = run(&Record::default())
+        .max_steps(10)
+        .build()
+        .unwrap()
+        .fit(&net(), &loader(0, 12), None)
+        .unwrap();
     let resumed = Record::default();
     let goes_on = run(&resumed).ckpt_path(ended.last_checkpoint.unwrap());
     goes_on.build().unwrap().fit(&net(), &loader(0, 12), None).unwrap();
@@ -67,21 +78,35 @@ fn every_second_epoch_has_its_own_loader() {
 fn a_loader_that_does_not_match_is_rejected_before_the_first_step() {
     let folder = tempfile::tempdir().unwrap();
     let error = |reload: fn(u64) -> Option<DataLoader>| {
-        let mut trainer = trainer(folder.path()).max_epochs(3).reload_dataloaders_every_n_epochs(1).build().unwrap();
+        let mut trainer = trainer(folder.path())
+            .max_epochs(3)
+            .reload_dataloaders_every_n_epochs(1)
+            .build()
+            .unwrap();
         let error = trainer.fit(&net(reload), &loader(0, 12), None).unwrap_err();
         assert!(trainer.run_dir().is_none() && error.is_usage(), "{error}");
         error.to_string()
     };
     let text = error(|_| None);
-    assert!(text.contains("it is 1, but the module's train_dataloader() returns no loader"), "{text}");
-    let text = error(|_| Some(loader(1, 16)));
     assert!(
-        text.contains("the loader of epoch 1 has 4 batches of 4") && text.contains("compiled for 3 batches of 4"),
+        text.contains("it is 1, but the module's train_dataloader() returns no loader"),
         "{text}"
     );
-    let both = trainer(folder.path()).overfit_batches(1).reload_dataloaders_every_n_epochs(1).build().err().unwrap();
+    let text = error(|_| Some(loader(1, 16)));
     assert!(
-        both.to_string().starts_with("overfit_batches: it is 1, and reload_dataloaders_every_n_epochs is 1"),
+        text.contains("the loader of epoch 1 has 4 batches of 4")
+            && text.contains("compiled for 3 batches of 4"),
+        "{text}"
+    );
+    let both = trainer(folder.path())
+        .overfit_batches(1)
+        .reload_dataloaders_every_n_epochs(1)
+        .build()
+        .err()
+        .unwrap();
+    assert!(
+        both.to_string()
+            .starts_with("overfit_batches: it is 1, and reload_dataloaders_every_n_epochs is 1"),
         "{both}"
     );
 }

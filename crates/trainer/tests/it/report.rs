@@ -1,4 +1,5 @@
-//! The record of a fit in its folder: `summary.json`, `report.html`, and a picture of the first batch.
+//! The record of a fit in its folder: `summary.json`, `report.html`, and a picture of the first
+//! batch.
 
 use crate::common::DROP_LAST;
 use std::path::Path;
@@ -19,7 +20,8 @@ fn read(run: Option<&Path>) -> (Value, String) {
 fn a_fit_records_its_result_and_why_it_failed() {
     let folder = tempfile::tempdir().unwrap();
     let mut net = Net::new();
-    let mut trainer = trainer(folder.path()).max_epochs(2).log_every_n_steps(1).detect_nan(true).build().unwrap();
+    let mut trainer =
+        trainer(folder.path()).max_epochs(2).log_every_n_steps(1).detect_nan(true).build().unwrap();
     let (train, validation) = (train_loader(40, DROP_LAST), val_loader(16));
     let summary = trainer.fit(&net, &train, &validation).unwrap();
     let (record, page) = read(trainer.run_dir());
@@ -28,10 +30,16 @@ fn a_fit_records_its_result_and_why_it_failed() {
         (&"finished".into(), &2.into(), &10.into())
     );
     assert_eq!(record["memory"][0]["state"], summary.state_bytes[0]);
-    assert!(record["flops_per_second"].as_f64().unwrap() > 0.0 && record["peak_flops"].is_null(), "{record}");
+    assert!(
+        record["flops_per_second"].as_f64().unwrap() > 0.0 && record["peak_flops"].is_null(),
+        "{record}"
+    );
     let lines = record["lines"].to_string();
     assert!(lines.contains("tests/it/common/mod.rs:"), "{lines}");
-    assert!(record["model"].to_string().contains("fc1") && record["compilations"].is_array(), "{record}");
+    assert!(
+        record["model"].to_string().contains("fc1") && record["compilations"].is_array(),
+        "{record}"
+    );
     for text in [
         "<b>loss</b>",
         "val_loss is ",
@@ -61,11 +69,13 @@ fn pictures_of_the_first_batch_are_kept() {
     let module = TrainingFn::new(
         &line,
         |line, batch, _| {
-            line.forward(&batch.get("image").to_dtype(fulmen_tensor::DType::F32).reshape([4, 64])).mean_all()
+            line.forward(&batch.get("image").to_dtype(fulmen_tensor::DType::F32).reshape([4, 64]))
+                .mean_all()
         },
         |_| optim::Sgd::new(1e-6),
     );
-    let mut trainer = trainer(folder.path()).max_epochs(1).enable_checkpointing(false).build().unwrap();
+    let mut trainer =
+        trainer(folder.path()).max_epochs(1).enable_checkpointing(false).build().unwrap();
     trainer.fit(&module, &loader, None).unwrap();
     let run = trainer.run_dir().unwrap();
     assert!(std::fs::read(run.join("media/first_batch/0.png")).unwrap().starts_with(b"\x89PNG"));

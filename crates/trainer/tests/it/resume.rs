@@ -21,7 +21,8 @@ fn run(folder: &Path, epochs: u64, seed: u64, resume: Option<&Path>) -> (Record,
         builder = builder.ckpt_path(path);
     }
     let mut trainer = builder.build().unwrap();
-    let summary = trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), Some(&val_loader(19))).unwrap();
+    let summary =
+        trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), Some(&val_loader(19))).unwrap();
     (record, summary)
 }
 
@@ -55,5 +56,8 @@ fn a_finished_run_resumed_does_nothing_more() {
     let (record, again) = run(folder.path(), 2, 7, summary.last_checkpoint.as_deref());
     assert!(record.logs.lock().unwrap().is_empty());
     assert_eq!((again.epochs, again.global_step), (2, 10));
-    assert_eq!((again.last_checkpoint, again.best_checkpoint), (summary.last_checkpoint, summary.best_checkpoint));
+    assert_eq!(
+        (again.last_checkpoint, again.best_checkpoint),
+        (summary.last_checkpoint, summary.best_checkpoint)
+    );
 }

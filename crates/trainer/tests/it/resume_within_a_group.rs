@@ -1,15 +1,18 @@
-//! A run that was interrupted between two batches of one optimizer step resumes bit for bit. The test is alone in its
-//! file, because the interrupt reaches the whole process.
+//! A run that was interrupted between two batches of one optimizer step resumes bit for bit. The
+//! test is alone in its file, because the interrupt reaches the whole process.
 
 use std::path::Path;
 
-use crate::common::{DROP_LAST, LONG, Net, Record, has_a_process_of_its_own, terminate, train_loader, trainer};
+use crate::common::{
+    DROP_LAST, LONG, Net, Record, has_a_process_of_its_own, terminate, train_loader, trainer,
+};
 use fulmen_nn::Module;
 use fulmen_nn::optim::Optimizer;
 use fulmen_tensor::Tensor;
 use fulmen_trainer::callbacks::{Mode, ReduceLROnPlateau, ThresholdMode};
 use fulmen_trainer::{
-    Actions, Batch, Callback, Plan, Precision, Progress, StepContext, TrainerBuilder, TrainingModule,
+    Actions, Batch, Callback, Plan, Precision, Progress, StepContext, TrainerBuilder,
+    TrainingModule,
 };
 
 /// Interrupts after this batch of the second epoch.
@@ -40,13 +43,16 @@ impl TrainingModule for Loud {
 }
 
 fn builder(folder: &Path, every: u64, record: &Record) -> TrainerBuilder {
-    let builder = trainer(folder).grace(LONG).max_epochs(3).log_every_n_steps(1).callback(record.clone());
+    let builder =
+        trainer(folder).grace(LONG).max_epochs(3).log_every_n_steps(1).callback(record.clone());
     builder.accumulate_grad_batches(every).gradient_clip_val(0.5).log_grad_norm(true)
 }
 
 #[test]
 fn a_group_of_batches_goes_on_where_it_was_interrupted() {
-    if !has_a_process_of_its_own("resume_within_a_group::a_group_of_batches_goes_on_where_it_was_interrupted") {
+    if !has_a_process_of_its_own(
+        "resume_within_a_group::a_group_of_batches_goes_on_where_it_was_interrupted",
+    ) {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -62,9 +68,13 @@ fn a_group_of_batches_goes_on_where_it_was_interrupted() {
     assert_eq!(summary.global_step, 3, "within the first group of the second epoch");
     let checkpoint = summary.last_checkpoint.unwrap();
 
-    let mut other = builder(folder.path(), 10, &Record::default()).ckpt_path(&checkpoint).build().unwrap();
+    let mut other =
+        builder(folder.path(), 10, &Record::default()).ckpt_path(&checkpoint).build().unwrap();
     let error = other.fit(&Net::new(), &train(), None).unwrap_err().to_string();
-    assert!(error.contains("accumulate_grad_batches 20, but now it is 10. Resume with 20"), "{error}");
+    assert!(
+        error.contains("accumulate_grad_batches 20, but now it is 10. Resume with 20"),
+        "{error}"
+    );
 
     let after = Record::default();
     let mut trainer = builder(folder.path(), 20, &after).ckpt_path(&checkpoint).build().unwrap();
@@ -75,21 +85,27 @@ fn a_group_of_batches_goes_on_where_it_was_interrupted() {
         assert_eq!(parts, whole.bits(metric), "{metric}");
     }
     // At the end of an epoch no group is open, and the run may resume with other groups.
-    let mut longer = builder(folder.path(), 1, &Record::default()).ckpt_path(resumed.last_checkpoint.unwrap());
+    let mut longer =
+        builder(folder.path(), 1, &Record::default()).ckpt_path(resumed.last_checkpoint.unwrap());
     longer = longer.max_epochs(4);
     assert_eq!(longer.build().unwrap().fit(&Net::new(), &train(), None).unwrap().global_step, 59);
 
-    // Interrupted after the last batch, which is a log point: the work at the end of the epoch is still to come.
+    // Interrupted after the last batch, which is a log point: the work at the end of the epoch is
+    // still to come.
     let plateau = |record: &Record| {
-        let never =
-            ReduceLROnPlateau::new("train_loss_epoch", Mode::Min).patience(0).threshold(1e9, ThresholdMode::Abs);
+        let never = ReduceLROnPlateau::new("train_loss_epoch", Mode::Min)
+            .patience(0)
+            .threshold(1e9, ThresholdMode::Abs);
         builder(folder.path(), 20, record).callback(never)
     };
     let (whole, before, after) = (Record::default(), Record::default(), Record::default());
     plateau(&whole).build().unwrap().fit(&Net::new(), &train(), None).unwrap();
     let mut trainer = plateau(&before).callback(Interrupt(50)).build().unwrap();
     let summary = trainer.fit(&Net::new(), &train(), None).unwrap();
-    assert!(summary.interrupted && summary.global_step == 6 && summary.epochs == 1, "after the last batch");
+    assert!(
+        summary.interrupted && summary.global_step == 6 && summary.epochs == 1,
+        "after the last batch"
+    );
     let mut trainer = plateau(&after).ckpt_path(summary.last_checkpoint.unwrap()).build().unwrap();
     trainer.fit(&Net::new(), &train(), None).unwrap();
     let rates = whole.bits("lr");
@@ -97,10 +113,15 @@ fn a_group_of_batches_goes_on_where_it_was_interrupted() {
     assert_eq!([before.bits("lr"), after.bits("lr")].concat(), rates);
 
     // A sum of gradients that overflowed does not prevent a checkpoint.
-    let loud = builder(folder.path(), 20, &Record::default()).precision(Precision::F16Mixed).detect_nan(true);
+    let loud = builder(folder.path(), 20, &Record::default())
+        .precision(Precision::F16Mixed)
+        .detect_nan(true);
     let mut trainer = loud.callback(Interrupt(4)).build().unwrap();
     let summary = trainer.fit(&Loud(Net::new()), &train(), None).unwrap();
     let tensors = crate::common::tensors(summary.last_checkpoint.unwrap());
     let sums = tensors.iter().filter(|(name, _)| name.starts_with("trainer/gradients/"));
-    assert!(sums.flat_map(|(_, sum)| sum.to_f64()).any(|value| !value.is_finite()), "it did overflow");
+    assert!(
+        sums.flat_map(|(_, sum)| sum.to_f64()).any(|value| !value.is_finite()),
+        "it did overflow"
+    );
 }

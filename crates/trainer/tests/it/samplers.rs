@@ -1,8 +1,10 @@
-//! The samples of an epoch, on one device and on many: every sample counts once, and padding does not count.
+//! The samples of an epoch, on one device and on many: every sample counts once, and padding does
+//! not count.
 
 use crate::common::{Record, trainer};
 use fulmen_data::{
-    DType, DataLoader, Error, Field, Fingerprint, Items, OnError, Replica, Sampler, Stream, StreamItem, TensorDataset,
+    DType, DataLoader, Error, Field, Fingerprint, Items, OnError, Replica, Sampler, Stream,
+    StreamItem, TensorDataset,
 };
 use fulmen_nn::optim::{Optimizer, Sgd};
 use fulmen_nn::{Linear, Module};
@@ -60,7 +62,10 @@ fn value(sample: usize) -> f32 {
 }
 
 fn data(len: usize) -> TensorDataset {
-    TensorDataset::builder().array("x", [len], (0..len).map(value).collect::<Vec<_>>()).build().unwrap()
+    TensorDataset::builder()
+        .array("x", [len], (0..len).map(value).collect::<Vec<_>>())
+        .build()
+        .unwrap()
 }
 
 fn mean(len: usize, function: impl Fn(f64) -> f64) -> f64 {
@@ -70,33 +75,51 @@ fn mean(len: usize, function: impl Fn(f64) -> f64) -> f64 {
 fn validated(len: usize, devices: usize, loader: &DataLoader) -> LogPoint {
     let folder = tempfile::tempdir().unwrap();
     let mut trainer = trainer(folder.path()).devices(devices).build().unwrap();
-    trainer.validate(&Probe::new(), loader).unwrap_or_else(|e| panic!("{len} samples on {devices}: {e}"))
+    trainer
+        .validate(&Probe::new(), loader)
+        .unwrap_or_else(|e| panic!("{len} samples on {devices}: {e}"))
 }
 
 #[test]
 fn the_masked_mean_is_the_mean_over_samples_on_any_number_of_devices() {
     for len in [1, 7, 64, 1000] {
-        let loader = DataLoader::builder(data(len)).batch_size(BATCH_SIZE).num_workers(1).build().unwrap();
+        let loader =
+            DataLoader::builder(data(len)).batch_size(BATCH_SIZE).num_workers(1).build().unwrap();
         assert_eq!(loader.pads(), len != 64);
         let points = DEVICES.map(|devices| validated(len, devices, &loader));
         for (point, devices) in points.iter().zip(DEVICES) {
             let metric = |name: &str| point.get(name).unwrap();
             assert_eq!(metric("x"), mean(len, |x| x), "{len} samples on {devices} devices");
-            assert_eq!(metric("square"), mean(len, |x| x * x), "{len} samples on {devices} devices");
+            assert_eq!(
+                metric("square"),
+                mean(len, |x| x * x),
+                "{len} samples on {devices} devices"
+            );
             let close = |a: f64, b: f64| (a - b).abs() <= 2e-6 * b.abs().max(1.0);
-            assert!(close(metric("scalar"), metric("x")), "{} and {}", metric("scalar"), metric("x"));
-            assert!(close(metric("output"), points[0].get("output").unwrap()), "{len} samples on {devices} devices");
+            assert!(
+                close(metric("scalar"), metric("x")),
+                "{} and {}",
+                metric("scalar"),
+                metric("x")
+            );
+            assert!(
+                close(metric("output"), points[0].get("output").unwrap()),
+                "{len} samples on {devices} devices"
+            );
         }
     }
 }
 
 #[test]
 fn mesh_axes_that_split_the_batch_share_it_and_the_others_repeat_it() {
-    for (axes, each) in
-        [([("data", 4), ("model", 2)], 4), ([("model", 4), ("data", 2)], 8), ([("data", 2), ("fsdp", 4)], 2)]
-    {
+    for (axes, each) in [
+        ([("data", 4), ("model", 2)], 4),
+        ([("model", 4), ("data", 2)], 8),
+        ([("data", 2), ("fsdp", 4)], 2),
+    ] {
         let folder = tempfile::tempdir().unwrap();
-        let builder = trainer(folder.path()).devices(8).mesh(Mesh::new(axes).unwrap()).max_epochs(1);
+        let builder =
+            trainer(folder.path()).devices(8).mesh(Mesh::new(axes).unwrap()).max_epochs(1);
         let mut trainer = builder.enable_checkpointing(false).build().unwrap();
         let loader = DataLoader::builder(data(71)).batch_size(BATCH_SIZE).build().unwrap();
         let point = trainer.validate(&Probe::new(), &loader).unwrap();
@@ -113,14 +136,20 @@ fn every_sample_is_trained_on_once_per_epoch_on_any_number_of_devices() {
         for devices in DEVICES {
             let folder = tempfile::tempdir().unwrap();
             let record = Record::default();
-            let builder = trainer(folder.path()).devices(devices).max_epochs(2).enable_checkpointing(false);
+            let builder =
+                trainer(folder.path()).devices(devices).max_epochs(2).enable_checkpointing(false);
             let mut trainer = builder.callback(record.clone()).build().unwrap();
-            let builder = DataLoader::builder(data(len)).batch_size(BATCH_SIZE).shuffle(true).seed(4);
+            let builder =
+                DataLoader::builder(data(len)).batch_size(BATCH_SIZE).shuffle(true).seed(4);
             trainer.fit(&Probe::new(), &builder.build().unwrap(), None).unwrap();
             let epochs = record.epochs.lock().unwrap();
             assert_eq!(epochs.len(), 2);
             for point in epochs.iter() {
-                assert_eq!(point.get("seen_epoch"), Some(mean(len, |x| x)), "{len} samples on {devices} devices");
+                assert_eq!(
+                    point.get("seen_epoch"),
+                    Some(mean(len, |x| x)),
+                    "{len} samples on {devices} devices"
+                );
                 assert_eq!(point.get("seen_square_epoch"), Some(mean(len, |x| x * x)));
             }
         }
@@ -131,7 +160,8 @@ fn every_sample_is_trained_on_once_per_epoch_on_any_number_of_devices() {
 fn a_batch_size_for_each_device_grows_with_the_devices() {
     for devices in DEVICES {
         let folder = tempfile::tempdir().unwrap();
-        let builder = trainer(folder.path()).devices(devices).max_epochs(1).enable_checkpointing(false);
+        let builder =
+            trainer(folder.path()).devices(devices).max_epochs(1).enable_checkpointing(false);
         let loader = DataLoader::builder(data(1000)).per_device_batch_size(4).build().unwrap();
         let summary = builder.build().unwrap().fit(&Probe::new(), &loader, None).unwrap();
         assert_eq!(summary.global_step, 1000u64.div_ceil(4 * devices as u64), "{devices} devices");
@@ -144,12 +174,21 @@ fn a_batch_size_that_the_devices_cannot_share_is_rejected_with_sizes_that_fit() 
     let mut trainer = trainer(folder.path()).devices(8).max_epochs(1).build().unwrap();
     let loader = |size| DataLoader::builder(data(64)).batch_size(size).build().unwrap();
     let error = trainer.fit(&Probe::new(), &loader(20), None).unwrap_err();
-    assert!(error.to_string().contains("a batch size of 20 cannot be shared equally by 8 devices"), "{error}");
+    assert!(
+        error.to_string().contains("a batch size of 20 cannot be shared equally by 8 devices"),
+        "{error}"
+    );
     assert!(error.to_string().contains("16 and 24"), "{error}");
     let error = trainer.fit(&Probe::new(), &loader(16), Some(&loader(9))).unwrap_err();
-    assert!(error.to_string().contains("a batch size of 9 cannot be shared equally by 8 devices"), "{error}");
+    assert!(
+        error.to_string().contains("a batch size of 9 cannot be shared equally by 8 devices"),
+        "{error}"
+    );
     let error = trainer.validate(&Probe::new(), &loader(7)).unwrap_err();
-    assert!(error.to_string().contains("a batch size of 7 cannot be shared equally by 8 devices"), "{error}");
+    assert!(
+        error.to_string().contains("a batch size of 7 cannot be shared equally by 8 devices"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -173,9 +212,15 @@ fn a_users_own_sampler_is_respected() {
     }
     for is_presharded in [false, true] {
         for devices in DEVICES {
-            let builder = DataLoader::builder(data(74)).batch_size(BATCH_SIZE).sampler(FirstHalf { is_presharded });
+            let builder = DataLoader::builder(data(74))
+                .batch_size(BATCH_SIZE)
+                .sampler(FirstHalf { is_presharded });
             let loader = builder.drop_last(false).build().unwrap();
-            assert_eq!(validated(74, devices, &loader).get("square"), Some(mean(37, |x| x * x)), "{devices} devices");
+            assert_eq!(
+                validated(74, devices, &loader).get("square"),
+                Some(mean(37, |x| x * x)),
+                "{devices} devices"
+            );
         }
     }
 }
@@ -205,18 +250,27 @@ fn every_good_record_of_a_stream_counts_once_on_any_number_of_devices() {
     for devices in DEVICES {
         let folder = tempfile::tempdir().unwrap();
         let record = Record::default();
-        let builder = trainer(folder.path()).devices(devices).max_epochs(2).enable_checkpointing(false);
+        let builder =
+            trainer(folder.path()).devices(devices).max_epochs(2).enable_checkpointing(false);
         let mut trainer = builder.callback(record.clone()).build().unwrap();
-        let values =
-            Numbers(LEN).map(move |sample| if good(sample) { Ok(value(sample)) } else { Err(Error::new("torn")) });
+        let values = Numbers(LEN).map(move |sample| {
+            if good(sample) { Ok(value(sample)) } else { Err(Error::new("torn")) }
+        });
         let samples = values
             .shuffle(40, 1)
-            .into_dataset(vec![Field::new("x", DType::F32, [])], |x, sample| sample.write_value(0, x));
-        let builder = DataLoader::from_stream(samples).batch_size(BATCH_SIZE).num_workers(2).on_error(OnError::Skip);
+            .into_dataset(vec![Field::new("x", DType::F32, [])], |x, sample| {
+                sample.write_value(0, x)
+            });
+        let builder = DataLoader::from_stream(samples)
+            .batch_size(BATCH_SIZE)
+            .num_workers(2)
+            .on_error(OnError::Skip);
         let loader = builder.build().unwrap();
         trainer.fit(&Probe::new(), &loader, None).unwrap();
         let all: Vec<f64> = (0..LEN).filter(|&i| good(i)).map(|i| f64::from(value(i))).collect();
-        let mean = |function: fn(f64) -> f64| all.iter().map(|&x| function(x)).sum::<f64>() / all.len() as f64;
+        let mean = |function: fn(f64) -> f64| {
+            all.iter().map(|&x| function(x)).sum::<f64>() / all.len() as f64
+        };
         let epochs = record.epochs.lock().unwrap();
         assert_eq!(epochs.len(), 2);
         for point in epochs.iter() {

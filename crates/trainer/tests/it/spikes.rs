@@ -1,4 +1,5 @@
-//! Outlier steps are skipped, as in the NumPy reference, on one device and on many, in groups, and after a resume.
+//! Outlier steps are skipped, as in the NumPy reference, on one device and on many, in groups, and
+//! after a resume.
 
 use std::path::Path;
 
@@ -10,7 +11,8 @@ use fulmen_tensor::Tensor;
 use fulmen_trainer::callbacks::{LearningRateMonitor, NormMonitor, SpikeGuard};
 use fulmen_trainer::tuner::LearningRateFinder;
 use fulmen_trainer::{
-    Batch, FitSummary, Optimizers, Plan, Precision, StepContext, Strategy, TrainerBuilder, TrainingModule,
+    Batch, FitSummary, Optimizers, Plan, Precision, StepContext, Strategy, TrainerBuilder,
+    TrainingModule,
 };
 use serde_json::Value;
 
@@ -48,11 +50,16 @@ fn reference() -> Value {
 
 /// The batches of the reference, in order, in epochs of a third of them.
 fn loader(reference: &Value) -> DataLoader {
-    let mut scales: Vec<f32> =
-        reference["scales"].as_array().unwrap().iter().map(|s| s.as_f64().unwrap() as f32).collect();
+    let mut scales: Vec<f32> = reference["scales"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|s| s.as_f64().unwrap() as f32)
+        .collect();
     scales[reference["not_finite"].as_u64().unwrap() as usize] = f32::NAN;
     let row = |i: usize| 1.0 + 0.1 * (i % 5) as f32;
-    let x: Vec<f32> = scales.iter().flat_map(|s| (0..SAMPLES * FEATURES).map(move |i| s * row(i))).collect();
+    let x: Vec<f32> =
+        scales.iter().flat_map(|s| (0..SAMPLES * FEATURES).map(move |i| s * row(i))).collect();
     let rows = scales.len() * SAMPLES;
     let data = TensorDataset::builder().array("x", [rows, FEATURES], x).build().unwrap();
     DataLoader::builder(data).batch_size(SAMPLES).drop_last(true).build().unwrap()
@@ -68,7 +75,11 @@ fn fit(
     set: impl Fn(TrainerBuilder) -> TrainerBuilder,
 ) -> (Line, Record, FitSummary) {
     let (module, record) = (Line::new(), Record::default());
-    let builder = trainer(folder).max_epochs(1).log_every_n_steps(1).callback(record.clone()).callback(guard());
+    let builder = trainer(folder)
+        .max_epochs(1)
+        .log_every_n_steps(1)
+        .callback(record.clone())
+        .callback(guard());
     let summary = set(builder).build().unwrap().fit(&module, loader, None).unwrap();
     (module, record, summary)
 }
@@ -89,7 +100,8 @@ fn skipped(record: &Record) -> Vec<u64> {
 }
 
 fn assert_is(case: &Value, module: &Line, record: &Record, what: &str) {
-    let numbers: Vec<u64> = case["skipped"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
+    let numbers: Vec<u64> =
+        case["skipped"].as_array().unwrap().iter().map(|n| n.as_u64().unwrap()).collect();
     assert!(numbers.len() > 5, "{case}");
     assert_eq!(skipped(record), numbers, "{what}");
     for (actual, expected) in module.weights().iter().zip(case["weights"].as_array().unwrap()) {
@@ -110,7 +122,10 @@ fn the_same_spikes_are_skipped_as_in_numpy() {
         ("fully sharded", 4, Strategy::Fsdp, 1),
     ] {
         let (module, record, _) = fit(folder.path(), &data, |b| {
-            b.devices(devices).strategy(strategy).accumulate_grad_batches(every).gradient_clip_val(100.0)
+            b.devices(devices)
+                .strategy(strategy)
+                .accumulate_grad_batches(every)
+                .gradient_clip_val(100.0)
         });
         assert_is(if every == 1 { single } else { pairs }, &module, &record, what);
     }
@@ -125,7 +140,9 @@ struct Lines {
 
 impl TrainingModule for Lines {
     fn training_step(&self, batch: &Batch, cx: &mut StepContext) -> Tensor {
-        let loss = |line: &Line| batch.mean(&((batch.get("x") * line.w.get()).sum(&[-1]) / FEATURES as f64));
+        let loss = |line: &Line| {
+            batch.mean(&((batch.get("x") * line.w.get()).sum(&[-1]) / FEATURES as f64))
+        };
         let first = cx.minimize("a", |_| loss(&self.a));
         cx.minimize("b", |_| loss(&self.b));
         first
@@ -138,10 +155,17 @@ impl TrainingModule for Lines {
 
 #[test]
 fn each_of_several_optimizers_is_guarded_and_monitored_separately() {
-    let (folder, reference, record) = (tempfile::tempdir().unwrap(), reference(), Record::default());
+    let (folder, reference, record) =
+        (tempfile::tempdir().unwrap(), reference(), Record::default());
     let module = Lines { a: Line::new(), b: Line::new() };
-    let builder = trainer(folder.path()).runtime(isolated()).max_epochs(1).log_every_n_steps(1).callback(guard());
-    let builder = builder.callback(NormMonitor::new()).callback(LearningRateMonitor::new().log_momentum(true));
+    let builder = trainer(folder.path())
+        .runtime(isolated())
+        .max_epochs(1)
+        .log_every_n_steps(1)
+        .callback(guard());
+    let builder = builder
+        .callback(NormMonitor::new())
+        .callback(LearningRateMonitor::new().log_momentum(true));
     let mut trainer = builder.callback(record.clone()).build().unwrap();
     let summary = trainer.fit(&module, &loader(&reference), None).unwrap();
     assert_eq!(summary.train_compilations, 1);
@@ -151,7 +175,9 @@ fn each_of_several_optimizers_is_guarded_and_monitored_separately() {
         let mut numbers: Vec<u64> = Vec::new();
         for point in logs.iter().filter(|point| (point.global_step - 1).is_multiple_of(every)) {
             let value = |name: &str| {
-                point.get(&format!("{name}-{optimizer}")).unwrap_or_else(|| panic!("{name}-{optimizer}: {point}"))
+                point
+                    .get(&format!("{name}-{optimizer}"))
+                    .unwrap_or_else(|| panic!("{name}-{optimizer}: {point}"))
             };
             let skips = value("skipped_steps") as usize > numbers.len();
             if skips {
@@ -163,7 +189,11 @@ fn each_of_several_optimizers_is_guarded_and_monitored_separately() {
             assert!(value("grad_norm") > 0.0 || value("grad_norm").is_nan(), "{point}");
         }
         // The step of the training. The optimizer makes every second step.
-        let expected = case["skipped"].as_array().unwrap().iter().map(|n| (n.as_u64().unwrap() - 1) * every + 1);
+        let expected = case["skipped"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|n| (n.as_u64().unwrap() - 1) * every + 1);
         assert_eq!(numbers, expected.collect::<Vec<_>>(), "{optimizer}");
         for (actual, expected) in line.weights().iter().zip(case["weights"].as_array().unwrap()) {
             assert!(
@@ -173,8 +203,15 @@ fn each_of_several_optimizers_is_guarded_and_monitored_separately() {
         }
     }
     // In a step that it skips, an optimizer logs only its rate.
-    assert!(logs[1].get("skipped_steps-b").is_none() && logs[1].get("skipped_steps-a").is_some(), "{}", logs[1]);
-    let error = trainer.lr_find(&module, &loader(&reference), &LearningRateFinder::new()).unwrap_err().to_string();
+    assert!(
+        logs[1].get("skipped_steps-b").is_none() && logs[1].get("skipped_steps-a").is_some(),
+        "{}",
+        logs[1]
+    );
+    let error = trainer
+        .lr_find(&module, &loader(&reference), &LearningRateFinder::new())
+        .unwrap_err()
+        .to_string();
     assert!(
         error.starts_with("lr_find: the module has the optimizers `a`, `b`, but lr_find tries only one learning rate"),
         "{error}"
@@ -206,7 +243,8 @@ fn a_resumed_run_skips_the_same_steps() {
         let (module, whole, _) = fit(folder.path(), &data, |b| b.accumulate_grad_batches(every));
         // Ended between two spikes, within the steps of a log point.
         let stop = 32 / every - 3;
-        let (_, _, first) = fit(folder.path(), &data, |b| b.accumulate_grad_batches(every).max_steps(stop));
+        let (_, _, first) =
+            fit(folder.path(), &data, |b| b.accumulate_grad_batches(every).max_steps(stop));
         let (resumed, rest, _) = fit(folder.path(), &data, |b| {
             b.accumulate_grad_batches(every).ckpt_path(first.last_checkpoint.as_deref().unwrap())
         });
@@ -222,13 +260,18 @@ fn a_resumed_run_skips_the_same_steps() {
 fn an_overflow_in_f16_is_not_a_spike() {
     let (folder, reference) = (tempfile::tempdir().unwrap(), reference());
     // The first loss scale is too large for this batch.
-    let data = TensorDataset::builder().array("x", [160, FEATURES], vec![30.0f32; 160 * FEATURES]).build().unwrap();
+    let data = TensorDataset::builder()
+        .array("x", [160, FEATURES], vec![30.0f32; 160 * FEATURES])
+        .build()
+        .unwrap();
     let steady = DataLoader::builder(data).batch_size(SAMPLES).build().unwrap();
-    let (module, record, summary) = fit(folder.path(), &steady, |b| b.precision(Precision::F16Mixed));
+    let (module, record, summary) =
+        fit(folder.path(), &steady, |b| b.precision(Precision::F16Mixed));
     assert_eq!((skipped(&record), summary.global_step), (Vec::new(), 40));
     assert!(module.weights()[0] < 1.0, "steps were made after the overflows");
     // NaN is always skipped, for any scale.
-    let (module, _, _) = fit(folder.path(), &loader(&reference), |b| b.precision(Precision::F16Mixed));
+    let (module, _, _) =
+        fit(folder.path(), &loader(&reference), |b| b.precision(Precision::F16Mixed));
     assert!(module.weights().iter().all(|w| w.is_finite()), "{:?}", module.weights());
 }
 
@@ -239,7 +282,9 @@ fn invalid_settings_are_reported() {
         let builder = guards.into_iter().fold(trainer(folder.path()), TrainerBuilder::callback);
         builder.build().err().map(|error| error.to_string()).unwrap_or_default()
     };
-    let check = |guard: SpikeGuard, expected: &str| assert_eq!(refused(vec![guard]), format!("SpikeGuard: {expected}"));
+    let check = |guard: SpikeGuard, expected: &str| {
+        assert_eq!(refused(vec![guard]), format!("SpikeGuard: {expected}"))
+    };
     check(guard().deviations(0.0), "deviations must be finite and above 0, but it is 0");
     check(guard().deviations(f64::NAN), "deviations must be finite and above 0, but it is NaN");
     check(guard().window(1), "window must be from 2 to 1048576 steps, but it is 1");
@@ -262,6 +307,7 @@ fn invalid_settings_are_reported() {
     }
     let mut trainer = trainer(folder.path()).max_epochs(1).callback(guard()).build().unwrap();
     let error = trainer.fit(&Same(Line::new()), &data, None).unwrap_err().to_string();
-    let expected = format!("log `{what}`: SpikeGuard logs a value of this name; choose another\n  at ");
+    let expected =
+        format!("log `{what}`: SpikeGuard logs a value of this name; choose another\n  at ");
     assert!(error.starts_with(&expected) && error.contains("spikes.rs:"), "{error}");
 }

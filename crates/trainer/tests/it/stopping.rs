@@ -8,7 +8,11 @@ use fulmen_trainer::callbacks::{EarlyStopping, Mode, Timer, TimerInterval};
 use fulmen_trainer::{FitSummary, Result, TrainerBuilder};
 
 /// Trains with 5 batches per epoch.
-fn fit(folder: &Path, validates: bool, set: impl Fn(TrainerBuilder) -> TrainerBuilder) -> Result<FitSummary> {
+fn fit(
+    folder: &Path,
+    validates: bool,
+    set: impl Fn(TrainerBuilder) -> TrainerBuilder,
+) -> Result<FitSummary> {
     let validation = val_loader(16);
     let mut trainer = set(trainer(folder).max_epochs(4)).build().unwrap();
     trainer.fit(&Net::new(), &train_loader(40, DROP_LAST), validates.then_some(&validation))
@@ -21,15 +25,21 @@ fn a_metric_that_is_never_logged_is_an_error_or_a_warning() {
     for validates in [true, false] {
         let error = fit(folder.path(), validates, |b| b.callback(stopping())).unwrap_err();
         let message = error.to_string();
-        assert!(error.is_usage() && message.starts_with("EarlyStopping monitors `val_los`, which this"), "{message}");
         assert!(
-            message.contains("train_loss_epoch") && message.ends_with("With strict(false) it only warns"),
+            error.is_usage() && message.starts_with("EarlyStopping monitors `val_los`, which this"),
             "{message}"
         );
-        let summary = fit(folder.path(), validates, |b| b.callback(stopping().strict(false))).unwrap();
+        assert!(
+            message.contains("train_loss_epoch")
+                && message.ends_with("With strict(false) it only warns"),
+            "{message}"
+        );
+        let summary =
+            fit(folder.path(), validates, |b| b.callback(stopping().strict(false))).unwrap();
         assert_eq!((summary.epochs, summary.stopped), (4, None));
     }
-    // An epoch without validation may lack it. A validation within an epoch logs it before the epoch ends.
+    // An epoch without validation may lack it. A validation within an epoch logs it before the
+    // epoch ends.
     let stopping = || EarlyStopping::new("val_loss", Mode::Min).patience(100);
     for (every, interval) in [(2, "1.0"), (1, "0.5"), (1, "7")] {
         let summary = fit(folder.path(), true, |b| {
@@ -44,17 +54,22 @@ fn a_metric_that_is_never_logged_is_an_error_or_a_warning() {
 #[test]
 fn each_validation_counts_once() {
     let folder = tempfile::tempdir().unwrap();
-    // No value improves by this much: the first is the best, and the patience ends with the third after it.
+    // No value improves by this much: the first is the best, and the patience ends with the third
+    // after it.
     let stopping = || EarlyStopping::new("val_loss", Mode::Min).min_delta(1e6).patience(3);
     for (interval, steps) in [("1.0", 20), ("2", 8)] {
-        let summary = fit(folder.path(), true, |b| b.val_check_interval(interval).callback(stopping())).unwrap();
+        let summary =
+            fit(folder.path(), true, |b| b.val_check_interval(interval).callback(stopping()))
+                .unwrap();
         assert_eq!(summary.global_step, steps, "{interval}");
         assert!(summary.stopped.unwrap().starts_with("val_loss has not improved 3 times in a row"));
     }
     // The remembered values survive a resume.
     let first = fit(folder.path(), true, |b| b.max_epochs(2).callback(stopping())).unwrap();
     let path = first.last_checkpoint.unwrap();
-    let resumed = fit(folder.path(), true, |b| b.max_epochs(9).ckpt_path(&path).callback(stopping())).unwrap();
+    let resumed =
+        fit(folder.path(), true, |b| b.max_epochs(9).ckpt_path(&path).callback(stopping()))
+            .unwrap();
     assert_eq!((resumed.epochs, resumed.stopped.is_some()), (4, true));
 }
 
@@ -65,7 +80,9 @@ fn a_timer_ends_a_fit_after_a_step_or_an_epoch() {
     let summary = fit(folder.path(), false, |b| b.callback(short.clone())).unwrap();
     assert_eq!(summary.global_step, 1);
     assert_eq!(summary.stopped.unwrap(), "the Timer's 1ns have elapsed");
-    let summary = fit(folder.path(), false, |b| b.callback(short.clone().interval(TimerInterval::Epoch))).unwrap();
+    let summary =
+        fit(folder.path(), false, |b| b.callback(short.clone().interval(TimerInterval::Epoch)))
+            .unwrap();
     assert_eq!(summary.global_step, 5);
     assert_eq!(short.time_remaining(), Some(Duration::ZERO));
     // `min_steps` takes precedence.
@@ -80,10 +97,19 @@ fn a_timer_ends_a_fit_after_a_step_or_an_epoch() {
     fit(folder.path(), false, |b| b.ckpt_path(&path).callback(resumed.clone())).unwrap();
     let saved = std::fs::read(path.join("manifest.json")).unwrap();
     let text = String::from_utf8_lossy(&saved);
-    let seconds = text.split("seconds\":").find_map(|part| part.split('}').next()?.parse::<u64>().ok()).unwrap();
+    let seconds = text
+        .split("seconds\":")
+        .find_map(|part| part.split('}').next()?.parse::<u64>().ok())
+        .unwrap();
     let saved = Duration::from_secs_f64(f64::from_bits(seconds));
-    assert!(saved > Duration::ZERO && saved <= timer.time_elapsed() && resumed.time_elapsed() > saved);
+    assert!(
+        saved > Duration::ZERO && saved <= timer.time_elapsed() && resumed.time_elapsed() > saved
+    );
 
-    let refused = trainer(folder.path()).callback(Timer::new().duration(Duration::ZERO)).build().err().unwrap();
+    let refused = trainer(folder.path())
+        .callback(Timer::new().duration(Duration::ZERO))
+        .build()
+        .err()
+        .unwrap();
     assert_eq!(refused.to_string(), "Timer: duration must be more than 0 seconds");
 }

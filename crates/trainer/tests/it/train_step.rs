@@ -1,23 +1,30 @@
-//! A user's own loop computes the same as `fit`, bit for bit. It saves, loads, validates and calls functions of the
-//! weights.
+//! A user's own loop computes the same as `fit`, bit for bit. It saves, loads, validates and calls
+//! functions of the weights.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::common::{CLASSES, DROP_LAST, FEATURES, Net, Record, isolated, samples, train_loader, trainer, val_loader};
+use crate::common::{
+    CLASSES, DROP_LAST, FEATURES, Net, Record, isolated, samples, train_loader, trainer, val_loader,
+};
 use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Adam, Sgd};
 use fulmen_nn::{Linear, Module};
 use fulmen_tensor::{DType, Literal, Tensor, random};
 use fulmen_trainer::{
-    LogPoint, Precision, Progress, Strategy, TrainDuration, TrainStep, TrainerBuilder, TrainingFn, WeightAveraging,
+    LogPoint, Precision, Progress, Strategy, TrainDuration, TrainStep, TrainerBuilder, TrainingFn,
+    WeightAveraging,
 };
 
 /// The values of a module, as bits.
 fn bits(module: &impl Module) -> BTreeMap<String, Vec<u8>> {
-    module.state().into_iter().map(|(name, v)| (name, v.get().eval().unwrap().bytes().to_vec())).collect()
+    module
+        .state()
+        .into_iter()
+        .map(|(name, v)| (name, v.get().eval().unwrap().bytes().to_vec()))
+        .collect()
 }
 
 /// Names and bits of logged values.
@@ -60,10 +67,16 @@ fn advance(step: &mut TrainStep<'_>, steps: usize) {
 fn a_users_own_loop_equals_fit_bit_for_bit() {
     type Set = fn(TrainerBuilder) -> TrainerBuilder;
     let settings: [(&str, Set); 4] = [
-        ("clipped, bf16-mixed", |b| b.gradient_clip_val(0.5).precision(Precision::Bf16Mixed).log_grad_norm(true)),
-        ("accumulated, averaged", |b| b.accumulate_grad_batches(2).weight_averaging(WeightAveraging::ema(0.9))),
+        ("clipped, bf16-mixed", |b| {
+            b.gradient_clip_val(0.5).precision(Precision::Bf16Mixed).log_grad_norm(true)
+        }),
+        ("accumulated, averaged", |b| {
+            b.accumulate_grad_batches(2).weight_averaging(WeightAveraging::ema(0.9))
+        }),
         ("8 devices", |b| b.devices(8).gradient_clip_val(0.5)),
-        ("8 devices, fsdp", |b| b.devices(8).strategy(Strategy::Fsdp).precision(Precision::Bf16Mixed)),
+        ("8 devices, fsdp", |b| {
+            b.devices(8).strategy(Strategy::Fsdp).precision(Precision::Bf16Mixed)
+        }),
     ];
     for (name, set) in settings {
         let folder = tempfile::tempdir().unwrap();
@@ -84,7 +97,11 @@ fn a_users_own_loop_equals_fit_bit_for_bit() {
         let validation = step.eval_step(&val).unwrap().run(&step).unwrap();
         let last = summary.last_epoch.unwrap();
         for metric in ["val_loss", "val_acc"] {
-            assert_eq!(validation.get(metric).unwrap().to_bits(), last.get(metric).unwrap().to_bits(), "{name}");
+            assert_eq!(
+                validation.get(metric).unwrap().to_bits(),
+                last.get(metric).unwrap().to_bits(),
+                "{name}"
+            );
         }
         // The programs of the fit were the same.
         assert_eq!(step.compilations(), 0, "{name}");
@@ -131,8 +148,13 @@ fn max_steps_ends_the_batches_within_an_epoch() {
         let mut trainer = builder.build().unwrap();
         let net = Net::new();
         let mut step = trainer.train_step(&net, &train).unwrap();
-        let all = step.batches().map(|batch| step.run(&batch.unwrap()).unwrap()).collect::<Vec<_>>();
-        assert_eq!((all.len(), all.last().unwrap().global_step), (batches, steps), "{steps} steps of {every} batches");
+        let all =
+            step.batches().map(|batch| step.run(&batch.unwrap()).unwrap()).collect::<Vec<_>>();
+        assert_eq!(
+            (all.len(), all.last().unwrap().global_step),
+            (batches, steps),
+            "{steps} steps of {every} batches"
+        );
     }
 }
 
@@ -150,12 +172,19 @@ fn a_saved_state_resumes_bit_for_bit_in_a_step_and_in_a_fit() {
     for devices in [1, 8] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("step");
-        let set = || builder(folder.path()).devices(devices).accumulate_grad_batches(2).gradient_clip_val(1.0).seed(7);
+        let set = || {
+            builder(folder.path())
+                .devices(devices)
+                .accumulate_grad_batches(2)
+                .gradient_clip_val(1.0)
+                .seed(7)
+        };
         let train = train_loader(40, DROP_LAST);
         let net = Net::new();
         let mut trainer = set().build().unwrap();
         let mut step = trainer.train_step(&net, &train).unwrap();
-        // Within the second epoch and within a group of batches, with values logged since the last read.
+        // Within the second epoch and within a group of batches, with values logged since the last
+        // read.
         for batch in step.batches().take(8) {
             let progress = step.run(&batch.unwrap()).unwrap();
             if progress.global_step == 3 {
@@ -179,7 +208,11 @@ fn a_saved_state_resumes_bit_for_bit_in_a_step_and_in_a_fit() {
         // A new step of a Trainer with another seed; the run's seed is in the file.
         let net = Net::new();
         let mut trainer = set().seed(1).ckpt_path(&path).build().unwrap();
-        assert_eq!(rest(trainer.train_step(&net, &train).unwrap(), &net), whole, "{devices} devices");
+        assert_eq!(
+            rest(trainer.train_step(&net, &train).unwrap(), &net),
+            whole,
+            "{devices} devices"
+        );
 
         // A fit.
         let (net, record) = (Net::new(), Record::default());
@@ -188,8 +221,8 @@ fn a_saved_state_resumes_bit_for_bit_in_a_step_and_in_a_fit() {
         let points: Vec<_> = record.logs.lock().unwrap().iter().map(logged).collect();
         assert_eq!((points, bits(&net)), whole, "{devices} devices");
 
-        // The other direction: a step continues from a checkpoint of the fit. The fit's last one has nothing left to
-        // do.
+        // The other direction: a step continues from a checkpoint of the fit. The fit's last one
+        // has nothing left to do.
         let last = summary.last_checkpoint.unwrap();
         let longer = Net::new();
         let mut trainer = set().max_epochs(4).build().unwrap();
@@ -201,7 +234,10 @@ fn a_saved_state_resumes_bit_for_bit_in_a_step_and_in_a_fit() {
 
         // It has PyTorch's names.
         let tensors = crate::common::tensors(&path);
-        assert!(tensors.contains_key("fc1.weight") && tensors.contains_key("optimizer/momentum_buffer/fc1.weight"));
+        assert!(
+            tensors.contains_key("fc1.weight")
+                && tensors.contains_key("optimizer/momentum_buffer/fc1.weight")
+        );
     }
 }
 
@@ -221,7 +257,8 @@ fn a_step_saved_at_the_end_of_an_epoch_resumes_with_the_next() {
     let mut trainer = builder(folder.path()).ckpt_path(&path).build().unwrap();
     assert_eq!(rest(trainer.train_step(&other, &train).unwrap(), &other), whole);
     let (fitted, record) = (Net::new(), Record::default());
-    let mut trainer = builder(folder.path()).ckpt_path(&path).callback(record.clone()).build().unwrap();
+    let mut trainer =
+        builder(folder.path()).ckpt_path(&path).callback(record.clone()).build().unwrap();
     assert_eq!(trainer.fit(&fitted, &train, None).unwrap().epochs, 3);
     assert_eq!(bits(&fitted), whole.1);
 }
@@ -230,7 +267,8 @@ fn a_step_saved_at_the_end_of_an_epoch_resumes_with_the_next() {
 fn a_function_sees_the_current_weights_and_compiles_once_per_shape() {
     for (devices, strategy) in [(1, Strategy::Ddp), (8, Strategy::Fsdp)] {
         let folder = tempfile::tempdir().unwrap();
-        let mut trainer = builder(folder.path()).devices(devices).strategy(strategy).build().unwrap();
+        let mut trainer =
+            builder(folder.path()).devices(devices).strategy(strategy).build().unwrap();
         let net = Net::new();
         let mut step = trainer.train_step(&net, &train_loader(40, DROP_LAST)).unwrap();
         let recorded = Cell::new(0);
@@ -262,7 +300,8 @@ fn a_function_sees_the_current_weights_and_compiles_once_per_shape() {
     }
 }
 
-/// Policy gradients on a bandit with three levers. Only the third pays. No loader reads the batches.
+/// Policy gradients on a bandit with three levers. Only the third pays. No loader reads the
+/// batches.
 #[test]
 fn a_policy_learns_from_its_own_games() {
     let folder = tempfile::tempdir().unwrap();
@@ -270,7 +309,11 @@ fn a_policy_learns_from_its_own_games() {
     let policy = TrainingFn::new(
         &levers,
         |levers, batch, _| {
-            let losses = cross_entropy(&levers.forward(&batch.get("state")), &batch.get("action"), Reduction::None);
+            let losses = cross_entropy(
+                &levers.forward(&batch.get("state")),
+                &batch.get("action"),
+                Reduction::None,
+            );
             (losses * batch.get("reward")).mean_all()
         },
         |_| Adam::new(0.1),
@@ -283,17 +326,24 @@ fn a_policy_learns_from_its_own_games() {
     let like = DataLoader::builder(like.build().unwrap()).batch_size(16).build().unwrap();
     let mut trainer = trainer(folder.path()).max_steps(1000).build().unwrap();
     let mut step = trainer.train_step(&policy, &like).unwrap();
-    let mut act =
-        step.function("act", |x| vec![random::categorical(&x[1], levers.forward(&x[0]), -1).to_dtype(DType::I32)]);
+    let mut act = step.function("act", |x| {
+        vec![random::categorical(&x[1], levers.forward(&x[0]), -1).to_dtype(DType::I32)]
+    });
     let state = Literal::from_slice(&[1.0f32; 16], [16, 1]).unwrap();
     let mut paid = Vec::new();
     for round in 0..100u32 {
         let key = Literal::from_slice(&[0, round], [2]).unwrap();
         let action = act.call(&step, &[&state, &key]).unwrap().remove(0);
-        let won: Vec<f32> = action.to_vec::<i32>().unwrap().iter().map(|&lever| (lever == 2) as u8 as f32).collect();
+        let won: Vec<f32> = action
+            .to_vec::<i32>()
+            .unwrap()
+            .iter()
+            .map(|&lever| (lever == 2) as u8 as f32)
+            .collect();
         paid.push(won.iter().sum::<f32>());
         let reward = Literal::from_slice(&won, [16]).unwrap();
-        let batch = step.batch(&[("state", &state), ("reward", &reward), ("action", &action)]).unwrap();
+        let batch =
+            step.batch(&[("state", &state), ("reward", &reward), ("action", &action)]).unwrap();
         step.run(&batch).unwrap();
     }
     let mean = |rounds: &[f32]| rounds.iter().sum::<f32>() / rounds.len() as f32;
@@ -332,18 +382,37 @@ fn a_closure_trains_like_the_module() {
     let (net, same) = (Net::new(), Net::new());
     let closure = TrainingFn::new(
         &same,
-        |net, batch, _| batch.mean(&cross_entropy(&net.forward(&batch.get("x")), &batch.get("y"), Reduction::None)),
+        |net, batch, _| {
+            batch.mean(&cross_entropy(
+                &net.forward(&batch.get("x")),
+                &batch.get("y"),
+                Reduction::None,
+            ))
+        },
         |_| Sgd::new(0.05).momentum(0.9),
     )
     .validation_step(|net, batch, cx| {
-        cx.log("val_loss", &cross_entropy(&net.forward(&batch.get("x")), &batch.get("y"), Reduction::None));
+        cx.log(
+            "val_loss",
+            &cross_entropy(&net.forward(&batch.get("x")), &batch.get("y"), Reduction::None),
+        );
     });
     let (train, val) = (train_loader(40, DROP_LAST), val_loader(20));
-    let module = builder(folder.path()).build().unwrap().fit(&net, &train, Some(&val)).unwrap().last_epoch.unwrap();
-    let closure_summary = builder(folder.path()).build().unwrap().fit(&closure, &train, Some(&val)).unwrap();
+    let module = builder(folder.path())
+        .build()
+        .unwrap()
+        .fit(&net, &train, Some(&val))
+        .unwrap()
+        .last_epoch
+        .unwrap();
+    let closure_summary =
+        builder(folder.path()).build().unwrap().fit(&closure, &train, Some(&val)).unwrap();
     let closure_epoch = closure_summary.last_epoch.unwrap();
     assert_eq!(bits(&same), bits(&net));
-    assert_eq!(closure_epoch.get("val_loss").unwrap().to_bits(), module.get("val_loss").unwrap().to_bits());
+    assert_eq!(
+        closure_epoch.get("val_loss").unwrap().to_bits(),
+        module.get("val_loss").unwrap().to_bits()
+    );
 }
 
 #[test]
@@ -369,7 +438,8 @@ fn each_wrong_use_is_one_clear_error() {
     let mut step = one.train_step(&net, &train).unwrap();
     let other_step = two.train_step(&other, &train).unwrap();
     // The step holds the values until it is dropped.
-    let error = build().build().unwrap().train_step(&net, &train).map(drop).unwrap_err().to_string();
+    let error =
+        build().build().unwrap().train_step(&net, &train).map(drop).unwrap_err().to_string();
     assert!(error.contains("the module is being trained"), "{error}");
 
     let validation = other_step.eval_step(&val_loader(20)).unwrap();
@@ -381,8 +451,12 @@ fn each_wrong_use_is_one_clear_error() {
     assert!(error.contains("the function `scores` belongs to another TrainStep"), "{error}");
     scores.call(&other_step, &[&x]).unwrap();
     let error = scores.call(&other_step, &[&x, &x]).unwrap_err().to_string();
-    assert!(error.contains("`scores` was first called with a different number of inputs"), "{error}");
-    let mut wrong = other_step.function("wrong", |x| vec![x[0].matmul(&Tensor::ones(DType::F32, [CLASSES, 2]))]);
+    assert!(
+        error.contains("`scores` was first called with a different number of inputs"),
+        "{error}"
+    );
+    let mut wrong = other_step
+        .function("wrong", |x| vec![x[0].matmul(&Tensor::ones(DType::F32, [CLASSES, 2]))]);
     let error = wrong.call(&other_step, &[&x]).unwrap_err();
     assert!(error.location().is_some_and(|line| line.file().ends_with("train_step.rs")), "{error}");
 
@@ -394,7 +468,9 @@ fn each_wrong_use_is_one_clear_error() {
     let batch = small.batches().next().unwrap().unwrap();
     let error = step.run(&batch).unwrap_err().to_string();
     assert!(
-        error.contains("it has [f32[4, 6], i32[4], f32[4]], expected [x f32[8, 6], y i32[8], mask f32[8]]"),
+        error.contains(
+            "it has [f32[4, 6], i32[4], f32[4]], expected [x f32[8, 6], y i32[8], mask f32[8]]"
+        ),
         "{error}"
     );
     assert!(error.contains("train_step.rs:"), "{error}");
@@ -411,7 +487,11 @@ fn each_wrong_use_is_one_clear_error() {
 
     // A module that logs nothing.
     let layer = Linear::new(FEATURES, CLASSES);
-    let silent = TrainingFn::new(&layer, |l, batch, _| l.forward(&batch.get("x")).mean_all(), |_| Sgd::new(0.1));
+    let silent = TrainingFn::new(
+        &layer,
+        |l, batch, _| l.forward(&batch.get("x")).mean_all(),
+        |_| Sgd::new(0.1),
+    );
     let mut third = build().build().unwrap();
     let mut quiet = third.train_step(&silent, &train).unwrap();
     let error = quiet.eval_step(&val_loader(20)).map(drop).unwrap_err().to_string();
@@ -423,7 +503,10 @@ fn each_wrong_use_is_one_clear_error() {
     let file = folder.path().join("quiet");
     quiet.save(&file).unwrap();
     let error = step.load(&file).unwrap_err();
-    assert!(error.is_checkpoint() && error.to_string().contains("`fc1.weight` (f32[64, 6]) is missing"), "{error}");
+    assert!(
+        error.is_checkpoint() && error.to_string().contains("`fc1.weight` (f32[64, 6]) is missing"),
+        "{error}"
+    );
     // Nothing was changed.
     advance(&mut step, 2);
     step.block_until_ready().unwrap();
@@ -441,7 +524,10 @@ fn a_loss_that_is_not_finite_is_an_error_on_request() {
     let mut step = trainer.train_step(&net, &train_loader(40, DROP_LAST)).unwrap();
     advance(&mut step, usize::MAX);
     let error = step.logs().unwrap().wait().unwrap_err();
-    assert!(error.not_finite_step().is_some() && error.to_string().contains("`train_loss`"), "{error}");
+    assert!(
+        error.not_finite_step().is_some() && error.to_string().contains("`train_loss`"),
+        "{error}"
+    );
     let error = step.save(folder.path().join("bad")).unwrap_err();
     assert!(error.not_finite_step().is_some(), "{error}");
     assert!(!folder.path().join("bad/manifest.json").exists());

@@ -1,14 +1,19 @@
-//! Finding a learning rate and a batch size: the results, the restored state, and invalid arguments.
+//! Finding a learning rate and a batch size: the results, the restored state, and invalid
+//! arguments.
 
 use std::cell::RefCell;
 
-use crate::common::{CLASSES, FEATURES, Net, PAD_LAST, Record, isolated, samples, train_loader, trainer};
+use crate::common::{
+    CLASSES, FEATURES, Net, PAD_LAST, Record, isolated, samples, train_loader, trainer,
+};
 use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::loss::{Reduction, cross_entropy};
 use fulmen_nn::optim::{Optimizer, ParamGroups, Sgd};
 use fulmen_nn::{Init, Linear, Module, Parameter};
 use fulmen_tensor::Tensor;
-use fulmen_trainer::tuner::{BatchSizeFinder, BatchSizeMode, LearningRateFinder, SweepMode, Verdict};
+use fulmen_trainer::tuner::{
+    BatchSizeFinder, BatchSizeMode, LearningRateFinder, SweepMode, Verdict,
+};
 use fulmen_trainer::{Batch, Plan, StepContext, Trainer, TrainingModule};
 
 /// The loss is a parameter times a number. The parameter drops by ten times the rate.
@@ -39,7 +44,8 @@ fn the_rate_rises_from_the_minimum_to_the_maximum() {
     for (mode, min, max) in modes {
         let mut trainer = trainer(folder.path()).runtime(isolated()).build().unwrap();
         let module = Slope { w: Parameter::new([], Init::Constant(2.0)) };
-        let finder = LearningRateFinder::new().min_lr(min).max_lr(max).num_training_steps(30).mode(mode);
+        let finder =
+            LearningRateFinder::new().min_lr(min).max_lr(max).num_training_steps(30).mode(mode);
         let curve = trainer.lr_find(&module, &ones(20), &finder).unwrap();
         let (mut w, mut mean) = (2.0, 0.0);
         assert_eq!(curve.losses().len(), 30);
@@ -71,11 +77,14 @@ fn a_fit_after_the_search_is_the_fit_without_it() {
     let folder = tempfile::tempdir().unwrap();
     let losses = |search: bool| {
         let record = Record::default();
-        let builder = trainer(folder.path()).max_epochs(2).log_every_n_steps(1).callback(record.clone());
+        let builder =
+            trainer(folder.path()).max_epochs(2).log_every_n_steps(1).callback(record.clone());
         let mut trainer = builder.build().unwrap();
         let (net, data) = (Net::new(), train_loader(40, PAD_LAST));
         if search {
-            trainer.lr_find(&net, &data, &LearningRateFinder::new().num_training_steps(20)).unwrap();
+            trainer
+                .lr_find(&net, &data, &LearningRateFinder::new().num_training_steps(20))
+                .unwrap();
             let loader = |n| DataLoader::builder(samples(40)).batch_size(n).build();
             trainer.scale_batch_size(&net, loader, &BatchSizeFinder::new().max_trials(2)).unwrap();
             assert!(record.logs.lock().unwrap().is_empty(), "callbacks see nothing of it");
@@ -117,22 +126,38 @@ fn the_compiler_rejects_a_batch_that_does_not_fit_before_it_runs() {
     let limit = 10_000_000;
     for (devices, init_val) in [(1, 100), (4, 98)] {
         let mut trainer = trainer(folder.path()).devices(devices).build().unwrap();
-        let finder = BatchSizeFinder::new().memory_limit(limit).init_val(init_val).steps_per_trial(2);
+        let finder =
+            BatchSizeFinder::new().memory_limit(limit).init_val(init_val).steps_per_trial(2);
         let result = trainer.scale_batch_size(&wide(), wide_loader, &finder).unwrap();
         let sizes: Vec<usize> = result.trials.iter().map(|trial| trial.batch_size).collect();
         assert_eq!(sizes, (0..sizes.len()).map(|i| 100 << i).collect::<Vec<_>>());
         for trial in &result.trials {
             let fits = trial.needed_bytes.unwrap() <= limit;
-            assert_eq!(trial.verdict, if fits { Verdict::Fits } else { Verdict::RefusedByCompiler }, "{trial:?}");
+            assert_eq!(
+                trial.verdict,
+                if fits { Verdict::Fits } else { Verdict::RefusedByCompiler },
+                "{trial:?}"
+            );
         }
         let last = result.trials.last().unwrap();
-        assert_eq!((last.verdict, result.batch_size), (Verdict::RefusedByCompiler, last.batch_size / 2));
+        assert_eq!(
+            (last.verdict, result.batch_size),
+            (Verdict::RefusedByCompiler, last.batch_size / 2)
+        );
 
         // The exact limit, to one row per device.
-        let result = trainer.scale_batch_size(&wide(), wide_loader, &finder.mode(BatchSizeMode::Binsearch)).unwrap();
-        let verdict = |size| result.trials.iter().find(|trial| trial.batch_size == size).map(|trial| trial.verdict);
+        let result = trainer
+            .scale_batch_size(&wide(), wide_loader, &finder.mode(BatchSizeMode::Binsearch))
+            .unwrap();
+        let verdict = |size| {
+            result.trials.iter().find(|trial| trial.batch_size == size).map(|trial| trial.verdict)
+        };
         assert_eq!(verdict(result.batch_size), Some(Verdict::Fits));
-        assert_eq!(verdict(result.batch_size + devices as usize), Some(Verdict::RefusedByCompiler), "{result:?}");
+        assert_eq!(
+            verdict(result.batch_size + devices as usize),
+            Some(Verdict::RefusedByCompiler),
+            "{result:?}"
+        );
     }
 }
 
@@ -145,7 +170,9 @@ fn the_search_ends_with_the_data_or_the_trials() {
         requested.borrow_mut().push(n);
         DataLoader::builder(samples(40)).batch_size(n).build()
     };
-    let mut find = |finder: BatchSizeFinder| trainer.scale_batch_size(&wide(), loader, &finder).unwrap().batch_size;
+    let mut find = |finder: BatchSizeFinder| {
+        trainer.scale_batch_size(&wide(), loader, &finder).unwrap().batch_size
+    };
     assert_eq!((find(BatchSizeFinder::new()), requested.take()), (64, vec![2, 4, 8, 16, 32, 64]));
     assert_eq!((find(BatchSizeFinder::new().max_trials(3)), requested.take()), (8, vec![2, 4, 8]));
 }
@@ -163,8 +190,14 @@ fn invalid_arguments_are_reported() {
     let finder = LearningRateFinder::new;
     for (finder, expected) in [
         (finder().min_lr(0.0), "min_lr must be finite and above 0, but it is 0"),
-        (finder().max_lr(1e-9), "max_lr must be finite and above min_lr, 0.00000001; it is 0.000000001"),
-        (finder().num_training_steps(1), "num_training_steps must be from 2 to 2147483647, but it is 1"),
+        (
+            finder().max_lr(1e-9),
+            "max_lr must be finite and above min_lr, 0.00000001; it is 0.000000001",
+        ),
+        (
+            finder().num_training_steps(1),
+            "num_training_steps must be from 2 to 2147483647, but it is 1",
+        ),
         (
             finder().early_stop_threshold(Some(1.0)),
             "early_stop_threshold must be above 1, but it is 1; give None for no threshold",
@@ -172,7 +205,8 @@ fn invalid_arguments_are_reported() {
     ] {
         assert_eq!(rates(&mut trainer, &data, finder), expected);
     }
-    let mut sizes = |finder: BatchSizeFinder, loader: fn(usize) -> fulmen_data::Result<DataLoader>| {
+    let mut sizes = |finder: BatchSizeFinder,
+                     loader: fn(usize) -> fulmen_data::Result<DataLoader>| {
         trainer.scale_batch_size(&wide(), loader, &finder).unwrap_err().to_string()
     };
     let finder = BatchSizeFinder::new;
@@ -182,10 +216,18 @@ fn invalid_arguments_are_reported() {
         (finder().max_trials(0), "max_trials"),
         (finder().memory_limit(0), "memory_limit"),
     ] {
-        assert_eq!(sizes(finder, wide_loader), format!("BatchSizeFinder: {name} must be at least 1, but it is 0"));
+        assert_eq!(
+            sizes(finder, wide_loader),
+            format!("BatchSizeFinder: {name} must be at least 1, but it is 0")
+        );
     }
     let error = sizes(finder().memory_limit(1000).init_val(8), wide_loader);
-    assert!(error.starts_with("scale_batch_size: no batch size fits in device memory; tried 8, 4, 2, 1."), "{error}");
+    assert!(
+        error.starts_with(
+            "scale_batch_size: no batch size fits in device memory; tried 8, 4, 2, 1."
+        ),
+        "{error}"
+    );
     let error = sizes(finder(), |_| wide_loader(3));
     assert_eq!(error, "scale_batch_size: the loader for a batch size of 2 has a batch size of 3");
 }

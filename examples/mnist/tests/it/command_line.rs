@@ -31,11 +31,19 @@ fn json(stdout: &str) -> Value {
 fn a_trained_model_is_validated_and_tested_and_predicts() {
     let folder = tempfile::tempdir().unwrap();
     let run = |args: &[&str]| succeeds(folder.path(), args, &[]);
-    let fit = json(&run(&["--max-epochs", "1", "--batch-size", "100", "--enable-progress-bar=false", "--json"]));
+    let fit = json(&run(&[
+        "--max-epochs",
+        "1",
+        "--batch-size",
+        "100",
+        "--enable-progress-bar=false",
+        "--json",
+    ]));
     let accuracy = fit["test_accuracy"].as_f64().unwrap();
     assert!(accuracy > 0.8 && fit["test"]["test_acc"] == fit["test_accuracy"], "{fit}");
 
-    let checkpoint = ["--batch-size", "64", "--ckpt-path", "runs/version_0/checkpoints/best", "--json"];
+    let checkpoint =
+        ["--batch-size", "64", "--ckpt-path", "runs/version_0/checkpoints/best", "--json"];
     let test = json(&run(&[&["test"][..], &checkpoint].concat()));
     assert_eq!(test["metrics"]["test_acc"].as_f64(), Some(accuracy));
     // By name: the newest run with a checkpoint counts, and the test in between has none.
@@ -44,14 +52,20 @@ fn a_trained_model_is_validated_and_tested_and_predicts() {
     let validation = json(&run(&[&["validate"][..], &checkpoint].concat()));
     assert!(validation["metrics"]["val_acc"].as_f64().unwrap() > 0.8, "{validation}");
 
-    // The predictions are for the 1,000 test digits in order, although the last batch of 64 is padded.
+    // The predictions are for the 1,000 test digits in order, although the last batch of 64 is
+    // padded.
     let predicted = json(&run(&[&["predict", "--output", "digits.csv"][..], &checkpoint].concat()));
-    assert_eq!((predicted["predictions"].as_u64(), predicted["output"].as_str()), (Some(1000), Some("digits.csv")));
+    assert_eq!(
+        (predicted["predictions"].as_u64(), predicted["output"].as_str()),
+        (Some(1000), Some("digits.csv"))
+    );
     let csv = std::fs::read_to_string(folder.path().join("digits.csv")).unwrap();
     let mut lines = csv.lines();
     assert_eq!(lines.next(), Some("digit,probability"));
-    let digits: Vec<i32> = lines.map(|line| line.split(',').next().unwrap().parse().unwrap()).collect();
-    let samples = Mnist::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("data"), Split::Test).unwrap();
+    let digits: Vec<i32> =
+        lines.map(|line| line.split(',').next().unwrap().parse().unwrap()).collect();
+    let samples =
+        Mnist::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("data"), Split::Test).unwrap();
     let batch = HostBatch::collate(&samples, &(0..samples.len()).collect::<Vec<_>>()).unwrap();
     let label = batch.fields().iter().position(|field| field.name == "label").unwrap();
     let labels = batch.values::<i32>(label).unwrap();
@@ -62,16 +76,21 @@ fn a_trained_model_is_validated_and_tested_and_predicts() {
     let (tensors, _) = safetensors::read(folder.path().join("predictions.safetensors")).unwrap();
     assert_eq!(tensors["digit"].to_vec::<i32>().unwrap(), digits);
     assert_eq!(tensors["probability"].ty().shape.dims(), [1000]);
-    let files: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    let files: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(files.len(), 3, "runs and two files, without temporary files: {files:?}");
 }
 
 #[test]
 fn flags_override_the_file_and_the_file_overrides_the_environment() {
     let folder = tempfile::tempdir().unwrap();
-    let env = [("FULMEN_MAX_EPOCHS", "5"), ("FULMEN_SEED", "11"), ("FULMEN_LOG_EVERY_N_STEPS", "3")];
-    std::fs::write(folder.path().join("run.toml"), "batch_size = 16\n[trainer]\nseed = 12\nlog-every-n-steps = 4\n")
-        .unwrap();
+    let env =
+        [("FULMEN_MAX_EPOCHS", "5"), ("FULMEN_SEED", "11"), ("FULMEN_LOG_EVERY_N_STEPS", "3")];
+    std::fs::write(
+        folder.path().join("run.toml"),
+        "batch_size = 16\n[trainer]\nseed = 12\nlog-every-n-steps = 4\n",
+    )
+    .unwrap();
     let args = ["fit", "--config", "run.toml", "--log-every-n-steps", "6", "--print-config"];
     let printed = succeeds(folder.path(), &args, &env);
     for line in ["batch-size = 16", "max-epochs = 5", "seed = 12", "log-every-n-steps = 6"] {
@@ -79,14 +98,21 @@ fn flags_override_the_file_and_the_file_overrides_the_environment() {
     }
     // The printed configuration is complete: it needs no flags and no environment.
     std::fs::write(folder.path().join("all.toml"), &printed).unwrap();
-    assert_eq!(succeeds(folder.path(), &["fit", "--config", "all.toml", "--print-config"], &[]), printed);
+    assert_eq!(
+        succeeds(folder.path(), &["fit", "--config", "all.toml", "--print-config"], &[]),
+        printed
+    );
     assert!(!folder.path().join("runs").exists(), "printing must not start a run");
 }
 
 #[test]
 fn fake_data_needs_no_folder_and_a_fast_dev_run_leaves_none() {
     let folder = tempfile::tempdir().unwrap();
-    let run = json(&succeeds(folder.path(), &["--fake-data", "--data-dir", "none", "--fast-dev-run", "--json"], &[]));
+    let run = json(&succeeds(
+        folder.path(),
+        &["--fake-data", "--data-dir", "none", "--fast-dev-run", "--json"],
+        &[],
+    ));
     assert!(run["test_accuracy"].as_f64().is_some() && run["steps"].as_u64() == Some(1), "{run}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
@@ -96,20 +122,39 @@ fn preflight_analyzes_the_step_and_opens_no_device() {
     let Some(libtpu) = libtpu::path() else { return };
     // With an empty cache, opening a CPU device would download its plugin.
     let (folder, cache) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let env = [("XDG_CACHE_HOME", cache.path().to_str().unwrap()), ("TPU_LIBRARY_PATH", libtpu.to_str().unwrap())];
-    let args = ["preflight", "--topology", "v5e:2x4,v3:2x2", "--price", "--batch-size", "64", "--json"];
+    let env = [
+        ("XDG_CACHE_HOME", cache.path().to_str().unwrap()),
+        ("TPU_LIBRARY_PATH", libtpu.to_str().unwrap()),
+    ];
+    let args =
+        ["preflight", "--topology", "v5e:2x4,v3:2x2", "--price", "--batch-size", "64", "--json"];
     let stdout = succeeds(folder.path(), &args, &env);
     let report = json(&stdout);
-    let names: Vec<_> =
-        report["topologies"].as_array().unwrap().iter().map(|t| t["topology"].as_str().unwrap()).collect();
+    let names: Vec<_> = report["topologies"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t["topology"].as_str().unwrap())
+        .collect();
     assert_eq!(names, ["v5e:2x4", "v3:2x2"]);
     for topology in report["topologies"].as_array().unwrap() {
-        assert_eq!((topology["fits"].as_bool(), topology["steps_per_epoch"].as_u64()), (Some(true), Some(8100 / 64)));
-        assert!(topology["flops"].as_f64() > Some(1e6) && topology["usd_per_epoch"].as_f64() > Some(0.0), "{topology}");
+        assert_eq!(
+            (topology["fits"].as_bool(), topology["steps_per_epoch"].as_u64()),
+            (Some(true), Some(8100 / 64))
+        );
+        assert!(
+            topology["flops"].as_f64() > Some(1e6)
+                && topology["usd_per_epoch"].as_f64() > Some(0.0),
+            "{topology}"
+        );
     }
     assert!(stdout.contains("v3:2x2: 4 chips, 8 devices"), "{stdout}");
     for folder in [folder, cache] {
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "preflight must not download or write files");
+        assert_eq!(
+            std::fs::read_dir(folder.path()).unwrap().count(),
+            0,
+            "preflight must not download or write files"
+        );
     }
 }
 
@@ -120,16 +165,28 @@ fn mistakes_end_with_a_message_and_an_exit_code() {
     let ends = |args: &[&str], code: i32, message: &str| {
         let output = mnist(folder.path(), args, &[]);
         let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), stderr.starts_with("error: ")), (Some(code), true), "{args:?}: {stderr}");
+        assert_eq!(
+            (output.status.code(), stderr.starts_with("error: ")),
+            (Some(code), true),
+            "{args:?}: {stderr}"
+        );
         assert!(stderr.contains(message), "{args:?}: {stderr}");
         assert!(!stderr.contains("stack backtrace") && !stderr.contains("Error {"), "{stderr}");
     };
     ends(&["tset"], 2, "unrecognized subcommand 'tset'");
     ends(&["fit", "--max-epoch", "3"], 2, "a similar argument exists: '--max-epochs'");
-    ends(&["--config", "typo.toml"], 2, "typo.toml:2: there is no option `max_epoch`; did you mean `max-epochs`?");
+    ends(
+        &["--config", "typo.toml"],
+        2,
+        "typo.toml:2: there is no option `max_epoch`; did you mean `max-epochs`?",
+    );
     ends(&["preflight"], 2, "--topology <SLICES>");
     ends(&["preflight", "--topology", "v5e:2x4,v9:1x1"], 2, "there is no generation `v9`");
-    ends(&["preflight", "--topology", "v5e:2x4", "--price", "none.toml"], 1, "cannot read the price table none.toml");
+    ends(
+        &["preflight", "--topology", "v5e:2x4", "--price", "none.toml"],
+        1,
+        "cannot read the price table none.toml",
+    );
     ends(&["fit", "--config", "none.toml"], 2, "none.toml");
     ends(&["test", "--ckpt-path", "none"], 1, "checkpoint none: ");
     ends(
@@ -137,8 +194,16 @@ fn mistakes_end_with_a_message_and_an_exit_code() {
         2,
         "ckpt_path: best: no run of this program under runs has such a checkpoint",
     );
-    ends(&["fit", "--resume", "always"], 2, "`always` is not a resume mode; there are: never, auto");
-    ends(&["fit", "--resume", "auto", "--ckpt-path", "x"], 2, "resume: auto means the newest checkpoint");
+    ends(
+        &["fit", "--resume", "always"],
+        2,
+        "`always` is not a resume mode; there are: never, auto",
+    );
+    ends(
+        &["fit", "--resume", "auto", "--ckpt-path", "x"],
+        2,
+        "resume: auto means the newest checkpoint",
+    );
     ends(&["fit", "--grace", "25"], 2, "expected a time, such as 25s or 1m30s");
     ends(&["predict", "--output", "digits.txt"], 2, "must end in .csv or .safetensors");
     ends(&["predict", "--output", "no/digits.csv"], 2, "there is no folder no");

@@ -9,7 +9,11 @@ fn mnist(runs: &Path, args: &[&str]) -> Command {
     // Reset signals that the shell of the tests ignores, such as SIGINT in a background job.
     let mut command = Command::new("env");
     command.env("FULMEN_COMPILE_CACHE", "off");
-    command.args(["--default-signal=INT,TERM,HUP", env!("CARGO_BIN_EXE_mnist"), "--default-root-dir"]);
+    command.args([
+        "--default-signal=INT,TERM,HUP",
+        env!("CARGO_BIN_EXE_mnist"),
+        "--default-root-dir",
+    ]);
     command.arg(runs).args(args).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -27,7 +31,10 @@ fn three_epochs_on_real_digits() {
     assert!(output.status.success(), "{stderr}");
     let json: serde_json::Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
     assert!(json["test_accuracy"].as_f64().unwrap() >= 0.96, "{json}");
-    assert_eq!((json["train_compilations"].as_u64(), json["eval_compilations"].as_u64()), (Some(1), Some(1)));
+    assert_eq!(
+        (json["train_compilations"].as_u64(), json["eval_compilations"].as_u64()),
+        (Some(1), Some(1))
+    );
     assert_eq!((json["steps"].as_u64(), json["epochs"].as_u64()), (Some(3 * 253), Some(3)));
     let number = |name: &str| json[name].as_u64().unwrap();
     assert!(number("device_to_host_transfers") <= number("log_points") + 3, "{json}");
@@ -35,10 +42,14 @@ fn three_epochs_on_real_digits() {
         assert!(json[name].as_f64().unwrap() > 0.0, "{name}: {json}");
     }
     assert_eq!((json["accelerator"].as_str(), json["devices"].as_u64()), (Some("cpu"), Some(1)));
-    for file in ["checkpoints/best/manifest.json", "checkpoints/last/manifest.json", "metrics.csv"] {
+    for file in ["checkpoints/best/manifest.json", "checkpoints/last/manifest.json", "metrics.csv"]
+    {
         assert!(runs.path().join("version_0").join(file).is_file(), "{file}");
     }
-    assert!(stderr.contains("Epoch 3/3: train_loss_epoch="), "without a terminal, the output is plain lines: {stderr}");
+    assert!(
+        stderr.contains("Epoch 3/3: train_loss_epoch="),
+        "without a terminal, the output is plain lines: {stderr}"
+    );
 }
 
 #[test]
@@ -51,29 +62,38 @@ fn eight_devices_reach_the_same_accuracy() {
         assert!(output.status.success(), "{stderr}");
         let json: serde_json::Value = serde_json::from_str(stdout.lines().last().unwrap()).unwrap();
         assert!(json["test_accuracy"].as_f64().unwrap() >= 0.96, "{json}");
-        assert_eq!((json["devices"].as_u64(), json["train_compilations"].as_u64()), (Some(8), Some(1)));
+        assert_eq!(
+            (json["devices"].as_u64(), json["train_compilations"].as_u64()),
+            (Some(8), Some(1))
+        );
     }
 }
 
-/// The rows of `metrics.csv` in a run's folder, without the header and without trailing empty columns.
+/// The rows of `metrics.csv` in a run's folder, without the header and without trailing empty
+/// columns.
 fn rows(run: &Path) -> Vec<String> {
     let csv = std::fs::read_to_string(run.join("metrics.csv")).unwrap();
     csv.lines().skip(1).map(|row| row.trim_end_matches(',').to_owned()).collect()
 }
 
-const TWO_EPOCHS: [&str; 6] = ["--max-epochs", "2", "--batch-size", "128", "--log-every-n-steps", "5"];
+const TWO_EPOCHS: [&str; 6] =
+    ["--max-epochs", "2", "--batch-size", "128", "--log-every-n-steps", "5"];
 
 /// Waits until a run has written some log points.
 fn wait_for_log_points(run: &Path, lines: usize) {
     let deadline = Instant::now() + Duration::from_secs(120);
-    while std::fs::read_to_string(run.join("metrics.csv")).map_or(0, |text| text.lines().count()) < lines {
+    while std::fs::read_to_string(run.join("metrics.csv")).map_or(0, |text| text.lines().count())
+        < lines
+    {
         assert!(Instant::now() < deadline, "no log point has arrived");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 fn send(signal: &str, child: &Child) {
-    assert!(Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success());
+    assert!(
+        Command::new("kill").args([signal, &child.id().to_string()]).status().unwrap().success()
+    );
 }
 
 #[test]
@@ -93,12 +113,17 @@ fn ctrl_c_saves_and_the_resumed_run_matches_an_uninterrupted_one() {
 
     let other = mnist(runs.path(), &["--batch-size", "64", "--ckpt-path", &path]).output().unwrap();
     let (_, stderr) = text(&other);
-    assert!(!other.status.success() && stderr.contains("Resume with the loader of that run"), "{stderr}");
+    assert!(
+        !other.status.success() && stderr.contains("Resume with the loader of that run"),
+        "{stderr}"
+    );
 
-    let resumed = mnist(runs.path(), &[&TWO_EPOCHS[..], &["--ckpt-path", &path]].concat()).output().unwrap();
+    let resumed =
+        mnist(runs.path(), &[&TWO_EPOCHS[..], &["--ckpt-path", &path]].concat()).output().unwrap();
     assert!(resumed.status.success(), "{}", text(&resumed).1);
     // After the resume, all rows are the same, bit for bit, including the last one from the test.
-    let (whole, resumed) = (rows(&runs.path().join("version_0")), rows(&runs.path().join("version_2")));
+    let (whole, resumed) =
+        (rows(&runs.path().join("version_0")), rows(&runs.path().join("version_2")));
     assert_eq!(resumed[..], whole[whole.len() - resumed.len()..]);
 }
 
@@ -124,10 +149,17 @@ impl Start {
         match self {
             Start::Normal => command.arg(program),
             Start::Nohup => command.args(["nohup", program]),
-            Start::Background => command.args(["sh", "-c", "trap '' INT; exec \"$0\" \"$@\"", program]),
+            Start::Background => {
+                command.args(["sh", "-c", "trap '' INT; exec \"$0\" \"$@\"", program])
+            }
             Start::OwnSession => command.args(["setsid", program]),
         };
-        command.arg("--default-root-dir").arg(runs).args(["--max-epochs", "1", "--log-every-n-steps", "5"]);
+        command.arg("--default-root-dir").arg(runs).args([
+            "--max-epochs",
+            "1",
+            "--log-every-n-steps",
+            "5",
+        ]);
         command.args(["--resume", "auto"]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -144,7 +176,11 @@ fn exit_codes_tell_how_a_run_ended_and_the_same_command_resumes_it() {
     // There is no checkpoint, so the run starts from the beginning.
     let whole = runs.path().join("whole");
     let output = Start::Normal.command(&whole).output().unwrap();
-    assert!(output.status.success() && text(&output).1.contains("starting from the beginning"), "{}", text(&output).1);
+    assert!(
+        output.status.success() && text(&output).1.contains("starting from the beginning"),
+        "{}",
+        text(&output).1
+    );
     let whole = rows(&whole.join("version_0"));
     for start in [Start::Normal, Start::Nohup, Start::Background, Start::OwnSession] {
         let root = runs.path().join(format!("{start:?}"));
@@ -164,13 +200,17 @@ fn exit_codes_tell_how_a_run_ended_and_the_same_command_resumes_it() {
             let output = child.wait_with_output().unwrap();
             let (stdout, stderr) = text(&output);
             assert_eq!(output.status.code(), Some(code), "{case}: {stderr}");
-            assert!(stderr.contains(&format!("Stopped: interrupted by {name}")), "{case}: {stderr}");
+            assert!(
+                stderr.contains(&format!("Stopped: interrupted by {name}")),
+                "{case}: {stderr}"
+            );
             assert!(stdout.contains("to resume, run the same command again\n"), "{case}: {stdout}");
         }
         let end = start.command(&root).output().unwrap();
         assert!(end.status.success(), "{start:?}: {}", text(&end).1);
         // Together, the runs have the rows of the uninterrupted run, bit for bit.
-        let parts: Vec<Vec<String>> = (0..4).map(|n| rows(&root.join(format!("version_{n}")))).collect();
+        let parts: Vec<Vec<String>> =
+            (0..4).map(|n| rows(&root.join(format!("version_{n}")))).collect();
         assert!(parts.iter().all(|part| part.len() >= 2), "{start:?}: {parts:?}");
         assert_eq!(parts.concat(), whole, "{start:?}");
     }
@@ -188,8 +228,16 @@ fn ctrl_c_on_a_terminal_saves_and_exits_with_130() {
     let mut command = Command::new("env");
     command.env("FULMEN_COMPILE_CACHE", "off");
     command.args(["--default-signal=INT,TERM,HUP", "script", "-qec", run, "/dev/null"]);
-    command.env("SHELL", "/bin/sh").env("PROGRAM", env!("CARGO_BIN_EXE_mnist")).env("RUNS", runs.path());
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    command
+        .env("SHELL", "/bin/sh")
+        .env("PROGRAM", env!("CARGO_BIN_EXE_mnist"))
+        .env("RUNS", runs.path());
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     wait_for_log_points(&runs.path().join("version_0"), 3);
     child.stdin.as_ref().unwrap().write_all(b"\x03").unwrap();
     let keyboard = child.stdin.take();

@@ -1,6 +1,7 @@
 //! `fulmen build`: builds a program for machines with an older glibc than this one.
 //!
-//! `cargo zigbuild` builds it. The result is checked, because a linked library may need a newer glibc.
+//! `cargo zigbuild` builds it. The result is checked, because a linked library may need a newer
+//! glibc.
 
 use std::ffi::OsString;
 use std::fs;
@@ -64,13 +65,20 @@ struct Tool {
 
 impl Tool {
     fn installed_in(folder: &Path) -> Tool {
-        Tool { cargo_zigbuild: folder.join("bin/cargo-zigbuild"), zig: Some(folder.join("ziglang/zig")) }
+        Tool {
+            cargo_zigbuild: folder.join("bin/cargo-zigbuild"),
+            zig: Some(folder.join("ziglang/zig")),
+        }
     }
 
     /// The user's installation, or the one in the cache folder.
     fn find(folder: &Path) -> Option<Tool> {
         let works = |program: &str, argument: &str| {
-            let ran = Command::new(program).arg(argument).stdout(Stdio::null()).stderr(Stdio::null()).status();
+            let ran = Command::new(program)
+                .arg(argument)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
             ran.is_ok_and(|status| status.success())
         };
         let installed = Tool::installed_in(folder);
@@ -84,7 +92,9 @@ impl Tool {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let Arguments { machine, install, dry_run, cargo } = arguments;
-    if let Some(word) = cargo.iter().find(|word| word.to_string_lossy().starts_with("--target=") || *word == "--target")
+    if let Some(word) = cargo
+        .iter()
+        .find(|word| word.to_string_lossy().starts_with("--target=") || *word == "--target")
     {
         return Err(Error::usage(format!("{}: --for sets the target", word.display())));
     }
@@ -101,7 +111,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
     };
     let mut command = Command::new(&tool.cargo_zigbuild);
-    command.arg("zigbuild").args(["--target", &format!("{}.{}", machine.target(), machine.glibc())]).args(cargo);
+    command
+        .arg("zigbuild")
+        .args(["--target", &format!("{}.{}", machine.target(), machine.glibc())])
+        .args(cargo);
     command.arg("--message-format=json-render-diagnostics");
     if let Some(zig) = &tool.zig {
         command.env("CARGO_ZIGBUILD_ZIG_PATH", zig);
@@ -138,10 +151,12 @@ fn check(program: &Path, machine: Machine) -> Result<()> {
     let available = machine.glibc();
     let needs = glibc_of(program).map_err(|e| Error::new(e.to_string()))?;
     match needs {
-        Some((needed, symbol)) if Some(needed) > Glibc::parse(available) => Err(Error::new(format!(
-            "{path} needs glibc {needed} for {symbol}, and TPU VMs may have {available}; it links a library that was \
+        Some((needed, symbol)) if Some(needed) > Glibc::parse(available) => {
+            Err(Error::new(format!(
+                "{path} needs glibc {needed} for {symbol}, and TPU VMs may have {available}; it links a library that was \
              built for this machine: build that library from source"
-        ))),
+            )))
+        }
         Some((needed, symbol)) => {
             outln!("{path}: needs glibc {needed} ({symbol}); TPU VMs have {available} or newer");
             Ok(())
@@ -155,16 +170,26 @@ fn check(program: &Path, machine: Machine) -> Result<()> {
 
 /// The folder within the cache folder, named by the versions.
 fn install_name() -> String {
-    let versions = REQUIREMENTS.split_whitespace().filter_map(|word| Some(word.split_once("==")?.1));
+    let versions =
+        REQUIREMENTS.split_whitespace().filter_map(|word| Some(word.split_once("==")?.1));
     format!("zigbuild-{}", versions.collect::<Vec<_>>().join("-"))
 }
 
 /// Installs both, or neither.
 fn install_into(folder: &Path, dry_run: bool) -> Result<Tool> {
-    let cannot = |e: std::io::Error| Error::new(format!("cannot install into {}: {e}", folder.display()));
+    let cannot =
+        |e: std::io::Error| Error::new(format!("cannot install into {}: {e}", folder.display()));
     let pip = |requirements: &Path, target: &Path| {
         let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "install", "--require-hashes", "--no-deps", "--disable-pip-version-check", "--quiet"]);
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--require-hashes",
+            "--no-deps",
+            "--disable-pip-version-check",
+            "--quiet",
+        ]);
         pip.arg("--target").arg(target).arg("--requirement").arg(requirements);
         pip
     };
@@ -176,7 +201,9 @@ fn install_into(folder: &Path, dry_run: bool) -> Result<Tool> {
     let new = NewFolder::create(folder).map_err(cannot)?;
     let requirements = new.path().join("requirements.txt");
     fs::write(&requirements, REQUIREMENTS).map_err(cannot)?;
-    let status = pip(&requirements, new.path()).status().map_err(|e| Error::new(format!("python3 -m pip: {e}")))?;
+    let status = pip(&requirements, new.path())
+        .status()
+        .map_err(|e| Error::new(format!("python3 -m pip: {e}")))?;
     if !status.success() {
         return Err(Error::new(format!("pip failed ({status}); nothing was left behind")));
     }
@@ -186,9 +213,9 @@ fn install_into(folder: &Path, dry_run: bool) -> Result<Tool> {
 
 /// A command in shell syntax.
 fn spell(command: &Command) -> String {
-    let variables = command
-        .get_envs()
-        .filter_map(|(name, value)| Some(format!("{}={}", name.to_string_lossy(), quote(&value?.to_string_lossy()))));
+    let variables = command.get_envs().filter_map(|(name, value)| {
+        Some(format!("{}={}", name.to_string_lossy(), quote(&value?.to_string_lossy())))
+    });
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     variables.chain(words.map(|word| quote(&word.to_string_lossy()))).collect::<Vec<_>>().join(" ")
 }

@@ -20,10 +20,12 @@ use fulmen_images::{ImageFolder, ImagePipeline};
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Decodes and resizes the images of a folder by class once, and caches them for trainings
-    #[command(long_about = "Decodes and resizes the images of a folder by class (FOLDER/class/image.jpg) once, and \
+    #[command(
+        long_about = "Decodes and resizes the images of a folder by class (FOLDER/class/image.jpg) once, and \
                             caches them as the fields image, u8[3, size, size], and label, i32. A training opens the \
                             cache by its path, or by the same pipeline with \
-                            .cache(path).version(..).variants(..).seed(..). An interrupted run can be continued")]
+                            .cache(path).version(..).variants(..).seed(..). An interrupted run can be continued"
+    )]
     Warm(Warm),
     /// Shows what the caches at a path contain, how large they are, and what is missing
     Info(CachePath),
@@ -51,7 +53,12 @@ pub(crate) struct Warm {
     #[arg(long, default_value_t = 224, value_name = "PIXELS")]
     size: usize,
     /// Resize the shorter side to this many pixels first, then crop the middle
-    #[arg(long, value_name = "PIXELS", default_value_t = 256, conflicts_with = "random_resized_crop")]
+    #[arg(
+        long,
+        value_name = "PIXELS",
+        default_value_t = 256,
+        conflicts_with = "random_resized_crop"
+    )]
     resize: usize,
     /// Crop a random part and resize it, as for training
     #[arg(long)]
@@ -118,9 +125,12 @@ impl Warm {
             return Ok(());
         }
         let reporter = Arc::new(Reporter::new());
-        let printer = Mutex::new(EventPrinter { reporter: Arc::clone(&reporter), done: 0, waiting: false });
+        let printer =
+            Mutex::new(EventPrinter { reporter: Arc::clone(&reporter), done: 0, waiting: false });
         let cached = builder
-            .on_event(move |event| printer.lock().unwrap_or_else(PoisonError::into_inner).print(event))
+            .on_event(move |event| {
+                printer.lock().unwrap_or_else(PoisonError::into_inner).print(event)
+            })
             .open()?;
         drop(reporter);
         outln!("{} samples in {}", cached.len(), cached.path().display());
@@ -142,12 +152,14 @@ impl EventPrinter {
     fn print(&mut self, event: CacheEvent) {
         match event {
             CacheEvent::Differs { differences } => {
-                self.reporter.note("there is a cache of other samples; a new one is created next to it:");
+                self.reporter
+                    .note("there is a cache of other samples; a new one is created next to it:");
                 differences.iter().for_each(|line| self.reporter.note(&format!("  {line}")));
             }
             CacheEvent::Waiting { holder } if !self.waiting => {
                 self.waiting = true;
-                self.reporter.begin(&format!("waiting for {holder}, which is making this cache"), 0);
+                self.reporter
+                    .begin(&format!("waiting for {holder}, which is making this cache"), 0);
             }
             CacheEvent::Started(estimate) => {
                 self.reporter.note(&estimate.to_string());
@@ -185,7 +197,9 @@ pub(crate) fn run(command: Command) -> Result<()> {
             }
             match removed.len() {
                 0 => outln!("everything is intact"),
-                count => outln!("removed {count} files; make the cache again to write what is missing"),
+                count => {
+                    outln!("removed {count} files; make the cache again to write what is missing")
+                }
             }
             Ok(())
         }

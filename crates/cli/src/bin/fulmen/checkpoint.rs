@@ -5,7 +5,9 @@
 use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
-use fulmen_checkpoint::{Checkpoint, ListedCheckpoint, MANIFEST, Merge, diff, list, merge, open_store, verify};
+use fulmen_checkpoint::{
+    Checkpoint, ListedCheckpoint, MANIFEST, Merge, diff, list, merge, open_store, verify,
+};
 use fulmen_data::{Error, Result};
 
 use crate::size::parse_size;
@@ -13,7 +15,8 @@ use crate::size::parse_size;
 /// Shows, verifies, merges and compares checkpoints
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Shows the run and the tensors of a checkpoint, or the checkpoints of a folder. Folders may be gs:// and s3:// addresses
+    /// Shows the run and the tensors of a checkpoint, or the checkpoints of a folder. Folders may
+    /// be gs:// and s3:// addresses
     Show {
         /// The folder of a checkpoint, or a folder of checkpoints
         path: PathBuf,
@@ -52,14 +55,18 @@ pub(crate) fn run(command: Command) -> Result<()> {
             let damaged = verify(&open(&path)?);
             damaged.iter().for_each(|error| outln!("{error}"));
             if !damaged.is_empty() {
-                return Err(Error::file(&path, format!("{} parts are damaged; use another checkpoint", damaged.len())));
+                return Err(Error::file(
+                    &path,
+                    format!("{} parts are damaged; use another checkpoint", damaged.len()),
+                ));
             }
             outln!("{}: every byte is intact", path.display());
             Ok(())
         }
         Command::Merge { path, output, weights_only, max_shard_size } => {
             let options = Merge { weights_only, max_shard_bytes: max_shard_size };
-            let files = merge(&open(&path)?, &*open_store(&output).map_err(failed)?, "", &options).map_err(failed)?;
+            let files = merge(&open(&path)?, &*open_store(&output).map_err(failed)?, "", &options)
+                .map_err(failed)?;
             files.iter().for_each(|file| outln!("{}", output.join(file).display()));
             Ok(())
         }
@@ -88,7 +95,8 @@ fn open(path: &Path) -> Result<Checkpoint> {
 
 fn show(path: &Path) -> Result<()> {
     let store = open_store(path).map_err(failed)?;
-    let is_one = store.list("").is_ok_and(|entries| entries.iter().any(|entry| entry.name == MANIFEST));
+    let is_one =
+        store.list("").is_ok_and(|entries| entries.iter().any(|entry| entry.name == MANIFEST));
     let listed = if is_one { Vec::new() } else { list(&store).map_err(failed)? };
     for ListedCheckpoint { name, checkpoint } in &listed {
         match checkpoint {
@@ -102,8 +110,10 @@ fn show(path: &Path) -> Result<()> {
     let checkpoint = open(path)?;
     let run = &checkpoint.manifest().run;
     outln!("{}", summary(&checkpoint));
-    let mesh: Vec<String> = run.mesh.iter().map(|(axis, devices)| format!("{axis}={devices}")).collect();
-    let versions: Vec<String> = run.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
+    let mesh: Vec<String> =
+        run.mesh.iter().map(|(axis, devices)| format!("{axis}={devices}")).collect();
+    let versions: Vec<String> =
+        run.versions.iter().map(|(name, version)| format!("{name} {version}")).collect();
     for (what, text) in [("mesh", mesh.join(", ")), ("versions", versions.join(", "))] {
         if !text.is_empty() {
             outln!("{what}: {text}");
@@ -113,7 +123,11 @@ fn show(path: &Path) -> Result<()> {
         values.iter().for_each(|(name, value)| outln!("{what}.{name}: {value}"));
     }
     for (name, tensor) in &checkpoint.manifest().tensors {
-        let parts = if tensor.parts.len() == 1 { String::new() } else { format!(", {} parts", tensor.parts.len()) };
+        let parts = if tensor.parts.len() == 1 {
+            String::new()
+        } else {
+            format!(", {} parts", tensor.parts.len())
+        };
         outln!("{name}: {} {:?}{parts}", tensor.dtype, tensor.shape);
     }
     Ok(())

@@ -12,7 +12,8 @@ use fulmen_pjrt::compile_cache::{CacheEntry, CompileCache};
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
-    /// The folder of the programs [default: that of FULMEN_COMPILE_CACHE, or fulmen/compile in the user's cache folder]
+    /// The folder of the programs [default: that of FULMEN_COMPILE_CACHE, or fulmen/compile in the
+    /// user's cache folder]
     #[arg(long, value_name = "FOLDER", global = true)]
     folder: Option<PathBuf>,
 }
@@ -31,9 +32,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let failed = |error: fulmen_pjrt::Error| Error::new(error.to_string());
     let cache = match arguments.folder {
         Some(folder) => CompileCache::new(folder, u64::MAX),
-        None => CompileCache::from_env()
-            .map_err(failed)?
-            .ok_or_else(|| Error::usage("FULMEN_COMPILE_CACHE is `off`; --folder names a folder of programs"))?,
+        None => CompileCache::from_env().map_err(failed)?.ok_or_else(|| {
+            Error::usage("FULMEN_COMPILE_CACHE is `off`; --folder names a folder of programs")
+        })?,
     };
     let folder = cache.folder().display();
     match arguments.command {
@@ -60,7 +61,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
 }
 
 fn show(entry: &CacheEntry) {
-    let used = SystemTime::now().duration_since(entry.used).unwrap_or_default().as_secs_f64() / 3600.0;
+    let used =
+        SystemTime::now().duration_since(entry.used).unwrap_or_default().as_secs_f64() / 3600.0;
     outln!(
         "{}  {:.1} MB, compiled in {:.1} s, used {used:.1} h ago",
         entry.program.as_deref().unwrap_or("(damaged)"),

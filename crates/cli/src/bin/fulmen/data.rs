@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use fulmen_cli::fetch::{PUBLISHED, Published, fetch};
-use fulmen_cli::prepare::{self, ExpectedContents, Manifest, PrepareOptions, TextOptions, shards_info};
+use fulmen_cli::prepare::{
+    self, ExpectedContents, Manifest, PrepareOptions, TextOptions, shards_info,
+};
 use fulmen_data::Result;
 use fulmen_files::Location;
 use fulmen_text::Tokenizer;
@@ -59,14 +61,18 @@ fn dataset(name: &str) -> std::result::Result<&'static Published, String> {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Dataset {
     /// ImageNet (ILSVRC 2012): images and classes
-    #[command(long_about = "ImageNet (ILSVRC 2012): ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar and \
+    #[command(
+        long_about = "ImageNet (ILSVRC 2012): ILSVRC2012_img_train.tar, ILSVRC2012_img_val.tar and \
                             ILSVRC2012_devkit_t12.tar.gz become tar shards train-000000.tar ... and val-000000.tar \
-                            ..., with a .jpg and a .cls (the class) for each sample")]
+                            ..., with a .jpg and a .cls (the class) for each sample"
+    )]
     Imagenet(Archives),
     /// COCO 2017: images with boxes, outlines and captions
-    #[command(long_about = "COCO 2017: train2017.zip, val2017.zip and annotations_trainval2017.zip become tar shards \
+    #[command(
+        long_about = "COCO 2017: train2017.zip, val2017.zip and annotations_trainval2017.zip become tar shards \
                       train-000000.tar ... and val-000000.tar ..., with a .jpg and a .json (the annotations) for each \
-                      sample")]
+                      sample"
+    )]
     Coco(Archives),
     /// Text files: tokens with a tokenizer, or documents
     #[command(
@@ -81,8 +87,8 @@ pub(crate) enum Dataset {
 pub(crate) struct Archives {
     /// The folder with the archives
     archives: PathBuf,
-    /// Expected counts and checksums instead of the official ones, as a JSON file: {"archives": [{"name": ..., "md5":
-    /// ...}], "samples": {"train": ...}, "classes": ...}
+    /// Expected counts and checksums instead of the official ones, as a JSON file: {"archives":
+    /// [{"name": ..., "md5": ...}], "samples": {"train": ...}, "classes": ...}
     #[arg(long, value_name = "FILE")]
     expected: Option<PathBuf>,
     #[command(flatten)]
@@ -136,7 +142,8 @@ struct OutputArgs {
     /// Do not verify the checksums of the archives and of existing shards
     #[arg(long)]
     no_verify: bool,
-    /// Also upload each shard as soon as it is written: gs://bucket/folder, s3://bucket/folder or a local folder
+    /// Also upload each shard as soon as it is written: gs://bucket/folder, s3://bucket/folder or a
+    /// local folder
     #[arg(long, value_name = "PLACE")]
     upload: Option<String>,
     /// Delete each local shard after its upload, so that the disk needs space for only a few
@@ -174,29 +181,34 @@ pub(crate) fn run(command: Command) -> Result<()> {
             let reporter = Reporter::new();
             let manifest = match dataset {
                 Dataset::Imagenet(Archives { archives, expected, making }) => {
-                    let expected =
-                        expected.as_deref().map_or_else(|| Ok(ExpectedContents::imagenet()), ExpectedContents::read)?;
+                    let expected = expected
+                        .as_deref()
+                        .map_or_else(|| Ok(ExpectedContents::imagenet()), ExpectedContents::read)?;
                     prepare::imagenet(archives, &expected, &making.options(10_000), &reporter)?
                 }
                 Dataset::Coco(Archives { archives, expected, making }) => {
-                    let expected =
-                        expected.as_deref().map_or_else(|| Ok(ExpectedContents::coco()), ExpectedContents::read)?;
+                    let expected = expected
+                        .as_deref()
+                        .map_or_else(|| Ok(ExpectedContents::coco()), ExpectedContents::read)?;
                     prepare::coco(archives, &expected, &making.options(10_000), &reporter)?
                 }
                 Dataset::Text(texts) => {
-                    let options =
-                        TextOptions::new().field(&texts.field).lines(texts.lines).validation(texts.validation);
+                    let options = TextOptions::new()
+                        .field(&texts.field)
+                        .lines(texts.lines)
+                        .validation(texts.validation);
                     let options = match texts.tokenizer {
-                        Some(file) => {
-                            options.tokenizer(Tokenizer::from_file(file)?.special_tokens(texts.special_tokens))
-                        }
+                        Some(file) => options.tokenizer(
+                            Tokenizer::from_file(file)?.special_tokens(texts.special_tokens),
+                        ),
                         None => options,
                     };
                     let options = match texts.separator {
                         Some(token) => options.separator(&token),
                         None => options,
                     };
-                    let files: Vec<Location> = texts.files.into_iter().map(Location::from).collect();
+                    let files: Vec<Location> =
+                        texts.files.into_iter().map(Location::from).collect();
                     // Documents are small, so their number does not start a new shard.
                     prepare::text(&files, &options, &texts.making.options(usize::MAX), &reporter)?
                 }
@@ -225,7 +237,8 @@ fn print_manifest(manifest: &Manifest) {
         outln!("{} classes", manifest.classes.len());
     }
     for warning in manifest.warnings.iter().take(20) {
-        let prefix = if warning.sample.is_empty() { String::new() } else { format!("{}: ", warning.sample) };
+        let prefix =
+            if warning.sample.is_empty() { String::new() } else { format!("{}: ", warning.sample) };
         outln!("warning: {prefix}{}", warning.what);
     }
     if manifest.warnings.len() > 20 {

@@ -68,13 +68,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
 /// Multiplies two matrices on each device of a kind.
 fn try_all(platform: Platform) -> Result<Vec<Tried>> {
     let open = || {
-        let options: &[(&str, fulmen_pjrt::NamedValue)] =
-            if platform == Platform::Cpu { &[("cpu_device_count", fulmen_pjrt::NamedValue::Int(1))] } else { &[] };
+        let options: &[(&str, fulmen_pjrt::NamedValue)] = if platform == Platform::Cpu {
+            &[("cpu_device_count", fulmen_pjrt::NamedValue::Int(1))]
+        } else {
+            &[]
+        };
         Plugin::load(locate(platform, None)?)?.create_client(options)
     };
     let client = open().map_err(|error| failed(explain(error, platform, None)))?;
     let devices = client.addressable_devices().iter();
-    devices.map(|device| try_one(&client, device).map_err(failed)?.ok_or_else(|| wrong(device))).collect()
+    devices
+        .map(|device| try_one(&client, device).map_err(failed)?.ok_or_else(|| wrong(device)))
+        .collect()
 }
 
 fn failed(error: fulmen_pjrt::Error) -> Error {
@@ -83,7 +88,9 @@ fn failed(error: fulmen_pjrt::Error) -> Error {
 
 fn wrong(device: &Device) -> Error {
     let (id, kind) = (device.id(), device.kind());
-    Error::new(format!("device {id} ({kind}) computes a wrong product of two matrices of ones; do not train on it"))
+    Error::new(format!(
+        "device {id} ({kind}) computes a wrong product of two matrices of ones; do not train on it"
+    ))
 }
 
 /// None if the product is wrong.
@@ -127,14 +134,18 @@ impl fmt::Display for Tried {
         if let Some(bytes) = memory_bytes {
             write!(f, ", {:.1} GiB", *bytes as f64 / f64::from(1 << 30))?;
         }
-        write!(f, "): a product of {SIDE} × {SIDE} matrices took {milliseconds:.1} ms, and is right")
+        write!(
+            f,
+            "): a product of {SIDE} × {SIDE} matrices took {milliseconds:.1} ms, and is right"
+        )
     }
 }
 
 fn as_json(diagnosis: &Diagnosis, tried: Option<&Result<Vec<Tried>>>) -> Value {
     let files = diagnosis.device_files.iter().map(|file| {
         let holders = file.holders.as_ref().map(|holders| {
-            let processes = holders.processes.iter().map(|it| json!({ "pid": it.pid, "name": it.name }));
+            let processes =
+                holders.processes.iter().map(|it| json!({ "pid": it.pid, "name": it.name }));
             json!({ "processes": processes.collect::<Vec<_>>(), "unseen": holders.unseen })
         });
         json!({ "path": file.path, "allowed": file.allowed, "holders": holders })
@@ -161,7 +172,9 @@ fn as_json(diagnosis: &Diagnosis, tried: Option<&Result<Vec<Tried>>>) -> Value {
 /// Describes the plugin; also for `fulmen plugin list`.
 pub(crate) fn plugin_json(plugin: &PluginState) -> Value {
     match plugin {
-        PluginState::Usable { path, version } => json!({ "path": path, "api_version": version.to_string() }),
+        PluginState::Usable { path, version } => {
+            json!({ "path": path, "api_version": version.to_string() })
+        }
         PluginState::Unusable { path, why } => json!({ "path": path, "error": why }),
         PluginState::Missing(why) => json!({ "error": why }),
         other => json!({ "error": other.to_string() }),

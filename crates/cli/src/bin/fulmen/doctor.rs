@@ -4,10 +4,12 @@ use clap::Args;
 use fulmen_data::{Error, Result};
 use fulmen_machine::doctor::{Machine, Severity};
 
-/// Finds problems that prevent or slow down trainings on this machine's devices, and says what to do
+/// Finds problems that prevent or slow down trainings on this machine's devices, and says what to
+/// do
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
-    /// A bucket whose region is compared with this machine's zone [default: that of FULMEN_CHECKPOINT_DIR]
+    /// A bucket whose region is compared with this machine's zone [default: that of
+    /// FULMEN_CHECKPOINT_DIR]
     #[arg(long, value_name = "gs://NAME")]
     bucket: Option<String>,
     /// Print JSON
@@ -16,8 +18,8 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<()> {
-    let program =
-        std::env::current_exe().map_err(|e| Error::new(format!("cannot find this program's own file: {e}")))?;
+    let program = std::env::current_exe()
+        .map_err(|e| Error::new(format!("cannot find this program's own file: {e}")))?;
     let list = ["plugin", "list", "--json"].map(Into::into);
     let mut machine = Machine::local(std::iter::once(program.into_os_string()).chain(list));
     if let Some(bucket) = arguments.bucket {

@@ -30,18 +30,26 @@ echo always | $sudo tee /sys/kernel/mm/transparent_hugepage/enabled >/dev/null
 ";
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let libtpu =
-        libtpu_version().ok_or_else(|| Error::usage("libtpu is for x86-64; run this command on such a machine"))?;
+    let libtpu = libtpu_version()
+        .ok_or_else(|| Error::usage("libtpu is for x86-64; run this command on such a machine"))?;
     let (first, note, last) = match arguments.environment {
-        Environment::Colab => {
-            ("%%bash", "Colab keeps no files. Give `--default-root-dir` a folder of Drive to keep runs.", "")
-        }
-        Environment::Kaggle => {
-            ("%%bash", "Internet must be on in the notebook's settings. Kaggle keeps /kaggle/working.", "")
-        }
+        Environment::Colab => (
+            "%%bash",
+            "Colab keeps no files. Give `--default-root-dir` a folder of Drive to keep runs.",
+            "",
+        ),
+        Environment::Kaggle => (
+            "%%bash",
+            "Internet must be on in the notebook's settings. Kaggle keeps /kaggle/working.",
+            "",
+        ),
         Environment::Gce => ("#!/usr/bin/env bash", "For each host of a TPU VM.", HUGE_PAGES),
     };
-    let name = arguments.environment.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let name = arguments
+        .environment
+        .to_possible_value()
+        .map(|value| value.get_name().to_owned())
+        .unwrap_or_default();
     let text = COMMON
         .replace("{{name}}", &name)
         .replace("{{version}}", env!("CARGO_PKG_VERSION"))

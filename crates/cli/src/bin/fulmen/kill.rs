@@ -71,9 +71,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     } else {
         print_report(&report);
     }
-    let gone = |outcome: &Outcome| matches!(outcome, Outcome::Ended | Outcome::Killed | Outcome::Gone);
+    let gone =
+        |outcome: &Outcome| matches!(outcome, Outcome::Ended | Outcome::Killed | Outcome::Gone);
     let ended = report.outcomes.iter().all(|(_, outcome)| gone(outcome)) && plan.spared.is_empty();
-    if ended && (report.is_free() || !pids.is_empty()) { Ok(()) } else { Err(Error::new("the TPU is not free")) }
+    if ended && (report.is_free() || !pids.is_empty()) {
+        Ok(())
+    } else {
+        Err(Error::new("the TPU is not free"))
+    }
 }
 
 fn show(plan: &Plan) {
@@ -87,7 +92,10 @@ fn show(plan: &Plan) {
     }
     match &plan.lock {
         Some(Ok(lock)) => {
-            outln!("The lock file {} will be removed if no process uses it then.", lock.path.display());
+            outln!(
+                "The lock file {} will be removed if no process uses it then.",
+                lock.path.display()
+            );
         }
         Some(Err(why)) => outln!("The lock file stays: {why}"),
         None => {}
@@ -96,12 +104,16 @@ fn show(plan: &Plan) {
 
 fn confirmed(json: bool) -> Result<bool> {
     if json || !stdin().is_terminal() {
-        return Err(Error::usage("cannot ask for confirmation without a terminal; use --yes to skip it"));
+        return Err(Error::usage(
+            "cannot ask for confirmation without a terminal; use --yes to skip it",
+        ));
     }
     let mut out = stdout();
     let _ = write!(out, "Go on? [y/N] ").and_then(|()| out.flush());
     let mut answer = String::new();
-    stdin().read_line(&mut answer).map_err(|error| Error::new(format!("cannot read the answer: {error}")))?;
+    stdin()
+        .read_line(&mut answer)
+        .map_err(|error| Error::new(format!("cannot read the answer: {error}")))?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
@@ -110,7 +122,9 @@ fn describe(outcome: &Outcome) -> String {
         Outcome::Ended => "ended".to_owned(),
         Outcome::Killed => "did not end in time, and was killed".to_owned(),
         Outcome::Gone => "does not hold the TPU any more; nothing was sent".to_owned(),
-        Outcome::Stuck => "was killed, but waits in the kernel; if it stays, restart the machine".to_owned(),
+        Outcome::Stuck => {
+            "was killed, but waits in the kernel; if it stays, restart the machine".to_owned()
+        }
         Outcome::Refused(why) => format!("is still there: {why}"),
     }
 }
@@ -152,8 +166,11 @@ fn report_json(plan: &Plan, report: &Report) -> Value {
     });
     let mut object = plan_json(plan);
     object["ended"] = ended.collect();
-    object["lock"] =
-        report.lock.as_ref().map(|(lock, removed)| json!({ "path": lock.path, "removed": removed.is_ok() })).into();
+    object["lock"] = report
+        .lock
+        .as_ref()
+        .map(|(lock, removed)| json!({ "path": lock.path, "removed": removed.is_ok() }))
+        .into();
     object["free"] = report.is_free().into();
     object["unseen"] = report.left.unseen.into();
     object

@@ -1,5 +1,5 @@
-//! The `fulmen` program: prepares data before a training, handles machines and hosts during it, and reads checkpoints
-//! and reports after it.
+//! The `fulmen` program: prepares data before a training, handles machines and hosts during it, and
+//! reads checkpoints and reports after it.
 //!
 //! Out of scope: the subcommands, each in its own file, and their implementation in the libraries.
 
@@ -41,7 +41,8 @@ use clap::{ArgMatches, Command as Clap, CommandFactory, FromArgMatches, Parser, 
 use clap_complete::Shell;
 use fulmen_data::{Error, shorten};
 
-/// Prepares data for training, creates TPUs, runs a program on many hosts, reads checkpoints, and manages devices.
+/// Prepares data for training, creates TPUs, runs a program on many hosts, reads checkpoints, and
+/// manages devices.
 #[derive(Debug, Parser)]
 #[command(name = "fulmen", version)]
 struct Arguments {
@@ -97,7 +98,12 @@ fn main() -> ExitCode {
         Command::Cache(command) => cache::run(command),
         Command::Checkpoint(command) => checkpoint::run(command),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Arguments::command(), "fulmen", &mut std::io::stdout());
+            clap_complete::generate(
+                shell,
+                &mut Arguments::command(),
+                "fulmen",
+                &mut std::io::stdout(),
+            );
             Ok(())
         }
         Command::Data(command) => data::run(command),
@@ -110,11 +116,13 @@ fn main() -> ExitCode {
         Command::Plugin(command) => plugin::run(&command),
         Command::Report(arguments) => report::run(&arguments),
         Command::Runs(command) => runs::run(command),
-        Command::Pod(arguments) => match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
-            Ok(code) => return ExitCode::from(code),
-            Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
-            Err(error) => Err(Error::new(error)),
-        },
+        Command::Pod(arguments) => {
+            match fulmen_pods::run(arguments, &mut std::io::stdout(), fulmen_pods::signals) {
+                Ok(code) => return ExitCode::from(code),
+                Err(error) if error.is_usage() => Err(Error::usage(error.to_string())),
+                Err(error) => Err(Error::new(error)),
+            }
+        }
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Ps(arguments) => ps::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
@@ -134,8 +142,11 @@ fn main() -> ExitCode {
 }
 
 fn manual(folder: &Path) -> fulmen_data::Result<()> {
-    let written = std::fs::create_dir_all(folder).and_then(|()| clap_mangen::generate_to(Arguments::command(), folder));
-    written.map_err(|e| Error::new(format!("cannot write manual pages into {}: {e}", folder.display())))
+    let written = std::fs::create_dir_all(folder)
+        .and_then(|()| clap_mangen::generate_to(Arguments::command(), folder));
+    written.map_err(|e| {
+        Error::new(format!("cannot write manual pages into {}: {e}", folder.display()))
+    })
 }
 
 fn arguments() -> Result<Arguments, clap::Error> {
@@ -146,7 +157,11 @@ fn arguments() -> Result<Arguments, clap::Error> {
 /// Accepts `-1` as a value, so that the error about it names the option.
 fn with_negative_numbers(command: Clap) -> Clap {
     let command = command.mut_args(|arg| {
-        if arg.get_long().is_some() && arg.get_action().takes_values() { arg.allow_negative_numbers(true) } else { arg }
+        if arg.get_long().is_some() && arg.get_action().takes_values() {
+            arg.allow_negative_numbers(true)
+        } else {
+            arg
+        }
     });
     command.mut_subcommands(with_negative_numbers)
 }
@@ -154,7 +169,9 @@ fn with_negative_numbers(command: Clap) -> Clap {
 /// Invalid arguments, or a request for help.
 fn refuse(error: &clap::Error) -> ExitCode {
     match shorten(&error.render().to_string()) {
-        Cow::Owned(text) if error.use_stderr() => drop(writeln!(std::io::stderr(), "{}", text.trim_end())),
+        Cow::Owned(text) if error.use_stderr() => {
+            drop(writeln!(std::io::stderr(), "{}", text.trim_end()))
+        }
         // In color.
         _ => drop(error.print()),
     }

@@ -1,4 +1,5 @@
-//! `fulmen new`: creates a project that compiles, trains and tests itself. Its files are in `src/new`.
+//! `fulmen new`: creates a project that compiles, trains and tests itself. Its files are in
+//! `src/new`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -42,28 +43,42 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     check_name(name)?;
     let dependency = dependency(arguments)?;
     let folder = arguments.path.clone().unwrap_or_else(|| name.into());
-    let cannot = |path: &Path, e: std::io::Error| Error::new(format!("cannot write {}: {e}", path.display()));
+    let cannot = |path: &Path, e: std::io::Error| {
+        Error::new(format!("cannot write {}: {e}", path.display()))
+    };
     if fs::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(Error::usage(format!("{} is not empty; name another folder with --path", folder.display())));
+        return Err(Error::usage(format!(
+            "{} is not empty; name another folder with --path",
+            folder.display()
+        )));
     }
     for (file, text) in FILES {
         let path = folder.join(file);
         fs::create_dir_all(path.parent().unwrap_or(&folder)).map_err(|e| cannot(&path, e))?;
-        fs::write(&path, text.replace("NAME", name).replace("FULMEN", &dependency)).map_err(|e| cannot(&path, e))?;
+        fs::write(&path, text.replace("NAME", name).replace("FULMEN", &dependency))
+            .map_err(|e| cannot(&path, e))?;
     }
     if arguments.json {
         outln!("{}", json!({ "path": folder, "files": FILES.map(|(file, _)| file) }));
     } else {
-        outln!("{0}: created; in it, `cargo run --release` trains and `cargo test --release` tests", folder.display());
+        outln!(
+            "{0}: created; in it, `cargo run --release` trains and `cargo test --release` tests",
+            folder.display()
+        );
     }
     Ok(())
 }
 
 /// Rejects names that Cargo would reject, or that would make an unusable crate.
 fn check_name(name: &str) -> Result<()> {
-    let refuse = |why: &str| Err(Error::usage(format!("{name:?} cannot be a project's name: {why}")));
-    let is_allowed = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-_".contains(letter);
-    if !name.starts_with(|letter: char| letter.is_ascii_lowercase()) || !name.chars().all(is_allowed) {
+    let refuse =
+        |why: &str| Err(Error::usage(format!("{name:?} cannot be a project's name: {why}")));
+    let is_allowed = |letter: char| {
+        letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-_".contains(letter)
+    };
+    if !name.starts_with(|letter: char| letter.is_ascii_lowercase())
+        || !name.chars().all(is_allowed)
+    {
         return refuse("expected lower-case letters, digits, `-` and `_`, starting with a letter");
     }
     const RESERVED: [&str; 12] = [
@@ -98,13 +113,16 @@ fn dependency(arguments: &Arguments) -> Result<String> {
     if let Some(url) = &arguments.fulmen_git {
         return Ok(format!("{{ git = {} }}", quoted(url)));
     }
-    let Some(checkout) = &arguments.fulmen_path else { return Ok(quoted(env!("CARGO_PKG_VERSION"))) };
+    let Some(checkout) = &arguments.fulmen_path else {
+        return Ok(quoted(env!("CARGO_PKG_VERSION")));
+    };
     let path = checkout.join("crates/fulmen").canonicalize().map_err(|e| {
         Error::usage(format!(
             "--fulmen-path is {}, which has no folder crates/fulmen ({e}); expected a checkout of Fulmen",
             checkout.display()
         ))
     })?;
-    let path = path.to_str().ok_or_else(|| Error::usage(format!("{} is not UTF-8", path.display())))?;
+    let path =
+        path.to_str().ok_or_else(|| Error::usage(format!("{} is not UTF-8", path.display())))?;
     Ok(format!("{{ path = {} }}", quoted(path)))
 }

@@ -49,7 +49,9 @@ pub(crate) fn run(command: &Command) -> Result<()> {
         Command::List { json } => {
             let plugins = PLATFORMS.map(|platform| (platform, diagnose(platform).plugin));
             if json {
-                let object = plugins.iter().map(|(platform, plugin)| (platform.name().to_owned(), plugin_json(plugin)));
+                let object = plugins
+                    .iter()
+                    .map(|(platform, plugin)| (platform.name().to_owned(), plugin_json(plugin)));
                 outln!("{}", Value::Object(object.collect()));
                 return Ok(());
             }

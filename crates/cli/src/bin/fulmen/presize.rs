@@ -70,7 +70,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let reporter = Reporter::new();
     let shards = presize.run(&images, &reporter)?;
     drop(reporter);
-    let (samples, bytes) = shards.iter().fold((0, 0), |sum, shard| (sum.0 + shard.samples, sum.1 + shard.bytes));
+    let (samples, bytes) =
+        shards.iter().fold((0, 0), |sum, shard| (sum.0 + shard.samples, sum.1 + shard.bytes));
     outln!("{samples} images in {} shards, {bytes} bytes", shards.len());
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `fulmen profile`: asks a running training for a trace.
 //!
-//! Out of scope: the trace. The training writes it (`run/profiler.rs` of `fulmen-trainer`) when it finds a request in
-//! its run's folder.
+//! Out of scope: the trace. The training writes it (`run/profiler.rs` of `fulmen-trainer`) when it
+//! finds a request in its run's folder.
 
 use std::fs;
 use std::io::Write as _;
@@ -51,10 +51,9 @@ const WRITE_TIME: Duration = Duration::from_secs(300);
 
 /// A number of seconds, such as `0.5s` or `2`.
 fn duration(text: &str) -> std::result::Result<Duration, String> {
-    seconds(text.strip_suffix('s').unwrap_or(text))
-        .ok()
-        .filter(|time| *time <= LONGEST)
-        .ok_or_else(|| format!("expected seconds, at most {} of them, such as 2s", LONGEST.as_secs()))
+    seconds(text.strip_suffix('s').unwrap_or(text)).ok().filter(|time| *time <= LONGEST).ok_or_else(
+        || format!("expected seconds, at most {} of them, such as 2s", LONGEST.as_secs()),
+    )
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
@@ -69,7 +68,10 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let folder = run.join("plugins/profile").join(&id);
     let answer = read_answer(&folder, time + WRITE_TIME)?;
     if let Some(error) = answer["error"].as_str() {
-        return Err(Error::new(format!("the training could not write a trace into {}: {error}", folder.display())));
+        return Err(Error::new(format!(
+            "the training could not write a trace into {}: {error}",
+            folder.display()
+        )));
     }
     print_answer(&run, &folder, answer, arguments.json);
     Ok(())
@@ -81,11 +83,15 @@ fn newest(folder: &Path) -> Result<PathBuf> {
     if is_run(folder) {
         return Ok(folder.to_owned());
     }
-    let entries = fs::read_dir(folder).map_err(|e| Error::io(folder, "cannot read the folder", e))?;
+    let entries =
+        fs::read_dir(folder).map_err(|e| Error::io(folder, "cannot read the folder", e))?;
     let number = |path: &PathBuf| path.to_str()?.rsplit('_').next()?.parse::<u64>().ok();
     let runs = entries.flatten().map(|entry| entry.path()).filter(|path| is_run(path));
     runs.max_by_key(number).ok_or_else(|| {
-        Error::usage(format!("there is no run in {}; name the folder of a run with --run", folder.display()))
+        Error::usage(format!(
+            "there is no run in {}; name the folder of a run with --run",
+            folder.display()
+        ))
     })
 }
 
@@ -98,8 +104,10 @@ fn ask(run: &Path, request: &Value) -> Result<()> {
             path.display()
         )));
     }
-    fulmen_durable::write_unsynced(&path, Some(text.len() as u64), |file| file.write_all(text.as_bytes()))
-        .map_err(|e| Error::io(&path, "cannot write the request", e))?;
+    fulmen_durable::write_unsynced(&path, Some(text.len() as u64), |file| {
+        file.write_all(text.as_bytes())
+    })
+    .map_err(|e| Error::io(&path, "cannot write the request", e))?;
     if wait_until(ACCEPT_TIME, || !path.exists()) {
         return Ok(());
     }
@@ -116,10 +124,15 @@ fn ask(run: &Path, request: &Value) -> Result<()> {
 fn read_answer(folder: &Path, within: Duration) -> Result<Value> {
     let path = folder.join("profile.json");
     if !wait_until(within, || path.exists()) {
-        return Err(Error::new(format!("the training accepted the request, but {} did not appear", path.display())));
+        return Err(Error::new(format!(
+            "the training accepted the request, but {} did not appear",
+            path.display()
+        )));
     }
-    let text = fulmen_durable::read_text(&path).map_err(|e| Error::io(&path, "cannot read it", e))?;
-    serde_json::from_str(&text).map_err(|e| Error::file(&path, format!("it is not a training's answer: {e}")))
+    let text =
+        fulmen_durable::read_text(&path).map_err(|e| Error::io(&path, "cannot read it", e))?;
+    serde_json::from_str(&text)
+        .map_err(|e| Error::file(&path, format!("it is not a training's answer: {e}")))
 }
 
 fn wait_until(within: Duration, mut is_there: impl FnMut() -> bool) -> bool {
@@ -149,7 +162,10 @@ fn print_answer(run: &Path, folder: &Path, mut answer: Value, as_json: bool) {
     outln!("{} steps in {:.1} s", answer["steps"], answer["seconds"].as_f64().unwrap_or_default());
     for file in &files {
         if file.ends_with(".pb") {
-            outln!("{file}: tensorboard --logdir {} shows it with the package xprof", run.display());
+            outln!(
+                "{file}: tensorboard --logdir {} shows it with the package xprof",
+                run.display()
+            );
         } else {
             outln!("{file}: open it in ui.perfetto.dev");
         }

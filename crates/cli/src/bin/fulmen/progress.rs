@@ -28,7 +28,8 @@ struct Now {
 
 impl Reporter {
     pub(crate) fn new() -> Reporter {
-        let now = Now { work: String::new(), bar: ProgressBar::hidden(), last_line: Instant::now() };
+        let now =
+            Now { work: String::new(), bar: ProgressBar::hidden(), last_line: Instant::now() };
         Reporter { terminal: stderr().is_terminal(), now: Mutex::new(now) }
     }
 
@@ -51,7 +52,9 @@ impl Progress for Reporter {
         };
         let style = "{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} {eta}";
         if total == 0 {
-            now.bar.set_style(ProgressStyle::with_template("{msg} {spinner}").unwrap_or_else(|_| plain()));
+            now.bar.set_style(
+                ProgressStyle::with_template("{msg} {spinner}").unwrap_or_else(|_| plain()),
+            );
             now.bar.enable_steady_tick(Duration::from_millis(200));
         } else {
             now.bar.set_style(ProgressStyle::with_template(style).unwrap_or_else(|_| plain()));
@@ -69,7 +72,12 @@ impl Progress for Reporter {
             now.last_line = Instant::now();
             let (done, total) = (now.bar.position(), now.bar.length().unwrap_or(0));
             let left = now.bar.eta().as_secs();
-            say(&format!("{}: {:.1} of {:.1} GB, {left} s left", now.work, done as f64 / 1e9, total as f64 / 1e9));
+            say(&format!(
+                "{}: {:.1} of {:.1} GB, {left} s left",
+                now.work,
+                done as f64 / 1e9,
+                total as f64 / 1e9
+            ));
         }
     }
 

@@ -53,10 +53,16 @@ pub(crate) fn footer(holders: &Holders) {
         outln!("No visible process holds the TPU.");
     }
     if holders.unseen > 0 {
-        outln!("Processes that could not be inspected: {}. Root can see those of other users.", holders.unseen);
+        outln!(
+            "Processes that could not be inspected: {}. Root can see those of other users.",
+            holders.unseen
+        );
     }
     if let Some(lock) = &holders.lock {
-        let (path, owner) = (lock.path.display(), lock.owner_name.clone().unwrap_or_else(|| lock.owner.to_string()));
+        let (path, owner) = (
+            lock.path.display(),
+            lock.owner_name.clone().unwrap_or_else(|| lock.owner.to_string()),
+        );
         match &lock.locked_by[..] {
             [] => outln!("The lock file {path} of {owner} is left over: no process has locked it."),
             pids => {
@@ -75,7 +81,8 @@ pub(crate) fn headline(process: &Process) -> String {
 
 /// What it holds.
 pub(crate) fn held(process: &Process) -> String {
-    let files = process.devices.iter().chain(&process.libraries).map(|path| path.display().to_string());
+    let files =
+        process.devices.iter().chain(&process.libraries).map(|path| path.display().to_string());
     files.collect::<Vec<_>>().join(", ")
 }
 

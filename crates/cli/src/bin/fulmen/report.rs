@@ -19,10 +19,16 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let runs = arguments.runs.iter().map(|folder| Run::open(folder).map_err(Error::new)).collect::<Result<Vec<_>>>()?;
+    let runs = arguments
+        .runs
+        .iter()
+        .map(|folder| Run::open(folder).map_err(Error::new))
+        .collect::<Result<Vec<_>>>()?;
     let page = report(&runs);
     let output = &arguments.output;
-    let written = fulmen_durable::write(output, Some(page.len() as u64), |file| file.write_all(page.as_bytes()));
+    let written = fulmen_durable::write(output, Some(page.len() as u64), |file| {
+        file.write_all(page.as_bytes())
+    });
     written.map_err(|e| Error::file(output, e.to_string()))?;
     outln!("{}", output.display());
     Ok(())

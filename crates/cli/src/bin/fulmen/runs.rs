@@ -72,8 +72,9 @@ pub(crate) fn run(command: Command) -> Result<()> {
             }
         }
         Command::Show { run, json } => {
-            let run = Run::read(&run)?
-                .ok_or_else(|| Error::usage(format!("{} is not the folder of a run", run.display())))?;
+            let run = Run::read(&run)?.ok_or_else(|| {
+                Error::usage(format!("{} is not the folder of a run", run.display()))
+            })?;
             if json {
                 outln!("{}", run.as_json());
             } else {
@@ -83,12 +84,18 @@ pub(crate) fn run(command: Command) -> Result<()> {
         Command::Compare(Folders { folders, json }) => {
             let runs = read_all(&folders)?;
             if runs.len() < 2 {
-                return Err(Error::usage("there is one run; name the folders of two or more to compare"));
+                return Err(Error::usage(
+                    "there is one run; name the folders of two or more to compare",
+                ));
             }
             let rows = differences(&runs);
             if json {
-                let rows: Map<_, _> = rows.into_iter().map(|(key, values)| (key, json!(values))).collect();
-                outln!("{}", json!({ "runs": runs.iter().map(Run::as_json).collect::<Value>(), "differences": rows }));
+                let rows: Map<_, _> =
+                    rows.into_iter().map(|(key, values)| (key, json!(values))).collect();
+                outln!(
+                    "{}",
+                    json!({ "runs": runs.iter().map(Run::as_json).collect::<Value>(), "differences": rows })
+                );
             } else {
                 compare(&runs, rows);
             }
@@ -105,7 +112,8 @@ fn read_all(folders: &[PathBuf]) -> Result<Vec<Run>> {
             runs.push(run);
             continue;
         }
-        let entries = std::fs::read_dir(folder).map_err(|e| Error::io(folder, "cannot read the folder", e))?;
+        let entries = std::fs::read_dir(folder)
+            .map_err(|e| Error::io(folder, "cannot read the folder", e))?;
         let mut paths: Vec<PathBuf> =
             entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect();
         // version_10 after version_9.
@@ -116,8 +124,12 @@ fn read_all(folders: &[PathBuf]) -> Result<Vec<Run>> {
         }
     }
     if runs.is_empty() {
-        let names: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
-        return Err(Error::usage(format!("there is no run in {}; a run's folder has a config.toml", names.join(", "))));
+        let names: Vec<String> =
+            folders.iter().map(|folder| folder.display().to_string()).collect();
+        return Err(Error::usage(format!(
+            "there is no run in {}; a run's folder has a config.toml",
+            names.join(", ")
+        )));
     }
     Ok(runs)
 }
@@ -154,8 +166,10 @@ impl Run {
         }
         let damaged = |e: csv::Error| Error::file(path, e.to_string());
         // A killed run may have ended within a row.
-        let mut reader = csv::ReaderBuilder::new().flexible(true).from_path(path).map_err(damaged)?;
-        let names: Vec<String> = reader.headers().map_err(damaged)?.iter().map(str::to_owned).collect();
+        let mut reader =
+            csv::ReaderBuilder::new().flexible(true).from_path(path).map_err(damaged)?;
+        let names: Vec<String> =
+            reader.headers().map_err(damaged)?.iter().map(str::to_owned).collect();
         for row in reader.records() {
             let row = row.map_err(damaged)?;
             let (mut epoch, mut step) = (0, 0);
@@ -178,7 +192,8 @@ impl Run {
             return self.metrics.push((name.to_owned(), Metric { last: value, best: value, step }));
         };
         metric.last = value;
-        let is_better = if larger_is_better(name) { value > metric.best } else { value < metric.best };
+        let is_better =
+            if larger_is_better(name) { value > metric.best } else { value < metric.best };
         if is_better || metric.best.is_nan() {
             (metric.best, metric.step) = (value, step);
         }
@@ -215,7 +230,8 @@ impl Run {
 
     fn as_json(&self) -> Value {
         let metric = |metric: &Metric| json!({ "last": metric.last, "best": metric.best, "step": metric.step });
-        let metrics: Map<_, _> = self.metrics.iter().map(|(name, it)| (name.clone(), metric(it))).collect();
+        let metrics: Map<_, _> =
+            self.metrics.iter().map(|(name, it)| (name.clone(), metric(it))).collect();
         json!({
             "name": self.name,
             "folder": self.folder.to_string_lossy(),
@@ -239,14 +255,17 @@ impl Run {
             ("epochs", self.epochs.to_string()),
             ("steps", self.steps.to_string()),
             ("time", if self.seconds.is_empty() { dash() } else { show_time(self.time()) }),
-            ("goodput", self.goodput().map_or_else(dash, |share| format!("{:.0} %", 100.0 * share))),
+            (
+                "goodput",
+                self.goodput().map_or_else(dash, |share| format!("{:.0} %", 100.0 * share)),
+            ),
             ("cost", self.cost().map_or_else(dash, |usd| format!("${usd:.2}"))),
         ]
     }
 }
 
-/// Whether larger values of this metric are better: those that count correct results. Other metrics are losses and
-/// errors.
+/// Whether larger values of this metric are better: those that count correct results. Other metrics
+/// are losses and errors.
 fn larger_is_better(name: &str) -> bool {
     const LARGER_IS_BETTER: [&str; 14] = [
         "acc",
@@ -272,15 +291,17 @@ fn larger_is_better(name: &str) -> bool {
 
 fn read_json(path: &Path) -> Result<Value> {
     match std::fs::read(path) {
-        Ok(bytes) => serde_json::from_slice(&bytes).map_err(|e| Error::file(path, format!("not JSON: {e}"))),
+        Ok(bytes) => {
+            serde_json::from_slice(&bytes).map_err(|e| Error::file(path, format!("not JSON: {e}")))
+        }
         Err(_) => Ok(Value::Null),
     }
 }
 
 fn read_config(path: &Path) -> Result<BTreeMap<String, String>> {
     let Ok(text) = std::fs::read_to_string(path) else { return Ok(BTreeMap::new()) };
-    let document =
-        toml_edit::Document::parse(text).map_err(|e| Error::file(path, e.to_string().trim_end().to_owned()))?;
+    let document = toml_edit::Document::parse(text)
+        .map_err(|e| Error::file(path, e.to_string().trim_end().to_owned()))?;
     let mut config = BTreeMap::new();
     let show = |item: &toml_edit::Item| {
         // Without the comment about its origin.
@@ -289,7 +310,11 @@ fn read_config(path: &Path) -> Result<BTreeMap<String, String>> {
     for (name, item) in document.iter() {
         match item.as_table_like() {
             Some(table) => {
-                config.extend(table.iter().filter_map(|(key, item)| Some((format!("{name}.{key}"), show(item)?))));
+                config.extend(
+                    table
+                        .iter()
+                        .filter_map(|(key, item)| Some((format!("{name}.{key}"), show(item)?))),
+                );
             }
             None => config.extend(show(item).map(|value| (name.to_owned(), value))),
         }
@@ -307,7 +332,9 @@ fn show_time(seconds: f64) -> String {
     match seconds {
         ..60.0 => format!("{seconds:.1} s"),
         ..3600.0 => format!("{:.0} min {:02.0} s", (seconds / 60.0).floor(), seconds % 60.0),
-        ..86400.0 => format!("{:.0} h {:02.0} min", (seconds / 3600.0).floor(), seconds % 3600.0 / 60.0),
+        ..86400.0 => {
+            format!("{:.0} h {:02.0} min", (seconds / 3600.0).floor(), seconds % 3600.0 / 60.0)
+        }
         _ => format!("{:.0} d {:02.0} h", (seconds / 86400.0).floor(), seconds % 86400.0 / 3600.0),
     }
 }
@@ -324,10 +351,13 @@ fn show_number(x: f64) -> String {
 /// A table; the first row is the header.
 fn table(rows: &[Vec<String>]) {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
     for row in rows {
-        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
         outln!("{}", cells.join("  ").trim_end());
     }
 }
@@ -341,7 +371,11 @@ fn of_validation(runs: &[Run]) -> Vec<String> {
         }
     }
     let containing = |part: &str| {
-        names.iter().filter(|name| name.contains(part) && !name.contains('/')).cloned().collect::<Vec<_>>()
+        names
+            .iter()
+            .filter(|name| name.contains(part) && !name.contains('/'))
+            .cloned()
+            .collect::<Vec<_>>()
     };
     let mut metrics = containing("val");
     if metrics.is_empty() {
@@ -352,13 +386,20 @@ fn of_validation(runs: &[Run]) -> Vec<String> {
 }
 
 fn best(run: &Run, name: &str) -> String {
-    run.metrics.iter().find(|(known, _)| known == name).map_or("-".to_owned(), |(_, metric)| show_number(metric.best))
+    run.metrics
+        .iter()
+        .find(|(known, _)| known == name)
+        .map_or("-".to_owned(), |(_, metric)| show_number(metric.best))
 }
 
 fn list(runs: &[Run]) {
     let metrics = of_validation(runs);
-    let head = ["run"].into_iter().chain(["started", "epochs", "steps", "time", "goodput", "cost"]).map(str::to_owned);
-    let mut rows: Vec<Vec<String>> = vec![head.chain(metrics.iter().map(|name| format!("best {name}"))).collect()];
+    let head = ["run"]
+        .into_iter()
+        .chain(["started", "epochs", "steps", "time", "goodput", "cost"])
+        .map(str::to_owned);
+    let mut rows: Vec<Vec<String>> =
+        vec![head.chain(metrics.iter().map(|name| format!("best {name}"))).collect()];
     for run in runs {
         let facts = run.facts().map(|(_, value)| value);
         let values = metrics.iter().map(|name| best(run, name));
@@ -371,7 +412,9 @@ fn show(run: &Run) {
     outln!("{}", run.folder.display());
     run.facts().iter().for_each(|(name, value)| outln!("{name}: {value}"));
     run.devices().iter().for_each(|devices| outln!("devices: {devices}"));
-    for (name, seconds) in run.seconds.iter().filter_map(|(name, value)| Some((name, value.as_f64()?))) {
+    for (name, seconds) in
+        run.seconds.iter().filter_map(|(name, value)| Some((name, value.as_f64()?)))
+    {
         outln!("time.{name}: {}", show_time(seconds));
     }
     for key in ["git_commit", "host", "fulmen"] {
@@ -390,15 +433,25 @@ fn show(run: &Run) {
 /// The configuration keys that differ between runs, with the value of each run.
 fn differences(runs: &[Run]) -> Vec<(String, Vec<Option<String>>)> {
     let keys: BTreeSet<&String> = runs.iter().flat_map(|run| run.config.keys()).collect();
-    let rows = keys.into_iter().map(|key| (key.clone(), runs.iter().map(|run| run.config.get(key).cloned()).collect()));
-    rows.filter(|(_, values): &(_, Vec<Option<String>>)| values.windows(2).any(|pair| pair[0] != pair[1])).collect()
+    let rows = keys
+        .into_iter()
+        .map(|key| (key.clone(), runs.iter().map(|run| run.config.get(key).cloned()).collect()));
+    rows.filter(|(_, values): &(_, Vec<Option<String>>)| {
+        values.windows(2).any(|pair| pair[0] != pair[1])
+    })
+    .collect()
 }
 
 fn compare(runs: &[Run], differences: Vec<(String, Vec<Option<String>>)>) {
-    let row = |name: &str, values: Vec<String>| [name.to_owned()].into_iter().chain(values).collect::<Vec<_>>();
+    let row = |name: &str, values: Vec<String>| {
+        [name.to_owned()].into_iter().chain(values).collect::<Vec<_>>()
+    };
     let mut rows = vec![row("", runs.iter().map(|run| run.name.clone()).collect())];
     for (key, values) in differences {
-        rows.push(row(&key, values.into_iter().map(|value| value.unwrap_or_else(|| "-".to_owned())).collect()));
+        rows.push(row(
+            &key,
+            values.into_iter().map(|value| value.unwrap_or_else(|| "-".to_owned())).collect(),
+        ));
     }
     for name in of_validation(runs) {
         rows.push(row(&format!("best {name}"), runs.iter().map(|run| best(run, &name)).collect()));

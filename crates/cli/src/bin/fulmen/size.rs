@@ -13,9 +13,15 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         "mib" => 1 << 20,
         "g" | "gb" => 1_000_000_000,
         "gib" => 1 << 30,
-        _ => return Err(format!("unknown unit {:?}; expected MB, MiB, GB, GiB or none", unit.trim())),
+        _ => {
+            return Err(format!(
+                "unknown unit {:?}; expected MB, MiB, GB, GiB or none",
+                unit.trim()
+            ));
+        }
     };
-    let number: u64 = number.parse().map_err(|_| "expected a whole number, as in 256MiB".to_owned())?;
+    let number: u64 =
+        number.parse().map_err(|_| "expected a whole number, as in 256MiB".to_owned())?;
     number.checked_mul(factor).ok_or_else(|| "more bytes than 64 bits can count".to_owned())
 }
 

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use fulmen_cli::top::{Screen, Snapshot};
 use fulmen_data::{Error, Result};
-use fulmen_machine::{DeviceMetrics, Level, METRICS_ADDRESS, MetricsClient, RunMetrics, RunMetricsClient, Tpu};
+use fulmen_machine::{
+    DeviceMetrics, Level, METRICS_ADDRESS, MetricsClient, RunMetrics, RunMetricsClient, Tpu,
+};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use serde_json::{Value, json};
 
@@ -45,12 +47,22 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     let level = if arguments.level == "1" { Level::Basic } else { Level::Detailed };
-    let client = MetricsClient::new(&arguments.address).map_err(|error| Error::usage(error.to_string()))?;
+    let client =
+        MetricsClient::new(&arguments.address).map_err(|error| Error::usage(error.to_string()))?;
     let training = arguments.run.as_deref().map(RunMetricsClient::new).transpose();
     let training = training.map_err(|error| Error::usage(error.to_string()))?;
-    let snapshots = take_snapshots(client, training, level, arguments.interval, arguments.count.unwrap_or(u64::MAX));
+    let snapshots = take_snapshots(
+        client,
+        training,
+        level,
+        arguments.interval,
+        arguments.count.unwrap_or(u64::MAX),
+    );
     if !arguments.json && stdout().is_terminal() {
-        let screen = Screen::new(format!("{}, every {} s", arguments.address, arguments.interval.as_secs_f64()), level);
+        let screen = Screen::new(
+            format!("{}, every {} s", arguments.address, arguments.interval.as_secs_f64()),
+            level,
+        );
         let shown = show(screen, &snapshots);
         ratatui::restore();
         return shown.map_err(|error| Error::new(format!("the terminal: {error}")));
@@ -87,7 +99,9 @@ fn take_snapshots(
                 thread::sleep(interval);
             }
             let metrics = client.read(level).map_err(|error| error.to_string());
-            let run = training.as_mut().map(|training| training.read().map_err(|error| error.to_string()));
+            let run = training
+                .as_mut()
+                .map(|training| training.read().map_err(|error| error.to_string()));
             let (processes, holders) = watch.look();
             if sender.send(Snapshot { metrics, run, processes, unseen: holders.unseen }).is_err() {
                 return;
@@ -105,7 +119,8 @@ fn show(mut screen: Screen, snapshots: &Receiver<Snapshot>) -> std::io::Result<(
         let drawn = Instant::now();
         while event::poll(Duration::from_millis(20))? {
             if let Event::Key(key) = event::read()? {
-                let ends = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+                let ends =
+                    key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
                 if ends || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
                     return Ok(());
                 }

@@ -1,6 +1,7 @@
 //! `fulmen tpu`: TPU VMs, also for the duration of one run.
 //!
-//! Out of scope: machines (`fulmen-gcloud`) and programs on them (`fulmen-pods`), which this file combines.
+//! Out of scope: machines (`fulmen-gcloud`) and programs on them (`fulmen-pods`), which this file
+//! combines.
 
 use std::io::{stderr, stdout};
 use std::path::Path;
@@ -40,42 +41,67 @@ pub(crate) fn run(command: Command) -> Result<u8> {
     let signals = || fulmen_pods::signals().map_err(Error::new);
     match command {
         Command::Machine(command) => {
-            fulmen_gcloud::run(&command, &mut stdout(), &mut stderr(), &signals()?).map_err(|error| failed(&error))
+            fulmen_gcloud::run(&command, &mut stdout(), &mut stderr(), &signals()?)
+                .map_err(|error| failed(&error))
         }
         Command::Run(run) if run.output.dry_run => dry_run(&run),
         Command::Run(run) => {
-            if let Some(program) = run.options.program().first().filter(|program| !Path::new(program).is_file()) {
-                return Err(Error::usage(format!("{program}: not a file of this machine; nothing was created")));
+            if let Some(program) =
+                run.options.program().first().filter(|program| !Path::new(program).is_file())
+            {
+                return Err(Error::usage(format!(
+                    "{program}: not a file of this machine; nothing was created"
+                )));
             }
             let Run { machine, options, delete_after, output } = *run;
             let known = known_hosts()?;
-            // The machine is new, and so are its keys; other machines may have had its addresses before.
-            let ssh =
-                ["StrictHostKeyChecking=accept-new".into(), format!("UserKnownHostsFile={}", known.path().display())];
+            // The machine is new, and so are its keys; other machines may have had its addresses
+            // before.
+            let ssh = [
+                "StrictHostKeyChecking=accept-new".into(),
+                format!("UserKnownHostsFile={}", known.path().display()),
+            ];
             let mut pod = Some(options);
             let mut work = |out: &mut dyn std::io::Write| {
                 let options = pod.take().ok_or("the machine was created twice")?;
-                let (zone, project) = (&machine.zone_args.zone, machine.zone_args.project.as_deref());
-                let pod = fulmen_pods::Arguments::run_on_tpu(&machine.name, zone, project, ssh.to_vec(), options);
+                let (zone, project) =
+                    (&machine.zone_args.zone, machine.zone_args.project.as_deref());
+                let pod = fulmen_pods::Arguments::run_on_tpu(
+                    &machine.name,
+                    zone,
+                    project,
+                    ssh.to_vec(),
+                    options,
+                );
                 fulmen_pods::run(pod, out, fulmen_pods::signals).map_err(|error| error.to_string())
             };
             let lease = Lease { machine: &machine, delete_after, json: output.json };
-            let ended = fulmen_gcloud::lease(lease, &mut stdout(), &mut stderr(), &signals()?, &mut work);
+            let ended =
+                fulmen_gcloud::lease(lease, &mut stdout(), &mut stderr(), &signals()?, &mut work);
             ended.map_err(|error| failed(&error))
         }
     }
 }
 
 fn known_hosts() -> Result<tempfile::NamedTempFile> {
-    tempfile::NamedTempFile::new().map_err(|e| Error::new(format!("a temporary file for the keys of hosts: {e}")))
+    tempfile::NamedTempFile::new()
+        .map_err(|e| Error::new(format!("a temporary file for the keys of hosts: {e}")))
 }
 
 fn dry_run(run: &Run) -> Result<u8> {
     let mut lines = fulmen_gcloud::commands(&run.machine).map_err(|error| failed(&error))?;
     let (name, zone_args) = (&run.machine.name, &run.machine.zone_args);
-    lines.push(fulmen_gcloud::hosts_command(name, Some(&zone_args.zone), zone_args.project.as_deref()));
+    lines.push(fulmen_gcloud::hosts_command(
+        name,
+        Some(&zone_args.zone),
+        zone_args.project.as_deref(),
+    ));
     let program: Vec<String> = run.options.program().iter().map(|word| quote(word)).collect();
-    lines.push(format!("fulmen pod run --tpu {name} --zone {} -- {}", zone_args.zone, program.join(" ")));
+    lines.push(format!(
+        "fulmen pod run --tpu {name} --zone {} -- {}",
+        zone_args.zone,
+        program.join(" ")
+    ));
     if run.delete_after {
         lines.push(format!("fulmen tpu delete {name} --zone {}", zone_args.zone));
     }

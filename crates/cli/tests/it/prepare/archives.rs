@@ -25,15 +25,22 @@ pub(crate) type Images = BTreeMap<String, (usize, Vec<u8>)>;
 impl ImageNet {
     pub(crate) fn train(&self) -> Images {
         let image = |class: usize, number: usize| {
-            let bytes =
-                if (class, number) == (1, 0) { b"\x89PNG\r\n...".to_vec() } else { jpeg(class * 1000 + number) };
+            let bytes = if (class, number) == (1, 0) {
+                b"\x89PNG\r\n...".to_vec()
+            } else {
+                jpeg(class * 1000 + number)
+            };
             (format!("{}_{number}", CLASSES[class].0), (class, bytes))
         };
-        (0..3).flat_map(|class| (0..self.per_class).map(move |number| image(class, number))).collect()
+        (0..3)
+            .flat_map(|class| (0..self.per_class).map(move |number| image(class, number)))
+            .collect()
     }
 
     pub(crate) fn val_images(&self) -> Images {
-        let image = |number: usize| (format!("ILSVRC2012_val_{number:08}"), (number * 7 % 3, jpeg(5000 + number)));
+        let image = |number: usize| {
+            (format!("ILSVRC2012_val_{number:08}"), (number * 7 % 3, jpeg(5000 + number)))
+        };
         (1..=self.val).map(image).collect()
     }
 
@@ -45,8 +52,9 @@ impl ImageNet {
             .into_iter()
             .map(|class| {
                 let members = train.iter().filter(|(_, image)| image.0 == class);
-                let files: Vec<(String, Vec<u8>)> =
-                    members.map(|(name, image)| (format!("{name}.JPEG"), image.1.clone())).collect();
+                let files: Vec<(String, Vec<u8>)> = members
+                    .map(|(name, image)| (format!("{name}.JPEG"), image.1.clone()))
+                    .collect();
                 (format!("{}.tar", CLASSES[class].0), tar_of(&files))
             })
             .collect();
@@ -58,27 +66,47 @@ impl ImageNet {
         let truth: String = val.values().map(|image| format!("{}\n", CLASSES[image.0].1)).collect();
         let kit = tar_of(&[
             ("ILSVRC2012_devkit_t12/readme.txt".to_owned(), b"not needed".to_vec()),
-            ("ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt".to_owned(), truth.into_bytes()),
-            ("ILSVRC2012_devkit_t12/data/meta.mat".to_owned(), include_bytes!("../../reference/meta.mat").to_vec()),
+            (
+                "ILSVRC2012_devkit_t12/data/ILSVRC2012_validation_ground_truth.txt".to_owned(),
+                truth.into_bytes(),
+            ),
+            (
+                "ILSVRC2012_devkit_t12/data/meta.mat".to_owned(),
+                include_bytes!("../../reference/meta.mat").to_vec(),
+            ),
         ]);
         let mut gzip = GzEncoder::new(Vec::new(), Compression::default());
         gzip.write_all(&kit).unwrap();
         fs::write(folder.join("ILSVRC2012_devkit_t12.tar.gz"), gzip.finish().unwrap()).unwrap();
-        let names = ["ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"];
+        let names =
+            ["ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "ILSVRC2012_devkit_t12.tar.gz"];
         expected(folder, &names, [("train", train.len()), ("val", val.len())], 3)
     }
 }
 
 /// The checksums and counts of the archives in a folder.
-pub(crate) fn expected(folder: &Path, names: &[&str], samples: [(&str, usize); 2], classes: usize) -> ExpectedContents {
+pub(crate) fn expected(
+    folder: &Path,
+    names: &[&str],
+    samples: [(&str, usize); 2],
+    classes: usize,
+) -> ExpectedContents {
     let archive = |name: &&str| ExpectedArchive {
         name: (*name).to_owned(),
-        md5: Some(Md5::digest(fs::read(folder.join(name)).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect()),
+        md5: Some(
+            Md5::digest(fs::read(folder.join(name)).unwrap())
+                .iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect(),
+        ),
         from: String::new(),
     };
     ExpectedContents {
         archives: names.iter().map(archive).collect(),
-        samples: samples.into_iter().map(|(split, count)| (split.to_owned(), count as u64)).collect(),
+        samples: samples
+            .into_iter()
+            .map(|(split, count)| (split.to_owned(), count as u64))
+            .collect(),
         classes: Some(classes),
     }
 }
@@ -118,5 +146,8 @@ pub(crate) fn entries(path: &Path) -> Vec<(String, Vec<u8>)> {
 pub(crate) fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let named = files.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), path));
-    named.filter(|(name, _)| !name.starts_with('.')).map(|(name, path)| (name, fs::read(path).unwrap())).collect()
+    named
+        .filter(|(name, _)| !name.starts_with('.'))
+        .map(|(name, path)| (name, fs::read(path).unwrap()))
+        .collect()
 }

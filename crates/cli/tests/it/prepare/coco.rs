@@ -49,7 +49,9 @@ fn mismatched_coco_archives_are_errors_with_the_entry() {
     let output = folder.path().join("shards");
     let any = ExpectedContents::default();
     let run = |expected: &ExpectedContents| {
-        prepare::coco(folder.path(), expected, &options(&output), &()).map(|_| ()).map_err(|error| error.to_string())
+        prepare::coco(folder.path(), expected, &options(&output), &())
+            .map(|_| ())
+            .map_err(|error| error.to_string())
     };
     let check = |name: &str, bytes: &[u8], expected: &ExpectedContents, says: &str| {
         let path = folder.path().join(name);
@@ -64,7 +66,12 @@ fn mismatched_coco_archives_are_errors_with_the_entry() {
         let files: Vec<_> = numbers.iter().map(|&image| entry(image)).collect();
         coco::zip_of(&files, zip::CompressionMethod::Stored)
     };
-    check("train2017.zip", &stored(&[9, 25]), &expected, "the train split has 2 samples, expected 4");
+    check(
+        "train2017.zip",
+        &stored(&[9, 25]),
+        &expected,
+        "the train split has 2 samples, expected 4",
+    );
     check("train2017.zip", &stored(&[9, 25]), &any, "there is no entry 000000000041.jpg");
     check(
         "train2017.zip",
@@ -81,7 +88,12 @@ fn mismatched_coco_archives_are_errors_with_the_entry() {
     check("train2017.zip", &damaged, &any, "entry train2017/000000000009.jpg: Invalid checksum");
     let empty = [("annotations/instances_train2017.json".to_owned(), b"{\"images\": [".to_vec())];
     let zip = coco::zip_of(&empty, zip::CompressionMethod::Deflated);
-    check("annotations_trainval2017.zip", &zip, &any, "entry annotations/instances_train2017.json: EOF");
+    check(
+        "annotations_trainval2017.zip",
+        &zip,
+        &any,
+        "entry annotations/instances_train2017.json: EOF",
+    );
     // A run that was started with the damaged ones cannot be continued.
     fs::remove_dir_all(&output).unwrap();
     run(&expected).unwrap();

@@ -41,7 +41,8 @@ fn annotation_files(split: &str, count: usize) -> [(String, Vec<u8>); 2] {
             )
         })
         .collect();
-    let things: Vec<String> = (0..count).flat_map(|index| instances(number(split, index), index)).collect();
+    let things: Vec<String> =
+        (0..count).flat_map(|index| instances(number(split, index), index)).collect();
     let captions: Vec<String> = (0..count)
         .flat_map(|index| {
             let image = number(split, index);
@@ -54,11 +55,16 @@ fn annotation_files(split: &str, count: usize) -> [(String, Vec<u8>); 2] {
         })
         .collect();
     let categories = r#"[{"supercategory": "indoor","id": 90,"name": "toothbrush"},{"supercategory": "person","id": 1,"name": "person"},{"supercategory": "vehicle","id": 13,"name": "stop sign"}]"#;
-    let head = format!(r#""info": {{"year": 2017}},"licenses": [],"images": [{}]"#, images.join(","));
+    let head =
+        format!(r#""info": {{"year": 2017}},"licenses": [],"images": [{}]"#, images.join(","));
     [
         (
             format!("annotations/instances_{split}2017.json"),
-            format!(r#"{{{head},"annotations": [{}],"categories": {categories}}}"#, things.join(",")).into_bytes(),
+            format!(
+                r#"{{{head},"annotations": [{}],"categories": {categories}}}"#,
+                things.join(",")
+            )
+            .into_bytes(),
         ),
         (
             format!("annotations/captions_{split}2017.json"),
@@ -89,7 +95,11 @@ pub(crate) fn write_coco(folder: &Path, train: usize, val: usize) -> ExpectedCon
             (format!("{split}2017/{image:012}.jpg"), jpeg(image))
         };
         let images: Vec<_> = (0..count).map(image).collect();
-        fs::write(folder.join(format!("{split}2017.zip")), zip_of(&images, CompressionMethod::Stored)).unwrap();
+        fs::write(
+            folder.join(format!("{split}2017.zip")),
+            zip_of(&images, CompressionMethod::Stored),
+        )
+        .unwrap();
     }
     let files = [annotation_files("train", train), annotation_files("val", val)].concat();
     let zip = zip_of(&files, CompressionMethod::Deflated);

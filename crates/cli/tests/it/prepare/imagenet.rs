@@ -75,11 +75,15 @@ fn all_missing_archives_are_listed_with_their_origins() {
     fs::remove_file(folder.path().join("ILSVRC2012_img_val.tar")).unwrap();
     fs::remove_file(folder.path().join("ILSVRC2012_devkit_t12.tar.gz")).unwrap();
     let output = folder.path().join("shards");
-    let error = prepare::imagenet(folder.path(), &ExpectedContents::imagenet(), &options(&output), &()).unwrap_err();
+    let error =
+        prepare::imagenet(folder.path(), &ExpectedContents::imagenet(), &options(&output), &())
+            .unwrap_err();
     assert!(error.is_not_found());
     let text = error.to_string();
     assert!(text.contains("of 3 archives 2 are missing"), "{text}");
-    for part in ["ILSVRC2012_img_val.tar, from https://", "ILSVRC2012_devkit_t12.tar.gz, from https://"] {
+    for part in
+        ["ILSVRC2012_img_val.tar, from https://", "ILSVRC2012_devkit_t12.tar.gz, from https://"]
+    {
         assert!(text.contains(part), "{text}");
     }
     assert!(!text.contains("img_train"), "{text}");
@@ -100,7 +104,10 @@ fn wrong_counts_and_checksums_are_refused() {
     let mut wrong = expected.clone();
     wrong.samples.insert("val".to_owned(), 7);
     let error = run(&wrong, true).unwrap_err();
-    assert!(error.contains("ILSVRC2012_img_val.tar: the val split has 6 samples, expected 7"), "{error}");
+    assert!(
+        error.contains("ILSVRC2012_img_val.tar: the val split has 6 samples, expected 7"),
+        "{error}"
+    );
     let mut wrong = expected.clone();
     wrong.archives[1].md5 = Some("0".repeat(32));
     let error = run(&wrong, true).unwrap_err();
@@ -135,7 +142,9 @@ fn truncated_archives_are_errors_with_the_entry() {
         let path = folder.path().join(name);
         let whole = fs::read(&path).unwrap();
         fs::write(&path, &whole[..whole.len() / part]).unwrap();
-        let error = prepare::imagenet(folder.path(), &expected, &options(&output), &()).unwrap_err().to_string();
+        let error = prepare::imagenet(folder.path(), &expected, &options(&output), &())
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(name) && error.contains(says), "{error}");
         fs::write(&path, whole).unwrap();
     }
@@ -147,6 +156,11 @@ fn truncated_archives_are_errors_with_the_entry() {
     let end = place + inner.len();
     bytes[end - 1024 - 512..end].fill(7);
     fs::write(&path, bytes).unwrap();
-    let error = prepare::imagenet(folder.path(), &expected, &options(&output), &()).unwrap_err().to_string();
-    assert!(error.contains("ILSVRC2012_img_train.tar: entry n02100735.tar: the header at byte "), "{error}");
+    let error = prepare::imagenet(folder.path(), &expected, &options(&output), &())
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("ILSVRC2012_img_train.tar: entry n02100735.tar: the header at byte "),
+        "{error}"
+    );
 }

@@ -29,7 +29,10 @@ fn errors_name_the_option_of_a_negative_number_and_shorten_long_values() {
     let long = "x".repeat(100_000);
     for (arguments, expected) in [
         (["data", "prepare", "text", "--seed", "-1"], "invalid value '-1' for '--seed <SEED>'"),
-        (["data", "prepare", "text", "--threads", "-2"], "invalid value '-2' for '--threads <NUMBER>'"),
+        (
+            ["data", "prepare", "text", "--threads", "-2"],
+            "invalid value '-2' for '--threads <NUMBER>'",
+        ),
         (["data", "prepare", "text", "--seed", &long], "… (100000 bytes)' for '--seed <SEED>'"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_fulmen")).args(arguments).output().unwrap();

@@ -43,7 +43,8 @@ fn only_what_is_missing_or_damaged_is_written_again() {
     assert!(notes[0].contains("train-000002.tar: its checksum has changed"), "{notes:?}");
     assert_eq!(contents(&output), whole);
 
-    let other = prepare::imagenet(folder.path(), &expected, &options(&output).seed(3), &()).unwrap_err();
+    let other =
+        prepare::imagenet(folder.path(), &expected, &options(&output).seed(3), &()).unwrap_err();
     assert!(other.is_usage() && other.to_string().contains("seed was 0 and is now 3"), "{other}");
     assert_eq!(contents(&output), whole);
 }
@@ -56,7 +57,11 @@ fn a_killed_run_continues_with_the_same_bytes() {
     fs::write(&file, serde_json::to_vec(&expected).unwrap()).unwrap();
     let command = |output: &Path| {
         let mut command = program();
-        command.args(["data", "prepare", "imagenet"]).arg(folder.path()).arg("--output").arg(output);
+        command
+            .args(["data", "prepare", "imagenet"])
+            .arg(folder.path())
+            .arg("--output")
+            .arg(output);
         command.arg("--expected").arg(&file).args(["--max-samples", "1", "--threads", "2"]);
         command.stdout(Stdio::null()).stderr(Stdio::null());
         command
@@ -113,7 +118,10 @@ fn shards_are_uploaded_once_and_foreign_files_are_not_replaced() {
     };
     fs::write(store.join("train-000003.tar"), b"mine").unwrap();
     let error = run(false).unwrap_err();
-    assert!(error.is_usage() && error.to_string().contains("another file with this name exists"), "{error}");
+    assert!(
+        error.is_usage() && error.to_string().contains("another file with this name exists"),
+        "{error}"
+    );
     assert_eq!(fs::read(store.join("train-000003.tar")).unwrap(), b"mine");
     fs::remove_file(store.join("train-000003.tar")).unwrap();
 
@@ -149,10 +157,15 @@ fn nothing_is_uploaded_into_the_folder_itself() {
     prepare::imagenet(folder.path(), &expected, &options(&output), &()).unwrap();
     let whole = contents(&output);
     std::os::unix::fs::symlink(&output, folder.path().join("link")).unwrap();
-    for place in [output.clone(), folder.path().join("shards/../shards"), folder.path().join("link")] {
+    for place in
+        [output.clone(), folder.path().join("shards/../shards"), folder.path().join("link")]
+    {
         let options = options(&output).upload(place.as_path()).delete_uploaded(true);
         let error = prepare::imagenet(folder.path(), &expected, &options, &()).unwrap_err();
-        assert!(error.is_usage() && error.to_string().contains("is the folder that the shards"), "{error}");
+        assert!(
+            error.is_usage() && error.to_string().contains("is the folder that the shards"),
+            "{error}"
+        );
         assert_eq!(contents(&output), whole);
     }
     // An impossible location is reported before any shard is written.
@@ -175,7 +188,8 @@ fn other_archives_of_the_same_sizes_are_another_plan() {
         file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
     };
     let run = |expected: &ExpectedContents, verify| {
-        let result = prepare::imagenet(folder.path(), expected, &options(&output).verify(verify), &());
+        let result =
+            prepare::imagenet(folder.path(), expected, &options(&output).verify(verify), &());
         result.map(|_| contents(&output))
     };
     let bytes = fs::read(&archive).unwrap();
@@ -184,7 +198,10 @@ fn other_archives_of_the_same_sizes_are_another_plan() {
     write(&bytes, 2_000_000_000);
     assert_eq!(run(&expected, true).unwrap(), whole);
     let error = run(&expected, false).unwrap_err();
-    assert!(error.is_usage() && error.to_string().contains("the archive ILSVRC2012_img_val.tar was"), "{error}");
+    assert!(
+        error.is_usage() && error.to_string().contains("the archive ILSVRC2012_img_val.tar was"),
+        "{error}"
+    );
 
     let mut other = bytes;
     other[520] ^= 1;
@@ -202,7 +219,9 @@ fn unfinished_files_are_removed() {
     let output = folder.path().join("shards");
     prepare::imagenet(folder.path(), &expected, &options(&output), &()).unwrap();
     let names = || {
-        let names = fs::read_dir(&output).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let names = fs::read_dir(&output)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap());
         names.filter(|name| name.starts_with('.')).collect::<Vec<_>>()
     };
     assert_eq!(names(), [".fulmen-prepare"]);

@@ -33,7 +33,10 @@ fn tokenizer_json() -> String {
 }
 
 fn document(index: usize) -> String {
-    (0..index % 7 + 1).map(|word| format!("w{}", (index * 13 + word) % 100)).collect::<Vec<_>>().join(" ")
+    (0..index % 7 + 1)
+        .map(|word| format!("w{}", (index * 13 + word) % 100))
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn tokens(index: usize) -> Vec<u32> {
@@ -41,7 +44,9 @@ fn tokens(index: usize) -> Vec<u32> {
 }
 
 fn json_lines(documents: std::ops::Range<usize>) -> String {
-    documents.map(|index| format!("{{\"id\": {index}, \"text\": \"{}\"}}\n", document(index))).collect()
+    documents
+        .map(|index| format!("{{\"id\": {index}, \"text\": \"{}\"}}\n", document(index)))
+        .collect()
 }
 
 fn places(path: &Path) -> Vec<Location> {
@@ -54,9 +59,13 @@ fn texts_of_all_kinds_become_documents_in_order() {
     let input = folder.path().join("input");
     fs::create_dir(&input).unwrap();
     fs::write(input.join("a.txt"), "one\ntwo").unwrap();
-    fs::write(input.join("b.jsonl"), "{\"text\": \"three\"}\n\n{\"text\": \" \"}\n{\"n\": 1, \"text\": \"four\"}")
-        .unwrap();
-    let mut gzip = GzEncoder::new(File::create(input.join("c.jsonl.gz")).unwrap(), Compression::default());
+    fs::write(
+        input.join("b.jsonl"),
+        "{\"text\": \"three\"}\n\n{\"text\": \" \"}\n{\"n\": 1, \"text\": \"four\"}",
+    )
+    .unwrap();
+    let mut gzip =
+        GzEncoder::new(File::create(input.join("c.jsonl.gz")).unwrap(), Compression::default());
     gzip.write_all(b"{\"text\": \"five\"}\n").unwrap();
     gzip.finish().unwrap();
     let columns: [(&str, ArrayRef); 2] = [
@@ -83,9 +92,13 @@ fn texts_of_all_kinds_become_documents_in_order() {
         files.map(|(_, text)| String::from_utf8(text).unwrap()).collect()
     };
     let (whole, lines) = (folder.path().join("whole"), folder.path().join("lines"));
-    assert_eq!(texts(&whole, &TextOptions::new()), ["one\ntwo", "three", "four", "five", "six", "seven"]);
+    assert_eq!(
+        texts(&whole, &TextOptions::new()),
+        ["one\ntwo", "three", "four", "five", "six", "seven"]
+    );
     assert_eq!(texts(&lines, &TextOptions::new().lines(true)).len(), 7);
-    let keys: Vec<String> = entries(&whole.join("train-000001.tar")).into_iter().map(|(name, _)| name).collect();
+    let keys: Vec<String> =
+        entries(&whole.join("train-000001.tar")).into_iter().map(|(name, _)| name).collect();
     assert_eq!(keys, ["000000000003.txt", "000000000004.txt", "000000000005.txt"]);
 }
 
@@ -129,7 +142,8 @@ fn tokens_are_in_order_and_each_text_is_always_on_the_same_side() {
     let validation: BTreeSet<&Vec<u32>> = documents[1].iter().collect();
     assert!((30..90).contains(&documents[1].len()), "{}", documents[1].len());
     let all: Vec<Vec<u32>> = (0..300).map(tokens).collect();
-    let train: Vec<&Vec<u32>> = all.iter().filter(|document| !validation.contains(document)).collect();
+    let train: Vec<&Vec<u32>> =
+        all.iter().filter(|document| !validation.contains(document)).collect();
     assert_eq!(documents[0].iter().collect::<Vec<_>>(), train);
 
     let (_, many) = run("many", 4, 4096 + 400);
@@ -161,7 +175,8 @@ fn an_interrupted_run_over_texts_continues() {
     *damaged.last_mut().unwrap() ^= 1;
     fs::write(output.join("validation-000001.tokens"), damaged).unwrap();
     let notes = run().unwrap();
-    let written: BTreeSet<&str> = notes.iter().filter_map(|note| note.split_once(':').map(|(name, _)| name)).collect();
+    let written: BTreeSet<&str> =
+        notes.iter().filter_map(|note| note.split_once(':').map(|(name, _)| name)).collect();
     assert_eq!(
         written.into_iter().collect::<Vec<_>>(),
         ["train-000000.tokens", "train-000003.tokens", "validation-000001.tokens"]
@@ -183,7 +198,8 @@ fn documents_without_a_token_are_counted_separately_and_skipped_on_resume() {
     };
     fs::write(&input, (0..60).map(line).collect::<String>()).unwrap();
     let output = folder.path().join("shards");
-    let normalizer = r#""normalizer": {"type": "Replace", "pattern": {"String": "-"}, "content": ""}"#;
+    let normalizer =
+        r#""normalizer": {"type": "Replace", "pattern": {"String": "-"}, "content": ""}"#;
     let json = tokenizer_json().replace(r#""normalizer": null"#, normalizer);
     let options = TextOptions::new().tokenizer(Tokenizer::from_bytes(json.as_bytes()).unwrap());
     let run = || {
@@ -215,7 +231,12 @@ fn a_killed_run_over_texts_continues_with_the_same_bytes() {
     let command = |output: &Path| {
         let mut command = program();
         command.args(["data", "prepare", "text"]).arg(&input).arg("--output").arg(output);
-        command.arg("--tokenizer").arg(&tokenizer).args(["--separator", "<end>", "--validation", "0.1"]);
+        command.arg("--tokenizer").arg(&tokenizer).args([
+            "--separator",
+            "<end>",
+            "--validation",
+            "0.1",
+        ]);
         command.args(["--max-samples", "2"]).stdout(Stdio::null()).stderr(Stdio::null());
         command
     };
@@ -248,7 +269,12 @@ fn errors_in_texts_have_positions() {
         fs::remove_dir_all(folder.path().join("shards")).unwrap_or_default();
     };
     let plain = TextOptions::new();
-    check("a.jsonl", b"{\"text\": \"x\"}\n{\"body\": \"y\"}\n", &plain, &["line 2", "no field \"text\"", "body"]);
+    check(
+        "a.jsonl",
+        b"{\"text\": \"x\"}\n{\"body\": \"y\"}\n",
+        &plain,
+        &["line 2", "no field \"text\"", "body"],
+    );
     check("a.jsonl", b"{\"text\": 7}\n", &plain, &["line 1", "is not text"]);
     check("a.jsonl", b"{\"text\": \n", &plain, &["line 1", "not JSON"]);
     check("a.txt", b"\xff\xfe", &plain, &["UTF-8"]);

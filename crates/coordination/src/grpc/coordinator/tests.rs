@@ -45,7 +45,11 @@ fn refuses(request: wire::Join, expect: Expect) {
     // A process that waits for process 1 in vain gets the failure.
     coordinator.arrive(&key(Purpose::Join, ""), 0, &BTreeMap::new());
     let late = coordinator.time_out(&key(Purpose::Join, ""), LIMIT).unwrap_err();
-    assert!(late.ends_run && late.processes == [1] && late.message.contains(&failure.message), "{}", late.message);
+    assert!(
+        late.ends_run && late.processes == [1] && late.message.contains(&failure.message),
+        "{}",
+        late.message
+    );
 }
 
 #[test]
@@ -70,7 +74,11 @@ fn a_process_of_another_run_or_version_is_refused() {
         ],
     );
     refuses(
-        wire::Join { caller: wire::Caller { index: 0, session: 1 }, host: "host-b".into(), ..join(0, 2) },
+        wire::Join {
+            caller: wire::Caller { index: 0, session: 1 },
+            host: "host-b".into(),
+            ..join(0, 2)
+        },
         expect![
             "process 0 (host-b, pid 1000) was not let into the run: process 0 (host-0, pid 1000) has that index; give each process its own"
         ],
@@ -106,8 +114,10 @@ fn a_value_is_put_once() {
     let mut coordinator = full(2, Instant::now());
     coordinator.put(0, "k", "v".into()).unwrap();
     let failure = coordinator.put(1, "k", "w".into()).unwrap_err();
-    expect!["the key `k` has another value, from process 0 (host-0, pid 1000); a value is put once"]
-        .assert_eq(&failure.message);
+    expect![
+        "the key `k` has another value, from process 0 (host-0, pid 1000); a value is put once"
+    ]
+    .assert_eq(&failure.message);
     assert_eq!(coordinator.get("k").unwrap(), "v");
 }
 
@@ -150,7 +160,10 @@ fn another_program_ends_the_run() {
         coordinator.arrive(&barrier, index, &facts(program));
     }
     let failure = coordinator.outcome(&barrier).unwrap().unwrap_err();
-    assert_eq!((failure.kind(), failure.processes.as_slice()), (FailureKind::Disagreement, [2].as_slice()));
+    assert_eq!(
+        (failure.kind(), failure.processes.as_slice()),
+        (FailureKind::Disagreement, [2].as_slice())
+    );
     expect!["the processes do not agree on `fit`: `program`: process 2 (host-2, pid 1002) has b, the other 2 have a. Start all of them from one build, with the same configuration and data"]
         .assert_eq(&failure.message);
     assert_eq!(coordinator.failure(), Some(&failure));
@@ -167,7 +180,9 @@ fn a_silent_process_is_lost() {
     let start = Instant::now();
     let mut coordinator = full(4, start);
     let caller = |index: u32| join(index, 4).caller;
-    [0, 2].into_iter().for_each(|index| coordinator.heartbeat(caller(index), start + LIMIT).unwrap());
+    [0, 2]
+        .into_iter()
+        .for_each(|index| coordinator.heartbeat(caller(index), start + LIMIT).unwrap());
     coordinator.expire_members(start + LIMIT);
     assert!(coordinator.failure().is_none());
     coordinator.expire_members(start + LIMIT + Duration::from_millis(1));
@@ -196,9 +211,11 @@ fn a_suspended_coordinator_does_not_expire_members() {
 fn leaving_early_ends_the_run_for_all() {
     let mut coordinator = full(2, Instant::now());
     coordinator.leave(1, "the loss is NaN");
-    expect!["process 1 (host-1, pid 1001) ended: the loss is NaN"].assert_eq(&coordinator.failure().unwrap().message);
+    expect!["process 1 (host-1, pid 1001) ended: the loss is NaN"]
+        .assert_eq(&coordinator.failure().unwrap().message);
     let late = coordinator.join(&join(1, 2), Instant::now()).unwrap_err();
-    expect!["the run is over: process 1 (host-1, pid 1001) ended: the loss is NaN"].assert_eq(&late.message);
+    expect!["the run is over: process 1 (host-1, pid 1001) ended: the loss is NaN"]
+        .assert_eq(&late.message);
 }
 
 #[test]
@@ -255,8 +272,10 @@ fn a_missing_process_is_named_with_its_host() {
     let mut coordinator = Coordinator::new(2, "r", &hosts, LIMIT);
     coordinator.join(&join(0, 2), Instant::now()).unwrap();
     coordinator.arrive(&key(Purpose::Join, ""), 0, &BTreeMap::new());
-    let failure = coordinator.time_out(&key(Purpose::Join, ""), Duration::from_secs(2)).unwrap_err();
-    expect!["process 1 (b) has not joined within 2 s; 1 of 2 processes have"].assert_eq(&failure.message);
+    let failure =
+        coordinator.time_out(&key(Purpose::Join, ""), Duration::from_secs(2)).unwrap_err();
+    expect!["process 1 (b) has not joined within 2 s; 1 of 2 processes have"]
+        .assert_eq(&failure.message);
 }
 
 #[test]
@@ -264,8 +283,10 @@ fn a_process_of_the_next_run_waits() {
     let next = |index: u32| wire::Caller { index, session: 7 };
     let mut coordinator = full(2, Instant::now());
     assert_eq!(coordinator.is_ending(next(1)), None);
-    (0..2).for_each(|index| coordinator.arrive(&key(Purpose::Shutdown, ""), index, &BTreeMap::new()));
-    expect!["the previous run has not ended for all its processes"].assert_eq(&coordinator.is_ending(next(1)).unwrap());
+    (0..2)
+        .for_each(|index| coordinator.arrive(&key(Purpose::Shutdown, ""), index, &BTreeMap::new()));
+    expect!["the previous run has not ended for all its processes"]
+        .assert_eq(&coordinator.is_ending(next(1)).unwrap());
     assert_eq!(coordinator.is_ending(join(1, 2).caller), None);
 
     // Of a run that failed, only those that know of it can come for another.
@@ -286,7 +307,10 @@ fn waiting_at_different_barriers_is_an_error() {
     assert!(coordinator.failure().is_none());
     coordinator.arrive(&key(Purpose::Barrier, "saved"), 2, &BTreeMap::new());
     let failure = coordinator.failure().unwrap();
-    assert_eq!((failure.kind(), failure.processes.as_slice()), (FailureKind::Disagreement, [0, 1, 2].as_slice()));
+    assert_eq!(
+        (failure.kind(), failure.processes.as_slice()),
+        (FailureKind::Disagreement, [0, 1, 2].as_slice())
+    );
     expect!["the processes wait for each other at different barriers: process 2 (host-2, pid 1002) at `saved`; process 0 (host-0, pid 1000) at `fit`; process 1 (host-1, pid 1001) at `test`. Start all of them from one build, with the same configuration and data"]
         .assert_eq(&failure.message);
 }

@@ -91,11 +91,18 @@ impl Troupe {
     /// Waits for an output line of a process that starts like this, and returns the rest.
     pub(crate) fn wait_for(&mut self, index: usize, start: &str) -> String {
         let rest = self.says_within(STUCK, index, start);
-        rest.unwrap_or_else(|| panic!("process {index} is stuck after {:?}", self.process(index).output))
+        rest.unwrap_or_else(|| {
+            panic!("process {index} is stuck after {:?}", self.process(index).output)
+        })
     }
 
     /// Like [`Troupe::wait_for`], with a time limit.
-    pub(crate) fn says_within(&mut self, time: Duration, index: usize, start: &str) -> Option<String> {
+    pub(crate) fn says_within(
+        &mut self,
+        time: Duration,
+        index: usize,
+        start: &str,
+    ) -> Option<String> {
         let process = self.process(index);
         let begun = Instant::now();
         loop {
@@ -105,7 +112,9 @@ impl Troupe {
             match process.lines.recv_timeout(time.saturating_sub(begun.elapsed())) {
                 Ok(line) => process.output.push(line),
                 Err(RecvTimeoutError::Timeout) => return None,
-                Err(RecvTimeoutError::Disconnected) => panic!("process {index} ended after {:?}", process.output),
+                Err(RecvTimeoutError::Disconnected) => {
+                    panic!("process {index} ended after {:?}", process.output)
+                }
             }
         }
     }

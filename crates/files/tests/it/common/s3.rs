@@ -1,5 +1,5 @@
-//! A small object store on loopback that can simulate failures. It has as much of S3's and Google's XML interface as
-//! reading, listing and uploading need.
+//! A small object store on loopback that can simulate failures. It has as much of S3's and Google's
+//! XML interface as reading, listing and uploading need.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -123,7 +123,9 @@ fn connection(stream: TcpStream, state: &Mutex<State>) {
         let answer = (state.behave)(&request);
         let response = match answer {
             Answer::LoseLate(_) => Response::new(500, Vec::new()),
-            Answer::Status(status) => Response::new(status, b"<Error><Code>Busy</Code></Error>".to_vec()),
+            Answer::Status(status) => {
+                Response::new(status, b"<Error><Code>Busy</Code></Error>".to_vec())
+            }
             _ => serve(&mut state, &request),
         };
         drop(state);
@@ -169,7 +171,13 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Request> {
         (decoded(name), decoded(value))
     };
     let query = query.split('&').filter(|text| !text.is_empty()).map(pair).collect();
-    Some(Request { method, path: decoded(path).trim_start_matches('/').to_owned(), query, headers, body })
+    Some(Request {
+        method,
+        path: decoded(path).trim_start_matches('/').to_owned(),
+        query,
+        headers,
+        body,
+    })
 }
 
 fn decoded(text: &str) -> String {
@@ -179,7 +187,9 @@ fn decoded(text: &str) -> String {
         rest = after;
         match first {
             b'%' => {
-                bytes.push(u8::from_str_radix(std::str::from_utf8(&rest[..2]).unwrap(), 16).unwrap());
+                bytes.push(
+                    u8::from_str_radix(std::str::from_utf8(&rest[..2]).unwrap(), 16).unwrap(),
+                );
                 rest = &rest[2..];
             }
             b'+' => bytes.push(b' '),
@@ -206,8 +216,11 @@ impl Response {
     }
 
     fn send(&self, stream: &mut TcpStream, method: &str, limit: usize) -> std::io::Result<()> {
-        let mut head = format!("HTTP/1.1 {} Status\r\nContent-Length: {}\r\n", self.status, self.body.len());
-        self.headers.iter().for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
+        let mut head =
+            format!("HTTP/1.1 {} Status\r\nContent-Length: {}\r\n", self.status, self.body.len());
+        self.headers
+            .iter()
+            .for_each(|(name, value)| head.push_str(&format!("{name}: {value}\r\n")));
         stream.write_all(head.as_bytes())?;
         stream.write_all(b"\r\n")?;
         match method {
@@ -218,7 +231,11 @@ impl Response {
 }
 
 fn tag(bytes: &[u8]) -> String {
-    format!("\"{:x}-{}\"", bytes.iter().fold(7u64, |sum, &byte| sum.wrapping_mul(31) + u64::from(byte)), bytes.len())
+    format!(
+        "\"{:x}-{}\"",
+        bytes.iter().fold(7u64, |sum, &byte| sum.wrapping_mul(31) + u64::from(byte)),
+        bytes.len()
+    )
 }
 
 fn serve(state: &mut State, request: &Request) -> Response {
@@ -297,14 +314,18 @@ fn object(state: &State, request: &Request) -> Response {
         }
         None => Response::new(200, bytes.clone()),
     };
-    response.header("ETag", tag(bytes)).header("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT".to_owned())
+    response
+        .header("ETag", tag(bytes))
+        .header("Last-Modified", "Wed, 21 Oct 2026 07:28:00 GMT".to_owned())
 }
 
 fn list(state: &State, request: &Request) -> Response {
     let bucket = format!("{}/", request.path.trim_end_matches('/'));
     let prefix = request.query.get("prefix").cloned().unwrap_or_default();
-    let after = ["continuation-token", "start-after"].iter().find_map(|name| request.query.get(*name));
-    let keys = state.objects.iter().filter_map(|(name, bytes)| Some((name.strip_prefix(&bucket)?, bytes)));
+    let after =
+        ["continuation-token", "start-after"].iter().find_map(|name| request.query.get(*name));
+    let keys =
+        state.objects.iter().filter_map(|(name, bytes)| Some((name.strip_prefix(&bucket)?, bytes)));
     // With a delimiter, the common prefixes of keys are listed once, without a size.
     let delimiter = request.query.get("delimiter");
     let entry = |key: &str, bytes: &Vec<u8>| {
@@ -314,14 +335,19 @@ fn list(state: &State, request: &Request) -> Response {
             None => (key.to_owned(), Some((bytes.len(), tag(bytes)))),
         }
     };
-    let entries: BTreeMap<_, _> =
-        keys.filter(|(key, _)| key.starts_with(&prefix)).map(|(key, bytes)| entry(key, bytes)).collect();
-    let mut entries = entries.into_iter().filter(|(name, _)| after.is_none_or(|after| name > after));
+    let entries: BTreeMap<_, _> = keys
+        .filter(|(key, _)| key.starts_with(&prefix))
+        .map(|(key, bytes)| entry(key, bytes))
+        .collect();
+    let mut entries =
+        entries.into_iter().filter(|(name, _)| after.is_none_or(|after| name > after));
     let page: Vec<_> = entries.by_ref().take(PAGE).collect();
     let mut text = "<ListBucketResult>".to_owned();
     if entries.next().is_some() {
         let last = &page.last().unwrap().0;
-        text.push_str(&format!("<IsTruncated>true</IsTruncated><NextContinuationToken>{last}</NextContinuationToken>"));
+        text.push_str(&format!(
+            "<IsTruncated>true</IsTruncated><NextContinuationToken>{last}</NextContinuationToken>"
+        ));
     }
     for (name, object) in page {
         text.push_str(&match object {

@@ -54,9 +54,15 @@ pub(super) enum MagnitudeSpace {
 }
 
 impl Operation {
-    /// Magnitude number `bin` of `bins` for an image of `size` (width, height): in the unit of the operation, from the
-    /// weakest to the strongest, spaced like torchvision's.
-    pub(super) fn magnitude(self, space: MagnitudeSpace, bin: usize, bins: usize, size: (usize, usize)) -> f64 {
+    /// Magnitude number `bin` of `bins` for an image of `size` (width, height): in the unit of the
+    /// operation, from the weakest to the strongest, spaced like torchvision's.
+    pub(super) fn magnitude(
+        self,
+        space: MagnitudeSpace,
+        bin: usize,
+        bins: usize,
+        size: (usize, usize),
+    ) -> f64 {
         // With a single bin, torch's linspace returns only the first end.
         let part = if bins > 1 { bin as f64 / (bins - 1) as f64 } else { 0.0 };
         let (shear, rotate, factor, posterize) = match space {
@@ -72,10 +78,16 @@ impl Operation {
             Operation::TranslateX => translate(size.0) * part,
             Operation::TranslateY => translate(size.1) * part,
             Operation::Rotate => rotate * part,
-            Operation::Brightness | Operation::Color | Operation::Contrast | Operation::Sharpness => factor * part,
+            Operation::Brightness
+            | Operation::Color
+            | Operation::Contrast
+            | Operation::Sharpness => factor * part,
             Operation::Posterize => (8.0 - posterize * part).round_ties_even(),
             Operation::Solarize => 1.0 - part,
-            Operation::Identity | Operation::AutoContrast | Operation::Equalize | Operation::Invert => 0.0,
+            Operation::Identity
+            | Operation::AutoContrast
+            | Operation::Equalize
+            | Operation::Invert => 0.0,
         }
     }
 
@@ -111,11 +123,21 @@ impl Operation {
         let corner = Some((0.0, 0.0));
         match self {
             Operation::Identity => Ok(image),
-            Operation::ShearX => mapped(Affine { shear: (lean, 0.0), center: corner, ..Affine::default() }),
-            Operation::ShearY => mapped(Affine { shear: (0.0, lean), center: corner, ..Affine::default() }),
-            Operation::TranslateX => mapped(Affine { translate: (magnitude.trunc(), 0.0), ..Affine::default() }),
-            Operation::TranslateY => mapped(Affine { translate: (0.0, magnitude.trunc()), ..Affine::default() }),
-            Operation::Rotate => functional::rotate(&image, magnitude, interpolation, false, None, fill),
+            Operation::ShearX => {
+                mapped(Affine { shear: (lean, 0.0), center: corner, ..Affine::default() })
+            }
+            Operation::ShearY => {
+                mapped(Affine { shear: (0.0, lean), center: corner, ..Affine::default() })
+            }
+            Operation::TranslateX => {
+                mapped(Affine { translate: (magnitude.trunc(), 0.0), ..Affine::default() })
+            }
+            Operation::TranslateY => {
+                mapped(Affine { translate: (0.0, magnitude.trunc()), ..Affine::default() })
+            }
+            Operation::Rotate => {
+                functional::rotate(&image, magnitude, interpolation, false, None, fill)
+            }
             Operation::Brightness => functional::adjust_brightness(image, 1.0 + magnitude),
             Operation::Color => functional::adjust_saturation(image, 1.0 + magnitude),
             Operation::Contrast => functional::adjust_contrast(image, 1.0 + magnitude),
@@ -136,15 +158,22 @@ mod tests {
     #[test]
     fn magnitudes_are_torchvisions() {
         let size = (224, 100);
-        let magnitude = |operation: Operation, space, bin| operation.magnitude(space, bin, 31, size);
+        let magnitude =
+            |operation: Operation, space, bin| operation.magnitude(space, bin, 31, size);
         assert_eq!(magnitude(Operation::ShearX, MagnitudeSpace::Auto, 30), 0.3);
-        assert!((magnitude(Operation::TranslateX, MagnitudeSpace::Auto, 9) - 30.453_172).abs() < 1e-5);
-        assert!((magnitude(Operation::TranslateY, MagnitudeSpace::Auto, 9) - 13.595_166).abs() < 1e-5);
+        assert!(
+            (magnitude(Operation::TranslateX, MagnitudeSpace::Auto, 9) - 30.453_172).abs() < 1e-5
+        );
+        assert!(
+            (magnitude(Operation::TranslateY, MagnitudeSpace::Auto, 9) - 13.595_166).abs() < 1e-5
+        );
         assert_eq!(magnitude(Operation::Rotate, MagnitudeSpace::Auto, 9), 9.0);
         assert!((magnitude(Operation::Contrast, MagnitudeSpace::Auto, 9) - 0.27).abs() < 1e-9);
         // The values of (8 - (torch.arange(31) / (30 / 4))).round().
-        let bits: Vec<f64> =
-            (0..31).step_by(3).map(|bin| magnitude(Operation::Posterize, MagnitudeSpace::Auto, bin)).collect();
+        let bits: Vec<f64> = (0..31)
+            .step_by(3)
+            .map(|bin| magnitude(Operation::Posterize, MagnitudeSpace::Auto, bin))
+            .collect();
         assert_eq!(bits, [8.0, 8.0, 7.0, 7.0, 6.0, 6.0, 6.0, 5.0, 5.0, 4.0, 4.0]);
         assert!((magnitude(Operation::Solarize, MagnitudeSpace::Auto, 9) - 0.7).abs() < 1e-9);
         assert_eq!(magnitude(Operation::TranslateY, MagnitudeSpace::Wide, 30), 32.0);
@@ -156,7 +185,8 @@ mod tests {
     #[test]
     fn half_of_the_signed_magnitudes_turn_round() {
         let mut random = SampleRng::new(0, 0, 0);
-        let turned = (0..2000).filter(|_| Operation::Rotate.with_sign(1.0, &mut random) < 0.0).count();
+        let turned =
+            (0..2000).filter(|_| Operation::Rotate.with_sign(1.0, &mut random) < 0.0).count();
         assert!((900..1100).contains(&turned), "{turned} of 2000");
         assert!((0..100).all(|_| Operation::Solarize.with_sign(1.0, &mut random) > 0.0));
     }

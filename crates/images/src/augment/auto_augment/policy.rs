@@ -1,12 +1,12 @@
-//! AutoAugment (Cubuk, Zoph, Mane, Vasudevan and Le, 2018, <https://arxiv.org/abs/1805.09501>), with its authors'
-//! policies.
+//! AutoAugment (Cubuk, Zoph, Mane, Vasudevan and Le, 2018, <https://arxiv.org/abs/1805.09501>),
+//! with its authors' policies.
 //!
 //! Out of scope: the operations (`operation`).
 
 use super::operation::MagnitudeSpace;
 use super::operation::Operation::{
-    self, AutoContrast, Brightness, Color, Contrast, Equalize, Invert, Posterize, Rotate, Sharpness, ShearX, ShearY,
-    Solarize, TranslateX, TranslateY,
+    self, AutoContrast, Brightness, Color, Contrast, Equalize, Invert, Posterize, Rotate,
+    Sharpness, ShearX, ShearY, Solarize, TranslateX, TranslateY,
 };
 use crate::augment::{resampling_options, with_name};
 use crate::functional::{Fill, check_interpolation};
@@ -38,8 +38,8 @@ impl AutoAugmentPolicy {
     }
 }
 
-/// Draws one of a policy's 25 pairs of operations for each image, and applies each of the two with its own probability
-/// and magnitude (torchvision's `AutoAugment`).
+/// Draws one of a policy's 25 pairs of operations for each image, and applies each of the two with
+/// its own probability and magnitude (torchvision's `AutoAugment`).
 #[derive(Clone, Debug, PartialEq)]
 pub struct AutoAugment {
     policy: AutoAugmentPolicy,
@@ -74,7 +74,8 @@ impl ImageTransform for AutoAugment {
             if !random.bernoulli(p) {
                 continue;
             }
-            let magnitude = operation.magnitude(MagnitudeSpace::Auto, bin, 10, (image.width(), image.height()));
+            let magnitude =
+                operation.magnitude(MagnitudeSpace::Auto, bin, 10, (image.width(), image.height()));
             let magnitude = operation.with_sign(magnitude, random);
             image = operation.apply(image, magnitude, self.interpolation, &self.fill)?;
         }
@@ -82,7 +83,10 @@ impl ImageTransform for AutoAugment {
     }
 
     fn describe(&self) -> String {
-        format!("AutoAugment(policy={:?}, interpolation={}, fill={})", self.policy, self.interpolation, self.fill)
+        format!(
+            "AutoAugment(policy={:?}, interpolation={}, fill={})",
+            self.policy, self.interpolation, self.fill
+        )
     }
 }
 

@@ -8,7 +8,8 @@ use crate::functional::{Fill, check_interpolation};
 use crate::{Image, ImageTransform, Interpolation};
 use fulmen_data::{Error, Result, SampleRng};
 
-/// Applies a few operations of the same magnitude, drawn from 14 for each image (torchvision's `RandAugment`).
+/// Applies a few operations of the same magnitude, drawn from 14 for each image (torchvision's
+/// `RandAugment`).
 ///
 /// ```
 /// use fulmen_images::{Image, ImageTransform, RandAugment};
@@ -77,7 +78,12 @@ impl ImageTransform for RandAugment {
         for _ in 0..self.num_ops {
             let operation = CHOICES[random.below(CHOICES.len())];
             let size = (image.width(), image.height());
-            let magnitude = operation.magnitude(MagnitudeSpace::Auto, self.magnitude, self.num_magnitude_bins, size);
+            let magnitude = operation.magnitude(
+                MagnitudeSpace::Auto,
+                self.magnitude,
+                self.num_magnitude_bins,
+                size,
+            );
             let magnitude = operation.with_sign(magnitude, random);
             image = operation.apply(image, magnitude, self.interpolation, &self.fill)?;
         }

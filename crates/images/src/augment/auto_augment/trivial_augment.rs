@@ -8,8 +8,8 @@ use crate::functional::{Fill, check_interpolation};
 use crate::{Image, ImageTransform, Interpolation};
 use fulmen_data::{Error, Result, SampleRng};
 
-/// Applies one operation, drawn from 14 for each image, with a random magnitude, up to very strong ones (torchvision's
-/// `TrivialAugmentWide`). It has no parameters to tune.
+/// Applies one operation, drawn from 14 for each image, with a random magnitude, up to very strong
+/// ones (torchvision's `TrivialAugmentWide`). It has no parameters to tune.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrivialAugmentWide {
     num_magnitude_bins: usize,
@@ -19,7 +19,11 @@ pub struct TrivialAugmentWide {
 
 impl Default for TrivialAugmentWide {
     fn default() -> TrivialAugmentWide {
-        TrivialAugmentWide { num_magnitude_bins: 31, interpolation: Interpolation::Nearest, fill: Fill::default() }
+        TrivialAugmentWide {
+            num_magnitude_bins: 31,
+            interpolation: Interpolation::Nearest,
+            fill: Fill::default(),
+        }
     }
 }
 
@@ -41,7 +45,9 @@ impl ImageTransform for TrivialAugmentWide {
     fn check(&self) -> Result<()> {
         with_name("TrivialAugmentWide", check_interpolation(self.interpolation))?;
         match self.num_magnitude_bins {
-            0 => Err(Error::usage("TrivialAugmentWide: there are 0 magnitudes; there must be at least 1")),
+            0 => Err(Error::usage(
+                "TrivialAugmentWide: there are 0 magnitudes; there must be at least 1",
+            )),
             _ => Ok(()),
         }
     }
@@ -51,7 +57,8 @@ impl ImageTransform for TrivialAugmentWide {
         let operation = CHOICES[random.below(CHOICES.len())];
         let bin = random.below(self.num_magnitude_bins);
         let size = (image.width(), image.height());
-        let magnitude = operation.magnitude(MagnitudeSpace::Wide, bin, self.num_magnitude_bins, size);
+        let magnitude =
+            operation.magnitude(MagnitudeSpace::Wide, bin, self.num_magnitude_bins, size);
         let magnitude = operation.with_sign(magnitude, random);
         operation.apply(image, magnitude, self.interpolation, &self.fill)
     }

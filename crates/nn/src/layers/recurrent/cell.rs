@@ -55,7 +55,13 @@ impl Cell {
 
     /// The next state, whose first tensor is the output, from the input's part of the gates
     /// `[batch, gates·hidden]` and the state.
-    pub(super) fn step(self, input: &Tensor, state: &[Tensor], w: &Recurrence, hidden: usize) -> Vec<Tensor> {
+    pub(super) fn step(
+        self,
+        input: &Tensor,
+        state: &[Tensor],
+        w: &Recurrence,
+        hidden: usize,
+    ) -> Vec<Tensor> {
         let recurrent = affine(&state[0], &w.hh, w.bias_hh.as_ref());
         let part = |x: &Tensor, i: usize| x.narrow(-1, i * hidden, hidden);
         match self {
@@ -69,7 +75,8 @@ impl Cell {
                 vec![w.hr.as_ref().map_or_else(|| h.clone(), |hr| affine(&h, hr, None)), c]
             }
             Cell::Gru => {
-                let [r, z] = [0, 1].map(|gate| (part(input, gate) + part(&recurrent, gate)).sigmoid());
+                let [r, z] =
+                    [0, 1].map(|gate| (part(input, gate) + part(&recurrent, gate)).sigmoid());
                 let n = (part(input, 2) + r * part(&recurrent, 2)).tanh();
                 vec![&n + z * (&state[0] - &n)]
             }

@@ -49,7 +49,11 @@ impl Lstm {
     /// zeros. The shapes are those of [`Rnn::forward`](super::Rnn::forward); with a projection,
     /// outputs and `h` have its number of features.
     #[track_caller]
-    pub fn forward(&self, x: impl AsTensor, state: Option<(&Tensor, &Tensor)>) -> (Tensor, (Tensor, Tensor)) {
+    pub fn forward(
+        &self,
+        x: impl AsTensor,
+        state: Option<(&Tensor, &Tensor)>,
+    ) -> (Tensor, (Tensor, Tensor)) {
         let _scope = NN.open();
         let x = x.as_tensor();
         let first = state.map(|(h, c)| [h, c]);

@@ -1,4 +1,5 @@
-//! Recurrent layers: [`Rnn`], [`Lstm`] and [`Gru`], with PyTorch's options, formulas and parameter names.
+//! Recurrent layers: [`Rnn`], [`Lstm`] and [`Gru`], with PyTorch's options, formulas and parameter
+//! names.
 //!
 //! `stack.rs` has the common part, `cell.rs` a step of each. Out of scope: sequences of different
 //! lengths in one batch (PyTorch's `PackedSequence`), because shapes are fixed.

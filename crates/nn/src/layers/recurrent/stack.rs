@@ -73,7 +73,8 @@ impl Stack {
             return;
         }
         for layer in 0..self.num_layers {
-            let inputs = if layer == 0 { self.input_size } else { out.saturating_mul(self.directions()) };
+            let inputs =
+                if layer == 0 { self.input_size } else { out.saturating_mul(self.directions()) };
             for _ in 0..self.directions() {
                 let (mut bias_ih, mut bias_hh, mut hr) = (None, None, None);
                 if self.bias {
@@ -92,7 +93,12 @@ impl Stack {
 
     /// The output and the last state, tensor by tensor, from a sequence and the initial state, or
     /// zeros.
-    pub(super) fn run(&self, name: &str, x: &Tensor, first: Option<&[&Tensor]>) -> (Tensor, Vec<Tensor>) {
+    pub(super) fn run(
+        &self,
+        name: &str,
+        x: &Tensor,
+        first: Option<&[&Tensor]>,
+    ) -> (Tensor, Vec<Tensor>) {
         let (y, mut state) = NN.record(name, || self.recorded(x, first));
         // A poisoned input poisons all outputs.
         let last = state.last().cloned();
@@ -100,7 +106,11 @@ impl Stack {
         (y, state)
     }
 
-    fn recorded(&self, x: &Tensor, first: Option<&[&Tensor]>) -> Result<(Tensor, Vec<Tensor>), Refusal> {
+    fn recorded(
+        &self,
+        x: &Tensor,
+        first: Option<&[&Tensor]>,
+    ) -> Result<(Tensor, Vec<Tensor>), Refusal> {
         let states = self.cell.states();
         x.live()?;
         live(first.unwrap_or_default())?;
@@ -134,7 +144,9 @@ impl Stack {
                 for i in 0..states {
                     let size = if i == 0 { self.output_size() } else { self.hidden_size };
                     state.push(match first {
-                        Some(first) => first[i].narrow(0, n, 1).reshape([batch, size]).to_dtype(gates.dtype()),
+                        Some(first) => {
+                            first[i].narrow(0, n, 1).reshape([batch, size]).to_dtype(gates.dtype())
+                        }
                         None => Tensor::zeros(gates.dtype(), [batch, size]),
                     });
                 }
@@ -148,7 +160,8 @@ impl Stack {
                     (next, vec![y])
                 };
                 let state: Vec<&Tensor> = state.iter().collect();
-                let (end, mut ys) = Scan::new().reverse(direction == 1).run(&state, &[&gates], step);
+                let (end, mut ys) =
+                    Scan::new().reverse(direction == 1).run(&state, &[&gates], step);
                 outputs.append(&mut ys);
                 for (all, state) in last.iter_mut().zip(end) {
                     all.push(state);
@@ -178,7 +191,10 @@ impl Stack {
             return Err("there are 0 layers; at least one is needed".to_owned());
         }
         if self.num_layers > MOST_LAYERS {
-            return Err(format!("there are {} layers; the limit is {MOST_LAYERS}", self.num_layers));
+            return Err(format!(
+                "there are {} layers; the limit is {MOST_LAYERS}",
+                self.num_layers
+            ));
         }
         if !(x.rank() == 2 || x.rank() == 3) || x.size(-1) != self.input_size {
             let axes = if self.batch_first { "[batch, length, " } else { "[length, batch, " };

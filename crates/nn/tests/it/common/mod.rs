@@ -27,20 +27,29 @@ pub(crate) fn fault(tensor: &Tensor) -> String {
 
 /// Compares with a relative and an absolute tolerance; equal infinities and NaNs are equal.
 #[track_caller]
-pub(crate) fn assert_close(actual: &[f64], expected: &[f64], relative: f64, absolute: f64, name: &str) {
+pub(crate) fn assert_close(
+    actual: &[f64],
+    expected: &[f64],
+    relative: f64,
+    absolute: f64,
+    name: &str,
+) {
     assert_eq!(actual.len(), expected.len(), "{name}: number of elements");
     for (i, (&f, &e)) in actual.iter().zip(expected).enumerate() {
-        let equal = f == e || (f.is_nan() && e.is_nan()) || (f - e).abs() <= absolute + relative * e.abs();
+        let equal =
+            f == e || (f.is_nan() && e.is_nan()) || (f - e).abs() <= absolute + relative * e.abs();
         assert!(equal, "{name}: element {i} is {f:e}, expected {e:e} (off by {:e})", (f - e).abs());
     }
 }
 
-/// Sets all parameters to simple numbers. Drawing random ones would take longer to compile than the tests.
+/// Sets all parameters to simple numbers. Drawing random ones would take longer to compile than the
+/// tests.
 pub(crate) fn set_simple_values(module: &dyn Module) {
     for (i, (_, parameter)) in module.parameters().into_iter().enumerate() {
         let shape = parameter.ty().shape;
-        let numbers: Vec<f32> =
-            (0..shape.num_elements()).map(|k| ((k * 37 + i * 11) % 101) as f32 / 100.0 - 0.5).collect();
+        let numbers: Vec<f32> = (0..shape.num_elements())
+            .map(|k| ((k * 37 + i * 11) % 101) as f32 / 100.0 - 0.5)
+            .collect();
         parameter.set(Tensor::from_slice(&numbers, &shape));
     }
 }

@@ -1,5 +1,5 @@
-//! Reference values from PyTorch, and a list of tensors to compare with them. The tensors are evaluated as one program,
-//! because hundreds of small programs would take minutes to compile.
+//! Reference values from PyTorch, and a list of tensors to compare with them. The tensors are
+//! evaluated as one program, because hundreds of small programs would take minutes to compile.
 
 use std::path::{Path, PathBuf};
 
@@ -68,9 +68,15 @@ pub(crate) fn tensor(value: &Value) -> Tensor {
     let data = numbers(value);
     let shape = sizes(&value["shape"]);
     match value["dtype"].as_str() {
-        Some("f32") => Tensor::from_slice(&data.iter().map(|&v| v as f32).collect::<Vec<_>>(), shape),
-        Some("i32") => Tensor::from_slice(&data.iter().map(|&v| v as i32).collect::<Vec<_>>(), shape),
-        Some("bool") => Tensor::from_slice(&data.iter().map(|&v| v != 0.0).collect::<Vec<_>>(), shape),
+        Some("f32") => {
+            Tensor::from_slice(&data.iter().map(|&v| v as f32).collect::<Vec<_>>(), shape)
+        }
+        Some("i32") => {
+            Tensor::from_slice(&data.iter().map(|&v| v as i32).collect::<Vec<_>>(), shape)
+        }
+        Some("bool") => {
+            Tensor::from_slice(&data.iter().map(|&v| v != 0.0).collect::<Vec<_>>(), shape)
+        }
         other => panic!("the reference files have no dtype {other:?}"),
     }
 }
@@ -127,7 +133,8 @@ pub(crate) fn flag(value: &Value) -> bool {
     value.as_bool().unwrap_or_else(|| panic!("{value} is not a boolean"))
 }
 
-/// Expects the output of a case, and, for its cotangent, the gradients of the inputs and of the `parameters`.
+/// Expects the output of a case, and, for its cotangent, the gradients of the inputs and of the
+/// `parameters`.
 pub(crate) fn expect(
     to: &mut Expected,
     case: &Value,
@@ -142,7 +149,11 @@ pub(crate) fn expect(
     }
     let loss = (output * tensor(&case["cotangent"])).sum_all();
     for (i, input) in inputs.iter().enumerate().filter(|(i, _)| !case["gradients"][*i].is_null()) {
-        to.tensor(format!("{name}: gradient {i}"), &grad(&loss, &[input])[0], &case["gradients"][i]);
+        to.tensor(
+            format!("{name}: gradient {i}"),
+            &grad(&loss, &[input])[0],
+            &case["gradients"][i],
+        );
     }
     let expected = case["parameter_gradients"].as_object().map_or(0, |all| all.len());
     assert_eq!(parameters.len(), expected, "{name}: number of parameters");

@@ -4,7 +4,9 @@
 mod libtpu;
 
 use fulmen_pjrt::locate::{Platform, locate};
-use fulmen_pjrt::{Argument, Buffer, Client, CompileOptions, ElementType, Execution, LoadedExecutable, Plugin};
+use fulmen_pjrt::{
+    Argument, Buffer, Client, CompileOptions, ElementType, Execution, LoadedExecutable, Plugin,
+};
 
 pub(crate) use libtpu::libtpu;
 
@@ -80,12 +82,20 @@ pub(crate) fn all_reduce(n: usize) -> String {
 /// Fails unless the message contains every part.
 pub(crate) fn says(error: &fulmen_pjrt::Error, parts: &[&str]) {
     for part in parts {
-        assert!(error.to_string().contains(part), "the message {:?} lacks {part:?}", error.to_string());
+        assert!(
+            error.to_string().contains(part),
+            "the message {:?} lacks {part:?}",
+            error.to_string()
+        );
     }
 }
 
 /// A shared object compiled from C.
-pub(crate) fn shared_object(folder: &std::path::Path, name: &str, source: &str) -> std::path::PathBuf {
+pub(crate) fn shared_object(
+    folder: &std::path::Path,
+    name: &str,
+    source: &str,
+) -> std::path::PathBuf {
     let (c, so) = (folder.join(format!("{name}.c")), folder.join(format!("{name}.so")));
     std::fs::write(&c, source).unwrap();
     let built = std::process::Command::new("cc")
@@ -97,8 +107,8 @@ pub(crate) fn shared_object(folder: &std::path::Path, name: &str, source: &str) 
     so
 }
 
-/// Runs the test `name` of this program again in a new process, with `variables` and `FULMEN_TEST_CHILD`. Returns its
-/// output and error output, and fails if it fails.
+/// Runs the test `name` of this program again in a new process, with `variables` and
+/// `FULMEN_TEST_CHILD`. Returns its output and error output, and fails if it fails.
 pub(crate) fn in_child(name: &str, variables: &[(&str, &str)]) -> String {
     let mut command = std::process::Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", name, "--nocapture"]).env("FULMEN_TEST_CHILD", "1");
@@ -106,8 +116,13 @@ pub(crate) fn in_child(name: &str, variables: &[(&str, &str)]) -> String {
         command.env(variable, value);
     }
     let output = command.output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && text.contains("1 passed"), "the child failed ({}):\n{text}", output.status);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "the child failed ({}):\n{text}",
+        output.status
+    );
     text
 }
 

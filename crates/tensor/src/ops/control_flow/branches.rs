@@ -1,4 +1,5 @@
-//! The operation behind [`cond`](super::cond()) and [`switch`](super::switch()), which runs one of several bodies.
+//! The operation behind [`cond`](super::cond()) and [`switch`](super::switch()), which runs one of
+//! several bodies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -25,7 +26,8 @@ struct Derivative {
     outside: Vec<Tensor>,
 }
 
-/// Input 0 selects the branch: a bool for two branches, where true runs the first, or an i32 within bounds.
+/// Input 0 selects the branch: a bool for two branches, where true runs the first, or an i32 within
+/// bounds.
 struct Branch(Arc<Branches>);
 
 impl Branches {
@@ -50,25 +52,36 @@ impl Branches {
         let (mut bodies, mut outside) = (Vec::new(), Vec::new());
         for body in &self.bodies {
             let Region { parameters: own, results } = &body.region;
-            let cotangents = parameters(self.method, "cotangent", with_cotangent.iter().map(|&o| results[o].ty()));
+            let cotangents = parameters(
+                self.method,
+                "cotangent",
+                with_cotangent.iter().map(|&o| results[o].ty()),
+            );
             // The parameter of this branch that stands for input `i`, if it has one.
             let parameter_of = |i: usize| body.from.iter().position(|&from| from == i);
-            let used: Vec<&Tensor> = wrt.iter().filter_map(|&i| parameter_of(i)).map(|p| &own[p]).collect();
-            let seeds: Vec<_> =
-                with_cotangent.iter().zip(&cotangents).map(|(&o, c)| (results[o].clone(), c.clone())).collect();
+            let used: Vec<&Tensor> =
+                wrt.iter().filter_map(|&i| parameter_of(i)).map(|p| &own[p]).collect();
+            let seeds: Vec<_> = with_cotangent
+                .iter()
+                .zip(&cotangents)
+                .map(|(&o, c)| (results[o].clone(), c.clone()))
+                .collect();
             let mut cotangents_of_inputs = vjp(&seeds, &used)?.into_iter();
             let mut gradients = Vec::new();
             for &i in &wrt {
-                gradients.push(match parameter_of(i).and_then(|_| cotangents_of_inputs.next().flatten()) {
-                    Some(gradient) => gradient,
-                    None => cx.inputs[i].zeros_like(),
-                });
+                gradients.push(
+                    match parameter_of(i).and_then(|_| cotangents_of_inputs.next().flatten()) {
+                        Some(gradient) => gradient,
+                        None => cx.inputs[i].zeros_like(),
+                    },
+                );
             }
             let all = own.iter().chain(&cotangents).cloned().collect();
             let (region, captures) = Region::close(self.method, 0, all, &gradients);
             let mut from = body.from.clone();
             let cotangents = cx.inputs.len()..cx.inputs.len() + with_cotangent.len();
-            let captured = cotangents.end + outside.len()..cotangents.end + outside.len() + captures.len();
+            let captured =
+                cotangents.end + outside.len()..cotangents.end + outside.len() + captures.len();
             from.extend(cotangents.chain(captured));
             outside.extend(captures);
             bodies.push(Body { region, from });
@@ -86,7 +99,11 @@ impl Operation for Branch {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let mut cotangents = vec![None; cx.inputs.len()];
-        let request = (cx.outputs.len(), cx.needed.to_vec(), cx.cotangents.iter().map(Option::is_some).collect());
+        let request = (
+            cx.outputs.len(),
+            cx.needed.to_vec(),
+            cx.cotangents.iter().map(Option::is_some).collect(),
+        );
         let derivative = match self.0.derivatives.get(request, || self.0.differentiate(cx)) {
             Ok(derivative) => derivative,
             Err(fault) => return no_derivative(fault, cx.inputs.len()),
@@ -128,7 +145,8 @@ impl fmt::Debug for Branch {
     }
 }
 
-/// The branches, and the inputs of the operation: the selector, the operands and the captured tensors.
+/// The branches, and the inputs of the operation: the selector, the operands and the captured
+/// tensors.
 pub(super) fn close(
     method: &'static str,
     selector: &Tensor,

@@ -36,7 +36,11 @@ impl Callee {
 
     /// The results. There may be none.
     fn apply(self: Arc<Callee>, inputs: &[Tensor]) -> Vec<Tensor> {
-        if self.region.results.is_empty() { Vec::new() } else { Tensor::apply_all(Call(self), &borrowed(inputs)) }
+        if self.region.results.is_empty() {
+            Vec::new()
+        } else {
+            Tensor::apply_all(Call(self), &borrowed(inputs))
+        }
     }
 
     fn differentiate(&self, cx: &Vjp<'_>) -> Result<Derivative, Fault> {
@@ -46,11 +50,15 @@ impl Callee {
             .map(|o| &results[o])
             .collect();
         let cotangents = parameters("call", "cotangent", with_cotangent.iter().map(|t| t.ty()));
-        let seeds: Vec<_> = with_cotangent.iter().map(|&t| t.clone()).zip(cotangents.iter().cloned()).collect();
+        let seeds: Vec<_> =
+            with_cotangent.iter().map(|&t| t.clone()).zip(cotangents.iter().cloned()).collect();
         let needed: Vec<usize> = (0..own.len()).filter(|&i| cx.needed[i]).collect();
-        let cotangents_of_inputs = vjp(&seeds, &needed.iter().map(|&i| &own[i]).collect::<Vec<_>>())?;
         let cotangents_of_inputs =
-            needed.into_iter().zip(cotangents_of_inputs).filter_map(|(i, gradient)| Some((i, gradient?)));
+            vjp(&seeds, &needed.iter().map(|&i| &own[i]).collect::<Vec<_>>())?;
+        let cotangents_of_inputs = needed
+            .into_iter()
+            .zip(cotangents_of_inputs)
+            .filter_map(|(i, gradient)| Some((i, gradient?)));
         let (wrt, gradients): (Vec<usize>, Vec<Tensor>) = cotangents_of_inputs.unzip();
         let all = own.iter().chain(&cotangents).cloned().collect();
         let (region, outside) = Region::close("call", 0, all, &gradients);
@@ -67,7 +75,11 @@ impl Operation for Call {
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
         let mut cotangents = vec![None; cx.inputs.len()];
-        let request = (cx.outputs.len(), cx.needed.to_vec(), cx.cotangents.iter().map(Option::is_some).collect());
+        let request = (
+            cx.outputs.len(),
+            cx.needed.to_vec(),
+            cx.cotangents.iter().map(Option::is_some).collect(),
+        );
         let derivative = match self.0.derivatives.get(request, || self.0.differentiate(cx)) {
             Ok(derivative) => derivative,
             Err(fault) => return no_derivative(fault, cx.inputs.len()),
@@ -99,13 +111,14 @@ impl fmt::Debug for Call {
     }
 }
 
-/// Computes `f(inputs)` in a separate function of the program, named `name`. All calls that record the same operations
-/// on the same types share one function, which makes the program shorter (like a `jit` inside a `jit` in JAX). The
-/// compiler inlines it: values and gradients are those of `f`.
+/// Computes `f(inputs)` in a separate function of the program, named `name`. All calls that record
+/// the same operations on the same types share one function, which makes the program shorter (like
+/// a `jit` inside a `jit` in JAX). The compiler inlines it: values and gradients are those of `f`.
 ///
-/// `f` is called once, with symbolic tensors for `inputs`. It may use tensors from outside. What depends only on those
-/// is computed outside of the function. A [`Variable`](crate::Variable) that `f` sets would hold a value that exists
-/// only within the function: return the value, and set the variable after the call.
+/// `f` is called once, with symbolic tensors for `inputs`. It may use tensors from outside. What
+/// depends only on those is computed outside of the function. A [`Variable`](crate::Variable) that
+/// `f` sets would hold a value that exists only within the function: return the value, and set the
+/// variable after the call.
 ///
 /// ```
 /// use fulmen_tensor::{DType, Function, TensorType, call};
@@ -119,7 +132,11 @@ impl fmt::Debug for Call {
 /// # Ok::<(), fulmen_tensor::Error>(())
 /// ```
 #[track_caller]
-pub fn call(name: &str, inputs: &[&Tensor], f: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Vec<Tensor> {
+pub fn call(
+    name: &str,
+    inputs: &[&Tensor],
+    f: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+) -> Vec<Tensor> {
     let _scope = Scope::open();
     let start = next_id();
     // Without a function, a poisoned input reaches only the results that use it.

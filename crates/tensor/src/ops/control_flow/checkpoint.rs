@@ -27,16 +27,21 @@ impl Operation for Checkpoint {
         let with_cotangent: Vec<usize> = (0..cx.outputs.len())
             .filter(|&o| cx.cotangents[o].is_some() && cx.outputs[o].dtype().is_inexact())
             .collect();
-        // The barrier keeps the compiler from reusing values of the forward pass. The cotangents pass through it too.
-        // Without that, values would be recomputed before they are needed, and a surrounding scan would keep them.
+        // The barrier keeps the compiler from reusing values of the forward pass. The cotangents
+        // pass through it too. Without that, values would be recomputed before they are needed, and
+        // a surrounding scan would keep them.
         let mut before: Vec<&Tensor> = cx.inputs.iter().collect();
         before.extend(with_cotangent.iter().filter_map(|&o| cx.cotangents[o].as_ref()));
         let after = Tensor::optimization_barrier(&before);
         let (inputs, cotangents) = after.split_at(cx.inputs.len());
-        let substitutes = self.0.parameters.iter().map(value_id).zip(inputs.iter().cloned()).collect();
+        let substitutes =
+            self.0.parameters.iter().map(value_id).zip(inputs.iter().cloned()).collect();
         let recomputed = replay(&self.0.results, &substitutes);
-        let seeds: Vec<_> =
-            with_cotangent.iter().zip(cotangents).map(|(&o, c)| (recomputed[o].clone(), c.clone())).collect();
+        let seeds: Vec<_> = with_cotangent
+            .iter()
+            .zip(cotangents)
+            .map(|(&o, c)| (recomputed[o].clone(), c.clone()))
+            .collect();
         let wrt: Vec<usize> = (0..inputs.len()).filter(|&i| cx.needed[i]).collect();
         let mut gradients_of_inputs = vec![None; inputs.len()];
         match vjp(&seeds, &wrt.iter().map(|&i| &inputs[i]).collect::<Vec<_>>()) {
@@ -64,13 +69,13 @@ impl fmt::Debug for Checkpoint {
     }
 }
 
-/// Computes `f(inputs)` and keeps only the inputs, and the tensors that `f` uses from outside, for the backward pass.
-/// The backward pass recomputes the values in between (PyTorch's `torch.utils.checkpoint`, JAX's `jax.checkpoint`).
-/// Values and gradients are the same. It takes about a third more time; in a model of many such blocks it needs a
-/// fraction of the memory.
+/// Computes `f(inputs)` and keeps only the inputs, and the tensors that `f` uses from outside, for
+/// the backward pass. The backward pass recomputes the values in between (PyTorch's
+/// `torch.utils.checkpoint`, JAX's `jax.checkpoint`). Values and gradients are the same. It takes
+/// about a third more time; in a model of many such blocks it needs a fraction of the memory.
 ///
-/// `f` is called once, with the inputs. It may set [`Variable`](crate::Variable)s, which get the values of the forward
-/// pass.
+/// `f` is called once, with the inputs. It may set [`Variable`](crate::Variable)s, which get the
+/// values of the forward pass.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, checkpoint, grad};

@@ -7,8 +7,8 @@ use crate::scope::{Refusal, Scope};
 use crate::tensor::{all_live, next_id};
 use crate::{AsTensor, DType, Tensor};
 
-/// Traces a branch. Everything that it records belongs to the branch, even where it uses no operand: it is computed
-/// only if the branch runs.
+/// Traces a branch. Everything that it records belongs to the branch, even where it uses no
+/// operand: it is computed only if the branch runs.
 fn trace(
     method: &'static str,
     operands: &[&Tensor],
@@ -58,7 +58,8 @@ fn choose(
     })
 }
 
-/// Poisoned results of `method`, as many as `branch` returns. Only a call of `branch` reveals their number.
+/// Poisoned results of `method`, as many as `branch` returns. Only a call of `branch` reveals their
+/// number.
 fn refused(
     method: &'static str,
     refusal: Refusal,
@@ -70,15 +71,17 @@ fn refused(
     vec![poisoned; count]
 }
 
-/// Returns the results of `on_true` if the bool scalar `pred` is true, else those of `on_false` (JAX's `lax.cond`). The
-/// device evaluates `pred` and runs only one branch.
+/// Returns the results of `on_true` if the bool scalar `pred` is true, else those of `on_false`
+/// (JAX's `lax.cond`). The device evaluates `pred` and runs only one branch.
 ///
-/// Both closures are called once, with symbolic tensors for `operands`. They must return the same number of results, of
-/// the same types. They may use tensors from outside. Gradients flow to the operands and to those tensors, through the
-/// branch that ran. The backward pass recomputes that branch.
+/// Both closures are called once, with symbolic tensors for `operands`. They must return the same
+/// number of results, of the same types. They may use tensors from outside. Gradients flow to the
+/// operands and to those tensors, through the branch that ran. The backward pass recomputes that
+/// branch.
 ///
-/// Poisoned if `pred` is not a bool scalar, or if the types of the results differ. A [`Variable`](crate::Variable) that
-/// a branch sets would hold a value that exists only within it: return the value, and set the variable after the call.
+/// Poisoned if `pred` is not a bool scalar, or if the types of the results differ. A
+/// [`Variable`](crate::Variable) that a branch sets would hold a value that exists only within it:
+/// return the value, and set the variable after the call.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, cond, grad};
@@ -102,7 +105,10 @@ pub fn cond(
         all_live(std::iter::once(pred).chain(operands.iter().copied()))?;
         if pred.dtype() != DType::Bool || pred.rank() != 0 {
             let ty = pred.ty();
-            return Err(format!("the predicate must be a bool scalar, not {ty}; make one with lt() or all()").into());
+            return Err(format!(
+                "the predicate must be a bool scalar, not {ty}; make one with lt() or all()"
+            )
+            .into());
         }
         Ok(())
     };
@@ -116,8 +122,9 @@ pub fn cond(
 /// A branch of [`switch`].
 type Case<'a> = &'a dyn Fn(&[Tensor]) -> Vec<Tensor>;
 
-/// Returns the results of `branches[index]` for an integer scalar `index` (JAX's `lax.switch`). An index below 0
-/// selects the first branch, an index that is too large the last. At most 128 branches are supported.
+/// Returns the results of `branches[index]` for an integer scalar `index` (JAX's `lax.switch`). An
+/// index below 0 selects the first branch, an index that is too large the last. At most 128
+/// branches are supported.
 ///
 /// Branches, gradients and faults follow the rules of [`cond`].
 ///
@@ -147,7 +154,9 @@ pub fn switch(index: impl AsTensor, operands: &[&Tensor], branches: &[Case<'_>])
         }
         if last + 1 != branches.len() {
             let (count, most) = (branches.len(), last + 1);
-            return Err(format!("there are {count} branches, but at most {most} are supported").into());
+            return Err(
+                format!("there are {count} branches, but at most {most} are supported").into()
+            );
         }
         Ok(())
     };

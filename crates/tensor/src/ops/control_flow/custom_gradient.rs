@@ -28,8 +28,9 @@ impl Operation for CustomGradient {
         Ok(types(&self.region.results))
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        self.cotangents(cx)
-            .unwrap_or_else(|refusal| vec![Some(Tensor::refused("custom_gradient", refusal)); cx.inputs.len()])
+        self.cotangents(cx).unwrap_or_else(|refusal| {
+            vec![Some(Tensor::refused("custom_gradient", refusal)); cx.inputs.len()]
+        })
     }
     fn inlined(&self) -> Option<&Region> {
         Some(&self.region)
@@ -64,7 +65,9 @@ impl CustomGradient {
             )
             .into());
         }
-        if let Some(i) = (0..inputs.len()).find(|&i| cx.needed[i] && returned[i].ty() != inputs[i].ty()) {
+        if let Some(i) =
+            (0..inputs.len()).find(|&i| cx.needed[i] && returned[i].ty() != inputs[i].ty())
+        {
             return Err(format!(
                 "the backward function returns {} for input {i}, which is {}; a cotangent must have the type of its \
                  input",
@@ -85,15 +88,15 @@ impl fmt::Debug for CustomGradient {
     }
 }
 
-/// Computes `forward(inputs)` with a user-defined derivative (PyTorch's `torch.autograd.Function`, JAX's
-/// `jax.custom_vjp`). `backward(inputs, outputs, cotangents)` returns one cotangent for each input, of the type of that
-/// input. The cotangents of integer and boolean inputs are ignored.
+/// Computes `forward(inputs)` with a user-defined derivative (PyTorch's `torch.autograd.Function`,
+/// JAX's `jax.custom_vjp`). `backward(inputs, outputs, cotangents)` returns one cotangent for each
+/// input, of the type of that input. The cotangents of integer and boolean inputs are ignored.
 ///
-/// `forward` is called once, with the inputs. `backward` is called whenever a gradient is taken. It must use the values
-/// that it gets as arguments; tensors from outside count as constants.
+/// `forward` is called once, with the inputs. `backward` is called whenever a gradient is taken. It
+/// must use the values that it gets as arguments; tensors from outside count as constants.
 ///
-/// The gradient is poisoned if the cotangents do not fit the inputs. It is also poisoned with respect to a tensor that
-/// `forward` uses but that is not among `inputs`.
+/// The gradient is poisoned if the cotangents do not fit the inputs. It is also poisoned with
+/// respect to a tensor that `forward` uses but that is not among `inputs`.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, custom_gradient, grad};
@@ -118,6 +121,10 @@ pub fn custom_gradient(
         return results;
     }
     let (region, all) = Region::since("custom_gradient", start, inputs, &results);
-    let operation = CustomGradient { region: Arc::new(region), inputs: inputs.len(), backward: Box::new(backward) };
+    let operation = CustomGradient {
+        region: Arc::new(region),
+        inputs: inputs.len(),
+        backward: Box::new(backward),
+    };
     Tensor::apply_all(operation, &borrowed(&all))
 }

@@ -4,7 +4,8 @@ use super::{Scan, owned, while_loop};
 use crate::scope::Refusal;
 use crate::{DType, Tensor};
 
-/// A bound of [`fori_loop`]: an integer that is known while recording, or an integer scalar on the device.
+/// A bound of [`fori_loop`]: an integer that is known while recording, or an integer scalar on the
+/// device.
 #[derive(Clone, Debug)]
 pub enum Bound {
     /// An integer that is known while recording.
@@ -42,17 +43,23 @@ impl Bound {
     fn tensor(&self, dtype: DType) -> Result<Tensor, Refusal> {
         match self {
             Bound::Host(n) => Ok(Tensor::full(dtype, [], *n as f64)),
-            Bound::Device(t) if t.live()?.dtype().is_integer() && t.rank() == 0 => Ok(t.to_dtype(dtype)),
-            Bound::Device(t) => Err(format!("a bound must be an integer scalar, not {}", t.ty()).into()),
+            Bound::Device(t) if t.live()?.dtype().is_integer() && t.rank() == 0 => {
+                Ok(t.to_dtype(dtype))
+            }
+            Bound::Device(t) => {
+                Err(format!("a bound must be an integer scalar, not {}", t.ty()).into())
+            }
         }
     }
 }
 
-/// Runs `carry = body(i, carry)` for each `i` in `lower..upper`, starting with `init`, and returns the last carry
-/// (JAX's `lax.fori_loop`). `i` is an i32 scalar; if a bound is a tensor, `i` has its dtype.
+/// Runs `carry = body(i, carry)` for each `i` in `lower..upper`, starting with `init`, and returns
+/// the last carry (JAX's `lax.fori_loop`). `i` is an i32 scalar; if a bound is a tensor, `i` has
+/// its dtype.
 ///
-/// With host integers as bounds this is a [`scan`](super::scan()), and gradients flow. With a tensor as a bound it is a
-/// [`while_loop`], which has no derivative. If `upper` is not above `lower`, the result is `init`.
+/// With host integers as bounds this is a [`scan`](super::scan()), and gradients flow. With a
+/// tensor as a bound it is a [`while_loop`], which has no derivative. If `upper` is not above
+/// `lower`, the result is `init`.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, fori_loop};
@@ -72,14 +79,25 @@ pub fn fori_loop(
         let (lower, upper) = (lower.into(), upper.into());
         if let (Bound::Host(lower), Bound::Host(upper)) = (&lower, &upper) {
             let steps = usize::try_from(upper.saturating_sub(*lower)).unwrap_or(0);
-            if i32::try_from(steps).is_err() || i32::try_from(*lower).is_err() || i32::try_from(*upper).is_err() {
-                return Err(format!("{lower} to {upper}: the bounds and the number of steps must fit an i32").into());
+            if i32::try_from(steps).is_err()
+                || i32::try_from(*lower).is_err()
+                || i32::try_from(*upper).is_err()
+            {
+                return Err(format!(
+                    "{lower} to {upper}: the bounds and the number of steps must fit an i32"
+                )
+                .into());
             }
-            let numbers = Tensor::iota(DType::I32, [steps], 0) + Tensor::full(DType::I32, [], *lower as f64);
-            return Ok(Scan::new().run(init, &[&numbers], |carry, i| (body(&i[0], carry), Vec::new())).0);
+            let numbers =
+                Tensor::iota(DType::I32, [steps], 0) + Tensor::full(DType::I32, [], *lower as f64);
+            return Ok(Scan::new()
+                .run(init, &[&numbers], |carry, i| (body(&i[0], carry), Vec::new()))
+                .0);
         }
         let dtype = match (&lower, &upper) {
-            (Bound::Device(a), Bound::Device(b)) => a.dtype().promote(b.dtype()).unwrap_or(a.dtype()),
+            (Bound::Device(a), Bound::Device(b)) => {
+                a.dtype().promote(b.dtype()).unwrap_or(a.dtype())
+            }
             (Bound::Device(t), _) | (_, Bound::Device(t)) => t.dtype(),
             _ => DType::I32,
         };
@@ -101,9 +119,9 @@ pub fn fori_loop(
     })
 }
 
-/// Applies `f` to each slice of `xs` along their first axis and stacks the results (JAX's `lax.map`). Slices are
-/// computed one after the other, which needs less memory than all at once. This is a [`scan`](super::scan()) without a
-/// carry; gradients flow.
+/// Applies `f` to each slice of `xs` along their first axis and stacks the results (JAX's
+/// `lax.map`). Slices are computed one after the other, which needs less memory than all at once.
+/// This is a [`scan`](super::scan()) without a carry; gradients flow.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, map};

@@ -26,10 +26,12 @@ pub use while_loop::while_loop;
 use crate::region::Region;
 use crate::{Fault, Tensor, TensorType};
 
-/// Identifies a derivative of a body: the number of results, which inputs need a cotangent, and which results have one.
+/// Identifies a derivative of a body: the number of results, which inputs need a cotangent, and
+/// which results have one.
 type Request = (usize, Vec<bool>, Vec<bool>);
 
-/// The derivatives of a body. Each is traced once, so that two gradients of one loop share one backward loop.
+/// The derivatives of a body. Each is traced once, so that two gradients of one loop share one
+/// backward loop.
 struct Derivatives<T>(Mutex<HashMap<Request, Result<Arc<T>, Fault>>>);
 
 impl<T> Derivatives<T> {
@@ -37,7 +39,11 @@ impl<T> Derivatives<T> {
         Derivatives(Mutex::default())
     }
 
-    fn get(&self, request: Request, make: impl FnOnce() -> Result<T, Fault>) -> Result<Arc<T>, Fault> {
+    fn get(
+        &self,
+        request: Request,
+        make: impl FnOnce() -> Result<T, Fault>,
+    ) -> Result<Arc<T>, Fault> {
         let mut derivatives = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // A body does not contain itself, so `make` does not lock this again.
         derivatives.entry(request).or_insert_with(|| make().map(Arc::new)).clone()
@@ -67,15 +73,24 @@ struct Body {
     from: Vec<usize>,
 }
 
-/// Combines several bodies of one operation. The first parameters of each are the `shared` inputs from index `first`
-/// on. Each tensor that a body captures becomes one more input, which bodies share.
-fn join(inputs: &mut Vec<Tensor>, first: usize, shared: usize, closed: Vec<(Region, Vec<Tensor>)>) -> Vec<Body> {
+/// Combines several bodies of one operation. The first parameters of each are the `shared` inputs
+/// from index `first` on. Each tensor that a body captures becomes one more input, which bodies
+/// share.
+fn join(
+    inputs: &mut Vec<Tensor>,
+    first: usize,
+    shared: usize,
+    closed: Vec<(Region, Vec<Tensor>)>,
+) -> Vec<Body> {
     let mut bodies = Vec::new();
     let captures_start = inputs.len();
     for (region, captures) in closed {
         let mut from: Vec<usize> = (first..first + shared).collect();
         for capture in captures {
-            let index = inputs[captures_start..].iter().position(|t| t.is(&capture)).map(|i| captures_start + i);
+            let index = inputs[captures_start..]
+                .iter()
+                .position(|t| t.is(&capture))
+                .map(|i| captures_start + i);
             from.push(index.unwrap_or(inputs.len()));
             if index.is_none() {
                 inputs.push(capture);

@@ -13,8 +13,8 @@ use crate::scope::{Refusal, Scope};
 use crate::tensor::{all_live, next_id};
 use crate::{DType, Tensor, TensorType};
 
-/// One step. Its parameters are the carry, a slice of each x, and the captured tensors. Its results are the carry and a
-/// slice of each y.
+/// One step. Its parameters are the carry, a slice of each x, and the captured tensors. Its results
+/// are the carry and a slice of each y.
 pub(super) struct Step {
     pub(super) region: Region,
     pub(super) carries: usize,
@@ -26,11 +26,18 @@ pub(super) struct Step {
 
 impl Step {
     pub(super) fn new(region: Region, carries: usize, xs: usize) -> Arc<Step> {
-        Arc::new(Step { region, carries, xs, residuals: Mutex::default(), derivatives: Derivatives::new() })
+        Arc::new(Step {
+            region,
+            carries,
+            xs,
+            residuals: Mutex::default(),
+            derivatives: Derivatives::new(),
+        })
     }
 }
 
-/// The loop. Two loops with the same step differ only in how many residuals they return as further ys.
+/// The loop. Two loops with the same step differ only in how many residuals they return as further
+/// ys.
 #[derive(Clone)]
 pub(super) struct Loop {
     pub(super) step: Arc<Step>,
@@ -53,7 +60,10 @@ impl Loop {
 
 /// The type of `length` stacked values of type `ty`.
 fn stacked(length: usize, ty: &TensorType) -> TensorType {
-    TensorType::new(ty.dtype, std::iter::once(length).chain(ty.shape.iter().copied()).collect::<Vec<_>>())
+    TensorType::new(
+        ty.dtype,
+        std::iter::once(length).chain(ty.shape.iter().copied()).collect::<Vec<_>>(),
+    )
 }
 
 impl Operation for Loop {
@@ -62,7 +72,9 @@ impl Operation for Loop {
     }
     fn infer(&self, _: &[&TensorType]) -> Result<Vec<TensorType>, String> {
         let carries = self.step.carries;
-        let ty = |(i, t): (usize, &Tensor)| if i < carries { t.ty().clone() } else { stacked(self.length, t.ty()) };
+        let ty = |(i, t): (usize, &Tensor)| {
+            if i < carries { t.ty().clone() } else { stacked(self.length, t.ty()) }
+        };
         Ok(self.results().iter().enumerate().map(ty).collect())
     }
     fn vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
@@ -77,17 +89,23 @@ impl Operation for Loop {
         let results = cx.results().to_vec();
         let mut init: Vec<String> = (0..carries).map(|i| cx.operand(i).to_owned()).collect();
         for ty in &results[carries..] {
-            init.push(cx.statement(format!("stablehlo.constant dense<{}> : {}", zero(ty.dtype), ty.stablehlo())));
+            init.push(cx.statement(format!(
+                "stablehlo.constant dense<{}> : {}",
+                zero(ty.dtype),
+                ty.stablehlo()
+            )));
         }
         init.push(cx.constant(DType::I32, "0"));
-        // The counter is the last value of the loop, so that the other values have the numbers of the operation's
-        // results.
+        // The counter is the last value of the loop, so that the other values have the numbers of
+        // the operation's results.
         let names: Vec<String> = init.iter().map(|_| cx.fresh()).collect();
         let counter = names[results.len()].clone();
         cx.extra_results(1);
         cx.block("} do {".to_owned(), |cx| {
             let end = cx.constant(DType::I32, &self.length.to_string());
-            let compare = format!("stablehlo.compare LT, {counter}, {end} : ({scalar}, {scalar}) -> tensor<i1>");
+            let compare = format!(
+                "stablehlo.compare LT, {counter}, {end} : ({scalar}, {scalar}) -> tensor<i1>"
+            );
             vec![(cx.statement(compare), TensorType::scalar(DType::Bool))]
         });
         cx.block("}".to_owned(), |cx| {
@@ -97,7 +115,8 @@ impl Operation for Loop {
             } else {
                 counter.clone()
             };
-            // The start indices of the slices of a value of this rank, and the types of these indices.
+            // The start indices of the slices of a value of this rank, and the types of these
+            // indices.
             let start = |cx: &mut Lowering<'_>, rank: usize| {
                 let zero = cx.constant(DType::I32, "0");
                 let starts: Vec<&str> = (0..rank).map(|i| if i == 0 { index.as_str() } else { &zero }).collect();
@@ -137,7 +156,8 @@ impl Operation for Loop {
             values.push((next, TensorType::scalar(DType::I32)));
             values
         });
-        let bindings: Vec<_> = names.iter().zip(&init).map(|(name, init)| format!("{name} = {init}")).collect();
+        let bindings: Vec<_> =
+            names.iter().zip(&init).map(|(name, init)| format!("{name} = {init}")).collect();
         let mut types: Vec<_> = results.iter().map(TensorType::stablehlo).collect();
         types.push(scalar);
         format!("stablehlo.while({}) : {} cond {{", bindings.join(", "), types.join(", "))
@@ -229,13 +249,16 @@ impl Scan {
             Err(refusal) => {
                 // Only the body knows the number of ys.
                 let tensor = Tensor::refused("scan", refusal.clone());
-                let (_, ys) = Scope::outside(|| f(&vec![tensor.clone(); init.len()], &vec![tensor; xs.len()]));
+                let (_, ys) = Scope::outside(|| {
+                    f(&vec![tensor.clone(); init.len()], &vec![tensor; xs.len()])
+                });
                 return poisoned(refusal, ys.len());
             }
         };
         let start = next_id();
         let carries = parameters("scan", "carry", init.iter().map(|t| t.ty()));
-        let slices: Vec<_> = xs.iter().map(|x| TensorType::new(x.dtype(), &x.shape().dims()[1..])).collect();
+        let slices: Vec<_> =
+            xs.iter().map(|x| TensorType::new(x.dtype(), &x.shape().dims()[1..])).collect();
         let slices = parameters("scan", "the slice of x", &slices);
         let (carry, ys) = Scope::outside(|| f(&carries, &slices));
         let traced = Traced { start, parameters: [carries, slices].concat(), carry, ys };
@@ -255,7 +278,8 @@ impl Scan {
         all_live(carry.iter().chain(&ys))?;
         same_carry(init, &carry)?;
         if length == 0 {
-            let empty = ys.iter().map(|y| Tensor::zeros(y.dtype(), stacked(0, y.ty()).shape)).collect();
+            let empty =
+                ys.iter().map(|y| Tensor::zeros(y.dtype(), stacked(0, y.ty()).shape)).collect();
             return Ok((init.iter().map(|&t| t.clone()).collect(), empty));
         }
         if init.is_empty() && ys.is_empty() {
@@ -269,9 +293,11 @@ impl Scan {
             xs.iter().copied().zip(slices).filter(|(_, slice)| is_used(slice)).unzip();
         let parameters = carries.iter().chain(slices.iter().copied()).cloned().collect();
         let (region, captures) = Region::close("scan", start, parameters, &results);
-        let inputs: Vec<Tensor> = init.iter().chain(&xs).map(|&t| t.clone()).chain(captures).collect();
+        let inputs: Vec<Tensor> =
+            init.iter().chain(&xs).map(|&t| t.clone()).chain(captures).collect();
         let step = Step::new(region, init.len(), xs.len());
-        let mut outputs = Loop { step, residuals: Vec::new(), length, reverse: self.reverse }.apply(&inputs);
+        let mut outputs =
+            Loop { step, residuals: Vec::new(), length, reverse: self.reverse }.apply(&inputs);
         all_live(&outputs)?;
         let ys = outputs.split_off(init.len());
         Ok((outputs, ys))
@@ -282,7 +308,10 @@ impl Scan {
         let mut length = self.length;
         for (i, x) in xs.iter().enumerate() {
             let Some(&size) = x.shape().first() else {
-                return Err(format!("x {i} is a scalar, {}; a scan iterates over the first axis of each x", x.ty()));
+                return Err(format!(
+                    "x {i} is a scalar, {}; a scan iterates over the first axis of each x",
+                    x.ty()
+                ));
             };
             let expected = *length.get_or_insert(size);
             if expected != size {
@@ -298,27 +327,30 @@ impl Scan {
                 Err(format!("{length} steps are more than an i32 can count"))
             }
             Some(length) => Ok(length),
-            None => Err("there are no xs; set the number of steps with Scan::new().length(n)".to_owned()),
+            None => {
+                Err("there are no xs; set the number of steps with Scan::new().length(n)"
+                    .to_owned())
+            }
         }
     }
 }
 
-/// Iterates over the slices of `xs` along their first axis and passes a carry, at first `init`, from step to step
-/// (JAX's `lax.scan`): `(carry, y) = f(carry, x)`. Returns the last carry, and the ys of all steps stacked along a new
-/// first axis.
+/// Iterates over the slices of `xs` along their first axis and passes a carry, at first `init`,
+/// from step to step (JAX's `lax.scan`): `(carry, y) = f(carry, x)`. Returns the last carry, and
+/// the ys of all steps stacked along a new first axis.
 ///
-/// `f` is called once, with symbolic tensors. A program contains its body once, however many steps there are: a model
-/// of many equal layers compiles as fast as a single layer. The types of the carry must not change. `f` may use tensors
-/// from outside.
+/// `f` is called once, with symbolic tensors. A program contains its body once, however many steps
+/// there are: a model of many equal layers compiles as fast as a single layer. The types of the
+/// carry must not change. `f` may use tensors from outside.
 ///
-/// Gradients flow to `init`, `xs` and the tensors from outside. The backward pass is a scan in the other direction. The
-/// forward pass keeps what the backward pass needs of each step, unless a step uses
-/// [`checkpoint`](super::checkpoint()).
+/// Gradients flow to `init`, `xs` and the tensors from outside. The backward pass is a scan in the
+/// other direction. The forward pass keeps what the backward pass needs of each step, unless a step
+/// uses [`checkpoint`](super::checkpoint()).
 ///
-/// To scan without xs or in reverse, use [`Scan`]. Poisoned if the xs differ in length, or if the type of the carry
-/// changes. A [`Variable`](crate::Variable) that `f` sets would hold a value that exists only within a step: pass it on
-/// as a carry instead. A random key from outside gives the same numbers in each step: fold the number of the step into
-/// the key.
+/// To scan without xs or in reverse, use [`Scan`]. Poisoned if the xs differ in length, or if the
+/// type of the carry changes. A [`Variable`](crate::Variable) that `f` sets would hold a value that
+/// exists only within a step: pass it on as a carry instead. A random key from outside gives the
+/// same numbers in each step: fold the number of the step into the key.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, grad, scan};

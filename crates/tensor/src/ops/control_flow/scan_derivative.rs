@@ -1,9 +1,10 @@
 //! The derivative of a scan: a scan in the other direction.
 //!
-//! Its carry is the cotangent of the forward carry, and one sum for each captured tensor. A backward step reads values
-//! of the forward step from the forward xs and ys. Any other value becomes one more y of the forward scan, a
-//! *residual*. Residuals are only ever added to a step. Of two scans with one step, the scan with more residuals
-//! therefore has all results of the other. [`Graph`] keeps only that scan, so the forward pass runs once.
+//! Its carry is the cotangent of the forward carry, and one sum for each captured tensor. A
+//! backward step reads values of the forward step from the forward xs and ys. Any other value
+//! becomes one more y of the forward scan, a *residual*. Residuals are only ever added to a step.
+//! Of two scans with one step, the scan with more residuals therefore has all results of the other.
+//! [`Graph`] keeps only that scan, so the forward pass runs once.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -47,9 +48,9 @@ fn is_cheap(t: &Tensor) -> bool {
     matches!(&t.node.kind, Kind::Operation(operation) if operation.recompute_policy() == RecomputePolicy::IfCheap)
 }
 
-/// Replaces values by the operands of their elementwise computation where those need less memory. For example, of a
-/// value, its square and its sigmoid, only the value is kept. `below` returns the values that a value is computed from.
-/// Only tensors for which `kept` is true take memory.
+/// Replaces values by the operands of their elementwise computation where those need less memory.
+/// For example, of a value, its square and its sigmoid, only the value is kept. `below` returns the
+/// values that a value is computed from. Only tensors for which `kept` is true take memory.
 fn keep_less(
     needs: Vec<Tensor>,
     below: impl Fn(&Tensor) -> Vec<Tensor>,
@@ -60,8 +61,10 @@ fn keep_less(
     for value in needs {
         let (mut values, mut base) = (Vec::new(), below(&value));
         values.push(value);
-        let shares = |a: &[Tensor], b: &[Tensor]| a.iter().any(|x| kept(x) && b.iter().any(|y| x.is(y)));
-        let (joined, apart): (Vec<_>, Vec<_>) = groups.into_iter().partition(|(_, other)| shares(other, &base));
+        let shares =
+            |a: &[Tensor], b: &[Tensor]| a.iter().any(|x| kept(x) && b.iter().any(|y| x.is(y)));
+        let (joined, apart): (Vec<_>, Vec<_>) =
+            groups.into_iter().partition(|(_, other)| shares(other, &base));
         groups = apart;
         for (others, other) in joined {
             values.splice(0..0, others);
@@ -78,7 +81,10 @@ fn keep_less(
             }
         }
         let bytes = |tensors: &[Tensor]| -> usize {
-            tensors.iter().filter(|t| kept(t)).fold(0, |sum, t| sum.saturating_add(t.ty().size_in_bytes()))
+            tensors
+                .iter()
+                .filter(|t| kept(t))
+                .fold(0, |sum, t| sum.saturating_add(t.ty().size_in_bytes()))
         };
         let less = bytes(&base_once) < bytes(&values);
         for t in if less { base_once } else { values } {
@@ -92,7 +98,11 @@ fn keep_less(
 
 impl Loop {
     pub(super) fn scan_vjp(&self, cx: &Vjp<'_>) -> Vec<Option<Tensor>> {
-        let request = (cx.outputs.len(), cx.needed.to_vec(), cx.cotangents.iter().map(Option::is_some).collect());
+        let request = (
+            cx.outputs.len(),
+            cx.needed.to_vec(),
+            cx.cotangents.iter().map(Option::is_some).collect(),
+        );
         let derivative = match self.step.derivatives.get(request, || self.differentiate(cx)) {
             Ok(derivative) => derivative,
             Err(fault) => return no_derivative(fault, cx.inputs.len()),
@@ -129,9 +139,13 @@ impl Loop {
         let actual = |i: usize| (value_id(&self.step.region.parameters[i]), cx.inputs[i].clone());
         let substitutes: HashMap<_, _> = (captured..cx.inputs.len()).map(actual).collect();
         inputs.extend(replay(&d.outside, &substitutes));
-        let backward =
-            Loop { step: d.step.clone(), residuals: Vec::new(), length: self.length, reverse: !self.reverse }
-                .apply(&inputs);
+        let backward = Loop {
+            step: d.step.clone(),
+            residuals: Vec::new(),
+            length: self.length,
+            reverse: !self.reverse,
+        }
+        .apply(&inputs);
         if let Err(fault) = all_live(&backward) {
             return no_derivative(fault, cx.inputs.len());
         }
@@ -151,29 +165,41 @@ impl Loop {
             let sources: Vec<&Tensor> =
                 own.iter().zip(&active).filter(|(_, active)| **active).map(|(p, _)| p).collect();
             let reached = dependents(&results, &sources);
-            let more =
-                |i: &usize| !active[*i] && results[*i].dtype().is_inexact() && reached.contains(&results[*i].node.id);
+            let more = |i: &usize| {
+                !active[*i]
+                    && results[*i].dtype().is_inexact()
+                    && reached.contains(&results[*i].node.id)
+            };
             match (0..carries).find(more) {
                 Some(i) => active[i] = true,
                 None => break reached,
             }
         };
-        let reached = |i: usize| results[i].dtype().is_inexact() && reached.contains(&results[i].node.id);
+        let reached =
+            |i: usize| results[i].dtype().is_inexact() && reached.contains(&results[i].node.id);
         let active_carries: Vec<usize> = (0..carries).filter(|&i| active[i]).collect();
-        let with_cotangent: Vec<usize> =
-            (carries..results.len()).filter(|&i| cx.cotangents[i].is_some() && reached(i)).collect();
+        let with_cotangent: Vec<usize> = (carries..results.len())
+            .filter(|&i| cx.cotangents[i].is_some() && reached(i))
+            .collect();
 
-        let carry_cotangents =
-            parameters("scan", "cotangent of carry", active_carries.iter().map(|&i| results[i].ty()));
-        let y_cotangents = parameters("scan", "cotangent of y", with_cotangent.iter().map(|&i| results[i].ty()));
+        let carry_cotangents = parameters(
+            "scan",
+            "cotangent of carry",
+            active_carries.iter().map(|&i| results[i].ty()),
+        );
+        let y_cotangents =
+            parameters("scan", "cotangent of y", with_cotangent.iter().map(|&i| results[i].ty()));
         let seeds: Vec<(Tensor, Tensor)> = (active_carries.iter().zip(&carry_cotangents))
             .chain(with_cotangent.iter().zip(&y_cotangents))
             .map(|(&i, cotangent)| (results[i].clone(), cotangent.clone()))
             .collect();
         let wrt: Vec<usize> = (0..own.len()).filter(|&i| active[i]).collect();
         let cotangents_of_inputs = vjp(&seeds, &wrt.iter().map(|&i| &own[i]).collect::<Vec<_>>())?;
-        let mut gradients: HashMap<usize, Tensor> =
-            wrt.into_iter().zip(cotangents_of_inputs).filter_map(|(i, gradient)| Some((i, gradient?))).collect();
+        let mut gradients: HashMap<usize, Tensor> = wrt
+            .into_iter()
+            .zip(cotangents_of_inputs)
+            .filter_map(|(i, gradient)| Some((i, gradient?)))
+            .collect();
 
         let mut backward = Vec::new();
         for &i in &active_carries {
@@ -182,14 +208,17 @@ impl Loop {
                 None => own[i].zeros_like(),
             });
         }
-        let sums: Vec<usize> = (carries + xs..own.len()).filter(|i| gradients.contains_key(i)).collect();
-        let partial_sums = parameters("scan", "sum of cotangents", sums.iter().map(|&i| own[i].ty()));
+        let sums: Vec<usize> =
+            (carries + xs..own.len()).filter(|i| gradients.contains_key(i)).collect();
+        let partial_sums =
+            parameters("scan", "sum of cotangents", sums.iter().map(|&i| own[i].ty()));
         for (i, sum) in sums.iter().zip(&partial_sums) {
             if let Some(gradient) = gradients.get(i) {
                 backward.push(sum + gradient);
             }
         }
-        let ys: Vec<usize> = (carries..carries + xs).filter(|i| gradients.contains_key(i)).collect();
+        let ys: Vec<usize> =
+            (carries..carries + xs).filter(|i| gradients.contains_key(i)).collect();
         backward.extend(ys.iter().filter_map(|i| gradients.get(i).cloned()));
 
         // The values that the backward step needs but does not compute.
@@ -210,7 +239,8 @@ impl Loop {
             needs.into_iter().partition(|t| steps.contains(&t.node.id));
         let (sources, residuals) = self.keep(&each)?;
         each.extend(outside.iter().cloned());
-        let (step_carries, step_xs) = (active_carries.len() + sums.len(), with_cotangent.len() + sources.len());
+        let (step_carries, step_xs) =
+            (active_carries.len() + sums.len(), with_cotangent.len() + sources.len());
         let region = Region::cut("scan", own_parameters, each, &backward);
         Ok(Derivative {
             step: Step::new(region, step_carries, step_xs),

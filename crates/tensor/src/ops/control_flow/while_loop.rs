@@ -38,7 +38,8 @@ impl Operation for WhileLoop {
     fn lower(&self, cx: &mut Lowering<'_>) -> String {
         let carries = cx.results().len();
         let names: Vec<String> = (0..carries).map(|_| cx.fresh()).collect();
-        let bindings: Vec<_> = (0..carries).map(|i| format!("{} = {}", names[i], cx.operand(i))).collect();
+        let bindings: Vec<_> =
+            (0..carries).map(|i| format!("{} = {}", names[i], cx.operand(i))).collect();
         let types: Vec<_> = cx.results().iter().map(TensorType::stablehlo).collect();
         for (body, after) in [(&self.0.condition, "} do {"), (&self.0.body, "}")] {
             let name = |i: usize| names.get(i).cloned().unwrap_or_else(|| cx.operand(i).to_owned());
@@ -58,14 +59,15 @@ impl fmt::Debug for WhileLoop {
     }
 }
 
-/// Runs `carry = body(carry)` while `cond(carry)` is true, starting with `init`, and returns the last carry (JAX's
-/// `lax.while_loop`). The loop runs on the device; the number of steps may depend on values.
+/// Runs `carry = body(carry)` while `cond(carry)` is true, starting with `init`, and returns the
+/// last carry (JAX's `lax.while_loop`). The loop runs on the device; the number of steps may depend
+/// on values.
 ///
-/// Both closures are called once, with symbolic tensors. `cond` returns a bool scalar; `body` returns a carry of the
-/// same types. Both may use tensors from outside.
+/// Both closures are called once, with symbolic tensors. `cond` returns a bool scalar; `body`
+/// returns a carry of the same types. Both may use tensors from outside.
 ///
-/// It has no derivative: [`grad`](crate::grad()) through it is poisoned. Poisoned if the condition is not a bool
-/// scalar, or if the types of the carry change.
+/// It has no derivative: [`grad`](crate::grad()) through it is poisoned. Poisoned if the condition
+/// is not a bool scalar, or if the types of the carry change.
 ///
 /// ```
 /// use fulmen_tensor::{Tensor, while_loop};
@@ -98,17 +100,23 @@ pub fn while_loop(
         let condition = Scope::outside(|| cond(&before));
         if condition.live()?.dtype() != DType::Bool || condition.rank() != 0 {
             let ty = condition.ty();
-            return Err(format!("the condition must be a bool scalar, not {ty}; reduce it with all() or any()").into());
+            return Err(format!(
+                "the condition must be a bool scalar, not {ty}; reduce it with all() or any()"
+            )
+            .into());
         }
         let carry = parameters("while_loop", "carry", init.iter().map(|t| t.ty()));
         let results = Scope::outside(|| body(&carry));
         all_live(&results)?;
         same_carry(init, &results)?;
-        let mut closed = vec![Region::close("while_loop", start, before, std::slice::from_ref(&condition))];
+        let mut closed =
+            vec![Region::close("while_loop", start, before, std::slice::from_ref(&condition))];
         closed.push(Region::close("while_loop", start, carry, &results));
         let mut inputs: Vec<Tensor> = init.iter().map(|&t| t.clone()).collect();
         let mut bodies = join(&mut inputs, 0, init.len(), closed).into_iter();
-        let (Some(condition), Some(body)) = (bodies.next(), bodies.next()) else { return Ok(Vec::new()) };
+        let (Some(condition), Some(body)) = (bodies.next(), bodies.next()) else {
+            return Ok(Vec::new());
+        };
         Ok(Tensor::apply_all(WhileLoop(Arc::new(While { condition, body })), &borrowed(&inputs)))
     })
 }

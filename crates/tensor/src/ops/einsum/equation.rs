@@ -1,4 +1,5 @@
-//! Parses an equation in Einstein notation and matches it to operands. Error messages point at the wrong character.
+//! Parses an equation in Einstein notation and matches it to operands. Error messages point at the
+//! wrong character.
 
 use std::collections::HashMap;
 
@@ -62,7 +63,13 @@ fn terms(text: &str) -> Result<(Vec<Term>, Option<Term>), String> {
                 i += 2;
             }
             c if c.is_ascii_alphabetic() => term.letters.push((c, i)),
-            c => return Err(pointing(text, i, format!("{c:?} is not a letter, `,`, `...` or `->`"))),
+            c => {
+                return Err(pointing(
+                    text,
+                    i,
+                    format!("{c:?} is not a letter, `,`, `...` or `->`"),
+                ));
+            }
         }
         i += 1;
     }
@@ -81,11 +88,16 @@ impl Equation {
         let (terms, result) = terms(text)?;
         if terms.len() != shapes.len() {
             let position = terms.last().map_or(0, |term| term.end);
-            let message = format!("the equation has {} operands, but {} were given", terms.len(), shapes.len());
+            let message = format!(
+                "the equation has {} operands, but {} were given",
+                terms.len(),
+                shapes.len()
+            );
             return Err(pointing(text, position, message));
         }
         let mut names: HashMap<char, Label> = HashMap::new();
-        // The unlabeled axes get the first labels, as many as any operand has. They are aligned from the last.
+        // The unlabeled axes get the first labels, as many as any operand has. They are aligned
+        // from the last.
         let unnamed = |term: &Term, shape: &Shape| shape.rank().saturating_sub(term.letters.len());
         let with_ellipsis = terms.iter().zip(shapes).filter(|(term, _)| term.ellipsis.is_some());
         let unlabeled = with_ellipsis.map(|(term, shape)| unnamed(term, shape)).max().unwrap_or(0);
@@ -103,7 +115,11 @@ impl Equation {
                     shape.rank(),
                     term.letters.len()
                 );
-                return Err(pointing(text, term.letters.first().map_or(term.end, |l| l.1), message));
+                return Err(pointing(
+                    text,
+                    term.letters.first().map_or(term.end, |l| l.1),
+                    message,
+                ));
             }
             let mut axes: Vec<(Label, usize)> = Vec::new();
             for &(letter, position) in &term.letters {
@@ -115,7 +131,10 @@ impl Equation {
             }
             if let Some((before, position)) = term.ellipsis {
                 let count = unnamed(term, shape);
-                axes.splice(before..before, (unlabeled - count..unlabeled).map(|label| (label, position)));
+                axes.splice(
+                    before..before,
+                    (unlabeled - count..unlabeled).map(|label| (label, position)),
+                );
             }
             for (&(label, position), &size) in axes.iter().zip(shape.iter()) {
                 match sizes[label] {
@@ -141,12 +160,21 @@ impl Equation {
 }
 
 /// The labels of an explicit result.
-fn named(text: &str, term: &Term, names: &HashMap<char, Label>, unnamed: usize) -> Result<Vec<Label>, String> {
+fn named(
+    text: &str,
+    term: &Term,
+    names: &HashMap<char, Label>,
+    unnamed: usize,
+) -> Result<Vec<Label>, String> {
     let mut result = Vec::new();
     for &(letter, position) in &term.letters {
         match names.get(&letter) {
             Some(label) if result.contains(label) => {
-                return Err(pointing(text, position, format!("the label {letter:?} is in the result twice")));
+                return Err(pointing(
+                    text,
+                    position,
+                    format!("the label {letter:?} is in the result twice"),
+                ));
             }
             Some(&label) => result.push(label),
             None => {
@@ -166,7 +194,8 @@ fn named(text: &str, term: &Term, names: &HashMap<char, Label>, unnamed: usize) 
 
 /// The labels of an implicit result.
 fn implied(terms: &[Term], names: &HashMap<char, Label>, unnamed: usize) -> Vec<Label> {
-    let mut once: Vec<char> = terms.iter().flat_map(|term| term.letters.iter().map(|l| l.0)).collect();
+    let mut once: Vec<char> =
+        terms.iter().flat_map(|term| term.letters.iter().map(|l| l.0)).collect();
     once.sort_unstable();
     let all = once.clone();
     once.retain(|c| all.iter().filter(|d| *d == c).count() == 1);

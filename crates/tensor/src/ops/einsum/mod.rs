@@ -1,7 +1,7 @@
 //! Products built on [`Tensor::dot_general`]: `einsum`, `tensordot` and `outer`.
 //!
-//! `equation.rs` parses the equation. This file multiplies the operands from left to right, two at a time. An axis
-//! whose label is no longer needed is summed as early as possible.
+//! `equation.rs` parses the equation. This file multiplies the operands from left to right, two at
+//! a time. An axis whose label is no longer needed is summed as early as possible.
 
 mod equation;
 
@@ -20,7 +20,8 @@ struct Labeled {
 }
 
 impl Labeled {
-    /// Reduces a repeated label to the diagonal, and removes axes of size 1 that broadcast to a larger size.
+    /// Reduces a repeated label to the diagonal, and removes axes of size 1 that broadcast to a
+    /// larger size.
     fn new(tensor: &Tensor, labels: &[Label], sizes: &[usize]) -> Result<Labeled, Refusal> {
         let mut labeled = Labeled { tensor: tensor.clone(), labels: labels.to_vec() };
         let mut axis = 0;
@@ -29,7 +30,9 @@ impl Labeled {
             if labeled.tensor.shape()[axis] == 1 && sizes[label] != 1 {
                 labeled.tensor = labeled.tensor.squeeze(axis as isize);
                 labeled.labels.remove(axis);
-            } else if let Some(second) = (axis + 1..labeled.labels.len()).find(|&i| labeled.labels[i] == label) {
+            } else if let Some(second) =
+                (axis + 1..labeled.labels.len()).find(|&i| labeled.labels[i] == label)
+            {
                 if labeled.tensor.shape()[second] == 1 && sizes[label] != 1 {
                     labeled.tensor = labeled.tensor.squeeze(second as isize);
                     labeled.labels.remove(second);
@@ -48,8 +51,10 @@ impl Labeled {
 
     /// Sums over the axes whose labels are not needed.
     fn keep(self, needed: &[Label]) -> Labeled {
-        let summed: Vec<isize> =
-            (0..self.labels.len()).filter(|&i| !needed.contains(&self.labels[i])).map(|i| i as isize).collect();
+        let summed: Vec<isize> = (0..self.labels.len())
+            .filter(|&i| !needed.contains(&self.labels[i]))
+            .map(|i| i as isize)
+            .collect();
         if summed.is_empty() {
             return self;
         }
@@ -61,7 +66,8 @@ impl Labeled {
     fn times(self, other: Labeled, needed: &[Label]) -> Labeled {
         let shared = |l: &Label| other.labels.contains(l);
         let is_kept = |l: &Label| needed.contains(l) || (self.labels.contains(l) && shared(l));
-        let kept: Vec<Label> = self.labels.iter().chain(&other.labels).copied().filter(is_kept).collect();
+        let kept: Vec<Label> =
+            self.labels.iter().chain(&other.labels).copied().filter(is_kept).collect();
         let (a, b) = (self.keep(&kept), other.keep(&kept));
         let position = |labels: &[Label], l: Label| labels.iter().position(|&m| m == l);
         let (mut batch, mut contracted) = ((Vec::new(), Vec::new()), (Vec::new(), Vec::new()));
@@ -78,28 +84,36 @@ impl Labeled {
         }
         labels.extend(a.labels.iter().filter(|&&l| position(&b.labels, l).is_none()));
         labels.extend(b.labels.iter().filter(|&&l| position(&a.labels, l).is_none()));
-        let product = a.tensor.product("einsum", &b.tensor, (&batch.0, &batch.1), (&contracted.0, &contracted.1));
+        let product = a.tensor.product(
+            "einsum",
+            &b.tensor,
+            (&batch.0, &batch.1),
+            (&contracted.0, &contracted.1),
+        );
         Labeled { tensor: product, labels }
     }
 }
 
 impl Tensor {
-    /// The sum of products given by an equation in Einstein notation (NumPy's, PyTorch's and JAX's `einsum`). The
-    /// equation has one list of labels (letters) for each operand, separated by commas, then `->` and the labels of the
-    /// result.
+    /// The sum of products given by an equation in Einstein notation (NumPy's, PyTorch's and JAX's
+    /// `einsum`). The equation has one list of labels (letters) for each operand, separated by
+    /// commas, then `->` and the labels of the result.
     ///
-    /// - A label names an axis. Axes with the same label share an index. A label that the result lacks is summed over.
+    /// - A label names an axis. Axes with the same label share an index. A label that the result
+    ///   lacks is summed over.
     /// - A label that occurs twice in one operand selects its diagonal.
-    /// - `...` stands for the axes without a label, which broadcast from the last. If the result lacks it, they are
-    ///   summed.
-    /// - Without `->`, the result has the axes of `...`, then each label that occurs once, in alphabetical order.
+    /// - `...` stands for the axes without a label, which broadcast from the last. If the result
+    ///   lacks it, they are summed.
+    /// - Without `->`, the result has the axes of `...`, then each label that occurs once, in
+    ///   alphabetical order.
     /// - An axis of size 1 broadcasts. Spaces are ignored.
     ///
     /// Operands are multiplied from left to right. Different dtypes are promoted by
-    /// [`DType::promote`](crate::DType::promote) before any product or sum. Under [`autocast`](crate::autocast),
-    /// products are computed like those of [`Tensor::matmul`].
+    /// [`DType::promote`](crate::DType::promote) before any product or sum. Under
+    /// [`autocast`](crate::autocast), products are computed like those of [`Tensor::matmul`].
     ///
-    /// Poisoned if the equation is invalid or does not match the operands. The message points at the wrong character.
+    /// Poisoned if the equation is invalid or does not match the operands. The message points at
+    /// the wrong character.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -124,7 +138,9 @@ impl Tensor {
             }
             let mut parts = parts.into_iter();
             // An equation has at least one operand.
-            let Some(mut product) = parts.next() else { return Err("there are no operands".into()) };
+            let Some(mut product) = parts.next() else {
+                return Err("there are no operands".into());
+            };
             while let Some(next) = parts.next() {
                 let later = parts.as_slice().iter().flat_map(|p| &p.labels);
                 let needed: Vec<Label> = equation.result.iter().chain(later).copied().collect();
@@ -133,16 +149,23 @@ impl Tensor {
             }
             let product = product.keep(&equation.result);
             product.tensor.live()?;
-            // Every label of the result still has an axis: only axes smaller than the size of their label were removed.
-            let order = equation.result.iter().filter_map(|l| product.labels.iter().position(|m| m == l)).collect();
+            // Every label of the result still has an axis: only axes smaller than the size of their
+            // label were removed.
+            let order = equation
+                .result
+                .iter()
+                .filter_map(|l| product.labels.iter().position(|m| m == l))
+                .collect();
             Ok(product.tensor.permuted(order))
         })
     }
 
-    /// Contracts the axes `axes.0` of this tensor with the axes `axes.1` of `other` (NumPy's and PyTorch's
-    /// `tensordot`). The result has the remaining axes of this tensor, then those of `other`.
+    /// Contracts the axes `axes.0` of this tensor with the axes `axes.1` of `other` (NumPy's and
+    /// PyTorch's `tensordot`). The result has the remaining axes of this tensor, then those of
+    /// `other`.
     ///
-    /// Poisoned if the two lists differ in length, if paired sizes differ, or if there is no such axis.
+    /// Poisoned if the two lists differ in length, if paired sizes differ, or if there is no such
+    /// axis.
     ///
     /// ```
     /// use fulmen_tensor::{DType, Tensor};
@@ -154,14 +177,16 @@ impl Tensor {
         Tensor::record("tensordot", || {
             let other = other.as_tensor();
             all_live([self, other])?;
-            let checked =
-                |t: &Tensor, axes: &[isize]| axes.iter().map(|&a| t.shape().axis(a)).collect::<Result<Vec<_>, _>>();
+            let checked = |t: &Tensor, axes: &[isize]| {
+                axes.iter().map(|&a| t.shape().axis(a)).collect::<Result<Vec<_>, _>>()
+            };
             let (left, right) = (checked(self, axes.0)?, checked(other, axes.1)?);
             Ok(self.product("tensordot", other, (&[], &[]), (&left, &right)))
         })
     }
 
-    /// The outer product of two vectors: `[n]` and `[m]` give `[n, m]` (PyTorch's and NumPy's `outer`).
+    /// The outer product of two vectors: `[n]` and `[m]` give `[n, m]` (PyTorch's and NumPy's
+    /// `outer`).
     ///
     /// Poisoned if either operand is not a vector.
     #[track_caller]

@@ -137,13 +137,34 @@ fn sequences_and_masks() {
             Tensor::arange_step(DType::F32, 0.0, f64::INFINITY, 1.0),
             "arange_step: 0 to inf in steps of 1 is not a finite sequence of numbers",
         ),
-        (Tensor::arange_step(DType::I32, 0.0, 1.0, 0.5), "arange_step: 0 to 1 in steps of 0.5 do not fit i32"),
-        (Tensor::arange_step(DType::U8, 0.0, 400.0, 100.0), "arange_step: the last number, 300, does not fit u8"),
-        (Tensor::arange_step(DType::I8, 0.0, 300.0, 100.0), "arange_step: the last number, 200, does not fit i8"),
+        (
+            Tensor::arange_step(DType::I32, 0.0, 1.0, 0.5),
+            "arange_step: 0 to 1 in steps of 0.5 do not fit i32",
+        ),
+        (
+            Tensor::arange_step(DType::U8, 0.0, 400.0, 100.0),
+            "arange_step: the last number, 300, does not fit u8",
+        ),
+        (
+            Tensor::arange_step(DType::I8, 0.0, 300.0, 100.0),
+            "arange_step: the last number, 200, does not fit i8",
+        ),
         (Tensor::arange_step(DType::F32, 0.0, 1e300, 1.0), "arange_step: f32["),
-        (Tensor::linspace(DType::I32, 0.0, 1.0, 3), "linspace: gives floating-point numbers, not i32"),
-        (Tensor::meshgrid(&[&zeros([2]), &zeros([])])[1].clone(), "meshgrid: takes vectors, but tensor 1 is f32[]"),
-        (zeros([2]).masked_fill(&zeros([2]), 0.0), "masked_fill: the mask must be bool, not f32[2]"),
-        (zeros([2]).masked_fill(&zeros([3]).gt(0.0), 0.0), "masked_fill: [3] and [2] do not broadcast"),
+        (
+            Tensor::linspace(DType::I32, 0.0, 1.0, 3),
+            "linspace: gives floating-point numbers, not i32",
+        ),
+        (
+            Tensor::meshgrid(&[&zeros([2]), &zeros([])])[1].clone(),
+            "meshgrid: takes vectors, but tensor 1 is f32[]",
+        ),
+        (
+            zeros([2]).masked_fill(&zeros([2]), 0.0),
+            "masked_fill: the mask must be bool, not f32[2]",
+        ),
+        (
+            zeros([2]).masked_fill(&zeros([3]).gt(0.0), 0.0),
+            "masked_fill: [3] and [2] do not broadcast",
+        ),
     ]);
 }

@@ -41,7 +41,10 @@ fn loops() {
             fori_loop(0, 3, &[&x], |_, v| vec![v[0].to_dtype(DType::I32)]).remove(0),
             Scan::new().run(&[&x], &[], |v, _| (v.to_vec(), Vec::new())).0.remove(0),
             Scan::new().run(&[&x], &[&zeros([])], |v, _| (v.to_vec(), Vec::new())).0.remove(0),
-            Scan::new().run(&[&x], &[&zeros([2]), &zeros([3])], |v, _| (v.to_vec(), Vec::new())).0.remove(0),
+            Scan::new()
+                .run(&[&x], &[&zeros([2]), &zeros([3])], |v, _| (v.to_vec(), Vec::new()))
+                .0
+                .remove(0),
             Scan::new().run(&[&x], &[&x], |v, x| (vec![v[0].sum_all()], x.to_vec())).0.remove(0),
             map(|x| vec![x[0].clone() + zeros([3])], &[&zeros([4, 2])]).remove(0),
         ],

@@ -1,9 +1,9 @@
-//! Rules for all operations: the first fault survives and names the method and the line, and sizes may be arbitrarily
-//! large.
+//! Rules for all operations: the first fault survives and names the method and the line, and sizes
+//! may be arbitrarily large.
 
 use fulmen_tensor::{
-    Accelerator, Convolution, DType, Devices, Function, Literal, Pooling, Runtime, Tensor, TensorType, TriangularSolve,
-    autocast, grad, random,
+    Accelerator, Convolution, DType, Devices, Function, Literal, Pooling, Runtime, Tensor,
+    TensorType, TriangularSolve, autocast, grad, random,
 };
 
 use crate::faults::zeros;
@@ -53,7 +53,10 @@ fn elementwise_operations_say_why_shapes_and_dtypes_do_not_fit() {
         &Tensor::zeros(DType::I32, [2]).exp(),
         "exp: takes floating-point numbers, not i32; convert with to_dtype() first",
     );
-    check(&zeros([2]).and(zeros([2])), "and: takes integers or booleans, not f32; convert with to_dtype() first");
+    check(
+        &zeros([2]).and(zeros([2])),
+        "and: takes integers or booleans, not f32; convert with to_dtype() first",
+    );
     check(
         &zeros([2]).select(&zeros([2]), &zeros([2])),
         "select: the condition must be bool, not f32[2]; make one with lt(), eq() or another comparison",
@@ -63,7 +66,8 @@ fn elementwise_operations_say_why_shapes_and_dtypes_do_not_fit() {
 #[test]
 fn u64_and_signed_integers_do_not_meet() {
     let (a, b) = (Tensor::zeros(DType::I32, [1, 1]), Tensor::zeros(DType::U64, [1, 1]));
-    let differ = "no integer holds both i32[1, 1] and u64[1, 1]; convert one of them with to_dtype()";
+    let differ =
+        "no integer holds both i32[1, 1] and u64[1, 1]; convert one of them with to_dtype()";
     check(&a.lt(&b), &format!("lt: {differ}"));
     check(&a.eq(&a).select(&a, &b), &format!("select: {differ}"));
     check(&a.matmul(&b), &format!("matmul: {differ}"));
@@ -72,19 +76,34 @@ fn u64_and_signed_integers_do_not_meet() {
     let joined = "the dtypes differ: tensor 1 is u64[1, 1] and those before are i32; convert with to_dtype()";
     check(&Tensor::concatenate(&[&a, &b], 0), &format!("concatenate: {joined}"));
     check(&Tensor::stack(&[&a, &b], 0), &format!("stack: {joined}"));
-    check(&a.and(zeros([1, 1])), "and: takes integers or booleans, not f32; convert with to_dtype() first");
+    check(
+        &a.and(zeros([1, 1])),
+        "and: takes integers or booleans, not f32; convert with to_dtype() first",
+    );
 }
 
 #[test]
 fn elementwise_operations_and_linear_algebra_say_what_they_do_not_take() {
     let (i32s, c64s) = (Tensor::zeros(DType::I32, [2, 2]), Tensor::zeros(DType::C64, [2, 2]));
-    check(&i32s.log2(), "log2: takes floating-point numbers, not i32; convert with to_dtype() first");
-    check(&i32s.logaddexp(1.0), "logaddexp: takes floating-point numbers, not i32; convert with to_dtype() first");
+    check(
+        &i32s.log2(),
+        "log2: takes floating-point numbers, not i32; convert with to_dtype() first",
+    );
+    check(
+        &i32s.logaddexp(1.0),
+        "logaddexp: takes floating-point numbers, not i32; convert with to_dtype() first",
+    );
     check(&c64s.erf(), "erf: takes real numbers, not c64; use real(), imag() or abs() first");
     check(&c64s.lt(1.0), "lt: c64 has no order; compare real(), imag() or abs()");
-    check(&c64s.to_dtype(DType::F32), "to_dtype: cannot convert c64 to f32; use real(), imag() or abs()");
+    check(
+        &c64s.to_dtype(DType::F32),
+        "to_dtype: cannot convert c64 to f32; use real(), imag() or abs()",
+    );
     check(&c64s.max(&[0]), "max: takes real numbers, not c64; use real(), imag() or abs() first");
-    check(&i32s.clamp(0.5, 1.0), "number: 0.5 is not an i32; convert the tensor with to_dtype() first");
+    check(
+        &i32s.clamp(0.5, 1.0),
+        "number: 0.5 is not an i32; convert the tensor with to_dtype() first",
+    );
     check(
         &zeros([2]).clamp(zeros([3]), 1.0),
         "clamp: [2] and [3] do not broadcast: counted from the last, axis -1 has 2 and 3, and neither is 1",
@@ -100,13 +119,22 @@ fn elementwise_operations_and_linear_algebra_say_what_they_do_not_take() {
     check(&zeros([2, 3]).fft(&[]), "fft: takes one to three axes, not 0: []");
     check(&zeros([2, 3]).fft(&[2]), "fft: axis 2 is not one of the 2 axes of [2, 3]");
     check(&zeros([2, 0]).rfft(&[1]), "rfft: f32[2, 0] has no element along axis 1");
-    check(&i32s.ifft(&[0]), "ifft: takes floating-point numbers, not i32; convert with to_dtype() first");
+    check(
+        &i32s.ifft(&[0]),
+        "ifft: takes floating-point numbers, not i32; convert with to_dtype() first",
+    );
     check(
         &c64s.irfft(&[1], 4),
         "irfft: the last transformed axis of c64[2, 2] must have n/2 + 1 elements, which is 3 for n = 4",
     );
-    check(&zeros([2, 3]).cholesky(), "cholesky: takes square matrices on the last two axes, not f32[2, 3]");
-    check(&i32s.cholesky(), "cholesky: takes floating-point numbers, not i32; convert with to_dtype() first");
+    check(
+        &zeros([2, 3]).cholesky(),
+        "cholesky: takes square matrices on the last two axes, not f32[2, 3]",
+    );
+    check(
+        &i32s.cholesky(),
+        "cholesky: takes floating-point numbers, not i32; convert with to_dtype() first",
+    );
     check(
         &zeros([2, 2]).triangular_solve(&zeros([3, 1]), &TriangularSolve::lower()),
         "triangular_solve: f32[2, 2] has 2 unknowns, but the right side, f32[3, 1], has 3 rows",
@@ -121,15 +149,23 @@ fn elementwise_operations_and_linear_algebra_say_what_they_do_not_take() {
 fn a_derivative_that_does_not_exist_is_refused() {
     let x = zeros([2]);
     let gradient = |y: Tensor| grad(&y.sum_all(), &[&x]).remove(0);
-    check(&gradient(x.nextafter(1.0)), "nextafter: has no derivative; detach() its operands if you need none");
+    check(
+        &gradient(x.nextafter(1.0)),
+        "nextafter: has no derivative; detach() its operands if you need none",
+    );
     check(
         &gradient(x.bitcast(DType::Bf16).to_dtype(DType::F32)),
         "bitcast: the bits have no derivative; detach() the operand",
     );
     // Piecewise constant operations have zero gradients, and so do inputs without effect.
-    for y in
-        [x.floor(), x.round(), x.sign(), x.floor_divide(2.0), x.to_dtype(DType::I32).to_dtype(DType::F32), x.detach()]
-    {
+    for y in [
+        x.floor(),
+        x.round(),
+        x.sign(),
+        x.floor_divide(2.0),
+        x.to_dtype(DType::I32).to_dtype(DType::F32),
+        x.detach(),
+    ] {
         assert_eq!(gradient(y).eval().unwrap().to_f64(), [0.0, 0.0]);
     }
     let z = Tensor::complex(&x, &x);
@@ -141,29 +177,54 @@ fn a_derivative_that_does_not_exist_is_refused() {
 
 #[test]
 fn autocast_to_an_integer_is_refused_where_a_product_would_use_it() {
-    let (product, sum) = autocast(Some(DType::I32), || (zeros([2, 2]).matmul(&zeros([2, 2])), zeros([2]) + 1.0));
+    let (product, sum) =
+        autocast(Some(DType::I32), || (zeros([2, 2]).matmul(&zeros([2, 2])), zeros([2]) + 1.0));
     check(&product, "matmul: autocast to i32: products need a floating-point dtype");
     assert!(sum.fault().is_none());
 }
 
 #[test]
 fn shape_operations_say_what_they_expected() {
-    check(&zeros([2, 3]).reshape([4]), "reshape: [2, 3] has 6 elements and cannot become [4], which has 4");
+    check(
+        &zeros([2, 3]).reshape([4]),
+        "reshape: [2, 3] has 6 elements and cannot become [4], which has 4",
+    );
     check(&zeros([2, 3]).sum(&[2]), "sum: axis 2 is not one of the 2 axes of [2, 3]");
-    check(&zeros([2, 3]).permute(&[0, 0]), "permute: [0, 0] does not name each of the 2 axes of [2, 3] once");
+    check(
+        &zeros([2, 3]).permute(&[0, 0]),
+        "permute: [0, 0] does not name each of the 2 axes of [2, 3] once",
+    );
     check(&zeros([2, 3]).squeeze(0), "squeeze: axis 0 of [2, 3] has size 2, not 1");
-    check(&zeros([3]).slice(&[2], &[4], &[1]), "slice: 2..4 in steps of 1 is not within axis 0 of [3]");
-    check(&zeros([3]).broadcast_to([2]), "broadcast_to: [3] cannot be broadcast to [2] along the axes [0]");
-    check(&Tensor::concatenate(&[], 0), "concatenate: there is nothing to join: the list of tensors is empty");
-    check(&Tensor::from_slice(&[1.0f32, 2.0], [3]), "from_slice: 2 elements were given for the shape [3], which has 3");
-    check(&zeros([0, 2]).max(&[0]), "max: f32[0, 2] has no element along the axes [0] to choose from");
+    check(
+        &zeros([3]).slice(&[2], &[4], &[1]),
+        "slice: 2..4 in steps of 1 is not within axis 0 of [3]",
+    );
+    check(
+        &zeros([3]).broadcast_to([2]),
+        "broadcast_to: [3] cannot be broadcast to [2] along the axes [0]",
+    );
+    check(
+        &Tensor::concatenate(&[], 0),
+        "concatenate: there is nothing to join: the list of tensors is empty",
+    );
+    check(
+        &Tensor::from_slice(&[1.0f32, 2.0], [3]),
+        "from_slice: 2 elements were given for the shape [3], which has 3",
+    );
+    check(
+        &zeros([0, 2]).max(&[0]),
+        "max: f32[0, 2] has no element along the axes [0] to choose from",
+    );
 }
 
 #[test]
 fn rows_that_cannot_be_taken_or_added_are_refused() {
     let (table, rows) = (zeros([3, 2]), Tensor::from_slice(&[0i32, 2], [2]));
     check(&table.take(2, &rows), "take: axis 2 is not one of the 2 axes of [3, 2]");
-    check(&table.take(0, &zeros([2])), "take: the indices must be integers, not f32; convert with to_dtype() first");
+    check(
+        &table.take(0, &zeros([2])),
+        "take: the indices must be integers, not f32; convert with to_dtype() first",
+    );
     check(&zeros([0, 2]).take(0, &rows), "take: [0, 2] has no element along axis 0");
     check(&zeros([]).take(0, &rows), "take: axis 0 is not one of the 0 axes of []");
     check(
@@ -179,8 +240,14 @@ fn rows_that_cannot_be_taken_or_added_are_refused() {
         "index_add: takes numbers, not bool; convert with to_dtype() first",
     );
     let many = Tensor::zeros(DType::I32, [1 << 45]);
-    check(&table.take(0, &many), "take: f32[35184372088832, 2] has more bytes than a program can address, 2^47");
-    check(&zeros([3]).tril(0), "tril: [3] has fewer than two axes, but rows and columns are needed");
+    check(
+        &table.take(0, &many),
+        "take: f32[35184372088832, 2] has more bytes than a program can address, 2^47",
+    );
+    check(
+        &zeros([3]).tril(0),
+        "tril: [3] has fewer than two axes, but rows and columns are needed",
+    );
     check(&zeros([]).triu(0), "triu: [] has fewer than two axes, but rows and columns are needed");
 }
 
@@ -209,13 +276,19 @@ fn gradients_are_refused_where_there_are_none() {
         "grad: the loss must be a floating-point scalar, but it is f32[3]; reduce it with mean_all() or sum_all()",
     );
     let labels = Tensor::zeros(DType::I32, [3]);
-    check(&grad(&x.sum_all(), &[&labels])[0], "grad: there is no gradient with respect to a tensor of i32[3]");
+    check(
+        &grad(&x.sum_all(), &[&labels])[0],
+        "grad: there is no gradient with respect to a tensor of i32[3]",
+    );
 }
 
 #[test]
 fn random_draws_check_their_bounds_and_keys() {
     let key = random::key(0);
-    check(&random::uniform(&key, DType::F32, [2], 1.0, 1.0), "uniform: the lower bound 1 must be below the upper, 1");
+    check(
+        &random::uniform(&key, DType::F32, [2], 1.0, 1.0),
+        "uniform: the lower bound 1 must be below the upper, 1",
+    );
     check(
         &random::bits(&zeros([2]), [2]),
         "bits: a random key must be u32[2], not f32[2]; make one with \
@@ -228,17 +301,26 @@ fn a_placeholder_without_a_value_and_a_wrong_donation_are_errors() {
     let loose = Tensor::placeholder("x", TensorType::new(DType::F32, [2]));
     let (message, line) = ((loose.clone() + 1.0).eval().unwrap_err().to_string(), line!());
     assert!(
-        message.starts_with("eval: the tensor has no value: it depends on the placeholder `x`, an input"),
+        message.starts_with(
+            "eval: the tensor has no value: it depends on the placeholder `x`, an input"
+        ),
         "{message}"
     );
     assert!(message.contains(&format!("general.rs:{line}:")), "{message}");
     let message = Function::new("f", Vec::new(), vec![loose]).stablehlo().unwrap_err().to_string();
-    assert!(message.starts_with("the placeholder `x` has no value: pass it as an input of the function"), "{message}");
+    assert!(
+        message
+            .starts_with("the placeholder `x` has no value: pass it as an input of the function"),
+        "{message}"
+    );
 
     let types = [TensorType::new(DType::F32, [2])];
     let f = Function::trace("f", &types, |x| vec![x[0].sum_all()]);
     let message = f.donate(0, 0).err().expect("the types differ").to_string();
-    assert_eq!(message, "f: cannot donate parameter 0, f32[2], to result 0, f32[]: the types differ");
+    assert_eq!(
+        message,
+        "f: cannot donate parameter 0, f32[2], to result 0, f32[]: the types differ"
+    );
 }
 
 #[test]
@@ -249,18 +331,26 @@ fn an_unknown_accelerator_lists_the_known_ones() {
 
 #[test]
 fn sizes_beyond_the_address_space_are_refused_with_the_users_line() {
-    let too_large = |name: &str, ty: &str| format!("{name}: {ty} has more bytes than a program can address, 2^47");
+    let too_large = |name: &str, ty: &str| {
+        format!("{name}: {ty} has more bytes than a program can address, 2^47")
+    };
     check(&zeros([1 << 40, 1 << 40]), &too_large("zeros", "f32[1099511627776, 1099511627776]"));
     check(&zeros([1 << 62]), &too_large("zeros", "f32[4611686018427387904]"));
     check(&zeros([usize::MAX]), &too_large("zeros", "f32[18446744073709551615]"));
     check(&zeros([0, usize::MAX]), &too_large("zeros", "f32[0, 18446744073709551615]"));
-    check(&zeros([2]).broadcast_to([1 << 60, 2]), &too_large("broadcast_to", "f32[1152921504606846976, 2]"));
+    check(
+        &zeros([2]).broadcast_to([1 << 60, 2]),
+        &too_large("broadcast_to", "f32[1152921504606846976, 2]"),
+    );
     let labels = Tensor::from_slice(&[1i32, 2], [2]);
     check(&labels.one_hot(1 << 50), &too_large("one_hot", "i32[2, 1125899906842624]"));
     check(&Tensor::arange(DType::U8, usize::MAX), &too_large("arange", "u8[18446744073709551615]"));
     let placeholder = Tensor::placeholder("x", TensorType::new(DType::F32, [usize::MAX, 2]));
     check(&placeholder, &too_large("placeholder", "f32[18446744073709551615, 2]"));
-    check(&placeholder.flatten(0, 1).mean_all(), &too_large("placeholder", "f32[18446744073709551615, 2]"));
+    check(
+        &placeholder.flatten(0, 1).mean_all(),
+        &too_large("placeholder", "f32[18446744073709551615, 2]"),
+    );
     let bytes = Literal::from_bytes(TensorType::new(DType::U8, [0, usize::MAX]), &[]);
     assert!(bytes.unwrap_err().to_string().contains("more bytes than a program can address"));
 }
@@ -270,11 +360,26 @@ fn attributes_beyond_the_address_space_are_refused() {
     const REACH: &str = "is beyond what a program can address, 2^47";
     let x = zeros([4]);
     let zero = Tensor::scalar(0.0f32);
-    check(&x.pad(&zero, &[i64::MAX], &[i64::MAX], &[0]), &format!("pad: low 9223372036854775807 of axis 0 {REACH}"));
-    check(&x.pad(&zero, &[i64::MIN], &[0], &[0]), &format!("pad: low -9223372036854775808 of axis 0 {REACH}"));
-    check(&x.pad(&zero, &[0], &[0], &[1 << 62]), &format!("pad: interior 4611686018427387904 of axis 0 {REACH}"));
-    check(&x.pad(&zero, &[0], &[0], &[usize::MAX]), &format!("pad: interior 18446744073709551615 of axis 0 {REACH}"));
-    check(&x.slice(&[0], &[4], &[usize::MAX]), &format!("slice: stride 18446744073709551615 of axis 0 {REACH}"));
+    check(
+        &x.pad(&zero, &[i64::MAX], &[i64::MAX], &[0]),
+        &format!("pad: low 9223372036854775807 of axis 0 {REACH}"),
+    );
+    check(
+        &x.pad(&zero, &[i64::MIN], &[0], &[0]),
+        &format!("pad: low -9223372036854775808 of axis 0 {REACH}"),
+    );
+    check(
+        &x.pad(&zero, &[0], &[0], &[1 << 62]),
+        &format!("pad: interior 4611686018427387904 of axis 0 {REACH}"),
+    );
+    check(
+        &x.pad(&zero, &[0], &[0], &[usize::MAX]),
+        &format!("pad: interior 18446744073709551615 of axis 0 {REACH}"),
+    );
+    check(
+        &x.slice(&[0], &[4], &[usize::MAX]),
+        &format!("slice: stride 18446744073709551615 of axis 0 {REACH}"),
+    );
     let (image, kernel) = (zeros([1, 1, 5, 5]), zeros([1, 1, 3, 3]));
     let how = || Convolution::new(2);
     check(
@@ -311,13 +416,19 @@ fn a_number_that_the_dtype_does_not_hold_is_refused() {
     check(&i32s.ge(0.5), "number: 0.5 is not an i32; convert the tensor with to_dtype() first");
     check(&(&u8s + -1.0), "number: -1 is not a u8; convert the tensor with to_dtype() first");
     check(&u8s.lt(300.0), "number: 300 is not a u8; convert the tensor with to_dtype() first");
-    check(&i32s.eq(f64::NAN), "number: NaN is not an i32; convert the tensor with to_dtype() first");
+    check(
+        &i32s.eq(f64::NAN),
+        "number: NaN is not an i32; convert the tensor with to_dtype() first",
+    );
     let i64s = Tensor::from_slice(&[i64::MAX], [1]);
     check(
         &i64s.eq(9_223_372_036_854_775_808.0),
         "number: 9223372036854776000 is not an i64; convert the tensor with to_dtype() first",
     );
-    check(&u8s.lt(1.0).eq(2.0), "number: 2 is not a bool; convert the tensor with to_dtype() first");
+    check(
+        &u8s.lt(1.0).eq(2.0),
+        "number: 2 is not a bool; convert the tensor with to_dtype() first",
+    );
     assert_eq!(u8s.eq(255.0).eval().unwrap().to_f64(), [0.0, 1.0]);
     assert_eq!(i64s.eq(-9_223_372_036_854_775_808.0).eval().unwrap().to_f64(), [0.0]);
     check(
@@ -389,11 +500,19 @@ fn the_bounds_of_a_draw_must_differ_as_f32_and_be_within_its_range() {
 fn parameters_that_are_no_placeholders_of_their_own_are_refused() {
     let x = Tensor::placeholder("x", TensorType::new(DType::F32, [2]));
     let expression = &x + 1.0;
-    let message = Function::new("f", vec![x.clone(), expression.clone()], vec![expression]).stablehlo().unwrap_err();
+    let message = Function::new("f", vec![x.clone(), expression.clone()], vec![expression])
+        .stablehlo()
+        .unwrap_err();
     let message = message.to_string();
-    assert!(message.starts_with("`f`: parameter 1, Tensor(add: f32[2]), is not a placeholder; "), "{message}");
+    assert!(
+        message.starts_with("`f`: parameter 1, Tensor(add: f32[2]), is not a placeholder; "),
+        "{message}"
+    );
     assert!(message.contains("general.rs:"), "{message}");
-    let message = Function::new("f", vec![x.clone(), x.clone()], vec![x]).stablehlo().unwrap_err().to_string();
+    let message = Function::new("f", vec![x.clone(), x.clone()], vec![x])
+        .stablehlo()
+        .unwrap_err()
+        .to_string();
     assert!(
         message.starts_with(
             "`f`: parameter 1, Tensor(placeholder x: f32[2]), repeats an earlier parameter; each parameter must"
@@ -407,6 +526,9 @@ fn what_the_cpu_compiler_cannot_count_is_refused_with_the_users_line() {
     let runtime = Runtime::open(Accelerator::Cpu, &Devices::from(1)).unwrap();
     let line = line!() + 1;
     let error = runtime.eval(&Tensor::iota(DType::I32, [1 << 37], 0)).unwrap_err().to_string();
-    assert!(error.contains("i32[137438953472] has more elements than the CPU's compiler supports"), "{error}");
+    assert!(
+        error.contains("i32[137438953472] has more elements than the CPU's compiler supports"),
+        "{error}"
+    );
     assert!(error.contains(&format!("general.rs:{line}:")), "{error}");
 }

@@ -106,7 +106,10 @@ fn indices_that_do_not_fit_are_refused() {
     let (x, at) = (zeros([2, 3]), Tensor::from_slice(&[0i32, 1], [2]));
     check_words(&x.gather(1, &at), "must have the rank of f32[2, 3]");
     check_words(&x.gather(1, &zeros([2, 1])), "must be integers, not f32");
-    check_words(&x.take_along_axis(0, &Tensor::zeros(DType::I32, [1, 2])), "do not match f32[2, 3]");
+    check_words(
+        &x.take_along_axis(0, &Tensor::zeros(DType::I32, [1, 2])),
+        "do not match f32[2, 3]",
+    );
     check_words(&x.index_select(0, &Tensor::zeros(DType::I32, [2, 2])), "are not a vector");
     check_words(&x.gather_nd(&Tensor::zeros(DType::I32, [1, 3])), "first k of the 2 axes");
     check_words(
@@ -114,11 +117,17 @@ fn indices_that_do_not_fit_are_refused() {
         "have more elements along an axis than",
     );
     check_words(&x.index_copy(0, &at, &zeros([2, 2])), "it must be [2, 3]");
-    check_words(&x.scatter_nd(&Tensor::zeros(DType::I32, [4, 0]), &zeros([4, 2, 3]), Combine::Set), "name no axis");
+    check_words(
+        &x.scatter_nd(&Tensor::zeros(DType::I32, [4, 0]), &zeros([4, 2, 3]), Combine::Set),
+        "name no axis",
+    );
     check_words(&x.dynamic_slice(&[Tensor::scalar(0i32)], &[1, 1]), "1 starts and 2 sizes");
     check_words(
         &x.dynamic_slice(&[Tensor::scalar(0i32), Tensor::scalar(0.0f32)], &[1, 1]),
         "must be an integer scalar",
     );
-    check_words(&x.dynamic_slice(&[Tensor::scalar(0i32), Tensor::scalar(0i32)], &[1, 4]), "is not within");
+    check_words(
+        &x.dynamic_slice(&[Tensor::scalar(0i32), Tensor::scalar(0i32)], &[1, 4]),
+        "is not within",
+    );
 }

@@ -1,4 +1,5 @@
-//! Faults of invalid expressions. Each names the operation, the shapes, and the user's file and line. None panics.
+//! Faults of invalid expressions. Each names the operation, the shapes, and the user's file and
+//! line. None panics.
 //!
 //! `general` tests the rules for all operations. Each other file tests invalid calls of one family.
 
@@ -26,7 +27,8 @@ fn integers<const N: usize>(shape: [usize; N]) -> Tensor {
     Tensor::zeros(DType::I32, shape)
 }
 
-/// Checks the whole messages of poisoned tensors, one line for each. The calls must be in this folder.
+/// Checks the whole messages of poisoned tensors, one line for each. The calls must be in this
+/// folder.
 #[track_caller]
 fn check_all(refused: impl IntoIterator<Item = Tensor>, expected: Expect) {
     let mut text = String::new();

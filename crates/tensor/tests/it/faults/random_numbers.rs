@@ -74,7 +74,10 @@ fn draws_say_what_they_take() {
     check_starts(&[
         (random::split(&wrong, 2)[1].clone(), &format!("fold_in: {no_key}")),
         (random::randint(&wrong, DType::I32, [2], 0, 1), &format!("randint: {no_key}")),
-        (random::truncated_normal(&wrong, DType::F32, [2], 0.0, 1.0), &format!("truncated_normal: {no_key}")),
+        (
+            random::truncated_normal(&wrong, DType::F32, [2], 0.0, 1.0),
+            &format!("truncated_normal: {no_key}"),
+        ),
         (random::gumbel(&wrong, DType::F32, [2]), &format!("gumbel: {no_key}")),
         (random::exponential(&wrong, DType::F32, [2]), &format!("exponential: {no_key}")),
         (random::categorical(&wrong, &half, 0), &format!("categorical: {no_key}")),
@@ -82,22 +85,40 @@ fn draws_say_what_they_take() {
         (random::shuffle(&wrong, &half, 0), &format!("shuffle: {no_key}")),
         (random::choice(&wrong, 2, [1], true, None), &format!("choice: {no_key}")),
         (random::randint(&key, DType::F32, [2], 0, 1), "randint: draws integers, not f32"),
-        (random::randint(&key, DType::I32, [2], 1, 1), "randint: the lower bound 1 must be below the upper, 1"),
+        (
+            random::randint(&key, DType::I32, [2], 1, 1),
+            "randint: the lower bound 1 must be below the upper, 1",
+        ),
         (
             random::randint(&key, DType::U8, [2], 0, 257),
             "randint: the numbers from 0 to 257 are not all in the range of u8, 0 to 255",
         ),
-        (random::truncated_normal(&key, DType::F32, [2], 1.0, f64::NAN), "truncated_normal: the lower bound 1 must"),
+        (
+            random::truncated_normal(&key, DType::F32, [2], 1.0, f64::NAN),
+            "truncated_normal: the lower bound 1 must",
+        ),
         (random::gumbel(&key, DType::I32, [2]), "gumbel: draws floating-point numbers, not i32"),
-        (random::bernoulli(&key, &half, [2]), "bernoulli: the probabilities, f32[3], do not broadcast to [2]"),
-        (random::categorical(&key, &zeros([2, 0]), 1), "categorical: [2, 0] has no element along axis 1"),
+        (
+            random::bernoulli(&key, &half, [2]),
+            "bernoulli: the probabilities, f32[3], do not broadcast to [2]",
+        ),
+        (
+            random::categorical(&key, &zeros([2, 0]), 1),
+            "categorical: [2, 0] has no element along axis 1",
+        ),
         (
             random::categorical(&key, &Tensor::zeros(DType::I32, [2]), 0),
             "categorical: draws floating-point numbers, not i32",
         ),
-        (random::permutation(&key, 1 << 40), "permutation: 1099511627776 numbers are more than an i32 can count"),
+        (
+            random::permutation(&key, 1 << 40),
+            "permutation: 1099511627776 numbers are more than an i32 can count",
+        ),
         (random::shuffle(&key, &half, 1), "shuffle: axis 1"),
-        (random::choice(&key, 0, [1], true, None), "choice: there is nothing to choose from: n is 0"),
+        (
+            random::choice(&key, 0, [1], true, None),
+            "choice: there is nothing to choose from: n is 0",
+        ),
         (
             random::choice(&key, 2, [3], false, None),
             "choice: cannot choose 3 different numbers out of 2 without \

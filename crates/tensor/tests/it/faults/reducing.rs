@@ -143,8 +143,14 @@ fn reductions() {
         (empty.argmax(0), "argmax: [0, 3] has no element along axis 0"),
         (empty.argmin_all(), "argmin_all: [0] has no element along axis 0"),
         (empty.logsumexp(&[0]), "logsumexp: [0, 3] has no element along axis 0"),
-        (Tensor::zeros(DType::Bool, [0]).argmax_all(), "argmax_all: [0] has no element along axis 0"),
-        (x.var_corrected(&[0], f64::NAN), "var_corrected: the correction must be a finite number, not NaN"),
+        (
+            Tensor::zeros(DType::Bool, [0]).argmax_all(),
+            "argmax_all: [0] has no element along axis 0",
+        ),
+        (
+            x.var_corrected(&[0], f64::NAN),
+            "var_corrected: the correction must be a finite number, not NaN",
+        ),
         (integers.norm(2.0, &[0]), "norm: takes floating-point numbers, not i32"),
         (x.norm(f64::NAN, &[0]), "norm: p is NaN"),
         (empty.norm(f64::INFINITY, &[0]), "norm: f32[0, 3] has no element along the axes [0]"),
@@ -166,7 +172,10 @@ fn products_and_diagonals() {
         ),
         (Tensor::einsum("ij->ij", &[]), "einsum: the equation has 1 operands, but 0 were given"),
         (Tensor::einsum("", &[]), "einsum: the equation has 1 operands, but 0 were given"),
-        (Tensor::einsum("ij,jk->ik", &[&x.gt(0.0), &x.gt(0.0).t()]), "einsum: takes numbers, not bool"),
+        (
+            Tensor::einsum("ij,jk->ik", &[&x.gt(0.0), &x.gt(0.0).t()]),
+            "einsum: takes numbers, not bool",
+        ),
         (
             x.tensordot(&y, (&[1], &[0])),
             "tensordot: cannot multiply [2, 3] by [4, 5]: the contracted axes 1 and 0 have 3 and 4",
@@ -180,7 +189,10 @@ fn products_and_diagonals() {
         (zeros([2]).diag_embed(i64::MIN), "diag_embed: matrices of 9223372036854775810 rows"),
         (zeros([2, 2, 2]).diag(0), "diag: takes a vector or a matrix, not [2, 2, 2]"),
         (zeros([2]).trace(), "trace: [2] has fewer than two axes, but rows and columns are needed"),
-        (Tensor::eye(DType::F32, usize::MAX, 2), "eye: f32[18446744073709551615, 2] has more bytes than"),
+        (
+            Tensor::eye(DType::F32, usize::MAX, 2),
+            "eye: f32[18446744073709551615, 2] has more bytes than",
+        ),
     ]);
     // A diagonal beyond the corners is empty, whatever its offset.
     for offset in [i64::MIN, -3, 3, i64::MAX] {

@@ -54,7 +54,10 @@ fn sorts() {
     check_starts(&[
         (x.sort(2, false).1, "sort: axis 2 is not one of the 2 axes of [2, 3]"),
         (x.argsort(-3, true), "argsort: axis -3 is not one of the 2 axes of [2, 3]"),
-        (together[1].clone(), "sort_together: tensor 1 is f32[2] and the first is f32[2, 3]: the shapes differ"),
+        (
+            together[1].clone(),
+            "sort_together: tensor 1 is f32[2] and the first is f32[2, 3]: the shapes differ",
+        ),
         (
             Tensor::sort_together(&[&x], 0, 0, false)[0].clone(),
             "sort_together: there are 1 tensors, which cannot have 0 keys",

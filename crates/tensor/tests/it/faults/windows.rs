@@ -72,10 +72,16 @@ fn windows_and_grids_that_cannot_be_are_refused() {
     let how = Convolution::new(2);
     check_words(&x.conv_transpose(&zeros([3, 2, 3, 3]), &how), "has 4 channels");
     check_words(&x.conv_transpose(&w, &how.clone().groups(3)), "in 3 groups");
-    check_words(&x.conv_transpose(&w, &how.clone().output_padding([1, 0])), "must be less than the stride");
+    check_words(
+        &x.conv_transpose(&w, &how.clone().output_padding([1, 0])),
+        "must be less than the stride",
+    );
     check_words(&x.conv_transpose(&w, &how.clone().same()), "does not support same()");
     check_words(&x.conv_transpose(&w, &how.clone().padding([(i64::MIN, 0), (0, 0)])), "2^47");
-    check_words(&x.convolution(&zeros([2, 4, 3, 3]), &how.same().stride([2, 1])), "requires stride 1");
+    check_words(
+        &x.convolution(&zeros([2, 4, 3, 3]), &how.same().stride([2, 1])),
+        "requires stride 1",
+    );
     check_words(&x.max_pool(&Pooling::new([2, 2]).dilation([0, 1])), "dilation must be at least 1");
     check_words(&x.max_pool(&Pooling::new([2, 2]).padding([2, 0])), "more than half of the window");
     check_words(&x.avg_pool(&Pooling::new([2, 2]).divisor(0)), "at least 1");
@@ -84,5 +90,8 @@ fn windows_and_grids_that_cannot_be_are_refused() {
     check_words(&x.interpolate(&[0, 3], Interpolation::Nearest), "must be from 1");
     check_words(&x.interpolate_by(&[f64::NAN], Interpolation::Nearest), "positive numbers");
     let whole = Tensor::zeros(DType::I32, [1, 1, 3]);
-    check_words(&whole.interpolate(&[2], Interpolation::Linear { align_corners: false }), "floating-point");
+    check_words(
+        &whole.interpolate(&[2], Interpolation::Linear { align_corners: false }),
+        "floating-point",
+    );
 }

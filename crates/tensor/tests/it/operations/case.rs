@@ -20,7 +20,8 @@ pub(crate) struct Case {
     pub(crate) attrs: Attrs,
     pub(crate) inputs: Vec<Array>,
     pub(crate) outputs: Vec<Array>,
-    /// The weights of each output in the loss for the gradients. Empty for a case about values only.
+    /// The weights of each output in the loss for the gradients. Empty for a case about values
+    /// only.
     pub(crate) cotangents: Vec<Option<Array>>,
     /// One gradient for each input.
     pub(crate) gradients: Vec<Option<Array>>,
@@ -53,7 +54,9 @@ impl Case {
 
 impl Array {
     pub(crate) fn ty(&self) -> TensorType {
-        let dtype = DType::all().find(|d| d.name() == self.dtype).unwrap_or_else(|| panic!("dtype {}", self.dtype));
+        let dtype = DType::all()
+            .find(|d| d.name() == self.dtype)
+            .unwrap_or_else(|| panic!("dtype {}", self.dtype));
         TensorType::new(dtype, Shape::from(self.shape.as_slice()))
     }
 
@@ -73,10 +76,13 @@ impl Array {
 
 fn encode(dtype: &str, data: &[Value]) -> Vec<u8> {
     fn bytes<T: Element>(data: &[Value], element: impl Fn(f64) -> T) -> Vec<u8> {
-        T::to_bytes(&data.iter().map(|value| element(as_number(value).unwrap())).collect::<Vec<_>>())
+        T::to_bytes(
+            &data.iter().map(|value| element(as_number(value).unwrap())).collect::<Vec<_>>(),
+        )
     }
     fn exact<T: Element + TryFrom<i128>>(data: &[Value]) -> Vec<u8> {
-        let number = |value: &Value| value.as_i64().map(i128::from).or(value.as_u64().map(i128::from));
+        let number =
+            |value: &Value| value.as_i64().map(i128::from).or(value.as_u64().map(i128::from));
         let element = |value| T::try_from(number(value).unwrap()).ok().unwrap();
         T::to_bytes(&data.iter().map(element).collect::<Vec<_>>())
     }
@@ -98,8 +104,8 @@ fn encode(dtype: &str, data: &[Value]) -> Vec<u8> {
     }
 }
 
-/// The tolerance against JAX: relative to the number, and to the largest number of the tensor. Zero for dtypes other
-/// than floats.
+/// The tolerance against JAX: relative to the number, and to the largest number of the tensor. Zero
+/// for dtypes other than floats.
 fn tolerance(dtype: &str) -> (f64, f64) {
     match dtype {
         "f32" | "c64" => (1e-5, 1e-6),

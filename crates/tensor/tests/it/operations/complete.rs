@@ -1,4 +1,5 @@
-//! Checks that each public function that records an operation has a row in the catalogue, or a reason to have none.
+//! Checks that each public function that records an operation has a row in the catalogue, or a
+//! reason to have none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -64,16 +65,23 @@ fn collect_tables(text: &str, names: &mut BTreeSet<String>) {
         if !line.starts_with(' ') && !line.is_empty() {
             in_table = line.ends_with("! {");
         }
-        let Some(next) = lines.peek().filter(|_| in_table && line.starts_with("    /// ")) else { continue };
+        let Some(next) = lines.peek().filter(|_| in_table && line.starts_with("    /// ")) else {
+            continue;
+        };
         let rest = next.strip_prefix("    ").unwrap_or_default();
-        let word = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
-        if !word.is_empty() && word != "static" && rest[word.len()..].starts_with([',', ' ', ';', '(']) {
+        let word =
+            rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
+        if !word.is_empty()
+            && word != "static"
+            && rest[word.len()..].starts_with([',', ' ', ';', '('])
+        {
             names.insert(word.to_owned());
         }
     }
 }
 
-/// Collects the public functions of a source file that return tensors: methods of `Tensor` and free functions.
+/// Collects the public functions of a source file that return tensors: methods of `Tensor` and free
+/// functions.
 fn collect_file(path: &Path, prefix: &str, names: &mut BTreeSet<String>) {
     let text = fs::read_to_string(path).unwrap();
     // Leave out the tests at the end of the file.
@@ -132,9 +140,14 @@ fn every_public_operation_has_a_row_or_a_reason_to_have_none() {
         families.iter().flat_map(|f| &f.rows).flat_map(|row| row.methods.iter().copied()).collect();
     let mut exceptions: BTreeMap<&str, &str> = WITHOUT_A_ROW.iter().copied().collect();
     exceptions.extend(NO_OPERATIONS.map(|name| (name, "no operation")));
-    let missing: Vec<&String> =
-        names.iter().filter(|n| !rows.contains(n.as_str()) && !exceptions.contains_key(n.as_str())).collect();
-    assert!(missing.is_empty(), "these have no row in catalogue/ and no reason in complete.rs: {missing:?}");
+    let missing: Vec<&String> = names
+        .iter()
+        .filter(|n| !rows.contains(n.as_str()) && !exceptions.contains_key(n.as_str()))
+        .collect();
+    assert!(
+        missing.is_empty(),
+        "these have no row in catalogue/ and no reason in complete.rs: {missing:?}"
+    );
     let unknown: Vec<&&str> = rows.iter().filter(|name| !names.contains(**name)).collect();
     assert!(unknown.is_empty(), "these rows name no public function: {unknown:?}");
     for (name, reason) in exceptions {

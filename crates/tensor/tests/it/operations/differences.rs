@@ -1,6 +1,8 @@
-//! Compares gradients with central differences, `(f(x + h) − f(x − h)) / 2h`, for the cases of `reference` in f64.
+//! Compares gradients with central differences, `(f(x + h) − f(x − h)) / 2h`, for the cases of
+//! `reference` in f64.
 //!
-//! All cases of an operation form one program with one parameter, so that one call moves one number of each case.
+//! All cases of an operation form one program with one parameter, so that one call moves one number
+//! of each case.
 
 use fulmen_tensor::{Argument, DType, Function, Literal, Runtime, Tensor, TensorType, grad};
 
@@ -56,7 +58,8 @@ impl Point<'_> {
         places
     }
 
-    /// A weighted sum of all outputs, and its gradient with respect to all numbers, from a piece of the parameter.
+    /// A weighted sum of all outputs, and its gradient with respect to all numbers, from a piece of
+    /// the parameter.
     fn record(&self, numbers: &Tensor) -> (Tensor, Tensor) {
         let (mut start, mut x, mut wrt) = (0, Vec::new(), Vec::new());
         for input in &self.inputs {
@@ -85,14 +88,16 @@ impl Point<'_> {
         });
         for (i, y) in parts.enumerate() {
             let n = y.shape().num_elements();
-            let weights = (Tensor::arange(DType::F64, n) * 0.37 + (0.5 + i as f64)).sin().reshape(y.shape());
+            let weights =
+                (Tensor::arange(DType::F64, n) * 0.37 + (0.5 + i as f64)).sin().reshape(y.shape());
             // A NaN by design, for example from an index out of range, would hide everything else.
             let known = y.is_finite().select(&y, &y.zeros_like());
             value = value + (known * weights).sum_all();
         }
         assert!(value.fault().is_none(), "{}: {value:?}", self.name);
         let gradients = grad(&value, &wrt.iter().collect::<Vec<_>>());
-        let flat: Vec<Tensor> = gradients.iter().map(|g| g.reshape([g.shape().num_elements()])).collect();
+        let flat: Vec<Tensor> =
+            gradients.iter().map(|g| g.reshape([g.shape().num_elements()])).collect();
         let gradient = Tensor::concatenate(&flat.iter().collect::<Vec<_>>(), 0);
         assert!(gradient.fault().is_none(), "{}: {gradient:?}", self.name);
         (value, gradient)
@@ -118,7 +123,8 @@ pub(crate) fn run(name: &str, points: &[Point<'_>]) -> Vec<String> {
     let runtime = Runtime::global().unwrap();
     let compiled = runtime.compile(&function).unwrap_or_else(|e| panic!("{name}: {e}"));
     let call = |numbers: &[f64], result: usize| -> Vec<f64> {
-        let argument = runtime.to_device(&Literal::from_slice(numbers, [numbers.len()]).unwrap()).unwrap();
+        let argument =
+            runtime.to_device(&Literal::from_slice(numbers, [numbers.len()]).unwrap()).unwrap();
         let outputs = compiled.call(vec![Argument::Borrow(&argument)]).unwrap();
         runtime.read(&[&outputs.arrays[result]]).unwrap().wait().unwrap()[0].to_f64()
     };
@@ -133,8 +139,11 @@ pub(crate) fn run(name: &str, points: &[Point<'_>]) -> Vec<String> {
     let places: Vec<Vec<usize>> = points.iter().map(Point::moved).collect();
     let mut wrong = Vec::new();
     for turn in 0..places.iter().map(Vec::len).max().unwrap_or(0) {
-        let moved: Vec<Option<usize>> =
-            places.iter().zip(&starts).map(|(places, start)| Some(start + places.get(turn)?)).collect();
+        let moved: Vec<Option<usize>> = places
+            .iter()
+            .zip(&starts)
+            .map(|(places, start)| Some(start + places.get(turn)?))
+            .collect();
         let step = |place: usize| 1e-5 * numbers[place].abs().max(1.0);
         let shifted = |sign: f64| {
             let mut shifted = numbers.clone();
@@ -148,7 +157,8 @@ pub(crate) fn run(name: &str, points: &[Point<'_>]) -> Vec<String> {
             let Some(place) = moved[i] else { continue };
             let difference = (above[i] - below[i]) / (2.0 * step(place));
             let rounding = 8.0 * f64::EPSILON * at_point[i].abs() / step(place);
-            let (gradient, tolerance) = (gradients[place], 1e-6 * (1.0 + difference.abs()) + rounding);
+            let (gradient, tolerance) =
+                (gradients[place], 1e-6 * (1.0 + difference.abs()) + rounding);
             let close = (gradient - difference).abs() < tolerance;
             if !close {
                 let (number, x) = (place - starts[i], numbers[place]);
@@ -164,8 +174,13 @@ pub(crate) fn run(name: &str, points: &[Point<'_>]) -> Vec<String> {
 
 /// The case with its floats as f64. `None` if it is not about smooth points.
 fn point<'a>(row: &'a Row, case: &'a Case) -> Option<Point<'a>> {
-    let finite =
-        || case.inputs.iter().filter(|a| a.ty().dtype.is_inexact()).flat_map(|a| a.values()).all(f64::is_finite);
+    let finite = || {
+        case.inputs
+            .iter()
+            .filter(|a| a.ty().dtype.is_inexact())
+            .flat_map(|a| a.values())
+            .all(f64::is_finite)
+    };
     if case.kink.is_some() || !case.has_gradients() || !finite() {
         return None;
     }
@@ -173,9 +188,11 @@ fn point<'a>(row: &'a Row, case: &'a Case) -> Option<Point<'a>> {
         .inputs
         .iter()
         .map(|array| match array.ty() {
-            ty if ty.dtype.is_inexact() => {
-                Input::Floats { shape: ty.shape.to_vec(), values: array.values(), complex: ty.dtype.is_complex() }
-            }
+            ty if ty.dtype.is_inexact() => Input::Floats {
+                shape: ty.shape.to_vec(),
+                values: array.values(),
+                complex: ty.dtype.is_complex(),
+            },
             _ => Input::Constant(array.literal()),
         })
         .collect();
@@ -187,10 +204,14 @@ pub(crate) fn check(family: &Family) {
     let cases = family.cases();
     let mut wrong = Vec::new();
     for row in &family.rows {
-        let points = cases.iter().filter(|case| case.op == row.op).filter_map(|case| point(row, case));
-        let points: Vec<Point<'_>> = points.filter(|point| point.numbers().next().is_some()).collect();
+        let points =
+            cases.iter().filter(|case| case.op == row.op).filter_map(|case| point(row, case));
+        let points: Vec<Point<'_>> =
+            points.filter(|point| point.numbers().next().is_some()).collect();
         match row.no_differences {
-            Some(reason) => assert!(!points.is_empty(), "{} has no gradients, no need to say: {reason}", row.op),
+            Some(reason) => {
+                assert!(!points.is_empty(), "{} has no gradients, no need to say: {reason}", row.op)
+            }
             None if points.is_empty() => {}
             None => wrong.extend(run(row.op, &points)),
         }

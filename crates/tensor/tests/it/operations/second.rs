@@ -1,7 +1,8 @@
 //! Compares second derivatives with central differences.
 
 use fulmen_tensor::{
-    Argument, Combine, Convolution, DType, Function, Interpolation, Literal, Pooling, Runtime, Tensor, TensorType, grad,
+    Argument, Combine, Convolution, DType, Function, Interpolation, Literal, Pooling, Runtime,
+    Tensor, TensorType, grad,
 };
 
 use crate::operations::differences::{Input, Point, run};
@@ -9,7 +10,11 @@ use crate::operations::differences::{Input, Point, run};
 /// Distinct numbers in (0.3, 1.7), without ties.
 fn input(shape: &[usize]) -> Input {
     let number = |n: usize| 0.3 + 1.4 * ((n + 1) as f64 * 0.618_033_988_749_895).fract();
-    Input::Floats { shape: shape.to_vec(), values: (0..shape.iter().product()).map(number).collect(), complex: false }
+    Input::Floats {
+        shape: shape.to_vec(),
+        values: (0..shape.iter().product()).map(number).collect(),
+        complex: false,
+    }
 }
 
 /// The gradient of the sum of `f`, as a function of its input.
@@ -20,20 +25,23 @@ fn slope<'a>(name: &'a str, shape: &[usize], f: fn(&Tensor) -> Tensor) -> Point<
 
 /// The gradient at these numbers.
 fn point<'a>(name: &'a str, numbers: &[f64], f: fn(&Tensor) -> Tensor) -> Point<'a> {
-    let input = Input::Floats { shape: vec![numbers.len()], values: numbers.to_vec(), complex: false };
+    let input =
+        Input::Floats { shape: vec![numbers.len()], values: numbers.to_vec(), complex: false };
     Point { inputs: vec![input], ..slope(name, &[0], f) }
 }
 
 /// The second derivative of `f`, elementwise.
 fn curvature(x: &[f32], f: fn(&Tensor) -> Tensor) -> Vec<f32> {
-    let function = Function::trace("curvature", &[TensorType::new(DType::F32, [x.len()])], |inputs| {
-        let x = &inputs[0];
-        let slope = grad(&f(x).sum_all(), &[x]).remove(0);
-        grad(&slope.sum_all(), &[x])
-    });
+    let function =
+        Function::trace("curvature", &[TensorType::new(DType::F32, [x.len()])], |inputs| {
+            let x = &inputs[0];
+            let slope = grad(&f(x).sum_all(), &[x]).remove(0);
+            grad(&slope.sum_all(), &[x])
+        });
     let runtime = Runtime::global().unwrap();
     let argument = runtime.to_device(&Literal::from_slice(x, [x.len()]).unwrap()).unwrap();
-    let outputs = runtime.compile(&function).unwrap().call(vec![Argument::Borrow(&argument)]).unwrap();
+    let outputs =
+        runtime.compile(&function).unwrap().call(vec![Argument::Borrow(&argument)]).unwrap();
     runtime.read(&[&outputs.arrays[0]]).unwrap().wait().unwrap()[0].to_vec::<f32>().unwrap()
 }
 
@@ -61,11 +69,15 @@ fn gradients_of_gradients() {
         point("logsumexp of ties", &[0.5, 0.5, 0.5, -1.0], |x| x.logsumexp(&[0])),
         point("logcumsumexp of ties", &[0.5, 0.5, 0.5, -1.0], |x| x.logcumsumexp(0)),
         point("softmax of ties", &[0.5, 0.5, 0.5, -1.0], |x| x.softmax(0).narrow(0, 1, 2)),
-        point("hypot of ties", &[0.5, 2.0, -1.0, -3.0], |x| x.hypot(&Tensor::from_slice(&[0.5, 2.0, 1.0, -3.0], [4]))),
+        point("hypot of ties", &[0.5, 2.0, -1.0, -3.0], |x| {
+            x.hypot(&Tensor::from_slice(&[0.5, 2.0, 1.0, -3.0], [4]))
+        }),
         point("logit", &[0.5, 0.25, 0.9, 0.01], Tensor::logit),
         point("cbrt", &[0.5, -0.25, 8.0, -0.9], Tensor::cbrt),
         point("interpolation", &[0.5, 1.0, -2.0, 3.0], |x| {
-            let y = x.reshape([1, 1, 4]).interpolate(&[7], Interpolation::Linear { align_corners: false });
+            let y = x
+                .reshape([1, 1, 4])
+                .interpolate(&[7], Interpolation::Linear { align_corners: false });
             &y * &y * &y
         }),
         slope("take", &[3], |x| {
@@ -96,7 +108,11 @@ fn gradients_of_gradients() {
             &y * &y
         }),
         slope("transposed convolution", &[1, 2, 3, 3], |x| {
-            let how = Convolution::new(2).groups(2).stride([2, 1]).padding([(1, 1), (0, 0)]).output_padding([1, 0]);
+            let how = Convolution::new(2)
+                .groups(2)
+                .stride([2, 1])
+                .padding([(1, 1), (0, 0)])
+                .output_padding([1, 0]);
             let y = x.conv_transpose(&x.reshape([2, 1, 3, 3]), &how);
             &y * &y
         }),
@@ -105,7 +121,8 @@ fn gradients_of_gradients() {
             &y * &y * &y
         }),
         slope("dilated max_pool", &[1, 2, 5, 5], |x| {
-            let y = x.max_pool(&Pooling::new([2, 2]).stride([1, 2]).dilation([2, 1]).ceil_mode(true));
+            let y =
+                x.max_pool(&Pooling::new([2, 2]).stride([1, 2]).dilation([2, 1]).ceil_mode(true));
             &y * &y * &y
         }),
         slope("avg_pool", &[1, 1, 5, 4], |x| {
@@ -114,10 +131,13 @@ fn gradients_of_gradients() {
         }),
         slope("scatter", &[6], |x| {
             let indices = Tensor::from_slice(&[0i32, 3, 5], [3]);
-            [Combine::Set, Combine::Add, Combine::Mul, Combine::Max].into_iter().fold(x.zeros_like(), |sum, combine| {
-                let y = x.scatter_reduce(0, &indices, &(x.narrow(0, 1, 3) * 1.01), combine);
-                sum + &y * &y * &y
-            })
+            [Combine::Set, Combine::Add, Combine::Mul, Combine::Max].into_iter().fold(
+                x.zeros_like(),
+                |sum, combine| {
+                    let y = x.scatter_reduce(0, &indices, &(x.narrow(0, 1, 3) * 1.01), combine);
+                    sum + &y * &y * &y
+                },
+            )
         }),
         slope("dynamic_slice", &[5], |x| {
             let indices = [Tensor::scalar(1i32)];

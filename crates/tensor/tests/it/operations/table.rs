@@ -1,8 +1,10 @@
-//! The table of operations and dtypes in the book: which can be recorded, and which the CPU and TPU compilers accept.
+//! The table of operations and dtypes in the book: which can be recorded, and which the CPU and TPU
+//! compilers accept.
 //!
-//! The first case of a row is its template. Its float inputs (or its integers, if it has no floats) take each dtype in
-//! turn. All that can be recorded for a dtype forms one program, which is halved only if a compiler rejects it. An
-//! operation that can be recorded for a dtype but not compiled is an error.
+//! The first case of a row is its template. Its float inputs (or its integers, if it has no floats)
+//! take each dtype in turn. All that can be recorded for a dtype forms one program, which is halved
+//! only if a compiler rejects it. An operation that can be recorded for a dtype but not compiled is
+//! an error.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,22 +19,30 @@ use crate::operations::attrs::Attrs;
 use crate::operations::case::Case;
 use crate::operations::catalogue::{Family, Row, families};
 
-/// Whether a TPU supports the dtype. For 64-bit numbers it emulates some operations, lacks others (products of
-/// integers, Fourier transforms, the scatter of a maximum's gradient), and takes minutes to report that.
+/// Whether a TPU supports the dtype. For 64-bit numbers it emulates some operations, lacks others
+/// (products of integers, Fourier transforms, the scatter of a maximum's gradient), and takes
+/// minutes to report that.
 fn on_a_tpu(dtype: DType) -> bool {
     !["f64", "i64", "u64", "c128"].contains(&dtype.name())
 }
 
 /// The columns: kinds of dtypes. Dtypes that a TPU supports are apart from the others.
 fn columns() -> Vec<(String, Vec<DType>)> {
-    let groups: [fn(&DType) -> bool; 4] =
-        [|d| d.is_integer() && !d.is_unsigned(), |d| d.is_unsigned(), |d| *d == DType::Bool, |d| d.is_complex()];
+    let groups: [fn(&DType) -> bool; 4] = [
+        |d| d.is_integer() && !d.is_unsigned(),
+        |d| d.is_unsigned(),
+        |d| *d == DType::Bool,
+        |d| d.is_complex(),
+    ];
     let column = |dtypes: Vec<DType>| {
         let names: Vec<&str> = dtypes.iter().map(|d| d.name()).collect();
         (names.join(" "), dtypes)
     };
-    let mut columns: Vec<_> = DType::all().filter(|d| d.is_float() && on_a_tpu(*d)).map(|d| column(vec![d])).collect();
-    columns.extend(groups.map(|fits| column(DType::all().filter(|d| fits(d) && on_a_tpu(*d)).collect())));
+    let mut columns: Vec<_> =
+        DType::all().filter(|d| d.is_float() && on_a_tpu(*d)).map(|d| column(vec![d])).collect();
+    columns.extend(
+        groups.map(|fits| column(DType::all().filter(|d| fits(d) && on_a_tpu(*d)).collect())),
+    );
     let (integers, others): (Vec<_>, Vec<_>) =
         DType::all().filter(|d| !on_a_tpu(*d)).partition(|d: &DType| d.is_integer());
     columns.extend(others.into_iter().map(|d| column(vec![d])));
@@ -60,9 +70,11 @@ struct Item<'a> {
 
 impl Template<'_> {
     fn item(&self, dtype: DType) -> Item<'_> {
-        let (row, mut attrs, mut types) = (self.row, self.case.attrs.clone(), self.case.types().collect::<Vec<_>>());
-        let inputs_where =
-            |fits: fn(DType) -> bool| (0..types.len()).filter(|&i| fits(types[i].dtype)).collect::<Vec<_>>();
+        let (row, mut attrs, mut types) =
+            (self.row, self.case.attrs.clone(), self.case.types().collect::<Vec<_>>());
+        let inputs_where = |fits: fn(DType) -> bool| {
+            (0..types.len()).filter(|&i| fits(types[i].dtype)).collect::<Vec<_>>()
+        };
         let floats = inputs_where(|d| !(d.is_integer() || d == DType::Bool));
         let recast = if attrs.has("dtype") {
             attrs.set("dtype", dtype.name());
@@ -83,7 +95,13 @@ impl Template<'_> {
 
 impl Item<'_> {
     fn with(&self, parts: (bool, bool)) -> Item<'_> {
-        Item { attrs: self.attrs.clone(), types: self.types.clone(), recast: self.recast.clone(), parts, ..*self }
+        Item {
+            attrs: self.attrs.clone(),
+            types: self.types.clone(),
+            recast: self.recast.clone(),
+            parts,
+            ..*self
+        }
     }
 
     /// The values and gradients. They are empty if recording poisons them, or if there are none.
@@ -93,17 +111,21 @@ impl Item<'_> {
             return None;
         }
         let has_gradient = |d: DType| d.is_float() || d.is_complex();
-        let parts = |y: &Tensor| if y.dtype().is_complex() { y.real() + y.imag() } else { y.clone() };
+        let parts =
+            |y: &Tensor| if y.dtype().is_complex() { y.real() + y.imag() } else { y.clone() };
         let floats = values.iter().filter(|y| has_gradient(y.dtype())).map(|y| parts(y).sum_all());
-        let wrt: Vec<&Tensor> = self.recast.iter().map(|&i| &x[i]).filter(|x| has_gradient(x.dtype())).collect();
+        let wrt: Vec<&Tensor> =
+            self.recast.iter().map(|&i| &x[i]).filter(|x| has_gradient(x.dtype())).collect();
         let loss = floats.reduce(|a, b| a + b).filter(|_| !wrt.is_empty());
-        let gradients = loss.map(|loss| grad(&loss, &wrt)).filter(|g| g.iter().all(|g| g.fault().is_none()));
+        let gradients =
+            loss.map(|loss| grad(&loss, &wrt)).filter(|g| g.iter().all(|g| g.fault().is_none()));
         Some((values, gradients))
     }
 
     /// Whether values and gradients can be recorded with this dtype.
     fn recorded(&self) -> (bool, bool) {
-        let x: Vec<Tensor> = self.types.iter().map(|ty| Tensor::placeholder("x", ty.clone())).collect();
+        let x: Vec<Tensor> =
+            self.types.iter().map(|ty| Tensor::placeholder("x", ty.clone())).collect();
         // Without an input to convert, the operation has a fixed result dtype.
         let fixed = self.recast.is_empty() && !self.attrs.has("dtype");
         match self.record(&x) {
@@ -154,14 +176,16 @@ struct Tpu {
 
 impl Compiler for Tpu {
     fn compile(&self, function: &Function) -> Result<(), String> {
-        let compiled = self.plugin.compile(&self.topology, &function.stablehlo().unwrap(), &options());
+        let compiled =
+            self.plugin.compile(&self.topology, &function.stablehlo().unwrap(), &options());
         compiled.map(drop).map_err(|error| error.to_string())
     }
 }
 
 /// The items that do not compile, each with the error.
 fn refused(compiler: &dyn Compiler, items: &[Item<'_>]) -> Vec<String> {
-    let items: Vec<Item<'_>> = items.iter().filter(|i| i.parts.0 || i.parts.1).map(|i| i.with(i.parts)).collect();
+    let items: Vec<Item<'_>> =
+        items.iter().filter(|i| i.parts.0 || i.parts.1).map(|i| i.with(i.parts)).collect();
     let why = match items.as_slice() {
         [] => return Vec::new(),
         _ => compiler.compile(&program(&items)).err(),
@@ -169,7 +193,8 @@ fn refused(compiler: &dyn Compiler, items: &[Item<'_>]) -> Vec<String> {
     match (why, items.as_slice()) {
         (None, _) => Vec::new(),
         (Some(why), [item]) => {
-            let values = item.parts.1 && compiler.compile(&program(&[item.with((true, false))])).is_ok();
+            let values =
+                item.parts.1 && compiler.compile(&program(&[item.with((true, false))])).is_ok();
             let what = if values { "the gradient of " } else { "" };
             vec![format!("{what}{} at {:?}: {why}", item.row.op, item.types)]
         }
@@ -218,8 +243,10 @@ fn cell(marks: &[(DType, Mark)]) -> String {
             None => dtypes_by_mark.push((mark, vec![dtype.name()])),
         }
     }
-    let spelled: Vec<String> =
-        dtypes_by_mark.iter().map(|(mark, dtypes)| format!("{mark} {}", dtypes.join(" "))).collect();
+    let spelled: Vec<String> = dtypes_by_mark
+        .iter()
+        .map(|(mark, dtypes)| format!("{mark} {}", dtypes.join(" ")))
+        .collect();
     spelled.join(", ")
 }
 
@@ -230,8 +257,10 @@ fn templates(families: &[Family]) -> Vec<Template<'_>> {
         for row in family.rows.iter().filter(|row| !row.methods.is_empty()) {
             let mut fitting = cases.iter().filter(|case| case.op == row.op);
             let has_elements = |case: &&Case| case.types().all(|ty| ty.shape.num_elements() > 0);
-            let has_floats = |case: &&Case| has_elements(case) && case.types().any(|ty| ty.dtype.is_float());
-            let case = fitting.clone().find(has_floats).or_else(|| fitting.clone().find(has_elements));
+            let has_floats =
+                |case: &&Case| has_elements(case) && case.types().any(|ty| ty.dtype.is_float());
+            let case =
+                fitting.clone().find(has_floats).or_else(|| fitting.clone().find(has_elements));
             let case = case.or_else(|| fitting.next()).unwrap();
             // Rows of one function would give the same line.
             if named.insert(row.methods) {
@@ -252,14 +281,23 @@ fn table(compilers: [&dyn Compiler; 2]) -> String {
     let mut column_marks = |dtypes: &[DType]| -> Vec<Vec<Mark>> {
         dtypes.iter().map(|&dtype| marks_of(dtype, &templates, compilers, &mut wrong)).collect()
     };
-    let marks_by_column: Vec<Vec<Vec<Mark>>> = columns.iter().map(|(_, dtypes)| column_marks(dtypes)).collect();
-    assert!(wrong.is_empty(), "these operations can be recorded but do not compile:\n{}", wrong.join("\n"));
+    let marks_by_column: Vec<Vec<Vec<Mark>>> =
+        columns.iter().map(|(_, dtypes)| column_marks(dtypes)).collect();
+    assert!(
+        wrong.is_empty(),
+        "these operations can be recorded but do not compile:\n{}",
+        wrong.join("\n")
+    );
     for (i, template) in templates.iter().enumerate() {
-        let names: Vec<String> = template.row.methods.iter().map(|name| format!("`{name}`")).collect();
+        let names: Vec<String> =
+            template.row.methods.iter().map(|name| format!("`{name}`")).collect();
         text += &format!("| {} |", names.join(" "));
         for ((_, dtypes), marks_by_column) in columns.iter().zip(&marks_by_column) {
-            let marks: Vec<_> =
-                dtypes.iter().zip(marks_by_column).map(|(&d, marks_by_column)| (d, marks_by_column[i])).collect();
+            let marks: Vec<_> = dtypes
+                .iter()
+                .zip(marks_by_column)
+                .map(|(&d, marks_by_column)| (d, marks_by_column[i]))
+                .collect();
             text += &format!(" {} |", cell(&marks));
         }
         text += "\n";
@@ -272,12 +310,13 @@ fn the_table_in_the_book_is_what_compiles() {
     let Some(plugin) = libtpu() else { return };
     let topology = plugin.topology("v5e:1x1").unwrap_or_else(|error| panic!("{error}"));
     let tpu = Tpu { plugin, topology };
-    let cpu = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap().create_client(&[]).unwrap();
+    let cpu =
+        Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap().create_client(&[]).unwrap();
     let expected = table([&cpu, &tpu]);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/src/operations.md");
     let chapter = fs::read_to_string(&path).unwrap();
-    let [before, after] =
-        ["<!-- made by the test -->\n", "<!-- until here -->\n"].map(|mark| chapter.find(mark).unwrap());
+    let [before, after] = ["<!-- made by the test -->\n", "<!-- until here -->\n"]
+        .map(|mark| chapter.find(mark).unwrap());
     let (start, end) = (before + chapter[before..].find('\n').unwrap() + 1, after);
     if chapter[start..end] == expected {
         return;

@@ -1,8 +1,9 @@
-//! A table of calls with random attributes, for every family. The fuzzer in `fuzz/` uses the same table.
+//! A table of calls with random attributes, for every family. The fuzzer in `fuzz/` uses the same
+//! table.
 
 use fulmen_tensor::{
-    Combine, Convolution, DType, Interpolation, PadMode, Pooling, Scan, Tensor, TriangularSolve, checkpoint, cond,
-    fori_loop, map, random, switch, while_loop,
+    Combine, Convolution, DType, Interpolation, PadMode, Pooling, Scan, Tensor, TriangularSolve,
+    checkpoint, cond, fori_loop, map, random, switch, while_loop,
 };
 
 use super::choices::Choices;
@@ -111,7 +112,12 @@ const ARRANGED: &[(&str, Call)] = &[
     ("pad_mode", |c, x| {
         let t = c.pick(x);
         let padding: Vec<(i64, i64)> = c.signs(t).into_iter().map(|low| (low, 1)).collect();
-        let mode = c.one_of(&[PadMode::Reflect, PadMode::Replicate, PadMode::Circular, PadMode::Constant(1.0)]);
+        let mode = c.one_of(&[
+            PadMode::Reflect,
+            PadMode::Replicate,
+            PadMode::Circular,
+            PadMode::Constant(1.0),
+        ]);
         vec![t.pad_mode(&padding, mode)]
     }),
     ("flip", |c, x| {
@@ -247,7 +253,11 @@ const INDEXED: &[(&str, Call)] = &[
     ("nonzero_static", |c, x| vec![c.pick(x).nonzero_static(c.size(), -1)]),
     ("softmax", |c, x| {
         let t = c.pick(x);
-        vec![t.softmax(c.axis(t)), t.log_softmax(c.axis(t)), keepdim!(c, t.logsumexp | logsumexp_keepdim(&c.axes(t)))]
+        vec![
+            t.softmax(c.axis(t)),
+            t.log_softmax(c.axis(t)),
+            keepdim!(c, t.logsumexp | logsumexp_keepdim(&c.axes(t))),
+        ]
     }),
 ];
 
@@ -328,13 +338,22 @@ const PRODUCTS: &[(&str, Call)] = &[
         vec![t.irfft(&c.axes(t), c.size())]
     }),
     ("triangular_solve", |c, x| {
-        let how = if c.bool() { TriangularSolve::lower() } else { TriangularSolve::upper().right() };
+        let how =
+            if c.bool() { TriangularSolve::lower() } else { TriangularSolve::upper().right() };
         let how = if c.bool() { how.unit_diagonal() } else { how };
         vec![c.pick(x).triangular_solve(c.pick(x), &how)]
     }),
     ("einsum", |c, x| {
-        let equation =
-            c.one_of(&["ij,jk->ik", "bij,bjk->bik", "...i,...i->...", "ii->i", "ij->ji", "i,j", "ij,ij->", "zz"]);
+        let equation = c.one_of(&[
+            "ij,jk->ik",
+            "bij,bjk->bik",
+            "...i,...i->...",
+            "ii->i",
+            "ij->ji",
+            "i,j",
+            "ij,ij->",
+            "zz",
+        ]);
         let operands = [c.pick(x), c.pick(x)];
         vec![Tensor::einsum(equation, &operands[..1 + c.below(2)])]
     }),
@@ -347,7 +366,10 @@ const PRODUCTS: &[(&str, Call)] = &[
         let axis = |c: &mut Choices<'_>| (0..c.below(3)).map(|_| c.below(4)).collect::<Vec<_>>();
         let (t, batch, contracting) = (c.pick(x), axis(c), axis(c));
         let same = c.bool();
-        let other = (if same { batch.clone() } else { axis(c) }, if same { contracting.clone() } else { axis(c) });
+        let other = (
+            if same { batch.clone() } else { axis(c) },
+            if same { contracting.clone() } else { axis(c) },
+        );
         vec![t.dot_general(c.pick(x), (&batch, &other.0), (&contracting, &other.1))]
     }),
     ("convolution", |c, x| vec![c.pick(x).convolution(c.pick(x), &convolution(c))]),
@@ -371,12 +393,20 @@ fn convolution(c: &mut Choices<'_>) -> Convolution {
     } else {
         how
     };
-    if c.bool() { how.stride(list(c)).dilation(list(c)).groups(c.size()) } else { how.output_padding(list(c)) }
+    if c.bool() {
+        how.stride(list(c)).dilation(list(c)).groups(c.size())
+    } else {
+        how.output_padding(list(c))
+    }
 }
 
 fn interpolation(c: &mut Choices<'_>) -> Interpolation {
     let align_corners = c.bool();
-    c.one_of(&[Interpolation::Nearest, Interpolation::NearestExact, Interpolation::Linear { align_corners }])
+    c.one_of(&[
+        Interpolation::Nearest,
+        Interpolation::NearestExact,
+        Interpolation::Linear { align_corners },
+    ])
 }
 
 fn pooling(c: &mut Choices<'_>) -> Pooling {
@@ -384,14 +414,22 @@ fn pooling(c: &mut Choices<'_>) -> Pooling {
     let list = |c: &mut Choices<'_>| (0..n).map(|_| c.size()).collect::<Vec<_>>();
     let how = Pooling::new(list(c));
     let how = if c.bool() { how.stride(list(c)).dilation(list(c)) } else { how };
-    let how = if c.bool() { how.divisor(c.size()) } else { how.ceil_mode(c.bool()).count_include_pad(c.bool()) };
+    let how = if c.bool() {
+        how.divisor(c.size())
+    } else {
+        how.ceil_mode(c.bool()).count_include_pad(c.bool())
+    };
     if c.bool() { how.padding(list(c)) } else { how }
 }
 
 const DRAWN: &[(&str, Call)] = &[
     ("random::bits", |c, _| vec![random::bits(&random::key(7), c.shape())]),
-    ("random::uniform", |c, _| vec![random::uniform(&random::key(7), c.dtype(), c.shape(), c.number(), c.number())]),
-    ("random::randint", |c, _| vec![random::randint(&random::key(7), c.dtype(), c.shape(), c.signed(), c.signed())]),
+    ("random::uniform", |c, _| {
+        vec![random::uniform(&random::key(7), c.dtype(), c.shape(), c.number(), c.number())]
+    }),
+    ("random::randint", |c, _| {
+        vec![random::randint(&random::key(7), c.dtype(), c.shape(), c.signed(), c.signed())]
+    }),
     ("random::categorical", |c, x| {
         let t = c.pick(x);
         vec![random::categorical(&random::key(7), t, c.axis(t))]
@@ -406,11 +444,21 @@ const DRAWN: &[(&str, Call)] = &[
         vec![random::shuffle(&random::key(7), t, c.axis(t))]
     }),
     ("random::gamma", |c, x| vec![random::gamma(&random::key(7), c.dtype(), c.shape(), c.pick(x))]),
-    ("random::beta", |c, _| vec![random::beta(&random::key(7), c.dtype(), c.shape(), c.number(), c.number())]),
-    ("random::exponential", |c, _| vec![random::exponential(&random::key(7), c.dtype(), c.shape())]),
+    ("random::beta", |c, _| {
+        vec![random::beta(&random::key(7), c.dtype(), c.shape(), c.number(), c.number())]
+    }),
+    ("random::exponential", |c, _| {
+        vec![random::exponential(&random::key(7), c.dtype(), c.shape())]
+    }),
     ("random::gumbel", |c, _| vec![random::gumbel(&random::key(7), c.dtype(), c.shape())]),
     ("random::truncated_normal", |c, _| {
-        vec![random::truncated_normal(&random::key(7), c.dtype(), c.shape(), c.number(), c.number())]
+        vec![random::truncated_normal(
+            &random::key(7),
+            c.dtype(),
+            c.shape(),
+            c.number(),
+            c.number(),
+        )]
     }),
     ("random::normal", |c, _| vec![random::normal(&random::key(7), c.dtype(), c.shape())]),
     ("random::bernoulli", |c, _| vec![random::bernoulli(&random::key(7), c.number(), c.shape())]),
@@ -418,7 +466,9 @@ const DRAWN: &[(&str, Call)] = &[
     ("iota", |c, _| vec![Tensor::iota(c.dtype(), c.shape(), c.signed() as isize)]),
     ("arange", |c, _| vec![Tensor::arange(c.dtype(), c.size())]),
     ("eye", |c, _| vec![Tensor::eye(c.dtype(), c.size(), c.size())]),
-    ("arange_step", |c, _| vec![Tensor::arange_step(c.dtype(), c.number(), c.number(), c.number())]),
+    ("arange_step", |c, _| {
+        vec![Tensor::arange_step(c.dtype(), c.number(), c.number(), c.number())]
+    }),
     ("linspace", |c, _| vec![Tensor::linspace(c.dtype(), c.number(), c.number(), c.size())]),
     ("meshgrid", |c, x| Tensor::meshgrid(&[c.pick(x), c.pick(x)])),
     ("full", |c, _| vec![Tensor::full(c.dtype(), c.shape(), c.number())]),
@@ -445,8 +495,9 @@ const FLOW: &[(&str, Call)] = &[
     }),
     ("scan", |c, x| {
         let (a, b) = (c.pick(x), c.pick(x));
-        let (carry, ys) =
-            Scan::new().reverse(c.bool()).run(&[a], &[b], |v, x| (vec![&v[0] + x[0].sum_all()], x.to_vec()));
+        let (carry, ys) = Scan::new()
+            .reverse(c.bool())
+            .run(&[a], &[b], |v, x| (vec![&v[0] + x[0].sum_all()], x.to_vec()));
         [carry, ys].concat()
     }),
     ("map", |c, x| map(|x| vec![x[0].tanh()], &[c.pick(x)])),

@@ -1,5 +1,5 @@
-//! Choices derived from a string of bytes, for tests of random cases. The same bytes give the same choices. After the
-//! end of the bytes, all choices are small and simple.
+//! Choices derived from a string of bytes, for tests of random cases. The same bytes give the same
+//! choices. After the end of the bytes, all choices are small and simple.
 
 use fulmen_tensor::{DType, Tensor, TensorType};
 
@@ -116,7 +116,8 @@ impl Choices<'_> {
         &x[self.below(x.len())]
     }
 
-    /// Types that fit together more often than random ones: some like the first type, an index and a condition.
+    /// Types that fit together more often than random ones: some like the first type, an index and
+    /// a condition.
     pub(crate) fn types(&mut self) -> Vec<TensorType> {
         // Half of the types are f32, since most rules require floats.
         let dtype = if self.bool() { self.dtype() } else { DType::F32 };

@@ -1,4 +1,5 @@
-//! Compiles a program's text with the CPU plugin in a separate process. A crash of that process counts as a rejection.
+//! Compiles a program's text with the CPU plugin in a separate process. A crash of that process
+//! counts as a rejection.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -64,7 +65,9 @@ fn judges_what_it_is_sent() {
     if std::env::var_os(ROLE).is_none() {
         let mut judge = Judge::new();
         let program = |ty: &str| {
-            format!("func.func public @main(%a: tensor<2xf32>) -> {ty} {{\n  return %a : tensor<2xf32>\n}}\n")
+            format!(
+                "func.func public @main(%a: tensor<2xf32>) -> {ty} {{\n  return %a : tensor<2xf32>\n}}\n"
+            )
         };
         assert_eq!(judge.refuses(&program("tensor<2xf32>")), None);
         assert!(judge.refuses(&program("tensor<3xf32>")).is_some());

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use fulmen_checkpoint::{Checkpoint, Entry, LocalStore, MANIFEST, NewObject, Rectangle, Store, TieredStore};
+use fulmen_checkpoint::{
+    Checkpoint, Entry, LocalStore, MANIFEST, NewObject, Rectangle, Store, TieredStore,
+};
 use fulmen_data::{DataLoader, TensorDataset};
 use fulmen_nn::loss::{Reduction, mse_loss};
 use fulmen_nn::optim::{Adam, Optimizer};
@@ -19,8 +21,8 @@ use crate::checkpoint::save::Outcome;
 use crate::checkpoint::{self, local};
 use crate::hooks::actions::Save;
 use crate::{
-    Batch, CheckpointRole, Error, FitSummary, Plan, Result, StepContext, Strategy, Trainer, TrainerBuilder,
-    TrainingModule,
+    Batch, CheckpointRole, Error, FitSummary, Plan, Result, StepContext, Strategy, Trainer,
+    TrainerBuilder, TrainingModule,
 };
 
 #[derive(Module)]
@@ -43,7 +45,8 @@ fn loader() -> DataLoader {
 }
 
 fn builder(folder: &Path) -> TrainerBuilder {
-    let builder = Trainer::builder().accelerator(Accelerator::Cpu).devices(1).default_root_dir(folder);
+    let builder =
+        Trainer::builder().accelerator(Accelerator::Cpu).devices(1).default_root_dir(folder);
     builder.max_epochs(2).enable_progress_bar(false).enable_model_summary(false)
 }
 
@@ -93,7 +96,9 @@ impl Store for GatedStore {
         while !*open {
             // Only a failing test waits until the timeout.
             if self.gate.opened.wait_for(&mut open, Duration::from_secs(120)).timed_out() {
-                return Err(io::Error::other("the test did not open the gate: training waited for the checkpoint"));
+                return Err(io::Error::other(
+                    "the test did not open the gate: training waited for the checkpoint",
+                ));
             }
         }
         match self.gate.failure {
@@ -117,8 +122,9 @@ impl Store for GatedStore {
 
 fn with_gate(mut trainer: Trainer, gate: &Arc<Gate>) -> Trainer {
     let gate = gate.clone();
-    trainer.session.open_store =
-        Arc::new(move |folder: &Path| Arc::new(GatedStore { inner: LocalStore::new(folder), gate: gate.clone() }));
+    trainer.session.open_store = Arc::new(move |folder: &Path| {
+        Arc::new(GatedStore { inner: LocalStore::new(folder), gate: gate.clone() })
+    });
     trainer
 }
 
@@ -132,7 +138,9 @@ fn training_goes_on_while_a_checkpoint_is_written() {
     let trainer = builder(folder.path())
         .callback(on(Event::TrainBatchEnd, when(|now| now.global_step == 3), {
             let path = manifest.with_file_name("");
-            move |_, actions| actions.save_checkpoint(path.parent().unwrap().join("at-3"), CheckpointRole::Extra)
+            move |_, actions| {
+                actions.save_checkpoint(path.parent().unwrap().join("at-3"), CheckpointRole::Extra)
+            }
         }))
         .callback(on(Event::TrainBatchEnd, when(|now| now.global_step > 3), {
             let manifest = manifest.clone();
@@ -150,7 +158,11 @@ fn training_goes_on_while_a_checkpoint_is_written() {
         .unwrap();
     let (summary, _) = fit(with_gate(trainer, &gate));
     assert_eq!(summary.unwrap().global_step, 16);
-    assert_eq!(*steps.lock(), [(4, false), (5, false), (6, false), (7, false)], "steps ran while the write waited");
+    assert_eq!(
+        *steps.lock(),
+        [(4, false), (5, false), (6, false), (7, false)],
+        "steps ran while the write waited"
+    );
     // The later steps did not change the saved state.
     let other = tempfile::tempdir().unwrap();
     let (summary, _) = fit(builder(other.path()).max_steps(3).build().unwrap());
@@ -163,7 +175,8 @@ fn a_copy_on_the_devices_stays_unchanged_while_steps_change_the_state() {
     for (devices, strategy) in [(1, Strategy::Ddp), (8, Strategy::Fsdp)] {
         let folder = tempfile::tempdir().unwrap();
         let line = Line(Linear::new(16, 8));
-        let mut trainer = builder(folder.path()).devices(devices).strategy(strategy).build().unwrap();
+        let mut trainer =
+            builder(folder.path()).devices(devices).strategy(strategy).build().unwrap();
         let mut step = trainer.train_step(&line, &loader()).unwrap();
         // Copy the whole state once, and once only half of it.
         let (layout, mesh) = (step.state.layout(), step.runtime.mesh());
@@ -188,10 +201,24 @@ fn a_copy_on_the_devices_stays_unchanged_while_steps_change_the_state() {
         step.save(folder.path().join("now")).unwrap();
         for (taken, name) in taken.into_iter().zip(["copied", "copied in part"]) {
             let path = folder.path().join(name);
-            let save = Save { path: path.clone(), role: CheckpointRole::Last, weights_only: false, score: None };
-            let job = step.job(Arc::new(local), taken, vec![(save, run.clone())], Vec::new(), Outcome::default());
+            let save = Save {
+                path: path.clone(),
+                role: CheckpointRole::Last,
+                weights_only: false,
+                score: None,
+            };
+            let job = step.job(
+                Arc::new(local),
+                taken,
+                vec![(save, run.clone())],
+                Vec::new(),
+                Outcome::default(),
+            );
             let outcome = job.start().unwrap().wait();
-            assert!(outcome.failure.is_none() && outcome.last.as_ref() == Some(&path), "{outcome:?}");
+            assert!(
+                outcome.failure.is_none() && outcome.last.as_ref() == Some(&path),
+                "{outcome:?}"
+            );
             assert_eq!(tensors(&path), tensors(&folder.path().join("at once")));
             assert_ne!(tensors(&path), tensors(&folder.path().join("now")));
         }
@@ -206,14 +233,27 @@ fn a_failing_store_is_an_error_and_the_previous_checkpoint_stays() {
         (4, io::ErrorKind::PermissionDenied, "check the permissions"),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let gate = Arc::new(Gate { open: Mutex::new(true), failure: Some((first, kind)), ..Gate::default() });
+        let gate = Arc::new(Gate {
+            open: Mutex::new(true),
+            failure: Some((first, kind)),
+            ..Gate::default()
+        });
         let (result, trainer) = fit(with_gate(builder(folder.path()).build().unwrap(), &gate));
         let error: Error = result.unwrap_err();
         let last = folder.path().join("version_0/checkpoints/last");
         let message = error.to_string();
-        assert!(error.is_checkpoint() && error.is_disk_full() == (kind == io::ErrorKind::StorageFull), "{message}");
-        assert!(message.contains(last.to_str().unwrap()) && message.contains(expected), "{message}");
-        assert!(message.contains("The last whole checkpoint is") && message.contains("ckpt_path"), "{message}");
+        assert!(
+            error.is_checkpoint() && error.is_disk_full() == (kind == io::ErrorKind::StorageFull),
+            "{message}"
+        );
+        assert!(
+            message.contains(last.to_str().unwrap()) && message.contains(expected),
+            "{message}"
+        );
+        assert!(
+            message.contains("The last whole checkpoint is") && message.contains("ckpt_path"),
+            "{message}"
+        );
         assert_eq!(trainer.last_checkpoint(), Some(last.as_path()));
         // It is the checkpoint of the first epoch, from which the run resumes.
         assert_eq!(checkpoint::open(&last).unwrap().1.global_step, 8);
@@ -227,28 +267,36 @@ fn a_failing_store_is_an_error_and_the_previous_checkpoint_stays() {
 fn a_store_that_fails_until_the_grace_period_ends_is_an_error_and_nothing_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let [local_dir, remote_dir] = ["local", "remote"].map(|name| folder.path().join(name));
-    let options = || builder(folder.path()).checkpoint_local(&local_dir).checkpoint_dir(&remote_dir);
+    let options =
+        || builder(folder.path()).checkpoint_local(&local_dir).checkpoint_dir(&remote_dir);
     let mut trainer = options().grace(Duration::from_millis(1)).build().unwrap();
     let failure = Some((1, io::ErrorKind::TimedOut));
     let gate = Arc::new(Gate { open: Mutex::new(true), failure, ..Gate::default() });
     let failing = Arc::new(GatedStore { inner: LocalStore::new(&remote_dir), gate });
-    let tiered: Arc<dyn Store> = Arc::new(TieredStore::new(local(&local_dir), failing, Duration::ZERO, |_| {}));
+    let tiered: Arc<dyn Store> =
+        Arc::new(TieredStore::new(local(&local_dir), failing, Duration::ZERO, |_| {}));
     let dir = remote_dir.clone();
-    trainer.session.open_store = Arc::new(move |folder| if folder == dir { tiered.clone() } else { local(folder) });
+    trainer.session.open_store =
+        Arc::new(move |folder| if folder == dir { tiered.clone() } else { local(folder) });
     let (result, trainer) = fit(trainer);
     let error = result.unwrap_err();
     let message = error.to_string();
-    assert!(error.is_checkpoint() && message.contains("were not copied there within 1ms"), "{message}");
+    assert!(
+        error.is_checkpoint() && message.contains("were not copied there within 1ms"),
+        "{message}"
+    );
     let has_path = |path: &Path| message.contains(path.to_str().unwrap());
     assert!(
-        has_path(&local_dir) && has_path(&remote_dir) && message.contains("start the run again with the same options"),
+        has_path(&local_dir)
+            && has_path(&remote_dir)
+            && message.contains("start the run again with the same options"),
         "{message}"
     );
     assert_eq!(trainer.last_checkpoint(), Some(remote_dir.join("last").as_path()));
     assert!(!remote_dir.join("last").exists());
     drop(trainer);
-    // All steps ran, and the last state is complete in the local store. The next run copies the state that it resumes
-    // from.
+    // All steps ran, and the last state is complete in the local store. The next run copies the
+    // state that it resumes from.
     assert_eq!(checkpoint::open(&local_dir.join("last")).unwrap().1.global_step, 16);
     let (summary, _) = fit(options().resume("auto").max_epochs(3).build().unwrap());
     assert_eq!(summary.unwrap().global_step, 24);

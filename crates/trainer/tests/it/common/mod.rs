@@ -16,7 +16,9 @@ use fulmen_nn::{BatchNorm2d, Dropout, Linear, Module, metrics};
 use fulmen_pjrt::locate::{Platform, locate};
 use fulmen_pjrt::{NamedValue, Plugin};
 use fulmen_tensor::{Devices, Literal, Runtime, Tensor};
-use fulmen_trainer::{Actions, Batch, Callback, LogPoint, Plan, StepContext, Trainer, TrainerBuilder, TrainingModule};
+use fulmen_trainer::{
+    Actions, Batch, Callback, LogPoint, Plan, StepContext, Trainer, TrainerBuilder, TrainingModule,
+};
 
 pub(crate) const FEATURES: usize = 6;
 pub(crate) const CLASSES: usize = 3;
@@ -80,7 +82,8 @@ impl TrainingModule for Net {
 pub(crate) fn samples(n: usize) -> TensorDataset {
     let value = |i: usize| ((i as f32 * 0.754_877_7).fract() - 0.5) * 4.0;
     let x: Vec<f32> = (0..n * FEATURES).map(value).collect();
-    let largest = |row: &[f32]| (0..CLASSES).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap() as i32;
+    let largest =
+        |row: &[f32]| (0..CLASSES).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap() as i32;
     let y: Vec<i32> = x.chunks(FEATURES).map(largest).collect();
     TensorDataset::builder().array("x", [n, FEATURES], x).array("y", [n], y).build().unwrap()
 }
@@ -113,10 +116,15 @@ pub(crate) fn trainer(folder: &Path) -> TrainerBuilder {
         .enable_model_summary(false)
 }
 
-/// A runtime that shares nothing with other runtimes of this process, so that its compilations can be counted.
+/// A runtime that shares nothing with other runtimes of this process, so that its compilations can
+/// be counted.
 pub(crate) fn isolated() -> Runtime {
     let plugin = Plugin::load(locate(Platform::Cpu, None).unwrap()).unwrap();
-    Runtime::new(plugin.create_client(&[("cpu_device_count", NamedValue::Int(1))]).unwrap(), &Devices::auto()).unwrap()
+    Runtime::new(
+        plugin.create_client(&[("cpu_device_count", NamedValue::Int(1))]).unwrap(),
+        &Devices::auto(),
+    )
+    .unwrap()
 }
 
 /// Records every log point.
@@ -150,8 +158,9 @@ impl Record {
     }
 }
 
-/// This test program, to be run in a process with default signal handling. Signals that the shell makes this process
-/// ignore, such as SIGINT in a background job, would otherwise be ignored there too.
+/// This test program, to be run in a process with default signal handling. Signals that the shell
+/// makes this process ignore, such as SIGINT in a background job, would otherwise be ignored there
+/// too.
 pub(crate) fn itself() -> Command {
     let mut command = Command::new("env");
     command.arg("--default-signal=INT,TERM,HUP").arg(std::env::current_exe().unwrap());
@@ -161,30 +170,38 @@ pub(crate) fn itself() -> Command {
 /// Longer than any operation on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 
-/// Sends SIGTERM to this process and waits until it is handled: then one more thread waits for the end of `grace`,
-/// which must be [`LONG`].
+/// Sends SIGTERM to this process and waits until it is handled: then one more thread waits for the
+/// end of `grace`, which must be [`LONG`].
 pub(crate) fn terminate() {
     let waiting = || {
         let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-        let names = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+        let names =
+            threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
         names.filter(|name| name.trim() == "fulmen-grace").count()
     };
     let before = waiting();
-    assert!(Command::new("kill").args(["-TERM", &std::process::id().to_string()]).status().unwrap().success());
+    assert!(
+        Command::new("kill")
+            .args(["-TERM", &std::process::id().to_string()])
+            .status()
+            .unwrap()
+            .success()
+    );
     while waiting() == before {
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Whether this process runs one test alone. A test that sends itself a signal needs that, because a signal reaches all
-/// fits of a process. If not, runs the test in such a process.
+/// Whether this process runs one test alone. A test that sends itself a signal needs that, because
+/// a signal reaches all fits of a process. If not, runs the test in such a process.
 pub(crate) fn has_a_process_of_its_own(test: &str) -> bool {
     const ALONE: &str = "FULMEN_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
         return true;
     }
     let output = itself().args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
     false
 }
@@ -198,5 +215,8 @@ pub(crate) fn tensors(path: impl AsRef<Path>) -> BTreeMap<String, Arc<Literal>> 
 /// The shard of a checkpoint that one process wrote.
 pub(crate) fn shard(path: &Path) -> PathBuf {
     let files = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
-    files.filter(|file| file.extension().is_some_and(|extension| extension == "safetensors")).max().unwrap()
+    files
+        .filter(|file| file.extension().is_some_and(|extension| extension == "safetensors"))
+        .max()
+        .unwrap()
 }

@@ -1,4 +1,5 @@
-//! Elementwise arithmetic beyond the four basic operations, rounding, clamping, and the representation of floats.
+//! Elementwise arithmetic beyond the four basic operations, rounding, clamping, and the
+//! representation of floats.
 
 use super::{Row, row};
 

@@ -16,8 +16,8 @@ macro_rules! keepdim {
 pub(crate) struct Row {
     /// The name of the operation in the reference cases.
     pub(crate) op: &'static str,
-    /// The public functions that the row covers: the name of a method of `Tensor`, or the path within the crate
-    /// (`random::bits`). Empty for a composition that users write themselves.
+    /// The public functions that the row covers: the name of a method of `Tensor`, or the path
+    /// within the crate (`random::bits`). Empty for a composition that users write themselves.
     pub(crate) methods: &'static [&'static str],
     record: Record,
     /// Cases whose expected value differs from JAX, with the reason.
@@ -64,8 +64,8 @@ impl Row {
         Row { unlike: cases, ..self }
     }
 
-    /// Sets the reason why no gradient of this operation is a limit of differences in f64. For a single case, its
-    /// script uses `kink=`.
+    /// Sets the reason why no gradient of this operation is a limit of differences in f64. For a
+    /// single case, its script uses `kink=`.
     pub(crate) fn without_differences(self, reason: &'static str) -> Row {
         Row { no_differences: Some(reason), ..self }
     }

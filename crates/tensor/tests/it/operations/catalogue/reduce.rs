@@ -1,4 +1,5 @@
-//! Reductions along axes, also means and norms, and the indices of the largest and smallest elements.
+//! Reductions along axes, also means and norms, and the indices of the largest and smallest
+//! elements.
 
 use super::{Row, row};
 
