@@ -26,7 +26,7 @@ const MAGIC: &[u8] = b"ARROW1";
 /// The alignment of columns, as Arrow recommends and as suits SIMD.
 const ALIGNMENT: u64 = 64;
 /// The data around the columns takes some kilobytes; a file that claims more is damaged.
-const MOST_METADATA: u64 = 64 << 20;
+const MAX_METADATA_BYTES: u64 = 64 << 20;
 /// The metadata keys of a part's schema.
 const KEY: &str = "fulmen.cache.key";
 const PART: &str = "fulmen.cache.part";
@@ -285,7 +285,8 @@ pub(crate) fn locate(
         return Ok(Err("it does not end with the magic bytes of an Arrow file".to_owned()));
     }
     let length = u64::from(u32::from_le_bytes([end[0], end[1], end[2], end[3]]));
-    let Some(footer_start) = footer_end.checked_sub(length).filter(|_| length <= MOST_METADATA)
+    let Some(footer_start) =
+        footer_end.checked_sub(length).filter(|_| length <= MAX_METADATA_BYTES)
     else {
         return Ok(Err(format!("its footer claims {length} bytes, but the file has {file_bytes}")));
     };
@@ -302,7 +303,7 @@ pub(crate) fn locate(
     );
     let located = start.zip(metadata).zip(body).and_then(|((start, metadata), body)| {
         let body_start =
-            start.checked_add(metadata).filter(|_| (8..=MOST_METADATA).contains(&metadata))?;
+            start.checked_add(metadata).filter(|_| (8..=MAX_METADATA_BYTES).contains(&metadata))?;
         let body_end = body_start.checked_add(body).filter(|&end| end <= footer_start)?;
         Some((start, metadata as usize, body_start..body_end))
     });

@@ -25,10 +25,10 @@ use fulmen_data::internal::panicked;
 use fulmen_data::{Dataset, Error, Result, Sample};
 
 /// The number of parts that are filled or finished at the same time.
-const MOST_OPEN: usize = 2;
+const MAX_OPEN: usize = 2;
 /// A thread reads about this many bytes of samples before it writes them.
 const PIECE_BYTES: usize = 1 << 20;
-const MOST_PIECE_ROWS: usize = 4096;
+const MAX_PIECE_ROWS: usize = 4096;
 /// The minimum time between progress reports.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -92,7 +92,7 @@ impl Build<'_> {
         let done = finished.map(|part| plan.rows_of(part)).sum();
         let sample_bytes: usize =
             plan.fields.iter().map(|field| field.sample_bytes().unwrap_or(0)).sum();
-        let piece_rows = (PIECE_BYTES / sample_bytes.max(1)).clamp(1, MOST_PIECE_ROWS);
+        let piece_rows = (PIECE_BYTES / sample_bytes.max(1)).clamp(1, MAX_PIECE_ROWS);
         let state = State {
             todo,
             current: None,
@@ -267,7 +267,7 @@ impl Shared<'_> {
                 }
                 return Some(Chunk { open, first, rows });
             }
-            if state.open < MOST_OPEN
+            if state.open < MAX_OPEN
                 && let Some(part) = state.todo.pop_front()
             {
                 state.open += 1;

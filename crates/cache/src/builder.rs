@@ -11,13 +11,13 @@ use super::dataset::CachedDataset;
 use super::event::{CacheEstimate, CacheEvent};
 use super::key::{Key, Options};
 use super::maintenance;
-use super::manifest::{self, CacheEntry, FORMAT, FieldEntry, MOST_PARTS, Manifest, Plan};
+use super::manifest::{self, CacheEntry, FORMAT, FieldEntry, MAX_PARTS, Manifest, Plan};
 use fulmen_data::internal::differences;
 use fulmen_data::{Dataset, Error, Field, Result};
 use fulmen_files::{self as store, Lock};
 
 /// More threads than this are certainly a mistake.
-const MOST_WORKERS: usize = 1024;
+const MAX_WORKERS: usize = 1024;
 /// The approximate size of a file: an eighth of the cache within these bounds, so that a kill loses
 /// little and files are few.
 const SMALL_PART: u64 = 64 << 20;
@@ -61,7 +61,7 @@ impl CacheBuilder {
     /// ([`Source::map`](fulmen_data::Source::map),
     /// [`Source::into_dataset`](fulmen_data::Source::into_dataset), your own `TextInput`): without
     /// it, a change of the function would go unnoticed.
-    pub fn version(mut self, version: impl Into<String>) -> Self {
+    pub fn version(mut self, version: impl Into<String>) -> CacheBuilder {
         self.options.version = version.into();
         self
     }
@@ -69,21 +69,21 @@ impl CacheBuilder {
     /// How many variants of each sample are cached; one unless set. Variant `v` is the sample as
     /// epoch `v` reads it, with that epoch's augmentation; epoch `e` of a training then reads
     /// variant `e mod variants`.
-    pub fn variants(mut self, variants: usize) -> Self {
+    pub fn variants(mut self, variants: usize) -> CacheBuilder {
         self.options.variants = variants;
         self
     }
 
     /// The seed of the cached augmentation; 0 unless set. With a loader's seed, the variants are
     /// what that loader would have read in its first epochs without a cache.
-    pub fn seed(mut self, seed: u64) -> Self {
+    pub fn seed(mut self, seed: u64) -> CacheBuilder {
         self.options.seed = seed;
         self
     }
 
     /// Threads that read samples while the cache is made; one per core unless set. With 0 the
     /// calling thread reads. The files do not depend on it.
-    pub fn workers(mut self, threads: usize) -> Self {
+    pub fn workers(mut self, threads: usize) -> CacheBuilder {
         self.workers = Some(threads);
         self
     }
@@ -91,27 +91,27 @@ impl CacheBuilder {
     /// How many samples may fail to be read, counting each variant; none unless set. Their errors
     /// are stored: reading such a sample from the cache returns the same error, so that the loader
     /// can skip it.
-    pub fn allow_bad_samples(mut self, most: usize) -> Self {
+    pub fn allow_bad_samples(mut self, most: usize) -> CacheBuilder {
         self.allowed_bad = most;
         self
     }
 
     /// Whether it is an error if the path has a cache of other samples; the error lists the
     /// differences. If off, the default, a new cache is made next to it.
-    pub fn refuse_others(mut self, refuse: bool) -> Self {
+    pub fn refuse_others(mut self, refuse: bool) -> CacheBuilder {
         self.refuse_others = refuse;
         self
     }
 
     /// The approximate size of a file in bytes; unless set, an eighth of the cache, between 64 MiB
     /// and 1 GiB. A partly made cache keeps its size.
-    pub fn part_bytes(mut self, bytes: u64) -> Self {
+    pub fn part_bytes(mut self, bytes: u64) -> CacheBuilder {
         self.part_bytes = Some(bytes);
         self
     }
 
     /// A callback for progress and other events ([`CacheEvent`]), called on the calling thread.
-    pub fn on_event(mut self, tell: impl FnMut(CacheEvent) + Send + 'static) -> Self {
+    pub fn on_event(mut self, tell: impl FnMut(CacheEvent) + Send + 'static) -> CacheBuilder {
         self.on_event = Box::new(tell);
         self
     }
@@ -216,8 +216,8 @@ impl CacheBuilder {
             return Err(Error::usage("the dataset is empty; there is nothing to cache"));
         }
         match self.workers {
-            Some(workers) if workers > MOST_WORKERS => Err(Error::usage(format!(
-                "workers is {workers}; more than {MOST_WORKERS} threads cannot help; use about one per CPU core"
+            Some(workers) if workers > MAX_WORKERS => Err(Error::usage(format!(
+                "workers is {workers}; more than {MAX_WORKERS} threads cannot help; use about one per CPU core"
             ))),
             _ => Ok(self.dataset.fields()),
         }
@@ -234,7 +234,7 @@ impl CacheBuilder {
         let total = sample_bytes.checked_mul(rows as u64).ok_or_else(too_large)?;
         let part_bytes = self.part_bytes.unwrap_or((total / 8).clamp(SMALL_PART, LARGE_PART));
         let rows_per_part = usize::try_from(part_bytes / sample_bytes.max(1)).unwrap_or(usize::MAX);
-        let rows_per_part = rows_per_part.max(rows.div_ceil(MOST_PARTS)).clamp(1, rows);
+        let rows_per_part = rows_per_part.max(rows.div_ceil(MAX_PARTS)).clamp(1, rows);
         let manifest = Manifest {
             format: FORMAT,
             key: key.hash.clone(),

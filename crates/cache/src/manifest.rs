@@ -20,9 +20,9 @@ pub(crate) const FOLDER_DIGITS: usize = 16;
 /// The version of the files' layout. It is part of the key, so another layout is another cache.
 pub(crate) const FORMAT: u32 = 1;
 /// A manifest that claims more files is damaged.
-pub(crate) const MOST_PARTS: usize = 10_000;
+pub(crate) const MAX_PARTS: usize = 10_000;
 /// The manifest of a cache of a thousand terabytes is smaller.
-const MOST_BYTES: u64 = 256 << 20;
+const MAX_BYTES: u64 = 256 << 20;
 
 /// Everything known about a cache without looking at its parts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -109,8 +109,8 @@ impl Plan {
             ));
         }
         let plan = Plan { fields, rows, manifest };
-        if plan.num_parts() > MOST_PARTS {
-            return Err(format!("it has {} parts, more than {MOST_PARTS}", plan.num_parts()));
+        if plan.num_parts() > MAX_PARTS {
+            return Err(format!("it has {} parts, more than {MAX_PARTS}", plan.num_parts()));
         }
         let parts = &plan.manifest.parts;
         if parts.windows(2).any(|pair| pair[0].number >= pair[1].number)
@@ -256,7 +256,7 @@ pub(crate) fn load(dir: &Path) -> Result<Option<Plan>, Unusable> {
         Err(source) if source.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(unread(source)),
     };
-    if length > MOST_BYTES {
+    if length > MAX_BYTES {
         return Err(damaged(format!(
             "it has {length} bytes, too many for the manifest of a cache"
         )));

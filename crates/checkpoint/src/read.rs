@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// The size limit of a manifest in bytes; enough for the parts of millions of tensors.
-const MOST_MANIFEST: u64 = 1 << 30;
+const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 
 /// How many bytes to read at once when a tensor is streamed.
 const SLAB: u64 = 32 << 20;
@@ -52,7 +52,7 @@ impl Checkpoint {
         };
         let file = join(name, MANIFEST);
         let location = store.describe(&file);
-        if bytes > MOST_MANIFEST {
+        if bytes > MAX_MANIFEST_BYTES {
             return Err(Error::damaged(format_args!(
                 "{location}: {bytes} bytes is too large for a manifest"
             )));
@@ -272,7 +272,7 @@ impl<'a> Blocks<'a> {
         name: &'a str,
         tensor: &TensorEntry,
         part: &'a PartEntry,
-    ) -> Self {
+    ) -> Blocks<'a> {
         let bytes = bytes_of(tensor.dtype, &part.rectangle.extent).unwrap_or_default();
         Blocks { checkpoint, name, part, bytes, window: Vec::new(), first: 0, compared: Vec::new() }
     }

@@ -27,7 +27,7 @@ const LOCK: &str = ".presize.lock";
 /// The number of images in memory at a time, per thread.
 const IMAGES_PER_THREAD: usize = 32;
 /// More threads than this are certainly a mistake.
-const MOST_THREADS: usize = 1024;
+const MAX_THREADS: usize = 1024;
 
 /// Options for making images smaller, and the folder for the shards.
 ///
@@ -158,9 +158,9 @@ impl Presize {
             )));
         }
         let threads = self.threads.unwrap_or_else(cores);
-        if threads > MOST_THREADS {
+        if threads > MAX_THREADS {
             return Err(Error::usage(format!(
-                "{threads} threads; more than {MOST_THREADS} cannot help; the number of CPU cores is a good choice"
+                "{threads} threads; more than {MAX_THREADS} cannot help; the number of CPU cores is a good choice"
             )));
         }
         let _lock = Lock::take(&self.folder, LOCK)?;

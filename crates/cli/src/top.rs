@@ -53,7 +53,7 @@ pub struct Screen {
 
 impl Screen {
     /// An empty screen. `source` describes the origin of the numbers.
-    pub fn new(source: String, level: Level) -> Self {
+    pub fn new(source: String, level: Level) -> Screen {
         Self { source, level, history: VecDeque::new(), snapshot: None }
     }
 

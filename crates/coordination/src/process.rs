@@ -9,7 +9,7 @@ use crate::token::Token;
 use crate::{Error, Result};
 
 /// More processes than any cluster has. A larger count is a mistake, and must not cost memory.
-const MOST_PROCESSES: usize = 1 << 16;
+const MAX_PROCESSES: usize = 1 << 16;
 
 /// Which process this is, how many there are, and where process 0, the coordinator, listens.
 ///
@@ -44,9 +44,9 @@ impl Process {
     /// `host:port`.
     pub fn new(index: usize, count: usize, coordinator: impl Into<String>) -> Result<Process> {
         let coordinator = coordinator.into();
-        if count == 0 || count > MOST_PROCESSES {
+        if count == 0 || count > MAX_PROCESSES {
             return Err(Error::usage(format!(
-                "{count} processes are not possible; expected 1 to {MOST_PROCESSES}"
+                "{count} processes are not possible; expected 1 to {MAX_PROCESSES}"
             )));
         }
         if index >= count {

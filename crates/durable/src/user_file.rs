@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 /// Files written by users are far smaller.
-const MOST_BYTES: u64 = 1_000_000;
+const MAX_BYTES: u64 = 1_000_000;
 
 /// Reads a regular file, or a pipe, such as the one that a shell passes for `<(command)`.
 ///
@@ -31,11 +31,11 @@ pub fn read_text(path: &Path) -> io::Result<String> {
         return Err(refuse("it is not a regular file".into()));
     }
     let mut text = Vec::new();
-    File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut text)?;
-    if text.len() as u64 > MOST_BYTES {
+    File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > MAX_BYTES {
         return Err(refuse(format!(
             "it is larger than {} MB; expected a small text file",
-            MOST_BYTES / 1_000_000
+            MAX_BYTES / 1_000_000
         )));
     }
     String::from_utf8(text).map_err(|e| refuse(format!("it is not UTF-8 text: {e}")))

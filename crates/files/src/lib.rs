@@ -35,7 +35,7 @@ pub use fd_cache::CachedFile;
 pub use local::{keep, persist_noclobber, remove_leftovers, temporary_file, write_whole};
 pub use location::Location;
 #[doc(hidden)]
-pub use location::{MOST_ASKING, fingerprint_all};
+pub use location::{MAX_CONCURRENT_REQUESTS, fingerprint_all};
 #[doc(hidden)]
 pub use lock::{LOCK, Lock, lock_soon};
 #[cfg(not(feature = "cloud"))]

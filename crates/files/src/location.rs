@@ -19,7 +19,7 @@ use fulmen_data::{Error, Fingerprint, Result};
 const BUFFER: usize = 256 << 10;
 
 /// How many threads query a store at the same time.
-pub const MOST_ASKING: usize = 16;
+pub const MAX_CONCURRENT_REQUESTS: usize = 16;
 
 /// A file or a folder: a local path, `gs://bucket/path` or `s3://bucket/path`; or a read-only file
 /// of a web server, `https://host/path`.
@@ -441,7 +441,7 @@ pub fn fingerprint_all(files: &[Location], fingerprint: &mut Fingerprint) -> Res
     if files.len() < 2 || files.iter().all(|file| file.local().is_some()) {
         return files.iter().try_for_each(|file| file.fingerprint(fingerprint));
     }
-    let fingerprints = in_parallel(files, MOST_ASKING, |file| {
+    let fingerprints = in_parallel(files, MAX_CONCURRENT_REQUESTS, |file| {
         let mut fingerprint = Fingerprint::new();
         file.fingerprint(&mut fingerprint).map(|()| fingerprint)
     })?;

@@ -5,10 +5,10 @@
 use glob::{MatchOptions, Pattern};
 
 /// The limit on expanded names: a typo like `{0..9999999999}` must not fill the memory.
-const MOST_NAMES: usize = 1_000_000;
+const MAX_NAMES: usize = 1_000_000;
 
 /// The limit on nested braces: more is a mistake.
-const MOST_NESTED: usize = 16;
+const MAX_DEPTH: usize = 16;
 
 /// Whether the text contains a wildcard.
 pub(super) fn has_wildcard(text: &[u8]) -> bool {
@@ -23,15 +23,15 @@ pub(super) fn braces(text: &[u8]) -> Result<Vec<Vec<u8>>, String> {
 }
 
 fn expand(text: &[u8], depth: usize) -> Result<Vec<Vec<u8>>, String> {
-    if depth > MOST_NESTED {
-        return Err(format!("its braces are nested more than {MOST_NESTED} deep"));
+    if depth > MAX_DEPTH {
+        return Err(format!("its braces are nested more than {MAX_DEPTH} deep"));
     }
     let mut names = vec![Vec::new()];
     let mut rest = text;
     while let Some(&first) = rest.first() {
         let group = if first == b'{' { group(rest, depth)? } else { None };
         if let Some((choices, length)) = group {
-            let total = names.len().checked_mul(choices.len()).filter(|&total| total <= MOST_NAMES);
+            let total = names.len().checked_mul(choices.len()).filter(|&total| total <= MAX_NAMES);
             if total.is_none() {
                 return Err(too_many());
             }
@@ -52,7 +52,7 @@ fn expand(text: &[u8], depth: usize) -> Result<Vec<Vec<u8>>, String> {
 }
 
 fn too_many() -> String {
-    format!("its braces expand to more than {MOST_NAMES} names")
+    format!("its braces expand to more than {MAX_NAMES} names")
 }
 
 /// The expansion of a group of braces, and the length of the group.
@@ -79,7 +79,7 @@ fn group(text: &[u8], depth: usize) -> Result<Option<Group>, String> {
     let mut choices = Vec::new();
     for bounds in commas.windows(2) {
         choices.extend(expand(&text[bounds[0] + 1..bounds[1]], depth + 1)?);
-        if choices.len() > MOST_NAMES {
+        if choices.len() > MAX_NAMES {
             return Err(too_many());
         }
     }
@@ -100,7 +100,7 @@ fn numbers(inside: &[u8]) -> Result<Option<Vec<Vec<u8>>>, String> {
     };
     let step = step.unsigned_abs().max(1);
     let count = from.abs_diff(to) / step;
-    if count >= MOST_NAMES as u64 {
+    if count >= MAX_NAMES as u64 {
         return Err(too_many());
     }
     let padded = [first, last].iter().any(|end| {

@@ -23,7 +23,7 @@ use fulmen_data::{Error, Result};
 /// The limits of stores: the smallest size of a part, except the last, and the largest number of
 /// parts.
 const SMALLEST_PART: u64 = 5 << 20;
-const MOST_PARTS: u64 = 10_000;
+const MAX_PARTS: u64 = 10_000;
 
 /// A connection slower than this many bytes per second counts as silent.
 const SLOWEST: u64 = 64 << 10;
@@ -85,7 +85,7 @@ impl ObjectWriter {
                 "{object}: this is a bucket; expected the name of an object in it"
             )));
         }
-        let part = (options.chunk_bytes() as u64).max(SMALLEST_PART).max(size.div_ceil(MOST_PARTS));
+        let part = (options.chunk_bytes() as u64).max(SMALLEST_PART).max(size.div_ceil(MAX_PARTS));
         // No data arrives while a part is sent.
         let connection =
             connect_for(object, options, SILENCE + Duration::from_secs(part / SLOWEST))?;

@@ -110,7 +110,7 @@ pub struct Watch {
 
 impl Tpu {
     /// The TPUs of this machine.
-    pub fn local() -> Self {
+    pub fn local() -> Tpu {
         Self { device_files: device_files(Platform::Tpu), libraries: "/".into(), root: "/".into() }
     }
 
@@ -149,7 +149,7 @@ impl Watch {
 }
 
 impl Watched {
-    fn new(process: Process, previous: Option<(Duration, &Self)>) -> Self {
+    fn new(process: Process, previous: Option<(Duration, &Self)>) -> Watched {
         let Some((time, previous)) = previous else {
             return Self { process, load: None, steps: None, step_time: None };
         };
@@ -198,7 +198,7 @@ impl Watched {
 
 impl Process {
     /// `None` if it has ended in the meantime.
-    fn read(files: FilesInUse) -> Option<Self> {
+    fn read(files: FilesInUse) -> Option<Process> {
         let folder = PathBuf::from(format!("/proc/{}", files.pid));
         let stat = Stat::read(&folder)?;
         let uid = fs::metadata(&folder).ok()?.uid();
@@ -231,7 +231,7 @@ impl Process {
 
 impl Step {
     /// The progress file of the process with this folder in `/proc`.
-    fn read(process: &Path) -> Option<Self> {
+    fn read(process: &Path) -> Option<Step> {
         let variables = fs::read(process.join("environ")).ok()?;
         let mut variables = variables.split(|byte| *byte == 0);
         let name =
@@ -255,7 +255,7 @@ pub(crate) struct Stat {
 }
 
 impl Stat {
-    pub(crate) fn read(process: &Path) -> Option<Self> {
+    pub(crate) fn read(process: &Path) -> Option<Stat> {
         let stat = fs::read_to_string(process.join("stat")).ok()?;
         // The second field is the program name in parentheses, which may contain anything.
         let fields = stat.rsplit_once(") ")?.1.split(' ').collect::<Vec<_>>();

@@ -77,7 +77,7 @@ impl Plan {
     /// Plans to end the processes with these ids or, without ids, all holders. Without `force`, it
     /// spares processes of other users and the ancestors of this process. Under sudo, the user who
     /// called it counts as the same user.
-    pub fn new(holders: Holders, pids: &[u32], force: bool) -> Self {
+    pub fn new(holders: Holders, pids: &[u32], force: bool) -> Plan {
         let sudo_uid = std::env::var("SUDO_UID").ok().and_then(|uid| uid.parse().ok());
         let own_uids = [Some(geteuid().as_raw()), sudo_uid];
         let (mut ended, mut spared) = (Vec::new(), Vec::new());

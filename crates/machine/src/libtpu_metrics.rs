@@ -89,7 +89,7 @@ impl MetricsClient {
     ///
     /// # Errors
     /// The address is not of the form `host:port`.
-    pub fn new(address: &str) -> Result<Self, MetricsError> {
+    pub fn new(address: &str) -> Result<MetricsClient, MetricsError> {
         let wrong = |error: &dyn fmt::Display| {
             MetricsError(format!("{address}: {error}; expected HOST:PORT"))
         };
@@ -177,7 +177,7 @@ impl MetricsClient {
 
 impl DeviceMetrics {
     /// A device without any other metric.
-    pub fn new(id: i64) -> Self {
+    pub fn new(id: i64) -> DeviceMetrics {
         Self { id, ..Self::default() }
     }
 }

@@ -33,7 +33,7 @@ impl LockFile {
     /// ```
     /// assert_eq!(fulmen_machine::LockFile::find("/no/such/folder".as_ref()), None);
     /// ```
-    pub fn find(root: &Path) -> Option<Self> {
+    pub fn find(root: &Path) -> Option<LockFile> {
         let path = root.join("tmp/libtpu_lockfile");
         let metadata = fs::metadata(&path).ok()?;
         let owner = metadata.uid();

@@ -35,7 +35,7 @@ impl Drop for Running {
 }
 
 impl Machine {
-    fn new() -> Self {
+    fn new() -> Machine {
         let folder = tempfile::tempdir().unwrap();
         // Another user's processes run from it.
         fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();

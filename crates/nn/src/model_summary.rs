@@ -7,7 +7,7 @@ use fulmen_tensor::Sharding;
 use crate::{Buffer, Module, Parameter, RandomStream, TrainingMode, Visit, Visitor};
 
 /// The most tensors whose types a row shows.
-const MOST_SHOWN: usize = 4;
+const MAX_SHOWN: usize = 4;
 
 /// The parts of a module with their types and their parameters: dtype, shape, which are frozen, and
 /// how they are split over devices. It prints as a table. The Trainer's `fit` first prints the
@@ -97,8 +97,8 @@ impl ModelSummary {
                 format!("{own_name}{}{split}{frozen}", p.ty())
             };
             let mut shapes: Vec<String> =
-                distinct.iter().take(MOST_SHOWN).map(|entry| shape(entry)).collect();
-            if distinct.len() > MOST_SHOWN {
+                distinct.iter().take(MAX_SHOWN).map(|entry| shape(entry)).collect();
+            if distinct.len() > MAX_SHOWN {
                 let frozen = distinct.iter().filter(|entry| !entry.1.requires_grad()).count();
                 let frozen = if frozen > 0 { format!(", {frozen} frozen") } else { String::new() };
                 shapes.push(format!("… ({} tensors{frozen})", distinct.len()));

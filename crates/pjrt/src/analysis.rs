@@ -12,7 +12,7 @@ pub struct CostAnalysis {
 }
 
 impl CostAnalysis {
-    pub(crate) fn new(properties: BTreeMap<String, NamedValue>) -> Self {
+    pub(crate) fn new(properties: BTreeMap<String, NamedValue>) -> CostAnalysis {
         Self { properties }
     }
 
@@ -78,7 +78,7 @@ impl MemoryAnalysis {
             + self.generated_code_bytes
     }
 
-    pub(crate) fn from_raw(raw: &PJRT_Executable_GetCompiledMemoryStats_Args) -> Self {
+    pub(crate) fn from_raw(raw: &PJRT_Executable_GetCompiledMemoryStats_Args) -> MemoryAnalysis {
         Self {
             argument_bytes: raw.argument_size_in_bytes,
             output_bytes: raw.output_size_in_bytes,

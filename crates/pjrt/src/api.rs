@@ -24,7 +24,7 @@ impl Api {
     /// # Safety
     /// `table` must not be null, must come from a plugin's `GetPjrtApi`, and must live as long as
     /// the process.
-    pub(crate) unsafe fn new(table: *const PJRT_Api) -> Self {
+    pub(crate) unsafe fn new(table: *const PJRT_Api) -> Api {
         // SAFETY: the caller's promise.
         Self { table: unsafe { &*table } }
     }

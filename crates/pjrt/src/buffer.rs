@@ -38,7 +38,7 @@ unsafe impl Sync for Buffer {}
 
 impl Buffer {
     /// Takes ownership of a buffer from the plugin.
-    pub(crate) fn new(raw: NonNull<PJRT_Buffer>, array: Arc<ArrayType>, device: Device) -> Self {
+    pub(crate) fn new(raw: NonNull<PJRT_Buffer>, array: Arc<ArrayType>, device: Device) -> Buffer {
         Self { raw, array, device }
     }
 

@@ -42,7 +42,7 @@ impl Client {
         plugin: Plugin,
         raw: NonNull<PJRT_Client>,
         store: Option<SharedStore>,
-    ) -> Result<Self> {
+    ) -> Result<Client> {
         let inner = ClientInner::new(plugin, raw, store)?;
         let api = inner.api();
         let mut devices = PJRT_Client_Devices_Args::new();

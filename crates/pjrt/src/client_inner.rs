@@ -38,7 +38,7 @@ impl ClientInner {
         plugin: Plugin,
         raw: NonNull<PJRT_Client>,
         store: Option<SharedStore>,
-    ) -> Result<Self> {
+    ) -> Result<ClientInner> {
         // Created first, so that an error below closes the client.
         let mut inner = Self {
             plugin,

@@ -27,7 +27,10 @@ pub struct DeviceDescription {
 impl DeviceDescription {
     /// # Safety
     /// `raw` must be a live description from this plugin.
-    pub(crate) unsafe fn read(api: Api, raw: NonNull<PJRT_DeviceDescription>) -> Result<Self> {
+    pub(crate) unsafe fn read(
+        api: Api,
+        raw: NonNull<PJRT_DeviceDescription>,
+    ) -> Result<DeviceDescription> {
         let raw = raw.as_ptr();
         let mut id = PJRT_DeviceDescription_Id_Args::new();
         id.device_description = raw;
@@ -157,7 +160,7 @@ impl Device {
         client: Arc<ClientInner>,
         raw: *mut PJRT_Device,
         addressable: bool,
-    ) -> Result<Self> {
+    ) -> Result<Device> {
         let raw = non_null(raw, "device")?;
         let api = client.api();
         let mut args = PJRT_Device_GetDescription_Args::new();

@@ -41,7 +41,7 @@ macro_rules! element_types {
             }
 
             /// From a value of `PJRT_Buffer_Type`.
-            pub(crate) fn from_raw(raw: i32) -> Result<Self> {
+            pub(crate) fn from_raw(raw: i32) -> Result<ElementType> {
                 match raw {
                     $($buffer => Ok(Self::$variant),)*
                     _ => Err(Error::broken(format!(
@@ -51,7 +51,7 @@ macro_rules! element_types {
             }
 
             /// Converts XLA's `PrimitiveType`, which numbers the same types differently.
-            pub(crate) fn from_primitive(raw: i32) -> Result<Self> {
+            pub(crate) fn from_primitive(raw: i32) -> Result<ElementType> {
                 match raw {
                     $($primitive => Ok(Self::$variant),)*
                     _ => Err(Error::broken(format!(
@@ -120,7 +120,7 @@ pub struct ArrayType {
 
 impl ArrayType {
     /// An array type from its two parts.
-    pub fn new(element_type: ElementType, dims: impl Into<Vec<usize>>) -> Self {
+    pub fn new(element_type: ElementType, dims: impl Into<Vec<usize>>) -> ArrayType {
         Self { element_type, dims: dims.into() }
     }
 

@@ -60,7 +60,7 @@ impl Envelope {
 
     /// Verifies that the bytes are intact and were written by this plugin, for this platform, on a
     /// CPU with these features.
-    pub(crate) fn open(bytes: &[u8], plugin: &Plugin, platform: &str) -> Result<Self> {
+    pub(crate) fn open(bytes: &[u8], plugin: &Plugin, platform: &str) -> Result<Envelope> {
         let stored = unwrap(bytes)?;
         let refuse = |what: String| {
             Err(Error::new(

@@ -51,19 +51,19 @@ pub(crate) enum Kind {
 }
 
 impl Error {
-    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Error {
         Self(Box::new(Inner { kind, message: message.into(), source: None }))
     }
 
-    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+    pub(crate) fn invalid(message: impl Into<String>) -> Error {
         Self::new(Kind::InvalidArgument, message)
     }
 
-    pub(crate) fn broken(message: impl Into<String>) -> Self {
+    pub(crate) fn broken(message: impl Into<String>) -> Error {
         Self::new(Kind::Broken, message)
     }
 
-    pub(crate) fn io(what: impl Into<String>, source: std::io::Error) -> Self {
+    pub(crate) fn io(what: impl Into<String>, source: std::io::Error) -> Error {
         let kind =
             if source.kind() == std::io::ErrorKind::NotFound { Kind::NotFound } else { Kind::Io };
         Self(Box::new(Inner {
@@ -74,19 +74,19 @@ impl Error {
     }
 
     /// Prepends the operation that failed to the message.
-    pub(crate) fn during(mut self, what: impl fmt::Display) -> Self {
+    pub(crate) fn during(mut self, what: impl fmt::Display) -> Error {
         self.0.message = format!("{what}: {}", self.0.message);
         self
     }
 
     /// Appends a text to the message.
-    pub(crate) fn followed_by(mut self, what: impl fmt::Display) -> Self {
+    pub(crate) fn followed_by(mut self, what: impl fmt::Display) -> Error {
         self.0.message = format!("{}{what}", self.0.message);
         self
     }
 
     /// Replaces the message.
-    pub(crate) fn with_message(mut self, message: String) -> Self {
+    pub(crate) fn with_message(mut self, message: String) -> Error {
         self.0.message = message;
         self
     }

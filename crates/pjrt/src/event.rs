@@ -29,7 +29,7 @@ pub struct Event {
 }
 
 impl Event {
-    pub(crate) fn new(client: Arc<ClientInner>, raw: NonNull<PJRT_Event>) -> Self {
+    pub(crate) fn new(client: Arc<ClientInner>, raw: NonNull<PJRT_Event>) -> Event {
         Self { raw: Arc::new(RawEvent::new(client.api(), raw)), client }
     }
 

@@ -46,7 +46,7 @@ impl Executable {
         client: Option<Arc<ClientInner>>,
         raw: NonNull<PJRT_Executable>,
         header: Option<HeaderWithConfig>,
-    ) -> Result<Self> {
+    ) -> Result<Executable> {
         let api = plugin.api();
         let owned = Owned { api, raw };
         let raw = owned.raw.as_ptr();

@@ -35,7 +35,7 @@ unsafe impl Sync for HostBuffer {}
 
 impl HostBuffer {
     /// Allocates `len` zero bytes. A length that is too large is an error, never an abort.
-    pub fn zeroed(len: usize) -> Result<Self> {
+    pub fn zeroed(len: usize) -> Result<HostBuffer> {
         let out_of_memory = || {
             Error::new(
                 Kind::OutOfMemory,
@@ -53,7 +53,7 @@ impl HostBuffer {
     }
 
     /// A copy of `bytes`.
-    pub fn copy_of(bytes: &[u8]) -> Result<Self> {
+    pub fn copy_of(bytes: &[u8]) -> Result<HostBuffer> {
         let mut buffer = Self::zeroed(bytes.len())?;
         buffer.copy_from_slice(bytes);
         Ok(buffer)

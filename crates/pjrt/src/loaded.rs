@@ -52,7 +52,7 @@ impl LoadedExecutable {
         client: Client,
         raw: NonNull<PJRT_LoadedExecutable>,
         header: Option<HeaderWithConfig>,
-    ) -> Result<Self> {
+    ) -> Result<LoadedExecutable> {
         let owned = Owned { raw, client };
         let client = &owned.client;
         let mut args = PJRT_LoadedExecutable_GetExecutable_Args::new();

@@ -42,7 +42,7 @@ impl Platform {
     /// assert_eq!(Platform::from_name("tpu"), Some(Platform::Tpu));
     /// assert_eq!(Platform::from_name("abacus"), None);
     /// ```
-    pub fn from_name(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Platform> {
         [Self::Cpu, Self::Cuda, Self::Tpu].into_iter().find(|platform| platform.name() == name)
     }
 

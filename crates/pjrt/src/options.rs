@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::named_value::NamedValue;
 
 /// More devices than any machine has: a larger number is a mistake.
-const MOST_DEVICES: usize = 1 << 20;
+const MAX_DEVICES: usize = 1 << 20;
 
 /// The effort of the compiler, as XLA's levels. More effort takes longer to compile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,7 +63,7 @@ impl Default for CompileOptions {
 
 impl CompileOptions {
     /// One replica with one partition.
-    pub fn new() -> Self {
+    pub fn new() -> CompileOptions {
         Self {
             replicas: 1,
             partitions: 1,
@@ -77,59 +77,59 @@ impl CompileOptions {
     }
 
     /// The number of replicas of the program.
-    pub fn replicas(mut self, replicas: usize) -> Self {
+    pub fn replicas(mut self, replicas: usize) -> CompileOptions {
         self.replicas = replicas;
         self
     }
 
     /// The number of devices that each replica is split over, by its shardings.
-    pub fn partitions(mut self, partitions: usize) -> Self {
+    pub fn partitions(mut self, partitions: usize) -> CompileOptions {
         self.partitions = partitions;
         self
     }
 
     /// Whether XLA splits the program by its shardings. By default, it does if there are several
     /// partitions.
-    pub fn spmd(mut self, spmd: bool) -> Self {
+    pub fn spmd(mut self, spmd: bool) -> CompileOptions {
         self.spmd = Some(spmd);
         self
     }
 
     /// Whether Shardy reads the shardings (`sdy` operations), instead of the older GSPMD. On by
     /// default.
-    pub fn shardy(mut self, shardy: bool) -> Self {
+    pub fn shardy(mut self, shardy: bool) -> CompileOptions {
         self.shardy = shardy;
         self
     }
 
     /// The compiler's effort to make the program fast. By default, the compiler chooses.
-    pub fn optimization(mut self, effort: Effort) -> Self {
+    pub fn optimization(mut self, effort: Effort) -> CompileOptions {
         self.optimization = Some(effort);
         self
     }
 
     /// The compiler's effort to make the program fit into memory. By default, the compiler chooses.
-    pub fn memory_fitting(mut self, effort: Effort) -> Self {
+    pub fn memory_fitting(mut self, effort: Effort) -> CompileOptions {
         self.memory_fitting = Some(effort);
         self
     }
 
     /// The ids of the devices to run on: one list per replica, with one device per partition.
-    pub fn device_assignment(mut self, ids: impl Into<Vec<Vec<i32>>>) -> Self {
+    pub fn device_assignment(mut self, ids: impl Into<Vec<Vec<i32>>>) -> CompileOptions {
         self.assignment = Some(ids.into());
         self
     }
 
     /// Sets one of XLA's flags for this program only, such as `xla_cpu_prefer_vector_width`. The
     /// plugin returns an error for an unknown flag or a value with a wrong type.
-    pub fn override_flag(mut self, name: &str, value: impl Into<NamedValue>) -> Self {
+    pub fn override_flag(mut self, name: &str, value: impl Into<NamedValue>) -> CompileOptions {
         self.flags.insert(name.trim_start_matches('-').to_owned(), value.into());
         self
     }
 
     /// Replicas times partitions; `None` if the product overflows.
     pub fn device_count(&self) -> Option<usize> {
-        self.replicas.checked_mul(self.partitions).filter(|&count| count <= MOST_DEVICES)
+        self.replicas.checked_mul(self.partitions).filter(|&count| count <= MAX_DEVICES)
     }
 
     /// Encodes the options for the plugin, if they are valid for devices with these ids. `owner`

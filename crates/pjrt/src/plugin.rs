@@ -68,7 +68,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    fn new(metadata: &Metadata) -> Self {
+    fn new(metadata: &Metadata) -> Stamp {
         Self {
             len: metadata.len(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
@@ -95,7 +95,7 @@ impl Plugin {
     /// again.
     ///
     /// Loading runs the file's code: load only files that you trust like a program.
-    pub fn load(path: impl AsRef<Path>) -> Result<Self> {
+    pub fn load(path: impl AsRef<Path>) -> Result<Plugin> {
         static LOADED: Mutex<Option<HashMap<(u64, u64), Plugin>>> = Mutex::new(None);
 
         let path = path.as_ref();

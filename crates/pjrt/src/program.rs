@@ -238,7 +238,7 @@ struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    fn new(text: &'a str) -> Self {
+    fn new(text: &'a str) -> Scanner<'a> {
         Self { text, position: 0, before: 0, depth: 0 }
     }
 

@@ -21,7 +21,7 @@ unsafe impl Sync for RawEvent {}
 
 impl RawEvent {
     /// Takes ownership of an event from the plugin.
-    pub(crate) fn new(api: Api, raw: NonNull<PJRT_Event>) -> Self {
+    pub(crate) fn new(api: Api, raw: NonNull<PJRT_Event>) -> RawEvent {
         Self { api, raw }
     }
 

@@ -32,7 +32,7 @@ impl Signature {
         })
     }
 
-    pub(crate) fn new(header: &HeaderWithConfig) -> Result<Self> {
+    pub(crate) fn new(header: &HeaderWithConfig) -> Result<Signature> {
         let module = header.hlo_module.clone().unwrap_or_default();
         let shape = module
             .host_program_shape

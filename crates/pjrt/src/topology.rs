@@ -50,7 +50,7 @@ unsafe impl Send for Topology {}
 unsafe impl Sync for Topology {}
 
 impl Topology {
-    fn by_name(plugin: &Plugin, name: &str, options: &[(&str, NamedValue)]) -> Result<Self> {
+    fn by_name(plugin: &Plugin, name: &str, options: &[(&str, NamedValue)]) -> Result<Topology> {
         if name.trim().is_empty() {
             // libtpu would interpret it as a v2.
             return Err(Error::invalid("the topology's name is empty; give one such as v5e:2x4"));
@@ -71,7 +71,7 @@ impl Topology {
         Self::read(non_null(args.topology, "topology")?, Owner::Us(plugin.clone()))
     }
 
-    fn of_client(client: &Client) -> Result<Self> {
+    fn of_client(client: &Client) -> Result<Topology> {
         let mut args = PJRT_Client_TopologyDescription_Args::new();
         args.client = client.inner().raw();
         // SAFETY: the client is alive.
@@ -80,7 +80,7 @@ impl Topology {
         Self::read(non_null(args.topology, "topology")?, owner)
     }
 
-    fn read(raw: NonNull<PJRT_TopologyDescription>, owner: Owner) -> Result<Self> {
+    fn read(raw: NonNull<PJRT_TopologyDescription>, owner: Owner) -> Result<Topology> {
         // Created first, so that an error below destroys the description.
         let mut topology = Self {
             raw,

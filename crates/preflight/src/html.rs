@@ -11,7 +11,7 @@ use crate::{Feasibility, LineCost, Report, StepCost};
 const NAMED: usize = 5;
 /// The most rows in a table of lines. Lines with less than a thousandth of the step are left out as
 /// well.
-const MOST_LINES: usize = 20;
+const MAX_LINES: usize = 20;
 
 impl Report {
     /// The report as one self-contained HTML page. `title` says what was estimated.
@@ -162,23 +162,22 @@ fn roofline(feasibility: &Feasibility) -> Html {
         log_x: true,
         log_y: Some(true),
     };
-    let rows =
-        step.lines.iter().take(MOST_LINES).filter(|line| line.least_s >= total / 1000.0).map(
-            |line| {
-                let bound = if intensity(line) < ridge { "memory" } else { "matrix unit" };
-                let share = format!("{:.1} %", 100.0 * line.least_s / total);
-                let cells = [
-                    name_of(line).to_owned(),
-                    duration(line.least_s),
-                    share,
-                    amount(line.flops, "FLOP"),
-                    amount(line.hbm_traffic, "B"),
-                    number(intensity(line)),
-                    bound.to_owned(),
-                ];
-                cells.map(Html::from).into()
-            },
-        );
+    let rows = step.lines.iter().take(MAX_LINES).filter(|line| line.least_s >= total / 1000.0).map(
+        |line| {
+            let bound = if intensity(line) < ridge { "memory" } else { "matrix unit" };
+            let share = format!("{:.1} %", 100.0 * line.least_s / total);
+            let cells = [
+                name_of(line).to_owned(),
+                duration(line.least_s),
+                share,
+                amount(line.flops, "FLOP"),
+                amount(line.hbm_traffic, "B"),
+                number(intensity(line)),
+                bound.to_owned(),
+            ];
+            cells.map(Html::from).into()
+        },
+    );
     let header =
         ["line", "at least", "share", "arithmetic", "moved", "operations a byte", "bound by"];
     with_name(
@@ -208,7 +207,7 @@ fn memory_of(feasibility: &Feasibility) -> Html {
             let mut lines: Vec<&LineCost> =
                 step.lines.iter().filter(|line| line.array_bytes > 0).collect();
             lines.sort_by_key(|line| std::cmp::Reverse(line.array_bytes));
-            let rows = lines.into_iter().take(MOST_LINES).map(|line| {
+            let rows = lines.into_iter().take(MAX_LINES).map(|line| {
                 let share =
                     format!("{:.1} %", 100.0 * line.array_bytes as f64 / limit.max(1) as f64);
                 [name_of(line).to_owned(), memory(line.array_bytes), share].map(Html::from).into()

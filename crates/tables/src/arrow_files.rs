@@ -16,7 +16,7 @@ use super::table::table_of_rows;
 use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
-use fulmen_files::MOST_ASKING;
+use fulmen_files::MAX_CONCURRENT_REQUESTS;
 
 /// Rows of Arrow IPC files by index, in the file format (also Feather V2) or the stream format.
 ///
@@ -46,7 +46,8 @@ impl ArrowFiles {
 
 /// Opens these files as one table.
 pub(crate) fn open(locations: &[Location], name: String) -> Result<BlockReader> {
-    let files = in_parallel(&SourceFile::open_all(locations)?, MOST_ASKING, ArrowFile::open)?;
+    let files =
+        in_parallel(&SourceFile::open_all(locations)?, MAX_CONCURRENT_REQUESTS, ArrowFile::open)?;
     let Some(first) = files.first() else {
         return Err(Error::missing(format!("{name}: there are no Arrow files")));
     };

@@ -11,7 +11,7 @@ use super::scalar::{Mismatch, ScalarRef, shorten};
 use fulmen_data::{Error, Result};
 
 /// More distinct texts than this cannot be classes.
-const MOST_CLASSES: usize = 1 << 20;
+const MAX_CLASSES: usize = 1 << 20;
 
 /// How labels become indices.
 #[derive(Debug)]
@@ -61,9 +61,9 @@ impl Labels {
                 ScalarRef::Missing if fill.is_some() => {}
                 cell => return Err(fail(Mismatch::kind(&cell, "a class"))),
             }
-            if texts.len() > MOST_CLASSES {
+            if texts.len() > MAX_CLASSES {
                 return Err(Error::label(format!(
-                    "{}: column `{name}` has more than {MOST_CLASSES} different values; it cannot be a column of \
+                    "{}: column `{name}` has more than {MAX_CLASSES} different values; it cannot be a column of \
                      labels",
                     table.name
                 )));

@@ -12,7 +12,7 @@ use super::table::table_of_rows;
 use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Result};
 use fulmen_files::Location;
-use fulmen_files::MOST_ASKING;
+use fulmen_files::MAX_CONCURRENT_REQUESTS;
 
 /// Rows of Parquet files by index.
 ///
@@ -70,7 +70,8 @@ impl Parquet {
 
 /// Opens these files as one table.
 pub(crate) fn open(locations: &[Location], name: String) -> Result<BlockReader> {
-    let files = in_parallel(&SourceFile::open_all(locations)?, MOST_ASKING, ParquetFile::open)?;
+    let files =
+        in_parallel(&SourceFile::open_all(locations)?, MAX_CONCURRENT_REQUESTS, ParquetFile::open)?;
     let Some(first) = files.first() else {
         return Err(Error::missing(format!("{name}: there are no Parquet files")));
     };

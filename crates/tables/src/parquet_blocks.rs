@@ -30,7 +30,7 @@ const BLOCK_BYTES: u64 = 32 << 20;
 const BLOCK_ROWS: usize = 1 << 16;
 
 /// A row group with more rows is rejected as damaged.
-const MOST_GROUP_ROWS: i64 = 1 << 32;
+const MAX_GROUP_ROWS: i64 = 1 << 32;
 
 /// The size of a read when the crate scans page headers.
 const READ_AHEAD: usize = 16 << 10;
@@ -215,7 +215,7 @@ fn check_rows(metadata: &ParquetMetaData) -> Result<(), String> {
     let mut total = 0i64;
     for (number, group) in metadata.row_groups().iter().enumerate() {
         let rows = group.num_rows();
-        let sum = total.checked_add(rows).filter(|_| (0..=MOST_GROUP_ROWS).contains(&rows));
+        let sum = total.checked_add(rows).filter(|_| (0..=MAX_GROUP_ROWS).contains(&rows));
         total = sum.ok_or_else(|| format!("row group {number} claims to have {rows} rows"))?;
     }
     let claim = metadata.file_metadata().num_rows();

@@ -12,7 +12,7 @@ use flate2::bufread::MultiGzDecoder;
 use fulmen_data::internal::in_parallel;
 use fulmen_data::{Error, Fingerprint, Result};
 use fulmen_files::Location;
-use fulmen_files::{MOST_ASKING, explain, fingerprint_all};
+use fulmen_files::{MAX_CONCURRENT_REQUESTS, explain, fingerprint_all};
 
 /// The buffer size for reading in sequence.
 const BUFFER: usize = 1 << 18;
@@ -34,7 +34,7 @@ impl SourceFile {
     pub(crate) fn open_all(locations: &[Location]) -> Result<Vec<Arc<SourceFile>>> {
         let numbered: Vec<(usize, &Location)> = locations.iter().enumerate().collect();
         // In parallel, because each response of a store takes time.
-        in_parallel(&numbered, MOST_ASKING, |&(number, location)| {
+        in_parallel(&numbered, MAX_CONCURRENT_REQUESTS, |&(number, location)| {
             let size = location.size()?;
             let open = |path| {
                 File::open(path).map_err(|source| Error::io(path, "cannot open the file", source))

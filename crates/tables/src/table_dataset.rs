@@ -55,7 +55,7 @@ impl<T: Table> TableBuilder<T> {
         dtype: DType,
         shape: Vec<usize>,
         form: FieldKind,
-    ) -> Self {
+    ) -> TableBuilder<T> {
         self.specs.push(FieldSpec { name, columns, dtype, shape, form, fill: None });
         self
     }

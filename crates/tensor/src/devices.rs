@@ -42,7 +42,7 @@ impl Default for Devices {
 const ALL: i64 = -1;
 
 /// A CPU can be split into any number of devices. More than these only make it slower.
-const MOST_ON_A_CPU: i64 = 64;
+const MAX_CPU_DEVICES: i64 = 64;
 
 impl Devices {
     /// All TPU or GPU devices of this machine, or one device on a CPU. The count -1 means the same.
@@ -63,9 +63,9 @@ impl Devices {
             }
             Selection::Unknown(text) => return Err(Error::devices(unknown(text))),
         };
-        if needed > MOST_ON_A_CPU {
+        if needed > MAX_CPU_DEVICES {
             return Err(
-                self.wrong(&format!("a CPU can be split into at most {MOST_ON_A_CPU} devices"))
+                self.wrong(&format!("a CPU can be split into at most {MAX_CPU_DEVICES} devices"))
             );
         }
         Ok(usize::try_from(needed).unwrap_or(0).max(1))

@@ -28,7 +28,7 @@ use fulmen_data::{Error, Result};
 pub(super) const DATA: usize = 1024;
 
 /// Token files do not have longer headers.
-const MOST_HEADER: u64 = 1 << 20;
+const MAX_HEADER_BYTES: u64 = 1 << 20;
 
 const CHECKSUMS: &str = "fulmen.crc32c";
 const VOCAB_SIZE: &str = "vocab_size";
@@ -193,7 +193,7 @@ impl Head {
             file.read_exact(&mut length).map_err(io)?;
         }
         let length = u64::from_le_bytes(length);
-        if size < 8 || length > MOST_HEADER.min(size - 8) {
+        if size < 8 || length > MAX_HEADER_BYTES.min(size - 8) {
             let message =
                 format!("not a token file: its {size} bytes do not hold the header of one");
             return Err(Error::file(path, message));

@@ -13,7 +13,7 @@ pub(crate) struct Classifier {
 
 impl Classifier {
     /// A network without values; the Trainer initializes it.
-    pub(crate) fn new(learning_rate: f64) -> Self {
+    pub(crate) fn new(learning_rate: f64) -> Classifier {
         Self {
             fc1: Linear::new(2, 64),
             fc2: Linear::new(64, 64),

@@ -19,10 +19,10 @@ use crate::token::Token;
 /// How many connections may be in their handshake, or the number of processes if that is larger.
 /// Beyond that, the oldest is dropped. A process with the token finishes within moments and
 /// retries.
-const MOST_UNPROVEN: usize = 128;
+const MAX_UNAUTHENTICATED: usize = 128;
 
 /// How many addresses are reported.
-const MOST_REPORTED: usize = 16;
+const MAX_REPORTED: usize = 16;
 
 /// Accepts connections until it is dropped.
 pub(crate) async fn accept(
@@ -32,7 +32,7 @@ pub(crate) async fn accept(
     admitted: Sender<TcpStream>,
     rejected: Arc<RejectedPeers>,
 ) {
-    let most = MOST_UNPROVEN.max(processes);
+    let most = MAX_UNAUTHENTICATED.max(processes);
     let mut handshakes = JoinSet::new();
     let mut waiting: VecDeque<(AbortHandle, IpAddr)> = VecDeque::new();
     loop {
@@ -84,11 +84,11 @@ impl RejectedPeers {
     /// Reports a refusal, unless one from the same address was reported before.
     fn refuse(&self, from: IpAddr, why: Refusal) {
         let mut addresses = self.addresses.lock();
-        if addresses.len() >= MOST_REPORTED || !addresses.insert(from) {
+        if addresses.len() >= MAX_REPORTED || !addresses.insert(from) {
             return;
         }
         let rest = match addresses.len() {
-            MOST_REPORTED => "Further refusals are not reported",
+            MAX_REPORTED => "Further refusals are not reported",
             _ => "Further refusals from this address are not reported",
         };
         drop(addresses);
@@ -114,12 +114,12 @@ mod tests {
         }
         drop(rejected);
         let reports: Vec<String> = reports.iter().collect();
-        assert_eq!(reports.len(), MOST_REPORTED);
+        assert_eq!(reports.len(), MAX_REPORTED);
         assert_eq!(
             reports[0],
             "the coordinator refused a connection from 10.0.0.1: it does not have the token of this run \
              (FULMEN_RUN_TOKEN). Further refusals from this address are not reported"
         );
-        assert!(reports[MOST_REPORTED - 1].ends_with("Further refusals are not reported"));
+        assert!(reports[MAX_REPORTED - 1].ends_with("Further refusals are not reported"));
     }
 }

@@ -138,7 +138,7 @@ impl MetadataServer {
     /// use fulmen_coordination::MetadataServer;
     /// assert!(MetadataServer::find(|_| None, "/no/such/folder".as_ref()).is_none());
     /// ```
-    pub fn find(env: impl Fn(&str) -> Option<OsString>, root: &Path) -> Option<Self> {
+    pub fn find(env: impl Fn(&str) -> Option<OsString>, root: &Path) -> Option<MetadataServer> {
         if env("FULMEN_OFFLINE").is_some_and(|value| !value.is_empty() && value != "0") {
             return None;
         }

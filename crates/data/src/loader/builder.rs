@@ -13,9 +13,9 @@ use super::{
 use crate::{Dataset, Error, IterableDataset, Result, Sampler};
 
 /// More threads than this are certainly a mistake.
-const MOST_WORKERS: usize = 1024;
+const MAX_WORKERS: usize = 1024;
 /// The largest number of batches to read ahead.
-const MOST_PREFETCH: usize = 1024;
+const MAX_PREFETCH: usize = 1024;
 
 /// Creates the source of batches once all options are known.
 type OpenSource = dyn FnOnce(SourceOptions) -> Result<Arc<dyn BatchSource>> + Send + Sync;
@@ -57,14 +57,14 @@ impl DataLoaderBuilder {
     }
 
     /// Samples per batch, for all devices together; 1 unless set.
-    pub fn batch_size(mut self, samples: usize) -> Self {
+    pub fn batch_size(mut self, samples: usize) -> DataLoaderBuilder {
         self.batch_size = Some(samples);
         self
     }
 
     /// Samples per batch and device, instead of [`batch_size`](DataLoaderBuilder::batch_size): the
     /// batch grows with the number of devices that share it ([`DataLoader::distributed`]).
-    pub fn per_device_batch_size(mut self, samples: usize) -> Self {
+    pub fn per_device_batch_size(mut self, samples: usize) -> DataLoaderBuilder {
         self.per_device_batch_size = Some(samples);
         self
     }
@@ -75,7 +75,7 @@ impl DataLoaderBuilder {
     /// to epoch. A shorter stream is repeated within the epoch, each time in another order and with
     /// other random numbers. Only for streams; the sampler of a dataset decides how many samples an
     /// epoch has.
-    pub fn num_samples(mut self, samples: usize) -> Self {
+    pub fn num_samples(mut self, samples: usize) -> DataLoaderBuilder {
         self.options.num_samples = Some(samples);
         self
     }
@@ -108,13 +108,13 @@ impl DataLoaderBuilder {
     /// assert_eq!(third.values::<i32>(0)?, [4, 5]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn endless(self) -> Self {
+    pub fn endless(self) -> DataLoaderBuilder {
         self.num_samples(super::inner::ENDLESS)
     }
 
     /// What to do with a sample that cannot be read; [`OnError::Fail`] unless set.
     /// [`DataLoader::bad_samples`] lists them.
-    pub fn on_error(mut self, on_error: OnError) -> Self {
+    pub fn on_error(mut self, on_error: OnError) -> DataLoaderBuilder {
         self.config.on_error = on_error;
         self
     }
@@ -125,7 +125,7 @@ impl DataLoaderBuilder {
     /// ([`drop_last`](DataLoaderBuilder::drop_last)). Only for datasets that are read in order or
     /// [shuffled](DataLoaderBuilder::shuffle), so that each epoch has the same number of batches of
     /// each shape.
-    pub fn buckets(mut self, buckets: Buckets) -> Self {
+    pub fn buckets(mut self, buckets: Buckets) -> DataLoaderBuilder {
         self.options.buckets = Some(buckets);
         self
     }
@@ -134,7 +134,7 @@ impl DataLoaderBuilder {
     /// first comes first, and a slow one does not delay the others. Each batch of an epoch still
     /// has the same samples, but two runs get them in different orders, a fit cannot be resumed
     /// within an epoch, and several processes cannot share the batches.
-    pub fn ordered(mut self, ordered: bool) -> Self {
+    pub fn ordered(mut self, ordered: bool) -> DataLoaderBuilder {
         self.config.ordered = ordered;
         self
     }
@@ -142,26 +142,26 @@ impl DataLoaderBuilder {
     /// Whether each epoch reads the samples in a new random order
     /// ([`RandomSampler`](crate::RandomSampler)); off unless set. To shuffle a stream, use
     /// [`Stream::shuffle`](crate::Stream::shuffle).
-    pub fn shuffle(mut self, shuffle: bool) -> Self {
+    pub fn shuffle(mut self, shuffle: bool) -> DataLoaderBuilder {
         self.options.shuffle = shuffle;
         self
     }
 
     /// The seed of the shuffling and of the samples' random numbers
     /// ([`Sample::random`](crate::Sample::random)); 0 unless set.
-    pub fn seed(mut self, seed: u64) -> Self {
+    pub fn seed(mut self, seed: u64) -> DataLoaderBuilder {
         self.options.seed = seed;
         self
     }
 
     /// A custom order, instead of [`shuffle`](DataLoaderBuilder::shuffle).
-    pub fn sampler(mut self, sampler: impl Sampler) -> Self {
+    pub fn sampler(mut self, sampler: impl Sampler) -> DataLoaderBuilder {
         self.options.sampler = Some(Box::new(sampler));
         self
     }
 
     /// Threads that read batches ahead. With 0, the default, a batch is read when it is requested.
-    pub fn num_workers(mut self, threads: usize) -> Self {
+    pub fn num_workers(mut self, threads: usize) -> DataLoaderBuilder {
         self.config.num_workers = threads;
         self
     }
@@ -170,7 +170,7 @@ impl DataLoaderBuilder {
     /// set. If it is off, they form a last batch, padded to the full size with copies of its first
     /// sample, and masked: evaluation needs that. Training usually drops them, since shuffling
     /// leaves out different samples in each epoch.
-    pub fn drop_last(mut self, drop_last: bool) -> Self {
+    pub fn drop_last(mut self, drop_last: bool) -> DataLoaderBuilder {
         self.config.drop_last = drop_last;
         self
     }
@@ -178,14 +178,14 @@ impl DataLoaderBuilder {
     /// How many batches all workers together may be ahead of the consumer, including those they are
     /// reading; two per worker unless set, and at least one per worker. PyTorch's `prefetch_factor`
     /// counts per worker instead. Without workers it has no effect.
-    pub fn prefetch(mut self, batches: usize) -> Self {
+    pub fn prefetch(mut self, batches: usize) -> DataLoaderBuilder {
         self.prefetch = Some(batches);
         self
     }
 
     /// How many batches [`DataLoader::prefetch_to`] keeps on the device ahead of the consumer; 2
     /// unless set.
-    pub fn device_prefetch(mut self, batches: usize) -> Self {
+    pub fn device_prefetch(mut self, batches: usize) -> DataLoaderBuilder {
         self.config.device_prefetch = batches;
         self
     }
@@ -206,9 +206,9 @@ impl DataLoaderBuilder {
             return Err(Error::usage("the batch size is 0; it must be at least 1"));
         }
         let workers = self.config.num_workers;
-        if workers > MOST_WORKERS {
+        if workers > MAX_WORKERS {
             return Err(Error::usage(format!(
-                "num_workers is {workers}; more than {MOST_WORKERS} threads cannot help; use about one per CPU core"
+                "num_workers is {workers}; more than {MAX_WORKERS} threads cannot help; use about one per CPU core"
             )));
         }
         for (which, batches) in [
@@ -220,9 +220,9 @@ impl DataLoaderBuilder {
                     "{which} is 0; it must be at least 1, because the batch that is being read counts"
                 )));
             }
-            if batches > MOST_PREFETCH {
+            if batches > MAX_PREFETCH {
                 return Err(Error::usage(format!(
-                    "{which} is {batches}; more than {MOST_PREFETCH} batches ahead only take memory"
+                    "{which} is {batches}; more than {MAX_PREFETCH} batches ahead only take memory"
                 )));
             }
         }

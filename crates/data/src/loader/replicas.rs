@@ -10,7 +10,7 @@ use fulmen_tensor::{DType, Runtime, Sharding, TensorType};
 use crate::{Error, Result};
 
 /// More devices than this are a mistake: such a machine does not exist.
-const MOST_DEVICES: usize = 1 << 20;
+const MAX_DEVICES: usize = 1 << 20;
 
 /// The devices and processes that share each batch of a [`DataLoader`](crate::DataLoader); one of
 /// each by default.
@@ -101,9 +101,9 @@ impl Replicas {
                 "a loader for {devices} devices of {num_processes} processes; there must be at least one of each"
             )));
         }
-        if devices > MOST_DEVICES {
+        if devices > MAX_DEVICES {
             return Err(Error::usage(format!(
-                "a loader for {devices} devices; at most {MOST_DEVICES} are possible"
+                "a loader for {devices} devices; at most {MAX_DEVICES} are possible"
             )));
         }
         if process_index >= num_processes {

@@ -14,7 +14,7 @@ use crate::stream::iterable::{Record, Records};
 use crate::{Error, IterableDataset, Result};
 
 /// After this many errors in a row a stream is given up, even if it would continue.
-const MOST_FAILURES: usize = 1000;
+const MAX_FAILURES: usize = 1000;
 
 /// Added to the epoch for the second pass over a stream, so that it does not collide with a real
 /// epoch.
@@ -161,7 +161,7 @@ impl StreamCursor {
                 Some(Err(error)) => error,
             };
             failures += 1;
-            if self.setup().config.on_error == OnError::Fail || failures > MOST_FAILURES {
+            if self.setup().config.on_error == OnError::Fail || failures > MAX_FAILURES {
                 return Err(error);
             }
             self.broken = true;

@@ -186,7 +186,7 @@ impl WeightedRandomSampler {
         labels: &[L],
         num_samples: usize,
         seed: u64,
-    ) -> Result<Self> {
+    ) -> Result<WeightedRandomSampler> {
         let mut counts = std::collections::HashMap::new();
         labels.iter().for_each(|label| *counts.entry(label).or_insert(0u32) += 1);
         let weights: Vec<f64> = labels.iter().map(|label| 1.0 / f64::from(counts[label])).collect();

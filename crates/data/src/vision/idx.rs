@@ -16,7 +16,7 @@ use crate::{Error, Result};
 const DEFAULT_LIMIT: u64 = 16 << 30;
 
 /// Deflate compresses 1032 bytes to one at best.
-const MOST_INFLATION: u64 = 1032;
+const MAX_INFLATION: u64 = 1032;
 
 /// An array read from an IDX file.
 ///
@@ -200,7 +200,7 @@ impl<R: Read> Reader<'_, R> {
             )));
         }
         let actual = if self.compressed {
-            self.size.saturating_mul(MOST_INFLATION)
+            self.size.saturating_mul(MAX_INFLATION)
         } else {
             self.size.saturating_sub(header)
         };

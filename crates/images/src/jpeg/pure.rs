@@ -25,7 +25,7 @@ const END: [u8; 2] = [0xff, 0xd9];
 
 /// libjpeg-turbo's limit on scans: a small file with more of them could keep a thread busy for
 /// minutes.
-const MOST_SCANS: usize = 500;
+const MAX_SCANS: usize = 500;
 
 /// State of a thread between images: none.
 pub(crate) enum Decoder {}
@@ -182,9 +182,9 @@ fn guarded(file: &[u8], header: &Header) -> Result<Vec<u8>> {
             _ => {
                 is_data = marker == 0xda;
                 scans += usize::from(is_data);
-                if scans > MOST_SCANS {
+                if scans > MAX_SCANS {
                     return Err(refuse(&format!(
-                        "it has more than {MOST_SCANS} scans, more than any valid file"
+                        "it has more than {MAX_SCANS} scans, more than any valid file"
                     )));
                 }
                 let length = file

@@ -16,7 +16,7 @@ use fulmen_data::Result;
 const MOST: u8 = 4;
 
 /// The same in the last column, where zune-jpeg interpolates with chroma from beyond the edge.
-const MOST_AT_EDGE: u8 = 8;
+const MAX_EDGE_DIFFERENCE: u8 = 8;
 
 /// Waves, which JPEG preserves well.
 fn pixels(width: usize, height: usize, channels: usize) -> Vec<u8> {
@@ -75,7 +75,7 @@ fn check_same(name: &str, width: usize, file: &[u8]) {
         assert_eq!(actual.len(), expected.len(), "{name}, {channels} channels");
         for (index, (a, b)) in actual.iter().zip(&expected).enumerate() {
             let (x, y) = (index / channels % width, index / channels / width);
-            let tolerance = if x + 1 == width { MOST_AT_EDGE } else { MOST };
+            let tolerance = if x + 1 == width { MAX_EDGE_DIFFERENCE } else { MOST };
             assert!(
                 a.abs_diff(*b) <= tolerance,
                 "{name}, {channels} channels: {a} for {b} at ({x}, {y})"

@@ -27,7 +27,7 @@ pub(super) struct Metadata {
 }
 
 impl Metadata {
-    pub(super) fn ask(machine: &Machine) -> Option<Self> {
+    pub(super) fn ask(machine: &Machine) -> Option<Metadata> {
         let server = MetadataServer::find(|name| machine.variable(name), &machine.root)?;
         let answers = server.ask(&NAMES, machine.patience).unwrap_or_default();
         Some(Self { server, answers })
@@ -143,7 +143,7 @@ struct Regions {
 
 impl BucketRegion {
     /// `None` if no bucket is named.
-    pub(super) fn ask(machine: &Machine) -> Option<Self> {
+    pub(super) fn ask(machine: &Machine) -> Option<BucketRegion> {
         let named = ["FULMEN_CHECKPOINT_DIR", "FULMEN_DEFAULT_ROOT_DIR"]
             .into_iter()
             .filter_map(|name| machine.text(name));

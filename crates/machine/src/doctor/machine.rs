@@ -51,7 +51,7 @@ impl Machine {
     /// This machine, as this process sees it. `plugin_list` is a command that prints what `fulmen
     /// plugin list --json` prints. It is a separate process because the version of a plugin is
     /// known only after loading it, and a plugin may hang or crash.
-    pub fn local(plugin_list: impl IntoIterator<Item = impl Into<OsString>>) -> Self {
+    pub fn local(plugin_list: impl IntoIterator<Item = impl Into<OsString>>) -> Machine {
         let free_bytes = |path: &Path| {
             let stat = rustix::fs::statvfs(path)?;
             Ok(stat.f_bavail * stat.f_frsize)
@@ -75,7 +75,7 @@ impl Machine {
     /// Compares the region of this bucket (`gs://NAME`) with the machine's zone, instead of the
     /// bucket in `FULMEN_CHECKPOINT_DIR`.
     #[must_use]
-    pub fn bucket(mut self, bucket: impl Into<String>) -> Self {
+    pub fn bucket(mut self, bucket: impl Into<String>) -> Machine {
         self.bucket = Some(bucket.into());
         self
     }

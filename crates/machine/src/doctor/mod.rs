@@ -75,19 +75,19 @@ pub struct Finding {
 }
 
 impl Finding {
-    fn ok(found: impl Into<String>) -> Self {
+    fn ok(found: impl Into<String>) -> Finding {
         Self { severity: Severity::Ok, found: found.into(), remedy: None }
     }
 
-    fn note(found: impl Into<String>, remedy: impl Into<String>) -> Self {
+    fn note(found: impl Into<String>, remedy: impl Into<String>) -> Finding {
         Self { severity: Severity::Note, found: found.into(), remedy: Some(remedy.into()) }
     }
 
-    fn warning(found: impl Into<String>, remedy: impl Into<String>) -> Self {
+    fn warning(found: impl Into<String>, remedy: impl Into<String>) -> Finding {
         Self { severity: Severity::Warning, ..Self::note(found, remedy) }
     }
 
-    fn error(found: impl Into<String>, remedy: impl Into<String>) -> Self {
+    fn error(found: impl Into<String>, remedy: impl Into<String>) -> Finding {
         Self { severity: Severity::Error, ..Self::note(found, remedy) }
     }
 }

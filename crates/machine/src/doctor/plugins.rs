@@ -27,7 +27,7 @@ struct Plugin {
 }
 
 impl Plugins {
-    pub(super) fn ask(machine: &Machine) -> Result<Self, String> {
+    pub(super) fn ask(machine: &Machine) -> Result<Plugins, String> {
         let cannot = |why: &dyn std::fmt::Display| format!("cannot list the plugins: {why}");
         let Some((program, arguments)) = machine.plugin_list.split_first() else {
             return Err(cannot(&"no program"));

@@ -19,7 +19,7 @@ struct Made {
 }
 
 impl Made {
-    fn new() -> Self {
+    fn new() -> Made {
         let folder = tempfile::tempdir().unwrap();
         let mut machine = Machine::local(["cat"]);
         machine.root = folder.path().to_owned();
@@ -61,14 +61,14 @@ impl Made {
     }
 
     /// `ROOT` stands for the machine's folder.
-    fn with(mut self, name: &str, value: &str) -> Self {
+    fn with(mut self, name: &str, value: &str) -> Made {
         let value = value.replace("ROOT", &self.folder.path().display().to_string());
         self.machine.variables.insert(name.into(), value.into());
         self
     }
 
     /// A TPU that is opened by VFIO, with a libtpu of this version.
-    fn with_tpu(self, version: &str) -> Self {
+    fn with_tpu(self, version: &str) -> Made {
         let root = self.folder.path();
         self.file("dev/vfio/0", "");
         self.file("sys/bus/pci/devices/0000:00:04.0/vendor", "0x1ae0\n");

@@ -15,7 +15,7 @@ enum Area {
 }
 
 /// f32 and f16 cannot distinguish more thresholds, and their counters would fill the memory.
-const MOST_THRESHOLDS: usize = 1 << 16;
+const MAX_THRESHOLDS: usize = 1 << 16;
 
 /// The settings of both metrics.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,7 +28,7 @@ struct Curve {
 
 impl Curve {
     fn samples(self, input: &Tensor, target: &Tensor) -> Result<Vec<usize>, Refusal> {
-        if self.thresholds < 2 || self.thresholds > MOST_THRESHOLDS {
+        if self.thresholds < 2 || self.thresholds > MAX_THRESHOLDS {
             let bound = if self.thresholds < 2 { "at least 2" } else { "at most 65536" };
             return Err(format!("a curve needs {bound} thresholds, not {}", self.thresholds).into());
         }
@@ -103,7 +103,7 @@ impl Metric for Curve {
         };
         let classes = self.task.classes();
         let counters =
-            self.thresholds.checked_mul(classes).filter(|_| self.thresholds <= MOST_THRESHOLDS);
+            self.thresholds.checked_mul(classes).filter(|_| self.thresholds <= MAX_THRESHOLDS);
         if counters != Some(hits.len()) || above.len() != hits.len() || positives.len() != classes {
             return Value::Scalar(f64::NAN);
         }

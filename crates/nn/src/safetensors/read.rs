@@ -17,7 +17,7 @@ use crate::{Error, Result};
 const FORMAT: &str = "safetensors file";
 
 /// The format's own limit.
-const MOST_HEADER: u64 = 100_000_000;
+const MAX_HEADER_BYTES: u64 = 100_000_000;
 
 /// Reads the named values and the metadata of a safetensors file.
 ///
@@ -136,7 +136,7 @@ impl Reader {
         ));
         }
         let header = <[u8; 8]>::try_from(start).map_or(u64::MAX, u64::from_le_bytes);
-        if header > MOST_HEADER.min(size.saturating_sub(8)) {
+        if header > MAX_HEADER_BYTES.min(size.saturating_sub(8)) {
             return Err(refuse(format!(
                 "its {size} bytes do not contain a header; it is truncated or has another format"
             )));
@@ -174,8 +174,9 @@ impl Reader {
 /// header may equal the first bytes of a pickle, for example 640, but the following bytes then
 /// differ.
 fn is_pytorch(start: &[u8]) -> bool {
-    let is_length =
-        || <[u8; 8]>::try_from(start).is_ok_and(|start| u64::from_le_bytes(start) <= MOST_HEADER);
+    let is_length = || {
+        <[u8; 8]>::try_from(start).is_ok_and(|start| u64::from_le_bytes(start) <= MAX_HEADER_BYTES)
+    };
     start.starts_with(b"PK\x03\x04") || matches!(start, [0x80, 2..=5, ..]) && !is_length()
 }
 

@@ -15,7 +15,7 @@ use crate::{Error, Result};
 const FORMAT: &str = "index of weight files";
 
 /// The size limit of an index; enough for a million names.
-const MOST_BYTES: u64 = 200_000_000;
+const MAX_BYTES: u64 = 200_000_000;
 
 /// The key of the table of names.
 const WEIGHT_MAP: &str = "weight_map";
@@ -31,9 +31,9 @@ pub(super) fn read(path: &Path) -> Result<BTreeMap<String, Value>> {
     let refuse = |message: String| Error::format(path, FORMAT, message);
     let mut text = Vec::new();
     let file = File::open(path).map_err(|e| Error::io("read", path, e))?;
-    file.take(MOST_BYTES + 1).read_to_end(&mut text).map_err(|e| Error::io("read", path, e))?;
-    if text.len() as u64 > MOST_BYTES {
-        return Err(refuse(format!("it is larger than {} MB", MOST_BYTES / 1_000_000)));
+    file.take(MAX_BYTES + 1).read_to_end(&mut text).map_err(|e| Error::io("read", path, e))?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(refuse(format!("it is larger than {} MB", MAX_BYTES / 1_000_000)));
     }
     let json: Json = serde_json::from_slice(&text).map_err(|e| refuse(e.to_string()))?;
     let Some(map) = json.get(WEIGHT_MAP).and_then(Json::as_object) else {

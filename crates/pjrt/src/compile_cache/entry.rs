@@ -32,7 +32,7 @@ pub(super) struct Header {
 }
 
 impl Header {
-    pub(super) fn new(key: &ProgramKey, compile_time: Duration) -> Self {
+    pub(super) fn new(key: &ProgramKey, compile_time: Duration) -> Header {
         Self {
             key: key.digest().to_owned(),
             program: key.program().to_owned(),

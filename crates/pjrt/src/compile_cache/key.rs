@@ -15,10 +15,10 @@ use crate::options::CompileOptions;
 use crate::topology::Topology;
 
 /// The maximum number of differences to report.
-const MOST_DIFFERENCES: usize = 3;
+const MAX_DIFFERENCES: usize = 3;
 
 /// The maximum number of characters of a value in a difference.
-const MOST_CHARACTERS: usize = 60;
+const MAX_CHARACTERS: usize = 60;
 
 /// The fact that covers the whole text. It differs whenever another fact about the program differs.
 const TEXT: &str = "text";
@@ -61,7 +61,7 @@ impl ProgramKey {
         text: &str,
         options: &CompileOptions,
         inputs: impl IntoIterator<Item = (String, String)>,
-    ) -> Result<Self> {
+    ) -> Result<ProgramKey> {
         let fact =
             |name: &str, value: String| Fact { name: name.to_owned(), value, machine: false };
         let mut facts: Vec<Fact> =
@@ -174,9 +174,9 @@ struct Facts {
 
 /// The first differences, and the number of the others.
 pub(super) fn shorten(mut lines: Vec<String>) -> Vec<String> {
-    let more = lines.len().saturating_sub(MOST_DIFFERENCES);
+    let more = lines.len().saturating_sub(MAX_DIFFERENCES);
     if more > 0 {
-        lines.truncate(MOST_DIFFERENCES);
+        lines.truncate(MAX_DIFFERENCES);
         lines.push(format!("and {more} more"));
     }
     lines
@@ -185,8 +185,8 @@ pub(super) fn shorten(mut lines: Vec<String>) -> Vec<String> {
 fn shown(value: Option<String>) -> String {
     match value {
         None => "none".to_owned(),
-        Some(value) if value.chars().count() > MOST_CHARACTERS => {
-            format!("{}…", value.chars().take(MOST_CHARACTERS).collect::<String>())
+        Some(value) if value.chars().count() > MAX_CHARACTERS => {
+            format!("{}…", value.chars().take(MAX_CHARACTERS).collect::<String>())
         }
         Some(value) => value,
     }

@@ -88,7 +88,7 @@ pub struct CacheEntry {
 impl CompileCache {
     /// A cache in this folder, which is created with the first stored program. `max_bytes` limits
     /// the size of its files.
-    pub fn new(folder: impl Into<PathBuf>, max_bytes: u64) -> Self {
+    pub fn new(folder: impl Into<PathBuf>, max_bytes: u64) -> CompileCache {
         Self { folder: folder.into(), max_bytes }
     }
 

@@ -99,7 +99,7 @@ impl SavedPrograms {
     /// The file cannot be read. It is damaged or is not a file of programs, or its programs are for
     /// other devices, another plugin or another CPU than the client's
     /// ([corrupt](Error::is_corrupt)).
-    pub fn read(path: &Path, client: &Client) -> Result<Self> {
+    pub fn read(path: &Path, client: &Client) -> Result<SavedPrograms> {
         let bytes = fs::read(path)
             .map_err(|error| Error::io(format!("cannot read {}", path.display()), error))?;
         let refuse =

@@ -145,7 +145,7 @@ struct Roots {
 }
 
 impl Roots {
-    fn under(root: &Path) -> Self {
+    fn under(root: &Path) -> Roots {
         Self { dev: root.join("dev"), proc: root.join("proc"), sys: root.join("sys") }
     }
 }
@@ -162,7 +162,7 @@ impl Diagnosis {
         roots: &Roots,
         variable: &dyn Fn(&str) -> Option<OsString>,
         plugin: PluginState,
-    ) -> Self {
+    ) -> Diagnosis {
         let device_files = device_files_of(platform, roots);
         let mut notes = files::notes(platform, roots, &device_files);
         if platform == Platform::Cuda {

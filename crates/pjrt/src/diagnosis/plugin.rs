@@ -29,7 +29,7 @@ pub enum PluginState {
 }
 
 impl PluginState {
-    pub(super) fn of_file(path: PathBuf) -> Self {
+    pub(super) fn of_file(path: PathBuf) -> PluginState {
         match version_of(&path) {
             Ok(version) => Self::Usable { path, version },
             Err(error) => Self::Unusable { path, why: error.to_string() },

@@ -17,7 +17,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn new() -> Self {
+    fn new() -> Machine {
         let folder = tempfile::tempdir().unwrap();
         for name in ["dev", "sys/bus/pci/devices"] {
             fs::create_dir_all(folder.path().join(name)).unwrap();
@@ -75,7 +75,7 @@ impl Machine {
 struct HolderProcess(Child);
 
 impl HolderProcess {
-    fn new(path: &Path) -> Self {
+    fn new(path: &Path) -> HolderProcess {
         let file = File::open(path).unwrap();
         Self(Command::new("sleep").arg("600").stdin(Stdio::from(file)).spawn().unwrap())
     }

@@ -167,7 +167,7 @@ struct Fetcher<'a> {
 
 impl<'a> Fetcher<'a> {
     /// Uses the environment's settings.
-    fn new(package: Package<'a>) -> Result<Self> {
+    fn new(package: Package<'a>) -> Result<Fetcher<'a>> {
         let offline =
             env::var_os(OFFLINE_VARIABLE).is_some_and(|value| !value.is_empty() && value != "0");
         let pip = vec![locate::python().into_os_string(), "-m".into(), "pip".into()];
@@ -408,7 +408,7 @@ fn remove_leftovers(folder: &Path) {
 struct Scratch(PathBuf);
 
 impl Scratch {
-    fn new(folder: &Path) -> io::Result<Self> {
+    fn new(folder: &Path) -> io::Result<Scratch> {
         let path = folder.join(format!("{SCRATCH}{}", std::process::id()));
         fs::create_dir(&path)?;
         Ok(Self(path))

@@ -35,7 +35,7 @@ struct Stage {
 }
 
 impl Stage {
-    fn new() -> Self {
+    fn new() -> Stage {
         let folder = tempfile::tempdir().unwrap();
         let mut wheel =
             zip::ZipWriter::new(File::create(folder.path().join("fake-1.whl")).unwrap());

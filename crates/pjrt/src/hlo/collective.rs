@@ -26,7 +26,7 @@ pub enum CollectiveKind {
 impl CollectiveKind {
     /// The collective with this HLO opcode. The second half of an asynchronous pair
     /// (`all-reduce-done`) is not a collective.
-    pub(super) fn from_opcode(opcode: &str) -> Option<Self> {
+    pub(super) fn from_opcode(opcode: &str) -> Option<CollectiveKind> {
         Some(match opcode.strip_suffix("-start").unwrap_or(opcode) {
             "all-reduce" => Self::AllReduce,
             "all-gather" => Self::AllGather,

@@ -230,7 +230,7 @@ struct Moved {
 }
 
 impl Moved {
-    fn from_shape(shape: &Shape) -> Self {
+    fn from_shape(shape: &Shape) -> Moved {
         shape.arrays().into_iter().fold(Self::default(), |moved, array| {
             let main = if array.memory_space == 0 { array.padded_bytes() as f64 } else { 0.0 };
             moved + Self { all: array.bytes() as f64, main }
@@ -238,7 +238,7 @@ impl Moved {
     }
 
     /// The bytes of `shape`, read from or written to the memory of `place`.
-    fn in_memory_of(shape: &Shape, place: &Shape) -> Self {
+    fn in_memory_of(shape: &Shape, place: &Shape) -> Moved {
         let all = shape.bytes() as f64;
         let is_main = place.arrays().first().is_some_and(|array| array.memory_space == 0);
         Self { all, main: if is_main { all } else { 0.0 } }

@@ -226,7 +226,7 @@ impl Times {
     /// A loop of unknown length counts as one iteration. Each branch of a conditional counts. The
     /// computation that a reduction or a sort applies to each element is part of that instruction
     /// and does not count.
-    pub(super) fn new(module: &Module) -> Self {
+    pub(super) fn new(module: &Module) -> Times {
         let mut runs = vec![0_u64; module.computations.len()];
         let mut scheduled = vec![false; module.computations.len()];
         (runs[module.entry], scheduled[module.entry]) = (1, true);

@@ -9,7 +9,7 @@ use crate::element_type::ElementType;
 
 /// The maximum number of window positions that are counted one by one; above it, padding is
 /// ignored.
-const MOST_POSITIONS: u64 = 1 << 22;
+const MAX_POSITIONS: u64 = 1 << 22;
 
 /// A matrix product: `batch` products of `rows × inner` by `inner × columns`.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,7 +59,7 @@ impl Product {
         instruction: &proto::Instruction,
         non_null: &[&Shape],
         result: &Shape,
-    ) -> Option<Self> {
+    ) -> Option<Product> {
         let (left, right) = (non_null.first()?.as_array()?, non_null.get(1)?.as_array()?);
         let mut product = match instruction.opcode.as_str() {
             "dot" => dot(instruction.dot_dimension_numbers.as_ref()?, left, right)?,
@@ -168,7 +168,7 @@ fn convolution(
 /// a hole of a dilation.
 fn positions(dim: &proto::WindowDimension, input: u64, output: u64, kernel: u64) -> u64 {
     let all = output.saturating_mul(kernel);
-    if all > MOST_POSITIONS {
+    if all > MAX_POSITIONS {
         return all.min(output.saturating_mul(input));
     }
     let (stride, hole, spread) =

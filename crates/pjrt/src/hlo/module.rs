@@ -88,7 +88,7 @@ impl fmt::Display for Source {
 
 impl Module {
     /// Decodes a `HloModuleProtoWithConfig` of a program for this number of devices.
-    pub(crate) fn decode(bytes: &[u8], num_devices: usize) -> Result<Self> {
+    pub(crate) fn decode(bytes: &[u8], num_devices: usize) -> Result<Module> {
         let module = proto::ModuleWithConfig::decode(bytes)
             .map_err(|error| {
                 Error::broken(format!("the plugin's optimized program cannot be read: {error}"))
@@ -98,7 +98,7 @@ impl Module {
         Self::read(&module, num_devices)
     }
 
-    pub(super) fn read(module: &proto::Module, num_devices: usize) -> Result<Self> {
+    pub(super) fn read(module: &proto::Module, num_devices: usize) -> Result<Module> {
         let sources = Sources(module.stack_frame_index.as_ref());
         let mut places = HashMap::new();
         let mut computations = Vec::with_capacity(module.computations.len());
@@ -148,7 +148,7 @@ impl Computation {
         computation: &proto::Computation,
         called: &HashMap<i64, usize>,
         sources: &Sources<'_>,
-    ) -> Result<Self> {
+    ) -> Result<Computation> {
         let name = &computation.name;
         let mut places = HashMap::new();
         let mut instructions: Vec<Instruction> = Vec::with_capacity(computation.instructions.len());
@@ -202,7 +202,7 @@ impl Instruction {
         operands: Vec<usize>,
         called: Vec<usize>,
         sources: &Sources<'_>,
-    ) -> Result<Self> {
+    ) -> Result<Instruction> {
         let shape = instruction.shape.as_ref().map_or(Ok(Shape::Opaque), Shape::read)?;
         let metadata = instruction.metadata.clone().unwrap_or_default();
         let index = match instruction.opcode.as_str() {

@@ -66,7 +66,7 @@ fn bytes(dims: impl Iterator<Item = usize>, element_type: ElementType) -> u64 {
 }
 
 impl Shape {
-    pub(super) fn read(shape: &proto::Shape) -> Result<Self> {
+    pub(super) fn read(shape: &proto::Shape) -> Result<Shape> {
         match shape.element_type {
             proto::TUPLE => {
                 Ok(Self::Tuple(shape.tuple_shapes.iter().map(Self::read).collect::<Result<_>>()?))
@@ -105,7 +105,7 @@ impl Shape {
 }
 
 impl Array {
-    fn read(shape: &proto::Shape, element_type: ElementType) -> Result<Self> {
+    fn read(shape: &proto::Shape, element_type: ElementType) -> Result<Array> {
         let sizes = |list: &[i64], what: &str| {
             let sizes = list.iter().map(|&n| usize::try_from(n)).collect::<Result<Vec<_>, _>>();
             sizes.map_err(|_| {

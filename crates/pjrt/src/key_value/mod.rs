@@ -73,21 +73,21 @@ pub struct KeyValueError {
 
 impl KeyValueError {
     /// The key was not set in time.
-    pub fn timed_out(message: impl Into<String>) -> Self {
+    pub fn timed_out(message: impl Into<String>) -> KeyValueError {
         Self { code: PJRT_Error_Code::DEADLINE_EXCEEDED, message: message.into() }
     }
 
     /// The key is already set, and keeps its value.
-    pub fn already_exists(message: impl Into<String>) -> Self {
+    pub fn already_exists(message: impl Into<String>) -> KeyValueError {
         Self { code: PJRT_Error_Code::ALREADY_EXISTS, message: message.into() }
     }
 
     /// The store cannot be reached.
-    pub fn unavailable(message: impl Into<String>) -> Self {
+    pub fn unavailable(message: impl Into<String>) -> KeyValueError {
         Self { code: PJRT_Error_Code::UNAVAILABLE, message: message.into() }
     }
 
-    fn not_found(key: &str) -> Self {
+    fn not_found(key: &str) -> KeyValueError {
         Self { code: PJRT_Error_Code::NOT_FOUND, message: format!("the key {key} is not set") }
     }
 }
@@ -117,7 +117,7 @@ impl std::error::Error for KeyValueError {}
 pub(crate) struct SharedStore(Box<Arc<dyn KeyValueStore>>);
 
 impl SharedStore {
-    pub(crate) fn new(store: Arc<dyn KeyValueStore>) -> Self {
+    pub(crate) fn new(store: Arc<dyn KeyValueStore>) -> SharedStore {
         Self(Box::new(store))
     }
 

@@ -63,7 +63,7 @@ struct Caller {
 type Outcome<T> = std::result::Result<T, (PJRT_Error_Code, String)>;
 
 impl Caller {
-    fn new(store: Arc<dyn KeyValueStore>) -> Self {
+    fn new(store: Arc<dyn KeyValueStore>) -> Caller {
         let store = SharedStore::new(store);
         let mut args = PJRT_Client_Create_Args::new();
         store.set_callbacks(&mut args);

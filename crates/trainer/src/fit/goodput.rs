@@ -50,7 +50,7 @@ impl GoodputFile {
         first_step: u64,
         checkpoint: Option<&Path>,
         options: &Options,
-    ) -> Self {
+    ) -> GoodputFile {
         let before = checkpoint.and_then(|checkpoint| earlier_runs(run_dir, checkpoint, options));
         let mut before = before.unwrap_or_default().runs;
         mark_lost(&mut before, first_step);

@@ -61,13 +61,19 @@ impl<'a, M: Module> TrainingFn<'a, M> {
     }
 
     /// Sets the closure for [`TrainingModule::validation_step`].
-    pub fn validation_step(mut self, step: impl Fn(&M, &Batch, &mut StepContext) + 'a) -> Self {
+    pub fn validation_step(
+        mut self,
+        step: impl Fn(&M, &Batch, &mut StepContext) + 'a,
+    ) -> TrainingFn<'a, M> {
         self.validation = Some(Box::new(step));
         self
     }
 
     /// Sets the closure for [`TrainingModule::test_step`].
-    pub fn test_step(mut self, step: impl Fn(&M, &Batch, &mut StepContext) + 'a) -> Self {
+    pub fn test_step(
+        mut self,
+        step: impl Fn(&M, &Batch, &mut StepContext) + 'a,
+    ) -> TrainingFn<'a, M> {
         self.test = Some(Box::new(step));
         self
     }

@@ -49,7 +49,7 @@ pub struct TrainerBuilder {
 
 impl TrainerBuilder {
     /// Merges the options from the command line. Later calls override earlier ones.
-    pub fn args(mut self, args: TrainerArgs) -> Self {
+    pub fn args(mut self, args: TrainerArgs) -> TrainerBuilder {
         self.trainer_args.merge(args);
         self
     }
@@ -57,26 +57,26 @@ impl TrainerBuilder {
     /// Adds a callback. Callbacks run in the order in which they were added. The Trainer adds a
     /// [`ModelCheckpoint`] itself, unless you add one or turn checkpoints off, and likewise a
     /// [`ProgressBar`].
-    pub fn callback(mut self, callback: impl Callback + 'static) -> Self {
+    pub fn callback(mut self, callback: impl Callback + 'static) -> TrainerBuilder {
         self.callbacks.push(Box::new(callback));
         self
     }
 
     /// Adds a logger. This turns off the default loggers, unless
     /// [`loggers`](TrainerBuilder::loggers) names them.
-    pub fn logger(mut self, logger: impl Logger + 'static) -> Self {
+    pub fn logger(mut self, logger: impl Logger + 'static) -> TrainerBuilder {
         self.loggers.push(Box::new(logger));
         self
     }
 
     /// Trains on this runtime instead of opening one for the accelerator.
-    pub fn runtime(mut self, runtime: Runtime) -> Self {
+    pub fn runtime(mut self, runtime: Runtime) -> TrainerBuilder {
         self.runtime = Some(runtime);
         self
     }
 
     /// Averages the weights over many steps. Validation, tests and saved weights use the average.
-    pub fn weight_averaging(mut self, averaging: WeightAveraging) -> Self {
+    pub fn weight_averaging(mut self, averaging: WeightAveraging) -> TrainerBuilder {
         self.averaging = Some(averaging);
         self
     }
@@ -103,7 +103,7 @@ impl TrainerBuilder {
     /// If the value has no names, for example because it is a number,
     /// [`build`](TrainerBuilder::build) returns an error.
     #[track_caller]
-    pub fn hyperparameters(mut self, hyperparameters: impl Serialize) -> Self {
+    pub fn hyperparameters(mut self, hyperparameters: impl Serialize) -> TrainerBuilder {
         let why = match serde_json::to_value(hyperparameters) {
             Ok(Json::Object(named)) => {
                 self.run_config.hyperparameters = named;
@@ -130,7 +130,7 @@ impl TrainerBuilder {
         mut self,
         arguments: Map<String, Json>,
         config: Option<String>,
-    ) -> Self {
+    ) -> TrainerBuilder {
         (self.run_config.arguments, self.run_config.config) = (arguments, config);
         self
     }
@@ -189,7 +189,7 @@ impl TrainerBuilder {
     /// Arranges the devices as a grid with these named axes, instead of the single axis `data`. A
     /// batch is split over `data` and `fsdp`. [`Strategy::Fsdp`](crate::Strategy) splits parameters
     /// over `fsdp`, or over `data` if there is no such axis. Other axes are for your own shardings.
-    pub fn mesh(mut self, mesh: Mesh) -> Self {
+    pub fn mesh(mut self, mesh: Mesh) -> TrainerBuilder {
         self.mesh = Some(mesh);
         self
     }

@@ -8,7 +8,7 @@ use crate::record::{NN, live};
 use crate::{Dropout, Init, Module, Parameter, Visit};
 
 /// The most layers. Larger numbers are rejected instead of exhausting memory.
-const MOST_LAYERS: usize = 1 << 12;
+const MAX_LAYERS: usize = 1 << 12;
 
 #[derive(Clone, Debug)]
 pub(super) struct Stack {
@@ -69,7 +69,7 @@ impl Stack {
         let init = Init::uniform(-bound, bound);
         let (gates, out) = (self.cell.gates().saturating_mul(self.hidden_size), self.output_size());
         self.weights.clear();
-        if self.num_layers > MOST_LAYERS {
+        if self.num_layers > MAX_LAYERS {
             return;
         }
         for layer in 0..self.num_layers {
@@ -190,11 +190,8 @@ impl Stack {
         if self.num_layers == 0 {
             return Err("there are 0 layers; at least one is needed".to_owned());
         }
-        if self.num_layers > MOST_LAYERS {
-            return Err(format!(
-                "there are {} layers; the limit is {MOST_LAYERS}",
-                self.num_layers
-            ));
+        if self.num_layers > MAX_LAYERS {
+            return Err(format!("there are {} layers; the limit is {MAX_LAYERS}", self.num_layers));
         }
         if !(x.rank() == 2 || x.rank() == 3) || x.size(-1) != self.input_size {
             let axes = if self.batch_first { "[batch, length, " } else { "[length, batch, " };
